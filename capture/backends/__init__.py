@@ -1,0 +1,1 @@
+"""Backends: what turns an fx graph into a callable."""

@@ -1,0 +1,110 @@
+"""From what a user passes as `backend`, `mode` and `options` to the callable that compiles one graph.
+
+A backend takes `(fx.GraphModule, example_inputs)` and returns a callable with the graph's arguments and results: the
+protocol of `torch.compile`, so that every backend written for it serves here, by its registered name too.
+"""
+from __future__ import annotations
+
+import difflib
+import functools
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Protocol
+
+import torch
+from torch import fx
+
+from capture.backends import eager
+from capture.errors import ArgumentError, BackendError
+
+
+class Backend(Protocol):
+    """Compiles one graph; the example inputs are the arguments of the capturing call, in the graph's order."""
+
+    def __call__(self, gm: fx.GraphModule, example_inputs: Sequence[Any], /) -> Callable[..., Any]: ...
+
+
+OWN: dict[str, Backend] = {"eager": eager.compile_graph}
+MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
+
+
+def lookup(backend: str | Backend, *, mode: str | None = None, dynamic: bool | None = None,
+           options: Mapping[str, Any] | None = None) -> Backend:
+    """The compiling function that `backend` names: a callable as it is, then our own names, then torch's registry.
+
+    `mode` and `options` mean what they mean to `torch.compile`: inductor turns them into its configuration, other
+    backends of torch and callables receive them as keyword arguments, and our eager backend has nothing to tune.
+    Raises ArgumentError for a value of the wrong type or an unknown mode or option, BackendError for an unknown name.
+    """
+    _check_tuning(mode, dynamic, options)
+    if isinstance(backend, str):
+        return _by_name(backend, mode, dynamic, options)
+    if callable(backend):
+        return _with_keywords(backend, mode, options)
+    raise ArgumentError(f"backend must be a name or a callable (gm, example_inputs) -> callable, "
+                        f"got {type(backend).__name__}: {backend!r}")
+
+
+def names() -> list[str]:
+    """Every name that `lookup` knows, ours and torch's, sorted."""
+    return sorted({*OWN, *_dynamo_registry().list_backends(exclude_tags=())})
+
+
+def _by_name(name: str, mode: str | None, dynamic: bool | None, options: Mapping[str, Any] | None) -> Backend:
+    if name in OWN:
+        if options:
+            raise ArgumentError(f"backend {name!r} has no options, got {', '.join(map(repr, options))}; "
+                                f"leave options out, or choose the backend that they are meant for")
+        return OWN[name]
+    if name not in names():
+        raise BackendError(f"unknown backend {name!r}{_near(name, names())}; "
+                           f"capture.backends.registry.names() lists all of them")
+    if name == "inductor":
+        return _inductor(mode, dynamic, options)
+    return _with_keywords(_dynamo_registry().lookup_backend(name), mode, options)
+
+
+def _inductor(mode: str | None, dynamic: bool | None, options: Mapping[str, Any] | None) -> Backend:
+    """torch's own wrapper, which translates mode and options into inductor's configuration patches."""
+    try:
+        return torch._TorchCompileInductorWrapper(mode or "default", dict(options or {}), dynamic)
+    except RuntimeError as error:
+        if options is None:
+            raise
+        known = torch._inductor.config.get_config_copy()
+        unknown = [key for key in options if key.replace("-", "_") not in known]
+        if unknown:
+            raise ArgumentError(f"backend 'inductor' has no option {unknown[0]!r}{_near(unknown[0], known)}") from error
+        raise ArgumentError(f"backend 'inductor' cannot use these options: {error}") from error
+
+
+def _with_keywords(backend: Callable[..., Any], mode: str | None, options: Mapping[str, Any] | None) -> Backend:
+    """As torch.compile does: a backend receives `mode` and `options` only when they were given."""
+    keywords: dict[str, Any] = {}
+    if mode not in (None, "default"):
+        keywords["mode"] = mode
+    if options:
+        keywords["options"] = dict(options)
+    return functools.partial(backend, **keywords) if keywords else backend
+
+
+def _check_tuning(mode: str | None, dynamic: bool | None, options: Mapping[str, Any] | None) -> None:
+    if mode is not None and mode not in MODES:
+        raise ArgumentError(f"mode must be one of {', '.join(MODES)}, got {mode!r}{_near(mode, MODES)}")
+    if options is not None and not isinstance(options, Mapping):
+        raise ArgumentError(f"options must be a dict, got {type(options).__name__}: {options!r}")
+    if dynamic is not None and not isinstance(dynamic, bool):
+        raise ArgumentError(f"dynamic must be True, False or None, got {type(dynamic).__name__}: {dynamic!r}")
+    if mode is not None and options is not None:
+        raise ArgumentError("either mode or options can be given, not both: a mode is a named set of options")
+
+
+def _near(name: object, known: Iterable[str]) -> str:
+    """`; did you mean …?` for the names that look like `name`, empty when none does."""
+    close = difflib.get_close_matches(name, list(known), n=3) if isinstance(name, str) else []
+    return f"; did you mean {' or '.join(map(repr, close))}?" if close else ""
+
+
+def _dynamo_registry() -> Any:
+    """torch's registry of backends, imported when it is first needed: torch._dynamo takes seconds to import."""
+    import torch._dynamo.backends.registry
+    return torch._dynamo.backends.registry

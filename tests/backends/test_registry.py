@@ -1,0 +1,75 @@
+"""Every form of `backend`, `mode` and `options`, and one clear sentence for what cannot be used."""
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch import fx
+
+from capture.backends import registry
+from capture.errors import ArgumentError, BackendError
+
+
+def graph() -> fx.GraphModule:
+    def f(x, w):
+        return (torch.relu(x @ w), x.sum())
+    return fx.symbolic_trace(f)
+
+
+@pytest.mark.parametrize("name", ["eager", "aot_eager", "inductor"])
+def test_named_backends_compile_and_agree(name: str) -> None:
+    x, w = torch.randn(4, 3), torch.randn(3, 5, requires_grad=True)
+    compiled = registry.lookup(name)(graph(), [x, w])
+    for ours, expected in zip(compiled(x, w), graph()(x, w), strict=True):
+        torch.testing.assert_close(ours, expected)
+
+
+def test_a_callable_is_used_as_it_is() -> None:
+    def backend(gm, example_inputs):
+        return gm.forward
+    assert registry.lookup(backend) is backend
+    assert registry.lookup(backend, mode="default") is backend
+
+
+def test_mode_and_options_reach_a_callable_as_for_torch_compile() -> None:
+    def backend(gm, example_inputs, **keywords):
+        return keywords
+    assert registry.lookup(backend, mode="max-autotune")(None, []) == {"mode": "max-autotune"}
+    assert registry.lookup(backend, options={"a": 1})(None, []) == {"options": {"a": 1}}
+
+
+def test_mode_becomes_inductors_configuration() -> None:
+    assert registry.lookup("inductor", mode="max-autotune-no-cudagraphs").config["max_autotune"] is True
+    assert registry.lookup("inductor", options={"max_autotune": True}).config == {"max_autotune": True}
+
+
+def test_torchs_names_are_all_known() -> None:
+    known = torch._dynamo.list_backends(exclude_tags=())
+    assert {*known, "eager"} == set(registry.names())
+
+
+@pytest.mark.parametrize(("arguments", "error", "sentence"), [
+    ({"backend": "inducter"}, BackendError, "unknown backend 'inducter'; did you mean 'inductor'?"),
+    ({"backend": 3}, ArgumentError, "backend must be a name or a callable"),
+    ({"backend": None}, ArgumentError, "got NoneType"),
+    ({"backend": "eager", "mode": "max-autotun"}, ArgumentError, "did you mean 'max-autotune'"),
+    ({"backend": "eager", "mode": 1}, ArgumentError, "mode must be one of default, reduce-overhead"),
+    ({"backend": "eager", "options": 1}, ArgumentError, "options must be a dict, got int"),
+    ({"backend": "eager", "options": {"x": 1}}, ArgumentError, "backend 'eager' has no options, got 'x'"),
+    ({"backend": "eager", "dynamic": "yes"}, ArgumentError, "dynamic must be True, False or None"),
+    ({"backend": "inductor", "mode": "default", "options": {}}, ArgumentError, "either mode or options"),
+    ({"backend": "inductor", "options": {"max_autotun": True}}, ArgumentError, "did you mean 'max_autotune'"),
+    ({"backend": "inductor", "options": {"max_autotune": "x"}}, ArgumentError, "cannot use these options"),
+])
+def test_what_cannot_be_used_is_refused_in_one_sentence(arguments: dict, error: type, sentence: str) -> None:
+    with pytest.raises(error, match=re.escape(sentence)):
+        registry.lookup(**arguments)
+
+
+def test_dynamo_is_imported_only_for_its_own_backends() -> None:
+    program = ("import sys; from capture.backends import registry; registry.lookup('eager', mode='max-autotune'); "
+               "assert 'torch._dynamo' not in sys.modules")
+    subprocess.run([sys.executable, "-c", program], check=True)
