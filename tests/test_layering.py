@@ -1,0 +1,142 @@
+"""Imports go one way, no module is part of a circle, and no file grows beyond 600 lines (docs/design.md, section 3)."""
+from __future__ import annotations
+
+import ast
+import graphlib
+import textwrap
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+LINES = 600
+SUFFIXES = {".py", ".cpp", ".h", ".hpp"}
+
+BASE = {"errors", "config"}
+STAGES = {"refgraph", "interp", "guards", "backends", "debug", "_C"}
+ALLOWED: dict[str, set[str]] = {  # part -> the parts which it may import, besides itself
+    "errors": set(),
+    "config": set(),
+    "_C": set(),
+    "refgraph": BASE | {"_C"},
+    "interp": BASE | {"refgraph", "debug", "_C"},
+    "guards": BASE | {"refgraph", "debug", "_C"},
+    "backends": BASE,
+    "debug": BASE,
+    "pipeline": BASE | STAGES,
+    "report": BASE | STAGES | {"pipeline"},
+    "api": BASE | STAGES | {"pipeline", "report"},
+    "__init__": BASE | {"api", "report"},
+    "__main__": BASE | {"api", "report"},
+}
+
+
+def test_imports_follow_the_layers() -> None:
+    assert wrong_arrows(imports(ROOT)) == []
+
+
+def test_no_module_imports_itself_in_a_circle() -> None:
+    assert circle(imports(ROOT, annotations=False)) == []
+
+
+def test_no_file_is_too_long() -> None:
+    assert too_long(ROOT) == []
+
+
+def test_a_violation_is_caught(tmp_path: Path) -> None:
+    files = {
+        "capture/__init__.py": "from capture.api import compile",
+        "capture/api.py": "import capture.pipeline",
+        "capture/pipeline.py": "from capture import guards, interp",
+        "capture/guards/__init__.py": "from . import tree",
+        "capture/guards/tree.py": "def f():\n    from capture.interp import frame",
+        "capture/interp/__init__.py": "",
+        "capture/interp/frame.py": "from capture.interp.calls import call",
+        "capture/interp/calls.py": "def call():\n    from .frame import step\n" + "\n" * LINES,
+        "capture/interp/values.py": "if TYPE_CHECKING:\n    from . import table\n    from capture import api",
+        "capture/interp/table.py": "from . import values",
+        "capture/refgraph/__init__.py": "if True:\n    import capture.novel",
+        "capture/novel.py": "",
+        "build/capture/old.py": "import nothing" + "\n" * LINES,
+    }
+    for name, text in files.items():
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(textwrap.dedent(text))
+    found = imports(tmp_path)
+    assert wrong_arrows(found) == ["capture.guards.tree imports capture.interp.frame",
+                                   "capture.interp.values imports capture.api",
+                                   "capture.refgraph imports capture.novel",
+                                   "capture.novel belongs to no layer: add it to docs/design.md and to ALLOWED"]
+    assert set(circle(imports(tmp_path, annotations=False))) == {"capture.interp.frame", "capture.interp.calls"}
+    assert too_long(tmp_path) == [f"capture/interp/calls.py has {LINES + 2} lines"]
+
+
+def imports(root: Path, annotations: bool = True) -> dict[str, set[str]]:
+    """Module name -> names of all modules of `capture` that it imports anywhere, in functions too.
+
+    Without `annotations`, what is imported for type checkers alone (`if TYPE_CHECKING`) is left out: it never runs.
+    """
+    files = {".".join(p.relative_to(root).with_suffix("").parts).removesuffix(".__init__"): p
+             for p in sorted((root / "capture").rglob("*.py"))}
+    return {name: set(_imported(name, path, files, annotations)) for name, path in files.items()}
+
+
+def wrong_arrows(graph: dict[str, set[str]]) -> list[str]:
+    """One line for each import against the layers, and for each module without a layer."""
+    lines = [f"{module} imports {target}" for module, targets in graph.items() for target in sorted(targets)
+             if _part(target) not in ALLOWED.get(_part(module), set()) | {_part(module)}]
+    return lines + [f"{module} belongs to no layer: add it to docs/design.md and to ALLOWED"
+                    for module in graph if _part(module) not in ALLOWED]
+
+
+def circle(graph: dict[str, set[str]]) -> list[str]:
+    """The modules of one import circle, empty when there is none."""
+    try:
+        graphlib.TopologicalSorter({m: targets - {m} for m, targets in graph.items()}).prepare()
+    except graphlib.CycleError as error:
+        return error.args[1]
+    return []
+
+
+def too_long(root: Path) -> list[str]:
+    """One line for each source file of more than `LINES` lines."""
+    sizes = {path.relative_to(root): len(path.read_text().splitlines()) for path in sources(root)}
+    return [f"{path} has {size} lines" for path, size in sizes.items() if size > LINES]
+
+
+def sources(root: Path) -> Iterator[Path]:
+    """Every source file that people write and read."""
+    for folder in ("capture", "tests", "benchmarks", "examples", "paritybench_subset"):
+        yield from (path for path in sorted((root / folder).rglob("*")) if path.suffix in SUFFIXES)
+
+
+def _imported(module: str, path: Path, modules: Iterable[str], annotations: bool) -> Iterator[str]:
+    """The modules of `capture` which one file imports; `from package import name` may name a module or an object."""
+    package = module if path.name == "__init__.py" else module.rpartition(".")[0]
+    for node in _statements(ast.parse(path.read_text(), str(path)), annotations):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names if _is_own(alias.name))
+        elif isinstance(node, ast.ImportFrom):
+            base = package.split(".")[:len(package.split(".")) - node.level + 1] if node.level else []
+            source = ".".join([*base, *([node.module] if node.module else [])])
+            if _is_own(source):
+                for alias in node.names:
+                    name = f"{source}.{alias.name}"
+                    yield name if name in modules or source == "capture" and alias.name in ALLOWED else source
+
+
+def _statements(tree: ast.AST, annotations: bool) -> Iterator[ast.AST]:
+    """Every node below `tree`, but for the bodies of `if TYPE_CHECKING` unless `annotations`."""
+    for node in ast.iter_child_nodes(tree):
+        if annotations or not (isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING")):
+            yield node
+            yield from _statements(node, annotations)
+
+
+def _is_own(name: str) -> bool:
+    return name == "capture" or name.startswith("capture.")
+
+
+def _part(module: str) -> str:
+    """The layer of a module: the first name below `capture`."""
+    return module.split(".")[1] if "." in module else "__init__"
