@@ -28,6 +28,7 @@ from typing import Any
 
 import numpy
 import torch
+from torch.utils.hooks import RemovableHandle
 
 import capture
 from capture.errors import CaptureError
@@ -36,6 +37,8 @@ from tests.snapshot import Snapshot, differences, take, tensors
 CAPTURE_FOLDER = os.path.dirname(sys.modules[CaptureError.__module__].__file__)
 TORCH_FOLDER = os.path.dirname(torch.__file__)
 OWN_FILES = (CAPTURE_FOLDER, TORCH_FOLDER, __file__, "<capture")
+FIRST_HOOK = 1_000_000  # hooks are numbered process-wide: the same hook must get the same number in both worlds
+MOST_LINES = 20
 Program = Callable[..., Any]
 Engine = Callable[[Program], Program]
 
@@ -87,7 +90,9 @@ def check(make: Callable[[], Any], *steps: Step, captures: int | None = 1, hits:
         expected = {"captures": captures, "hits": hits, "breaks": breaks, "graphs": graphs, "bailouts": 0}
         problems += [f"stats.{name}: expected {value}, got {getattr(stats, name)}"
                      for name, value in expected.items() if value is not None and getattr(stats, name) != value]
-    assert not problems, "\n".join(["eager and captured differ:", *problems, f"misses: {stats.misses}"])
+    assert not problems, "\n".join(["eager and captured differ:", *problems[:MOST_LINES],
+                                     *([f"… and {len(problems) - MOST_LINES} more"] if problems[MOST_LINES:] else []),
+                                     f"misses: {stats.misses}"])
     return stats
 
 
@@ -103,6 +108,7 @@ def run(make: Callable[[], Any], steps: tuple[Step, ...], engine: Engine = lambd
         backward: bool = False) -> list[Outcome]:
     """The outcome of each call among `steps`, on a program of its own and from the same seeds every time."""
     seed()
+    RemovableHandle.next_id = FIRST_HOOK
     program, state = _unpack(make())
     program = engine(program)
     outcomes: list[Outcome] = []
