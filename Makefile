@@ -1,0 +1,40 @@
+# make demo    trains a small GPT with and without capture, and shows what capture made of it
+# make test    runs all tests
+# Both do all set-up from nothing, in a virtual environment of their own: `.venv`, or `.venv-python3.12` for
+# `make test PYTHON=python3.12`. `TORCH` names another build of torch, e.g.
+# `make test TORCH="torch==2.13.0 --index-url https://download.pytorch.org/whl/cpu"`.
+
+PYTHON ?= python3
+TORCH ?= torch==2.13.0
+
+VENV := .venv$(addprefix -,$(filter-out python3,$(notdir $(PYTHON))))
+RUN := $(VENV)/bin/python
+SOURCES := pyproject.toml setup.py $(shell find capture -name '*.cpp' -o -name '*.h')
+
+.PHONY: demo test lint benchmarks
+.DELETE_ON_ERROR:
+
+demo: $(VENV)/built
+	$(RUN) examples/train_gpt.py --compare
+
+test: $(VENV)/built
+	CAPTURE_STRICT=1 $(RUN) -m pytest -q
+
+lint: $(VENV)/built
+	$(RUN) -m ruff check .
+
+benchmarks: $(VENV)/built
+	$(RUN) -m benchmarks.dispatch
+	$(RUN) -m benchmarks.capture_time
+	$(RUN) -m benchmarks.steady
+
+# The extension is compiled against the torch that is installed, hence torch first and no build isolation.
+$(VENV)/torch:
+	$(PYTHON) -m venv $(VENV)
+	$(RUN) -m pip install --quiet --upgrade pip setuptools wheel
+	$(RUN) -m pip install --quiet $(TORCH)
+	touch $@
+
+$(VENV)/built: $(VENV)/torch $(SOURCES)
+	$(RUN) -m pip install --quiet --no-build-isolation --editable '.[test]'
+	touch $@
