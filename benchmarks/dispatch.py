@@ -1,0 +1,61 @@
+"""What one call costs before any kernel runs: ours divided by torch.compile's, with a backend that computes nothing.
+
+    python -m benchmarks.dispatch [--pairs N] [--json FILE]
+"""
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from benchmarks.common import arguments, paired, report, seconds
+from torch import Tensor, fx, nn
+
+import capture
+
+
+def nothing(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+    """A backend whose callable computes once, and returns the outputs of that time ever after."""
+    outputs: list[Any] = []
+
+    def compiled(*inputs: Any) -> Any:
+        if not outputs:
+            outputs.append(gm.forward(*inputs))
+        return outputs[0]
+    return compiled
+
+
+def tiny(x: Tensor) -> Tensor:
+    return x + 1
+
+
+def tree() -> nn.Module:
+    """320 modules and 512 parameters: a root, 63 blocks, and 256 linear layers in and beside them."""
+    layers = [nn.Linear(4, 4) for _ in range(256)]
+    blocks = [nn.Sequential(*layers[i:i + 4]) for i in range(0, 252, 4)]
+    return nn.Sequential(*blocks, *layers[252:])
+
+
+def main() -> None:
+    options = arguments(__doc__)
+    module = tree()
+    assert sum(1 for _ in module.modules()) == 320 and len(list(module.parameters())) == 512
+    x = torch.randn(4)
+    subjects = [("tiny function", tiny, 20_000, 1 / 4), ("320 modules, 512 parameters", module, 2_000, 1 / 10)]
+    ratios, failures = [], {}
+    with torch.no_grad():
+        for name, program, calls, goal in subjects:
+            try:
+                ours = capture.compile(program, fullgraph=True, backend=nothing)
+                theirs = torch.compile(program, fullgraph=True, backend=nothing)
+                for engine in (ours, theirs):
+                    seconds(lambda engine=engine: engine(x), 10)
+                ratios.append(paired(name, lambda: seconds(lambda: ours(x), calls),
+                                     lambda: seconds(lambda: theirs(x), calls), options.pairs, goal))
+            except Exception as error:
+                failures[name] = f"{type(error).__name__}: {error}"
+    report("Overhead of one call: capture / torch.compile", ratios, failures, options.json)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,65 @@
+"""Hits with the backend "eager", divided by plain eager: what capture costs, or saves, when it optimises nothing.
+
+    python -m benchmarks.steady [--pairs N] [--json FILE] [model …]
+
+Per model: inference under no_grad, and a training step (forward and backward).
+"""
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from benchmarks.common import Ratio, arguments, paired, report, seconds
+from tests.models.zoo import ZOO
+from tests.snapshot import tensors
+
+import capture
+
+BATCH = 4
+LEAST_SECONDS = 0.1  # of one measurement, so that the clock's grain and single interruptions do not matter
+
+
+def measure(name: str, training: bool, pairs: int) -> Ratio:
+    """Model `name` captured and as it is, on the same inputs."""
+    torch.manual_seed(0)
+    module, inputs = ZOO[name].build()
+    module.train(training)
+    example = inputs(BATCH)
+    compiled = capture.compile(module, backend="eager")
+    step = training_step if training else inference
+    calls = max(1, int(LEAST_SECONDS / seconds(lambda: step(module, example), 5)))
+    seconds(lambda: step(compiled, example), 5)
+    hits = capture.stats(compiled).hits
+    ratio = paired(f"{name}, {'training' if training else 'inference'}",
+                   lambda: seconds(lambda: step(compiled, example), calls),
+                   lambda: seconds(lambda: step(module, example), calls), pairs, 1.0)
+    if capture.stats(compiled).hits - hits != pairs * calls:
+        raise RuntimeError(f"not every call was a hit: {capture.stats(compiled)}")
+    return ratio
+
+
+def inference(program: Callable, example: dict[str, Any]) -> None:
+    with torch.no_grad():
+        program(**example)
+
+
+def training_step(program: Callable, example: dict[str, Any]) -> None:
+    outputs = [t for t in tensors(program(**example)) if t.requires_grad]
+    torch.autograd.backward([t.sum() for t in outputs])
+
+
+def main() -> None:
+    options = arguments(__doc__, ZOO)
+    ratios, failures = [], {}
+    for name in options.names:
+        for training in (False, True):
+            try:
+                ratios.append(measure(name, training, options.pairs))
+            except Exception as error:
+                failures[f"{name}, training={training}"] = f"{type(error).__name__}: {error}"
+    report("Hits with backend eager: capture / plain eager", ratios, failures, options.json)
+
+
+if __name__ == "__main__":
+    main()
