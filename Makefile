@@ -27,6 +27,7 @@ benchmarks: $(VENV)/built
 	$(RUN) -m benchmarks.dispatch
 	$(RUN) -m benchmarks.capture_time
 	$(RUN) -m benchmarks.steady
+	$(RUN) -m benchmarks.memory
 
 # The extension is compiled against the torch that is installed, hence torch first and no build isolation.
 $(VENV)/torch:
