@@ -1,0 +1,105 @@
+"""What can go wrong, and the table of stable break reasons.
+
+A break reason is an identifier with a fixed explanation and remedy; what changes from case to case is the `context`.
+Modelled on `torch._dynamo.exc.unimplemented`.
+"""
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """A stable reason for which a graph ends: `id` never changes once released."""
+
+    id: str
+    explanation: str
+    remedy: str
+
+
+@dataclass(frozen=True, slots=True)
+class UserFrame:
+    """One line of the user's program on the stack of a break, outermost first."""
+
+    file: str
+    line: int
+    function: str
+
+    def __str__(self) -> str:
+        return f'File "{self.file}", line {self.line}, in {self.function}'
+
+
+REASONS: dict[str, Reason] = {}
+
+
+def _reason(id: str, explanation: str, remedy: str) -> None:
+    REASONS[id] = Reason(id, explanation, remedy)
+
+
+_reason("opaque-call", "a C function was called whose effects are not known to capture",
+        "move the call out of the compiled function, or express it with torch or plain Python operations")
+_reason("disabled-call", "the function called was excluded with capture.disable or a sibling of it",
+        "remove the disable, or move the call out of the compiled function")
+_reason("data-dependent", "the program asked for the value of a tensor (item, bool, int, tolist, numpy …)",
+        "keep the value in a tensor (torch.where, index_select, clamp …), or read it outside of the compiled function")
+_reason("data-dependent-shape", "a shape was used that depends on the values of a tensor (nonzero, boolean mask, unique …)",
+        "use an operation whose result has a fixed shape (torch.where, multiplication by a mask), or move it out")
+_reason("tensor-op-raised", "a tensor operation raised an exception that the program caught",
+        "test the condition instead of catching the exception")
+_reason("side-effect-call", "the call acts on the world outside of the program (prints, logs, reads a clock, a file …)",
+        "move it out of the compiled function; effects inside the trace are not supported yet")
+_reason("outside-iterator", "an iterator or generator created outside of the compiled function was advanced",
+        "pass a list or tuple, or create the iterator inside of the compiled function")
+_reason("escaping-object", "an object that the trace created, and cannot create again, outlives the call",
+        "return tensors, numbers, strings, containers or instances of plain classes")
+_reason("unsupported-tensor", "the program works on tensors of an unknown subclass, or under a tracer of torch's own",
+        "pass plain tensors, and call the function outside of the tracer")
+_reason("untracked-mutation", "an object was changed by native code in a way that capture could not follow",
+        "make the change in Python code that capture can see, or outside of the compiled function")
+_reason("changing-global-state", "the call changes state of the process that guards depend on",
+        "make the change outside of the compiled function")
+_reason("autograd-inside", "the backward pass was run inside of the compiled function",
+        "compile the forward pass and the loss, and call backward() outside")
+_reason("raised", "the call ended in an exception, whose traceback only the program itself can produce",
+        "none needed: calls like this one run natively")
+_reason("generator-target", "a generator, coroutine or asynchronous generator function cannot be a target by itself",
+        "compile the function that consumes it")
+_reason("internal-fault", "capture itself failed; this is a bug in capture, and the program went on without it",
+        "please report it with the text of the fault; set CAPTURE_STRICT=1 to raise it")
+
+
+class CaptureError(Exception):
+    """Base of all errors which capture raises on its own behalf."""
+
+
+class Break(CaptureError):
+    """The trace cannot go on here. Raised by models of calls while tracking; never reaches the user's program.
+
+    Raises KeyError when `id` is not in `REASONS`.
+    """
+
+    def __init__(self, id: str, context: str) -> None:
+        self.reason = REASONS[id]
+        self.context = context
+        super().__init__(f"{context}: {self.reason.explanation}")
+
+
+class GraphBreakError(CaptureError):
+    """A graph break under `fullgraph=True`. The message holds reason, the user's line, and a remedy."""
+
+    def __init__(self, reason: Reason, context: str, stack: tuple[UserFrame, ...]) -> None:
+        self.reason, self.context, self.stack = reason, context, stack
+        where = f"\n  at {stack[-1]}" if stack else ""
+        super().__init__(f"[{reason.id}] {context}: {reason.explanation}.{where}\n  remedy: {reason.remedy}.")
+
+
+class InternalError(CaptureError):
+    """A fault of capture's own. Raised only with CAPTURE_STRICT=1; otherwise the program goes on natively."""
+
+
+class BackendError(CaptureError):
+    """A backend is unknown, or failed on a graph."""
+
+
+class ArgumentError(CaptureError, TypeError):
+    """A public function was called with an argument that it cannot use; the message names the remedy."""

@@ -1,0 +1,588 @@
+"""Attribute access, as `object.__getattribute__` and its siblings define it, on real values and shadows.
+
+Code of the user's that an access runs (`__getattr__`, properties, descriptors, `__setattr__`) is inlined; everything
+else is one real `getattr` whose outcome is then explained.
+"""
+from __future__ import annotations
+
+import types
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from capture.errors import Break
+from capture.interp import calls, natives, tensors
+from capture.interp.frame import Continuation, UserError, Value
+from capture.interp.interpreter import Interpreter
+from capture.interp.models import reduction
+from capture.refgraph.graph import PINNED, VALUES, instance_dict, lookup_class
+from capture.refgraph.node import ABSENT, Build, Const, External, FunctionState, RefNode, Shadow
+
+OnRaise = Callable[[BaseException], bool]
+MISSING = object()
+GENERIC_GET = (object.__getattribute__, types.ModuleType.__getattribute__, type.__getattribute__)
+# Descriptors of C types: reading through them runs no Python code.
+C_DATA = (types.GetSetDescriptorType, types.MemberDescriptorType)
+C_METHODS = (types.MethodDescriptorType, types.WrapperDescriptorType, types.BuiltinFunctionType, types.ClassMethodDescriptorType)
+
+
+def load(interp: Interpreter, obj: Value, name: str, then: Continuation | None = None, on_raise: OnRaise | None = None) -> None:
+    """`obj.name`. The result goes to `then`, or on the stack. Raises UserError unless `on_raise` takes the exception."""
+    if not interp.inlining:
+        return native(interp, obj, name, None, then, on_raise)
+    real = obj.real
+    cls = type(real)
+    if isinstance(real, super):
+        return load_from_super(interp, obj, name, then, on_raise)
+    if isinstance(real, type):
+        return load_from_class(interp, obj, name, then, on_raise)
+    getter = lookup_class(cls, "__getattribute__")
+    if isinstance(getter, types.FunctionType):
+        method = Value(getter, interp.track(calls.class_attribute, interp, cls, "__getattribute__"))
+        fallback = fallback_of(interp, obj, name, then, on_raise)
+        return calls.call(interp, method, [obj, Value(name, Const(name))], None, then, fallback)
+    generic(interp, obj, name, then, on_raise, fallback=True)
+
+
+def generic(interp: Interpreter, obj: Value, name: str, then: Continuation | None, on_raise: OnRaise | None, fallback: bool) -> None:
+    """`object.__getattribute__(obj, name)`, followed by `__getattr__` when `fallback`."""
+    real, cls = obj.real, type(obj.real)
+    descriptor = lookup_class(cls, name, MISSING)
+    kind = type(descriptor)
+    getter = None if descriptor is MISSING else lookup_class(kind, "__get__")
+    is_data = getter is not None and (lookup_class(kind, "__set__") is not None or lookup_class(kind, "__delete__") is not None)
+    if not is_data:
+        namespace = instance_dict(real)
+        if namespace is not None and name in namespace:
+            return finish(interp, namespace[name], interp.track(instance_attribute, interp, obj, name, descriptor), then)
+    if descriptor is MISSING:
+        hook = lookup_class(cls, "__getattr__") if fallback else None
+        if isinstance(hook, types.FunctionType):
+            interp.track(absent, interp, obj, name)
+            method = Value(hook, interp.track(calls.class_attribute, interp, cls, "__getattr__"))
+            return calls.call(interp, method, [obj, Value(name, Const(name))], None, then, on_raise)
+        if isinstance(real, types.ModuleType) and fallback:
+            return module_fallback(interp, obj, name, then, on_raise)
+        return native(interp, obj, name, lambda result: external_c_attribute(interp, obj, name, result), then, on_raise,
+                      lambda: absent(interp, obj, name))
+    bind(interp, obj, cls, name, descriptor, then, fallback_of(interp, obj, name, then, on_raise) if fallback else on_raise, on_raise)
+
+
+def bind(interp: Interpreter, obj: Value, cls: type, name: str, descriptor: Any, then: Continuation | None,
+         on_raise: OnRaise | None, native_on_raise: OnRaise | None, found: Value | None = None) -> None:
+    """Binds what a class has under `name` to an instance."""
+    kind = type(descriptor)
+    if found is None:
+        found = Value(descriptor, interp.track(through_class, interp, obj, cls, name))
+    if kind is types.FunctionType:
+        return finish(interp, types.MethodType(descriptor, obj.real), build(interp, types.MethodType, found, obj), then)
+    if kind is property:
+        if descriptor.fget is not None:
+            getter = Value(descriptor.fget, interp.track(part, interp, found, "fget", descriptor.fget))
+            return calls.call(interp, getter, [obj], None, then, on_raise)
+    elif kind is staticmethod:
+        return finish(interp, descriptor.__func__, interp.track(part, interp, found, "__func__", descriptor.__func__), then)
+    elif kind is classmethod:
+        function = descriptor.__func__
+        if isinstance(function, types.FunctionType):
+            owner = Value(type(obj.real), interp.track(class_of, interp, obj)) if not isinstance(obj.real, type) or cls is not obj.real else obj
+            inner = Value(function, interp.track(part, interp, found, "__func__", function))
+            return finish(interp, types.MethodType(function, owner.real), build(interp, types.MethodType, inner, owner), then)
+    else:
+        getter = lookup_class(kind, "__get__")
+        if isinstance(getter, types.FunctionType):
+            method = Value(getter, interp.track(calls.class_attribute, interp, kind, "__get__"))
+            owner = Value(type(obj.real), interp.track(class_of, interp, obj))
+            return calls.call(interp, method, [found, obj, owner], None, then, on_raise)
+    native(interp, obj, name, lambda result: bound_by_c(interp, obj, name, descriptor, found, result), then, native_on_raise)
+
+
+def load_from_class(interp: Interpreter, cls: Value, name: str, then: Continuation | None, on_raise: OnRaise | None) -> None:
+    """`cls.name` for a class, by `type.__getattribute__`."""
+    real, meta = cls.real, type(cls.real)
+    interp.track(calls.pin, interp, cls)
+    getattribute = lookup_class(meta, "__getattribute__")
+    in_meta = lookup_class(meta, name, MISSING)
+    own = lookup_class(real, name, MISSING)
+    if isinstance(getattribute, types.FunctionType) or own is MISSING or (
+            in_meta is not MISSING and lookup_class(type(in_meta), "__set__") is not None):
+        hook = lookup_class(meta, "__getattr__")
+        if own is MISSING and in_meta is not MISSING and not isinstance(in_meta, C_DATA):
+            found = Value(in_meta, interp.track(through_class, interp, cls, meta, name))
+            return bind(interp, cls, meta, name, in_meta, then, on_raise, on_raise, found)
+        if own is MISSING and in_meta is MISSING and isinstance(hook, types.FunctionType):
+            interp.track(lambda: interp.graph.type_attr(real, name)[2])
+            method = Value(hook, interp.track(calls.class_attribute, interp, meta, "__getattr__"))
+            return calls.call(interp, method, [cls, Value(name, Const(name))], None, then, on_raise)
+        return native(interp, cls, name, lambda result: class_data(interp, real, name, result), then, on_raise,
+                      lambda: interp.graph.type_attr(real, name)[2])
+    found = Value(own, interp.track(through_class, interp, cls, real, name))
+    kind = type(own)
+    if kind is types.FunctionType:
+        return finish(interp, own, found.shadow, then)
+    if kind is staticmethod:
+        return finish(interp, own.__func__, interp.track(part, interp, found, "__func__", own.__func__), then)
+    if kind is classmethod and isinstance(own.__func__, types.FunctionType):
+        inner = Value(own.__func__, interp.track(part, interp, found, "__func__", own.__func__))
+        return finish(interp, types.MethodType(own.__func__, real), build(interp, types.MethodType, inner, cls), then)
+    getter = lookup_class(kind, "__get__")
+    if isinstance(getter, types.FunctionType):
+        method = Value(getter, interp.track(calls.class_attribute, interp, kind, "__get__"))
+        return calls.call(interp, method, [found, Value(None, Const(None)), cls], None, then, on_raise)
+    native(interp, cls, name, lambda result: found.shadow if result is own else class_builtin(interp, result), then, on_raise)
+
+
+def load_from_super(interp: Interpreter, obj: Value, name: str, then: Continuation | None, on_raise: OnRaise | None) -> None:
+    """`super(cls, self).name`."""
+    start, self, self_type = obj.real.__thisclass__, obj.real.__self__, obj.real.__self_class__
+    shadows = obj.shadow.items if isinstance(obj.shadow, Build) else (None, None)
+    mro = self_type.__mro__
+    for index, base in enumerate(mro[mro.index(start) + 1:], mro.index(start) + 1):
+        if name not in base.__dict__ or name == "__class__":
+            continue
+        descriptor = base.__dict__[name]
+
+        def model(index: int = index) -> Shadow:
+            found = ABSENT
+            if isinstance(shadows[0], RefNode):
+                interp.graph.depend(shadows[0], start)
+            if isinstance(shadows[1], RefNode):
+                interp.graph.touch(shadows[1])
+            for between in mro[mro.index(start) + 1:index + 1]:     # none of them may come to define it
+                found = interp.graph.type_attr(between, name)[2]
+            return found
+        found = Value(descriptor, interp.track(model))
+        target = Value(self, shadows[1])
+        if self is self_type or (isinstance(self, type) and self_type is self):     # super() in a classmethod or __new__
+            if type(descriptor) is staticmethod:
+                return finish(interp, descriptor.__func__, interp.track(part, interp, found, "__func__", descriptor.__func__), then)
+            if type(descriptor) is classmethod:
+                inner = Value(descriptor.__func__, interp.track(part, interp, found, "__func__", descriptor.__func__))
+                return finish(interp, types.MethodType(descriptor.__func__, self), build(interp, types.MethodType, inner, target), then)
+            if isinstance(descriptor, types.FunctionType):
+                return finish(interp, descriptor, found.shadow, then)
+            return native(interp, obj, name, lambda result: class_builtin(interp, result), then, on_raise)
+        if isinstance(descriptor, C_METHODS):
+            result = interp.real(getattr, obj.real, name)
+            return finish(interp, result, build(interp, type(result), found, target), then)
+        return bind(interp, target, base, name, descriptor, then, on_raise, on_raise, found)
+    native(interp, obj, name, lambda result: class_builtin(interp, result), then, on_raise)
+
+
+def load_super(interp: Interpreter, cls: Value, self: Value, name: str, then: Continuation | None = None) -> None:
+    """LOAD_SUPER_ATTR: `super(cls, self).name`."""
+    real = interp.real(super, cls.real, self.real)
+    shadow = Build(super, (cls.shadow, self.shadow)) if interp.tracking else None  # type: ignore[arg-type]
+    load(interp, Value(real, shadow), name, then)
+
+
+def load_method(interp: Interpreter, obj: Value, name: str) -> None:
+    """LOAD_METHOD: pushes NULL and the bound attribute. (Calls take the method apart again, so nothing is lost.)"""
+    interp.frame.push(None)  # type: ignore[union-attr]
+    load(interp, obj, name)
+
+
+def store(interp: Interpreter, obj: Value, name: str, value: Value) -> None:
+    """`obj.name = value`."""
+    write(interp, obj, name, value, "__setattr__")
+
+
+def delete(interp: Interpreter, obj: Value, name: str) -> None:
+    """`del obj.name`."""
+    write(interp, obj, name, None, "__delattr__")
+
+
+def write(interp: Interpreter, obj: Value, name: str, value: Value | None, special: str, then: Continuation | None = None) -> None:
+    """Assignment or deletion, by way of the class's `__setattr__` or `__delattr__`."""
+    if interp.inlining:
+        cls = type(obj.real)
+        hook = lookup_class(cls, special)
+        if isinstance(hook, types.FunctionType):
+            interp.track(calls.touch, interp, obj)
+            method = Value(hook, interp.track(calls.class_attribute, interp, cls, special))
+            return calls.call(interp, method, [obj, Value(name, Const(name)), *([] if value is None else [value])], None, then or discard)
+    generic_write(interp, obj, name, value, then)
+
+
+def generic_write(interp: Interpreter, obj: Value, name: str, value: Value | None, then: Continuation | None = None) -> None:
+    """`object.__setattr__(obj, name, value)`, or `object.__delattr__` when `value` is None."""
+    cls = type(obj.real)
+    descriptor = lookup_class(cls, name, MISSING) if not isinstance(obj.real, type) else MISSING
+    special = "__delete__" if value is None else "__set__"
+    after = then or discard
+    if interp.inlining and descriptor is not MISSING:
+        setter = None
+        if type(descriptor) is property:
+            which = "fdel" if value is None else "fset"
+            setter = getattr(descriptor, which)
+        elif isinstance(lookup_class(type(descriptor), special), types.FunctionType):
+            setter = lookup_class(type(descriptor), special)
+        if setter is not None:
+            found = Value(descriptor, interp.track(through_class, interp, obj, cls, name))
+            rest = [] if value is None else [value]
+            if type(descriptor) is property:
+                return calls.call(interp, Value(setter, interp.track(part, interp, found, which, setter)), [obj, *rest], None, after)
+            method = Value(setter, interp.track(calls.class_attribute, interp, type(descriptor), special))
+            return calls.call(interp, method, [found, obj, *rest], None, after)
+    interp.track(before_write, interp, obj, name, value is None)
+    if value is None:
+        interp.real(delattr_of(obj.real), obj.real, name)
+    else:
+        interp.real(setattr_of(obj.real), obj.real, name, value.real)
+    interp.track(written, interp, obj, name, value, descriptor)
+    interp.deliver(Value(None, Const(None)), after)
+
+
+def setattr_of(real: Any) -> Callable[..., Any]:
+    return type.__setattr__ if isinstance(real, type) else setattr if isinstance(real, torch.Tensor) else object.__setattr__
+
+
+def delattr_of(real: Any) -> Callable[..., Any]:
+    return type.__delattr__ if isinstance(real, type) else delattr if isinstance(real, torch.Tensor) else object.__delattr__
+
+
+# -- shadows -----------------------------------------------------------------------------------------------------------
+
+def discard(value: Value) -> None:
+    """A continuation for results that nobody wants."""
+
+
+def finish(interp: Interpreter, real: Any, shadow: Shadow | None, then: Continuation | None) -> None:
+    interp.deliver(Value(real, shadow), then)
+
+
+def build(interp: Interpreter, cls: type, *values: Value) -> Shadow | None:
+    return Build(cls, tuple(v.shadow for v in values)) if interp.tracking else None  # type: ignore[misc]
+
+
+def native(interp: Interpreter, obj: Value, name: str, explain: Callable[[Any], Shadow] | None, then: Continuation | None,
+           on_raise: OnRaise | None, on_missing: Callable[[], Any] | None = None) -> None:
+    """One real `getattr`; `explain(result)` gives the shadow, `on_missing()` guards an AttributeError."""
+    try:
+        result = interp.real(getattr, obj.real, name)
+    except UserError as error:
+        interp.track(on_missing or (lambda: absent(interp, obj, name)))
+        if on_raise is not None and on_raise(error.exception):
+            return
+        raise
+    finish(interp, result, interp.track(explain, result) if explain is not None else None, then)
+
+
+def fallback_of(interp: Interpreter, obj: Value, name: str, then: Continuation | None, on_raise: OnRaise | None) -> OnRaise | None:
+    """What `__getattr__` makes of an AttributeError from `__getattribute__` or a property."""
+    hook = lookup_class(type(obj.real), "__getattr__")
+    if not isinstance(hook, types.FunctionType):
+        return on_raise
+
+    def take(exception: BaseException) -> bool:
+        if not isinstance(exception, AttributeError):
+            return on_raise is not None and on_raise(exception)
+        method = Value(hook, interp.track(calls.class_attribute, interp, type(obj.real), "__getattr__"))
+        calls.call(interp, method, [obj, Value(name, Const(name))], None, then, on_raise)
+        return True
+    return take
+
+
+def through_class(interp: Interpreter, obj: Value, cls: type, name: str) -> Shadow:
+    """What the class of an object, whose type thereby matters, has under `name`."""
+    if isinstance(obj.shadow, RefNode):
+        interp.graph.touch(obj.shadow)
+    elif isinstance(obj.shadow, External):
+        interp.graph.require(obj.shadow.source, "TYPE", type(obj.real))
+    return interp.graph.type_attr(cls, name)[2]
+
+
+def class_of(interp: Interpreter, obj: Value) -> Shadow:
+    if isinstance(obj.shadow, RefNode):
+        interp.graph.touch(obj.shadow)
+    return interp.graph.constant(type(obj.real))
+
+
+def part(interp: Interpreter, owner: Value, name: str, real: Any) -> Shadow:
+    """A C-level part of a descriptor or other outside object."""
+    if isinstance(owner.shadow, RefNode) and owner.shadow.source is not None:
+        return interp.graph.slot(owner.shadow, name, real)
+    return interp.graph.constant(real)
+
+
+def instance_attribute(interp: Interpreter, obj: Value, name: str, descriptor: Any) -> Shadow:
+    """The value in the instance's own `__dict__`."""
+    node = obj.shadow
+    graph = interp.graph
+    if not isinstance(node, RefNode):
+        raise Break("opaque-call", f"attribute {name!r} of a {type(obj.real).__name__} of unknown origin was read")
+    graph.touch(node)
+    cls = type(obj.real)
+    if not isinstance(obj.real, types.ModuleType):
+        graph.type_attr(cls, name)          # no data descriptor may come to hide it
+    return graph.dict_get(graph.attributes(node), name)  # type: ignore[arg-type]
+
+
+def absent(interp: Interpreter, obj: Value, name: str) -> Shadow:
+    """Neither the class nor the instance has the attribute."""
+    node, graph = obj.shadow, interp.graph
+    if isinstance(node, RefNode):
+        graph.touch(node)
+        if not isinstance(obj.real, type):
+            graph.type_attr(type(obj.real), name)
+        attrs = graph.attributes(node)
+        if attrs is not None:
+            graph.dict_get(attrs, name)
+    elif isinstance(node, External):
+        graph.require(node.source, "TYPE", type(obj.real))
+    return ABSENT
+
+
+def bound_by_c(interp: Interpreter, obj: Value, name: str, descriptor: Any, found: Value, result: Any) -> Shadow:
+    """The shadow of an attribute that a descriptor of C code produced."""
+    node, graph = obj.shadow, interp.graph
+    if isinstance(obj.real, torch.Tensor) and isinstance(node, RefNode):
+        return tensor_attribute(interp, obj, name, result)
+    if result is descriptor:                            # a plain class attribute
+        return found.shadow  # type: ignore[return-value]
+    if isinstance(descriptor, C_METHODS):
+        if isinstance(result, (types.BuiltinFunctionType, types.MethodWrapperType)) and getattr(result, "__self__", None) is obj.real:
+            return Build(type(result), (Const(descriptor), obj.shadow))  # type: ignore[arg-type]
+        return class_builtin(interp, result)
+    if name == "__class__":
+        return class_of(interp, obj)
+    if name == "__dict__" and isinstance(node, RefNode):
+        attrs = graph.attributes(node)
+        if attrs is not None:
+            return attrs
+    return external_c_attribute(interp, obj, name, result)
+
+
+def external_c_attribute(interp: Interpreter, obj: Value, name: str, result: Any) -> Shadow:
+    """A C-level attribute (slot, getset) of an object."""
+    node, graph = obj.shadow, interp.graph
+    if isinstance(node, (Const, External)) or isinstance(obj.real, (*VALUES, torch.dtype, torch.finfo, torch.iinfo)):
+        natives.depend_deep(interp, node, obj.real)
+        if natives.is_immutable(result) or isinstance(result, PINNED):
+            return natives.fresh(interp, result)
+        if callable(result):
+            return Build(type(result), (Const(lookup_class(type(obj.real), name)), node))  # type: ignore[arg-type]
+    if isinstance(node, Build):
+        if isinstance(obj.real, types.MethodType):
+            index = {"__func__": 0, "__self__": 1}.get(name)
+            if index is not None:
+                return node.items[index]
+            return graph.slot(node.items[0], name, result) if isinstance(node.items[0], RefNode) else graph.constant(result)
+        if isinstance(obj.real, slice):
+            return node.items[("start", "stop", "step").index(name)]
+        if isinstance(obj.real, tuple) and result in obj.real:
+            for item, real in zip(node.items, obj.real):       # a field of a namedtuple or structseq
+                if real is result:
+                    return item
+    if isinstance(node, RefNode):
+        if isinstance(node.state, FunctionState):
+            return function_attribute(interp, node, name, result)
+        return graph.slot(node, name, result)
+    raise Break("opaque-call", f"attribute {name!r} of a {type(obj.real).__name__} was read")
+
+
+def function_attribute(interp: Interpreter, node: RefNode, name: str, result: Any) -> Shadow:
+    """A C-level attribute of a function which the trace made."""
+    state: FunctionState = node.state
+    if name in node.slots:
+        return node.slots[name]
+    known = {"__defaults__": state.defaults, "__kwdefaults__": state.kwdefaults, "__globals__": state.globals}
+    if name in known:
+        return known[name]
+    if natives.is_immutable(result):
+        return Const(result)
+    return interp.graph.constant(result) if name == "__code__" else interp.graph.create(result)
+
+
+def tensor_attribute(interp: Interpreter, obj: Value, name: str, result: Any) -> Shadow:
+    """An attribute of a tensor that C code computes."""
+    node: RefNode = obj.shadow  # type: ignore[assignment]
+    if isinstance(result, (types.BuiltinFunctionType, types.MethodWrapperType)):
+        return Build(type(result), (Const(lookup_class(type(obj.real), name)), node))
+    if name in tensors.METADATA:
+        return tensors.metadata(interp, name, [obj], result)
+    if name == "__class__":
+        interp.graph.touch(node)
+        return interp.graph.constant(result)
+    if name == "__dict__":
+        return interp.graph.attributes(node)  # type: ignore[return-value]
+    if name in ("grad", "_grad"):
+        if name in node.slots:
+            return node.slots[name]
+        if node.source is not None and not interp.recorder.mutates:
+            return interp.graph.slot(node, "grad", result)
+    if isinstance(result, torch.Tensor):
+        return interp.recorder.record("call_function", getattr, [obj, Value(name, Const(name))], {}, result,
+                                      tensors.versions_of([obj.real]))
+    if result is None and name in ("grad_fn", "grad", "_backward_hooks", "_post_accumulate_grad_hooks"):
+        if node.source is not None:
+            return interp.graph.slot(node, name, result)
+        return Const(None)
+    raise Break("data-dependent", f"attribute {name!r} of a tensor")
+
+
+def class_data(interp: Interpreter, cls: type, name: str, result: Any) -> Shadow:
+    """`__name__`, `__mro__`, `__dict__` … of a class, which its identity determines."""
+    if natives.is_immutable(result):
+        return Const(result)
+    if isinstance(result, PINNED) or callable(result):
+        return class_builtin(interp, result)
+    if isinstance(result, tuple):
+        return natives.fresh(interp, result)
+    raise Break("opaque-call", f"attribute {name!r} of class {cls.__qualname__} was read")
+
+
+def class_builtin(interp: Interpreter, result: Any) -> Shadow:
+    """A builtin method or other C object that a class, already guarded, leads to."""
+    if natives.is_immutable(result):
+        return Const(result)
+    return interp.graph.constant(result)
+
+
+def module_fallback(interp: Interpreter, obj: Value, name: str, then: Continuation | None, on_raise: OnRaise | None) -> None:
+    """A module without the attribute: its own `__getattr__`, or the error. The import system's submodules are data."""
+    hook = obj.real.__dict__.get("__getattr__")
+    if not isinstance(hook, types.FunctionType):
+        return native(interp, obj, name, None, then, on_raise)
+
+    def model() -> Shadow:
+        graph = interp.graph
+        attrs = graph.attributes(obj.shadow)  # type: ignore[arg-type]
+        graph.dict_get(attrs, name)  # type: ignore[arg-type]
+        return graph.dict_get(attrs, "__getattr__")  # type: ignore[arg-type]
+    calls.call(interp, Value(hook, interp.track(model)), [Value(name, Const(name))], None, then, on_raise)
+
+
+def before_write(interp: Interpreter, obj: Value, name: str, deleting: bool) -> Shadow:
+    """Notes, of an instance about to be changed, the keys at entry; and that a key about to be deleted was there."""
+    node, graph = obj.shadow, interp.graph
+    if isinstance(node, RefNode) and not isinstance(obj.real, type):
+        attrs = graph.attributes(node)
+        if attrs is not None:
+            graph.dict_prepare(attrs)
+            if deleting:
+                graph.dict_get(attrs, name)
+    return ABSENT
+
+
+def written(interp: Interpreter, obj: Value, name: str, value: Value | None, descriptor: Any) -> Shadow:
+    """Brings the shadow state up to date after a real assignment or deletion."""
+    node, graph = obj.shadow, interp.graph
+    if not isinstance(node, RefNode):
+        raise Break("untracked-mutation", f"attribute {name!r} of a {type(obj.real).__name__} was assigned")
+    graph.touch(node)
+    if isinstance(obj.real, torch.Tensor) and descriptor is not MISSING and isinstance(descriptor, C_DATA):
+        return tensor_write(interp, obj, name, value)
+    if isinstance(obj.real, type):
+        raise Break("untracked-mutation", f"attribute {name!r} of class {obj.real.__qualname__} was assigned")
+    if isinstance(descriptor, C_DATA):
+        if value is None:
+            raise Break("untracked-mutation", f"slot {name!r} was deleted")
+        graph.type_attr(type(obj.real), name)
+        graph.set_slot(node, name, value.shadow)  # type: ignore[arg-type]
+        return ABSENT
+    graph.type_attr(type(obj.real), name) if not isinstance(obj.real, types.ModuleType) else None
+    attrs = graph.attributes(node)
+    if attrs is None:
+        raise Break("untracked-mutation", f"attribute {name!r} of a {type(obj.real).__name__} was assigned")
+    if value is None:
+        graph.dict_delete(attrs, name)
+    else:
+        graph.dict_set(attrs, name, value.shadow)  # type: ignore[arg-type]
+    return ABSENT
+
+
+def tensor_write(interp: Interpreter, obj: Value, name: str, value: Value | None) -> Shadow:
+    """Assignment to `data`, `grad`, `requires_grad` … is an operation of the graph."""
+    if value is None:
+        raise Break("untracked-mutation", f"attribute {name!r} of a tensor was deleted")
+    recorder = interp.recorder
+    recorder.effect(setattr, recorder.argument(obj.shadow, obj.real), name, recorder.argument(value.shadow, value.real))  # type: ignore[arg-type]
+    recorder.mutates = True
+    if name == "grad":
+        obj.shadow.slots["grad"] = value.shadow  # type: ignore[union-attr,assignment]
+    return ABSENT
+
+
+# -- the builtins for it -----------------------------------------------------------------------------------------------
+
+def constant_name(interp: Interpreter, name: Value) -> str:
+    interp.track(calls.pin, interp, name)
+    return name.real
+
+
+@reduction(getattr)
+def _getattr(interp: Interpreter, args: list[Value], kwargs: dict[str, Value], then: Continuation | None, on_raise: OnRaise | None) -> bool:
+    if kwargs or not 2 <= len(args) <= 3 or type(args[1].real) is not str:
+        return False
+
+    def default(exception: BaseException) -> bool:
+        if isinstance(exception, AttributeError):
+            interp.deliver(args[2], then)
+            return True
+        return on_raise is not None and on_raise(exception)
+    load(interp, args[0], constant_name(interp, args[1]), then, default if len(args) == 3 else on_raise)
+    return True
+
+
+@reduction(hasattr)
+def _hasattr(interp: Interpreter, args: list[Value], kwargs: dict[str, Value], then: Continuation | None, on_raise: OnRaise | None) -> bool:
+    if kwargs or len(args) != 2 or type(args[1].real) is not str:
+        return False
+
+    def no(exception: BaseException) -> bool:
+        if isinstance(exception, AttributeError):
+            interp.deliver(Value(False, Const(False)), then)
+            return True
+        return on_raise is not None and on_raise(exception)
+    load(interp, args[0], constant_name(interp, args[1]), lambda value: interp.deliver(Value(True, Const(True)), then), no)
+    return True
+
+
+@reduction(setattr)
+def _setattr(interp: Interpreter, args: list[Value], kwargs: dict[str, Value], then: Continuation | None, on_raise: OnRaise | None) -> bool:
+    if kwargs or len(args) != 3 or type(args[1].real) is not str:
+        return False
+    write(interp, args[0], constant_name(interp, args[1]), args[2], "__setattr__", lambda _: interp.deliver(Value(None, Const(None)), then))
+    return True
+
+
+@reduction(delattr)
+def _delattr(interp: Interpreter, args: list[Value], kwargs: dict[str, Value], then: Continuation | None, on_raise: OnRaise | None) -> bool:
+    if kwargs or len(args) != 2 or type(args[1].real) is not str:
+        return False
+    write(interp, args[0], constant_name(interp, args[1]), None, "__delattr__", lambda _: interp.deliver(Value(None, Const(None)), then))
+    return True
+
+
+@reduction(object.__getattribute__, types.ModuleType.__getattribute__)
+def _generic_get(interp: Interpreter, args: list[Value], kwargs: dict[str, Value], then: Continuation | None, on_raise: OnRaise | None) -> bool:
+    if kwargs or len(args) != 2 or type(args[1].real) is not str or isinstance(args[0].real, type):
+        return False
+    generic(interp, args[0], constant_name(interp, args[1]), then, on_raise, fallback=False)
+    return True
+
+
+@reduction(object.__setattr__)
+def _generic_set(interp: Interpreter, args: list[Value], kwargs: dict[str, Value], then: Continuation | None, on_raise: OnRaise | None) -> bool:
+    if kwargs or len(args) != 3 or type(args[1].real) is not str or isinstance(args[0].real, type):
+        return False
+    generic_write(interp, args[0], constant_name(interp, args[1]), args[2], lambda _: interp.deliver(Value(None, Const(None)), then))
+    return True
+
+
+@reduction(object.__delattr__)
+def _generic_delete(interp: Interpreter, args: list[Value], kwargs: dict[str, Value], then: Continuation | None, on_raise: OnRaise | None) -> bool:
+    if kwargs or len(args) != 2 or type(args[1].real) is not str or isinstance(args[0].real, type):
+        return False
+    generic_write(interp, args[0], constant_name(interp, args[1]), None, lambda _: interp.deliver(Value(None, Const(None)), then))
+    return True
+
+
+@reduction(vars)
+def _vars(interp: Interpreter, args: list[Value], kwargs: dict[str, Value], then: Continuation | None, on_raise: OnRaise | None) -> bool:
+    if kwargs or len(args) != 1:
+        return False
+    load(interp, args[0], "__dict__", then, on_raise)
+    return True

@@ -1,0 +1,170 @@
+"""What a call means: reduced to a Python function, which is inlined, or to a C function, whose meaning is looked up."""
+from __future__ import annotations
+
+import functools
+import types
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from capture import _C
+from capture.errors import Break
+from capture.interp import natives
+from capture.interp.binding import bind
+from capture.interp.frame import Continuation, Frame, UserError, Value
+from capture.interp.instructions import decode
+from capture.interp.interpreter import Interpreter
+from capture.interp.models import REDUCTIONS, find_polyfill, is_disabled
+from capture.interp.polyfills.objects import instantiate
+from capture.interp.tensors import is_operation
+from capture.refgraph.graph import lookup_class
+from capture.refgraph.node import Build, Const, RefNode, Shadow
+
+OnRaise = Callable[[BaseException], bool]
+# torch wraps functions of its own that Dynamo must not see; to us the wrapper means nothing.
+DYNAMO_WRAPPER_CODE = torch._disable_dynamo(lambda: None).__code__  # type: ignore[attr-defined]
+
+
+def call(interp: Interpreter, function: Value, args: list[Value], kwargs: dict[str, Value] | None = None,
+         then: Continuation | None = None, on_raise: OnRaise | None = None) -> None:
+    """Calls any callable. The result goes to `then`, or on the stack: at once, or when the inlined frame returns.
+
+    `on_raise(exception)` is asked first about an exception that leaves the call.
+    """
+    kwargs = kwargs or {}
+    if not interp.inlining:
+        return call_native(interp, function, args, kwargs, then, on_raise)
+    while True:
+        real = function.real
+        cls = type(real)
+        if cls is types.FunctionType:
+            if real.__code__ is DYNAMO_WRAPPER_CODE:
+                function = attribute(interp, function, "__wrapped__")
+                continue
+            if is_operation(real) or is_disabled(real) or find_polyfill(real, reals(args), kwreals(kwargs)) or natives.is_modelled(real):
+                return call_native(interp, function, args, kwargs, then, on_raise)
+            return inline(interp, function, args, kwargs, then, on_raise)
+        if cls is types.MethodType:
+            part = interp.track(composite, interp, function, 2) or (None, None)
+            args = [Value(real.__self__, part[1]), *args]
+            function = Value(real.__func__, part[0])
+        elif cls is _C.CompiledFunction:
+            function = Value(real.__wrapped__, interp.track(interp.graph.constant, real.__wrapped__))
+        elif isinstance(real, type):
+            metacall = lookup_class(cls, "__call__")
+            if isinstance(metacall, types.FunctionType) and not natives.is_modelled(real):
+                function, args = Value(metacall, interp.track(class_attribute, interp, cls, "__call__")), [function, *args]
+            elif natives.is_modelled(real) or find_polyfill(real, reals(args), kwreals(kwargs)) or not has_python_constructor(real):
+                return call_native(interp, function, args, kwargs, then, on_raise)
+            else:
+                interp.track(pin, interp, function)
+                function, args = Value(instantiate, Const(instantiate)), [function, *args]
+        elif cls in (types.BuiltinFunctionType, types.MethodWrapperType):
+            bound = natives.unbind(interp, function)
+            if bound is None:
+                return call_native(interp, function, args, kwargs, then, on_raise)
+            function, self = bound
+            args = [self, *args]
+        elif cls is functools.partial:
+            function, args, kwargs = natives.expand_partial(interp, function, args, kwargs)
+        else:
+            method = None if cls in natives.CALLABLES or is_operation(real) else lookup_class(cls, "__call__")
+            if not isinstance(method, types.FunctionType):
+                return call_native(interp, function, args, kwargs, then, on_raise)
+            interp.track(touch, interp, function)
+            function, args = Value(method, interp.track(class_attribute, interp, cls, "__call__")), [function, *args]
+
+
+def apply(interp: Interpreter, builtin: Callable[..., Any], *args: Value, then: Continuation | None = None,
+          on_raise: OnRaise | None = None) -> None:
+    """Calls a builtin that the interpreter itself names."""
+    call_native(interp, Value(builtin, Const(builtin)), list(args), {}, then, on_raise)
+
+
+def inline(interp: Interpreter, function: Value, args: list[Value], kwargs: dict[str, Value],
+           then: Continuation | None = None, on_raise: OnRaise | None = None) -> None:
+    """Enters a frame of ours for a Python function."""
+    frame = make_frame(interp, function, args, kwargs)
+    frame.then, frame.on_raise = then, on_raise
+    interp.enter(frame)
+
+
+def call_native(interp: Interpreter, function: Value, args: list[Value], kwargs: dict[str, Value],
+                then: Continuation | None, on_raise: OnRaise | None) -> None:
+    """Calls a callable for real, and finds the shadow of its result; a builtin that would call Python is inlined."""
+    real = function.real
+    if interp.inlining:
+        if natives.hashable(real) and real in REDUCTIONS and REDUCTIONS[real](interp, args, kwargs, then, on_raise):
+            return
+        substitute = find_polyfill(real, reals(args), kwreals(kwargs))
+        if substitute is not None:
+            return call(interp, Value(substitute, Const(substitute)), args, kwargs, then, on_raise)
+    try:
+        value = natives.call(interp, function, args, kwargs)
+    except UserError as error:
+        if on_raise is None or not on_raise(error.exception):
+            raise
+        return
+    interp.deliver(value, then)
+
+
+def make_frame(interp: Interpreter, function: Value, args: list[Value], kwargs: dict[str, Value]) -> Frame:
+    """A frame of a Python function with its arguments bound. Raises UserError with CPython's own TypeError."""
+    real = function.real
+    code = real.__code__
+    interp.track(natives.pin_code, interp, function)
+    frame = Frame(code, decode(code), function, real.__globals__)
+    frame.locals = bind(interp, function, args, kwargs)
+    return frame
+
+
+# -- helpers -----------------------------------------------------------------------------------------------------------
+
+def reals(args: list[Value]) -> list[Any]:
+    return [a.real for a in args]
+
+
+def kwreals(kwargs: dict[str, Value]) -> dict[str, Any]:
+    return {k: v.real for k, v in kwargs.items()}
+
+
+def composite(interp: Interpreter, value: Value, n: int) -> tuple[Shadow, ...]:
+    """The shadows of the parts of a composite such as a bound method."""
+    if isinstance(value.shadow, Build) and len(value.shadow.items) == n:
+        return value.shadow.items
+    raise Break("opaque-call", f"a {type(value.real).__name__} of unknown origin was called")
+
+
+def attribute(interp: Interpreter, value: Value, name: str) -> Value:
+    """An entry of the instance dict of an object that has it."""
+    result = value.real.__dict__[name]
+
+    def model() -> Shadow:
+        if isinstance(value.shadow, RefNode):
+            return interp.graph.dict_get(interp.graph.attributes(value.shadow), name)  # type: ignore[arg-type]
+        return interp.graph.constant(result)
+    return Value(result, interp.track(model))
+
+
+def class_attribute(interp: Interpreter, cls: type, name: str) -> Shadow:
+    return interp.graph.type_attr(cls, name)[2]
+
+
+def touch(interp: Interpreter, value: Value) -> Shadow:
+    if isinstance(value.shadow, RefNode):
+        interp.graph.touch(value.shadow)
+    return value.shadow  # type: ignore[return-value]
+
+
+def pin(interp: Interpreter, value: Value) -> Shadow:
+    interp.graph.depend(value.shadow, value.real)  # type: ignore[arg-type]
+    return value.shadow  # type: ignore[return-value]
+
+
+def has_python_constructor(cls: type) -> bool:
+    """Whether creating an instance may run Python code, or makes a plain instance of a Python class."""
+    return bool(cls.__flags__ & HEAPTYPE)
+
+
+HEAPTYPE = 1 << 9

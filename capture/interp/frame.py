@@ -1,0 +1,89 @@
+"""Values and frames of the interpreter."""
+from __future__ import annotations
+
+import types
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from capture.refgraph.node import Shadow
+
+if TYPE_CHECKING:
+    from capture.interp.instructions import Instruction
+
+
+class Value:
+    """A stack slot or local: the real value and its shadow (None once the trace was given up)."""
+
+    __slots__ = ("real", "shadow")
+
+    def __init__(self, real: Any, shadow: Shadow | None) -> None:
+        self.real, self.shadow = real, shadow
+
+    def __repr__(self) -> str:
+        return f"Value({self.real!r:.60}, {self.shadow!r:.60})"
+
+
+class UserError(Exception):
+    """Carries an exception of the user's program through the interpreter, apart from faults of our own."""
+
+    def __init__(self, exception: BaseException) -> None:
+        self.exception = exception
+
+
+Continuation = Callable[[Value], None]
+
+
+class Frame:
+    """One activation of a code object, as CPython lays it out.
+
+    `locals`: co_nlocalsplus slots, None where unbound; a cell or free variable's slot holds the cell object itself.
+    `stack`: Values, or None for CPython's NULL. `pc`: index of the next instruction in `instructions`.
+    `then` receives the returned value in place of a push on the caller's stack; `on_raise(exception)` may take over an
+    exception that leaves the frame: true when it did.
+    """
+
+    __slots__ = ("code", "function", "instructions", "pc", "locals", "stack", "globals", "builtins", "namespace", "kwnames",
+                 "back", "then", "on_raise", "generator", "handled", "mark")
+
+    def __init__(self, code: types.CodeType, instructions: tuple[Instruction, ...], function: Value, globals: dict[str, Any]) -> None:
+        self.code = code
+        self.function = function                    # the function object, whose shadow leads to globals and closure
+        self.instructions = instructions
+        self.pc = 0
+        self.locals: list[Value | None] = []
+        self.stack: list[Value | None] = []
+        self.globals = globals
+        builtins = globals.get("__builtins__", types.__dict__["__builtins__"])
+        self.builtins: dict[str, Any] = builtins if isinstance(builtins, dict) else builtins.__dict__
+        self.namespace: Value | None = None         # class bodies: the mapping that names are stored into
+        self.kwnames: tuple[str, ...] = ()          # set by KW_NAMES for the CALL that follows
+        self.back: Frame | None = None
+        self.then: Continuation | None = None
+        self.on_raise: Callable[[BaseException], bool] | None = None
+        self.generator: Any = None                  # the interp.generators.Coroutine that this frame is the body of
+        self.handled: list[BaseException | None] = []   # thread's handled exceptions to go back to, innermost last
+        self.mark = 0                               # RefGraph.mark at entry
+
+    def push(self, value: Value | None) -> None:
+        self.stack.append(value)
+
+    def pop(self) -> Value:
+        return self.stack.pop()  # type: ignore[return-value]
+
+    def popn(self, n: int) -> list[Value]:
+        """The top `n` slots, deepest first."""
+        if n == 0:
+            return []
+        values = self.stack[-n:]
+        del self.stack[-n:]
+        return values  # type: ignore[return-value]
+
+    @property
+    def instruction(self) -> Instruction:
+        """The instruction being executed."""
+        return self.instructions[self.pc - 1]
+
+    @property
+    def line(self) -> int:
+        """The user's line being executed."""
+        return (self.instructions[self.pc - 1].line if self.pc else None) or self.code.co_firstlineno

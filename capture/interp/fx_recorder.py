@@ -1,0 +1,183 @@
+"""Recording of tensor operations, already done for real, as an fx graph."""
+from __future__ import annotations
+
+import operator
+import types
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+
+from capture.errors import Break
+from capture.interp.frame import Value
+from capture.refgraph.graph import PINNED, VALUES, RefGraph, parts
+from capture.refgraph.node import SCALARS, Build, Const, DictState, Expr, External, ListState, RefNode, Shadow, TensorState
+from capture.refgraph.source import Local
+
+# One frame of the user's program where an operation was recorded: code object, offset of the instruction, line.
+Position = tuple[types.CodeType, int, int]
+
+
+class FxRecorder:
+    """The fx graph of one capture, in the order of execution.
+
+    `inputs`: outside tensors in placeholder order. `mutates`: some recorded operation wrote to an existing tensor.
+    Every node's `meta["stack"]` says where in the program it comes from.
+    """
+
+    def __init__(self, refs: RefGraph) -> None:
+        self.refs = refs
+        self.fx = fx.Graph()
+        self.inputs: list[RefNode] = []
+        self.mutates = False
+        self.positions: Callable[[], tuple[Position, ...]] = tuple
+        self._last_input: fx.Node | None = None
+
+    @property
+    def operations(self) -> int:
+        """The number of recorded operations."""
+        return len(self.fx.nodes) - len(self.inputs)
+
+    def node(self, tensor: RefNode) -> fx.Node:
+        """The fx node of a tensor; an outside tensor becomes an input of the graph when it is first used."""
+        state: TensorState = tensor.state
+        if state.node is None:
+            self.refs.touch(tensor)
+            source = tensor.source
+            name = source.name if isinstance(source, Local) else str(source).replace("._parameters", "").replace("._buffers", "").replace("._modules", "")
+            with self.fx.inserting_after(self._last_input):
+                state.node = self._last_input = self.fx.placeholder(name)
+            state.node.meta["source"] = str(source)
+            self.inputs.append(tensor)
+        return state.node
+
+    def argument(self, shadow: Shadow, real: Any) -> Any:
+        """A value as an argument of an fx node. Scalars become constants, and are guarded."""
+        if isinstance(shadow, Const):
+            return shadow.value
+        if isinstance(shadow, (External, Expr)):
+            self.refs.depend(shadow, real)
+            return real
+        if isinstance(shadow, Build):
+            items = [self.argument(s, r) for s, r in zip(shadow.items, parts(real), strict=True)]
+            if shadow.cls is slice:
+                return slice(*items)
+            if issubclass(shadow.cls, tuple):
+                return tuple(items)
+        elif isinstance(shadow, RefNode):
+            if isinstance(shadow.state, TensorState):
+                return self.node(shadow)
+            if isinstance(real, list):
+                return [self.argument(s, r) for s, r in zip(self.refs.list_state(shadow).items, real, strict=True)]
+            if isinstance(real, dict):
+                return {key: self.argument(self.refs.dict_get(shadow, key), real[key]) for key in self.refs.dict_keys(shadow)}
+            if isinstance(real, (*PINNED, *VALUES)):
+                return real
+        raise Break("opaque-call", f"a {type(real).__name__} is an argument of a tensor operation")
+
+    def record(self, op: str, target: Any, args: Sequence[Value], kwargs: dict[str, Value], result: Any,
+               versions: dict[int, int]) -> Shadow:
+        """Appends an operation, whose real result is `result`, and returns its shadow.
+
+        op: "call_function" or "call_method". versions: `versions_of` the arguments before the operation.
+        """
+        node = self.fx.create_node(op, target, tuple(self.argument(a.shadow, a.real) for a in args),
+                                   {k: self.argument(v.shadow, v.real) for k, v in kwargs.items()})
+        node.meta["stack"] = self.positions()
+        tensors = list(tensors_in(args, kwargs))
+        if versions != versions_of(tensors):
+            self.mutates = True
+        return self._result(node, result, is_dynamic(target, args, kwargs) or any(self._dynamic(t) for t in tensors))
+
+    def effect(self, target: Callable[..., Any], *args: Any) -> fx.Node:
+        """Appends an operation on torch's modes, such as switching gradients off."""
+        node = self.fx.call_function(target, args)
+        node.meta["stack"] = self.positions()
+        return node
+
+    def _dynamic(self, tensor: torch.Tensor) -> bool:
+        node = self.refs.find(tensor)
+        return node is not None and node.state.dynamic
+
+    def _result(self, node: fx.Node, real: Any, dynamic: bool) -> Shadow:
+        if isinstance(real, torch.Tensor):
+            if type(real) not in (torch.Tensor, torch.nn.Parameter):
+                raise Break("unsupported-tensor", f"an operation returned a {type(real).__name__}")
+            known = self.refs.find(real)
+            if known is not None:
+                if known.state.node is None:
+                    self.node(known)
+                return known
+            return self.refs.create(real, TensorState(node, None, dynamic))
+        if isinstance(real, (tuple, list)) and not isinstance(real, torch.Size):
+            items = [self._result(self.fx.call_function(operator.getitem, (node, i)), item, dynamic) if contains_tensor(item)
+                     else self._constant(item, dynamic) for i, item in enumerate(real)]
+            return self.refs.create(real, ListState(items)) if isinstance(real, list) else Build(type(real), tuple(items))
+        if isinstance(real, dict):
+            return self.refs.create(real, DictState({
+                key: self._result(self.fx.call_function(operator.getitem, (node, key)), item, dynamic) if contains_tensor(item)
+                else self._constant(item, dynamic) for key, item in real.items()}, complete=True))
+        return self._constant(real, dynamic)
+
+    @staticmethod
+    def _constant(real: Any, dynamic: bool) -> Shadow:
+        if real is None or (isinstance(real, (torch.dtype, *VALUES)) and not dynamic):
+            return Const(real)
+        raise Break("data-dependent", f"a tensor operation returned a {type(real).__name__}")
+
+    def finish(self, outputs: Iterable[RefNode]) -> fx.GraphModule:
+        """The recorded graph, returning the tensors `outputs` as a tuple."""
+        self.fx.output(tuple(self.node(t) for t in outputs))
+        return fx.GraphModule(torch.nn.Module(), self.fx, "CapturedGraph")
+
+
+def contains_tensor(real: Any) -> bool:
+    """Whether a result of an operation holds a tensor."""
+    if isinstance(real, torch.Tensor):
+        return True
+    if isinstance(real, (tuple, list)):
+        return any(contains_tensor(item) for item in real)
+    return isinstance(real, dict) and any(contains_tensor(item) for item in real.values())
+
+
+def tensors_in(args: Iterable[Value], kwargs: dict[str, Value] | None = None) -> Iterable[torch.Tensor]:
+    """The tensors among arguments, also inside tuples, lists and dicts."""
+    stack = [a.real for a in args] + ([v.real for v in kwargs.values()] if kwargs else [])
+    while stack:
+        real = stack.pop()
+        if isinstance(real, torch.Tensor):
+            yield real
+        elif type(real) in (list, tuple):
+            stack.extend(real)
+        elif type(real) is dict:
+            stack.extend(real.values())
+
+
+def versions_of(tensors: Iterable[torch.Tensor]) -> dict[int, int]:
+    """Version counters by identity. A tensor of inference mode has none: it counts as changed by every operation."""
+    return {id(t): -id(object()) if t.is_inference() else t._version for t in tensors}
+
+
+# Operations whose result's shape depends on values: aten's of torch.Tag.dynamic_output_shape (a test compares), and the
+# Python functions built upon them.
+DYNAMIC_SHAPE = frozenset({
+    "nonzero", "argwhere", "masked_select", "unique", "unique_consecutive", "_unique", "_unique2", "unique_dim", "bincount",
+    "unique_dim_consecutive", "linalg_lstsq", "lstsq", "_ctc_loss", "to_sparse", "coalesce", "pack_padded_sequence"})
+# … and those for which it depends on how they are called.
+SOMETIMES_DYNAMIC = {
+    "where": lambda args: len(args) == 1,
+    "one_hot": lambda args: len(args) == 1 or args[1] == -1,
+    "repeat_interleave": lambda args: any(isinstance(a, torch.Tensor) for a in args[1:]),
+    "tensor_split": lambda args: any(isinstance(a, torch.Tensor) for a in args[1:]),
+    "getitem": lambda args: any(isinstance(i, torch.Tensor) and i.dtype in (torch.bool, torch.uint8)
+                                for i in (args[1] if isinstance(args[1], tuple) else (args[1],))),
+}
+
+
+def is_dynamic(target: Any, args: Sequence[Value], kwargs: dict[str, Value]) -> bool:
+    """Whether the operation's result has a shape which depends on the values of its arguments."""
+    name = (target if isinstance(target, str) else getattr(target, "__name__", "")).strip("_")
+    if name in SOMETIMES_DYNAMIC:
+        return SOMETIMES_DYNAMIC[name]([a.real for a in args] + [v.real for v in kwargs.values()])
+    return name in DYNAMIC_SHAPE

@@ -1,0 +1,147 @@
+"""The interpreter: runs frames on real values, with a shadow beside each while the trace holds.
+
+A frame that calls a Python function pushes a frame; the loop is not recursive, so the depth of the user's program is
+not bounded by ours, and arguments live no longer than in CPython. Handlers run real operations through `real`, which
+tells the program's exceptions (`UserError`) from faults of ours, and shadow bookkeeping through `track`, which may
+give up the trace (`Break`, or any fault) without touching the real state.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from capture.config import STRICT
+from capture.errors import Break, GraphBreakError, InternalError, UserFrame
+from capture.interp import unwind
+from capture.interp.frame import Continuation, Frame, UserError, Value
+from capture.interp.fx_recorder import FxRecorder
+from capture.refgraph.graph import RefGraph
+from capture.refgraph.node import Shadow
+
+
+class Interpreter:
+    """Runs one captured call.
+
+    After `run`, `broken` holds the reason for which the trace was given up, or None.
+    """
+
+    def __init__(self, graph: RefGraph | None, recorder: FxRecorder | None, fullgraph: bool = False) -> None:
+        self.graph: RefGraph = graph  # type: ignore[assignment]
+        self.recorder: FxRecorder = recorder  # type: ignore[assignment]
+        self.tracking = graph is not None           # shadows are kept
+        self.inlining = True                        # Python calls get frames of ours; off once a trace was given up
+        self.fullgraph = fullgraph
+        self.broken: tuple[Break, tuple[UserFrame, ...]] | None = None
+        self.fault: InternalError | None = None
+        self.doubtful: tuple[BaseException, Break] | None = None    # raised by what a hit cannot be sure to repeat
+        self.frame: Frame | None = None
+
+    # -- running -----------------------------------------------------------------------------------------------------
+
+    def run(self, root: Frame) -> Value:
+        """Runs `root`, and what it calls, to its end. Raises UserError for an exception that leaves it.
+
+        Nests: native code that calls back (a generator's driver) runs its frame above the current one.
+        """
+        outer, result = self.frame, []
+        root.then = result.append
+        self.enter(root)
+        while self.frame is not outer:
+            frame = self.frame
+            instruction = frame.instructions[frame.pc]  # type: ignore[union-attr]
+            frame.pc += 1  # type: ignore[union-attr]
+            try:
+                instruction.handler(self, frame, instruction)
+                continue
+            except UserError as error:
+                raised = error.exception
+            unwind.raised(self, raised, outer)      # outside of `except`: the thread's handled exception stays the user's
+            del raised
+        return result[0]
+
+    def enter(self, frame: Frame) -> None:
+        """Makes `frame` the current one, called by the present one."""
+        frame.back = self.frame
+        if self.tracking:
+            frame.mark = self.graph.mark
+        self.frame = frame
+
+    def leave(self, frame: Frame) -> None:
+        """Drops the current frame and what it still holds."""
+        self.frame = frame.back
+        frame.back = None
+        frame.stack.clear()
+        frame.locals.clear()
+        if self.tracking:
+            self.graph.sweep(frame.mark)
+
+    def returned(self, frame: Frame, value: Value) -> None:
+        """`frame` ends with `value`, which goes to its continuation or on its caller's stack."""
+        then = frame.then
+        self.leave(frame)
+        self.deliver(value, then)
+
+    def deliver(self, value: Value, then: Continuation | None) -> None:
+        """Hands a result to `then`, or pushes it on the current frame's stack."""
+        if then is not None:
+            then(value)
+        else:
+            self.frame.stack.append(value)  # type: ignore[union-attr]
+
+    # -- real and shadow ---------------------------------------------------------------------------------------------
+
+    def real(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Calls native code of the program. Its exception comes back as UserError, without our own traceback entry."""
+        try:
+            return function(*args, **kwargs)
+        except BaseException as exception:
+            exception.__traceback__ = exception.__traceback__.tb_next  # type: ignore[union-attr]
+            error = exception
+        raise UserError(error)
+
+    def track(self, model: Callable[..., Shadow], *args: Any, **kwargs: Any) -> Shadow | None:
+        """The shadow that `model` computes, or None when the trace was given up, now or earlier."""
+        if not self.tracking:
+            return None
+        try:
+            return model(*args, **kwargs)
+        except Break as reason:
+            self.give_up(reason)
+        except GraphBreakError:
+            raise
+        except Exception as fault:
+            self.fail(fault)
+        return None
+
+    def give_up(self, reason: Break) -> None:
+        """Ends the trace here; the program goes on, on real values alone. Raises GraphBreakError under fullgraph."""
+        if not self.tracking:
+            return
+        self.tracking = self.inlining = False
+        self.broken = (reason, self.stack())
+        if self.fullgraph:
+            raise GraphBreakError(reason.reason, reason.context, self.broken[1])
+
+    def caught(self, exception: BaseException) -> None:
+        """A handler of the program takes over `exception`; one that no guard vouches for ends the trace."""
+        if self.tracking and self.doubtful is not None and self.doubtful[0] is exception:
+            self.tracking = self.inlining = False
+            self.broken = (self.doubtful[1], self.stack())
+
+    def fail(self, fault: Exception) -> None:
+        """Our own bookkeeping failed. Raises InternalError in strict mode."""
+        where = self.stack()
+        text = f"{type(fault).__name__}: {fault}" + (f"\n  at {where[-1]}" if where else "")
+        if STRICT:
+            raise InternalError(text) from fault
+        self.fault = InternalError(text)
+        self.give_up(Break("internal-fault", text))
+
+    def stack(self) -> tuple[UserFrame, ...]:
+        """The user's frames, outermost first."""
+        frames: list[UserFrame] = []
+        frame = self.frame
+        while frame is not None:
+            frames.append(UserFrame(frame.code.co_filename, frame.line, frame.code.co_qualname))
+            frame = frame.back
+        return tuple(reversed(frames))

@@ -1,0 +1,58 @@
+"""What creating and initialising instances by C code means."""
+from __future__ import annotations
+
+import collections
+import types
+from typing import Any
+
+from capture.interp.frame import Value
+from capture.interp.interpreter import Interpreter
+from capture.interp.models import model
+from capture.refgraph.node import Build, Const, DictState, ListState, SetState, Shadow
+
+EXCEPTIONS = [cls for cls in vars(__import__("builtins")).values() if isinstance(cls, type) and issubclass(cls, BaseException)]
+
+
+def empty_state(real: Any) -> Any:
+    """The state of a container that has just been made by `__new__`."""
+    if isinstance(real, dict):
+        return DictState({}, complete=True)
+    if isinstance(real, (list, collections.deque)):
+        return ListState([])
+    return SetState({}) if isinstance(real, set) else None
+
+
+@model(object.__new__, dict.__new__, list.__new__, set.__new__, collections.OrderedDict.__new__, collections.defaultdict.__new__,
+       collections.deque.__new__, types.SimpleNamespace.__new__)
+def new_instance(interp: Interpreter, result: Any, cls: Value, *args: Value, **kwargs: Value) -> Shadow:
+    """An instance in its initial state."""
+    interp.graph.depend(cls.shadow, cls.real)  # type: ignore[arg-type]
+    return interp.graph.create(result, empty_state(result))
+
+
+@model(*{cls.__new__ for cls in EXCEPTIONS})
+def new_exception(interp: Interpreter, result: Any, cls: Value, *args: Value, **kwargs: Value) -> Shadow:
+    """An exception, whose arguments are what it was called with."""
+    interp.graph.depend(cls.shadow, cls.real)  # type: ignore[arg-type]
+    shadow = Build(tuple, tuple(a.shadow for a in args))  # type: ignore[misc]
+    node = interp.graph.create(result, origin=Build(result.__class__, shadow.items))
+    node.slots["args"] = shadow
+    return node
+
+
+@model(object.__init__, *{cls.__init__ for cls in EXCEPTIONS})
+def no_effect(interp: Interpreter, result: Any, *args: Value, **kwargs: Value) -> Shadow:
+    """Initialisers which do no more than `__new__` did."""
+    return Const(None)
+
+
+@model(*{cls for cls in EXCEPTIONS})
+def make_exception(interp: Interpreter, result: Any, *args: Value, **kwargs: Value) -> Shadow:
+    """`ValueError("…")`."""
+    return new_exception(interp, result, Value(type(result), Const(type(result))), *args)
+
+
+@model(super)
+def make_super(interp: Interpreter, result: Any, *args: Value) -> Shadow:
+    """`super(cls, self)`."""
+    return Build(super, tuple(a.shadow for a in args))  # type: ignore[misc]

@@ -1,0 +1,101 @@
+"""The registry of what C functions mean: models, pure functions, and polyfills.
+
+To add a builtin, add one entry in `lookasides/` or `polyfills/`, and one test.
+"""
+from __future__ import annotations
+
+import types
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from capture.refgraph.node import Shadow
+
+if TYPE_CHECKING:
+    from capture.interp.interpreter import Interpreter
+
+# model(interp, result, *args: Value, **kwargs: Value) -> the shadow of `result`. It runs after the real call, and
+# brings the shadow state of the arguments up to date.
+Model = Callable[..., Shadow]
+# prepare(interp, *args: Value, **kwargs: Value): runs before the real call, to look at what the call will overwrite.
+Prepare = Callable[..., None]
+
+
+@dataclass(frozen=True, slots=True)
+class Meaning:
+    """How a C function is modelled. `applies(*reals, **reals)`: whether the model covers these arguments; it must see to it
+    that the real call runs no Python code. None: always."""
+
+    model: Model
+    prepare: Prepare | None = None
+    applies: Callable[..., bool] | None = None
+
+
+MODELS: dict[Any, list[Meaning]] = {}
+# C functions whose result follows from their arguments, when these are scalars, VALUES or composites of them, and which
+# then run no Python code and change nothing.
+PURE: set[Any] = set()
+# C functions of scalars which are cheap to recompute, and so may stay lazy: an `Expr` in place of a guarded constant.
+LAZY: set[Any] = set()
+# C functions that act on the world: printing, clocks, random numbers, files.
+SIDE_EFFECTS: set[Any] = set()
+# Builtins that call back into Python: replaced by a Python function of the same meaning, which is inlined.
+# Each entry is (applies(*reals, **reals), function); the first that applies is taken.
+POLYFILLS: dict[Any, list[tuple[Callable[..., bool], Callable[..., Any]]]] = {}
+
+
+# Builtins that are part of the interpreter itself (getattr, next …): reduction(interp, args, kwargs, then, on_raise) performs
+# the call, and returns False to leave it to the rest of the mechanism.
+REDUCTIONS: dict[Any, Callable[..., bool]] = {}
+
+# Functions that capture.disable excluded.
+DISABLED: weakref.WeakSet[Any] = weakref.WeakSet()
+
+
+def is_disabled(function: Any) -> bool:
+    """Whether the user excluded a function from capture."""
+    return isinstance(function, types.FunctionType) and function in DISABLED
+
+
+def model(*functions: Any, prepare: Prepare | None = None, applies: Callable[..., bool] | None = None) -> Callable[[Model], Model]:
+    """Registers what the C functions `functions` mean (method descriptors, as `list.append`, with self first)."""
+    def register(fn: Model) -> Model:
+        for function in functions:
+            MODELS.setdefault(function, []).append(Meaning(fn, prepare, applies))
+        return fn
+    return register
+
+
+def polyfill(*functions: Any, applies: Callable[..., bool]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Registers the Python function that stands for the C functions `functions` where `applies`."""
+    def register(fn: Callable[..., Any]) -> Callable[..., Any]:
+        for function in functions:
+            POLYFILLS.setdefault(function, []).append((applies, fn))
+        return fn
+    return register
+
+
+def find_model(function: Any, reals: list[Any], kwargs: dict[str, Any]) -> Meaning | None:
+    """The meaning of a C function for these arguments, or None."""
+    for meaning in MODELS.get(function, ()):
+        if meaning.applies is None or meaning.applies(*reals, **kwargs):
+            return meaning
+    return None
+
+
+def find_polyfill(function: Any, reals: list[Any], kwargs: dict[str, Any]) -> Callable[..., Any] | None:
+    """The Python function to inline in place of `function`, or None."""
+    for applies, fn in POLYFILLS.get(function, ()):
+        if applies(*reals, **kwargs):
+            return fn
+    return None
+
+
+def reduction(*functions: Any) -> Callable[[Callable[..., bool]], Callable[..., bool]]:
+    """Registers how the interpreter itself performs the C functions `functions`."""
+    def register(fn: Callable[..., bool]) -> Callable[..., bool]:
+        for function in functions:
+            REDUCTIONS[function] = fn
+        return fn
+    return register

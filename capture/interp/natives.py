@@ -1,0 +1,304 @@
+"""What the call of a C function means: recorded, modelled, pure, lazy, or not known."""
+from __future__ import annotations
+
+import builtins
+import functools
+import operator
+import types
+from typing import Any
+
+import torch
+
+from capture.errors import Break
+from capture.interp import scope, tensors
+from capture.interp.frame import Frame, UserError, Value
+from capture.interp.interpreter import Interpreter
+from capture.interp.models import LAZY, MODELS, PURE, SIDE_EFFECTS, Meaning, find_model, is_disabled
+from capture.refgraph.graph import PINNED, VALUES, lookup_class, parts
+from capture.refgraph.node import (SCALARS, Build, Const, DictState, Expr, External, FunctionState, ListState, RefNode, SetState,
+                                   Shadow, TensorState)
+from capture.refgraph.source import Attr
+
+LRU_WRAPPER = type(functools.lru_cache(lambda: None))
+# Instances of C classes that are called without Python code of the user's class.
+CALLABLES = frozenset({LRU_WRAPPER, types.MethodDescriptorType, types.WrapperDescriptorType, types.ClassMethodDescriptorType,
+                       operator.itemgetter, operator.attrgetter, operator.methodcaller})
+# Operators that are recorded when an operand is a tensor.
+TENSOR_OPERATORS = frozenset(
+    getattr(operator, name) for name in (
+        "add sub mul truediv floordiv mod pow matmul and_ or_ xor lshift rshift neg pos invert abs eq ne lt le gt ge getitem setitem "
+        "delitem iadd isub imul itruediv ifloordiv imod ipow imatmul iand ior ixor ilshift irshift").split()) | {abs, divmod, pow}
+VALUE_TAKERS = frozenset({bool, int, float, complex, operator.truth, operator.not_, operator.index, operator.contains, round, range, format,
+                          str, repr})
+FRAME_READERS = frozenset({builtins.super, builtins.globals, builtins.locals})
+
+
+def call(interp: Interpreter, function: Value, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """Calls a callable for real and returns its result with its shadow. Raises UserError."""
+    real = function.real
+    if hashable(real) and real in FRAME_READERS:
+        special = frame_reader(interp, real, args, kwargs)
+        if special is not None:
+            return special
+    if not interp.tracking:
+        return Value(interp.real(real, *[a.real for a in args], **{k: v.real for k, v in kwargs.items()}), None)
+    reals = [a.real for a in args]
+    kwreals = {k: v.real for k, v in kwargs.items()}
+    meaning = versions = None
+    kind = classify(real, args, kwargs)
+    if kind == "operation":
+        versions = tensors.versions_of(tensors.tensors_in(args, kwargs))
+    elif kind == "model":
+        meaning = find_model(real, reals, kwreals)
+        if meaning is None:
+            kind = "opaque"
+        elif meaning.prepare is not None:
+            interp.track(meaning.prepare, interp, *args, **kwargs)
+    try:
+        result = interp.real(real, *reals, **kwreals)
+    except UserError as error:
+        interp.track(raised, interp, kind, real, args, kwargs, error.exception)
+        raise
+    return Value(result, interp.track(shadow, interp, kind, meaning, versions, real, function, args, kwargs, result))
+
+
+def classify(real: Any, args: list[Value], kwargs: dict[str, Value]) -> str:
+    """The kind of a C function: operation, mode, value, metadata, model, other."""
+    try:
+        if real in tensors.MODE_SETTERS:
+            return "mode"
+        if real in TENSOR_OPERATORS and any(isinstance(a.real, torch.Tensor) for a in args[:2]):
+            return "operation"
+        if real in VALUE_TAKERS and any(isinstance(a.real, torch.Tensor) for a in args):
+            return "value"
+        modelled = real in MODELS
+    except TypeError:       # an unhashable callable object
+        return "other"
+    if tensors.is_operation(real):
+        name = tensors.operation_name(real)
+        if real in tensors.MODE_GETTERS:
+            return "getter"
+        if name in tensors.METADATA:
+            return "metadata"
+        return "value" if name in tensors.VALUE_READERS else "operation"
+    if modelled:
+        return "model"
+    return "getter" if real in tensors.MODE_GETTERS else "other"
+
+
+def shadow(interp: Interpreter, kind: str, meaning: Meaning | None, versions: Any, real: Any, function: Value, args: list[Value],
+           kwargs: dict[str, Value], result: Any) -> Shadow:
+    """The shadow of a C function's result, after the real call."""
+    graph = interp.graph
+    if not isinstance(function.shadow, Const):
+        graph.depend(function.shadow, real)  # type: ignore[arg-type]
+    if kind == "model":
+        return meaning.model(interp, result, *args, **kwargs)  # type: ignore[union-attr]
+    if kind == "operation":
+        op, target = tensors.target_of(real, args)
+        return interp.recorder.record(op, target, args, kwargs, result, versions)
+    if kind == "metadata":
+        return tensors.metadata(interp, tensors.operation_name(real), [*args, *kwargs.values()], result)
+    if kind == "value":
+        raise Break("data-dependent", f"{name_of(real)}() of a tensor")
+    if kind == "mode":
+        interp.recorder.effect(real, *[interp.recorder.argument(a.shadow, a.real) for a in args])
+        return Const(result)
+    if kind == "getter":
+        for a in args:
+            depend_deep(interp, a.shadow, a.real)
+        return Const(result) if is_immutable(result) else graph.constant(result)
+    values = [*args, *kwargs.values()]
+    if real in LAZY and not kwargs and type(result) in SCALARS and all(isinstance(v.shadow, (Const, External, Expr)) for v in values):
+        if all(isinstance(v.shadow, Const) for v in values):
+            return Const(result)
+        return Expr(real, tuple(v.shadow for v in values))
+    if is_pure(real):
+        for v in values:
+            depend_deep(interp, v.shadow, v.real)
+        return fresh(interp, result)
+    if is_disabled(real):
+        raise Break("disabled-call", f"{name_of(real)}()")
+    raise Break("side-effect-call" if real in SIDE_EFFECTS else "opaque-call", f"{name_of(real)}()")
+
+
+def raised(interp: Interpreter, kind: str, real: Any, args: list[Value], kwargs: dict[str, Value], exception: BaseException) -> Shadow:
+    """A C function raised. What it raises must follow from what is guarded, or the trace cannot outlive a handler."""
+    if kind in ("operation", "metadata", "value", "mode") or not (kind == "model" or real in LAZY or is_pure(real)):
+        interp.doubtful = (exception, Break("tensor-op-raised" if kind != "other" else "opaque-call", f"{name_of(real)}() raised"))
+    else:
+        for v in [*args, *kwargs.values()]:
+            depend_deep(interp, v.shadow, v.real)
+    return interp.graph.create(exception) if interp.graph.find(exception) is None else interp.graph.find(exception)  # type: ignore[return-value]
+
+
+def depend_deep(interp: Interpreter, shadow: Shadow | None, real: Any) -> None:
+    """Depends on a value and, for containers, on all that a C function could read of them."""
+    graph = interp.graph
+    if isinstance(shadow, RefNode) and not isinstance(shadow.state, TensorState):
+        if isinstance(real, list):
+            for s, r in zip(graph.list_state(shadow).items, real):
+                depend_deep(interp, s, r)
+        elif isinstance(real, dict):
+            for key in graph.dict_keys(shadow):
+                graph.dict_get(shadow, key)
+        elif isinstance(real, (set, frozenset)):
+            graph.set_state(shadow)
+        elif shadow.source is not None:
+            graph.depend(shadow, real)
+    elif isinstance(shadow, Build):
+        for s, r in zip(shadow.items, parts(real)):
+            depend_deep(interp, s, r)
+    elif shadow is not None:
+        graph.depend(shadow, real)
+
+
+def is_immutable(real: Any) -> bool:
+    """Whether a result may be kept as a constant."""
+    if type(real) in SCALARS or isinstance(real, (*VALUES, torch.finfo, torch.iinfo)):
+        return True
+    return isinstance(real, (tuple, frozenset)) and all(is_immutable(item) for item in real)
+
+
+def fresh(interp: Interpreter, real: Any) -> Shadow:
+    """The shadow of a result that a pure function made from constants."""
+    graph = interp.graph
+    if is_immutable(real):
+        return Const(real)
+    if type(real) is list:
+        return graph.create(real, ListState([fresh(interp, item) for item in real]))
+    if type(real) is dict:
+        return graph.create(real, DictState({k: fresh(interp, v) for k, v in real.items()}, complete=True))
+    if type(real) is set:
+        return graph.create(real, SetState({item: fresh(interp, item) for item in real}))
+    if type(real) is tuple:
+        return Build(tuple, tuple(fresh(interp, item) for item in real))
+    if isinstance(real, PINNED):
+        return graph.constant(real)
+    return graph.find(real) or graph.create(real)
+
+
+def hashable(function: Any) -> bool:
+    """Whether a callable can be looked up in the registry."""
+    return getattr(type(function), "__hash__", None) is not None
+
+
+def is_modelled(function: Any) -> bool:
+    """Whether the registry says what a function or class means."""
+    try:
+        return function in MODELS or function in PURE or function in LAZY or function in SIDE_EFFECTS or function in FRAME_READERS
+    except TypeError:
+        return False
+
+
+def is_pure(real: Any) -> bool:
+    """Whether a C function's result follows from its arguments: by the table, or as a method of an immutable builtin type."""
+    try:
+        if real in PURE or real in LAZY:
+            return True
+    except TypeError:
+        return False
+    if isinstance(real, LRU_WRAPPER):
+        return True     # its author has said that a repeated call may be answered from memory
+    if isinstance(real, (types.MethodDescriptorType, types.WrapperDescriptorType)):
+        return real.__objclass__ in SCALARS and real.__name__ not in ("__init__", "__setattr__", "__delattr__")
+    return False
+
+
+def unbind(interp: Interpreter, function: Value) -> tuple[Value, Value] | None:
+    """`(descriptor, self)` for a builtin method bound to an instance; None for a plain builtin function."""
+    real = function.real
+    owner = real.__self__
+    if owner is None or isinstance(owner, types.ModuleType) or (isinstance(owner, type) and type(real) is types.BuiltinFunctionType):
+        return None
+    descriptor = lookup_class(type(owner), real.__name__)
+    if not isinstance(descriptor, (types.MethodDescriptorType, types.WrapperDescriptorType)):
+        return None
+    shadows = function.shadow.items if isinstance(function.shadow, Build) else None
+    if shadows is None:
+        own = interp.track(owner_shadow, interp, function, owner)
+        return Value(descriptor, Const(descriptor)), Value(owner, own)
+    return Value(descriptor, shadows[0]), Value(owner, shadows[1])
+
+
+def owner_shadow(interp: Interpreter, function: Value, owner: Any) -> Shadow:
+    """The shadow of the object that a stored builtin method is bound to."""
+    if isinstance(function.shadow, RefNode) and function.shadow.source is not None:
+        return interp.graph.external(owner, Attr(function.shadow.source, "__self__"))
+    raise Break("opaque-call", f"a bound {name_of(function.real)} of unknown origin was called")
+
+
+def expand_partial(interp: Interpreter, function: Value, args: list[Value], kwargs: dict[str, Value]) -> tuple[Value, list[Value], dict[str, Value]]:
+    """A call of functools.partial as a call of what it wraps."""
+    real, node = function.real, function.shadow
+
+    def piece(name: str, value: Any) -> Shadow:
+        if isinstance(node, RefNode):
+            return interp.graph.slot(node, name, value)
+        raise Break("opaque-call", "a functools.partial of unknown origin was called")
+    inner = Value(real.func, interp.track(piece, "func", real.func))
+    first = interp.track(piece, "args", real.args)
+    keywords = interp.track(piece, "keywords", real.keywords)
+
+    def key_shadow(key: str) -> Shadow:
+        return interp.graph.dict_get(keywords, key)  # type: ignore[arg-type]
+    if interp.tracking and isinstance(keywords, RefNode):
+        interp.track(lambda: Const(interp.graph.dict_keys(keywords)))
+    before = [Value(r, first.items[i] if isinstance(first, Build) else None) for i, r in enumerate(real.args)]
+    named = {k: Value(v, interp.track(key_shadow, k)) for k, v in real.keywords.items()}
+    return inner, before + args, {**named, **kwargs}
+
+
+def pin_code(interp: Interpreter, function: Value) -> Shadow:
+    """Guards that a function still has the code which is about to be inlined."""
+    node = function.shadow
+    if isinstance(node, RefNode) and not isinstance(node.state, FunctionState):
+        return interp.graph.slot(node, "__code__", function.real.__code__)
+    if isinstance(node, (RefNode, Const)):
+        return node
+    raise Break("opaque-call", f"function {function.real.__qualname__} of unknown origin was called")
+
+
+def frame_reader(interp: Interpreter, real: Any, args: list[Value], kwargs: dict[str, Value]) -> Value | None:
+    """`super()`, `globals()`, `locals()`: they look at the frame that calls them, which is ours."""
+    frame = interp.frame
+    if args or kwargs or frame is None:
+        return None
+    if real is builtins.globals:
+        return Value(frame.globals, interp.track(scope.globals_node, interp, frame))
+    if real is builtins.locals:
+        return local_variables(interp, frame)
+    names = frame.code.co_freevars
+    if "__class__" not in names or not frame.code.co_argcount:
+        raise UserError(RuntimeError("super(): __class__ cell not found"))
+    cell = frame.locals[len(frame.locals) - len(names) + names.index("__class__")]
+    cls = scope.load_cell(interp, cell, "__class__")  # type: ignore[arg-type]
+    first = frame.locals[0]
+    if isinstance(first.real, types.CellType) and frame.code.co_varnames[0] in frame.code.co_cellvars:  # type: ignore[union-attr]
+        first = scope.load_cell(interp, first, frame.code.co_varnames[0])  # type: ignore[arg-type]
+    return Value(interp.real(super, cls.real, first.real), Build(super, (cls.shadow, first.shadow)) if interp.tracking else None)  # type: ignore[union-attr,arg-type]
+
+
+def local_variables(interp: Interpreter, frame: Frame) -> Value:
+    """`locals()`: the bound variables, cells opened; of a class body, its namespace."""
+    if frame.namespace is not None:
+        return frame.namespace
+    code = frame.code
+    names = code.co_varnames + tuple(n for n in code.co_cellvars if n not in code.co_varnames) + code.co_freevars
+    found: dict[str, Value] = {}
+    for name, value in zip(names, frame.locals):
+        if value is not None and isinstance(value.real, types.CellType) and (name in code.co_cellvars or name in code.co_freevars):
+            value = scope.load_cell(interp, value, name) if scope.is_bound(value) else None
+        if value is not None:
+            found[name] = value
+    real = {k: v.real for k, v in found.items()}
+    return Value(real, interp.track(lambda: interp.graph.create(real, DictState({k: v.shadow for k, v in found.items()}, complete=True))))  # type: ignore[misc]
+
+
+def name_of(real: Any) -> str:
+    """A callable's name for people."""
+    owner = getattr(real, "__objclass__", None)
+    name = getattr(real, "__qualname__", None) or getattr(real, "__name__", None) or type(real).__name__
+    module = getattr(owner or real, "__module__", None)
+    return name if module in (None, "builtins") else f"{module}.{name}"
+

@@ -1,0 +1,12 @@
+"""Creation of instances, in Python."""
+from __future__ import annotations
+
+from typing import Any
+
+
+def instantiate(cls: type, /, *args: Any, **kwargs: Any) -> Any:
+    """`type.__call__`: a new instance of `cls`, initialised when it is one."""
+    obj = cls.__new__(cls, *args, **kwargs)
+    if isinstance(obj, cls):
+        type(obj).__init__(obj, *args, **kwargs)
+    return obj

@@ -1,0 +1,131 @@
+"""Which calls are tensor operations, and what is known of tensors without looking at their values."""
+from __future__ import annotations
+
+import functools
+import operator
+import types
+from typing import Any
+
+import torch
+from torch import overrides
+
+from capture.errors import Break
+from capture.interp.frame import Value
+from capture.interp.fx_recorder import tensors_in, versions_of
+from capture.refgraph.node import Const, RefNode, Shadow, TensorState
+
+TENSOR_TYPES = (torch.Tensor, torch.nn.Parameter)
+TENSOR_MRO = frozenset(torch.Tensor.__mro__) - {object}
+
+# Methods, attributes and functions which tell of a tensor's type and shape only: constants of the trace.
+METADATA = frozenset({
+    "size", "dim", "ndim", "numel", "nelement", "ndimension", "stride", "storage_offset", "element_size", "itemsize", "nbytes",
+    "is_contiguous", "is_floating_point", "is_complex", "is_signed", "is_same_size", "is_conj", "is_neg", "is_inference",
+    "is_pinned", "is_cuda", "is_cpu", "is_sparse", "is_sparse_csr", "is_quantized", "is_meta", "is_mkldnn", "is_nested", "is_mps",
+    "is_xpu", "is_xla", "is_ipu", "is_maia", "is_vulkan", "is_mtia", "shape", "dtype", "device", "layout", "requires_grad",
+    "names", "name", "get_device", "type", "dim_order", "has_names", "__len__", "result_type", "can_cast", "promote_types",
+    "is_tensor", "is_storage", "_is_view", "_is_zerotensor", "retains_grad", "is_shared", "broadcast_shapes", "is_leaf",
+    "sparse_dim", "dense_dim", "output_nr", "is_non_overlapping_and_dense", "is_distributed"})
+# … those of them that hold even where the shape depends on values.
+SHAPELESS = frozenset({
+    "dim", "ndim", "ndimension", "element_size", "itemsize", "is_floating_point", "is_complex", "is_signed", "is_cuda", "is_cpu",
+    "is_sparse", "is_quantized", "is_meta", "is_nested", "dtype", "device", "layout", "requires_grad", "get_device", "is_leaf",
+    "result_type", "can_cast", "promote_types", "is_tensor", "is_conj", "is_neg", "is_inference", "is_sparse_csr", "is_mps", "is_xpu"})
+# … those that read the values.
+VALUE_READERS = frozenset({
+    "item", "tolist", "numpy", "__bool__", "__int__", "__float__", "__index__", "__complex__", "__contains__", "__array__",
+    "__repr__", "__str__", "__format__", "equal", "allclose", "is_nonzero", "data_ptr", "untyped_storage", "storage", "__reduce_ex__",
+    "__deepcopy__", "__dlpack__", "__hash__", "cpu_data"})
+# Functions that set or read a mode of torch: setters are recorded, getters are constants, since the modes at entry are guarded.
+MODE_SETTERS: frozenset[Any] = frozenset({
+    torch._C._set_grad_enabled, torch.set_autocast_enabled, torch.set_autocast_dtype, torch.set_autocast_cache_enabled,
+    torch.autocast_increment_nesting, torch.autocast_decrement_nesting, torch.clear_autocast_cache})
+MODE_GETTERS: frozenset[Any] = frozenset({
+    torch.is_grad_enabled, torch.is_inference_mode_enabled, torch.is_autocast_enabled, torch.get_autocast_dtype,
+    torch.is_autocast_cache_enabled, torch.get_default_dtype, torch.is_autocast_cpu_enabled, torch.get_autocast_gpu_dtype,
+    torch.get_autocast_cpu_dtype, torch._C._get_tracing_state, torch._C._get_deterministic_algorithms,
+    torch._C._get_deterministic_algorithms_warn_only, torch._C._is_torch_function_enabled, torch._C._has_torch_function,
+    torch._C._has_torch_function_unary, torch._C._has_torch_function_variadic, torch._C._is_fwd_grad_enabled,
+    torch._C._functorch.peek_interpreter_stack, torch._C._functorch.maybe_get_level, torch._C._len_torch_function_stack,
+    torch._C._len_torch_dispatch_stack, torch._C._get_cudnn_enabled, torch._C._get_mkldnn_enabled, torch._C._is_torch_function_mode_enabled,
+    torch._C._get_cudnn_allow_tf32, torch._C._get_cudnn_benchmark, torch._C._get_cudnn_deterministic, torch.is_anomaly_enabled,
+    torch._C._get_flash_sdp_enabled, torch._C._get_math_sdp_enabled, torch._C._get_mem_efficient_sdp_enabled,
+    torch._C._log_api_usage_once, torch._C._autograd._top_saved_tensors_default_hooks})
+
+
+@functools.cache
+def overridable() -> frozenset[Any]:
+    """The functions that torch calls tensor operations: those which a `__torch_function__` may override."""
+    functions = {f for group in overrides.get_overridable_functions().values() for f in group}
+    return frozenset(f for f in functions | set(overrides.get_ignored_functions()) if isinstance(f, types.FunctionType)
+                     and getattr(f, "__module__", "") in ("torch.nn.functional", "torch.functional", "torch._tensor", "torch._jit_internal",
+                                                          "torch.special", "torch.linalg", "torch.fft")
+                     and f not in NOT_LEAVES)
+
+
+NOT_LEAVES = frozenset({overrides.handle_torch_function})
+
+
+def is_operation(function: Any) -> bool:
+    """Whether a callable is a torch function or tensor method, which is recorded as it is."""
+    cls = type(function)
+    if cls is types.FunctionType:
+        return function in overridable()
+    if cls is types.BuiltinFunctionType:
+        owner = function.__self__
+        return owner is VARIABLE_FUNCTIONS or isinstance(owner, types.ModuleType) and owner.__name__ in OPERATION_MODULES
+    if cls in (types.MethodDescriptorType, types.WrapperDescriptorType, types.GetSetDescriptorType):
+        return function.__objclass__ in TENSOR_MRO
+    return isinstance(function, (torch._ops.OpOverloadPacket, torch._ops.OpOverload))
+
+
+VARIABLE_FUNCTIONS = torch.rand.__self__
+OPERATION_MODULES = frozenset({"torch._C._nn", "torch._C._linalg", "torch._C._fft", "torch._C._special", "torch._C._sparse", "torch._C._nested"})
+
+
+def has_tensor(args: list[Value], kwargs: dict[str, Value]) -> bool:
+    """Whether tensors are among the arguments, also inside plain containers."""
+    return any(True for _ in tensors_in(args, kwargs))
+
+
+def target_of(function: Any, args: list[Value]) -> tuple[str, Any]:
+    """The fx op and target that stand for a call of `function`."""
+    if isinstance(function, (types.MethodDescriptorType, types.WrapperDescriptorType)):
+        return "call_method", function.__name__
+    if isinstance(function, types.FunctionType) and function.__qualname__.startswith("Tensor.") and args and isinstance(args[0].real, torch.Tensor):
+        return "call_method", function.__name__
+    return "call_function", function
+
+
+def is_dynamic_shape(shadow: Shadow | None) -> bool:
+    """Whether a tensor's shape depends on values."""
+    return isinstance(shadow, RefNode) and isinstance(shadow.state, TensorState) and shadow.state.dynamic
+
+
+def metadata(interp: Any, name: str, args: list[Value], result: Any) -> Shadow:
+    """The shadow of what is known of tensors without their values."""
+    for arg in args:
+        shadow = arg.shadow
+        if isinstance(shadow, RefNode):
+            if isinstance(shadow.state, TensorState):
+                interp.graph.touch(shadow)
+                if shadow.state.dynamic and name not in SHAPELESS:
+                    raise Break("data-dependent-shape", f"{name} of a tensor whose shape depends on values")
+                if name == "is_leaf" and shadow.source is not None and not interp.recorder.mutates:
+                    return interp.graph.slot(shadow, "is_leaf", result)
+        else:
+            interp.graph.depend(shadow, arg.real)
+    return Const(result)
+
+
+def operation_name(function: Any) -> str:
+    """The name under which a tensor operation is known in the tables here."""
+    if isinstance(function, types.FunctionType) or hasattr(function, "__name__"):
+        return function.__name__
+    return ""
+
+
+OPERATORS = {operator.eq: "eq", operator.contains: "__contains__"}
+
+__all__ = ["METADATA", "MODE_GETTERS", "MODE_SETTERS", "SHAPELESS", "TENSOR_MRO", "TENSOR_TYPES", "VALUE_READERS", "has_tensor",
+           "is_dynamic_shape", "is_operation", "metadata", "operation_name", "overridable", "target_of", "tensors_in", "versions_of"]

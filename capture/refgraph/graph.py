@@ -1,0 +1,308 @@
+"""The reference graph: every object the trace met, what was required of the entry state, and what was changed."""
+from __future__ import annotations
+
+import types
+from typing import Any
+
+import torch
+
+from capture import _C
+from capture.errors import Break
+from capture.refgraph.effects import Effect
+from capture.refgraph.node import (ABSENT, SCALARS, Build, Const, DictState, Expr, External, ListState, RefNode, SetState, Shadow,
+                                   TensorState, source_of)
+from capture.refgraph.source import Attr, Constant, InstanceDict, Item, Source, TypeAttr
+
+# Immutable, interned or never re-created: read from a path, these are pinned by identity at once. Their *attributes*
+# may still change, and are guarded where they are read.
+PINNED = (type, types.ModuleType, types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType,
+          types.MethodWrapperType, types.GetSetDescriptorType, types.MemberDescriptorType, types.ClassMethodDescriptorType,
+          types.CodeType, torch.dtype, torch.layout, torch.memory_format, torch.qscheme)
+# Values of C types whose equality is total and builtin.
+VALUES = (torch.device, torch.Size)
+
+
+class RefGraph:
+    """The trace's knowledge of the heap. One per capture; read-only once sealed."""
+
+    def __init__(self) -> None:
+        self.requirements: dict[tuple[Any, ...], tuple[Source | None, str, Any]] = {}
+        self.effects: list[Effect] = []
+        self.nodes: list[RefNode] = []              # outside objects, and those of ours that are alive, by serial
+        self._by_id: dict[int, RefNode] = {}
+        self._young: list[RefNode] = []             # our objects held strongly, in order of creation
+        self._serial = 0
+        self.sealed = False
+
+    # -- what the trace depends on ----------------------------------------------------------------------------------
+
+    def require(self, source: Source | None, kind: str, expected: Any) -> None:
+        """Notes that the trace holds only while `kind` (a name of `guards.Kind`) of the object at `source` is `expected`."""
+        key = (source, kind, expected) if kind in ("PRESENT", "ABSENT", "NO_ATTR", "ALIAS") else (source, kind)
+        self.requirements.setdefault(key, (source, kind, expected))
+
+    def depend(self, shadow: Shadow, real: Any) -> None:
+        """Makes everything that `shadow` says of `real` hold on a hit: afterwards it may be treated as a constant.
+
+        Raises Break for a tensor, whose value no guard may fix.
+        """
+        if isinstance(shadow, External):
+            self.require(shadow.source, "VALUE", real)
+        elif isinstance(shadow, Expr):
+            source = source_of(shadow)
+            if source is None:
+                raise Break("data-dependent", "a value computed on every call decides something")
+            self.require(source, "VALUE", real)
+        elif isinstance(shadow, Build):
+            for item, part in zip(shadow.items, parts(real), strict=True):
+                self.depend(item, part)
+        elif isinstance(shadow, RefNode):
+            if isinstance(shadow.state, TensorState):
+                raise Break("data-dependent", "the value of a tensor decides something")
+            if shadow.source is not None:
+                self.require(shadow.source, "ID", real)
+
+    # -- objects -----------------------------------------------------------------------------------------------------
+
+    def find(self, real: Any) -> RefNode | None:
+        """The node of an object met before, by identity."""
+        node = self._by_id.get(id(real))
+        return node if node is not None and node.real is real else None
+
+    def external(self, real: Any, source: Source) -> Shadow:
+        """The shadow of a value found outside at `source`, as it was at entry."""
+        cls = type(real)
+        if cls in SCALARS:
+            return External(source, real)
+        if isinstance(real, VALUES):
+            self.require(source, "VALUE", real)
+            return Const(real)
+        if cls is tuple or (isinstance(real, tuple) and hasattr(cls, "_fields")):
+            self.require(source, "TYPE", cls)
+            self.require(source, "LENGTH", len(real))
+            return Build(cls, tuple(self.external(item, Item(source, i)) for i, item in enumerate(real)), source)
+        if cls is types.MethodType:
+            self.require(source, "TYPE", cls)
+            return Build(cls, (self.external(real.__func__, Attr(source, "__func__")),
+                               self.external(real.__self__, Attr(source, "__self__"))), source)
+        if cls is slice:
+            self.require(source, "VALUE", real)
+            return Const(real)
+        node = self.find(real)
+        if isinstance(real, PINNED):
+            if not isinstance(source, Constant):
+                self.require(source, "ID", real)
+        elif node is not None and node.source is not None and node.source != source:
+            self.require(source, "ALIAS", node.source)
+        if node is None:
+            node = self._register(RefNode(real, source, self._next()))
+            if isinstance(real, torch.Tensor):
+                node.state = TensorState(None, _C.tensor_properties(real))
+        return node
+
+    def constant(self, real: Any) -> Shadow:
+        """The shadow of an object whose identity is already established (a class that was guarded, a builtin)."""
+        if type(real) in SCALARS:
+            return Const(real)
+        return self.external(real, Constant(real))
+
+    def create(self, real: Any, state: Any = None, origin: Shadow | None = None) -> RefNode:
+        """The node of an object that the program has just created."""
+        node = self._register(RefNode(real, None, self._next(), state, origin))
+        if node.strong:
+            self._young.append(node)
+        return node
+
+    def _register(self, node: RefNode) -> RefNode:
+        self._by_id[id(node.real)] = node
+        self.nodes.append(node)
+        return node
+
+    def _next(self) -> int:
+        self._serial += 1
+        return self._serial
+
+    def touch(self, node: RefNode) -> RefNode:
+        """The type of an outside object is about to matter."""
+        if node.source is not None and not isinstance(node.source, Constant):
+            if isinstance(node.state, TensorState):
+                self.require(node.source, "TENSOR", node.state.properties)
+            else:
+                self.require(node.source, "TYPE", node.cls)
+        return node
+
+    @property
+    def mark(self) -> int:
+        """A point in time for `sweep`."""
+        return len(self._young)
+
+    def sweep(self, mark: int) -> None:
+        """Lets go of objects created since `mark` that the program no longer holds, so that tensors in them can die."""
+        survivors = []
+        for node in reversed(self._young[mark:]):   # containers created later may hold earlier ones
+            if node.is_garbage():
+                self._by_id.pop(id(node.real), None)
+                node.release()
+            else:
+                survivors.append(node)
+        self._young[mark:] = reversed(survivors)
+
+    # -- containers --------------------------------------------------------------------------------------------------
+
+    def list_state(self, node: RefNode) -> ListState:
+        """The items of a list or deque. Must be called before the first change to an outside one."""
+        if node.state is None:
+            self.touch(node)
+            source, real = node.source, node.real
+            self.require(source, "LENGTH", len(real))
+            node.state = ListState([self.external(item, Item(source, i)) for i, item in enumerate(real)])  # type: ignore[arg-type]
+        return node.state
+
+    def dict_state(self, node: RefNode) -> DictState:
+        """What is known of a dict."""
+        if node.state is None:
+            self.touch(node)
+            node.state = DictState({}, complete=False)
+        return node.state
+
+    def dict_get(self, node: RefNode, key: Any) -> Shadow:
+        """The value under `key` of a dict, or ABSENT. The key must be a constant; call before a change to that key."""
+        state = self.dict_state(node)
+        if key not in state.items:
+            if state.complete:
+                return ABSENT
+            real = node.real
+            if dict.__contains__(real, key):
+                state.items[key] = self.external(dict.__getitem__(real, key), Item(node.source, key))  # type: ignore[arg-type]
+                self.require(node.source, "PRESENT", key)
+            else:
+                state.items[key] = ABSENT
+                self.require(node.source, "ABSENT", key)
+        return state.items[key]
+
+    def dict_keys(self, node: RefNode) -> list[Any]:
+        """The keys of a dict now, in order. An outside dict's keys at entry are guarded."""
+        state = self.dict_state(node)
+        if not state.complete:
+            real = node.real
+            self.require(node.source, "KEYS", tuple(real) if state.entry_keys is None else state.entry_keys)
+            known = state.items
+            state.items = {key: known[key] if key in known else
+                           self.external(dict.__getitem__(real, key), Item(node.source, key)) for key in dict.__iter__(real)}  # type: ignore[arg-type]
+            state.complete = True
+        return [key for key, value in state.items.items() if value is not ABSENT]
+
+    def dict_prepare(self, node: RefNode) -> None:
+        """Before a change to a dict's keys by native code: notes the keys at entry."""
+        state = self.dict_state(node)
+        if node.source is not None and not state.complete and state.entry_keys is None:
+            state.entry_keys = tuple(dict.__iter__(node.real))
+
+    def dict_set(self, node: RefNode, key: Any, value: Shadow) -> None:
+        """`dict.__setitem__`, after the real one."""
+        self.dict_state(node).items[key] = value
+        self.effect(dict.__setitem__, node, Const(key), value)
+
+    def dict_delete(self, node: RefNode, key: Any) -> None:
+        """`dict.__delitem__`, after the real one. The key must be known to have been present."""
+        state = self.dict_state(node)
+        if state.complete:
+            state.items.pop(key, None)
+        else:
+            state.items[key] = ABSENT
+        self.effect(dict.__delitem__, node, Const(key))
+
+    def set_state(self, node: RefNode) -> SetState:
+        """The members of a set, guarded as a whole. Must be called before the first change to an outside one."""
+        if node.state is None:
+            self.touch(node)
+            members = frozenset(node.real)
+            if not all(type(m) in SCALARS for m in members):
+                raise Break("opaque-call", "a set of objects from outside was read")
+            self.require(node.source, "CONTENT", members)
+            node.state = SetState({m: Const(m) for m in members})
+        return node.state
+
+    def attributes(self, node: RefNode) -> RefNode | None:
+        """The node of an instance's `__dict__`, or None when it has none."""
+        if node.attrs is None:
+            real = node.real
+            namespace = instance_dict(real)
+            if namespace is None:
+                return None
+            if node.source is not None:
+                self.touch(node)
+                node.attrs = self.external(namespace, InstanceDict(node.source))  # type: ignore[assignment]
+            else:
+                node.attrs = self.find(namespace) or self.create(
+                    namespace, DictState({}, complete=not namespace), origin=node)
+        return node.attrs
+
+    def slot(self, node: RefNode, name: str, real: Any) -> Shadow:
+        """A C-level attribute of `node` whose value is `real` now."""
+        if name not in node.slots:
+            if node.source is None:
+                raise Break("opaque-call", f"attribute {name!r} of a new {node.cls.__name__} is not known")
+            self.touch(node)
+            node.slots[name] = self.external(real, Attr(node.source, name))
+        return node.slots[name]
+
+    def set_slot(self, node: RefNode, name: str, value: Shadow) -> None:
+        """Assignment to a C-level attribute, after the real one."""
+        node.slots[name] = value
+        self.effect(object.__setattr__, node, Const(name), value)
+
+    def type_attr(self, cls: type, name: str) -> tuple[bool, Any, Shadow]:
+        """`(found, value, shadow)` of a class attribute along the MRO, unbound. Guards that it stays what it is."""
+        root = Constant(cls)
+        for base in type.__getattribute__(cls, "__mro__"):
+            namespace = type.__getattribute__(base, "__dict__")
+            if name in namespace:
+                value = namespace[name]
+                node = self.find(base)
+                if node is not None and name in node.slots:        # assigned by the trace itself
+                    return True, value, node.slots[name]
+                return True, value, self.external(value, TypeAttr(root, name))
+        self.require(root, "NO_ATTR", name)
+        return False, None, ABSENT
+
+    # -- effects -----------------------------------------------------------------------------------------------------
+
+    def effect(self, operation: Any, target: RefNode, *args: Shadow) -> None:
+        """A mutation of `target`, already done for real. One of our own objects needs no replay."""
+        if target.source is not None:
+            self.effects.append(Effect(operation, target, args))
+
+    def seal(self) -> None:
+        """No more knowledge is added."""
+        self.sealed = True
+
+
+def lookup_class(cls: type, name: str, default: Any = None) -> Any:
+    """What a class has under `name` along its MRO, unbound, or `default`."""
+    for base in type.__getattribute__(cls, "__mro__"):
+        namespace = type.__getattribute__(base, "__dict__")
+        if name in namespace:
+            return namespace[name]
+    return default
+
+
+def parts(real: Any) -> tuple[Any, ...]:
+    """The real counterparts of `Build.items`."""
+    if isinstance(real, types.MethodType):
+        return real.__func__, real.__self__
+    if isinstance(real, slice):
+        return real.start, real.stop, real.step
+    return tuple(real)
+
+
+def instance_dict(real: Any) -> dict[str, Any] | None:
+    """The instance `__dict__` of an object past its class's own opinion, or None when it has none or a proxy."""
+    if isinstance(real, type):
+        return None
+    for base in type.__getattribute__(type(real), "__mro__"):
+        descriptor = type.__getattribute__(base, "__dict__").get("__dict__")
+        if isinstance(descriptor, (types.GetSetDescriptorType, types.MemberDescriptorType)):
+            namespace = descriptor.__get__(real)
+            return namespace if isinstance(namespace, dict) else None
+    return None

@@ -1,0 +1,201 @@
+"""Shadows: what the trace knows of a value, beside the real value.
+
+Immutable values have no identity here: a `Const` follows from guarded values, an `External` was read from outside and
+is not guarded until the program depends on it, an `Expr` is arithmetic on these, a `Build` is a fresh immutable
+composite (tuple, bound method, slice) of other shadows. Everything with identity is a `RefNode`.
+"""
+from __future__ import annotations
+
+import sys
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from capture.refgraph.source import Computed, Literal, Source
+
+# Immutable types without identity, compared by value. `type(x) in SCALARS` is exact: a subclass is a heap object.
+SCALARS = frozenset({int, float, complex, bool, str, bytes, type(None), type(Ellipsis), type(NotImplemented), range})
+
+
+class Shadow:
+    """Base of all shadows."""
+
+    __slots__ = ("__weakref__",)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Const(Shadow):
+    """Follows from guarded values by pure operations; may be used as it is."""
+
+    value: Any
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class External(Shadow):
+    """A scalar read from outside at `source`, where it was `value` at entry. Not guarded: a dependence on it must be
+    required first."""
+
+    source: Source
+    value: Any
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Expr(Shadow):
+    """`op(*args)` for a pure builtin C function on scalars: `self.step + 1`. The mock function recomputes it."""
+
+    op: Callable[..., Any]
+    args: tuple[Shadow, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Build(Shadow):
+    """An immutable composite: `cls` is tuple or a subclass of it, MethodType(func, self), slice, frozenset.
+
+    `source`: where it was found outside as a whole; None for one that the trace built.
+    """
+
+    cls: type
+    items: tuple[Shadow, ...]
+    source: Source | None = None
+
+
+def source_of(shadow: Shadow) -> Source | None:
+    """The path which recomputes a scalar shadow at entry, or None when there is none."""
+    if isinstance(shadow, Const):
+        return Literal(shadow.value) if type(shadow.value) in SCALARS else None
+    if isinstance(shadow, External):
+        return shadow.source
+    if isinstance(shadow, Expr):
+        args = tuple(source_of(a) for a in shadow.args)
+        return None if None in args else Computed(shadow.op, args)  # type: ignore[arg-type]
+    return None
+
+
+class Absent(Shadow):
+    """The state of a key or attribute that is known not to be there."""
+
+    __slots__ = ()
+
+
+ABSENT = Absent()
+
+
+class RefNode(Shadow):
+    """One heap object, by identity.
+
+    Invariants: `source` is None exactly for objects which the trace created; `state` describes the object as it is
+    *now*; for an outside object what is missing from `state` is as it was at entry. The real object is held weakly, or
+    strongly only where its type allows nothing else (`RefGraph.sweep` lets go of the dead).
+    """
+
+    __slots__ = ("cls", "source", "state", "attrs", "slots", "serial", "origin", "_ref", "_strong")
+
+    def __init__(self, real: Any, source: Source | None, serial: int, state: Any = None, origin: Shadow | None = None) -> None:
+        self.cls: type = type(real)
+        self.source = source
+        self.serial = serial                        # order of first sight, which is the order of creation
+        self.state = state                          # ListState, DictState … below, or None: only identity is known
+        self.attrs: RefNode | None = None           # the node of the instance's __dict__, once it was looked at
+        self.slots: dict[str, Shadow] = {}          # what is known of C-level attributes (slots, cell contents …)
+        self.origin = origin                        # for objects of the trace: how the mock function creates it anew
+        try:
+            self._ref: Any = weakref.ref(real)
+            self._strong = False
+        except TypeError:
+            self._ref, self._strong = real, True
+
+    @property
+    def real(self) -> Any:
+        """The object itself, or None when it is dead."""
+        return self._ref if self._strong else self._ref()
+
+    @property
+    def created(self) -> bool:
+        """Whether the trace made this object."""
+        return self.source is None
+
+    @property
+    def strong(self) -> bool:
+        return self._strong
+
+    def is_garbage(self) -> bool:
+        """Whether only this node keeps the object alive. 3: our reference, the local variable, getrefcount's own."""
+        if not self._strong:
+            return self._ref() is None
+        obj = self._ref
+        return sys.getrefcount(obj) <= 3
+
+    def release(self) -> None:
+        """Lets go of a dead object."""
+        self._ref, self._strong = (lambda: None), False
+
+    def __repr__(self) -> str:
+        return f"<RefNode {self.serial} {self.cls.__name__} {'new' if self.created else self.source}>"
+
+
+class ListState:
+    """A list's or deque's items, in order, all known."""
+
+    __slots__ = ("items",)
+
+    def __init__(self, items: list[Shadow]) -> None:
+        self.items = items
+
+
+class DictState:
+    """What is known of a dict: `items[key]` is a shadow, or ABSENT. Order is the real dict's.
+
+    `complete`: every key of the real dict is in `items`. `entry_keys`: the keys at entry, noted before the first
+    addition or removal, so that they can still be guarded afterwards. Keys are real objects with builtin equality,
+    or compared by identity.
+    """
+
+    __slots__ = ("items", "complete", "entry_keys")
+
+    def __init__(self, items: dict[Any, Shadow], complete: bool) -> None:
+        self.items = items
+        self.complete = complete
+        self.entry_keys: tuple[Any, ...] | None = None
+
+
+class SetState:
+    """A set's members, all known: member -> its shadow."""
+
+    __slots__ = ("items",)
+
+    def __init__(self, items: dict[Any, Shadow]) -> None:
+        self.items = items
+
+
+class TensorState:
+    """A tensor: its node in the fx graph (None: an outside tensor not used yet) and its properties when first seen.
+
+    `dynamic`: its shape depends on the values of tensors, so that no constant may be drawn from it.
+    """
+
+    __slots__ = ("node", "properties", "dynamic")
+
+    def __init__(self, node: Any, properties: Any, dynamic: bool = False) -> None:
+        self.node, self.properties, self.dynamic = node, properties, dynamic
+
+
+class FunctionState:
+    """A Python function made by the trace: its parts, as shadows."""
+
+    __slots__ = ("code", "globals", "name", "defaults", "kwdefaults", "closure")
+
+    def __init__(self, code: Any, globals: RefNode, defaults: Shadow, kwdefaults: Shadow, closure: tuple[RefNode, ...]) -> None:
+        self.code, self.globals, self.defaults, self.kwdefaults, self.closure = code, globals, defaults, kwdefaults, closure
+
+
+class IteratorState:
+    """An iterator of the trace over known shadows: those still to come, as a list consumed from the front.
+
+    Only for iterators over immutable or fully known sources; `advance` is called after the real `next`.
+    """
+
+    __slots__ = ("advance",)
+
+    def __init__(self, advance: Callable[[Any], Shadow]) -> None:
+        self.advance = advance

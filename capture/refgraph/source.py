@@ -1,0 +1,171 @@
+"""Access paths: where, at the entry of a frame, a value was found.
+
+A `Source` is one frozen step upon its base, down to a root. It prints as a Python expression over the names of
+`environment()`, so that a guard can be read, and evaluated, by a person; the C++ guard tree walks the same steps.
+Modelled on `torch._dynamo.source`.
+"""
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from typing import Any, Callable
+
+
+class Source:
+    """One step of an access path. `base` is None for a root."""
+
+    __slots__ = ()
+    base: Source | None = None
+
+    def expression(self) -> str:
+        """The path as a Python expression over the frame's locals and `environment()`."""
+        raise NotImplementedError(type(self).__name__)
+
+    def __str__(self) -> str:
+        return self.expression()
+
+
+@dataclass(frozen=True, slots=True)
+class Local(Source):
+    """An argument of the hooked frame: fast local `index`."""
+
+    name: str
+    index: int
+
+    def expression(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True, slots=True)
+class Function(Source):
+    """The function object that the hooked frame executes."""
+
+    def expression(self) -> str:
+        return "__function__"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Constant(Source):
+    """An object that the path starts from because its identity was already established: a class whose instances
+    were guarded by type, a function found in such a class. Held weakly by the guard tree where it can be."""
+
+    value: Any
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Constant) and self.value is other.value
+
+    def __hash__(self) -> int:
+        return id(self.value)
+
+    def expression(self) -> str:
+        value = self.value
+        module = getattr(value, "__module__", None)
+        name = getattr(value, "__qualname__", None)
+        return f"constant({id(value):#x})" if name is None else name if module == "builtins" else f"{module}.{name}"
+
+
+@dataclass(frozen=True, slots=True)
+class ImportedModule(Source):
+    """`sys.modules[name]`."""
+
+    name: str
+
+    def expression(self) -> str:
+        return f"sys.modules[{self.name!r}]"
+
+
+@dataclass(frozen=True, slots=True)
+class Attr(Source):
+    """A C-level attribute (`__code__`, `__func__`, `cell_contents`, a slot, `Tensor.grad`): reading it runs no Python."""
+
+    base: Source
+    name: str
+
+    def expression(self) -> str:
+        return f"{self.base.expression()}.{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class InstanceDict(Source):
+    """The `__dict__` of an instance, a module or a function, whatever its class says about attribute access."""
+
+    base: Source
+
+    def expression(self) -> str:
+        return f"{self.base.expression()}.__dict__"
+
+
+@dataclass(frozen=True, slots=True)
+class Item(Source):
+    """`base[key]` for a list, tuple or dict, or a subclass of one, by the builtin type's own lookup."""
+
+    base: Source
+    key: Any
+
+    def expression(self) -> str:
+        if isinstance(self.base, InstanceDict) and isinstance(self.key, str) and self.key.isidentifier():
+            return f"{self.base.base.expression()}.{self.key}"
+        return f"{self.base.expression()}[{self.key!r}]"
+
+
+@dataclass(frozen=True, slots=True)
+class TypeOf(Source):
+    """`type(base)`."""
+
+    base: Source
+
+    def expression(self) -> str:
+        return f"type({self.base.expression()})"
+
+
+@dataclass(frozen=True, slots=True)
+class TypeAttr(Source):
+    """What the class `base` has under `name` along its MRO, unbound (`_PyType_Lookup`)."""
+
+    base: Source
+    name: str
+
+    def expression(self) -> str:
+        return f"lookup({self.base.expression()}, {self.name!r})"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Literal(Source):
+    """A number or string written out: an operand of `Computed`. `1`, `True` and `1.0`, `0.0` and `-0.0` all differ."""
+
+    value: Any
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Literal) and type(self.value) is type(other.value) and repr(self) == repr(other)
+
+    def __hash__(self) -> int:
+        return hash((type(self.value), self.value))
+
+    def expression(self) -> str:
+        return repr(self.value)
+
+
+@dataclass(frozen=True, slots=True)
+class Computed(Source):
+    """A pure builtin C function `op` (`operator.mod`, `len` …) applied to values of exact builtin scalar types."""
+
+    op: Callable[..., Any]
+    args: tuple[Source, ...]
+
+    def expression(self) -> str:
+        return f"{self.op.__name__}({', '.join(a.expression() for a in self.args)})"
+
+
+def lookup(cls: type, name: str) -> Any:
+    """The class attribute `name` of `cls` along its MRO, unbound; raises AttributeError when there is none."""
+    for base in type.__getattribute__(cls, "__mro__"):
+        namespace = type.__getattribute__(base, "__dict__")
+        if name in namespace:
+            return namespace[name]
+    raise AttributeError(name)
+
+
+def environment() -> dict[str, Any]:
+    """The names, other than the frame's own locals and `__function__`, which a printed path may use."""
+    import operator
+    return {**vars(operator), "lookup": lookup, "sys": sys}
