@@ -19,6 +19,7 @@ import io
 import os
 import pickle
 import random
+import re
 import sys
 import traceback
 import warnings
@@ -39,6 +40,7 @@ TORCH_FOLDER = os.path.dirname(torch.__file__)
 OWN_FILES = (CAPTURE_FOLDER, TORCH_FOLDER, __file__, "<capture")
 FIRST_HOOK = 1_000_000  # hooks are numbered process-wide: the same hook must get the same number in both worlds
 MOST_LINES = 20
+_ADDRESS = re.compile("0x[0-9a-f]+")  # in default representations: never the same twice
 Program = Callable[..., Any]
 Engine = Callable[[Program], Program]
 
@@ -124,7 +126,7 @@ def run(make: Callable[[], Any], steps: tuple[Step, ...], engine: Engine = lambd
                 backpropagate(seen.result)
         results.append(seen.result)
         roots = {"result": seen.result, "args": args, "kwargs": kwargs, "state": state, "earlier": results[:-1]}
-        world = {"exception": describe_exception(seen.error), "output": seen.output.getvalue(),
+        world = {"exception": describe_exception(seen.error), "output": _ADDRESS.sub("0x…", seen.output.getvalue()),
                  "warnings": seen.warnings, **modes()}
         outcomes.append(Outcome(seen.error is None, take(roots, world)))
     return outcomes
@@ -157,7 +159,7 @@ def describe_exception(error: BaseException | None) -> Any:
         return None
     lines = [(frame.filename, frame.name, frame.lineno) for frame in traceback.extract_tb(error.__traceback__)
              if not frame.filename.startswith(OWN_FILES)]
-    return {"type": type(error).__qualname__, "args": repr(error.args), "lines": lines,
+    return {"type": type(error).__qualname__, "args": _ADDRESS.sub("0x…", repr(error.args)), "lines": lines,
             "cause": describe_exception(error.__cause__), "context": describe_exception(error.__context__),
             "suppressed": error.__suppress_context__}
 
