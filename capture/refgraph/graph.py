@@ -38,7 +38,7 @@ class RefGraph:
 
     def require(self, source: Source | None, kind: str, expected: Any) -> None:
         """Notes that the trace holds only while `kind` (a name of `guards.Kind`) of the object at `source` is `expected`."""
-        key = (source, kind, expected) if kind in ("PRESENT", "ABSENT", "NO_ATTR", "ALIAS") else (source, kind)
+        key = (source, kind, expected) if kind in ("PRESENT", "ABSENT", "NO_ATTR", "ALIAS", "DISTINCT") else (source, kind)
         self.requirements.setdefault(key, (source, kind, expected))
 
     def depend(self, shadow: Shadow, real: Any) -> None:
@@ -220,7 +220,7 @@ class RefGraph:
             if not all(type(m) in SCALARS for m in members):
                 raise Break("opaque-call", "a set of objects from outside was read")
             self.require(node.source, "CONTENT", members)
-            node.state = SetState({m: Const(m) for m in members})
+            node.state = SetState({m: Const(m) for m in members}, ordered=len(members) < 2)
         return node.state
 
     def attributes(self, node: RefNode) -> RefNode | None:

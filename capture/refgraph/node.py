@@ -160,12 +160,16 @@ class DictState:
 
 
 class SetState:
-    """A set's members, all known: member -> its shadow."""
+    """A set's members, all known: member -> its shadow.
 
-    __slots__ = ("items",)
+    `ordered`: the real set's order of iteration follows from what the trace did. It does not for a set from outside:
+    equal sets may differ in their order.
+    """
 
-    def __init__(self, items: dict[Any, Shadow]) -> None:
-        self.items = items
+    __slots__ = ("items", "ordered")
+
+    def __init__(self, items: dict[Any, Shadow], ordered: bool = True) -> None:
+        self.items, self.ordered = items, ordered
 
 
 class TensorState:

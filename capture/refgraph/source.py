@@ -15,7 +15,7 @@ class Source:
     """One step of an access path. `base` is None for a root."""
 
     __slots__ = ()
-    base: Source | None = None
+    base: Source | None
 
     def expression(self) -> str:
         """The path as a Python expression over the frame's locals and `environment()`."""
@@ -25,8 +25,15 @@ class Source:
         return self.expression()
 
 
+class Root(Source):
+    """Where a path starts."""
+
+    __slots__ = ()
+    base = None
+
+
 @dataclass(frozen=True, slots=True)
-class Local(Source):
+class Local(Root):
     """An argument of the hooked frame: fast local `index`."""
 
     name: str
@@ -37,7 +44,7 @@ class Local(Source):
 
 
 @dataclass(frozen=True, slots=True)
-class Function(Source):
+class Function(Root):
     """The function object that the hooked frame executes."""
 
     def expression(self) -> str:
@@ -45,7 +52,7 @@ class Function(Source):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Constant(Source):
+class Constant(Root):
     """An object that the path starts from because its identity was already established: a class whose instances
     were guarded by type, a function found in such a class. Held weakly by the guard tree where it can be."""
 
@@ -65,7 +72,7 @@ class Constant(Source):
 
 
 @dataclass(frozen=True, slots=True)
-class ImportedModule(Source):
+class ImportedModule(Root):
     """`sys.modules[name]`."""
 
     name: str
@@ -130,7 +137,7 @@ class TypeAttr(Source):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Literal(Source):
+class Literal(Root):
     """A number or string written out: an operand of `Computed`. `1`, `True` and `1.0`, `0.0` and `-0.0` all differ."""
 
     value: Any
@@ -146,7 +153,7 @@ class Literal(Source):
 
 
 @dataclass(frozen=True, slots=True)
-class Computed(Source):
+class Computed(Root):
     """A pure builtin C function `op` (`operator.mod`, `len` …) applied to values of exact builtin scalar types."""
 
     op: Callable[..., Any]

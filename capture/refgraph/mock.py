@@ -1,0 +1,375 @@
+"""The plan of a mock function: what a cache hit does besides the checks.
+
+A mock function reads the entry state it needs, runs the compiled graph, makes the objects that the trace created and
+that outlive it, in their final state, repeats the effects in order, and returns the result. Objects are made in the
+order in which the program made them; what they hold is filled in with the same operations that effects consist of.
+"""
+from __future__ import annotations
+
+import collections
+import types
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from capture.errors import Break
+from capture.refgraph.effects import Effect
+from capture.refgraph.graph import RefGraph, instance_dict
+from capture.refgraph.node import (ABSENT, Build, Const, DictState, Expr, FunctionState, IteratorState, ListState, RefNode,
+                                   SetState, Shadow, TensorState)
+from capture.refgraph.source import Computed, Constant, Source
+
+# Containers that a class may extend, the more special first: made empty by the class's own `__new__`, then filled.
+CONTAINERS = (collections.OrderedDict, collections.defaultdict, dict, collections.deque, list, set)
+POINTER = object.__basicsize__ // 2
+HEAP_TYPE = 1 << 9                                  # Py_TPFLAGS_HEAPTYPE: a class statement made it, or C at run time
+READ_ONLY = {"__closure__", "__globals__", "__builtins__"}      # attributes of functions that only their creation sets
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Display(Shadow):
+    """A new exact list, set or dict written out; the items of a dict are its keys and values in turn."""
+
+    cls: type
+    items: tuple[Shadow, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Make:
+    """`node = value`: an object of the trace comes into being."""
+
+    node: RefNode
+    value: Shadow
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MockPlan:
+    """`outputs`: the tensors which the graph must return, in order. `steps` run after the graph. `classes`: the guarded
+    type at each path that the mock function reads, and at the paths below it, where one is guarded."""
+
+    outputs: tuple[RefNode, ...]
+    steps: tuple[Make | Effect, ...]
+    result: Shadow
+    classes: dict[Source, type]
+
+
+def plan(graph: RefGraph, result: Shadow, inputs: Iterable[RefNode]) -> MockPlan:
+    """Plans the mock function of a sealed graph. `inputs`: the tensors that the compiled graph takes.
+
+    Raises Break when an object outlives the trace that cannot be made anew.
+    """
+    effects = settle(graph.effects)
+    roots = [result, *[shadow for effect in effects for shadow in (effect.target, *effect.args)]]
+    recipes, outputs, shadows = _reach(graph, roots)
+    steps = [*_construct(recipes), *effects]
+    return MockPlan(tuple(outputs), tuple(steps), result, _classes(graph, [*shadows, *inputs]))
+
+
+def settle(effects: list[Effect]) -> list[Effect]:
+    """Leaves out assignments that a later one overwrites; the first takes the last's value, so that the order of keys
+    stays. What is assigned to tensors stays as it is: it may change other attributes of theirs."""
+    settled: list[Effect] = []
+    places: dict[int, dict[Any, int]] = {}          # target's serial -> key -> index in `settled`
+    for effect in effects:
+        known = places.setdefault(effect.target.serial, {})
+        on_tensor = isinstance(effect.target.state, TensorState)
+        if on_tensor or effect.operation not in (dict.__setitem__, object.__setattr__):
+            known.clear()
+        else:
+            key = effect.args[0].value  # type: ignore[attr-defined]
+            place = known.setdefault(key, len(settled))
+            if place < len(settled):
+                settled[place] = effect
+                continue
+        settled.append(effect)
+    return settled
+
+
+# -- what outlives the trace -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Recipe:
+    """How to make one object: `empty`, an expression (None: a graph output, which is there already), then the effects
+    `fill`; or `final` in place of both, once all that it holds is there."""
+
+    node: RefNode
+    empty: Shadow | None
+    final: Shadow | None
+    fill: tuple[Effect, ...]
+
+    @property
+    def contents(self) -> Iterator[Shadow]:
+        """All that must be there before the object is in its final state."""
+        return (shadow for effect in self.fill for shadow in effect.args)
+
+
+def _reach(graph: RefGraph, roots: list[Shadow]) -> tuple[list[Recipe], list[RefNode], list[Shadow]]:
+    """Recipes of all created objects that the roots lead to, the tensors among them, and every shadow on the way."""
+    recipes: list[Recipe] = []
+    outputs: list[RefNode] = []
+    shadows: list[Shadow] = []                      # keeps the shadows alive, so that no id is used twice
+    seen: set[int] = set()
+    queue = collections.deque(roots)
+    while queue:
+        shadow = queue.popleft()
+        if id(shadow) in seen:
+            continue
+        seen.add(id(shadow))
+        shadows.append(shadow)
+        if isinstance(shadow, RefNode) and shadow.created:
+            recipe = _Cook(graph, shadow).recipe()
+            recipes.append(recipe)
+            if isinstance(shadow.state, TensorState):
+                outputs.append(shadow)
+            else:
+                queue.append(recipe.empty)  # type: ignore[arg-type]
+            if shadow.attrs is not None:
+                queue.append(shadow.attrs)
+            queue.extend(recipe.contents)
+        else:
+            queue.extend(operands(shadow))
+    return recipes, outputs, shadows
+
+
+def operands(shadow: Shadow) -> tuple[Shadow, ...]:
+    """The parts that an expression is made from; objects have none."""
+    if isinstance(shadow, Expr):
+        return shadow.args
+    if isinstance(shadow, Display) or isinstance(shadow, Build) and shadow.source is None:
+        return shadow.items
+    return ()
+
+
+class _Cook:
+    """Finds the recipe of one created object."""
+
+    def __init__(self, graph: RefGraph, node: RefNode) -> None:
+        self.graph, self.node, self.cls, self.real = graph, node, node.cls, node.real
+
+    def recipe(self) -> Recipe:
+        node, state = self.node, self.node.state
+        if isinstance(state, TensorState) and state.node is not None:
+            return Recipe(node, None, None, (*self.attributes(), *self.slots()))
+        if self.cls is types.CellType:
+            contents = node.slots.get("cell_contents", ABSENT)
+            final = None if contents is ABSENT else Expr(types.CellType, (contents,))
+            return Recipe(node, Expr(types.CellType, ()), final, self.slots())
+        fill = (*self.items(), *self.attributes(), *self.slots())
+        plain = node.origin is None and not node.attrs and not node.slots
+        return Recipe(node, self.empty(), self.display() if plain else None, fill)
+
+    def empty(self) -> Shadow:
+        node, cls, state = self.node, self.cls, self.node.state
+        if isinstance(node.origin, RefNode):        # the instance whose attributes this dict holds
+            return Expr(instance_dict, (node.origin,))
+        if isinstance(state, IteratorState):
+            raise self.escape("its position is not known to the mock function")
+        if node.origin is not None:
+            return node.origin
+        if isinstance(state, FunctionState):
+            return Expr(types.FunctionType, (Const(state.code), state.globals, Const(state.code.co_name),
+                                             state.defaults, Build(tuple, state.closure)))
+        if cls in (list, dict, set):
+            return Display(cls, ())
+        if cls is collections.deque:
+            return Expr(cls, (Build(tuple, ()), Const(self.maxlen())))
+        base = next((c for c in CONTAINERS if issubclass(cls, c)), object)
+        if not _extends_in_python(cls, base):
+            raise self.escape("it is not made of attributes and items alone")
+        if base is not object and state is None:
+            raise self.escape("what it holds is not known")
+        return Expr(base.__new__, (Const(cls),))
+
+    def display(self) -> Shadow | None:
+        state = self.node.state
+        if self.cls is list and isinstance(state, ListState):
+            return Display(list, tuple(state.items))
+        if self.cls is collections.deque and isinstance(state, ListState):
+            return Expr(self.cls, (Build(tuple, tuple(state.items)), Const(self.maxlen())))
+        if self.cls is set and isinstance(state, SetState):
+            return Display(set, tuple(state.items.values()))
+        if self.cls is dict and isinstance(state, DictState):
+            return Display(dict, tuple(part for entry in self.entries(state) for part in entry))
+        return None
+
+    def items(self) -> Iterator[Effect]:
+        """What a container holds."""
+        node, state = self.node, self.node.state
+        if isinstance(state, ListState):
+            if self.maxlen() is not None and self.cls is not collections.deque and node.origin is None:
+                yield Effect(collections.deque.__init__, node, (Build(tuple, ()), Const(self.maxlen())))
+            extend = list.extend if issubclass(self.cls, list) else collections.deque.extend
+            if state.items:
+                yield Effect(extend, node, (Build(tuple, tuple(state.items)),))
+        elif isinstance(state, SetState) and state.items:
+            yield Effect(set.update, node, (Build(tuple, tuple(state.items.values())),))
+        elif isinstance(state, DictState):
+            ordered = issubclass(self.cls, collections.OrderedDict)
+            setitem = collections.OrderedDict.__setitem__ if ordered else dict.__setitem__
+            for entry in self.entries(state):
+                yield Effect(setitem, node, entry)
+        elif isinstance(state, FunctionState) and not _is_none(state.kwdefaults):
+            yield Effect(object.__setattr__, node, (Const("__kwdefaults__"), state.kwdefaults))
+        if isinstance(self.real, collections.defaultdict) and self.real.default_factory is not None \
+                and node.origin is None and "default_factory" not in node.slots:
+            raise self.escape("its default_factory is not known")
+
+    def entries(self, state: DictState) -> Iterator[tuple[Shadow, Shadow]]:
+        if not state.complete:
+            raise self.escape("not all of its keys are known")
+        return ((self.key(key), value) for key, value in state.items.items() if value is not ABSENT)
+
+    def key(self, key: Any) -> Shadow:
+        """The shadow of a dict's key, which is held as a real object."""
+        if type(key) is tuple:
+            return Build(tuple, tuple(map(self.key, key)))
+        return self.graph.find(key) or Const(key)
+
+    def attributes(self) -> Iterator[Effect]:
+        """Attributes in the instance `__dict__`. A dict that is the object's own is filled by its own recipe."""
+        attrs = self.node.attrs
+        if attrs is None:
+            if self.real is not None and instance_dict(self.real):
+                raise self.escape("its attributes are not known")
+        elif attrs.origin is not self.node:
+            yield Effect(object.__setattr__, self.node, (Const("__dict__"), attrs))
+
+    def slots(self) -> tuple[Effect, ...]:
+        """Attributes at fixed places: those of `__slots__`, and those that C code defines."""
+        node = self.node
+        for name, slot in _declared_slots(self.cls):
+            if name not in node.slots and self.real is not None and _is_set(slot, self.real):
+                raise self.escape(f"its attribute {name!r} is not known")
+        return tuple(Effect(object.__setattr__, node, (Const(name), value)) for name, value in node.slots.items()
+                     if value is not ABSENT and name not in READ_ONLY)
+
+    def maxlen(self) -> int | None:
+        return getattr(self.real, "maxlen", None) if issubclass(self.cls, collections.deque) else None
+
+    def escape(self, why: str) -> Break:
+        return Break("escaping-object", f"a new {self.cls.__module__}.{self.cls.__qualname__} outlives the call; {why}")
+
+
+def _is_none(shadow: Shadow) -> bool:
+    return isinstance(shadow, Const) and shadow.value is None
+
+
+def _declared_slots(cls: type) -> Iterator[tuple[str, types.MemberDescriptorType]]:
+    """What the Python classes among `cls` and its bases declare in `__slots__`."""
+    for base in type.__getattribute__(cls, "__mro__"):
+        if base.__flags__ & HEAP_TYPE and "__slots__" in base.__dict__:
+            yield from ((name, slot) for name, slot in base.__dict__.items()
+                        if isinstance(slot, types.MemberDescriptorType))
+
+
+def _is_set(slot: types.MemberDescriptorType, real: Any) -> bool:
+    try:
+        slot.__get__(real)
+    except AttributeError:
+        return False
+    return True
+
+
+def _extends_in_python(cls: type, base: type) -> bool:
+    """Whether `cls` adds nothing to the layout of `base` but an instance dict, weak references and slots."""
+    if cls is base:
+        return True
+    if not cls.__flags__ & HEAP_TYPE:
+        return False
+    size = base.__basicsize__ + POINTER * len(list(_declared_slots(cls)))
+    for offset in ("__dictoffset__", "__weakrefoffset__"):
+        if getattr(cls, offset) > 0 and getattr(base, offset) == 0:     # negative: kept before the object
+            size += POINTER
+    return cls.__basicsize__ == size and cls.__itemsize__ == base.__itemsize__
+
+
+# -- in which order it is made ---------------------------------------------------------------------------------------
+
+
+def _construct(recipes: list[Recipe]) -> list[Make | Effect]:
+    """All objects in the order of their creation, complete once what they hold is there: cycles are closed last."""
+    steps: list[Make | Effect] = []
+    in_order = sorted(recipes, key=lambda recipe: recipe.node.serial)
+    pending = {recipe.node: recipe for recipe in in_order if recipe.empty is not None}
+    unfilled = [recipe for recipe in recipes if recipe.empty is None]
+    making: set[RefNode] = set()
+
+    def ready(shadows: Iterable[Shadow]) -> bool:
+        return not any(node in pending for node in _objects(shadows))
+
+    def make(recipe: Recipe) -> None:
+        node = recipe.node
+        if node in making:
+            raise Break("escaping-object", f"a new {node.cls.__qualname__} outlives the call; it is made from itself")
+        making.add(node)
+        for part in _objects([recipe.empty]):  # type: ignore[list-item]
+            if part in pending:
+                make(pending[part])
+        del pending[node]
+        complete = ready(recipe.contents)
+        if complete and recipe.final is not None:
+            steps.append(Make(node, recipe.final))
+            return
+        steps.append(Make(node, recipe.empty))  # type: ignore[arg-type]
+        if complete:
+            steps.extend(recipe.fill)
+        else:
+            unfilled.append(recipe)
+
+    while pending:
+        make(next(iter(pending.values())))
+    for recipe in unfilled:
+        steps.extend(recipe.fill)
+    return steps
+
+
+def _objects(shadows: Iterable[Shadow]) -> Iterator[RefNode]:
+    """The objects which expressions refer to."""
+    stack = list(shadows)
+    while stack:
+        shadow = stack.pop()
+        if isinstance(shadow, RefNode):
+            yield shadow
+        stack.extend(operands(shadow))
+
+
+# -- what is known of the paths --------------------------------------------------------------------------------------
+
+
+def _classes(graph: RefGraph, shadows: Iterable[Shadow]) -> dict[Source, type]:
+    """The guarded type at every path that leads to one of `shadows`."""
+    classes: dict[Source, type] = {}
+    stack = [source for shadow in shadows if (source := getattr(shadow, "source", None)) is not None]
+    seen: set[Source] = set()
+    while stack:
+        source = stack.pop()
+        if source in seen:
+            continue
+        seen.add(source)
+        cls = _class_at(graph, source)
+        if cls is not None:
+            classes[source] = cls
+        stack.extend(bases(source))
+    return classes
+
+
+def bases(source: Source) -> tuple[Source, ...]:
+    """The paths that one step is taken from."""
+    if isinstance(source, Computed):
+        return source.args
+    return () if source.base is None else (source.base,)
+
+
+def _class_at(graph: RefGraph, source: Source) -> type | None:
+    if isinstance(source, Constant):
+        return type(source.value)
+    required: dict[str, Callable[[Any], type]] = {"TYPE": lambda cls: cls, "ID": type, "VALUE": type,
+                                                  "TENSOR": lambda properties: torch.Tensor}
+    for kind, cls_of in required.items():
+        requirement = graph.requirements.get((source, kind))
+        if requirement is not None:
+            return cls_of(requirement[2])
+    return None

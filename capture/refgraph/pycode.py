@@ -1,0 +1,464 @@
+"""Prints the plan of a mock function as Python source, and compiles it.
+
+The source is a value, as in `torch.fx`: text, globals, and which line does what. What users own (classes, modules,
+functions) is reached through weak references, and no statement runs Python code of theirs.
+"""
+from __future__ import annotations
+
+import ast
+import collections
+import keyword
+import linecache
+import math
+import operator
+import sys
+import types
+import weakref
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from capture.refgraph.effects import Effect
+from capture.refgraph.graph import instance_dict
+from capture.refgraph.mock import HEAP_TYPE, Display, Make, MockPlan, bases, operands
+from capture.refgraph.node import Build, Const, Expr, RefNode, Shadow
+from capture.refgraph.source import (Attr, Computed, Constant, Function, ImportedModule, InstanceDict, Item, Literal,
+                                     Local, Source, TypeAttr, TypeOf, lookup)
+
+BINARY = {operator.add: ast.Add, operator.sub: ast.Sub, operator.mul: ast.Mult, operator.truediv: ast.Div,
+          operator.floordiv: ast.FloorDiv, operator.mod: ast.Mod, operator.pow: ast.Pow, operator.lshift: ast.LShift,
+          operator.rshift: ast.RShift, operator.and_: ast.BitAnd, operator.or_: ast.BitOr, operator.xor: ast.BitXor}
+COMPARE = {operator.eq: ast.Eq, operator.ne: ast.NotEq, operator.lt: ast.Lt, operator.le: ast.LtE, operator.gt: ast.Gt,
+           operator.ge: ast.GtE}
+UNARY = {operator.neg: ast.USub, operator.pos: ast.UAdd, operator.invert: ast.Invert, operator.not_: ast.Not}
+# Exact types whose own syntax and methods are what the builtin operations do.
+EXACT = (list, dict, set, collections.deque, collections.OrderedDict, bytearray)
+SUBSCRIPTED = (dict, list, tuple, collections.deque)
+DEEPEST = 16                                        # expressions nested more deeply are split up
+
+
+@dataclass(frozen=True)
+class PythonCode:
+    """A mock function as source. Its parameters are the frame's arguments, then, if `lifted` is not empty, a tuple of
+    the objects at these paths. `lines`: what a line of the source makes, or changes. `graph`: the name, among `globals`,
+    of the compiled graph, or None when none is called."""
+
+    name: str
+    source: str
+    globals: dict[str, Any]
+    filename: str
+    lines: dict[int, str]
+    lifted: tuple[Source, ...]
+    graph: str | None
+
+    @cached_property
+    def function(self) -> Callable[..., Any]:
+        """The compiled function. Tracebacks and debuggers find its source for as long as it lives."""
+        module = compile(self.source, self.filename, "exec")
+        code = next(constant for constant in module.co_consts if isinstance(constant, types.CodeType))
+        function = types.FunctionType(code, self.globals, self.name)
+        entry = (len(self.source), None, self.source.splitlines(keepends=True), self.filename)
+        linecache.cache[self.filename] = entry
+        weakref.finalize(function, _forget, self.filename, entry).atexit = False
+        return function
+
+
+def _forget(filename: str, entry: tuple[Any, ...]) -> None:
+    if linecache.cache.get(filename) is entry:
+        del linecache.cache[filename]
+
+
+def generate(plan: MockPlan, arguments: list[str], inputs: list[RefNode], graph_callable: Callable[..., Any] | None,
+             name: str) -> PythonCode:
+    """The mock function of `plan` for a frame with these argument names, in order.
+
+    `graph_callable(*inputs)` returns the tensors `plan.outputs`; None when there is nothing to compute.
+    """
+    return _Printer(plan, arguments, inputs, name).print(graph_callable)
+
+
+class _Names:
+    """The identifiers of one function: arguments, locals and globals, all different."""
+
+    def __init__(self) -> None:
+        self.taken = set(keyword.kwlist)
+        self.counts: collections.Counter[str] = collections.Counter()
+
+    def fresh(self, hint: str, numbered: bool = False) -> str:
+        """A new name: `hint` itself, or with a number after it."""
+        name = hint = "".join(c if c.isalnum() or c == "_" else "_" for c in hint) or "value"
+        if not name.isidentifier():
+            name = hint = f"_{hint}"
+        while numbered or name in self.taken:
+            name = f"{hint}{self.counts[hint]}"
+            self.counts[hint] += 1
+            numbered = False
+        self.taken.add(name)
+        return name
+
+
+class _Survey:
+    """What a plan uses, and how often: decides what is read or computed once, and kept.
+
+    `order`: every shadow once, operands first. `kept`: entry state that something besides arithmetic uses, and so is
+    read at the start. `hoisted`: arithmetic on entry state alone, computed at the start.
+    """
+
+    def __init__(self, plan: MockPlan) -> None:
+        roots: list[Shadow] = []
+        for step in plan.steps:
+            roots += operands(step.value) if isinstance(step, Make) else (step.target, *step.args)
+        roots.append(plan.result)
+        self.order = _operands_first(roots)
+        self.uses: collections.Counter[int] = collections.Counter(map(id, roots))
+        self.paths: collections.Counter[Source] = collections.Counter()
+        kept = {id(shadow) for shadow in roots}     # shadows that something besides arithmetic uses
+        replayed: set[int] = set()                  # shadows that depend on objects which the mock function makes
+        for shadow in self.order:
+            parts = operands(shadow)
+            self.uses.update(map(id, parts))
+            if isinstance(shadow, RefNode) and shadow.created or not replayed.isdisjoint(map(id, parts)):
+                replayed.add(id(shadow))
+            if not isinstance(shadow, Expr) or id(shadow) in replayed:
+                kept.update(map(id, parts))
+        self.kept: dict[Source, None] = {}
+        for shadow in self.order:
+            source = path_of(shadow)
+            if source is not None:
+                self._need(source, self.uses[id(shadow)])
+                if id(shadow) in kept:
+                    self.kept[source] = None
+        self.hoisted = [shadow for shadow in self.order
+                        if isinstance(shadow, Expr) and id(shadow) in kept and id(shadow) not in replayed]
+
+    def _need(self, source: Source, uses: int) -> None:
+        if source not in self.paths:
+            for base in bases(source):
+                self._need(base, 1)
+        self.paths[source] += uses
+
+
+class _Printer:
+    """Builds the syntax tree of one mock function, statement by statement."""
+
+    def __init__(self, plan: MockPlan, arguments: list[str], inputs: list[RefNode], name: str) -> None:
+        self.plan, self.inputs, self.name = plan, inputs, name
+        self.survey = _Survey(plan)
+        self.names = _Names()
+        self.parameters = {argument: self.names.fresh(argument) for argument in arguments}
+        self.lifted_name = self.names.fresh("lifted")
+        self.lifted: list[Source] = []
+        if not all(isinstance(node.source, Local) for node in inputs):
+            self.lifted += [node.source for node in inputs]  # type: ignore[misc]
+        self.places = {source: place for place, source in enumerate(self.lifted)}
+        self.globals: dict[str, Any] = {}
+        self.pinned: dict[int, str] = {}            # id of a value -> the global that holds it, perhaps weakly
+        self.body: list[ast.stmt] = []
+        self.lines: dict[int, str] = {}
+        self.locals: dict[Source, str] = {}         # entry state that was read
+        self.objects: dict[RefNode, str] = {}       # objects made
+        self.written: dict[int, ast.expr] = {}      # id of an Expr or Build -> how it is written
+        self.depths: dict[int, int] = {}
+
+    def print(self, graph_callable: Callable[..., Any] | None) -> PythonCode:
+        for source in self.survey.kept:
+            self.read(source)
+        for shadow in self.survey.hoisted:
+            self.define(shadow, kept=True)
+        graph = None if graph_callable is None else self.call_graph(graph_callable)
+        for step in self.plan.steps:
+            statement = self.make(step) if isinstance(step, Make) else self.effect(step)
+            self.body.append(statement)
+            node = step.node if isinstance(step, Make) else step.target
+            self.lines[len(self.body) + 1] = f"a new {node.cls.__qualname__}" if node.created else str(node.source)
+        self.body.append(ast.Return(self.value(self.plan.result)))
+        parameters = [*self.parameters.values(), *([self.lifted_name] if self.lifted else [])]
+        signature = ast.arguments([], [ast.arg(p) for p in parameters], None, [], [], None, [])
+        module = ast.Module([ast.FunctionDef(self.name, signature, self.body, [])], [])
+        source = ast.unparse(ast.fix_missing_locations(module)) + "\n"
+        filename = f"<capture mock {self.name}>"
+        return PythonCode(self.name, source, self.globals, filename, self.lines, tuple(self.lifted), graph)
+
+    # -- statements --------------------------------------------------------------------------------------------------
+
+    def call_graph(self, graph_callable: Callable[..., Any]) -> str:
+        graph = self.names.fresh("graph")
+        self.globals[graph] = graph_callable
+        if any(not isinstance(node.source, Local) for node in self.inputs):
+            lifted: ast.expr = _name(self.lifted_name)
+            if len(self.lifted) > len(self.inputs):
+                lifted = _subscript(lifted, ast.Slice(None, ast.Constant(len(self.inputs))))
+            arguments: list[ast.expr] = [ast.Starred(lifted)]
+        else:
+            arguments = [self.read(node.source) for node in self.inputs]  # type: ignore[arg-type]
+        call = ast.Call(_name(graph), arguments, [])
+        for node in self.plan.outputs:
+            self.objects[node] = self.names.fresh("t", numbered=True)
+        outputs: list[ast.expr] = [_name(self.objects[node]) for node in self.plan.outputs]
+        self.body.append(ast.Assign([ast.Tuple(outputs)], call) if outputs else ast.Expr(call))
+        return graph
+
+    def make(self, step: Make) -> ast.stmt:
+        value = step.value
+        for part in operands(value):
+            self.define(part)
+        made = self.composite(value) if isinstance(value, (Expr, Build, Display)) else self.value(value)
+        name = self.objects[step.node] = self.names.fresh(step.node.cls.__name__.lower(), numbered=True)
+        return ast.Assign([_name(name)], made)
+
+    def effect(self, effect: Effect) -> ast.stmt:
+        operation, cls = effect.operation, effect.target.cls
+        target, *args = map(self.value, (effect.target, *effect.args))
+        attribute = _attribute_name(effect.args[0]) if effect.args else None
+        exact = getattr(operation, "__objclass__", None) is cls and cls in EXACT
+        if exact and operation.__name__ == "__setitem__":
+            return ast.Assign([_subscript(target, args[0])], args[1])
+        if exact and operation.__name__ == "__delitem__":
+            return ast.Delete([_subscript(target, args[0])])
+        if operation is object.__setattr__ and attribute and cls in (types.CellType, types.FunctionType):
+            return ast.Assign([ast.Attribute(target, attribute)], args[1])
+        if exact and not operation.__name__.startswith("__"):
+            return ast.Expr(ast.Call(ast.Attribute(target, operation.__name__), args, []))
+        return ast.Expr(ast.Call(self.callable(operation), [target, *args], []))
+
+    def assign(self, hint: str, value: ast.expr, numbered: bool = False) -> ast.expr:
+        """Keeps a value in a new local variable."""
+        name = self.names.fresh(hint, numbered)
+        self.body.append(ast.Assign([_name(name)], value))
+        return _name(name)
+
+    # -- shadows -----------------------------------------------------------------------------------------------------
+
+    def value(self, shadow: Shadow) -> ast.expr:
+        """How a shadow is written; emits statements for what is to be kept of it."""
+        self.define(shadow)
+        return self.written[id(shadow)]
+
+    def define(self, root: Shadow, kept: bool = False) -> None:
+        """Writes `root` and its operands; what is used more than once, or nested deeply, goes to a variable."""
+        for shadow in _operands_first([root]):
+            if id(shadow) in self.written:
+                continue
+            if not isinstance(shadow, (Expr, Build)) or path_of(shadow) is not None:
+                self.written[id(shadow)] = self.leaf(shadow)
+                continue
+            written = self.composite(shadow)
+            depth = 1 + max((self.depths.get(id(part), 0) for part in operands(shadow)), default=0)
+            if self.survey.uses[id(shadow)] > 1 or depth > DEEPEST or kept and shadow is root:
+                depth, hint = 0, "value" if isinstance(shadow, Expr) else shadow.cls.__name__.lower()
+                written = self.assign(hint, written, numbered=True)
+            self.written[id(shadow)], self.depths[id(shadow)] = written, depth
+
+    def leaf(self, shadow: Shadow) -> ast.expr:
+        source = path_of(shadow)
+        if source is not None:
+            return self.read(source)
+        if isinstance(shadow, Const):
+            return self.constant(shadow.value)
+        return _name(self.objects[shadow])  # type: ignore[index]
+
+    def composite(self, shadow: Expr | Build | Display) -> ast.expr:
+        """An expression whose operands are written already."""
+        parts = [self.written[id(part)] for part in operands(shadow)]
+        if isinstance(shadow, Display):
+            return self.display(shadow.cls, parts)
+        if isinstance(shadow, Build):
+            return self.build(shadow.cls, parts)
+        op = shadow.op
+        if op in BINARY:
+            return ast.BinOp(parts[0], BINARY[op](), parts[1])
+        if op in COMPARE:
+            return ast.Compare(parts[0], [COMPARE[op]()], [parts[1]])
+        if op in UNARY:
+            return ast.UnaryOp(UNARY[op](), parts[0])
+        if op is instance_dict:
+            return self.namespace(parts[0], getattr(shadow.args[0], "cls", None))
+        return ast.Call(self.callable(op), parts, [])
+
+    def display(self, cls: type, parts: list[ast.expr]) -> ast.expr:
+        if cls is list:
+            return ast.List(parts)
+        if cls is dict:
+            return ast.Dict(parts[::2], parts[1::2])  # type: ignore[arg-type]
+        return ast.Set(parts) if parts else ast.Call(self.constant(set), [], [])
+
+    def build(self, cls: type, parts: list[ast.expr]) -> ast.expr:
+        """An immutable composite, by the constructor of the C type that it extends."""
+        if cls is tuple:
+            return ast.Tuple(parts)
+        if cls in (types.MethodType, slice, super):
+            return ast.Call(self.constant(cls), parts, [])
+        base = next(c for c in type.__getattribute__(cls, "__mro__")
+                    if isinstance(c.__dict__.get("__new__"), types.BuiltinFunctionType))
+        if base is cls:
+            return ast.Call(self.constant(cls), [ast.Tuple(parts)], [])
+        return ast.Call(ast.Attribute(self.constant(base), "__new__"), [self.constant(cls), ast.Tuple(parts)], [])
+
+    # -- paths -------------------------------------------------------------------------------------------------------
+
+    def read(self, source: Source) -> ast.expr:
+        """The entry state at a path. It is kept in a variable if it is used again, or later than at the start."""
+        if source in self.locals:
+            return _name(self.locals[source])
+        if isinstance(source, Local) and source.name in self.parameters:
+            return _name(self.parameters[source.name])
+        if isinstance(source, Function) and source not in self.places:
+            self.places[source] = len(self.lifted)
+            self.lifted.append(source)
+        if source in self.places:
+            return _subscript(_name(self.lifted_name), ast.Constant(self.places[source]))
+        written = self.step(source)
+        if source not in self.survey.kept and self.survey.paths[source] < 2:
+            return written
+        name = self.assign(_hint(source), written)
+        self.locals[source] = name.id  # type: ignore[attr-defined]
+        return name
+
+    def step(self, source: Source) -> ast.expr:
+        """The last step of a path, past any Python code of the object's class."""
+        if isinstance(source, Constant):
+            return self.constant(source.value)
+        if isinstance(source, Literal):
+            return self.constant(source.value)
+        if isinstance(source, ImportedModule):
+            return _subscript(ast.Attribute(self.pin(sys, "sys"), "modules"), ast.Constant(source.name))
+        if isinstance(source, Computed):
+            return ast.Call(self.callable(source.op), [self.read(a) for a in source.args], [])
+        if source.base is None:
+            raise LookupError(f"{source} is none of the arguments {list(self.parameters)}")
+        base, cls = self.read(source.base), self.plan.classes.get(source.base)
+        if isinstance(source, InstanceDict):
+            return self.namespace(base, cls)
+        if isinstance(source, Attr):
+            if cls is not None and _has_plain_access(cls) and _is_plain_name(source.name):
+                return ast.Attribute(base, source.name)
+            getattribute = ast.Attribute(self.constant(object), "__getattribute__")
+            return ast.Call(getattribute, [base, ast.Constant(source.name)], [])
+        if isinstance(source, Item):
+            kind = next((c for c in SUBSCRIPTED if cls is not None and issubclass(cls, c)), None)
+            key = self.constant(source.key)
+            if kind is None or kind is cls:         # without a type: a dict or tuple that C code keeps
+                return _subscript(base, key)
+            return ast.Call(ast.Attribute(self.constant(kind), "__getitem__"), [base, key], [])
+        if isinstance(source, TypeOf):
+            return ast.Call(self.constant(type), [base], [])
+        if isinstance(source, TypeAttr):
+            return ast.Call(self.pin(lookup, "lookup"), [base, ast.Constant(source.name)], [])
+        raise LookupError(f"no way to read {source}")
+
+    def namespace(self, base: ast.expr, cls: type | None) -> ast.expr:
+        """The `__dict__` of an instance."""
+        if cls is not None and _has_plain_access(cls) and isinstance(
+                lookup(cls, "__dict__"), (types.GetSetDescriptorType, types.MemberDescriptorType)):
+            return ast.Attribute(base, "__dict__")
+        return ast.Call(self.pin(instance_dict, "instance_dict"), [base], [])
+
+    # -- constants ---------------------------------------------------------------------------------------------------
+
+    def callable(self, function: Any) -> ast.expr:
+        """A builtin function, as an attribute of the type that defines it if there is one."""
+        owner = getattr(function, "__objclass__", getattr(function, "__self__", None))
+        if isinstance(owner, type):
+            return ast.Attribute(self.constant(owner), function.__name__)
+        return self.constant(function)
+
+    def constant(self, value: Any) -> ast.expr:
+        """A value known in advance: written out, or held by a global, weakly where users may own it."""
+        cls = type(value)
+        if cls in (bool, str, bytes, type(None), type(Ellipsis)):
+            return ast.Constant(value)
+        if cls is int and value.bit_length() < 128 or cls is float and not math.isnan(value):
+            if math.copysign(1, value) < 0:
+                return ast.UnaryOp(ast.USub(), ast.Constant(-value))
+            return ast.Constant(value)
+        if cls is tuple:
+            return ast.Tuple([self.constant(item) for item in value])
+        if cls is slice:
+            parts = [self.constant(part) for part in (value.start, value.stop, value.step)]
+            return ast.Call(self.pin(slice, "slice"), parts, [])
+        hint = getattr(value, "__name__", cls.__name__.lower()).rpartition(".")[2]
+        if not is_weak(value):
+            return self.pin(value, hint)
+        kept = self.locals.get(Constant(value))
+        return _name(kept) if kept else ast.Call(self.pin(weakref.ref(value), f"ref_{hint}", of=value), [], [])
+
+    def pin(self, value: Any, hint: str, of: Any = None) -> ast.expr:
+        """A global variable that holds `value`; one for each object `of`, or else `value`."""
+        key = id(value if of is None else of)
+        if key not in self.pinned:
+            self.pinned[key] = self.names.fresh(hint)
+            self.globals[self.pinned[key]] = value
+        return _name(self.pinned[key])
+
+
+def path_of(shadow: Shadow) -> Source | None:
+    """The path of the entry state that a shadow stands for."""
+    if isinstance(shadow, Const):
+        return Constant(shadow.value) if is_weak(shadow.value) else None
+    return getattr(shadow, "source", None)
+
+
+def is_weak(value: Any) -> bool:
+    """Whether a constant may belong to the user, so that only a weak reference to it may be held."""
+    if isinstance(value, type):
+        return bool(value.__flags__ & HEAP_TYPE)
+    if isinstance(value, (types.BuiltinFunctionType, types.CodeType)):
+        return False
+    return hasattr(type(value), "__weakref__") or type(value).__weakrefoffset__ != 0
+
+
+def _operands_first(roots: Iterable[Shadow]) -> list[Shadow]:
+    """All that `roots` are made from, each once, after its operands."""
+    order: list[Shadow] = []
+    seen: set[int] = set()
+    stack = [(root, False) for root in reversed(list(roots))]
+    while stack:
+        shadow, done = stack.pop()
+        if done:
+            order.append(shadow)
+        elif id(shadow) not in seen:
+            seen.add(id(shadow))
+            stack.append((shadow, True))
+            stack += [(part, False) for part in reversed(operands(shadow))]
+    return order
+
+
+def _has_plain_access(cls: type) -> bool:
+    """Whether attribute access on instances starts in C."""
+    return not isinstance(lookup(cls, "__getattribute__"), types.FunctionType)
+
+
+def _attribute_name(shadow: Shadow) -> str | None:
+    """The name that a constant holds, when it can be written after a dot."""
+    name = shadow.value if isinstance(shadow, Const) else None
+    return name if type(name) is str and _is_plain_name(name) else None
+
+
+def _is_plain_name(name: str) -> bool:
+    return name.isidentifier() and not keyword.iskeyword(name)
+
+
+def _hint(source: Source) -> str:
+    """A readable name for what is at a path."""
+    if isinstance(source, (Attr, TypeAttr)):
+        return source.name.strip("_") or "attribute"
+    if isinstance(source, InstanceDict):
+        return f"{_hint(source.base)}_dict"
+    if isinstance(source, Item):
+        return source.key if isinstance(source.key, str) else f"{_hint(source.base)}_item"
+    if isinstance(source, Local):
+        return source.name
+    if isinstance(source, ImportedModule):
+        return source.name.rpartition(".")[2]
+    if isinstance(source, Constant):
+        return getattr(source.value, "__name__", type(source.value).__name__.lower())
+    return type(source).__name__.lower()
+
+
+def _name(name: str) -> ast.Name:
+    return ast.Name(name)
+
+
+def _subscript(value: ast.expr, key: ast.expr) -> ast.Subscript:
+    return ast.Subscript(value, key)

@@ -1,0 +1,240 @@
+"""Compares a sealed graph's idea of the heap with the real heap.
+
+This is what soundness rests on: a change that no model saw (native code that called back, a C function which does more
+than was thought) shows up here, and no cache entry is made.
+"""
+from __future__ import annotations
+
+import collections
+import types
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+
+from capture.errors import Break
+from capture.refgraph.graph import RefGraph, instance_dict
+from capture.refgraph.node import (ABSENT, SCALARS, Build, Const, DictState, Expr, External, FunctionState, ListState,
+                                   RefNode, SetState, Shadow)
+
+UNKNOWN = object()                                  # a value that cannot be computed from what the graph knows
+
+
+def verify(graph: RefGraph, result: Any) -> None:
+    """Checks every living object that the trace tracked, and its result (a pair with `real` and `shadow`).
+
+    Raises Break("untracked-mutation") naming the first object and key that differ.
+    """
+    checker = _Checker()
+    checker.check(result.shadow, result.real, "the result")
+    for node in graph.nodes:
+        real = node.real
+        if real is not None:
+            checker.node(node, real)
+
+
+class _Checker:
+    """One comparison; remembers the values of expressions."""
+
+    def __init__(self) -> None:
+        self.values: dict[int, Any] = {}
+
+    # -- values ------------------------------------------------------------------------------------------------------
+
+    def check(self, shadow: Shadow, real: Any, *where: Any) -> None:
+        """Raises Break when `real`, the object that is at `where`, is not what `shadow` says."""
+        if not self.agrees(shadow, real):
+            raise _differs(f"{_describe(*where)} is {_short(real)}", shadow)
+
+    def agrees(self, shadow: Shadow, real: Any) -> bool:
+        if isinstance(shadow, RefNode):
+            return shadow.real is real
+        if isinstance(shadow, Const):
+            return same(shadow.value, real)
+        if isinstance(shadow, External):
+            return same(shadow.value, real)
+        if isinstance(shadow, Expr):
+            value = self.evaluate(shadow)
+            return value is UNKNOWN or same(value, real)
+        if isinstance(shadow, Build):
+            if type(real) is not shadow.cls:
+                return False
+            items = _items(real)
+            if len(items) != len(shadow.items):
+                return False
+            if isinstance(real, frozenset):         # in no order
+                return all(any(self.agrees(part, item) for item in items) for part in shadow.items)
+            return all(map(self.agrees, shadow.items, items))
+        return False
+
+    def evaluate(self, root: Shadow) -> Any:
+        """The value of an expression now, or UNKNOWN when it depends on an object."""
+        stack = [root]
+        while stack:
+            shadow = stack[-1]
+            if id(shadow) in self.values:
+                stack.pop()
+            elif isinstance(shadow, Expr):
+                missing = [arg for arg in shadow.args if id(arg) not in self.values]
+                if missing:
+                    stack += missing
+                    continue
+                args = [self.values[id(arg)] for arg in shadow.args]
+                self.values[id(shadow)] = UNKNOWN if any(arg is UNKNOWN for arg in args) else shadow.op(*args)
+            else:
+                self.values[id(shadow)] = shadow.value if isinstance(shadow, (Const, External)) else UNKNOWN
+        return self.values[id(root)]
+
+    # -- objects -----------------------------------------------------------------------------------------------------
+
+    def node(self, node: RefNode, real: Any) -> None:
+        """Raises Break when an object is not in the state that its node says."""
+        if type(real) is not node.cls:
+            raise _differs(f"{_describe(node)} is of type {type(real).__qualname__}", node.cls)
+        state = node.state
+        if isinstance(state, ListState):
+            self.items(node, state, real)
+        elif isinstance(state, DictState):
+            self.entries(node, state, real)
+        elif isinstance(state, SetState):
+            self.members(node, state, real)
+        elif isinstance(state, FunctionState):
+            self.function(node, state, real)
+        if node.attrs is not None and instance_dict(real) is not node.attrs.real:
+            raise _differs(f"{_describe(node)} has another __dict__", node.attrs)
+        for name, shadow in node.slots.items():
+            self.place(node, name, shadow, _slot(real, name))
+
+    def items(self, node: RefNode, state: ListState, real: Any) -> None:
+        items = list(_iterate(real, collections.deque if isinstance(real, collections.deque) else list))
+        if len(items) != len(state.items):
+            raise _differs(f"{_describe(node)} has {len(items)} items", len(state.items))
+        for index, (shadow, item) in enumerate(zip(state.items, items)):
+            self.check(shadow, item, node, index)
+
+    def entries(self, node: RefNode, state: DictState, real: Any) -> None:
+        for key, shadow in state.items.items():
+            self.place(node, key, shadow, dict.__getitem__(real, key) if dict.__contains__(real, key) else ABSENT)
+        present = [key for key, shadow in state.items.items() if shadow is not ABSENT]
+        keys = list(_iterate(real, collections.OrderedDict if isinstance(real, collections.OrderedDict) else dict))
+        if state.complete:
+            if len(keys) != len(present) or not all(map(_same_key, keys, present)):
+                raise _differs(f"the keys of {_describe(node)} are {_keys(keys)}", _keys(present))
+        elif state.entry_keys is not None:
+            expected = dict.fromkeys(key for key in state.entry_keys if state.items.get(key) is not ABSENT)
+            expected |= dict.fromkeys(present)
+            if expected.keys() != dict.fromkeys(keys).keys():
+                raise _differs(f"the keys of {_describe(node)} are {_keys(keys)}", _keys(expected))
+
+    def members(self, node: RefNode, state: SetState, real: Any) -> None:
+        members = {member: member for member in _iterate(real, frozenset if isinstance(real, frozenset) else set)}
+        for member, shadow in state.items.items():
+            self.place(node, member, shadow, members.get(member, ABSENT))
+        if len(members) != len(state.items):
+            raise _differs(f"{_describe(node)} has {len(members)} members", len(state.items))
+
+    def function(self, node: RefNode, state: FunctionState, real: types.FunctionType) -> None:
+        parts = {"__code__": Const(state.code), "__defaults__": state.defaults, "__kwdefaults__": state.kwdefaults,
+                 "__globals__": state.globals}
+        for name, shadow in parts.items():
+            if name not in node.slots:              # else assigned since
+                self.place(node, name, shadow, getattr(real, name))
+        cells = real.__closure__ or ()
+        if len(cells) != len(state.closure) or not all(known.real is cell for known, cell in zip(state.closure, cells)):
+            raise _differs(f"{_describe(node)} has other cells", state.code)
+
+    def place(self, node: RefNode, key: Any, shadow: Shadow, real: Any) -> None:
+        """Checks what `node` holds under a key or name; ABSENT on either side means nothing."""
+        if (shadow is ABSENT) != (real is ABSENT):
+            raise _differs(f"{_describe(node, key)} is {'absent' if real is ABSENT else _short(real)}", shadow)
+        if shadow is not ABSENT:
+            self.check(shadow, real, node, key)
+
+
+def same(left: Any, right: Any) -> bool:
+    """Whether two immutable values are of one type and equal bit for bit; identity for what has identity."""
+    if left is right:
+        return True
+    cls = type(left)
+    if type(right) is not cls:
+        return False
+    if cls is float:
+        return left.hex() == right.hex()
+    if cls is complex:
+        return same(left.real, right.real) and same(left.imag, right.imag)
+    if cls in (tuple, slice):
+        lefts, rights = _items(left), _items(right)
+        return len(lefts) == len(rights) and all(map(same, lefts, rights))
+    if cls is frozenset:
+        return len(left) == len(right) and {(type(m), m) for m in left} == {(type(m), m) for m in right}
+    return cls in _EQUAL and left == right
+
+
+# Types whose builtin equality tells all.
+_EQUAL = frozenset({int, bool, str, bytes, range, torch.device, torch.Size, types.MethodType})
+
+
+def _items(real: Any) -> tuple[Any, ...]:
+    """What a composite was built from."""
+    if isinstance(real, types.MethodType):
+        return real.__func__, real.__self__
+    if isinstance(real, slice):
+        return real.start, real.stop, real.step
+    if isinstance(real, super):
+        return tuple(vars(super)[name].__get__(real) for name in ("__thisclass__", "__self__"))
+    if isinstance(real, frozenset):
+        return tuple(frozenset.__iter__(real))
+    return tuple(tuple.__iter__(real))
+
+
+def _iterate(real: Any, cls: Any) -> Iterable[Any]:
+    """The items of a container by its C type's own iteration."""
+    return cls.__iter__(real)
+
+
+def _same_key(left: Any, right: Any) -> bool:
+    return left is right or same(left, right)
+
+
+def _slot(real: Any, name: str) -> Any:
+    """An attribute kept in C, or ABSENT when it is not set."""
+    if isinstance(real, type):
+        return type.__getattribute__(real, "__dict__").get(name, ABSENT)
+    try:
+        return _getter(type(real), name)(real)
+    except (AttributeError, ValueError):            # an empty slot; an empty cell
+        return ABSENT
+
+
+def _getter(cls: type, name: str) -> Callable[[Any], Any]:
+    for base in type.__getattribute__(cls, "__mro__"):
+        descriptor = type.__getattribute__(base, "__dict__").get(name)
+        if isinstance(descriptor, (types.GetSetDescriptorType, types.MemberDescriptorType)):
+            return descriptor.__get__
+    return lambda real: object.__getattribute__(real, name)
+
+
+def _differs(fact: str, known: Any) -> Break:
+    return Break("untracked-mutation", f"{fact}; the trace knows {known if isinstance(known, str) else _short(known)}")
+
+
+def _describe(*where: Any) -> str:
+    """A place for messages: an object by its path or type, and a key within it."""
+    node, *keys = where
+    if isinstance(node, str):
+        return node
+    text = f"a new {node.cls.__qualname__}" if node.source is None else str(node.source)
+    return "".join([text, *(f"[{_short(key)}]" for key in keys)])
+
+
+def _keys(keys: Iterable[Any]) -> str:
+    return ", ".join(map(_short, keys)) or "none"
+
+
+def _short(value: Any) -> str:
+    """A value in a message; no `__repr__` of the user's runs."""
+    if isinstance(value, Const):
+        return _short(value.value)
+    readable = type(value) in SCALARS or isinstance(value, (RefNode, type))
+    text = repr(value) if readable else f"a {type(value).__qualname__}"
+    return text if len(text) <= 80 else text[:77] + "..."
