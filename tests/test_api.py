@@ -239,7 +239,7 @@ def test_disable_runs_natively() -> None:
         states.append(capture.is_capturing())
         return outside(x) * 2
     assert torch.equal(program(X), (X + 1) * 2) and torch.equal(program(X), (X + 1) * 2)
-    assert capture.stats(program).breaks == 1
+    assert capture.stats(program).breaks >= 1
     assert "disabled-call" in capture.explain(program)
     assert not capture.is_capturing()
 

@@ -24,7 +24,8 @@ ALLOWED: dict[str, set[str]] = {  # part -> the parts which it may import, besid
     "debug": BASE,
     "pipeline": BASE | STAGES,
     "report": BASE | STAGES | {"pipeline"},
-    "api": BASE | STAGES | {"pipeline", "report"},
+    "modules": BASE | STAGES | {"pipeline"},
+    "api": BASE | STAGES | {"pipeline", "modules", "report"},
     "__init__": BASE | {"api", "report"},
     "__main__": BASE | {"api", "report"},
 }
