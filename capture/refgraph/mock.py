@@ -17,12 +17,13 @@ import torch
 from capture.errors import Break
 from capture.refgraph.effects import Effect
 from capture.refgraph.graph import RefGraph, instance_dict
-from capture.refgraph.node import (ABSENT, Build, Const, DictState, Expr, FunctionState, IteratorState, ListState, RefNode,
-                                   SetState, Shadow, TensorState)
+from capture.refgraph.node import (ABSENT, Build, Const, DictState, Expr, FunctionState, IteratorState, ListState,
+                                   RefNode, SetState, Shadow, TensorState)
 from capture.refgraph.source import Computed, Constant, Source
 
-# Containers that a class may extend, the more special first: made empty by the class's own `__new__`, then filled.
+# What a class may extend, the more special first: made empty by the `__new__` of these, then filled.
 CONTAINERS = (collections.OrderedDict, collections.defaultdict, dict, collections.deque, list, set)
+BASES = (*CONTAINERS, types.SimpleNamespace, object)
 POINTER = object.__basicsize__ // 2
 HEAP_TYPE = 1 << 9                                  # Py_TPFLAGS_HEAPTYPE: a class statement made it, or C at run time
 READ_ONLY = {"__closure__", "__globals__", "__builtins__"}      # attributes of functions that only their creation sets
@@ -74,8 +75,7 @@ def settle(effects: list[Effect]) -> list[Effect]:
     places: dict[int, dict[Any, int]] = {}          # target's serial -> key -> index in `settled`
     for effect in effects:
         known = places.setdefault(effect.target.serial, {})
-        on_tensor = isinstance(effect.target.state, TensorState)
-        if on_tensor or effect.operation not in (dict.__setitem__, object.__setattr__):
+        if not _overwrites(effect):
             known.clear()
         else:
             key = effect.args[0].value  # type: ignore[attr-defined]
@@ -85,6 +85,15 @@ def settle(effects: list[Effect]) -> list[Effect]:
                 continue
         settled.append(effect)
     return settled
+
+
+def _overwrites(effect: Effect) -> bool:
+    """Whether an effect is the assignment of one key or attribute, and changes nothing else."""
+    if effect.operation is setattr:
+        return effect.target.cls is types.CellType
+    if isinstance(effect.target.state, TensorState):
+        return False
+    return effect.operation in (dict.__setitem__, object.__setattr__)
 
 
 # -- what outlives the trace -----------------------------------------------------------------------------------------
@@ -152,7 +161,7 @@ class _Cook:
     def recipe(self) -> Recipe:
         node, state = self.node, self.node.state
         if isinstance(state, TensorState) and state.node is not None:
-            return Recipe(node, None, None, (*self.attributes(), *self.slots()))
+            return Recipe(node, None, None, tuple(self.attributes()))     # what C keeps of it, the graph assigns
         if self.cls is types.CellType:
             contents = node.slots.get("cell_contents", ABSENT)
             final = None if contents is ABSENT else Expr(types.CellType, (contents,))
@@ -176,10 +185,10 @@ class _Cook:
             return Display(cls, ())
         if cls is collections.deque:
             return Expr(cls, (Build(tuple, ()), Const(self.maxlen())))
-        base = next((c for c in CONTAINERS if issubclass(cls, c)), object)
+        base = next(c for c in BASES if issubclass(cls, c))
         if not _extends_in_python(cls, base):
             raise self.escape("it is not made of attributes and items alone")
-        if base is not object and state is None:
+        if base in CONTAINERS and state is None:
             raise self.escape("what it holds is not known")
         return Expr(base.__new__, (Const(cls),))
 
@@ -211,11 +220,20 @@ class _Cook:
             setitem = collections.OrderedDict.__setitem__ if ordered else dict.__setitem__
             for entry in self.entries(state):
                 yield Effect(setitem, node, entry)
-        elif isinstance(state, FunctionState) and not _is_none(state.kwdefaults):
-            yield Effect(object.__setattr__, node, (Const("__kwdefaults__"), state.kwdefaults))
+        elif isinstance(state, FunctionState):
+            yield from self.function(state)
         if isinstance(self.real, collections.defaultdict) and self.real.default_factory is not None \
                 and node.origin is None and "default_factory" not in node.slots:
             raise self.escape("its default_factory is not known")
+
+    def function(self, state: FunctionState) -> Iterator[Effect]:
+        """What a function is given besides what it is made with."""
+        if not _is_none(state.kwdefaults):
+            yield Effect(object.__setattr__, self.node, (Const("__kwdefaults__"), state.kwdefaults))
+        annotations = getattr(self.real, "__annotations__", None)
+        if annotations and "__annotations__" not in self.node.slots:
+            items = tuple(self.key(part) for entry in annotations.items() for part in entry)
+            yield Effect(object.__setattr__, self.node, (Const("__annotations__"), Display(dict, items)))
 
     def entries(self, state: DictState) -> Iterator[tuple[Shadow, Shadow]]:
         if not state.complete:
@@ -223,7 +241,7 @@ class _Cook:
         return ((self.key(key), value) for key, value in state.items.items() if value is not ABSENT)
 
     def key(self, key: Any) -> Shadow:
-        """The shadow of a dict's key, which is held as a real object."""
+        """The shadow of a dict's key or an annotation, which are known as real objects."""
         if type(key) is tuple:
             return Build(tuple, tuple(map(self.key, key)))
         return self.graph.find(key) or Const(key)
@@ -308,8 +326,8 @@ def _construct(recipes: list[Recipe]) -> list[Make | Effect]:
         for part in _objects([recipe.empty]):  # type: ignore[list-item]
             if part in pending:
                 make(pending[part])
+        complete = ready(recipe.contents)           # an object that holds itself is not
         del pending[node]
-        complete = ready(recipe.contents)
         if complete and recipe.final is not None:
             steps.append(Make(node, recipe.final))
             return

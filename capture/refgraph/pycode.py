@@ -34,6 +34,7 @@ COMPARE = {operator.eq: ast.Eq, operator.ne: ast.NotEq, operator.lt: ast.Lt, ope
 UNARY = {operator.neg: ast.USub, operator.pos: ast.UAdd, operator.invert: ast.Invert, operator.not_: ast.Not}
 # Exact types whose own syntax and methods are what the builtin operations do.
 EXACT = (list, dict, set, collections.deque, collections.OrderedDict, bytearray)
+ASSIGN, DELETE = (object.__setattr__, setattr), (object.__delattr__, delattr)
 SUBSCRIPTED = (dict, list, tuple, collections.deque)
 DEEPEST = 16                                        # expressions nested more deeply are split up
 
@@ -41,8 +42,8 @@ DEEPEST = 16                                        # expressions nested more de
 @dataclass(frozen=True)
 class PythonCode:
     """A mock function as source. Its parameters are the frame's arguments, then, if `lifted` is not empty, a tuple of
-    the objects at these paths. `lines`: what a line of the source makes, or changes. `graph`: the name, among `globals`,
-    of the compiled graph, or None when none is called."""
+    the objects at these paths. `lines`: what a line of the source makes, or changes. `graph`: the name, among
+    `globals`, of the compiled graph, or None when none is called."""
 
     name: str
     source: str
@@ -216,8 +217,10 @@ class _Printer:
             return ast.Assign([_subscript(target, args[0])], args[1])
         if exact and operation.__name__ == "__delitem__":
             return ast.Delete([_subscript(target, args[0])])
-        if operation is object.__setattr__ and attribute and cls in (types.CellType, types.FunctionType):
+        if operation in ASSIGN and attribute and cls in (types.CellType, types.FunctionType):
             return ast.Assign([ast.Attribute(target, attribute)], args[1])
+        if operation in DELETE and attribute and cls in (types.CellType, types.FunctionType):
+            return ast.Delete([ast.Attribute(target, attribute)])
         if exact and not operation.__name__.startswith("__"):
             return ast.Expr(ast.Call(ast.Attribute(target, operation.__name__), args, []))
         return ast.Expr(ast.Call(self.callable(operation), [target, *args], []))
@@ -240,7 +243,7 @@ class _Printer:
         for shadow in _operands_first([root]):
             if id(shadow) in self.written:
                 continue
-            if not isinstance(shadow, (Expr, Build)) or path_of(shadow) is not None:
+            if not isinstance(shadow, (Expr, Build, Display)) or path_of(shadow) is not None:
                 self.written[id(shadow)] = self.leaf(shadow)
                 continue
             written = self.composite(shadow)
@@ -287,13 +290,15 @@ class _Printer:
         """An immutable composite, by the constructor of the C type that it extends."""
         if cls is tuple:
             return ast.Tuple(parts)
-        if cls in (types.MethodType, slice, super):
+        if cls in (types.BuiltinFunctionType, types.MethodWrapperType):         # a method of C, bound
+            return ast.Call(ast.Attribute(parts[0], "__get__"), parts[1:], [])
+        if issubclass(cls, (tuple, frozenset)):
+            parts = [ast.Tuple(parts)]
+        if not cls.__flags__ & HEAP_TYPE:
             return ast.Call(self.constant(cls), parts, [])
         base = next(c for c in type.__getattribute__(cls, "__mro__")
                     if isinstance(c.__dict__.get("__new__"), types.BuiltinFunctionType))
-        if base is cls:
-            return ast.Call(self.constant(cls), [ast.Tuple(parts)], [])
-        return ast.Call(ast.Attribute(self.constant(base), "__new__"), [self.constant(cls), ast.Tuple(parts)], [])
+        return ast.Call(ast.Attribute(self.constant(base), "__new__"), [self.constant(cls), *parts], [])
 
     # -- paths -------------------------------------------------------------------------------------------------------
 

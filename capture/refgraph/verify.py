@@ -16,6 +16,7 @@ from capture.errors import Break
 from capture.refgraph.graph import RefGraph, instance_dict
 from capture.refgraph.node import (ABSENT, SCALARS, Build, Const, DictState, Expr, External, FunctionState, ListState,
                                    RefNode, SetState, Shadow)
+from capture.refgraph.source import lookup
 
 UNKNOWN = object()                                  # a value that cannot be computed from what the graph knows
 
@@ -103,7 +104,9 @@ class _Checker:
         if node.attrs is not None and instance_dict(real) is not node.attrs.real:
             raise _differs(f"{_describe(node)} has another __dict__", node.attrs)
         for name, shadow in node.slots.items():
-            self.place(node, name, shadow, _slot(real, name))
+            value = _slot(real, name)
+            if value is not UNKNOWN:
+                self.place(node, name, shadow, value)
 
     def items(self, node: RefNode, state: ListState, real: Any) -> None:
         items = list(_iterate(real, collections.deque if isinstance(real, collections.deque) else list))
@@ -178,6 +181,8 @@ def _items(real: Any) -> tuple[Any, ...]:
     """What a composite was built from."""
     if isinstance(real, types.MethodType):
         return real.__func__, real.__self__
+    if isinstance(real, (types.BuiltinFunctionType, types.MethodWrapperType)):
+        return lookup(type(real.__self__), real.__name__), real.__self__
     if isinstance(real, slice):
         return real.start, real.stop, real.step
     if isinstance(real, super):
@@ -197,21 +202,22 @@ def _same_key(left: Any, right: Any) -> bool:
 
 
 def _slot(real: Any, name: str) -> Any:
-    """An attribute kept in C, or ABSENT when it is not set."""
+    """An attribute kept in C, ABSENT when it is not set, UNKNOWN when there is no such attribute."""
     if isinstance(real, type):
         return type.__getattribute__(real, "__dict__").get(name, ABSENT)
+    getter = _getter(type(real), name)
     try:
-        return _getter(type(real), name)(real)
+        return UNKNOWN if getter is None else getter(real)
     except (AttributeError, ValueError):            # an empty slot; an empty cell
         return ABSENT
 
 
-def _getter(cls: type, name: str) -> Callable[[Any], Any]:
+def _getter(cls: type, name: str) -> Callable[[Any], Any] | None:
     for base in type.__getattribute__(cls, "__mro__"):
         descriptor = type.__getattribute__(base, "__dict__").get(name)
         if isinstance(descriptor, (types.GetSetDescriptorType, types.MemberDescriptorType)):
             return descriptor.__get__
-    return lambda real: object.__getattribute__(real, name)
+    return None
 
 
 def _differs(fact: str, known: Any) -> Break:
