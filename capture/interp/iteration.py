@@ -1,0 +1,103 @@
+"""Iteration: advancing any iterator, and taking sequences apart."""
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from capture.errors import Break
+from capture.interp import calls, generators
+from capture.interp.frame import Continuation, Value
+from capture.interp.interpreter import Interpreter
+from capture.interp.special import in_python
+from capture.refgraph.node import Build, Const, IteratorState, RefNode, Shadow
+
+NONE = Value(None, Const(None))
+NEXT = Value(next, Const(next))
+END = object()
+HEAPTYPE = 1 << 9
+
+
+def advance(interp: Interpreter, iterator: Value, then: Continuation, exhausted: Callable[[], None]) -> None:
+    """`next(iterator)`, whose result goes to `then`; or `exhausted()`."""
+    real = iterator.real
+    body = generators.find(interp, real)
+    if body is not None:
+        return body.send(interp, NONE, then, lambda value: exhausted())
+    if interp.inlining and type(real).__flags__ & HEAPTYPE and in_python(real, "__next__"):
+        def stopped(exception: BaseException) -> bool:
+            if isinstance(exception, StopIteration):
+                exhausted()
+                return True
+            return False
+        method = type(real).__next__
+        shadow = interp.track(calls.class_attribute, interp, type(real), "__next__")
+        return calls.call(interp, Value(method, shadow), [iterator], None, then, stopped)
+    interp.track(_synchronise, iterator)
+    item = interp.real(next, real, END)
+    if item is END:
+        return exhausted()
+    then(Value(item, interp.track(_next_item, iterator, item)))
+
+
+def _iterator_state(iterator: Value) -> Any:
+    shadow = iterator.shadow
+    if isinstance(shadow, RefNode) and isinstance(shadow.state, IteratorState):
+        return shadow.state
+    raise Break("outside-iterator", f"a {type(iterator.real).__name__} was advanced")
+
+
+def _synchronise(iterator: Value) -> None:
+    _iterator_state(iterator).sync()
+
+
+def _next_item(iterator: Value, item: Any) -> Shadow:
+    return _iterator_state(iterator).advance(item)
+
+
+def collect(interp: Interpreter, iterator: Value, limit: int | None, then: Callable[[list[Value], bool], None]) -> None:
+    """Takes items until the end or `limit`; `then(items, ended)` follows."""
+    items: list[Value] = []
+    waiting = running = False
+
+    def took(value: Value) -> None:
+        nonlocal waiting
+        items.append(value)
+        waiting = False
+        if not running:     # delivered later than asked for
+            take()
+
+    def ended() -> None:
+        then(items, True)
+
+    def take() -> None:
+        nonlocal waiting, running
+        running = True
+        while not waiting:  # until an item does not come at once, or no more are to come
+            if len(items) == limit:
+                running = False
+                return then(items, False)
+            waiting = True
+            advance(interp, iterator, took, ended)
+        running = False
+    take()
+
+
+def elements(interp: Interpreter, value: Value) -> list[Value]:
+    """The items of a real list or tuple (or subclass that does not redefine iteration), with their shadows."""
+    real: Sequence[Any] = value.real
+    reals = list.__iter__(real) if isinstance(real, list) else tuple.__iter__(real)  # type: ignore[arg-type]
+    shadows = interp.track(_element_shadows, interp, value)
+    if shadows is None:
+        return [Value(item, None) for item in reals]
+    return [Value(item, shadow) for item, shadow in zip(reals, shadows, strict=True)]  # type: ignore[call-overload]
+
+
+def _element_shadows(interp: Interpreter, value: Value) -> Any:
+    shadow = value.shadow
+    if isinstance(shadow, Build):
+        return shadow.items
+    if isinstance(shadow, Const):
+        return [interp.graph.constant(item) for item in value.real]
+    if isinstance(shadow, RefNode) and isinstance(value.real, list):
+        return interp.graph.list_state(shadow).items
+    raise Break("opaque-call", f"a {type(value.real).__name__} of unknown origin was taken apart")

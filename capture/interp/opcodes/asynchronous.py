@@ -1,0 +1,159 @@
+"""Delegation, await, and asynchronous iteration."""
+from __future__ import annotations
+
+import inspect
+import types
+from typing import Any
+
+from capture.errors import Break
+from capture.interp import attributes, calls, generators, unwind
+from capture.interp.frame import Continuation, Frame, UserError, Value
+from capture.interp.instructions import Instruction, opcode
+from capture.interp.interpreter import Interpreter
+from capture.interp.iteration import NEXT
+from capture.interp.opcodes.exceptions import load_special
+from capture.refgraph.graph import lookup_class
+from capture.refgraph.node import Const, Shadow
+
+PROTOCOL = ("'async for' requires an object with __aiter__ method, got {}",
+            "'async for' received an object from __aiter__ that does not implement __anext__: {}",
+            "'async for' requires an iterator with __anext__ method, got {}",
+            "'async for' received an invalid object from __anext__: {}")
+AWAITED = ("object {} can't be used in 'await' expression",
+           "'async with' received an object from __aenter__ that does not implement __await__: {}",
+           "'async with' received an object from __aexit__ that does not implement __await__: {}")
+
+
+# -- delegation --------------------------------------------------------------------------------------------------------
+
+@opcode("GET_YIELD_FROM_ITER")
+def get_yield_from_iter(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
+    iterable = frame.pop()
+    if isinstance(iterable.real, types.CoroutineType):
+        if not frame.code.co_flags & (inspect.CO_COROUTINE | inspect.CO_ITERABLE_COROUTINE):
+            unwind.throw(TypeError("cannot 'yield from' a coroutine object in a non-coroutine generator"))
+        frame.stack.append(iterable)
+    elif isinstance(iterable.real, types.GeneratorType):
+        frame.stack.append(iterable)
+    else:
+        calls.apply(interp, iter, iterable)
+
+
+@opcode("SEND")
+def send(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
+    """Resumes what the frame delegates to. At its end the iterator is popped, as END_SEND does in 3.12."""
+    value, receiver = frame.pop(), frame.stack[-1]
+    assert receiver is not None
+
+    def returned(result: Value) -> None:
+        frame.stack[-1] = result
+        frame.pc = instruction.value
+
+    def stopped(exception: BaseException) -> bool:
+        if isinstance(exception, StopIteration):
+            returned(Value(exception.value, interp.track(_stop_value, exception)))
+            return True
+        return False
+    body = generators.find(interp, receiver.real)
+    if body is not None:
+        body.send(interp, value, frame.stack.append, returned)
+    elif value.real is None and lookup_class(type(receiver.real), "__next__") is not None:
+        calls.call(interp, NEXT, [receiver], on_raise=stopped)
+    elif isinstance(receiver.real, generators.GENERATORS):
+        calls.call(interp, Value(type(receiver.real).send, Const(type(receiver.real).send)), [receiver, value], on_raise=stopped)
+    else:
+        attributes.load(interp, receiver, "send", lambda method: calls.call(interp, method, [value], on_raise=stopped))
+
+
+def _stop_value(stop: StopIteration) -> Shadow:
+    if stop.value is None:
+        return Const(None)
+    raise Break("outside-iterator", "an iterator returned a value")
+
+
+@opcode("CLEANUP_THROW", since=(3, 12))
+def cleanup_throw(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
+    """An exception came out of what the frame delegates to; the jump that follows leads past END_SEND."""
+    exception = frame.stack[-1].real  # type: ignore[union-attr]
+    if not isinstance(exception, StopIteration):
+        raise UserError(exception, again=True)
+    frame.popn(3)
+    frame.stack.append(Value(exception.value, interp.track(_stop_value, exception)))
+
+
+# -- await -------------------------------------------------------------------------------------------------------------
+
+def awaitable(interp: Interpreter, obj: Value, then: Continuation, problem: str) -> None:
+    """The iterator behind an awaitable. Raises UserError with TypeError, worded by `problem`."""
+    real = obj.real
+    if isinstance(real, types.CoroutineType) or (
+            isinstance(real, types.GeneratorType) and real.gi_code.co_flags & inspect.CO_ITERABLE_COROUTINE):
+        return then(obj)
+
+    def check(iterator: Value) -> None:
+        result = iterator.real
+        if isinstance(result, types.CoroutineType) or (
+                isinstance(result, types.GeneratorType) and result.gi_code.co_flags & inspect.CO_ITERABLE_COROUTINE):
+            unwind.throw(TypeError("__await__() returned a coroutine"))
+        if lookup_class(type(result), "__next__") is None:
+            unwind.throw(TypeError(f"__await__() returned non-iterator of type {type(result).__name__!r}"))
+        then(iterator)
+    load_special(interp, obj, "__await__", lambda method: calls.call(interp, method, [], then=check),
+                 lambda: unwind.throw(TypeError(problem.format(type(real).__name__))))
+
+
+@opcode("GET_AWAITABLE")
+def get_awaitable(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
+    def check(iterator: Value) -> None:
+        body = generators.find(interp, iterator.real)
+        if isinstance(iterator.real, types.CoroutineType) and (
+                iterator.real.cr_await if body is None else body.delegate()) is not None:
+            unwind.throw(RuntimeError("coroutine is being awaited already"))
+        frame.stack.append(iterator)
+    awaitable(interp, frame.pop(), check, AWAITED[instruction.arg])
+
+
+# -- asynchronous iteration --------------------------------------------------------------------------------------------
+
+@opcode("GET_AITER")
+def get_aiter(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
+    iterable = frame.pop()
+
+    def check(iterator: Value) -> None:
+        if lookup_class(type(iterator.real), "__anext__") is None:
+            unwind.throw(TypeError(PROTOCOL[1].format(type(iterator.real).__name__)))
+        frame.stack.append(iterator)
+    load_special(interp, iterable, "__aiter__", lambda method: calls.call(interp, method, [], then=check),
+                 lambda: unwind.throw(TypeError(PROTOCOL[0].format(type(iterable.real).__name__))))
+
+
+@opcode("GET_ANEXT")
+def get_anext(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
+    iterator = frame.stack[-1]
+    assert iterator is not None
+
+    def received(obj: Value) -> None:
+        if isinstance(iterator.real, types.AsyncGeneratorType):
+            frame.stack.append(obj)
+        else:
+            awaitable(interp, obj, frame.stack.append, PROTOCOL[3])
+    load_special(interp, iterator, "__anext__", lambda method: calls.call(interp, method, [], then=received),
+                 lambda: unwind.throw(TypeError(PROTOCOL[2].format(type(iterator.real).__name__))))
+
+
+@opcode("END_ASYNC_FOR")
+def end_async_for(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
+    exception: Any = frame.pop().real
+    if not isinstance(exception, StopAsyncIteration):
+        raise UserError(exception, again=True)
+    frame.stack.pop()
+
+
+@opcode("ASYNC_GEN_WRAP", until=(3, 11))
+def async_gen_wrap(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
+    frame.stack.append(wrap(interp, frame.pop()))
+
+
+def wrap(interp: Interpreter, value: Value) -> Value:
+    """What an asynchronous generator yields to its consumer. Its driver is native code, so no trace goes on here."""
+    return Value(generators.Wrapped(value.real), None)

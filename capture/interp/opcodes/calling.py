@@ -1,0 +1,52 @@
+"""Calls of anything."""
+from __future__ import annotations
+
+from typing import Any
+
+from capture.errors import Break
+from capture.interp import calls, unwind
+from capture.interp.frame import Frame, Value
+from capture.interp.instructions import Instruction, opcode
+from capture.interp.interpreter import Interpreter
+from capture.interp.iteration import elements
+from capture.interp.opcodes.containers import function_name
+from capture.interp.special import in_python, is_iterable
+from capture.refgraph.node import DictState, RefNode
+
+
+@opcode("CALL")
+def call(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
+    values = frame.popn(instruction.arg + 2)    # NULL, callable, arguments; or method, self, arguments
+    function, args = (values[0], values[1:]) if values[0] is not None else (values[1], values[2:])
+    names = instruction.value
+    if names:
+        kwargs = dict(zip(names, args[-len(names):]))
+        del args[-len(names):]
+        calls.call(interp, function, args, kwargs)
+    else:
+        calls.call(interp, function, args)
+
+
+@opcode("CALL_FUNCTION_EX")
+def call_function_ex(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
+    kwargs = keywords(interp, frame.pop()) if instruction.arg & 1 else {}
+    arguments, function = frame.pop(), frame.pop()
+    frame.stack.pop()   # NULL
+    if isinstance(arguments.real, (list, tuple)) and not in_python(arguments.real, "__iter__"):
+        return calls.call(interp, function, elements(interp, arguments), kwargs)
+    if not is_iterable(arguments.real):
+        unwind.throw(TypeError(f"{function_name(function.real)} argument after * must be an iterable, not {type(arguments.real).__name__}"))
+    calls.call(interp, Value(tuple, interp.track(interp.graph.constant, tuple) if interp.tracking else None), [arguments],
+               then=lambda values: calls.call(interp, function, elements(interp, values), kwargs))
+
+
+def keywords(interp: Interpreter, mapping: Value) -> dict[str, Value]:
+    """The items of a dict that DICT_MERGE has made."""
+    shadows = interp.track(_item_shadows, mapping) or {}
+    return {key: Value(real, shadows.get(key)) for key, real in mapping.real.items()}  # type: ignore[union-attr]
+
+
+def _item_shadows(mapping: Value) -> Any:
+    if isinstance(mapping.shadow, RefNode) and isinstance(mapping.shadow.state, DictState):
+        return mapping.shadow.state.items
+    raise Break("opaque-call", "keyword arguments of unknown origin")

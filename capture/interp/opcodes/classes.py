@@ -1,0 +1,174 @@
+"""Class bodies, and the intrinsics of 3.12."""
+from __future__ import annotations
+
+import operator
+import typing
+from collections.abc import Callable
+from typing import Any
+
+from capture.errors import Break
+from capture.interp import calls, generators, scope, unwind
+from capture.interp.frame import Frame, Value
+from capture.interp.instructions import Instruction, opcode
+from capture.interp.interpreter import Interpreter
+from capture.interp.iteration import elements
+from capture.interp.opcodes.asynchronous import wrap
+from capture.interp.opcodes.containers import discard, make_tuple
+from capture.interp.opcodes.exceptions import group_value, prepare_reraise
+from capture.refgraph.node import Const, Shadow
+
+GETITEM, SETITEM, DELITEM = (Value(f, Const(f)) for f in (operator.getitem, operator.setitem, operator.delitem))
+
+
+# -- names in a namespace ----------------------------------------------------------------------------------------------
+
+def lookup(interp: Interpreter, namespace: Value, name: str, otherwise: Callable[[], None]) -> None:
+    """Pushes `namespace[name]`, or goes on with `otherwise`."""
+    def missing(exception: BaseException) -> bool:
+        if isinstance(exception, KeyError):
+            otherwise()
+            return True
+        return False
+    calls.call(interp, GETITEM, [namespace, Value(name, Const(name))], None, interp.frame.stack.append, missing)  # type: ignore[union-attr]
+
+
+def namespace_of(frame: Frame, name: str) -> Value:
+    """The mapping that a class body stores its names into."""
+    if frame.namespace is None:
+        unwind.throw(SystemError(f"no locals found when storing {name!r}"))
+    return frame.namespace
+
+
+@opcode("LOAD_NAME")
+def load_name(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
+    lookup(interp, namespace_of(frame, instruction.value), instruction.value,
+           lambda: frame.stack.append(scope.load_global(interp, frame, instruction.value)))
+
+
+@opcode("STORE_NAME")
+def store_name(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
+    name = Value(instruction.value, Const(instruction.value))
+    calls.call(interp, SETITEM, [namespace_of(frame, instruction.value), name, frame.pop()], None, discard)
+
+
+@opcode("DELETE_NAME")
+def delete_name(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
+    def missing(exception: BaseException) -> bool:
+        if isinstance(exception, KeyError):
+            unwind.throw(NameError(f"name {instruction.value!r} is not defined", name=instruction.value))
+        return False
+    name = Value(instruction.value, Const(instruction.value))
+    calls.call(interp, DELITEM, [namespace_of(frame, instruction.value), name], None, discard, missing)
+
+
+@opcode("LOAD_CLASSDEREF", until=(3, 11))
+def load_classderef(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
+    lookup(interp, namespace_of(frame, instruction.value), instruction.value,
+           lambda: frame.stack.append(scope.load_cell(interp, frame.locals[instruction.arg], instruction.value)))  # type: ignore[arg-type]
+
+
+@opcode("LOAD_LOCALS", since=(3, 12))
+def load_locals(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
+    frame.stack.append(namespace_of(frame, "locals()"))
+
+
+@opcode("LOAD_FROM_DICT_OR_DEREF", since=(3, 12))
+def load_from_dict_or_deref(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
+    lookup(interp, frame.pop(), instruction.value,
+           lambda: frame.stack.append(scope.load_cell(interp, frame.locals[instruction.arg], instruction.value)))  # type: ignore[arg-type]
+
+
+@opcode("LOAD_FROM_DICT_OR_GLOBALS", since=(3, 12))
+def load_from_dict_or_globals(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
+    lookup(interp, frame.pop(), instruction.value,
+           lambda: frame.stack.append(scope.load_global(interp, frame, instruction.value)))
+
+
+@opcode("SETUP_ANNOTATIONS")
+def setup_annotations(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
+    namespace, name = namespace_of(frame, "__annotations__"), Value("__annotations__", Const("__annotations__"))
+
+    def missing(exception: BaseException) -> bool:
+        if isinstance(exception, KeyError):
+            real: dict[str, Any] = {}
+            annotations = Value(real, interp.track(interp.graph.create, real) if interp.tracking else None)
+            calls.call(interp, SETITEM, [namespace, name, annotations], None, discard)
+            return True
+        return False
+    calls.call(interp, GETITEM, [namespace, name], None, discard, missing)
+
+
+@opcode("LOAD_BUILD_CLASS")
+def load_build_class(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
+    if "__build_class__" not in frame.builtins:
+        unwind.throw(NameError("__build_class__ not found"))
+    frame.stack.append(scope.load_builtin(interp, frame, "__build_class__"))
+
+
+# -- intrinsics --------------------------------------------------------------------------------------------------------
+
+def _type_parameter(source: str) -> Callable[..., Any]:
+    """What CPython makes of type parameter syntax. There is no other way to have one that is evaluated lazily."""
+    def make(frame: Frame, name: str, evaluate: Callable[[], Any] | None = None) -> Any:
+        namespace = {"__name__": frame.globals.get("__name__"), "evaluate": evaluate}
+        exec(f"def function[{source.format(name)}](): pass", namespace)  # noqa: S102
+        return namespace["function"].__type_params__[0]  # type: ignore[union-attr]
+    return make
+
+
+def _type_alias(frame: Frame, parts: tuple[str, Any, Callable[[], Any]]) -> Any:
+    name, parameters, evaluate = parts
+    return typing.TypeAliasType(name, evaluate(), type_params=parameters or ())  # type: ignore[attr-defined]
+
+
+def _set_type_params(frame: Frame, function: Any, parameters: tuple[Any, ...]) -> Any:
+    function.__type_params__ = parameters
+    return function
+
+
+# By number (pycore_intrinsics.h): those that handle values of the language, and so are not interesting to a trace.
+TYPING_1: dict[int, Callable[..., Any]] = {
+    7: _type_parameter("{}"), 8: _type_parameter("**{}"), 9: _type_parameter("*{}"),
+    10: lambda frame, parameters: typing.Generic[parameters], 11: _type_alias}  # type: ignore[valid-type]
+TYPING_2: dict[int, Callable[..., Any]] = {
+    2: _type_parameter("{}: evaluate()"), 3: _type_parameter("{}: evaluate()"), 4: _set_type_params}
+STOPITERATION_ERROR, ASYNC_GEN_WRAP, UNARY_POSITIVE, LIST_TO_TUPLE = 3, 4, 5, 6
+PREP_RERAISE_STAR = 1
+
+
+@opcode("CALL_INTRINSIC_1", since=(3, 12))
+def call_intrinsic_1(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
+    value = frame.pop()
+    if instruction.arg == STOPITERATION_ERROR:
+        frame.stack.append(stop_iteration_error(interp, frame, value))
+    elif instruction.arg == ASYNC_GEN_WRAP:
+        frame.stack.append(wrap(interp, value))
+    elif instruction.arg == UNARY_POSITIVE:
+        calls.apply(interp, operator.pos, value)
+    elif instruction.arg == LIST_TO_TUPLE:
+        frame.stack.append(make_tuple(interp, elements(interp, value)))
+    else:
+        frame.stack.append(typing_value(interp, TYPING_1[instruction.arg], frame, value))
+
+
+@opcode("CALL_INTRINSIC_2", since=(3, 12))
+def call_intrinsic_2(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
+    first, second = frame.popn(2)
+    if instruction.arg == PREP_RERAISE_STAR:
+        frame.stack.append(group_value(interp, prepare_reraise(interp, first.real, second.real)))
+    else:
+        frame.stack.append(typing_value(interp, TYPING_2[instruction.arg], frame, first, second))
+
+
+def stop_iteration_error(interp: Interpreter, frame: Frame, value: Value) -> Value:
+    """What a StopIteration becomes that leaves a generator."""
+    replaced = generators.stop_iteration_error(frame.generator.kind, value.real)
+    return value if replaced is None else unwind.exception_value(interp, replaced)
+
+
+def typing_value(interp: Interpreter, make: Callable[..., Any], frame: Frame, *values: Value) -> Value:
+    """A type parameter, alias or generic base."""
+    def model() -> Shadow:
+        raise Break("opaque-call", "type parameters were made")
+    real = interp.real(make, frame, *[value.real for value in values])
+    return Value(real, interp.track(model))

@@ -1,0 +1,264 @@
+"""Building containers and strings, and taking them apart."""
+from __future__ import annotations
+
+import functools
+import operator
+from collections.abc import Callable
+from typing import Any
+
+from capture.errors import Break
+from capture.interp import calls, unwind
+from capture.interp.frame import Frame, Value
+from capture.interp.instructions import Instruction, opcode
+from capture.interp.interpreter import Interpreter
+from capture.interp.iteration import collect, elements
+from capture.interp.special import in_python, is_iterable, is_key
+from capture.refgraph.node import Build, Const, DictState, Expr, External, ListState, SetState, Shadow
+
+CONVERSIONS: dict[int, Callable[[Any], str]] = {1: str, 2: repr, 3: ascii}
+
+
+def discard(value: Value) -> None:
+    """Where a result goes that nobody wants."""
+
+
+# -- shadows -----------------------------------------------------------------------------------------------------------
+
+def list_shadow(interp: Interpreter, real: list[Any], values: list[Value]) -> Shadow:
+    """Of a list just built."""
+    return interp.graph.create(real, ListState([v.shadow for v in values]))  # type: ignore[misc]
+
+
+def tuple_shadow(values: list[Value]) -> Shadow:
+    """Of a tuple just built."""
+    return Build(tuple, tuple([v.shadow for v in values]))  # type: ignore[misc]
+
+
+def set_shadow(interp: Interpreter, real: set[Any], values: list[Value]) -> Shadow:
+    """Of a set just built."""
+    for value in values:
+        depend_key(interp, value)
+    members = {v.real: v.shadow for v in reversed(values)}      # of equal members the first one stays
+    return interp.graph.create(real, SetState({member: members[member] for member in real}))  # type: ignore[misc]
+
+
+def dict_shadow(interp: Interpreter, real: dict[Any, Any], keys: list[Value], values: list[Value]) -> Shadow:
+    """Of a dict just built."""
+    for key in keys:
+        depend_key(interp, key)
+    items = {key.real: value.shadow for key, value in zip(keys, values, strict=True)}
+    return interp.graph.create(real, DictState(items, complete=True))  # type: ignore[arg-type]
+
+
+def depend_key(interp: Interpreter, key: Value) -> None:
+    """Fixes a key of a dict or member of a set. Raises Break for one that Python code compares."""
+    if not is_key(key.real):
+        raise Break("opaque-call", f"a {type(key.real).__name__} with an __eq__ or __hash__ of its own was used as a key")
+    interp.graph.depend(key.shadow, key.real)  # type: ignore[arg-type]
+
+
+def make_slice(interp: Interpreter, parts: list[Value]) -> Value:
+    """`slice(*parts)` of two or three parts."""
+    third = parts[2:] or [Value(None, Const(None))]
+    real = slice(*[part.real for part in parts])
+    shadow = Build(slice, tuple(part.shadow for part in [*parts[:2], *third])) if interp.tracking else None  # type: ignore[misc]
+    return Value(real, shadow)
+
+
+def make_list(interp: Interpreter, values: list[Value]) -> Value:
+    """A new list."""
+    real = [v.real for v in values]
+    return Value(real, interp.track(list_shadow, interp, real, values))
+
+
+def make_tuple(interp: Interpreter, values: list[Value]) -> Value:
+    """A new tuple."""
+    return Value(tuple([v.real for v in values]), interp.track(tuple_shadow, values))
+
+
+# -- building ----------------------------------------------------------------------------------------------------------
+
+@opcode("BUILD_TUPLE")
+def build_tuple(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
+    frame.stack.append(make_tuple(interp, frame.popn(instruction.arg)))
+
+
+@opcode("BUILD_LIST")
+def build_list(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
+    frame.stack.append(make_list(interp, frame.popn(instruction.arg)))
+
+
+@opcode("LIST_TO_TUPLE", until=(3, 11))
+def list_to_tuple(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
+    frame.stack.append(make_tuple(interp, elements(interp, frame.pop())))
+
+
+@opcode("BUILD_SET")
+def build_set(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
+    values = frame.popn(instruction.arg)
+    real = interp.real(set, [v.real for v in values])
+    frame.stack.append(Value(real, interp.track(set_shadow, interp, real, values)))
+
+
+@opcode("BUILD_MAP")
+def build_map(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
+    pairs = frame.popn(2 * instruction.arg)
+    push_dict(interp, frame, pairs[::2], pairs[1::2])
+
+
+@opcode("BUILD_CONST_KEY_MAP")
+def build_const_key_map(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
+    keys = frame.pop()
+    push_dict(interp, frame, elements(interp, keys), frame.popn(instruction.arg))
+
+
+def push_dict(interp: Interpreter, frame: Frame, keys: list[Value], values: list[Value]) -> None:
+    real = interp.real(dict, zip([k.real for k in keys], [v.real for v in values]))
+    frame.stack.append(Value(real, interp.track(dict_shadow, interp, real, keys, values)))
+
+
+@opcode("BUILD_SLICE")
+def build_slice(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
+    frame.stack.append(make_slice(interp, frame.popn(instruction.arg)))
+
+
+@opcode("BUILD_STRING")
+def build_string(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
+    parts = frame.popn(instruction.arg)
+    frame.stack.append(Value("".join([part.real for part in parts]), interp.track(string_shadow, parts)))
+
+
+def string_shadow(parts: list[Value]) -> Shadow:
+    """Of the concatenation of strings."""
+    shadows = [part.shadow for part in parts]
+    if all(isinstance(s, Const) for s in shadows):
+        return Const("".join([part.real for part in parts]))
+    if all(isinstance(s, (Const, External, Expr)) for s in shadows):
+        return functools.reduce(lambda left, right: Expr(operator.concat, (left, right)), shadows)  # type: ignore[arg-type,return-value]
+    raise Break("opaque-call", "a string was built of parts of unknown origin")
+
+
+@opcode("FORMAT_VALUE")
+def format_value(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
+    spec = [frame.pop()] if instruction.arg & 4 else []
+    conversion = CONVERSIONS.get(instruction.arg & 3)
+
+    def format_converted(value: Value) -> None:
+        if type(value.real) is str and not spec:
+            frame.stack.append(value)
+        else:
+            calls.apply(interp, format, value, *spec)
+    if conversion is None:
+        format_converted(frame.pop())
+    else:
+        calls.apply(interp, conversion, frame.pop(), then=format_converted)
+
+
+# -- extending ---------------------------------------------------------------------------------------------------------
+
+@opcode("LIST_APPEND")
+def list_append(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
+    item = frame.pop()
+    calls.apply(interp, list.append, frame.stack[-instruction.arg], item, then=discard)  # type: ignore[arg-type]
+
+
+@opcode("SET_ADD")
+def set_add(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
+    item = frame.pop()
+    calls.apply(interp, set.add, frame.stack[-instruction.arg], item, then=discard)  # type: ignore[arg-type]
+
+
+@opcode("MAP_ADD")
+def map_add(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
+    key, value = frame.popn(2)
+    calls.apply(interp, operator.setitem, frame.stack[-instruction.arg], key, value, then=discard)  # type: ignore[arg-type]
+
+
+@opcode("LIST_EXTEND")
+def list_extend(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
+    items = frame.pop()
+    if not is_iterable(items.real):
+        unwind.throw(TypeError(f"Value after * must be an iterable, not {type(items.real).__name__}"))
+    calls.apply(interp, list.extend, frame.stack[-instruction.arg], items, then=discard)  # type: ignore[arg-type]
+
+
+@opcode("SET_UPDATE")
+def set_update(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
+    items = frame.pop()
+    calls.apply(interp, set.update, frame.stack[-instruction.arg], items, then=discard)  # type: ignore[arg-type]
+
+
+@opcode("DICT_UPDATE")
+def dict_update(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
+    items = frame.pop()
+    if not isinstance(items.real, dict) and not interp.real(hasattr, items.real, "keys"):
+        unwind.throw(TypeError(f"{type(items.real).__name__!r} object is not a mapping"))
+    calls.apply(interp, dict.update, frame.stack[-instruction.arg], items, then=discard)  # type: ignore[arg-type]
+
+
+@opcode("DICT_MERGE")
+def dict_merge(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
+    items, target = frame.pop(), frame.stack[-instruction.arg]
+    function = frame.stack[-instruction.arg - 2]
+    assert target is not None and function is not None
+    if not isinstance(items.real, dict) and not interp.real(hasattr, items.real, "keys"):
+        unwind.throw(TypeError(f"{function_name(function.real)} argument after ** must be a mapping, not {type(items.real).__name__}"))
+    if target.real and type(items.real) is not dict:     # its keys are asked for twice: once to compare, once to copy
+        copy = interp.real(dict, items.real)
+        items = Value(copy, interp.track(_unknown_mapping, items.real))
+    for key in target.real:
+        if key in items.real:
+            unwind.throw(TypeError(f"{function_name(function.real)} got multiple values for keyword argument {key!r}"))
+    calls.apply(interp, dict.update, target, items, then=discard)
+
+
+def _unknown_mapping(real: Any) -> Shadow:
+    raise Break("opaque-call", f"a {type(real).__name__} was unpacked as keyword arguments")
+
+
+def function_name(function: Any) -> str:
+    """How CPython's error messages name a callable."""
+    qualname = getattr(function, "__qualname__", None)
+    if qualname is None:
+        return str(function)
+    module = getattr(function, "__module__", None)
+    return f"{qualname}()" if module is None or module == "builtins" else f"{module}.{qualname}()"
+
+
+# -- taking apart ------------------------------------------------------------------------------------------------------
+
+@opcode("UNPACK_SEQUENCE")
+def unpack_sequence(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
+    sequence, count = frame.pop(), instruction.arg
+
+    def unpack(values: list[Value], ended: bool) -> None:
+        if len(values) < count:
+            unwind.throw(ValueError(f"not enough values to unpack (expected {count}, got {len(values)})"))
+        if len(values) > count:
+            unwind.throw(ValueError(f"too many values to unpack (expected {count})"))
+        frame.stack.extend(reversed(values))
+    take_apart(interp, sequence, count + 1, unpack)
+
+
+@opcode("UNPACK_EX")
+def unpack_ex(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
+    sequence, before, after = frame.pop(), instruction.arg & 0xFF, instruction.arg >> 8
+
+    def unpack(values: list[Value], ended: bool) -> None:
+        if len(values) < before + after:
+            unwind.throw(ValueError(f"not enough values to unpack (expected at least {before + after}, got {len(values)})"))
+        end = len(values) - after
+        frame.stack.extend(reversed(values[end:]))
+        frame.stack.append(make_list(interp, values[before:end]))
+        frame.stack.extend(reversed(values[:before]))
+    take_apart(interp, sequence, None, unpack)
+
+
+def take_apart(interp: Interpreter, sequence: Value, limit: int | None, then: Callable[[list[Value], bool], None]) -> None:
+    """The items of any iterable; at least as many as there are, up to `limit`."""
+    real = sequence.real
+    if isinstance(real, (list, tuple)) and not in_python(real, "__iter__"):
+        return then(elements(interp, sequence), True)
+    if not is_iterable(real):
+        unwind.throw(TypeError(f"cannot unpack non-iterable {type(real).__name__} object"))
+    calls.apply(interp, iter, sequence, then=lambda iterator: collect(interp, iterator, limit, then))

@@ -1,0 +1,149 @@
+"""Jumps, loops and returns."""
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from capture.interp import calls, generators
+from capture.interp.frame import Frame, Value
+from capture.interp.instructions import Instruction, opcode
+from capture.interp.interpreter import Interpreter
+from capture.interp.iteration import advance
+from capture.refgraph.node import SCALARS, Const, Expr, External, RefNode, Shadow, source_of
+
+
+def branch(interp: Interpreter, value: Value, then: Callable[[bool], None]) -> None:
+    """Calls `then` with the truth of `value`, on which the program depends from here on."""
+    real = value.real
+    if type(real) in SCALARS:
+        interp.track(_depend_on_truth, interp, value)
+        return then(bool(real))
+
+    def decided(truth: Value) -> None:
+        interp.track(_depend, interp, truth)
+        then(truth.real)
+    calls.apply(interp, bool, value, then=decided)
+
+
+def _depend_on_truth(interp: Interpreter, value: Value) -> Shadow:
+    shadow = value.shadow
+    source = source_of(shadow) if isinstance(shadow, (External, Expr)) else None
+    if source is not None:
+        interp.graph.require(source, "TRUTH", bool(value.real))
+    else:
+        interp.graph.depend(shadow, value.real)  # type: ignore[arg-type]
+    return Const(bool(value.real))
+
+
+def _depend(interp: Interpreter, value: Value) -> Shadow:
+    interp.graph.depend(value.shadow, value.real)  # type: ignore[arg-type]
+    return value.shadow  # type: ignore[return-value]
+
+
+def is_none(interp: Interpreter, value: Value) -> bool:
+    """Whether `value` is None, on which the program depends from here on."""
+    interp.track(_depend_on_none, interp, value)
+    return value.real is None
+
+
+def _depend_on_none(interp: Interpreter, value: Value) -> Shadow:
+    shadow, real = value.shadow, value.real
+    if isinstance(shadow, RefNode):
+        interp.graph.touch(shadow)
+    elif isinstance(shadow, External) and real is not None:
+        interp.graph.require(shadow.source, "TYPE", type(real))
+    elif isinstance(shadow, External) or isinstance(shadow, Expr) and real is None:
+        interp.graph.depend(shadow, real)
+    return Const(real is None)      # an Expr computes a value of its own type, whatever it computes it from
+
+
+# -- jumps -------------------------------------------------------------------------------------------------------------
+
+@opcode("JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT")
+def jump(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
+    frame.pc = instruction.value
+
+
+@opcode("POP_JUMP_FORWARD_IF_FALSE", "POP_JUMP_BACKWARD_IF_FALSE", until=(3, 11))
+@opcode("POP_JUMP_IF_FALSE", since=(3, 12))
+def pop_jump_if_false(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
+    value = frame.pop()
+    if value.real is True and type(value.shadow) is Const:
+        return
+    if value.real is False and type(value.shadow) is Const:
+        frame.pc = instruction.value
+        return
+
+    def decided(truth: bool) -> None:
+        if not truth:
+            frame.pc = instruction.value
+    branch(interp, value, decided)
+
+
+@opcode("POP_JUMP_FORWARD_IF_TRUE", "POP_JUMP_BACKWARD_IF_TRUE", until=(3, 11))
+@opcode("POP_JUMP_IF_TRUE", since=(3, 12))
+def pop_jump_if_true(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
+    def decided(truth: bool) -> None:
+        if truth:
+            frame.pc = instruction.value
+    branch(interp, frame.pop(), decided)
+
+
+@opcode("JUMP_IF_FALSE_OR_POP", "JUMP_IF_TRUE_OR_POP", until=(3, 11))
+def jump_or_pop(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
+    value, jumps_on = frame.stack[-1], instruction.opname == "JUMP_IF_TRUE_OR_POP"
+
+    def decided(truth: bool) -> None:
+        if truth is jumps_on:
+            frame.pc = instruction.value
+        else:
+            frame.stack.pop()
+    branch(interp, value, decided)  # type: ignore[arg-type]
+
+
+@opcode("POP_JUMP_FORWARD_IF_NONE", "POP_JUMP_BACKWARD_IF_NONE", until=(3, 11))
+@opcode("POP_JUMP_IF_NONE", since=(3, 12))
+def pop_jump_if_none(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
+    if is_none(interp, frame.pop()):
+        frame.pc = instruction.value
+
+
+@opcode("POP_JUMP_FORWARD_IF_NOT_NONE", "POP_JUMP_BACKWARD_IF_NOT_NONE", until=(3, 11))
+@opcode("POP_JUMP_IF_NOT_NONE", since=(3, 12))
+def pop_jump_if_not_none(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
+    if not is_none(interp, frame.pop()):
+        frame.pc = instruction.value
+
+
+# -- loops -------------------------------------------------------------------------------------------------------------
+
+@opcode("FOR_ITER")
+def for_iter(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
+    def exhausted() -> None:
+        frame.stack.pop()
+        frame.pc = instruction.value
+    advance(interp, frame.stack[-1], frame.stack.append, exhausted)  # type: ignore[arg-type]
+
+
+# -- returns -----------------------------------------------------------------------------------------------------------
+
+@opcode("RETURN_VALUE")
+def return_value(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
+    interp.returned(frame, frame.pop())
+
+
+@opcode("RETURN_CONST", since=(3, 12))
+def return_const(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
+    interp.returned(frame, instruction.value)
+
+
+@opcode("RETURN_GENERATOR")
+def return_generator(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
+    value, then = generators.create(interp, frame), frame.then
+    interp.frame = frame.back
+    frame.back = frame.then = frame.on_raise = None
+    interp.deliver(value, then)
+
+
+@opcode("YIELD_VALUE")
+def yield_value(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
+    frame.generator.suspend(interp, frame.pop())

@@ -1,0 +1,232 @@
+"""raise, try, except*, with and assert."""
+from __future__ import annotations
+
+import itertools
+import sys
+import types
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+from capture.errors import Break
+from capture.interp import attributes, calls, unwind
+from capture.interp.frame import Continuation, Frame, UserError, Value
+from capture.interp.instructions import Instruction, opcode
+from capture.interp.interpreter import Interpreter
+from capture.refgraph.graph import lookup_class
+from capture.refgraph.node import Const, Shadow
+
+MISSING = object()
+NOT_AN_EXCEPTION = "catching classes that do not inherit from BaseException is not allowed"
+
+
+# -- raise -------------------------------------------------------------------------------------------------------------
+
+@opcode("RAISE_VARARGS")
+def raise_varargs(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
+    if instruction.arg == 0:
+        handled = sys.exception()
+        if handled is None:
+            unwind.throw(RuntimeError("No active exception to reraise"))
+        raise UserError(handled, again=True)
+    cause = frame.pop() if instruction.arg == 2 else None
+    exception = frame.pop()
+
+    def raise_from(instance: Value, cause: Value) -> None:
+        if cause.real is not None and not isinstance(cause.real, BaseException):
+            unwind.throw(TypeError("exception causes must derive from BaseException"))
+        instance.real.__cause__ = cause.real
+        unwind.throw(instance.real)
+
+    def raise_instance(instance: Value) -> None:
+        if not isinstance(instance.real, BaseException):
+            unwind.throw(TypeError(f"calling {exception.real!r} should have returned an instance of BaseException, "
+                                   f"not {type(instance.real)!r}"))
+        if cause is None:
+            unwind.throw(instance.real)
+        elif is_exception_class(cause.real):
+            calls.call(interp, cause, [], then=lambda made: raise_from(instance, made))
+        else:
+            raise_from(instance, cause)
+    if is_exception_class(exception.real):
+        calls.call(interp, exception, [], then=raise_instance)
+    elif isinstance(exception.real, BaseException):
+        raise_instance(exception)
+    else:
+        unwind.throw(TypeError("exceptions must derive from BaseException"))
+
+
+def is_exception_class(x: Any) -> bool:
+    """Whether `x` is a class of exceptions, whatever its metaclass says."""
+    return isinstance(x, type) and BaseException in type.__getattribute__(x, "__mro__")
+
+
+@opcode("RERAISE")
+def reraise(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
+    raise UserError(frame.pop().real, again=True)
+
+
+@opcode("LOAD_ASSERTION_ERROR")
+def load_assertion_error(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
+    frame.stack.append(Value(AssertionError, interp.track(lambda: interp.graph.constant(AssertionError))))
+
+
+# -- try ---------------------------------------------------------------------------------------------------------------
+
+@opcode("PUSH_EXC_INFO")
+def push_exc_info(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
+    exception = frame.pop()
+    previous = unwind.swap_handled(frame, exception.real)
+    frame.stack.append(Value(previous, Const(None)) if previous is None else unwind.exception_value(interp, previous))
+    frame.stack.append(exception)
+
+
+@opcode("POP_EXCEPT")
+def pop_except(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
+    unwind.swap_handled(frame, frame.pop().real)
+
+
+@opcode("CHECK_EXC_MATCH")
+def check_exc_match(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
+    expected, exception = frame.pop(), frame.stack[-1]
+    classes = expected.real if isinstance(expected.real, tuple) else (expected.real,)
+    if not all(is_exception_class(cls) for cls in classes):
+        unwind.throw(TypeError(NOT_AN_EXCEPTION))
+    matches = is_one_of(exception.real, classes)  # type: ignore[union-attr]
+    frame.stack.append(Value(matches, interp.track(_match_shadow, interp, expected, matches)))
+
+
+def is_one_of(exception: BaseException, classes: tuple[type, ...]) -> bool:
+    """Whether an `except` clause catches; it asks no `__instancecheck__`."""
+    mro = type.__getattribute__(type(exception), "__mro__")
+    return any(cls is base for cls in classes for base in mro)
+
+
+def _match_shadow(interp: Interpreter, expected: Value, matches: bool) -> Shadow:
+    interp.graph.depend(expected.shadow, expected.real)  # type: ignore[arg-type]
+    return Const(matches)
+
+
+# -- except* -----------------------------------------------------------------------------------------------------------
+
+@opcode("CHECK_EG_MATCH")
+def check_eg_match(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
+    expected, exception = frame.pop().real, frame.pop().real
+    classes = expected if isinstance(expected, tuple) else (expected,)
+    if not all(is_exception_class(cls) for cls in classes):
+        unwind.throw(TypeError(NOT_AN_EXCEPTION))
+    if any(BaseExceptionGroup in type.__getattribute__(cls, "__mro__") for cls in classes):
+        unwind.throw(TypeError("catching ExceptionGroup with except* is not allowed. Use except instead."))
+    match, rest = split(interp, exception, classes)
+    frame.stack.append(group_value(interp, rest))
+    frame.stack.append(group_value(interp, match))
+    if match is not None:
+        unwind.swap_handled(frame, match)
+
+
+def split(interp: Interpreter, exception: BaseException | None, classes: tuple[type, ...]) -> tuple[Any, Any]:
+    """The part of an exception that an `except*` clause catches, and the rest."""
+    if exception is None:
+        return None, None
+    if is_one_of(exception, classes):
+        is_group = isinstance(exception, BaseExceptionGroup)
+        return (exception if is_group else interp.real(BaseExceptionGroup, "", [exception])), None
+    if not isinstance(exception, BaseExceptionGroup):
+        return None, exception
+    pair = interp.real(exception.split, classes)
+    if not isinstance(pair, tuple) or len(pair) < 2:
+        unwind.throw(TypeError(f"{type(exception).__name__}.split must return a tuple, got {type(pair).__name__}"
+                               if not isinstance(pair, tuple) else
+                               f"{type(exception).__name__}.split must return a 2-tuple, got tuple of size {len(pair)}"))
+    return pair[:2]
+
+
+def group_value(interp: Interpreter, exception: Any) -> Value:
+    """What except* leaves on the stack. Exception groups are not traced."""
+    def model() -> Shadow:
+        raise Break("opaque-call", "except* was used")
+    return Value(exception, Const(None) if exception is None else interp.track(model))
+
+
+def prepare_reraise(interp: Interpreter, original: BaseException, raised: list[BaseException | None]) -> BaseException | None:
+    """What an `except*` statement raises in the end, of what its clauses raised and left over."""
+    if not isinstance(original, BaseExceptionGroup):
+        return raised[0] if raised else None
+    new, again = [], []
+    for exception in raised:
+        if exception is not None:
+            (again if _same_metadata(exception, original) else new).append(exception)
+    kept = set(itertools.chain.from_iterable(map(_leaves, again)))
+    projection = BaseExceptionGroup.subgroup(
+        original, lambda e: not isinstance(e, BaseExceptionGroup) and id(e) in kept) if again else None
+    if not new:
+        return projection
+    if projection is not None:
+        new.append(projection)
+    return new[0] if len(new) == 1 else interp.real(BaseExceptionGroup, "", new)
+
+
+def _same_metadata(exception: BaseException, original: BaseException) -> bool:
+    return isinstance(exception, BaseExceptionGroup) and (
+        getattr(exception, "__notes__", None) is getattr(original, "__notes__", None)
+        and exception.__traceback__ is original.__traceback__
+        and exception.__cause__ is original.__cause__ and exception.__context__ is original.__context__)
+
+
+def _leaves(exception: BaseException) -> list[int]:
+    if isinstance(exception, BaseExceptionGroup):
+        return list(itertools.chain.from_iterable(map(_leaves, exception.exceptions)))
+    return [id(exception)]
+
+
+@opcode("PREP_RERAISE_STAR", until=(3, 11))
+def prep_reraise_star(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
+    original, raised = frame.popn(2)
+    frame.stack.append(group_value(interp, prepare_reraise(interp, original.real, raised.real)))
+
+
+# -- with --------------------------------------------------------------------------------------------------------------
+
+def load_special(interp: Interpreter, obj: Value, name: str, then: Continuation, missing: Callable[[], NoReturn]) -> None:
+    """A special method of an object, bound: looked up in its class only."""
+    cls = type(obj.real)
+    descriptor = lookup_class(cls, name, MISSING)
+    if descriptor is MISSING:
+        missing()
+    attributes.bind(interp, obj, cls, name, descriptor, then, None, None)
+
+
+def enter(interp: Interpreter, frame: Frame, enters: str, exits: str, protocol: str) -> None:
+    """Replaces a context manager by its bound `exits`, and pushes the result of its `enters`."""
+    manager = frame.pop()
+    problem = f"{type(manager.real).__name__!r} object does not support the {protocol} protocol"
+
+    def has_enter(method: Value) -> None:
+        def has_exit(exit: Value) -> None:
+            frame.stack.append(exit)
+            calls.call(interp, method, [])
+        load_special(interp, manager, exits, has_exit, lambda: unwind.throw(TypeError(f"{problem} (missed {exits} method)")))
+    load_special(interp, manager, enters, has_enter, lambda: unwind.throw(TypeError(problem)))
+
+
+@opcode("BEFORE_WITH")
+def before_with(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
+    enter(interp, frame, "__enter__", "__exit__", "context manager")
+
+
+@opcode("BEFORE_ASYNC_WITH")
+def before_async_with(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
+    enter(interp, frame, "__aenter__", "__aexit__", "asynchronous context manager")
+
+
+@opcode("WITH_EXCEPT_START")
+def with_except_start(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
+    exit, exception = frame.stack[-4], frame.stack[-1]      # exit, lasti, the exception handled before, exception
+    assert exit is not None and exception is not None
+    cls, traceback = type(exception.real), exception.real.__traceback__
+    calls.call(interp, exit, [
+        Value(cls, interp.track(lambda: interp.graph.constant(cls))), exception,
+        Value(traceback, interp.track(_traceback_shadow, interp, traceback))])
+
+
+def _traceback_shadow(interp: Interpreter, traceback: types.TracebackType | None) -> Shadow:
+    return Const(None) if traceback is None else interp.graph.find(traceback) or interp.graph.create(traceback)

@@ -1,0 +1,148 @@
+"""The match statement."""
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from capture.interp import attributes, calls, unwind
+from capture.interp.frame import Frame, Value
+from capture.interp.instructions import Instruction, opcode
+from capture.interp.interpreter import Interpreter
+from capture.interp.iteration import NONE, elements
+from capture.interp.opcodes.containers import make_tuple
+from capture.refgraph.node import Const, External, RefNode, Shadow
+
+# Flags of types (object.h).
+SEQUENCE, MAPPING, MATCH_SELF = 1 << 5, 1 << 6, 1 << 22
+MISSING = object()
+
+
+@opcode("GET_LEN")
+def get_len(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
+    calls.apply(interp, len, frame.stack[-1])  # type: ignore[arg-type]
+
+
+@opcode("MATCH_SEQUENCE")
+def match_sequence(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
+    push_flag(interp, frame, SEQUENCE)
+
+
+@opcode("MATCH_MAPPING")
+def match_mapping(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
+    push_flag(interp, frame, MAPPING)
+
+
+def push_flag(interp: Interpreter, frame: Frame, flag: int) -> None:
+    """Pushes whether the class of the topmost value has `flag`."""
+    value = frame.stack[-1]
+    result = bool(type(value.real).__flags__ & flag)  # type: ignore[union-attr]
+    frame.stack.append(Value(result, interp.track(_of_type, interp, value, result)))
+
+
+def _of_type(interp: Interpreter, value: Value, result: bool) -> Shadow:
+    if isinstance(value.shadow, RefNode):
+        interp.graph.touch(value.shadow)
+    elif isinstance(value.shadow, External):
+        interp.graph.require(value.shadow.source, "TYPE", type(value.real))
+    return Const(result)
+
+
+@opcode("MATCH_KEYS")
+def match_keys(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
+    """Pushes a tuple of the values under all the keys, or None."""
+    keys, subject = elements(interp, frame.stack[-1]), frame.stack[-2]  # type: ignore[arg-type]
+    assert subject is not None
+    seen: set[Any] = set()
+    found: list[Value] = []
+    absent = Value(MISSING, Const(MISSING))
+
+    def proceed(get: Value) -> None:
+        if len(found) == len(keys):
+            return frame.stack.append(make_tuple(interp, found))
+        key = keys[len(found)]
+        if interp.real(seen.__contains__, key.real):
+            unwind.throw(ValueError(f"mapping pattern checks duplicate key ({key.real!r})"))
+        seen.add(key.real)
+
+        def took(value: Value) -> None:
+            if value.real is MISSING:
+                return frame.stack.append(NONE)
+            found.append(value)
+            proceed(get)
+        calls.call(interp, get, [key, absent], then=took)
+    if keys:
+        attributes.load(interp, subject, "get", proceed)
+    else:
+        frame.stack.append(make_tuple(interp, []))
+
+
+@opcode("MATCH_CLASS")
+def match_class(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
+    """Pushes a tuple of the attributes that a class pattern names, or None."""
+    subject, cls, names = frame.popn(3)
+    positional, keywords = instruction.arg, elements(interp, names)
+
+    def is_instance(result: Value) -> None:
+        if not result.real:
+            frame.stack.append(NONE)
+        elif positional:
+            attributes.load(interp, cls, "__match_args__", with_match_args, without_match_args)
+        else:
+            take(keywords, [])
+
+    def without_match_args(exception: BaseException) -> bool:
+        if not isinstance(exception, AttributeError):
+            return False
+        if cls.real.__flags__ & MATCH_SELF:
+            check_count(1)
+            take(keywords, [subject])
+        else:
+            check_count(0)
+        return True
+
+    def with_match_args(match_args: Value) -> None:
+        if type(match_args.real) is not tuple:
+            unwind.throw(TypeError(f"{cls.real.__name__}.__match_args__ must be a tuple (got {type(match_args.real).__name__})"))
+        check_count(len(match_args.real))
+        attrs = elements(interp, match_args)[:positional]
+        for name in attrs:
+            if type(name.real) is not str:
+                unwind.throw(TypeError(f"__match_args__ elements must be strings (got {type(name.real).__name__})"))
+        take(attrs + keywords, [])
+
+    def check_count(allowed: int) -> None:
+        if positional > allowed:
+            unwind.throw(TypeError(f"{cls.real.__name__}() accepts {allowed} positional sub-pattern{'' if allowed == 1 else 's'} "
+                                   f"({positional} given)"))
+
+    def take(attrs: list[Value], found: list[Value]) -> None:
+        names = [name.real for name in attrs]
+        for i, name in enumerate(names):
+            if name in names[:i]:
+                # CPython reads what comes before the repetition first
+                return collect_attributes(interp, subject, attrs[:i], found, frame, lambda: unwind.throw(
+                    TypeError(f"{cls.real.__name__}() got multiple sub-patterns for attribute {name!r}")))
+        collect_attributes(interp, subject, attrs, found, frame, lambda: frame.stack.append(make_tuple(interp, found)))
+    if not isinstance(cls.real, type):
+        unwind.throw(TypeError("called match pattern must be a class"))
+    calls.apply(interp, isinstance, subject, cls, then=is_instance)
+
+
+def collect_attributes(interp: Interpreter, subject: Value, names: list[Value], found: list[Value], frame: Frame,
+                       then: Callable[[], None]) -> None:
+    """Appends the attributes of `subject` to `found`, then calls `then`; or pushes None where one is missing."""
+    if not names:
+        return then()
+
+    def took(value: Value) -> None:
+        found.append(value)
+        collect_attributes(interp, subject, names[1:], found, frame, then)
+
+    def missing(exception: BaseException) -> bool:
+        if isinstance(exception, AttributeError):
+            frame.stack.append(NONE)
+            return True
+        return False
+    calls.call(interp, Value(getattr, Const(getattr)), [subject, names[0]], None, took, missing)
+
+

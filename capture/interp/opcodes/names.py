@@ -1,0 +1,171 @@
+"""Globals, cells, attributes, imports, and the functions that close over them."""
+from __future__ import annotations
+
+import sys
+import types
+from typing import Any
+
+from capture.errors import Break
+from capture.interp import attributes, calls, scope, unwind
+from capture.interp.frame import Frame, Value
+from capture.interp.instructions import Instruction, opcode
+from capture.interp.interpreter import Interpreter
+from capture.refgraph.node import Shadow
+from capture.refgraph.source import ImportedModule
+
+
+@opcode("LOAD_GLOBAL")
+def load_global(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
+    if instruction.arg & 1:
+        frame.stack.append(None)
+    frame.stack.append(scope.load_global(interp, frame, instruction.value))
+
+
+@opcode("STORE_GLOBAL")
+def store_global(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
+    scope.store_global(interp, frame, instruction.value, frame.pop())
+
+
+@opcode("DELETE_GLOBAL")
+def delete_global(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
+    scope.delete_global(interp, frame, instruction.value)
+
+
+# -- cells -------------------------------------------------------------------------------------------------------------
+
+@opcode("MAKE_CELL")
+def make_cell(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
+    frame.locals[instruction.arg] = scope.make_cell(interp, frame.locals[instruction.arg])
+
+
+@opcode("COPY_FREE_VARS")
+def copy_free_vars(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
+    frame.locals[-instruction.arg:] = scope.closure(interp, frame.function)
+
+
+@opcode("LOAD_DEREF")
+def load_deref(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
+    frame.stack.append(scope.load_cell(interp, frame.locals[instruction.arg], instruction.value))  # type: ignore[arg-type]
+
+
+@opcode("STORE_DEREF")
+def store_deref(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
+    scope.store_cell(interp, frame.locals[instruction.arg], frame.pop())  # type: ignore[arg-type]
+
+
+@opcode("DELETE_DEREF")
+def delete_deref(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
+    scope.delete_cell(interp, frame.locals[instruction.arg], instruction.value)  # type: ignore[arg-type]
+
+
+@opcode("MAKE_FUNCTION")
+def make_function(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
+    code = frame.pop()
+    cells = frame.pop() if instruction.arg & 8 else None
+    annotations = frame.pop() if instruction.arg & 4 else None
+    kwdefaults = frame.pop() if instruction.arg & 2 else None
+    defaults = frame.pop() if instruction.arg & 1 else None
+    frame.stack.append(scope.make_function(interp, frame, code, defaults, kwdefaults, annotations, cells))
+
+
+# -- attributes --------------------------------------------------------------------------------------------------------
+
+@opcode("LOAD_ATTR", until=(3, 11))
+def load_attr(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
+    attributes.load(interp, frame.pop(), instruction.value)
+
+
+@opcode("LOAD_METHOD", until=(3, 11))
+def load_method(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
+    attributes.load_method(interp, frame.pop(), instruction.value)
+
+
+@opcode("LOAD_ATTR", since=(3, 12))
+def load_attr_or_method(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
+    if instruction.arg & 1:
+        attributes.load_method(interp, frame.pop(), instruction.value)
+    else:
+        attributes.load(interp, frame.pop(), instruction.value)
+
+
+@opcode("LOAD_SUPER_ATTR", since=(3, 12))
+def load_super_attr(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
+    function, cls, self = frame.popn(3)
+    if instruction.arg & 1:
+        frame.stack.append(None)
+    if function.real is super:
+        return attributes.load_super(interp, cls, self, instruction.value)
+    calls.call(interp, function, [cls, self] if instruction.arg & 2 else [],
+               then=lambda proxy: attributes.load(interp, proxy, instruction.value))
+
+
+@opcode("STORE_ATTR")
+def store_attr(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
+    value, obj = frame.popn(2)
+    attributes.store(interp, obj, instruction.value, value)
+
+
+@opcode("DELETE_ATTR")
+def delete_attr(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
+    attributes.delete(interp, frame.pop(), instruction.value)
+
+
+# -- imports -----------------------------------------------------------------------------------------------------------
+
+@opcode("IMPORT_NAME")
+def import_name(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
+    level, fromlist = frame.popn(2)
+    name = instruction.value
+    if "__import__" not in frame.builtins:
+        unwind.throw(ImportError("__import__ not found"))
+    function = frame.builtins["__import__"]
+    effectless = _is_imported(frame, name, fromlist.real, level.real)
+    namespace = None if frame.namespace is None else frame.namespace.real
+    module = interp.real(function, name, frame.globals, namespace, fromlist.real, level.real)
+    frame.stack.append(Value(module, interp.track(_module_shadow, interp, function, name, module, effectless)))
+
+
+def _is_imported(frame: Frame, name: str, fromlist: tuple[str, ...] | None, level: int) -> bool:
+    """Whether an import finds everything there already."""
+    if level:
+        package = frame.globals.get("__package__") or ""
+        name = ".".join(filter(None, [*package.split(".")[:len(package.split(".")) - level + 1], name]))
+    module = sys.modules.get(name)
+    return isinstance(module, types.ModuleType) and all(item in module.__dict__ for item in fromlist or ())
+
+
+def _module_shadow(interp: Interpreter, function: Any, name: str, module: Any, effectless: bool) -> Shadow:
+    found = isinstance(module, types.ModuleType) and sys.modules.get(module.__name__) is module
+    if not effectless or not found or not isinstance(function, types.BuiltinFunctionType):
+        raise Break("opaque-call", f"import of {name}")
+    return interp.graph.external(module, ImportedModule(module.__name__))
+
+
+@opcode("IMPORT_FROM")
+def import_from(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
+    module, name = frame.stack[-1], instruction.value
+    assert module is not None
+
+    def missing(exception: BaseException) -> bool:
+        if not isinstance(exception, AttributeError):
+            return False
+        package = getattr(module.real, "__name__", None)
+        submodule = sys.modules.get(f"{package}.{name}") if isinstance(package, str) else None
+        if submodule is None:
+            unwind.throw(_import_error(module.real, package, name))
+        frame.stack.append(Value(submodule, interp.track(_module_shadow, interp, __import__, name, submodule, True)))
+        return True
+    attributes.load(interp, module, name, on_raise=missing)
+
+
+def _import_error(module: Any, package: Any, name: str) -> ImportError:
+    """The error of CPython for a name that a module lacks."""
+    package = package if isinstance(package, str) else "<unknown module name>"
+    path = getattr(module, "__file__", None)
+    if path is None:
+        return ImportError(f"cannot import name {name!r} from {package!r} (unknown location)", name=package)
+    initializing = getattr(getattr(module, "__spec__", None), "_initializing", False)
+    hint = f"partially initialized module {package!r} (most likely due to a circular import)" if initializing else f"{package!r}"
+    return ImportError(f"cannot import name {name!r} from {hint} ({path})", name=package, path=path)
+
+

@@ -1,0 +1,71 @@
+"""Operators: each is a call of the function of module `operator` that means it."""
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import Any
+
+from capture.interp import calls
+from capture.interp.frame import Frame
+from capture.interp.instructions import Instruction, opcode
+from capture.interp.interpreter import Interpreter
+from capture.interp.opcodes.containers import discard, make_slice
+
+UNARY: dict[str, Callable[[Any], Any]] = {
+    "UNARY_POSITIVE": operator.pos, "UNARY_NEGATIVE": operator.neg, "UNARY_NOT": operator.not_, "UNARY_INVERT": operator.invert,
+    "GET_ITER": iter}
+
+
+@opcode("UNARY_POSITIVE", until=(3, 11))
+@opcode("UNARY_NEGATIVE", "UNARY_NOT", "UNARY_INVERT", "GET_ITER")
+def unary(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
+    calls.apply(interp, UNARY[instruction.opname], frame.pop())
+
+
+@opcode("BINARY_OP", "COMPARE_OP")
+def binary(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
+    right, left = frame.pop(), frame.pop()
+    calls.apply(interp, instruction.value, left, right)
+
+
+@opcode("IS_OP")
+def is_op(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
+    right, left = frame.pop(), frame.pop()
+    calls.apply(interp, operator.is_not if instruction.arg else operator.is_, left, right)
+
+
+@opcode("CONTAINS_OP")
+def contains_op(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
+    container, item = frame.pop(), frame.pop()
+    then = (lambda result: calls.apply(interp, operator.not_, result)) if instruction.arg else None
+    calls.apply(interp, operator.contains, container, item, then=then)
+
+
+@opcode("BINARY_SUBSCR")
+def binary_subscr(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
+    key, container = frame.pop(), frame.pop()
+    calls.apply(interp, operator.getitem, container, key)
+
+
+@opcode("STORE_SUBSCR")
+def store_subscr(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
+    value, container, key = frame.popn(3)
+    calls.apply(interp, operator.setitem, container, key, value, then=discard)
+
+
+@opcode("DELETE_SUBSCR")
+def delete_subscr(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
+    key, container = frame.pop(), frame.pop()
+    calls.apply(interp, operator.delitem, container, key, then=discard)
+
+
+@opcode("BINARY_SLICE", since=(3, 12))
+def binary_slice(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
+    container, start, stop = frame.popn(3)
+    calls.apply(interp, operator.getitem, container, make_slice(interp, [start, stop]))
+
+
+@opcode("STORE_SLICE", since=(3, 12))
+def store_slice(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
+    value, container, start, stop = frame.popn(4)
+    calls.apply(interp, operator.setitem, container, make_slice(interp, [start, stop]), value, then=discard)

@@ -1,0 +1,76 @@
+"""The value stack, constants and local variables."""
+from __future__ import annotations
+
+from typing import NoReturn
+
+from capture.interp import unwind
+from capture.interp.frame import Frame
+from capture.interp.instructions import Instruction, opcode
+from capture.interp.interpreter import Interpreter
+
+
+@opcode("RESUME")
+def resume(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
+    pass
+
+
+@opcode("POP_TOP")
+def pop_top(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
+    frame.stack.pop()
+
+
+@opcode("PUSH_NULL")
+def push_null(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
+    frame.stack.append(None)
+
+
+@opcode("COPY")
+def copy(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
+    frame.stack.append(frame.stack[-instruction.arg])
+
+
+@opcode("SWAP")
+def swap(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
+    stack, at = frame.stack, -instruction.arg
+    stack[-1], stack[at] = stack[at], stack[-1]
+
+
+@opcode("LOAD_CONST")
+def load_const(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
+    frame.stack.append(instruction.value)
+
+
+@opcode("LOAD_FAST", "LOAD_FAST_CHECK")
+def load_fast(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
+    value = frame.locals[instruction.arg]
+    if value is None:
+        unbound(instruction.value)
+    frame.stack.append(value)
+
+
+@opcode("LOAD_CLOSURE")
+def load_closure(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
+    frame.stack.append(frame.locals[instruction.arg])
+
+
+@opcode("LOAD_FAST_AND_CLEAR", since=(3, 12))
+def load_fast_and_clear(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
+    frame.stack.append(frame.locals[instruction.arg])
+    frame.locals[instruction.arg] = None
+
+
+@opcode("STORE_FAST")
+def store_fast(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
+    frame.locals[instruction.arg] = frame.stack.pop()
+
+
+@opcode("DELETE_FAST")
+def delete_fast(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
+    if frame.locals[instruction.arg] is None:
+        unbound(instruction.value)
+    frame.locals[instruction.arg] = None
+
+
+def unbound(name: str) -> NoReturn:
+    """Raises what CPython raises for a local variable without a value."""
+    unwind.throw(UnboundLocalError(f"cannot access local variable {name!r} where it is not associated with a value", name=name))

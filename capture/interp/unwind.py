@@ -1,0 +1,106 @@
+"""Exceptions of the program: raising them, finding their handlers, and keeping true which one is being handled."""
+from __future__ import annotations
+
+import ctypes
+import sys
+from typing import TYPE_CHECKING, NoReturn
+
+from capture import _C
+from capture.interp.frame import Frame, UserError, Value
+from capture.interp.instructions import Cover, exception_table
+from capture.refgraph.node import Const, Shadow
+
+if TYPE_CHECKING:
+    from capture.interp.interpreter import Interpreter
+
+_set_handled = ctypes.pythonapi.PyErr_SetHandledException
+_set_handled.argtypes, _set_handled.restype = [ctypes.py_object], None
+
+
+def throw(exception: BaseException) -> NoReturn:
+    """Raises an exception in the current frame, as new: the exception being handled becomes its context."""
+    traceback = exception.__traceback__
+    try:
+        raise exception
+    except BaseException:
+        exception.__traceback__ = traceback
+    raise UserError(exception)
+
+
+def raised(interp: Interpreter, exception: BaseException, again: bool, outer: Frame | None) -> None:
+    """Leaves frames until one has a handler for `exception`, which then is about to run. Raises UserError when `outer`
+    is reached. Every frame passed, the catching one too, becomes an entry of the traceback; not the first one if
+    `again`."""
+    while True:
+        frame = interp.frame
+        if frame is outer:
+            raise UserError(exception)
+        assert frame is not None
+        if not again:
+            exception.__traceback__ = _C.make_traceback(exception.__traceback__, frame.code, frame.globals,
+                                                        frame.instruction.offset, frame.line)
+        again = False
+        cover = find_cover(frame)
+        if cover is not None:
+            interp.caught(exception)
+            del frame.stack[cover.depth:]
+            if cover.lasti:
+                unit = frame.instruction.offset // 2
+                frame.stack.append(Value(unit, Const(unit)))
+            frame.stack.append(exception_value(interp, exception))
+            frame.pc = cover.target
+            return
+        on_raise = frame.on_raise
+        interp.leave(frame)
+        if on_raise is not None:
+            try:
+                taken, replaced = on_raise(exception), None
+            except UserError as error:
+                taken, replaced = False, error.exception
+            if taken:
+                interp.caught(exception)
+                return
+            if replaced is not None:
+                exception, replaced = replaced, None
+
+
+def find_cover(frame: Frame) -> Cover | None:
+    """What handles an exception raised by the present instruction."""
+    at = frame.pc - 1
+    for cover in exception_table(frame.code):
+        if cover.start <= at < cover.end:
+            return cover
+    return None
+
+
+def exception_value(interp: Interpreter, exception: BaseException) -> Value:
+    """An exception as a stack slot."""
+    return Value(exception, interp.track(_exception_shadow, interp, exception))
+
+
+def _exception_shadow(interp: Interpreter, exception: BaseException) -> Shadow:
+    return interp.graph.find(exception) or interp.graph.create(exception)
+
+
+# -- the exception being handled ---------------------------------------------------------------------------------------
+# CPython keeps one per thread and one per generator; a generator without one sees that of whoever resumed it.
+
+def swap_handled(frame: Frame, exception: BaseException | None) -> BaseException | None:
+    """Makes `exception` the one being handled in `frame`, and returns which one was, to be given back later."""
+    owner: Frame | None = frame
+    while owner is not None and owner.generator is None:
+        owner = owner.back
+    if owner is None:
+        previous = sys.exception()
+        set_handled(exception)
+        return previous
+    body = owner.generator
+    previous, body.handled = body.handled, exception
+    set_handled(exception if exception is not None else body.base)
+    return previous
+
+
+def set_handled(exception: BaseException | None) -> None:
+    """Sets the thread's `sys.exception()`."""
+    _set_handled(exception)
+
