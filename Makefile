@@ -9,7 +9,7 @@ TORCH ?= torch==2.13.0
 
 VENV := .venv$(addprefix -,$(filter-out python3,$(notdir $(PYTHON))))
 RUN := $(VENV)/bin/python
-SOURCES := pyproject.toml setup.py $(shell find capture -name '*.cpp' -o -name '*.h')
+SOURCES := pyproject.toml setup.py $(shell find capture -name '*.c' -o -name '*.cpp' -o -name '*.h')
 
 .PHONY: demo test lint benchmarks
 .DELETE_ON_ERROR:

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
-from benchmarks.common import arguments, paired, report, seconds
-from tests.models.zoo import ZOO
 
 import capture
+from benchmarks.common import arguments, paired, report, seconds
+from tests.models.zoo import ZOO
 
 
 def first_call(name: str, engine: Callable, reset: Callable[[], None]) -> float:

@@ -4,14 +4,15 @@
 """
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from benchmarks.common import arguments, paired, report, seconds
 from torch import Tensor, fx, nn
 
 import capture
+from benchmarks.common import arguments, paired, report, seconds
 
 
 def nothing(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
@@ -50,8 +51,9 @@ def main() -> None:
                 theirs = torch.compile(program, fullgraph=True, backend=nothing)
                 for engine in (ours, theirs):
                     seconds(lambda engine=engine: engine(x), 10)
-                ratios.append(paired(name, lambda: seconds(lambda: ours(x), calls),
-                                     lambda: seconds(lambda: theirs(x), calls), options.pairs, goal))
+                ratios.append(paired(name, functools.partial(seconds, functools.partial(ours, x), calls),
+                                     functools.partial(seconds, functools.partial(theirs, x), calls),
+                                     options.pairs, goal))
             except Exception as error:
                 failures[name] = f"{type(error).__name__}: {error}"
     report("Overhead of one call: capture / torch.compile", ratios, failures, options.json)

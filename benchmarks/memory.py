@@ -1,4 +1,4 @@
-"""Peak memory of the capturing call and of a hit, divided by eager's: tensors must be freed as early as eager frees them.
+"""Peak memory of the capturing call and of a hit, divided by eager's: tensors must be freed as early as by eager.
 
     python -m benchmarks.memory [--pairs N] [--json FILE]      (Linux: reads /proc/self)
 """
@@ -9,10 +9,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from benchmarks.common import arguments, paired, report
 from torch import Tensor, nn
 
 import capture
+from benchmarks.common import arguments, paired, report
 
 MEGABYTES = 64  # above 32, malloc gives each tensor its own mapping, and returns it to the system at once
 STEPS = 20

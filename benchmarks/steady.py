@@ -10,11 +10,11 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+
+import capture
 from benchmarks.common import Ratio, arguments, paired, report, seconds
 from tests.models.zoo import ZOO
 from tests.snapshot import tensors
-
-import capture
 
 BATCH = 4
 LEAST_SECONDS = 0.1  # of one measurement, so that the clock's grain and single interruptions do not matter

@@ -56,7 +56,8 @@ class Attention(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         n, t, c = x.shape
         q, k, v = (part.view(n, t, self.heads, c // self.heads).transpose(1, 2) for part in self.qkv(x).split(c, dim=2))
-        mixed = F.scaled_dot_product_attention(q, k, v, dropout_p=self.dropout if self.training else 0.0, is_causal=True)
+        dropout = self.dropout if self.training else 0.0
+        mixed = F.scaled_dot_product_attention(q, k, v, dropout_p=dropout, is_causal=True)
         return self.out(mixed.transpose(1, 2).reshape(n, t, c))
 
 
@@ -184,7 +185,7 @@ def show_example() -> None:
         compiled(torch.randn(4), {"weight": 0.5})
     source = Syntax(inspect.getsource(smooth).rstrip(), "python", background_color="default", word_wrap=True)
     console.print(Panel(source, title="A small function, called three times"))
-    console.print(Panel(escape(capture.explain(compiled)), title="What capture made of it: guards, graph, mock function"))
+    console.print(Panel(escape(capture.explain(compiled)), title="What capture made of it"))
 
 
 def main() -> None:

@@ -5,12 +5,11 @@ import os
 
 os.environ["CAPTURE_STRICT"] = "1"  # read when capture is imported; subprocesses inherit it
 
-import pytest  # noqa: E402
-import torch  # noqa: E402
+import pytest
+import torch
 
-from tests.helpers import seed  # noqa: E402
-
-import capture  # noqa: E402
+import capture
+from tests.helpers import seed
 
 
 @pytest.fixture(autouse=True)

@@ -39,7 +39,7 @@ class TensorState:
 
 @dataclass
 class Snapshot:
-    """`table`: path to description, in the order of the walk. `alive` keeps all objects, so that no id is used twice."""
+    """`table`: path to description, in the order of the walk. `alive` keeps all objects, so that ids stay unique."""
 
     table: dict[str, Any] = field(default_factory=dict)
     alive: list[Any] = field(default_factory=list)

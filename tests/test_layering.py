@@ -9,7 +9,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 LINES = 600
-SUFFIXES = {".py", ".cpp", ".h", ".hpp"}
+SUFFIXES = {".py", ".c", ".cpp", ".h"}
 
 BASE = {"errors", "config"}
 STAGES = {"refgraph", "interp", "guards", "backends", "debug", "_C"}

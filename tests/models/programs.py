@@ -92,7 +92,7 @@ class GraphNetwork(nn.Module):
 
 
 class GAN(nn.Module):
-    """Both losses of one adversarial step; real (N, D) -> losses of generator and discriminator. Draws its own noise."""
+    """One adversarial step; real (N, D) -> losses of generator and discriminator. Draws its own noise."""
 
     def __init__(self, features: int = 6, noise: int = 4) -> None:
         super().__init__()
@@ -111,7 +111,7 @@ class GAN(nn.Module):
 
 
 class Diffusion(nn.Module):
-    """A denoising loop (DDPM) around a small network with a sinusoidal time embedding; noise (N, D) -> sample (N, D)."""
+    """A denoising loop (DDPM) around a small network with a time embedding; noise (N, D) -> sample (N, D)."""
 
     def __init__(self, features: int = 6, steps: int = 5) -> None:
         super().__init__()
