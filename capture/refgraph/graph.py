@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import types
+from collections import OrderedDict
 from typing import Any
 
 import torch
@@ -185,10 +186,10 @@ class RefGraph:
         state = self.dict_state(node)
         if not state.complete:
             real = node.real
-            self.require(node.source, "KEYS", tuple(real) if state.entry_keys is None else state.entry_keys)
+            self.require(node.source, "KEYS", tuple(dict_type(node).__iter__(real)) if state.entry_keys is None else state.entry_keys)
             known = state.items
             state.items = {key: known[key] if key in known else
-                           self.external(dict.__getitem__(real, key), Item(node.source, key)) for key in dict.__iter__(real)}  # type: ignore[arg-type]
+                           self.external(dict.__getitem__(real, key), Item(node.source, key)) for key in dict_type(node).__iter__(real)}  # type: ignore[arg-type]
             state.complete = True
         return [key for key, value in state.items.items() if value is not ABSENT]
 
@@ -196,12 +197,12 @@ class RefGraph:
         """Before a change to a dict's keys by native code: notes the keys at entry."""
         state = self.dict_state(node)
         if node.source is not None and not state.complete and state.entry_keys is None:
-            state.entry_keys = tuple(dict.__iter__(node.real))
+            state.entry_keys = tuple(dict_type(node).__iter__(node.real))
 
     def dict_set(self, node: RefNode, key: Any, value: Shadow) -> None:
         """`dict.__setitem__`, after the real one."""
         self.dict_state(node).items[key] = value
-        self.effect(dict.__setitem__, node, Const(key), value)
+        self.effect(dict_type(node).__setitem__, node, self.find(key) or Const(key), value)
 
     def dict_delete(self, node: RefNode, key: Any) -> None:
         """`dict.__delitem__`, after the real one. The key must be known to have been present."""
@@ -210,7 +211,7 @@ class RefGraph:
             state.items.pop(key, None)
         else:
             state.items[key] = ABSENT
-        self.effect(dict.__delitem__, node, Const(key))
+        self.effect(dict_type(node).__delitem__, node, self.find(key) or Const(key))
 
     def set_state(self, node: RefNode) -> SetState:
         """The members of a set, guarded as a whole. Must be called before the first change to an outside one."""
@@ -244,7 +245,9 @@ class RefGraph:
             if node.source is None:
                 raise Break("opaque-call", f"attribute {name!r} of a new {node.cls.__name__} is not known")
             self.touch(node)
-            node.slots[name] = self.external(real, Attr(node.source, name))
+            source = Attr(node.source, name)
+            self.require(source, "TYPE", type(real))            # so that it is there: a slot or cell may be empty
+            node.slots[name] = self.external(real, source)
         return node.slots[name]
 
     def set_slot(self, node: RefNode, name: str, value: Shadow) -> None:
@@ -285,6 +288,11 @@ def lookup_class(cls: type, name: str, default: Any = None) -> Any:
         if name in namespace:
             return namespace[name]
     return default
+
+
+def dict_type(node: RefNode) -> type:
+    """The builtin type whose methods change a dict: an OrderedDict keeps an order of its own."""
+    return OrderedDict if issubclass(node.cls, OrderedDict) else dict
 
 
 def parts(real: Any) -> tuple[Any, ...]:

@@ -78,8 +78,8 @@ def settle(effects: list[Effect]) -> list[Effect]:
         if not _overwrites(effect):
             known.clear()
         else:
-            key = effect.args[0].value  # type: ignore[attr-defined]
-            place = known.setdefault(key, len(settled))
+            key = effect.args[0]
+            place = known.setdefault(key.value if isinstance(key, Const) else key, len(settled))
             if place < len(settled):
                 settled[place] = effect
                 continue
@@ -93,7 +93,7 @@ def _overwrites(effect: Effect) -> bool:
         return effect.target.cls is types.CellType
     if isinstance(effect.target.state, TensorState):
         return False
-    return effect.operation in (dict.__setitem__, object.__setattr__)
+    return effect.operation in (dict.__setitem__, collections.OrderedDict.__setitem__, object.__setattr__)
 
 
 # -- what outlives the trace -----------------------------------------------------------------------------------------

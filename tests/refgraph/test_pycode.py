@@ -121,7 +121,8 @@ def test_every_kind_of_path():
 
 def test_constants_are_exact():
     values = (0.0, -0.0, math.inf, -math.inf, math.nan, complex(-0.0, math.nan), 1, True, -1, 2 ** 5000, "\ud800\n",
-              b"\0", None, ..., range(3), NotImplemented, torch.float32, torch.device("cpu"), (1, (-0.0,)), slice(1, None))
+              b"\0", None, ..., range(3), NotImplemented, torch.float32, torch.device("cpu"),
+              (1, (-0.0,)), slice(1, None))
     world = World()
     made = world.code(Pair(values, Build(tuple, tuple(map(Const, values))))).function()
     assert all(map(same, made, values))
