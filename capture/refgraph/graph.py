@@ -19,6 +19,8 @@ from capture.refgraph.source import Attr, Constant, InstanceDict, Item, Source, 
 PINNED = (type, types.ModuleType, types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType,
           types.MethodWrapperType, types.GetSetDescriptorType, types.MemberDescriptorType, types.ClassMethodDescriptorType,
           types.CodeType, torch.dtype, torch.layout, torch.memory_format, torch.qscheme)
+# Tensors about which nothing can be hidden.
+PLAIN_TENSORS = (torch.Tensor, torch.nn.Parameter)
 # Values of C types whose equality is total and builtin.
 VALUES = (torch.device, torch.Size)
 
@@ -93,6 +95,7 @@ class RefGraph:
         if isinstance(real, PINNED):
             if not isinstance(source, Constant):
                 self.require(source, "ID", real)
+                source = Constant(real)             # what is read of it further on does not depend on how we came here
         elif node is not None and node.source is not None and node.source != source:
             self.require(source, "ALIAS", node.source)
         if node is None:
@@ -127,6 +130,8 @@ class RefGraph:
         """The type of an outside object is about to matter."""
         if node.source is not None and not isinstance(node.source, Constant):
             if isinstance(node.state, TensorState):
+                if node.cls not in PLAIN_TENSORS:
+                    raise Break("unsupported-tensor", f"a {node.cls.__name__} was used")
                 self.require(node.source, "TENSOR", node.state.properties)
             else:
                 self.require(node.source, "TYPE", node.cls)
@@ -232,8 +237,7 @@ class RefGraph:
             if namespace is None:
                 return None
             if node.source is not None:
-                self.touch(node)
-                node.attrs = self.external(namespace, InstanceDict(node.source))  # type: ignore[assignment]
+                node.attrs = self.external(namespace, InstanceDict(self.touch(node).source))  # type: ignore[assignment,arg-type]
             else:
                 node.attrs = self.find(namespace) or self.create(
                     namespace, DictState({}, complete=not namespace), origin=node)
@@ -299,9 +303,13 @@ def parts(real: Any) -> tuple[Any, ...]:
     """The real counterparts of `Build.items`."""
     if isinstance(real, types.MethodType):
         return real.__func__, real.__self__
+    if isinstance(real, (types.BuiltinFunctionType, types.MethodWrapperType)):
+        return lookup_class(type(real.__self__), real.__name__), real.__self__
     if isinstance(real, slice):
         return real.start, real.stop, real.step
-    return tuple(real)
+    if isinstance(real, super):
+        return tuple(vars(super)[name].__get__(real) for name in ("__thisclass__", "__self__"))
+    return tuple(frozenset.__iter__(real) if isinstance(real, frozenset) else tuple.__iter__(real))
 
 
 def instance_dict(real: Any) -> dict[str, Any] | None:

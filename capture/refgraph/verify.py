@@ -13,10 +13,9 @@ from typing import Any
 import torch
 
 from capture.errors import Break
-from capture.refgraph.graph import RefGraph, instance_dict
+from capture.refgraph.graph import RefGraph, instance_dict, parts
 from capture.refgraph.node import (ABSENT, SCALARS, Build, Const, DictState, Expr, External, FunctionState, ListState,
                                    RefNode, SetState, Shadow)
-from capture.refgraph.source import lookup
 
 UNKNOWN = object()                                  # a value that cannot be computed from what the graph knows
 
@@ -60,7 +59,7 @@ class _Checker:
         if isinstance(shadow, Build):
             if type(real) is not shadow.cls:
                 return False
-            items = _items(real)
+            items = parts(real)
             if len(items) != len(shadow.items):
                 return False
             if isinstance(real, frozenset):         # in no order
@@ -166,7 +165,7 @@ def same(left: Any, right: Any) -> bool:
     if cls is complex:
         return same(left.real, right.real) and same(left.imag, right.imag)
     if cls in (tuple, slice):
-        lefts, rights = _items(left), _items(right)
+        lefts, rights = parts(left), parts(right)
         return len(lefts) == len(rights) and all(map(same, lefts, rights))
     if cls is frozenset:
         return len(left) == len(right) and {(type(m), m) for m in left} == {(type(m), m) for m in right}
@@ -175,21 +174,6 @@ def same(left: Any, right: Any) -> bool:
 
 # Types whose builtin equality tells all.
 _EQUAL = frozenset({int, bool, str, bytes, range, torch.device, torch.Size, types.MethodType})
-
-
-def _items(real: Any) -> tuple[Any, ...]:
-    """What a composite was built from."""
-    if isinstance(real, types.MethodType):
-        return real.__func__, real.__self__
-    if isinstance(real, (types.BuiltinFunctionType, types.MethodWrapperType)):
-        return lookup(type(real.__self__), real.__name__), real.__self__
-    if isinstance(real, slice):
-        return real.start, real.stop, real.step
-    if isinstance(real, super):
-        return tuple(vars(super)[name].__get__(real) for name in ("__thisclass__", "__self__"))
-    if isinstance(real, frozenset):
-        return tuple(frozenset.__iter__(real))
-    return tuple(tuple.__iter__(real))
 
 
 def _iterate(real: Any, cls: Any) -> Iterable[Any]:
