@@ -1,0 +1,283 @@
+#include "compiled_function.h"
+
+#include <structmember.h>
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <exception>
+#include <vector>
+
+#include "code_cache.h"
+#include "frame_hook.h"
+#include "guard_tree.h"
+#include "modes.h"
+
+namespace capture {
+namespace {
+
+PyObject* run_natively = nullptr;  // the singleton that on_miss returns
+
+// The trees of one compiled function, by code object: normally one, more when `__code__` was assigned.
+class Trees final : public TreeOwner {
+ public:
+  Trees() = default;
+  Trees(const Trees&) = delete;
+  Trees& operator=(const Trees&) = delete;
+  ~Trees() { clear(); }
+
+  void add(PyCodeObject* code, PyObject* tree) {
+    code_cache_add(code, this, tree);
+    rows_.push_back({code, Ref::borrow(tree)});
+  }
+  void forget_tree(PyObject* tree) noexcept override {
+    auto row = std::find_if(rows_.begin(), rows_.end(), [&](const Row& r) { return r.tree.get() == tree; });
+    if (row == rows_.end()) return;
+    Ref keep = std::move(row->tree);  // released last: its death may run code
+    rows_.erase(row);
+  }
+  void clear() noexcept {
+    std::vector<Row> rows = std::move(rows_);
+    rows_.clear();
+    for (const Row& row : rows) code_cache_remove(row.code, this);
+  }
+  int traverse(visitproc visit, void* arg) const {
+    for (const Row& row : rows_) Py_VISIT(row.tree.get());
+    return 0;
+  }
+
+ private:
+  struct Row {
+    PyCodeObject* code;  // borrowed: the code object tells us when it dies
+    Ref tree;
+  };
+  std::vector<Row> rows_;
+};
+
+struct CompiledFunction {
+  PyObject_HEAD
+  vectorcallfunc vectorcall;
+  PyObject* function;
+  PyObject* on_miss;
+  PyObject* dict;
+  PyObject* weakrefs;
+  PyCodeObject* code;  // borrowed from function: the code object that `tree` is for
+  PyObject* tree;      // borrowed from trees
+  Trees* trees;
+};
+
+CompiledFunction* unpack(PyObject* object) { return reinterpret_cast<CompiledFunction*>(object); }
+
+// Someone assigned `function.__code__`: guards of the old code say nothing about the new.
+void switch_code(CompiledFunction* self, PyCodeObject* code) {
+  PyObject* tree = code_cache_find(code, self->trees);
+  if (tree == nullptr) {
+    Ref fresh = Ref::steal(checked(
+        PyObject_CallOneArg(reinterpret_cast<PyObject*>(Py_TYPE(self->tree)), reinterpret_cast<PyObject*>(code))));
+    self->trees->add(code, fresh.get());
+    tree = fresh.get();
+  }
+  self->code = code;
+  self->tree = tree;
+}
+
+size_t argument_count(const PyCodeObject* code) {
+  return static_cast<size_t>(code->co_argcount + code->co_kwonlyargcount + ((code->co_flags & CO_VARARGS) != 0) +
+                             ((code->co_flags & CO_VARKEYWORDS) != 0));
+}
+
+PyObject* call_mock(PyObject* mock, PyObject* const* arguments, size_t count, PyObject* lifted) {
+  if (lifted == nullptr) return PyObject_Vectorcall(mock, arguments, count, nullptr);
+  constexpr size_t kInline = 16;
+  std::array<PyObject*, kInline> small;
+  std::vector<PyObject*> large;
+  PyObject** all = small.data();
+  if (count + 1 > kInline) {
+    large.resize(count + 1);
+    all = large.data();
+  }
+  std::copy_n(arguments, count, all);
+  all[count] = lifted;
+  return PyObject_Vectorcall(mock, all, count + 1, nullptr);
+}
+
+PyObject* call_on_miss(CompiledFunction* self, PyObject* const* arguments, size_t count) {
+  Ref list = Ref::steal(checked(PyList_New(static_cast<Py_ssize_t>(count))));
+  for (size_t i = 0; i < count; i++) PyList_SET_ITEM(list.get(), static_cast<Py_ssize_t>(i), Py_NewRef(arguments[i]));
+  Ref reasons = Ref::steal(
+      checked(PyObject_CallMethod(self->tree, "explain", "OO", self->function, list.get())));
+  Ref on_miss = Ref::borrow(self->on_miss);
+  return checked(
+      PyObject_CallFunctionObjArgs(on_miss.get(), self->function, list.get(), reasons.get(), nullptr));
+}
+
+// The one frame of a call.
+class CompiledFrame final : public FrameTarget {
+ public:
+  explicit CompiledFrame(CompiledFunction* self) : FrameTarget(self->function), self_(self) {}
+
+  PyObject* run(PyThreadState* tstate, _PyInterpreterFrame* frame) noexcept override {
+    PyObject* result = nullptr;
+    try {
+      result = look_up(frame_view_code(frame), frame_view_locals(frame));
+    } catch (PythonError&) {
+    } catch (std::exception& error) {
+      PyErr_Format(PyExc_RuntimeError, "capture: %s", error.what());
+    }
+    if (result != run_natively) {
+      frame_view_discard(tstate, frame);
+      return result;
+    }
+    Py_DECREF(result);
+    return run_frame_natively(tstate, frame);
+  }
+
+ private:
+  // The frame's result, NULL with an error, or the singleton `run_natively`.
+  PyObject* look_up(PyCodeObject* code, PyObject* const* arguments) {
+    if (code != self_->code) switch_code(self_, code);
+    size_t count = argument_count(code);
+    ModesAtEntry modes;
+    Match match = guard_tree_match(self_->tree, self_->function, arguments, count, modes.modes());
+    if (!match.entry) return call_on_miss(self_, arguments, count);
+    auto* entry = reinterpret_cast<EntryObject*>(match.entry.get());
+    entry->hits++;
+    if (entry->mock == Py_None) return Py_NewRef(run_natively);
+    Ref mock = Ref::borrow(entry->mock);  // may be exchanged while it runs
+    PyObject* result = call_mock(mock.get(), arguments, count, match.lifted.get());
+    if (result == nullptr) {
+      SavedError error;
+      modes.restore();
+    }
+    return result;
+  }
+
+  CompiledFunction* self_;  // the caller holds it
+};
+
+PyObject* call(PyObject* callable, PyObject* const* args, size_t nargsf, PyObject* kwnames) {
+  CompiledFunction* self = unpack(callable);
+  if (torch_is_tracing()) return PyObject_Vectorcall(self->function, args, nargsf, kwnames);
+  Ref keep = Ref::borrow(callable);
+  CompiledFrame frame(self);
+  ArmedHook armed(frame);
+  return PyObject_Vectorcall(self->function, args, nargsf, kwnames);
+}
+
+PyObject* create(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
+  static const char* names[] = {"function", "tree", "on_miss", nullptr};
+  PyObject *function, *tree, *on_miss;
+  if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!OO:CompiledFunction", const_cast<char**>(names), &PyFunction_Type,
+                                   &function, &tree, &on_miss)) {
+    return nullptr;
+  }
+  if (!is_guard_tree(tree)) {
+    PyErr_Format(PyExc_TypeError, "tree must be a GuardTree, not %.200s", Py_TYPE(tree)->tp_name);
+    return nullptr;
+  }
+  PyObject* object = type->tp_alloc(type, 0);
+  if (object == nullptr) return nullptr;
+  CompiledFunction* self = unpack(object);
+  self->trees = new Trees;
+  self->dict = Py_BuildValue("{sO}", "__wrapped__", function);
+  self->vectorcall = call;
+  self->function = Py_NewRef(function);
+  self->on_miss = Py_NewRef(on_miss);
+  self->code = reinterpret_cast<PyCodeObject*>(PyFunction_GET_CODE(function));
+  self->tree = tree;
+  try {
+    checked(self->dict);
+    self->trees->add(self->code, tree);
+  } catch (PythonError&) {
+    Py_CLEAR(object);
+  }
+  return object;
+}
+
+int traverse(PyObject* object, visitproc visit, void* arg) {
+  CompiledFunction* self = unpack(object);
+  Py_VISIT(Py_TYPE(object));
+  Py_VISIT(self->function);
+  Py_VISIT(self->on_miss);
+  Py_VISIT(self->dict);
+  return self->trees != nullptr ? self->trees->traverse(visit, arg) : 0;  // not yet, while it is being created
+}
+
+int clear(PyObject* object) {
+  // The function and its tree stay usable until deallocation: a finalizer in the same garbage may still call this.
+  // Cycles are broken through on_miss, the dict and the trees' own tp_clear.
+  CompiledFunction* self = unpack(object);
+  Py_CLEAR(self->dict);
+  return 0;
+}
+
+void dealloc(PyObject* object) {
+  PyTypeObject* type = Py_TYPE(object);
+  CompiledFunction* self = unpack(object);
+  PyObject_GC_UnTrack(object);
+  if (self->weakrefs != nullptr) PyObject_ClearWeakRefs(object);
+  delete self->trees;
+  Py_CLEAR(self->function);
+  Py_CLEAR(self->on_miss);
+  Py_CLEAR(self->dict);
+  type->tp_free(object);
+  Py_DECREF(type);
+}
+
+PyObject* bind(PyObject* self, PyObject* instance, PyObject*) {
+  return instance == nullptr || instance == Py_None ? Py_NewRef(self) : PyMethod_New(self, instance);
+}
+
+PyObject* repr(PyObject* self) { return PyUnicode_FromFormat("<compiled %R>", unpack(self)->function); }
+
+PyMemberDef members[] = {
+    {"function", T_OBJECT, offsetof(CompiledFunction, function), READONLY, "The original function."},
+    {"tree", T_OBJECT, offsetof(CompiledFunction, tree), READONLY, "The guard tree of the function's current code."},
+    {"on_miss", T_OBJECT, offsetof(CompiledFunction, on_miss), READONLY, "Called when no entry applies."},
+    {"__dictoffset__", T_PYSSIZET, offsetof(CompiledFunction, dict), READONLY, nullptr},
+    {"__weaklistoffset__", T_PYSSIZET, offsetof(CompiledFunction, weakrefs), READONLY, nullptr},
+    {"__vectorcalloffset__", T_PYSSIZET, offsetof(CompiledFunction, vectorcall), READONLY, nullptr},
+    {nullptr, 0, 0, 0, nullptr},
+};
+
+PyGetSetDef getters[] = {
+    {"__dict__", PyObject_GenericGetDict, PyObject_GenericSetDict, nullptr, nullptr},
+    {nullptr, nullptr, nullptr, nullptr, nullptr},
+};
+
+PyObject* run_natively_repr(PyObject*) { return PyUnicode_FromString("RUN_NATIVELY"); }
+
+}  // namespace
+
+void init_compiled_function(PyObject* module) {
+  static PyType_Slot slots[] = {
+      {Py_tp_doc, const_cast<char*>(
+                      "CompiledFunction(function, tree, on_miss)\n\n"
+                      "Calls like `function`; each call is looked up in `tree`, a GuardTree. When no entry applies,\n"
+                      "on_miss(function, arguments: list, reasons: list) gives the result, or RUN_NATIVELY.")},
+      {Py_tp_new, reinterpret_cast<void*>(create)},
+      {Py_tp_dealloc, reinterpret_cast<void*>(dealloc)},
+      {Py_tp_traverse, reinterpret_cast<void*>(traverse)},
+      {Py_tp_clear, reinterpret_cast<void*>(clear)},
+      {Py_tp_call, reinterpret_cast<void*>(PyVectorcall_Call)},
+      {Py_tp_descr_get, reinterpret_cast<void*>(bind)},
+      {Py_tp_repr, reinterpret_cast<void*>(repr)},
+      {Py_tp_members, members},
+      {Py_tp_getset, getters},
+      {0, nullptr},
+  };
+  static PyType_Spec spec = {
+      "capture._C.CompiledFunction", sizeof(CompiledFunction), 0,
+      Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL | Py_TPFLAGS_METHOD_DESCRIPTOR, slots};
+  Ref type = Ref::steal(checked(PyType_FromSpec(&spec)));
+  checked(PyModule_AddType(module, reinterpret_cast<PyTypeObject*>(type.get())));
+
+  static PyType_Slot sentinel_slots[] = {{Py_tp_repr, reinterpret_cast<void*>(run_natively_repr)}, {0, nullptr}};
+  static PyType_Spec sentinel_spec = {"capture._C.RunNatively", sizeof(PyObject), 0, Py_TPFLAGS_DEFAULT,
+                                      sentinel_slots};
+  Ref sentinel_type = Ref::steal(checked(PyType_FromSpec(&sentinel_spec)));
+  run_natively = checked(PyObject_CallNoArgs(sentinel_type.get()));
+  checked(PyModule_AddObjectRef(module, "RUN_NATIVELY", run_natively));
+}
+
+}  // namespace capture

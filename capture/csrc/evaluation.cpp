@@ -1,0 +1,309 @@
+#include "evaluation.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstring>
+
+#include "tensor_properties.h"
+
+#pragma GCC diagnostic ignored "-Wdeprecated-declarations"  // ma_version_tag, deprecated in 3.12 in favour of watchers
+
+namespace capture {
+namespace {
+
+// What an unused watch looks at.
+alignas(8) const uint64_t kAlways = 0;
+constexpr uintptr_t kKindBits = 7;
+
+uint64_t load(uintptr_t address) {
+  uint64_t word;
+  std::memcpy(&word, reinterpret_cast<const void*>(address), sizeof word);
+  return word;
+}
+
+Watch unused() { return {reinterpret_cast<uintptr_t>(&kAlways), 0}; }
+
+Watch word_at(const void* address) {
+  auto number = reinterpret_cast<uintptr_t>(address);
+  return {number, load(number)};
+}
+
+Watch live(uint32_t node) { return {(uintptr_t{node} << 3) | static_cast<uintptr_t>(WatchKind::Live), 0}; }
+
+Watch tensor(PyObject* object, const void* properties) {
+  return {reinterpret_cast<uintptr_t>(object) | static_cast<uintptr_t>(WatchKind::Tensor),
+          reinterpret_cast<uint64_t>(properties)};
+}
+
+Watch rerun(size_t check, bool result) {
+  return {(uintptr_t{check} << 3) | static_cast<uintptr_t>(WatchKind::Check), result};
+}
+
+uint64_t dict_version(PyObject* dict) { return reinterpret_cast<PyDictObject*>(dict)->ma_version_tag; }
+
+// The version of a class, assigned by a lookup where it has none. The word after the tag is padding, and stays zero.
+Watch version_of_class(uint32_t node, PyObject* object) {
+  if (!PyType_Check(object)) return unused();
+  auto* type = reinterpret_cast<PyTypeObject*>(object);
+  static PyObject* const any_name = PyUnicode_InternFromString("__init__");
+  if (type->tp_version_tag == 0) _PyType_Lookup(type, any_name);
+  static_assert(offsetof(PyTypeObject, tp_version_tag) % 8 == 0);
+  static_assert(offsetof(PyTypeObject, tp_finalize) == offsetof(PyTypeObject, tp_version_tag) + 8);
+  return type->tp_version_tag == 0 ? live(node) : word_at(&type->tp_version_tag);
+}
+
+}  // namespace
+
+Memory::Memory(const Program& program)
+    : values(program.nodes.size()),
+      versions(program.nodes.size()),
+      failed(program.nodes.size()),
+      root_failed(program.roots.size()),
+      walked(program.roots.size()),
+      watches(program.watch_owner.size(), unused()) {}
+
+PyObject* Evaluation::step(const Node& node) {
+  PyObject* base = node.base == kNone ? nullptr : memory_.values[node.base];
+  switch (node.step) {
+    case Step::Local:
+      return static_cast<size_t>(node.index) < arguments_.count ? arguments_.locals[node.index] : nullptr;
+    case Step::Function: return arguments_.function;
+    case Step::Constant:
+    case Step::Literal: return node.key;
+    case Step::ImportedModule: return module_step(node.key);
+    case Step::Attr: return attribute_step(base, node.key, owned_);
+    case Step::InstanceDict: return instance_dict_step(base);
+    case Step::Item: return item_step(base, node.key, node.hash, node.index);
+    case Step::TypeOf: return reinterpret_cast<PyObject*>(Py_TYPE(base));
+    case Step::TypeAttr: return type_attribute_step(base, node.key);
+    case Step::Computed: break;
+  }
+  std::vector<PyObject*> operands;
+  for (uint32_t i = node.operands_begin; i < node.operands_end; i++) {
+    operands.push_back(memory_.values[program_.operands[i]]);
+  }
+  return computed_step(node.key, operands.data(), operands.size(), owned_);
+}
+
+void Evaluation::set_failed(uint32_t index, uint64_t mask) {
+  if (memory_.failed[index] == mask) return;
+  memory_.failed[index] = mask;
+  changed_ = true;
+}
+
+void Evaluation::mark_unreachable(uint32_t index, bool pinned) {
+  const Node& node = program_.nodes[index];
+  for (uint32_t i = index; i < node.end; i++) {
+    memory_.values[i] = nullptr;
+    memory_.versions[i] = 0;
+    set_failed(i, i == index ? node.required : 0);
+  }
+  uint32_t watches_end = program_.nodes[node.end - 1].watch_end;
+  std::fill(memory_.watches.begin() + node.watch_begin, memory_.watches.begin() + watches_end, unused());
+  // Whether an item or class attribute appears is told by the version of its dict or class.
+  if (pinned && has_watch(node.step)) memory_.watches[node.watch_begin] = live(index);
+}
+
+void Evaluation::walk(uint32_t index, bool pinned) {
+  const Node& node = program_.nodes[index];
+  PyObject* before = memory_.values[index];
+  PyObject* value = step(node);
+  if (value == nullptr) return mark_unreachable(index, pinned);
+  memory_.values[index] = value;
+  Watch* watch = memory_.watches.data() + node.watch_begin;
+  auto emit = [&](Watch w) { *watch++ = pinned ? w : unused(); };
+  bool below_pinned = pinned;
+
+  if (has_watch(node.step)) {
+    PyObject* base = memory_.values[node.base];
+    if (node.step == Step::TypeOf) {
+      emit(word_at(&base->ob_type));
+    } else if (node.step == Step::InstanceDict && instance_dict_slot(base) != nullptr) {
+      emit(word_at(instance_dict_slot(base)));
+    } else if (node.only_identity && attribute_slot(base, node.key) != nullptr) {
+      emit(word_at(attribute_slot(base, node.key)));
+    } else {
+      emit(live(index));
+      below_pinned = false;
+    }
+  }
+
+  bool is_dict = PyDict_Check(value);
+  bool items_unchanged = false;
+  if (node.watches_dict) {
+    bool order_hidden = false;  // an OrderedDict can change its order and keep its version
+    for (uint32_t i = node.checks_begin; i < node.checks_end; i++) {
+      order_hidden |= program_.checks[i].kind == Kind::Keys && PyODict_Check(value);
+    }
+    bool has_list_items = node.has_items && PyList_Check(value);
+    emit(order_hidden || has_list_items ? live(index)
+         : is_dict                      ? word_at(&reinterpret_cast<PyDictObject*>(value)->ma_version_tag)
+                                        : unused());
+    if (is_dict) {
+      items_unchanged = before == value && memory_.versions[index] == dict_version(value);
+      memory_.versions[index] = dict_version(value);
+    } else {
+      memory_.versions[index] = 0;
+    }
+  }
+  if (node.watches_type) emit(version_of_class(index, value));
+
+  uint64_t failed = 0;
+  for (uint32_t i = node.checks_begin; i < node.checks_end; i++) {
+    const Check& check = program_.checks[i];
+    bool passed = row_of(check).test(check, value);
+    if (!passed) failed |= check.entries;
+    if (!has_watch(check.kind)) continue;
+    switch (check.kind) {
+      case Kind::Type:
+        emit(word_at(&value->ob_type));
+        break;
+      case Kind::Tensor:
+        emit(passed ? tensor(value, check.native) : rerun(i, false));
+        break;
+      case Kind::Truth:
+      case Kind::Length:
+        emit(length_field(value) != nullptr ? word_at(length_field(value)) : unused());
+        break;
+      default:
+        emit(is_frozen(check.expected) || PyFrozenSet_CheckExact(value) ? unused() : rerun(i, passed));
+    }
+  }
+  set_failed(index, failed);
+
+  for (uint32_t child = index + 1; child < node.end; child = program_.nodes[child].end) {
+    if (program_.nodes[child].step != Step::Item) {
+      walk(child, below_pinned);
+    } else if (is_dict) {
+      if (!items_unchanged) walk(child, true);
+    } else {
+      walk(child, below_pinned && PyTuple_Check(value));
+    }
+  }
+}
+
+uint32_t Evaluation::repair(uint32_t watch) {
+  uint32_t node = program_.watch_owner[watch];
+  walk(node, true);
+  return program_.nodes[node].watch_end;
+}
+
+void Evaluation::verify(uint32_t begin, uint32_t end) {
+  constexpr uint32_t kAhead = 12;
+  const Watch* watches = memory_.watches.data();
+  for (uint32_t i = begin; i < end;) {
+    const Watch watch = watches[i];
+    __builtin_prefetch(reinterpret_cast<const void*>(watches[std::min(i + kAhead, end - 1)].address & ~kKindBits));
+    bool holds = false;
+    switch (static_cast<WatchKind>(watch.address & kKindBits)) {
+      case WatchKind::Word:
+        holds = load(watch.address) == watch.expected;
+        break;
+      case WatchKind::Tensor:
+        holds = reinterpret_cast<const TensorProperties*>(watch.expected)
+                    ->matches(reinterpret_cast<PyObject*>(watch.address & ~kKindBits));
+        break;
+      case WatchKind::Check: {
+        const Check& check = program_.checks[watch.address >> 3];
+        holds = row_of(check).test(check, memory_.values[check.node]) == (watch.expected != 0);
+        break;
+      }
+      case WatchKind::Live:
+        break;
+    }
+    i = holds ? i + 1 : repair(i);
+  }
+}
+
+uint64_t Evaluation::run(const Modes& modes) {
+  uint64_t applying = program_.all_entries;
+  for (const Relation& relation : program_.relations) {
+    if (relation.kind == Kind::Modes && !holds(relation, modes)) applying &= ~relation.entry;
+  }
+  for (size_t r = 0; r < program_.roots.size() && applying != 0; r++) {
+    uint32_t root = program_.roots[r];
+    const Node& node = program_.nodes[root];
+    if (node.is_live) {
+      walk(root, false);
+    } else if (!memory_.walked[r]) {
+      walk(root, true);
+    }
+    memory_.walked[r] = true;
+    verify(node.watch_begin, program_.nodes[node.end - 1].watch_end);
+    if (changed_) {
+      uint64_t failed = 0;
+      for (uint32_t i = root; i < node.end; i++) failed |= memory_.failed[i];
+      memory_.root_failed[r] = failed;
+      changed_ = false;
+    }
+    applying &= ~memory_.root_failed[r];
+  }
+  for (const Relation& relation : program_.relations) {
+    if (relation.kind != Kind::Modes && (applying & relation.entry) && !holds(relation, modes)) {
+      applying &= ~relation.entry;
+    }
+  }
+  return applying;
+}
+
+void Evaluation::walk_all() {
+  for (uint32_t root : program_.roots) walk(root, !program_.nodes[root].is_live);
+}
+
+bool Evaluation::holds(const Relation& relation, const Modes& modes, std::string* finding) const {
+  PyObject* value = relation.node == kNone ? nullptr : memory_.values[relation.node];
+  bool result = true;
+  std::string text;
+  switch (relation.kind) {
+    case Kind::Modes:
+      result = *relation.modes == modes;
+      if (!result && finding != nullptr) text = modes_difference(*relation.modes, modes);
+      break;
+    case Kind::Alias:
+      result = value != nullptr && value == memory_.values[relation.operands[0].node];
+      text = "expected the same object, got different ones";
+      break;
+    case Kind::Distinct:
+      for (const auto& operand : relation.operands) result = result && value != memory_.values[operand.node];
+      text = "expected different objects, got the same one";
+      break;
+    default:
+      result = storage_holds(relation);
+      text = "expected tensors to share memory as they did, got another sharing";
+  }
+  if (!result && finding != nullptr) *finding = text;
+  return result;
+}
+
+bool Evaluation::storage_holds(const Relation& relation) const {
+  struct Place {
+    long group;
+    TensorMemory memory;
+  };
+  std::vector<Place> places;
+  places.reserve(relation.operands.size());
+  for (const auto& operand : relation.operands) {
+    PyObject* value = memory_.values[operand.node];
+    Place place{operand.group, {}};
+    if (value == nullptr || !tensor_memory(value, place.memory) || place.memory.offset != operand.offset) return false;
+    places.push_back(place);
+  }
+  // Same group: same storage. Different groups: different storages at different addresses.
+  std::sort(places.begin(), places.end(), [](const Place& a, const Place& b) { return a.group < b.group; });
+  std::vector<const void*> storages, addresses;
+  for (size_t i = 0; i < places.size(); i++) {
+    if (i > 0 && places[i].group == places[i - 1].group) {
+      if (places[i].memory.storage != places[i - 1].memory.storage) return false;
+      continue;
+    }
+    storages.push_back(places[i].memory.storage);
+    if (places[i].memory.data != nullptr) addresses.push_back(places[i].memory.data);
+  }
+  for (auto* pointers : {&storages, &addresses}) {
+    std::sort(pointers->begin(), pointers->end());
+    if (std::adjacent_find(pointers->begin(), pointers->end()) != pointers->end()) return false;
+  }
+  return true;
+}
+
+}  // namespace capture

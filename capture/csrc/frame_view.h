@@ -1,0 +1,31 @@
+/* What the extension needs to know of CPython's interpreter frames. One implementation per Python version:
+ * frame_view_311.c, frame_view_312.c; the build picks one, and nothing else depends on the version. */
+#pragma once
+
+#include <Python.h>
+#include <frameobject.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+struct _PyInterpreterFrame;
+
+/* The function that the frame executes (borrowed). */
+PyObject *frame_view_function(struct _PyInterpreterFrame *frame);
+
+/* The code object of the frame (borrowed). */
+PyCodeObject *frame_view_code(struct _PyInterpreterFrame *frame);
+
+/* Fast locals: positional, keyword-only, *args and **kwargs come first. Borrowed; valid until the frame ends. */
+PyObject **frame_view_locals(struct _PyInterpreterFrame *frame);
+
+/* Ends a frame which was never executed, where that is the duty of the evaluation function. */
+void frame_view_discard(PyThreadState *tstate, struct _PyInterpreterFrame *frame);
+
+/* Lets `frame`, made by PyFrame_New, show byte offset `lasti` of its code as the current instruction. */
+void frame_view_set_lasti(PyFrameObject *frame, int lasti);
+
+#ifdef __cplusplus
+}
+#endif

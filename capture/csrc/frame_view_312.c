@@ -1,0 +1,49 @@
+/* CPython 3.12: the evaluation function owns the frame: it clears it and pops it off the thread's data stack. */
+#define Py_BUILD_CORE
+#include "frame_view.h"
+#include "internal/pycore_frame.h"
+
+PyObject *frame_view_function(struct _PyInterpreterFrame *frame) {
+    return frame->f_funcobj;
+}
+
+PyCodeObject *frame_view_code(struct _PyInterpreterFrame *frame) {
+    return frame->f_code;
+}
+
+PyObject **frame_view_locals(struct _PyInterpreterFrame *frame) {
+    return frame->localsplus;
+}
+
+/* As _PyThreadState_PopFrame, which is not exported. */
+static void pop_frame(PyThreadState *tstate, struct _PyInterpreterFrame *frame) {
+    PyObject **base = (PyObject **)frame;
+    _PyStackChunk *chunk = tstate->datastack_chunk;
+    if (base != &chunk->data[0]) {
+        tstate->datastack_top = base;
+        return;
+    }
+    _PyStackChunk *previous = chunk->previous;
+    tstate->datastack_top = &previous->data[previous->top];
+    tstate->datastack_chunk = previous;
+    tstate->datastack_limit = (PyObject **)((char *)previous + previous->size);
+    PyObjectArenaAllocator arena;
+    PyObject_GetArenaAllocator(&arena);
+    arena.free(arena.ctx, chunk, chunk->size);
+}
+
+void frame_view_discard(PyThreadState *tstate, struct _PyInterpreterFrame *frame) {
+    /* A frame which was never executed has neither a frame object nor stack items; only references to release. Values
+     * are released before the frame is popped, because their finalizers may push frames of their own. */
+    for (int i = 0; i < frame->stacktop; i++) {
+        Py_CLEAR(frame->localsplus[i]);
+    }
+    Py_CLEAR(frame->f_locals);
+    Py_CLEAR(frame->f_funcobj);
+    Py_CLEAR(frame->f_code);
+    pop_frame(tstate, frame);
+}
+
+void frame_view_set_lasti(PyFrameObject *frame, int lasti) {
+    frame->f_frame->prev_instr = _PyCode_CODE(frame->f_frame->f_code) + lasti / (int)sizeof(_Py_CODEUNIT);
+}

@@ -1,0 +1,75 @@
+// The extension module `capture._C`.
+#include "code_cache.h"
+#include "compiled_function.h"
+#include "frame_view.h"
+#include "guard_tree.h"
+#include "modes.h"
+#include "python_ref.h"
+#include "tensor_properties.h"
+
+namespace capture {
+namespace {
+
+PyObject* make_traceback(PyObject*, PyObject* args) {
+  PyObject *next, *code, *globals;
+  int lasti, lineno;
+  if (!PyArg_ParseTuple(args, "OO!O!ii:make_traceback", &next, &PyCode_Type, &code, &PyDict_Type, &globals, &lasti,
+                        &lineno)) {
+    return nullptr;
+  }
+  PyFrameObject* frame =
+      PyFrame_New(PyThreadState_Get(), reinterpret_cast<PyCodeObject*>(code), globals, nullptr);
+  if (frame == nullptr) return nullptr;
+  frame_view_set_lasti(frame, lasti);
+  PyObject* traceback =
+      PyObject_CallFunction(reinterpret_cast<PyObject*>(&PyTraceBack_Type), "OOii", next, frame, lasti, lineno);
+  Py_DECREF(frame);
+  return traceback;
+}
+
+PyObject* handled_exception(PyObject*, PyObject*) {
+  PyObject* exception = PyErr_GetHandledException();
+  return exception != nullptr ? exception : Py_NewRef(Py_None);
+}
+
+PyObject* set_handled_exception(PyObject*, PyObject* exception) {
+  if (exception != Py_None && !PyExceptionInstance_Check(exception)) {
+    PyErr_Format(PyExc_TypeError, "an exception or None is needed, not %.200s", Py_TYPE(exception)->tp_name);
+    return nullptr;
+  }
+  PyErr_SetHandledException(exception);
+  Py_RETURN_NONE;
+}
+
+PyMethodDef functions[] = {
+    {"handled_exception", handled_exception, METH_NOARGS,
+     "The exception that the calling code is handling, as `sys.exception()`; None when there is none."},
+    {"set_handled_exception", set_handled_exception, METH_O,
+     "Makes an exception, or None, the one that the calling code is handling."},
+    {"make_traceback", make_traceback, METH_VARARGS,
+     "make_traceback(tb_next, code, globals, lasti, lineno) -> traceback\n\n"
+     "A traceback entry for a frame of `code`, for code objects that an interpreter in Python runs."},
+    {nullptr, nullptr, 0, nullptr},
+};
+
+PyModuleDef definition = {PyModuleDef_HEAD_INIT, "capture._C", "Frame hook, code cache and guards of capture.", -1,
+                          functions, nullptr, nullptr, nullptr, nullptr};
+
+}  // namespace
+}  // namespace capture
+
+PyMODINIT_FUNC PyInit__C() {
+  using namespace capture;
+  Ref module = Ref::steal(PyModule_Create(&definition));
+  if (!module) return nullptr;
+  try {
+    init_modes(module.get());
+    init_tensor_properties(module.get());
+    init_code_cache(module.get());
+    init_guard_tree(module.get());
+    init_compiled_function(module.get());
+  } catch (PythonError&) {
+    return nullptr;
+  }
+  return module.release();
+}

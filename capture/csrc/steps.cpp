@@ -1,0 +1,134 @@
+#include "steps.h"
+
+#include <cstddef>
+
+#include "tensor_properties.h"
+
+namespace capture {
+namespace {
+
+// Keeps the garbage collector, and so finalizers and other threads, out of an evaluation.
+class CollectorPaused {
+ public:
+  CollectorPaused() : was_enabled_(PyGC_Disable()) {}
+  ~CollectorPaused() {
+    if (was_enabled_) PyGC_Enable();
+  }
+  CollectorPaused(const CollectorPaused&) = delete;
+  CollectorPaused& operator=(const CollectorPaused&) = delete;
+
+ private:
+  int was_enabled_;
+};
+
+PyObject* no_value() {
+  PyErr_Clear();
+  return nullptr;
+}
+
+struct FunctionField {
+  const char* name;
+  size_t offset;
+};
+
+// Direct, because the getters of `__code__` and `__defaults__` raise audit events, which run Python code.
+constexpr FunctionField kFunctionFields[] = {
+    {"__code__", offsetof(PyFunctionObject, func_code)},
+    {"__defaults__", offsetof(PyFunctionObject, func_defaults)},
+    {"__kwdefaults__", offsetof(PyFunctionObject, func_kwdefaults)},
+    {"__closure__", offsetof(PyFunctionObject, func_closure)},
+    {"__globals__", offsetof(PyFunctionObject, func_globals)},
+    {"__name__", offsetof(PyFunctionObject, func_name)},
+    {"__qualname__", offsetof(PyFunctionObject, func_qualname)},
+};
+
+bool may_be_null(const char* name) { return name[2] == 'd' || name[2] == 'k' || (name[2] == 'c' && name[3] == 'l'); }
+
+}  // namespace
+
+bool is_scalar(PyObject* object) {
+  PyTypeObject* type = Py_TYPE(object);
+  return type == &PyLong_Type || type == &PyFloat_Type || type == &PyBool_Type || type == &PyUnicode_Type ||
+         object == Py_None || type == &PyBytes_Type || type == &PyComplex_Type;
+}
+
+PyObject* module_step(PyObject* name) {
+  PyObject* modules = PyImport_GetModuleDict();
+  if (modules == nullptr || !PyDict_Check(modules)) return nullptr;
+  PyObject* module = PyDict_GetItemWithError(modules, name);
+  return module != nullptr ? module : no_value();
+}
+
+PyObject** attribute_slot(PyObject* base, PyObject* name) {
+  if (PyFunction_Check(base)) {
+    for (const FunctionField& field : kFunctionFields) {
+      if (PyUnicode_CompareWithASCIIString(name, field.name) == 0) {
+        return reinterpret_cast<PyObject**>(reinterpret_cast<char*>(base) + field.offset);
+      }
+    }
+  }
+  if (PyCell_Check(base) && PyUnicode_CompareWithASCIIString(name, "cell_contents") == 0) {
+    return &reinterpret_cast<PyCellObject*>(base)->ob_ref;
+  }
+  if (PyMethod_Check(base)) {
+    if (PyUnicode_CompareWithASCIIString(name, "__func__") == 0) return &reinterpret_cast<PyMethodObject*>(base)->im_func;
+    if (PyUnicode_CompareWithASCIIString(name, "__self__") == 0) return &reinterpret_cast<PyMethodObject*>(base)->im_self;
+  }
+  return nullptr;
+}
+
+PyObject* attribute_step(PyObject* base, PyObject* name, Owned& owned) {
+  if (PyObject** slot = attribute_slot(base, name)) {
+    if (*slot != nullptr) return *slot;
+    // A function without defaults has None for them; an empty cell has nothing.
+    return PyFunction_Check(base) && may_be_null(PyUnicode_AsUTF8(name)) ? Py_None : nullptr;
+  }
+  CollectorPaused paused;
+  if (is_tensor(base)) {
+    if (PyUnicode_CompareWithASCIIString(name, "grad") == 0) return owned.keep(tensor_grad(base));
+    return nullptr;
+  }
+  PyObject* descriptor = _PyType_Lookup(Py_TYPE(base), name);
+  if (descriptor == nullptr) return nullptr;
+  PyTypeObject* kind = Py_TYPE(descriptor);
+  if (kind != &PyMemberDescr_Type && kind != &PyGetSetDescr_Type) return nullptr;
+  Ref keep = Ref::borrow(descriptor);
+  PyObject* value = kind->tp_descr_get(descriptor, base, reinterpret_cast<PyObject*>(Py_TYPE(base)));
+  return value != nullptr ? owned.keep(value) : no_value();
+}
+
+PyObject** instance_dict_slot(PyObject* base) {
+  PyTypeObject* type = Py_TYPE(base);
+  if (type->tp_flags & Py_TPFLAGS_MANAGED_DICT) return reinterpret_cast<PyObject**>(base) - 3;
+  if (type->tp_dictoffset <= 0) return nullptr;  // none, or behind a variable number of items
+  return reinterpret_cast<PyObject**>(reinterpret_cast<char*>(base) + type->tp_dictoffset);
+}
+
+PyObject* instance_dict_step(PyObject* base) {
+  PyTypeObject* type = Py_TYPE(base);
+  if (type->tp_dictoffset == 0 && !(type->tp_flags & Py_TPFLAGS_MANAGED_DICT)) return nullptr;
+  if (PyType_Check(base)) return nullptr;  // a class is read along its MRO, and the type itself owns that dict
+  if (PyObject** slot = instance_dict_slot(base)) {
+    // An even, non-null word is a dict; else the values still lie in the object and no dict has been made.
+    if (*slot != nullptr && (reinterpret_cast<uintptr_t>(*slot) & 1) == 0) return *slot;
+  }
+  PyObject* dict = PyObject_GenericGetDict(base, nullptr);
+  if (dict == nullptr) return no_value();
+  Py_DECREF(dict);  // the object keeps it
+  return dict;
+}
+
+PyObject* type_attribute_step(PyObject* base, PyObject* name) {
+  return PyType_Check(base) ? _PyType_Lookup(reinterpret_cast<PyTypeObject*>(base), name) : nullptr;
+}
+
+PyObject* computed_step(PyObject* operation, PyObject* const* operands, size_t count, Owned& owned) {
+  for (size_t i = 0; i < count; i++) {
+    if (operands[i] == nullptr || !is_scalar(operands[i])) return nullptr;
+  }
+  CollectorPaused paused;
+  PyObject* value = PyObject_Vectorcall(operation, operands, count, nullptr);
+  return value != nullptr ? owned.keep(value) : no_value();
+}
+
+}  // namespace capture

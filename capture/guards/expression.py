@@ -1,0 +1,109 @@
+"""Guards as Python expressions.
+
+One template per kind, and two ways to fill it: `Readable` writes paths and objects as a person would, `Evaluable`
+writes them such that `eval` follows the same rules as the guard tree: no step of a path runs the program's own code.
+"""
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from types import FunctionType
+from typing import Any
+
+from capture.guards import helpers
+from capture.refgraph.source import (
+    Attr, Computed, Constant, Function, ImportedModule, InstanceDict, Item, Literal, Local, Source, TypeAttr, TypeOf)
+
+
+class Readable:
+    """Paths and objects for people."""
+
+    def path(self, source: Source) -> str:
+        """`self.layers._modules['0'].weight`"""
+        return source.expression()
+
+    def value(self, value: Any) -> str:
+        """A literal, or the object's qualified name."""
+        if isinstance(value, (type, FunctionType)):
+            return value.__qualname__ if value.__module__ == "builtins" else f"{value.__module__}.{value.__qualname__}"
+        if type(value) is tuple:
+            return f"({', '.join(map(self.value, value))}{',' if len(value) == 1 else ''})"
+        if type(value) in helpers.PLAIN or type(value).__module__ in ("capture._C", "torch"):
+            return repr(value)
+        return f"<{type(value).__name__} at {id(value):#x}>"
+
+
+class Evaluable:
+    """Paths and objects for `eval` in the namespace `names`."""
+
+    def __init__(self, locals: dict[str, Any], function: FunctionType) -> None:
+        self.names: dict[str, Any] = {**helpers.HELPERS, **{f"local_{name}": value for name, value in locals.items()},
+                                      "__function__": function}
+        self._fresh = itertools.count()
+
+    def value(self, value: Any) -> str:
+        """The name to which the object is bound."""
+        name = f"object_{next(self._fresh)}"
+        self.names[name] = value
+        return name
+
+    def path(self, source: Source) -> str:
+        """The path as calls of `capture.guards.helpers`."""
+        match source:
+            case Local(name=name):
+                return f"local_{name}"
+            case Function():
+                return "__function__"
+            case Constant(value=value) | Literal(value=value):
+                return self.value(value)
+            case ImportedModule(name=name):
+                return f"imported({name!r})"
+            case Attr(base=base, name=name):
+                return f"attribute({self.path(base)}, {name!r})"
+            case InstanceDict(base=base):
+                return f"instance_dict({self.path(base)})"
+            case Item(base=base, key=key):
+                return f"item({self.path(base)}, {self.value(key)})"
+            case TypeOf(base=base):
+                return f"type({self.path(base)})"
+            case TypeAttr(base=base, name=name):
+                return f"lookup({self.path(base)}, {name!r})"
+            case Computed(op=op, args=args):
+                return f"computed({self.value(op)}, {', '.join(map(self.path, args))})"
+        raise TypeError(f"no expression for a {type(source).__name__}")
+
+
+Printer = Readable | Evaluable
+
+TEMPLATES: dict[str, Callable[[str, Any, Printer], str]] = {
+    "TYPE": lambda x, e, to: f"type({x}) is {to.value(e)}",
+    "ID": lambda x, e, to: f"{x} is {to.value(e)}",
+    "VALUE": lambda x, e, to: f"same({x}, {to.value(e)})",
+    "TRUTH": lambda x, e, to: f"truth({x}) is {e}",
+    "LENGTH": lambda x, e, to: f"length({x}) == {e}",
+    "KEYS": lambda x, e, to: f"same(keys({x}), {to.value(e)})",
+    "PRESENT": lambda x, e, to: f"has_key({x}, {to.value(e)})",
+    "ABSENT": lambda x, e, to: f"not has_key({x}, {to.value(e)})",
+    "NO_ATTR": lambda x, e, to: f"lacks_attribute({x}, {e!r})",
+    "CONTENT": lambda x, e, to: f"same_members({x}, {to.value(e)})",
+    "TENSOR": lambda x, e, to: f"tensor_properties({x}) == {to.value(e)}",
+    "ALIAS": lambda x, e, to: f"{x} is {to.path(e)}",
+    "DISTINCT": lambda x, e, to: f"distinct({x}, {', '.join(f'lambda: {to.path(other)}' for other in e)})",
+    "STORAGE": lambda x, e, to: f"share_memory({', '.join(f'({to.path(s)}, {group}, {offset})' for s, group, offset in e)})",
+    "MODES": lambda x, e, to: f"modes() == {to.value(e)}",
+}
+
+
+def condition(kind: str, source: Source | None, expected: Any, printer: Printer) -> str:
+    """The expression of one guard. Raises KeyError for an unknown kind."""
+    return TEMPLATES[kind]("" if source is None else printer.path(source), expected, printer)
+
+
+def evaluate(kind: str, source: Source | None, expected: Any, locals: dict[str, Any], function: FunctionType) -> bool:
+    """Evaluates the expression of one guard. A path that cannot be followed makes it false."""
+    printer = Evaluable(locals, function)
+    text = condition(kind, source, expected, printer)
+    try:
+        return bool(eval(text, printer.names))
+    except helpers.Unreachable:
+        return False

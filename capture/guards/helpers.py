@@ -1,0 +1,213 @@
+"""The functions that a guard printed as Python uses. Each is the definition of what the guard tree does in C++.
+
+None of them runs code of the user's program: they use the builtin types' own functions.
+"""
+from __future__ import annotations
+
+import collections
+import gc
+import struct
+import sys
+import types
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from capture import _C
+from capture.refgraph import source as sources
+
+SCALARS = frozenset({int, float, bool, complex, str, bytes, type(None)})
+SIZED = (dict, list, tuple, set, frozenset, str, bytes, bytearray, collections.deque)
+PLAIN = SCALARS | {list, dict, set, frozenset, slice, range, bytearray}
+MISSING = object()
+
+
+class Unreachable(Exception):
+    """A path leads nowhere."""
+
+
+def builtin_base(x: Any, bases: tuple[type, ...]) -> Any:
+    """The builtin type among `bases` that x is an instance of, or None."""
+    return next((base for base in bases if base in type(x).__mro__), None)
+
+
+# -- paths ---------------------------------------------------------------------------------------------------------------
+
+
+def imported(name: str) -> Any:
+    """`sys.modules[name]`."""
+    return item(sys.modules, name)
+
+
+def attribute(x: Any, name: str) -> Any:
+    """A C-level attribute, through the member or getset descriptor in the type."""
+    descriptor = sources_lookup(type(x), name)
+    if isinstance(x, torch.Tensor):
+        if name != "grad" or type(x) not in (torch.Tensor, torch.nn.Parameter):
+            raise Unreachable(name)
+    elif type(descriptor) not in (types.MemberDescriptorType, types.GetSetDescriptorType):
+        raise Unreachable(name)
+    try:
+        return type(descriptor).__get__(descriptor, x, type(x))
+    except (AttributeError, ValueError):
+        raise Unreachable(name) from None
+
+
+def sources_lookup(cls: Any, name: str) -> Any:
+    """`capture.refgraph.source.lookup`, for classes only."""
+    if not isinstance(cls, type):
+        raise Unreachable(name)
+    try:
+        return sources.lookup(cls, name)
+    except AttributeError:
+        raise Unreachable(name) from None
+
+
+def instance_dict(x: Any) -> dict[str, Any]:
+    """The `__dict__` of an instance, module or function, whatever its class says."""
+    if isinstance(x, type):
+        raise Unreachable("a class")
+    for cls in type(x).__mro__:
+        descriptor = cls.__dict__.get("__dict__")
+        if isinstance(descriptor, (types.GetSetDescriptorType, types.MemberDescriptorType)):
+            try:
+                found = descriptor.__get__(x)
+            except AttributeError:
+                break
+            if type(found) is dict:
+                return found
+    raise Unreachable("no __dict__")
+
+
+def item(x: Any, key: Any) -> Any:
+    """`x[key]` by the builtin type's own lookup."""
+    base = builtin_base(x, (dict, list, tuple))
+    if base is None or base is not dict and not isinstance(key, int):
+        raise Unreachable(key)
+    try:
+        return base.get(x, key, MISSING) if base is dict and dict.__contains__(x, key) else base.__getitem__(x, key)
+    except (KeyError, IndexError):
+        raise Unreachable(key) from None
+
+
+def computed(op: Callable[..., Any], *args: Any) -> Any:
+    """`op(*args)` for exact builtin scalars."""
+    if not all(type(arg) in SCALARS for arg in args):
+        raise Unreachable(op)
+    try:
+        return op(*args)
+    except Exception as error:
+        raise Unreachable(op) from error
+
+
+# -- conditions ------------------------------------------------------------------------------------------------------------
+
+
+def same(x: Any, expected: Any) -> bool:
+    """Exact type and value: floats bit for bit, containers recursively and in order; other objects by identity."""
+    if x is expected:
+        return True
+    cls = type(expected)
+    if type(x) is not cls:
+        return False
+    if cls is float:
+        return struct.pack("d", x) == struct.pack("d", expected)
+    if cls is complex:
+        return same(x.real, expected.real) and same(x.imag, expected.imag)
+    if cls in SCALARS or cls in (bytearray, torch.device):
+        return bool(x == expected)
+    if cls is dict:
+        return len(x) == len(expected) and all(
+            same(k, l) and same(v, w) for (k, v), (l, w) in zip(x.items(), expected.items()))
+    if cls in (set, frozenset):
+        return same_members(x, expected)
+    if cls in (slice, range):
+        return all(same(getattr(x, part), getattr(expected, part)) for part in ("start", "stop", "step"))
+    base = builtin_base(expected, (tuple, list))
+    if base is None:
+        return False
+    return base.__len__(x) == base.__len__(expected) and all(map(same, base.__iter__(x), base.__iter__(expected)))
+
+
+def same_members(x: Any, expected: Any) -> bool:
+    """Sets of builtin scalars with the same members, type by type."""
+    base = builtin_base(x, (set, frozenset))
+    if base is None or base.__len__(x) != len(expected):
+        return False
+    return all(type(member) in SCALARS and any(same(member, other) for other in expected) for member in base.__iter__(x))
+
+
+def length(x: Any) -> int | None:
+    """The builtin length; None for objects without one."""
+    base = builtin_base(x, SIZED)
+    return None if base is None else base.__len__(x)
+
+
+def truth(x: Any) -> bool | None:
+    """The builtin truth; None for objects whose truth is their own affair."""
+    if type(x) in SCALARS:
+        return bool(x)
+    size = length(x)
+    return None if size is None else size > 0
+
+
+def keys(x: Any) -> tuple[Any, ...] | None:
+    """The keys of a dict in its builtin order; None for other objects."""
+    base = builtin_base(x, (collections.OrderedDict, dict))
+    return None if base is None else tuple(base.__iter__(x))
+
+
+def has_key(x: Any, key: Any) -> bool:
+    """Whether a dict has a key. Raises Unreachable for other objects."""
+    if builtin_base(x, (dict,)) is None:
+        raise Unreachable(key)
+    return dict.__contains__(x, key)
+
+
+def lacks_attribute(x: Any, name: str) -> bool:
+    """Whether x is a class without an attribute of that name."""
+    if not isinstance(x, type):
+        return False
+    return all(name not in type.__getattribute__(cls, "__dict__") for cls in type.__getattribute__(x, "__mro__"))
+
+
+def tensor_properties(x: Any) -> _C.TensorProperties | None:
+    """The properties of a plain tensor; None for other objects."""
+    try:
+        return _C.tensor_properties(x)
+    except TypeError:
+        return None
+
+
+def distinct(x: Any, *others: Callable[[], Any]) -> bool:
+    """Whether x is none of the objects at some paths; a path that leads nowhere leads elsewhere."""
+    for other in others:
+        try:
+            if other() is x:
+                return False
+        except Unreachable:
+            continue
+    return True
+
+
+def share_memory(*places: tuple[Any, int, int]) -> bool:
+    """Whether tensors share storage exactly within their groups, each at its offset in bytes."""
+    storages: dict[int, tuple[int, int]] = {}
+    for tensor, group, offset in places:
+        if not isinstance(tensor, torch.Tensor) or tensor.storage_offset() * tensor.element_size() != offset:
+            return False
+        storage = tensor.untyped_storage()
+        if storages.setdefault(group, (storage._cdata, storage.data_ptr())) != (storage._cdata, storage.data_ptr()):
+            return False
+    cdatas = [cdata for cdata, _ in storages.values()]
+    pointers = [pointer for _, pointer in storages.values() if pointer]
+    return len(set(cdatas)) == len(cdatas) and len(set(pointers)) == len(pointers)
+
+
+HELPERS: dict[str, Any] = {
+    "imported": imported, "attribute": attribute, "instance_dict": instance_dict, "item": item,
+    "lookup": sources_lookup, "computed": computed, "same": same, "same_members": same_members, "length": length,
+    "truth": truth, "keys": keys, "has_key": has_key, "lacks_attribute": lacks_attribute,
+    "tensor_properties": tensor_properties, "distinct": distinct, "share_memory": share_memory, "modes": _C.modes,
+}

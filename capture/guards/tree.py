@@ -1,0 +1,234 @@
+"""The guard tree: from guards to the nodes and checks that the extension evaluates.
+
+Entries hold no strong reference to objects of the user's program: what a guard expects by identity is held weakly, and
+its death takes the entry out of the tree. Objects that cannot be referenced weakly (numbers, dtypes) are held strongly.
+"""
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from types import CodeType, FunctionType
+from typing import Any
+
+from capture import _C
+from capture.guards.guard import SCALARS, Guard, Kind
+from capture.refgraph.source import (
+    Attr, Computed, Constant, Function, ImportedModule, InstanceDict, Item, Literal, Local, Source, TypeAttr, TypeOf)
+
+STEP_CODES = {name: code for code, name in enumerate(_C.STEPS)}
+KIND_CODES = {Kind[name]: code for code, name in enumerate(_C.KINDS)}
+
+
+class CacheEntry(_C.CacheEntry):
+    """One captured variant: `mock` is called on a hit (None: the frame runs natively), `hits` counts, `alive` says
+    whether all objects that it depends on still exist."""
+
+    def __init__(self, mock: Callable[..., Any] | None, payload: object) -> None:
+        self._guards: tuple[Guard, ...] = ()
+        self._lifted: tuple[Source, ...] = ()
+
+    @property
+    def guards(self) -> list[Guard]:
+        """The guards, in order; what died is shown as None."""
+        return [Guard(_thawed(g.source), g.kind, _thawed_expectation(g)) for g in self._guards]
+
+    @property
+    def lifted(self) -> list[Source]:
+        """Where the values come from that the mock function gets as a tuple."""
+        return [_thawed(source) for source in self._lifted]
+
+
+class GuardTree(_C.GuardTree):
+    """The entries of one code object. At most 64 entries (ValueError)."""
+
+    def __init__(self, code: CodeType) -> None:
+        self._code = weakref.ref(code)
+
+    @property
+    def code(self) -> CodeType | None:
+        """The code object, while it exists."""
+        return self._code()
+
+    def insert(self, guards: Sequence[Guard], lifted: Sequence[Source], mock: Callable[..., Any] | None,
+               payload: object) -> CacheEntry:
+        """Adds an entry, which applies when all guards hold and the lifted values exist.
+
+        On a hit mock(*arguments) is called; with lifted sources, mock(*arguments, tuple of their values).
+        Raises TypeError for expectations that their kind does not allow, ValueError when the tree is full.
+        """
+        entry = CacheEntry(mock, payload)
+        lowering = _Lowering(entry)
+        checks = [lowering.check(guard) for guard in guards]
+        places = [lowering.node(source) for source in lifted]
+        entry._guards = tuple(lowering.frozen_guard(guard, held) for guard, (_, _, held) in zip(guards, checks))
+        entry._lifted = tuple(lowering.frozen(source) for source in lifted)
+        self._add(entry, lowering.nodes, checks, places)
+        return entry
+
+    def explain(self, function: FunctionType, args: Sequence[Any]) -> list[tuple[CacheEntry, Guard | None, str]]:
+        """For each entry that does not apply: the first guard that fails (None: a lifted value is missing), and why."""
+        reasons = []
+        for entry, index, text in self._explain(function, args):
+            guard = entry.guards[index] if index >= 0 else None
+            path = f"{guard.source}: " if guard is not None and guard.source is not None else ""
+            reasons.append((entry, guard, path + text))
+        return reasons
+
+
+class _Lowering:
+    """Guards of one entry as nodes (base, step, key) and checks (node, kind, expected), for `_C.GuardTree._add`."""
+
+    def __init__(self, entry: CacheEntry) -> None:
+        self.nodes: list[tuple[int, int, Any]] = []
+        self._index: dict[Source, int] = {}
+        self._frozen: dict[Source, Source] = {}
+        self._held: dict[int, weakref.ref[Any]] = {}
+        self._properties: dict[_C.TensorProperties, _C.TensorProperties] = {}
+        self._entry = weakref.ref(entry)
+
+    def node(self, source: Source) -> int:
+        """The index of the node for a path; bases come first."""
+        index = self._index.get(source)
+        if index is None:
+            base = -1 if source.base is None else self.node(source.base)
+            node = base, STEP_CODES[type(source).__name__], self._key(source)
+            index = self._index[source] = len(self.nodes)
+            self.nodes.append(node)
+        return index
+
+    def _key(self, source: Source) -> Any:
+        match source:
+            case Local(index=index):
+                return index
+            case Constant(value=value):
+                return self.hold(value)
+            case Item(key=key):
+                return self.hold(key)
+            case Literal(value=value):
+                return value
+            case ImportedModule(name=name) | Attr(name=name) | TypeAttr(name=name):
+                return name
+            case Computed(op=op, args=args):
+                return op, tuple(self.node(arg) for arg in args)
+            case Function() | InstanceDict() | TypeOf():
+                return None
+        raise TypeError(f"the guard tree cannot follow a {type(source).__name__}")
+
+    def check(self, guard: Guard) -> tuple[int, int, Any]:
+        """(node, kind, expected) with references to objects of the program made weak."""
+        node = -1 if guard.source is None else self.node(guard.source)
+        expected = guard.expected
+        match guard.kind:
+            case Kind.ALIAS:
+                held = self.node(expected)
+            case Kind.DISTINCT:
+                held = tuple(self.node(source) for source in expected)
+            case Kind.STORAGE:
+                held = tuple((self.node(source), group, offset) for source, group, offset in expected)
+            case Kind.TENSOR:                       # one object for equal properties: they stay in the CPU's cache
+                held = self._properties.setdefault(expected, expected)
+            case Kind.MODES | Kind.TRUTH | Kind.LENGTH | Kind.NO_ATTR | Kind.CONTENT:
+                held = expected
+            case _:
+                held = self.hold(expected)
+        return node, KIND_CODES[guard.kind], held
+
+    def hold(self, value: Any) -> Any:
+        """What stands for `value` in the tree: scalars as they are, containers as copies, other objects weakly."""
+        cls = type(value)
+        if cls in SCALARS:
+            return value
+        if cls in (tuple, list, set, frozenset):
+            return cls(map(self.hold, value))
+        if cls is dict:
+            return {self.hold(key): self.hold(item) for key, item in value.items()}
+        if cls is bytearray:
+            return bytearray(value)
+        if cls is weakref.ref:
+            raise TypeError("a weak reference cannot be expected by a guard")
+        if isinstance(value, tuple) or cls in (slice, range):
+            return value
+        return self._weakly(value)
+
+    def _weakly(self, value: Any) -> Any:
+        reference = self._held.get(id(value))
+        if reference is None:
+            entry = self._entry
+
+            def died(_: object) -> None:
+                alive = entry()
+                if alive is not None:
+                    alive._kill()
+
+            try:
+                reference = self._held[id(value)] = weakref.ref(value, died)
+            except TypeError:
+                return value
+        return reference
+
+    def frozen(self, source: Source) -> Source:
+        """The path with its constants held weakly; the path itself when it has none."""
+        frozen = self._frozen.get(source)
+        if frozen is None:
+            frozen = self._frozen[source] = self._freeze(source)
+        return frozen
+
+    def _freeze(self, source: Source) -> Source:
+        match source:
+            case Constant(value=value):
+                return Constant(self.hold(value))
+            case Computed(args=args):
+                return replace(source, args=tuple(map(self.frozen, args)))
+            case Item(base=base, key=key):
+                return Item(self.frozen(base), self.hold(key))
+        if source.base is None:
+            return source
+        base = self.frozen(source.base)
+        return source if base is source.base else replace(source, base=base)
+
+    def frozen_guard(self, guard: Guard, held: Any) -> Guard:
+        """The guard for showing it later."""
+        match guard.kind:
+            case Kind.ALIAS:
+                held = self.frozen(guard.expected)
+            case Kind.DISTINCT:
+                held = tuple(map(self.frozen, guard.expected))
+            case Kind.STORAGE:
+                held = tuple((self.frozen(source), group, offset) for source, group, offset in guard.expected)
+        return Guard(None if guard.source is None else self.frozen(guard.source), guard.kind, held)
+
+
+def _thawed(source: Source | None) -> Any:
+    match source:
+        case Constant(value=value):
+            return Constant(_thawed_value(value))
+        case Computed(args=args):
+            return replace(source, args=tuple(map(_thawed, args)))
+        case Item(base=base, key=key):
+            return Item(_thawed(base), _thawed_value(key))
+    if source is None or source.base is None:
+        return source
+    return replace(source, base=_thawed(source.base))
+
+
+def _thawed_value(value: Any) -> Any:
+    cls = type(value)
+    if cls is weakref.ref:
+        return value()
+    if cls in (tuple, list, set, frozenset):
+        return cls(map(_thawed_value, value))
+    if cls is dict:
+        return {_thawed_value(key): _thawed_value(item) for key, item in value.items()}
+    return value
+
+
+def _thawed_expectation(guard: Guard) -> Any:
+    match guard.kind:
+        case Kind.ALIAS:
+            return _thawed(guard.expected)
+        case Kind.DISTINCT:
+            return tuple(map(_thawed, guard.expected))
+        case Kind.STORAGE:
+            return tuple((_thawed(source), group, offset) for source, group, offset in guard.expected)
+    return _thawed_value(guard.expected)

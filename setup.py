@@ -1,0 +1,26 @@
+"""Builds the extension `capture._C`. Needs torch and a C++20 compiler: `pip install --no-build-isolation -e .`"""
+import sys
+from pathlib import Path
+
+from setuptools import setup
+from torch.utils.cpp_extension import BuildExtension, CppExtension
+
+CSRC = Path("capture/csrc")
+FRAME_VIEWS = {(3, 11): "frame_view_311.c", (3, 12): "frame_view_312.c"}
+
+if sys.version_info[:2] not in FRAME_VIEWS:
+    raise RuntimeError(f"capture supports Python 3.11 and 3.12; this is {sys.version.split()[0]}")
+
+WARNINGS = ["-Wall", "-Wextra", "-Wno-missing-field-initializers", "-Wno-cast-function-type", "-Wno-unused-parameter"]
+
+setup(
+    ext_modules=[
+        CppExtension(
+            "capture._C",
+            [str(path) for path in sorted(CSRC.glob("*.cpp"))] + [str(CSRC / FRAME_VIEWS[sys.version_info[:2]])],
+            depends=[str(path) for path in sorted(CSRC.glob("*.h"))],
+            extra_compile_args={"cxx": ["-O2", "-g0", "-fvisibility=hidden", *WARNINGS]},
+        )
+    ],
+    cmdclass={"build_ext": BuildExtension.with_options(use_ninja=False)},
+)
