@@ -1,0 +1,89 @@
+"""Small objects that hold what they are made from: methods, partial functions, namespaces."""
+from __future__ import annotations
+
+import functools
+import operator
+import types
+from typing import Any
+
+from capture.interp.frame import Value
+from capture.interp.interpreter import Interpreter
+from capture.interp.lookasides.shadows import compose, depend_plain, depend_type, settled
+from capture.interp.models import model
+from capture.interp.polyfills.iteration import order_of
+from capture.interp.polyfills.streams import itertools_orders
+from capture.interp.special import in_python, is_plain
+from capture.refgraph.node import Build, Const, DictState, Expr, RefNode, Shadow
+
+
+@model(types.MethodType)
+def make_method(interp: Interpreter, result: Any, function: Value, instance: Value) -> Shadow:
+    """`MethodType(function, instance)`."""
+    return Build(types.MethodType, (function.shadow, instance.shadow))  # type: ignore[arg-type]
+
+
+@model(types.SimpleNamespace, applies=lambda **attributes: True)
+def make_namespace(interp: Interpreter, result: Any, **attributes: Value) -> Shadow:
+    """`SimpleNamespace(**attributes)`."""
+    node = interp.graph.create(result, origin=Expr(types.SimpleNamespace, ()))
+    state = DictState({name: value.shadow for name, value in attributes.items()}, complete=True)  # type: ignore[misc]
+    node.attrs = interp.graph.create(result.__dict__, state, origin=node)
+    return node
+
+
+@model(functools.partial)
+def make_partial(interp: Interpreter, result: Any, function: Value, *args: Value, **kwargs: Value) -> Shadow:
+    """`partial(function, *args, **kwargs)`; partial functions of partial functions are merged."""
+    graph, shadow = interp.graph, function.shadow
+    first = [value.shadow for value in args]
+    named = {name: value.shadow for name, value in kwargs.items()}
+    if type(function.real) is functools.partial and isinstance(shadow, RefNode):
+        inner = function.real
+        before = graph.slot(shadow, "args", inner.args)
+        keywords = graph.slot(shadow, "keywords", inner.keywords)
+        shadow = graph.slot(shadow, "func", inner.func)
+        first = [*(before.items if isinstance(before, Build) else map(Const, inner.args)), *first]
+        named = {**{name: graph.dict_get(keywords, name) for name in graph.dict_keys(keywords)}, **named}  # type: ignore[arg-type]
+    args_shadow = compose(interp, result.args, first)  # type: ignore[arg-type]
+    keywords_node = graph.create(result.keywords, DictState(named, complete=True))  # type: ignore[arg-type]
+    node = graph.create(result, origin=Expr(remake_partial, (shadow, args_shadow, keywords_node)))  # type: ignore[arg-type]
+    node.slots.update(func=shadow, args=args_shadow, keywords=keywords_node)  # type: ignore[arg-type]
+    return node
+
+
+def remake_partial(function: Any, args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+    """A partial function from its parts, for the mock function."""
+    return functools.partial(function, *args, **keywords)
+
+
+@model(*(cls.__reduce__ for cls in (operator.itemgetter, operator.attrgetter, operator.methodcaller)))
+def reduce_getter(interp: Interpreter, result: Any, getter: Value) -> Shadow:
+    """The parts of an immutable getter."""
+    interp.graph.depend(getter.shadow, getter.real)  # type: ignore[arg-type]
+    return settled(interp, result)
+
+
+# -- what polyfills ask ------------------------------------------------------------------------------------------------
+
+@model(in_python)
+def runs_python(interp: Interpreter, result: bool, x: Value, name: Value) -> Shadow:
+    """Whether a special method is a Python function: a matter of the type."""
+    depend_type(interp, x)
+    interp.graph.type_attr(type(x.real), name.real)
+    return Const(result)
+
+
+@model(order_of, itertools_orders, applies=lambda *args: all(map(is_plain, args)))
+def compute(interp: Interpreter, result: Any, *args: Value) -> Shadow:
+    """A function of plain data that polyfills leave to C."""
+    for value in args:
+        depend_plain(interp, value.shadow, value.real)  # type: ignore[arg-type]
+    return settled(interp, result)
+
+
+@model(operator.itemgetter, operator.attrgetter, operator.methodcaller)
+def make_getter(interp: Interpreter, result: Any, *args: Value, **kwargs: Value) -> Shadow:
+    """`itemgetter(key)`, whose parts are constants."""
+    for value in (*args, *kwargs.values()):
+        interp.graph.depend(value.shadow, value.real)  # type: ignore[arg-type]
+    return interp.graph.create(result, origin=Expr(type(result), tuple(value.shadow for value in args)))  # type: ignore[misc]

@@ -1,0 +1,218 @@
+"""Identity, types and truth: what they depend on is less than the value."""
+from __future__ import annotations
+
+import abc
+import operator
+import types
+from typing import Any
+
+import torch
+
+from capture.errors import Break
+from capture.interp.frame import Value
+from capture.interp.interpreter import Interpreter
+from capture.interp.lookasides.shadows import depend_type, elements_unordered
+from capture.interp.models import model
+from capture.interp.special import CONTAINERS, has_identity_equality, in_python
+from capture.refgraph.graph import VALUES, lookup_class
+from capture.refgraph.node import SCALARS, Build, Const, DictState, Expr, External, ListState, RefNode, SetState, Shadow, source_of
+
+SINGLETONS = (None, True, False, Ellipsis, NotImplemented)
+
+
+# -- identity ----------------------------------------------------------------------------------------------------------
+
+@model(operator.is_)
+def is_(interp: Interpreter, result: bool, a: Value, b: Value) -> Shadow:
+    """`a is b`."""
+    relate(interp, a, b)
+    return Const(result)
+
+
+@model(operator.is_not)
+def is_not(interp: Interpreter, result: bool, a: Value, b: Value) -> Shadow:
+    """`a is not b`."""
+    relate(interp, a, b)
+    return Const(result)
+
+
+def relate(interp: Interpreter, a: Value, b: Value) -> None:
+    """Guards whether two values are the same object, and nothing more."""
+    if a.shadow is b.shadow:
+        return
+    first, second = where(a.shadow), where(b.shadow)
+    if first is not None and second is not None:
+        if a.real is not b.real:
+            interp.graph.require(first, "DISTINCT", (second,))
+        elif not isinstance(a.shadow, RefNode):
+            interp.graph.require(first, "ALIAS", second)
+    elif type(a.real) in SCALARS and type(b.real) in SCALARS:
+        relate_scalars(interp, a, b)
+    elif isinstance(a.shadow, Build) and isinstance(b.shadow, Build) and a.real is b.real:
+        raise Break("opaque-call", "the identity of a tuple decides something")
+    else:                       # an object of the trace's own, or objects of two types
+        for value in (a, b):
+            if isinstance(value.shadow, (External, Expr)):
+                depend_type(interp, value)
+            elif isinstance(value.shadow, RefNode) and (type(a.real) in SCALARS or type(b.real) in SCALARS):
+                interp.graph.touch(value.shadow)
+
+
+def where(shadow: Shadow | None) -> Any:
+    """The path to an object with identity, when it came from outside."""
+    return shadow.source if isinstance(shadow, (RefNode, Build)) else None
+
+
+def relate_scalars(interp: Interpreter, a: Value, b: Value) -> None:
+    if any(b.real is s for s in SINGLETONS):
+        a, b = b, a
+    if not any(a.real is s for s in SINGLETONS):
+        depend(interp, a, b)
+    elif a.real is b.real or type(a.real) is type(b.real):
+        depend(interp, a, b)
+    else:
+        depend_type(interp, a)
+        depend_type(interp, b)
+
+
+def depend(interp: Interpreter, *values: Value) -> None:
+    for value in values:
+        interp.graph.depend(value.shadow, value.real)  # type: ignore[arg-type]
+
+
+def compares_by_identity(a: Any, b: Any) -> bool:
+    """Whether `a == b` is `a is b`: an object with the default equality, and another or a builtin scalar."""
+    return (has_identity_equality(a) or has_identity_equality(b)) and all(
+        has_identity_equality(x) or type(x) in SCALARS or isinstance(x, (VALUES, type, str, int, tuple, list, dict, set))
+        and not in_python(x, "__eq__") for x in (a, b))
+
+
+@model(operator.eq, operator.ne, applies=compares_by_identity)
+def equal_by_identity(interp: Interpreter, result: bool, a: Value, b: Value) -> Shadow:
+    """`==` and `!=` of objects that define no equality."""
+    relate(interp, a, b)
+    return Const(result)
+
+
+# -- types -------------------------------------------------------------------------------------------------------------
+
+@model(type, applies=lambda *args, **kwargs: len(args) == 1)
+def type_(interp: Interpreter, result: type, x: Value) -> Shadow:
+    """`type(x)`."""
+    depend_type(interp, x)
+    return interp.graph.constant(result)
+
+
+def tells_its_class(x: Any) -> bool:
+    """Whether `x.__class__` is `type(x)`."""
+    cls = type(x)
+    return (isinstance(x, torch.Tensor) or lookup_class(cls, "__class__") is object.__dict__["__class__"]
+            and not in_python(x, "__getattribute__"))
+
+
+def classes(info: Any) -> list[Any]:
+    """The classes that the second argument of `isinstance` names."""
+    if isinstance(info, tuple):
+        return [cls for part in info for cls in classes(part)]
+    if isinstance(info, types.UnionType):
+        return list(info.__args__)
+    return [info]
+
+
+def checks_in_python(cls: Any, name: str) -> bool:
+    """Whether a class decides by Python code what its instances are. Abstract base classes do so by a fixed rule."""
+    check = lookup_class(type(cls), name)
+    return isinstance(check, types.FunctionType) and check is not getattr(abc.ABCMeta, name)
+
+
+@model(isinstance)
+def isinstance_(interp: Interpreter, result: bool, x: Value, info: Value) -> Shadow:
+    """`isinstance(x, info)`, where no Python code runs but that of abstract base classes."""
+    if not tells_its_class(x.real):
+        raise Break("opaque-call", f"{type(x.real).__name__} has a __class__ of its own")
+    depend_type(interp, x)
+    depend(interp, info)
+    return Const(result)
+
+
+@model(type.__instancecheck__, abc.ABCMeta.__instancecheck__)
+def instancecheck(interp: Interpreter, result: bool, cls: Value, x: Value) -> Shadow:
+    """`type.__instancecheck__(cls, x)`."""
+    return isinstance_(interp, result, x, cls)
+
+
+@model(issubclass, type.__subclasscheck__, abc.ABCMeta.__subclasscheck__)
+def issubclass_(interp: Interpreter, result: bool, x: Value, y: Value) -> Shadow:
+    """`issubclass(x, y)`, where no Python code runs."""
+    depend(interp, x, y)
+    return Const(result)
+
+
+# -- truth -------------------------------------------------------------------------------------------------------------
+
+def has_plain_truth(x: Any) -> bool:
+    """Whether `bool(x)` runs no Python code and reads no tensor."""
+    return not isinstance(x, torch.Tensor) and not in_python(x, "__bool__") and (
+        lookup_class(type(x), "__bool__") is not None or not in_python(x, "__len__"))
+
+
+@model(bool, operator.truth, operator.not_, applies=lambda *args: not args or has_plain_truth(*args))
+def truth(interp: Interpreter, result: bool, *args: Value) -> Shadow:
+    """`bool(x)`, `not x`."""
+    for x in args:
+        depend_truth(interp, x)
+    return Const(result)
+
+
+def depend_truth(interp: Interpreter, x: Value) -> None:
+    """Guards whether a value is true."""
+    shadow, real, graph = x.shadow, x.real, interp.graph
+    if isinstance(shadow, (External, Expr)):
+        source = source_of(shadow)
+        if source is None:
+            graph.depend(shadow, real)
+        graph.require(source, "TRUTH", bool(real))
+    elif isinstance(shadow, RefNode):
+        if isinstance(real, CONTAINERS):
+            depend_size(interp, x)
+        elif lookup_class(type(real), "__bool__") is None and lookup_class(type(real), "__len__") is None:
+            graph.touch(shadow)
+        else:
+            raise Break("opaque-call", f"the truth of a {type(real).__name__} decides something")
+
+
+def depend_size(interp: Interpreter, x: Value) -> None:
+    """Guards whether a container has items; one that was not looked at yet stays so."""
+    shadow, graph = x.shadow, interp.graph
+    if isinstance(shadow, RefNode) and shadow.source is not None and shadow.state is None and isinstance(x.real, (list, dict, set, frozenset)):
+        graph.touch(shadow)
+        graph.require(shadow.source, "TRUTH", bool(x.real))
+    else:
+        depend_length(interp, x)
+
+
+def depend_length(interp: Interpreter, x: Value) -> None:
+    """Guards how many items a container has."""
+    shadow, graph = x.shadow, interp.graph
+    if type(x.real) in SCALARS:
+        graph.depend(shadow, x.real)  # type: ignore[arg-type]
+    elif isinstance(shadow, RefNode) and (shadow.created and isinstance(shadow.state, (ListState, DictState, SetState))):
+        return      # its size follows from what the trace did
+    elif isinstance(shadow, RefNode) and shadow.source is not None and isinstance(x.real, (dict, set, frozenset)) and untouched(shadow):
+        graph.touch(shadow)
+        graph.require(shadow.source, "LENGTH", len(x.real))
+    elif isinstance(shadow, RefNode):
+        elements_unordered(interp, x)
+
+
+def untouched(node: RefNode) -> bool:
+    """Whether a dict or set from outside has the keys that it had at entry."""
+    state = node.state
+    return state is None or isinstance(state, DictState) and not state.complete and state.entry_keys is None
+
+
+@model(len, applies=lambda x: type(x) not in SCALARS and isinstance(x, CONTAINERS))
+def length(interp: Interpreter, result: int, x: Value) -> Shadow:
+    """`len(x)` of a container."""
+    depend_length(interp, x)
+    return Const(result)

@@ -1,0 +1,231 @@
+"""Iterators written in C. Each knows, for the item that the real one returns, its shadow."""
+from __future__ import annotations
+
+import operator
+from collections import deque
+from typing import Any
+
+from capture.errors import Break
+from capture.interp.frame import Value
+from capture.interp.interpreter import Interpreter
+from capture.interp.lookasides.shadows import dict_node, elements, items_of, members, node_of, view_item, view_mapping
+from capture.interp.models import model
+from capture.interp.special import VIEWS, is_native_iterable, is_native_iterator
+from capture.refgraph.node import SCALARS, Build, Const, IteratorState, RefNode, Shadow
+
+KEYS = VIEWS[0]
+
+
+class Cursor(IteratorState):
+    """The state of an iterator over what is tracked. `node`: the iterator itself."""
+
+    __slots__ = ("node",)
+
+    def __init__(self, node: RefNode) -> None:
+        self.node = node
+
+
+class Constants(Cursor):
+    """Over a range or string."""
+
+    __slots__ = ()
+
+    def advance(self, item: Any) -> Shadow:
+        return Const(item)
+
+
+class Items(Cursor):
+    """Over a list, tuple or deque: by position, in the sequence as it is then."""
+
+    __slots__ = ("interp", "sequence", "position", "step")
+
+    def __init__(self, node: RefNode, interp: Interpreter, sequence: Value, backwards: bool) -> None:
+        super().__init__(node)
+        # A list is held by its node alone, so that it can die.
+        self.interp, self.sequence = interp, Value(None, sequence.shadow) if isinstance(sequence.shadow, RefNode) else sequence
+        self.position, self.step = (len(sequence.real) - 1, -1) if backwards else (0, 1)
+
+    def sync(self) -> None:
+        left = operator.length_hint(self.node.real)
+        if left:
+            self.position = left - 1 if self.step < 0 else len(items_of(self.interp, self.sequence)) - left
+
+    def advance(self, item: Any) -> Shadow:
+        shadow = items_of(self.interp, self.sequence)[self.position]
+        self.position += self.step
+        return shadow
+
+
+class Entries(Cursor):
+    """Over a dict or a view of it, whose keys stay what they are meanwhile."""
+
+    __slots__ = ("interp", "mapping", "view", "keys", "position")
+
+    def __init__(self, node: RefNode, interp: Interpreter, mapping: RefNode, view: type, keys: list[Any]) -> None:
+        super().__init__(node)
+        self.interp, self.mapping, self.view, self.keys, self.position = interp, mapping, view, keys, 0
+
+    def sync(self) -> None:
+        left = operator.length_hint(self.node.real, -1)
+        if left < 0:            # an iterator over an OrderedDict tells only what it has left
+            left = len(self.node.real.__reduce__()[1][0])
+        self.position = len(self.keys) - left
+
+    def advance(self, item: Any) -> Shadow:
+        key = self.keys[self.position]
+        self.position += 1
+        return view_item(self.interp, self.view, self.mapping, key)
+
+
+class Members(Cursor):
+    """Over a set, whose members tell themselves apart."""
+
+    __slots__ = ("items",)
+
+    def __init__(self, node: RefNode, items: dict[Any, Shadow]) -> None:
+        super().__init__(node)
+        self.items = items
+
+    def advance(self, item: Any) -> Shadow:
+        return self.items[item]
+
+
+class Together(Cursor):
+    """`zip` over other iterators."""
+
+    __slots__ = ("interp", "parts")
+
+    def __init__(self, node: RefNode, interp: Interpreter, parts: list[Cursor]) -> None:
+        super().__init__(node)
+        self.interp, self.parts = interp, parts
+
+    def sync(self) -> None:
+        for part in self.parts:
+            part.sync()
+
+    def advance(self, item: Any) -> Shadow:
+        return Build(tuple, tuple(part.advance(x) for part, x in zip(self.parts, item, strict=True)))
+
+
+class Counted(Cursor):
+    """`enumerate` over another iterator."""
+
+    __slots__ = ("part",)
+
+    def __init__(self, node: RefNode, part: Cursor) -> None:
+        super().__init__(node)
+        self.part = part
+
+    def sync(self) -> None:
+        self.part.sync()
+
+    def advance(self, item: Any) -> Shadow:
+        return Build(tuple, (Const(item[0]), self.part.advance(item[1])))
+
+
+# -- making them -------------------------------------------------------------------------------------------------------
+
+def cursor_of(value: Value) -> Cursor:
+    """The state of a tracked iterator of C."""
+    if isinstance(value.shadow, RefNode) and isinstance(value.shadow.state, Cursor):
+        return value.shadow.state
+    raise Break("outside-iterator", f"a {type(value.real).__name__} from outside was advanced")
+
+
+def make_iterator(interp: Interpreter, real: Any, container: Value, backwards: bool = False) -> RefNode:
+    """The node of the iterator `real`, just made over a container."""
+    node = interp.graph.create(real)
+    if type(container.real) in SCALARS:
+        interp.graph.depend(container.shadow, container.real)  # type: ignore[arg-type]
+        node.state = Constants(node)
+    elif isinstance(container.real, (set, frozenset)):
+        elements(interp, container)
+        node.state = Members(node, members(interp, container))
+    elif isinstance(container.real, (dict, *VIEWS)):
+        is_view = isinstance(container.real, VIEWS)
+        mapping = view_mapping(container.shadow) if is_view else dict_node(container)
+        keys = interp.graph.dict_keys(mapping)
+        node.state = Entries(node, interp, mapping, type(container.real) if is_view else KEYS, keys[::-1] if backwards else keys)
+    else:
+        items_of(interp, container)
+        node.state = Items(node, interp, container, backwards)
+    return node
+
+
+def part_of(interp: Interpreter, real: Any, argument: Value) -> Cursor:
+    """The cursor of an iterator which `zip` or `enumerate` holds for `argument`."""
+    if real is argument.real:
+        return cursor_of(argument)
+    return make_iterator(interp, real, argument).state
+
+
+@model(iter, applies=lambda x, *sentinel: not sentinel and (is_native_iterable(x) or is_native_iterator(x)))
+def iter_(interp: Interpreter, result: Any, x: Value) -> Shadow:
+    """`iter(x)` of a builtin container or iterator."""
+    return node_of(x) if result is x.real else make_iterator(interp, result, x)
+
+
+@model(reversed, applies=lambda x: isinstance(x, (list, tuple, deque, range, str, bytes, dict, *VIEWS)))
+def reversed_(interp: Interpreter, result: Any, x: Value) -> Shadow:
+    """`reversed(x)`."""
+    return make_iterator(interp, result, x, backwards=True)
+
+
+def only_native(*iterables: Any, **options: Any) -> bool:
+    """Whether no argument is iterated by Python code, and none could be advanced twice for one item."""
+    iterators = [x for x in iterables if is_native_iterator(x)]
+    return all(is_native_iterable(x) or is_native_iterator(x) for x in iterables) and len(set(map(id, iterators))) == len(iterators)
+
+
+@model(zip, applies=only_native)
+def zip_(interp: Interpreter, result: Any, *iterables: Value, strict: Value | None = None) -> Shadow:
+    """`zip(*iterables)`."""
+    if strict is not None:
+        interp.graph.depend(strict.shadow, strict.real)  # type: ignore[arg-type]
+    reals = result.__reduce__()[1] if iterables else ()
+    parts = [part_of(interp, real, argument) for real, argument in zip(reals, iterables, strict=True)]
+    node = interp.graph.create(result)
+    node.state = Together(node, interp, parts)
+    return node
+
+
+@model(enumerate, applies=lambda iterable, start=0: only_native(iterable) and type(start) is int)
+def enumerate_(interp: Interpreter, result: Any, iterable: Value, start: Value | None = None) -> Shadow:
+    """`enumerate(iterable, start)`."""
+    if start is not None:
+        interp.graph.depend(start.shadow, start.real)  # type: ignore[arg-type]
+    part = part_of(interp, result.__reduce__()[1][0], iterable)
+    node = interp.graph.create(result)
+    node.state = Counted(node, part)
+    return node
+
+
+# -- moving them -------------------------------------------------------------------------------------------------------
+
+def prepare_next(interp: Interpreter, iterator: Value, *default: Value) -> None:
+    cursor_of(iterator).sync()
+
+
+def is_native_next(iterator: Any, *default: Any) -> bool:
+    return is_native_iterator(iterator) and not default
+
+
+@model(next, *{cls.__next__ for cls in (type(iter([])), type(iter(())), type(iter({})), zip, enumerate, reversed)}, prepare=prepare_next,
+       applies=is_native_next)
+def next_(interp: Interpreter, result: Any, iterator: Value) -> Shadow:
+    """`next(iterator)`."""
+    return cursor_of(iterator).advance(result)
+
+
+def prepare_drain(interp: Interpreter, iterable: Value | None) -> None:
+    """Before an iterator is consumed natively."""
+    if iterable is not None and is_native_iterator(iterable.real):
+        cursor_of(iterable).sync()
+
+
+def drain(interp: Interpreter, iterator: Value, items: Any) -> list[Shadow]:
+    """The shadows of all the `items` that an iterator has yielded."""
+    cursor = cursor_of(iterator)
+    return [cursor.advance(item) for item in items]
+
+

@@ -1,0 +1,92 @@
+"""Pure C functions: of scalars, which may stay lazy, and of plain data, whose result is a constant."""
+from __future__ import annotations
+
+import builtins
+import datetime
+import io
+import keyword
+import math
+import operator
+import os
+import random
+import sys
+import time
+import types
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from capture.interp.frame import Value
+from capture.interp.interpreter import Interpreter
+from capture.interp.lookasides.shadows import depend_plain, elements, settled
+from capture.interp.models import LAZY, MODELS, PURE, SIDE_EFFECTS, model
+from capture.interp.special import is_plain
+from capture.refgraph.node import SCALARS, Shadow
+
+BINARY = "add sub mul truediv floordiv mod pow lshift rshift and_ or_ xor eq ne lt le gt ge"
+UNARY = "neg pos invert abs index"
+IN_PLACE = "iadd isub imul itruediv ifloordiv imod ipow ilshift irshift iand ior ixor"
+CHANGING = frozenset(getattr(operator, name) for name in IN_PLACE.split())
+OPERATORS = [getattr(operator, name) for name in f"{BINARY} {UNARY} {IN_PLACE} getitem contains concat".split()]
+FUNCTIONS = [abs, min, max, int, float, complex, round, len, ord, chr, pow, str, repr, format, ascii, bin, hex, oct]
+# Of several scalars, or with a result that is no scalar.
+AGGREGATES = [divmod, sum, hash, range, slice, sorted, bytes, bytearray, int.from_bytes, float.fromhex, bytes.fromhex, str.maketrans, bytes.maketrans,
+              math.fsum, math.prod, math.dist, math.frexp, math.modf, math.gcd, math.lcm, operator.length_hint, keyword.iskeyword]
+MATHS = [fn for name, fn in vars(math).items() if isinstance(fn, types.BuiltinFunctionType) and fn not in AGGREGATES]
+IMMUTABLE = (int, float, complex, bool, str, bytes, range, slice, type(None), torch.Size, torch.dtype, torch.device)
+NOT_PURE = {"__new__", "__init__", "__getattribute__", "__setattr__", "__delattr__", "__iter__", "__getnewargs__", "__init_subclass__"}
+
+
+def methods(cls: type) -> list[Any]:
+    """The C methods of an immutable builtin type: they can only compute."""
+    kinds = (types.MethodDescriptorType, types.WrapperDescriptorType)
+    return [fn for name, fn in vars(cls).items() if isinstance(fn, kinds) and name not in NOT_PURE]
+
+
+LAZY.update(OPERATORS, FUNCTIONS, MATHS)
+PURE.update(AGGREGATES, *(methods(cls) for cls in IMMUTABLE))
+
+
+# Functions to which the order of a set's members does not matter.
+UNORDERED = frozenset({len, sorted, min, max, *OPERATORS})
+
+
+def is_all_plain(*args: Any, **kwargs: Any) -> bool:
+    """Whether the arguments are plain data, not all of them scalars."""
+    values = (*args, *kwargs.values())
+    return not all(type(x) in SCALARS for x in values) and all(map(is_plain, values))
+
+
+def is_unchanged(a: Any, b: Any) -> bool:
+    """Whether `a op= b` makes a new object."""
+    return type(a) in (str, bytes, tuple) and is_all_plain(a, b)
+
+
+def plain(function: Callable[..., Any]) -> None:
+    """Registers what a pure function means for plain data: a constant, or a new container of constants."""
+    @model(function, applies=is_unchanged if function in CHANGING else is_all_plain)
+    def result_of(interp: Interpreter, result: Any, *args: Value, **kwargs: Value) -> Shadow:
+        for value in (*args, *kwargs.values()):
+            if isinstance(value.real, (set, frozenset)) and function not in UNORDERED:
+                elements(interp, value)
+            depend_plain(interp, value.shadow, value.real)  # type: ignore[arg-type]
+        return settled(interp, result)
+
+
+for _function in [*OPERATORS, *FUNCTIONS, *MATHS, *PURE]:
+    if _function not in MODELS or _function in OPERATORS:
+        plain(_function)
+
+
+# -- the world outside of the program ----------------------------------------------------------------------------------
+
+def functions(module: types.ModuleType) -> list[Any]:
+    """The C functions of a module."""
+    return [fn for fn in vars(module).values() if isinstance(fn, types.BuiltinFunctionType)]
+
+
+SIDE_EFFECTS.update([print, input, open, builtins.breakpoint, warnings.warn, sys.stdout.write, sys.stderr.write, datetime.datetime.now],
+                    functions(time), functions(os), functions(io), methods(random.Random.__base__), methods(io.TextIOWrapper),
+                    methods(io.StringIO), methods(io.BufferedWriter))

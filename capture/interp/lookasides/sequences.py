@@ -1,0 +1,341 @@
+"""Lists, tuples and deques: the shadow state goes through the same operations as the real container."""
+from __future__ import annotations
+
+import operator
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from capture.interp.frame import Value
+from capture.interp.interpreter import Interpreter
+from capture.interp.lookasides.iterators import drain, prepare_drain
+from capture.interp.lookasides.shadows import (NONE, compose, depend_plain, elements, items_of, node_of, settled)
+from capture.interp.models import model
+from capture.interp.special import is_native_iterable, is_native_iterator, is_plain
+from capture.refgraph.graph import VALUES
+from capture.refgraph.node import SCALARS, Build, Const, ListState, Shadow
+
+SEQUENCES = (list, tuple, deque)
+
+
+# -- predicates --------------------------------------------------------------------------------------------------------
+
+def is_position(x: Any) -> bool:
+    """Whether `x` is an index or a slice of indices."""
+    if type(x) is slice:
+        return all(part is None or type(part) in (int, bool) for part in (x.start, x.stop, x.step))
+    return type(x) in (int, bool)
+
+
+def is_indexing(sequence: Any, index: Any, *rest: Any) -> bool:
+    return isinstance(sequence, SEQUENCES) and is_position(index)
+
+
+def is_slice_of_native(sequence: Any, index: Any, value: Any) -> bool:
+    return is_indexing(sequence, index) and (type(index) is not slice or is_native_iterable(value))
+
+
+def extends_natively(sequence: Any, items: Any) -> bool:
+    return isinstance(sequence, (list, deque)) and (is_native_iterable(items) or is_native_iterator(items))
+
+
+def is_concatenation(a: Any, b: Any) -> bool:
+    return (isinstance(a, list) and isinstance(b, list) or isinstance(a, tuple) and isinstance(b, tuple)
+            or isinstance(a, deque) and isinstance(b, deque))
+
+
+def is_repetition(a: Any, b: Any) -> bool:
+    return isinstance(a, SEQUENCES) and type(b) in (int, bool) or isinstance(b, SEQUENCES) and type(a) in (int, bool)
+
+
+def compares_plainly(a: Any, b: Any) -> bool:
+    """Whether a comparison, or a search for `b` in `a`, is decided by data alone."""
+    return not (type(a) in SCALARS and type(b) in SCALARS) and is_plain(a) and is_plain(b)
+
+
+# -- reading -----------------------------------------------------------------------------------------------------------
+
+def look(interp: Interpreter, sequence: Value, *indices: Value, **_: Value) -> None:
+    """Before an operation: the items at entry, and the indices."""
+    items_of(interp, sequence)
+    for index in indices:
+        depend_plain(interp, index.shadow, index.real)  # type: ignore[arg-type]
+
+
+@model(operator.getitem, list.__getitem__, tuple.__getitem__, deque.__getitem__, prepare=look, applies=is_indexing)
+def getitem(interp: Interpreter, result: Any, sequence: Value, index: Value) -> Shadow:
+    """`sequence[index]`."""
+    if isinstance(sequence.real, VALUES):
+        return Const(result)
+    picked = items_of(interp, sequence)[index.real]
+    return new_sequence(interp, result, picked) if type(index.real) is slice else picked  # type: ignore[arg-type, return-value]
+
+
+@model(list.copy, deque.copy, deque.__copy__)
+def copy(interp: Interpreter, result: Any, sequence: Value) -> Shadow:
+    """`sequence.copy()`."""
+    return new_sequence(interp, result, list(items_of(interp, sequence)))
+
+
+@model(operator.add, operator.concat, list.__add__, tuple.__add__, deque.__add__, applies=is_concatenation)
+def add(interp: Interpreter, result: Any, a: Value, b: Value) -> Shadow:
+    """`a + b`."""
+    return new_sequence(interp, result, [*items_of(interp, a), *items_of(interp, b)])
+
+
+@model(operator.mul, list.__mul__, tuple.__mul__, deque.__mul__, list.__rmul__, tuple.__rmul__, applies=is_repetition)
+def mul(interp: Interpreter, result: Any, a: Value, b: Value) -> Shadow:
+    """`a * n`, `n * a`."""
+    sequence, n = (a, b) if isinstance(a.real, SEQUENCES) else (b, a)
+    interp.graph.depend(n.shadow, n.real)  # type: ignore[arg-type]
+    return new_sequence(interp, result, items_of(interp, sequence) * n.real)
+
+
+def new_sequence(interp: Interpreter, real: Any, items: list[Shadow]) -> Shadow:
+    """The shadow of a list, tuple or deque which an operation has just returned."""
+    if isinstance(real, tuple):
+        return compose(interp, real, items)
+    if isinstance(real, deque) and real.maxlen is not None:
+        items = list(deque(items, real.maxlen))
+    return interp.graph.create(real, ListState(items))
+
+
+@model(operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge, operator.contains, operator.countOf, operator.indexOf,
+       *(getattr(cls, f"__{name}__") for cls in SEQUENCES for name in ("eq", "ne", "lt", "le", "gt", "ge", "contains")),
+       *(cls.count for cls in SEQUENCES), applies=compares_plainly)
+def compare(interp: Interpreter, result: Any, a: Value, b: Value) -> Shadow:
+    """Comparison and search among plain data."""
+    depend_plain(interp, a.shadow, a.real)  # type: ignore[arg-type]
+    depend_plain(interp, b.shadow, b.real)  # type: ignore[arg-type]
+    return Const(result)
+
+
+@model(list.index, tuple.index, deque.index, applies=lambda sequence, x, *bounds: is_plain(sequence) and is_plain(x))
+def index(interp: Interpreter, result: int, sequence: Value, x: Value, *bounds: Value) -> Shadow:
+    """`sequence.index(x)`."""
+    for value in (sequence, x, *bounds):
+        depend_plain(interp, value.shadow, value.real)  # type: ignore[arg-type]
+    return Const(result)
+
+
+# -- creation ----------------------------------------------------------------------------------------------------------
+
+def is_native(*args: Any) -> bool:
+    return not args or len(args) == 1 and (is_native_iterable(args[0]) or is_native_iterator(args[0]))
+
+
+def prepare_items(interp: Interpreter, *args: Value) -> None:
+    """Before the items of `args[-1]` are consumed."""
+    prepare_drain(interp, args[-1] if args else None)
+
+
+def consumed(interp: Interpreter, real: Any, source: Value) -> list[Shadow]:
+    """The shadows of the items of `real`, which were taken from `source`."""
+    if is_native_iterator(source.real):
+        return drain(interp, source, real)
+    return elements(interp, source)
+
+
+@model(list, prepare=prepare_items, applies=is_native)
+def make_list(interp: Interpreter, result: list[Any], *args: Value) -> Shadow:
+    """`list(x)`."""
+    return interp.graph.create(result, ListState(consumed(interp, result, args[0]) if args else []))
+
+
+@model(tuple, prepare=prepare_items, applies=is_native)
+def make_tuple(interp: Interpreter, result: tuple[Any, ...], *args: Value) -> Shadow:
+    """`tuple(x)`."""
+    if args and args[0].real is result and args[0].shadow is not None:
+        return args[0].shadow
+    return compose(interp, result, consumed(interp, result, args[0]) if args else [])
+
+
+@model(tuple.__new__, prepare=prepare_items, applies=lambda cls, *args: is_native(*args))
+def new_tuple(interp: Interpreter, result: tuple[Any, ...], cls: Value, *args: Value) -> Shadow:
+    """`tuple.__new__(cls, x)`, which makes namedtuples too."""
+    interp.graph.depend(cls.shadow, cls.real)  # type: ignore[arg-type]
+    return make_tuple(interp, result, *args)
+
+
+def is_native_deque(iterable: Any = (), maxlen: int | None = None) -> bool:
+    return is_native_iterable(iterable)
+
+
+@model(deque, applies=is_native_deque)
+def make_deque(interp: Interpreter, result: deque[Any], iterable: Value | None = None, maxlen: Value | None = None) -> Shadow:
+    """`deque(iterable, maxlen)`."""
+    if maxlen is not None:
+        interp.graph.depend(maxlen.shadow, maxlen.real)  # type: ignore[arg-type]
+    return new_sequence(interp, result, elements(interp, iterable) if iterable is not None else [])
+
+
+# -- changes -----------------------------------------------------------------------------------------------------------
+
+def structural(method: Callable[..., Any], kinds: str, **registration: Any) -> None:
+    """Registers a method that moves items about, whatever they are: the state goes through it as well.
+
+    `kinds`: what its arguments are: `x` an item, `i` an index or count, `*` an iterable of items.
+    """
+    def prepare(interp: Interpreter, sequence: Value, *args: Value) -> None:
+        look(interp, sequence, *(arg for arg, kind in zip(args, kinds) if kind == "i"))
+        for arg, kind in zip(args, kinds):
+            if kind == "*":
+                prepare_drain(interp, arg)
+
+    def apply(interp: Interpreter, result: Any, sequence: Value, *args: Value) -> Shadow:
+        node = node_of(sequence)
+        shadows, operands = [], []
+        for arg, kind in zip(args, kinds):
+            if kind == "i":
+                shadow, operand = Const(arg.real), arg.real
+            elif kind == "*":
+                operand = added(interp, sequence, arg)
+                shadow = Build(tuple, tuple(operand))
+            else:
+                shadow = operand = arg.shadow
+            shadows.append(shadow)
+            operands.append(operand)
+        moved = through(interp, sequence, method, *operands)
+        interp.graph.effect(method, node, *shadows)
+        return moved if isinstance(moved, Shadow) else NONE
+
+    model(method, prepare=prepare, applies=registration.get("applies"))(apply)
+
+
+def added(interp: Interpreter, sequence: Value, items: Value) -> list[Shadow]:
+    """The shadows of what `extend` has just added."""
+    if is_native_iterator(items.real):
+        n = len(items_of(interp, sequence))
+        return drain(interp, items, list(sequence.real)[n:])
+    return elements(interp, items)
+
+
+def through(interp: Interpreter, sequence: Value, method: Callable[..., Any], *operands: Any) -> Any:
+    """Applies a method to the shadow state of a list or deque."""
+    state = items_of(interp, sequence)
+    if isinstance(sequence.real, list):
+        return method(state, *operands)
+    shadow = deque(state, sequence.real.maxlen)
+    result = method(shadow, *operands)
+    state[:] = shadow
+    return result
+
+
+structural(list.append, "x")
+structural(list.insert, "ix")
+structural(list.pop, "i")
+structural(list.clear, "")
+structural(list.reverse, "")
+structural(list.extend, "*", applies=extends_natively)
+structural(deque.append, "x")
+structural(deque.appendleft, "x")
+structural(deque.insert, "ix")
+structural(deque.pop, "")
+structural(deque.popleft, "")
+structural(deque.clear, "")
+structural(deque.reverse, "")
+structural(deque.rotate, "i")
+
+
+def extends_deque(sequence: Any, items: Any) -> bool:
+    return extends_natively(sequence, items) and is_native_iterable(items)
+
+
+structural(deque.extend, "*", applies=extends_deque)
+structural(deque.extendleft, "*", applies=extends_deque)
+
+
+@model(operator.iadd, operator.iconcat, list.__iadd__, prepare=lambda interp, a, b: (look(interp, a), prepare_drain(interp, b)),
+       applies=lambda a, b: isinstance(a, list) and extends_natively(a, b))
+def iadd(interp: Interpreter, result: Any, a: Value, b: Value) -> Shadow:
+    """`a += b` of a list."""
+    items = added(interp, a, b)
+    items_of(interp, a).extend(items)
+    interp.graph.effect(list.extend, node_of(a), Build(tuple, tuple(items)))
+    return node_of(a)
+
+
+@model(operator.iadd, deque.__iadd__, prepare=lambda interp, a, b: look(interp, a), applies=lambda a, b: isinstance(a, deque) and extends_deque(a, b))
+def iadd_deque(interp: Interpreter, result: Any, a: Value, b: Value) -> Shadow:
+    """`a += b` of a deque."""
+    items = elements(interp, b)
+    through(interp, a, deque.extend, items)
+    interp.graph.effect(deque.extend, node_of(a), Build(tuple, tuple(items)))
+    return node_of(a)
+
+
+@model(operator.iadd, applies=lambda a, b: isinstance(a, tuple) and isinstance(b, tuple))
+def iadd_tuple(interp: Interpreter, result: Any, a: Value, b: Value) -> Shadow:
+    """`a += b` of a tuple makes a new one."""
+    return add(interp, result, a, b)
+
+
+@model(operator.imul, list.__imul__, prepare=look, applies=is_repetition)
+def imul(interp: Interpreter, result: Any, a: Value, n: Value) -> Shadow:
+    """`a *= n`."""
+    if result is not a.real or not isinstance(a.real, list):
+        return mul(interp, result, a, n)
+    replace(interp, a, items_of(interp, a) * n.real)
+    return node_of(a)
+
+
+@model(operator.setitem, list.__setitem__, deque.__setitem__, prepare=lambda interp, s, i, x: look(interp, s, i), applies=is_slice_of_native)
+def setitem(interp: Interpreter, result: Any, sequence: Value, index: Value, value: Value) -> Shadow:
+    """`sequence[index] = value`."""
+    shadow: Any = value.shadow
+    operand: Any = value.shadow
+    if type(index.real) is slice:
+        operand = elements(interp, value)
+        shadow = Build(tuple, tuple(operand))
+    items_of(interp, sequence)[index.real] = operand
+    interp.graph.effect(type_of(sequence).__setitem__, node_of(sequence), Const(index.real), shadow)
+    return NONE
+
+
+@model(operator.delitem, list.__delitem__, deque.__delitem__, prepare=look, applies=is_indexing)
+def delitem(interp: Interpreter, result: Any, sequence: Value, index: Value) -> Shadow:
+    """`del sequence[index]`."""
+    del items_of(interp, sequence)[index.real]
+    interp.graph.effect(type_of(sequence).__delitem__, node_of(sequence), Const(index.real))
+    return NONE
+
+
+def type_of(sequence: Value) -> Any:
+    """The builtin type whose methods change a sequence."""
+    return list if isinstance(sequence.real, list) else deque
+
+
+def replace(interp: Interpreter, sequence: Value, items: list[Shadow]) -> None:
+    """All items of a list were replaced."""
+    items_of(interp, sequence)[:] = items
+    interp.graph.effect(list.__setitem__, node_of(sequence), Const(slice(None)), Build(tuple, tuple(items)))
+
+
+# -- searching and sorting among plain data -------------------------------------------------------------------------------
+
+def look_plain(interp: Interpreter, *args: Value, **kwargs: Value) -> None:
+    """Before an operation that compares: all data at entry."""
+    for value in (*args, *kwargs.values()):
+        depend_plain(interp, value.shadow, value.real)  # type: ignore[arg-type]
+
+
+@model(list.remove, deque.remove, prepare=look_plain, applies=compares_plainly)
+def remove(interp: Interpreter, result: None, sequence: Value, x: Value) -> Shadow:
+    """`sequence.remove(x)`; all items are constants then."""
+    items_of(interp, sequence)[:] = [settled(interp, item) for item in sequence.real]
+    interp.graph.effect(type_of(sequence).remove, node_of(sequence), x.shadow)  # type: ignore[arg-type]
+    return NONE
+
+
+@model(list.sort, prepare=look_plain, applies=lambda sequence, *, key=None, reverse=False: key is None and is_plain(sequence))
+def sort(interp: Interpreter, result: None, sequence: Value, **options: Value) -> Shadow:
+    """`sequence.sort()` of plain data."""
+    replace(interp, sequence, [settled(interp, item) for item in sequence.real])
+    return NONE
+
+
+@model(sorted, applies=lambda iterable, *, key=None, reverse=False: key is None and is_plain(iterable))
+def sorted_(interp: Interpreter, result: list[Any], iterable: Value, **options: Value) -> Shadow:
+    """`sorted(iterable)` of plain data."""
+    look_plain(interp, iterable, *options.values())
+    return interp.graph.create(result, ListState([settled(interp, item) for item in result]))

@@ -1,0 +1,198 @@
+"""Sets and frozensets. A member is a key: its shadow follows from what it is."""
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import Any
+
+from capture.errors import Break
+from capture.interp.frame import Value
+from capture.interp.interpreter import Interpreter
+from capture.interp.lookasides.shadows import (NONE, elements_unordered, is_constant, key_of, members, node_of, settled)
+from capture.interp.models import model
+from capture.interp.special import is_key, is_native_iterable
+from capture.refgraph.node import Build, Const, RefNode, SetState, Shadow
+
+SETS = (set, frozenset)
+
+
+# -- predicates --------------------------------------------------------------------------------------------------------
+
+def holds_keys(x: Any) -> bool:
+    """Whether a container's items can be members of a set."""
+    return is_native_iterable(x) and all(map(is_key, x))
+
+
+def is_algebra(*operands: Any) -> bool:
+    """Whether the operands are containers of keys, the first one a set."""
+    return bool(operands) and isinstance(operands[0], SETS) and all(map(holds_keys, operands))
+
+
+def is_operation(a: Any, b: Any) -> bool:
+    """Whether `a` and `b` are sets, or a set and the view of a dict's keys."""
+    return (isinstance(a, SETS) or isinstance(b, SETS) or type(a).__name__.endswith("_keys")) and all(
+        (isinstance(x, SETS) or type(x).__name__ in ("dict_keys", "odict_keys")) and holds_keys(x) for x in (a, b))
+
+
+def is_membership(container: Any, member: Any) -> bool:
+    return isinstance(container, SETS) and is_key(member) and all(map(is_key, container))
+
+
+# -- states ------------------------------------------------------------------------------------------------------------
+
+def look(interp: Interpreter, *operands: Value) -> None:
+    """Before an operation: all members of all operands."""
+    found = [part for operand in operands for part in elements_unordered(interp, operand)]
+    reals = [member for _, member in found]
+    outside = any(isinstance(x.shadow, RefNode) and x.shadow.source is not None and isinstance(x.real, SETS) for x in operands)
+    for shadow, member in found:
+        key_of(interp, Value(member, shadow), reals, outside)
+
+
+def look_member(interp: Interpreter, container: Value, member: Value) -> None:
+    members(interp, container)
+    node = container.shadow
+    key_of(interp, member, container.real, outside=isinstance(node, RefNode) and node.source is not None)
+
+
+def is_ordered(*operands: Value) -> bool:
+    """Whether the order of what is made from these follows from the trace."""
+    return all(not isinstance(x.shadow, RefNode) or not isinstance(x.shadow.state, SetState) or x.shadow.state.ordered for x in operands)
+
+
+def new_set(interp: Interpreter, real: Any, *operands: Value) -> Shadow:
+    """The shadow of a set which an operation on `operands` has just returned."""
+    for operand in operands:
+        if operand.real is real:
+            return operand.shadow  # type: ignore[return-value]
+    if isinstance(real, frozenset):
+        if not is_ordered(*operands) and len(real) > 1:
+            raise Break("opaque-call", "a frozenset was made from a set from outside")
+        return Const(real) if is_constant(real) else Build(type(real), tuple(settled(interp, member) for member in real))
+    return interp.graph.create(real, state_of(interp, real, *operands))
+
+
+def state_of(interp: Interpreter, real: Any, *operands: Value) -> SetState:
+    return SetState({member: settled(interp, member) for member in real}, ordered=is_ordered(*operands) or len(real) < 2)
+
+
+# -- reading -----------------------------------------------------------------------------------------------------------
+
+@model(operator.contains, set.__contains__, frozenset.__contains__, prepare=look_member, applies=is_membership)
+def contains(interp: Interpreter, result: bool, container: Value, member: Value) -> Shadow:
+    """`member in container`."""
+    return Const(result)
+
+
+NAMES = "union intersection difference symmetric_difference copy".split()
+TESTS = "issubset issuperset isdisjoint".split()
+
+
+@model(*(getattr(cls, name) for cls in SETS for name in NAMES), prepare=look, applies=is_algebra)
+def algebra(interp: Interpreter, result: Any, *operands: Value) -> Shadow:
+    """`a.union(b, …)` and its like."""
+    return new_set(interp, result, *operands)
+
+
+@model(*(getattr(cls, name) for cls in SETS for name in TESTS), prepare=look, applies=is_algebra)
+def relation(interp: Interpreter, result: Any, *operands: Value) -> Shadow:
+    """`a.issubset(b)` and its like."""
+    return Const(result)
+
+
+@model(operator.or_, operator.and_, operator.sub, operator.xor, prepare=look, applies=is_operation)
+def combine(interp: Interpreter, result: Any, a: Value, b: Value) -> Shadow:
+    """`a | b`, `a & b`, `a - b`, `a ^ b`."""
+    return new_set(interp, result, a, b)
+
+
+@model(operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge, prepare=look, applies=is_operation)
+def compare(interp: Interpreter, result: Any, a: Value, b: Value) -> Shadow:
+    """`a <= b` and its like."""
+    return Const(result)
+
+
+@model(set, frozenset, prepare=look, applies=lambda *args: not args or holds_keys(*args))
+def make_set(interp: Interpreter, result: Any, *args: Value) -> Shadow:
+    """`set(x)`, `frozenset(x)`."""
+    return new_set(interp, result, *args)
+
+
+# -- changes -----------------------------------------------------------------------------------------------------------
+
+def mutate(interp: Interpreter, method: Callable[..., Any], container: Value, *operands: Value) -> None:
+    """A set was changed by `method(container, *operands)`."""
+    node = node_of(container)
+    node.state = state_of(interp, container.real, container, *operands)
+    shadows = [Build(tuple, tuple(settled(interp, member) for member in operand.real)) for operand in operands]
+    interp.graph.effect(method, node, *shadows)
+
+
+def changer(method: Callable[..., Any]) -> None:
+    """Registers a method that takes iterables of members."""
+    def apply(interp: Interpreter, result: Any, container: Value, *operands: Value) -> Shadow:
+        mutate(interp, method, container, *operands)
+        return NONE
+    model(method, prepare=look, applies=is_algebra)(apply)
+
+
+for _name in ("update", "intersection_update", "difference_update", "symmetric_difference_update"):
+    changer(getattr(set, _name))
+
+IN_PLACE = {operator.ior: set.update, operator.iand: set.intersection_update, operator.isub: set.difference_update,
+            operator.ixor: set.symmetric_difference_update}
+
+
+def in_place(op: Callable[..., Any], method: Callable[..., Any]) -> None:
+    """Registers an operator such as `|=`."""
+    def apply(interp: Interpreter, result: Any, a: Value, b: Value) -> Shadow:
+        if result is not a.real or not isinstance(a.real, set):
+            return new_set(interp, result, a, b)
+        mutate(interp, method, a, b)
+        return node_of(a)
+    model(op, prepare=look, applies=is_operation)(apply)
+
+
+for _op, _method in IN_PLACE.items():
+    in_place(_op, _method)
+
+
+def change_member(method: Callable[..., Any]) -> None:
+    """Registers `add`, `discard` or `remove`."""
+    def apply(interp: Interpreter, result: None, container: Value, member: Value) -> Shadow:
+        node = node_of(container)
+        node.state = state_of(interp, container.real, container)
+        interp.graph.effect(method, node, settled(interp, member.real))
+        return NONE
+    model(method, prepare=look_member, applies=is_membership)(apply)
+
+
+for _method in (set.add, set.discard, set.remove):
+    change_member(_method)
+
+
+@model(set.clear, prepare=look)
+def clear(interp: Interpreter, result: None, container: Value) -> Shadow:
+    """`container.clear()`."""
+    node_of(container).state = SetState({})
+    interp.graph.effect(set.clear, node_of(container))
+    return NONE
+
+
+@model(set.pop, prepare=look, applies=lambda container: all(map(is_key, container)))
+def pop(interp: Interpreter, result: Any, container: Value) -> Shadow:
+    """`container.pop()`."""
+    node = node_of(container)
+    if not node.state.ordered:
+        raise Break("opaque-call", "the order of a set from outside decides something")
+    shadow = node.state.items[result]
+    node.state = state_of(interp, container.real)
+    interp.graph.effect(set.discard, node, shadow)
+    return shadow
+
+
+@model(set.__init__, prepare=look, applies=lambda container, *args: not args or holds_keys(*args))
+def init_set(interp: Interpreter, result: None, container: Value, *args: Value) -> Shadow:
+    """`set.__init__` of a subclass."""
+    node_of(container).state = state_of(interp, container.real, *args)
+    return NONE

@@ -1,0 +1,227 @@
+"""What models of containers share: reading the shadows of items, depending on keys, shadows of known values."""
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+
+from capture.errors import Break
+from capture.interp.frame import Value
+from capture.interp.interpreter import Interpreter
+from capture.interp.special import VIEWS, is_plain
+from capture.refgraph.graph import VALUES
+from capture.refgraph.node import (SCALARS, Build, Const, DictState, Expr, External, ListState, RefNode, SetState, Shadow,
+                                   TensorState, source_of)
+
+NONE = Const(None)
+
+
+class ViewState:
+    """A dict view: `keys()`, `values()`, `items()` of the dict `mapping`."""
+
+    __slots__ = ("mapping",)
+
+    def __init__(self, mapping: RefNode) -> None:
+        self.mapping = mapping
+
+
+# -- values ------------------------------------------------------------------------------------------------------------
+
+def is_constant(real: Any) -> bool:
+    """Whether a value without identity is known by itself."""
+    if type(real) in SCALARS or isinstance(real, VALUES):
+        return True
+    return type(real) in (tuple, frozenset) and all(is_constant(item) for item in real)
+
+
+def settled(interp: Interpreter, real: Any) -> Shadow:
+    """The shadow of a value that follows from guarded values: a new object where it is mutable."""
+    graph = interp.graph
+    if is_constant(real):
+        return Const(real)
+    cls = type(real)
+    if cls is slice:
+        return Const(real)
+    known = graph.find(real)
+    if known is not None:
+        return known
+    if cls is list:
+        return graph.create(real, ListState([settled(interp, item) for item in real]))
+    if cls is dict:
+        return graph.create(real, DictState({key: settled(interp, item) for key, item in real.items()}, complete=True))
+    if cls is set:
+        return graph.create(real, SetState({item: settled(interp, item) for item in real}))
+    if cls is tuple or isinstance(real, tuple) and hasattr(cls, "_fields"):
+        return Build(cls, tuple(settled(interp, item) for item in real))
+    return graph.constant(real)
+
+
+def compose(interp: Interpreter, real: tuple[Any, ...], items: list[Shadow]) -> Shadow:
+    """The shadow of a new tuple."""
+    if isinstance(real, VALUES):
+        for shadow, item in zip(items, real, strict=True):
+            interp.graph.depend(shadow, item)
+        return Const(real)
+    cls = type(real)
+    if cls is tuple or hasattr(cls, "_fields"):
+        constant = cls is tuple and all(isinstance(item, Const) for item in items)
+        return Const(real) if constant else Build(cls, tuple(items))
+    return interp.graph.create(real, ListState(items))
+
+
+def depend_type(interp: Interpreter, value: Value) -> None:
+    """The type of a value is about to matter."""
+    shadow = value.shadow
+    if isinstance(shadow, RefNode):
+        interp.graph.touch(shadow)
+    elif isinstance(shadow, (External, Expr)):
+        source = source_of(shadow)
+        if source is None:
+            raise Break("data-dependent", "the type of a value computed on every call decides something")
+        interp.graph.require(source, "TYPE", type(value.real))
+
+
+def depend_plain(interp: Interpreter, shadow: Shadow, real: Any) -> None:
+    """Depends on all of a value for which `is_plain` holds."""
+    graph = interp.graph
+    if not isinstance(shadow, RefNode):
+        if isinstance(shadow, Build):
+            for part, item in zip(shadow.items, (real.start, real.stop, real.step) if shadow.cls is slice else real, strict=True):
+                depend_plain(interp, part, item)
+        else:
+            graph.depend(shadow, real)
+        return
+    value = Value(real, shadow)
+    if isinstance(real, dict):
+        mapping = dict_node(value)
+        for key in graph.dict_keys(mapping):
+            depend_plain(interp, graph.dict_get(mapping, key), dict.__getitem__(real, key))
+    elif isinstance(real, (set, frozenset)):
+        members(interp, value)
+    elif isinstance(real, VIEWS):
+        mapping = view_mapping(shadow)
+        depend_plain(interp, mapping, mapping.real)
+    elif is_plain(real) and not isinstance(real, (list, tuple)) and not hasattr(real, "append"):
+        graph.depend(shadow, real)
+    else:
+        for item, part in zip(items_of(interp, value), real, strict=True):
+            depend_plain(interp, item, part)
+
+
+# -- items -------------------------------------------------------------------------------------------------------------
+
+def node_of(value: Value) -> RefNode:
+    """The node of a mutable container. Raises Break for one that is not tracked."""
+    if not isinstance(value.shadow, RefNode):
+        raise Break("opaque-call", f"a {type(value.real).__name__} of unknown origin was used")
+    return value.shadow
+
+
+def dict_node(value: Value) -> RefNode:
+    """The node of a dict. Raises Break for one whose items cannot be known."""
+    node = node_of(value)
+    if node.created and not isinstance(node.state, DictState):
+        raise Break("opaque-call", f"the items of a new {node.cls.__name__} are not known")
+    return node
+
+
+def items_of(interp: Interpreter, value: Value) -> list[Shadow]:
+    """The shadows of the items of a list, deque or tuple; of a mutable one, those of its state, to be changed in place."""
+    shadow = value.shadow
+    if isinstance(shadow, Build):
+        return list(shadow.items)
+    if isinstance(shadow, Const):
+        return [settled(interp, item) for item in shadow.value]
+    node = node_of(value)
+    if node.created and not isinstance(node.state, ListState):
+        raise Break("opaque-call", f"the items of a new {node.cls.__name__} are not known")
+    return interp.graph.list_state(node).items
+
+
+def elements(interp: Interpreter, value: Value) -> list[Shadow]:
+    """The shadows that iteration over a container of a builtin type yields, before any change of this call."""
+    real, graph = value.real, interp.graph
+    if isinstance(real, dict):
+        return [settled(interp, key) for key in graph.dict_keys(dict_node(value))]
+    if isinstance(real, VIEWS):
+        mapping = view_mapping(value.shadow)
+        keys = graph.dict_keys(mapping)
+        return [view_item(interp, type(real), mapping, key) for key in keys]
+    if isinstance(real, (set, frozenset)):
+        known = members(interp, value)
+        if isinstance(value.shadow, RefNode) and not value.shadow.state.ordered:
+            raise Break("opaque-call", "the order of a set from outside decides something")
+        return [known[member] for member in real]
+    if type(real) in SCALARS:
+        graph.depend(value.shadow, real)  # type: ignore[arg-type]
+        return [Const(item) for item in real]
+    return list(items_of(interp, value))
+
+
+def elements_unordered(interp: Interpreter, value: Value) -> Iterable[tuple[Shadow, Any]]:
+    """The shadows and the values of a container of keys, in no particular order."""
+    if isinstance(value.real, (set, frozenset)):
+        return [(shadow, member) for member, shadow in members(interp, value).items()]
+    return list(zip(elements(interp, value), value.real, strict=True))
+
+
+def members(interp: Interpreter, value: Value) -> dict[Any, Shadow]:
+    """The members of a set or frozenset, and their shadows."""
+    real, shadow, graph = value.real, value.shadow, interp.graph
+    if isinstance(shadow, (Const, Build)):
+        return {member: settled(interp, member) for member in real}
+    node = node_of(value)
+    if node.created and not isinstance(node.state, SetState):
+        raise Break("opaque-call", f"the members of a new {node.cls.__name__} are not known")
+    if node.state is None and isinstance(real, frozenset) and not all(type(member) in SCALARS for member in real):
+        graph.depend(node, real)
+        node.state = SetState({member: settled(interp, member) for member in real}, ordered=True)
+    return graph.set_state(node).items
+
+
+def view_mapping(shadow: Shadow | None) -> RefNode:
+    """The node of the dict that a view shows."""
+    if isinstance(shadow, RefNode) and isinstance(shadow.state, ViewState):
+        return shadow.state.mapping
+    raise Break("opaque-call", "a dict view from outside was used")
+
+
+def view_item(interp: Interpreter, cls: type, mapping: RefNode, key: Any) -> Shadow:
+    """What a view of type `cls` shows for `key`."""
+    name = cls.__name__
+    if name.endswith("keys"):
+        return settled(interp, key)
+    value = interp.graph.dict_get(mapping, key)
+    if name.endswith("values"):
+        return value
+    return Build(tuple, (settled(interp, key), value))
+
+
+# -- keys --------------------------------------------------------------------------------------------------------------
+
+def key_of(interp: Interpreter, key: Value, among: Iterable[Any] = (), outside: bool = False) -> Any:
+    """Depends on what decides where `key` goes in a dict or set with the keys `among`, and returns the key itself.
+
+    A tensor counts by identity alone: in a container from `outside`, which object it is; in one of ours, that it is
+    not one of the tensors which are keys already.
+    """
+    depend_key(interp, key.shadow, key.real, among, outside)
+    return key.real
+
+
+def depend_key(interp: Interpreter, shadow: Shadow | None, real: Any, among: Iterable[Any], outside: bool) -> None:
+    graph = interp.graph
+    if isinstance(shadow, Build) and issubclass(shadow.cls, tuple):
+        for part, item in zip(shadow.items, real, strict=True):
+            depend_key(interp, part, item, (), True)
+    elif isinstance(shadow, RefNode) and isinstance(shadow.state, TensorState):
+        if shadow.source is not None and outside:
+            graph.require(shadow.source, "ID", real)
+        elif shadow.source is not None:
+            others = (graph.find(other) for other in among if isinstance(other, torch.Tensor) and other is not real)
+            for other in others:
+                if other is not None and other.source is not None:
+                    graph.require(shadow.source, "DISTINCT", (other.source,))
+    else:
+        graph.depend(shadow, real)  # type: ignore[arg-type]

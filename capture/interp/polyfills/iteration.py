@@ -1,0 +1,458 @@
+"""Builtins that consume an iterable which Python code walks over, or that compare and call what they find."""
+from __future__ import annotations
+
+import collections
+import functools
+import operator
+from typing import Any
+
+from capture.interp.models import polyfill
+from capture.interp.special import is_iterable, is_native_iterable, is_native_iterator, is_plain
+
+
+# -- predicates --------------------------------------------------------------------------------------------------------
+
+def is_walked(x: Any) -> bool:
+    """Whether iterating `x` is no matter of C alone."""
+    return is_iterable(x) and not is_native_iterable(x)
+
+
+def is_generated(x: Any) -> bool:
+    """Whether iterating `x` runs Python code."""
+    return is_walked(x) and not is_native_iterator(x)
+
+
+def first_is_generated(*args: Any, **kwargs: Any) -> bool:
+    return len(args) == 1 and is_generated(args[0])
+
+
+def is_last_generated(container: Any, *args: Any) -> bool:
+    return len(args) == 1 and is_generated(args[0])
+
+
+def is_last_walked(container: Any, *args: Any) -> bool:
+    return len(args) == 1 and is_walked(args[0])
+
+
+def any_walked(*args: Any) -> bool:
+    return any(map(is_walked, args))
+
+
+# -- containers --------------------------------------------------------------------------------------------------------
+
+@polyfill(list, applies=first_is_generated)
+def list_(iterable: Any) -> Any:
+    """`list(iterable)`."""
+    result = []
+    for item in iterable:
+        result.append(item)
+    return result
+
+
+@polyfill(tuple, applies=first_is_generated)
+def tuple_(iterable: Any) -> Any:
+    """`tuple(iterable)`."""
+    return tuple(list_(iterable))
+
+
+@polyfill(tuple.__new__, applies=is_last_generated)
+def new_tuple(cls: Any, iterable: Any) -> Any:
+    """`tuple.__new__(cls, iterable)`."""
+    return tuple.__new__(cls, list_(iterable))
+
+
+@polyfill(set, applies=lambda *args: len(args) == 1 and is_walked(args[0]))
+def set_(iterable: Any) -> Any:
+    """`set(iterable)`."""
+    result: set[Any] = set()
+    for item in iterable:
+        result.add(item)
+    return result
+
+
+@polyfill(frozenset, applies=lambda *args: len(args) == 1 and is_walked(args[0]))
+def frozenset_(iterable: Any) -> Any:
+    """`frozenset(iterable)`."""
+    return frozenset(list_(iterable))
+
+
+@polyfill(collections.deque, applies=lambda *args, **kwargs: bool(args) and is_walked(args[0]))
+def deque_(iterable: Any, maxlen: Any = None) -> Any:
+    """`deque(iterable, maxlen)`."""
+    result = collections.deque((), maxlen)
+    for item in iterable:
+        result.append(item)
+    return result
+
+
+@polyfill(list.__init__, applies=lambda self, *args: True)
+def init_list(self: list[Any], iterable: Any = ()) -> None:
+    """`list.__init__(self, iterable)`."""
+    list.clear(self)
+    list.extend(self, iterable)
+
+
+@polyfill(list.extend, applies=is_last_generated)
+def extend(self: list[Any], iterable: Any) -> None:
+    """`self.extend(iterable)`."""
+    for item in iterable:
+        list.append(self, item)
+
+
+@polyfill(list.__iadd__, operator.iadd, applies=lambda a, b: isinstance(a, list) and is_generated(b))
+def iadd(a: Any, b: Any) -> Any:
+    """`a += b`."""
+    for item in b:
+        list.append(a, item)
+    return a
+
+
+@polyfill(list.__setitem__, operator.setitem, applies=lambda self, index, value: isinstance(self, list) and type(index) is slice and is_walked(value))
+def set_slice(self: Any, index: slice, value: Any) -> None:
+    """`self[i:j] = iterable`."""
+    self[index] = list_(value)
+
+
+@polyfill(collections.deque.extend, applies=is_last_walked)
+def extend_deque(self: Any, iterable: Any) -> None:
+    """`self.extend(iterable)` of a deque."""
+    for item in iterable:
+        self.append(item)
+
+
+@polyfill(collections.deque.extendleft, applies=is_last_walked)
+def extend_deque_left(self: Any, iterable: Any) -> None:
+    """`self.extendleft(iterable)`."""
+    for item in iterable:
+        self.appendleft(item)
+
+
+@polyfill(set.update, applies=lambda self, *others: any_walked(*others))
+def update_set(self: set[Any], *others: Any) -> None:
+    """`self.update(*iterables)`."""
+    for other in others:
+        for item in other:
+            self.add(item)
+
+
+@polyfill(set.union, frozenset.union, applies=lambda self, *others: any_walked(*others))
+def union(self: Any, *others: Any) -> Any:
+    """`self.union(*iterables)`."""
+    result = set(self)
+    for other in others:
+        for item in other:
+            result.add(item)
+    return result if isinstance(self, set) else frozenset(result)
+
+
+# -- folds -------------------------------------------------------------------------------------------------------------
+
+@polyfill(any, applies=lambda iterable: is_iterable(iterable))
+def any_(iterable: Any) -> Any:
+    """`any(iterable)`."""
+    for item in iterable:
+        if item:
+            return True
+    return False
+
+
+@polyfill(all, applies=lambda iterable: is_iterable(iterable))
+def all_(iterable: Any) -> Any:
+    """`all(iterable)`."""
+    for item in iterable:
+        if not item:
+            return False
+    return True
+
+
+def is_summed(iterable: Any, start: Any = 0) -> bool:
+    return is_iterable(iterable) and not (is_plain(iterable) and is_plain(start))
+
+
+@polyfill(sum, applies=is_summed)
+def sum_(iterable: Any, /, start: Any = 0) -> Any:
+    """`sum(iterable, start)`."""
+    if isinstance(start, str):
+        raise TypeError("sum() can't sum strings [use ''.join(seq) instead]")
+    if isinstance(start, (bytes, bytearray)):
+        raise TypeError("sum() can't sum bytes [use b''.join(seq) instead]")
+    result = start
+    for item in iterable:
+        result = result + item
+    return result
+
+
+MISSING = object()
+
+
+def is_searched(*args: Any, key: Any = None, default: Any = None) -> bool:
+    return key is not None or not all(map(is_plain, args)) and (len(args) > 1 or is_iterable(args[0]))
+
+
+@polyfill(max, applies=is_searched)
+def max_(*args: Any, key: Any = None, default: Any = MISSING) -> Any:
+    """`max(iterable)`, `max(a, b, …)`."""
+    if len(args) > 1 and default is not MISSING:
+        raise TypeError("Cannot specify a default for max() with multiple positional arguments")
+    best = best_key = MISSING
+    for item in args[0] if len(args) == 1 else args:
+        rank = item if key is None else key(item)
+        if best is MISSING or rank > best_key:
+            best, best_key = item, rank
+    if best is not MISSING:
+        return best
+    if default is MISSING:
+        raise ValueError("max() arg is an empty sequence")
+    return default
+
+
+@polyfill(min, applies=is_searched)
+def min_(*args: Any, key: Any = None, default: Any = MISSING) -> Any:
+    """`min(iterable)`, `min(a, b, …)`."""
+    if len(args) > 1 and default is not MISSING:
+        raise TypeError("Cannot specify a default for min() with multiple positional arguments")
+    best = best_key = MISSING
+    for item in args[0] if len(args) == 1 else args:
+        rank = item if key is None else key(item)
+        if best is MISSING or rank < best_key:
+            best, best_key = item, rank
+    if best is not MISSING:
+        return best
+    if default is MISSING:
+        raise ValueError("min() arg is an empty sequence")
+    return default
+
+
+@polyfill(functools.reduce, applies=lambda *args: len(args) in (2, 3))
+def reduce(function: Any, iterable: Any, initial: Any = MISSING) -> Any:
+    """`functools.reduce(function, iterable, initial)`."""
+    result = initial
+    for item in iterable:
+        result = item if result is MISSING else function(result, item)
+    if result is MISSING:
+        raise TypeError("reduce() of empty iterable with no initial value")
+    return result
+
+
+@polyfill(str.join, bytes.join, applies=lambda separator, parts: is_walked(parts))
+def join(separator: Any, parts: Any) -> Any:
+    """`separator.join(parts)`."""
+    return separator.join(list(parts))
+
+
+# -- search ------------------------------------------------------------------------------------------------------------
+
+SEQUENCES = (list, tuple, collections.deque)
+
+
+def is_compared(sequence: Any, x: Any) -> bool:
+    """Whether a search for `x` compares more than plain data."""
+    return isinstance(sequence, SEQUENCES) and not (is_plain(sequence) and is_plain(x))
+
+
+@polyfill(operator.contains, *(cls.__contains__ for cls in SEQUENCES), applies=is_compared)
+def contains(sequence: Any, x: Any) -> Any:
+    """`x in sequence`."""
+    for item in sequence:
+        if item is x or item == x:
+            return True
+    return False
+
+
+@polyfill(*(cls.count for cls in SEQUENCES), applies=is_compared)
+def count(sequence: Any, x: Any) -> Any:
+    """`sequence.count(x)`."""
+    n = 0
+    for item in sequence:
+        if item is x or item == x:
+            n += 1
+    return n
+
+
+@polyfill(*(cls.index for cls in SEQUENCES), applies=lambda sequence, x, *bounds: is_compared(sequence, x))
+def index(sequence: Any, x: Any, start: int = 0, stop: int = 9223372036854775807) -> Any:
+    """`sequence.index(x, start, stop)`."""
+    first, last, _ = slice(start, stop).indices(len(sequence))
+    for i in range(first, last):
+        if i >= len(sequence):
+            break
+        item = sequence[i]
+        if item is x or item == x:
+            return i
+    raise ValueError(f"{x!r} is not in list" if isinstance(sequence, list) else f"{type(sequence).__name__}.index(x): x not in {type(sequence).__name__}")
+
+
+@polyfill(list.remove, applies=is_compared)
+def remove(self: list[Any], x: Any) -> None:
+    """`self.remove(x)`."""
+    for i in range(len(self)):
+        item = self[i]
+        if item is x or item == x:
+            del self[i]
+            return
+    raise ValueError("list.remove(x): x not in list")
+
+
+# -- equality ----------------------------------------------------------------------------------------------------------
+
+def are_unlike(cls: Any) -> Any:
+    """A predicate: two containers of the type `cls`, which hold more than plain data."""
+    def applies(a: Any, b: Any) -> bool:
+        return isinstance(a, cls) and isinstance(b, cls) and not (is_plain(a) and is_plain(b))
+    return applies
+
+
+def same_items(a: Any, b: Any) -> bool:
+    """Whether two sequences are equal."""
+    if len(a) != len(b):
+        return False
+    for x, y in zip(a, b):
+        if not (x is y or x == y):
+            return False
+    return True
+
+
+def same_entries(a: Any, b: Any) -> bool:
+    """Whether two dicts are equal."""
+    if len(a) != len(b):
+        return False
+    for key in a:
+        if key not in b:
+            return False
+        x, y = a[key], b[key]
+        if not (x is y or x == y):
+            return False
+    return True
+
+
+def eq_items(a: Any, b: Any) -> Any:
+    """`a == b` of sequences."""
+    return same_items(a, b)
+
+
+def ne_items(a: Any, b: Any) -> Any:
+    """`a != b` of sequences."""
+    return not same_items(a, b)
+
+
+def eq_entries(a: Any, b: Any) -> Any:
+    """`a == b` of dicts."""
+    return same_entries(a, b)
+
+
+def ne_entries(a: Any, b: Any) -> Any:
+    """`a != b` of dicts."""
+    return not same_entries(a, b)
+
+
+for _cls in SEQUENCES:
+    polyfill(operator.eq, _cls.__eq__, applies=are_unlike(_cls))(eq_items)  # type: ignore[attr-defined]
+    polyfill(operator.ne, _cls.__ne__, applies=are_unlike(_cls))(ne_items)  # type: ignore[attr-defined]
+polyfill(operator.eq, dict.__eq__, applies=are_unlike(dict))(eq_entries)
+polyfill(operator.ne, dict.__ne__, applies=are_unlike(dict))(ne_entries)
+
+
+def first_difference(a: Any, b: Any) -> int:
+    """The index of the first items that differ, or of the end of the shorter sequence."""
+    i = 0
+    for x, y in zip(a, b):
+        if not (x is y or x == y):
+            return i
+        i += 1
+    return i
+
+
+def order_items(a: Any, b: Any, compare: Any) -> Any:
+    i = first_difference(a, b)
+    if i < len(a) and i < len(b):
+        return compare(a[i], b[i])
+    return compare(len(a), len(b))
+
+
+def lt(a: Any, b: Any) -> Any:
+    """`a < b` of sequences."""
+    return order_items(a, b, operator.lt)
+
+
+def le(a: Any, b: Any) -> Any:
+    """`a <= b` of sequences."""
+    return order_items(a, b, operator.le)
+
+
+def gt(a: Any, b: Any) -> Any:
+    """`a > b` of sequences."""
+    return order_items(a, b, operator.gt)
+
+
+def ge(a: Any, b: Any) -> Any:
+    """`a >= b` of sequences."""
+    return order_items(a, b, operator.ge)
+
+
+for _cls in SEQUENCES:
+    for _fn in (lt, le, gt, ge):
+        polyfill(getattr(operator, _fn.__name__), getattr(_cls, f"__{_fn.__name__}__"), applies=are_unlike(_cls))(_fn)
+
+
+# -- sorting -----------------------------------------------------------------------------------------------------------
+
+def is_sorted_by_python(iterable: Any, *, key: Any = None, reverse: Any = False) -> bool:
+    return is_iterable(iterable) and not (key is None and is_plain(iterable))
+
+
+@polyfill(sorted, applies=is_sorted_by_python)
+def sorted_(iterable: Any, /, *, key: Any = None, reverse: Any = False) -> Any:
+    """`sorted(iterable, key=key, reverse=reverse)`."""
+    items = list(iterable)
+    if key is None:
+        keys = items
+    else:
+        keys = []
+        for item in items:
+            keys.append(key(item))
+    result = []
+    for i in order_of(keys, True if reverse else False):
+        result.append(items[i])
+    return result
+
+
+@polyfill(list.sort, applies=is_sorted_by_python)
+def sort(self: list[Any], *, key: Any = None, reverse: Any = False) -> None:
+    """`self.sort(key=key, reverse=reverse)`."""
+    self[:] = sorted_(self, key=key, reverse=reverse)
+
+
+def order_of(keys: list[Any], reverse: bool) -> list[int]:
+    """The indices of `keys` in ascending or descending order, equal ones as they come. Of plain data there is a model."""
+    return sorted(range(len(keys)), key=keys.__getitem__, reverse=reverse)
+
+
+@polyfill(order_of, applies=lambda keys, reverse: not is_plain(keys))
+def merge_sort(keys: list[Any], reverse: bool) -> list[int]:
+    """`order_of` of keys that compare by Python code."""
+    runs = []
+    for i in range(len(keys)):
+        runs.append([i])
+    while len(runs) > 1:
+        merged = []
+        for i in range(0, len(runs) - 1, 2):
+            merged.append(merge(keys, runs[i], runs[i + 1], reverse))
+        if len(runs) % 2:
+            merged.append(runs[-1])
+        runs = merged
+    return runs[0] if runs else []
+
+
+def merge(keys: list[Any], first: list[int], second: list[int], reverse: bool) -> list[int]:
+    """Two runs of indices as one."""
+    result = []
+    i = j = 0
+    while i < len(first) and j < len(second):
+        a, b = keys[first[i]], keys[second[j]]
+        if (a < b) if reverse else (b < a):
+            result.append(second[j])
+            j += 1
+        else:
+            result.append(first[i])
+            i += 1
+    return result + first[i:] + second[j:]

@@ -1,0 +1,204 @@
+"""Operators on instances whose special methods are Python functions: CPython's rules of dispatch, in Python.
+
+Polyfills are inlined like the user's own code. They must not define functions or use comprehensions, whose globals
+would be these modules'. A template is copied for each operator, with its names as defaults.
+"""
+from __future__ import annotations
+
+import operator
+import types
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from capture.interp.models import polyfill
+from capture.interp.special import in_python
+from capture.refgraph.graph import lookup_class
+from capture.refgraph.node import SCALARS
+
+BUILTIN_DATA = (int, float, complex, str, bytes, bytearray, list, tuple, dict, set, frozenset)
+BINARY = {"add": "+", "sub": "-", "mul": "*", "matmul": "@", "truediv": "/", "floordiv": "//", "mod": "%", "pow": "** or pow()",
+          "lshift": "<<", "rshift": ">>", "and": "&", "xor": "^", "or": "|"}
+COMPARISONS = {"lt": ("gt", "<"), "le": ("ge", "<="), "gt": ("lt", ">"), "ge": ("le", ">=")}
+
+
+def named(name: str) -> Callable[..., Any]:
+    """The function of `operator` whose special method is `__name__`."""
+    return getattr(operator, name + "_" if name in ("and", "or") else name)
+
+
+def copy(template: Callable[..., Any], name: str, *defaults: Any) -> Callable[..., Any]:
+    """The template as the function `name`, with its last parameters bound."""
+    function = types.FunctionType(template.__code__, template.__globals__, name, defaults)
+    function.__qualname__ = name
+    return function
+
+
+def declines(x: Any, other: Any, name: str) -> bool:
+    """Whether the special method of `x` that is written in C, if any, returns NotImplemented for the instance `other`."""
+    method = lookup_class(type(x), name)
+    if method is None or method is getattr(object, name, None):
+        return True
+    if isinstance(other, BUILTIN_DATA) or hasattr(type(other), "__torch_function__"):
+        return False
+    return type(x) in SCALARS or isinstance(x, torch.Tensor) or type(x) in BUILTIN_DATA
+
+
+def dispatches(a: Any, b: Any, forward: str, reflected: str) -> bool:
+    """Whether a binary operation is decided by Python code alone."""
+    left, right = in_python(a, forward), in_python(b, reflected)
+    return (left or right) and (left or declines(a, b, forward)) and (right or left or declines(b, a, reflected))
+
+
+# -- binary ------------------------------------------------------------------------------------------------------------
+
+def binary(a: Any, b: Any, forward: str, reflected: str, symbol: str) -> Any:
+    first, second = type(a), type(b)
+    tried = first is second
+    if not tried and issubclass(second, first) and in_python(b, reflected) and getattr(second, reflected) is not getattr(first, reflected, None):
+        result = getattr(second, reflected)(b, a)
+        if result is not NotImplemented:
+            return result
+        tried = True
+    if in_python(a, forward):
+        result = getattr(first, forward)(a, b)
+        if result is not NotImplemented:
+            return result
+    if not tried and in_python(b, reflected):
+        result = getattr(second, reflected)(b, a)
+        if result is not NotImplemented:
+            return result
+    raise TypeError(f"unsupported operand type(s) for {symbol}: '{first.__name__}' and '{second.__name__}'")
+
+
+def in_place(a: Any, b: Any, method: str, fallback: Callable[[Any, Any], Any]) -> Any:
+    if in_python(a, method):
+        result = getattr(type(a), method)(a, b)
+        if result is not NotImplemented:
+            return result
+    return fallback(a, b)
+
+
+def applies_binary(forward: str, reflected: str) -> Callable[..., bool]:
+    def applies(a: Any, b: Any) -> bool:
+        return dispatches(a, b, forward, reflected)
+    return applies
+
+
+def applies_in_place(method: str) -> Callable[..., bool]:
+    def applies(a: Any, b: Any) -> bool:
+        return in_python(a, method)
+    return applies
+
+
+for _name, _symbol in BINARY.items():
+    _forward, _reflected, _method = f"__{_name}__", f"__r{_name}__", f"__i{_name}__"
+    polyfill(named(_name), applies=applies_binary(_forward, _reflected))(copy(binary, _name, _forward, _reflected, _symbol))
+    _in_place = getattr(operator, f"i{_name}")
+    polyfill(_in_place, applies=applies_in_place(_method))(copy(in_place, f"i{_name}", _method, named(_name)))
+    polyfill(_in_place, applies=applies_binary(_forward, _reflected))(
+        copy(binary, f"i{_name}", _forward, _reflected, _symbol.replace("** or pow()", "**") + "="))
+
+polyfill(divmod, applies=applies_binary("__divmod__", "__rdivmod__"))(copy(binary, "divmod", "__divmod__", "__rdivmod__", "divmod()"))
+polyfill(pow, applies=lambda a, b, *modulus: not modulus and dispatches(a, b, "__pow__", "__rpow__"))(
+    copy(binary, "pow", "__pow__", "__rpow__", "** or pow()"))
+
+
+# -- comparisons -------------------------------------------------------------------------------------------------------
+
+def compare(a: Any, b: Any, forward: str, reflected: str, symbol: str) -> Any:
+    first, second = type(a), type(b)
+    tried = False
+    if first is not second and issubclass(second, first) and in_python(b, reflected):
+        result = getattr(second, reflected)(b, a)
+        if result is not NotImplemented:
+            return result
+        tried = True
+    if in_python(a, forward):
+        result = getattr(first, forward)(a, b)
+        if result is not NotImplemented:
+            return result
+    if not tried and in_python(b, reflected):
+        result = getattr(second, reflected)(b, a)
+        if result is not NotImplemented:
+            return result
+    raise TypeError(f"'{symbol}' not supported between instances of '{first.__name__}' and '{second.__name__}'")
+
+
+for _name, (_other, _symbol) in COMPARISONS.items():
+    polyfill(named(_name), applies=applies_binary(f"__{_name}__", f"__{_other}__"))(
+        copy(compare, _name, f"__{_name}__", f"__{_other}__", _symbol))
+
+
+@polyfill(operator.eq, applies=lambda a, b: dispatches(a, b, "__eq__", "__eq__"))
+def eq(a: Any, b: Any) -> Any:
+    """`a == b`."""
+    first, second = type(a), type(b)
+    tried = False
+    if first is not second and issubclass(second, first) and in_python(b, "__eq__"):
+        result = second.__eq__(b, a)
+        if result is not NotImplemented:
+            return result
+        tried = True
+    if in_python(a, "__eq__"):
+        result = first.__eq__(a, b)
+        if result is not NotImplemented:
+            return result
+    if not tried and in_python(b, "__eq__"):
+        result = second.__eq__(b, a)
+        if result is not NotImplemented:
+            return result
+    return a is b
+
+
+def differs_in_python(x: Any) -> bool:
+    return in_python(x, "__ne__") or in_python(x, "__eq__")
+
+
+@polyfill(operator.ne, applies=lambda a, b: (differs_in_python(a) or differs_in_python(b)) and all(
+    differs_in_python(x) or declines(x, y, "__ne__") for x, y in ((a, b), (b, a))))
+def ne(a: Any, b: Any) -> Any:
+    """`a != b`."""
+    first, second = type(a), type(b)
+    tried = False
+    if first is not second and issubclass(second, first) and differs_in_python(b):
+        result = unequal(b, a)
+        if result is not NotImplemented:
+            return result
+        tried = True
+    result = unequal(a, b)
+    if result is not NotImplemented:
+        return result
+    if not tried:
+        result = unequal(b, a)
+        if result is not NotImplemented:
+            return result
+    return a is not b
+
+
+def unequal(a: Any, b: Any) -> Any:
+    """`a.__ne__(b)`; the one which `object` has inverts `__eq__`."""
+    if in_python(a, "__ne__"):
+        return type(a).__ne__(a, b)
+    if in_python(a, "__eq__"):
+        result = type(a).__eq__(a, b)
+        return result if result is NotImplemented else not result
+    return NotImplemented
+
+
+# -- unary -------------------------------------------------------------------------------------------------------------
+
+def unary(x: Any, method: str) -> Any:
+    return getattr(type(x), method)(x)
+
+
+def applies_unary(method: str) -> Callable[..., bool]:
+    def applies(x: Any) -> bool:
+        return in_python(x, method)
+    return applies
+
+
+for _name in ("neg", "pos", "invert", "abs"):
+    polyfill(named(_name), applies=applies_unary(f"__{_name}__"))(copy(unary, _name, f"__{_name}__"))
+polyfill(abs, applies=applies_unary("__abs__"))(copy(unary, "abs", "__abs__"))

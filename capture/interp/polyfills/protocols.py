@@ -1,0 +1,339 @@
+"""Builtins that ask an instance's special method, when it is a Python function."""
+from __future__ import annotations
+
+import math
+import operator
+import types
+from typing import Any
+
+from capture.interp.models import polyfill
+from capture.interp.special import C_METHODS, in_python
+from capture.refgraph.graph import lookup_class
+
+
+# -- containers --------------------------------------------------------------------------------------------------------
+
+@polyfill(len, applies=lambda x: in_python(x, "__len__"))
+def length(x: Any) -> Any:
+    """`len(x)`."""
+    n = operator.index(type(x).__len__(x))
+    if n < 0:
+        raise ValueError("__len__() should return >= 0")
+    return n
+
+
+@polyfill(bool, operator.truth, applies=lambda *args: bool(args) and in_python(args[0], "__bool__"))
+def truth(x: Any) -> Any:
+    """`bool(x)`."""
+    result = type(x).__bool__(x)
+    if type(result) is not bool:
+        raise TypeError(f"__bool__ should return bool, returned {type(result).__name__}")
+    return result
+
+
+def is_true_by_length(*args: Any) -> bool:
+    return bool(args) and lookup_class(type(args[0]), "__bool__") is None and in_python(args[0], "__len__")
+
+
+@polyfill(bool, operator.truth, applies=is_true_by_length)
+def truth_by_length(x: Any) -> Any:
+    """`bool(x)` of an instance that has a length."""
+    return len(x) != 0
+
+
+@polyfill(operator.not_, applies=lambda x: in_python(x, "__bool__") or is_true_by_length(x))
+def not_(x: Any) -> Any:
+    """`not x`."""
+    return False if x else True
+
+
+@polyfill(operator.getitem, applies=lambda x, key: in_python(x, "__getitem__"))
+def getitem(x: Any, key: Any) -> Any:
+    """`x[key]`."""
+    return type(x).__getitem__(x, key)
+
+
+@polyfill(operator.getitem, applies=lambda x, key: isinstance(x, type) and not in_python(x, "__getitem__")
+          and isinstance(getattr(lookup_class(x, "__class_getitem__"), "__func__", None), types.FunctionType))
+def class_getitem(x: Any, key: Any) -> Any:
+    """`cls[key]`."""
+    return x.__class_getitem__(key)
+
+
+@polyfill(operator.setitem, applies=lambda x, key, value: in_python(x, "__setitem__"))
+def setitem(x: Any, key: Any, value: Any) -> Any:
+    """`x[key] = value`."""
+    type(x).__setitem__(x, key, value)
+
+
+@polyfill(operator.delitem, applies=lambda x, key: in_python(x, "__delitem__"))
+def delitem(x: Any, key: Any) -> Any:
+    """`del x[key]`."""
+    type(x).__delitem__(x, key)
+
+
+@polyfill(operator.contains, applies=lambda x, item: in_python(x, "__contains__"))
+def contains(x: Any, item: Any) -> Any:
+    """`item in x`."""
+    return True if type(x).__contains__(x, item) else False
+
+
+def is_searched(x: Any, item: Any) -> bool:
+    """Whether `item in x` walks over `x`."""
+    return lookup_class(type(x), "__contains__") is None and (in_python(x, "__iter__") or is_sequence(x) or isinstance(
+        x, types.GeneratorType))
+
+
+@polyfill(operator.contains, applies=is_searched)
+def contains_by_iteration(x: Any, item: Any) -> Any:
+    """`item in x` of an iterable."""
+    for candidate in x:
+        if candidate is item or candidate == item:
+            return True
+    return False
+
+
+# -- iteration ---------------------------------------------------------------------------------------------------------
+
+@polyfill(iter, applies=lambda x, *sentinel: not sentinel and in_python(x, "__iter__"))
+def iter_(x: Any) -> Any:
+    """`iter(x)`."""
+    iterator = type(x).__iter__(x)
+    if not hasattr(type(iterator), "__next__"):
+        raise TypeError(f"iter() returned non-iterator of type '{type(iterator).__name__}'")
+    return iterator
+
+
+def is_sequence(x: Any) -> bool:
+    """Whether `x` is iterated by index."""
+    return lookup_class(type(x), "__iter__") is None and in_python(x, "__getitem__")
+
+
+@polyfill(iter, applies=lambda x, *sentinel: not sentinel and is_sequence(x))
+def iter_by_index(x: Any) -> Any:
+    """`iter(x)` of an instance with `__getitem__` alone."""
+    return indexed(x)
+
+
+def indexed(x: Any) -> Any:
+    """The items of a sequence until one is missing."""
+    i = 0
+    while True:
+        try:
+            item = x[i]
+        except (IndexError, StopIteration):
+            return
+        yield item
+        i += 1
+
+
+@polyfill(iter, applies=lambda x, *sentinel: len(sentinel) == 1)
+def iter_until(function: Any, sentinel: Any) -> Any:
+    """`iter(function, sentinel)`."""
+    return called_until(function, sentinel)
+
+
+def called_until(function: Any, sentinel: Any) -> Any:
+    """What `function()` returns, until it is `sentinel`."""
+    while True:
+        item = function()
+        if item is sentinel or item == sentinel:
+            return
+        yield item
+
+
+@polyfill(next, applies=lambda iterator, *default: not default and in_python(iterator, "__next__"))
+def next_(iterator: Any) -> Any:
+    """`next(iterator)`."""
+    return type(iterator).__next__(iterator)
+
+
+@polyfill(next, applies=lambda iterator, *default: len(default) == 1)
+def next_or(iterator: Any, default: Any) -> Any:
+    """`next(iterator, default)`."""
+    try:
+        return next(iterator)
+    except StopIteration:
+        return default
+
+
+@polyfill(reversed, applies=lambda x: in_python(x, "__reversed__"))
+def reversed_(x: Any) -> Any:
+    """`reversed(x)`."""
+    return type(x).__reversed__(x)
+
+
+@polyfill(reversed, applies=lambda x: lookup_class(type(x), "__reversed__") is None and in_python(x, "__getitem__") and in_python(x, "__len__"))
+def reversed_by_index(x: Any) -> Any:
+    """`reversed(x)` of a sequence."""
+    return indexed_backwards(x, len(x))
+
+
+def indexed_backwards(x: Any, n: int) -> Any:
+    """The first `n` items of a sequence, from the last to the first."""
+    while n > 0:
+        n -= 1
+        try:
+            item = x[n]
+        except (IndexError, StopIteration):
+            return
+        yield item
+
+
+# -- text --------------------------------------------------------------------------------------------------------------
+
+@polyfill(str, applies=lambda *args, **kwargs: len(args) == 1 and not kwargs and in_python(args[0], "__str__"))
+def str_(x: Any) -> Any:
+    """`str(x)`."""
+    result = type(x).__str__(x)
+    if not isinstance(result, str):
+        raise TypeError(f"__str__ returned non-string (type {type(result).__name__})")
+    return result
+
+
+def is_named_by_repr(x: Any) -> bool:
+    """Whether `str(x)` is `repr(x)`, which is Python's."""
+    return lookup_class(type(x), "__str__") is object.__str__ and in_python(x, "__repr__")
+
+
+@polyfill(str, applies=lambda *args, **kwargs: len(args) == 1 and not kwargs and is_named_by_repr(args[0]))
+@polyfill(repr, applies=lambda x: in_python(x, "__repr__"))
+def repr_(x: Any) -> Any:
+    """`repr(x)`."""
+    result = type(x).__repr__(x)
+    if not isinstance(result, str):
+        raise TypeError(f"__repr__ returned non-string (type {type(result).__name__})")
+    return result
+
+
+@polyfill(format, applies=lambda x, *spec: in_python(x, "__format__"))
+def format_(x: Any, spec: Any = "") -> Any:
+    """`format(x, spec)`."""
+    result = type(x).__format__(x, spec)
+    if not isinstance(result, str):
+        raise TypeError(f"__format__ must return a str, not {type(result).__name__}")
+    return result
+
+
+@polyfill(format, applies=lambda x, *spec: not any(spec) and lookup_class(type(x), "__format__") is object.__format__
+          and (in_python(x, "__str__") or is_named_by_repr(x)))
+def format_as_str(x: Any, spec: Any = "") -> Any:
+    """`format(x)`."""
+    return str(x)
+
+
+@polyfill(hash, applies=lambda x: in_python(x, "__hash__"))
+def hash_(x: Any) -> Any:
+    """`hash(x)`."""
+    result = type(x).__hash__(x)
+    if not isinstance(result, int):
+        raise TypeError("__hash__ method should return an integer")
+    return hash(int(result))
+
+
+# -- numbers -----------------------------------------------------------------------------------------------------------
+
+@polyfill(operator.index, applies=lambda x: in_python(x, "__index__"))
+def index(x: Any) -> Any:
+    """`operator.index(x)`."""
+    result = type(x).__index__(x)
+    if not isinstance(result, int):
+        raise TypeError(f"__index__ returned non-int (type {type(result).__name__})")
+    return result
+
+
+@polyfill(int, applies=lambda *args, **kwargs: len(args) == 1 and not kwargs and in_python(args[0], "__int__"))
+def int_(x: Any) -> Any:
+    """`int(x)`."""
+    result = type(x).__int__(x)
+    if not isinstance(result, int):
+        raise TypeError(f"__int__ returned non-int (type {type(result).__name__})")
+    return result if type(result) is int else int.__int__(result)
+
+
+@polyfill(int, applies=lambda *args, **kwargs: len(args) == 1 and not kwargs and lookup_class(type(args[0]), "__int__") is None
+          and in_python(args[0], "__index__"))
+def int_by_index(x: Any) -> Any:
+    """`int(x)` of an instance that is an index."""
+    return operator.index(x)
+
+
+@polyfill(float, applies=lambda *args: len(args) == 1 and in_python(args[0], "__float__"))
+def float_(x: Any) -> Any:
+    """`float(x)`."""
+    result = type(x).__float__(x)
+    if not isinstance(result, float):
+        raise TypeError(f"{type(x).__name__}.__float__ returned non-float (type {type(result).__name__})")
+    return result
+
+
+@polyfill(float, applies=lambda *args: len(args) == 1 and lookup_class(type(args[0]), "__float__") is None and in_python(args[0], "__index__"))
+def float_by_index(x: Any) -> Any:
+    """`float(x)` of an instance that is an index."""
+    return float(operator.index(x))
+
+
+@polyfill(round, applies=lambda x, *digits, **named: in_python(x, "__round__"))
+def round_(x: Any, ndigits: Any = None) -> Any:
+    """`round(x, ndigits)`."""
+    return type(x).__round__(x) if ndigits is None else type(x).__round__(x, ndigits)
+
+
+@polyfill(math.floor, applies=lambda x: in_python(x, "__floor__"))
+def floor(x: Any) -> Any:
+    """`math.floor(x)`."""
+    return type(x).__floor__(x)
+
+
+@polyfill(math.ceil, applies=lambda x: in_python(x, "__ceil__"))
+def ceil(x: Any) -> Any:
+    """`math.ceil(x)`."""
+    return type(x).__ceil__(x)
+
+
+@polyfill(math.trunc, applies=lambda x: in_python(x, "__trunc__"))
+def trunc(x: Any) -> Any:
+    """`math.trunc(x)`."""
+    return type(x).__trunc__(x)
+
+
+# -- classes -----------------------------------------------------------------------------------------------------------
+
+def checks_in_python(info: Any, name: str) -> bool:
+    """Whether a class decides by Python code what belongs to it. Abstract base classes do so by a fixed rule."""
+    if isinstance(info, tuple):
+        return any(checks_in_python(part, name) for part in info)
+    method = lookup_class(type(info), name)
+    return isinstance(info, type) and not isinstance(method, C_METHODS) and getattr(method, "__module__", "") != "abc"
+
+
+@polyfill(isinstance, applies=lambda x, info: not isinstance(info, tuple) and checks_in_python(info, "__instancecheck__"))
+def isinstance_(x: Any, info: Any) -> Any:
+    """`isinstance(x, info)` of a class with a say in it."""
+    if type(x) is info:
+        return True
+    return True if type(info).__instancecheck__(info, x) else False
+
+
+@polyfill(isinstance, applies=lambda x, info: isinstance(info, tuple) and checks_in_python(info, "__instancecheck__"))
+def isinstance_of_any(x: Any, info: Any) -> Any:
+    """`isinstance(x, (a, b, …))`."""
+    for part in info:
+        if isinstance(x, part):
+            return True
+    return False
+
+
+@polyfill(issubclass, applies=lambda cls, info: not isinstance(info, tuple) and checks_in_python(info, "__subclasscheck__"))
+def issubclass_(cls: Any, info: Any) -> Any:
+    """`issubclass(cls, info)` of a class with a say in it."""
+    return True if type(info).__subclasscheck__(info, cls) else False
+
+
+@polyfill(issubclass, applies=lambda cls, info: isinstance(info, tuple) and checks_in_python(info, "__subclasscheck__"))
+def issubclass_of_any(cls: Any, info: Any) -> Any:
+    """`issubclass(cls, (a, b, …))`."""
+    for part in info:
+        if issubclass(cls, part):
+            return True
+    return False

@@ -1,0 +1,87 @@
+"""Special methods: whether an operation on an object would run Python code. Both models and polyfills ask."""
+from __future__ import annotations
+
+import collections
+import enum
+import types
+from typing import Any
+
+import torch
+
+from capture.refgraph.graph import lookup_class
+from capture.refgraph.node import SCALARS
+
+C_METHODS = (types.WrapperDescriptorType, types.MethodDescriptorType, types.BuiltinFunctionType, types.ClassMethodDescriptorType,
+             types.GetSetDescriptorType, types.MemberDescriptorType)
+# Immutable values of torch, which compare and print by what they are.
+PLAIN = (torch.dtype, torch.device, torch.Size, torch.layout, torch.memory_format)
+VIEWS = (type({}.keys()), type({}.values()), type({}.items()),
+         type(collections.OrderedDict().keys()), type(collections.OrderedDict().values()), type(collections.OrderedDict().items()))
+# Containers that C code walks by itself, unless a subclass has an __iter__ of its own.
+CONTAINERS = (list, tuple, dict, set, frozenset, range, str, bytes, collections.deque, *VIEWS)
+# Iterators of C over these, which run Python code only where what they walk over does.
+ITERATORS = (type(iter([])), type(iter(())), type(iter({})), type(iter({}.values())), type(iter({}.items())), type(iter(set())),
+             type(iter(range(0))), type(iter(range(1 << 70))), type(iter("")), type(iter("\u0100")), type(iter(b"")), type(reversed([])),
+             type(reversed({})), type(reversed({}.values())), type(reversed({}.items())), reversed, zip, enumerate,
+             type(iter(collections.OrderedDict())), type(iter(collections.deque())), type(reversed(collections.deque())))
+
+
+def in_python(x: Any, name: str) -> bool:
+    """Whether the special method `name` of `x` runs Python code. Tensors are not our business."""
+    if type(x) in SCALARS or isinstance(x, torch.Tensor):
+        return False
+    method = lookup_class(type(x), name)
+    return method is not None and not isinstance(method, C_METHODS)
+
+
+def is_native_iterable(x: Any) -> bool:
+    """Whether C code walks over `x` without calling Python, and we know what it meets."""
+    return isinstance(x, CONTAINERS) and not in_python(x, "__iter__")
+
+
+def is_native_iterator(x: Any) -> bool:
+    """Whether `x` is an iterator whose items are tracked without a frame of its own."""
+    return isinstance(x, ITERATORS)
+
+
+def is_iterable(x: Any) -> bool:
+    """Whether `iter(x)` may succeed."""
+    return lookup_class(type(x), "__iter__") is not None or lookup_class(type(x), "__getitem__") is not None
+
+
+def has_identity_equality(x: Any) -> bool:
+    """Whether `x == y` and `hash(x)` go by identity."""
+    cls = type(x)
+    return (lookup_class(cls, "__eq__") in (object.__eq__, enum.Enum.__dict__.get("__eq__", object.__eq__))
+            and (lookup_class(cls, "__hash__") in (object.__hash__, type.__hash__) or isinstance(x, enum.Enum)))
+
+
+def is_key(x: Any) -> bool:
+    """Whether `x` can be a key of a dict or set that is tracked: hashed and compared by value in C, or by identity."""
+    if type(x) in SCALARS:
+        return True
+    if isinstance(x, (tuple, frozenset)) and not in_python(x, "__hash__") and not in_python(x, "__eq__"):
+        return all(is_key(item) for item in x)
+    if isinstance(x, (torch.Tensor, enum.Enum)):
+        return True
+    if isinstance(x, type):
+        return type(x).__hash__ is type.__hash__ or type(x).__hash__ is object.__hash__
+    return lookup_class(type(x), "__hash__") is not None and not in_python(x, "__hash__") and not in_python(x, "__eq__")
+
+
+def is_plain(x: Any, depth: int = 8) -> bool:
+    """Whether `x` is data through and through: comparing, hashing, formatting and counting it runs no Python code and
+    has no other effect, and gives the same in another process state with equal data."""
+    cls = type(x)
+    if cls in SCALARS or isinstance(x, PLAIN):
+        return True
+    if depth == 0:
+        return False
+    if cls is dict or cls is collections.OrderedDict:
+        return all(is_plain(k, depth - 1) and is_plain(v, depth - 1) for k, v in x.items())
+    if cls is slice:
+        return all(is_plain(part, depth - 1) for part in (x.start, x.stop, x.step))
+    if cls in (list, tuple, set, frozenset, collections.deque) or cls in VIEWS or isinstance(x, tuple) and hasattr(cls, "_fields") and not any(
+            in_python(x, name) for name in ("__eq__", "__hash__", "__lt__", "__str__", "__iter__", "__getitem__")):
+        return all(is_plain(item, depth - 1) for item in x)
+    return False
