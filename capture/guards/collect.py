@@ -3,12 +3,19 @@ from __future__ import annotations
 
 from capture.guards.guard import Guard, Kind
 from capture.refgraph.graph import RefGraph
+from capture.refgraph.source import Item
 
 
 def collect(graph: RefGraph) -> list[Guard]:
-    """The guards of a sealed graph: modes first, then in the order in which the trace met its dependencies.
+    """The guards of a sealed graph: modes first, then in the order in which the trace met its dependencies. What another
+    guard implies is left out.
 
     Raises KeyError for a requirement whose kind is not the name of a `Kind`.
     """
     guards = [Guard(source, Kind[kind], expected) for source, kind, expected in graph.requirements.values()]
+    pinned = {guard.source for guard in guards if guard.kind is Kind.ID}
+    reached = {(guard.source.base, guard.source.key) for guard in guards if isinstance(guard.source, Item)}
+    guards = [guard for guard in guards
+              if not (guard.kind in (Kind.TYPE, Kind.ALIAS) and guard.source in pinned)
+              and not (guard.kind is Kind.PRESENT and (guard.source, guard.expected) in reached)]
     return sorted(guards, key=lambda guard: guard.kind is not Kind.MODES)

@@ -1,0 +1,1 @@
+"""The interpreter: frames on real values, with shadows."""

@@ -119,6 +119,16 @@ def make_frame(interp: Interpreter, function: Value, args: list[Value], kwargs: 
     return frame
 
 
+def make_root_frame(interp: Interpreter, function: Value, args: list[Value]) -> Frame:
+    """The frame of a call whose arguments CPython has bound already."""
+    code = function.real.__code__
+    interp.track(natives.pin_code, interp, function)
+    frame = Frame(code, decode(code), function, function.real.__globals__)
+    size = code.co_nlocals + len(set(code.co_cellvars) - set(code.co_varnames)) + len(code.co_freevars)
+    frame.locals = [*args, *[None] * (size - len(args))]
+    return frame
+
+
 # -- helpers -----------------------------------------------------------------------------------------------------------
 
 def reals(args: list[Value]) -> list[Any]:

@@ -11,7 +11,8 @@ from torch import fx
 
 from capture.errors import Break
 from capture.interp.frame import Value
-from capture.refgraph.graph import PINNED, VALUES, RefGraph, parts
+from capture.interp.regions import Region, outline
+from capture.refgraph.graph import PINNED, PLAIN_TENSORS, VALUES, RefGraph, parts
 from capture.refgraph.node import SCALARS, Build, Const, DictState, Expr, External, ListState, RefNode, Shadow, TensorState
 from capture.refgraph.source import Local
 
@@ -31,6 +32,7 @@ class FxRecorder:
         self.fx = fx.Graph()
         self.inputs: list[RefNode] = []
         self.mutates = False
+        self.regions: list[Region] = []
         self.positions: Callable[[], tuple[Position, ...]] = tuple
         self._last_input: fx.Node | None = None
 
@@ -48,6 +50,7 @@ class FxRecorder:
             name = source.name if isinstance(source, Local) else str(source).replace("._parameters", "").replace("._buffers", "").replace("._modules", "")
             with self.fx.inserting_after(self._last_input):
                 state.node = self._last_input = self.fx.placeholder(name)
+            state.node.target = state.node.name         # a parameter's name, made unique by fx
             state.node.meta["source"] = str(source)
             self.inputs.append(tensor)
         return state.node
@@ -96,13 +99,21 @@ class FxRecorder:
         node.meta["stack"] = self.positions()
         return node
 
+    def begin_region(self, governor: Callable[..., Any], options: dict[str, Any]) -> Region:
+        """What is recorded until `end_region` will be called by `governor`."""
+        return Region(governor, options, self.effect(begin))
+
+    def end_region(self, region: Region) -> None:
+        region.end = self.effect(end)
+        self.regions.append(region)
+
     def _dynamic(self, tensor: torch.Tensor) -> bool:
         node = self.refs.find(tensor)
         return node is not None and node.state.dynamic
 
     def _result(self, node: fx.Node, real: Any, dynamic: bool) -> Shadow:
         if isinstance(real, torch.Tensor):
-            if type(real) not in (torch.Tensor, torch.nn.Parameter):
+            if type(real) not in PLAIN_TENSORS:
                 raise Break("unsupported-tensor", f"an operation returned a {type(real).__name__}")
             known = self.refs.find(real)
             if known is not None:
@@ -129,7 +140,15 @@ class FxRecorder:
     def finish(self, outputs: Iterable[RefNode]) -> fx.GraphModule:
         """The recorded graph, returning the tensors `outputs` as a tuple."""
         self.fx.output(tuple(self.node(t) for t in outputs))
-        return fx.GraphModule(torch.nn.Module(), self.fx, "CapturedGraph")
+        return fx.GraphModule(outline(self.fx, self.regions), self.fx, "CapturedGraph")
+
+
+def begin() -> None:
+    """Marks the start of a region while it is recorded."""
+
+
+def end() -> None:
+    """Marks the end of a region while it is recorded."""
 
 
 def contains_tensor(real: Any) -> bool:

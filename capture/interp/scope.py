@@ -35,6 +35,11 @@ def load_global(interp: Interpreter, frame: Frame, name: str) -> Value:
     raise UserError(NameError(f"name {name!r} is not defined", name=name))
 
 
+def load_builtin(interp: Interpreter, frame: Frame, name: str) -> Value:
+    """A builtin that exists."""
+    return Value(frame.builtins[name], interp.track(_builtin, interp, frame, name))
+
+
 def _global(interp: Interpreter, frame: Frame, name: str, real: Any) -> Shadow:
     if isinstance(frame.function.shadow, Const):            # a function of our own: its globals are ours too
         return interp.graph.constant(real)

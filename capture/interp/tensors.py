@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 import functools
-import operator
 import types
 from typing import Any
 
@@ -14,7 +13,6 @@ from capture.interp.frame import Value
 from capture.interp.fx_recorder import tensors_in, versions_of
 from capture.refgraph.node import Const, RefNode, Shadow, TensorState
 
-TENSOR_TYPES = (torch.Tensor, torch.nn.Parameter)
 TENSOR_MRO = frozenset(torch.Tensor.__mro__) - {object}
 
 # Methods, attributes and functions which tell of a tensor's type and shape only: constants of the trace.
@@ -55,15 +53,15 @@ MODE_GETTERS: frozenset[Any] = frozenset({
 
 @functools.cache
 def overridable() -> frozenset[Any]:
-    """The functions that torch calls tensor operations: those which a `__torch_function__` may override."""
+    """The Python functions that torch calls tensor operations: those which a `__torch_function__` may override, and those of
+    torch.nn.functional which only forward to them."""
     functions = {f for group in overrides.get_overridable_functions().values() for f in group}
-    return frozenset(f for f in functions | set(overrides.get_ignored_functions()) if isinstance(f, types.FunctionType)
-                     and getattr(f, "__module__", "") in ("torch.nn.functional", "torch.functional", "torch._tensor", "torch._jit_internal",
-                                                          "torch.special", "torch.linalg", "torch.fft")
-                     and f not in NOT_LEAVES)
+    functions |= {f for f in overrides.get_ignored_functions() if getattr(f, "__module__", None) == "torch.nn.functional"}
+    return frozenset(f for f in functions if isinstance(f, types.FunctionType)) - NOT_LEAVES
 
 
-NOT_LEAVES = frozenset({overrides.handle_torch_function})
+# Python methods whose result is an object that the trace must see into.
+NOT_LEAVES = frozenset({torch.Tensor.__iter__})
 
 
 def is_operation(function: Any) -> bool:
@@ -123,9 +121,3 @@ def operation_name(function: Any) -> str:
     if isinstance(function, types.FunctionType) or hasattr(function, "__name__"):
         return function.__name__
     return ""
-
-
-OPERATORS = {operator.eq: "eq", operator.contains: "__contains__"}
-
-__all__ = ["METADATA", "MODE_GETTERS", "MODE_SETTERS", "SHAPELESS", "TENSOR_MRO", "TENSOR_TYPES", "VALUE_READERS", "has_tensor",
-           "is_dynamic_shape", "is_operation", "metadata", "operation_name", "overridable", "target_of", "tensors_in", "versions_of"]

@@ -7,6 +7,7 @@ Modelled on `torch._dynamo.source`.
 from __future__ import annotations
 
 import sys
+import types
 from dataclasses import dataclass
 from typing import Any, Callable
 
@@ -66,6 +67,8 @@ class Constant(Root):
 
     def expression(self) -> str:
         value = self.value
+        if isinstance(value, types.ModuleType):
+            return f"sys.modules[{value.__name__!r}]"
         module = getattr(value, "__module__", None)
         name = getattr(value, "__qualname__", None)
         return f"constant({id(value):#x})" if name is None else name if module == "builtins" else f"{module}.{name}"

@@ -1,0 +1,120 @@
+"""The public functions."""
+from __future__ import annotations
+
+import functools
+import types
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from capture import _C
+from capture.backends import registry
+from capture.errors import ArgumentError
+from capture.interp.models import DISABLED
+from capture.modules import CompiledModule, compiled_module
+from capture.pipeline import UNITS, Unit, is_capturing
+from capture.report import text
+
+
+def compile(model: Any = None, *, fullgraph: bool = False, dynamic: bool | None = None, backend: str | Callable[..., Any] = "eager",
+            mode: str | None = None, options: Mapping[str, Any] | None = None, disable: bool = False) -> Any:
+    """Captures a function or `nn.Module` on its first call and replays it on later ones. Same meaning as `torch.compile`.
+
+    model: a Python function, a bound method, or a module; without it, a decorator is returned.
+    fullgraph: raise GraphBreakError where the graph would break.
+    backend: a name of ours ("eager"), of torch.compile's registry, or `(gm, example_inputs) -> callable`.
+    mode, dynamic, options: as torch.compile's, passed to the backend. disable: return `model` as it is.
+
+    A module comes back as an object that shares the module's state and is of its class. Raises ArgumentError for what
+    cannot be compiled, BackendError for an unknown backend.
+    """
+    for name, flag in (("fullgraph", fullgraph), ("disable", disable)):
+        if not isinstance(flag, bool):
+            raise ArgumentError(f"{name} must be True or False, got {type(flag).__name__}: {flag!r}")
+    compiler = registry.lookup(backend, mode=mode, dynamic=dynamic, options=options)
+    settings = {"fullgraph": fullgraph, "dynamic": dynamic, "backend": backend, "mode": mode, "options": options}
+    if model is None:
+        return functools.partial(compile, **settings, disable=disable)
+    if disable:
+        return model
+    if isinstance(model, _C.CompiledFunction):
+        model = model.__wrapped__
+    if isinstance(model, torch.nn.Module):
+        return compiled_module(model, lambda function, name: Unit(function, compiler, fullgraph, name),
+                               functools.partial(compile, **settings))
+    if isinstance(model, types.MethodType) and isinstance(model.__func__, types.FunctionType):
+        return types.MethodType(_function(model.__func__, compiler, fullgraph), model.__self__)
+    if isinstance(model, types.FunctionType):
+        return _function(model, compiler, fullgraph)
+    if not isinstance(model, type) and isinstance(getattr(type(model), "__call__", None), types.FunctionType):
+        return types.MethodType(_function(type(model).__call__, compiler, fullgraph), model)
+    raise ArgumentError(f"capture.compile takes a Python function, a method, a callable object or an nn.Module, "
+                        f"got {type(model).__name__}: {model!r:.80}")
+
+
+def _function(function: types.FunctionType, backend: Callable[..., Any], fullgraph: bool) -> Any:
+    unit = Unit(function, backend, fullgraph, function.__name__)
+    functools.update_wrapper(unit.compiled, function)
+    unit.compiled.capture_unit = unit
+    return unit.compiled
+
+
+@dataclass(frozen=True, slots=True)
+class Stats:
+    """What happened to a compiled function. `misses`: one text for each call that no entry fitted, but the first."""
+
+    captures: int
+    hits: int
+    native_calls: int
+    breaks: int
+    bailouts: int
+    graphs: int
+    operations: int
+    guards: int
+    misses: list[str]
+
+
+def unit_of(compiled: Any) -> Unit:
+    """The record of a compiled function, method or module. Raises ArgumentError for anything else."""
+    if isinstance(compiled, types.MethodType):
+        compiled = compiled.__func__
+    if not isinstance(compiled, (CompiledModule, _C.CompiledFunction)):
+        raise ArgumentError(f"expected what capture.compile returned, got {type(compiled).__name__}: {compiled!r:.80}")
+    return compiled.capture_unit
+
+
+def stats(compiled: Any) -> Stats:
+    """Counts for one compiled function or module. Raises ArgumentError for anything else."""
+    unit = unit_of(compiled)
+    entries = unit.tree.entries
+    captured = [e for e in entries if e.payload.broken is None]
+    native = [e for e in entries if e.payload.broken is not None]
+    return Stats(unit.captures, sum(e.hits for e in captured), sum(e.hits for e in native) + unit.uncounted, len(unit.breaks),
+                 len(unit.bailouts), sum(1 for e in captured if e.payload.operations), sum(e.payload.operations for e in captured),
+                 sum(len(e.guards) for e in captured), list(unit.misses))
+
+
+def explain(compiled: Any) -> str:
+    """The entries of a compiled function or module: guards, graph and mock function of each, and why calls run natively."""
+    return text.explain(unit_of(compiled))
+
+
+def reset() -> None:
+    """Forgets all captures of all compiled functions and modules."""
+    for unit in list(UNITS):
+        unit.forget()
+
+
+def disable(function: Any = None) -> Any:
+    """Excludes a Python function from capture: calls of it break the graph. Usable as a decorator."""
+    if function is None:
+        return disable
+    if not isinstance(function, types.FunctionType):
+        raise ArgumentError(f"capture.disable takes a Python function, got {type(function).__name__}: {function!r:.80}")
+    DISABLED.add(function)
+    return function
+
+
+__all__ = ["Stats", "compile", "disable", "explain", "is_capturing", "reset", "stats", "unit_of"]

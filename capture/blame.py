@@ -1,0 +1,39 @@
+"""The traceback of an exception that a hit raised: the user's own frames in place of generated code."""
+from __future__ import annotations
+
+import types
+from typing import Any
+
+import torch
+
+from capture import _C
+
+
+def blame(exception: BaseException, function: types.FunctionType, graph_module: torch.fx.GraphModule | None, generated: frozenset[str]) -> None:
+    """Replaces the traceback entries of generated code (files `generated`) by the user's frames from which the failing
+    operation was recorded; below them stay those of torch's own Python functions.
+
+    When the backend's callable does not tell which operation failed, the entry names the compiled function alone.
+    """
+    positions: tuple[tuple[types.CodeType, int, int], ...] = ()
+    entry = exception.__traceback__
+    while entry is not None:
+        code = entry.tb_frame.f_code
+        if graph_module is not None and code is graph_module.forward.__func__.__code__:  # type: ignore[union-attr]
+            positions = position_of(graph_module, entry.tb_lineno)
+        elif code.co_filename not in generated:
+            break
+        entry = entry.tb_next
+    if not positions:
+        positions = ((function.__code__, 0, function.__code__.co_firstlineno),)
+    tail = entry
+    for code, lasti, line in reversed(positions):
+        tail = _C.make_traceback(tail, code, function.__globals__, lasti, line)
+    exception.__traceback__ = tail
+
+
+def position_of(graph_module: torch.fx.GraphModule, line: int) -> tuple[Any, ...]:
+    """Where in the user's program the operation on a line of the generated `forward` was recorded."""
+    nodes = list(graph_module.graph.nodes)
+    index = graph_module._lineno_map.get(line - graph_module._prologue_start)  # type: ignore[union-attr,operator]
+    return nodes[index].meta.get("stack", ()) if index is not None else ()

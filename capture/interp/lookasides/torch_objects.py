@@ -1,0 +1,114 @@
+"""What torch's own C objects and classes mean: inference mode, autograd functions, parameters, devices."""
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.autograd import grad_mode
+from torch.utils import checkpoint
+
+from capture.errors import Break
+from capture.interp.frame import Value
+from capture.interp.interpreter import Interpreter
+from capture.interp.models import PURE, model, polyfill
+from capture.refgraph.node import Const, RefNode, Shadow
+
+# The positional and keyword parameters of checkpoint's own that only its generator reads.
+CHECKPOINT_OPTIONS = ("context_fn", "determinism_check", "debug", "early_stop")
+
+PURE.update({torch.device, torch.Size, torch.finfo, torch.iinfo, torch.Size.numel})
+
+
+@polyfill(grad_mode.inference_mode.__enter__, applies=lambda *args: True)
+def enter_inference_mode(self: Any) -> None:
+    """Through the functions that a graph can call."""
+    self._inference_mode_context = grad_mode._enter_inference_mode(self.mode)
+
+
+@polyfill(grad_mode.inference_mode.__exit__, applies=lambda *args: True)
+def exit_inference_mode(self: Any, exc_type: Any, exc_value: Any, traceback: Any) -> None:
+    """The counterpart of `enter_inference_mode`."""
+    grad_mode._exit_inference_mode(self._inference_mode_context)
+
+
+@model(grad_mode._enter_inference_mode)
+def enter(interp: Interpreter, result: Any, mode: Value) -> Shadow:
+    """The guard object is a node of the graph, which the exit refers to."""
+    node = interp.graph.create(result)
+    node.slots["fx"] = Const(interp.recorder.effect(grad_mode._enter_inference_mode, interp.recorder.argument(mode.shadow, mode.real)))  # type: ignore[arg-type]
+    return node
+
+
+@model(grad_mode._exit_inference_mode)
+def leave(interp: Interpreter, result: Any, guard: Value) -> Shadow:
+    """Ends what `enter` began, which must have been in the same trace."""
+    if not isinstance(guard.shadow, RefNode) or "fx" not in guard.shadow.slots:
+        raise Break("changing-global-state", "an inference mode is left that was entered before the call")
+    interp.recorder.effect(grad_mode._exit_inference_mode, guard.shadow.slots["fx"].value)  # type: ignore[attr-defined]
+    return Const(None)
+
+
+@model(torch.autograd.Function.__dict__["apply"].__func__)
+def apply(interp: Interpreter, result: Any, cls: Value, *args: Value, **kwargs: Value) -> Shadow:
+    """A user's autograd function is one operation; it may have written to its arguments."""
+    interp.graph.depend(cls.shadow, cls.real)  # type: ignore[arg-type]
+    interp.recorder.mutates = True
+    return interp.recorder.record("call_function", cls.real.apply, args, kwargs, result, {})
+
+
+@model(torch.Tensor._make_subclass)
+def make_subclass(interp: Interpreter, result: Any, *args: Value, **kwargs: Value) -> Shadow:
+    """`nn.Parameter(tensor)`."""
+    return interp.recorder.record("call_function", torch.Tensor._make_subclass, args, kwargs, result, {})
+
+
+@polyfill(checkpoint.checkpoint, applies=lambda *args, use_reentrant=None, **kwargs: use_reentrant is False
+          and not kwargs.keys() & set(CHECKPOINT_OPTIONS))
+def checkpointed(function: Any, *args: Any, use_reentrant: bool, preserve_rng_state: bool = True, **kwargs: Any) -> Any:
+    """torch.utils.checkpoint: its own generator holds back the activations while the function is inlined."""
+    generator = begin_checkpoint(preserve_rng_state, function, *args, **kwargs)
+    try:
+        result = function(*args, **kwargs)
+    except BaseException as error:
+        abandon_checkpoint(generator, error)
+        raise
+    end_checkpoint(generator)
+    return result
+
+
+def begin_checkpoint(preserve: bool, function: Any, *args: Any, **kwargs: Any) -> Any:
+    """Starts torch's generator, which installs the hooks that drop and recompute saved tensors."""
+    generator = checkpoint._checkpoint_without_reentrant_generator(
+        function, preserve, checkpoint.noop_context_fn, "default", False, True, *args, **kwargs)
+    next(generator)
+    return generator
+
+
+def abandon_checkpoint(generator: Any, error: BaseException) -> None:
+    """The function raised: the hooks are removed."""
+    try:
+        generator.throw(error)
+    except BaseException:
+        return
+
+
+def end_checkpoint(generator: Any) -> None:
+    """The function returned: the hooks are removed."""
+    next(generator, None)
+
+
+@model(begin_checkpoint)
+def began(interp: Interpreter, result: Any, preserve: Value, *args: Value, **kwargs: Value) -> Shadow:
+    """What follows, up to `ended`, is the body of a checkpoint."""
+    interp.graph.depend(preserve.shadow, preserve.real)  # type: ignore[arg-type]
+    node = interp.graph.create(result)
+    node.slots["region"] = Const(interp.recorder.begin_region(
+        checkpoint.checkpoint, {"use_reentrant": False, "preserve_rng_state": preserve.real}))
+    return node
+
+
+@model(end_checkpoint)
+def ended(interp: Interpreter, result: Any, generator: Value) -> Shadow:
+    """The body of the checkpoint is complete."""
+    interp.recorder.end_region(generator.shadow.slots["region"].value)  # type: ignore[union-attr,attr-defined]
+    return Const(None)

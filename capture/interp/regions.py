@@ -1,0 +1,70 @@
+"""Regions of the fx graph that one call of torch governs: the body of an activation checkpoint.
+
+The body is recorded like any other code; when the graph is finished it becomes a graph of its own, which the governing
+function calls, so that on a hit its activations are recomputed in the backward pass as the program asked.
+"""
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+
+
+@dataclass(slots=True, eq=False)
+class Region:
+    """Nodes `[start, end)` of a graph, run by `governor(body, *inputs, **options)`. `end` is set when the body is over."""
+
+    governor: Callable[..., Any]
+    options: dict[str, Any]
+    start: fx.Node
+    end: fx.Node | None = None
+
+
+def outline(graph: fx.Graph, regions: list[Region]) -> torch.nn.Module:
+    """Moves every region into a graph module. Returns the module that holds them, to be the root of `graph`.
+
+    regions: in the order in which they ended, so that inner ones come before those around them.
+    """
+    root = torch.nn.Module()
+    for index, region in enumerate(regions):
+        _outline(graph, region, root, f"checkpoint_{index}")
+    for region in regions:
+        for marker in (region.start, region.end):
+            graph.erase_node(marker)  # type: ignore[arg-type]
+    return root
+
+
+def _outline(graph: fx.Graph, region: Region, root: torch.nn.Module, name: str) -> None:
+    body, node = [], region.start.next
+    while node is not region.end:
+        if node.op != "placeholder":
+            body.append(node)
+        node = node.next
+    inside = set(body)
+    inputs = list(dict.fromkeys(n for node in body for n in node.all_input_nodes if n not in inside))
+    outputs = [node for node in body if any(user not in inside for user in node.users)]
+    if not outputs:
+        return
+    inner = fx.Graph()
+    copies = {n: inner.placeholder(n.name) for n in inputs}
+    for node in body:
+        copies[node] = inner.node_copy(node, copies.__getitem__)
+    inner.output(tuple(copies[n] for n in outputs))
+    holder = torch.nn.Module()
+    for node in body:
+        if node.op == "get_attr":
+            setattr(holder, node.target, getattr(root, node.target))
+    setattr(root, name, fx.GraphModule(holder, inner, "CheckpointedGraph"))
+    with graph.inserting_before(region.end):
+        call = graph.call_function(region.governor, (graph.get_attr(name), *inputs), region.options)
+        call.meta["stack"] = body[0].meta.get("stack", ())
+        for index, output in enumerate(outputs):
+            replacement = graph.call_function(operator.getitem, (call, index))
+            output.replace_all_uses_with(replacement, delete_user_cb=lambda user: user not in inside)
+    for node in reversed(body):
+        graph.erase_node(node)
+

@@ -1,0 +1,60 @@
+"""Compiled modules: an object that shares a module's state and class, and whose calls are captured."""
+from __future__ import annotations
+
+import copy
+import types
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from capture.errors import ArgumentError
+from capture.pipeline import Unit
+from capture.refgraph.graph import lookup_class
+
+
+class CompiledModule:
+    """Mark of the classes which `compiled_module` makes. Each has one instance, whose record is `capture_unit`."""
+
+    __slots__ = ()
+    capture_unit: Unit
+
+
+def compiled_module(module: torch.nn.Module, make_unit: Callable[[types.FunctionType, str], Unit],
+                    rebuild: Callable[[torch.nn.Module], Any]) -> Any:
+    """An instance of a subclass of `module`'s class, over the very same `__dict__`, whose `__call__` is compiled.
+
+    Everything but the call is inherited: `state_dict`, `train`, hooks and `to` act on both objects. Pickle and deepcopy
+    carry the plain module and `rebuild`, which compiles it again. Raises ArgumentError for modules whose state lies elsewhere.
+    """
+    if isinstance(module, CompiledModule):
+        module = plain_module(module)
+    cls = type(module)
+    if isinstance(module, torch.jit.ScriptModule):
+        raise ArgumentError(f"{cls.__name__} is a TorchScript module, which Python does not execute; pass the module it was made from")
+    function = lookup_class(cls, "__call__")
+    if not isinstance(function, types.FunctionType):
+        raise ArgumentError(f"{cls.__name__}.__call__ is a {type(function).__name__}; only Python functions can be captured")
+    unit = make_unit(function, cls.__name__)
+
+    def reduce_ex(self: Any, protocol: Any) -> tuple[Any, ...]:
+        return rebuild, (plain_module(self),)
+
+    def deepcopy(self: Any, memo: dict[int, Any]) -> Any:
+        return rebuild(copy.deepcopy(plain_module(self), memo))
+
+    namespace = {"__call__": unit.compiled, "__reduce_ex__": reduce_ex, "__deepcopy__": deepcopy, "capture_unit": unit,
+                 "__module__": cls.__module__, "__qualname__": cls.__qualname__, "__doc__": cls.__doc__}
+    subclass = type(cls)(cls.__name__, (CompiledModule, cls), namespace)
+    compiled = object.__new__(subclass)
+    object.__setattr__(compiled, "__dict__", module.__dict__)
+    return compiled
+
+
+def plain_module(compiled: Any) -> torch.nn.Module:
+    """The module that a compiled module stands for: the same state, the plain class."""
+    cls = next(c for c in type(compiled).__mro__[1:] if not issubclass(c, CompiledModule))
+    module = object.__new__(cls)
+    object.__setattr__(module, "__dict__", compiled.__dict__)
+    return module
+

@@ -1,0 +1,242 @@
+"""Takes one frame through the stages: interpreter, guards, mock function, backend, cache entry."""
+from __future__ import annotations
+
+import sys
+import threading
+import types
+import warnings
+import weakref
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from capture import _C, debug
+from capture.config import RECAPTURE_LIMIT, STRICT
+from capture.errors import BackendError, Break, Reason, UserFrame
+from capture.guards.collect import collect
+from capture.guards.tree import GuardTree
+from capture.interp import calls, lookasides, opcodes, unwind
+from capture.interp.frame import UserError, Value
+from capture.interp.fx_recorder import FxRecorder
+from capture.interp.interpreter import Interpreter
+from capture.refgraph import mock, pycode
+from capture.refgraph.graph import PLAIN_TENSORS, RefGraph
+from capture.refgraph.node import DictState, RefNode, Shadow
+from capture.refgraph.source import Function, Local, Source
+from capture.refgraph.verify import verify
+
+REGISTERED = lookasides, opcodes       # imported for the tables they fill
+_thread = threading.local()
+
+
+def is_capturing() -> bool:
+    """Whether this thread is inside of a capturing call."""
+    return getattr(_thread, "capturing", 0) > 0
+
+
+@dataclass(slots=True, eq=False)
+class BreakReport:
+    """Why a trace ended: `stack` is the user's, outermost first."""
+
+    reason: Reason
+    context: str
+    stack: tuple[UserFrame, ...]
+
+
+@dataclass(slots=True, eq=False)
+class Trace:
+    """What a cache entry knows of the capture that made it. `broken`: entries that run natively, and why."""
+
+    graph_module: torch.fx.GraphModule | None = None
+    mock: pycode.PythonCode | None = None
+    broken: BreakReport | None = None
+    operations: int = 0
+
+
+@dataclass(slots=True, eq=False, weakref_slot=True)
+class Unit:
+    """One compiled function: its settings, its cache, and what happened to it. `compiled` is what users call."""
+
+    function: types.FunctionType
+    backend: Callable[..., Any]
+    fullgraph: bool
+    name: str
+    compiled: Any = field(init=False)
+    tree: GuardTree = field(init=False)
+    captures: int = 0
+    misses: list[str] = field(default_factory=list)
+    breaks: list[BreakReport] = field(default_factory=list)
+    bailouts: list[BreakReport] = field(default_factory=list)
+    uncounted: int = 0                  # native calls past the recapture limit, or on tensors that are not plain
+    limited: bool = False
+
+    def __post_init__(self) -> None:
+        self.tree = GuardTree(self.function.__code__)
+        self.compiled = _C.CompiledFunction(self.function, self.tree, self.miss)
+        UNITS.add(self)
+
+    def forget(self) -> None:
+        """Drops all entries and counts."""
+        self.tree.clear()
+        self.captures = self.uncounted = 0
+        self.limited = False
+        for record in (self.misses, self.breaks, self.bailouts):
+            record.clear()
+
+    def miss(self, function: types.FunctionType, args: list[Any], reasons: list[tuple[Any, Any, str]]) -> Any:
+        """Called by the frame hook when no entry fits: captures the call, or asks for a native run."""
+        if is_capturing() and not self.fullgraph and _thread.unit is self:      # native code of a capture called back
+            return _C.RUN_NATIVELY
+        if self.tree.entries:
+            self.misses.append("; ".join(text for _, _, text in reasons))
+        if not all(map(is_plain, args)):
+            self.uncounted += 1
+            return _C.RUN_NATIVELY
+        if len(self.tree.entries) >= RECAPTURE_LIMIT.value:
+            self._tell_limit()
+            self.uncounted += 1
+            return _C.RUN_NATIVELY
+        outer = getattr(_thread, "unit", None)
+        _thread.capturing, _thread.unit = getattr(_thread, "capturing", 0) + 1, self
+        try:
+            outcome = capture(self, function, args)
+        finally:
+            _thread.capturing, _thread.unit = _thread.capturing - 1, outer
+        if isinstance(outcome, UserError):
+            raise outcome.exception
+        return outcome.real
+
+    def _tell_limit(self) -> None:
+        if not self.limited:
+            self.limited = True
+            warnings.warn(f"capture: {self.name} was captured {len(self.tree.entries)} times; further variants run natively. "
+                          f"Last miss: {self.misses[-1]}. Remedy: pass what changes as a tensor, or raise CAPTURE_RECAPTURE_LIMIT.",
+                          stacklevel=3)
+
+
+UNITS: weakref.WeakSet[Unit] = weakref.WeakSet()
+
+
+def is_plain(arg: Any) -> bool:
+    """Whether an argument is no tensor of an unknown subclass (fake, functional, distributed …)."""
+    return not isinstance(arg, torch.Tensor) or type(arg) in PLAIN_TENSORS
+
+
+def capture(unit: Unit, function: types.FunctionType, args: list[Any]) -> Value | UserError:
+    """Runs one call in the interpreter and installs an entry for calls like it. Returns the call's outcome.
+
+    args: the frame's arguments in the order of its fast locals. Raises GraphBreakError under fullgraph, and
+    InternalError in strict mode.
+    """
+    graph = RefGraph()
+    recorder = FxRecorder(graph)
+    interp = Interpreter(graph, recorder, unit.fullgraph)
+    graph.require(None, "MODES", _C.modes())
+    root = Value(function, graph.external(function, Function()))
+    frame = calls.make_root_frame(interp, root, [
+        Value(arg, interp.track(graph.external, arg, Local(name, index)))
+        for index, (arg, name) in enumerate(zip(args, function.__code__.co_varnames))])
+    args.clear()
+    handled = sys.exception()
+    try:
+        outcome: Value | UserError = interp.run(frame)
+    except UserError as error:
+        outcome = error
+    finally:
+        unwind.set_handled(handled)
+    if isinstance(outcome, UserError):
+        if not interp.broken:
+            interp.broken = Break("raised", type(outcome.exception).__name__), ()
+    elif interp.tracking:
+        shadow = interp.track(install, unit, interp, outcome)
+        if shadow is not None:
+            return outcome
+    install_native(unit, interp)
+    return outcome
+
+
+def install(unit: Unit, interp: Interpreter, outcome: Value) -> Shadow:
+    """Seals and checks the trace, and makes a cache entry of it. Raises Break when the trace cannot be replayed."""
+    graph, recorder = interp.graph, interp.recorder
+    graph.sweep(0)
+    verify(graph, outcome)
+    require_separateness(graph, recorder)
+    graph.seal()
+    assert outcome.shadow is not None
+    plan = mock.plan(graph, outcome.shadow, recorder.inputs)
+    operations = recorder.operations
+    gm = recorder.finish(plan.outputs)
+    compiled = compile_graph(unit, gm, [node.real for node in recorder.inputs]) if operations or plan.outputs else None
+    names = argument_names(unit.function.__code__)
+    code = pycode.generate(plan, names, recorder.inputs, compiled, f"{unit.name}_{unit.captures}")
+    guards = collect(graph)
+    trace = Trace(gm, code, None, operations)
+    entry = unit.tree.insert(guards, code.lifted, code.function, trace)
+    unit.captures += 1
+    debug.captured(unit.name, entry)
+    return outcome.shadow
+
+
+def install_native(unit: Unit, interp: Interpreter) -> None:
+    """Calls like this one will run natively; the entry says why."""
+    assert interp.broken is not None
+    reason, stack = interp.broken
+    report = BreakReport(reason.reason, reason.context, stack)
+    if reason.reason.id != "raised":
+        (unit.bailouts if reason.reason.id in ("internal-fault", "untracked-mutation") else unit.breaks).append(report)
+    unit.tree.insert(collect(interp.graph), [], None, Trace(broken=report))
+    debug.broken(unit.name, report)
+
+
+def compile_graph(unit: Unit, gm: torch.fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
+    """The backend's callable; when the backend fails the graph runs as it is, and the user is told."""
+    try:
+        compiled = unit.backend(gm, inputs)
+        if not callable(compiled):
+            raise TypeError(f"the backend returned a {type(compiled).__name__}, which is not callable")
+        return compiled
+    except Exception as error:
+        text = f"the backend failed on a graph of {unit.name} ({type(error).__name__}: {error})"
+        if STRICT:
+            raise BackendError(text) from error
+        warnings.warn(f"capture: {text}; the graph runs uncompiled. Remedy: try backend=\"eager\".", stacklevel=2)
+        return gm.forward
+
+
+def argument_names(code: types.CodeType) -> list[str]:
+    """The fast locals that hold a call's arguments."""
+    count = code.co_argcount + code.co_kwonlyargcount + bool(code.co_flags & 0x04) + bool(code.co_flags & 0x08)
+    return list(code.co_varnames[:count])
+
+
+def require_separateness(graph: RefGraph, recorder: FxRecorder) -> None:
+    """What was mutated must not come to be one with something else that was read or written.
+
+    Tensors: by storage. Other objects: two of them matter to each other only if both know of the key that was set.
+    """
+    if recorder.mutates and recorder.inputs:
+        tensors_ = [node for node in recorder.inputs if node.real is not None]
+        groups: dict[int, int] = {}
+        layout: list[tuple[Source, int, int]] = []
+        for node in tensors_:
+            storage = node.real.untyped_storage()._cdata
+            group = groups.setdefault(storage, len(groups))
+            layout.append((node.source, group, node.real.storage_offset() * node.real.element_size()))  # type: ignore[arg-type]
+        graph.require(layout[0][0], "STORAGE", tuple(layout))
+    outside = [node for node in graph.nodes if node.source is not None]
+    for target in dict.fromkeys(effect.target for effect in graph.effects):
+        keys = {e.args[0].value for e in graph.effects if e.target is target and e.args and hasattr(e.args[0], "value")
+                and isinstance(target.state, DictState)}
+        rivals = [n.source for n in outside if n is not target and n.cls is target.cls and concerns(n, target, keys)]
+        if rivals:
+            graph.require(target.source, "DISTINCT", tuple(rivals))
+
+
+def concerns(node: RefNode, target: RefNode, keys: Iterable[Any]) -> bool:
+    """Whether the trace would be wrong if `node` were the mutated `target`."""
+    if isinstance(target.state, DictState) and isinstance(node.state, DictState):
+        return node.state.complete or any(key in node.state.items for key in keys)
+    return node.state is not None or bool(node.slots)
+
