@@ -96,6 +96,14 @@ bool has_key(const Check& check, PyObject* x) {
   return found;
 }
 
+bool is_member(const Check& check, PyObject* set) {
+  PyObject* key = check.expected;
+  if (PyWeakref_Check(key)) key = PyWeakref_GET_OBJECT(key);
+  int found = PySet_Contains(set, key);
+  if (found < 0) PyErr_Clear();
+  return found > 0;
+}
+
 // -1: not of a type whose truth is known.
 int builtin_truth(PyObject* x) {
   Py_ssize_t length = builtin_length(x);
@@ -154,6 +162,10 @@ const CheckRow kCheckRows[kCheckKinds] = {
      [](const Check& c) { return "a class without attribute " + brief(c.expected); },
      [](const Check&, PyObject* x) { return brief(x) + (PyType_Check(x) ? " which has it" : ""); }},
     {"CONTENT", [](const Check& c, PyObject* x) { return any_set(x) && same_set(x, c.expected); }, quoted, found_brief},
+    {"MEMBER", [](const Check& c, PyObject* x) { return PyAnySet_Check(x) && is_member(c, x); },
+     [](const Check& c) { return "a set with " + brief(c.expected); }, found_brief},
+    {"NOT_MEMBER", [](const Check& c, PyObject* x) { return PyAnySet_Check(x) && !is_member(c, x); },
+     [](const Check& c) { return "a set without " + brief(c.expected); }, found_brief},
     {"TENSOR",
      [](const Check& c, PyObject* x) { return static_cast<const TensorProperties*>(c.native)->matches(x); },
      [](const Check&) { return std::string("the tensor as it was"); },

@@ -14,6 +14,7 @@ namespace {
 // What an unused watch looks at.
 alignas(8) const uint64_t kAlways = 0;
 constexpr uintptr_t kKindBits = 7;
+constexpr size_t kAhead = 12;  // watches behind the last that are never used, so that fetching ahead finds some
 
 uint64_t load(uintptr_t address) {
   uint64_t word;
@@ -29,11 +30,6 @@ Watch word_at(const void* address) {
 }
 
 Watch live(uint32_t node) { return {(uintptr_t{node} << 3) | static_cast<uintptr_t>(WatchKind::Live), 0}; }
-
-Watch tensor(PyObject* object, const void* properties) {
-  return {reinterpret_cast<uintptr_t>(object) | static_cast<uintptr_t>(WatchKind::Tensor),
-          reinterpret_cast<uint64_t>(properties)};
-}
 
 Watch rerun(size_t check, bool result) {
   return {(uintptr_t{check} << 3) | static_cast<uintptr_t>(WatchKind::Check), result};
@@ -60,7 +56,8 @@ Memory::Memory(const Program& program)
       failed(program.nodes.size()),
       root_failed(program.roots.size()),
       walked(program.roots.size()),
-      watches(program.watch_owner.size(), unused()) {}
+      watches(program.watch_owner.size() + kAhead + 1, unused()),
+      tensors(program.tensor_owner.size()) {}
 
 PyObject* Evaluation::step(const Node& node) {
   PyObject* base = node.base == kNone ? nullptr : memory_.values[node.base];
@@ -100,6 +97,8 @@ void Evaluation::mark_unreachable(uint32_t index, bool pinned) {
   }
   uint32_t watches_end = program_.nodes[node.end - 1].watch_end;
   std::fill(memory_.watches.begin() + node.watch_begin, memory_.watches.begin() + watches_end, unused());
+  uint32_t tensors_end = program_.nodes[node.end - 1].tensor_end;
+  std::fill(memory_.tensors.begin() + node.tensor_begin, memory_.tensors.begin() + tensors_end, TensorWatch{});
   // Whether an item or class attribute appears is told by the version of its dict or class.
   if (pinned && has_watch(node.step)) memory_.watches[node.watch_begin] = live(index);
 }
@@ -112,6 +111,7 @@ void Evaluation::walk(uint32_t index, bool pinned) {
   memory_.values[index] = value;
   Watch* watch = memory_.watches.data() + node.watch_begin;
   auto emit = [&](Watch w) { *watch++ = pinned ? w : unused(); };
+  TensorWatch* tensor = memory_.tensors.data() + node.tensor_begin;
   bool below_pinned = pinned;
 
   if (has_watch(node.step)) {
@@ -153,13 +153,13 @@ void Evaluation::walk(uint32_t index, bool pinned) {
     const Check& check = program_.checks[i];
     bool passed = row_of(check).test(check, value);
     if (!passed) failed |= check.entries;
+    if (check.kind == Kind::Tensor) {
+      *tensor++ = {pinned ? value : nullptr, static_cast<const TensorProperties*>(check.native), passed};
+    }
     if (!has_watch(check.kind)) continue;
     switch (check.kind) {
       case Kind::Type:
         emit(word_at(&value->ob_type));
-        break;
-      case Kind::Tensor:
-        emit(passed ? tensor(value, check.native) : rerun(i, false));
         break;
       case Kind::Truth:
       case Kind::Length:
@@ -188,30 +188,37 @@ uint32_t Evaluation::repair(uint32_t watch) {
   return program_.nodes[node].watch_end;
 }
 
-void Evaluation::verify(uint32_t begin, uint32_t end) {
-  constexpr uint32_t kAhead = 12;
-  const Watch* watches = memory_.watches.data();
-  for (uint32_t i = begin; i < end;) {
-    const Watch watch = watches[i];
-    __builtin_prefetch(reinterpret_cast<const void*>(watches[std::min(i + kAhead, end - 1)].address & ~kKindBits));
-    bool holds = false;
-    switch (static_cast<WatchKind>(watch.address & kKindBits)) {
-      case WatchKind::Word:
-        holds = load(watch.address) == watch.expected;
-        break;
-      case WatchKind::Tensor:
-        holds = reinterpret_cast<const TensorProperties*>(watch.expected)
-                    ->matches(reinterpret_cast<PyObject*>(watch.address & ~kKindBits));
-        break;
-      case WatchKind::Check: {
-        const Check& check = program_.checks[watch.address >> 3];
-        holds = row_of(check).test(check, memory_.values[check.node]) == (watch.expected != 0);
-        break;
-      }
-      case WatchKind::Live:
-        break;
+bool Evaluation::holds(const Watch& watch) const {
+  switch (static_cast<WatchKind>(watch.address & kKindBits)) {
+    case WatchKind::Word:
+      return load(watch.address) == watch.expected;
+    case WatchKind::Check: {
+      const Check& check = program_.checks[watch.address >> 3];
+      return row_of(check).test(check, memory_.values[check.node]) == (watch.expected != 0);
     }
-    i = holds ? i + 1 : repair(i);
+    case WatchKind::Live:
+      break;
+  }
+  return false;
+}
+
+void Evaluation::verify(const Node& root) {
+  const Watch* watches = memory_.watches.data();
+  const Node& last = program_.nodes[root.end - 1];
+  for (uint32_t i = root.watch_begin, end = last.watch_end; i < end;) {
+    // Most watches are words that did not change; what they lead to is fetched ahead of time.
+    while (i < end && (watches[i].address & kKindBits) == 0 && load(watches[i].address) == watches[i].expected) {
+      i++;
+      __builtin_prefetch(reinterpret_cast<const void*>(watches[i + kAhead].address & ~kKindBits));
+    }
+    if (i < end) i = holds(watches[i]) ? i + 1 : repair(i);
+  }
+  // Tensors come last: now all of them are known to be there.
+  for (size_t i = root.tensor_begin, end = last.tensor_end;;) {
+    i = first_changed(memory_.tensors.data(), i, end);
+    if (i == end) return;
+    walk(program_.tensor_owner[i], true);
+    i++;
   }
 }
 
@@ -229,7 +236,7 @@ uint64_t Evaluation::run(const Modes& modes) {
       walk(root, true);
     }
     memory_.walked[r] = true;
-    verify(node.watch_begin, program_.nodes[node.end - 1].watch_end);
+    verify(node);
     if (changed_) {
       uint64_t failed = 0;
       for (uint32_t i = root; i < node.end; i++) failed |= memory_.failed[i];

@@ -15,11 +15,12 @@
 #include <vector>
 
 #include "program.h"
+#include "tensor_properties.h"
 
 namespace capture {
 
 // Kinds of watches, in the low bits of the address; a plain word has none of them set.
-enum class WatchKind : uintptr_t { Word = 0, Tensor = 1, Check = 2, Live = 3 };
+enum class WatchKind : uintptr_t { Word = 0, Check = 1, Live = 2 };
 
 struct Watch {
   uintptr_t address;
@@ -37,6 +38,7 @@ struct Memory {
   std::vector<uint64_t> root_failed;  // of roots: of all nodes below
   std::vector<bool> walked;         // of roots
   std::vector<Watch> watches;
+  std::vector<TensorWatch> tensors;
 };
 
 struct Arguments {
@@ -61,10 +63,10 @@ class Evaluation {
 
  private:
   void walk(uint32_t index, bool pinned);
-  void walk_children(uint32_t index, bool pinned, bool items);
   void mark_unreachable(uint32_t index, bool pinned);
   PyObject* step(const Node& node);
-  void verify(uint32_t begin, uint32_t end);
+  bool holds(const Watch& watch) const;
+  void verify(const Node& root);
   uint32_t repair(uint32_t watch);
   bool storage_holds(const Relation& relation) const;
   void set_failed(uint32_t index, uint64_t mask);

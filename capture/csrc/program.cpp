@@ -211,6 +211,11 @@ class Builder {
     node.watch_begin = static_cast<uint32_t>(program_.watch_owner.size());
     program_.watch_owner.insert(program_.watch_owner.end(), watches, position);
     node.watch_end = static_cast<uint32_t>(program_.watch_owner.size());
+    node.tensor_begin = static_cast<uint32_t>(program_.tensor_owner.size());
+    for (const Check& check : draft.checks) {
+      if (check.kind == Kind::Tensor) program_.tensor_owner.push_back(position);
+    }
+    node.tensor_end = static_cast<uint32_t>(program_.tensor_owner.size());
     return node;
   }
 

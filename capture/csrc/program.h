@@ -49,7 +49,7 @@ constexpr bool has_watch(Step step) {
 }
 constexpr bool has_watch(Kind kind) {
   return kind == Kind::Type || kind == Kind::Value || kind == Kind::Truth || kind == Kind::Length ||
-         kind == Kind::Content || kind == Kind::Tensor;
+         kind == Kind::Content;
 }
 
 // A place in the flattened tree: a depth-first order, in which a subtree is the range [node, end).
@@ -62,7 +62,8 @@ struct Node {
   bool only_identity;  // an Attr of which nothing but the identity is checked
   uint32_t base, end;
   uint32_t checks_begin, checks_end;
-  uint32_t watch_begin, watch_end;  // its own watches; those of its subtree follow
+  uint32_t watch_begin, watch_end;    // its own watches; those of its subtree follow
+  uint32_t tensor_begin, tensor_end;  // likewise
   PyObject* key;                    // borrowed from the entries' specs; a Constant's is resolved
   Py_hash_t hash;
   Py_ssize_t index;
@@ -89,6 +90,7 @@ struct Program {
   std::vector<std::vector<uint32_t>> lifted;   // by entry
   std::vector<std::vector<uint32_t>> node_of;  // by entry: its spec's nodes -> nodes here
   std::vector<uint32_t> watch_owner;           // the node of each watch
+  std::vector<uint32_t> tensor_owner;          // the node of each watch of a tensor
   uint64_t all_entries = 0;
   uint32_t instance_root = kNone;              // the argument by which evaluations are remembered
 };

@@ -84,6 +84,11 @@ PyObject* attribute_step(PyObject* base, PyObject* name, Owned& owned) {
     return PyFunction_Check(base) && may_be_null(PyUnicode_AsUTF8(name)) ? Py_None : nullptr;
   }
   CollectorPaused paused;
+  if (PyContextVar_CheckExact(base)) {  // its value, in the thread's present context, stands as the attribute "get()"
+    PyObject* value = nullptr;
+    if (PyUnicode_CompareWithASCIIString(name, "get()") != 0) return nullptr;
+    return PyContextVar_Get(base, nullptr, &value) == 0 ? owned.keep(value) : no_value();
+  }
   if (is_tensor(base)) {
     if (PyUnicode_CompareWithASCIIString(name, "grad") == 0) return owned.keep(tensor_grad(base));
     return nullptr;

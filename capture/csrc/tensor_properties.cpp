@@ -37,8 +37,28 @@ bool requires_grad_of(const torch::autograd::AutogradMeta* meta) {
 
 bool is_leaf_of(const torch::autograd::AutogradMeta* meta) { return meta == nullptr || !meta->grad_fn_; }
 
-bool equal(at::IntArrayRef got, const std::vector<int64_t>& expected) {
-  return got.size() == expected.size() && std::equal(got.begin(), got.end(), expected.begin());
+// A loop, because it is shorter than a call of memcmp for the few dimensions that tensors have.
+inline bool equal(at::IntArrayRef got, const std::vector<int64_t>& expected) {
+  if (got.size() != expected.size()) return false;
+  const int64_t *left = got.data(), *right = expected.data();
+  for (size_t i = 0; i < got.size(); i++) {
+    if (left[i] != right[i]) return false;
+  }
+  return true;
+}
+
+inline bool matches_inline(const TensorProperties& p, PyObject* object) {
+  if (Py_TYPE(object) != p.type) return false;
+  const at::TensorImpl* impl = impl_of(object);
+  // The key set comes first: with equal keys, sizes and strides are plain fields here as they were there.
+  if (impl->key_set().raw_repr() != p.keys) return false;
+  if (impl->dtype() != caffe2::TypeMeta::fromScalarType(static_cast<c10::ScalarType>(p.dtype))) return false;
+  const at::Device device = impl->device();
+  if (static_cast<int8_t>(device.type()) != p.device_type || device.index() != p.device_index) return false;
+  if (impl->has_symbolic_sizes_strides() || !equal(impl->sizes(), p.sizes)) return false;
+  if (p.has_strides ? !equal(impl->strides(), p.strides) : static_cast<int8_t>(impl->layout()) != p.layout) return false;
+  const torch::autograd::AutogradMeta* meta = autograd_of(impl);
+  return requires_grad_of(meta) == p.requires_grad && is_leaf_of(meta) == p.is_leaf;
 }
 
 std::string text_of(const std::vector<int64_t>& numbers) {
@@ -180,17 +200,26 @@ PyMethodDef functions[] = {
 
 }  // namespace
 
-bool TensorProperties::matches(PyObject* object) const {
-  if (Py_TYPE(object) != type) return false;
-  const at::TensorImpl* impl = impl_of(object);
-  // The key set comes first: with equal keys, sizes and strides are plain fields here as they were there.
-  if (impl->key_set().raw_repr() != keys || static_cast<uint16_t>(impl->dtype().toScalarType()) != dtype) return false;
-  const at::Device device = impl->device();
-  if (static_cast<int8_t>(device.type()) != device_type || device.index() != device_index) return false;
-  if (impl->has_symbolic_sizes_strides() || !equal(impl->sizes(), sizes)) return false;
-  if (has_strides ? !equal(impl->strides(), strides) : static_cast<int8_t>(impl->layout()) != layout) return false;
-  const torch::autograd::AutogradMeta* meta = autograd_of(impl);
-  return requires_grad_of(meta) == requires_grad && is_leaf_of(meta) == is_leaf;
+bool TensorProperties::matches(PyObject* object) const { return matches_inline(*this, object); }
+
+size_t first_changed(const TensorWatch* watches, size_t begin, size_t end) {
+  // A tensor is spread over several objects, each known only from the one before: fetch them some tensors ahead.
+  constexpr size_t kImplAhead = 8, kAutogradAhead = 4;
+  auto is_there = [&](size_t i) { return i < end && watches[i].object != nullptr && watches[i].matched; };
+  for (size_t i = begin; i < end; i++) {
+    if (is_there(i + kImplAhead)) {
+      const auto* impl = reinterpret_cast<const char*>(impl_of(watches[i + kImplAhead].object));
+      for (int line = 0; line < 3; line++) __builtin_prefetch(impl + 64 * line);
+    }
+    if (is_there(i + kAutogradAhead)) {
+      const auto* autograd = autograd_of(impl_of(watches[i + kAutogradAhead].object));
+      __builtin_prefetch(autograd);
+      __builtin_prefetch(&autograd->requires_grad_);
+    }
+    const TensorWatch& watch = watches[i];
+    if (watch.object != nullptr && matches_inline(*watch.properties, watch.object) != watch.matched) return i;
+  }
+  return end;
 }
 
 bool is_tensor(PyObject* object) {

@@ -23,6 +23,16 @@ struct TensorProperties {
   bool operator==(const TensorProperties&) const = default;
 };
 
+// One tensor to compare, as it is known to come out; `object` is nullptr where there is nothing to compare.
+struct TensorWatch {
+  PyObject* object;
+  const TensorProperties* properties;
+  bool matched;
+};
+
+// Compares watches[begin, end); the index of the first that comes out differently, or `end`.
+size_t first_changed(const TensorWatch* watches, size_t begin, size_t end);
+
 bool is_tensor(PyObject* object);
 
 // The properties of a tensor. Throws PythonError (TypeError) for other objects, and for tensors whose properties are
