@@ -79,15 +79,23 @@ def polyfill(*functions: Any, applies: Callable[..., bool]) -> Callable[[Callabl
 def find_model(function: Any, reals: list[Any], kwargs: dict[str, Any]) -> Meaning | None:
     """The meaning of a C function for these arguments, or None."""
     for meaning in MODELS.get(function, ()):
-        if meaning.applies is None or meaning.applies(*reals, **kwargs):
+        if meaning.applies is None or covers(meaning.applies, reals, kwargs):
             return meaning
     return None
+
+
+def covers(applies: Callable[..., bool], reals: list[Any], kwargs: dict[str, Any]) -> bool:
+    """Whether `applies` says so. Its signature is the function's: arguments which do not fit are left to the real call."""
+    try:
+        return applies(*reals, **kwargs)
+    except TypeError:
+        return False
 
 
 def find_polyfill(function: Any, reals: list[Any], kwargs: dict[str, Any]) -> Callable[..., Any] | None:
     """The Python function to inline in place of `function`, or None."""
     for applies, fn in POLYFILLS.get(function, ()):
-        if applies(*reals, **kwargs):
+        if covers(applies, reals, kwargs):
             return fn
     return None
 

@@ -47,7 +47,7 @@ def has_native_items(mapping: Any) -> bool:
 
 # -- predicates --------------------------------------------------------------------------------------------------------
 
-def is_keyed(mapping: Any, key: Any, *rest: Any) -> bool:
+def is_keyed(mapping: Any, key: Any, *rest: Any, **named: Any) -> bool:
     """Whether `key` may be looked up in a dict without running Python code."""
     return isinstance(mapping, dict) and is_key(key)
 

@@ -8,11 +8,12 @@ from typing import Any
 
 from capture.interp.frame import Value
 from capture.interp.interpreter import Interpreter
-from capture.interp.lookasides.shadows import compose, depend_plain, depend_type, settled
+from capture.interp.lookasides.shadows import NONE, compose, depend_plain, depend_type, node_of, settled
 from capture.interp.models import model
 from capture.interp.polyfills.iteration import order_of
 from capture.interp.polyfills.streams import itertools_orders
 from capture.interp.special import in_python, is_plain
+from capture.refgraph.graph import lookup_class
 from capture.refgraph.node import Build, Const, DictState, Expr, RefNode, Shadow
 
 
@@ -20,6 +21,19 @@ from capture.refgraph.node import Build, Const, DictState, Expr, RefNode, Shadow
 def make_method(interp: Interpreter, result: Any, function: Value, instance: Value) -> Shadow:
     """`MethodType(function, instance)`."""
     return Build(types.MethodType, (function.shadow, instance.shadow))  # type: ignore[arg-type]
+
+
+@model(slice)
+def make_slice(interp: Interpreter, result: slice, *args: Value) -> Shadow:
+    """`slice(start, stop, step)`."""
+    parts = [NONE, args[0].shadow] if len(args) == 1 else [value.shadow for value in args]
+    return Build(slice, (*parts, NONE)[:3])  # type: ignore[arg-type]
+
+
+@model(object, applies=lambda: True)
+def make_object(interp: Interpreter, result: Any) -> Shadow:
+    """`object()`."""
+    return interp.graph.create(result)
 
 
 @model(types.SimpleNamespace, applies=lambda **attributes: True)
@@ -61,6 +75,22 @@ def reduce_getter(interp: Interpreter, result: Any, getter: Value) -> Shadow:
     """The parts of an immutable getter."""
     interp.graph.depend(getter.shadow, getter.real)  # type: ignore[arg-type]
     return settled(interp, result)
+
+
+def is_worded_in_c(*args: Any, **kwargs: Any) -> bool:
+    """Whether the argument is an exception that shows its arguments and nothing else."""
+    return len(args) == 1 and not kwargs and isinstance(args[0], BaseException) and is_plain(args[0].args) and (
+        lookup_class(type(args[0]), "__str__") in (BaseException.__str__, KeyError.__str__)
+        and lookup_class(type(args[0]), "__repr__") is BaseException.__repr__)
+
+
+@model(str, repr, applies=is_worded_in_c)
+def word_exception(interp: Interpreter, result: str, exception: Value) -> Shadow:
+    """`str(exception)`."""
+    node, args = node_of(exception), exception.real.args
+    interp.graph.touch(node)
+    depend_plain(interp, interp.graph.slot(node, "args", args), args)
+    return Const(result)
 
 
 # -- what polyfills ask ------------------------------------------------------------------------------------------------

@@ -148,6 +148,13 @@ def issubclass_(interp: Interpreter, result: bool, x: Value, y: Value) -> Shadow
     return Const(result)
 
 
+@model(callable)
+def callable_(interp: Interpreter, result: bool, x: Value) -> Shadow:
+    """`callable(x)`: a matter of the type."""
+    depend_type(interp, x)
+    return Const(result)
+
+
 # -- truth -------------------------------------------------------------------------------------------------------------
 
 def has_plain_truth(x: Any) -> bool:
@@ -215,4 +222,13 @@ def untouched(node: RefNode) -> bool:
 def length(interp: Interpreter, result: int, x: Value) -> Shadow:
     """`len(x)` of a container."""
     depend_length(interp, x)
+    return Const(result)
+
+
+@model(id)
+def id_(interp: Interpreter, result: int, x: Value) -> Shadow:
+    """`id(x)`: another number on every run, whose only use is to tell objects apart."""
+    if isinstance(x.shadow, RefNode):
+        return Expr(id, (x.shadow,))
+    interp.graph.depend(x.shadow, x.real)  # type: ignore[arg-type]
     return Const(result)

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import operator
 from collections import deque
+from types import GeneratorType
 from typing import Any
 
 from capture.errors import Break
@@ -163,6 +164,12 @@ def part_of(interp: Interpreter, real: Any, argument: Value) -> Cursor:
 def iter_(interp: Interpreter, result: Any, x: Value) -> Shadow:
     """`iter(x)` of a builtin container or iterator."""
     return node_of(x) if result is x.real else make_iterator(interp, result, x)
+
+
+@model(iter, applies=lambda x, *sentinel: not sentinel and isinstance(x, GeneratorType))
+def iter_generator(interp: Interpreter, result: Any, x: Value) -> Shadow:
+    """`iter(generator)` is the generator."""
+    return node_of(x)
 
 
 @model(reversed, applies=lambda x: isinstance(x, (list, tuple, deque, range, str, bytes, dict, *VIEWS)))

@@ -22,7 +22,7 @@ from capture.interp.frame import Value
 from capture.interp.interpreter import Interpreter
 from capture.interp.lookasides.shadows import depend_plain, elements, settled
 from capture.interp.models import LAZY, MODELS, PURE, SIDE_EFFECTS, model
-from capture.interp.special import is_plain
+from capture.interp.special import VIEWS, is_plain
 from capture.refgraph.node import SCALARS, Shadow
 
 BINARY = "add sub mul truediv floordiv mod pow lshift rshift and_ or_ xor eq ne lt le gt ge"
@@ -32,7 +32,7 @@ CHANGING = frozenset(getattr(operator, name) for name in IN_PLACE.split())
 OPERATORS = [getattr(operator, name) for name in f"{BINARY} {UNARY} {IN_PLACE} getitem contains concat".split()]
 FUNCTIONS = [abs, min, max, int, float, complex, round, len, ord, chr, pow, str, repr, format, ascii, bin, hex, oct]
 # Of several scalars, or with a result that is no scalar.
-AGGREGATES = [divmod, sum, hash, range, slice, sorted, bytes, bytearray, int.from_bytes, float.fromhex, bytes.fromhex, str.maketrans, bytes.maketrans,
+AGGREGATES = [divmod, sum, hash, range, sorted, bytes, int.from_bytes, float.fromhex, bytes.fromhex, str.maketrans, bytes.maketrans,
               math.fsum, math.prod, math.dist, math.frexp, math.modf, math.gcd, math.lcm, operator.length_hint, keyword.iskeyword]
 MATHS = [fn for name, fn in vars(math).items() if isinstance(fn, types.BuiltinFunctionType) and fn not in AGGREGATES]
 IMMUTABLE = (int, float, complex, bool, str, bytes, range, slice, type(None), torch.Size, torch.dtype, torch.device)
@@ -59,6 +59,11 @@ def is_all_plain(*args: Any, **kwargs: Any) -> bool:
     return not all(type(x) in SCALARS for x in values) and all(map(is_plain, values))
 
 
+def is_in_plain(container: Any, item: Any) -> bool:
+    """Whether `item in container` is decided by what the container is, not by keys that are looked up."""
+    return not isinstance(container, (dict, set, frozenset, *VIEWS)) and is_all_plain(container, item)
+
+
 def is_unchanged(a: Any, b: Any) -> bool:
     """Whether `a op= b` makes a new object."""
     return type(a) in (str, bytes, tuple) and is_all_plain(a, b)
@@ -66,7 +71,9 @@ def is_unchanged(a: Any, b: Any) -> bool:
 
 def plain(function: Callable[..., Any]) -> None:
     """Registers what a pure function means for plain data: a constant, or a new container of constants."""
-    @model(function, applies=is_unchanged if function in CHANGING else is_all_plain)
+    applies = is_unchanged if function in CHANGING else is_in_plain if function is operator.contains else is_all_plain
+
+    @model(function, applies=applies)
     def result_of(interp: Interpreter, result: Any, *args: Value, **kwargs: Value) -> Shadow:
         for value in (*args, *kwargs.values()):
             if isinstance(value.real, (set, frozenset)) and function not in UNORDERED:

@@ -95,14 +95,21 @@ def new_sequence(interp: Interpreter, real: Any, items: list[Shadow]) -> Shadow:
     """The shadow of a list, tuple or deque which an operation has just returned."""
     if isinstance(real, tuple):
         return compose(interp, real, items)
-    if isinstance(real, deque) and real.maxlen is not None:
-        items = list(deque(items, real.maxlen))
-    return interp.graph.create(real, ListState(items))
+    if not isinstance(real, deque):
+        return interp.graph.create(real, ListState(items))
+    node = interp.graph.create(real, ListState(list(deque(items, real.maxlen))))
+    node.slots["maxlen"] = Const(real.maxlen)
+    return node
 
 
-@model(operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge, operator.contains, operator.countOf, operator.indexOf,
-       *(getattr(cls, f"__{name}__") for cls in SEQUENCES for name in ("eq", "ne", "lt", "le", "gt", "ge", "contains")),
-       *(cls.count for cls in SEQUENCES), applies=compares_plainly)
+def searches_plainly(a: Any, b: Any) -> bool:
+    return isinstance(a, SEQUENCES) and compares_plainly(a, b)
+
+
+@model(operator.contains, operator.countOf, operator.indexOf, *(method for cls in SEQUENCES for method in (cls.__contains__, cls.count)),
+       applies=searches_plainly)
+@model(operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge,
+       *(getattr(cls, f"__{name}__") for cls in SEQUENCES for name in ("eq", "ne", "lt", "le", "gt", "ge")), applies=compares_plainly)
 def compare(interp: Interpreter, result: Any, a: Value, b: Value) -> Shadow:
     """Comparison and search among plain data."""
     depend_plain(interp, a.shadow, a.real)  # type: ignore[arg-type]

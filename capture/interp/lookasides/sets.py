@@ -50,9 +50,19 @@ def look(interp: Interpreter, *operands: Value) -> None:
 
 
 def look_member(interp: Interpreter, container: Value, member: Value) -> None:
-    members(interp, container)
     node = container.shadow
-    key_of(interp, member, container.real, outside=isinstance(node, RefNode) and node.source is not None)
+    if isinstance(node, RefNode) and node.source is not None and node.state is None:
+        interp.graph.touch(node)                # an outside set as it was at entry: only this member matters
+        key_of(interp, member, outside=True)
+        interp.graph.require(node.source, "MEMBER" if member.real in container.real else "NOT_MEMBER", member.real)
+    else:
+        look_all(interp, container, member)
+
+
+def look_all(interp: Interpreter, container: Value, member: Value) -> None:
+    """Before one member is changed: all of them at entry."""
+    members(interp, container)
+    key_of(interp, member, container.real, outside=isinstance(container.shadow, RefNode) and container.shadow.source is not None)
 
 
 def is_ordered(*operands: Value) -> bool:
@@ -66,9 +76,10 @@ def new_set(interp: Interpreter, real: Any, *operands: Value) -> Shadow:
         if operand.real is real:
             return operand.shadow  # type: ignore[return-value]
     if isinstance(real, frozenset):
+        items = Build(type(real), tuple(settled(interp, member) for member in real))
         if not is_ordered(*operands) and len(real) > 1:
-            raise Break("opaque-call", "a frozenset was made from a set from outside")
-        return Const(real) if is_constant(real) else Build(type(real), tuple(settled(interp, member) for member in real))
+            return interp.graph.create(real, state_of(interp, real, *operands), origin=items)
+        return Const(real) if is_constant(real) else items
     return interp.graph.create(real, state_of(interp, real, *operands))
 
 
@@ -164,7 +175,7 @@ def change_member(method: Callable[..., Any]) -> None:
         node.state = state_of(interp, container.real, container)
         interp.graph.effect(method, node, settled(interp, member.real))
         return NONE
-    model(method, prepare=look_member, applies=is_membership)(apply)
+    model(method, prepare=look_all, applies=is_membership)(apply)
 
 
 for _method in (set.add, set.discard, set.remove):

@@ -100,8 +100,8 @@ def depend_plain(interp: Interpreter, shadow: Shadow, real: Any) -> None:
     elif isinstance(real, (set, frozenset)):
         members(interp, value)
     elif isinstance(real, VIEWS):
-        mapping = view_mapping(shadow)
-        depend_plain(interp, mapping, mapping.real)
+        for item, part in zip(elements(interp, value), real, strict=True):
+            depend_plain(interp, item, part)
     elif is_plain(real) and not isinstance(real, (list, tuple)) and not hasattr(real, "append"):
         graph.depend(shadow, real)
     else:
