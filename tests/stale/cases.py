@@ -15,20 +15,21 @@ X = torch.arange(1.0, 7.0).reshape(2, 3)
 Program = Callable[..., Any]
 Change = Callable[[], Any]
 Made = tuple[Program, Change, Change]
+Factory = Callable[[], Made]
 
 
 class Table(list):
     """Cases for `pytest.mark.parametrize`, each a factory of (program, change, undo), named by its function."""
 
-    def add(self, captures: int | None = 2, fullgraph: bool = True) -> Callable[[Callable[[], Made]], Callable[[], Made]]:
+    def add(self, captures: int | None = 2, fullgraph: bool = True) -> Callable[[Factory], Factory]:
         """Registers a factory. `captures`: how many a change and its undoing may cost; None where that is free."""
-        def register(make: Callable[[], Made]) -> Callable[[], Made]:
+        def register(make: Factory) -> Factory:
             self.append(pytest.param(make, captures, fullgraph, id=make.__name__))
             return make
         return register
 
 
-def run(factory: Callable[[], Made], captures: int | None, fullgraph: bool = True, *args: Any) -> None:
+def run(factory: Factory, captures: int | None, fullgraph: bool = True, *args: Any) -> None:
     """Capture, hit, change, capture, hit, undo, hit: compared with eager at every call."""
     def make() -> tuple[Program, types.SimpleNamespace]:
         program, change, undo = factory()

@@ -1,4 +1,4 @@
-"""Instances and classes that change between calls: attributes that appear, methods patched, bases and classes replaced."""
+"""Instances and classes that change between calls: attributes appear, methods are patched, bases replaced."""
 from __future__ import annotations
 
 import abc
@@ -70,7 +70,8 @@ def attribute_appears_on_the_class():
 @CHANGES.add()
 def attribute_appears_on_the_base():
     base, _, box = family()
-    return lambda x: x + 1 if hasattr(box, "flag") else x, lambda: setattr(base, "flag", 1), lambda: delattr(base, "flag")
+    return (lambda x: x + 1 if hasattr(box, "flag") else x, lambda: setattr(base, "flag", 1),
+            lambda: delattr(base, "flag"))
 
 
 @CHANGES.add()
@@ -93,14 +94,16 @@ def slot_is_emptied():
         __slots__ = ("factor",)
     box = Slotted()
     box.factor = 2
-    return lambda x: x + 1 if hasattr(box, "factor") else x, lambda: delattr(box, "factor"), lambda: setattr(box, "factor", 2)
+    return (lambda x: x + 1 if hasattr(box, "factor") else x, lambda: delattr(box, "factor"),
+            lambda: setattr(box, "factor", 2))
 
 
 @CHANGES.add()
 def attribute_becomes_none():
     _, _, box = family()
     box.bias = 1.0
-    return lambda x: x if box.bias is None else x + 1, lambda: setattr(box, "bias", None), lambda: setattr(box, "bias", 1.0)
+    return (lambda x: x if box.bias is None else x + 1, lambda: setattr(box, "bias", None),
+            lambda: setattr(box, "bias", 1.0))
 
 
 @CHANGES.add()
@@ -278,13 +281,15 @@ for case in [
 @CHANGES.add()
 def truth_of_a_plain_object_gets_a_method():
     _, cls, box = family()
-    return lambda x: x if box else x + 1, lambda: setattr(cls, "__bool__", lambda self: False), lambda: delattr(cls, "__bool__")
+    return (lambda x: x if box else x + 1, lambda: setattr(cls, "__bool__", lambda self: False),
+            lambda: delattr(cls, "__bool__"))
 
 
 @CHANGES.add()
 def truth_of_a_plain_object_gets_a_length():
     _, cls, box = family()
-    return lambda x: x if box else x + 1, lambda: setattr(cls, "__len__", lambda self: 0), lambda: delattr(cls, "__len__")
+    return (lambda x: x if box else x + 1, lambda: setattr(cls, "__len__", lambda self: 0),
+            lambda: delattr(cls, "__len__"))
 
 
 @CHANGES.add()
@@ -338,7 +343,8 @@ def bases_are_replaced():
     class Other:
         def apply(self, x):
             return x * 5
-    return lambda x: box.apply(x), lambda: setattr(cls, "__bases__", (Other,)), lambda: setattr(cls, "__bases__", (base,))
+    return (lambda x: box.apply(x), lambda: setattr(cls, "__bases__", (Other,)),
+            lambda: setattr(cls, "__bases__", (base,)))
 
 
 @CHANGES.add()
@@ -450,7 +456,8 @@ def identity_of_an_object_decides():
     _, cls, first = family()
     box = types.SimpleNamespace(item=first)
     second = cls()
-    return lambda x: x + 1 if box.item is first else x, lambda: setattr(box, "item", second), lambda: setattr(box, "item", first)
+    return (lambda x: x + 1 if box.item is first else x, lambda: setattr(box, "item", second),
+            lambda: setattr(box, "item", first))
 
 
 @CHANGES.add()

@@ -1,0 +1,116 @@
+"""Pairs of values that are easily taken for each other, as arguments of programs that look at them in every way."""
+from __future__ import annotations
+
+import collections
+import enum
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+
+from tests.helpers import call, check
+from tests.stale.cases import X
+
+
+class Text(str):
+    pass
+
+
+class Whole(int):
+    pass
+
+
+class Level(enum.Enum):
+    LOW = 0
+    HIGH = 1
+
+
+class Grade(enum.IntEnum):
+    LOW = 0
+    HIGH = 1
+
+
+@dataclass(frozen=True)
+class Setting:
+    value: int
+
+
+Point = collections.namedtuple("Point", "a b")
+Size = collections.namedtuple("Size", "a b")
+
+SCALARS = [(1, True), (1, 1.0), (0, False), (0.0, -0.0), (1.5, float("nan")), (float("inf"), -float("inf")),
+           (2**62, 2**63), (2**100, 2**100 + 1), (1, 1 + 0j), ("a", "b"), ("a", Text("a")), ("1", 1), ("a", b"a"), (1, Whole(1)),
+           (1, Grade.HIGH), (Grade.LOW, Grade.HIGH), (Level.LOW, Level.HIGH), (None, 0), (None, ()), (1, (1,)),
+           ((1,), [1]), ((1, 2), (1, 2, 3)), ((1, 2), Point(1, 2)), (Point(1, 2), Size(1, 2)), (Setting(1), Setting(2)),
+           (int, float), (torch.float32, torch.float64), (torch.device("cpu"), torch.device("meta")),
+           (slice(0, 1), slice(0, 2)), (range(2), range(3)), (..., None), (torch.Size([1, 2]), (1, 2)), (frozenset({1}), frozenset({2})), ({1}, {2}),
+           ({"a": 1}, {"b": 1}), ({"a": 1, "b": 2}, {"b": 2, "a": 1}), ({"a": 1}, collections.OrderedDict(a=1)),
+           ([], [1]), (NotImplemented, None)]
+
+
+def equality(x, v):
+    return x + 1 if v == 1 else x - 1
+
+
+def truth(x, v):
+    return x + 1 if v else x - 1
+
+
+def text(x, v):
+    return x + 1, f"{v!r}", type(v).__name__
+
+
+def kind(x, v):
+    return x + 1 if isinstance(v, (bool, str)) else x - 1, isinstance(v, int), callable(v)
+
+
+def operand(x, v):
+    return x * v
+
+
+def index(x, v):
+    return x[v]
+
+
+def key(x, v):
+    return x * {1: 2.0, "a": 3.0, (1, 2): 4.0, None: 5.0}.get(v, 6.0)
+
+
+def size(x, v):
+    return x * len(v)
+
+
+def items(x, v):
+    return [x + item for item in v]
+
+
+def negative(x, v):
+    return x * -v
+
+
+def comparison(x, v):
+    return x + 1 if v > 0.5 else x - 1
+
+
+def passed(x, v):
+    return x + 1, v, [v]
+
+
+USES = [equality, truth, text, kind, operand, index, key, size, items, negative, comparison, passed]
+
+
+@pytest.mark.parametrize("use", USES, ids=lambda use: use.__name__)
+@pytest.mark.parametrize("pair", SCALARS, ids=repr)
+def test_two_values(pair: tuple, use: Callable) -> None:
+    """Whatever is done with them (an exception too): right on capture, on a hit, and after the other one."""
+    first, second = (call(X, value) for value in pair)
+    stats = check(lambda: use, first, first, second, second, first, captures=None)
+    assert stats.captures <= 2 and stats.breaks == stats.bailouts == 0
+
+
+@pytest.mark.parametrize("value", [float("nan"), 2**70, -0.0, "a" * 5000, Grade.HIGH, None, (1, (2.0, "a"))],
+                         ids=lambda value: repr(value)[:20])
+def test_an_equal_value_is_a_hit(value: Any) -> None:
+    check(lambda: text, call(X, value), call(X, value), call(X, value), captures=1)
