@@ -215,7 +215,7 @@ class Body:
                 thrown.__traceback__ = thrown.__traceback__.tb_next
             if isinstance(thrown, GeneratorExit) and self._discard():
                 return Outcome(exception=thrown)
-        interp = self._native_interpreter()
+        interp = self._native_interpreter(closing=isinstance(thrown, GeneratorExit))
         outcomes: list[Outcome] = []
 
         def yielded(value: Value) -> None:
@@ -252,13 +252,14 @@ class Body:
         cover = unwind.find_cover(self.frame)
         return cover is not None and self.frame.instructions[cover.target].opname != "CALL_INTRINSIC_1"
 
-    def _native_interpreter(self) -> Interpreter:
-        """The interpreter of the capture that made the body, on real values alone; after its end, one like it."""
+    def _native_interpreter(self, closing: bool) -> Interpreter:
+        """The interpreter of the capture that made the body, on real values alone; after its end, one like it. What a body
+        does when it dies belongs to the trace like all else: its death follows from what the program did."""
         interp = self.interp()
         if interp is None or interp.frame is None:
             interp = Interpreter(None, None)
             interp.inlining = False
-        else:
+        elif not closing:
             interp.give_up(Break("opaque-call", f"native code resumed {self.kind} {self.frame.code.co_qualname}"))
         return interp
 
@@ -417,11 +418,14 @@ def thrown_exception(interp: Interpreter, args: list[Any]) -> BaseException:
         except BaseException as error:
             error.__traceback__ = error.__traceback__.tb_next  # type: ignore[union-attr]
             caught.append(error)
-        yield
     catcher = catch()
     next(catcher)
-    interp.real(catcher.throw, *args)
-    return caught[0]
+    try:
+        interp.real(catcher.throw, *args)
+    except UserError:
+        if not caught:
+            raise
+    return caught[0]    # what was raised is the StopIteration of `catch`
 
 
 def _method(interp: Interpreter, args: list[Value], kwargs: dict[str, Value], then: Continuation | None, on_raise: OnRaise | None,
@@ -438,10 +442,12 @@ def _method(interp: Interpreter, args: list[Value], kwargs: dict[str, Value], th
         operate(body, lambda value: interp.deliver(value, then), returned)
         return True
     except UserError as error:
-        failed = error
-    if interp.frame is caller and on_raise is not None and on_raise(failed.exception):
-        return True
-    raise failed
+        if interp.frame is not caller or on_raise is None:  # the body's frame, once entered, passes the exception on itself
+            raise
+        exception = error.exception
+    if not on_raise(exception):
+        raise UserError(exception)
+    return True
 
 
 @reduction(types.GeneratorType.send, types.CoroutineType.send)

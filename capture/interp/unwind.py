@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import ctypes
 import sys
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from capture import _C
 from capture.interp.frame import Frame, UserError, Value
@@ -13,6 +13,9 @@ from capture.refgraph.node import Const, Shadow
 if TYPE_CHECKING:
     from capture.interp.interpreter import Interpreter
 
+# Builtins written in Python: in a traceback they are as invisible as those written in C.
+OWN_PACKAGES = frozenset({"capture.interp.polyfills"})
+IMMUTABLETYPE = 1 << 8     # a flag of types (object.h), which those of C have
 _set_handled = ctypes.pythonapi.PyErr_SetHandledException
 _set_handled.argtypes, _set_handled.restype = [ctypes.py_object], None
 
@@ -27,6 +30,13 @@ def throw(exception: BaseException) -> NoReturn:
     raise UserError(exception)
 
 
+def type_name(x: Any) -> str:
+    """How CPython's messages name the type of `x`: those of C with their module."""
+    cls = type(x)
+    module = cls.__module__ if cls.__flags__ & IMMUTABLETYPE else "builtins"
+    return cls.__name__ if module == "builtins" else f"{module}.{cls.__name__}"
+
+
 def raised(interp: Interpreter, exception: BaseException, again: bool, outer: Frame | None) -> None:
     """Leaves frames until one has a handler for `exception`, which then is about to run. Raises UserError when `outer`
     is reached. Every frame passed, the catching one too, becomes an entry of the traceback; not the first one if
@@ -36,7 +46,7 @@ def raised(interp: Interpreter, exception: BaseException, again: bool, outer: Fr
         if frame is outer:
             raise UserError(exception)
         assert frame is not None
-        if not again:
+        if not again and frame.globals.get("__package__") not in OWN_PACKAGES:
             exception.__traceback__ = _C.make_traceback(exception.__traceback__, frame.code, frame.globals,
                                                         frame.instruction.offset, frame.line)
         again = False

@@ -83,7 +83,7 @@ def cleanup_throw(interp: Interpreter, frame: Frame, instruction: Instruction) -
 
 # -- await -------------------------------------------------------------------------------------------------------------
 
-def awaitable(interp: Interpreter, obj: Value, then: Continuation, problem: str) -> None:
+def awaitable(interp: Interpreter, obj: Value, then: Continuation, problem: str, on_raise: generators.OnRaise | None = None) -> None:
     """The iterator behind an awaitable. Raises UserError with TypeError, worded by `problem`."""
     real = obj.real
     if isinstance(real, types.CoroutineType) or (
@@ -94,12 +94,12 @@ def awaitable(interp: Interpreter, obj: Value, then: Continuation, problem: str)
         result = iterator.real
         if isinstance(result, types.CoroutineType) or (
                 isinstance(result, types.GeneratorType) and result.gi_code.co_flags & inspect.CO_ITERABLE_COROUTINE):
-            unwind.throw(TypeError("__await__() returned a coroutine"))
+            return generators.fail(TypeError("__await__() returned a coroutine"), on_raise)
         if lookup_class(type(result), "__next__") is None:
-            unwind.throw(TypeError(f"__await__() returned non-iterator of type {type(result).__name__!r}"))
+            return generators.fail(TypeError(f"__await__() returned non-iterator of type {unwind.type_name(result)!r}"), on_raise)
         then(iterator)
-    load_special(interp, obj, "__await__", lambda method: calls.call(interp, method, [], then=check),
-                 lambda: unwind.throw(TypeError(problem.format(type(real).__name__))))
+    load_special(interp, obj, "__await__", lambda method: calls.call(interp, method, [], None, check, on_raise),
+                 lambda: generators.fail(TypeError(problem.format(unwind.type_name(real))), on_raise))
 
 
 @opcode("GET_AWAITABLE")
@@ -121,10 +121,10 @@ def get_aiter(interp: Interpreter, frame: Frame, instruction: Instruction) -> No
 
     def check(iterator: Value) -> None:
         if lookup_class(type(iterator.real), "__anext__") is None:
-            unwind.throw(TypeError(PROTOCOL[1].format(type(iterator.real).__name__)))
+            unwind.throw(TypeError(PROTOCOL[1].format(unwind.type_name(iterator.real))))
         frame.stack.append(iterator)
     load_special(interp, iterable, "__aiter__", lambda method: calls.call(interp, method, [], then=check),
-                 lambda: unwind.throw(TypeError(PROTOCOL[0].format(type(iterable.real).__name__))))
+                 lambda: unwind.throw(TypeError(PROTOCOL[0].format(unwind.type_name(iterable.real)))))
 
 
 @opcode("GET_ANEXT")
@@ -133,12 +133,16 @@ def get_anext(interp: Interpreter, frame: Frame, instruction: Instruction) -> No
     assert iterator is not None
 
     def received(obj: Value) -> None:
+        def invalid(cause: BaseException) -> bool:
+            exception = TypeError(PROTOCOL[3].format(unwind.type_name(obj.real)))
+            exception.__cause__ = exception.__context__ = cause
+            raise UserError(exception)
         if isinstance(iterator.real, types.AsyncGeneratorType):
             frame.stack.append(obj)
         else:
-            awaitable(interp, obj, frame.stack.append, PROTOCOL[3])
+            awaitable(interp, obj, frame.stack.append, AWAITED[0], invalid)
     load_special(interp, iterator, "__anext__", lambda method: calls.call(interp, method, [], then=received),
-                 lambda: unwind.throw(TypeError(PROTOCOL[2].format(type(iterator.real).__name__))))
+                 lambda: unwind.throw(TypeError(PROTOCOL[2].format(unwind.type_name(iterator.real)))))
 
 
 @opcode("END_ASYNC_FOR")

@@ -35,13 +35,15 @@ def call_function_ex(interp: Interpreter, frame: Frame, instruction: Instruction
     if isinstance(arguments.real, (list, tuple)) and not in_python(arguments.real, "__iter__"):
         return calls.call(interp, function, elements(interp, arguments), kwargs)
     if not is_iterable(arguments.real):
-        unwind.throw(TypeError(f"{function_name(function.real)} argument after * must be an iterable, not {type(arguments.real).__name__}"))
+        unwind.throw(TypeError(f"{function_name(function.real)} argument after * must be an iterable, not {unwind.type_name(arguments.real)}"))
     calls.call(interp, Value(tuple, interp.track(interp.graph.constant, tuple) if interp.tracking else None), [arguments],
                then=lambda values: calls.call(interp, function, elements(interp, values), kwargs))
 
 
 def keywords(interp: Interpreter, mapping: Value) -> dict[str, Value]:
     """The items of a dict that DICT_MERGE has made."""
+    if not all(isinstance(key, str) for key in mapping.real):
+        unwind.throw(TypeError("keywords must be strings"))
     shadows = interp.track(_item_shadows, mapping) or {}
     return {key: Value(real, shadows.get(key)) for key, real in mapping.real.items()}  # type: ignore[union-attr]
 

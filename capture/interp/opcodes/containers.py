@@ -12,6 +12,7 @@ from capture.interp.frame import Frame, Value
 from capture.interp.instructions import Instruction, opcode
 from capture.interp.interpreter import Interpreter
 from capture.interp.iteration import collect, elements
+from capture.interp.lookasides.shadows import key_of
 from capture.interp.special import in_python, is_iterable, is_key
 from capture.refgraph.node import Build, Const, DictState, Expr, External, ListState, SetState, Shadow
 
@@ -37,7 +38,7 @@ def tuple_shadow(values: list[Value]) -> Shadow:
 def set_shadow(interp: Interpreter, real: set[Any], values: list[Value]) -> Shadow:
     """Of a set just built."""
     for value in values:
-        depend_key(interp, value)
+        depend_key(interp, value, values)
     members = {v.real: v.shadow for v in reversed(values)}      # of equal members the first one stays
     return interp.graph.create(real, SetState({member: members[member] for member in real}))  # type: ignore[misc]
 
@@ -45,16 +46,16 @@ def set_shadow(interp: Interpreter, real: set[Any], values: list[Value]) -> Shad
 def dict_shadow(interp: Interpreter, real: dict[Any, Any], keys: list[Value], values: list[Value]) -> Shadow:
     """Of a dict just built."""
     for key in keys:
-        depend_key(interp, key)
+        depend_key(interp, key, keys)
     items = {key.real: value.shadow for key, value in zip(keys, values, strict=True)}
     return interp.graph.create(real, DictState(items, complete=True))  # type: ignore[arg-type]
 
 
-def depend_key(interp: Interpreter, key: Value) -> None:
+def depend_key(interp: Interpreter, key: Value, among: list[Value]) -> None:
     """Fixes a key of a dict or member of a set. Raises Break for one that Python code compares."""
     if not is_key(key.real):
-        raise Break("opaque-call", f"a {type(key.real).__name__} with an __eq__ or __hash__ of its own was used as a key")
-    interp.graph.depend(key.shadow, key.real)  # type: ignore[arg-type]
+        raise Break("opaque-call", f"a {unwind.type_name(key.real)} with an __eq__ or __hash__ of its own was used as a key")
+    key_of(interp, key, [other.real for other in among])
 
 
 def make_slice(interp: Interpreter, parts: list[Value]) -> Value:
@@ -178,7 +179,7 @@ def map_add(interp: Interpreter, frame: Frame, instruction: Instruction) -> None
 def list_extend(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     items = frame.pop()
     if not is_iterable(items.real):
-        unwind.throw(TypeError(f"Value after * must be an iterable, not {type(items.real).__name__}"))
+        unwind.throw(TypeError(f"Value after * must be an iterable, not {unwind.type_name(items.real)}"))
     calls.apply(interp, list.extend, frame.stack[-instruction.arg], items, then=discard)  # type: ignore[arg-type]
 
 
@@ -192,7 +193,7 @@ def set_update(interp: Interpreter, frame: Frame, instruction: Instruction) -> N
 def dict_update(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     items = frame.pop()
     if not isinstance(items.real, dict) and not interp.real(hasattr, items.real, "keys"):
-        unwind.throw(TypeError(f"{type(items.real).__name__!r} object is not a mapping"))
+        unwind.throw(TypeError(f"{unwind.type_name(items.real)!r} object is not a mapping"))
     calls.apply(interp, dict.update, frame.stack[-instruction.arg], items, then=discard)  # type: ignore[arg-type]
 
 
@@ -202,7 +203,7 @@ def dict_merge(interp: Interpreter, frame: Frame, instruction: Instruction) -> N
     function = frame.stack[-instruction.arg - 2]
     assert target is not None and function is not None
     if not isinstance(items.real, dict) and not interp.real(hasattr, items.real, "keys"):
-        unwind.throw(TypeError(f"{function_name(function.real)} argument after ** must be a mapping, not {type(items.real).__name__}"))
+        unwind.throw(TypeError(f"{function_name(function.real)} argument after ** must be a mapping, not {unwind.type_name(items.real)}"))
     if target.real and type(items.real) is not dict:     # its keys are asked for twice: once to compare, once to copy
         copy = interp.real(dict, items.real)
         items = Value(copy, interp.track(_unknown_mapping, items.real))
@@ -213,7 +214,7 @@ def dict_merge(interp: Interpreter, frame: Frame, instruction: Instruction) -> N
 
 
 def _unknown_mapping(real: Any) -> Shadow:
-    raise Break("opaque-call", f"a {type(real).__name__} was unpacked as keyword arguments")
+    raise Break("opaque-call", f"a {unwind.type_name(real)} was unpacked as keyword arguments")
 
 
 def function_name(function: Any) -> str:
@@ -260,5 +261,5 @@ def take_apart(interp: Interpreter, sequence: Value, limit: int | None, then: Ca
     if isinstance(real, (list, tuple)) and not in_python(real, "__iter__"):
         return then(elements(interp, sequence), True)
     if not is_iterable(real):
-        unwind.throw(TypeError(f"cannot unpack non-iterable {type(real).__name__} object"))
+        unwind.throw(TypeError(f"cannot unpack non-iterable {unwind.type_name(real)} object"))
     calls.apply(interp, iter, sequence, then=lambda iterator: collect(interp, iterator, limit, then))

@@ -129,14 +129,14 @@ def split(interp: Interpreter, exception: BaseException | None, classes: tuple[t
         return None, None
     if is_one_of(exception, classes):
         is_group = isinstance(exception, BaseExceptionGroup)
-        return (exception if is_group else interp.real(BaseExceptionGroup, "", [exception])), None
+        return (exception if is_group else interp.real(BaseExceptionGroup, "", (exception,))), None
     if not isinstance(exception, BaseExceptionGroup):
         return None, exception
     pair = interp.real(exception.split, classes)
     if not isinstance(pair, tuple) or len(pair) < 2:
-        unwind.throw(TypeError(f"{type(exception).__name__}.split must return a tuple, got {type(pair).__name__}"
+        unwind.throw(TypeError(f"{unwind.type_name(exception)}.split must return a tuple, got {unwind.type_name(pair)}"
                                if not isinstance(pair, tuple) else
-                               f"{type(exception).__name__}.split must return a 2-tuple, got tuple of size {len(pair)}"))
+                               f"{unwind.type_name(exception)}.split must return a 2-tuple, got tuple of size {len(pair)}"))
     return pair[:2]
 
 
@@ -198,7 +198,7 @@ def load_special(interp: Interpreter, obj: Value, name: str, then: Continuation,
 def enter(interp: Interpreter, frame: Frame, enters: str, exits: str, protocol: str) -> None:
     """Replaces a context manager by its bound `exits`, and pushes the result of its `enters`."""
     manager = frame.pop()
-    problem = f"{type(manager.real).__name__!r} object does not support the {protocol} protocol"
+    problem = f"{unwind.type_name(manager.real)!r} object does not support the {protocol} protocol"
 
     def has_enter(method: Value) -> None:
         def has_exit(exit: Value) -> None:

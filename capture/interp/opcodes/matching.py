@@ -17,6 +17,19 @@ SEQUENCE, MAPPING, MATCH_SELF = 1 << 5, 1 << 6, 1 << 22
 MISSING = object()
 
 
+def _not_a_class() -> str:
+    """What the running CPython says of a class pattern that names no class."""
+    try:
+        match 0:
+            case SEQUENCE():  # type: ignore[misc]
+                raise AssertionError
+    except TypeError as error:
+        return str(error)
+
+
+NOT_A_CLASS = _not_a_class()
+
+
 @opcode("GET_LEN")
 def get_len(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     calls.apply(interp, len, frame.stack[-1])  # type: ignore[arg-type]
@@ -102,12 +115,12 @@ def match_class(interp: Interpreter, frame: Frame, instruction: Instruction) -> 
 
     def with_match_args(match_args: Value) -> None:
         if type(match_args.real) is not tuple:
-            unwind.throw(TypeError(f"{cls.real.__name__}.__match_args__ must be a tuple (got {type(match_args.real).__name__})"))
+            unwind.throw(TypeError(f"{cls.real.__name__}.__match_args__ must be a tuple (got {unwind.type_name(match_args.real)})"))
         check_count(len(match_args.real))
         attrs = elements(interp, match_args)[:positional]
         for name in attrs:
             if type(name.real) is not str:
-                unwind.throw(TypeError(f"__match_args__ elements must be strings (got {type(name.real).__name__})"))
+                unwind.throw(TypeError(f"__match_args__ elements must be strings (got {unwind.type_name(name.real)})"))
         take(attrs + keywords, [])
 
     def check_count(allowed: int) -> None:
@@ -124,7 +137,7 @@ def match_class(interp: Interpreter, frame: Frame, instruction: Instruction) -> 
                     TypeError(f"{cls.real.__name__}() got multiple sub-patterns for attribute {name!r}")))
         collect_attributes(interp, subject, attrs, found, frame, lambda: frame.stack.append(make_tuple(interp, found)))
     if not isinstance(cls.real, type):
-        unwind.throw(TypeError("called match pattern must be a class"))
+        unwind.throw(TypeError(NOT_A_CLASS))
     calls.apply(interp, isinstance, subject, cls, then=is_instance)
 
 
