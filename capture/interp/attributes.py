@@ -21,7 +21,9 @@ from capture.refgraph.node import ABSENT, Build, Const, External, FunctionState,
 
 OnRaise = Callable[[BaseException], bool]
 MISSING = object()
-GENERIC_GET = (object.__getattribute__, types.ModuleType.__getattribute__, type.__getattribute__)
+GENERIC_WRITE = (object.__setattr__, object.__delattr__, type.__setattr__, type.__delattr__, types.SimpleNamespace.__setattr__,
+                 types.SimpleNamespace.__delattr__)
+GENERIC_GET = (object.__getattribute__, types.ModuleType.__getattribute__, type.__getattribute__, types.SimpleNamespace.__getattribute__)
 # Descriptors of C types: reading through them runs no Python code.
 C_DATA = (types.GetSetDescriptorType, types.MemberDescriptorType)
 C_METHODS = (types.MethodDescriptorType, types.WrapperDescriptorType, types.BuiltinFunctionType, types.ClassMethodDescriptorType)
@@ -195,14 +197,22 @@ def delete(interp: Interpreter, obj: Value, name: str) -> None:
 
 def write(interp: Interpreter, obj: Value, name: str, value: Value | None, special: str, then: Continuation | None = None) -> None:
     """Assignment or deletion, by way of the class's `__setattr__` or `__delattr__`."""
-    if interp.inlining:
-        cls = type(obj.real)
-        hook = lookup_class(cls, special)
-        if isinstance(hook, types.FunctionType):
-            interp.track(calls.touch, interp, obj)
-            method = Value(hook, interp.track(calls.class_attribute, interp, cls, special))
-            return calls.call(interp, method, [obj, Value(name, Const(name)), *([] if value is None else [value])], None, then or discard)
-    generic_write(interp, obj, name, value, then)
+    hook = lookup_class(type(obj.real), special)
+    rest = [] if value is None else [value]
+    if interp.inlining and isinstance(hook, types.FunctionType):
+        interp.track(calls.touch, interp, obj)
+        method = Value(hook, interp.track(calls.class_attribute, interp, type(obj.real), special))
+        calls.call(interp, method, [obj, Value(name, Const(name)), *rest], None, then or discard)
+    elif interp.inlining and (hook in GENERIC_WRITE or isinstance(obj.real, torch.Tensor)):
+        generic_write(interp, obj, name, value, then)
+    else:
+        interp.real(delattr if value is None else setattr, obj.real, name, *[v.real for v in rest])
+        interp.track(unknown_write, obj, name)
+        interp.deliver(Value(None, Const(None)), then or discard)
+
+
+def unknown_write(obj: Value, name: str) -> Shadow:
+    raise Break("untracked-mutation", f"attribute {name!r} of a {type(obj.real).__name__} was assigned by code of its own")
 
 
 def generic_write(interp: Interpreter, obj: Value, name: str, value: Value | None, then: Continuation | None = None) -> None:
@@ -357,7 +367,7 @@ def bound_by_c(interp: Interpreter, obj: Value, name: str, descriptor: Any, foun
 def external_c_attribute(interp: Interpreter, obj: Value, name: str, result: Any) -> Shadow:
     """A C-level attribute (slot, getset) of an object."""
     node, graph = obj.shadow, interp.graph
-    if isinstance(node, (Const, External)) or isinstance(obj.real, (*VALUES, torch.dtype, torch.finfo, torch.iinfo)):
+    if isinstance(node, (Const, External)) or isinstance(obj.real, (*VALUES, torch.dtype, *natives.RECORDS)):
         natives.depend_deep(interp, node, obj.real)
         if natives.is_immutable(result) or isinstance(result, PINNED):
             return natives.fresh(interp, result)
@@ -415,9 +425,8 @@ def tensor_attribute(interp: Interpreter, obj: Value, name: str, result: Any) ->
     if isinstance(result, torch.Tensor):
         return interp.recorder.record("call_function", getattr, [obj, Value(name, Const(name))], {}, result,
                                       tensors.versions_of([obj.real]))
-    if result is None and name in ("grad_fn", "grad", "_backward_hooks", "_post_accumulate_grad_hooks"):
-        if node.source is not None:
-            return interp.graph.slot(node, name, result)
+    if result is None and name in ("grad_fn", "grad"):      # follows from `is_leaf`, which is guarded, and from the graph
+        interp.graph.touch(node)
         return Const(None)
     raise Break("data-dependent", f"attribute {name!r} of a tensor")
 
@@ -435,7 +444,7 @@ def class_data(interp: Interpreter, cls: type, name: str, result: Any) -> Shadow
 
 def class_builtin(interp: Interpreter, result: Any) -> Shadow:
     """A builtin method or other C object that a class, already guarded, leads to."""
-    if natives.is_immutable(result):
+    if natives.is_immutable(result) or isinstance(result, types.BuiltinFunctionType):   # a class method of C is bound anew each time
         return Const(result)
     return interp.graph.constant(result)
 

@@ -15,7 +15,7 @@ from capture.interp.binding import bind
 from capture.interp.frame import Continuation, Frame, UserError, Value
 from capture.interp.instructions import decode
 from capture.interp.interpreter import Interpreter
-from capture.interp.models import REDUCTIONS, find_polyfill, is_disabled
+from capture.interp.models import REDUCTIONS, find_polyfill, hashable, is_disabled
 from capture.interp.polyfills.objects import instantiate
 from capture.interp.tensors import is_operation
 from capture.refgraph.graph import lookup_class
@@ -70,6 +70,9 @@ def call(interp: Interpreter, function: Value, args: list[Value], kwargs: dict[s
             function, args, kwargs = natives.expand_partial(interp, function, args, kwargs)
         else:
             method = None if cls in natives.CALLABLES or is_operation(real) else lookup_class(cls, "__call__")
+            if isinstance(method, types.WrapperDescriptorType) and find_polyfill(method, [real, *reals(args)], kwreals(kwargs)):
+                function, args = Value(method, Const(method)), [function, *args]
+                continue
             if not isinstance(method, types.FunctionType):
                 return call_native(interp, function, args, kwargs, then, on_raise)
             interp.track(touch, interp, function)
@@ -95,7 +98,7 @@ def call_native(interp: Interpreter, function: Value, args: list[Value], kwargs:
     """Calls a callable for real, and finds the shadow of its result; a builtin that would call Python is inlined."""
     real = function.real
     if interp.inlining:
-        if natives.hashable(real) and real in REDUCTIONS and REDUCTIONS[real](interp, args, kwargs, then, on_raise):
+        if hashable(real) and real in REDUCTIONS and REDUCTIONS[real](interp, args, kwargs, then, on_raise):
             return
         substitute = find_polyfill(real, reals(args), kwreals(kwargs))
         if substitute is not None:

@@ -24,10 +24,13 @@ class Value:
 
 
 class UserError(Exception):
-    """Carries an exception of the user's program through the interpreter, apart from faults of our own."""
+    """Carries an exception of the user's program through the interpreter, apart from faults of our own.
 
-    def __init__(self, exception: BaseException) -> None:
-        self.exception = exception
+    `again`: a handler of the same frame raises it anew, so that its traceback has this frame already.
+    """
+
+    def __init__(self, exception: BaseException, again: bool = False) -> None:
+        self.exception, self.again = exception, again
 
 
 Continuation = Callable[[Value], None]

@@ -7,6 +7,8 @@ give up the trace (`Break`, or any fault) without touching the real state.
 """
 from __future__ import annotations
 
+import sys
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -39,25 +41,45 @@ class Interpreter:
     # -- running -----------------------------------------------------------------------------------------------------
 
     def run(self, root: Frame) -> Value:
-        """Runs `root`, and what it calls, to its end. Raises UserError for an exception that leaves it.
+        """Runs `root`, and what it calls, to its end. Raises UserError for an exception that leaves it."""
+        result: list[Value] = []
+        root.then = result.append
+        self.drive(lambda: self.enter(root))
+        return result[0]
+
+    def drive(self, start: Callable[[], None]) -> None:
+        """Calls `start`, which enters a frame, and goes on until that frame is left. Raises UserError.
 
         Nests: native code that calls back (a generator's driver) runs its frame above the current one.
         """
-        outer, result = self.frame, []
-        root.then = result.append
-        self.enter(root)
-        while self.frame is not outer:
-            frame = self.frame
-            instruction = frame.instructions[frame.pc]  # type: ignore[union-attr]
-            frame.pc += 1  # type: ignore[union-attr]
+        outer, handled = self.frame, sys.exception()
+        raised: BaseException | None = None
+        fault: BaseException | None = None
+        try:
+            start()
+        except UserError as error:
+            raised, again = error.exception, error.again
+        while fault is None:
+            if raised is not None:
+                unwind.raised(self, raised, again, outer)   # outside of `except`: the thread's handled exception stays the user's
+                raised = None
             try:
-                instruction.handler(self, frame, instruction)
-                continue
+                while (frame := self.frame) is not outer:
+                    instruction = frame.instructions[frame.pc]  # type: ignore[union-attr]
+                    frame.pc += 1  # type: ignore[union-attr]
+                    instruction.handler(self, frame, instruction)
+                return
             except UserError as error:
-                raised = error.exception
-            unwind.raised(self, raised, outer)      # outside of `except`: the thread's handled exception stays the user's
-            del raised
-        return result[0]
+                raised, again = error.exception, error.again
+            except KeyboardInterrupt as error:
+                raised, again = error.with_traceback(None), False
+            except BaseException as error:
+                fault = error
+        unwind.set_handled(handled)
+        try:
+            raise fault
+        finally:
+            del fault       # which holds this frame
 
     def enter(self, frame: Frame) -> None:
         """Makes `frame` the current one, called by the present one."""
@@ -136,6 +158,15 @@ class Interpreter:
             raise InternalError(text) from fault
         self.fault = InternalError(text)
         self.give_up(Break("internal-fault", text))
+
+    def positions(self) -> tuple[tuple[types.CodeType, int, int], ...]:
+        """Code object, byte offset and line of each of the user's frames, outermost first."""
+        frames = []
+        frame = self.frame
+        while frame is not None:
+            frames.append((frame.code, frame.instructions[frame.pc - 1].offset, frame.line))
+            frame = frame.back
+        return tuple(reversed(frames))
 
     def stack(self) -> tuple[UserFrame, ...]:
         """The user's frames, outermost first."""

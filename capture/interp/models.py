@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import types
 import weakref
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -92,8 +93,15 @@ def covers(applies: Callable[..., bool], reals: list[Any], kwargs: dict[str, Any
         return False
 
 
+def hashable(function: Any) -> bool:
+    """Whether a callable can be looked up in the registry. (A weak reference asks the object it refers to.)"""
+    return getattr(type(function), "__hash__", None) is not None and not isinstance(function, weakref.ref)
+
+
 def find_polyfill(function: Any, reals: list[Any], kwargs: dict[str, Any]) -> Callable[..., Any] | None:
     """The Python function to inline in place of `function`, or None."""
+    if not hashable(function):
+        return None
     for applies, fn in POLYFILLS.get(function, ()):
         if covers(applies, reals, kwargs):
             return fn

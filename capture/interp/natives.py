@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import builtins
 import functools
+import inspect
 import operator
 import types
 from typing import Any
@@ -10,10 +11,12 @@ from typing import Any
 import torch
 
 from capture.errors import Break
-from capture.interp import scope, tensors
+from capture.interp import scope, tensors, unwind
 from capture.interp.frame import Frame, UserError, Value
 from capture.interp.interpreter import Interpreter
-from capture.interp.models import LAZY, MODELS, PURE, SIDE_EFFECTS, Meaning, find_model, is_disabled
+from capture.interp.lookasides.shadows import settled
+from capture.interp.models import LAZY, MODELS, PURE, SIDE_EFFECTS, Meaning, find_model, hashable, is_disabled
+from capture.interp.special import is_plain
 from capture.refgraph.graph import PINNED, VALUES, lookup_class, parts
 from capture.refgraph.node import (SCALARS, Build, Const, DictState, Expr, External, FunctionState, ListState, RefNode, SetState,
                                    Shadow, TensorState)
@@ -21,8 +24,8 @@ from capture.refgraph.source import Attr
 
 LRU_WRAPPER = type(functools.lru_cache(lambda: None))
 # Instances of C classes that are called without Python code of the user's class.
-CALLABLES = frozenset({LRU_WRAPPER, types.MethodDescriptorType, types.WrapperDescriptorType, types.ClassMethodDescriptorType,
-                       operator.itemgetter, operator.attrgetter, operator.methodcaller})
+CALLABLES = frozenset({LRU_WRAPPER, types.MethodDescriptorType, types.WrapperDescriptorType, types.ClassMethodDescriptorType})
+UNBOUND = (types.MethodDescriptorType, types.WrapperDescriptorType)
 # Operators that are recorded when an operand is a tensor.
 TENSOR_OPERATORS = frozenset(
     getattr(operator, name) for name in (
@@ -67,10 +70,14 @@ def classify(real: Any, args: list[Value], kwargs: dict[str, Value]) -> str:
     try:
         if real in tensors.MODE_SETTERS:
             return "mode"
-        if real in TENSOR_OPERATORS and any(isinstance(a.real, torch.Tensor) for a in args[:2]):
+        # A tensor as a key counts by its identity.
+        operands = args[:1] if args and isinstance(args[0].real, (dict, set, frozenset)) else args
+        if real in TENSOR_OPERATORS and any(isinstance(a.real, torch.Tensor) for a in operands[:2]):
             return "operation"
-        if real in VALUE_TAKERS and any(isinstance(a.real, torch.Tensor) for a in args):
+        if real in VALUE_TAKERS and any(isinstance(a.real, torch.Tensor) for a in operands):
             return "value"
+        if real is len and isinstance(args[0].real, torch.Tensor):
+            return "metadata"
         modelled = real in MODELS
     except TypeError:       # an unhashable callable object
         return "other"
@@ -113,7 +120,7 @@ def shadow(interp: Interpreter, kind: str, meaning: Meaning | None, versions: An
         if all(isinstance(v.shadow, Const) for v in values):
             return Const(result)
         return Expr(real, tuple(v.shadow for v in values))
-    if is_pure(real):
+    if is_pure(real) and (isinstance(real, LRU_WRAPPER) or all(is_plain(v.real) or isinstance(v.real, PINNED) for v in values)):
         for v in values:
             depend_deep(interp, v.shadow, v.real)
         return fresh(interp, result)
@@ -129,7 +136,17 @@ def raised(interp: Interpreter, kind: str, real: Any, args: list[Value], kwargs:
     else:
         for v in [*args, *kwargs.values()]:
             depend_deep(interp, v.shadow, v.real)
-    return interp.graph.create(exception) if interp.graph.find(exception) is None else interp.graph.find(exception)  # type: ignore[return-value]
+    return interp.graph.find(exception) or new_exception(interp, exception)
+
+
+def new_exception(interp: Interpreter, exception: BaseException) -> Shadow:
+    """The node of an exception which C code made, and whose arguments follow from what is guarded."""
+    if type(exception).__module__ != "builtins":
+        return interp.graph.create(exception)
+    items = tuple(settled(interp, item) for item in exception.args)
+    node = interp.graph.create(exception, origin=Build(type(exception), items))
+    node.slots["args"] = Build(tuple, items)
+    return node
 
 
 def depend_deep(interp: Interpreter, shadow: Shadow | None, real: Any) -> None:
@@ -153,9 +170,13 @@ def depend_deep(interp: Interpreter, shadow: Shadow | None, real: Any) -> None:
         graph.depend(shadow, real)
 
 
+# Immutable objects whose attributes follow from what they were made of.
+RECORDS = (torch.finfo, torch.iinfo, inspect.Signature, inspect.Parameter, types.MappingProxyType)
+
+
 def is_immutable(real: Any) -> bool:
     """Whether a result may be kept as a constant."""
-    if type(real) in SCALARS or isinstance(real, (*VALUES, torch.finfo, torch.iinfo)):
+    if type(real) in SCALARS or isinstance(real, (*VALUES, *RECORDS)):
         return True
     return isinstance(real, (tuple, frozenset)) and all(is_immutable(item) for item in real)
 
@@ -176,11 +197,6 @@ def fresh(interp: Interpreter, real: Any) -> Shadow:
     if isinstance(real, PINNED):
         return graph.constant(real)
     return graph.find(real) or graph.create(real)
-
-
-def hashable(function: Any) -> bool:
-    """Whether a callable can be looked up in the registry."""
-    return getattr(type(function), "__hash__", None) is not None
 
 
 def is_modelled(function: Any) -> bool:
@@ -209,10 +225,11 @@ def unbind(interp: Interpreter, function: Value) -> tuple[Value, Value] | None:
     """`(descriptor, self)` for a builtin method bound to an instance; None for a plain builtin function."""
     real = function.real
     owner = real.__self__
-    if owner is None or isinstance(owner, types.ModuleType) or (isinstance(owner, type) and type(real) is types.BuiltinFunctionType):
+    if owner is None or isinstance(owner, types.ModuleType):
         return None
-    descriptor = lookup_class(type(owner), real.__name__)
-    if not isinstance(descriptor, (types.MethodDescriptorType, types.WrapperDescriptorType)):
+    descriptor = next((found for base in type(owner).__mro__ if isinstance(found := base.__dict__.get(real.__name__), UNBOUND)
+                       and base is getattr(real, "__objclass__", base)), None)
+    if descriptor is None:
         return None
     shadows = function.shadow.items if isinstance(function.shadow, Build) else None
     if shadows is None:
@@ -269,8 +286,10 @@ def frame_reader(interp: Interpreter, real: Any, args: list[Value], kwargs: dict
     if real is builtins.locals:
         return local_variables(interp, frame)
     names = frame.code.co_freevars
-    if "__class__" not in names or not frame.code.co_argcount:
-        raise UserError(RuntimeError("super(): __class__ cell not found"))
+    if not frame.code.co_argcount:
+        unwind.throw(RuntimeError("super(): no arguments"))
+    if "__class__" not in names:
+        unwind.throw(RuntimeError("super(): __class__ cell not found"))
     cell = frame.locals[len(frame.locals) - len(names) + names.index("__class__")]
     cls = scope.load_cell(interp, cell, "__class__")  # type: ignore[arg-type]
     first = frame.locals[0]
