@@ -271,6 +271,7 @@ bool Evaluation::holds(const Relation& relation, const Modes& modes, std::string
       text = "expected the same object, got different ones";
       break;
     case Kind::Distinct:
+      result = value != nullptr;
       for (const auto& operand : relation.operands) result = result && value != memory_.values[operand.node];
       text = "expected different objects, got the same one";
       break;

@@ -86,6 +86,8 @@ TEMPLATES: dict[str, Callable[[str, Any, Printer], str]] = {
     "ABSENT": lambda x, e, to: f"not has_key({x}, {to.value(e)})",
     "NO_ATTR": lambda x, e, to: f"lacks_attribute({x}, {e!r})",
     "CONTENT": lambda x, e, to: f"same_members({x}, {to.value(e)})",
+    "MEMBER": lambda x, e, to: f"is_member({x}, {to.value(e)})",
+    "NOT_MEMBER": lambda x, e, to: f"not is_member({x}, {to.value(e)})",
     "TENSOR": lambda x, e, to: f"tensor_properties({x}) == {to.value(e)}",
     "ALIAS": lambda x, e, to: f"{x} is {to.path(e)}",
     "DISTINCT": lambda x, e, to: f"distinct({x}, {', '.join(f'lambda: {to.path(other)}' for other in e)})",

@@ -9,6 +9,7 @@ import gc
 import struct
 import sys
 import types
+from contextvars import ContextVar
 from collections.abc import Callable
 from typing import Any
 
@@ -27,6 +28,11 @@ class Unreachable(Exception):
     """A path leads nowhere."""
 
 
+def is_a(x: Any, cls: type) -> bool:
+    """`isinstance(x, cls)` without asking x for its `__class__`."""
+    return cls in type(x).__mro__
+
+
 def builtin_base(x: Any, bases: tuple[type, ...]) -> Any:
     """The builtin type among `bases` that x is an instance of, or None."""
     return next((base for base in bases if base in type(x).__mro__), None)
@@ -42,8 +48,13 @@ def imported(name: str) -> Any:
 
 def attribute(x: Any, name: str) -> Any:
     """A C-level attribute, through the member or getset descriptor in the type."""
+    if type(x) is ContextVar and name == "get()":
+        try:
+            return x.get()
+        except LookupError:
+            raise Unreachable(name) from None
     descriptor = sources_lookup(type(x), name)
-    if isinstance(x, torch.Tensor):
+    if is_a(x, torch.Tensor):
         if name != "grad" or type(x) not in (torch.Tensor, torch.nn.Parameter):
             raise Unreachable(name)
     elif type(descriptor) not in (types.MemberDescriptorType, types.GetSetDescriptorType):
@@ -56,7 +67,7 @@ def attribute(x: Any, name: str) -> Any:
 
 def sources_lookup(cls: Any, name: str) -> Any:
     """`capture.refgraph.source.lookup`, for classes only."""
-    if not isinstance(cls, type):
+    if not is_a(cls, type):
         raise Unreachable(name)
     try:
         return sources.lookup(cls, name)
@@ -66,7 +77,7 @@ def sources_lookup(cls: Any, name: str) -> Any:
 
 def instance_dict(x: Any) -> dict[str, Any]:
     """The `__dict__` of an instance, module or function, whatever its class says."""
-    if isinstance(x, type):
+    if is_a(x, type):
         raise Unreachable("a class")
     for cls in type(x).__mro__:
         descriptor = cls.__dict__.get("__dict__")
@@ -165,9 +176,17 @@ def has_key(x: Any, key: Any) -> bool:
     return dict.__contains__(x, key)
 
 
+def is_member(x: Any, member: Any) -> bool:
+    """Whether a set holds a member. Raises Unreachable for other objects."""
+    base = builtin_base(x, (set, frozenset))
+    if base is None:
+        raise Unreachable(member)
+    return base.__contains__(x, member)
+
+
 def lacks_attribute(x: Any, name: str) -> bool:
     """Whether x is a class without an attribute of that name."""
-    if not isinstance(x, type):
+    if not is_a(x, type):
         return False
     return all(name not in type.__getattribute__(cls, "__dict__") for cls in type.__getattribute__(x, "__mro__"))
 
@@ -195,7 +214,7 @@ def share_memory(*places: tuple[Any, int, int]) -> bool:
     """Whether tensors share storage exactly within their groups, each at its offset in bytes."""
     storages: dict[int, tuple[int, int]] = {}
     for tensor, group, offset in places:
-        if not isinstance(tensor, torch.Tensor) or tensor.storage_offset() * tensor.element_size() != offset:
+        if not is_a(tensor, torch.Tensor) or tensor.storage_offset() * tensor.element_size() != offset:
             return False
         storage = tensor.untyped_storage()
         if storages.setdefault(group, (storage._cdata, storage.data_ptr())) != (storage._cdata, storage.data_ptr()):
@@ -208,6 +227,6 @@ def share_memory(*places: tuple[Any, int, int]) -> bool:
 HELPERS: dict[str, Any] = {
     "imported": imported, "attribute": attribute, "instance_dict": instance_dict, "item": item,
     "lookup": sources_lookup, "computed": computed, "same": same, "same_members": same_members, "length": length,
-    "truth": truth, "keys": keys, "has_key": has_key, "lacks_attribute": lacks_attribute,
+    "truth": truth, "keys": keys, "has_key": has_key, "is_member": is_member, "lacks_attribute": lacks_attribute,
     "tensor_properties": tensor_properties, "distinct": distinct, "share_memory": share_memory, "modes": _C.modes,
 }

@@ -102,7 +102,7 @@ class _Lowering:
             case Local(index=index):
                 return index
             case Constant(value=value):
-                return self.hold(value)
+                return self.identity(value)
             case Item(key=key):
                 return self.hold(key)
             case Literal(value=value):
@@ -128,6 +128,8 @@ class _Lowering:
                 held = tuple((self.node(source), group, offset) for source, group, offset in expected)
             case Kind.TENSOR:                       # one object for equal properties: they stay in the CPU's cache
                 held = self._properties.setdefault(expected, expected)
+            case Kind.TYPE | Kind.ID:
+                held = self.identity(expected)
             case Kind.MODES | Kind.TRUTH | Kind.LENGTH | Kind.NO_ATTR | Kind.CONTENT:
                 held = expected
             case _:
@@ -147,11 +149,12 @@ class _Lowering:
             return bytearray(value)
         if cls is weakref.ref:
             raise TypeError("a weak reference cannot be expected by a guard")
-        if isinstance(value, tuple) or cls in (slice, range):
+        if issubclass(cls, tuple) or cls in (slice, range):
             return value
-        return self._weakly(value)
+        return self.identity(value)
 
-    def _weakly(self, value: Any) -> Any:
+    def identity(self, value: Any) -> Any:
+        """A weak reference whose death is the entry's, or the object itself where it allows none."""
         reference = self._held.get(id(value))
         if reference is None:
             entry = self._entry
@@ -177,7 +180,7 @@ class _Lowering:
     def _freeze(self, source: Source) -> Source:
         match source:
             case Constant(value=value):
-                return Constant(self.hold(value))
+                return Constant(self.identity(value))
             case Computed(args=args):
                 return replace(source, args=tuple(map(self.frozen, args)))
             case Item(base=base, key=key):
@@ -202,7 +205,7 @@ class _Lowering:
 def _thawed(source: Source | None) -> Any:
     match source:
         case Constant(value=value):
-            return Constant(_thawed_value(value))
+            return Constant(_referent(value))
         case Computed(args=args):
             return replace(source, args=tuple(map(_thawed, args)))
         case Item(base=base, key=key):
@@ -210,6 +213,10 @@ def _thawed(source: Source | None) -> Any:
     if source is None or source.base is None:
         return source
     return replace(source, base=_thawed(source.base))
+
+
+def _referent(value: Any) -> Any:
+    return value() if type(value) is weakref.ref else value
 
 
 def _thawed_value(value: Any) -> Any:
@@ -231,4 +238,6 @@ def _thawed_expectation(guard: Guard) -> Any:
             return tuple(map(_thawed, guard.expected))
         case Kind.STORAGE:
             return tuple((_thawed(source), group, offset) for source, group, offset in guard.expected)
+        case Kind.TYPE | Kind.ID:
+            return _referent(guard.expected)
     return _thawed_value(guard.expected)

@@ -20,6 +20,11 @@ from capture.refgraph.source import Local
 Position = tuple[types.CodeType, int, int]
 
 
+IN_PLACE = {getattr(operator, f"i{name}"): getattr(operator, name) for name in
+            ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "lshift", "rshift")} | {
+    operator.iand: operator.and_, operator.ior: operator.or_, operator.ixor: operator.xor}
+
+
 class FxRecorder:
     """The fx graph of one capture, in the order of execution.
 
@@ -85,8 +90,10 @@ class FxRecorder:
 
         op: "call_function" or "call_method". versions: `versions_of` the arguments before the operation.
         """
-        node = self.fx.create_node(op, target, tuple(self.argument(a.shadow, a.real) for a in args),
-                                   {k: self.argument(v.shadow, v.real) for k, v in kwargs.items()})
+        arguments = tuple(self.argument(a.shadow, a.real) for a in args)
+        if target in IN_PLACE and not isinstance(arguments[0], fx.Node):
+            target = IN_PLACE[target]           # `0 += tensor` makes a new tensor
+        node = self.fx.create_node(op, target, arguments, {k: self.argument(v.shadow, v.real) for k, v in kwargs.items()})
         node.meta["stack"] = self.positions()
         tensors = list(tensors_in(args, kwargs))
         if versions != versions_of(tensors):

@@ -21,7 +21,7 @@ METADATA = frozenset({
     "is_contiguous", "is_floating_point", "is_complex", "is_signed", "is_same_size", "is_conj", "is_neg", "is_inference",
     "is_pinned", "is_cuda", "is_cpu", "is_sparse", "is_sparse_csr", "is_quantized", "is_meta", "is_mkldnn", "is_nested", "is_mps",
     "is_xpu", "is_xla", "is_ipu", "is_maia", "is_vulkan", "is_mtia", "shape", "dtype", "device", "layout", "requires_grad",
-    "names", "name", "get_device", "type", "dim_order", "has_names", "__len__", "result_type", "can_cast", "promote_types",
+    "names", "name", "get_device", "type", "dim_order", "has_names", "__len__", "len", "result_type", "can_cast", "promote_types",
     "is_tensor", "is_storage", "_is_view", "_is_zerotensor", "retains_grad", "is_shared", "broadcast_shapes", "is_leaf",
     "sparse_dim", "dense_dim", "output_nr", "is_non_overlapping_and_dense", "is_distributed"})
 # … those of them that hold even where the shape depends on values.
@@ -39,7 +39,7 @@ MODE_SETTERS: frozenset[Any] = frozenset({
     torch._C._set_grad_enabled, torch.set_autocast_enabled, torch.set_autocast_dtype, torch.set_autocast_cache_enabled,
     torch.autocast_increment_nesting, torch.autocast_decrement_nesting, torch.clear_autocast_cache})
 MODE_GETTERS: frozenset[Any] = frozenset({
-    torch.is_grad_enabled, torch.is_inference_mode_enabled, torch.is_autocast_enabled, torch.get_autocast_dtype,
+    torch._C._is_tracing, torch.is_grad_enabled, torch.is_inference_mode_enabled, torch.is_autocast_enabled, torch.get_autocast_dtype,
     torch.is_autocast_cache_enabled, torch.get_default_dtype, torch.is_autocast_cpu_enabled, torch.get_autocast_gpu_dtype,
     torch.get_autocast_cpu_dtype, torch._C._get_tracing_state, torch._C._get_deterministic_algorithms,
     torch._C._get_deterministic_algorithms_warn_only, torch._C._is_torch_function_enabled, torch._C._has_torch_function,
@@ -57,11 +57,7 @@ def overridable() -> frozenset[Any]:
     torch.nn.functional which only forward to them."""
     functions = {f for group in overrides.get_overridable_functions().values() for f in group}
     functions |= {f for f in overrides.get_ignored_functions() if getattr(f, "__module__", None) == "torch.nn.functional"}
-    return frozenset(f for f in functions if isinstance(f, types.FunctionType)) - NOT_LEAVES
-
-
-# Python methods whose result is an object that the trace must see into.
-NOT_LEAVES = frozenset({torch.Tensor.__iter__})
+    return frozenset(f for f in functions if isinstance(f, types.FunctionType))
 
 
 def is_operation(function: Any) -> bool:
@@ -109,8 +105,6 @@ def metadata(interp: Any, name: str, args: list[Value], result: Any) -> Shadow:
                 interp.graph.touch(shadow)
                 if shadow.state.dynamic and name not in SHAPELESS:
                     raise Break("data-dependent-shape", f"{name} of a tensor whose shape depends on values")
-                if name == "is_leaf" and shadow.source is not None and not interp.recorder.mutates:
-                    return interp.graph.slot(shadow, "is_leaf", result)
         else:
             interp.graph.depend(shadow, arg.real)
     return Const(result)

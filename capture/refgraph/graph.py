@@ -51,6 +51,10 @@ class RefGraph:
         """
         if isinstance(shadow, External):
             self.require(shadow.source, "VALUE", real)
+        elif isinstance(shadow, Expr) and shadow.op is id:
+            node = shadow.args[0]                   # of an object of ours, nothing but its being itself can matter
+            if isinstance(node, RefNode) and node.source is not None:
+                self.require(node.source, "ID", node.real)
         elif isinstance(shadow, Expr):
             source = source_of(shadow)
             if source is None:

@@ -7,6 +7,7 @@ order in which the program made them; what they hold is filled in with the same 
 from __future__ import annotations
 
 import collections
+import functools
 import types
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -26,7 +27,8 @@ CONTAINERS = (collections.OrderedDict, collections.defaultdict, dict, collection
 BASES = (*CONTAINERS, types.SimpleNamespace, object)
 POINTER = object.__basicsize__ // 2
 HEAP_TYPE = 1 << 9                                  # Py_TPFLAGS_HEAPTYPE: a class statement made it, or C at run time
-READ_ONLY = {"__closure__", "__globals__", "__builtins__"}      # attributes of functions that only their creation sets
+# Attributes which only an object's creation sets: of functions, deques, partial functions.
+READ_ONLY = {"__closure__", "__globals__", "__builtins__", "maxlen", "func", "keywords"}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -262,7 +264,7 @@ class _Cook:
             if name not in node.slots and self.real is not None and _is_set(slot, self.real):
                 raise self.escape(f"its attribute {name!r} is not known")
         return tuple(Effect(object.__setattr__, node, (Const(name), value)) for name, value in node.slots.items()
-                     if value is not ABSENT and name not in READ_ONLY)
+                     if value is not ABSENT and name not in READ_ONLY and self.cls is not functools.partial)
 
     def maxlen(self) -> int | None:
         return getattr(self.real, "maxlen", None) if issubclass(self.cls, collections.deque) else None

@@ -194,12 +194,13 @@ class FunctionState:
 
 
 class IteratorState:
-    """An iterator of the trace over known shadows: those still to come, as a list consumed from the front.
+    """An iterator of the trace over known shadows."""
 
-    Only for iterators over immutable or fully known sources; `advance` is called after the real `next`.
-    """
+    __slots__ = ()
 
-    __slots__ = ("advance",)
+    def sync(self) -> None:
+        """Called before the real `next`: the iterator may have been moved by another one that shares it."""
 
-    def __init__(self, advance: Callable[[Any], Shadow]) -> None:
-        self.advance = advance
+    def advance(self, item: Any) -> Shadow:
+        """The shadow of the `item` which the real `next` has just returned."""
+        raise NotImplementedError

@@ -144,7 +144,7 @@ class _Printer:
     """Builds the syntax tree of one mock function, statement by statement."""
 
     def __init__(self, plan: MockPlan, arguments: list[str], inputs: list[RefNode], name: str) -> None:
-        self.plan, self.inputs, self.name = plan, inputs, name
+        self.plan, self.inputs, self.name = plan, inputs, _Names().fresh(name)
         self.survey = _Survey(plan)
         self.names = _Names()
         self.parameters = {argument: self.names.fresh(argument) for argument in arguments}
@@ -336,6 +336,8 @@ class _Printer:
         if isinstance(source, InstanceDict):
             return self.namespace(base, cls)
         if isinstance(source, Attr):
+            if source.name == "get()":              # the value of a context variable
+                return ast.Call(ast.Attribute(base, "get"), [], [])
             if cls is not None and _has_plain_access(cls) and _is_plain_name(source.name):
                 return ast.Attribute(base, source.name)
             getattribute = ast.Attribute(self.constant(object), "__getattribute__")

@@ -86,7 +86,9 @@ class ImportedModule(Root):
 
 @dataclass(frozen=True, slots=True)
 class Attr(Source):
-    """A C-level attribute (`__code__`, `__func__`, `cell_contents`, a slot, `Tensor.grad`): reading it runs no Python."""
+    """A C-level attribute (`__code__`, `__func__`, `cell_contents`, a slot, `Tensor.grad`): reading it runs no Python.
+
+    The value of a ContextVar, in the thread's present context, counts as its attribute `get()`."""
 
     base: Source
     name: str

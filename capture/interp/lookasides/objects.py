@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import collections
+import inspect
 import types
 from typing import Any
 
@@ -56,3 +57,14 @@ def make_exception(interp: Interpreter, result: Any, *args: Value, **kwargs: Val
 def make_super(interp: Interpreter, result: Any, *args: Value) -> Shadow:
     """`super(cls, self)`."""
     return Build(super, tuple(a.shadow for a in args))  # type: ignore[misc]
+
+
+@model(inspect.signature, applies=lambda function, **options: not options)
+def signature(interp: Interpreter, result: Any, function: Value) -> Shadow:
+    """`inspect.signature(function)` follows from the function, whatever object it is bound to."""
+    shadow = function.shadow
+    if isinstance(shadow, Build) and shadow.cls is types.MethodType:
+        interp.graph.depend(shadow.items[0], function.real.__func__)
+    else:
+        interp.graph.depend(shadow, function.real)  # type: ignore[arg-type]
+    return Const(result)

@@ -19,6 +19,14 @@ CHECKPOINT_OPTIONS = ("context_fn", "determinism_check", "debug", "early_stop")
 PURE.update({torch.device, torch.Size, torch.finfo, torch.iinfo, torch.Size.numel})
 
 
+@polyfill(iter, applies=lambda *args: len(args) == 1 and isinstance(args[0], torch.Tensor))
+def iterate_tensor(tensor: torch.Tensor) -> Any:
+    """`Tensor.__iter__`, outside of tracing."""
+    if tensor.dim() == 0:
+        raise TypeError("iteration over a 0-d tensor")
+    return iter(tensor.unbind(0))
+
+
 @polyfill(grad_mode.inference_mode.__enter__, applies=lambda *args: True)
 def enter_inference_mode(self: Any) -> None:
     """Through the functions that a graph can call."""

@@ -1,0 +1,63 @@
+"""Context variables: outside state that is read, set, and set back."""
+from __future__ import annotations
+
+from contextvars import ContextVar
+from typing import Any
+
+from capture.errors import Break
+from capture.interp.frame import Value
+from capture.interp.interpreter import Interpreter
+from capture.interp.models import model
+from capture.refgraph.node import ABSENT, Const, RefNode, Shadow
+from capture.refgraph.source import Attr
+
+VALUE = "get()"                 # the slot, and the path, of a variable's value
+MISSING = object()
+
+
+def look(interp: Interpreter, variable: Value, *rest: Value) -> None:
+    """Before a variable is changed: what it holds at entry."""
+    node: RefNode = variable.shadow  # type: ignore[assignment]
+    if VALUE not in node.slots:
+        if node.source is None:
+            node.slots[VALUE] = ABSENT
+        else:
+            real = variable.real.get(MISSING)
+            interp.graph.touch(node)
+            node.slots[VALUE] = ABSENT if real is MISSING else interp.graph.external(real, Attr(node.source, VALUE))
+
+
+@model(ContextVar.get, prepare=look)
+def get(interp: Interpreter, result: Any, variable: Value, *default: Value) -> Shadow:
+    """`variable.get()`."""
+    known = variable.shadow.slots[VALUE]  # type: ignore[union-attr]
+    if known is ABSENT:
+        raise Break("opaque-call", f"context variable {variable.real.name!r} is read, which has no value")
+    return known
+
+
+@model(ContextVar.set, prepare=look)
+def set_(interp: Interpreter, result: Any, variable: Value, value: Value) -> Shadow:
+    """`variable.set(value)`: the token remembers what was there."""
+    node: RefNode = variable.shadow  # type: ignore[assignment]
+    token = interp.graph.create(result)
+    token.slots["old"] = node.slots[VALUE]
+    node.slots[VALUE] = value.shadow  # type: ignore[assignment]
+    interp.graph.effect(ContextVar.set, node, value.shadow)  # type: ignore[arg-type]
+    return token
+
+
+@model(ContextVar.reset)
+def reset(interp: Interpreter, result: Any, variable: Value, token: Value) -> Shadow:
+    """`variable.reset(token)` of the latest `set`: as if that had not been."""
+    node, mark = variable.shadow, token.shadow
+    effects = interp.graph.effects
+    own = [effect for effect in effects if effect.target is node and effect.operation is ContextVar.set]
+    if not isinstance(mark, RefNode) or "old" not in mark.slots or (node.source is not None and not own):  # type: ignore[union-attr]
+        raise Break("changing-global-state", f"context variable {variable.real.name!r} is reset to a token from outside")
+    node.slots[VALUE] = mark.slots["old"]  # type: ignore[union-attr]
+    if own:
+        effects.remove(own[-1])
+    return Const(None)
+
+
