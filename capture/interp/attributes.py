@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from capture.errors import Break
-from capture.interp import calls, natives, tensors
+from capture.interp import calls, natives, tensors, unwind
 from capture.interp.frame import Continuation, UserError, Value
 from capture.interp.interpreter import Interpreter
 from capture.interp.models import reduction
@@ -272,11 +272,11 @@ def native(interp: Interpreter, obj: Value, name: str, explain: Callable[[Any], 
     try:
         result = interp.real(getattr, obj.real, name)
     except UserError as error:
-        interp.track(on_missing or (lambda: absent(interp, obj, name)))
-        if on_raise is not None and on_raise(error.exception):
-            return
-        raise
-    finish(interp, result, interp.track(explain, result) if explain is not None else None, then)
+        exception = error.exception
+    else:
+        return finish(interp, result, interp.track(explain, result) if explain is not None else None, then)
+    interp.track(on_missing or (lambda: absent(interp, obj, name)))
+    unwind.settle(interp, exception, on_raise)
 
 
 def fallback_of(interp: Interpreter, obj: Value, name: str, then: Continuation | None, on_raise: OnRaise | None) -> OnRaise | None:
@@ -381,7 +381,7 @@ def external_c_attribute(interp: Interpreter, obj: Value, name: str, result: Any
             return graph.slot(node.items[0], name, result) if isinstance(node.items[0], RefNode) else graph.constant(result)
         if isinstance(obj.real, slice):
             return node.items[("start", "stop", "step").index(name)]
-        if isinstance(obj.real, tuple) and result in obj.real:
+        if isinstance(obj.real, tuple):
             for item, real in zip(node.items, obj.real):       # a field of a namedtuple or structseq
                 if real is result:
                     return item

@@ -10,7 +10,7 @@ import torch
 
 from capture import _C
 from capture.errors import Break
-from capture.interp import natives
+from capture.interp import natives, unwind
 from capture.interp.binding import bind
 from capture.interp.frame import Continuation, Frame, UserError, Value
 from capture.interp.instructions import decode
@@ -106,10 +106,10 @@ def call_native(interp: Interpreter, function: Value, args: list[Value], kwargs:
     try:
         value = natives.call(interp, function, args, kwargs)
     except UserError as error:
-        if on_raise is None or not on_raise(error.exception):
-            raise
-        return
-    interp.deliver(value, then)
+        exception = error.exception
+    else:
+        return interp.deliver(value, then)
+    unwind.settle(interp, exception, on_raise)
 
 
 def make_frame(interp: Interpreter, function: Value, args: list[Value], kwargs: dict[str, Value]) -> Frame:

@@ -99,15 +99,22 @@ class Body:
         """Resumes the body with an exception, which what it delegates to gets first. Raises UserError, in the body's frame
         if that could be entered."""
         if self.state is State.FINISHED:
-            unwind.throw(RuntimeError("cannot reuse already awaited coroutine") if self.kind == "coroutine" else exception)
+            if self.kind == "coroutine":
+                unwind.throw(RuntimeError("cannot reuse already awaited coroutine"))
+            raise UserError(exception)
         delegate = self.delegate()
         self._enter(interp, (yielded, returned, on_raise), native)
+
+        def raise_here() -> None:
+            if self.handled is not None:    # what others handle does not become its context
+                unwind.throw(exception)
+            raise UserError(exception)
         if delegate is None:
-            unwind.throw(exception)
+            raise_here()
         elif isinstance(exception, GeneratorExit):
-            close_iterator(interp, delegate, lambda: unwind.throw(exception))
+            close_iterator(interp, delegate, raise_here)
         else:
-            throw_into(interp, delegate, exception, lambda value: self.suspend(interp, value), self._delegate_returned)
+            throw_into(interp, delegate, exception, lambda value: self.suspend(interp, value), self._delegate_returned, raise_here)
 
     def close(self, interp: Interpreter, then: Callable[[], None], on_raise: OnRaise | None = None) -> None:
         """Ends the body with GeneratorExit; `then()` follows."""
@@ -366,8 +373,9 @@ def fail(exception: BaseException, on_raise: OnRaise | None) -> None:
         unwind.throw(exception)
 
 
-def throw_into(interp: Interpreter, iterator: Value, exception: BaseException, yielded: Continuation, returned: Continuation) -> None:
-    """`iterator.throw(exception)`; where there is no such method, raises the exception in the current frame."""
+def throw_into(interp: Interpreter, iterator: Value, exception: BaseException, yielded: Continuation, returned: Continuation,
+               otherwise: Callable[[], None]) -> None:
+    """`iterator.throw(exception)`; or `otherwise()` if there is no such method."""
     body = find(interp, iterator.real)
     if body is not None:
         return body.throw(interp, exception, yielded, returned)
@@ -383,7 +391,8 @@ def throw_into(interp: Interpreter, iterator: Value, exception: BaseException, y
 
     def missing(raised: BaseException) -> bool:
         if isinstance(raised, AttributeError):
-            unwind.throw(exception)
+            otherwise()
+            return True
         return False
     attributes.load(interp, iterator, "throw", call, missing)
 
@@ -445,8 +454,7 @@ def _method(interp: Interpreter, args: list[Value], kwargs: dict[str, Value], th
         if interp.frame is not caller or on_raise is None:  # the body's frame, once entered, passes the exception on itself
             raise
         exception = error.exception
-    if not on_raise(exception):
-        raise UserError(exception)
+    unwind.settle(interp, exception, on_raise)
     return True
 
 

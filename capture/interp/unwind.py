@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import ctypes
 import sys
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from capture import _C
@@ -28,6 +29,14 @@ def throw(exception: BaseException) -> NoReturn:
     except BaseException:
         exception.__traceback__ = traceback
     raise UserError(exception)
+
+
+def settle(interp: Interpreter, exception: BaseException, on_raise: Callable[[BaseException], bool] | None) -> None:
+    """An exception comes out of an operation: `on_raise` takes it over, or it goes on. Not to be called while our own code
+    handles an exception, which the program would then see."""
+    if on_raise is None or not on_raise(exception):
+        raise UserError(exception)
+    interp.caught(exception)
 
 
 def type_name(x: Any) -> str:

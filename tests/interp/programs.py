@@ -1583,6 +1583,47 @@ def matching(log):
 
 
 @program
+def handled_behind_builtins(log):
+    """What the program runs after a builtin failed does not see an exception of the interpreter's."""
+    class C:
+        __match_args__ = ("a", "b")
+        a = 1
+
+        @property
+        def b(self):
+            log.append(repr(sys.exception()))
+            raise AttributeError("b")
+
+        def __getattr__(self, name):
+            log.append((name, repr(sys.exception())))
+            raise AttributeError(name)
+    c = C()
+    log.append(getattr(c, "b", None))
+    match c:
+        case C(x, y):
+            log.append("no")
+        case C(a=1, z=_):
+            log.append("no")
+        case C(x):
+            log.append(x)
+    log.append(next(iter(()), "default"))
+
+    def delegating():
+        yield from iter([1, 2])
+    g = delegating()
+    next(g)
+    try:
+        g.throw(KeyError("k"))
+    except KeyError as error:
+        log.append(repr(error.__context__))
+    try:
+        from types import nothing_at_all  # noqa: F401
+    except ImportError as error:
+        log.append(repr(error.__context__))
+    c.missing
+
+
+@program
 def bad_matching(log):
     class NoArgs:
         pass
