@@ -12,7 +12,19 @@ from typing import Any
 
 from capture.guards import helpers
 from capture.refgraph.source import (
-    Attr, Computed, Constant, Function, ImportedModule, InstanceDict, Item, Literal, Local, Source, TypeAttr, TypeOf)
+    Attr,
+    Computed,
+    Constant,
+    Function,
+    ImportedModule,
+    InstanceDict,
+    Item,
+    Literal,
+    Local,
+    Source,
+    TypeAttr,
+    TypeOf,
+)
 
 
 class Readable:
@@ -91,7 +103,7 @@ TEMPLATES: dict[str, Callable[[str, Any, Printer], str]] = {
     "TENSOR": lambda x, e, to: f"tensor_properties({x}) == {to.value(e)}",
     "ALIAS": lambda x, e, to: f"{x} is {to.path(e)}",
     "DISTINCT": lambda x, e, to: f"distinct({x}, {', '.join(f'lambda: {to.path(other)}' for other in e)})",
-    "STORAGE": lambda x, e, to: f"share_memory({', '.join(f'({to.path(s)}, {group}, {offset})' for s, group, offset in e)})",
+    "STORAGE": lambda x, e, to: f"share_memory({', '.join(f'({to.path(s)}, {g}, {offset})' for s, g, offset in e)})",
     "MODES": lambda x, e, to: f"modes() == {to.value(e)}",
 }
 

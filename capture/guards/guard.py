@@ -37,7 +37,7 @@ class Kind(enum.Enum):
     TENSOR = "x is a tensor with the properties expected: a TensorProperties"
     ALIAS = "x is the object at expected: a Source"
     DISTINCT = "x is none of the objects at expected: a tuple of Sources (unreachable ones differ)"
-    STORAGE = "expected: tuple of (Source, group, offset in bytes): tensors share storage exactly within a group, at that offset"
+    STORAGE = "expected: tuple of (Source, group, offset in bytes): tensors share storage within groups only, at that offset"
     MODES = "the process-wide and thread-wide modes of torch equal expected: a Modes; source is None"
 
 
@@ -54,7 +54,7 @@ class Guard:
         return expression.condition(self.kind.name, self.source, self.expected, expression.Readable())
 
     def evaluate(self, locals: dict[str, Any], function: FunctionType) -> bool:
-        """Whether that expression holds for a frame with these locals. Slow: the definition for tests, and for people."""
+        """Whether that expression holds for a frame with these locals. Slow: for tests and people."""
         return expression.evaluate(self.kind.name, self.source, self.expected, locals, function)
 
     def __str__(self) -> str:

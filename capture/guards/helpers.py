@@ -5,12 +5,11 @@ None of them runs code of the user's program: they use the builtin types' own fu
 from __future__ import annotations
 
 import collections
-import gc
 import struct
 import sys
 import types
-from contextvars import ContextVar
 from collections.abc import Callable
+from contextvars import ContextVar
 from typing import Any
 
 import torch
@@ -38,7 +37,7 @@ def builtin_base(x: Any, bases: tuple[type, ...]) -> Any:
     return next((base for base in bases if base in type(x).__mro__), None)
 
 
-# -- paths ---------------------------------------------------------------------------------------------------------------
+# -- paths -----------------------------------------------------------------------------------------------------
 
 
 def imported(name: str) -> Any:
@@ -112,7 +111,7 @@ def computed(op: Callable[..., Any], *args: Any) -> Any:
         raise Unreachable(op) from error
 
 
-# -- conditions ------------------------------------------------------------------------------------------------------------
+# -- conditions ------------------------------------------------------------------------------------------------
 
 
 def same(x: Any, expected: Any) -> bool:
@@ -146,7 +145,8 @@ def same_members(x: Any, expected: Any) -> bool:
     base = builtin_base(x, (set, frozenset))
     if base is None or base.__len__(x) != len(expected):
         return False
-    return all(type(member) in SCALARS and any(same(member, other) for other in expected) for member in base.__iter__(x))
+    return all(type(member) in SCALARS and any(same(member, other) for other in expected)
+               for member in base.__iter__(x))
 
 
 def length(x: Any) -> int | None:

@@ -14,7 +14,19 @@ from typing import Any
 from capture import _C
 from capture.guards.guard import SCALARS, Guard, Kind
 from capture.refgraph.source import (
-    Attr, Computed, Constant, Function, ImportedModule, InstanceDict, Item, Literal, Local, Source, TypeAttr, TypeOf)
+    Attr,
+    Computed,
+    Constant,
+    Function,
+    ImportedModule,
+    InstanceDict,
+    Item,
+    Literal,
+    Local,
+    Source,
+    TypeAttr,
+    TypeOf,
+)
 
 STEP_CODES = {name: code for code, name in enumerate(_C.STEPS)}
 KIND_CODES = {Kind[name]: code for code, name in enumerate(_C.KINDS)}
