@@ -77,6 +77,8 @@ def is_plain(x: Any, depth: int = 8) -> bool:
         return True
     if depth == 0:
         return False
+    if isinstance(x, (int, float, str, bytes)):
+        return isinstance(x, enum.Enum) or not any(in_python(x, f"__{name}__") for name in ("eq", "lt", "hash", "repr", "str", "format"))
     if cls is dict or cls is collections.OrderedDict:
         return all(is_plain(k, depth - 1) and is_plain(v, depth - 1) for k, v in x.items())
     if cls is slice:

@@ -14,7 +14,7 @@ from capture.interp.polyfills.iteration import order_of
 from capture.interp.polyfills.streams import itertools_orders
 from capture.interp.special import in_python, is_plain
 from capture.refgraph.graph import lookup_class
-from capture.refgraph.node import Build, Const, DictState, Expr, RefNode, Shadow
+from capture.refgraph.node import SCALARS, Build, Const, DictState, Expr, RefNode, Shadow
 
 
 @model(types.MethodType)
@@ -28,6 +28,17 @@ def make_slice(interp: Interpreter, result: slice, *args: Value) -> Shadow:
     """`slice(start, stop, step)`."""
     parts = [NONE, args[0].shadow] if len(args) == 1 else [value.shadow for value in args]
     return Build(slice, (*parts, NONE)[:3])  # type: ignore[arg-type]
+
+
+@model(*(cls.__new__ for cls in (int, float, complex, str, bytes)), applies=lambda cls, *args, **kwargs: all(map(is_plain, args)))
+def new_scalar(interp: Interpreter, result: Any, cls: Value, *args: Value, **kwargs: Value) -> Shadow:
+    """`int.__new__(cls, x)` of a subclass: an object of fixed value."""
+    for value in (cls, *args, *kwargs.values()):
+        depend_plain(interp, value.shadow, value.real)  # type: ignore[arg-type]
+    if type(result) in SCALARS:
+        return Const(result)
+    base = next(base for base in type(result).__mro__ if base in SCALARS)
+    return interp.graph.create(result, origin=Expr(base.__new__, (Const(cls.real), Const(base(result)))))
 
 
 @model(object, applies=lambda: True)

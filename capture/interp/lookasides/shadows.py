@@ -1,6 +1,7 @@
 """What models of containers share: reading the shadows of items, depending on keys, shadows of known values."""
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable
 from typing import Any
 
@@ -9,7 +10,7 @@ import torch
 from capture.errors import Break
 from capture.interp.frame import Value
 from capture.interp.interpreter import Interpreter
-from capture.interp.special import VIEWS, is_plain
+from capture.interp.special import VIEWS
 from capture.refgraph.graph import VALUES
 from capture.refgraph.node import (SCALARS, Build, Const, DictState, Expr, External, ListState, RefNode, SetState, Shadow,
                                    TensorState, source_of)
@@ -102,11 +103,11 @@ def depend_plain(interp: Interpreter, shadow: Shadow, real: Any) -> None:
     elif isinstance(real, VIEWS):
         for item, part in zip(elements(interp, value), real, strict=True):
             depend_plain(interp, item, part)
-    elif is_plain(real) and not isinstance(real, (list, tuple)) and not hasattr(real, "append"):
-        graph.depend(shadow, real)
-    else:
+    elif isinstance(real, (list, tuple, deque)):
         for item, part in zip(items_of(interp, value), real, strict=True):
             depend_plain(interp, item, part)
+    else:
+        graph.depend(shadow, real)
 
 
 # -- items -------------------------------------------------------------------------------------------------------------

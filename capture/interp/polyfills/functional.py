@@ -59,6 +59,27 @@ def call_methodcaller(self: Any, x: Any) -> Any:
     return getattr(x, wrapped.args[0])(*parts[1], **wrapped.keywords)
 
 
+class Ordered:
+    """What `cmp_to_key` wraps each item in."""
+
+    __slots__ = ("compare", "obj")
+
+    def __init__(self, compare: Any, obj: Any) -> None:
+        self.compare, self.obj = compare, obj
+
+    def __lt__(self, other: Any) -> Any:
+        return self.compare(self.obj, other.obj) < 0
+
+    def __gt__(self, other: Any) -> Any:
+        return self.compare(self.obj, other.obj) > 0
+
+
+@polyfill(functools.cmp_to_key, applies=always)
+def cmp_to_key(mycmp: Any) -> Any:
+    """`functools.cmp_to_key(mycmp)`."""
+    return functools.partial(Ordered, mycmp)
+
+
 @polyfill(operator.call, applies=always)
 def call(function: Any, /, *args: Any, **kwargs: Any) -> Any:
     """`operator.call(function, …)`."""

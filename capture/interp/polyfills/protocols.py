@@ -4,6 +4,7 @@ from __future__ import annotations
 import math
 import operator
 import types
+from collections import deque
 from typing import Any
 
 from capture.interp.models import polyfill
@@ -58,6 +59,12 @@ def getitem(x: Any, key: Any) -> Any:
 def class_getitem(x: Any, key: Any) -> Any:
     """`cls[key]`."""
     return x.__class_getitem__(key)
+
+
+@polyfill(operator.getitem, applies=lambda x, key: isinstance(x, (list, tuple, str, bytes, range, deque)) and in_python(key, "__index__"))
+def getitem_by_index(x: Any, key: Any) -> Any:
+    """`sequence[key]` of a key that tells its index."""
+    return x[operator.index(key)]
 
 
 @polyfill(operator.setitem, applies=lambda x, key, value: in_python(x, "__setitem__"))
