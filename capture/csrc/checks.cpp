@@ -161,6 +161,12 @@ const CheckRow kCheckRows[kCheckKinds] = {
      [](const Check& c, PyObject* x) { return PyType_Check(x) && type_attribute_step(x, c.expected) == nullptr; },
      [](const Check& c) { return "a class without attribute " + brief(c.expected); },
      [](const Check&, PyObject* x) { return brief(x) + (PyType_Check(x) ? " which has it" : ""); }},
+    {"MRO",
+     [](const Check& c, PyObject* x) { return PyType_Check(x) && same(reinterpret_cast<PyTypeObject*>(x)->tp_mro, c.expected); },
+     [](const Check& c) { return "a class with the order " + brief(c.expected); },
+     [](const Check&, PyObject* x) {
+       return PyType_Check(x) ? "one with " + brief(reinterpret_cast<PyTypeObject*>(x)->tp_mro) : brief(x);
+     }},
     {"CONTENT", [](const Check& c, PyObject* x) { return any_set(x) && same_set(x, c.expected); }, quoted, found_brief},
     {"MEMBER", [](const Check& c, PyObject* x) { return PyAnySet_Check(x) && is_member(c, x); },
      [](const Check& c) { return "a set with " + brief(c.expected); }, found_brief},
@@ -198,6 +204,7 @@ void prepare(Check& check) {
       if (check.number == -1 && PyErr_Occurred()) throw PythonError{};
       break;
     case Kind::Keys:
+    case Kind::Mro:
       if (!PyTuple_CheckExact(check.expected)) refuse("a tuple");
       break;
     case Kind::Present:

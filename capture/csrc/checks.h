@@ -11,7 +11,7 @@ namespace capture {
 
 // In the order of kCheckRows.
 enum class Kind : uint8_t {
-  Type, Id, Value, Truth, Length, Keys, Present, Absent, NoAttr, Content, Member, NotMember, Tensor,
+  Type, Id, Value, Truth, Length, Keys, Present, Absent, NoAttr, Mro, Content, Member, NotMember, Tensor,
   Alias, Distinct, Storage, Modes,  // of several objects, or none: evaluated with the whole tree
 };
 
@@ -35,7 +35,7 @@ struct CheckRow {
 };
 
 extern const CheckRow kCheckRows[];
-constexpr size_t kCheckKinds = 17;
+constexpr size_t kCheckKinds = 18;
 
 inline const CheckRow& row_of(const Check& check) { return kCheckRows[static_cast<size_t>(check.kind)]; }
 

@@ -198,7 +198,7 @@ class Builder {
       if (check.kind == Kind::Keys || check.kind == Kind::Present || check.kind == Kind::Absent) {
         node.watches_dict = true;
       }
-      if (check.kind == Kind::NoAttr) node.watches_type = true;
+      if (check.kind == Kind::NoAttr || check.kind == Kind::Mro) node.watches_type = true;
       program_.checks.push_back(check);
     }
     node.checks_end = static_cast<uint32_t>(program_.checks.size());

@@ -97,6 +97,7 @@ TEMPLATES: dict[str, Callable[[str, Any, Printer], str]] = {
     "PRESENT": lambda x, e, to: f"has_key({x}, {to.value(e)})",
     "ABSENT": lambda x, e, to: f"not has_key({x}, {to.value(e)})",
     "NO_ATTR": lambda x, e, to: f"lacks_attribute({x}, {e!r})",
+    "MRO": lambda x, e, to: f"same(mro({x}), {to.value(e)})",
     "CONTENT": lambda x, e, to: f"same_members({x}, {to.value(e)})",
     "MEMBER": lambda x, e, to: f"is_member({x}, {to.value(e)})",
     "NOT_MEMBER": lambda x, e, to: f"not is_member({x}, {to.value(e)})",

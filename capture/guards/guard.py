@@ -31,13 +31,14 @@ class Kind(enum.Enum):
     PRESENT = "x is a dict, and has the key expected"
     ABSENT = "x is a dict, and lacks the key expected"
     NO_ATTR = "x is a class, and its MRO has no attribute named expected"
+    MRO = "x is a class whose MRO is expected: a tuple, compared by identity"
     CONTENT = "x is a set or frozenset (or subclass), and equals expected: a frozenset of builtin scalars"
     MEMBER = "x is a set or frozenset (or subclass) that holds expected: a scalar or an object hashed by identity"
     NOT_MEMBER = "x is a set or frozenset (or subclass) that does not hold expected"
     TENSOR = "x is a tensor with the properties expected: a TensorProperties"
     ALIAS = "x is the object at expected: a Source"
     DISTINCT = "x is none of the objects at expected: a tuple of Sources (unreachable ones differ)"
-    STORAGE = "expected: tuple of (Source, group, offset in bytes): tensors share storage within groups only, at that offset"
+    STORAGE = "expected: tuples (Source, group, offset in bytes): tensors share storage within groups only, there"
     MODES = "the process-wide and thread-wide modes of torch equal expected: a Modes; source is None"
 
 

@@ -129,7 +129,7 @@ def same(x: Any, expected: Any) -> bool:
         return bool(x == expected)
     if cls is dict:
         return len(x) == len(expected) and all(
-            same(k, l) and same(v, w) for (k, v), (l, w) in zip(x.items(), expected.items()))
+            same(k, key) and same(v, value) for (k, v), (key, value) in zip(x.items(), expected.items()))
     if cls in (set, frozenset):
         return same_members(x, expected)
     if cls in (slice, range):
@@ -191,6 +191,13 @@ def lacks_attribute(x: Any, name: str) -> bool:
     return all(name not in type.__getattribute__(cls, "__dict__") for cls in type.__getattribute__(x, "__mro__"))
 
 
+def mro(x: Any) -> tuple[type, ...]:
+    """The classes in which a class looks for attributes, in order."""
+    if not is_a(x, type):
+        raise Unreachable("no class")
+    return type.__getattribute__(x, "__mro__")
+
+
 def tensor_properties(x: Any) -> _C.TensorProperties | None:
     """The properties of a plain tensor; None for other objects."""
     try:
@@ -227,6 +234,6 @@ def share_memory(*places: tuple[Any, int, int]) -> bool:
 HELPERS: dict[str, Any] = {
     "imported": imported, "attribute": attribute, "instance_dict": instance_dict, "item": item,
     "lookup": sources_lookup, "computed": computed, "same": same, "same_members": same_members, "length": length,
-    "truth": truth, "keys": keys, "has_key": has_key, "is_member": is_member, "lacks_attribute": lacks_attribute,
+    "truth": truth, "keys": keys, "has_key": has_key, "is_member": is_member, "lacks_attribute": lacks_attribute, "mro": mro,
     "tensor_properties": tensor_properties, "distinct": distinct, "share_memory": share_memory, "modes": _C.modes,
 }

@@ -111,8 +111,9 @@ def leaf(rng: random.Random) -> Any:
     """A value without parts."""
     return rng.choice([
         0, 1, -1, True, False, None, 1.0, 0.0, -0.0, float("nan"), "a", "b", "", b"x", 2**70, 1 + 0j,
-        complex(0.0, -0.0), range(3), slice(1, None, 2), torch.float32, torch.device("cpu"), len, Ellipsis, Plain, Other,
-        int, some_function, module, (), (1, 2.0), (True, "a"), frozenset({1, 2}), frozenset({1.0}), torch.Size([2, 3]), Point(1, 2)])
+        complex(0.0, -0.0), range(3), slice(1, None, 2), torch.float32, torch.device("cpu"), len, Ellipsis, Plain,
+        Other, int, some_function, module, (), (1, 2.0), (True, "a"), frozenset({1, 2}), frozenset({1.0}),
+        torch.Size([2, 3]), Point(1, 2)])
 
 
 def tensor(rng: random.Random) -> torch.Tensor:
@@ -236,7 +237,7 @@ def guards_for(reached: list[tuple[Source, Any]], rng: random.Random) -> list[Gu
             keys = helpers.keys(x) or ()
             kinds += [(Kind.KEYS, keys), (Kind.ABSENT, "absent")] + [(Kind.PRESENT, key) for key in keys[:1]]
         if is_any(x, (type,)):
-            kinds.append((Kind.NO_ATTR, "c"))
+            kinds += [(Kind.NO_ATTR, "c"), (Kind.MRO, helpers.mro(x))]
         if is_any(x, (set, frozenset)) and all(type(m) in helpers.SCALARS for m in x):
             kinds += [(Kind.CONTENT, frozenset(x)), (Kind.NOT_MEMBER, "absent")]
             kinds += [(Kind.MEMBER, member) for member in list(x)[:1]]
