@@ -203,7 +203,8 @@ def collect(x, *args, **kwargs):
 
 @pytest.mark.parametrize(("first", "second"), [
     (call(X), call(X, 1.0)), (call(X, 1.0), call(X, 1.0, 2.0)), (call(X, 1.0), call(X, a=1.0)),
-    (call(X, a=1.0), call(X, b=1.0)), (call(X, a=1.0, b=2.0), call(X, b=2.0, a=1.0)), (call(X, 1.0), call(X, Y)), (call(X, Y), call(X, Y, Y)),
+    (call(X, a=1.0), call(X, b=1.0)), (call(X, a=1.0, b=2.0), call(X, b=2.0, a=1.0)), (call(X, 1.0), call(X, Y)),
+    (call(X, Y), call(X, Y, Y)),
 ], ids=["none or one", "one or two", "position or keyword", "names", "order of names", "number or tensor", "tensors"])
 def test_counts_and_names_of_arguments(first: Call, second: Call) -> None:
     variants(collect, first, second)
@@ -220,7 +221,8 @@ def test_defaults_given_or_not() -> None:
 @pytest.mark.parametrize(("first", "second"), [
     ([X, Y], [X]), ([X, Y], (X, Y)), ((X, Y), Point(X, Y)), (Point(X, Y), Size(X, Y)), ({"a": X}, {"b": X}),
     ([X], [None]), ([X, [Y]], [X, Y]), ({"a": X, "b": Y}, {"b": Y, "a": X}), ([X, 1.0], [X, 2.0]), ([], [X]),
-], ids=["length", "list or tuple", "tuple or named", "two named", "keys", "none", "nesting", "order", "numbers", "empty"])
+], ids=["length", "list or tuple", "tuple or named", "two named", "keys", "none", "nesting", "order", "numbers",
+        "empty"])
 def test_containers_of_tensors(first: Any, second: Any) -> None:
     def program(inputs):
         values = list(inputs.values() if isinstance(inputs, dict) else inputs)
@@ -279,7 +281,8 @@ def default(factor):
     (torch.Tensor.relu, torch.Tensor.tanh), (torch.nn.ReLU(), torch.nn.Tanh()),
     (torch.nn.Linear(3, 3), torch.nn.Linear(3, 3, bias=False)),
     (torch.nn.LeakyReLU(0.1), torch.nn.LeakyReLU(0.2)), (list, tuple),
-], ids=["closures", "defaults", "closure or default", "torch functions", "partials", "partials of closures", "partial or not",
+], ids=["closures", "defaults", "closure or default", "torch functions", "partials", "partials of closures",
+        "partial or not",
         "operators", "method or function", "tensor methods", "modules", "layers", "settings of a module", "types"])
 def test_functions_as_arguments(first: Callable, second: Callable) -> None:
     variants(lambda x, f: f(x), call(X, first), call(X, second))

@@ -41,11 +41,13 @@ Point = collections.namedtuple("Point", "a b")
 Size = collections.namedtuple("Size", "a b")
 
 SCALARS = [(1, True), (1, 1.0), (0, False), (0.0, -0.0), (1.5, float("nan")), (float("inf"), -float("inf")),
-           (2**62, 2**63), (2**100, 2**100 + 1), (1, 1 + 0j), ("a", "b"), ("a", Text("a")), ("1", 1), ("a", b"a"), (1, Whole(1)),
+           (2**62, 2**63), (2**100, 2**100 + 1), (1, 1 + 0j), ("a", "b"), ("a", Text("a")), ("1", 1), ("a", b"a"),
+           (1, Whole(1)),
            (1, Grade.HIGH), (Grade.LOW, Grade.HIGH), (Level.LOW, Level.HIGH), (None, 0), (None, ()), (1, (1,)),
            ((1,), [1]), ((1, 2), (1, 2, 3)), ((1, 2), Point(1, 2)), (Point(1, 2), Size(1, 2)), (Setting(1), Setting(2)),
            (int, float), (torch.float32, torch.float64), (torch.device("cpu"), torch.device("meta")),
-           (slice(0, 1), slice(0, 2)), (range(2), range(3)), (..., None), (torch.Size([1, 2]), (1, 2)), (frozenset({1}), frozenset({2})), ({1}, {2}),
+           (slice(0, 1), slice(0, 2)), (range(2), range(3)), (..., None), (torch.Size([1, 2]), (1, 2)),
+           (frozenset({1}), frozenset({2})), ({1}, {2}),
            ({"a": 1}, {"b": 1}), ({"a": 1, "b": 2}, {"b": 2, "a": 1}), ({"a": 1}, collections.OrderedDict(a=1)),
            ([], [1]), (NotImplemented, None)]
 
