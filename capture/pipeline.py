@@ -14,7 +14,7 @@ import torch
 
 from capture import _C, debug
 from capture.config import RECAPTURE_LIMIT, STRICT
-from capture.errors import BackendError, Break, Reason, UserFrame
+from capture.errors import BackendError, Break, GraphBreakError, Reason, UserFrame
 from capture.guards.collect import collect
 from capture.guards.tree import GuardTree
 from capture.interp import calls, lookasides, opcodes, unwind
@@ -127,12 +127,12 @@ def is_plain(arg: Any) -> bool:
 def capture(unit: Unit, function: types.FunctionType, args: list[Any]) -> Value | UserError:
     """Runs one call in the interpreter and installs an entry for calls like it. Returns the call's outcome.
 
-    args: the frame's arguments in the order of its fast locals. Raises GraphBreakError under fullgraph, and
-    InternalError in strict mode.
+    args: the frame's arguments in the order of its fast locals. Raises GraphBreakError under fullgraph, after the call
+    has come to its end, and InternalError in strict mode.
     """
     graph = RefGraph()
     recorder = FxRecorder(graph)
-    interp = Interpreter(graph, recorder, unit.fullgraph)
+    interp = Interpreter(graph, recorder)
     graph.require(None, "MODES", _C.modes())
     root = Value(function, graph.external(function, Function()))
     frame = calls.make_root_frame(interp, root, [
@@ -153,6 +153,9 @@ def capture(unit: Unit, function: types.FunctionType, args: list[Any]) -> Value 
         shadow = interp.track(install, unit, interp, outcome)
         if shadow is not None:
             return outcome
+    if unit.fullgraph and interp.broken[0].reason.id != "raised":   # only now: no `with` or `finally` of the program is cut short
+        reason, stack = interp.broken
+        raise GraphBreakError(reason.reason, reason.context, stack)
     install_native(unit, interp)
     return outcome
 

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from capture.config import STRICT
-from capture.errors import Break, GraphBreakError, InternalError, UserFrame
+from capture.errors import Break, InternalError, UserFrame
 from capture.interp import unwind
 from capture.interp.frame import Continuation, Frame, UserError, Value
 from capture.interp.fx_recorder import FxRecorder
@@ -27,12 +27,11 @@ class Interpreter:
     After `run`, `broken` holds the reason for which the trace was given up, or None.
     """
 
-    def __init__(self, graph: RefGraph | None, recorder: FxRecorder | None, fullgraph: bool = False) -> None:
+    def __init__(self, graph: RefGraph | None, recorder: FxRecorder | None) -> None:
         self.graph: RefGraph = graph  # type: ignore[assignment]
         self.recorder: FxRecorder = recorder  # type: ignore[assignment]
         self.tracking = graph is not None           # shadows are kept
         self.inlining = True                        # Python calls get frames of ours; off once a trace was given up
-        self.fullgraph = fullgraph
         self.broken: tuple[Break, tuple[UserFrame, ...]] | None = None
         self.fault: InternalError | None = None
         self.doubtful: tuple[BaseException, Break] | None = None    # raised by what a hit cannot be sure to repeat
@@ -129,20 +128,16 @@ class Interpreter:
             return model(*args, **kwargs)
         except Break as reason:
             self.give_up(reason)
-        except GraphBreakError:
-            raise
         except Exception as fault:
             self.fail(fault)
         return None
 
     def give_up(self, reason: Break) -> None:
-        """Ends the trace here; the program goes on, on real values alone. Raises GraphBreakError under fullgraph."""
+        """Ends the trace here; the program goes on, on real values alone."""
         if not self.tracking:
             return
         self.tracking = self.inlining = False
         self.broken = (reason, self.stack())
-        if self.fullgraph:
-            raise GraphBreakError(reason.reason, reason.context, self.broken[1])
 
     def caught(self, exception: BaseException) -> None:
         """A handler of the program takes over `exception`; one that no guard vouches for ends the trace."""
