@@ -23,7 +23,7 @@ PyObject **frame_view_locals(struct _PyInterpreterFrame *frame);
 /* Ends a frame which was never executed, where that is the duty of the evaluation function. */
 void frame_view_discard(PyThreadState *tstate, struct _PyInterpreterFrame *frame);
 
-/* Lets `frame`, made by PyFrame_New, show byte offset `lasti` of its code as the current instruction. */
+/* Lets `frame`, made by PyFrame_New, show byte offset `lasti` of its code as the current instruction, and no locals. */
 void frame_view_set_lasti(PyFrameObject *frame, int lasti);
 
 #ifdef __cplusplus

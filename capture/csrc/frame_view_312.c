@@ -45,5 +45,7 @@ void frame_view_discard(PyThreadState *tstate, struct _PyInterpreterFrame *frame
 }
 
 void frame_view_set_lasti(PyFrameObject *frame, int lasti) {
+    /* No local is to be shown: the free variables of a frame that has begun are expected to be cells. */
+    frame->f_frame->stacktop = 0;
     frame->f_frame->prev_instr = _PyCode_CODE(frame->f_frame->f_code) + lasti / (int)sizeof(_Py_CODEUNIT);
 }
