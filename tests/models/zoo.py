@@ -94,8 +94,9 @@ def vit():
 @model(replaceable="classifier.1")
 def resnet():
     from transformers import ResNetConfig, ResNetForImageClassification
-    module = ResNetForImageClassification(ResNetConfig(embedding_size=8, hidden_sizes=[8, 16], depths=[1, 2],
-                                                       layer_type="bottleneck", num_labels=5))
+    module = ResNetForImageClassification(ResNetConfig(
+        embedding_size=8, hidden_sizes=[8, 16], depths=[1, 2], layer_type="bottleneck", num_labels=5,
+        problem_type="single_label_classification"))  # otherwise the first call writes it, and the second one differs
     return module, lambda batch: {"pixel_values": images(batch), "labels": torch.randint(0, 5, (batch,))}
 
 
@@ -103,7 +104,7 @@ def resnet():
 def convnext():
     from transformers import ConvNextConfig, ConvNextForImageClassification
     module = ConvNextForImageClassification(ConvNextConfig(hidden_sizes=[8, 16], depths=[1, 2], num_stages=2,
-                                                           drop_path_rate=0.1, num_labels=5))
+                                                           drop_path_rate=0.1, num_labels=5, problem_type="single_label_classification"))
     return module, lambda batch: {"pixel_values": images(batch)}
 
 
