@@ -24,10 +24,9 @@ Handler = Callable[["Interpreter", "Frame", "Instruction"], None]
 HANDLERS: dict[str, Handler] = {}
 
 # Opcodes without an effect of their own, which decoding takes in: NOP leaves no trace, KW_NAMES becomes the value of the
-# CALL that follows, EXTENDED_ARG part of the argument. The END_FOR of 3.12 is what FOR_ITER skips at exhaustion.
-ABSORBED = frozenset({"CACHE", "EXTENDED_ARG", "NOP", "PRECALL", "KW_NAMES", "END_FOR"})
-# 3.12 catches an exception thrown into a delegating generator with bytecode; 3.11 leaves that to the generator's `throw`.
-DELEGATION_CLEANS_UP = "CLEANUP_THROW" in dis.opmap
+# CALL that follows, EXTENDED_ARG part of the argument. In 3.12 FOR_ITER and SEND leave it to END_FOR and END_SEND to pop
+# the iterator; here they do it themselves, as in 3.11.
+ABSORBED = frozenset({"CACHE", "EXTENDED_ARG", "NOP", "PRECALL", "KW_NAMES", "END_FOR", "END_SEND"})
 
 _PY312 = sys.version_info >= (3, 12)
 _NAME_SHIFT = {"LOAD_GLOBAL": 1, "LOAD_SUPER_ATTR": 2, **({"LOAD_ATTR": 1} if _PY312 else {})}

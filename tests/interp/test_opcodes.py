@@ -11,7 +11,7 @@ import pytest
 
 from capture.interp import instructions, opcodes
 from tests.interp.programs import PROGRAMS
-from tests.interp.worlds import checked_stack, functions_in, interpreted, natively, observe
+from tests.interp.worlds import checked_stack, functions_in, interpreted, natively, observe, tracked
 
 
 def test_every_opcode_has_a_handler():
@@ -29,6 +29,13 @@ def test_absent_opcodes_are_absent():
 def test_program(program):
     with checked_stack():
         assert observe(interpreted, program) == observe(natively, program)
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda p: p.__name__)
+def test_program_with_shadows(program):
+    """Strict mode raises what the bookkeeping gets wrong; giving up the trace changes nothing."""
+    with checked_stack():
+        assert observe(tracked, program) == observe(natively, program)
 
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda p: p.__name__)

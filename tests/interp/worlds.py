@@ -15,7 +15,10 @@ from typing import Any
 from capture.interp import calls, instructions, opcodes  # noqa: F401  (registers the handlers)
 from capture.interp.frame import Frame, UserError, Value
 from capture.interp.instructions import Instruction
+from capture.interp.fx_recorder import FxRecorder
 from capture.interp.interpreter import Interpreter
+from capture.refgraph.graph import RefGraph
+from capture.refgraph.source import Function, Local
 
 Program = Callable[[list[Any]], Any]
 OWN = __file__
@@ -48,12 +51,22 @@ def natively(program: Program, log: list[Any]) -> Any:
     return program(log)
 
 
-def interpreted(program: Program, log: list[Any], interp: Interpreter | None = None) -> Any:
-    """Runs by the interpreter on real values alone, unless it is given one that tracks."""
-    interp = interp or Interpreter(None, None)
-    shadow = None if interp.graph is None else interp.graph.constant(program)
-    logs = None if interp.graph is None else interp.graph.constant(log)
-    frame = calls.make_frame(interp, Value(program, shadow), [Value(log, logs)], {})
+def interpreted(program: Program, log: list[Any]) -> Any:
+    """On real values alone."""
+    interp = Interpreter(None, None)
+    return result_of(interp, calls.make_frame(interp, Value(program, None), [Value(log, None)], {}))
+
+
+def tracked(program: Program, log: list[Any]) -> Any:
+    """With shadows, as long as the trace holds."""
+    graph = RefGraph()
+    interp = Interpreter(graph, FxRecorder(graph))
+    function = Value(program, graph.external(program, Function()))
+    return result_of(interp, calls.make_root_frame(interp, function, [Value(log, graph.external(log, Local("log", 0)))]))
+
+
+def result_of(interp: Interpreter, frame: Frame) -> Any:
+    """Runs a frame as a call from Python would: its exception is raised as it is."""
     try:
         return interp.run(frame).real
     except UserError as error:
@@ -63,6 +76,7 @@ def interpreted(program: Program, log: list[Any], interp: Interpreter | None = N
         raise raised
     finally:
         raised.__context__ = context
+        del raised
 
 
 @contextmanager
