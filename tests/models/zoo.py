@@ -104,7 +104,7 @@ def resnet():
 def convnext():
     from transformers import ConvNextConfig, ConvNextForImageClassification
     module = ConvNextForImageClassification(ConvNextConfig(hidden_sizes=[8, 16], depths=[1, 2], num_stages=2,
-                                                           drop_path_rate=0.1, num_labels=5, problem_type="single_label_classification"))
+                                                           drop_path_rate=0.1, num_labels=5))
     return module, lambda batch: {"pixel_values": images(batch)}
 
 
