@@ -91,7 +91,8 @@ class _Walk:
         if id(obj) in self.seen:
             table[path] = Same(self.seen[id(obj)])
             return
-        self.seen[id(obj)] = path
+        if not _is_constant(obj):
+            self.seen[id(obj)] = path
         self.snapshot.alive.append(obj)
         table[path] = self.tensor(path, obj) if isinstance(obj, torch.Tensor) else _describe(obj)
         for step, child in _children(obj):
@@ -112,6 +113,11 @@ class _Walk:
         values = None if t.is_meta else t.detach().resolve_conj().resolve_neg().clone(
             memory_format=torch.contiguous_format)
         return TensorState(tuple(properties.items()), values)
+
+
+def _is_constant(obj: Any) -> bool:
+    """Whether an object is a tuple of scalars, which may be shared or made anew as an implementation pleases."""
+    return type(obj) in (tuple, frozenset) and all(isinstance(item, SCALARS) or _is_constant(item) for item in obj)
 
 
 def _children(obj: Any) -> Iterator[tuple[str, Any]]:

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 # model(interp, result, *args: Value, **kwargs: Value) -> the shadow of `result`. It runs after the real call, and
 # brings the shadow state of the arguments up to date.
 Model = Callable[..., Shadow]
-# prepare(interp, *args: Value, **kwargs: Value): runs before the real call, to look at what the call will overwrite.
+# prepare(interp, *args: Value, **kwargs: Value): runs before the real call, to look at what the call will overwrite, and
+# to depend on what decides whether it raises.
 Prepare = Callable[..., None]
 
 

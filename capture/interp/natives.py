@@ -60,7 +60,7 @@ def call(interp: Interpreter, function: Value, args: list[Value], kwargs: dict[s
     try:
         result = interp.real(real, *reals, **kwreals)
     except UserError as error:
-        interp.track(raised, interp, kind, real, args, kwargs, error.exception)
+        interp.track(raised, interp, kind, meaning, real, args, kwargs, error.exception)
         raise
     return Value(result, interp.track(shadow, interp, kind, meaning, versions, real, function, args, kwargs, result))
 
@@ -129,11 +129,11 @@ def shadow(interp: Interpreter, kind: str, meaning: Meaning | None, versions: An
     raise Break("side-effect-call" if real in SIDE_EFFECTS else "opaque-call", f"{name_of(real)}()")
 
 
-def raised(interp: Interpreter, kind: str, real: Any, args: list[Value], kwargs: dict[str, Value], exception: BaseException) -> Shadow:
+def raised(interp: Interpreter, kind: str, meaning: Meaning | None, real: Any, args: list[Value], kwargs: dict[str, Value], exception: BaseException) -> Shadow:
     """A C function raised. What it raises must follow from what is guarded, or the trace cannot outlive a handler."""
     if kind in ("operation", "metadata", "value", "mode") or not (kind == "model" or real in LAZY or is_pure(real)):
         interp.doubtful = (exception, Break("tensor-op-raised" if kind != "other" else "opaque-call", f"{name_of(real)}() raised"))
-    else:
+    elif meaning is None or meaning.prepare is None:    # else it has seen to that
         for v in [*args, *kwargs.values()]:
             depend_deep(interp, v.shadow, v.real)
     return interp.graph.find(exception) or new_exception(interp, exception)

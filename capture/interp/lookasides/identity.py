@@ -16,6 +16,7 @@ from capture.interp.models import model
 from capture.interp.special import CONTAINERS, has_identity_equality, in_python
 from capture.refgraph.graph import VALUES, lookup_class
 from capture.refgraph.node import SCALARS, Build, Const, DictState, Expr, External, ListState, RefNode, SetState, Shadow, source_of
+from capture.refgraph.source import Computed
 
 SINGLETONS = (None, True, False, Ellipsis, NotImplemented)
 
@@ -94,6 +95,23 @@ def equal_by_identity(interp: Interpreter, result: bool, a: Value, b: Value) -> 
     return Const(result)
 
 
+FAMILIES = ((int, float, complex), (str,), (bytes, bytearray), (list,), (tuple,), (dict,), (set, frozenset), (type(None),), (range,), (slice,))
+
+
+def are_unlike(a: Any, b: Any) -> bool:
+    """Whether `a` and `b` are builtin data of two kinds, which are never equal."""
+    kinds = [next((family for family in FAMILIES if isinstance(x, family) and not in_python(x, "__eq__")), None) for x in (a, b)]
+    return None not in kinds and kinds[0] is not kinds[1]
+
+
+@model(operator.eq, operator.ne, applies=are_unlike)
+def unequal(interp: Interpreter, result: bool, a: Value, b: Value) -> Shadow:
+    """`==` and `!=` of data of two kinds."""
+    depend_type(interp, a)
+    depend_type(interp, b)
+    return Const(result)
+
+
 # -- types -------------------------------------------------------------------------------------------------------------
 
 @model(type, applies=lambda *args, **kwargs: len(args) == 1)
@@ -132,6 +150,8 @@ def isinstance_(interp: Interpreter, result: bool, x: Value, info: Value) -> Sha
         raise Break("opaque-call", f"{type(x.real).__name__} has a __class__ of its own")
     depend_type(interp, x)
     depend(interp, info)
+    interp.graph.pin_special(type(x.real), "__class__")
+    depend_ancestry(interp, result, type(x.real), info.real, "__instancecheck__")
     return Const(result)
 
 
@@ -145,7 +165,18 @@ def instancecheck(interp: Interpreter, result: bool, cls: Value, x: Value) -> Sh
 def issubclass_(interp: Interpreter, result: bool, x: Value, y: Value) -> Shadow:
     """`issubclass(x, y)`, where no Python code runs."""
     depend(interp, x, y)
+    depend_ancestry(interp, result, x.real, y.real, "__subclasscheck__")
     return Const(result)
+
+
+def depend_ancestry(interp: Interpreter, result: bool, cls: type, info: Any, check: str) -> None:
+    """Guards what a class derives from; where abstract base classes deny it, that no class is registered with any."""
+    interp.graph.pin_mro(cls)
+    metaclasses = {type(candidate) for candidate in classes(info)}
+    for metaclass in metaclasses:
+        interp.graph.pin_special(metaclass, check)
+    if not result and any(issubclass(metaclass, abc.ABCMeta) for metaclass in metaclasses):
+        interp.graph.require(Computed(abc.get_cache_token, ()), "VALUE", abc.get_cache_token())
 
 
 @model(callable)

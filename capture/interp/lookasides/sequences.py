@@ -286,7 +286,13 @@ def imul(interp: Interpreter, result: Any, a: Value, n: Value) -> Shadow:
     return node_of(a)
 
 
-@model(operator.setitem, list.__setitem__, deque.__setitem__, prepare=lambda interp, s, i, x: look(interp, s, i), applies=is_slice_of_native)
+def look_assigned(interp: Interpreter, sequence: Value, index: Value, value: Value) -> None:
+    look(interp, sequence, index)
+    if type(index.real) is slice:
+        elements(interp, value)
+
+
+@model(operator.setitem, list.__setitem__, deque.__setitem__, prepare=look_assigned, applies=is_slice_of_native)
 def setitem(interp: Interpreter, result: Any, sequence: Value, index: Value, value: Value) -> Shadow:
     """`sequence[index] = value`."""
     shadow: Any = value.shadow
