@@ -28,7 +28,7 @@ class Interpreter:
     """
 
     def __init__(self, graph: RefGraph | None, recorder: FxRecorder | None) -> None:
-        self.graph: RefGraph = graph  # type: ignore[assignment]
+        self.graph = graph if graph is not None else RefGraph()     # untracked: nothing is asked of it, nor noted in it
         self.recorder: FxRecorder = recorder  # type: ignore[assignment]
         self.tracking = graph is not None           # shadows are kept
         self.inlining = True                        # Python calls get frames of ours; off once a trace was given up
