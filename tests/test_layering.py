@@ -12,7 +12,7 @@ LINES = 600
 SUFFIXES = {".py", ".c", ".cpp", ".h"}
 
 BASE = {"errors", "config"}
-STAGES = {"refgraph", "interp", "guards", "backends", "debug", "_C"}
+STAGES = {"refgraph", "interp", "guards", "backends", "debug", "blame", "_C"}
 ALLOWED: dict[str, set[str]] = {  # part -> the parts which it may import, besides itself
     "errors": set(),
     "config": set(),
@@ -22,6 +22,7 @@ ALLOWED: dict[str, set[str]] = {  # part -> the parts which it may import, besid
     "guards": BASE | {"refgraph", "debug", "_C"},
     "backends": BASE,
     "debug": BASE,
+    "blame": BASE | {"_C"},
     "pipeline": BASE | STAGES,
     "report": BASE | STAGES | {"pipeline"},
     "modules": BASE | STAGES | {"pipeline"},
