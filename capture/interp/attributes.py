@@ -16,7 +16,7 @@ from capture.interp import calls, natives, tensors, unwind
 from capture.interp.frame import Continuation, UserError, Value
 from capture.interp.interpreter import Interpreter
 from capture.interp.models import reduction
-from capture.refgraph.graph import PINNED, VALUES, instance_dict, lookup_class
+from capture.refgraph.graph import PINNED, VALUES, instance_dict, is_mutable, lookup_class
 from capture.refgraph.node import ABSENT, Build, Const, External, FunctionState, RefNode, Shadow
 
 OnRaise = Callable[[BaseException], bool]
@@ -44,6 +44,7 @@ def load(interp: Interpreter, obj: Value, name: str, then: Continuation | None =
         method = Value(getter, interp.track(calls.class_attribute, interp, cls, "__getattribute__"))
         fallback = fallback_of(interp, obj, name, then, on_raise)
         return calls.call(interp, method, [obj, Value(name, Const(name))], None, then, fallback)
+    interp.track(interp.graph.pin_special, cls, "__getattribute__")
     generic(interp, obj, name, then, on_raise, fallback=True)
 
 
@@ -68,6 +69,8 @@ def generic(interp: Interpreter, obj: Value, name: str, then: Continuation | Non
             return module_fallback(interp, obj, name, then, on_raise)
         return native(interp, obj, name, lambda result: external_c_attribute(interp, obj, name, result), then, on_raise,
                       lambda: absent(interp, obj, name))
+    if not is_data:
+        interp.track(unshadowed, interp, obj, name)
     bind(interp, obj, cls, name, descriptor, then, fallback_of(interp, obj, name, then, on_raise) if fallback else on_raise, on_raise)
 
 
@@ -104,13 +107,17 @@ def load_from_class(interp: Interpreter, cls: Value, name: str, then: Continuati
     """`cls.name` for a class, by `type.__getattribute__`."""
     real, meta = cls.real, type(cls.real)
     interp.track(calls.pin, interp, cls)
+    interp.track(interp.graph.pin_special, meta, "__getattribute__")
     getattribute = lookup_class(meta, "__getattribute__")
     in_meta = lookup_class(meta, name, MISSING)
     own = lookup_class(real, name, MISSING)
+    if in_meta is MISSING and is_mutable(meta):
+        interp.track(interp.graph.type_attr, meta, name)
     if isinstance(getattribute, types.FunctionType) or own is MISSING or (
             in_meta is not MISSING and lookup_class(type(in_meta), "__set__") is not None):
         hook = lookup_class(meta, "__getattr__")
         if own is MISSING and in_meta is not MISSING and not isinstance(in_meta, C_DATA):
+            interp.track(interp.graph.type_attr, real, name)
             found = Value(in_meta, interp.track(through_class, interp, cls, meta, name))
             return bind(interp, cls, meta, name, in_meta, then, on_raise, on_raise, found)
         if own is MISSING and in_meta is MISSING and isinstance(hook, types.FunctionType):
@@ -151,6 +158,7 @@ def load_from_super(interp: Interpreter, obj: Value, name: str, then: Continuati
                 interp.graph.depend(shadows[0], start)
             if isinstance(shadows[1], RefNode):
                 interp.graph.touch(shadows[1])
+            interp.graph.pin_mro(self_type)
             for between in mro[mro.index(start) + 1:index + 1]:     # none of them may come to define it
                 found = interp.graph.type_attr(between, name)[2]
             return found
@@ -168,6 +176,8 @@ def load_from_super(interp: Interpreter, obj: Value, name: str, then: Continuati
         if isinstance(descriptor, C_METHODS):
             result = interp.real(getattr, obj.real, name)
             return finish(interp, result, build(interp, type(result), found, target), then)
+        if lookup_class(type(descriptor), "__get__") is None:
+            return finish(interp, descriptor, found.shadow, then)
         return bind(interp, target, base, name, descriptor, then, on_raise, on_raise, found)
     native(interp, obj, name, lambda result: class_builtin(interp, result), then, on_raise)
 
@@ -235,6 +245,7 @@ def generic_write(interp: Interpreter, obj: Value, name: str, value: Value | Non
                 return calls.call(interp, Value(setter, interp.track(part, interp, found, which, setter)), [obj, *rest], None, after)
             method = Value(setter, interp.track(calls.class_attribute, interp, type(descriptor), special))
             return calls.call(interp, method, [found, obj, *rest], None, after)
+    interp.track(interp.graph.pin_special, cls, "__setattr__" if value is not None else "__delattr__")
     interp.track(before_write, interp, obj, name, value is None)
     if value is None:
         interp.real(delattr_of(obj.real), obj.real, name)
@@ -329,6 +340,16 @@ def instance_attribute(interp: Interpreter, obj: Value, name: str, descriptor: A
     return graph.dict_get(graph.attributes(node), name)  # type: ignore[arg-type]
 
 
+def unshadowed(interp: Interpreter, obj: Value, name: str) -> Shadow:
+    """The class has the attribute, and an outside instance's own `__dict__` must not come to hide it."""
+    node = obj.shadow
+    if isinstance(node, RefNode) and node.source is not None and not isinstance(obj.real, torch.Tensor):
+        attrs = interp.graph.attributes(node)
+        if attrs is not None and attrs.source is not None:
+            interp.graph.dict_get(attrs, name)
+    return ABSENT
+
+
 def absent(interp: Interpreter, obj: Value, name: str) -> Shadow:
     """Neither the class nor the instance has the attribute."""
     node, graph = obj.shadow, interp.graph
@@ -336,6 +357,7 @@ def absent(interp: Interpreter, obj: Value, name: str) -> Shadow:
         graph.touch(node)
         if not isinstance(obj.real, type):
             graph.type_attr(type(obj.real), name)
+            graph.pin_special(type(obj.real), "__getattr__")
         attrs = graph.attributes(node)
         if attrs is not None:
             graph.dict_get(attrs, name)
@@ -452,14 +474,12 @@ def class_builtin(interp: Interpreter, result: Any) -> Shadow:
 def module_fallback(interp: Interpreter, obj: Value, name: str, then: Continuation | None, on_raise: OnRaise | None) -> None:
     """A module without the attribute: its own `__getattr__`, or the error. The import system's submodules are data."""
     hook = obj.real.__dict__.get("__getattr__")
-    if not isinstance(hook, types.FunctionType):
-        return native(interp, obj, name, None, then, on_raise)
 
     def model() -> Shadow:
-        graph = interp.graph
-        attrs = graph.attributes(obj.shadow)  # type: ignore[arg-type]
-        graph.dict_get(attrs, name)  # type: ignore[arg-type]
-        return graph.dict_get(attrs, "__getattr__")  # type: ignore[arg-type]
+        absent(interp, obj, name)
+        return interp.graph.dict_get(interp.graph.attributes(obj.shadow), "__getattr__")  # type: ignore[arg-type]
+    if not isinstance(hook, types.FunctionType):
+        return native(interp, obj, name, None, then, on_raise, model)
     calls.call(interp, Value(hook, interp.track(model)), [Value(name, Const(name))], None, then, on_raise)
 
 

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import functools
+import operator
 import types
 from collections.abc import Callable
 from typing import Any
@@ -17,8 +18,9 @@ from capture.interp.instructions import decode
 from capture.interp.interpreter import Interpreter
 from capture.interp.models import REDUCTIONS, find_polyfill, hashable, is_disabled
 from capture.interp.polyfills.objects import instantiate
+from capture.interp.special import PROTOCOLS
 from capture.interp.tensors import is_operation
-from capture.refgraph.graph import lookup_class
+from capture.refgraph.graph import is_mutable, lookup_class
 from capture.refgraph.node import Build, Const, RefNode, Shadow
 
 OnRaise = Callable[[BaseException], bool]
@@ -97,6 +99,7 @@ def call_native(interp: Interpreter, function: Value, args: list[Value], kwargs:
                 then: Continuation | None, on_raise: OnRaise | None) -> None:
     """Calls a callable for real, and finds the shadow of its result; a builtin that would call Python is inlined."""
     real = function.real
+    interp.track(pin_protocols, interp, real, args)
     if interp.inlining:
         if hashable(real) and real in REDUCTIONS and REDUCTIONS[real](interp, args, kwargs, then, on_raise):
             return
@@ -164,6 +167,15 @@ def class_attribute(interp: Interpreter, cls: type, name: str) -> Shadow:
     return interp.graph.type_attr(cls, name)[2]
 
 
+def pin_protocols(interp: Interpreter, real: Any, args: list[Value]) -> None:
+    """Guards the special methods by which a C function may treat its arguments: models and polyfills rest on them."""
+    if hashable(real) and real not in CLASS_ONLY:
+        for value in args:
+            cls = type(value.real)
+            if is_mutable(cls) and not isinstance(value.real, torch.Tensor):
+                interp.graph.pin_special(cls, *PROTOCOLS)
+
+
 def touch(interp: Interpreter, value: Value) -> Shadow:
     if isinstance(value.shadow, RefNode):
         interp.graph.touch(value.shadow)
@@ -173,6 +185,11 @@ def touch(interp: Interpreter, value: Value) -> Shadow:
 def pin(interp: Interpreter, value: Value) -> Shadow:
     interp.graph.depend(value.shadow, value.real)  # type: ignore[arg-type]
     return value.shadow  # type: ignore[return-value]
+
+
+# Builtins that look at the identity or the ancestry of an object and at nothing else, or guard themselves what they look at.
+CLASS_ONLY = frozenset({isinstance, type, id, super, operator.is_, operator.is_not, getattr, hasattr, setattr, delattr, vars,
+                        object.__new__, object.__init__, object.__setattr__, object.__delattr__, object.__getattribute__})
 
 
 def has_python_constructor(cls: type) -> bool:

@@ -15,6 +15,9 @@ C_METHODS = (types.WrapperDescriptorType, types.MethodDescriptorType, types.Buil
              types.GetSetDescriptorType, types.MemberDescriptorType)
 # Immutable values of torch, which compare and print by what they are.
 PLAIN = (torch.dtype, torch.device, torch.Size, torch.layout, torch.memory_format)
+# What C code asks of an object's class without a word in the program.
+PROTOCOLS = tuple(f"__{name}__" for name in (
+    "bool len iter next contains getitem setitem delitem reversed eq ne lt le gt ge hash str repr format index int float call").split())
 VIEWS = (type({}.keys()), type({}.values()), type({}.items()),
          type(collections.OrderedDict().keys()), type(collections.OrderedDict().values()), type(collections.OrderedDict().items()))
 # Containers that C code walks by itself, unless a subclass has an __iter__ of its own.

@@ -21,6 +21,7 @@ PINNED = (type, types.ModuleType, types.BuiltinFunctionType, types.MethodDescrip
           types.CodeType, torch.dtype, torch.layout, torch.memory_format, torch.qscheme)
 # Tensors about which nothing can be hidden.
 PLAIN_TENSORS = (torch.Tensor, torch.nn.Parameter)
+HEAP_TYPE, IMMUTABLE_TYPE = 1 << 9, 1 << 8   # Py_TPFLAGS_*
 # Values of C types whose equality is total and builtin.
 VALUES = (torch.device, torch.Size)
 
@@ -34,6 +35,7 @@ class RefGraph:
         self.nodes: list[RefNode] = []              # outside objects, and those of ours that are alive, by serial
         self._by_id: dict[int, RefNode] = {}
         self._young: list[RefNode] = []             # our objects held strongly, in order of creation
+        self._pinned_specials: set[tuple[type, str]] = set()
         self._serial = 0
         self.sealed = False
 
@@ -132,7 +134,7 @@ class RefGraph:
 
     def touch(self, node: RefNode) -> RefNode:
         """The type of an outside object is about to matter."""
-        if node.source is not None and not isinstance(node.source, Constant):
+        if node.source is not None and (not isinstance(node.source, Constant) or isinstance(node.real, types.ModuleType)):
             if isinstance(node.state, TensorState):
                 if node.cls not in PLAIN_TENSORS:
                     raise Break("unsupported-tensor", f"a {node.cls.__name__} was used")
@@ -277,6 +279,21 @@ class RefGraph:
         self.require(root, "NO_ATTR", name)
         return False, None, ABSENT
 
+    def pin_special(self, cls: type, *names: str) -> None:
+        """Guards that a class keeps these special methods, or goes on without them: C code asks for them unseen."""
+        for name in names:
+            if (cls, name) not in self._pinned_specials:
+                self._pinned_specials.add((cls, name))
+                if is_mutable(cls):
+                    found, value, shadow = self.type_attr(cls, name)
+                    if found:
+                        self.depend(shadow, value)
+
+    def pin_mro(self, cls: type) -> None:
+        """Guards which classes a class derives from, in order."""
+        if is_mutable(cls):
+            self.require(Constant(cls), "MRO", type.__getattribute__(cls, "__mro__"))
+
     # -- effects -----------------------------------------------------------------------------------------------------
 
     def effect(self, operation: Any, target: RefNode, *args: Shadow) -> None:
@@ -296,6 +313,11 @@ def lookup_class(cls: type, name: str, default: Any = None) -> Any:
         if name in namespace:
             return namespace[name]
     return default
+
+
+def is_mutable(cls: type) -> bool:
+    """Whether attributes of a class can be assigned: a class of Python."""
+    return cls.__flags__ & (HEAP_TYPE | IMMUTABLE_TYPE) == HEAP_TYPE
 
 
 def dict_type(node: RefNode) -> type:
