@@ -23,6 +23,7 @@ from rich.panel import Panel
 from rich.progress import track
 from rich.syntax import Syntax
 from rich.table import Table
+from rich.text import Text
 from torch import Tensor, nn
 
 import capture
@@ -169,12 +170,12 @@ def sparkline(values: list[float], width: int = 20) -> str:
     return "".join(bars[round((value - low) / (high - low or 1) * (len(bars) - 1))] for value in picked)
 
 
-HISTORY: list[float] = []
+COUNTS = {"calls": 0}
 
 
 def smooth(x: Tensor, options: dict[str, float]) -> Tensor:
     """Small enough to read: what does capture make of a branch, a tensor operation and a side effect?"""
-    HISTORY.append(options["weight"])
+    COUNTS["calls"] += 1
     return torch.lerp(x, x.mean(), options["weight"]) if options["weight"] > 0 else x
 
 
@@ -184,8 +185,9 @@ def show_example() -> None:
     for _ in range(3):
         compiled(torch.randn(4), {"weight": 0.5})
     source = Syntax(inspect.getsource(smooth).rstrip(), "python", background_color="default", word_wrap=True)
+    explanation = Text(capture.explain(compiled), no_wrap=True, overflow="ellipsis")
     console.print(Panel(source, title="A small function, called three times"))
-    console.print(Panel(escape(capture.explain(compiled)), title="What capture made of it"))
+    console.print(Panel(explanation, title="What capture made of it"))
 
 
 def main() -> None:
