@@ -71,7 +71,7 @@ class Constant(Root):
             return f"sys.modules[{value.__name__!r}]"
         module = getattr(value, "__module__", None)
         name = getattr(value, "__qualname__", None)
-        return f"constant({id(value):#x})" if name is None else name if module == "builtins" else f"{module}.{name}"
+        return f"constant({id(value):#x})" if name is None else name if module in (None, "builtins") else f"{module}.{name}"
 
 
 @dataclass(frozen=True, slots=True)
