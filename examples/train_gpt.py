@@ -41,7 +41,7 @@ class Settings:
     layers: int = 4
     dropout: float = 0.1
     batch: int = 16
-    steps: int = 200
+    steps: int = 100
     rate: float = 3e-3
 
 
