@@ -67,7 +67,7 @@ class Body:
     by the body itself, also while it is suspended. `driven`: the driver has been started.
     """
 
-    __slots__ = ("interp", "frame", "kind", "state", "reference", "alive", "consumer", "driven", "native", "handled", "base")
+    __slots__ = ("interp", "frame", "kind", "state", "reference", "alive", "consumer", "driven", "native", "handled", "base", "__weakref__")
 
     def __init__(self, interp: Interpreter, frame: Frame, kind: str) -> None:
         self.interp = weakref.ref(interp)
@@ -114,7 +114,7 @@ class Body:
         elif isinstance(exception, GeneratorExit):
             close_iterator(interp, delegate, raise_here)
         else:
-            throw_into(interp, delegate, exception, lambda value: self.suspend(interp, value), self._delegate_returned, raise_here)
+            throw_into(interp, delegate, exception, lambda value: self.suspend(interp, value), self._delegate_returned, raise_here, self._chain)
 
     def close(self, interp: Interpreter, then: Callable[[], None], on_raise: OnRaise | None = None) -> None:
         """Ends the body with GeneratorExit; `then()` follows."""
@@ -167,6 +167,12 @@ class Body:
             self.driven = True
             real.send(None)
         yielded(value)
+
+    def _chain(self, exception: BaseException) -> bool:
+        """What comes out of a delegate that was thrown into is thrown into the body anew."""
+        if self.handled is not None:
+            unwind.throw(exception)
+        return False
 
     def _delegate_returned(self, value: Value) -> None:
         """What the body delegates to has returned upon an exception: the loop around SEND is over."""
@@ -247,7 +253,7 @@ class Body:
         if self.state is State.SUSPENDED and not self._must_clean_up():
             delegate = self.delegate()
             if delegate is not None:
-                inner = _bodies.get(delegate.real) if isinstance(delegate.real, GENERATORS) else None
+                inner = _body_of(delegate.real)
                 if inner is None or not inner._discard():
                     return False
             self.native = True
@@ -328,7 +334,7 @@ _KINDS = {inspect.CO_COROUTINE: ("coroutine", _coroutine), inspect.CO_ASYNC_GENE
           inspect.CO_GENERATOR: ("generator", _generator),
           inspect.CO_GENERATOR | inspect.CO_ITERABLE_COROUTINE: ("generator", _iterable_coroutine)}
 GENERATORS = (types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType)
-_bodies: weakref.WeakKeyDictionary[Any, Body] = weakref.WeakKeyDictionary()
+_bodies: weakref.WeakValueDictionary[int, Body] = weakref.WeakValueDictionary()     # by id of the object; the driver keeps the body
 
 
 def stop_iteration_error(kind: str, exception: BaseException) -> RuntimeError | None:
@@ -352,17 +358,22 @@ def create(interp: Interpreter, frame: Frame) -> Value:
     function = frame.function.real
     real.__name__, real.__qualname__ = function.__name__, function.__qualname__
     body.reference = weakref.ref(real)
-    _bodies[real] = body
+    _bodies[id(real)] = body
     return Value(real, interp.track(lambda: interp.graph.create(real)))
 
 
 def find(interp: Interpreter, real: Any) -> Body | None:
     """The body of a generator or coroutine made by this capture, which may be resumed directly; None for all others."""
     if type(real) is types.GeneratorType or type(real) is types.CoroutineType:
-        body = _bodies.get(real)
+        body = _body_of(real)
         if body is not None and body.interp() is interp:
             return body
     return None
+
+
+def _body_of(real: Any) -> Body | None:
+    body = _bodies.get(id(real))
+    return body if body is not None and body.reference() is real else None
 
 
 # -- the protocol ------------------------------------------------------------------------------------------------------
@@ -374,17 +385,17 @@ def fail(exception: BaseException, on_raise: OnRaise | None) -> None:
 
 
 def throw_into(interp: Interpreter, iterator: Value, exception: BaseException, yielded: Continuation, returned: Continuation,
-               otherwise: Callable[[], None]) -> None:
+               otherwise: Callable[[], None], on_raise: OnRaise) -> None:
     """`iterator.throw(exception)`; or `otherwise()` if there is no such method."""
     body = find(interp, iterator.real)
     if body is not None:
-        return body.throw(interp, exception, yielded, returned)
+        return body.throw(interp, exception, yielded, returned, on_raise)
 
     def stopped(raised: BaseException) -> bool:
         if isinstance(raised, StopIteration):
             returned(Value(raised.value, interp.track(_stop_value, interp, raised)))
             return True
-        return False
+        return on_raise(raised)
 
     def call(method: Value) -> None:
         calls.call(interp, method, [unwind.exception_value(interp, exception)], None, yielded, stopped)

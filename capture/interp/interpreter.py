@@ -111,7 +111,7 @@ class Interpreter:
 
     # -- real and shadow ---------------------------------------------------------------------------------------------
 
-    def real(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    def real(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """Calls native code of the program. Its exception comes back as UserError, without our own traceback entry."""
         try:
             return function(*args, **kwargs)
@@ -120,7 +120,7 @@ class Interpreter:
             error = exception
         raise UserError(error)
 
-    def track(self, model: Callable[..., Shadow], *args: Any, **kwargs: Any) -> Shadow | None:
+    def track(self, model: Callable[..., Shadow], /, *args: Any, **kwargs: Any) -> Shadow | None:
         """The shadow that `model` computes, or None when the trace was given up, now or earlier."""
         if not self.tracking:
             return None

@@ -1,7 +1,6 @@
 """What the call of a C function means: recorded, modelled, pure, lazy, or not known."""
 from __future__ import annotations
 
-import builtins
 import functools
 import inspect
 import operator
@@ -11,12 +10,13 @@ from typing import Any
 import torch
 
 from capture.errors import Break
-from capture.interp import scope, tensors, unwind
+from capture.interp import tensors
 from capture.interp.frame import Frame, UserError, Value
 from capture.interp.interpreter import Interpreter
 from capture.interp.lookasides.shadows import settled
 from capture.interp.models import LAZY, MODELS, PURE, SIDE_EFFECTS, Meaning, find_model, hashable, is_disabled
 from capture.interp.special import is_plain
+from capture.interp.visible import FRAME_READERS, SENSITIVE, frame_reader, in_sight, with_scope
 from capture.refgraph.graph import PINNED, VALUES, lookup_class, parts
 from capture.refgraph.node import (SCALARS, Build, Const, DictState, Expr, External, FunctionState, ListState, RefNode, SetState,
                                    Shadow, TensorState)
@@ -33,20 +33,24 @@ TENSOR_OPERATORS = frozenset(
         "delitem iadd isub imul itruediv ifloordiv imod ipow imatmul iand ior ixor ilshift irshift").split()) | {abs, divmod, pow}
 VALUE_TAKERS = frozenset({bool, int, float, complex, operator.truth, operator.not_, operator.index, operator.contains, round, range, format,
                           str, repr})
-FRAME_READERS = frozenset({builtins.super, builtins.globals, builtins.locals})
 
 
 def call(interp: Interpreter, function: Value, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """Calls a callable for real and returns its result with its shadow. Raises UserError."""
     real = function.real
-    if hashable(real) and real in FRAME_READERS:
-        special = frame_reader(interp, real, args, kwargs)
-        if special is not None:
-            return special
-    if not interp.tracking:
-        return Value(interp.real(real, *[a.real for a in args], **{k: v.real for k, v in kwargs.items()}), None)
+    perform = interp.real
+    if hashable(real):
+        if real in FRAME_READERS:
+            special = frame_reader(interp, real, args, kwargs)
+            if special is not None:
+                return special
+        if real in SENSITIVE:
+            perform = functools.partial(in_sight, interp)
+            args = with_scope(interp, real, args, kwargs)
     reals = [a.real for a in args]
     kwreals = {k: v.real for k, v in kwargs.items()}
+    if not interp.tracking:
+        return Value(perform(real, *reals, **kwreals), None)
     meaning = versions = None
     kind = classify(real, args, kwargs)
     if kind == "operation":
@@ -58,7 +62,7 @@ def call(interp: Interpreter, function: Value, args: list[Value], kwargs: dict[s
         elif meaning.prepare is not None:
             interp.track(meaning.prepare, interp, *args, **kwargs)
     try:
-        result = interp.real(real, *reals, **kwreals)
+        result = perform(real, *reals, **kwreals)
     except UserError as error:
         interp.track(raised, interp, kind, meaning, real, args, kwargs, error.exception)
         raise
@@ -274,44 +278,6 @@ def pin_code(interp: Interpreter, function: Value) -> Shadow:
     if isinstance(node, (RefNode, Const)):
         return node
     raise Break("opaque-call", f"function {function.real.__qualname__} of unknown origin was called")
-
-
-def frame_reader(interp: Interpreter, real: Any, args: list[Value], kwargs: dict[str, Value]) -> Value | None:
-    """`super()`, `globals()`, `locals()`: they look at the frame that calls them, which is ours."""
-    frame = interp.frame
-    if args or kwargs or frame is None:
-        return None
-    if real is builtins.globals:
-        return Value(frame.globals, interp.track(scope.globals_node, interp, frame))
-    if real is builtins.locals:
-        return local_variables(interp, frame)
-    names = frame.code.co_freevars
-    if not frame.code.co_argcount:
-        unwind.throw(RuntimeError("super(): no arguments"))
-    if "__class__" not in names:
-        unwind.throw(RuntimeError("super(): __class__ cell not found"))
-    cell = frame.locals[len(frame.locals) - len(names) + names.index("__class__")]
-    cls = scope.load_cell(interp, cell, "__class__")  # type: ignore[arg-type]
-    first = frame.locals[0]
-    if isinstance(first.real, types.CellType) and frame.code.co_varnames[0] in frame.code.co_cellvars:  # type: ignore[union-attr]
-        first = scope.load_cell(interp, first, frame.code.co_varnames[0])  # type: ignore[arg-type]
-    return Value(interp.real(super, cls.real, first.real), Build(super, (cls.shadow, first.shadow)) if interp.tracking else None)  # type: ignore[union-attr,arg-type]
-
-
-def local_variables(interp: Interpreter, frame: Frame) -> Value:
-    """`locals()`: the bound variables, cells opened; of a class body, its namespace."""
-    if frame.namespace is not None:
-        return frame.namespace
-    code = frame.code
-    names = code.co_varnames + tuple(n for n in code.co_cellvars if n not in code.co_varnames) + code.co_freevars
-    found: dict[str, Value] = {}
-    for name, value in zip(names, frame.locals):
-        if value is not None and isinstance(value.real, types.CellType) and (name in code.co_cellvars or name in code.co_freevars):
-            value = scope.load_cell(interp, value, name) if scope.is_bound(value) else None
-        if value is not None:
-            found[name] = value
-    real = {k: v.real for k, v in found.items()}
-    return Value(real, interp.track(lambda: interp.graph.create(real, DictState({k: v.shadow for k, v in found.items()}, complete=True))))  # type: ignore[misc]
 
 
 def name_of(real: Any) -> str:

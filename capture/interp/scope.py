@@ -6,7 +6,8 @@ import types
 from typing import Any
 
 from capture.errors import Break
-from capture.interp.frame import Frame, UserError, Value
+from capture.interp import unwind
+from capture.interp.frame import Frame, Value
 from capture.interp.interpreter import Interpreter
 from capture.refgraph.node import ABSENT, Build, Const, FunctionState, RefNode, Shadow
 from capture.refgraph.source import ImportedModule, InstanceDict
@@ -32,7 +33,7 @@ def load_global(interp: Interpreter, frame: Frame, name: str) -> Value:
     if name in frame.builtins:
         return Value(frame.builtins[name], interp.track(_builtin, interp, frame, name))
     interp.track(_missing, interp, frame, name)
-    raise UserError(NameError(f"name {name!r} is not defined", name=name))
+    unwind.throw(NameError(f"name {name!r} is not defined", name=name))
 
 
 def load_builtin(interp: Interpreter, frame: Frame, name: str) -> Value:
@@ -74,7 +75,7 @@ def _set(interp: Interpreter, frame: Frame, name: str, value: Value) -> Shadow:
 def delete_global(interp: Interpreter, frame: Frame, name: str) -> None:
     if name not in frame.globals:
         interp.track(lambda: interp.graph.dict_get(globals_node(interp, frame), name))
-        raise UserError(NameError(f"name {name!r} is not defined", name=name))
+        unwind.throw(NameError(f"name {name!r} is not defined", name=name))
 
     def forget() -> Shadow:
         interp.graph.dict_get(globals_node(interp, frame), name)
@@ -114,8 +115,8 @@ def load_cell(interp: Interpreter, cell: Value, name: str) -> Value:
     """A cell's contents. Raises UserError with CPython's NameError when it is empty."""
     if not is_bound(cell):
         if interp.frame is not None and name in interp.frame.code.co_freevars:
-            raise UserError(NameError(f"cannot access free variable {name!r} where it is not associated with a value in enclosing scope", name=name))
-        raise UserError(UnboundLocalError(f"cannot access local variable {name!r} where it is not associated with a value", name=name))
+            unwind.throw(NameError(f"cannot access free variable {name!r} where it is not associated with a value in enclosing scope", name=name))
+        unwind.throw(UnboundLocalError(f"cannot access local variable {name!r} where it is not associated with a value", name=name))
     real = cell.real.cell_contents
     return Value(real, interp.track(lambda: interp.graph.slot(cell.shadow, "cell_contents", real)))  # type: ignore[arg-type]
 

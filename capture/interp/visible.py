@@ -1,0 +1,111 @@
+"""Builtins that look at the frame which calls them. That frame is ours, so they are answered from it, or called from
+stand-ins: real frames of CPython that tell file, line, function and globals of the program's own."""
+from __future__ import annotations
+import __future__
+
+import _warnings
+import builtins
+import functools
+import operator
+import sys
+import types
+from collections.abc import Callable
+from typing import Any
+
+from capture.interp import scope, unwind
+from capture.interp.frame import Frame, UserError, Value
+from capture.interp.interpreter import Interpreter
+from capture.refgraph.node import Build, Const, DictState, ListState
+
+# Answered without a call when they have no arguments.
+FRAME_READERS = frozenset({builtins.super, builtins.globals, builtins.locals, builtins.vars, builtins.dir})
+# Called from stand-ins: they ask for their callers' frames, globals, or `from __future__` flags.
+SENSITIVE = frozenset({_warnings.warn, sys._getframe, builtins.exec, builtins.eval, builtins.compile,
+                       *filter(None, [getattr(sys, "_getframemodulename", None)])})
+MOST_STAND_INS = 64     # enough for any reasonable `stacklevel`
+FUTURE = functools.reduce(operator.or_, (getattr(__future__, name).compiler_flag for name in __future__.all_feature_names))
+STAND_IN = (lambda function, args, kwargs: function(*args, **kwargs)).__code__     # one line, so all of it is at the first
+
+
+def in_sight(interp: Interpreter, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    """`Interpreter.real` for a function that looks at its callers."""
+    call: tuple[Any, tuple[Any, ...], dict[str, Any]] = function, args, kwargs
+    stand_ins = set()
+    frame = interp.frame
+    while frame is not None and len(stand_ins) < MOST_STAND_INS:
+        if frame.globals.get("__package__") not in unwind.OWN_PACKAGES:
+            stand_in = types.FunctionType(_code(frame), frame.globals)
+            stand_ins.add(stand_in.__code__)
+            call = stand_in, call, {}
+        frame = frame.back
+    try:
+        return call[0](*call[1], **call[2])
+    except BaseException as exception:
+        entry = exception.__traceback__.tb_next  # type: ignore[union-attr]
+        while entry is not None and entry.tb_frame.f_code in stand_ins:
+            entry = entry.tb_next
+        exception.__traceback__ = entry
+        error = exception
+    raise UserError(error)
+
+
+def _code(frame: Frame) -> types.CodeType:
+    code = frame.code
+    return STAND_IN.replace(co_filename=code.co_filename, co_name=code.co_name, co_qualname=code.co_qualname, co_firstlineno=frame.line,
+                            co_flags=STAND_IN.co_flags & ~FUTURE | code.co_flags & FUTURE)
+
+
+def with_scope(interp: Interpreter, real: Any, args: list[Value], kwargs: dict[str, Value]) -> list[Value]:
+    """The arguments of a call with the scope made explicit that it would take from its caller."""
+    frame = interp.frame
+    if frame is None or kwargs:
+        return args
+    if real in (builtins.exec, builtins.eval) and (len(args) == 1 or len(args) == 2 and args[1].real is None):
+        return [args[0], Value(frame.globals, interp.track(scope.globals_node, interp, frame)), local_variables(interp, frame)]
+    return args
+
+
+def frame_reader(interp: Interpreter, real: Any, args: list[Value], kwargs: dict[str, Value]) -> Value | None:
+    """`super()`, `globals()`, `locals()`, `vars()`, `dir()`; None for other calls of these."""
+    frame = interp.frame
+    if args or kwargs or frame is None:
+        return None
+    if real is builtins.globals:
+        return Value(frame.globals, interp.track(scope.globals_node, interp, frame))
+    if real is builtins.dir:
+        found = sorted(local_variables(interp, frame).real)
+        return Value(found, interp.track(lambda: interp.graph.create(found, ListState([Const(name) for name in found]))))
+    if real is not builtins.super:
+        return local_variables(interp, frame)
+    names = frame.code.co_freevars
+    if not frame.code.co_argcount:
+        unwind.throw(RuntimeError("super(): no arguments"))
+    if "__class__" not in names:
+        unwind.throw(RuntimeError("super(): __class__ cell not found"))
+    cell = frame.locals[len(frame.locals) - len(names) + names.index("__class__")]
+    cls = scope.load_cell(interp, cell, "__class__")  # type: ignore[arg-type]
+    first = frame.locals[0]
+    if first is not None and isinstance(first.real, types.CellType) and frame.code.co_varnames[0] in frame.code.co_cellvars:
+        first = scope.load_cell(interp, first, frame.code.co_varnames[0])
+    if first is None:
+        unwind.throw(RuntimeError("super(): arg[0] deleted"))
+    shadow = Build(super, (cls.shadow, first.shadow)) if interp.tracking else None  # type: ignore[arg-type]
+    return Value(interp.real(super, cls.real, first.real), shadow)
+
+
+def local_variables(interp: Interpreter, frame: Frame) -> Value:
+    """`locals()`: the bound variables, cells opened; of a class body, its namespace."""
+    if frame.namespace is not None:
+        return frame.namespace
+    code = frame.code
+    names = code.co_varnames + tuple(n for n in code.co_cellvars if n not in code.co_varnames) + code.co_freevars
+    found: dict[str, Value] = {}
+    for name, value in zip(names, frame.locals):
+        in_cell = name in code.co_cellvars or name in code.co_freevars
+        if in_cell and value is not None and isinstance(value.real, types.CellType):
+            value = scope.load_cell(interp, value, name) if scope.is_bound(value) else None
+        if value is not None:
+            found[name] = value
+    real = {k: v.real for k, v in found.items()}
+    return Value(real, interp.track(lambda: interp.graph.create(
+        real, DictState({k: v.shadow for k, v in found.items()}, complete=True))))  # type: ignore[misc]
