@@ -1,6 +1,7 @@
 """Tables of programs whose outside state changes between calls."""
 from __future__ import annotations
 
+import functools
 import textwrap
 import types
 from collections.abc import Callable
@@ -45,3 +46,14 @@ def user_module(source: str, name: str = "user_module", **namespace: Any) -> typ
     vars(module).update(namespace)
     exec(compile(textwrap.dedent(source), f"<{name}>", "exec"), vars(module))
     return module
+
+
+def exchange(owner: Any, name: str, new: Any) -> tuple[Change, Change]:
+    """A change of one attribute and its undoing; both leave `owner` with the very object it had before."""
+    old = getattr(owner, name)
+    return functools.partial(setattr, owner, name, new), functools.partial(setattr, owner, name, old)
+
+
+def edits(owner: Any, name: str, new: Any) -> tuple[Change, Change]:
+    """Setting an attribute that is not there, and deleting it. (`new` lives on: a trace dies with what it depends on.)"""
+    return functools.partial(setattr, owner, name, new), functools.partial(delattr, owner, name)

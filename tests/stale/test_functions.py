@@ -10,7 +10,7 @@ import types
 import pytest
 import torch
 
-from tests.stale.cases import Table, run, user_module
+from tests.stale.cases import Table, edits, exchange, run, user_module
 
 CHANGES = Table()
 
@@ -18,12 +18,6 @@ CHANGES = Table()
 @pytest.mark.parametrize(("make", "captures", "fullgraph"), CHANGES)
 def test_a_function_or_name_changes(make, captures, fullgraph) -> None:
     run(make, captures, fullgraph)
-
-
-def exchange(owner, name, new):
-    """A change of one attribute and its undoing; both leave `owner` with the very object it had before."""
-    old = getattr(owner, name)
-    return lambda: setattr(owner, name, new), lambda: setattr(owner, name, old)
 
 
 def scaler(factor):
@@ -180,11 +174,6 @@ def operator_in_a_variable():
 
 
 # --- globals and builtins
-
-def edits(module, name, new):
-    """Setting a global that is not there, and deleting it."""
-    return functools.partial(setattr, module, name, new), functools.partial(delattr, module, name)
-
 
 @CHANGES.add()
 def global_function_is_replaced():

@@ -6,7 +6,7 @@ import types
 
 import pytest
 
-from tests.stale.cases import Table, run
+from tests.stale.cases import Table, edits, exchange, run
 
 CHANGES = Table()
 
@@ -152,27 +152,25 @@ def method_patched_on_the_base():
 @CHANGES.add()
 def method_patched_on_the_instance():
     _, _, box = family()
-    return lambda x: box.apply(x), lambda: setattr(box, "apply", lambda x: x * 5), lambda: delattr(box, "apply")
+    return lambda x: box.apply(x), *edits(box, "apply", lambda x: x * 5)
 
 
 @CHANGES.add()
 def bound_method_patched_on_the_instance():
     _, _, box = family()
-    return (lambda x: box.apply(x), lambda: setattr(box, "apply", types.MethodType(double, box)),
-            lambda: delattr(box, "apply"))
+    return (lambda x: box.apply(x), *edits(box, "apply", types.MethodType(double, box)))
 
 
 @CHANGES.add()
 def method_becomes_static():
     _, cls, box = family()
-    return (lambda x: box.apply(x), lambda: setattr(cls, "apply", staticmethod(lambda x: x * 5)),
-            lambda: delattr(cls, "apply"))
+    return (lambda x: box.apply(x), *edits(cls, "apply", staticmethod(lambda x: x * 5)))
 
 
 @CHANGES.add()
 def method_becomes_a_class_method():
     _, cls, box = family()
-    return lambda x: box.apply(x), lambda: setattr(cls, "apply", classmethod(double)), lambda: delattr(cls, "apply")
+    return lambda x: box.apply(x), *edits(cls, "apply", classmethod(double))
 
 
 @CHANGES.add()
@@ -190,8 +188,7 @@ def super_method_patched():
 def property_shadows_the_instance_attribute():
     _, cls, box = family()
     box.factor = 2
-    return (lambda x: x * box.factor, lambda: setattr(cls, "factor", property(lambda self: 3)),
-            lambda: delattr(cls, "factor"))
+    return (lambda x: x * box.factor, *edits(cls, "factor", property(lambda self: 3)))
 
 
 @CHANGES.add()
@@ -213,24 +210,21 @@ def code_of_a_method_is_replaced():
 @CHANGES.add()
 def getattr_is_added():
     _, cls, box = family()
-    return (lambda x: x * getattr(box, "factor", 2), lambda: setattr(cls, "__getattr__", lambda self, name: 3),
-            lambda: delattr(cls, "__getattr__"))
+    return (lambda x: x * getattr(box, "factor", 2)), *edits(cls, "__getattr__", lambda self, name: 3)
 
 
 @CHANGES.add()
 def getattr_is_replaced():
     _, cls, box = family()
-    cls.__getattr__ = before = lambda self, name: 2
-    return (lambda x: x * box.factor, lambda: setattr(cls, "__getattr__", lambda self, name: 3),
-            lambda: setattr(cls, "__getattr__", before))
+    cls.__getattr__ = lambda self, name: 2
+    return (lambda x: x * box.factor), *exchange(cls, "__getattr__", lambda self, name: 3)
 
 
 @CHANGES.add()
 def getattribute_is_added():
     _, cls, box = family()
     box.factor = 2
-    return (lambda x: x * box.factor, lambda: setattr(cls, "__getattribute__", lambda self, name: 3),
-            lambda: delattr(cls, "__getattribute__"))
+    return (lambda x: x * box.factor), *edits(cls, "__getattribute__", lambda self, name: 3)
 
 
 @CHANGES.add()
@@ -241,10 +235,7 @@ def setattr_is_added():
     def program(x):
         box.last = 1
         return x * box.factor
-
-    def change():
-        cls.__setattr__ = lambda self, name, value: object.__setattr__(self, name, value + 1)
-    return program, change, lambda: delattr(cls, "__setattr__")
+    return program, *edits(cls, "__setattr__", lambda self, name, value: object.__setattr__(self, name, value + 1))
 
 
 def special(name, first, second, use):
@@ -281,23 +272,20 @@ for case in [
 @CHANGES.add()
 def truth_of_a_plain_object_gets_a_method():
     _, cls, box = family()
-    return (lambda x: x if box else x + 1, lambda: setattr(cls, "__bool__", lambda self: False),
-            lambda: delattr(cls, "__bool__"))
+    return (lambda x: x if box else x + 1), *edits(cls, "__bool__", lambda self: False)
 
 
 @CHANGES.add()
 def truth_of_a_plain_object_gets_a_length():
     _, cls, box = family()
-    return (lambda x: x if box else x + 1, lambda: setattr(cls, "__len__", lambda self: 0),
-            lambda: delattr(cls, "__len__"))
+    return (lambda x: x if box else x + 1), *edits(cls, "__len__", lambda self: 0)
 
 
 @CHANGES.add()
 def equality_of_plain_objects_gets_a_method():
     _, cls, box = family()
     other = cls()
-    return (lambda x: x if box == other else x + 1, lambda: setattr(cls, "__eq__", lambda self, other: True),
-            lambda: delattr(cls, "__eq__"))
+    return (lambda x: x if box == other else x + 1), *edits(cls, "__eq__", lambda self, other: True)
 
 
 @CHANGES.add()
