@@ -17,7 +17,7 @@ from capture.config import RECAPTURE_LIMIT, STRICT
 from capture.errors import BackendError, Break, GraphBreakError, Reason, UserFrame
 from capture.guards.collect import collect
 from capture.guards.tree import GuardTree
-from capture.interp import calls, lookasides, opcodes, unwind
+from capture.interp import accessors, calls, lookasides, opcodes, unwind
 from capture.interp.frame import UserError, Value
 from capture.interp.fx_recorder import FxRecorder
 from capture.interp.interpreter import Interpreter
@@ -27,7 +27,7 @@ from capture.refgraph.node import DictState, RefNode, Shadow
 from capture.refgraph.source import Function, Local, Source
 from capture.refgraph.verify import verify
 
-REGISTERED = lookasides, opcodes       # imported for the tables they fill
+REGISTERED = accessors, lookasides, opcodes       # imported for the tables they fill
 _thread = threading.local()
 
 

@@ -1,0 +1,92 @@
+"""The builtins that access attributes: `getattr`, `hasattr`, `vars`, `object.__setattr__` and their siblings."""
+from __future__ import annotations
+
+import types
+
+from capture.interp import attributes, calls
+from capture.interp.attributes import OnRaise
+from capture.interp.frame import Continuation, Value
+from capture.interp.interpreter import Interpreter
+from capture.interp.models import reduction
+from capture.refgraph.node import Const
+
+
+def constant_name(interp: Interpreter, name: Value) -> str:
+    interp.track(calls.pin, interp, name)
+    return name.real
+
+
+@reduction(getattr)
+def _getattr(interp: Interpreter, args: list[Value], kwargs: dict[str, Value], then: Continuation | None, on_raise: OnRaise | None) -> bool:
+    if kwargs or not 2 <= len(args) <= 3 or type(args[1].real) is not str:
+        return False
+
+    def default(exception: BaseException) -> bool:
+        if isinstance(exception, AttributeError):
+            interp.deliver(args[2], then)
+            return True
+        return on_raise is not None and on_raise(exception)
+    attributes.load(interp, args[0], constant_name(interp, args[1]), then, default if len(args) == 3 else on_raise)
+    return True
+
+
+@reduction(hasattr)
+def _hasattr(interp: Interpreter, args: list[Value], kwargs: dict[str, Value], then: Continuation | None, on_raise: OnRaise | None) -> bool:
+    if kwargs or len(args) != 2 or type(args[1].real) is not str:
+        return False
+
+    def no(exception: BaseException) -> bool:
+        if isinstance(exception, AttributeError):
+            interp.deliver(Value(False, Const(False)), then)
+            return True
+        return on_raise is not None and on_raise(exception)
+    attributes.load(interp, args[0], constant_name(interp, args[1]), lambda value: interp.deliver(Value(True, Const(True)), then), no)
+    return True
+
+
+@reduction(setattr)
+def _setattr(interp: Interpreter, args: list[Value], kwargs: dict[str, Value], then: Continuation | None, on_raise: OnRaise | None) -> bool:
+    if kwargs or len(args) != 3 or type(args[1].real) is not str:
+        return False
+    attributes.write(interp, args[0], constant_name(interp, args[1]), args[2], "__setattr__", lambda _: interp.deliver(Value(None, Const(None)), then))
+    return True
+
+
+@reduction(delattr)
+def _delattr(interp: Interpreter, args: list[Value], kwargs: dict[str, Value], then: Continuation | None, on_raise: OnRaise | None) -> bool:
+    if kwargs or len(args) != 2 or type(args[1].real) is not str:
+        return False
+    attributes.write(interp, args[0], constant_name(interp, args[1]), None, "__delattr__", lambda _: interp.deliver(Value(None, Const(None)), then))
+    return True
+
+
+@reduction(object.__getattribute__, types.ModuleType.__getattribute__)
+def _generic_get(interp: Interpreter, args: list[Value], kwargs: dict[str, Value], then: Continuation | None, on_raise: OnRaise | None) -> bool:
+    if kwargs or len(args) != 2 or type(args[1].real) is not str or isinstance(args[0].real, type):
+        return False
+    attributes.generic(interp, args[0], constant_name(interp, args[1]), then, on_raise, fallback=False)
+    return True
+
+
+@reduction(object.__setattr__)
+def _generic_set(interp: Interpreter, args: list[Value], kwargs: dict[str, Value], then: Continuation | None, on_raise: OnRaise | None) -> bool:
+    if kwargs or len(args) != 3 or type(args[1].real) is not str or isinstance(args[0].real, type):
+        return False
+    attributes.generic_write(interp, args[0], constant_name(interp, args[1]), args[2], lambda _: interp.deliver(Value(None, Const(None)), then))
+    return True
+
+
+@reduction(object.__delattr__)
+def _generic_delete(interp: Interpreter, args: list[Value], kwargs: dict[str, Value], then: Continuation | None, on_raise: OnRaise | None) -> bool:
+    if kwargs or len(args) != 2 or type(args[1].real) is not str or isinstance(args[0].real, type):
+        return False
+    attributes.generic_write(interp, args[0], constant_name(interp, args[1]), None, lambda _: interp.deliver(Value(None, Const(None)), then))
+    return True
+
+
+@reduction(vars)
+def _vars(interp: Interpreter, args: list[Value], kwargs: dict[str, Value], then: Continuation | None, on_raise: OnRaise | None) -> bool:
+    if kwargs or len(args) != 1:
+        return False
+    attributes.load(interp, args[0], "__dict__", then, on_raise)
+    return True
