@@ -60,8 +60,8 @@ def test_class_names_and_registry_are_those_of_the_model() -> None:
     lambda m: m.layers.append(nn.Tanh()), lambda m: m.register_forward_hook(lambda m, args, out: out * 2),
     lambda m: m.register_state_dict_pre_hook(lambda m, prefix, keep: None), lambda m: m.zero_grad(),
 ], ids=["eval", "train", "double", "to", "requires_grad_", "apply", "register_buffer", "register_parameter",
-        "add_module", "load_state_dict", "set submodule", "set attribute", "delete attribute", "delete submodule", "append", "hook",
-        "state_dict hook", "zero_grad"])
+        "add_module", "load_state_dict", "set submodule", "set attribute", "delete attribute", "delete submodule",
+        "append", "hook", "state_dict hook", "zero_grad"])
 @pytest.mark.parametrize("on_compiled", [False, True], ids=["on the module", "on the compiled"])
 def test_a_change_acts_on_both(change: Callable, on_compiled: bool) -> None:
     module = Net()

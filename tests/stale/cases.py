@@ -55,5 +55,5 @@ def exchange(owner: Any, name: str, new: Any) -> tuple[Change, Change]:
 
 
 def edits(owner: Any, name: str, new: Any) -> tuple[Change, Change]:
-    """Setting an attribute that is not there, and deleting it. (`new` lives on: a trace dies with what it depends on.)"""
+    """Setting an attribute that is not there, and deleting it. (`new` lives on: a trace dies with what it needs.)"""
     return functools.partial(setattr, owner, name, new), functools.partial(delattr, owner, name)
