@@ -16,17 +16,17 @@ def blame(exception: BaseException, function: types.FunctionType, graph_module: 
     When the backend's callable does not tell which operation failed, the entry names the compiled function alone.
     """
     positions: tuple[tuple[types.CodeType, int, int], ...] = ()
-    entry = exception.__traceback__
+    tail = entry = exception.__traceback__
     while entry is not None:
         code = entry.tb_frame.f_code
         if graph_module is not None and code is graph_module.forward.__func__.__code__:  # type: ignore[union-attr]
             positions = position_of(graph_module, entry.tb_lineno)
-        elif code.co_filename not in generated:
-            break
+            tail = entry.tb_next
+        elif code.co_filename in generated:
+            tail = entry.tb_next
         entry = entry.tb_next
     if not positions:
         positions = ((function.__code__, 0, function.__code__.co_firstlineno),)
-    tail = entry
     for code, lasti, line in reversed(positions):
         tail = _C.make_traceback(tail, code, function.__globals__, lasti, line)
     exception.__traceback__ = tail

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from capture import _C, debug
+from capture.blame import blame
 from capture.config import RECAPTURE_LIMIT, STRICT
 from capture.errors import BackendError, Break, GraphBreakError, Reason, UserFrame
 from capture.guards.collect import collect
@@ -53,6 +54,7 @@ class Trace:
     mock: pycode.PythonCode | None = None
     broken: BreakReport | None = None
     operations: int = 0
+    repeatable: bool = False        # the graph changes nothing: no tensor, no random numbers
 
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
@@ -74,7 +76,7 @@ class Unit:
 
     def __post_init__(self) -> None:
         self.tree = GuardTree(self.function.__code__)
-        self.compiled = _C.CompiledFunction(self.function, self.tree, self.miss)
+        self.compiled = _C.CompiledFunction(self.function, self.tree, self.miss, self.failed)
         UNITS.add(self)
 
     def forget(self) -> None:
@@ -105,8 +107,17 @@ class Unit:
         finally:
             _thread.capturing, _thread.unit = _thread.capturing - 1, outer
         if isinstance(outcome, UserError):
-            raise outcome.exception
+            _C.reraise(outcome.exception)
         return outcome.real
+
+    def failed(self, entry: Any, exception: BaseException) -> Any:
+        """Called when a mock function raised: its graph did, before any side effect. Where the graph has none of its own,
+        the call runs again, natively, so that the program's handlers see the exception; else its traceback is made the user's."""
+        trace: Trace = entry.payload
+        if trace.repeatable and isinstance(exception, Exception):
+            return _C.RUN_NATIVELY
+        blame(exception, self.function, trace.graph_module, frozenset({trace.mock.filename}))
+        return None
 
     def _tell_limit(self) -> None:
         if not self.limited:
@@ -134,33 +145,40 @@ def capture(unit: Unit, function: types.FunctionType, args: list[Any]) -> Value 
     recorder = FxRecorder(graph)
     interp = Interpreter(graph, recorder)
     graph.require(None, "MODES", _C.modes())
+    random = torch.get_rng_state()
     root = Value(function, graph.external(function, Function()))
     frame = calls.make_root_frame(interp, root, [
         Value(arg, interp.track(graph.external, arg, Local(name, index)))
         for index, (arg, name) in enumerate(zip(args, function.__code__.co_varnames))])
     args.clear()
     handled = sys.exception()
+    recorder.positions = interp.positions
     try:
         outcome: Value | UserError = interp.run(frame)
     except UserError as error:
         outcome = error
     finally:
         unwind.set_handled(handled)
+        recorder.positions = tuple
     if isinstance(outcome, UserError):
+        exception = outcome.exception
+        if interp.doubtful is not None and interp.doubtful[0] is exception or not isinstance(exception, Exception):
+            return outcome          # calls like this one may well end otherwise
         if not interp.broken:
-            interp.broken = Break("raised", type(outcome.exception).__name__), ()
+            interp.broken = Break("raised", type(exception).__name__), ()
     elif interp.tracking:
-        shadow = interp.track(install, unit, interp, outcome)
+        repeatable = not recorder.mutates and torch.equal(random, torch.get_rng_state())
+        shadow = interp.track(install, unit, interp, outcome, repeatable)
         if shadow is not None:
             return outcome
-    if unit.fullgraph and interp.broken[0].reason.id != "raised":   # only now: no `with` or `finally` of the program is cut short
+    if unit.fullgraph and not isinstance(outcome, UserError):   # only now: no `with` or `finally` of the program is cut short
         reason, stack = interp.broken
         raise GraphBreakError(reason.reason, reason.context, stack)
     install_native(unit, interp)
     return outcome
 
 
-def install(unit: Unit, interp: Interpreter, outcome: Value) -> Shadow:
+def install(unit: Unit, interp: Interpreter, outcome: Value, repeatable: bool) -> Shadow:
     """Seals and checks the trace, and makes a cache entry of it. Raises Break when the trace cannot be replayed."""
     graph, recorder = interp.graph, interp.recorder
     graph.sweep(0)
@@ -175,7 +193,7 @@ def install(unit: Unit, interp: Interpreter, outcome: Value) -> Shadow:
     names = argument_names(unit.function.__code__)
     code = pycode.generate(plan, names, recorder.inputs, compiled, f"{unit.name}_{unit.captures}")
     guards = collect(graph)
-    trace = Trace(gm, code, None, operations)
+    trace = Trace(gm, code, None, operations, repeatable)
     entry = unit.tree.insert(guards, code.lifted, code.function, trace)
     unit.captures += 1
     debug.captured(unit.name, entry)

@@ -59,6 +59,7 @@ struct CompiledFunction {
   vectorcallfunc vectorcall;
   PyObject* function;
   PyObject* on_miss;
+  PyObject* on_error;
   PyObject* dict;
   PyObject* weakrefs;
   PyCodeObject* code;  // borrowed from function: the code object that `tree` is for
@@ -107,8 +108,32 @@ PyObject* call_on_miss(CompiledFunction* self, PyObject* const* arguments, size_
   Ref reasons = Ref::steal(
       checked(PyObject_CallMethod(self->tree, "explain", "OO", self->function, list.get())));
   Ref on_miss = Ref::borrow(self->on_miss);
-  return checked(
-      PyObject_CallFunctionObjArgs(on_miss.get(), self->function, list.get(), reasons.get(), nullptr));
+  PyObject* result = PyObject_CallFunctionObjArgs(on_miss.get(), self->function, list.get(), reasons.get(), nullptr);
+  if (result == nullptr) {  // the program's exception: on_miss itself is not part of its traceback
+    PyObject *type, *value, *traceback;
+    PyErr_Fetch(&type, &value, &traceback);
+    Ref own = Ref::steal(traceback);
+    PyObject* rest = traceback == nullptr ? nullptr
+                                          : reinterpret_cast<PyObject*>(
+                                                reinterpret_cast<PyTracebackObject*>(traceback)->tb_next);
+    PyErr_Restore(type, value, Py_XNewRef(rest));
+  }
+  return checked(result);
+}
+
+// A mock function raised. The result of on_error, with the error indicator clear, or NULL with the exception as on_error
+// left it.
+PyObject* call_on_error(CompiledFunction* self, PyObject* entry) {
+  PyObject *type, *value, *traceback;
+  PyErr_Fetch(&type, &value, &traceback);
+  PyErr_NormalizeException(&type, &value, &traceback);
+  if (traceback != nullptr) PyException_SetTraceback(value, traceback);
+  Ref owned_type = Ref::steal(type), owned_value = Ref::steal(value), owned_traceback = Ref::steal(traceback);
+  Ref on_error = Ref::borrow(self->on_error);
+  Ref answer = Ref::steal(checked(PyObject_CallFunctionObjArgs(on_error.get(), entry, value, nullptr)));
+  if (answer.get() == run_natively) return answer.release();
+  PyErr_Restore(owned_type.release(), owned_value.release(), PyException_GetTraceback(value));
+  return nullptr;
 }
 
 // The one frame of a call.
@@ -145,11 +170,12 @@ class CompiledFrame final : public FrameTarget {
     if (entry->mock == Py_None) return Py_NewRef(run_natively);
     Ref mock = Ref::borrow(entry->mock);  // may be exchanged while it runs
     PyObject* result = call_mock(mock.get(), arguments, count, match.lifted.get());
-    if (result == nullptr) {
+    if (result != nullptr) return result;
+    {
       SavedError error;
       modes.restore();
     }
-    return result;
+    return self_->on_error == Py_None ? nullptr : call_on_error(self_, match.entry.get());
   }
 
   CompiledFunction* self_;  // the caller holds it
@@ -165,10 +191,10 @@ PyObject* call(PyObject* callable, PyObject* const* args, size_t nargsf, PyObjec
 }
 
 PyObject* create(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
-  static const char* names[] = {"function", "tree", "on_miss", nullptr};
-  PyObject *function, *tree, *on_miss;
-  if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!OO:CompiledFunction", const_cast<char**>(names), &PyFunction_Type,
-                                   &function, &tree, &on_miss)) {
+  static const char* names[] = {"function", "tree", "on_miss", "on_error", nullptr};
+  PyObject *function, *tree, *on_miss, *on_error = Py_None;
+  if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!OO|O:CompiledFunction", const_cast<char**>(names),
+                                   &PyFunction_Type, &function, &tree, &on_miss, &on_error)) {
     return nullptr;
   }
   if (!is_guard_tree(tree)) {
@@ -183,6 +209,7 @@ PyObject* create(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
   self->vectorcall = call;
   self->function = Py_NewRef(function);
   self->on_miss = Py_NewRef(on_miss);
+  self->on_error = Py_NewRef(on_error);
   self->code = reinterpret_cast<PyCodeObject*>(PyFunction_GET_CODE(function));
   self->tree = tree;
   try {
@@ -199,6 +226,7 @@ int traverse(PyObject* object, visitproc visit, void* arg) {
   Py_VISIT(Py_TYPE(object));
   Py_VISIT(self->function);
   Py_VISIT(self->on_miss);
+  Py_VISIT(self->on_error);
   Py_VISIT(self->dict);
   return self->trees != nullptr ? self->trees->traverse(visit, arg) : 0;  // not yet, while it is being created
 }
@@ -219,6 +247,7 @@ void dealloc(PyObject* object) {
   delete self->trees;
   Py_CLEAR(self->function);
   Py_CLEAR(self->on_miss);
+  Py_CLEAR(self->on_error);
   Py_CLEAR(self->dict);
   type->tp_free(object);
   Py_DECREF(type);
@@ -252,9 +281,11 @@ PyObject* run_natively_repr(PyObject*) { return PyUnicode_FromString("RUN_NATIVE
 void init_compiled_function(PyObject* module) {
   static PyType_Slot slots[] = {
       {Py_tp_doc, const_cast<char*>(
-                      "CompiledFunction(function, tree, on_miss)\n\n"
+                      "CompiledFunction(function, tree, on_miss, on_error=None)\n\n"
                       "Calls like `function`; each call is looked up in `tree`, a GuardTree. When no entry applies,\n"
-                      "on_miss(function, arguments: list, reasons: list) gives the result, or RUN_NATIVELY.")},
+                      "on_miss(function, arguments: list, reasons: list) gives the result, or RUN_NATIVELY. When a mock\n"
+                      "function raises, on_error(entry, exception) answers RUN_NATIVELY, to run the call again natively,\n"
+                      "or None, to let the exception pass with the traceback that it has then.")},
       {Py_tp_new, reinterpret_cast<void*>(create)},
       {Py_tp_dealloc, reinterpret_cast<void*>(dealloc)},
       {Py_tp_traverse, reinterpret_cast<void*>(traverse)},

@@ -41,7 +41,17 @@ PyObject* set_handled_exception(PyObject*, PyObject* exception) {
   Py_RETURN_NONE;
 }
 
+PyObject* reraise(PyObject*, PyObject* exception) {
+  if (!PyExceptionInstance_Check(exception)) {
+    PyErr_Format(PyExc_TypeError, "an exception is needed, not %.200s", Py_TYPE(exception)->tp_name);
+    return nullptr;
+  }
+  PyErr_Restore(Py_NewRef(Py_TYPE(exception)), Py_NewRef(exception), PyException_GetTraceback(exception));
+  return nullptr;
+}
+
 PyMethodDef functions[] = {
+    {"reraise", reraise, METH_O, "Raises an exception as it is: its context stays what it was."},
     {"handled_exception", handled_exception, METH_NOARGS,
      "The exception that the calling code is handling, as `sys.exception()`; None when there is none."},
     {"set_handled_exception", set_handled_exception, METH_O,
