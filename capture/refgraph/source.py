@@ -9,13 +9,16 @@ from __future__ import annotations
 import sys
 import types
 from dataclasses import dataclass
-from typing import Any, Callable
+from typing import Any, Callable, TypeVar, dataclass_transform
+
+S = TypeVar("S", bound="Source")
 
 
 class Source:
-    """One step of an access path. `base` is None for a root."""
+    """One step of an access path. `base` is None for a root. Hashes are kept: paths are long, and looked up often."""
 
-    __slots__ = ()
+    __slots__ = ("_hash",)
+    _hash: int
     base: Source | None
 
     def expression(self) -> str:
@@ -26,6 +29,22 @@ class Source:
         return self.expression()
 
 
+@dataclass_transform(frozen_default=True)
+def step(cls: type[S]) -> type[S]:
+    """A frozen dataclass that computes its hash once."""
+    made = dataclass(frozen=True, slots=True)(cls)
+    compute = made.__hash__
+
+    def kept(self: Source) -> int:
+        try:
+            return self._hash
+        except AttributeError:
+            object.__setattr__(self, "_hash", compute(self))
+            return self._hash
+    made.__hash__ = kept  # type: ignore[assignment]
+    return made
+
+
 class Root(Source):
     """Where a path starts."""
 
@@ -33,7 +52,7 @@ class Root(Source):
     base = None
 
 
-@dataclass(frozen=True, slots=True)
+@step
 class Local(Root):
     """An argument of the hooked frame: fast local `index`."""
 
@@ -44,7 +63,7 @@ class Local(Root):
         return self.name
 
 
-@dataclass(frozen=True, slots=True)
+@step
 class Function(Root):
     """The function object that the hooked frame executes."""
 
@@ -74,7 +93,7 @@ class Constant(Root):
         return f"constant({id(value):#x})" if name is None else name if module in (None, "builtins") else f"{module}.{name}"
 
 
-@dataclass(frozen=True, slots=True)
+@step
 class ImportedModule(Root):
     """`sys.modules[name]`."""
 
@@ -84,7 +103,7 @@ class ImportedModule(Root):
         return f"sys.modules[{self.name!r}]"
 
 
-@dataclass(frozen=True, slots=True)
+@step
 class Attr(Source):
     """A C-level attribute (`__code__`, `__func__`, `cell_contents`, a slot, `Tensor.grad`): reading it runs no Python.
 
@@ -97,7 +116,7 @@ class Attr(Source):
         return f"{self.base.expression()}.{self.name}"
 
 
-@dataclass(frozen=True, slots=True)
+@step
 class InstanceDict(Source):
     """The `__dict__` of an instance, a module or a function, whatever its class says about attribute access."""
 
@@ -107,7 +126,7 @@ class InstanceDict(Source):
         return f"{self.base.expression()}.__dict__"
 
 
-@dataclass(frozen=True, slots=True)
+@step
 class Item(Source):
     """`base[key]` for a list, tuple or dict, or a subclass of one, by the builtin type's own lookup."""
 
@@ -120,7 +139,7 @@ class Item(Source):
         return f"{self.base.expression()}[{self.key!r}]"
 
 
-@dataclass(frozen=True, slots=True)
+@step
 class TypeOf(Source):
     """`type(base)`."""
 
@@ -130,7 +149,7 @@ class TypeOf(Source):
         return f"type({self.base.expression()})"
 
 
-@dataclass(frozen=True, slots=True)
+@step
 class TypeAttr(Source):
     """What the class `base` has under `name` along its MRO, unbound (`_PyType_Lookup`)."""
 
@@ -157,7 +176,7 @@ class Literal(Root):
         return repr(self.value)
 
 
-@dataclass(frozen=True, slots=True)
+@step
 class Computed(Root):
     """A pure builtin C function `op` (`operator.mod`, `len` …) applied to values of exact builtin scalar types."""
 
