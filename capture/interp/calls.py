@@ -90,6 +90,7 @@ def apply(interp: Interpreter, builtin: Callable[..., Any], *args: Value, then: 
 def inline(interp: Interpreter, function: Value, args: list[Value], kwargs: dict[str, Value],
            then: Continuation | None = None, on_raise: OnRaise | None = None) -> None:
     """Enters a frame of ours for a Python function."""
+    interp.check_depth()
     frame = make_frame(interp, function, args, kwargs)
     frame.then, frame.on_raise = then, on_raise
     interp.enter(frame)

@@ -45,8 +45,8 @@ class Frame:
     exception that leaves the frame: true when it did.
     """
 
-    __slots__ = ("code", "function", "instructions", "pc", "locals", "stack", "globals", "builtins", "namespace", "kwnames",
-                 "back", "then", "on_raise", "generator", "handled", "mark")
+    __slots__ = ("code", "function", "instructions", "pc", "locals", "stack", "globals", "builtins", "namespace",
+                 "back", "then", "on_raise", "generator", "mark", "depth", "rounds")
 
     def __init__(self, code: types.CodeType, instructions: tuple[Instruction, ...], function: Value, globals: dict[str, Any]) -> None:
         self.code = code
@@ -59,13 +59,13 @@ class Frame:
         builtins = globals.get("__builtins__", types.__dict__["__builtins__"])
         self.builtins: dict[str, Any] = builtins if isinstance(builtins, dict) else builtins.__dict__
         self.namespace: Value | None = None         # class bodies: the mapping that names are stored into
-        self.kwnames: tuple[str, ...] = ()          # set by KW_NAMES for the CALL that follows
         self.back: Frame | None = None
         self.then: Continuation | None = None
         self.on_raise: Callable[[BaseException], bool] | None = None
-        self.generator: Any = None                  # the interp.generators.Coroutine that this frame is the body of
-        self.handled: list[BaseException | None] = []   # thread's handled exceptions to go back to, innermost last
+        self.generator: Any = None                  # the interp.generators.Body that this frame is the body of
         self.mark = 0                               # RefGraph.mark at entry
+        self.depth = 0                              # of frames below this one, ours and CPython's
+        self.rounds = (0, 0)                        # `mark` at the beginning of the last two rounds of loops
 
     def push(self, value: Value | None) -> None:
         self.stack.append(value)

@@ -144,6 +144,7 @@ class Body:
     def _enter(self, interp: Interpreter, consumer: Consumer, native: bool) -> None:
         if self.state is State.RUNNING:
             unwind.throw(ValueError(f"{self.kind} already executing"))
+        interp.check_depth()
         self.state = State.RUNNING
         self.alive, self.native, self.consumer = self.reference(), native, consumer
         frame = self.frame

@@ -79,11 +79,15 @@ def opcode(*names: str, since: tuple[int, int] = (3, 11), until: tuple[int, int]
 
 
 class Decoded:
-    """A code object's instructions, exception table (in CPython's order of search), and index by offset in bytes."""
+    """A code object's instructions, exception table (in CPython's order of search), and index by offset in bytes.
 
-    __slots__ = ("instructions", "covers", "index")
+    `stand_ins`: what `visible.in_sight` has made of it, by line.
+    """
+
+    __slots__ = ("instructions", "covers", "index", "stand_ins")
 
     def __init__(self, code: types.CodeType) -> None:
+        self.stand_ins: dict[int, types.CodeType] = {}
         concrete = ConcreteBytecode.from_code(code)
         unit = 0
         kept: list[tuple[int, ConcreteInstr]] = []

@@ -70,7 +70,7 @@ class Interpreter:
                 return
             except UserError as error:
                 raised, again = error.exception, error.again
-            except KeyboardInterrupt as error:
+            except (KeyboardInterrupt, RecursionError) as error:    # they come out of our code, but for the program
                 raised, again = error.with_traceback(None), False
             except BaseException as error:
                 fault = error
@@ -80,11 +80,18 @@ class Interpreter:
         finally:
             del fault       # which holds this frame
 
+    def check_depth(self) -> None:
+        """Raises UserError with RecursionError where CPython would not enter another frame."""
+        if self.frame is not None and self.frame.depth >= sys.getrecursionlimit():
+            unwind.throw(RecursionError("maximum recursion depth exceeded"))
+
     def enter(self, frame: Frame) -> None:
         """Makes `frame` the current one, called by the present one."""
         frame.back = self.frame
+        frame.depth = _native_depth() if self.frame is None else self.frame.depth + 1
         if self.tracking:
             frame.mark = self.graph.mark
+            frame.rounds = frame.mark, frame.mark
         self.frame = frame
 
     def leave(self, frame: Frame) -> None:
@@ -95,6 +102,13 @@ class Interpreter:
         frame.locals.clear()
         if self.tracking:
             self.graph.sweep(frame.mark)
+
+    def new_round(self, frame: Frame) -> None:
+        """A loop of the current frame begins anew: what was made in its last two rounds, and is dead by now, is let go."""
+        if self.tracking:
+            older, newer = frame.rounds
+            self.graph.sweep(older)
+            frame.rounds = newer, self.graph.mark
 
     def returned(self, frame: Frame, value: Value) -> None:
         """`frame` ends with `value`, which goes to its continuation or on its caller's stack."""
@@ -171,3 +185,11 @@ class Interpreter:
             frames.append(UserFrame(frame.code.co_filename, frame.line, frame.code.co_qualname))
             frame = frame.back
         return tuple(reversed(frames))
+
+
+def _native_depth() -> int:
+    """How many Python frames are on the thread's stack."""
+    depth, frame = 0, sys._getframe()
+    while frame is not None:
+        depth, frame = depth + 1, frame.f_back  # type: ignore[assignment]
+    return depth

@@ -16,7 +16,7 @@ from capture.interp.interpreter import Interpreter
 from capture.interp.lookasides.shadows import settled
 from capture.interp.models import LAZY, MODELS, PURE, SIDE_EFFECTS, Meaning, find_model, hashable, is_disabled
 from capture.interp.special import is_plain
-from capture.interp.visible import FRAME_READERS, SENSITIVE, frame_reader, in_sight, with_scope
+from capture.interp.visible import FRAME_READERS, frame_reader, in_sight, must_see, with_scope
 from capture.refgraph.graph import PINNED, VALUES, lookup_class, parts
 from capture.refgraph.node import (SCALARS, Build, Const, DictState, Expr, External, FunctionState, ListState, RefNode, SetState,
                                    Shadow, TensorState)
@@ -38,15 +38,14 @@ VALUE_TAKERS = frozenset({bool, int, float, complex, operator.truth, operator.no
 def call(interp: Interpreter, function: Value, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """Calls a callable for real and returns its result with its shadow. Raises UserError."""
     real = function.real
+    if hashable(real) and real in FRAME_READERS:
+        special = frame_reader(interp, real, args, kwargs)
+        if special is not None:
+            return special
     perform = interp.real
-    if hashable(real):
-        if real in FRAME_READERS:
-            special = frame_reader(interp, real, args, kwargs)
-            if special is not None:
-                return special
-        if real in SENSITIVE:
-            perform = functools.partial(in_sight, interp)
-            args = with_scope(interp, real, args, kwargs)
+    if must_see(interp, real):
+        perform = functools.partial(in_sight, interp)
+        args = with_scope(interp, real, args, kwargs)
     reals = [a.real for a in args]
     kwreals = {k: v.real for k, v in kwargs.items()}
     if not interp.tracking:

@@ -14,7 +14,9 @@ from typing import Any
 
 from capture.interp import scope, unwind
 from capture.interp.frame import Frame, UserError, Value
+from capture.interp.instructions import decoded
 from capture.interp.interpreter import Interpreter
+from capture.interp.models import hashable
 from capture.refgraph.node import Build, Const, DictState, ListState
 
 # Answered without a call when they have no arguments.
@@ -23,8 +25,15 @@ FRAME_READERS = frozenset({builtins.super, builtins.globals, builtins.locals, bu
 SENSITIVE = frozenset({_warnings.warn, sys._getframe, builtins.exec, builtins.eval, builtins.compile,
                        *filter(None, [getattr(sys, "_getframemodulename", None)])})
 MOST_STAND_INS = 64     # enough for any reasonable `stacklevel`
-FUTURE = functools.reduce(operator.or_, (getattr(__future__, name).compiler_flag for name in __future__.all_feature_names))
-STAND_IN = (lambda function, args, kwargs: function(*args, **kwargs)).__code__     # one line, so all of it is at the first
+C_TYPES = (types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType, types.MethodWrapperType,
+           types.ClassMethodDescriptorType)
+FUTURE = functools.reduce(operator.or_, [getattr(__future__, name).compiler_flag for name in __future__.all_feature_names])
+STAND_IN = (lambda function, args, kwargs: function(*args, **kwargs)).__code__  # one line, so all of it is at the first
+
+
+def must_see(interp: Interpreter, function: Any) -> bool:
+    """Whether a function, called for real, is to find the frames of the program above its own."""
+    return (hashable(function) and function in SENSITIVE) if isinstance(function, C_TYPES) else not interp.inlining
 
 
 def in_sight(interp: Interpreter, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
@@ -34,25 +43,28 @@ def in_sight(interp: Interpreter, function: Callable[..., Any], /, *args: Any, *
     frame = interp.frame
     while frame is not None and len(stand_ins) < MOST_STAND_INS:
         if frame.globals.get("__package__") not in unwind.OWN_PACKAGES:
-            stand_in = types.FunctionType(_code(frame), frame.globals)
-            stand_ins.add(stand_in.__code__)
+            stand_in = types.FunctionType(_stand_in(frame), frame.globals)
+            stand_ins.add(id(stand_in.__code__))
             call = stand_in, call, {}
         frame = frame.back
     try:
         return call[0](*call[1], **call[2])
     except BaseException as exception:
         entry = exception.__traceback__.tb_next  # type: ignore[union-attr]
-        while entry is not None and entry.tb_frame.f_code in stand_ins:
+        while entry is not None and id(entry.tb_frame.f_code) in stand_ins:
             entry = entry.tb_next
         exception.__traceback__ = entry
         error = exception
     raise UserError(error)
 
 
-def _code(frame: Frame) -> types.CodeType:
-    code = frame.code
-    return STAND_IN.replace(co_filename=code.co_filename, co_name=code.co_name, co_qualname=code.co_qualname, co_firstlineno=frame.line,
-                            co_flags=STAND_IN.co_flags & ~FUTURE | code.co_flags & FUTURE)
+def _stand_in(frame: Frame) -> types.CodeType:
+    known, line, code = decoded(frame.code).stand_ins, frame.line, frame.code
+    if line not in known:
+        known[line] = STAND_IN.replace(
+            co_filename=code.co_filename, co_name=code.co_name, co_qualname=code.co_qualname, co_firstlineno=line,
+            co_flags=STAND_IN.co_flags & ~FUTURE | code.co_flags & FUTURE)
+    return known[line]
 
 
 def with_scope(interp: Interpreter, real: Any, args: list[Value], kwargs: dict[str, Value]) -> list[Value]:
@@ -61,7 +73,8 @@ def with_scope(interp: Interpreter, real: Any, args: list[Value], kwargs: dict[s
     if frame is None or kwargs:
         return args
     if real in (builtins.exec, builtins.eval) and (len(args) == 1 or len(args) == 2 and args[1].real is None):
-        return [args[0], Value(frame.globals, interp.track(scope.globals_node, interp, frame)), local_variables(interp, frame)]
+        namespace = Value(frame.globals, interp.track(scope.globals_node, interp, frame))
+        return [args[0], namespace, local_variables(interp, frame)]
     return args
 
 
@@ -74,7 +87,8 @@ def frame_reader(interp: Interpreter, real: Any, args: list[Value], kwargs: dict
         return Value(frame.globals, interp.track(scope.globals_node, interp, frame))
     if real is builtins.dir:
         found = sorted(local_variables(interp, frame).real)
-        return Value(found, interp.track(lambda: interp.graph.create(found, ListState([Const(name) for name in found]))))
+        shadow = interp.track(lambda: interp.graph.create(found, ListState([Const(name) for name in found])))
+        return Value(found, shadow)
     if real is not builtins.super:
         return local_variables(interp, frame)
     names = frame.code.co_freevars
@@ -85,12 +99,13 @@ def frame_reader(interp: Interpreter, real: Any, args: list[Value], kwargs: dict
     cell = frame.locals[len(frame.locals) - len(names) + names.index("__class__")]
     cls = scope.load_cell(interp, cell, "__class__")  # type: ignore[arg-type]
     first = frame.locals[0]
-    if first is not None and isinstance(first.real, types.CellType) and frame.code.co_varnames[0] in frame.code.co_cellvars:
+    in_cell = frame.code.co_varnames[0] in frame.code.co_cellvars
+    if in_cell and first is not None and isinstance(first.real, types.CellType):
         first = scope.load_cell(interp, first, frame.code.co_varnames[0])
     if first is None:
         unwind.throw(RuntimeError("super(): arg[0] deleted"))
-    shadow = Build(super, (cls.shadow, first.shadow)) if interp.tracking else None  # type: ignore[arg-type]
-    return Value(interp.real(super, cls.real, first.real), shadow)
+    proxy = interp.real(super, cls.real, first.real)
+    return Value(proxy, Build(super, (cls.shadow, first.shadow)) if interp.tracking else None)  # type: ignore[arg-type]
 
 
 def local_variables(interp: Interpreter, frame: Frame) -> Value:

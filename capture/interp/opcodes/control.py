@@ -58,9 +58,15 @@ def _depend_on_none(interp: Interpreter, value: Value) -> Shadow:
 
 # -- jumps -------------------------------------------------------------------------------------------------------------
 
-@opcode("JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT")
+@opcode("JUMP_FORWARD", "JUMP_BACKWARD_NO_INTERRUPT")
 def jump(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     frame.pc = instruction.value
+
+
+@opcode("JUMP_BACKWARD")
+def jump_backward(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
+    frame.pc = instruction.value
+    interp.new_round(frame)
 
 
 @opcode("POP_JUMP_FORWARD_IF_FALSE", "POP_JUMP_BACKWARD_IF_FALSE", until=(3, 11))
