@@ -160,22 +160,32 @@ def capture(unit: Unit, function: types.FunctionType, args: list[Any]) -> Value 
     finally:
         unwind.set_handled(handled)
         recorder.positions = tuple
+    try:
+        repeatable = not recorder.mutates and torch.equal(random, torch.get_rng_state())
+        conclude(unit, interp, outcome, repeatable)
+    finally:
+        graph.release()
+    return outcome
+
+
+def conclude(unit: Unit, interp: Interpreter, outcome: Value | UserError, repeatable: bool) -> None:
+    """Installs an entry for calls like the one that has ended: its trace, or the reason for a native run.
+
+    Raises GraphBreakError under fullgraph: only now, so that no `with` or `finally` of the program is cut short.
+    """
     if isinstance(outcome, UserError):
         exception = outcome.exception
         if interp.doubtful is not None and interp.doubtful[0] is exception or not isinstance(exception, Exception):
-            return outcome          # calls like this one may well end otherwise
+            return                  # calls like this one may well end otherwise
         if not interp.broken:
             interp.broken = Break("raised", type(exception).__name__), ()
     elif interp.tracking:
-        repeatable = not recorder.mutates and torch.equal(random, torch.get_rng_state())
-        shadow = interp.track(install, unit, interp, outcome, repeatable)
-        if shadow is not None:
-            return outcome
-    if unit.fullgraph and not isinstance(outcome, UserError):   # only now: no `with` or `finally` of the program is cut short
+        if interp.track(install, unit, interp, outcome, repeatable) is not None:
+            return
+    if unit.fullgraph and not isinstance(outcome, UserError):
         reason, stack = interp.broken
         raise GraphBreakError(reason.reason, reason.context, stack)
     install_native(unit, interp)
-    return outcome
 
 
 def install(unit: Unit, interp: Interpreter, outcome: Value, repeatable: bool) -> Shadow:
