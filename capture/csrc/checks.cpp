@@ -70,11 +70,12 @@ bool same_range(PyObject* x, PyObject* expected) {
 
 bool any_set(PyObject* x) { return PyAnySet_Check(x); }
 
-// KEYS: in the order in which the builtin type iterates.
+// KEYS: of a dict or set, in the order in which the builtin type iterates.
 bool keys_test(const Check& check, PyObject* x) {
-  if (!PyDict_Check(x) || PyDict_GET_SIZE(x) != PyTuple_GET_SIZE(check.expected)) return false;
-  if (PyODict_Check(x)) {
-    Ref iterator = Ref::steal(PyODict_Type.tp_iter(x));
+  if (!PyDict_Check(x) && !PyAnySet_Check(x)) return false;
+  if (builtin_length(x) != PyTuple_GET_SIZE(check.expected)) return false;
+  if (!PyDict_Check(x) || PyODict_Check(x)) {
+    Ref iterator = Ref::steal(PyDict_Check(x) ? PyODict_Type.tp_iter(x) : PySet_Type.tp_iter(x));
     for (Py_ssize_t i = 0; iterator && i < PyTuple_GET_SIZE(check.expected); i++) {
       Ref key = Ref::steal(PyIter_Next(iterator.get()));
       if (!key || !same(key.get(), PyTuple_GET_ITEM(check.expected, i))) iterator = Ref();
@@ -97,9 +98,7 @@ bool has_key(const Check& check, PyObject* x) {
 }
 
 bool is_member(const Check& check, PyObject* set) {
-  PyObject* key = check.expected;
-  if (PyWeakref_Check(key)) key = PyWeakref_GET_OBJECT(key);
-  int found = PySet_Contains(set, key);
+  int found = PySet_Contains(set, check.expected);
   if (found < 0) PyErr_Clear();
   return found > 0;
 }

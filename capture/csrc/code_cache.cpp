@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <vector>
 
+#pragma GCC diagnostic ignored "-Wdeprecated-declarations"  // 3.12 has the same functions under public names too
+
 namespace capture {
 namespace {
 

@@ -135,8 +135,8 @@ void Evaluation::walk(uint32_t index, bool pinned) {
     for (uint32_t i = node.checks_begin; i < node.checks_end; i++) {
       order_hidden |= program_.checks[i].kind == Kind::Keys && PyODict_Check(value);
     }
-    bool has_list_items = node.has_items && PyList_Check(value);
-    emit(order_hidden || has_list_items ? live(index)
+    bool has_no_version = PyAnySet_Check(value) || (node.has_items && !is_dict && !PyTuple_Check(value));
+    emit(order_hidden || has_no_version ? live(index)
          : is_dict                      ? word_at(&reinterpret_cast<PyDictObject*>(value)->ma_version_tag)
                                         : unused());
     if (is_dict) {
@@ -165,8 +165,11 @@ void Evaluation::walk(uint32_t index, bool pinned) {
       case Kind::Length:
         emit(length_field(value) != nullptr ? word_at(length_field(value)) : unused());
         break;
+      case Kind::Value:  // only an object of expected's own, immutable type could ever pass
+        emit(is_frozen(check.expected) ? unused() : rerun(i, passed));
+        break;
       default:
-        emit(is_frozen(check.expected) || PyFrozenSet_CheckExact(value) ? unused() : rerun(i, passed));
+        emit(PyFrozenSet_CheckExact(value) ? unused() : rerun(i, passed));
     }
   }
   set_failed(index, failed);

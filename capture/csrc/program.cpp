@@ -321,7 +321,8 @@ EntrySpec::Check parse_check(PyObject* object, size_t count) {
 }  // namespace
 
 PyObject* expected_object(Kind kind, PyObject* expected) {
-  bool whole = kind == Kind::Type || kind == Kind::Id || kind == Kind::Present || kind == Kind::Absent;
+  bool whole = kind == Kind::Type || kind == Kind::Id || kind == Kind::Present || kind == Kind::Absent ||
+               kind == Kind::Member || kind == Kind::NotMember;
   return whole ? referent(expected) : expected;
 }
 

@@ -48,8 +48,18 @@ constexpr bool has_watch(Step step) {
   return step == Step::InstanceDict || step == Step::TypeOf || step == Step::Attr;
 }
 constexpr bool has_watch(Kind kind) {
-  return kind == Kind::Type || kind == Kind::Value || kind == Kind::Truth || kind == Kind::Length ||
-         kind == Kind::Content;
+  switch (kind) {
+    case Kind::Id:       // the identity of a pinned value does not change
+    case Kind::Keys:     // the version of the dict
+    case Kind::Present:
+    case Kind::Absent:
+    case Kind::NoAttr:   // the version of the class
+    case Kind::Mro:
+    case Kind::Tensor:   // watched apart
+      return false;
+    default:
+      return true;
+  }
 }
 
 // A place in the flattened tree: a depth-first order, in which a subtree is the range [node, end).

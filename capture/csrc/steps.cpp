@@ -46,6 +46,18 @@ bool may_be_null(const char* name) { return name[2] == 'd' || name[2] == 'k' || 
 
 }  // namespace
 
+PyObject* deque_item(PyObject* base, Py_ssize_t index) {
+  static PyObject* const type = [] {
+    Ref collections = Ref::steal(PyImport_ImportModule("collections"));
+    return collections ? PyObject_GetAttrString(collections.get(), "deque") : nullptr;
+  }();
+  if (type == nullptr || !PyObject_TypeCheck(base, reinterpret_cast<PyTypeObject*>(type))) return no_value();
+  PyObject* item = reinterpret_cast<PyTypeObject*>(type)->tp_as_sequence->sq_item(base, index < 0 ? index + Py_SIZE(base) : index);
+  if (item == nullptr) return no_value();
+  Py_DECREF(item);
+  return item;
+}
+
 bool is_scalar(PyObject* object) {
   PyTypeObject* type = Py_TYPE(object);
   return type == &PyLong_Type || type == &PyFloat_Type || type == &PyBool_Type || type == &PyUnicode_Type ||

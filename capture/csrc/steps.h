@@ -16,7 +16,7 @@ enum class Step : uint8_t {
   Literal,         // key: the value
   Attr,            // C-level attribute `key`
   InstanceDict,    // __dict__
-  Item,            // [key] of a list, tuple or dict
+  Item,            // [key] of a list, tuple, deque or dict
   TypeOf,          // type(…)
   TypeAttr,        // attribute `key` along the MRO of a class, unbound
   Computed,        // key(*operands)
@@ -46,7 +46,10 @@ PyObject* instance_dict_step(PyObject* base);
 PyObject* type_attribute_step(PyObject* base, PyObject* name);
 PyObject* computed_step(PyObject* operation, PyObject* const* operands, size_t count, Owned& owned);
 
-// `index`: the key as a position, for lists and tuples; kNoIndex for keys that are not integers.
+// The item of a deque, which holds on to it; nullptr for other objects.
+PyObject* deque_item(PyObject* base, Py_ssize_t index);
+
+// `index`: the key as a position, for lists, tuples and deques; kNoIndex for keys that are not integers.
 constexpr Py_ssize_t kNoIndex = PY_SSIZE_T_MIN;
 inline PyObject* item_step(PyObject* base, PyObject* key, Py_hash_t hash, Py_ssize_t index) {
   if (PyDict_Check(base)) {
@@ -56,7 +59,7 @@ inline PyObject* item_step(PyObject* base, PyObject* key, Py_hash_t hash, Py_ssi
   }
   if (index == kNoIndex) return nullptr;
   bool list = PyList_Check(base);
-  if (!list && !PyTuple_Check(base)) return nullptr;
+  if (!list && !PyTuple_Check(base)) return deque_item(base, index);
   Py_ssize_t size = Py_SIZE(base);
   if (index < 0) index += size;
   if (index < 0 || index >= size) return nullptr;

@@ -92,7 +92,7 @@ def instance_dict(x: Any) -> dict[str, Any]:
 
 def item(x: Any, key: Any) -> Any:
     """`x[key]` by the builtin type's own lookup."""
-    base = builtin_base(x, (dict, list, tuple))
+    base = builtin_base(x, (dict, list, tuple, collections.deque))
     if base is None or base is not dict and not isinstance(key, int):
         raise Unreachable(key)
     try:
@@ -164,8 +164,8 @@ def truth(x: Any) -> bool | None:
 
 
 def keys(x: Any) -> tuple[Any, ...] | None:
-    """The keys of a dict in its builtin order; None for other objects."""
-    base = builtin_base(x, (collections.OrderedDict, dict))
+    """The keys of a dict, or members of a set, in their builtin order; None for other objects."""
+    base = builtin_base(x, (collections.OrderedDict, dict, set, frozenset))
     return None if base is None else tuple(base.__iter__(x))
 
 

@@ -89,23 +89,26 @@ class GuardTree(_C.GuardTree):
 
 
 class _Lowering:
-    """Guards of one entry as nodes (base, step, key) and checks (node, kind, expected), for `_C.GuardTree._add`."""
+    """Guards of one entry as nodes (base, step, key) and checks (node, kind, expected), for `_C.GuardTree._add`.
+
+    Paths are told apart by identity, which is quick; the extension merges those that are equal.
+    """
 
     def __init__(self, entry: CacheEntry) -> None:
         self.nodes: list[tuple[int, int, Any]] = []
-        self._index: dict[Source, int] = {}
-        self._frozen: dict[Source, Source] = {}
+        self._index: dict[int, int] = {}
+        self._frozen: dict[int, Source] = {}
         self._held: dict[int, weakref.ref[Any]] = {}
         self._properties: dict[_C.TensorProperties, _C.TensorProperties] = {}
         self._entry = weakref.ref(entry)
 
     def node(self, source: Source) -> int:
         """The index of the node for a path; bases come first."""
-        index = self._index.get(source)
+        index = self._index.get(id(source))
         if index is None:
             base = -1 if source.base is None else self.node(source.base)
             node = base, STEP_CODES[type(source).__name__], self._key(source)
-            index = self._index[source] = len(self.nodes)
+            index = self._index[id(source)] = len(self.nodes)
             self.nodes.append(node)
         return index
 
@@ -184,9 +187,9 @@ class _Lowering:
 
     def frozen(self, source: Source) -> Source:
         """The path with its constants held weakly; the path itself when it has none."""
-        frozen = self._frozen.get(source)
+        frozen = self._frozen.get(id(source))
         if frozen is None:
-            frozen = self._frozen[source] = self._freeze(source)
+            frozen = self._frozen[id(source)] = self._freeze(source)
         return frozen
 
     def _freeze(self, source: Source) -> Source:

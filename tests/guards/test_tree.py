@@ -4,7 +4,7 @@ import operator
 import struct
 import types
 import weakref
-from collections import OrderedDict
+from collections import OrderedDict, deque
 
 import numpy
 import pytest
@@ -205,6 +205,19 @@ def test_the_order_of_an_ordered_dict_counts():
     assert not applies(tree, thing)
     thing.d.move_to_end("b")
     assert applies(tree, thing)
+
+
+def test_items_of_deques_are_seen_when_they_change():
+    thing = Plain()
+    thing.d = deque([1, 2])
+    tree, _ = tree_with(Guard(Item(Item(InstanceDict(X), "d"), -1), Kind.VALUE, 2))
+    assert applies(tree, thing)
+    thing.d.rotate()
+    assert not applies(tree, thing)
+    thing.d.rotate()
+    assert applies(tree, thing)
+    thing.d.clear()
+    assert not applies(tree, thing)
 
 
 def test_lists_cells_and_slots_are_read_anew():
@@ -411,3 +424,20 @@ def test_guards_print_as_python():
     for kind in Kind:
         expected = {Kind.ALIAS: Y, Kind.DISTINCT: (Y,), Kind.STORAGE: ((X, 0, 0),), Kind.MODES: _C.modes()}.get(kind, 1)
         assert Guard(None if kind is Kind.MODES else X, kind, expected).as_python()
+
+
+@pytest.mark.parametrize("kind, expected", [
+    (Kind.CONTENT, frozenset({1, 2})), (Kind.MEMBER, 2), (Kind.NOT_MEMBER, 3), (Kind.LENGTH, 2), (Kind.KEYS, (1, 2))])
+def test_sets_are_seen_when_they_change(kind, expected):
+    thing = Plain()
+    thing.s = {1, 2}
+    tree, _ = tree_with(Guard(Item(InstanceDict(X), "s"), kind, expected))
+    for _ in range(2):
+        assert applies(tree, thing)
+        thing.s.add(3)
+        assert applies(tree, thing) == (kind is Kind.MEMBER)
+        thing.s -= {3, 2}
+        assert applies(tree, thing) == (kind is Kind.NOT_MEMBER)
+        thing.s.add(2)
+    thing.s = frozenset(thing.s)
+    assert applies(tree, thing)

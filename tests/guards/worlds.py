@@ -170,7 +170,7 @@ def steps(source: Source, found: Any, rng: random.Random) -> list[tuple[Source, 
     candidates: list[Source] = [InstanceDict(source), TypeOf(source)]
     if is_any(found, (dict,)):
         candidates += [Item(source, key) for key in dict.keys(found)] + [Item(source, "missing")]
-    elif is_any(found, (list, tuple)):
+    elif is_any(found, (list, tuple, deque)):
         candidates += [Item(source, i) for i in range(-1, 1 + (helpers.length(found) or 0))]
     elif is_any(found, (type,)):
         candidates += [TypeAttr(source, name) for name in NAMES]
@@ -240,7 +240,7 @@ def guards_for(reached: list[tuple[Source, Any]], rng: random.Random) -> list[Gu
             kinds += [(Kind.NO_ATTR, "c"), (Kind.MRO, helpers.mro(x))]
         if is_any(x, (set, frozenset)) and all(type(m) in helpers.SCALARS for m in x):
             kinds += [(Kind.CONTENT, frozenset(x)), (Kind.NOT_MEMBER, "absent")]
-            kinds += [(Kind.MEMBER, member) for member in list(x)[:1]]
+            kinds += [(Kind.KEYS, tuple(x))] + [(Kind.MEMBER, member) for member in list(x)[:1]]
         if is_any(x, (torch.Tensor,)):
             kinds.append((Kind.TENSOR, _C.tensor_properties(x)))
             kinds.append((Kind.STORAGE, ((source, 0, x.storage_offset() * x.element_size()),)))
