@@ -2,7 +2,8 @@
 from __future__ import annotations
 
 import types
-from collections import OrderedDict
+from bisect import bisect_right
+from collections import OrderedDict, deque
 from typing import Any
 
 import torch
@@ -10,7 +11,7 @@ import torch
 from capture import _C
 from capture.errors import Break
 from capture.refgraph.effects import Effect
-from capture.refgraph.node import (ABSENT, SCALARS, Build, Const, DictState, Expr, External, ListState, RefNode, SetState, Shadow,
+from capture.refgraph.node import (ABSENT, SCALARS, Build, Const, DictState, Expr, External, ListStart, ListState, RefNode, SetState, Shadow,
                                    TensorState, source_of)
 from capture.refgraph.source import Attr, Constant, InstanceDict, Item, Source, TypeAttr
 
@@ -146,29 +147,61 @@ class RefGraph:
     @property
     def mark(self) -> int:
         """A point in time for `sweep`."""
-        return len(self._young)
+        return self._serial
 
     def sweep(self, mark: int) -> None:
         """Lets go of objects created since `mark` that the program no longer holds, so that tensors in them can die."""
+        if not self._young or self._young[-1].serial <= mark:
+            return
+        start = bisect_right(self._young, mark, key=lambda node: node.serial)
         survivors = []
-        for node in reversed(self._young[mark:]):   # containers created later may hold earlier ones
+        for node in reversed(self._young[start:]):  # containers created later may hold earlier ones
             if node.is_garbage():
                 self._by_id.pop(id(node.real), None)
                 node.release()
             else:
                 survivors.append(node)
-        self._young[mark:] = reversed(survivors)
+        self._young[start:] = reversed(survivors)
+
+    def release(self) -> None:
+        """Lets go of all objects, when the capture is over."""
+        for node in self._young:
+            node.release()
+        self._young.clear()
 
     # -- containers --------------------------------------------------------------------------------------------------
 
     def list_state(self, node: RefNode) -> ListState:
         """The items of a list or deque. Must be called before the first change to an outside one."""
-        if node.state is None:
+        start = node.state
+        if start is None or isinstance(start, ListStart):
             self.touch(node)
-            source, real = node.source, node.real
-            self.require(source, "LENGTH", len(real))
-            node.state = ListState([self.external(item, Item(source, i)) for i, item in enumerate(real)])  # type: ignore[arg-type]
+            source, base = node.source, list if isinstance(node.real, list) else deque
+            items = list(base.__iter__(node.real))      # type: ignore[attr-defined]
+            known, added = ({}, []) if start is None else (start.known, start.added)
+            del items[len(items) if start is None else start.length:]
+            self.require(source, "LENGTH", len(items))
+            shadows = [known[i] if i in known else self.external(item, Item(source, i)) for i, item in enumerate(items)]  # type: ignore[arg-type]
+            node.state = ListState([*shadows, *added])
         return node.state
+
+    def list_start(self, node: RefNode) -> ListStart | None:
+        """The state of an outside list whose length has not mattered yet, or None."""
+        if node.state is None and node.source is not None and isinstance(node.real, list):
+            self.touch(node)
+            node.state = ListStart(len(node.real))
+        return node.state if isinstance(node.state, ListStart) else None
+
+    def list_item(self, node: RefNode, index: int) -> Shadow | None:
+        """The item at `index` of a list whose length does not matter for that; None where it does."""
+        start = self.list_start(node)
+        if start is None or not 0 <= index < start.length:
+            return None
+        if index not in start.known:
+            item, source = list.__getitem__(node.real, index), Item(node.source, index)  # type: ignore[arg-type]
+            start.known[index] = self.external(item, source)
+            self.require(source, "TYPE", type(item))        # so that it is there
+        return start.known[index]
 
     def dict_state(self, node: RefNode) -> DictState:
         """What is known of a dict."""
@@ -232,7 +265,8 @@ class RefGraph:
             if not all(type(m) in SCALARS for m in members):
                 raise Break("opaque-call", "a set of objects from outside was read")
             self.require(node.source, "CONTENT", members)
-            node.state = SetState({m: Const(m) for m in members}, ordered=len(members) < 2)
+            base = set if isinstance(node.real, set) else frozenset
+            node.state = SetState({m: Const(m) for m in members}, len(members) < 2, tuple(base.__iter__(node.real)))
         return node.state
 
     def attributes(self, node: RefNode) -> RefNode | None:

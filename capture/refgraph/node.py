@@ -143,6 +143,21 @@ class ListState:
         self.items = items
 
 
+class ListStart:
+    """What is known of an outside list of which items were read, or to which items were appended, and nothing else:
+    however long it is, the trace holds.
+
+    `length`: at entry. `known`: items at entry, by index. `added`: what was appended.
+    """
+
+    __slots__ = ("length", "known", "added")
+
+    def __init__(self, length: int) -> None:
+        self.length = length
+        self.known: dict[int, Shadow] = {}
+        self.added: list[Shadow] = []
+
+
 class DictState:
     """What is known of a dict: `items[key]` is a shadow, or ABSENT. Order is the real dict's.
 
@@ -163,13 +178,13 @@ class SetState:
     """A set's members, all known: member -> its shadow.
 
     `ordered`: the real set's order of iteration follows from what the trace did. It does not for a set from outside:
-    equal sets may differ in their order.
+    equal sets may differ in their order. `entry_order`: the order of an outside set as long as it is as it was at entry.
     """
 
-    __slots__ = ("items", "ordered")
+    __slots__ = ("items", "ordered", "entry_order")
 
-    def __init__(self, items: dict[Any, Shadow], ordered: bool = True) -> None:
-        self.items, self.ordered = items, ordered
+    def __init__(self, items: dict[Any, Shadow], ordered: bool = True, entry_order: tuple[Any, ...] | None = None) -> None:
+        self.items, self.ordered, self.entry_order = items, ordered, entry_order
 
 
 class TensorState:

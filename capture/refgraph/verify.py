@@ -14,7 +14,7 @@ import torch
 
 from capture.errors import Break
 from capture.refgraph.graph import RefGraph, instance_dict, parts
-from capture.refgraph.node import (ABSENT, SCALARS, Build, Const, DictState, Expr, External, FunctionState, ListState,
+from capture.refgraph.node import (ABSENT, SCALARS, Build, Const, DictState, Expr, External, FunctionState, ListStart, ListState,
                                    RefNode, SetState, Shadow)
 
 UNKNOWN = object()                                  # a value that cannot be computed from what the graph knows
@@ -93,7 +93,9 @@ class _Checker:
             raise _differs(f"{_describe(node)} is of type {type(real).__qualname__}", node.cls)
         state = node.state
         if isinstance(state, ListState):
-            self.items(node, state, real)
+            self.items(node, state.items, real)
+        elif isinstance(state, ListStart):
+            self.items(node, [*map(state.known.get, range(state.length)), *state.added], real)
         elif isinstance(state, DictState):
             self.entries(node, state, real)
         elif isinstance(state, SetState):
@@ -107,12 +109,13 @@ class _Checker:
             if value is not UNKNOWN:
                 self.place(node, name, shadow, value)
 
-    def items(self, node: RefNode, state: ListState, real: Any) -> None:
+    def items(self, node: RefNode, shadows: list[Shadow | None], real: Any) -> None:
         items = list(_iterate(real, collections.deque if isinstance(real, collections.deque) else list))
-        if len(items) != len(state.items):
-            raise _differs(f"{_describe(node)} has {len(items)} items", len(state.items))
-        for index, (shadow, item) in enumerate(zip(state.items, items)):
-            self.check(shadow, item, node, index)
+        if len(items) != len(shadows):
+            raise _differs(f"{_describe(node)} has {len(items)} items", len(shadows))
+        for index, (shadow, item) in enumerate(zip(shadows, items)):
+            if shadow is not None:
+                self.check(shadow, item, node, index)
 
     def entries(self, node: RefNode, state: DictState, real: Any) -> None:
         for key, shadow in state.items.items():

@@ -175,7 +175,8 @@ def test_only_what_is_read_is_guarded() -> None:
         return f, state
     check(make, call(torch.ones(2)), lambda s: s.values.__setitem__(2, 9.0), call(torch.ones(2)), captures=1)
     check(make, call(torch.ones(2)), lambda s: s.values.__setitem__(1, 9.0), call(torch.ones(2)), captures=2)
-    check(make, call(torch.ones(2)), lambda s: s.values.append(9.0), call(torch.ones(2)), captures=2)
+    check(make, call(torch.ones(2)), lambda s: s.values.append(9.0), call(torch.ones(2)), captures=1)
+    check(make, call(torch.ones(2)), lambda s: s.values.clear(), call(torch.ones(2)), captures=1)    # the program raises then
 
 
 def test_truth_of_a_list_is_not_its_length() -> None:
@@ -186,6 +187,29 @@ def test_truth_of_a_list_is_not_its_length() -> None:
         return f, state
     check(make, call(torch.ones(2)), lambda s: s.values.append(9.0), call(torch.ones(2)), captures=1)
     check(make, call(torch.ones(2)), lambda s: s.values.clear(), call(torch.ones(2)), captures=2)
+
+
+def test_a_list_that_grows_has_any_length() -> None:
+    def make():
+        state = SimpleNamespace(history=[], first=[1.0])
+        def f(x):
+            state.history.append(x * 2)
+            state.first.append(state.first[0])
+            if state.history:
+                x = x + 1
+            return x, len(state.first) if x.dim() == 2 else None
+        return f, state
+    check(make, *[call(torch.ones(2)) for _ in range(5)], captures=1)
+
+
+def test_a_list_that_grew_and_is_read_has_its_length() -> None:
+    def make():
+        state = SimpleNamespace(history=[1.0])
+        def f(x):
+            state.history.append(x)
+            return x + len(state.history), state.history[-1], state.history[0]
+        return f, state
+    check(make, call(torch.ones(2)), call(torch.ones(2)), call(torch.ones(2)), captures=3)
 
 
 def test_values_that_only_move_are_not_guarded() -> None:

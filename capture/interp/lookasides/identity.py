@@ -15,7 +15,7 @@ from capture.interp.lookasides.shadows import depend_type, elements_unordered
 from capture.interp.models import model
 from capture.interp.special import CONTAINERS, has_identity_equality, in_python
 from capture.refgraph.graph import VALUES, lookup_class
-from capture.refgraph.node import SCALARS, Build, Const, DictState, Expr, External, ListState, RefNode, SetState, Shadow, source_of
+from capture.refgraph.node import SCALARS, Build, Const, DictState, Expr, External, ListStart, ListState, RefNode, SetState, Shadow, source_of
 from capture.refgraph.source import Computed
 
 SINGLETONS = (None, True, False, Ellipsis, NotImplemented)
@@ -222,7 +222,11 @@ def depend_truth(interp: Interpreter, x: Value) -> None:
 def depend_size(interp: Interpreter, x: Value) -> None:
     """Guards whether a container has items; one that was not looked at yet stays so."""
     shadow, graph = x.shadow, interp.graph
-    if isinstance(shadow, RefNode) and shadow.source is not None and shadow.state is None and isinstance(x.real, (list, dict, set, frozenset)):
+    start = shadow.state if isinstance(shadow, RefNode) and isinstance(shadow.state, ListStart) else None
+    if start is not None and start.added:
+        return
+    if isinstance(shadow, RefNode) and shadow.source is not None and (start or shadow.state is None) and isinstance(
+            x.real, (list, dict, set, frozenset)):
         graph.touch(shadow)
         graph.require(shadow.source, "TRUTH", bool(x.real))
     else:
@@ -236,17 +240,17 @@ def depend_length(interp: Interpreter, x: Value) -> None:
         graph.depend(shadow, x.real)  # type: ignore[arg-type]
     elif isinstance(shadow, RefNode) and (shadow.created and isinstance(shadow.state, (ListState, DictState, SetState))):
         return      # its size follows from what the trace did
-    elif isinstance(shadow, RefNode) and shadow.source is not None and isinstance(x.real, (dict, set, frozenset)) and untouched(shadow):
+    elif isinstance(shadow, RefNode) and shadow.source is not None and isinstance(x.real, (list, dict, set, frozenset)) and untouched(shadow):
         graph.touch(shadow)
-        graph.require(shadow.source, "LENGTH", len(x.real))
+        graph.require(shadow.source, "LENGTH", shadow.state.length if isinstance(shadow.state, ListStart) else len(x.real))
     elif isinstance(shadow, RefNode):
         elements_unordered(interp, x)
 
 
 def untouched(node: RefNode) -> bool:
-    """Whether a dict or set from outside has the keys that it had at entry."""
+    """Whether a dict or set from outside has the keys that it had at entry, or a list was appended to at most."""
     state = node.state
-    return state is None or isinstance(state, DictState) and not state.complete and state.entry_keys is None
+    return state is None or isinstance(state, ListStart) or isinstance(state, DictState) and not state.complete and state.entry_keys is None
 
 
 @model(len, applies=lambda x: type(x) not in SCALARS and isinstance(x, CONTAINERS))

@@ -13,7 +13,7 @@ from capture.interp.lookasides.shadows import (NONE, compose, depend_plain, elem
 from capture.interp.models import model
 from capture.interp.special import is_native_iterable, is_native_iterator, is_plain
 from capture.refgraph.graph import VALUES
-from capture.refgraph.node import SCALARS, Build, Const, ListState, Shadow
+from capture.refgraph.node import SCALARS, Build, Const, ListState, RefNode, Shadow
 
 SEQUENCES = (list, tuple, deque)
 
@@ -62,11 +62,28 @@ def look(interp: Interpreter, sequence: Value, *indices: Value, **_: Value) -> N
         depend_plain(interp, index.shadow, index.real)  # type: ignore[arg-type]
 
 
-@model(operator.getitem, list.__getitem__, tuple.__getitem__, deque.__getitem__, prepare=look, applies=is_indexing)
+def item_of(interp: Interpreter, sequence: Value, index: Any) -> Shadow | None:
+    """The item at `index` of a list from outside, if its length does not matter."""
+    if isinstance(sequence.shadow, RefNode) and type(index) is int and isinstance(sequence.real, list):
+        return interp.graph.list_item(sequence.shadow, index)
+    return None
+
+
+def look_item(interp: Interpreter, sequence: Value, index: Value) -> None:
+    """Before an item is read."""
+    depend_plain(interp, index.shadow, index.real)  # type: ignore[arg-type]
+    if item_of(interp, sequence, index.real) is None:
+        items_of(interp, sequence)
+
+
+@model(operator.getitem, list.__getitem__, tuple.__getitem__, deque.__getitem__, prepare=look_item, applies=is_indexing)
 def getitem(interp: Interpreter, result: Any, sequence: Value, index: Value) -> Shadow:
     """`sequence[index]`."""
     if isinstance(sequence.real, VALUES):
         return Const(result)
+    item = item_of(interp, sequence, index.real)
+    if item is not None:
+        return item
     picked = items_of(interp, sequence)[index.real]
     return new_sequence(interp, result, picked) if type(index.real) is slice else picked  # type: ignore[arg-type, return-value]
 
@@ -228,7 +245,16 @@ def through(interp: Interpreter, sequence: Value, method: Callable[..., Any], *o
     return result
 
 
-structural(list.append, "x")
+@model(list.append, prepare=lambda interp, sequence, item: interp.graph.list_start(node_of(sequence)))
+def append(interp: Interpreter, result: None, sequence: Value, item: Value) -> Shadow:
+    """`sequence.append(item)`, whatever the length of a list from outside."""
+    node = node_of(sequence)
+    start = interp.graph.list_start(node)
+    (items_of(interp, sequence) if start is None else start.added).append(item.shadow)  # type: ignore[arg-type]
+    interp.graph.effect(list.append, node, item.shadow)  # type: ignore[arg-type]
+    return NONE
+
+
 structural(list.insert, "ix")
 structural(list.pop, "i")
 structural(list.clear, "")

@@ -8,7 +8,7 @@ from typing import Any
 from capture.errors import Break
 from capture.interp.frame import Value
 from capture.interp.interpreter import Interpreter
-from capture.interp.lookasides.shadows import (NONE, elements_unordered, is_constant, key_of, members, node_of, settled)
+from capture.interp.lookasides.shadows import (NONE, depend_order, elements_unordered, is_constant, key_of, members, node_of, settled)
 from capture.interp.models import model
 from capture.interp.special import is_key, is_native_iterable
 from capture.refgraph.node import Build, Const, RefNode, SetState, Shadow
@@ -195,7 +195,7 @@ def pop(interp: Interpreter, result: Any, container: Value) -> Shadow:
     """`container.pop()`."""
     node = node_of(container)
     if not node.state.ordered:
-        raise Break("opaque-call", "the order of a set from outside decides something")
+        depend_order(interp, node)
     shadow = node.state.items[result]
     node.state = state_of(interp, container.real)
     interp.graph.effect(set.discard, node, shadow)

@@ -152,12 +152,20 @@ def elements(interp: Interpreter, value: Value) -> list[Shadow]:
     if isinstance(real, (set, frozenset)):
         known = members(interp, value)
         if isinstance(value.shadow, RefNode) and not value.shadow.state.ordered:
-            raise Break("opaque-call", "the order of a set from outside decides something")
+            depend_order(interp, value.shadow)
         return [known[member] for member in real]
     if type(real) in SCALARS:
         graph.depend(value.shadow, real)  # type: ignore[arg-type]
         return [Const(item) for item in real]
     return list(items_of(interp, value))
+
+
+def depend_order(interp: Interpreter, node: RefNode) -> None:
+    """The order of a set from outside is about to matter: that of one which was not changed can be guarded."""
+    order = node.state.entry_order
+    if node.source is None or order is None:
+        raise Break("opaque-call", "the order of a set that was made from one from outside decides something")
+    interp.graph.require(node.source, "KEYS", order)
 
 
 def elements_unordered(interp: Interpreter, value: Value) -> Iterable[tuple[Shadow, Any]]:
@@ -177,7 +185,7 @@ def members(interp: Interpreter, value: Value) -> dict[Any, Shadow]:
         raise Break("opaque-call", f"the members of a new {node.cls.__name__} are not known")
     if node.state is None and isinstance(real, frozenset) and not all(type(member) in SCALARS for member in real):
         graph.depend(node, real)
-        node.state = SetState({member: settled(interp, member) for member in real}, ordered=True)
+        node.state = SetState({member: settled(interp, member) for member in real})
     return graph.set_state(node).items
 
 
