@@ -10,11 +10,11 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_leaves
 
 import capture
 from benchmarks.common import Ratio, arguments, paired, report, seconds
 from tests.models.zoo import ZOO
-from tests.snapshot import tensors
 
 BATCH = 4
 LEAST_SECONDS = 0.1  # of one measurement, so that the clock's grain and single interruptions do not matter
@@ -45,7 +45,7 @@ def inference(program: Callable, example: dict[str, Any]) -> None:
 
 
 def training_step(program: Callable, example: dict[str, Any]) -> None:
-    outputs = [t for t in tensors(program(**example)) if t.requires_grad]
+    outputs = [t for t in tree_leaves(program(**example)) if isinstance(t, torch.Tensor) and t.requires_grad]
     torch.autograd.backward([t.sum() for t in outputs])
 
 
