@@ -242,6 +242,10 @@ def argument_names(code: types.CodeType) -> list[str]:
     return list(code.co_varnames[:count])
 
 
+# Guards on what a container holds, beyond single keys of a dict.
+CONTENT_KINDS = frozenset({"LENGTH", "TRUTH", "KEYS", "CONTENT", "MEMBER", "NOT_MEMBER"})
+
+
 def require_separateness(graph: RefGraph, recorder: FxRecorder) -> None:
     """What was mutated must not come to be one with something else that was read or written.
 
@@ -256,11 +260,13 @@ def require_separateness(graph: RefGraph, recorder: FxRecorder) -> None:
             group = groups.setdefault(storage, len(groups))
             layout.append((node.source, group, node.real.storage_offset() * node.real.element_size()))  # type: ignore[arg-type]
         graph.require(layout[0][0], "STORAGE", tuple(layout))
+    looked_at = {source for source, kind, _ in graph.requirements.values() if kind in CONTENT_KINDS}
     outside = [node for node in graph.nodes if node.source is not None]
     for target in dict.fromkeys(effect.target for effect in graph.effects):
         keys = {e.args[0].value for e in graph.effects if e.target is target and e.args and hasattr(e.args[0], "value")
                 and isinstance(target.state, DictState)}
-        rivals = [n.source for n in outside if n is not target and n.cls is target.cls and concerns(n, target, keys)]
+        rivals = [n.source for n in outside if n is not target and n.cls is target.cls and (
+            n.source in looked_at or concerns(n, target, keys))]
         if rivals:
             graph.require(target.source, "DISTINCT", tuple(rivals))
 

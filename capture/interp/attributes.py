@@ -21,8 +21,9 @@ from capture.refgraph.node import ABSENT, Build, Const, External, FunctionState,
 OnRaise = Callable[[BaseException], bool]
 MISSING = object()
 GENERIC_WRITE = (object.__setattr__, object.__delattr__, type.__setattr__, type.__delattr__, types.SimpleNamespace.__setattr__,
-                 types.SimpleNamespace.__delattr__)
-GENERIC_GET = (object.__getattribute__, types.ModuleType.__getattribute__, type.__getattribute__, types.SimpleNamespace.__getattribute__)
+                 types.SimpleNamespace.__delattr__, BaseException.__setattr__, BaseException.__delattr__)
+GENERIC_GET = (object.__getattribute__, types.ModuleType.__getattribute__, type.__getattribute__, types.SimpleNamespace.__getattribute__,
+               BaseException.__getattribute__)
 # Descriptors of C types: reading through them runs no Python code.
 C_DATA = (types.GetSetDescriptorType, types.MemberDescriptorType)
 C_METHODS = (types.MethodDescriptorType, types.WrapperDescriptorType, types.BuiltinFunctionType, types.ClassMethodDescriptorType)
@@ -79,7 +80,7 @@ def bind(interp: Interpreter, obj: Value, cls: type, name: str, descriptor: Any,
     kind = type(descriptor)
     if found is None:
         found = Value(descriptor, interp.track(through_class, interp, obj, cls, name))
-    if kind is types.FunctionType:
+    if kind in calls.FUNCTIONS:
         return finish(interp, types.MethodType(descriptor, obj.real), build(interp, types.MethodType, found, obj), then)
     if kind is property:
         if descriptor.fget is not None:
@@ -127,7 +128,7 @@ def load_from_class(interp: Interpreter, cls: Value, name: str, then: Continuati
                       lambda: interp.graph.type_attr(real, name)[2])
     found = Value(own, interp.track(through_class, interp, cls, real, name))
     kind = type(own)
-    if kind is types.FunctionType:
+    if kind in calls.FUNCTIONS:
         return finish(interp, own, found.shadow, then)
     if kind is staticmethod:
         return finish(interp, own.__func__, interp.track(part, interp, found, "__func__", own.__func__), then)

@@ -23,6 +23,7 @@ from capture.interp.tensors import is_operation
 from capture.refgraph.graph import is_mutable, lookup_class
 from capture.refgraph.node import Build, Const, RefNode, Shadow
 
+FUNCTIONS = (types.FunctionType, _C.CompiledFunction)   # they bind alike
 OnRaise = Callable[[BaseException], bool]
 # torch wraps functions of its own that Dynamo must not see; to us the wrapper means nothing.
 DYNAMO_WRAPPER_CODE = torch._disable_dynamo(lambda: None).__code__  # type: ignore[attr-defined]
@@ -52,6 +53,7 @@ def call(interp: Interpreter, function: Value, args: list[Value], kwargs: dict[s
             args = [Value(real.__self__, part[1]), *args]
             function = Value(real.__func__, part[0])
         elif cls is _C.CompiledFunction:
+            interp.track(pin, interp, function)
             function = Value(real.__wrapped__, interp.track(interp.graph.constant, real.__wrapped__))
         elif isinstance(real, type):
             metacall = lookup_class(cls, "__call__")
@@ -75,7 +77,7 @@ def call(interp: Interpreter, function: Value, args: list[Value], kwargs: dict[s
             if isinstance(method, types.WrapperDescriptorType) and find_polyfill(method, [real, *reals(args)], kwreals(kwargs)):
                 function, args = Value(method, Const(method)), [function, *args]
                 continue
-            if not isinstance(method, types.FunctionType):
+            if not isinstance(method, FUNCTIONS):
                 return call_native(interp, function, args, kwargs, then, on_raise)
             interp.track(touch, interp, function)
             function, args = Value(method, interp.track(class_attribute, interp, cls, "__call__")), [function, *args]

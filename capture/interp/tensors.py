@@ -42,13 +42,13 @@ MODE_GETTERS: frozenset[Any] = frozenset({
     torch._C._is_tracing, torch.is_grad_enabled, torch.is_inference_mode_enabled, torch.is_autocast_enabled, torch.get_autocast_dtype,
     torch.is_autocast_cache_enabled, torch.get_default_dtype, torch.is_autocast_cpu_enabled, torch.get_autocast_gpu_dtype,
     torch.get_autocast_cpu_dtype, torch._C._get_tracing_state, torch._C._get_deterministic_algorithms,
-    torch._C._get_deterministic_algorithms_warn_only, torch._C._is_torch_function_enabled, torch._C._has_torch_function,
-    torch._C._has_torch_function_unary, torch._C._has_torch_function_variadic, torch._C._is_fwd_grad_enabled,
+    torch._C._get_deterministic_algorithms_warn_only, torch._C._is_torch_function_enabled, torch._C._is_fwd_grad_enabled,
     torch._C._functorch.peek_interpreter_stack, torch._C._functorch.maybe_get_level, torch._C._len_torch_function_stack,
     torch._C._len_torch_dispatch_stack, torch._C._get_cudnn_enabled, torch._C._get_mkldnn_enabled, torch._C._is_torch_function_mode_enabled,
     torch._C._get_cudnn_allow_tf32, torch._C._get_cudnn_benchmark, torch._C._get_cudnn_deterministic, torch.is_anomaly_enabled,
     torch._C._get_flash_sdp_enabled, torch._C._get_math_sdp_enabled, torch._C._get_mem_efficient_sdp_enabled,
-    torch._C._log_api_usage_once, torch._C._autograd._top_saved_tensors_default_hooks})
+    torch._C._log_api_usage_once, torch._C._is_autocast_available, torch._C._accelerator_getAccelerator, torch.is_anomaly_check_nan_enabled,
+    torch._C._get_privateuse1_backend_name, torch._C._get_dispatch_mode, torch._C._autograd._top_saved_tensors_default_hooks})
 
 
 @functools.cache

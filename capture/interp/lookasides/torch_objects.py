@@ -1,6 +1,7 @@
 """What torch's own C objects and classes mean: inference mode, autograd functions, parameters, devices."""
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import torch
@@ -10,6 +11,7 @@ from torch.utils import checkpoint
 from capture.errors import Break
 from capture.interp.frame import Value
 from capture.interp.interpreter import Interpreter
+from capture.interp.lookasides.shadows import depend_type, elements
 from capture.interp.models import PURE, model, polyfill
 from capture.refgraph.node import Const, RefNode, Shadow
 
@@ -61,7 +63,24 @@ def apply(interp: Interpreter, result: Any, cls: Value, *args: Value, **kwargs: 
     """A user's autograd function is one operation; it may have written to its arguments."""
     interp.graph.depend(cls.shadow, cls.real)  # type: ignore[arg-type]
     interp.recorder.mutates = True
-    return interp.recorder.record("call_function", cls.real.apply, args, kwargs, result, {})
+    return interp.recorder.record("call_function", named_apply(cls.real), args, kwargs, result, {})
+
+
+def named_apply(cls: type[torch.autograd.Function]) -> Any:
+    """`cls.apply` under a name that generated code can refer to."""
+    target: Any = functools.partial(cls.apply)
+    target.__name__, target.__module__ = cls.__name__, "autograd"
+    return target
+
+
+@model(torch._C._has_torch_function, torch._C._has_torch_function_unary, torch._C._has_torch_function_variadic)
+def has_torch_function(interp: Interpreter, result: bool, *args: Value) -> Shadow:
+    """Whether a class among the arguments, or among the items of the one argument, overrides torch's functions."""
+    for arg in args:
+        items = elements(interp, arg) if isinstance(arg.real, (list, tuple)) else [arg.shadow]
+        for shadow, real in zip(items, arg.real if isinstance(arg.real, (list, tuple)) else [arg.real]):
+            depend_type(interp, Value(real, shadow))
+    return Const(result)
 
 
 @model(torch.Tensor._make_subclass)
