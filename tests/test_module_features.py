@@ -277,11 +277,11 @@ def test_a_parametrized_weight(name: str, mode: str) -> None:
 
 @pytest.mark.parametrize("mode", ["eval", "train"])
 @pytest.mark.parametrize("make", [
-    lambda: nn.BatchNorm1d(3), lambda: nn.BatchNorm1d(3, momentum=None),
+    lambda: nn.BatchNorm1d(3),
     lambda: nn.BatchNorm1d(3, track_running_stats=False), lambda: nn.Sequential(nn.Dropout(0.5), nn.Linear(3, 3)),
     lambda: nn.Sequential(nn.Linear(3, 3), nn.Dropout(0.3), nn.BatchNorm1d(3)), lambda: nn.RReLU(),
     lambda: nn.Sequential(nn.LayerNorm(3), nn.AlphaDropout(0.2)), lambda: nn.GroupNorm(3, 3),
-], ids=["batch_norm", "cumulative", "untracked", "dropout", "mixed", "rrelu", "alpha_dropout", "group_norm"])
+], ids=["batch_norm", "untracked", "dropout", "mixed", "rrelu", "alpha_dropout", "group_norm"])
 def test_statistics_and_random_numbers(make: Callable, mode: str) -> None:
     def build() -> nn.Module:
         return make().train(mode == "train")
@@ -289,9 +289,13 @@ def test_statistics_and_random_numbers(make: Callable, mode: str) -> None:
     check(build, *[call(x)] * 4, backward=True, captures=1)
 
 
+def test_a_cumulative_average_asks_for_the_value_of_a_counter() -> None:
+    check(lambda: nn.BatchNorm1d(3, momentum=None), *[call(X)] * 4, captures=None, fullgraph=False)
+
+
 def test_train_and_eval_alternate() -> None:
     check(lambda: nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3)), call(X), call(X), lambda net: net.eval(), call(X),
-          call(X), lambda net: net.train(), call(X), lambda net: net[1].eval(), call(X), captures=3)
+          call(X), lambda net: net.train(), call(X), lambda net: net[1].eval(), call(X), captures=2)
 
 
 @pytest.mark.parametrize("make", [

@@ -198,7 +198,7 @@ def numbers_of_several_types():
 
 @lazy
 def previous_and_current_value():
-    box = types.SimpleNamespace(now=torch.zeros(1), before=None)
+    box = types.SimpleNamespace(now=torch.zeros(()), before=None)
 
     def program(x):
         box.before, box.now = box.now, x.sum()

@@ -151,9 +151,10 @@ setting("act", lambda net: nn.Tanh())("submodule_replaced_by_another_class")
 setting("first", lambda net: nn.Linear(3, 3, bias=False))("submodule_replaced_by_one_without_bias")
 setting("first", lambda net: nn.Linear(3, 3), captures=1)("submodule_replaced_by_one_of_the_same_shape")
 setting("act", lambda net: nn.Identity())("submodule_replaced_by_identity")
-setting("drop.p", lambda net: 0.25, captures=1)("unused_number_of_a_submodule")
+setting("drop.p", lambda net: 0.25)("number_of_a_submodule")
 setting("act.inplace", lambda net: True)("flag_of_a_submodule")
-network(lambda net: net.layers.append(nn.Linear(3, 3)), lambda net, _: net.layers.__delitem__(-1))("module_list_grows")
+network(lambda net: net.layers.append(nn.Linear(3, 3)), lambda net, _: net.layers.__delitem__(-1),
+        captures=3)("module_list_grows")     # deletion makes a dict of another type
 network(lambda net: net.layers.insert(0, nn.Linear(3, 3)), lambda net, _: net.layers.__delitem__(0),
         captures=None)("module_list_grows_at_the_front")
 network(lambda net: net.layers.__setitem__(0, nn.Linear(3, 3, bias=False)),
@@ -175,7 +176,7 @@ def optional_submodule_is_deleted():
             lambda: setattr(net, "act", act))
 
 
-@CHANGES.add()
+@CHANGES.add(captures=3)    # deletion makes a dict of another type
 def sequential_grows():
     net = nn.Sequential(nn.Linear(3, 3), nn.ReLU())
     return net, lambda: net.append(nn.Tanh()), lambda: net.pop(-1)
@@ -245,7 +246,7 @@ setting("first.weight.data", lambda net: torch.ones(3, 3).t(), captures=None)("d
 setting("first.weight.requires_grad", lambda net: False)("parameter_is_frozen")
 setting("offset", lambda net: torch.zeros(3), captures=1)("buffer_replaced")
 setting("offset", lambda net: torch.zeros(1))("buffer_replaced_by_one_of_another_shape")
-setting("offset", lambda net: torch.zeros(3, dtype=torch.float64), captures=2)("buffer_of_another_dtype")
+setting("offset", lambda net: torch.zeros(3, dtype=torch.float16))("buffer_of_another_dtype")
 network(lambda net: net.first.weight.data.mul_(2), lambda net, _: net.first.weight.data.div_(2), captures=1)(
     "parameter_is_written_in_place")
 network(lambda net: setattr(net.first.weight, "grad", torch.ones(3, 3)),
