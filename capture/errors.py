@@ -89,7 +89,7 @@ class GraphBreakError(CaptureError):
 
     def __init__(self, reason: Reason, context: str, stack: tuple[UserFrame, ...]) -> None:
         self.reason, self.context, self.stack = reason, context, stack
-        where = f"\n  at {stack[-1]}" if stack else ""
+        where = "".join(f"\n  at {frame}" for frame in stack)
         super().__init__(f"[{reason.id}] {context}: {reason.explanation}.{where}\n  remedy: {reason.remedy}.")
 
 

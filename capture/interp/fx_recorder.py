@@ -98,7 +98,10 @@ class FxRecorder:
         tensors = list(tensors_in(args, kwargs))
         if versions != versions_of(tensors):
             self.mutates = True
-        return self._result(node, result, is_dynamic(target, args, kwargs) or any(self._dynamic(t) for t in tensors))
+        dynamic = any(self._dynamic(t) for t in tensors)
+        if dynamic and name_of(target) in COUNTED:
+            raise Break("data-dependent-shape", f"{name_of(target)} of a tensor whose shape depends on values")
+        return self._result(node, result, dynamic or is_dynamic(target, args, kwargs))
 
     def effect(self, target: Callable[..., Any], *args: Any) -> fx.Node:
         """Appends an operation on torch's modes, such as switching gradients off."""
@@ -201,9 +204,18 @@ SOMETIMES_DYNAMIC = {
 }
 
 
+# Operations which return as many tensors as the shape says.
+COUNTED = frozenset({"unbind", "split", "chunk", "tensor_split", "hsplit", "vsplit", "dsplit", "unsafe_split", "unsafe_chunk"})
+
+
+def name_of(target: Any) -> str:
+    """The name of an fx target, as in the tables here."""
+    return (target if isinstance(target, str) else getattr(target, "__name__", "")).strip("_")
+
+
 def is_dynamic(target: Any, args: Sequence[Value], kwargs: dict[str, Value]) -> bool:
     """Whether the operation's result has a shape which depends on the values of its arguments."""
-    name = (target if isinstance(target, str) else getattr(target, "__name__", "")).strip("_")
+    name = name_of(target)
     if name in SOMETIMES_DYNAMIC:
         return SOMETIMES_DYNAMIC[name]([a.real for a in args] + [v.real for v in kwargs.values()])
     return name in DYNAMIC_SHAPE

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from capture.config import STRICT
-from capture.errors import Break, InternalError, UserFrame
+from capture.errors import BackendError, Break, InternalError, UserFrame
 from capture.interp import unwind
 from capture.interp.frame import Continuation, Frame, UserError, Value
 from capture.interp.fx_recorder import FxRecorder
@@ -142,6 +142,8 @@ class Interpreter:
             return model(*args, **kwargs)
         except Break as reason:
             self.give_up(reason)
+        except BackendError:
+            raise
         except Exception as fault:
             self.fail(fault)
         return None

@@ -31,6 +31,12 @@ TENSOR_OPERATORS = frozenset(
     getattr(operator, name) for name in (
         "add sub mul truediv floordiv mod pow matmul and_ or_ xor lshift rshift neg pos invert abs eq ne lt le gt ge getitem setitem "
         "delitem iadd isub imul itruediv ifloordiv imod ipow imatmul iand ior ixor ilshift irshift").split()) | {abs, divmod, pow}
+# Functions that set what guards and entries take for granted.
+GLOBAL_STATE = frozenset({
+    torch._C._set_default_dtype, torch._C._set_default_tensor_type, torch._C._set_deterministic_algorithms, torch._C._set_cudnn_benchmark,
+    torch._C._set_cudnn_enabled, torch._C._set_cudnn_deterministic, torch._C._set_mkldnn_enabled, torch._C._set_float32_matmul_precision,
+    torch._C._set_sdp_use_flash, torch._C._set_sdp_use_math, torch._C._set_sdp_use_mem_efficient, torch.set_anomaly_enabled,
+    torch.set_num_threads, torch.set_flush_denormal})
 VALUE_TAKERS = frozenset({bool, int, float, complex, operator.truth, operator.not_, operator.index, operator.contains, round, range, format,
                           str, repr})
 
@@ -105,6 +111,8 @@ def shadow(interp: Interpreter, kind: str, meaning: Meaning | None, versions: An
     if kind == "model":
         return meaning.model(interp, result, *args, **kwargs)  # type: ignore[union-attr]
     if kind == "operation":
+        if real is torch.Tensor.backward:
+            raise Break("autograd-inside", "Tensor.backward()")
         op, target = tensors.target_of(real, args)
         return interp.recorder.record(op, target, args, kwargs, result, versions)
     if kind == "metadata":
@@ -129,7 +137,18 @@ def shadow(interp: Interpreter, kind: str, meaning: Meaning | None, versions: An
         return fresh(interp, result)
     if is_disabled(real):
         raise Break("disabled-call", f"{name_of(real)}()")
-    raise Break("side-effect-call" if real in SIDE_EFFECTS else "opaque-call", f"{name_of(real)}()")
+    raise Break(effect_of(real), f"{name_of(real)}()")
+
+
+def effect_of(real: Any) -> str:
+    """The reason for which a function that is not known breaks the graph."""
+    if not hashable(real):
+        return "opaque-call"
+    if real is next:
+        return "outside-iterator"
+    if real in GLOBAL_STATE:
+        return "changing-global-state"
+    return "side-effect-call" if real in SIDE_EFFECTS else "opaque-call"
 
 
 def raised(interp: Interpreter, kind: str, meaning: Meaning | None, real: Any, args: list[Value], kwargs: dict[str, Value], exception: BaseException) -> Shadow:

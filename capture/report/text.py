@@ -36,7 +36,7 @@ def _native(number: int, entry: Any) -> Iterator[str]:
     report: BreakReport = entry.payload.broken
     yield f"entry {number}: runs natively, {entry.hits} calls"
     yield f"  [{report.reason.id}] {report.context}: {report.reason.explanation}"
-    yield from (f"    {frame}" for frame in report.stack[-3:])
+    yield from (f"    {frame}" for frame in report.stack)
     yield f"  remedy: {report.reason.remedy}"
 
 
