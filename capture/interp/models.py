@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import types
 import weakref
-import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -14,20 +13,20 @@ from typing import TYPE_CHECKING, Any
 from capture.refgraph.node import Shadow
 
 if TYPE_CHECKING:
-    from capture.interp.interpreter import Interpreter
+    pass
 
 # model(interp, result, *args: Value, **kwargs: Value) -> the shadow of `result`. It runs after the real call, and
 # brings the shadow state of the arguments up to date.
 Model = Callable[..., Shadow]
-# prepare(interp, *args: Value, **kwargs: Value): runs before the real call, to look at what the call will overwrite, and
-# to depend on what decides whether it raises.
+# prepare(interp, *args: Value, **kwargs: Value): runs before the real call, to look at what the call will overwrite,
+# and to depend on what decides whether it raises.
 Prepare = Callable[..., None]
 
 
 @dataclass(frozen=True, slots=True)
 class Meaning:
-    """How a C function is modelled. `applies(*reals, **reals)`: whether the model covers these arguments; it must see to it
-    that the real call runs no Python code. None: always."""
+    """How a C function is modelled. `applies(*reals, **reals)`: whether the model covers these arguments; it must see
+    to it that the real call runs no Python code. None: always."""
 
     model: Model
     prepare: Prepare | None = None
@@ -47,8 +46,8 @@ SIDE_EFFECTS: set[Any] = set()
 POLYFILLS: dict[Any, list[tuple[Callable[..., bool], Callable[..., Any]]]] = {}
 
 
-# Builtins that are part of the interpreter itself (getattr, next …): reduction(interp, args, kwargs, then, on_raise) performs
-# the call, and returns False to leave it to the rest of the mechanism.
+# Builtins that are part of the interpreter itself (getattr, next …): reduction(interp, args, kwargs, then, on_raise)
+# performs the call, and returns False to leave it to the rest of the mechanism.
 REDUCTIONS: dict[Any, Callable[..., bool]] = {}
 
 # Functions that capture.disable excluded.
@@ -60,7 +59,8 @@ def is_disabled(function: Any) -> bool:
     return isinstance(function, types.FunctionType) and function in DISABLED
 
 
-def model(*functions: Any, prepare: Prepare | None = None, applies: Callable[..., bool] | None = None) -> Callable[[Model], Model]:
+def model(*functions: Any, prepare: Prepare | None = None,
+          applies: Callable[..., bool] | None = None) -> Callable[[Model], Model]:
     """Registers what the C functions `functions` mean (method descriptors, as `list.append`, with self first)."""
     def register(fn: Model) -> Model:
         for function in functions:
@@ -87,7 +87,7 @@ def find_model(function: Any, reals: list[Any], kwargs: dict[str, Any]) -> Meani
 
 
 def covers(applies: Callable[..., bool], reals: list[Any], kwargs: dict[str, Any]) -> bool:
-    """Whether `applies` says so. Its signature is the function's: arguments which do not fit are left to the real call."""
+    """Whether `applies` says so. Its signature is the function's: arguments that do not fit are for the real call."""
     try:
         return applies(*reals, **kwargs)
     except TypeError:

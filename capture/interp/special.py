@@ -11,22 +11,27 @@ import torch
 from capture.refgraph.graph import lookup_class
 from capture.refgraph.node import SCALARS
 
-C_METHODS = (types.WrapperDescriptorType, types.MethodDescriptorType, types.BuiltinFunctionType, types.ClassMethodDescriptorType,
+C_METHODS = (types.WrapperDescriptorType, types.MethodDescriptorType, types.BuiltinFunctionType,
+             types.ClassMethodDescriptorType,
              types.GetSetDescriptorType, types.MemberDescriptorType)
 # Immutable values of torch, which compare and print by what they are.
 PLAIN = (torch.dtype, torch.device, torch.Size, torch.layout, torch.memory_format)
 # What C code asks of an object's class without a word in the program.
 PROTOCOLS = tuple(f"__{name}__" for name in (
-    "bool len iter next contains getitem setitem delitem reversed eq ne lt le gt ge hash str repr format index int float call").split())
+    "bool len iter next contains getitem setitem delitem reversed eq ne lt le gt ge hash str repr format index int "
+    "float call").split())
 VIEWS = (type({}.keys()), type({}.values()), type({}.items()),
-         type(collections.OrderedDict().keys()), type(collections.OrderedDict().values()), type(collections.OrderedDict().items()))
+         type(collections.OrderedDict().keys()), type(collections.OrderedDict().values()),
+         type(collections.OrderedDict().items()))
 # Containers that C code walks by itself, unless a subclass has an __iter__ of its own.
 CONTAINERS = (list, tuple, dict, set, frozenset, range, str, bytes, collections.deque, *VIEWS)
 # Iterators of C over these, which run Python code only where what they walk over does.
-ITERATORS = (type(iter([])), type(iter(())), type(iter({})), type(iter({}.values())), type(iter({}.items())), type(iter(set())),
-             type(iter(range(0))), type(iter(range(1 << 70))), type(iter("")), type(iter("\u0100")), type(iter(b"")), type(reversed([])),
+ITERATORS = (type(iter([])), type(iter(())), type(iter({})), type(iter({}.values())), type(iter({}.items())),
+             type(iter(set())), type(iter(range(0))), type(iter(range(1 << 70))), type(iter("")),
+             type(iter("\u0100")), type(iter(b"")), type(reversed([])),
              type(reversed({})), type(reversed({}.values())), type(reversed({}.items())), reversed, zip, enumerate,
-             type(iter(collections.OrderedDict())), type(iter(collections.deque())), type(reversed(collections.deque())))
+             type(iter(collections.OrderedDict())), type(iter(collections.deque())),
+             type(reversed(collections.deque())))
 
 
 def in_python(x: Any, name: str) -> bool:
@@ -81,12 +86,14 @@ def is_plain(x: Any, depth: int = 8) -> bool:
     if depth == 0:
         return False
     if isinstance(x, (int, float, str, bytes)):
-        return isinstance(x, enum.Enum) or not any(in_python(x, f"__{name}__") for name in ("eq", "lt", "hash", "repr", "str", "format"))
+        return isinstance(x, enum.Enum) or not any(in_python(x, f"__{name}__")
+                                                   for name in ("eq", "lt", "hash", "repr", "str", "format"))
     if cls is dict or cls is collections.OrderedDict:
         return all(is_plain(k, depth - 1) and is_plain(v, depth - 1) for k, v in x.items())
     if cls is slice:
         return all(is_plain(part, depth - 1) for part in (x.start, x.stop, x.step))
-    if cls in (list, tuple, set, frozenset, collections.deque) or cls in VIEWS or isinstance(x, tuple) and hasattr(cls, "_fields") and not any(
-            in_python(x, name) for name in ("__eq__", "__hash__", "__lt__", "__str__", "__iter__", "__getitem__")):
+    named = isinstance(x, tuple) and hasattr(cls, "_fields") and not any(
+        in_python(x, name) for name in ("__eq__", "__hash__", "__lt__", "__str__", "__iter__", "__getitem__"))
+    if named or cls in (list, tuple, set, frozenset, collections.deque) or cls in VIEWS:
         return all(is_plain(item, depth - 1) for item in x)
     return False

@@ -78,13 +78,15 @@ def walk(x, d):
     for k, v in d.items():
         if k == "b":
             total = total + v
-    return names, list(d.values()), list(d.keys()), total, list(reversed(d)), tuple(d), sorted(d), max(d), {k: v for k, v in d.items()}
+    return (names, list(d.values()), list(d.keys()), total, list(reversed(d)), tuple(d), sorted(d), max(d),
+            {k: v for k, v in d.items()})
 
 
 def views(x, d):
     keys = d.keys()
     d["new"] = x
-    return len(keys), "new" in keys, list(keys), [*d.values()], keys & {"a", "new"}, len(d.items()), set(keys) == {"a", "b", "c", "new"}
+    return (len(keys), "new" in keys, list(keys), [*d.values()], keys & {"a", "new"}, len(d.items()),
+            set(keys) == {"a", "b", "c", "new"})
 
 
 def missing(x, d):
@@ -111,7 +113,8 @@ def compare(x, d):
 
 def keys_by_identity(x, d):
     e = {x: 1, int: 2, len: 3, Color.RED: 4, torch.float32: 5, (1, "a"): 6, frozenset([1]): 7, nn.Linear: 8}
-    return e[x], e[int], e[len], e[Color.RED], e[x.dtype], e[1, "a"], e[frozenset([1])], Color.BLUE in e, d["b"] in e, e[nn.Linear]
+    return (e[x], e[int], e[len], e[Color.RED], e[x.dtype], e[1, "a"], e[frozenset([1])], Color.BLUE in e, d["b"] in e,
+            e[nn.Linear])
 
 
 def ordered(x, d):
@@ -120,8 +123,8 @@ def ordered(x, d):
     o.move_to_end("a")
     o.move_to_end("c", last=False)
     first = o.popitem(last=False)
-    return o, first, list(o), list(o.items())[0], o.popitem()[1], o == OrderedDict(b=x), OrderedDict(d), OrderedDict([("k", 1)]), o.copy(), \
-        list(reversed(OrderedDict(d)))
+    return (o, first, list(o), list(o.items())[0], o.popitem()[1], o == OrderedDict(b=x), OrderedDict(d),
+            OrderedDict([("k", 1)]), o.copy(), list(reversed(OrderedDict(d))))
 
 
 def default(x, d):
@@ -154,7 +157,7 @@ def output(x, d):
 
 def others(x, d):
     e = dict.fromkeys(["a", "b"], x)
-    f = dict.fromkeys((k for k in "cd"))
+    f = dict.fromkeys(k for k in "cd")
     g = e.copy()
     g.clear()
     k, v = d.popitem()
@@ -176,7 +179,8 @@ def mutated_while_walked(x, d):
         return list(d)
 
 
-PROGRAMS = [build, change_outside, update, walk, views, missing, compare, keys_by_identity, ordered, default, counter, subclasses, output, others,
+PROGRAMS = [build, change_outside, update, walk, views, missing, compare, keys_by_identity, ordered, default, counter,
+            subclasses, output, others,
             nested, mutated_while_walked]
 
 
@@ -195,8 +199,10 @@ def set_algebra(x, s):
     t -= {1}
     u = set()
     u.update(t, ["k"])
-    return (t & s, s | t == t | s, s - t, len(s ^ t), s <= {"a", "b", "c"}, s == {"b", "a"}, s.isdisjoint(t), {"a"} < s, u, u.copy(), set("ab") == s,
-            frozenset(s) == s, {1, 2}.union([3]), {1, 2}.intersection({2}), s.issuperset(["a"]), {v for v in (1, 2, 2)}, len({x, x}), x in {x})
+    return (t & s, s | t == t | s, s - t, len(s ^ t), s <= {"a", "b", "c"}, s == {"b", "a"}, s.isdisjoint(t), {"a"} < s,
+            u, u.copy(), set("ab") == s,
+            frozenset(s) == s, {1, 2}.union([3]), {1, 2}.intersection({2}), s.issuperset(["a"]), {v for v in (1, 2, 2)},
+            len({x, x}), x in {x})
 
 
 def set_changes(x, s):
@@ -269,4 +275,5 @@ def test_tensor_keys_are_told_apart() -> None:
     def make():
         return lambda x, y: f(x, y)
     a = torch.ones(2)
-    check(make, call(torch.ones(2), torch.ones(2)), call(a, a), call(torch.ones(2), torch.ones(2)), call(a, a), captures=2)
+    check(make, call(torch.ones(2), torch.ones(2)), call(a, a), call(torch.ones(2), torch.ones(2)), call(a, a),
+          captures=2)

@@ -34,19 +34,26 @@ def arithmetic(x, n, s, xs):
     m = n * 2 + 1 - n // 2 ** 2
     m += 1
     m <<= 2
-    return (x * m, m % 3, -m, +m, ~m, abs(-m), m & 6, m | 1, m ^ 3, m >> 1, divmod(m, 4), pow(m, 2), pow(m, 2, 5), round(m / 3, 2), float(m), int(m / 2),
-            bool(m), complex(m), min(m, 3), max(m, 3, 9), m == 3, m < 4 <= 9, not m, (m).bit_length(), (1.5).is_integer(), hash(m) == m, bin(m))
+    return (x * m, m % 3, -m, +m, ~m, abs(-m), m & 6, m | 1, m ^ 3, m >> 1, divmod(m, 4), pow(m, 2), pow(m, 2, 5),
+            round(m / 3, 2), float(m), int(m / 2),
+            bool(m), complex(m), min(m, 3), max(m, 3, 9), m == 3, m < 4 <= 9, not m, (m).bit_length(),
+            (1.5).is_integer(), hash(m) == m, bin(m))
 
 
 def text(x, n, s, xs):
-    return (s.upper(), s + "b", s * 2, f"{n:>4}|{n!r}|{s:>{n}}", "%s-%d" % (s, n), "{} {k}".format(n, k=s), s.split("e"), ",".join([s, "z"]), s[1:], s[0],
-            "e" in s, len(s), s.replace("e", str(n)), s.startswith(("h", "x")), repr(s), str(n), s.encode(), s == "hey", ord(s[0]), chr(n + 65),
-            "".join(reversed(s)), s.partition("e"), str(xs), repr((s, n)), "-".join(str(v) for v in xs), f"{x.dtype}", int("7"), float("1.5"))
+    return (s.upper(), s + "b", s * 2, f"{n:>4}|{n!r}|{s:>{n}}", "%s-%d" % (s, n), "{} {k}".format(n, k=s),  # noqa: UP031, UP032
+            s.split("e"), ",".join([s, "z"]), s[1:], s[0],
+            "e" in s, len(s), s.replace("e", str(n)), s.startswith(("h", "x")), repr(s), str(n), s.encode(), s == "hey",
+            ord(s[0]), chr(n + 65),
+            "".join(reversed(s)), s.partition("e"), str(xs), repr((s, n)), "-".join(str(v) for v in xs), f"{x.dtype}",
+            int("7"), float("1.5"))
 
 
 def maths(x, n, s, xs):
-    return (math.sqrt(n), math.floor(n / 2), math.ceil(1.5), math.pi, math.prod(xs), math.log(n), math.isinf(n), math.gcd(4, 6), math.fsum(xs), sum(xs),
-            sum(xs, 1.0), max(xs), min(xs), sorted(xs, reverse=True), any(v > 2 for v in xs), all(xs), math.inf > n, sum([x, x]), max([1, 2], default=3),
+    return (math.sqrt(n), math.floor(n / 2), math.ceil(1.5), math.pi, math.prod(xs), math.log(n), math.isinf(n),
+            math.gcd(4, 6), math.fsum(xs), sum(xs),
+            sum(xs, 1.0), max(xs), min(xs), sorted(xs, reverse=True), any(v > 2 for v in xs), all(xs), math.inf > n,
+            sum([x, x]), max([1, 2], default=3),
             max([], default=n))
 
 
@@ -59,7 +66,8 @@ def ranges(x, n, s, xs):
     for i in range(n):
         total = total + i
     r = range(1, 10, 2)
-    return total, list(r), r[1], len(r), 3 in r, r[1:], list(reversed(r)), list(range(len(xs))), r == range(1, 10, 2), sum(range(n)), slice(1, n)
+    return (total, list(r), r[1], len(r), 3 in r, r[1:], list(reversed(r)), list(range(len(xs))), r == range(1, 10, 2),
+            sum(range(n)), slice(1, n))
 
 
 def iterators(x, n, s, xs):
@@ -73,7 +81,8 @@ def iterators(x, n, s, xs):
         x = x * v
     pairs = list(zip(*[iter(xs)] * 2))
     e = enumerate(xs)
-    return result, first, rest, x, pairs, next(it, "end"), next(e), list(e), tuple(zip(xs, range(2))), dict(enumerate(s)), [*zip(xs)], list(zip())
+    return (result, first, rest, x, pairs, next(it, "end"), next(e), list(e), tuple(zip(xs, range(2))),
+            dict(enumerate(s)), [*zip(xs)], list(zip()))
 
 
 def shared_iterator(x, n, s, xs):
@@ -107,24 +116,27 @@ def strict(x, n, s, xs):
         list(zip(xs, s[:1], strict=True))
     except ValueError as e:
         return str(e), x
-    
 
 def identity(x, n, s, xs):
     y = x
     f = len
-    return (x is y, x is not xs, n is None, None is None, xs is xs, f is len, s is not None, x is None, type(n) is int, True is (n > 1), SimpleNamespace is None,
-            xs == xs, x.dtype is torch.float32, x.dtype == torch.float32, torch.float32 != x.dtype, len == len, int != str)
+    return (x is y, x is not xs, n is None, None is None, xs is xs, f is len, s is not None, x is None, type(n) is int,
+            True is (n > 1), SimpleNamespace is None, xs == xs, x.dtype is torch.float32, x.dtype == torch.float32,
+            torch.float32 != x.dtype, len == len, int != str)  # noqa: E721
 
 
 def types_(x, n, s, xs):
     c = Child()
-    return (isinstance(n, int), isinstance(n, (str, float)), isinstance(x, torch.Tensor), isinstance(c, Base), isinstance(c, int | Sized), issubclass(Child, Base),
-            type(c).__name__, type(x) is torch.Tensor, isinstance(xs, list), isinstance(len, type(len)), issubclass(bool, int), type(xs)(s), isinstance(x, nn.Parameter),
+    return (isinstance(n, int), isinstance(n, (str, float)), isinstance(x, torch.Tensor), isinstance(c, Base),
+            isinstance(c, int | Sized), issubclass(Child, Base),
+            type(c).__name__, type(x) is torch.Tensor, isinstance(xs, list), isinstance(len, type(len)),
+            issubclass(bool, int), type(xs)(s), isinstance(x, nn.Parameter),
             isinstance(None, type(None)), callable(c), isinstance(True, int))
 
 
 def truth(x, n, s, xs):
-    return bool(xs), not s, bool(None), bool(Child()), xs or x, s and x, bool(0.0), bool(len), not Sized(), operator.truth(n), operator.not_(xs)
+    return (bool(xs), not s, bool(None), bool(Child()), xs or x, s and x, bool(0.0), bool(len), not Sized(),
+            operator.truth(n), operator.not_(xs))
 
 
 def functional(x, n, s, xs):
@@ -134,8 +146,10 @@ def functional(x, n, s, xs):
     m = MethodType(lambda self, k: self + k, n)
     ns = SimpleNamespace(a=x, b=1)
     ns.c = ns.a + ns.b
-    return (p(3), q(), add(x), m(4), ns, ns.c, functools.reduce(operator.add, xs), functools.reduce(lambda a, b: a * b, xs, x), operator.itemgetter(1)(xs),
-            operator.itemgetter(0, 2)(xs), operator.attrgetter("dtype")(x), operator.methodcaller("upper")(s), sorted(xs, key=operator.neg),
+    return (p(3), q(), add(x), m(4), ns, ns.c, functools.reduce(operator.add, xs),
+            functools.reduce(lambda a, b: a * b, xs, x), operator.itemgetter(1)(xs),
+            operator.itemgetter(0, 2)(xs), operator.attrgetter("dtype")(x), operator.methodcaller("upper")(s),
+            sorted(xs, key=operator.neg),
             max(enumerate(xs), key=operator.itemgetter(1)), p.args, q.func)
 
 
@@ -143,7 +157,8 @@ def returned_partial(x, n, s, xs):
     return functools.partial(torch.add, x, alpha=n), SimpleNamespace(a=x)
 
 
-PROGRAMS = [arithmetic, text, maths, lazy_result, ranges, iterators, shared_iterator, list_grows_under_iterator, exhausted, strict, identity, types_, truth,
+PROGRAMS = [arithmetic, text, maths, lazy_result, ranges, iterators, shared_iterator, list_grows_under_iterator,
+            exhausted, strict, identity, types_, truth,
             functional, returned_partial]
 
 

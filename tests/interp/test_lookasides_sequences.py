@@ -68,7 +68,8 @@ def algebra(x, xs, ts):
 
 
 def search(x, xs, ts):
-    return (2.0 in xs, xs.index(3.0), xs.count(1.0), xs == [1.0, 2.0, 3.0], xs < [1.0, 3.0], (1, "a") in [(1, "a"), (2, "b")], ts[0] in ts,
+    return (2.0 in xs, xs.index(3.0), xs.count(1.0), xs == [1.0, 2.0, 3.0], xs < [1.0, 3.0],
+            (1, "a") in [(1, "a"), (2, "b")], ts[0] in ts,
             ts.index(ts[0]), xs != ts)
 
 
@@ -148,7 +149,8 @@ def cycle(x, xs, ts):
 
 
 def comprehensions(x, xs, ts):
-    return [v * 2 for v in xs if v > 1], {v: x for v in xs}, {v for v in (1, 2)}, [a + b for a in xs for b in xs], tuple(t for t in ts)
+    return ([v * 2 for v in xs if v > 1], {v: x for v in xs}, {v for v in (1, 2)}, [a + b for a in xs for b in xs],
+            tuple(t for t in ts))
 
 
 def operators(x, xs, ts):
@@ -157,10 +159,12 @@ def operators(x, xs, ts):
     operator.iadd(a, (3,))
     operator.imul(a, 2)
     operator.delitem(a, 1)
-    return a, operator.getitem(a, 1), operator.concat([x], xs), operator.contains(xs, 1.0), operator.length_hint([1, 2]), list.append(a, 3)
+    return (a, operator.getitem(a, 1), operator.concat([x], xs), operator.contains(xs, 1.0),
+            operator.length_hint([1, 2]), list.append(a, 3))
 
 
-@pytest.mark.parametrize("program", [build, change, change_outside, slices_of_itself, algebra, search, remove, sort, missing, tuples, deques,
+@pytest.mark.parametrize("program", [build, change, change_outside, slices_of_itself, algebra, search, remove, sort,
+                                     missing, tuples, deques,
                                      subclass, nested, cycle, comprehensions, operators], ids=lambda f: f.__name__)
 def test_sequences(program) -> None:
     arguments = call(torch.ones(2), [1.0, 2.0, 3.0], [torch.zeros(2), torch.ones(3)])
@@ -176,7 +180,8 @@ def test_only_what_is_read_is_guarded() -> None:
     check(make, call(torch.ones(2)), lambda s: s.values.__setitem__(2, 9.0), call(torch.ones(2)), captures=1)
     check(make, call(torch.ones(2)), lambda s: s.values.__setitem__(1, 9.0), call(torch.ones(2)), captures=2)
     check(make, call(torch.ones(2)), lambda s: s.values.append(9.0), call(torch.ones(2)), captures=1)
-    check(make, call(torch.ones(2)), lambda s: s.values.clear(), call(torch.ones(2)), captures=1)    # the program raises then
+    check(make, call(torch.ones(2)), lambda s: s.values.clear(), call(torch.ones(2)),
+          captures=1)    # the program raises then
 
 
 def test_truth_of_a_list_is_not_its_length() -> None:
@@ -219,4 +224,5 @@ def test_values_that_only_move_are_not_guarded() -> None:
             state.values.append(state.values.pop(0))
             return x + 1
         return f, state
-    check(make, call(torch.ones(2)), call(torch.ones(2)), lambda s: s.values.__setitem__(0, 7.0), call(torch.ones(2)), captures=1)
+    check(make, call(torch.ones(2)), call(torch.ones(2)), lambda s: s.values.__setitem__(0, 7.0), call(torch.ones(2)),
+          captures=1)

@@ -8,12 +8,21 @@ from typing import Any
 
 from capture.interp.frame import Value
 from capture.interp.interpreter import Interpreter
-from capture.interp.lookasides.iterators import make_iterator
 from capture.interp.lookasides.identity import depend_length
+from capture.interp.lookasides.iterators import make_iterator
 from capture.interp.lookasides.sequences import compares_plainly, look_plain
-from capture.interp.lookasides.shadows import (NONE, ViewState, dict_node, elements, items_of, key_of, node_of, settled,
-                                               view_mapping)
-from capture.interp.models import model
+from capture.interp.lookasides.shadows import (
+    NONE,
+    ViewState,
+    dict_node,
+    elements,
+    items_of,
+    key_of,
+    node_of,
+    settled,
+    view_mapping,
+)
+from capture.interp.models import Model, Prepare, model
 from capture.interp.special import VIEWS, in_python, is_key, is_native_iterable
 from capture.refgraph.node import ABSENT, Build, Const, DictState, Expr, RefNode, Shadow
 
@@ -25,17 +34,17 @@ def methods(name: str) -> list[Any]:
     return [vars(cls)[name] for cls in DICTS if name in vars(cls)]
 
 
-def method_model(name: str, prepare: Any = None, applies: Any = None) -> Callable[[Callable[..., Shadow]], Callable[..., Shadow]]:
+def method_model(name: str, prepare: Prepare | None, applies: Callable[..., bool]) -> Callable[[Model], Model]:
     """Registers the meaning of the method `name` of every dict type. OrderedDict's own go through the item methods of a
     subclass, which must not be Python then."""
-    def register(fn: Callable[..., Shadow]) -> Callable[..., Shadow]:
+    def natively(mapping: Any, *rest: Any, **named: Any) -> bool:
+        return has_native_items(mapping) and applies(mapping, *rest, **named)
+
+    def register(fn: Model) -> Model:
         for method in methods(name):
             if method is defaultdict.__init__:
                 continue        # takes a factory first
-            if method.__objclass__ is OrderedDict:
-                model(method, prepare=prepare, applies=lambda mapping, *rest, **named: applies(mapping, *rest, **named) and has_native_items(mapping))(fn)
-            else:
-                model(method, prepare=prepare, applies=applies)(fn)
+            model(method, prepare=prepare, applies=natively if method.__objclass__ is OrderedDict else applies)(fn)
         return fn
     return register
 
@@ -72,7 +81,7 @@ def is_pair(x: Any) -> bool:
 def merges_natively(x: Any) -> bool:
     """Whether a dict can take up `x` without running Python code: a dict, or a container of pairs."""
     if isinstance(x, dict):
-        return not in_python(x, "__iter__") and not in_python(x, "keys") and not in_python(x, "__getitem__") and all(map(is_key, x))
+        return not any(in_python(x, name) for name in ("__iter__", "keys", "__getitem__")) and all(map(is_key, x))
     return is_native_iterable(x) and not isinstance(x, (str, bytes, range, set, frozenset)) and all(map(is_pair, x))
 
 
@@ -152,7 +161,8 @@ def contains_in_view(shown: Any, x: Any) -> bool:
     return isinstance(shown, VIEWS) and type(shown).__name__.endswith("keys") and is_key(x)
 
 
-@model(operator.contains, *(cls.__contains__ for cls in VIEWS if cls.__name__.endswith("keys")), applies=contains_in_view,
+@model(operator.contains, *(cls.__contains__ for cls in VIEWS if cls.__name__.endswith("keys")),
+       applies=contains_in_view,
        prepare=lambda interp, shown, x: interp.graph.dict_get(view_mapping(shown.shadow), x.real))
 def view_contains(interp: Interpreter, result: bool, shown: Value, x: Value) -> Shadow:
     """`x in mapping.keys()`."""
@@ -220,7 +230,8 @@ def copy_defaultdict(interp: Interpreter, result: Any, mapping: Value) -> Shadow
     return node
 
 
-@model(dict.fromkeys, OrderedDict.fromkeys, applies=lambda keys, *value: is_native_iterable(keys) and all(map(is_key, keys)))
+@model(dict.fromkeys, OrderedDict.fromkeys, applies=lambda keys, *value: is_native_iterable(keys)
+       and all(map(is_key, keys)))
 def fromkeys(interp: Interpreter, result: Any, keys: Value, value: Value | None = None) -> Shadow:
     """`dict.fromkeys(keys, value)`."""
     shadow = value.shadow if value is not None else NONE
@@ -229,7 +240,8 @@ def fromkeys(interp: Interpreter, result: Any, keys: Value, value: Value | None 
     return new_dict(interp, result, dict.fromkeys(keys.real, shadow))
 
 
-@model(operator.or_, *methods("__or__"), applies=lambda a, b: type(a) in (dict, OrderedDict) and isinstance(b, dict) and merges_natively(b))
+@model(operator.or_, *methods("__or__"), applies=lambda a, b: type(a) in (dict, OrderedDict) and isinstance(b, dict)
+       and merges_natively(b))
 def union(interp: Interpreter, result: Any, a: Value, b: Value) -> Shadow:
     """`a | b`."""
     return new_dict(interp, result, dict(entries(interp, a) + entries(interp, b)))
@@ -333,7 +345,8 @@ def init_defaultdict(interp: Interpreter, result: None, self: Value, *args: Valu
     return update(interp, result, self, *args[1:], **named)
 
 
-@model(operator.ior, *methods("__ior__"), prepare=prepare_change, applies=lambda a, b: isinstance(a, dict) and merges_natively(b))
+@model(operator.ior, *methods("__ior__"), prepare=prepare_change, applies=lambda a, b: isinstance(a, dict)
+       and merges_natively(b))
 def ior(interp: Interpreter, result: Any, a: Value, b: Value) -> Shadow:
     """`a |= b`."""
     update(interp, None, a, b)

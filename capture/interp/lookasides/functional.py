@@ -30,7 +30,8 @@ def make_slice(interp: Interpreter, result: slice, *args: Value) -> Shadow:
     return Build(slice, (*parts, NONE)[:3])  # type: ignore[arg-type]
 
 
-@model(*(cls.__new__ for cls in (int, float, complex, str, bytes)), applies=lambda cls, *args, **kwargs: all(map(is_plain, args)))
+@model(*(cls.__new__ for cls in (int, float, complex, str, bytes)),
+       applies=lambda cls, *args, **kwargs: all(map(is_plain, args)))
 def new_scalar(interp: Interpreter, result: Any, cls: Value, *args: Value, **kwargs: Value) -> Shadow:
     """`int.__new__(cls, x)` of a subclass: an object of fixed value."""
     for value in (cls, *args, *kwargs.values()):
@@ -68,10 +69,12 @@ def make_partial(interp: Interpreter, result: Any, function: Value, *args: Value
         keywords = graph.slot(shadow, "keywords", inner.keywords)
         shadow = graph.slot(shadow, "func", inner.func)
         first = [*(before.items if isinstance(before, Build) else map(Const, inner.args)), *first]
-        named = {**{name: graph.dict_get(keywords, name) for name in graph.dict_keys(keywords)}, **named}  # type: ignore[arg-type]
+        named = {**{name: graph.dict_get(keywords, name) for name in graph.dict_keys(keywords)},
+                 **named}  # type: ignore[arg-type]
     args_shadow = compose(interp, result.args, first)  # type: ignore[arg-type]
     keywords_node = graph.create(result.keywords, DictState(named, complete=True))  # type: ignore[arg-type]
-    node = graph.create(result, origin=Expr(remake_partial, (shadow, args_shadow, keywords_node)))  # type: ignore[arg-type]
+    origin = Expr(remake_partial, (shadow, args_shadow, keywords_node))  # type: ignore[arg-type]
+    node = graph.create(result, origin=origin)
     node.slots.update(func=shadow, args=args_shadow, keywords=keywords_node)  # type: ignore[arg-type]
     return node
 
@@ -127,4 +130,5 @@ def make_getter(interp: Interpreter, result: Any, *args: Value, **kwargs: Value)
     """`itemgetter(key)`, whose parts are constants."""
     for value in (*args, *kwargs.values()):
         interp.graph.depend(value.shadow, value.real)  # type: ignore[arg-type]
-    return interp.graph.create(result, origin=Expr(type(result), tuple(value.shadow for value in args)))  # type: ignore[misc]
+    origin = Expr(type(result), tuple(value.shadow for value in args))  # type: ignore[misc]
+    return interp.graph.create(result, origin=origin)

@@ -15,7 +15,20 @@ from capture.interp.lookasides.shadows import depend_type, elements_unordered
 from capture.interp.models import model
 from capture.interp.special import CONTAINERS, has_identity_equality, in_python
 from capture.refgraph.graph import VALUES, lookup_class
-from capture.refgraph.node import SCALARS, Build, Const, DictState, Expr, External, ListStart, ListState, RefNode, SetState, Shadow, source_of
+from capture.refgraph.node import (
+    SCALARS,
+    Build,
+    Const,
+    DictState,
+    Expr,
+    External,
+    ListStart,
+    ListState,
+    RefNode,
+    SetState,
+    Shadow,
+    source_of,
+)
 from capture.refgraph.source import Computed
 
 SINGLETONS = (None, True, False, Ellipsis, NotImplemented)
@@ -67,9 +80,7 @@ def where(shadow: Shadow | None) -> Any:
 def relate_scalars(interp: Interpreter, a: Value, b: Value) -> None:
     if any(b.real is s for s in SINGLETONS):
         a, b = b, a
-    if not any(a.real is s for s in SINGLETONS):
-        depend(interp, a, b)
-    elif a.real is b.real or type(a.real) is type(b.real):
+    if not any(a.real is s for s in SINGLETONS) or a.real is b.real or type(a.real) is type(b.real):
         depend(interp, a, b)
     else:
         depend_type(interp, a)
@@ -81,10 +92,14 @@ def depend(interp: Interpreter, *values: Value) -> None:
         interp.graph.depend(value.shadow, value.real)  # type: ignore[arg-type]
 
 
+# What else may be compared with an object without an equality of its own: it declines.
+EQUATED = (*VALUES, type, str, int, tuple, list, dict, set)
+
+
 def compares_by_identity(a: Any, b: Any) -> bool:
     """Whether `a == b` is `a is b`: an object with the default equality, and another or a builtin scalar."""
     return (has_identity_equality(a) or has_identity_equality(b)) and all(
-        has_identity_equality(x) or type(x) in SCALARS or isinstance(x, (VALUES, type, str, int, tuple, list, dict, set))
+        has_identity_equality(x) or type(x) in SCALARS or isinstance(x, EQUATED)
         and not in_python(x, "__eq__") for x in (a, b))
 
 
@@ -95,12 +110,14 @@ def equal_by_identity(interp: Interpreter, result: bool, a: Value, b: Value) -> 
     return Const(result)
 
 
-FAMILIES = ((int, float, complex), (str,), (bytes, bytearray), (list,), (tuple,), (dict,), (set, frozenset), (type(None),), (range,), (slice,))
+FAMILIES = ((int, float, complex), (str,), (bytes, bytearray), (list,), (tuple,), (dict,), (set, frozenset),
+            (type(None),), (range,), (slice,))
 
 
 def are_unlike(a: Any, b: Any) -> bool:
     """Whether `a` and `b` are builtin data of two kinds, which are never equal."""
-    kinds = [next((family for family in FAMILIES if isinstance(x, family) and not in_python(x, "__eq__")), None) for x in (a, b)]
+    kinds = [next((family for family in FAMILIES if isinstance(x, family) and not in_python(x, "__eq__")), None)
+             for x in (a, b)]
     return None not in kinds and kinds[0] is not kinds[1]
 
 
@@ -238,11 +255,12 @@ def depend_length(interp: Interpreter, x: Value) -> None:
     shadow, graph = x.shadow, interp.graph
     if type(x.real) in SCALARS:
         graph.depend(shadow, x.real)  # type: ignore[arg-type]
-    elif isinstance(shadow, RefNode) and (shadow.created and isinstance(shadow.state, (ListState, DictState, SetState))):
+    elif isinstance(shadow, RefNode) and shadow.created and isinstance(shadow.state, (ListState, DictState, SetState)):
         return      # its size follows from what the trace did
-    elif isinstance(shadow, RefNode) and shadow.source is not None and isinstance(x.real, (list, dict, set, frozenset)) and untouched(shadow):
+    elif isinstance(shadow, RefNode) and isinstance(x.real, (list, dict, set, frozenset)) and untouched(shadow):
         graph.touch(shadow)
-        graph.require(shadow.source, "LENGTH", shadow.state.length if isinstance(shadow.state, ListStart) else len(x.real))
+        entry_length = shadow.state.length if isinstance(shadow.state, ListStart) else len(x.real)
+        graph.require(shadow.source, "LENGTH", entry_length)
     elif isinstance(shadow, RefNode):
         elements_unordered(interp, x)
 
@@ -250,7 +268,9 @@ def depend_length(interp: Interpreter, x: Value) -> None:
 def untouched(node: RefNode) -> bool:
     """Whether a dict or set from outside has the keys that it had at entry, or a list was appended to at most."""
     state = node.state
-    return state is None or isinstance(state, ListStart) or isinstance(state, DictState) and not state.complete and state.entry_keys is None
+    if node.source is None or isinstance(state, DictState) and (state.complete or state.entry_keys is not None):
+        return False
+    return state is None or isinstance(state, (ListStart, DictState))
 
 
 @model(len, applies=lambda x: type(x) not in SCALARS and isinstance(x, CONTAINERS))

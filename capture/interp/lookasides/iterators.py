@@ -43,7 +43,8 @@ class Items(Cursor):
     def __init__(self, node: RefNode, interp: Interpreter, sequence: Value, backwards: bool) -> None:
         super().__init__(node)
         # A list is held by its node alone, so that it can die.
-        self.interp, self.sequence = interp, Value(None, sequence.shadow) if isinstance(sequence.shadow, RefNode) else sequence
+        self.interp = interp
+        self.sequence = Value(None, sequence.shadow) if isinstance(sequence.shadow, RefNode) else sequence
         self.position, self.step = (len(sequence.real) - 1, -1) if backwards else (0, 1)
 
     def sync(self) -> None:
@@ -146,7 +147,8 @@ def make_iterator(interp: Interpreter, real: Any, container: Value, backwards: b
         is_view = isinstance(container.real, VIEWS)
         mapping = view_mapping(container.shadow) if is_view else dict_node(container)
         keys = interp.graph.dict_keys(mapping)
-        node.state = Entries(node, interp, mapping, type(container.real) if is_view else KEYS, keys[::-1] if backwards else keys)
+        node.state = Entries(node, interp, mapping, type(container.real) if is_view else KEYS,
+                             keys[::-1] if backwards else keys)
     else:
         items_of(interp, container)
         node.state = Items(node, interp, container, backwards)
@@ -181,7 +183,9 @@ def reversed_(interp: Interpreter, result: Any, x: Value) -> Shadow:
 def only_native(*iterables: Any, **options: Any) -> bool:
     """Whether no argument is iterated by Python code, and none could be advanced twice for one item."""
     iterators = [x for x in iterables if is_native_iterator(x)]
-    return all(is_native_iterable(x) or is_native_iterator(x) for x in iterables) and len(set(map(id, iterators))) == len(iterators)
+    if not all(is_native_iterable(x) or is_native_iterator(x) for x in iterables):
+        return False
+    return len(set(map(id, iterators))) == len(iterators)
 
 
 @model(zip, applies=only_native)
@@ -217,7 +221,8 @@ def is_native_next(iterator: Any, *default: Any) -> bool:
     return is_native_iterator(iterator) and not default
 
 
-@model(next, *{cls.__next__ for cls in (type(iter([])), type(iter(())), type(iter({})), zip, enumerate, reversed)}, prepare=prepare_next,
+@model(next, *{cls.__next__ for cls in (type(iter([])), type(iter(())), type(iter({})), zip, enumerate, reversed)},
+       prepare=prepare_next,
        applies=is_native_next)
 def next_(interp: Interpreter, result: Any, iterator: Value) -> Shadow:
     """`next(iterator)`."""

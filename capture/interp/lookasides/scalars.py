@@ -32,11 +32,13 @@ CHANGING = frozenset(getattr(operator, name) for name in IN_PLACE.split())
 OPERATORS = [getattr(operator, name) for name in f"{BINARY} {UNARY} {IN_PLACE} getitem contains concat".split()]
 FUNCTIONS = [abs, min, max, int, float, complex, round, len, ord, chr, pow, str, repr, format, ascii, bin, hex, oct]
 # Of several scalars, or with a result that is no scalar.
-AGGREGATES = [divmod, sum, hash, range, sorted, bytes, int.from_bytes, float.fromhex, bytes.fromhex, str.maketrans, bytes.maketrans,
-              math.fsum, math.prod, math.dist, math.frexp, math.modf, math.gcd, math.lcm, operator.length_hint, keyword.iskeyword]
+AGGREGATES = [divmod, sum, hash, range, sorted, bytes, int.from_bytes, float.fromhex, bytes.fromhex, str.maketrans,
+              bytes.maketrans, math.fsum, math.prod, math.dist, math.frexp, math.modf, math.gcd, math.lcm,
+              operator.length_hint, keyword.iskeyword]
 MATHS = [fn for name, fn in vars(math).items() if isinstance(fn, types.BuiltinFunctionType) and fn not in AGGREGATES]
 IMMUTABLE = (int, float, complex, bool, str, bytes, range, slice, type(None), torch.Size, torch.dtype, torch.device)
-NOT_PURE = {"__new__", "__init__", "__getattribute__", "__setattr__", "__delattr__", "__iter__", "__getnewargs__", "__init_subclass__"}
+NOT_PURE = {"__new__", "__init__", "__getattribute__", "__setattr__", "__delattr__", "__iter__", "__getnewargs__",
+            "__init_subclass__"}
 
 
 def methods(cls: type) -> list[Any]:
@@ -94,6 +96,7 @@ def functions(module: types.ModuleType) -> list[Any]:
     return [fn for fn in vars(module).values() if isinstance(fn, types.BuiltinFunctionType)]
 
 
-SIDE_EFFECTS.update([print, input, open, builtins.breakpoint, warnings.warn, sys.stdout.write, sys.stderr.write, datetime.datetime.now],
-                    functions(time), functions(os), functions(io), methods(random.Random.__base__), methods(io.TextIOWrapper),
-                    methods(io.StringIO), methods(io.BufferedWriter))
+SIDE_EFFECTS.update([print, input, open, builtins.breakpoint, warnings.warn, sys.stdout.write, sys.stderr.write,
+                     datetime.datetime.now],
+                    functions(time), functions(os), functions(io), methods(random.Random.__base__),
+                    methods(io.TextIOWrapper), methods(io.StringIO), methods(io.BufferedWriter))

@@ -9,7 +9,7 @@ from typing import Any
 from capture.interp.frame import Value
 from capture.interp.interpreter import Interpreter
 from capture.interp.lookasides.iterators import drain, prepare_drain
-from capture.interp.lookasides.shadows import (NONE, compose, depend_plain, elements, items_of, node_of, settled)
+from capture.interp.lookasides.shadows import NONE, compose, depend_plain, elements, items_of, node_of, settled
 from capture.interp.models import model
 from capture.interp.special import is_native_iterable, is_native_iterator, is_plain
 from capture.refgraph.graph import VALUES
@@ -85,7 +85,9 @@ def getitem(interp: Interpreter, result: Any, sequence: Value, index: Value) -> 
     if item is not None:
         return item
     picked = items_of(interp, sequence)[index.real]
-    return new_sequence(interp, result, picked) if type(index.real) is slice else picked  # type: ignore[arg-type, return-value]
+    if type(index.real) is slice:
+        return new_sequence(interp, result, picked)  # type: ignore[arg-type]
+    return picked  # type: ignore[return-value]
 
 
 @model(list.copy, deque.copy, deque.__copy__)
@@ -123,10 +125,12 @@ def searches_plainly(a: Any, b: Any) -> bool:
     return isinstance(a, SEQUENCES) and compares_plainly(a, b)
 
 
-@model(operator.contains, operator.countOf, operator.indexOf, *(method for cls in SEQUENCES for method in (cls.__contains__, cls.count)),
+@model(operator.contains, operator.countOf, operator.indexOf,
+       *(method for cls in SEQUENCES for method in (cls.__contains__, cls.count)),
        applies=searches_plainly)
 @model(operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge,
-       *(getattr(cls, f"__{name}__") for cls in SEQUENCES for name in ("eq", "ne", "lt", "le", "gt", "ge")), applies=compares_plainly)
+       *(getattr(cls, f"__{name}__") for cls in SEQUENCES for name in ("eq", "ne", "lt", "le", "gt", "ge")),
+       applies=compares_plainly)
 def compare(interp: Interpreter, result: Any, a: Value, b: Value) -> Shadow:
     """Comparison and search among plain data."""
     depend_plain(interp, a.shadow, a.real)  # type: ignore[arg-type]
@@ -186,7 +190,8 @@ def is_native_deque(iterable: Any = (), maxlen: int | None = None) -> bool:
 
 
 @model(deque, applies=is_native_deque)
-def make_deque(interp: Interpreter, result: deque[Any], iterable: Value | None = None, maxlen: Value | None = None) -> Shadow:
+def make_deque(interp: Interpreter, result: deque[Any], iterable: Value | None = None,
+               maxlen: Value | None = None) -> Shadow:
     """`deque(iterable, maxlen)`."""
     if maxlen is not None:
         interp.graph.depend(maxlen.shadow, maxlen.real)  # type: ignore[arg-type]
@@ -278,7 +283,12 @@ structural(deque.extend, "*", applies=extends_deque)
 structural(deque.extendleft, "*", applies=extends_deque)
 
 
-@model(operator.iadd, operator.iconcat, list.__iadd__, prepare=lambda interp, a, b: (look(interp, a), prepare_drain(interp, b)),
+def look_both(interp: Interpreter, a: Value, b: Value) -> None:
+    look(interp, a)
+    prepare_drain(interp, b)
+
+
+@model(operator.iadd, operator.iconcat, list.__iadd__, prepare=look_both,
        applies=lambda a, b: isinstance(a, list) and extends_natively(a, b))
 def iadd(interp: Interpreter, result: Any, a: Value, b: Value) -> Shadow:
     """`a += b` of a list."""
@@ -288,7 +298,8 @@ def iadd(interp: Interpreter, result: Any, a: Value, b: Value) -> Shadow:
     return node_of(a)
 
 
-@model(operator.iadd, deque.__iadd__, prepare=lambda interp, a, b: look(interp, a), applies=lambda a, b: isinstance(a, deque) and extends_deque(a, b))
+@model(operator.iadd, deque.__iadd__, prepare=lambda interp, a, b: look(interp, a),
+       applies=lambda a, b: isinstance(a, deque) and extends_deque(a, b))
 def iadd_deque(interp: Interpreter, result: Any, a: Value, b: Value) -> Shadow:
     """`a += b` of a deque."""
     items = elements(interp, b)
@@ -350,7 +361,7 @@ def replace(interp: Interpreter, sequence: Value, items: list[Shadow]) -> None:
     interp.graph.effect(list.__setitem__, node_of(sequence), Const(slice(None)), Build(tuple, tuple(items)))
 
 
-# -- searching and sorting among plain data -------------------------------------------------------------------------------
+# -- searching and sorting among plain data ----------------------------------------------------------------------------
 
 def look_plain(interp: Interpreter, *args: Value, **kwargs: Value) -> None:
     """Before an operation that compares: all data at entry."""
@@ -366,7 +377,8 @@ def remove(interp: Interpreter, result: None, sequence: Value, x: Value) -> Shad
     return NONE
 
 
-@model(list.sort, prepare=look_plain, applies=lambda sequence, *, key=None, reverse=False: key is None and is_plain(sequence))
+@model(list.sort, prepare=look_plain, applies=lambda sequence, *, key=None, reverse=False: key is None
+       and is_plain(sequence))
 def sort(interp: Interpreter, result: None, sequence: Value, **options: Value) -> Shadow:
     """`sequence.sort()` of plain data."""
     replace(interp, sequence, [settled(interp, item) for item in sequence.real])

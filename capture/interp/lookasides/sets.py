@@ -5,10 +5,18 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
-from capture.errors import Break
 from capture.interp.frame import Value
 from capture.interp.interpreter import Interpreter
-from capture.interp.lookasides.shadows import (NONE, depend_order, elements_unordered, is_constant, key_of, members, node_of, settled)
+from capture.interp.lookasides.shadows import (
+    NONE,
+    depend_order,
+    elements_unordered,
+    is_constant,
+    key_of,
+    members,
+    node_of,
+    settled,
+)
 from capture.interp.models import model
 from capture.interp.special import is_key, is_native_iterable
 from capture.refgraph.node import Build, Const, RefNode, SetState, Shadow
@@ -44,7 +52,8 @@ def look(interp: Interpreter, *operands: Value) -> None:
     """Before an operation: all members of all operands."""
     found = [part for operand in operands for part in elements_unordered(interp, operand)]
     reals = [member for _, member in found]
-    outside = any(isinstance(x.shadow, RefNode) and x.shadow.source is not None and isinstance(x.real, SETS) for x in operands)
+    outside = any(isinstance(x.shadow, RefNode) and x.shadow.source is not None
+                  and isinstance(x.real, SETS) for x in operands)
     for shadow, member in found:
         key_of(interp, Value(member, shadow), reals, outside)
 
@@ -62,12 +71,14 @@ def look_member(interp: Interpreter, container: Value, member: Value) -> None:
 def look_all(interp: Interpreter, container: Value, member: Value) -> None:
     """Before one member is changed: all of them at entry."""
     members(interp, container)
-    key_of(interp, member, container.real, outside=isinstance(container.shadow, RefNode) and container.shadow.source is not None)
+    node = container.shadow
+    key_of(interp, member, container.real, outside=isinstance(node, RefNode) and node.source is not None)
 
 
 def is_ordered(*operands: Value) -> bool:
     """Whether the order of what is made from these follows from the trace."""
-    return all(not isinstance(x.shadow, RefNode) or not isinstance(x.shadow.state, SetState) or x.shadow.state.ordered for x in operands)
+    return all(not isinstance(x.shadow, RefNode) or not isinstance(x.shadow.state, SetState)
+               or x.shadow.state.ordered for x in operands)
 
 
 def new_set(interp: Interpreter, real: Any, *operands: Value) -> Shadow:
@@ -84,7 +95,8 @@ def new_set(interp: Interpreter, real: Any, *operands: Value) -> Shadow:
 
 
 def state_of(interp: Interpreter, real: Any, *operands: Value) -> SetState:
-    return SetState({member: settled(interp, member) for member in real}, ordered=is_ordered(*operands) or len(real) < 2)
+    ordered = is_ordered(*operands) or len(real) < 2
+    return SetState({member: settled(interp, member) for member in real}, ordered)
 
 
 # -- reading -----------------------------------------------------------------------------------------------------------

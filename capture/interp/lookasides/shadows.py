@@ -12,8 +12,20 @@ from capture.interp.frame import Value
 from capture.interp.interpreter import Interpreter
 from capture.interp.special import VIEWS
 from capture.refgraph.graph import VALUES
-from capture.refgraph.node import (SCALARS, Build, Const, DictState, Expr, External, ListState, RefNode, SetState, Shadow,
-                                   TensorState, source_of)
+from capture.refgraph.node import (
+    SCALARS,
+    Build,
+    Const,
+    DictState,
+    Expr,
+    External,
+    ListState,
+    RefNode,
+    SetState,
+    Shadow,
+    TensorState,
+    source_of,
+)
 
 NONE = Const(None)
 
@@ -88,7 +100,8 @@ def depend_plain(interp: Interpreter, shadow: Shadow, real: Any) -> None:
     graph = interp.graph
     if not isinstance(shadow, RefNode):
         if isinstance(shadow, Build):
-            for part, item in zip(shadow.items, (real.start, real.stop, real.step) if shadow.cls is slice else real, strict=True):
+            for part, item in zip(shadow.items, (real.start, real.stop, real.step) if shadow.cls is slice else real,
+                                  strict=True):
                 depend_plain(interp, part, item)
         else:
             graph.depend(shadow, real)
@@ -128,7 +141,7 @@ def dict_node(value: Value) -> RefNode:
 
 
 def items_of(interp: Interpreter, value: Value) -> list[Shadow]:
-    """The shadows of the items of a list, deque or tuple; of a mutable one, those of its state, to be changed in place."""
+    """The shadows of the items of a list, deque or tuple; of a mutable one, its state's own list, to be changed."""
     shadow = value.shadow
     if isinstance(shadow, Build):
         return list(shadow.items)

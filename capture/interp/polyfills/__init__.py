@@ -2,4 +2,4 @@
 applies is taken: special methods of instances come before rules for kinds of containers."""
 from capture.interp.polyfills import copying, protocols, operators, mappings, iteration, streams, functional, objects
 
-__all__ = ["functional", "iteration", "mappings", "objects", "operators", "protocols", "streams"]
+__all__ = ["copying", "functional", "iteration", "mappings", "objects", "operators", "protocols", "streams"]

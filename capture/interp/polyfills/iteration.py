@@ -9,7 +9,6 @@ from typing import Any
 from capture.interp.models import polyfill
 from capture.interp.special import is_iterable, is_native_iterable, is_native_iterator, is_plain
 
-
 # -- predicates --------------------------------------------------------------------------------------------------------
 
 def is_walked(x: Any) -> bool:
@@ -107,7 +106,8 @@ def iadd(a: Any, b: Any) -> Any:
     return a
 
 
-@polyfill(list.__setitem__, operator.setitem, applies=lambda self, index, value: isinstance(self, list) and type(index) is slice and is_walked(value))
+@polyfill(list.__setitem__, operator.setitem, applies=lambda self, index, value: isinstance(self, list)
+          and type(index) is slice and is_walked(value))
 def set_slice(self: Any, index: slice, value: Any) -> None:
     """`self[i:j] = iterable`."""
     self[index] = list_(value)
@@ -279,7 +279,8 @@ def index(sequence: Any, x: Any, start: int = 0, stop: int = 9223372036854775807
         item = sequence[i]
         if item is x or item == x:
             return i
-    raise ValueError(f"{x!r} is not in list" if isinstance(sequence, list) else f"{type(sequence).__name__}.index(x): x not in {type(sequence).__name__}")
+    raise ValueError(f"{x!r} is not in list" if isinstance(sequence, list)
+                     else f"{type(sequence).__name__}.index(x): x not in {type(sequence).__name__}")
 
 
 @polyfill(list.remove, applies=is_compared)
@@ -423,7 +424,7 @@ def sort(self: list[Any], *, key: Any = None, reverse: Any = False) -> None:
 
 
 def order_of(keys: list[Any], reverse: bool) -> list[int]:
-    """The indices of `keys` in ascending or descending order, equal ones as they come. Of plain data there is a model."""
+    """The indices of `keys` in ascending or descending order, equal ones as they come. Plain data has a model."""
     return sorted(range(len(keys)), key=keys.__getitem__, reverse=reverse)
 
 

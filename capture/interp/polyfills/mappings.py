@@ -52,7 +52,8 @@ def has_python_items(self: Any) -> bool:
 
 
 @polyfill(collections.OrderedDict.update, collections.OrderedDict.__init__,
-          applies=lambda self, *others, **named: len(others) <= 1 and (any(map(is_foreign, others)) or has_python_items(self)))
+          applies=lambda self, *others, **named: len(others) <= 1
+          and (any(map(is_foreign, others)) or has_python_items(self)))
 def update_ordered(self: Any, /, *others: Any, **named: Any) -> None:
     """`OrderedDict.update(self, other, **named)`, which goes through the item methods."""
     for other in others:
@@ -98,7 +99,8 @@ def lacks(self: Any, key: Any) -> bool:
     return isinstance(self, dict) and is_key(key) and not dict.__contains__(self, key)
 
 
-@polyfill(operator.getitem, dict.__getitem__, applies=lambda self, key: lacks(self, key) and in_python(self, "__missing__"))
+@polyfill(operator.getitem, dict.__getitem__, applies=lambda self, key: lacks(self, key)
+          and in_python(self, "__missing__"))
 def getitem_or_missing(self: Any, key: Any) -> Any:
     """`self[key]` where the class has a `__missing__`."""
     if key in dict.keys(self):
@@ -106,7 +108,8 @@ def getitem_or_missing(self: Any, key: Any) -> Any:
     return type(self).__missing__(self, key)
 
 
-@polyfill(operator.getitem, dict.__getitem__, collections.defaultdict.__missing__, applies=lambda self, key: lacks(self, key)
+@polyfill(operator.getitem, dict.__getitem__, collections.defaultdict.__missing__,
+          applies=lambda self, key: lacks(self, key)
           and lookup_class(type(self), "__missing__") is collections.defaultdict.__missing__)
 def getitem_or_default(self: Any, key: Any) -> Any:
     """`self[key]` of a defaultdict."""

@@ -18,7 +18,8 @@ from capture.refgraph.graph import lookup_class
 from capture.refgraph.node import SCALARS
 
 BUILTIN_DATA = (int, float, complex, str, bytes, bytearray, list, tuple, dict, set, frozenset)
-BINARY = {"add": "+", "sub": "-", "mul": "*", "matmul": "@", "truediv": "/", "floordiv": "//", "mod": "%", "pow": "** or pow()",
+BINARY = {"add": "+", "sub": "-", "mul": "*", "matmul": "@", "truediv": "/", "floordiv": "//", "mod": "%",
+          "pow": "** or pow()",
           "lshift": "<<", "rshift": ">>", "and": "&", "xor": "^", "or": "|"}
 COMPARISONS = {"lt": ("gt", "<"), "le": ("ge", "<="), "gt": ("lt", ">"), "ge": ("le", ">=")}
 
@@ -36,7 +37,7 @@ def copy(template: Callable[..., Any], name: str, *defaults: Any) -> Callable[..
 
 
 def declines(x: Any, other: Any, name: str) -> bool:
-    """Whether the special method of `x` that is written in C, if any, returns NotImplemented for the instance `other`."""
+    """Whether the special method of `x` that is written in C, if any, returns NotImplemented for `other`."""
     method = lookup_class(type(x), name)
     if method is None or method is getattr(object, name, None):
         return True
@@ -56,7 +57,8 @@ def dispatches(a: Any, b: Any, forward: str, reflected: str) -> bool:
 def binary(a: Any, b: Any, forward: str, reflected: str, symbol: str) -> Any:
     first, second = type(a), type(b)
     tried = first is second
-    if not tried and issubclass(second, first) and in_python(b, reflected) and getattr(second, reflected) is not getattr(first, reflected, None):
+    if (not tried and issubclass(second, first) and in_python(b, reflected)
+            and getattr(second, reflected) is not getattr(first, reflected, None)):
         result = getattr(second, reflected)(b, a)
         if result is not NotImplemented:
             return result
@@ -94,13 +96,15 @@ def applies_in_place(method: str) -> Callable[..., bool]:
 
 for _name, _symbol in BINARY.items():
     _forward, _reflected, _method = f"__{_name}__", f"__r{_name}__", f"__i{_name}__"
-    polyfill(named(_name), applies=applies_binary(_forward, _reflected))(copy(binary, _name, _forward, _reflected, _symbol))
+    polyfill(named(_name), applies=applies_binary(_forward, _reflected))(
+        copy(binary, _name, _forward, _reflected, _symbol))
     _in_place = getattr(operator, f"i{_name}")
     polyfill(_in_place, applies=applies_in_place(_method))(copy(in_place, f"i{_name}", _method, named(_name)))
     polyfill(_in_place, applies=applies_binary(_forward, _reflected))(
         copy(binary, f"i{_name}", _forward, _reflected, _symbol.replace("** or pow()", "**") + "="))
 
-polyfill(divmod, applies=applies_binary("__divmod__", "__rdivmod__"))(copy(binary, "divmod", "__divmod__", "__rdivmod__", "divmod()"))
+polyfill(divmod, applies=applies_binary("__divmod__", "__rdivmod__"))(
+    copy(binary, "divmod", "__divmod__", "__rdivmod__", "divmod()"))
 polyfill(pow, applies=lambda a, b, *modulus: not modulus and dispatches(a, b, "__pow__", "__rpow__"))(
     copy(binary, "pow", "__pow__", "__rpow__", "** or pow()"))
 

@@ -11,7 +11,6 @@ from capture.interp.models import polyfill
 from capture.interp.special import C_METHODS, in_python
 from capture.refgraph.graph import lookup_class
 
-
 # -- containers --------------------------------------------------------------------------------------------------------
 
 @polyfill(len, applies=lambda x: in_python(x, "__len__"))
@@ -61,7 +60,8 @@ def class_getitem(x: Any, key: Any) -> Any:
     return x.__class_getitem__(key)
 
 
-@polyfill(operator.getitem, applies=lambda x, key: isinstance(x, (list, tuple, str, bytes, range, deque)) and in_python(key, "__index__"))
+@polyfill(operator.getitem, applies=lambda x, key: isinstance(x, (list, tuple, str, bytes, range, deque))
+          and in_python(key, "__index__"))
 def getitem_by_index(x: Any, key: Any) -> Any:
     """`sequence[key]` of a key that tells its index."""
     return x[operator.index(key)]
@@ -170,7 +170,8 @@ def reversed_(x: Any) -> Any:
     return type(x).__reversed__(x)
 
 
-@polyfill(reversed, applies=lambda x: lookup_class(type(x), "__reversed__") is None and in_python(x, "__getitem__") and in_python(x, "__len__"))
+@polyfill(reversed, applies=lambda x: lookup_class(type(x), "__reversed__") is None and in_python(x, "__getitem__")
+          and in_python(x, "__len__"))
 def reversed_by_index(x: Any) -> Any:
     """`reversed(x)` of a sequence."""
     return indexed_backwards(x, len(x))
@@ -258,7 +259,8 @@ def int_(x: Any) -> Any:
     return result if type(result) is int else int.__int__(result)
 
 
-@polyfill(int, applies=lambda *args, **kwargs: len(args) == 1 and not kwargs and lookup_class(type(args[0]), "__int__") is None
+@polyfill(int, applies=lambda *args, **kwargs: len(args) == 1 and not kwargs
+          and lookup_class(type(args[0]), "__int__") is None
           and in_python(args[0], "__index__"))
 def int_by_index(x: Any) -> Any:
     """`int(x)` of an instance that is an index."""
@@ -274,7 +276,8 @@ def float_(x: Any) -> Any:
     return result
 
 
-@polyfill(float, applies=lambda *args: len(args) == 1 and lookup_class(type(args[0]), "__float__") is None and in_python(args[0], "__index__"))
+@polyfill(float, applies=lambda *args: len(args) == 1 and lookup_class(type(args[0]), "__float__") is None
+          and in_python(args[0], "__index__"))
 def float_by_index(x: Any) -> Any:
     """`float(x)` of an instance that is an index."""
     return float(operator.index(x))
@@ -314,7 +317,8 @@ def checks_in_python(info: Any, name: str) -> bool:
     return isinstance(info, type) and not isinstance(method, C_METHODS) and getattr(method, "__module__", "") != "abc"
 
 
-@polyfill(isinstance, applies=lambda x, info: not isinstance(info, tuple) and checks_in_python(info, "__instancecheck__"))
+@polyfill(isinstance, applies=lambda x, info: not isinstance(info, tuple)
+          and checks_in_python(info, "__instancecheck__"))
 def isinstance_(x: Any, info: Any) -> Any:
     """`isinstance(x, info)` of a class with a say in it."""
     if type(x) is info:
@@ -331,7 +335,8 @@ def isinstance_of_any(x: Any, info: Any) -> Any:
     return False
 
 
-@polyfill(issubclass, applies=lambda cls, info: not isinstance(info, tuple) and checks_in_python(info, "__subclasscheck__"))
+@polyfill(issubclass, applies=lambda cls, info: not isinstance(info, tuple)
+          and checks_in_python(info, "__subclasscheck__"))
 def issubclass_(cls: Any, info: Any) -> Any:
     """`issubclass(cls, info)` of a class with a say in it."""
     return True if type(info).__subclasscheck__(info, cls) else False

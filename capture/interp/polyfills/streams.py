@@ -61,7 +61,9 @@ def filtered(function: Any, iterator: Any, wanted: bool) -> Any:
 def is_zipped_in_python(*iterables: Any, **strict: Any) -> bool:
     """Whether C cannot walk over the iterables in step, as far as the trace can follow."""
     shared = [x for x in iterables if is_native_iterator(x)]
-    return not all(is_native_iterable(x) or is_native_iterator(x) for x in iterables) or len(set(map(id, shared))) < len(shared)
+    if not all(is_native_iterable(x) or is_native_iterator(x) for x in iterables):
+        return True
+    return len(set(map(id, shared))) < len(shared)
 
 
 @polyfill(zip, applies=is_zipped_in_python)
@@ -85,7 +87,7 @@ def zipped(parts: Any, strict: Any) -> Any:
 
 
 def check_ends(parts: Any, ended: int) -> None:
-    """Raises the error of `zip(strict=True)` unless all iterators end together, of which number `ended` is the first to."""
+    """Raises the error of `zip(strict=True)` unless all iterators end with number `ended`, the first that does."""
     if ended:
         raise ValueError(f"zip() argument {ended + 1} is shorter than argument{'s 1-' if ended > 1 else ' '}{ended}")
     for i in range(1, len(parts)):
@@ -181,7 +183,8 @@ def islice(iterable: Any, *bounds: Any) -> Any:
     start, stop, step = limits.start or 0, limits.stop, 1 if limits.step is None else limits.step
     for bound in (start, 0 if stop is None else stop):
         if not isinstance(bound, int) or bound < 0:
-            raise ValueError("Indices for islice() must be None or an integer: 0 <= x <= sys.maxsize." if len(bounds) > 1 else
+            raise ValueError("Indices for islice() must be None or an integer: 0 <= x <= sys.maxsize."
+                             if len(bounds) > 1 else
                              "Stop argument for islice() must be None or an integer: 0 <= x <= sys.maxsize.")
     if step < 1:
         raise ValueError("Step for islice() must be a positive integer or None.")
