@@ -344,5 +344,5 @@ def test_errors_are_the_builtins_own(number: int) -> None:
         try:
             return failing(v)
         except Exception as e:
-            return type(e), x + 1
+            return type(e), str(e), x + 1
     check(lambda: program, call(torch.ones(2), 1), captures=None, fullgraph=False)
