@@ -107,7 +107,7 @@ bool is_member(const Check& check, PyObject* set) {
 int builtin_truth(PyObject* x) {
   Py_ssize_t length = builtin_length(x);
   if (length >= 0) return length > 0;
-  return is_scalar(x) ? PyObject_IsTrue(x) : -1;
+  return is_scalar(x) || PyRange_Check(x) || x == Py_Ellipsis ? PyObject_IsTrue(x) : -1;
 }
 
 bool never(const Check&, PyObject*) { return false; }

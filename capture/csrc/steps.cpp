@@ -101,6 +101,9 @@ PyObject* attribute_step(PyObject* base, PyObject* name, Owned& owned) {
     if (PyUnicode_CompareWithASCIIString(name, "get()") != 0) return nullptr;
     return PyContextVar_Get(base, nullptr, &value) == 0 ? owned.keep(value) : no_value();
   }
+  if (PyWeakref_CheckRefExact(base)) {  // what it refers to stands as the attribute "()"
+    return PyUnicode_CompareWithASCIIString(name, "()") == 0 ? PyWeakref_GET_OBJECT(base) : nullptr;
+  }
   if (is_tensor(base)) {
     if (PyUnicode_CompareWithASCIIString(name, "grad") == 0) return owned.keep(tensor_grad(base));
     return nullptr;
@@ -141,7 +144,7 @@ PyObject* type_attribute_step(PyObject* base, PyObject* name) {
 
 PyObject* computed_step(PyObject* operation, PyObject* const* operands, size_t count, Owned& owned) {
   for (size_t i = 0; i < count; i++) {
-    if (operands[i] == nullptr || !is_scalar(operands[i])) return nullptr;
+    if (operands[i] == nullptr || (!is_scalar(operands[i]) && !PyRange_Check(operands[i]))) return nullptr;
   }
   CollectorPaused paused;
   PyObject* value = PyObject_Vectorcall(operation, operands, count, nullptr);

@@ -25,7 +25,7 @@ class Kind(enum.Enum):
     TYPE = "type(x) is expected"
     ID = "x is expected"
     VALUE = "x has expected's exact type and value; floats bit for bit; containers recursively"
-    TRUTH = "x is a builtin scalar, string or container, and bool(x) is expected"
+    TRUTH = "x is a builtin scalar, string, range or container, or Ellipsis, and bool(x) is expected"
     LENGTH = "builtin len(x) == expected, for list, tuple, dict, set, frozenset, str, bytes, bytearray, deque"
     KEYS = "x is a dict or set (or subclass), and its keys in order are expected: a tuple, compared as VALUE or by identity"
     PRESENT = "x is a dict, and has the key expected"

@@ -8,6 +8,7 @@ import collections
 import struct
 import sys
 import types
+import weakref
 from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Any
@@ -52,6 +53,8 @@ def attribute(x: Any, name: str) -> Any:
             return x.get()
         except LookupError:
             raise Unreachable(name) from None
+    if type(x) is weakref.ref and name == "()":
+        return x()
     descriptor = sources_lookup(type(x), name)
     if is_a(x, torch.Tensor):
         if name != "grad" or type(x) not in (torch.Tensor, torch.nn.Parameter):
@@ -102,8 +105,8 @@ def item(x: Any, key: Any) -> Any:
 
 
 def computed(op: Callable[..., Any], *args: Any) -> Any:
-    """`op(*args)` for exact builtin scalars."""
-    if not all(type(arg) in SCALARS for arg in args):
+    """`op(*args)` for exact builtin scalars and ranges."""
+    if not all(type(arg) in SCALARS or type(arg) is range for arg in args):
         raise Unreachable(op)
     try:
         return op(*args)
@@ -157,7 +160,7 @@ def length(x: Any) -> int | None:
 
 def truth(x: Any) -> bool | None:
     """The builtin truth; None for objects whose truth is their own affair."""
-    if type(x) in SCALARS:
+    if type(x) in SCALARS or type(x) is range or x is Ellipsis:
         return bool(x)
     size = length(x)
     return None if size is None else size > 0

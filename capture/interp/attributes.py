@@ -24,6 +24,8 @@ GENERIC_WRITE = (object.__setattr__, object.__delattr__, type.__setattr__, type.
                  types.SimpleNamespace.__delattr__, BaseException.__setattr__, BaseException.__delattr__)
 GENERIC_GET = (object.__getattribute__, types.ModuleType.__getattribute__, type.__getattribute__, types.SimpleNamespace.__getattribute__,
                BaseException.__getattribute__)
+# What the flow of the program, which is guarded, sets of an exception.
+CHAIN = ("__cause__", "__context__", "__suppress_context__")
 # Descriptors of C types: reading through them runs no Python code.
 C_DATA = (types.GetSetDescriptorType, types.MemberDescriptorType)
 C_METHODS = (types.MethodDescriptorType, types.WrapperDescriptorType, types.BuiltinFunctionType, types.ClassMethodDescriptorType)
@@ -410,8 +412,18 @@ def external_c_attribute(interp: Interpreter, obj: Value, name: str, result: Any
     if isinstance(node, RefNode):
         if isinstance(node.state, FunctionState):
             return function_attribute(interp, node, name, result)
+        if node.created and name in CHAIN and isinstance(obj.real, BaseException):
+            return exception_part(interp, name, result)
         return graph.slot(node, name, result)
     raise Break("opaque-call", f"attribute {name!r} of a {type(obj.real).__name__} was read")
+
+
+def exception_part(interp: Interpreter, name: str, result: Any) -> Shadow:
+    """The cause or context of an exception that the trace made."""
+    node = interp.graph.find(result)
+    if node is None and not isinstance(result, (bool, types.NoneType)):
+        raise Break("opaque-call", f"the {name} of an exception, a {type(result).__name__}, is of unknown origin")
+    return node or Const(result)
 
 
 def function_attribute(interp: Interpreter, node: RefNode, name: str, result: Any) -> Shadow:
@@ -504,7 +516,11 @@ def written(interp: Interpreter, obj: Value, name: str, value: Value | None, des
     if isinstance(obj.real, torch.Tensor) and descriptor is not MISSING and isinstance(descriptor, C_DATA):
         return tensor_write(interp, obj, name, value)
     if isinstance(obj.real, type):
-        raise Break("untracked-mutation", f"attribute {name!r} of class {obj.real.__qualname__} was assigned")
+        if value is None:
+            raise Break("untracked-mutation", f"attribute {name!r} of class {obj.real.__qualname__} was deleted")
+        node.slots[name] = value.shadow  # type: ignore[assignment]
+        graph.effect(type.__setattr__, node, Const(name), value.shadow)  # type: ignore[arg-type]
+        return ABSENT
     if isinstance(descriptor, C_DATA):
         if value is None:
             raise Break("untracked-mutation", f"slot {name!r} was deleted")

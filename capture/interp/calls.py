@@ -74,7 +74,8 @@ def call(interp: Interpreter, function: Value, args: list[Value], kwargs: dict[s
             function, args, kwargs = natives.expand_partial(interp, function, args, kwargs)
         else:
             method = None if cls in natives.CALLABLES or is_operation(real) else lookup_class(cls, "__call__")
-            if isinstance(method, types.WrapperDescriptorType) and find_polyfill(method, [real, *reals(args)], kwreals(kwargs)):
+            if isinstance(method, types.WrapperDescriptorType) and (
+                    natives.is_modelled(method) or find_polyfill(method, [real, *reals(args)], kwreals(kwargs))):
                 function, args = Value(method, Const(method)), [function, *args]
                 continue
             if not isinstance(method, FUNCTIONS):

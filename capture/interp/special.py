@@ -4,6 +4,7 @@ from __future__ import annotations
 import collections
 import enum
 import types
+import weakref
 from typing import Any
 
 import torch
@@ -72,6 +73,8 @@ def is_key(x: Any) -> bool:
         return all(is_key(item) for item in x)
     if isinstance(x, (torch.Tensor, enum.Enum)):
         return True
+    if isinstance(x, weakref.ref):                  # equal to others while its referent lives
+        return False
     if isinstance(x, type):
         return type(x).__hash__ is type.__hash__ or type(x).__hash__ is object.__hash__
     return lookup_class(type(x), "__hash__") is not None and not in_python(x, "__hash__") and not in_python(x, "__eq__")

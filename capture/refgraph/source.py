@@ -113,7 +113,7 @@ class Attr(Source):
     name: str
 
     def expression(self) -> str:
-        return f"{self.base.expression()}.{self.name}"
+        return f"{self.base.expression()}{self.name}" if self.name == "()" else f"{self.base.expression()}.{self.name}"
 
 
 @step
