@@ -1,6 +1,7 @@
 """Recording of tensor operations, already done for real, as an fx graph."""
 from __future__ import annotations
 
+import math
 import operator
 import types
 from collections.abc import Callable, Iterable, Sequence
@@ -63,10 +64,10 @@ class FxRecorder:
     def argument(self, shadow: Shadow, real: Any) -> Any:
         """A value as an argument of an fx node. Scalars become constants, and are guarded."""
         if isinstance(shadow, Const):
-            return shadow.value
+            return self._literal(shadow.value)
         if isinstance(shadow, (External, Expr)):
             self.refs.depend(shadow, real)
-            return real
+            return self._literal(real)
         if isinstance(shadow, Build):
             items = [self.argument(s, r) for s, r in zip(shadow.items, parts(real), strict=True)]
             if shadow.cls is slice:
@@ -82,7 +83,18 @@ class FxRecorder:
                 return {key: self.argument(self.refs.dict_get(shadow, key), real[key]) for key in self.refs.dict_keys(shadow)}
             if isinstance(real, (*PINNED, *VALUES)):
                 return real
+            if isinstance(real, (int, float, str)) and shadow.source is not None:     # IntEnum and other subclasses
+                self.refs.depend(shadow, real)
+                return next(convert(real) for cls, convert in PLAIN_VALUE.items() if isinstance(real, cls))
         raise Break("opaque-call", f"a {type(real).__name__} is an argument of a tensor operation")
+
+    def _literal(self, real: Any) -> Any:
+        """A constant as fx can print it: its source code loses the signs of zeros in complex numbers, and of NaNs."""
+        if type(real) is complex:
+            return self.fx.call_function(complex, (self._literal(real.real), self._literal(real.imag)))
+        if type(real) is float and real != real and math.copysign(1.0, real) < 0:
+            return self.fx.call_function(operator.neg, (math.nan,))
+        return real
 
     def record(self, op: str, target: Any, args: Sequence[Value], kwargs: dict[str, Value], result: Any,
                versions: dict[int, int]) -> Shadow:
@@ -204,6 +216,8 @@ SOMETIMES_DYNAMIC = {
 }
 
 
+# The builtin value of an instance of a subclass.
+PLAIN_VALUE: dict[type, Callable[[Any], Any]] = {int: int.__index__, float: float.__float__, str: str.__str__}
 # Operations which return as many tensors as the shape says.
 COUNTED = frozenset({"unbind", "split", "chunk", "tensor_split", "hsplit", "vsplit", "dsplit", "unsafe_split", "unsafe_chunk"})
 
