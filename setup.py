@@ -19,7 +19,7 @@ setup(
             "capture._C",
             [str(path) for path in sorted(CSRC.glob("*.cpp"))] + [str(CSRC / FRAME_VIEWS[sys.version_info[:2]])],
             depends=[str(path) for path in sorted(CSRC.glob("*.h"))],
-            extra_compile_args={"cxx": ["-O2", "-g0", "-fvisibility=hidden", *WARNINGS]},
+            extra_compile_args={"cxx": ["-std=c++20", "-O2", "-g0", "-fvisibility=hidden", *WARNINGS]},
         )
     ],
     cmdclass={"build_ext": BuildExtension.with_options(use_ninja=False)},

@@ -19,7 +19,8 @@
 namespace capture {
 namespace {
 
-static_assert(std::tuple_size_v<decltype(at::autocast::_AUTOCAST_SUPPORTED_DEVICES)> == kAutocastDevices);
+constexpr int kKnownDevices = std::tuple_size_v<decltype(at::autocast::_AUTOCAST_SUPPORTED_DEVICES)>;
+static_assert(kKnownDevices <= kAutocastDevices);
 
 PyTypeObject* modes_type = nullptr;
 PyTypeObject* device_context_type = nullptr;  // torch.utils._device.DeviceContext
@@ -101,7 +102,7 @@ PyObject* modes_repr(PyObject* self) {
   const Modes& modes = reinterpret_cast<ModesObject*>(self)->modes;
   std::string text = "Modes(";
   for (const Field& field : kFields) text += std::string(field.name) + "=" + field_text(modes, field) + ", ";
-  for (int i = 0; i < kAutocastDevices; i++) text += autocast_text(modes, i) + ", ";
+  for (int i = 0; i < kKnownDevices; i++) text += autocast_text(modes, i) + ", ";
   text += "included_keys=" + keys_text(modes.included_keys) + ", excluded_keys=" + keys_text(modes.excluded_keys) + ")";
   return PyUnicode_FromStringAndSize(text.data(), static_cast<Py_ssize_t>(text.size()));
 }
@@ -128,6 +129,11 @@ PyObject* modes_field(PyObject* self, void* closure) {
 
 PyObject* current_modes(PyObject*, PyObject*) { return modes_to_python(Modes::current()); }
 
+PyMethodDef modes_methods[] = {
+    {"current", current_modes, METH_NOARGS | METH_STATIC, "The modes in force in this thread."},
+    {nullptr, nullptr, 0, nullptr},
+};
+
 PyMethodDef modes_functions[] = {
     {"modes", current_modes, METH_NOARGS, "The modes of torch in force in this thread: a `Modes`."},
     {nullptr, nullptr, 0, nullptr},
@@ -141,7 +147,7 @@ Modes Modes::current() {
   auto keys = c10::impl::tls_local_dispatch_key_set();
   m.included_keys = keys.included_.raw_repr();
   m.excluded_keys = keys.excluded_.raw_repr();
-  for (int i = 0; i < kAutocastDevices; i++) {
+  for (int i = 0; i < kKnownDevices; i++) {
     m.autocast_dtypes[i] =
         static_cast<int8_t>(at::autocast::get_autocast_dtype(at::autocast::_AUTOCAST_SUPPORTED_DEVICES[i]));
   }
@@ -189,7 +195,7 @@ void ModesAtEntry::restore() const {
     nesting = at::autocast::decrement_nesting();
     if (nesting == 0 && autocast_nesting_ == 0) at::autocast::clear_cache();
   } while (nesting > autocast_nesting_);
-  for (int i = 0; i < kAutocastDevices; i++) {
+  for (int i = 0; i < kKnownDevices; i++) {
     at::autocast::set_autocast_dtype(at::autocast::_AUTOCAST_SUPPORTED_DEVICES[i],
                                      static_cast<c10::ScalarType>(modes_.autocast_dtypes[i]));
   }
@@ -224,7 +230,7 @@ std::string modes_difference(const Modes& expected, const Modes& got) {
       return std::string(field.name) + ": expected " + field_text(expected, field) + ", got " + field_text(got, field);
     }
   }
-  for (int i = 0; i < kAutocastDevices; i++) {
+  for (int i = 0; i < kKnownDevices; i++) {
     if (expected.autocast_dtypes[i] != got.autocast_dtypes[i]) {
       return "expected " + autocast_text(expected, i) + ", got " + autocast_text(got, i);
     }
@@ -258,6 +264,7 @@ void init_modes(PyObject* module) {
       {Py_tp_richcompare, reinterpret_cast<void*>(modes_compare)},
       {Py_tp_hash, reinterpret_cast<void*>(modes_hash)},
       {Py_tp_getset, getters},
+      {Py_tp_methods, modes_methods},
       {0, nullptr},
   };
   static PyType_Spec spec = {"capture._C.Modes", sizeof(ModesObject), 0,

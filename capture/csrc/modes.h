@@ -9,7 +9,7 @@
 
 namespace capture {
 
-constexpr int kAutocastDevices = 10;
+constexpr int kAutocastDevices = 16;  // room for those that some version of torch knows
 
 // Plain bytes, so that comparing two is cheap. Enumerations hold torch's own numbers.
 struct Modes {

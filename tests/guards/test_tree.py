@@ -361,7 +361,7 @@ def test_storage():
 def test_modes(mode):
     before = _C.modes()
     tree, _ = tree_with(Guard(None, Kind.MODES, before))
-    assert applies(tree, 1) and before == _C.modes() and hash(before) == hash(_C.modes())
+    assert applies(tree, 1) and before == _C.Modes.current() and hash(before) == hash(_C.modes())
     with mode():
         assert not applies(tree, 1) and before != _C.modes() and repr(before) != repr(_C.modes())
         (_, guard, text), = tree.explain(subject, [1])

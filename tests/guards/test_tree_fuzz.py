@@ -4,8 +4,10 @@ import random
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from capture.guards import expression, helpers
 from capture.guards.guard import Kind
 from capture.guards.tree import STEP_CODES, GuardTree
+from capture.refgraph.source import Function, ImportedModule
 from tests.guards import worlds
 
 
@@ -21,9 +23,24 @@ def first_failing(guards, world):
     return None
 
 
+def change_something_guarded(guards, world, rng):
+    """Changes the object that some guard is about, or one on the way to it."""
+    source = rng.choice(guards).source
+    if any(isinstance(step, (Function, ImportedModule)) or "__globals__" in str(step) for step in steps_of(source)):
+        return                                  # those are not of this world
+    while source.base is not None and rng.random() < 0.4:
+        source = source.base
+    printer = expression.Evaluable({f"v{i}": v for i, v in enumerate(world)}, subject)
+    try:
+        x = eval(printer.path(source), printer.names)
+    except helpers.Unreachable:
+        return
+    worlds.change(x, rng)
+
+
 def steps_of(source):
     while source is not None:
-        yield type(source).__name__
+        yield source
         source = source.base
 
 
@@ -60,6 +77,8 @@ def test_check_agrees_with_python(seed):
         del expected, failing, reasons, found, alive
         for _ in range(rng.randrange(3)):
             worlds.mutate(world, rng)
+        if tree.entries and rng.random() < 0.5:
+            change_something_guarded(rng.choice(tree.entries).guards, world, rng)
 
 
 def test_the_worlds_exercise_every_kind_and_step():
@@ -69,6 +88,6 @@ def test_the_worlds_exercise_every_kind_and_step():
         world = [worlds.value(rng) for _ in range(3)]
         for guard in worlds.guards_for(worlds.paths(world, subject, rng, 12), rng):
             kinds.add(guard.kind)
-            steps.update(steps_of(guard.source))
+            steps.update(type(step).__name__ for step in steps_of(guard.source))
     assert kinds == set(Kind)
     assert steps == set(STEP_CODES)
