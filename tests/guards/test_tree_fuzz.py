@@ -35,7 +35,8 @@ def change_something_guarded(guards, world, rng):
         x = eval(printer.path(source), printer.names)
     except helpers.Unreachable:
         return
-    worlds.change(x, rng)
+    if not worlds.is_namespace(x):
+        worlds.change(x, rng)
 
 
 def steps_of(source):
