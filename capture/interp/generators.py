@@ -19,7 +19,7 @@ from capture.interp import attributes, calls, unwind
 from capture.interp.frame import Continuation, Frame, UserError, Value
 from capture.interp.interpreter import Interpreter
 from capture.interp.models import reduction
-from capture.refgraph.node import Const
+from capture.refgraph.node import Build, Const
 
 OnRaise = Callable[[BaseException], bool]
 Consumer = tuple[Continuation, Continuation, OnRaise | None]
@@ -423,6 +423,14 @@ def close_iterator(interp: Interpreter, iterator: Value, then: Callable[[], None
     attributes.load(interp, iterator, "close", lambda method: calls.call(interp, method, [], None, lambda _: then()), missing)
 
 
+def _stopped(interp: Interpreter, stop: StopIteration, value: Value) -> Any:
+    """The exception by which a generator of ours returns a value."""
+    node = interp.graph.create(stop)
+    node.slots["value"] = value.shadow  # type: ignore[assignment]
+    node.slots["args"] = Build(tuple, (value.shadow,) if stop.args else ())  # type: ignore[arg-type]
+    return node
+
+
 def _stop_value(interp: Interpreter, stop: StopIteration) -> Any:
     if stop.value is None:
         return Const(None)
@@ -457,7 +465,9 @@ def _method(interp: Interpreter, args: list[Value], kwargs: dict[str, Value], th
         return False
 
     def returned(value: Value) -> None:
-        fail(StopIteration() if value.real is None else StopIteration(value.real), on_raise)
+        stop = StopIteration() if value.real is None else StopIteration(value.real)
+        interp.track(_stopped, interp, stop, value)
+        fail(stop, on_raise)
     caller = interp.frame
     try:
         operate(body, lambda value: interp.deliver(value, then), returned)

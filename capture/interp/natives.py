@@ -94,7 +94,7 @@ def classify(real: Any, args: list[Value], kwargs: dict[str, Value]) -> str:
         name = tensors.operation_name(real)
         if real in tensors.MODE_GETTERS:
             return "getter"
-        if name in tensors.METADATA:
+        if name in tensors.METADATA and (name != "type" or len(args) + len(kwargs) == 1):
             return "metadata"
         return "value" if name in tensors.VALUE_READERS else "operation"
     if modelled:

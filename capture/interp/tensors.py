@@ -67,13 +67,15 @@ def is_operation(function: Any) -> bool:
         return function in overridable()
     if cls is types.BuiltinFunctionType:
         owner = function.__self__
-        return owner is VARIABLE_FUNCTIONS or isinstance(owner, types.ModuleType) and owner.__name__ in OPERATION_MODULES
+        return owner is None and function in VARIABLE_FUNCTIONS or isinstance(owner, types.ModuleType) and owner.__name__ in OPERATION_MODULES
     if cls in (types.MethodDescriptorType, types.WrapperDescriptorType, types.GetSetDescriptorType):
         return function.__objclass__ in TENSOR_MRO
     return isinstance(function, (torch._ops.OpOverloadPacket, torch._ops.OpOverload))
 
 
-VARIABLE_FUNCTIONS = torch.rand.__self__
+# The functions of the namespace `torch` that are C: they have no module for an owner.
+VARIABLE_FUNCTIONS = frozenset(f for f in (getattr(torch._C._VariableFunctions, name) for name in dir(torch._C._VariableFunctions))
+                               if isinstance(f, types.BuiltinFunctionType))
 OPERATION_MODULES = frozenset({"torch._C._nn", "torch._C._linalg", "torch._C._fft", "torch._C._special", "torch._C._sparse", "torch._C._nested"})
 
 

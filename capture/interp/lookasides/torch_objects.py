@@ -84,12 +84,20 @@ def has_torch_function(interp: Interpreter, result: bool, *args: Value) -> Shado
 
 
 @model(torch.Tensor._make_subclass)
-def make_subclass(interp: Interpreter, result: Any, *args: Value, **kwargs: Value) -> Shadow:
+def make_subclass(interp: Interpreter, result: Any, cls: Value, *args: Value, **kwargs: Value) -> Shadow:
     """`nn.Parameter(tensor)`."""
-    return interp.recorder.record("call_function", torch.Tensor._make_subclass, args, kwargs, result, {})
+    interp.graph.depend(cls.shadow, cls.real)  # type: ignore[arg-type]
+    if cls.real is not torch.nn.Parameter:
+        raise Break("unsupported-tensor", f"a {cls.real.__name__} was made")
+    return interp.recorder.record("call_function", make_parameter, args, kwargs, result, {})
 
 
-@polyfill(checkpoint.checkpoint, applies=lambda *args, use_reentrant=None, **kwargs: use_reentrant is False
+def make_parameter(data: torch.Tensor, requires_grad: bool = False) -> torch.Tensor:
+    """What `nn.Parameter(tensor)` does, under a name that generated code can refer to."""
+    return torch.Tensor._make_subclass(torch.nn.Parameter, data, requires_grad)
+
+
+@polyfill(checkpoint.checkpoint.__wrapped__, applies=lambda *args, use_reentrant=None, **kwargs: use_reentrant is False
           and not kwargs.keys() & set(CHECKPOINT_OPTIONS))
 def checkpointed(function: Any, *args: Any, use_reentrant: bool, preserve_rng_state: bool = True, **kwargs: Any) -> Any:
     """torch.utils.checkpoint: its own generator holds back the activations while the function is inlined."""
