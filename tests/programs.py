@@ -12,6 +12,9 @@ from tests.helpers import Call, check
 from tests.snapshot import tensors
 
 
+NATIVE = {"fullgraph": False, "captures": None}    # for what may run natively, as long as it is right
+
+
 class Programs(list):
     """Cases for `pytest.mark.parametrize`, named by their functions.
 

@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from tests.helpers import call, call_with, check
-from tests.programs import Programs, run
+from tests.programs import NATIVE, Programs, run
 from tests.stale.cases import user_module
 
 X = torch.tensor([[1.0, -2.0, 3.0], [4.0, 5.0, -6.0]])
@@ -93,7 +93,12 @@ def special_methods(x):
     s += 5
     a, b = p
     return (r.x, r.y, (-p).x, p == q, p != q, p < q, sorted([q, p])[0] is p, p[0], p[-1], len(p), a, b, 1 in p, p(x), bool(p),
-            not p, str(p), f"{p:!}", p @ q, s is q, q.y, {p: 1}[Point(None, 1)], [10, 20][p], max(p, q) is q, *p)
+            not p, str(p), f"{p:!}", p @ q, s is q, q.y, [10, 20][p], max(p, q) is q, *p)
+
+
+@programs.add(X, **NATIVE)
+def keys_with_an_equality_of_their_own(x):
+    return {Point(x, 1): x}[Point(None, 1)], Point(x, 2) in {Point(None, 2)}, [Point(x, 1)].index(Point(None, 1))
 
 
 @programs.add(X)
@@ -277,11 +282,16 @@ def properties_and_descriptors(x):
     del o.x
     bound = o.method
     s = Slotted(x)
+    return (first, second, o._x, bound(), bound.__self__ is o, s.a, hasattr(s, "b"), o.shared is Attributes.shared,
+            type(Attributes.described).__name__)
+
+
+@programs.add(X, **NATIVE)
+def attribute_access_of_its_own(x):
     i = Intercepted()
     i.value = x
     del i.value
-    return (first, second, o._x, bound(), bound.__self__ is o, s.a, hasattr(s, "b"), i.log, i.answer, o.shared is Attributes.shared,
-            type(Attributes.described).__name__)
+    return x, i.log, i.answer
 
 
 class Base:
@@ -364,7 +374,7 @@ def inheritance(x):
             d.__class__.__name__, isinstance(x, (int, torch.Tensor)), callable(d.f))
 
 
-@programs.add(X)
+@programs.add(X, **NATIVE)
 def a_class_made_inside(x):
     class Local(Base):
         scale = x.shape[0]
@@ -473,7 +483,12 @@ def collections_module(x):
 @programs.add(X)
 def bytes_and_ranges_and_slices(x):
     s = slice(0, 2, 1)
-    return x[:, s], s.start, b"abc"[0], bytes([1, 2]), bytearray(b"ab"), range(3) == range(0, 3), 2 in range(3), s.indices(5), memoryview(b"a")[0]
+    return x[:, s], s.start, b"abc"[0], bytes([1, 2]), range(3) == range(0, 3), 2 in range(3), s.indices(5)
+
+
+@programs.add(X, **NATIVE)
+def buffers(x):
+    return x, bytearray(b"ab"), memoryview(b"a")[0]
 
 
 @programs.add(X)
@@ -499,8 +514,13 @@ def copies(x):
 def type_hints_and_types(x):
     y: torch.Tensor = x * 2
     n: int
+    return y, types.SimpleNamespace(a=1).a, typing.cast(int, 3)
+
+
+@programs.add(X, **NATIVE)
+def types_made_inside(x):
     alias = list[int] | None
-    return y, isinstance(3, int | str), types.SimpleNamespace(a=1).a, typing.cast(int, 3), type("Made", (), {"a": 1}).a, alias is None
+    return x, isinstance(3, int | str), type("Made", (), {"a": 1}).a, alias is None
 
 
 # --- what the arguments and the outside see
@@ -519,7 +539,7 @@ def arguments_changed_in_place(x, items, mapping, obj):
 
 @programs.make(X)
 def outside_state_changed():
-    state = SimpleNamespace(steps=0, log=[], table={"a": [1]}, seen=set(), last=None)
+    state = SimpleNamespace(steps=0, log=[], table={"a": [], "b": 1}, seen={2}, last=X, previous=X)
 
     def program(x):
         state.steps += 1

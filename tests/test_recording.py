@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from tests.helpers import call, check
-from tests.programs import function, run
+from tests.programs import NATIVE, function, run
 
 X = torch.randn(2, 3, generator=torch.Generator().manual_seed(1))
 Y = torch.rand(2, 3, generator=torch.Generator().manual_seed(2)) + 0.5
@@ -407,7 +407,7 @@ MODES = table("""
 """)
 
 # … and what may run natively, as long as it is right.
-NATIVE = table("""
+UNCAPTURED = table("""
     torch.manual_seed(3); return torch.rand(2)
     g = torch.Generator().manual_seed(1); return torch.rand(2, generator=g)
     torch.distributions.Normal(x, y).sample()
@@ -436,9 +436,9 @@ def test_inference(body: str) -> None:
     run(lambda: function(body, math=math), INPUTS, {})
 
 
-@pytest.mark.parametrize("body", NATIVE)
+@pytest.mark.parametrize("body", UNCAPTURED)
 def test_what_may_run_natively(body: str) -> None:
-    run(lambda: function(body, math=math), INPUTS, {"fullgraph": False, "captures": None})
+    run(lambda: function(body, math=math), INPUTS, NATIVE)
 
 
 DIFFERENTIABLE = table("""

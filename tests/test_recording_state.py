@@ -15,7 +15,7 @@ from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 
 import capture
 from tests.helpers import call, call_with, check
-from tests.programs import Programs, run
+from tests.programs import NATIVE, Programs, run
 
 X = torch.randn(2, 3, generator=torch.Generator().manual_seed(1))
 Y = torch.randn(2, 3, generator=torch.Generator().manual_seed(2))
@@ -118,7 +118,7 @@ def results_appended_to_a_list():
 
     def program(x):
         state.history.append(x.sum())
-        return x, len(state.history) > 0
+        return x
     return program, state
 
 
@@ -525,7 +525,7 @@ def dropout_twice():
     return lambda x: (model(x), torch.rand(2), F.dropout(x, 0.1)), model
 
 
-@inference.make(X)
+@inference.make(X, **NATIVE)
 def a_generator_of_the_program():
     generator = torch.Generator().manual_seed(5)
     return lambda x: x + torch.randn(2, 3, generator=generator), SimpleNamespace(generator=generator)
@@ -592,7 +592,7 @@ def a_shared_parameter():
     return lambda x: model(x), model
 
 
-@inference.make(X, fullgraph=False, captures=None)
+@inference.make(X, **NATIVE)
 def a_numpy_constant():
     import numpy
     table = numpy.arange(3.0, dtype="float32")
