@@ -228,7 +228,9 @@ def depend_truth(interp: Interpreter, x: Value) -> None:
             graph.depend(shadow, real)
         graph.require(source, "TRUTH", bool(real))
     elif isinstance(shadow, RefNode):
-        if isinstance(real, CONTAINERS):
+        if isinstance(real, (int, float, complex, str, bytes)):
+            graph.depend(shadow, real)
+        elif isinstance(real, CONTAINERS):
             depend_size(interp, x)
         elif lookup_class(type(real), "__bool__") is None and lookup_class(type(real), "__len__") is None:
             graph.touch(shadow)
@@ -253,7 +255,7 @@ def depend_size(interp: Interpreter, x: Value) -> None:
 def depend_length(interp: Interpreter, x: Value) -> None:
     """Guards how many items a container has."""
     shadow, graph = x.shadow, interp.graph
-    if type(x.real) in SCALARS:
+    if type(x.real) in SCALARS or isinstance(x.real, (str, bytes)):
         graph.depend(shadow, x.real)  # type: ignore[arg-type]
     elif isinstance(shadow, RefNode) and shadow.created and isinstance(shadow.state, (ListState, DictState, SetState)):
         return      # its size follows from what the trace did

@@ -137,7 +137,7 @@ def cursor_of(value: Value) -> Cursor:
 def make_iterator(interp: Interpreter, real: Any, container: Value, backwards: bool = False) -> RefNode:
     """The node of the iterator `real`, just made over a container."""
     node = interp.graph.create(real)
-    if type(container.real) in SCALARS:
+    if type(container.real) in SCALARS or isinstance(container.real, (str, bytes)):
         interp.graph.depend(container.shadow, container.real)  # type: ignore[arg-type]
         node.state = Constants(node)
     elif isinstance(container.real, (set, frozenset)):

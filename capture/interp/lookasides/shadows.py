@@ -167,7 +167,7 @@ def elements(interp: Interpreter, value: Value) -> list[Shadow]:
         if isinstance(value.shadow, RefNode) and not value.shadow.state.ordered:
             depend_order(interp, value.shadow)
         return [known[member] for member in real]
-    if type(real) in SCALARS:
+    if type(real) in SCALARS or isinstance(real, (str, bytes)):
         graph.depend(value.shadow, real)  # type: ignore[arg-type]
         return [Const(item) for item in real]
     return list(items_of(interp, value))
