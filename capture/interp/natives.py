@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 import inspect
 import operator
 import types
@@ -20,7 +21,7 @@ from capture.interp.visible import FRAME_READERS, frame_reader, in_sight, must_s
 from capture.refgraph.graph import PINNED, VALUES, lookup_class, parts
 from capture.refgraph.node import (SCALARS, Build, Const, DictState, Expr, External, FunctionState, ListState, RefNode, SetState,
                                    Shadow, TensorState)
-from capture.refgraph.source import Attr
+from capture.refgraph.source import Attr, Constant, Item
 
 LRU_WRAPPER = type(functools.lru_cache(lambda: None))
 # Instances of C classes that are called without Python code of the user's class.
@@ -134,6 +135,8 @@ def shadow(interp: Interpreter, kind: str, meaning: Meaning | None, versions: An
     if is_pure(real) and (isinstance(real, LRU_WRAPPER) or all(is_plain(v.real) or isinstance(v.real, PINNED) for v in values)):
         for v in values:
             depend_deep(interp, v.shadow, v.real)
+        if isinstance(real, LRU_WRAPPER):
+            pin_memory(interp, real, [a.real for a in args], kwargs)
         return fresh(interp, result)
     if is_disabled(real):
         raise Break("disabled-call", f"{name_of(real)}()")
@@ -149,6 +152,17 @@ def effect_of(real: Any) -> str:
     if real in GLOBAL_STATE:
         return "changing-global-state"
     return "side-effect-call" if real in SIDE_EFFECTS else "opaque-call"
+
+
+def pin_memory(interp: Interpreter, cached: Any, args: list[Any], kwargs: dict[str, Value]) -> None:
+    """Guards that a `functools.lru_cache` still remembers this very call: nobody cleared it since. The memory is a dict
+    that only the garbage collector shows; calls on objects are remembered under keys that no guard can hold."""
+    if kwargs or not all(type(arg) in SCALARS for arg in args):
+        return
+    key = args[0] if len(args) == 1 and type(args[0]) in (int, str) else tuple(args)
+    for memory in gc.get_referents(cached):
+        if type(memory) is dict and memory is not cached.__dict__ and key in memory:
+            interp.graph.require(Item(Constant(memory), key), "ID", memory[key])
 
 
 def raised(interp: Interpreter, kind: str, meaning: Meaning | None, real: Any, args: list[Value], kwargs: dict[str, Value], exception: BaseException) -> Shadow:
