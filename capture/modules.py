@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import copy
 import types
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +12,8 @@ import torch
 from capture.errors import ArgumentError
 from capture.pipeline import Unit
 from capture.refgraph.graph import lookup_class
+
+CLASS: Any = object.__dict__["__class__"]
 
 
 class CompiledModule:
@@ -35,20 +38,32 @@ def compiled_module(module: torch.nn.Module, make_unit: Callable[[types.Function
     function = lookup_class(cls, "__call__")
     if not isinstance(function, types.FunctionType):
         raise ArgumentError(f"{cls.__name__}.__call__ is a {type(function).__name__}; only Python functions can be captured")
-    unit = make_unit(function, cls.__name__)
+    compiled = object.__new__(compiled_class(cls, make_unit(function, cls.__name__), rebuild, weakref.ref(module)))
+    object.__setattr__(compiled, "__dict__", module.__dict__)
+    return compiled
 
+
+def compiled_class(cls: type, unit: Unit, rebuild: Callable[[torch.nn.Module], Any], original: Callable[[], Any]) -> type:
+    """The subclass whose one instance is a compiled module. When that changes its class, as lazy modules do, both become
+    what they are to be: the compiled module and the `original`, while it lives."""
     def reduce_ex(self: Any, protocol: Any) -> tuple[Any, ...]:
         return rebuild, (plain_module(self),)
 
     def deepcopy(self: Any, memo: dict[int, Any]) -> Any:
         return rebuild(copy.deepcopy(plain_module(self), memo))
 
-    namespace = {"__call__": unit.compiled, "__reduce_ex__": reduce_ex, "__deepcopy__": deepcopy, "capture_unit": unit,
+    def become(self: Any, new: Any) -> None:
+        if issubclass(new, CompiledModule):
+            CLASS.__set__(self, new)
+            return
+        CLASS.__set__(self, compiled_class(new, unit, rebuild, original))
+        plain = original()
+        if plain is not None:
+            CLASS.__set__(plain, new)
+
+    namespace = {"__call__": unit.compiled, "__class__": property(type, become), "__reduce_ex__": reduce_ex, "__deepcopy__": deepcopy, "capture_unit": unit,
                  "__module__": cls.__module__, "__qualname__": cls.__qualname__, "__doc__": cls.__doc__}
-    subclass = type(cls)(cls.__name__, (CompiledModule, cls), namespace)
-    compiled = object.__new__(subclass)
-    object.__setattr__(compiled, "__dict__", module.__dict__)
-    return compiled
+    return type(cls)(cls.__name__, (CompiledModule, cls), namespace)
 
 
 def plain_module(compiled: Any) -> torch.nn.Module:

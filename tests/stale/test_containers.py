@@ -399,7 +399,7 @@ def deque_is_rotated():
     return lambda x: product(x, items) - items[0], lambda: items.rotate(1), lambda: items.rotate(-1)
 
 
-@CHANGES.add()
+@CHANGES.add(captures=None, fullgraph=False)
 def bytearray_changes():
     data = bytearray(b"ab")
     replace = functools.partial(operator.setitem, data, 0)

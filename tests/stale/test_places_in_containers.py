@@ -13,6 +13,7 @@ from tests.stale.places import Box, attribute_of, changing, computes, decides, p
 
 EXACT: list = []    # reading is plain: a value that is only passed along costs no second capture
 DERIVED: list = []  # the value is found by a computation: it may cost one
+OPAQUE: list = []   # C code reads it: a break is allowed, a wrong result is not
 USES = [decides, computes, returns]
 
 
@@ -26,6 +27,12 @@ def test_a_number_contained(place, use) -> None:
 @pytest.mark.parametrize("place", DERIVED)
 def test_a_number_computed(place, use) -> None:
     assert changing(place, use) in {"decides": (2,), "computes": (1, 2), "returns": (1, 2)}[use.__name__]
+
+
+@pytest.mark.parametrize("use", USES)
+@pytest.mark.parametrize("place", OPAQUE)
+def test_a_number_in_a_native_container(place, use) -> None:
+    changing(place, use, fullgraph=False)
 
 
 @place(EXACT)
@@ -225,7 +232,7 @@ def chain_map():
     return lambda: items["value"], functools.partial(operator.setitem, inner, "value")
 
 
-@place(DERIVED)
+@place(OPAQUE)
 def mapping_proxy():
     inner = {"value": 0.0}
     items = types.MappingProxyType(inner)

@@ -141,7 +141,8 @@ def type_(interp: Interpreter, result: type, x: Value) -> Shadow:
 def tells_its_class(x: Any) -> bool:
     """Whether `x.__class__` is `type(x)`."""
     cls = type(x)
-    return (isinstance(x, torch.Tensor) or lookup_class(cls, "__class__") is object.__dict__["__class__"]
+    teller = lookup_class(cls, "__class__")
+    return (isinstance(x, torch.Tensor) or (teller is object.__dict__["__class__"] or isinstance(teller, property) and teller.fget is type)
             and not in_python(x, "__getattribute__"))
 
 
