@@ -117,7 +117,8 @@ def test_two_values(pair: tuple, use: Callable) -> None:
     # The sign of a NaN, and of the zero imaginary part of a constant, is lost where the graph is printed as Python.
     tolerance = 0.0 if use is negative and any(isinstance(v, complex) or v != v for v in pair) else None
     fullgraph = not any(isinstance(v, Setting) for v in pair)       # its methods ask for the thread, and hash by value
-    stats = check(lambda: use, first, first, second, second, first, captures=None, fullgraph=fullgraph, tolerance=tolerance)
+    stats = check(lambda: use, first, first, second, second, first, captures=None, fullgraph=fullgraph,
+                  tolerance=tolerance)
     assert not fullgraph or stats.captures <= 2 and stats.breaks == stats.bailouts == 0
 
 
