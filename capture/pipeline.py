@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch._C._dynamo import eval_frame
 
 from capture import _C, debug
 from capture.blame import blame
@@ -28,6 +29,7 @@ from capture.refgraph.node import DictState, RefNode, Shadow
 from capture.refgraph.source import Function, Local, Source
 from capture.refgraph.verify import verify
 
+FRAME_SKIP = eval_frame._FrameExecStrategy(eval_frame._FrameAction.SKIP, eval_frame._FrameAction.SKIP)
 REGISTERED = accessors, lookasides, opcodes       # imported for the tables they fill
 _thread = threading.local()
 
@@ -128,6 +130,8 @@ class Unit:
 
 
 UNITS: weakref.WeakSet[Unit] = weakref.WeakSet()
+for _entry in (Unit.miss, Unit.failed, GuardTree.explain):      # a torch.compile around us leaves our own code alone
+    eval_frame.set_code_exec_strategy(_entry.__code__, FRAME_SKIP)
 
 
 def is_plain(arg: Any) -> bool:

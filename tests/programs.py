@@ -11,7 +11,6 @@ import torch
 from tests.helpers import Call, check
 from tests.snapshot import tensors
 
-
 NATIVE = {"fullgraph": False, "captures": None}    # for what may run natively, as long as it is right
 
 

@@ -245,7 +245,7 @@ def matching(x, n):
 @programs.add(X, "name", 3.14159)
 def formatted_strings(x, name, number):
     text = f"{name!r:>10}|{number:.{x.ndim}f}|{x.shape}|{name=}|{x.ndim:03d}"
-    return x, text, "%s-%d" % (name, 3), "{} {k}".format(name, k=number), name + "!" * 2
+    return x, text, "%s-%d" % (name, 3), f"{name} {number}", name + "!" * 2
 
 
 @programs.add(X)
@@ -574,7 +574,7 @@ def partials(x):
 def a_cached_function():
     computed = []
 
-    @functools.lru_cache(maxsize=None)
+    @functools.cache
     def size(n):
         computed.append(n)
         return n * 2

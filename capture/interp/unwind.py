@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from capture import _C
 from capture.interp.frame import Frame, UserError, Value
 from capture.interp.instructions import Cover, exception_table
-from capture.refgraph.node import Const, Shadow
+from capture.refgraph.node import SCALARS, Build, Const, Shadow
 
 if TYPE_CHECKING:
     from capture.interp.interpreter import Interpreter
@@ -98,7 +98,12 @@ def exception_value(interp: Interpreter, exception: BaseException) -> Value:
 
 
 def _exception_shadow(interp: Interpreter, exception: BaseException) -> Shadow:
-    return interp.graph.find(exception) or interp.graph.create(exception)
+    node = interp.graph.find(exception)
+    if node is None:        # of the interpreter itself: what it says follows from what is guarded
+        node = interp.graph.create(exception)
+        if all(type(arg) in SCALARS for arg in exception.args):
+            node.slots["args"] = Build(tuple, tuple(map(Const, exception.args)))
+    return node
 
 
 # -- the exception being handled ---------------------------------------------------------------------------------------

@@ -91,10 +91,13 @@ def reduce_getter(interp: Interpreter, result: Any, getter: Value) -> Shadow:
     return settled(interp, result)
 
 
+WORDED_IN_C = (BaseException.__str__, KeyError.__str__, AttributeError.__str__, NameError.__str__)
+
+
 def is_worded_in_c(*args: Any, **kwargs: Any) -> bool:
     """Whether the argument is an exception that shows its arguments and nothing else."""
     return len(args) == 1 and not kwargs and isinstance(args[0], BaseException) and is_plain(args[0].args) and (
-        lookup_class(type(args[0]), "__str__") in (BaseException.__str__, KeyError.__str__)
+        lookup_class(type(args[0]), "__str__") in WORDED_IN_C
         and lookup_class(type(args[0]), "__repr__") is BaseException.__repr__)
 
 

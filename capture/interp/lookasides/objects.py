@@ -3,13 +3,16 @@ from __future__ import annotations
 
 import collections
 import inspect
+import sys
 import types
 from typing import Any
 
+from capture.errors import Break
 from capture.interp.frame import Value
 from capture.interp.interpreter import Interpreter
 from capture.interp.models import model
 from capture.refgraph.node import Build, Const, DictState, ListState, SetState, Shadow
+from capture.refgraph.source import Computed
 
 EXCEPTIONS = [cls for cls in vars(__import__("builtins")).values() if isinstance(cls, type) and issubclass(cls, BaseException)]
 
@@ -51,6 +54,28 @@ def no_effect(interp: Interpreter, result: Any, *args: Value, **kwargs: Value) -
 def make_exception(interp: Interpreter, result: Any, *args: Value, **kwargs: Value) -> Shadow:
     """`ValueError("…")`."""
     return new_exception(interp, result, Value(type(result), Const(type(result))), *args)
+
+
+@model(sys.exception)
+def handled(interp: Interpreter, result: BaseException | None) -> Shadow:
+    """The exception being handled: one of the trace, or none at all."""
+    if result is None:
+        interp.graph.require(Computed(sys.exception, ()), "VALUE", None)
+        return Const(None)
+    node = interp.graph.find(result)
+    if node is None:
+        raise Break("opaque-call", "the exception being handled was raised before the call")
+    return node
+
+
+@model(sys.exc_info)
+def handled_info(interp: Interpreter, result: tuple[Any, ...]) -> Shadow:
+    """The same, with its type and traceback."""
+    node = handled(interp, result[1])
+    if isinstance(node, Const):
+        return Const(result)
+    traceback = interp.graph.find(result[2]) or interp.graph.create(result[2])
+    return Build(tuple, (interp.graph.constant(result[0]), node, traceback))
 
 
 @model(super)

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import collections
 import functools
+import math
 import operator
 from typing import Any
 
@@ -167,6 +168,15 @@ def all_(iterable: Any) -> Any:
 
 def is_summed(iterable: Any, start: Any = 0) -> bool:
     return is_iterable(iterable) and not (is_plain(iterable) and is_plain(start))
+
+
+@polyfill(math.prod, applies=lambda iterable, *, start=1: not is_plain(iterable))
+def prod(iterable: Any, /, *, start: Any = 1) -> Any:
+    """`math.prod(iterable, start=…)`."""
+    result = start
+    for item in iterable:
+        result = result * item
+    return result
 
 
 @polyfill(sum, applies=is_summed)

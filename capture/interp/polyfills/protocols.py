@@ -7,6 +7,8 @@ import types
 from collections import deque
 from typing import Any
 
+import torch
+
 from capture.interp.models import polyfill
 from capture.interp.special import C_METHODS, in_python
 from capture.refgraph.graph import lookup_class
@@ -168,6 +170,12 @@ def next_or(iterator: Any, default: Any) -> Any:
 def reversed_(x: Any) -> Any:
     """`reversed(x)`."""
     return type(x).__reversed__(x)
+
+
+@polyfill(reversed, applies=lambda x: isinstance(x, torch.Tensor))
+def reversed_tensor(x: torch.Tensor) -> Any:
+    """`reversed(tensor)`, which is a tensor."""
+    return x.__reversed__()
 
 
 @polyfill(reversed, applies=lambda x: lookup_class(type(x), "__reversed__") is None and in_python(x, "__getitem__")
