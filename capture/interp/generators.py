@@ -11,7 +11,7 @@ import inspect
 import sys
 import types
 import weakref
-from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
+from collections.abc import AsyncGenerator, Callable, Generator
 from typing import Any
 
 from capture.errors import Break
@@ -23,6 +23,7 @@ from capture.refgraph.node import Build, Const
 
 OnRaise = Callable[[BaseException], bool]
 Consumer = tuple[Continuation, Continuation, OnRaise | None]
+Args, Kwargs, Then, Catch = list[Value], dict[str, Value], Continuation | None, OnRaise | None
 AWAITING = 2    # RESUME's argument after a `yield from` or `await` is at least this
 
 
@@ -67,7 +68,8 @@ class Body:
     by the body itself, also while it is suspended. `driven`: the driver has been started.
     """
 
-    __slots__ = ("interp", "frame", "kind", "state", "reference", "alive", "consumer", "driven", "native", "handled", "base", "__weakref__")
+    __slots__ = ("interp", "frame", "kind", "state", "reference", "alive", "consumer", "driven", "native", "handled",
+                 "base", "__weakref__")
 
     def __init__(self, interp: Interpreter, frame: Frame, kind: str) -> None:
         self.interp = weakref.ref(interp)
@@ -96,8 +98,8 @@ class Body:
 
     def throw(self, interp: Interpreter, exception: BaseException, yielded: Continuation, returned: Continuation,
               on_raise: OnRaise | None = None, native: bool = False) -> None:
-        """Resumes the body with an exception, which what it delegates to gets first. Raises UserError, in the body's frame
-        if that could be entered."""
+        """Resumes the body with an exception, which what it delegates to gets first. Raises UserError, in the body's
+        frame if that could be entered."""
         if self.state is State.FINISHED:
             if self.kind == "coroutine":
                 unwind.throw(RuntimeError("cannot reuse already awaited coroutine"))
@@ -114,7 +116,8 @@ class Body:
         elif isinstance(exception, GeneratorExit):
             close_iterator(interp, delegate, raise_here)
         else:
-            throw_into(interp, delegate, exception, lambda value: self.suspend(interp, value), self._delegate_returned, raise_here, self._chain)
+            throw_into(interp, delegate, exception, lambda value: self.suspend(interp, value), self._delegate_returned,
+                       raise_here, self._chain)
 
     def close(self, interp: Interpreter, then: Callable[[], None], on_raise: OnRaise | None = None) -> None:
         """Ends the body with GeneratorExit; `then()` follows."""
@@ -331,11 +334,13 @@ async def _async_generator(body: Body) -> AsyncGenerator[Any, Any]:
 
 _iterable_coroutine = types.coroutine(types.FunctionType(_generator.__code__, globals()))
 DRIVER_CODES = frozenset(f.__code__ for f in (_wait, _generator, _coroutine, _async_generator, _iterable_coroutine))
-_KINDS = {inspect.CO_COROUTINE: ("coroutine", _coroutine), inspect.CO_ASYNC_GENERATOR: ("async generator", _async_generator),
+_KINDS = {inspect.CO_COROUTINE: ("coroutine", _coroutine),
+          inspect.CO_ASYNC_GENERATOR: ("async generator", _async_generator),
           inspect.CO_GENERATOR: ("generator", _generator),
           inspect.CO_GENERATOR | inspect.CO_ITERABLE_COROUTINE: ("generator", _iterable_coroutine)}
 GENERATORS = (types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType)
-_bodies: weakref.WeakValueDictionary[int, Body] = weakref.WeakValueDictionary()     # by id of the object; the driver keeps the body
+# By id of the object, whose driver keeps the body alive.
+_bodies: weakref.WeakValueDictionary[int, Body] = weakref.WeakValueDictionary()
 
 
 def stop_iteration_error(kind: str, exception: BaseException) -> RuntimeError | None:
@@ -385,8 +390,8 @@ def fail(exception: BaseException, on_raise: OnRaise | None) -> None:
         unwind.throw(exception)
 
 
-def throw_into(interp: Interpreter, iterator: Value, exception: BaseException, yielded: Continuation, returned: Continuation,
-               otherwise: Callable[[], None], on_raise: OnRaise) -> None:
+def throw_into(interp: Interpreter, iterator: Value, exception: BaseException, yielded: Continuation,
+               returned: Continuation, otherwise: Callable[[], None], on_raise: OnRaise) -> None:
     """`iterator.throw(exception)`; or `otherwise()` if there is no such method."""
     body = find(interp, iterator.real)
     if body is not None:
@@ -420,7 +425,10 @@ def close_iterator(interp: Interpreter, iterator: Value, then: Callable[[], None
             then()
             return True
         return False
-    attributes.load(interp, iterator, "close", lambda method: calls.call(interp, method, [], None, lambda _: then()), missing)
+
+    def call(method: Value) -> None:
+        calls.call(interp, method, [], None, lambda _: then())
+    attributes.load(interp, iterator, "close", call, missing)
 
 
 def _stopped(interp: Interpreter, stop: StopIteration, value: Value) -> Any:
@@ -438,7 +446,7 @@ def _stop_value(interp: Interpreter, stop: StopIteration) -> Any:
 
 
 def thrown_exception(interp: Interpreter, args: list[Any]) -> BaseException:
-    """The exception that `generator.throw(*args)` raises. Raises UserError when CPython does not accept the arguments."""
+    """The exception that `generator.throw(*args)` raises. Raises UserError where CPython refuses the arguments."""
     caught: list[BaseException] = []
 
     def catch() -> Generator[None, None, None]:
@@ -457,7 +465,7 @@ def thrown_exception(interp: Interpreter, args: list[Any]) -> BaseException:
     return caught[0]    # what was raised is the StopIteration of `catch`
 
 
-def _method(interp: Interpreter, args: list[Value], kwargs: dict[str, Value], then: Continuation | None, on_raise: OnRaise | None,
+def _method(interp: Interpreter, args: Args, kwargs: Kwargs, then: Then, on_raise: Catch,
             operate: Callable[[Body, Continuation, Continuation], None]) -> bool:
     """A method of a generator of ours: whatever it yields is the result; what it returns becomes StopIteration."""
     body = find(interp, args[0].real) if args and not kwargs else None
@@ -473,43 +481,46 @@ def _method(interp: Interpreter, args: list[Value], kwargs: dict[str, Value], th
         operate(body, lambda value: interp.deliver(value, then), returned)
         return True
     except UserError as error:
-        if interp.frame is not caller or on_raise is None:  # the body's frame, once entered, passes the exception on itself
-            raise
+        if interp.frame is not caller or on_raise is None:
+            raise       # the body's frame, once entered, passes the exception on itself
         exception = error.exception
     unwind.settle(interp, exception, on_raise)
     return True
 
 
 @reduction(types.GeneratorType.send, types.CoroutineType.send)
-def _send(interp: Interpreter, args: list[Value], kwargs: dict[str, Value], then: Continuation | None, on_raise: OnRaise | None) -> bool:
+def _send(interp: Interpreter, args: Args, kwargs: Kwargs, then: Then, on_raise: Catch) -> bool:
     return len(args) == 2 and _method(
         interp, args, kwargs, then, on_raise,
         lambda body, yielded, returned: body.send(interp, args[1], yielded, returned, on_raise))
 
 
 @reduction(types.GeneratorType.__next__)
-def _next(interp: Interpreter, args: list[Value], kwargs: dict[str, Value], then: Continuation | None, on_raise: OnRaise | None) -> bool:
+def _next(interp: Interpreter, args: Args, kwargs: Kwargs, then: Then, on_raise: Catch) -> bool:
     return len(args) == 1 and _method(
         interp, args, kwargs, then, on_raise,
         lambda body, yielded, returned: body.send(interp, Value(None, Const(None)), yielded, returned, on_raise))
 
 
 @reduction(types.GeneratorType.throw, types.CoroutineType.throw)
-def _throw(interp: Interpreter, args: list[Value], kwargs: dict[str, Value], then: Continuation | None, on_raise: OnRaise | None) -> bool:
-    return _method(
-        interp, args, kwargs, then, on_raise,
-        lambda body, yielded, returned: body.throw(interp, thrown_exception(interp, [a.real for a in args[1:]]), yielded, returned, on_raise))
+def _throw(interp: Interpreter, args: Args, kwargs: Kwargs, then: Then, on_raise: Catch) -> bool:
+    def operate(body: Body, yielded: Continuation, returned: Continuation) -> None:
+        exception = thrown_exception(interp, [a.real for a in args[1:]])
+        body.throw(interp, exception, yielded, returned, on_raise)
+    return _method(interp, args, kwargs, then, on_raise, operate)
 
 
 @reduction(types.GeneratorType.close, types.CoroutineType.close)
-def _close(interp: Interpreter, args: list[Value], kwargs: dict[str, Value], then: Continuation | None, on_raise: OnRaise | None) -> bool:
+def _close(interp: Interpreter, args: Args, kwargs: Kwargs, then: Then, on_raise: Catch) -> bool:
+    def closed() -> None:
+        interp.deliver(Value(None, Const(None)), then)
     return len(args) == 1 and _method(
         interp, args, kwargs, then, on_raise,
-        lambda body, yielded, returned: body.close(interp, lambda: interp.deliver(Value(None, Const(None)), then), on_raise))
+        lambda body, yielded, returned: body.close(interp, closed, on_raise))
 
 
 @reduction(next)
-def _next_of(interp: Interpreter, args: list[Value], kwargs: dict[str, Value], then: Continuation | None, on_raise: OnRaise | None) -> bool:
+def _next_of(interp: Interpreter, args: Args, kwargs: Kwargs, then: Then, on_raise: Catch) -> bool:
     """`next(generator)` and `next(generator, default)`."""
     if len(args) != 2:
         return _next(interp, args, kwargs, then, on_raise)

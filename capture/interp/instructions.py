@@ -23,17 +23,18 @@ if TYPE_CHECKING:
 Handler = Callable[["Interpreter", "Frame", "Instruction"], None]
 HANDLERS: dict[str, Handler] = {}
 
-# Opcodes without an effect of their own, which decoding takes in: NOP leaves no trace, KW_NAMES becomes the value of the
-# CALL that follows, EXTENDED_ARG part of the argument. In 3.12 FOR_ITER and SEND leave it to END_FOR and END_SEND to pop
-# the iterator; here they do it themselves, as in 3.11.
+# Opcodes without an effect of their own, which decoding takes in: NOP leaves no trace, KW_NAMES becomes the value of
+# the CALL that follows, EXTENDED_ARG part of the argument. In 3.12 FOR_ITER and SEND leave it to END_FOR and END_SEND
+# to pop the iterator; here they do it themselves, as in 3.11.
 ABSORBED = frozenset({"CACHE", "EXTENDED_ARG", "NOP", "PRECALL", "KW_NAMES", "END_FOR", "END_SEND"})
 
 _PY312 = sys.version_info >= (3, 12)
 _NAME_SHIFT = {"LOAD_GLOBAL": 1, "LOAD_SUPER_ATTR": 2, **({"LOAD_ATTR": 1} if _PY312 else {})}
 _COMPARE_SHIFT = 4 if _PY312 else 0
-_COMPARISONS = {"<": operator.lt, "<=": operator.le, "==": operator.eq, "!=": operator.ne, ">": operator.gt, ">=": operator.ge}
-_BINARY = {"+": "add", "&": "and_", "//": "floordiv", "<<": "lshift", "@": "matmul", "*": "mul", "%": "mod", "|": "or_", "**": "pow",
-           ">>": "rshift", "-": "sub", "/": "truediv", "^": "xor"}
+_COMPARISONS = {"<": operator.lt, "<=": operator.le, "==": operator.eq, "!=": operator.ne, ">": operator.gt,
+                ">=": operator.ge}
+_BINARY = {"+": "add", "&": "and_", "//": "floordiv", "<<": "lshift", "@": "matmul", "*": "mul", "%": "mod", "|": "or_",
+           "**": "pow", ">>": "rshift", "-": "sub", "/": "truediv", "^": "xor"}
 _OPERATORS: list[Callable[[Any, Any], Any]] = [
     getattr(operator, "i" + _BINARY[symbol[:-1]].rstrip("_") if symbol.endswith("=") else _BINARY[symbol])
     for _, symbol in dis._nb_ops]  # type: ignore[attr-defined]
@@ -58,8 +59,8 @@ class Instruction:
 
 @dataclass(frozen=True, slots=True)
 class Cover:
-    """An entry of an exception table: the instructions `start` to `end` (exclusive) are covered by the handler at `target`,
-    which starts with `depth` slots left on the stack, and wants the offset of the failure when `lasti`."""
+    """An entry of an exception table: the instructions `start` to `end` (exclusive) are covered by the handler at
+    `target`, which starts with `depth` slots left on the stack, and wants the offset of the failure when `lasti`."""
 
     start: int
     end: int
@@ -68,7 +69,8 @@ class Cover:
     lasti: bool
 
 
-def opcode(*names: str, since: tuple[int, int] = (3, 11), until: tuple[int, int] = (3, 12)) -> Callable[[Handler], Handler]:
+def opcode(*names: str, since: tuple[int, int] = (3, 11),
+           until: tuple[int, int] = (3, 12)) -> Callable[[Handler], Handler]:
     """Registers a handler for opcodes of CPython versions `since` to `until`, inclusive."""
     def register(handler: Handler) -> Handler:
         if since <= sys.version_info[:2] <= until:
@@ -91,7 +93,7 @@ class Decoded:
         concrete = ConcreteBytecode.from_code(code)
         unit = 0
         kept: list[tuple[int, ConcreteInstr]] = []
-        index: dict[int, int] = {}              # code unit -> instruction; an absorbed one leads to the next that is kept
+        index: dict[int, int] = {}      # code unit -> instruction; an absorbed one leads to the next that is kept
         keywords: dict[int, tuple[str, ...]] = {}
         pending: tuple[str, ...] = ()
         for instr in concrete:
@@ -113,7 +115,8 @@ class Decoded:
                         keywords[i] if i in keywords else _value(code, instr, at, index), 2 * at, instr.lineno)
             for i, (at, instr) in enumerate(kept))
         self.covers = tuple(
-            Cover(index[entry.start_offset], index[entry.stop_offset + 1], index[entry.target], entry.stack_depth, entry.push_lasti)
+            Cover(index[entry.start_offset], index[entry.stop_offset + 1], index[entry.target], entry.stack_depth,
+                  entry.push_lasti)
             for entry in concrete.exception_table)
 
 

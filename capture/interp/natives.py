@@ -12,13 +12,13 @@ import torch
 
 from capture.errors import Break
 from capture.interp import tensors
-from capture.interp.frame import Frame, UserError, Value
+from capture.interp.frame import UserError, Value
 from capture.interp.interpreter import Interpreter
 from capture.interp.lookasides.shadows import settled
 from capture.interp.models import LAZY, MODELS, PURE, SIDE_EFFECTS, Meaning, find_model, hashable, is_disabled
 from capture.interp.special import is_plain
 from capture.interp.visible import FRAME_READERS, frame_reader, in_sight, must_see, with_scope
-from capture.refgraph.graph import PINNED, VALUES, lookup_class, parts
+from capture.refgraph.graph import PINNED, VALUES, parts
 from capture.refgraph.node import (SCALARS, Build, Const, DictState, Expr, External, FunctionState, ListState, RefNode, SetState,
                                    Shadow, TensorState)
 from capture.refgraph.source import Attr, Constant, Item
@@ -50,7 +50,7 @@ def call(interp: Interpreter, function: Value, args: list[Value], kwargs: dict[s
         if special is not None:
             return special
     perform = interp.real
-    if must_see(interp, real):
+    if must_see(interp, real, len(args)):
         perform = functools.partial(in_sight, interp)
         args = with_scope(interp, real, args, kwargs)
     reals = [a.real for a in args]

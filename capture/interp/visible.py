@@ -22,17 +22,20 @@ from capture.refgraph.node import Build, Const, DictState, ListState
 # Answered without a call when they have no arguments.
 FRAME_READERS = frozenset({builtins.super, builtins.globals, builtins.locals, builtins.vars, builtins.dir})
 # Called from stand-ins: they ask for their callers' frames, globals, or `from __future__` flags.
-SENSITIVE = frozenset({_warnings.warn, sys._getframe, builtins.exec, builtins.eval, builtins.compile,
+SENSITIVE = frozenset({_warnings.warn, sys._getframe, builtins.exec, builtins.eval, builtins.compile, type.__new__,
                        *filter(None, [getattr(sys, "_getframemodulename", None)])})
 MOST_STAND_INS = 64     # enough for any reasonable `stacklevel`
 C_TYPES = (types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType, types.MethodWrapperType,
            types.ClassMethodDescriptorType)
-FUTURE = functools.reduce(operator.or_, [getattr(__future__, name).compiler_flag for name in __future__.all_feature_names])
-STAND_IN = (lambda function, args, kwargs: function(*args, **kwargs)).__code__  # one line, so all of it is at the first
+FUTURE = functools.reduce(
+    operator.or_, [getattr(__future__, name).compiler_flag for name in __future__.all_feature_names])
+STAND_IN = (lambda function, args, kwargs: function(*args, **kwargs)).__code__  # all of it on its first line
 
 
-def must_see(interp: Interpreter, function: Any) -> bool:
-    """Whether a function, called for real, is to find the frames of the program above its own."""
+def must_see(interp: Interpreter, function: Any, count: int) -> bool:
+    """Whether a function, called for real with `count` arguments, is to find the program's frames above its own."""
+    if function is type:
+        return count > 1    # a new class gets its `__module__` from them
     return (hashable(function) and function in SENSITIVE) if isinstance(function, C_TYPES) else not interp.inlining
 
 
@@ -97,6 +100,8 @@ def frame_reader(interp: Interpreter, real: Any, args: list[Value], kwargs: dict
     if "__class__" not in names:
         unwind.throw(RuntimeError("super(): __class__ cell not found"))
     cell = frame.locals[len(frame.locals) - len(names) + names.index("__class__")]
+    if not scope.is_bound(cell):  # type: ignore[arg-type]
+        unwind.throw(RuntimeError("super(): empty __class__ cell"))
     cls = scope.load_cell(interp, cell, "__class__")  # type: ignore[arg-type]
     first = frame.locals[0]
     in_cell = frame.code.co_varnames[0] in frame.code.co_cellvars

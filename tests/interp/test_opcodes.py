@@ -1,4 +1,5 @@
 """Programs run by CPython and by the interpreter: nothing that can be observed differs."""
+
 from __future__ import annotations
 
 import dis
@@ -45,6 +46,7 @@ def test_program_while_an_exception_is_handled(program):
             raise MemoryError("of the caller")
         except MemoryError:
             return observe(run, program)
+
     ours, theirs = handling(interpreted), handling(natively)
     assert repr(ours.pop("handled")) == repr(theirs.pop("handled"))
     assert ours == theirs
@@ -52,13 +54,24 @@ def test_program_while_an_exception_is_handled(program):
 
 def test_opcodes_are_exercised():
     """The programs contain every opcode that a function can contain."""
-    seen = {i.opname for program in PROGRAMS for code in functions_in(program.__code__) for i in dis.get_instructions(code)}
+    seen = {
+        i.opname for program in PROGRAMS for code in functions_in(program.__code__) for i in dis.get_instructions(code)
+    }
     helpers = sys.modules[PROGRAMS[0].__module__]
     for value in vars(helpers).values():
         if isinstance(value, types.FunctionType) and value.__module__ == helpers.__name__:
             seen |= {i.opname for code in functions_in(value.__code__) for i in dis.get_instructions(code)}
-    rare = {"CLEANUP_THROW", "LOAD_FROM_DICT_OR_GLOBALS", "LOAD_LOCALS", "GET_YIELD_FROM_ITER", "UNARY_POSITIVE",
-            "POP_JUMP_BACKWARD_IF_NONE", "POP_JUMP_BACKWARD_IF_NOT_NONE", "CALL_INTRINSIC_2", "LOAD_FAST_CHECK"}
+    rare = {
+        "CLEANUP_THROW",
+        "LOAD_FROM_DICT_OR_GLOBALS",
+        "LOAD_LOCALS",
+        "GET_YIELD_FROM_ITER",
+        "UNARY_POSITIVE",
+        "POP_JUMP_BACKWARD_IF_NONE",
+        "POP_JUMP_BACKWARD_IF_NOT_NONE",
+        "CALL_INTRINSIC_2",
+        "LOAD_FAST_CHECK",
+    }
     assert set(instructions.HANDLERS) - seen <= rare
 
 
@@ -74,6 +87,7 @@ def test_decoding_is_kept_no_longer_than_the_code():
 
 def test_frames_leave_no_garbage():
     """Arguments, generators and exceptions die when CPython would let them die."""
+
     class Thing:
         pass
 
@@ -92,7 +106,9 @@ def test_frames_leave_no_garbage():
             except ValueError:
                 pass
             return weakref.ref(thing)
+
         return use(Thing())()
+
     gc.disable()
     try:
         assert observe(natively, program)["result"] is None
@@ -105,18 +121,27 @@ def test_deep_recursion_does_not_use_our_stack():
     def program(log):
         def down(n):
             return 0 if n == 0 else 1 + down(n - 1)
+
         return down(700)
+
     assert observe(interpreted, program) == observe(natively, program)
 
 
 def test_keyword_given_twice():
     """Not among the programs: while an exception is handled, CPython 3.11 raises its internal KeyError."""
+
     def program(log):
         def f(**kwargs):
             return kwargs
-        for call in (lambda: f(a=1, **{"a": 2}), lambda: dict(**{"x": 1}, **{"x": 2}), lambda: [].sort(key=1, **{"key": 2})):
+
+        for call in (
+            lambda: f(a=1, **{"a": 2}),
+            lambda: dict(**{"x": 1}, **{"x": 2}),
+            lambda: [].sort(key=1, **{"key": 2}),
+        ):
             try:
                 call()
             except TypeError as error:
                 log.append(str(error).replace(__name__, ""))
+
     assert observe(interpreted, program) == observe(natively, program)

@@ -2,6 +2,7 @@
 
 A program is a function of one argument, `log`, to which it appends what it sees on its way.
 """
+
 from __future__ import annotations
 
 import dis
@@ -14,8 +15,8 @@ from typing import Any
 
 from capture.interp import calls, instructions, opcodes  # noqa: F401  (registers the handlers)
 from capture.interp.frame import Frame, UserError, Value
-from capture.interp.instructions import Instruction
 from capture.interp.fx_recorder import FxRecorder
+from capture.interp.instructions import Instruction
 from capture.interp.interpreter import Interpreter
 from capture.refgraph.graph import RefGraph
 from capture.refgraph.source import Function, Local
@@ -29,11 +30,22 @@ def describe(exception: BaseException | None, seen: tuple[int, ...] = ()) -> Any
     if exception is None or id(exception) in seen:
         return None
     seen += (id(exception),)
-    lines = [(frame.f_code.co_name, line) for frame, line in traceback.walk_tb(exception.__traceback__)
-             if frame.f_code.co_filename != OWN]
+    lines = [
+        (frame.f_code.co_name, line)
+        for frame, line in traceback.walk_tb(exception.__traceback__)
+        if frame.f_code.co_filename != OWN
+    ]
     parts = [describe(part, seen) for part in exception.exceptions] if isinstance(exception, BaseExceptionGroup) else []
-    return (type(exception).__name__, str(exception), getattr(exception, "__notes__", []), lines, exception.__suppress_context__,
-            describe(exception.__cause__, seen), describe(exception.__context__, seen), parts)
+    return (
+        type(exception).__name__,
+        str(exception),
+        getattr(exception, "__notes__", []),
+        lines,
+        exception.__suppress_context__,
+        describe(exception.__cause__, seen),
+        describe(exception.__context__, seen),
+        parts,
+    )
 
 
 def observe(run: Callable[[Program, list[Any]], Any], program: Program) -> dict[str, Any]:
@@ -62,7 +74,9 @@ def tracked(program: Program, log: list[Any]) -> Any:
     graph = RefGraph()
     interp = Interpreter(graph, FxRecorder(graph))
     function = Value(program, graph.external(program, Function()))
-    return result_of(interp, calls.make_root_frame(interp, function, [Value(log, graph.external(log, Local("log", 0)))]))
+    return result_of(
+        interp, calls.make_root_frame(interp, function, [Value(log, graph.external(log, Local("log", 0)))])
+    )
 
 
 def result_of(interp: Interpreter, frame: Frame) -> Any:
@@ -81,8 +95,8 @@ def result_of(interp: Interpreter, frame: Frame) -> Any:
 
 @contextmanager
 def checked_stack() -> Iterator[None]:
-    """Checks, after every instruction that neither enters nor leaves a frame, that the depth of the stack changed by what
-    `dis` declares."""
+    """Checks, after every instruction that neither enters nor leaves a frame, that the depth of the stack changed by
+    what `dis` declares."""
     before = dict(instructions.HANDLERS)
 
     def check(name: str, handler: instructions.Handler) -> instructions.Handler:
@@ -92,12 +106,18 @@ def checked_stack() -> Iterator[None]:
             if interp.frame is frame and name not in RESHAPED:
                 argument = instruction.arg if dis.opmap[name] >= dis.HAVE_ARGUMENT else None
                 # LOAD_METHOD's second slot and CALL's are counted by PRECALL and KW_NAMES in 3.11
-                effects = {dis.stack_effect(dis.opmap[name], argument, jump=jump) for jump in ((True, False) if frame.pc != pc or
-                           dis.opmap[name] in dis.hasjrel else (False,))}
+                effects = {
+                    dis.stack_effect(dis.opmap[name], argument, jump=jump)
+                    for jump in ((True, False) if frame.pc != pc or dis.opmap[name] in dis.hasjrel else (False,))
+                }
                 if name == "CALL":
                     effects = {-instruction.arg - 1}
-                assert len(frame.stack) - depth in effects, f"{name} {instruction.arg}: {depth} -> {len(frame.stack)}, not {effects}"
+                assert len(frame.stack) - depth in effects, (
+                    f"{name} {instruction.arg}: {depth} -> {len(frame.stack)}, not {effects}"
+                )
+
         return checked
+
     for name, handler in before.items():
         instructions.HANDLERS[name] = check(name, handler)
     instructions._cache.clear()
@@ -108,8 +128,8 @@ def checked_stack() -> Iterator[None]:
         instructions._cache.clear()
 
 
-# Those whose declared effect is that of the compiler's model, not of what the interpreter leaves: the iterator popped at
-# exhaustion, END_SEND taken in, and what an exception handler finds.
+# Those whose declared effect is that of the compiler's model, not of what the interpreter leaves: the iterator popped
+# at exhaustion, END_SEND taken in, and what an exception handler finds.
 RESHAPED = frozenset({"FOR_ITER", "SEND", "RETURN_GENERATOR", "YIELD_VALUE", "CLEANUP_THROW", "END_ASYNC_FOR"})
 
 

@@ -4,8 +4,18 @@ from __future__ import annotations
 import dis
 
 from capture.interp.instructions import ABSORBED, HANDLERS
-from capture.interp.opcodes import (asynchronous, calling, classes, containers, control, exceptions, matching, names, operators,  # noqa: F401
-                                    stack)
+from capture.interp.opcodes import (  # noqa: F401
+    asynchronous,
+    calling,
+    classes,
+    containers,
+    control,
+    exceptions,
+    matching,
+    names,
+    operators,
+    stack,
+)
 
 # Only at the top level of a module, in the interactive shell, or in CPython's own plumbing.
 NOT_IN_FUNCTIONS = frozenset({"PRINT_EXPR", "IMPORT_STAR", "INTERPRETER_EXIT", "RESERVED"})

@@ -60,7 +60,8 @@ def send(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     elif value.real is None and lookup_class(type(receiver.real), "__next__") is not None:
         calls.call(interp, NEXT, [receiver], on_raise=stopped)
     elif isinstance(receiver.real, generators.GENERATORS):
-        calls.call(interp, Value(type(receiver.real).send, Const(type(receiver.real).send)), [receiver, value], on_raise=stopped)
+        method = type(receiver.real).send
+        calls.call(interp, Value(method, Const(method)), [receiver, value], on_raise=stopped)
     else:
         attributes.load(interp, receiver, "send", lambda method: calls.call(interp, method, [value], on_raise=stopped))
 
@@ -83,7 +84,8 @@ def cleanup_throw(interp: Interpreter, frame: Frame, instruction: Instruction) -
 
 # -- await -------------------------------------------------------------------------------------------------------------
 
-def awaitable(interp: Interpreter, obj: Value, then: Continuation, problem: str, on_raise: generators.OnRaise | None = None) -> None:
+def awaitable(interp: Interpreter, obj: Value, then: Continuation, problem: str,
+              on_raise: generators.OnRaise | None = None) -> None:
     """The iterator behind an awaitable. Raises UserError with TypeError, worded by `problem`."""
     real = obj.real
     if isinstance(real, types.CoroutineType) or (
@@ -96,7 +98,8 @@ def awaitable(interp: Interpreter, obj: Value, then: Continuation, problem: str,
                 isinstance(result, types.GeneratorType) and result.gi_code.co_flags & inspect.CO_ITERABLE_COROUTINE):
             return generators.fail(TypeError("__await__() returned a coroutine"), on_raise)
         if lookup_class(type(result), "__next__") is None:
-            return generators.fail(TypeError(f"__await__() returned non-iterator of type {unwind.type_name(result)!r}"), on_raise)
+            text = f"__await__() returned non-iterator of type {unwind.type_name(result)!r}"
+            return generators.fail(TypeError(text), on_raise)
         then(iterator)
     load_special(interp, obj, "__await__", lambda method: calls.call(interp, method, [], None, check, on_raise),
                  lambda: generators.fail(TypeError(problem.format(unwind.type_name(real))), on_raise))

@@ -35,8 +35,9 @@ def call_function_ex(interp: Interpreter, frame: Frame, instruction: Instruction
     if isinstance(arguments.real, (list, tuple)) and not in_python(arguments.real, "__iter__"):
         return calls.call(interp, function, elements(interp, arguments), kwargs)
     if not is_iterable(arguments.real):
-        unwind.throw(TypeError(f"{function_name(function.real)} argument after * must be an iterable, not {unwind.type_name(arguments.real)}"))
-    calls.call(interp, Value(tuple, interp.track(interp.graph.constant, tuple) if interp.tracking else None), [arguments],
+        unwind.throw(TypeError(f"{function_name(function.real)} argument after * must be an iterable, "
+                               f"not {unwind.type_name(arguments.real)}"))
+    calls.call(interp, Value(tuple, interp.track(interp.graph.constant, tuple)), [arguments],
                then=lambda values: calls.call(interp, function, elements(interp, values), kwargs))
 
 

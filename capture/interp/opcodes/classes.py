@@ -32,23 +32,23 @@ def lookup(interp: Interpreter, namespace: Value, name: str, otherwise: Callable
     calls.call(interp, GETITEM, [namespace, Value(name, Const(name))], None, interp.frame.stack.append, missing)  # type: ignore[union-attr]
 
 
-def namespace_of(frame: Frame, name: str) -> Value:
-    """The mapping that a class body stores its names into."""
+def namespace_of(interp: Interpreter, frame: Frame) -> Value:
+    """The mapping that a class body stores its names into; of a function made from a module's code, its globals."""
     if frame.namespace is None:
-        unwind.throw(SystemError(f"no locals found when storing {name!r}"))
+        frame.namespace = Value(frame.globals, interp.track(scope.globals_node, interp, frame))
     return frame.namespace
 
 
 @opcode("LOAD_NAME")
 def load_name(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
-    lookup(interp, namespace_of(frame, instruction.value), instruction.value,
+    lookup(interp, namespace_of(interp, frame), instruction.value,
            lambda: frame.stack.append(scope.load_global(interp, frame, instruction.value)))
 
 
 @opcode("STORE_NAME")
 def store_name(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     name = Value(instruction.value, Const(instruction.value))
-    calls.call(interp, SETITEM, [namespace_of(frame, instruction.value), name, frame.pop()], None, discard)
+    calls.call(interp, SETITEM, [namespace_of(interp, frame), name, frame.pop()], None, discard)
 
 
 @opcode("DELETE_NAME")
@@ -58,18 +58,18 @@ def delete_name(interp: Interpreter, frame: Frame, instruction: Instruction) -> 
             unwind.throw(NameError(f"name {instruction.value!r} is not defined", name=instruction.value))
         return False
     name = Value(instruction.value, Const(instruction.value))
-    calls.call(interp, DELITEM, [namespace_of(frame, instruction.value), name], None, discard, missing)
+    calls.call(interp, DELITEM, [namespace_of(interp, frame), name], None, discard, missing)
 
 
 @opcode("LOAD_CLASSDEREF", until=(3, 11))
 def load_classderef(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
-    lookup(interp, namespace_of(frame, instruction.value), instruction.value,
+    lookup(interp, namespace_of(interp, frame), instruction.value,
            lambda: frame.stack.append(scope.load_cell(interp, frame.locals[instruction.arg], instruction.value)))  # type: ignore[arg-type]
 
 
 @opcode("LOAD_LOCALS", since=(3, 12))
 def load_locals(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
-    frame.stack.append(namespace_of(frame, "locals()"))
+    frame.stack.append(namespace_of(interp, frame))
 
 
 @opcode("LOAD_FROM_DICT_OR_DEREF", since=(3, 12))
@@ -86,7 +86,7 @@ def load_from_dict_or_globals(interp: Interpreter, frame: Frame, instruction: In
 
 @opcode("SETUP_ANNOTATIONS")
 def setup_annotations(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
-    namespace, name = namespace_of(frame, "__annotations__"), Value("__annotations__", Const("__annotations__"))
+    namespace, name = namespace_of(interp, frame), Value("__annotations__", Const("__annotations__"))
 
     def missing(exception: BaseException) -> bool:
         if isinstance(exception, KeyError):
@@ -111,7 +111,7 @@ def _type_parameter(source: str) -> Callable[..., Any]:
     """What CPython makes of type parameter syntax. There is no other way to have one that is evaluated lazily."""
     def make(frame: Frame, name: str, evaluate: Callable[[], Any] | None = None) -> Any:
         namespace = {"__name__": frame.globals.get("__name__"), "evaluate": evaluate}
-        exec(f"def function[{source.format(name)}](): pass", namespace)  # noqa: S102
+        exec(f"def function[{source.format(name)}](): pass", namespace)
         return namespace["function"].__type_params__[0]  # type: ignore[union-attr]
     return make
 

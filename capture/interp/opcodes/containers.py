@@ -54,7 +54,8 @@ def dict_shadow(interp: Interpreter, real: dict[Any, Any], keys: list[Value], va
 def depend_key(interp: Interpreter, key: Value, among: list[Value]) -> None:
     """Fixes a key of a dict or member of a set. Raises Break for one that Python code compares."""
     if not is_key(key.real):
-        raise Break("opaque-call", f"a {unwind.type_name(key.real)} with an __eq__ or __hash__ of its own was used as a key")
+        name = unwind.type_name(key.real)
+        raise Break("opaque-call", f"a {name} with an __eq__ or __hash__ of its own was used as a key")
     key_of(interp, key, [other.real for other in among])
 
 
@@ -203,7 +204,8 @@ def dict_merge(interp: Interpreter, frame: Frame, instruction: Instruction) -> N
     function = frame.stack[-instruction.arg - 2]
     assert target is not None and function is not None
     if not isinstance(items.real, dict) and not interp.real(hasattr, items.real, "keys"):
-        unwind.throw(TypeError(f"{function_name(function.real)} argument after ** must be a mapping, not {unwind.type_name(items.real)}"))
+        unwind.throw(TypeError(f"{function_name(function.real)} argument after ** must be a mapping, "
+                               f"not {unwind.type_name(items.real)}"))
     if target.real and type(items.real) is not dict:     # its keys are asked for twice: once to compare, once to copy
         copy = interp.real(dict, items.real)
         items = Value(copy, interp.track(_unknown_mapping, items.real))
@@ -247,7 +249,8 @@ def unpack_ex(interp: Interpreter, frame: Frame, instruction: Instruction) -> No
 
     def unpack(values: list[Value], ended: bool) -> None:
         if len(values) < before + after:
-            unwind.throw(ValueError(f"not enough values to unpack (expected at least {before + after}, got {len(values)})"))
+            unwind.throw(ValueError(f"not enough values to unpack (expected at least {before + after}, "
+                                    f"got {len(values)})"))
         end = len(values) - after
         frame.stack.extend(reversed(values[end:]))
         frame.stack.append(make_list(interp, values[before:end]))
@@ -255,7 +258,8 @@ def unpack_ex(interp: Interpreter, frame: Frame, instruction: Instruction) -> No
     take_apart(interp, sequence, None, unpack)
 
 
-def take_apart(interp: Interpreter, sequence: Value, limit: int | None, then: Callable[[list[Value], bool], None]) -> None:
+def take_apart(interp: Interpreter, sequence: Value, limit: int | None,
+               then: Callable[[list[Value], bool], None]) -> None:
     """The items of any iterable; at least as many as there are, up to `limit`."""
     real = sequence.real
     if isinstance(real, (list, tuple)) and not in_python(real, "__iter__"):

@@ -5,7 +5,7 @@ import itertools
 import sys
 import types
 from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import Any
 
 from capture.errors import Break
 from capture.interp import attributes, calls, unwind
@@ -134,9 +134,9 @@ def split(interp: Interpreter, exception: BaseException | None, classes: tuple[t
         return None, exception
     pair = interp.real(exception.split, classes)
     if not isinstance(pair, tuple) or len(pair) < 2:
-        unwind.throw(TypeError(f"{unwind.type_name(exception)}.split must return a tuple, got {unwind.type_name(pair)}"
-                               if not isinstance(pair, tuple) else
-                               f"{unwind.type_name(exception)}.split must return a 2-tuple, got tuple of size {len(pair)}"))
+        expected, got = ("2-tuple", f"tuple of size {len(pair)}") if isinstance(pair, tuple) else (
+            "tuple", unwind.type_name(pair))
+        unwind.throw(TypeError(f"{unwind.type_name(exception)}.split must return a {expected}, got {got}"))
     return pair[:2]
 
 
@@ -147,7 +147,8 @@ def group_value(interp: Interpreter, exception: Any) -> Value:
     return Value(exception, Const(None) if exception is None else interp.track(model))
 
 
-def prepare_reraise(interp: Interpreter, original: BaseException, raised: list[BaseException | None]) -> BaseException | None:
+def prepare_reraise(interp: Interpreter, original: BaseException,
+                    raised: list[BaseException | None]) -> BaseException | None:
     """What an `except*` statement raises in the end, of what its clauses raised and left over."""
     if not isinstance(original, BaseExceptionGroup):
         return raised[0] if raised else None
@@ -186,7 +187,7 @@ def prep_reraise_star(interp: Interpreter, frame: Frame, instruction: Instructio
 
 # -- with --------------------------------------------------------------------------------------------------------------
 
-def load_special(interp: Interpreter, obj: Value, name: str, then: Continuation, missing: Callable[[], NoReturn]) -> None:
+def load_special(interp: Interpreter, obj: Value, name: str, then: Continuation, missing: Callable[[], Any]) -> None:
     """A special method of an object, bound: looked up in its class only."""
     cls = type(obj.real)
     descriptor = lookup_class(cls, name, MISSING)
@@ -204,7 +205,8 @@ def enter(interp: Interpreter, frame: Frame, enters: str, exits: str, protocol: 
         def has_exit(exit: Value) -> None:
             frame.stack.append(exit)
             calls.call(interp, method, [])
-        load_special(interp, manager, exits, has_exit, lambda: unwind.throw(TypeError(f"{problem} (missed {exits} method)")))
+        load_special(interp, manager, exits, has_exit,
+                     lambda: unwind.throw(TypeError(f"{problem} (missed {exits} method)")))
     load_special(interp, manager, enters, has_enter, lambda: unwind.throw(TypeError(problem)))
 
 

@@ -1,6 +1,7 @@
 """The match statement."""
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -115,7 +116,8 @@ def match_class(interp: Interpreter, frame: Frame, instruction: Instruction) -> 
 
     def with_match_args(match_args: Value) -> None:
         if type(match_args.real) is not tuple:
-            unwind.throw(TypeError(f"{cls.real.__name__}.__match_args__ must be a tuple (got {unwind.type_name(match_args.real)})"))
+            unwind.throw(TypeError(f"{cls.real.__name__}.__match_args__ must be a tuple "
+                                   f"(got {unwind.type_name(match_args.real)})"))
         check_count(len(match_args.real))
         attrs = elements(interp, match_args)[:positional]
         for name in attrs:
@@ -125,16 +127,18 @@ def match_class(interp: Interpreter, frame: Frame, instruction: Instruction) -> 
 
     def check_count(allowed: int) -> None:
         if positional > allowed:
-            unwind.throw(TypeError(f"{cls.real.__name__}() accepts {allowed} positional sub-pattern{'' if allowed == 1 else 's'} "
-                                   f"({positional} given)"))
+            plural = "" if allowed == 1 else "s"
+            unwind.throw(TypeError(
+                f"{cls.real.__name__}() accepts {allowed} positional sub-pattern{plural} ({positional} given)"))
 
     def take(attrs: list[Value], found: list[Value]) -> None:
         names = [name.real for name in attrs]
         for i, name in enumerate(names):
             if name in names[:i]:
                 # CPython reads what comes before the repetition first
-                return collect_attributes(interp, subject, attrs[:i], found, frame, lambda: unwind.throw(
-                    TypeError(f"{cls.real.__name__}() got multiple sub-patterns for attribute {name!r}")))
+                error = TypeError(f"{cls.real.__name__}() got multiple sub-patterns for attribute {name!r}")
+                fail = functools.partial(unwind.throw, error)
+                return collect_attributes(interp, subject, attrs[:i], found, frame, fail)
         collect_attributes(interp, subject, attrs, found, frame, lambda: frame.stack.append(make_tuple(interp, found)))
     if not isinstance(cls.real, type):
         unwind.throw(TypeError(NOT_A_CLASS))

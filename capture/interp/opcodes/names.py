@@ -165,7 +165,9 @@ def _import_error(module: Any, package: Any, name: str) -> ImportError:
     if path is None:
         return ImportError(f"cannot import name {name!r} from {package!r} (unknown location)", name=package)
     initializing = getattr(getattr(module, "__spec__", None), "_initializing", False)
-    hint = f"partially initialized module {package!r} (most likely due to a circular import)" if initializing else f"{package!r}"
+    hint = repr(package)
+    if initializing:
+        hint = f"partially initialized module {hint} (most likely due to a circular import)"
     return ImportError(f"cannot import name {name!r} from {hint} ({path})", name=package, path=path)
 
 

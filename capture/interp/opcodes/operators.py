@@ -12,8 +12,8 @@ from capture.interp.interpreter import Interpreter
 from capture.interp.opcodes.containers import discard, make_slice
 
 UNARY: dict[str, Callable[[Any], Any]] = {
-    "UNARY_POSITIVE": operator.pos, "UNARY_NEGATIVE": operator.neg, "UNARY_NOT": operator.not_, "UNARY_INVERT": operator.invert,
-    "GET_ITER": iter}
+    "UNARY_POSITIVE": operator.pos, "UNARY_NEGATIVE": operator.neg, "UNARY_NOT": operator.not_,
+    "UNARY_INVERT": operator.invert, "GET_ITER": iter}
 
 
 @opcode("UNARY_POSITIVE", until=(3, 11))

@@ -73,4 +73,5 @@ def delete_fast(interp: Interpreter, frame: Frame, instruction: Instruction) -> 
 
 def unbound(name: str) -> NoReturn:
     """Raises what CPython raises for a local variable without a value."""
-    unwind.throw(UnboundLocalError(f"cannot access local variable {name!r} where it is not associated with a value", name=name))
+    text = f"cannot access local variable {name!r} where it is not associated with a value"
+    unwind.throw(UnboundLocalError(text, name=name))
