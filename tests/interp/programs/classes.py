@@ -1,0 +1,170 @@
+"""Programs: classes."""
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tests.interp.programs.base import program
+
+
+@program
+def classes(log):
+    x = "enclosing"
+
+    class Meta(type):
+        def __new__(meta, name, bases, namespace, **kwargs):
+            log.append((name, sorted(k for k in namespace if not k.startswith("__")), kwargs))
+            return super().__new__(meta, name, bases, namespace)
+
+        def __prepare__(name, bases, **kwargs):
+            return {"prepared": 1}
+
+        def __call__(cls, *args):
+            log.append(("making", cls.__name__))
+            return super().__call__(*args)
+
+    class Base(metaclass=Meta, flag=1):
+        """Doc of Base."""
+        y: int = 1
+        z: "str"
+        own = x
+        x = [prepared]  # noqa: F821
+        squares = [i * i for i in range(3)]
+
+        def __init__(self, value):
+            self.value = value
+
+        @property
+        def double(self):
+            return self.value * 2
+
+        @double.setter
+        def double(self, new):
+            self.value = new / 2
+
+        @staticmethod
+        def s(a):
+            return a
+
+        @classmethod
+        def c(cls, a):
+            return cls.__name__, a
+
+        def __repr__(self):
+            return f"<{__class__.__name__} {self.value}>"
+
+        del own
+
+        for i in range(2):
+            pass
+
+    class Derived(Base):
+        def __init__(self, value):
+            super().__init__(value + 1)
+            super(Derived, self).__init__(self.value)
+
+        @property
+        def double(self):
+            return super().double + 1
+
+        @classmethod
+        def c(cls, a):
+            return super().c(a)
+    b, d = Base(1), Derived(2)
+    b.double = 10
+    log.append((b, d, b.double, d.double, d.c(3), Base.s(4), Base.__annotations__, Base.__doc__, Base.squares, Base.x, Base.__qualname__))
+    try:
+        d.double = 3
+    except AttributeError as error:
+        log.append(type(error).__name__)
+    return isinstance(d, Base), [c.__name__ for c in Derived.__mro__], hasattr(Base, "own"), b.i
+
+
+@program
+def descriptors(log):
+    class Descriptor:
+        def __set_name__(self, owner, name):
+            self.name = name
+
+        def __get__(self, instance, owner):
+            log.append(("get", self.name, instance is None))
+            return 1
+
+        def __set__(self, instance, value):
+            log.append(("set", self.name, value))
+
+        def __delete__(self, instance):
+            log.append(("delete", self.name))
+
+    class C:
+        d = Descriptor()
+        __slots__ = ("s", "__dict__")
+
+        def __getattr__(self, name):
+            log.append(("getattr", name))
+            if name == "bad":
+                raise AttributeError("bad!")
+            return name
+
+        def __setattr__(self, name, value):
+            log.append(("setattr", name))
+            object.__setattr__(self, name, value)
+
+        def __delattr__(self, name):
+            log.append(("delattr", name))
+            super().__delattr__(name)
+
+        def __getitem__(self, key):
+            return key
+
+        def __setitem__(self, key, value):
+            log.append(("setitem", key, value))
+
+        def __delitem__(self, key):
+            log.append(("delitem", key))
+
+        def __call__(self, *args, **kwargs):
+            return args, kwargs
+
+        def __len__(self):
+            return 0
+
+        def __iter__(self):
+            yield from (1, 2)
+
+        def __format__(self, spec):
+            return f"<{spec}>"
+
+        def __hash__(self):
+            return 5
+
+        def __eq__(self, other):
+            log.append("eq")
+            return True
+    c = C()
+    c.d = c.d + 1
+    del c.d
+    c.s = 2
+    c.other = c.s
+    log.append((c.s, c.other, c.missing, getattr(c, "bad", "default"), hasattr(c, "bad"), C.d))
+    del c.other
+    c[1] = c[2:3]
+    del c[4]
+    log.append((c(1, x=2), bool(c), [*c], f"{c:abc}", c == 1, {c: 1, C(): 2} and 3))
+    try:
+        c.bad
+    except AttributeError as error:
+        log.append(str(error))
+
+
+@program
+def dataclass_and_inheritance(log):
+    @dataclass
+    class D:
+        a: int
+        b: list = None
+
+    class E(D, dict):
+        pass
+    e = E(1)
+    e["k"] = D(2, [3])
+    return e.a, repr(e["k"]), D(1) == D(1), repr(D(5))
