@@ -9,7 +9,8 @@ import torch
 from capture import _C
 
 
-def blame(exception: BaseException, function: types.FunctionType, graph_module: torch.fx.GraphModule | None, generated: frozenset[str]) -> None:
+def blame(exception: BaseException, function: types.FunctionType, graph_module: torch.fx.GraphModule | None,
+          generated: frozenset[str]) -> None:
     """Replaces the traceback entries of generated code (files `generated`) by the user's frames from which the failing
     operation was recorded; below them stay those of torch's own Python functions.
 

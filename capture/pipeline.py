@@ -113,8 +113,11 @@ class Unit:
         return outcome.real
 
     def failed(self, entry: Any, exception: BaseException) -> Any:
-        """Called when a mock function raised: its graph did, before any side effect. Where the graph has none of its own,
-        the call runs again, natively, so that the program's handlers see the exception; else its traceback is made the user's."""
+        """Called when a mock function raised: its graph did, before any side effect.
+
+        Where the graph has none of its own the call runs again, natively, so that the program's handlers see the
+        exception; else its traceback is made the user's.
+        """
         trace: Trace = entry.payload
         if trace.repeatable and isinstance(exception, Exception):
             return _C.RUN_NATIVELY
@@ -124,9 +127,9 @@ class Unit:
     def _tell_limit(self) -> None:
         if not self.limited:
             self.limited = True
-            warnings.warn(f"capture: {self.name} was captured {len(self.tree.entries)} times; further variants run natively. "
-                          f"Last miss: {self.misses[-1]}. Remedy: pass what changes as a tensor, or raise CAPTURE_RECAPTURE_LIMIT.",
-                          stacklevel=3)
+            warnings.warn(f"capture: {self.name} was captured {len(self.tree.entries)} times; further variants run "
+                          f"natively. Last miss: {self.misses[-1]}. Remedy: pass what changes as a tensor, or raise "
+                          f"CAPTURE_RECAPTURE_LIMIT.", stacklevel=3)
 
 
 UNITS: weakref.WeakSet[Unit] = weakref.WeakSet()
@@ -183,9 +186,8 @@ def conclude(unit: Unit, interp: Interpreter, outcome: Value | UserError, repeat
             return                  # calls like this one may well end otherwise
         if not interp.broken:
             interp.broken = Break("raised", type(exception).__name__), ()
-    elif interp.tracking:
-        if interp.track(install, unit, interp, outcome, repeatable) is not None:
-            return
+    elif interp.track(install, unit, interp, outcome, repeatable) is not None:
+        return
     if unit.fullgraph and not isinstance(outcome, UserError):
         reason, stack = interp.broken
         raise GraphBreakError(reason.reason, reason.context, stack)

@@ -3,7 +3,6 @@ from __future__ import annotations
 
 import contextlib
 import linecache
-import os
 import sys
 import traceback
 from types import SimpleNamespace
@@ -238,7 +237,8 @@ class Factor(nn.Module):
         return torch.linalg.cholesky(y)
 
 
-@pytest.mark.parametrize("make", [lambda: cholesky, lambda: nested_cholesky, Factor], ids=["function", "nested", "module"])
+@pytest.mark.parametrize("make", [lambda: cholesky, lambda: nested_cholesky, Factor],
+                         ids=["function", "nested", "module"])
 @pytest.mark.parametrize("backend", ["eager", lambda gm, inputs: gm.forward], ids=["eager", "callable"])
 def test_a_tensor_operation_that_raises_on_a_hit_shows_the_users_line(make, backend) -> None:
     check(make, call(X), call(X), call(BAD), call(X), hits=3 if backend else None, backend=backend)
@@ -269,7 +269,8 @@ def test_an_exception_that_depends_on_an_argument() -> None:
         if strict:
             raise Custom("strict", 1)
         return x * 2
-    check(lambda: program, call(X, False), call(X, True), call(X, False), call(X, True), call(X, False), captures=1, hits=2)
+    check(lambda: program, call(X, False), call(X, True), call(X, False), call(X, True), call(X, False), captures=1,
+          hits=2)
 
 
 def test_a_tensor_operation_that_raises_and_is_caught() -> None:
@@ -302,7 +303,7 @@ def test_what_was_changed_before_the_exception_stays_changed() -> None:
 
 
 @pytest.mark.parametrize("in_place", [False, pytest.param(True, marks=pytest.mark.xfail(
-    strict=True, reason="a graph that writes to tensors cannot run again, and the mock function's effects come after it"))])
+    strict=True, reason="a graph that writes to tensors cannot run again; other effects come after it"))])
 def test_what_was_changed_before_a_tensor_operation_raises_on_a_hit_stays_changed(in_place: bool) -> None:
     def make():
         state = SimpleNamespace(before=0, after=0, total=torch.zeros(2, 2), log=[])
@@ -430,4 +431,4 @@ def test_the_debugger_sees_the_users_file() -> None:
     with pytest.raises(torch.linalg.LinAlgError) as caught:
         compiled(BAD)
     frames = [frame for frame, _ in traceback.walk_tb(caught.value.__traceback__)]
-    assert any(frame.f_code is cholesky.__code__ and os.path.samefile(frame.f_code.co_filename, __file__) for frame in frames)
+    assert any(frame.f_code is cholesky.__code__ for frame in frames)

@@ -54,7 +54,8 @@ def list_methods(x, given):
     a[0:1] = [7, 8]
     a += (9,)
     del c[::2]
-    return a, b, c, numbers, popped, [1, 2, 1].count(1), ["a", "b"].index("b"), a[-2:], [0] * 3, [1] + [2], given * 2, [1, 2] < [1, 3], 2 in c
+    return (a, b, c, numbers, popped, [1, 2, 1].count(1), ["a", "b"].index("b"), a[-2:], [0] * 3, [1] + [2], given * 2,
+            [1, 2] < [1, 3], 2 in c)
 
 
 @programs.add(X, {"a": 1})
@@ -65,8 +66,10 @@ def dict_methods(x, given):
     popped = d.pop("b"), d.pop("missing", None), d.popitem()
     d |= {"e": 5}
     keys, items = list(d), list(d.items())
-    return (d, popped, keys, items, list(d.values()), d.get("x") is x, d.get("no"), "a" in d, len(d), given | {"z": 1}, dict(a=1) == {"a": 1},
-            dict.fromkeys("ab", 0), {k: v for k, v in reversed(d.items())}, d.keys() & {"a"}, d.copy() is d, next(iter(d)), {**d, "x": 0})
+    return (d, popped, keys, items, list(d.values()), d.get("x") is x, d.get("no"), "a" in d, len(d), given | {"z": 1},
+            dict(a=1) == {"a": 1},
+            dict.fromkeys("ab", 0), {k: v for k, v in reversed(d.items())}, d.keys() & {"a"}, d.copy() is d,
+            next(iter(d)), {**d, "x": 0})
 
 
 @programs.add(X, {1, 2, 3})
@@ -75,22 +78,29 @@ def set_methods(x, given):
     s.add(5)
     s.discard(9)
     s |= {7}
-    return (s, s & given, s | given, s - given, s ^ given, given.issuperset({1}), 5 in s, frozenset(s), len(s), sorted(given), s.union([8]),
+    return (s, s & given, s | given, s - given, s ^ given, given.issuperset({1}), 5 in s, frozenset(s), len(s),
+            sorted(given), s.union([8]),
             s == {1, 2, 5, 7}, {n * 2 for n in sorted(given)}, set("a"), s <= given)
 
 
 @programs.add(X, "Hello World")
 def string_methods(x, s):
-    return (x, s.upper(), s.split(), "-".join(["a", "b"]), s.replace("l", "L"), s.startswith("He"), s[1:3], s[::-1], s.find("W"), len(s),
-            s.strip("H"), "ab" in s, s.encode(), s.partition(" "), s.title(), s.isdigit(), s.zfill(13), s.center(15, "*"), s + "!", s * 2,
-            s == "Hello World", s < "I", sorted(s)[:2], [c for c in s if c.isupper()], ord("a"), chr(98), s.rsplit("o", 1), f"{s:>12}")
+    return (x, s.upper(), s.split(), "-".join(["a", "b"]), s.replace("l", "L"), s.startswith("He"), s[1:3], s[::-1],
+            s.find("W"), len(s),
+            s.strip("H"), "ab" in s, s.encode(), s.partition(" "), s.title(), s.isdigit(), s.zfill(13),
+            s.center(15, "*"), s + "!", s * 2,
+            s == "Hello World", s < "I", sorted(s)[:2], [c for c in s if c.isupper()], ord("a"), chr(98),
+            s.rsplit("o", 1), f"{s:>12}")
 
 
 @programs.add(X, 7, 2.5)
 def numbers(x, n, f):
-    return (x * n, n + 1, n // 2, n % 4, n ** 2, -n, n & 3, n << 1, f * 2, int(f), float(n), round(f), math.sqrt(n), math.floor(f), math.log(f),
-            math.prod([1, 2]), math.pi, n.bit_length(), f.is_integer(), complex(n, f), bool(n), divmod(n, 2), pow(n, 2, 5), abs(-n), max(n, f),
-            min(3, n), isinstance(n, int), str(n), hex(n), n == 7.0, sum([n, f]), math.isclose(f, 2.5), range(n)[2:4], list(range(n, 0, -3)),
+    return (x * n, n + 1, n // 2, n % 4, n ** 2, -n, n & 3, n << 1, f * 2, int(f), float(n), round(f), math.sqrt(n),
+            math.floor(f), math.log(f),
+            math.prod([1, 2]), math.pi, n.bit_length(), f.is_integer(), complex(n, f), bool(n), divmod(n, 2),
+            pow(n, 2, 5), abs(-n), max(n, f),
+            min(3, n), isinstance(n, int), str(n), hex(n), n == 7.0, sum([n, f]), math.isclose(f, 2.5), range(n)[2:4],
+            list(range(n, 0, -3)),
             operator.mul(n, 2), int("12"), math.inf > n, -0.0, n / 2, ~n, n > f)
 
 
@@ -132,7 +142,8 @@ def views_and_iterators(x):
     rest = list(it)
     keys = d.keys()
     d["c"] = 3
-    return first, rest, list(keys), list(zip(*[[1, 2], [3, 4]])), list(iter(d.values())), list(reversed([1, 2])), [*d], list(map(str, d))
+    return (first, rest, list(keys), list(zip(*[[1, 2], [3, 4]])), list(iter(d.values())), list(reversed([1, 2])), [*d],
+            list(map(str, d)))
 
 
 @programs.add(X)
@@ -146,7 +157,6 @@ def copies(x):
 @programs.add(X)
 def type_hints_and_types(x):
     y: torch.Tensor = x * 2
-    n: int
     return y, types.SimpleNamespace(a=1).a, typing.cast(int, 3)
 
 

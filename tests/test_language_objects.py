@@ -88,7 +88,8 @@ def special_methods(x):
     s = q
     s += 5
     a, b = p
-    return (r.x, r.y, (-p).x, p == q, p != q, p < q, sorted([q, p])[0] is p, p[0], p[-1], len(p), a, b, 1 in p, p(x), bool(p),
+    return (r.x, r.y, (-p).x, p == q, p != q, p < q, sorted([q, p])[0] is p, p[0], p[-1], len(p), a, b, 1 in p, p(x),
+            bool(p),
             not p, str(p), f"{p:!}", p @ q, s is q, q.y, [10, 20][p], max(p, q) is q, *p)
 
 
@@ -141,8 +142,10 @@ def data_classes(x):
         f.a = 2
     except dataclasses.FrozenInstanceError as error:
         message = str(error)
-    return (c, f, f == Frozen(1), Frozen(1) < Frozen(2), hash(Frozen(1)) == hash(Frozen(1)), dataclasses.replace(f, a=3),
-            [field.name for field in dataclasses.fields(c)], message, x * c.scale * c.total, dataclasses.is_dataclass(c))
+    return (c, f, f == Frozen(1), Frozen(1) < Frozen(2), hash(Frozen(1)) == hash(Frozen(1)),
+            dataclasses.replace(f, a=3),
+            [field.name for field in dataclasses.fields(c)], message, x * c.scale * c.total,
+            dataclasses.is_dataclass(c))
 
 
 @programs.add(X, **NATIVE)
@@ -173,7 +176,8 @@ def named_tuples(x, given):
     t = Triple(x, c=(x,))
     a, b, c = t
     o = Old(x)._replace(second=x + 1)
-    return (t, t.scaled(), t[0] is t.a, a, b, c, o, o._asdict(), o._fields, Old._make([1, 2]), given.scaled(), given.a is x,
+    return (t, t.scaled(), t[0] is t.a, a, b, c, o, o._asdict(), o._fields, Old._make([1, 2]), given.scaled(),
+            given.a is x,
             isinstance(t, tuple), t._replace(b=3), len(t))
 
 
@@ -191,14 +195,16 @@ class Flags(enum.IntFlag):
     B = 2
 
 
-class Kind(str, enum.Enum):
+class Kind(str, enum.Enum):  # noqa: UP042
     FIRST = "first"
 
 
 @programs.add(X, Mode.MEAN)
 def enums(x, mode):
-    return (mode.function(x), mode is Mode.MEAN, mode == Mode.SUM, mode.name, mode.value, Mode("sum"), Mode["MEAN"], list(Mode),
-            Flags.A | Flags.B, Flags.A in Flags(3), Kind.FIRST == "first", Kind("first"), {Mode.SUM: 1}[Mode.SUM], len(Mode))
+    return (mode.function(x), mode is Mode.MEAN, mode == Mode.SUM, mode.name, mode.value, Mode("sum"), Mode["MEAN"],
+            list(Mode),
+            Flags.A | Flags.B, Flags.A in Flags(3), Kind.FIRST == "first", Kind("first"), {Mode.SUM: 1}[Mode.SUM],
+            len(Mode))
 
 
 class Descriptor:
@@ -370,8 +376,10 @@ class Concrete(Abstract):
 @programs.add(X)
 def inheritance(x):
     d = Diamond(x)
-    return (d.f(), d.order, Diamond.name(), isinstance(d, Right), issubclass(Diamond, (int, Base)), [c.__name__ for c in Diamond.__mro__],
-            Left(x).f(), type(d) is Diamond, Tagged(x).tagged, Concrete().f(), isinstance(Concrete(), Abstract), Diamond.registered,
+    return (d.f(), d.order, Diamond.name(), isinstance(d, Right), issubclass(Diamond, (int, Base)),
+            [c.__name__ for c in Diamond.__mro__],
+            Left(x).f(), type(d) is Diamond, Tagged(x).tagged, Concrete().f(), isinstance(Concrete(), Abstract),
+            Diamond.registered,
             d.__class__.__name__, isinstance(x, (int, torch.Tensor)), callable(d.f))
 
 
@@ -464,6 +472,15 @@ def sys_modules_and_builtins():
             return helper(x), 'torch' in sys.modules, __name__, len([x]), globals()['limit'], sorted(locals())
     """)
     return module.program
+
+
+@programs.add(X)
+def imports_inside(x):
+    import math
+    from collections import OrderedDict as Ordered
+
+    import torch.nn.functional as functional
+    return functional.relu(x) * math.pi, Ordered(a=1)
 
 
 @pytest.mark.parametrize(("make", "args", "options"), programs)

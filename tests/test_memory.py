@@ -146,15 +146,15 @@ def used(compiled, *args, times: int = 3):
 
 
 def test_a_compiled_function_and_what_it_closes_over_are_freed() -> None:
-    weight, state = torch.ones(4), Box(log=[], model=Model())
+    def use():
+        weight, state = torch.ones(4), Box(log=[], model=Model())
 
-    def program(x):
-        state.log.append(x)
-        return state.model(x) * weight
-    compiled = used(capture.compile(program), X)
-    references = [weakref.ref(o) for o in (weight, state, state.model, state.model.linear, program, compiled)]
-    del weight, state, program, compiled
-    assert freed(*references)
+        def program(x):
+            state.log.append(x)
+            return state.model(x) * weight
+        compiled = used(capture.compile(program), X)
+        return [weakref.ref(o) for o in (weight, state, state.model, state.model.linear, program, compiled)]
+    assert freed(*use())
 
 
 def test_a_compiled_module_is_freed() -> None:
@@ -265,7 +265,8 @@ def test_reset_frees_what_entries_hold() -> None:
     assert freed(*references)
 
 
-@pytest.mark.parametrize("program", ["x + 1", "log.append(x)", "print(end='')", "x.missing", "table[0]", "[r for r in x]"])
+@pytest.mark.parametrize("program", ["x + 1", "log.append(x)", "print(end='')", "x.missing", "table[0]",
+                                     "[r for r in x]"])
 def test_no_memory_grows_with_the_number_of_calls(program: str) -> None:
     """Blocks of Python's allocator after many calls, in a process of its own."""
     script = f"""

@@ -355,7 +355,8 @@ FUNCTIONS = table("""
     F.unfold(x[None, None], 2), F.pixel_shuffle(x.repeat(4, 1)[None, :, :, None], 2)
     torch.tril(x), torch.triu(x, 1), torch.flip(x, [0]), torch.roll(x, 1, 0), torch.rot90(x)
     torch.clamp(x, -1, 1), x.clamp(min=y), torch.lerp(x, y, 0.5), torch.addcmul(x, y, y, value=2)
-    torch.matmul(x, y.mT), torch.mm(x, y.T), torch.bmm(x[None], y.T[None]), torch.addmm(x[:, :2], x, y.T), x[0].dot(y[0])
+    torch.matmul(x, y.mT), torch.mm(x, y.T), torch.bmm(x[None], y.T[None])
+    torch.addmm(x[:, :2], x, y.T), x[0].dot(y[0])
     torch.outer(x[0], y[0]), torch.kron(x, y), torch.tensordot(x, y, dims=([1], [1]))
     torch.fft.fft(x), torch.fft.irfft(torch.fft.rfft(x), n=3)
     torch.linalg.qr(x), torch.linalg.svd(x).S, torch.linalg.inv(x @ x.T + torch.eye(2)), torch.det(x @ x.T)
@@ -397,7 +398,8 @@ MODES = table("""
     guard = torch.no_grad(); guard.__enter__(); z = x * 2; guard.__exit__(None, None, None); return z * 2
     torch.set_grad_enabled(False); z = x * 2; torch.set_grad_enabled(True); return z
     torch.set_grad_enabled(False); return x * 2
-    torch.is_grad_enabled(), torch.is_autocast_enabled('cpu'), torch.get_default_dtype(), torch.is_inference_mode_enabled()
+    torch.is_grad_enabled(), torch.is_autocast_enabled('cpu')
+    torch.get_default_dtype(), torch.is_inference_mode_enabled()
     f = torch.no_grad()(lambda t: t * 2); return f(x)
     f = torch.inference_mode()(lambda t: t * 2); return f(x)
     f = torch.autocast('cpu', dtype=torch.bfloat16)(lambda t: t @ t.T); return f(x)
@@ -418,7 +420,7 @@ UNCAPTURED = table("""
     torch.func.grad(lambda a: (a * y).sum())(x)
     with torch.random.fork_rng(): z = torch.rand(2) ;; return z
     with torch.autograd.set_detect_anomaly(False): z = x * 2 ;; return z
-    with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH): return F.scaled_dot_product_attention(x[None], y[None], y[None])
+    a = torch.nn.attention ;; with a.sdpa_kernel(a.SDPBackend.MATH): return F.scaled_dot_product_attention(x, y, y)
     with torch.autograd.profiler.record_function('region'): return x * 2
     with torch.profiler.record_function('region'): return x * 2
     x.sum.__name__, x.sum()
@@ -478,12 +480,14 @@ def test_gradients(body: str) -> None:
 
 STRIDES = {
     "transposed": torch.randn(3, 2).T, "sliced": torch.randn(2, 6)[:, ::2], "expanded": torch.randn(3).expand(2, 3),
-    "offset": torch.randn(3, 3)[1:], "empty": torch.empty(0, 3), "flipped": torch.randn(2, 3).flip(0), "double": X.double(),
+    "offset": torch.randn(3, 3)[1:], "empty": torch.empty(0, 3), "flipped": torch.randn(2, 3).flip(0),
+           "double": X.double(),
     "half": X.half(), "integer": INDEX.int(), "complex": torch.complex(X, Y), "conjugate": torch.complex(X, Y).conj(),
     "channels_last": torch.randn(1, 2, 3, 3).to(memory_format=torch.channels_last), "scalar": torch.tensor(2.5)}
 
 
-@pytest.mark.parametrize("body", ["x * 2 + x", "x.reshape(-1), x.clone(), x.contiguous()", "x.stride(), x.is_contiguous(), x.abs()",
+@pytest.mark.parametrize("body", ["x * 2 + x", "x.reshape(-1), x.clone(), x.contiguous()",
+                                  "x.stride(), x.is_contiguous(), x.abs()",
                                   "torch.empty_like(x).stride(), x.sum(), x.ndim"])
 @pytest.mark.parametrize("x", [pytest.param(t, id=name) for name, t in STRIDES.items()])
 def test_layouts_and_dtypes(x: torch.Tensor, body: str) -> None:

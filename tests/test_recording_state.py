@@ -1,4 +1,4 @@
-"""Tensor operations together with Python state: modules, attributes, containers, gradients, autograd functions, checkpoints."""
+"""Tensor operations together with Python state: modules, attributes, containers, modes, random numbers."""
 from __future__ import annotations
 
 import collections
@@ -228,7 +228,8 @@ def norms():
 
 
 def convolutions():
-    model = nn.Sequential(nn.Conv2d(1, 2, 2, padding=1), nn.ReLU(), nn.MaxPool2d(2, 1), nn.ConvTranspose2d(2, 1, 2), nn.Flatten())
+    model = nn.Sequential(nn.Conv2d(1, 2, 2, padding=1), nn.ReLU(), nn.MaxPool2d(2, 1), nn.ConvTranspose2d(2, 1, 2),
+                          nn.Flatten())
     return lambda x: model(x[None, None]), model
 
 
@@ -281,7 +282,8 @@ def test_changed_weights_are_seen_by_hits() -> None:
     def change(model):
         model.weight.add_(1)
         model.bias = nn.Parameter(model.bias + 1)
-    check(lambda: (lambda linear: (lambda x: linear(x), linear))(nn.Linear(3, 3)), call(LEAF), call(LEAF), change, call(LEAF),
+    check(lambda: (lambda linear: (lambda x: linear(x), linear))(nn.Linear(3, 3)), call(LEAF), call(LEAF), change,
+          call(LEAF),
           backward=True)
 
 
@@ -325,7 +327,8 @@ def a_generator_under_no_grad():
     return lambda x: [(r, g, torch.is_grad_enabled()) for r, g in rows(x)]
 
 
-@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode, lambda: torch.autocast("cpu", dtype=torch.bfloat16)],
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode, lambda: torch.autocast("cpu",
+                                                                                              dtype=torch.bfloat16)],
                          ids=["no_grad", "inference_mode", "autocast"])
 def test_a_mode_around_the_call_is_guarded(mode) -> None:
     linear = nn.Linear(3, 3)
@@ -434,4 +437,5 @@ def test_one_tensor_object_in_and_out() -> None:
     def make():
         state = SimpleNamespace(x=X.clone())
         return (lambda x: (x, [x], state.x)), state
-    check(make, call_with(lambda state: (state.x,)), call_with(lambda state: (state.x,)), call(X), captures=None, fullgraph=False)
+    check(make, call_with(lambda state: (state.x,)), call_with(lambda state: (state.x,)), call(X), captures=None,
+          fullgraph=False)

@@ -66,14 +66,16 @@ def test_different_functions_in_many_threads() -> None:
 def test_each_thread_has_modes_of_its_own() -> None:
     weight = torch.ones(3, requires_grad=True)
     program = capture.compile(lambda x: (x * weight, x @ x.T, torch.is_grad_enabled()), fullgraph=True)
-    modes = [torch.enable_grad, torch.no_grad, torch.inference_mode, lambda: torch.autocast("cpu", dtype=torch.bfloat16)]
+    modes = [torch.enable_grad, torch.no_grad, torch.inference_mode,
+             lambda: torch.autocast("cpu", dtype=torch.bfloat16)]
 
     def work(number: int) -> None:
         with modes[number % len(modes)]():
             for _ in range(ROUNDS):
                 product, square, enabled = program(X)
                 expected = X * weight
-                assert (product.requires_grad, product.is_inference()) == (expected.requires_grad, expected.is_inference())
+                assert (product.requires_grad, product.is_inference()) == (expected.requires_grad,
+                                                                           expected.is_inference())
                 assert square.dtype == (X @ X.T).dtype and enabled == torch.is_grad_enabled()
     in_threads(work)
     assert capture.stats(program).bailouts == 0
