@@ -122,6 +122,7 @@ class Body:
     def close(self, interp: Interpreter, then: Callable[[], None], on_raise: OnRaise | None = None) -> None:
         """Ends the body with GeneratorExit; `then()` follows."""
         if self.state is State.CREATED:
+            self.alive = self.reference()
             self._finish()
         if self.state is State.FINISHED:
             return then()

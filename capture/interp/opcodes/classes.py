@@ -117,8 +117,13 @@ def _type_parameter(source: str) -> Callable[..., Any]:
 
 
 def _type_alias(frame: Frame, parts: tuple[str, Any, Callable[[], Any]]) -> Any:
+    """A `type` statement. The value of a generic alias is evaluated now: there is no way to hand it its parameters."""
     name, parameters, evaluate = parts
-    return typing.TypeAliasType(name, evaluate(), type_params=parameters or ())  # type: ignore[attr-defined]
+    if parameters:
+        return typing.TypeAliasType(name, evaluate(), type_params=parameters)  # type: ignore[attr-defined]
+    namespace = {"__name__": frame.globals.get("__name__"), "evaluate": evaluate}
+    exec(f"type {name} = evaluate()", namespace)
+    return namespace[name]
 
 
 def _set_type_params(frame: Frame, function: Any, parameters: tuple[Any, ...]) -> Any:
@@ -131,7 +136,7 @@ TYPING_1: dict[int, Callable[..., Any]] = {
     7: _type_parameter("{}"), 8: _type_parameter("**{}"), 9: _type_parameter("*{}"),
     10: lambda frame, parameters: typing.Generic[parameters], 11: _type_alias}  # type: ignore[valid-type]
 TYPING_2: dict[int, Callable[..., Any]] = {
-    2: _type_parameter("{}: evaluate()"), 3: _type_parameter("{}: evaluate()"), 4: _set_type_params}
+    2: _type_parameter("{}: evaluate()"), 3: _type_parameter("{}: (*evaluate(),)"), 4: _set_type_params}
 STOPITERATION_ERROR, ASYNC_GEN_WRAP, UNARY_POSITIVE, LIST_TO_TUPLE = 3, 4, 5, 6
 PREP_RERAISE_STAR = 1
 

@@ -78,7 +78,7 @@ def generator_throw_and_close(log):
     log.append(list(h))
     i = gen()
     i.close()
-    log.append(list(i))
+    log.append((list(i), i.gi_frame))
 
     def stubborn():
         try:
