@@ -57,6 +57,8 @@ def generic(interp: Interpreter, obj: Value, name: str, then: Continuation | Non
     kind = type(descriptor)
     getter = None if descriptor is MISSING else lookup_class(kind, "__get__")
     is_data = getter is not None and (lookup_class(kind, "__set__") is not None or lookup_class(kind, "__delete__") is not None)
+    if descriptor is not MISSING:
+        interp.track(pin_kind, interp, cls, name, kind)
     if not is_data:
         namespace = instance_dict(real)
         if namespace is not None and name in namespace:
@@ -130,6 +132,7 @@ def load_from_class(interp: Interpreter, cls: Value, name: str, then: Continuati
                       lambda: interp.graph.type_attr(real, name)[2])
     found = Value(own, interp.track(through_class, interp, cls, real, name))
     kind = type(own)
+    interp.track(interp.graph.pin_special, kind, "__get__")
     if kind in calls.FUNCTIONS:
         return finish(interp, own, found.shadow, then)
     if kind is staticmethod:
@@ -296,6 +299,7 @@ def fallback_of(interp: Interpreter, obj: Value, name: str, then: Continuation |
     """What `__getattr__` makes of an AttributeError from `__getattribute__` or a property."""
     hook = lookup_class(type(obj.real), "__getattr__")
     if not isinstance(hook, types.FunctionType):
+        interp.track(interp.graph.pin_special, type(obj.real), "__getattr__")
         return on_raise
 
     def take(exception: BaseException) -> bool:
@@ -340,6 +344,18 @@ def instance_attribute(interp: Interpreter, obj: Value, name: str, descriptor: A
     if not isinstance(obj.real, types.ModuleType):
         graph.type_attr(cls, name)          # no data descriptor may come to hide it
     return graph.dict_get(graph.attributes(node), name)  # type: ignore[arg-type]
+
+
+def pin_kind(interp: Interpreter, cls: type, name: str, kind: type) -> Shadow:
+    """Guards that what a class has under `name` takes part in attribute access as it does now."""
+    graph = interp.graph
+    shadow = graph.type_attr(cls, name)[2]
+    if isinstance(shadow, External):
+        graph.require(shadow.source, "TYPE", kind)
+    elif isinstance(shadow, RefNode):
+        graph.touch(shadow)
+    graph.pin_special(kind, "__get__", "__set__", "__delete__")
+    return shadow
 
 
 def unshadowed(interp: Interpreter, obj: Value, name: str) -> Shadow:

@@ -57,6 +57,7 @@ def call(interp: Interpreter, function: Value, args: list[Value], kwargs: dict[s
             function = Value(real.__wrapped__, interp.track(interp.graph.constant, real.__wrapped__))
         elif isinstance(real, type):
             metacall = lookup_class(cls, "__call__")
+            interp.track(interp.graph.pin_special, cls, "__call__")
             if isinstance(metacall, types.FunctionType) and not natives.is_modelled(real):
                 function, args = Value(metacall, interp.track(class_attribute, interp, cls, "__call__")), [function, *args]
             elif natives.is_modelled(real) or find_polyfill(real, reals(args), kwreals(kwargs)) or not has_python_constructor(real):
@@ -177,7 +178,7 @@ def pin_protocols(interp: Interpreter, real: Any, args: list[Value]) -> None:
         for value in args:
             cls = type(value.real)
             if is_mutable(cls) and not isinstance(value.real, torch.Tensor):
-                interp.graph.pin_special(cls, *PROTOCOLS)
+                interp.graph.pin_special(cls, *PROTOCOLS, *operator_methods(real))
 
 
 def touch(interp: Interpreter, value: Value) -> Shadow:
@@ -189,6 +190,15 @@ def touch(interp: Interpreter, value: Value) -> Shadow:
 def pin(interp: Interpreter, value: Value) -> Shadow:
     interp.graph.depend(value.shadow, value.real)  # type: ignore[arg-type]
     return value.shadow  # type: ignore[return-value]
+
+
+def operator_methods(real: Any) -> tuple[str, ...]:
+    """The special methods of a function of the `operator` module: `__iadd__`, `__add__`, `__radd__`."""
+    if getattr(real, "__module__", None) != "_operator":
+        return ()
+    name = real.__name__.strip("_")
+    plain = name[1:] if hasattr(operator, name[1:]) else name
+    return f"__{name}__", f"__{plain}__", f"__r{plain}__"
 
 
 # Builtins that look at the identity or the ancestry of an object and at nothing else, or guard themselves what they look at.

@@ -135,7 +135,7 @@ class RefGraph:
 
     def touch(self, node: RefNode) -> RefNode:
         """The type of an outside object is about to matter."""
-        if node.source is not None and (not isinstance(node.source, Constant) or isinstance(node.real, types.ModuleType)):
+        if node.source is not None and (not isinstance(node.source, Constant) or can_change_class(node.cls)):
             if isinstance(node.state, TensorState):
                 if node.cls not in PLAIN_TENSORS:
                     raise Break("unsupported-tensor", f"a {node.cls.__name__} was used")
@@ -176,7 +176,7 @@ class RefGraph:
         start = node.state
         if start is None or isinstance(start, ListStart):
             self.touch(node)
-            source, base = node.source, list if isinstance(node.real, list) else deque
+            source, base = node.source, next(cls for cls in (list, tuple, deque) if isinstance(node.real, cls))
             items = list(base.__iter__(node.real))      # type: ignore[attr-defined]
             known, added = ({}, []) if start is None else (start.known, start.added)
             del items[len(items) if start is None else start.length:]
@@ -352,6 +352,11 @@ def lookup_class(cls: type, name: str, default: Any = None) -> Any:
 def is_mutable(cls: type) -> bool:
     """Whether attributes of a class can be assigned: a class of Python."""
     return cls.__flags__ & (HEAP_TYPE | IMMUTABLE_TYPE) == HEAP_TYPE
+
+
+def can_change_class(cls: type) -> bool:
+    """Whether an instance of `cls` can come to be of another class."""
+    return is_mutable(cls) or issubclass(cls, types.ModuleType)
 
 
 def dict_type(node: RefNode) -> type:

@@ -110,7 +110,7 @@ class _Checker:
                 self.place(node, name, shadow, value)
 
     def items(self, node: RefNode, shadows: list[Shadow | None], real: Any) -> None:
-        items = list(_iterate(real, collections.deque if isinstance(real, collections.deque) else list))
+        items = list(_iterate(real, next(cls for cls in (list, tuple, collections.deque) if isinstance(real, cls))))
         if len(items) != len(shadows):
             raise _differs(f"{_describe(node)} has {len(items)} items", len(shadows))
         for index, (shadow, item) in enumerate(zip(shadows, items)):
