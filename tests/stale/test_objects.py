@@ -289,17 +289,10 @@ def equality_of_plain_objects_gets_a_method():
 
 
 @CHANGES.add()
-def reflected_operator_appears():
+def reflected_operator_is_replaced():
     _, cls, box = family()
     cls.__rmul__ = lambda self, other: 2
-
-    def change():
-        cls.__rmul__ = lambda self, other: 3
-
-    def undo():
-        cls.__rmul__ = before
-    before = cls.__rmul__
-    return lambda x: x + 5 * box, change, undo
+    return (lambda x: x + 5 * box), *exchange(cls, "__rmul__", lambda self, other: 3)
 
 
 @CHANGES.add()
