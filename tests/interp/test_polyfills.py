@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 
+from capture.interp.polyfills import protocols
 from tests.helpers import call, check
 
 
@@ -346,3 +347,13 @@ def test_errors_are_the_builtins_own(number: int) -> None:
         except Exception as e:
             return type(e), str(e), x + 1
     check(lambda: program, call(torch.ones(2), 1), captures=None, fullgraph=False)
+
+
+@pytest.mark.parametrize("number", [0, -1, -2, 2**61 - 1, 2**61, 2**63 - 1, -2**63, 2**63, 2**70], ids=str)
+def test_hash_takes_a_word_as_it_is(number: int) -> None:
+    class Hashed:
+        def __hash__(self):
+            return number
+
+    obj = Hashed()
+    assert protocols.hash_(obj) == hash(obj)

@@ -244,7 +244,10 @@ def hash_(x: Any) -> Any:
     result = type(x).__hash__(x)
     if not isinstance(result, int):
         raise TypeError("__hash__ method should return an integer")
-    return hash(int(result))
+    number = int(result)
+    if not -1 << 63 <= number < 1 << 63:            # a number that fits a word is taken as it is, except the error code -1
+        return hash(number)
+    return number if number != -1 else -2
 
 
 # -- numbers -----------------------------------------------------------------------------------------------------------
