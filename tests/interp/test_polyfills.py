@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 
-from capture.interp.polyfills import protocols
+from capture.interp.polyfills.protocols import hash_
 from tests.helpers import call, check
 
 
@@ -356,4 +356,4 @@ def test_hash_takes_a_word_as_it_is(number: int) -> None:
             return number
 
     obj = Hashed()
-    assert protocols.hash_(obj) == hash(obj)
+    assert hash_(obj) == hash(obj)
