@@ -258,14 +258,14 @@ def require_separateness(graph: RefGraph, recorder: FxRecorder) -> None:
     Tensors: by storage. Other objects: two of them matter to each other only if both know of the key that was set.
     """
     if recorder.mutates and recorder.inputs:
-        tensors_ = [node for node in recorder.inputs if node.real is not None]
         groups: dict[int, int] = {}
         layout: list[tuple[Source, int, int]] = []
-        for node in tensors_:
-            storage = node.real.untyped_storage()._cdata
-            group = groups.setdefault(storage, len(groups))
-            layout.append((node.source, group, node.real.storage_offset() * node.real.element_size()))  # type: ignore[arg-type]
-        graph.require(layout[0][0], "STORAGE", tuple(layout))
+        for node in recorder.inputs:
+            if node.state.storage is not None:
+                storage, offset = node.state.storage
+                layout.append((node.source, groups.setdefault(storage, len(groups)), offset))  # type: ignore[arg-type]
+        if layout:
+            graph.require(layout[0][0], "STORAGE", tuple(layout))
     looked_at = {source for source, kind, _ in graph.requirements.values() if kind in CONTENT_KINDS}
     outside = [node for node in graph.nodes if node.source is not None]
     for target in dict.fromkeys(effect.target for effect in graph.effects):

@@ -109,6 +109,8 @@ def shadow(interp: Interpreter, kind: str, meaning: Meaning | None, versions: An
     graph = interp.graph
     if not isinstance(function.shadow, Const):
         graph.depend(function.shadow, real)  # type: ignore[arg-type]
+    if is_bookkeeping(real):
+        return Const(result)
     if kind == "model":
         return meaning.model(interp, result, *args, **kwargs)  # type: ignore[union-attr]
     if kind == "operation":
@@ -235,10 +237,17 @@ def fresh(interp: Interpreter, real: Any) -> Shadow:
     return graph.find(real) or graph.create(real)
 
 
+def is_bookkeeping(function: Any) -> bool:
+    """Whether a function only keeps Dynamo's own records of modules: the first use of torch.compile patches a call of it into
+    `nn.Module.__init__` for the rest of the process."""
+    return isinstance(function, types.FunctionType) and (function.__module__, function.__qualname__) == (
+        "torch._dynamo.mutation_guard", "GenerationTracker.tag")
+
+
 def is_modelled(function: Any) -> bool:
-    """Whether the registry says what a function or class means."""
+    """Whether the registry, or what torch keeps for itself, says what a function or class means."""
     try:
-        return function in MODELS or function in PURE or function in LAZY or function in SIDE_EFFECTS or function in FRAME_READERS
+        return is_bookkeeping(function) or function in MODELS or function in PURE or function in LAZY or function in SIDE_EFFECTS or function in FRAME_READERS
     except TypeError:
         return False
 

@@ -108,7 +108,7 @@ class RefGraph:
         if node is None:
             node = self._register(RefNode(real, source, self._next()))
             if isinstance(real, torch.Tensor):
-                node.state = TensorState(None, _C.tensor_properties(real))
+                node.state = TensorState(None, _C.tensor_properties(real), storage=storage_of(real))
         return node
 
     def constant(self, real: Any) -> Shadow:
@@ -216,6 +216,8 @@ class RefGraph:
         if key not in state.items:
             if state.complete:
                 return ABSENT
+            if node.source is None:
+                raise Break("untracked-mutation", f"key {key!r:.80} of a new {node.cls.__name__} is not known")
             real = node.real
             if dict.__contains__(real, key):
                 state.items[key] = self.external(dict.__getitem__(real, key), Item(node.source, key))  # type: ignore[arg-type]
@@ -338,6 +340,13 @@ class RefGraph:
     def seal(self) -> None:
         """No more knowledge is added."""
         self.sealed = True
+
+
+def storage_of(real: torch.Tensor) -> tuple[int, int] | None:
+    """Identity of a tensor's storage and its offset there in bytes, or None when it has no single one, or is not plain."""
+    if type(real) not in PLAIN_TENSORS or real.layout is not torch.strided:
+        return None
+    return real.untyped_storage()._cdata, real.storage_offset() * real.element_size()
 
 
 def lookup_class(cls: type, name: str, default: Any = None) -> Any:

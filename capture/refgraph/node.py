@@ -190,13 +190,14 @@ class SetState:
 class TensorState:
     """A tensor: its node in the fx graph (None: an outside tensor not used yet) and its properties when first seen.
 
-    `dynamic`: its shape depends on the values of tensors, so that no constant may be drawn from it.
+    `dynamic`: its shape depends on the values of tensors, so that no constant may be drawn from it. `storage`: identity of
+    an outside tensor's storage when first seen, and the offset in it in bytes; None where there is none (sparse tensors).
     """
 
-    __slots__ = ("node", "properties", "dynamic")
+    __slots__ = ("node", "properties", "dynamic", "storage")
 
-    def __init__(self, node: Any, properties: Any, dynamic: bool = False) -> None:
-        self.node, self.properties, self.dynamic = node, properties, dynamic
+    def __init__(self, node: Any, properties: Any, dynamic: bool = False, storage: tuple[int, int] | None = None) -> None:
+        self.node, self.properties, self.dynamic, self.storage = node, properties, dynamic, storage
 
 
 class FunctionState:
