@@ -195,9 +195,8 @@ def function_made(x, s):
 
 READERS = [table_written, item_written, item_removed, flag_written, twin_written, attribute_deleted, class_written,
            cell_written, function_made, branch_on_value, sum_of_items, loop_over_items, keys_in_order, lookup,
-           method, method_of_twin, function, optional, absent, membership, instance, by_name, tensor, unpacked, identity, counted, appended, written, replaced
-        ,
-           weight_replaced, weight_written]
+           method, method_of_twin, function, optional, absent, membership, instance, by_name, tensor, unpacked, identity,
+           counted, appended, written, replaced, weight_replaced, weight_written]
 
 
 def order_changes(s):
