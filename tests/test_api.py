@@ -112,7 +112,8 @@ def test_backends_by_name(backend: str, training: bool) -> None:
             theirs.square().sum().backward()
     assert (capture.stats(compiled).captures, capture.stats(compiled).hits) == (1, 2)
     for (name, p), q in zip(module.named_parameters(), expected.parameters(), strict=True):
-        torch.testing.assert_close(p.grad, q.grad, msg=lambda text, name=name: f"{name}: {text}")
+        # Backends sum in another order: what three steps add up to differs in the last digits of its largest terms.
+        torch.testing.assert_close(p.grad, q.grad, rtol=1e-4, atol=1e-4, msg=lambda text, name=name: f"{name}: {text}")
 
 
 @pytest.mark.parametrize(("arguments", "error", "sentence"), [
