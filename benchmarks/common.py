@@ -38,7 +38,7 @@ def paired(subject: str, ours: Measure, theirs: Measure, pairs: int, goal: float
         first, second = (ours, theirs) if number % 2 else (theirs, ours)
         left, right = first(), second()
         ratios.append(left / right if number % 2 else right / left)
-    low, median, high = statistics.quantiles(ratios, n=4)
+    low, median, high = statistics.quantiles(ratios, n=4) if pairs > 1 else ratios * 3
     return Ratio(subject, median, low, high, goal)
 
 
