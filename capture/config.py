@@ -7,18 +7,23 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Generic, TypeVar
 
+T = TypeVar("T", int, str)
 FLAGS: dict[str, Flag] = {}
 
 
-class Flag:
-    """An integer setting, read from `CAPTURE_<name>` at import. Raises ValueError when that is not an integer."""
+class Flag(Generic[T]):
+    """A setting of its default's type, int or str, read from `CAPTURE_<name>` at import.
 
-    def __init__(self, name: str, default: int, meaning: str) -> None:
+    Raises ValueError when the default is an integer and the environment's text is not.
+    """
+
+    def __init__(self, name: str, default: T, meaning: str) -> None:
         self.name, self.default, self.meaning = name, default, meaning
-        text = os.environ.get(f"CAPTURE_{name}", str(default))
+        text = os.environ.get(f"CAPTURE_{name}", default)
         try:
-            self.value = int(text)
+            self.value: T = type(default)(text)
         except ValueError:
             raise ValueError(f"CAPTURE_{name}={text!r} is not an integer; set it to a number ({meaning})") from None
         FLAGS[name] = self
@@ -27,7 +32,7 @@ class Flag:
         return bool(self.value)
 
     @contextmanager
-    def set(self, value: int) -> Iterator[None]:
+    def set(self, value: T) -> Iterator[None]:
         """Holds `value` for the duration of a `with` block, for all threads."""
         before, self.value = self.value, value
         try:
@@ -39,3 +44,7 @@ class Flag:
 STRICT = Flag("STRICT", 0, "1: an internal fault raises InternalError; 0: the program goes on natively, with a warning")
 DEBUG = Flag("DEBUG", 0, "1: cache decisions, 2: and guards, graphs and mock functions, to stderr and the debug folder")
 RECAPTURE_LIMIT = Flag("RECAPTURE_LIMIT", 8, "entries per compiled function after which a new variant runs natively")
+CACHE = Flag("CACHE", 1, "0: compiled graphs are neither read from nor written to disk")
+CACHE_DIR = Flag("CACHE_DIR", "", "folder of the disk cache, private to the user; empty: capture/ in $XDG_CACHE_HOME or ~/.cache")
+CACHE_SIZE = Flag("CACHE_SIZE", 1024, "MB that the disk cache may take; what was used longest ago goes first")
+COMPILE_TIMEOUT = Flag("COMPILE_TIMEOUT", 120, "seconds after which one run of the C++ compiler is given up")

@@ -101,5 +101,13 @@ class BackendError(CaptureError):
     """A backend is unknown, or failed on a graph."""
 
 
+class ToolchainError(BackendError):
+    """There is no usable C++ compiler, or it failed. The message is one sentence with the remedy; `log` is all that it printed."""
+
+    def __init__(self, message: str, log: str = "") -> None:
+        super().__init__(message)
+        self.log = log
+
+
 class ArgumentError(CaptureError, TypeError):
     """A public function was called with an argument that it cannot use; the message names the remedy."""
