@@ -1,0 +1,230 @@
+"""The C++ compiler: which one it is, and from source text to the bytes of a shared library.
+
+What one compile costs was measured on a kernel of a softmax's size, and decided the flags; ratios are of the whole compile.
+
+- Kept: `-nostdlib` with the three libraries that a kernel can need (linking takes 0.6 of the time with all of libstdc++,
+  and a missing function is found here, not by the loader: `-z defs`); `-pipe` (0.97, and no file between the stages);
+  compiler and linker in one run when there is one unit. Debug information is off by default.
+- Kept although it costs: `-O3` (1.09 of `-O2 -ftree-vectorize`) and wide vectors (1.3 of narrow ones), for the kernel's own speed.
+- Left out, within noise: `-fno-asynchronous-unwind-tables`, `-fno-exceptions`, `-fno-rtti`; gold in the place of bfd is slower.
+- Far more than any flag: `<cmath>` doubles the compile (the special functions of C++17 bring half of the standard library
+  with them). Kernels and their header use the compiler's `__builtin_` functions instead.
+"""
+from __future__ import annotations
+
+import errno
+import functools
+import hashlib
+import os
+import platform
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import tempfile
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+
+from capture import config
+from capture.errors import ToolchainError
+
+INCLUDE = Path(__file__).parent / "include"
+NAMES = ("g++", "clang++", "c++")  # tried in this order when CXX does not name one
+COMPILE = ("-std=c++17", "-O3", "-fopenmp-simd", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math", "-fPIC", "-pipe")
+LINK = ("-shared",)
+TARGET = (("-march=native",), ("-mprefer-vector-width=512",))          # each only where the compiler knows it
+LIBRARIES = (("-nostdlib", "-Wl,-z,defs", "-lm", "-lc", "-lgcc"),)     # together or not at all; else the compiler's own choice
+PROBE = 'extern "C" int capture_probe() { return 0; }\n'
+LIBRARY = "kernels.so"
+
+FULL_DISK = re.compile(r"No space left on device|Disk quota exceeded")
+KILLED_PASS = re.compile(r"Killed(?: signal terminated program|: \d)|unable to execute command: Killed")
+
+
+@dataclass(frozen=True)
+class Flags:
+    """What goes before the sources of a compile, and after the objects of a link."""
+
+    compile: tuple[str, ...]
+    link: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Compiler:
+    """A C++ compiler that answers: its command (absolute path, then fixed arguments) and what it says to `-v`."""
+
+    command: tuple[str, ...]
+    version: str  # name, version, target and configuration
+
+    def __str__(self) -> str:
+        return shlex.join(self.command)
+
+    @functools.cached_property
+    def identity(self) -> str:
+        """All of the compiler and its flags that decides what comes out, for the keys of caches. Runs nothing."""
+        return repr((self.command, self.version, COMPILE, LINK, TARGET, LIBRARIES))
+
+    @functools.cached_property
+    def flags(self) -> Flags:
+        """The flags, without those that this compiler refuses: found by compiling an empty unit, once.
+
+        Raises ToolchainError when it cannot compile that at all.
+        """
+        if self._accepts(Flags(COMPILE + _flat(TARGET), LINK + _flat(LIBRARIES))):
+            return Flags(COMPILE + _flat(TARGET), LINK + _flat(LIBRARIES))
+        self._build([PROBE], None, Flags(COMPILE, LINK))  # says what is wrong when even this fails
+        return Flags(COMPILE + _flat(flag for flag in TARGET if self._accepts(Flags(COMPILE + flag, LINK))),
+                     LINK + _flat(group for group in LIBRARIES if self._accepts(Flags(COMPILE, LINK + group))))
+
+    def compile(self, sources: Sequence[str], folder: Path | None = None) -> bytes:
+        """The shared library made of one or more units of C++, each compiled by a process of its own, side by side.
+
+        Sources and objects lie in `folder`, an existing one, and stay there; without it, in a temporary one. Raises
+        ToolchainError, with one sentence that holds the remedy and the compiler's output as `log`, when a unit does not
+        compile or link, the compiler is killed or takes longer than CAPTURE_COMPILE_TIMEOUT, or the disk is full.
+        """
+        if not sources:
+            raise ValueError("a library needs at least one unit")
+        return self._build(sources, folder, self.flags)
+
+    def _accepts(self, flags: Flags) -> bool:
+        try:
+            return bool(self._build([PROBE], None, flags))
+        except ToolchainError:
+            return False
+
+    def _build(self, sources: Sequence[str], folder: Path | None, flags: Flags) -> bytes:
+        try:
+            with nullcontext(folder) if folder else tempfile.TemporaryDirectory(prefix="capture-") as place:
+                return self._build_in(Path(place), sources, flags)
+        except OSError as error:
+            raise _no_room(str(folder or tempfile.gettempdir()), error) from error
+
+    def _build_in(self, folder: Path, sources: Sequence[str], flags: Flags) -> bytes:
+        names = [f"kernels_{number}" for number in range(len(sources))]
+        for name, source in zip(names, sources, strict=True):
+            (folder / f"{name}.cpp").write_text(source)
+        first = (*self.command, *flags.compile, f"-I{INCLUDE}")
+        if len(names) == 1:
+            _run((*first, f"{names[0]}.cpp", "-o", LIBRARY, *flags.link), folder)
+        else:
+            _each([functools.partial(_run, (*first, "-c", f"{name}.cpp", "-o", f"{name}.o"), folder) for name in names])
+            _run((*first, *(f"{name}.o" for name in names), "-o", LIBRARY, *flags.link), folder)
+        if not (folder / LIBRARY).exists():
+            raise ToolchainError(f"{self} reported success but wrote no library; set CXX to a C++ compiler, or unset it")
+        return (folder / LIBRARY).read_bytes()
+
+
+def find_compiler() -> Compiler:
+    """The compiler that the variable CXX names (arguments and wrappers such as ccache included), else the first of g++,
+    clang++ and c++ on PATH that answers. Found once per value of CXX and PATH. Raises ToolchainError when there is none."""
+    return _find(os.environ.get("CXX", "").strip(), os.environ.get("PATH", os.defpath))
+
+
+@functools.lru_cache(maxsize=8)
+def _find(cxx: str, path: str) -> Compiler:
+    if cxx:
+        try:
+            return _identified(shlex.split(cxx), path)
+        except (ValueError, ToolchainError) as error:
+            raise ToolchainError(f"CXX={cxx!r} is not a usable C++ compiler ({error}); set CXX to g++ or clang++, or unset it",
+                                 getattr(error, "log", "")) from error
+    broken = []
+    for name in NAMES:
+        if shutil.which(name, path=path):
+            try:
+                return _identified([name], path)
+            except ToolchainError as error:
+                broken.append(str(error))
+    found = f" that works ({'; '.join(broken)})" if broken else ""
+    raise ToolchainError(f"no C++ compiler{found} was found on PATH (looked for {', '.join(NAMES)}); "
+                         f"install g++ or clang++, or name one in CXX")
+
+
+def _identified(words: Sequence[str], path: str) -> Compiler:
+    """The compiler of a command line. Raises ToolchainError when there is no such program or it is no compiler."""
+    program = shutil.which(words[0], path=path)
+    if program is None:
+        raise ToolchainError(f"there is no program {words[0]!r}")
+    command = (os.path.abspath(program), *words[1:])
+    version = _run((*command, "-v"), None).strip()
+    if "version" not in version:
+        raise ToolchainError(f"its answer to -v was {version.partition(chr(10))[0][:80]!r}", version)
+    return Compiler(command, version)
+
+
+@functools.cache
+def cpu_identity() -> str:
+    """A hash of the processor's model and instruction sets: code for one processor must not be loaded on another."""
+    try:
+        first = Path("/proc/cpuinfo").read_text().partition("\n\n")[0]
+    except OSError:
+        first = ""
+    wanted = ("vendor_id", "cpu family", "model", "flags", "Features", "CPU implementer", "CPU part", "isa")
+    rows = [re.sub(r"\s+", " ", row) for row in first.splitlines() if row.partition(":")[0].strip() in wanted]
+    text = "\n".join([platform.machine(), *(rows or [platform.processor()])])
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _run(command: tuple[str, ...], folder: Path | None) -> str:
+    """What the command prints when it succeeds. Raises ToolchainError when it cannot be run, fails, is killed or takes too long."""
+    environment = {**os.environ, "LC_ALL": "C"}
+    if folder:
+        environment["TMPDIR"] = str(folder)  # what a killed compiler leaves behind goes away with the folder
+    program, limit = os.path.basename(command[0]), config.COMPILE_TIMEOUT.value
+    try:  # a group of its own, so that the passes which a compiler starts can be killed with it
+        process = subprocess.Popen(command, cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                                   stderr=subprocess.STDOUT, encoding="utf-8", errors="replace", process_group=0)
+    except OSError as error:
+        raise ToolchainError(f"{command[0]} cannot be run ({error.strerror}); set CXX to a C++ compiler, or unset it") from error
+    try:
+        log, _ = process.communicate(timeout=limit)
+    except BaseException as error:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        process.stdout.close()
+        if not isinstance(error, subprocess.TimeoutExpired):
+            raise
+        raise ToolchainError(f"{program} took longer than {limit} seconds; set CAPTURE_COMPILE_TIMEOUT to more, or CXX to "
+                             f"another compiler", (error.output or b"").decode(errors="replace")) from error
+    if process.returncode:
+        raise ToolchainError(_failure(program, process.returncode, log, folder), log)
+    return log
+
+
+def _failure(program: str, status: int, log: str, folder: Path | None) -> str:
+    """One sentence for a compiler which did not succeed, with the remedy. A negative status is the signal that killed it."""
+    if FULL_DISK.search(log):
+        return str(_no_room(str(folder), OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))))
+    if status == -signal.SIGKILL or KILLED_PASS.search(log):
+        return f"{program} was killed, most often because memory ran out; free memory, or compile on fewer processes at a time"
+    if status < 0:
+        return f"{program} was ended by {signal.Signals(-status).name}; set CXX to another compiler"
+    lines = [line.strip() for line in log.splitlines() if line.strip()]
+    first = next((line for line in lines if "error" in line), lines[0] if lines else f"exit status {status}")
+    return f"{program} failed with `{first}`; set CXX to another compiler, or report this with the log of the exception"
+
+
+def _no_room(folder: str, error: OSError) -> ToolchainError:
+    return ToolchainError(f"the compiler cannot write to {folder} ({error.strerror or error}); make room there, or set TMPDIR to "
+                          f"another folder")
+
+
+def _each(jobs: Sequence[Callable[[], object]]) -> None:
+    """Runs all jobs, at most one per processor at a time. After one has failed no other starts, and its exception is raised."""
+    with ThreadPoolExecutor(min(len(jobs), len(os.sched_getaffinity(0)))) as pool:
+        futures = [pool.submit(job) for job in jobs]
+        try:
+            for future in futures:
+                future.result()
+        finally:
+            for future in futures:
+                future.cancel()
+
+
+def _flat(groups) -> tuple[str, ...]:
+    return tuple(flag for group in groups for flag in group)
