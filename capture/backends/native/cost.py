@@ -1,0 +1,50 @@
+"""When two groups of loop nests are worth one kernel: bytes that need not move, against parallelism and size.
+
+The machine is taken to be bound by memory. A verdict is a sentence, so that CAPTURE_DEBUG=3 can say why.
+"""
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from capture.backends.native.index import Var, product
+from capture.backends.native.ir import Buffer
+
+LEAST_ROWS = 16                 # of a kernel with much to do: enough for the threads of a large machine to share
+MUCH = 1 << 15                  # elements from which on parallelism matters
+MOST_BUFFERS = 28               # of one kernel: more pointers than registers to hold them
+MOST_NODES = 1500               # of one kernel: what a compiler gets through quickly
+LOCAL_BYTES = 128 << 10         # a row's own buffer must stay in the second-level cache
+STRIP = 512                     # elements of a vectorised kernel's strip (see ir.Kernel), for sizes of its local buffers
+UNKNOWN = 1 << 12               # taken for the number of elements where a size is symbolic
+
+
+def elements(variables: Iterable[Var]) -> int:
+    """The number of points of an index space."""
+    count = product(v.extent for v in variables).constant
+    return UNKNOWN if count is None else count
+
+
+def bytes_of(buffer: Buffer) -> int:
+    """The memory of a buffer's elements."""
+    count = product(buffer.sizes).constant
+    return (UNKNOWN if count is None else count) * buffer.dtype.itemsize
+
+
+def saved(shared: Iterable[str], vanishing: Iterable[str], buffers: Mapping[str, Buffer]) -> int:
+    """Bytes that fusion saves: one read of each shared buffer, and one write of those which nobody else needs."""
+    vanishing = set(vanishing)
+    return sum(bytes_of(buffers[name]) * (1 + (name in vanishing)) for name in shared)
+
+
+def objection(rows: int, rows_before: int, work: int, buffers: int, nodes: int) -> str | None:
+    """Why two groups had better stay apart, None when they may be fused.
+
+    rows: parallel rows of the fused kernel; rows_before: the least that either group has by itself; work: elements of the larger one.
+    """
+    if rows < LEAST_ROWS and rows < rows_before and work >= MUCH:
+        return f"only {rows} rows would be left to run in parallel"
+    if buffers > MOST_BUFFERS:
+        return f"{buffers} buffers are too many for one kernel"
+    if nodes > MOST_NODES:
+        return f"{nodes} operations are too many for one kernel"
+    return None

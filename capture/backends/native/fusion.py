@@ -1,0 +1,394 @@
+"""Fusion: the loop nests of a program become kernels, each of which passes over memory as few times as it can.
+
+Greedy: of all pairs of groups that share a buffer, the one that saves the most bytes is fused first, as long as it is legal and
+`cost.objection` has nothing against it. What makes two groups legal to fuse:
+
+- no other statement must run between them (`dependencies.Order`);
+- their loops can be matched: `outer`, the variables that all nests of the group have in common, is not empty unless both are scalar;
+- whatever one nest reads of another's results was written at the same point of `outer` (`_same_row`): rows run in parallel.
+"""
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+
+from capture.backends.native import cost
+from capture.backends.native.dependencies import Order, bits
+from capture.backends.native.index import Index, Var, bounds, index
+from capture.backends.native.ir import Extern, Kernel, Nest, Program
+from capture.backends.native.loops import (cut_at_divisors, depends_by_value, hidden, linear_terms, refinement, renamed, size_of, split)
+from capture.backends.native.rewrite import indices_of, loads_of, needed_outside, reads, roots_of, walk, writes
+from capture.backends.native.schedule import kernel_of
+from capture.backends.native.splitting import split_reductions
+
+
+@dataclass(slots=True, eq=False)
+class Group:
+    """Nests that become one kernel. They share the variables `outer`, and those of their inner loops that run together.
+
+    `nests`: by position in the program. `strip`: the variable of `outer` along which memory is contiguous, where the kernel is to be
+    vectorised along it: for pointwise nests and reductions over leading dimensions; None where each nest's own inner loop is.
+    """
+
+    nests: dict[int, Nest]
+    outer: frozenset[Var]
+    strip: Var | None
+    alone: bool = False             # scans and scatters keep to themselves
+    members: int = 0                # the positions as a bit mask
+    accesses: dict[str, list[Index]] = field(default_factory=dict)
+    written: dict[str, list[Index]] = field(default_factory=dict)
+    nodes: int = 0
+
+    def __post_init__(self) -> None:
+        self.members = sum(1 << position for position in self.nests)
+        for nest in self.nests.values():
+            for node in loads_of(nest.stores):
+                self.accesses.setdefault(node.buffer, []).append(node.index)
+            for store in nest.stores:
+                self.written.setdefault(store.buffer, []).append(store.index)
+            self.nodes += sum(1 for _ in walk(roots_of(nest.stores)))
+
+    @property
+    def buffers(self) -> set[str]:
+        return self.accesses.keys() | self.written.keys()
+
+    @property
+    def loops(self) -> set[Var]:
+        return {v for nest in self.nests.values() for v in (*nest.space, *nest.reduced)}
+
+    @property
+    def pointwise(self) -> bool:
+        """Whether no nest has loops besides `outer`."""
+        return all(self.outer.issuperset((*nest.space, *nest.reduced)) for nest in self.nests.values())
+
+
+@dataclass(slots=True)
+class Fused:
+    """The program with kernels in place of nests, and one sentence for each decision, in order."""
+
+    program: Program
+    decisions: list[str]
+
+
+def fuse(program: Program) -> Fused:
+    """Kernels for all nests of `program`, which is left as it is. Nests whose results nobody needs are dropped."""
+    program = split_reductions(without_dead(program))
+    body = [cut_at_divisors(s) if isinstance(s, Nest) else s for s in program.body]
+    fusion = _Fusion(program, body)
+    fusion.run()
+    return Fused(fusion.finish(), fusion.decisions)
+
+
+def without_dead(program: Program) -> Program:
+    """Without nests, and allocating calls that change nothing, of whose results nothing is needed."""
+    needed = needed_outside(program)
+    kept = []
+    for statement in reversed(program.body):
+        useful = isinstance(statement, Extern) and (statement.mutates or not any(statement.results))
+        if useful or not needed.isdisjoint(writes(statement)):
+            kept.append(statement)
+            needed |= reads(statement)
+            if isinstance(statement, Nest):
+                needed |= {s.buffer for s in statement.stores if s.mode == "add"}
+    return replace(program, body=kept[::-1])
+
+
+class _Fusion:
+    def __init__(self, program: Program, body: Sequence[Nest | Extern]) -> None:
+        self.program, self.body = program, body
+        self.order = Order(body)
+        self.groups: dict[int, Group] = {p: _single(p, s) for p, s in enumerate(body) if isinstance(s, Nest)}
+        self.group_of = {p: p for p in self.groups}             # position of a nest -> key of its group
+        self.decisions: list[str] = []
+        self.readers: dict[str, int] = {}                       # buffer -> bit mask of the statements that read it
+        for position, statement in enumerate(body):
+            for name in reads(statement):
+                self.readers[name] = self.readers.get(name, 0) | 1 << position
+        self.kept = needed_outside(program)
+
+    def run(self) -> None:
+        heap: list[tuple[int, int, int, int]] = []
+        self._propose(heap, self.groups)
+        while heap:
+            gain, _, left, right = heapq.heappop(heap)
+            if left not in self.groups or right not in self.groups or self._gain(left, right) != -gain:
+                continue            # of groups as they were before one of them grew; proposed anew since
+            verdict = self._try(self.groups[left], self.groups[right])
+            names = f"{self._name(left)} + {self._name(right)}"
+            if isinstance(verdict, str):
+                self.decisions.append(f"{names}: apart, {verdict}")
+                continue
+            self.decisions.append(f"{names}: fused, saves {-gain} bytes")
+            self.order.merge(verdict.members)
+            del self.groups[right]
+            self.groups[left] = verdict
+            for position in verdict.nests:
+                self.group_of[position] = left
+            self._propose(heap, [left])
+
+    def finish(self) -> Program:
+        statements: list[tuple[int, Kernel | Extern]] = [(1 << p, s) for p, s in enumerate(self.body) if isinstance(s, Extern)]
+        buffers = dict(self.program.buffers)
+        for group in self.groups.values():
+            needed = self.kept | {name for name, mask in self.readers.items() if mask & ~group.members}
+            nests = [group.nests[p] for p in sorted(group.nests)]
+            kernel = kernel_of(nests, group.outer, group.strip, needed, buffers)
+            for local in kernel.locals:
+                buffers[local.name] = local
+            statements.append((group.members, kernel))
+        body = self._sorted(statements)
+        alive = self.kept | {name for s in body for name in reads(s) | writes(s)}
+        return replace(self.program, body=body, buffers={n: b for n, b in buffers.items() if n in alive})
+
+    def _sorted(self, statements: list[tuple[int, Kernel | Extern]]) -> list[Kernel | Extern]:
+        """In an order that respects all dependencies, otherwise that of the program."""
+        waiting = sorted(statements, key=lambda s: max(bits(s[0])))
+        done, result = 0, []
+        while waiting:
+            for number, (members, statement) in enumerate(waiting):
+                needs = 0
+                for position in bits(members):
+                    needs |= self.order.before[position]
+                if not needs & ~members & ~done:
+                    done |= members
+                    result.append(statement)
+                    del waiting[number]
+                    break
+            else:
+                raise AssertionError("fusion made a circle of dependencies")
+        return result
+
+    def _name(self, key: int) -> str:
+        return "·".join(nest.name for _, nest in sorted(self.groups[key].nests.items()))
+
+    def _propose(self, heap: list[tuple[int, int, int, int]], keys: Iterable[int]) -> None:
+        """Adds the pairs of each of these groups with those that touch the same buffers, nearest first."""
+        touching: dict[str, list[int]] = {}
+        for key, group in self.groups.items():
+            for name in group.buffers:
+                touching.setdefault(name, []).append(key)
+        proposed: set[tuple[int, int]] = set()
+        for key in keys:
+            for name in self.groups[key].buffers:
+                near = sorted(touching[name], key=lambda other: abs(other - key))
+                for other in near[:6]:
+                    pair = min(key, other), max(key, other)
+                    if other != key and pair not in proposed:
+                        proposed.add(pair)
+                        gain = self._gain(*pair)
+                        if gain > 0:
+                            heapq.heappush(heap, (-gain, abs(pair[0] - pair[1]), *pair))
+
+    def _gain(self, left: int, right: int) -> int:
+        first, second = self.groups[left], self.groups[right]
+        shared = first.buffers & second.buffers
+        both = first.members | second.members
+        vanishing = {name for name in shared if name not in self.kept and not self.readers.get(name, 0) & ~both
+                     and (name in first.written or name in second.written)}
+        return cost.saved(shared, vanishing, self.program.buffers)
+
+    def _try(self, first: Group, second: Group) -> Group | str:
+        if first.alone or second.alone:
+            return "one of them runs sequentially"
+        if self.order.between(first.members, second.members):
+            return "another statement must run between them"
+        matched = _match(first, second)
+        if matched is None:
+            return "their loops do not match"
+        first, second = matched
+        group = _combined(first, second)
+        if isinstance(group, str):
+            return group
+        if len(group.outer) < max(len(first.outer), len(second.outer)):
+            work = max(cost.elements(v) for g in (first, second) for n in g.nests.values() for v in [(*n.space, *n.reduced)])
+        else:
+            work = 0
+        before = min(cost.elements(first.outer), cost.elements(second.outer))
+        objection = cost.objection(cost.elements(group.outer), before, work, len(group.buffers), group.nodes)
+        return objection or self._illegal(group) or group
+
+    def _illegal(self, group: Group) -> str | None:
+        """The dependency within a group that would cross rows."""
+        accessed: dict[str, list[tuple[Index, bool]]] = {}
+        for name, indices in group.written.items():
+            accessed[name] = [(i, True) for i in indices] + [(i, False) for i in group.accesses.get(name, ())]
+        for name, uses in accessed.items():
+            reference = uses[0][0]
+            for use, _ in uses[1:]:
+                if use != reference and not _same_row(reference, use, group.outer):
+                    return f"rows of {name} depend on each other"
+            if not _independent(reference, group.outer):
+                return f"rows of {name} overlap"
+        return None
+
+
+def _single(position: int, nest: Nest) -> Group:
+    """One nest by itself: what its rows are, and whether it is vectorised along them."""
+    alone = any(s.scan or s.mode == "add" for s in nest.stores)
+    space = frozenset(nest.space)
+    strip = _contiguous(nest)
+    if nest.reduced and (strip not in space or cost.elements([strip]) < cost.LEAST_ROWS <= cost.elements(nest.reduced)):
+        strip = None
+    if not nest.space:
+        strip = None
+    return Group({position: nest}, space, strip, alone)
+
+
+def _contiguous(nest: Nest) -> Var | None:
+    """The loop along which most accesses are contiguous, stores counting double; the last loop when no access is."""
+    votes: dict[Var, int] = {}
+    counted = [(index_, 1) for index_ in indices_of(nest.stores)] + [(s.index, 1) for s in nest.stores]
+    for expression, weight in counted:
+        for variable in expression.variables():
+            if expression.coefficient(variable) == 1:
+                votes[variable] = votes.get(variable, 0) + weight
+    loops = (*nest.space, *nest.reduced)
+    return max(loops, key=lambda v: (votes.get(v, 0), loops.index(v)), default=None)
+
+
+def _match(first: Group, second: Group) -> tuple[Group, Group] | None:
+    """Both groups with the loops that run along the same dimension of a shared buffer made the same variable."""
+    shared = sorted(first.buffers & second.buffers, key=lambda name: (name not in first.written, name not in second.written, name))
+    best: tuple[Group, Group] | None = None
+    for name in shared:
+        for a in dict.fromkeys((*first.written.get(name, ()), *first.accesses.get(name, ()))):
+            for b in dict.fromkeys((*second.written.get(name, ()), *second.accesses.get(name, ()))):
+                matched = _matched_by(first, second, a, b)
+                if matched is not None:
+                    common = matched[0].outer & matched[1].outer
+                    if best is None or len(common) > len(best[0].outer & best[1].outer):
+                        best = matched
+                    if len(common) == max(len(first.outer), len(second.outer)):
+                        return best
+    if best is None and not first.outer and not second.outer:
+        return first, second
+    return best
+
+
+def _matched_by(first: Group, second: Group, a: Index, b: Index) -> tuple[Group, Group] | None:
+    left, right = linear_terms(a), linear_terms(b)
+    if left is None or right is None:
+        return None
+    digits_left, digits_right = _digits(left), _digits(right)
+    if digits_left is not None and digits_right is not None:
+        cuts = refinement([d[:2] for d in digits_left], [d[:2] for d in digits_right])
+        if cuts is not None:
+            if all(len(c) == 1 for side in cuts for c in side):
+                pairs = {r[2]: l[2] for l, r in zip(digits_left, digits_right)}
+                return first, _renamed(second, pairs)
+            new_first, variables_first = _cut(first, digits_left, cuts[0])
+            new_second, variables_second = _cut(second, digits_right, cuts[1])
+            return new_first, _renamed(new_second, dict(zip(variables_second, variables_first)))
+    pairs = {}
+    for variable, stride in right.items():
+        partners = [v for v, s in left.items() if s == stride and index(v.extent) == index(variable.extent) and v not in pairs.values()]
+        if len(partners) == 1:
+            pairs[variable] = partners[0]
+    return (first, _renamed(second, pairs)) if pairs else None
+
+
+def _digits(terms: dict[Var, Index]) -> list[tuple[int, int, Var]] | None:
+    """(stride, extent, variable) by growing stride; None when one of them is symbolic or negative."""
+    digits = []
+    for variable, stride in terms.items():
+        extent = size_of(variable.extent)
+        if extent is None or stride.constant is None or stride.constant <= 0:
+            return None
+        digits.append((stride.constant, extent, variable))
+    return sorted(digits, key=lambda digit: digit[:2])
+
+
+def _cut(group: Group, digits: list[tuple[int, int, Var]], cuts: list[list[int]]) -> tuple[Group, list[Var]]:
+    """The group with its digits cut into parts, in all nests, and the parts' variables by growing stride."""
+    nests, outer, strip = dict(group.nests), set(group.outer), group.strip
+    parts: list[Var] = []
+    for (_, _, variable), extents in zip(digits, cuts):
+        rest = variable
+        for extent in extents[:-1]:
+            made: tuple[Var, Var] | None = None
+            for position, nest in nests.items():
+                if rest in nest.space or rest in nest.reduced:
+                    nests[position], made = split(nest, rest, extent, made)
+            assert made is not None
+            major, minor = made
+            if rest in outer:
+                outer = outer - {rest} | {major, minor}
+            if strip == rest:
+                strip = minor
+            parts.append(minor)
+            rest = major
+        parts.append(rest)
+    return Group(nests, frozenset(outer), strip, group.alone), parts
+
+
+def _renamed(group: Group, names: dict[Var, Var]) -> Group:
+    """With variables replaced. A name that is taken by another variable of the same group cannot be given."""
+    names = {old: new for old, new in names.items() if old != new}
+    if not names:
+        return group
+    strip = names.get(group.strip, group.strip) if group.strip is not None else None
+    return Group({p: renamed(n, names) for p, n in group.nests.items()}, frozenset(names.get(v, v) for v in group.outer), strip, group.alone)
+
+
+def _combined(first: Group, second: Group) -> Group | str:
+    """Both groups as one, whose rows are the variables common to all nests."""
+    outer = first.outer & second.outer
+    nests = first.nests | second.nests
+    if not outer and (first.outer or second.outer):
+        return "they have no loop in common"
+    if not all(outer.issubset(nest.space) for nest in nests.values()):
+        return "a common loop is reduced in one of them"
+    strip = first.strip if first.strip == second.strip else None
+    if first.strip != second.strip:
+        if first.pointwise != second.pointwise:             # the pointwise one adapts
+            strip = second.strip if first.pointwise else first.strip
+        elif not first.pointwise and (first.strip is None) != (second.strip is None):
+            return "one reduces along rows, the other across them"
+        else:
+            strip = first.strip if first.strip in outer else second.strip
+    if strip is not None and strip not in outer:
+        if not (first.pointwise and second.pointwise):
+            return "the contiguous loop is not common"
+        strip = None
+    return Group(nests, outer, strip)
+
+
+def _same_row(left: Index, right: Index, outer: frozenset[Var]) -> bool:
+    """Whether two accesses of a buffer at one point of `outer` can only meet those at the same point.
+
+    True when both advance alike along `outer`, and what is left stays within the gaps between the rows: either the inner strides are the
+    same digits, or both remainders stay below the least stride of a row.
+    """
+    if not outer:
+        return True
+    for expression in (left, right):
+        if hidden(expression, outer) or depends_by_value(expression, outer):
+            return False
+    if any(left.coefficient(v) != right.coefficient(v) or left.coefficient(v) == 0 for v in outer):
+        return False
+    rest_left, rest_right = (_without(expression, outer) for expression in (left, right))
+    if rest_left == rest_right:
+        return True
+    terms_left, terms_right = linear_terms(rest_left), linear_terms(rest_right)
+    if terms_left is not None and terms_right is not None:
+        constants = rest_left.terms.get((), 0), rest_right.terms.get((), 0)
+        shapes = [sorted((repr(stride), repr(index(v.extent))) for v, stride in terms.items()) for terms in (terms_left, terms_right)]
+        if shapes[0] == shapes[1] and constants[0] == constants[1]:
+            return True
+    strides = [left.coefficient(v).constant for v in outer]
+    highs = [bounds(rest)[1] for rest in (rest_left, rest_right)]
+    lows = [bounds(rest)[0] for rest in (rest_left, rest_right)]
+    if None in strides or None in highs or None in lows or min(lows) < 0 or min(strides) <= 0:
+        return False
+    return max(highs) < min(strides)
+
+
+def _independent(expression: Index, outer: frozenset[Var]) -> bool:
+    """Whether distinct points of `outer` write distinct elements: every variable has a stride of its own."""
+    return all(expression.coefficient(v) != 0 for v in outer)
+
+
+def _without(expression: Index, variables: frozenset[Var]) -> Index:
+    return expression.substitute(lambda atom: 0 if isinstance(atom, Var) and atom in variables else None)
+

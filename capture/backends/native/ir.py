@@ -1,0 +1,244 @@
+"""The fusion IR: buffers, loop nests over index spaces with an expression each, and calls of ATen in between.
+
+Lowering makes a `Program` of `Nest`s and `Extern`s; fusion turns its nests into `Kernel`s. `verify.py` states the rules,
+`evaluate.py` the meaning. Sizes are ints or `Index` expressions over symbols.
+"""
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from capture.backends.native.index import Index, Size, Symbol, Value, Var
+
+
+@dataclass(frozen=True, slots=True)
+class Buffer:
+    """Memory of elements of one dtype. `kind`: "input" (the caller's), "temporary" (in the arena), "output" (allocated anew
+    for each call: results, tensors saved for the backward pass), "constant" (of the program's own) or "local" (lives within
+    one kernel: per row, or per row and strip; see `Kernel`).
+
+    An element's address is `Σ index * stride`; the loads and stores of the IR name it by that one number, in elements.
+    """
+
+    name: str
+    dtype: torch.dtype
+    sizes: tuple[Size, ...]
+    strides: tuple[Size, ...]
+    kind: str = "temporary"
+
+
+class Expr:
+    """A value per point of an index space. Equal expressions are the same object (see `intern`), so `is` compares them."""
+
+    __slots__ = ("__weakref__",)
+    dtype: torch.dtype
+
+    def children(self) -> tuple[Expr, ...]:
+        """The expressions that this one is computed from, also within indices."""
+        return ()
+
+    def variables(self) -> set[Var]:
+        """The loop variables that the value depends on."""
+        found: set[Var] = set()
+        seen: set[Expr] = set()
+        stack: list[Expr] = [self]
+        while stack:
+            node = stack.pop()
+            if node in seen:
+                continue
+            seen.add(node)
+            stack.extend(node.children())
+            if isinstance(node, (Load, Position)):
+                found |= {atom for atom in node.index.atoms() if isinstance(atom, Var)}
+        return found
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Constant(Expr):
+    """A number, with Python's type of `dtype`."""
+
+    value: bool | int | float
+    dtype: torch.dtype
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Position(Expr):
+    """An index expression as an integer value."""
+
+    index: Index
+    dtype: torch.dtype
+
+    def children(self) -> tuple[Expr, ...]:
+        return _values(self.index)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Load(Expr):
+    """An element of a buffer, of the buffer's dtype. Where `mask` (bool) is false nothing is read and the value is 0."""
+
+    buffer: str
+    index: Index
+    dtype: torch.dtype
+    mask: Expr | None = None
+
+    def children(self) -> tuple[Expr, ...]:
+        return _values(self.index) + ((self.mask,) if self.mask is not None else ())
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Op(Expr):
+    """A scalar operation by name (`ops.py` is the table of names, argument dtypes and meaning)."""
+
+    name: str
+    args: tuple[Expr, ...]
+    dtype: torch.dtype
+
+    def children(self) -> tuple[Expr, ...]:
+        return self.args
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Store:
+    """Writes `value` to `buffer` at `index`, by `mode`:
+
+    "set"; "add": added to what is there, of which several points may meet (scatter; the buffer is set first).
+    With a `reduction`, `value` is combined over the reduced variables, starting from the reduction's identity; `index` depends
+    on the other variables only. Reductions: sum, prod, max, min (NaN wins, as in torch), any, all, and argmax, argmin: the
+    position (row-major, among the reduced variables) of the first extreme, NaN being the most extreme, stored as int64.
+    `scan`: every partial result is stored, in order; `index` depends on the reduced variables as well.
+    """
+
+    buffer: str
+    index: Index
+    value: Expr
+    mode: str = "set"
+    reduction: str | None = None
+    scan: bool = False
+    mask: Expr | None = None        # where false, nothing is stored
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Nest:
+    """Loops over `space` (each point may run in parallel) and, inside, over `reduced`; the stores run in order at each point.
+
+    A store without reduction in a nest that has reduced variables runs at every point of them.
+    """
+
+    name: str
+    space: tuple[Var, ...]
+    reduced: tuple[Var, ...]
+    stores: tuple[Store, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Stage:
+    """One pass within a row of a kernel: loops over `inner`, outermost first, of which `reduced` accumulate."""
+
+    inner: tuple[Var, ...]
+    reduced: frozenset[Var]
+    stores: tuple[Store, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Kernel:
+    """Fused nests: for each point of `outer`, each stage in order. One C function.
+
+    The leading `parallel` variables of `outer` form the range that the executor divides among threads; the rest runs
+    sequentially inside. `vectorized`: the innermost loop is the last variable of `outer`, cut into strips, with every stage's
+    own loops around it (pointwise kernels, reductions over leading dimensions); otherwise it is each stage's own last loop.
+
+    A later stage sees what an earlier one stored, at the same point of `outer` only. `locals`: buffers nobody else needs. Their indices
+    depend on the stages' inner variables alone (one instance for each point of `outer`).
+    """
+
+    name: str
+    outer: tuple[Var, ...]
+    parallel: int
+    vectorized: bool
+    stages: tuple[Stage, ...]
+    locals: tuple[Buffer, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """A tensor over a buffer, as `as_strided` has it; `offset` in elements. How ATen sees a buffer. `dtype`: the buffer's, where None."""
+
+    buffer: str
+    sizes: tuple[Size, ...]
+    strides: tuple[Size, ...]
+    offset: Size = 0
+    dtype: torch.dtype | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Extern:
+    """A call of an ATen operator, such as "aten::mm.out".
+
+    args, kwargs: Views, literals, sizes (`Index`) and lists of these. `results`: one buffer for each tensor returned, None where it is not needed.
+    `out`: the results are written into the buffers that the overload's out arguments, part of kwargs, name; otherwise the operator allocates
+    them, with the sizes and strides that the buffers declare. `mutates`: buffers among the arguments that are written to.
+    """
+
+    name: str
+    op: str
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    results: tuple[str | None, ...]
+    out: bool = False
+    mutates: tuple[str, ...] = ()
+
+
+@dataclass(slots=True, eq=False)
+class Program:
+    """One graph. `inputs`: buffer names in the order of the arguments, or a Symbol where a size is passed. `outputs`: in the order of the
+    results: a View, a Size, or None. `symbols`: where each comes from: (input position, dimension), dimension None when it is the
+    argument itself. Statements run in order; fusion replaces Nests by Kernels. `constants`: the tensors of constant buffers.
+    """
+
+    buffers: dict[str, Buffer] = field(default_factory=dict)
+    inputs: list[str | Symbol] = field(default_factory=list)
+    outputs: list[View | Size | None] = field(default_factory=list)
+    symbols: dict[Symbol, tuple[int, int | None]] = field(default_factory=dict)
+    body: list[Nest | Kernel | Extern] = field(default_factory=list)
+    constants: dict[str, torch.Tensor] = field(default_factory=dict)
+
+
+_interned: dict[tuple[Any, ...], Expr] = {}
+
+
+def intern(cls: type[Expr], *fields: Any) -> Expr:
+    """The one expression of class `cls` with these fields. Lowering, fusion and rewrites make expressions only by it."""
+    key = (cls, *((type(f), repr(f)) if isinstance(f, (bool, int, float)) else f for f in fields))     # 1, 1.0, True; -0.0, nan
+    known = _interned.get(key)
+    if known is None:
+        known = _interned[key] = cls(*fields)
+    return known
+
+
+def forget_interned() -> None:
+    """Drops the table; called when a program has been compiled."""
+    _interned.clear()
+
+
+def constant(value: bool | int | float, dtype: torch.dtype) -> Expr:
+    """A Constant, its value converted to `dtype`'s Python type."""
+    convert = float if dtype.is_floating_point else bool if dtype == torch.bool else int
+    return intern(Constant, convert(value), dtype)
+
+
+def position(index: Index, dtype: torch.dtype = torch.int64) -> Expr:
+    return intern(Position, index, dtype)
+
+
+def load(buffer: Buffer, index: Index, mask: Expr | None = None) -> Expr:
+    return intern(Load, buffer.name, index, buffer.dtype, mask)
+
+
+def op(name: str, dtype: torch.dtype, *args: Expr) -> Expr:
+    return intern(Op, name, args, dtype)
+
+
+def _values(index: Index) -> tuple[Expr, ...]:
+    return tuple(atom.expr for atom in index.atoms() if isinstance(atom, Value))

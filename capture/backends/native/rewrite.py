@@ -1,0 +1,128 @@
+"""Walking and rewriting expressions and statements of the IR."""
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
+
+from capture.backends.native.index import Atom, Index, Size, Value, Var, index
+from capture.backends.native.ir import Expr, Extern, Kernel, Load, Nest, Op, Position, Program, Stage, Store, View, intern
+
+
+def walk(roots: Iterable[Expr | None]) -> Iterator[Expr]:
+    """Every expression below `roots`, each once, those within indices too."""
+    seen: set[Expr] = set()
+    stack = [root for root in roots if root is not None]
+    while stack:
+        node = stack.pop()
+        if node not in seen:
+            seen.add(node)
+            yield node
+            stack.extend(node.children())
+
+
+def loads_of(stores: Iterable[Store]) -> list[Load]:
+    """The distinct loads that stores make, also those in the indices that they store at."""
+    return [node for node in walk(roots_of(stores)) if isinstance(node, Load)]
+
+
+def roots_of(stores: Iterable[Store]) -> Iterator[Expr | None]:
+    """The expressions of stores: values, masks, and what is computed for their indices."""
+    for store in stores:
+        yield store.value
+        yield store.mask
+        for atom in store.index.atoms():
+            if isinstance(atom, Value):
+                yield atom.expr
+
+
+def indices_of(stores: Iterable[Store]) -> Iterator[Index]:
+    """Every index expression in stores, with repetition."""
+    stores = tuple(stores)
+    for store in stores:
+        yield store.index
+    for node in walk(roots_of(stores)):
+        if isinstance(node, (Load, Position)):
+            yield node.index
+
+
+class Rewriter:
+    """Replaces loop variables by index expressions, and loads by other expressions, throughout. Remembers what it did."""
+
+    def __init__(self, variables: Mapping[Var, Size], load: Callable[[Load], Expr | None] = lambda node: None) -> None:
+        self.variables = variables
+        self.load = load
+        self._done: dict[Expr, Expr] = {}
+
+    def index(self, old: Index) -> Index:
+        if not any(isinstance(atom, Value) or atom in self.variables for atom in old.atoms()):
+            return old
+        return old.substitute(self._atom)
+
+    def _atom(self, atom: Atom) -> Size | None:
+        if isinstance(atom, Value):
+            return index(Value(self.expr(atom.expr), atom.extent))
+        return self.variables.get(atom) if isinstance(atom, Var) else None
+
+    def expr(self, old: Expr) -> Expr:
+        new = self._done.get(old)
+        if new is None:
+            new = self._done[old] = self._expr(old)
+        return new
+
+    def _expr(self, old: Expr) -> Expr:
+        if isinstance(old, Op):
+            return intern(Op, old.name, tuple(map(self.expr, old.args)), old.dtype)
+        if isinstance(old, Position):
+            return intern(Position, self.index(old.index), old.dtype)
+        if isinstance(old, Load):
+            new = intern(Load, old.buffer, self.index(old.index), old.dtype, self.expr(old.mask) if old.mask is not None else None)
+            return self.load(new) or new  # type: ignore[arg-type]
+        return old
+
+    def store(self, old: Store) -> Store:
+        return replace(old, index=self.index(old.index), value=self.expr(old.value),
+                       mask=self.expr(old.mask) if old.mask is not None else None)
+
+    def stores(self, old: Iterable[Store]) -> tuple[Store, ...]:
+        return tuple(map(self.store, old))
+
+
+def reads(statement: Nest | Kernel | Extern) -> set[str]:
+    """Names of the buffers whose contents a statement depends on."""
+    if isinstance(statement, Extern):
+        outs = {view.buffer for view in _views(statement.kwargs)} & set(statement.results) if statement.out else set()
+        return {view.buffer for view in _views((statement.args, statement.kwargs))} - (outs - {
+            view.buffer for view in _views(statement.args)})
+    stores = stores_of(statement)
+    return {node.buffer for node in loads_of(stores)} | {store.buffer for store in stores if store.mode == "add"}
+
+
+def writes(statement: Nest | Kernel | Extern) -> set[str]:
+    """Names of the buffers that a statement writes to."""
+    if isinstance(statement, Extern):
+        return {name for name in statement.results if name is not None} | set(statement.mutates)
+    return {store.buffer for store in stores_of(statement)}
+
+
+def stores_of(statement: Nest | Kernel | Stage) -> tuple[Store, ...]:
+    """All stores of a nest, a stage or a kernel."""
+    if isinstance(statement, Kernel):
+        return tuple(store for stage in statement.stages for store in stage.stores)
+    return statement.stores
+
+
+def needed_outside(program: Program) -> set[str]:
+    """Buffers that outlive the body: what the program returns, and what is not its own."""
+    returned = {output.buffer for output in program.outputs if isinstance(output, View)}
+    return returned | {name for name, buffer in program.buffers.items() if buffer.kind in ("input", "output", "constant")}
+
+
+def _views(value: object) -> Iterator[View]:
+    if isinstance(value, View):
+        yield value
+    elif isinstance(value, (tuple, list)):
+        for item in value:
+            yield from _views(item)
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from _views(item)

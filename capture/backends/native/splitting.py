@@ -1,0 +1,66 @@
+"""Reductions of much to little, in two steps: parts that run in parallel, then the parts' results.
+
+The number of parts depends on sizes alone, so that the result is the same for every number of threads.
+"""
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+
+from capture.backends.native.cost import LEAST_ROWS, MUCH, elements
+from capture.backends.native.index import Index, Var, contiguous_strides, index
+from capture.backends.native.ir import Buffer, Extern, Kernel, Nest, Program, Store, load
+from capture.backends.native.loops import fresh, size_of, split
+
+MOST_PARTS = 64
+SPLITTABLE = {"sum", "prod", "max", "min", "any", "all"}
+
+
+def split_reductions(program: Program) -> Program:
+    """With a pair of nests in place of each large reduction that leaves too few results to run in parallel."""
+    buffers = dict(program.buffers)
+    body: list[Nest | Kernel | Extern] = []
+    for statement in program.body:
+        part = _variable_to_split(statement) if isinstance(statement, Nest) else None
+        body += [statement] if part is None else _parts(statement, *part, buffers)     # type: ignore[list-item,arg-type]
+    return replace(program, buffers=buffers, body=body)
+
+
+def _variable_to_split(nest: Nest) -> tuple[Var, int] | None:
+    """The reduced variable to cut into parts, and the elements of a part."""
+    if not nest.reduced or any(s.reduction not in SPLITTABLE or s.scan or s.mode != "set" for s in nest.stores):
+        return None
+    if elements(nest.space) >= LEAST_ROWS or elements((*nest.space, *nest.reduced)) < MUCH:
+        return None
+    extents = [(v, size_of(v.extent)) for v in nest.reduced]
+    choices = [(parts, v, extent // parts) for v, extent in extents if extent is not None
+               for parts in range(2, MOST_PARTS + 1) if extent % parts == 0]
+    if not choices:
+        return None
+    parts, variable, inner = max(choices, key=lambda c: c[0])
+    return (variable, inner) if parts >= 4 else None
+
+
+def _parts(nest: Nest, variable: Var, inner: int, buffers: dict[str, Buffer]) -> list[Nest]:
+    cut, (major, _) = split(nest, variable, inner)
+    sizes = (major.extent, *(v.extent for v in nest.space))
+    place = _linear((major, *nest.space), sizes)
+    reduced = fresh(major.extent)
+    partial_stores, final_stores = [], []
+    for number, store in enumerate(cut.stores):
+        dtype = buffers[store.buffer].dtype if store.reduction not in ("any", "all") else torch.bool
+        buffer = Buffer(f"{store.buffer}_parts{number}", dtype, sizes, contiguous_strides(sizes))
+        buffers[buffer.name] = buffer
+        partial_stores.append(replace(store, buffer=buffer.name, index=place, mask=None))
+        value = load(buffer, place.substitute(lambda atom: index(reduced) if atom == major else None))
+        final_stores.append(Store(store.buffer, store.index, value, store.mode, store.reduction, mask=store.mask))
+    first = Nest(f"{nest.name}_parts", (major, *cut.space), tuple(v for v in cut.reduced if v != major), tuple(partial_stores))
+    return [first, Nest(nest.name, nest.space, (reduced,), tuple(final_stores))]
+
+
+def _linear(variables: tuple[Var, ...], sizes: tuple[object, ...]) -> Index:
+    total = index(0)
+    for variable, stride in zip(variables, contiguous_strides(sizes)):
+        total = total + index(variable) * stride
+    return total
