@@ -1,0 +1,266 @@
+"""What was compiled, kept on disk between processes: a folder of checksummed entries, private to the user.
+
+The rule that keeps it safe: an entry is believed only when it lies in a folder that nobody else can write to, belongs to
+the user, and its checksum, which covers its key, agrees; anything else is a miss. Each operation opens the folder anew and
+acts below the descriptor that it has checked, so nothing that happens to the path in between can lead elsewhere. Entries
+appear by a rename, whole or not at all; no lock is needed, since readers keep what they have opened, and two processes
+which evict at the same time choose the same entries. A folder that cannot be used costs one warning per process.
+"""
+from __future__ import annotations
+
+import fcntl
+import functools
+import hashlib
+import itertools
+import os
+import re
+import secrets
+import stat
+import struct
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from capture import config
+from capture.backends.native import toolchain
+
+BACKENDS = Path(__file__).parent.parent
+MAGIC = b"CAPTURE\0"
+VERSION = 1
+HEADER = struct.Struct("<8sIQ32s")              # magic, version, length of the payload, checksum of key and payload
+KEY = re.compile(r"[0-9a-f]{64}")
+OURS = re.compile(r"[0-9a-f]{64}\.capture|\.[0-9a-f]{32}\.capture")  # an entry, or one that is being written; nothing else is evicted
+ABANDONED = 3600                                # seconds after which an unfinished entry belongs to no living writer
+OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
+
+_warned: set[tuple[str, str]] = set()           # (folder, problem) of which the user has heard
+_opened = itertools.count()                     # libraries opened by this process
+
+
+@dataclass(frozen=True)
+class DiskCache:
+    """Byte strings by key in `folder` (None: always empty), at most `limit` bytes of them: what was used longest ago goes first.
+
+    It holds no state of its own: it may be copied, pickled, and used by any number of threads and processes.
+    """
+
+    folder: Path | None
+    limit: int
+
+    def get(self, key: str) -> bytes | None:
+        """What was put under `key`, or None. A damaged entry is deleted, one that is not the user's own is ignored."""
+        name = _entry(key)
+        try:
+            with self._open() as folder:
+                return None if folder is None else _read(folder, name, key)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            self._warn("cannot be read", f"{error.strerror}", "check the folder")
+            return None
+
+    def put(self, key: str, data: bytes) -> None:
+        """Keeps `data` under `key`, in the place of what was there. When that is not possible the program goes on without."""
+        name = _entry(key)
+        if self.folder is None or HEADER.size + len(data) > self.limit:
+            return
+        try:
+            self.folder.parent.mkdir(parents=True, exist_ok=True)
+            self.folder.mkdir(mode=0o700, exist_ok=True)
+            with self._open() as folder:
+                if folder is not None:
+                    _write(folder, name, _packed(key, data))
+                    _evict(folder, self.limit)
+        except OSError as error:
+            self._warn("cannot be written to", f"{error.strerror}", "make room there or make it writable")
+
+    @contextmanager
+    def _open(self) -> Iterator[int | None]:
+        """A descriptor of the folder, None when there is no cache or others could have written to it. Raises OSError."""
+        if self.folder is None:
+            yield None
+            return
+        folder = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            state = os.fstat(folder)
+            if state.st_uid != os.geteuid():
+                self._warn("is not used", "it belongs to another user", "give it to yourself")
+                yield None
+            elif state.st_mode & OTHERS_WRITE:
+                self._warn("is not used", "other users can write to it", f"run `chmod 700 {self.folder}`")
+                yield None
+            else:
+                yield folder
+        finally:
+            os.close(folder)
+
+    def _warn(self, what: str, reason: str, remedy: str) -> None:
+        if (str(self.folder), what) not in _warned:
+            _warned.add((str(self.folder), what))
+            warnings.warn(f"capture: the cache folder {self.folder} {what}: {reason}; graphs are compiled again in every process. "
+                          f"Remedy: {remedy}, set CAPTURE_CACHE_DIR to another folder, or CAPTURE_CACHE=0.", stacklevel=3)
+
+
+def default_cache() -> DiskCache:
+    """The cache that the flags describe: CAPTURE_CACHE_DIR, else capture/ in $XDG_CACHE_HOME or ~/.cache; off by CAPTURE_CACHE=0."""
+    limit = config.CACHE_SIZE.value << 20
+    if not config.CACHE:
+        return DiskCache(None, limit)
+    if config.CACHE_DIR.value:
+        return DiskCache(Path(os.path.abspath(os.path.expanduser(config.CACHE_DIR.value))), limit)
+    base = os.environ.get("XDG_CACHE_HOME", "")
+    if not os.path.isabs(base):  # a relative one is to be ignored, says the XDG specification
+        base = os.path.expanduser("~/.cache")
+    return DiskCache(Path(base, "capture") if os.path.isabs(base) else None, limit)
+
+
+def key_of(*parts: str | bytes) -> str:
+    """The key of what follows from `parts` (the compiler's identity among them, where code was compiled) and from this
+    installation: the sources of the backends, the versions of torch and Python, the processor. 64 hexadecimal digits."""
+    digest = hashlib.sha256(_installation())
+    for part in parts:
+        data = part.encode() if isinstance(part, str) else part
+        digest.update(b"%c%d:" % (b"s" if isinstance(part, str) else b"b", len(data)))
+        digest.update(data)
+    return digest.hexdigest()
+
+
+@contextmanager
+def library_path(data: bytes) -> Iterator[str]:
+    """A path under which the shared library `data` can be loaded (dlopen) within the block, and which no one can change.
+
+    Each path is different: the loader takes one that it knows for the library that it knows.
+    """
+    if hasattr(os, "memfd_create") and os.path.isdir("/proc/self/fd"):
+        try:
+            file = os.memfd_create("capture", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        except OSError:
+            file = None  # forbidden here, by a sandbox for one
+        if file is not None:
+            try:
+                _write_all(file, data)
+                fcntl.fcntl(file, fcntl.F_ADD_SEALS, fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL)
+                yield _spelling(file)
+            finally:
+                os.close(file)
+            return
+    with tempfile.TemporaryDirectory(prefix="capture-") as folder:  # 0700, with a name that was never used
+        path = Path(folder, "kernels.so")
+        path.write_bytes(data)
+        yield str(path)
+
+
+@functools.cache
+def _installation() -> bytes:
+    """A hash of all besides its input that decides what this process compiles to."""
+    digest = hashlib.sha256(repr((VERSION, torch.__version__, torch.version.git_version, sys.version, sys.byteorder,
+                                  toolchain.cpu_identity())).encode())
+    for path in sorted(BACKENDS.rglob("*")):
+        if path.is_file() and "__pycache__" not in path.parts:
+            digest.update(f"{path.relative_to(BACKENDS)}\0{path.stat().st_size}\0".encode())
+            digest.update(path.read_bytes())
+    return digest.digest()
+
+
+def _entry(key: str) -> str:
+    if not KEY.fullmatch(key):
+        raise ValueError(f"{key!r} is not a key; make keys with key_of")
+    return f"{key}.capture"
+
+
+def _packed(key: str, data: bytes) -> bytes:
+    return HEADER.pack(MAGIC, VERSION, len(data), _checksum(key, data)) + data
+
+
+def _unpacked(key: str, entry: bytes) -> bytes | None:
+    """The payload, None when the entry is not exactly what `_packed` made for this key."""
+    if len(entry) < HEADER.size:
+        return None
+    magic, version, length, checksum = HEADER.unpack_from(entry)
+    data = entry[HEADER.size:]
+    whole = (magic, version, length) == (MAGIC, VERSION, len(data)) and checksum == _checksum(key, data)
+    return data if whole else None
+
+
+def _checksum(key: str, data: bytes) -> bytes:
+    return hashlib.sha256(key.encode() + data).digest()
+
+
+def _read(folder: int, name: str, key: str) -> bytes | None:
+    # O_NONBLOCK: a pipe in the place of an entry must not be waited for
+    file = os.open(name, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder)
+    with open(file, "rb") as stream:
+        state = os.fstat(file)
+        if not stat.S_ISREG(state.st_mode) or state.st_uid != os.geteuid() or state.st_mode & OTHERS_WRITE:
+            return None
+        data = _unpacked(key, stream.read())
+        if data is None:
+            os.unlink(name, dir_fd=folder)
+        else:
+            _touch(file)
+        return data
+
+
+def _touch(file: int) -> None:
+    """Marks an entry as used now."""
+    now = time.time_ns()
+    try:
+        os.utime(file, ns=(now, now))
+    except OSError:
+        pass  # on a read-only disk nothing is evicted, and no order is needed
+
+
+def _write(folder: int, name: str, entry: bytes) -> None:
+    unfinished = f".{secrets.token_hex(16)}.capture"
+    file = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600, dir_fd=folder)
+    try:
+        try:
+            _write_all(file, entry)
+            _touch(file)
+        finally:
+            os.close(file)
+        os.replace(unfinished, name, src_dir_fd=folder, dst_dir_fd=folder)
+    except BaseException:
+        os.unlink(unfinished, dir_fd=folder)
+        raise
+
+
+def _write_all(file: int, data: bytes) -> None:
+    rest = memoryview(data)
+    while rest:
+        rest = rest[os.write(file, rest):]
+
+
+def _evict(folder: int, limit: int) -> None:
+    """Deletes unfinished entries whose writer died, then the entries that were used longest ago, until at most `limit` bytes stay."""
+    entries = []
+    for item in os.scandir(folder):
+        if OURS.fullmatch(item.name):
+            try:
+                state = item.stat(follow_symlinks=False)
+            except FileNotFoundError:
+                continue  # another process was faster
+            entries.append((state.st_mtime_ns, state.st_size, item.name))
+    oldest_writer = time.time_ns() - ABANDONED * 10**9
+    size = sum(entry[1] for entry in entries)
+    for used, length, name in sorted(entries):
+        unfinished = name.startswith(".")
+        if (unfinished and used < oldest_writer) or (not unfinished and size > limit):
+            try:
+                os.unlink(name, dir_fd=folder)
+            except FileNotFoundError:
+                pass
+            size -= length
+
+
+def _spelling(file: int) -> str:
+    """A name of an open file that no library of this process was loaded by: the number of the opening, in `/.` and `/`."""
+    number = "".join("/." if bit == "1" else "/" for bit in f"{next(_opened):b}")
+    return f"/proc/self/fd{number}/{file}"
