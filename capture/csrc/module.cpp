@@ -5,6 +5,7 @@
 #include "guard_tree.h"
 #include "modes.h"
 #include "python_ref.h"
+#include "switch.h"
 #include "tensor_properties.h"
 
 namespace capture {
@@ -78,6 +79,7 @@ PyMODINIT_FUNC PyInit__C() {
     init_code_cache(module.get());
     init_guard_tree(module.get());
     init_compiled_function(module.get());
+    init_switch(module.get());
   } catch (PythonError&) {
     return nullptr;
   }
