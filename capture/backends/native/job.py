@@ -1,0 +1,103 @@
+"""What is to be compiled: a graph, what is known of its inputs, torch's modes, and options. All of it plain data."""
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+
+from capture import _C
+
+AUTOCAST_DEVICES = ("cpu", "cuda", "xpu", "mps")
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSpec:
+    """What the guards of a graph promise of one of its inputs.
+
+    stride: in elements, empty for layouts that have none. keys: the raw dispatch keys, conjugate and negative bits among
+    them. storage: where the graph writes to a tensor, the number of the input's storage among those of all inputs, and
+    the offset in it in bytes; None where the guards promise nothing of it.
+    """
+
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    dtype: torch.dtype
+    device: torch.device
+    layout: torch.layout
+    requires_grad: bool
+    leaf: bool
+    parameter: bool
+    keys: int
+    storage: tuple[int, int] | None
+
+    @classmethod
+    def of(cls, tensor: torch.Tensor, properties: Any = None, storage: tuple[int, int] | None = None) -> TensorSpec:
+        """The spec of `tensor`; `properties`: a `_C.TensorProperties` of it at an earlier time, which then counts.
+
+        Raises TypeError for tensors whose properties are not plain.
+        """
+        p = properties or _C.tensor_properties(tensor)
+        return cls(p.shape, p.stride or (), p.dtype, p.device, tensor.layout, p.requires_grad, p.is_leaf,
+                   issubclass(p.type, torch.nn.Parameter), p.keys, storage)
+
+
+@dataclass(frozen=True, slots=True)
+class Modes:
+    """The modes of torch under which a graph runs. `autocast`: (device type, dtype) where it is on. `text`: all that guards
+    compare, as text."""
+
+    grad: bool
+    inference: bool
+    default_dtype: torch.dtype
+    default_device: torch.device | None
+    autocast: tuple[tuple[str, torch.dtype], ...]
+    autocast_cache: bool
+    deterministic: bool
+    deterministic_warn_only: bool
+    text: str
+
+    @classmethod
+    def current(cls) -> Modes:
+        """The modes in force in this thread."""
+        modes = _C.modes()
+        device = torch.device(modes.default_device_type, max(modes.default_device_index, 0)) if modes.has_default_device else None
+        autocast = tuple((name, torch.get_autocast_dtype(name)) for name in AUTOCAST_DEVICES if torch.is_autocast_enabled(name))
+        return cls(modes.grad, modes.inference, torch.get_default_dtype(), device, autocast, modes.autocast_cache,
+                   modes.deterministic, modes.deterministic_warn_only, repr(modes))
+
+    @contextlib.contextmanager
+    def active(self) -> Iterator[None]:
+        """Puts them in force for the duration of a `with` block: for this thread, but the default dtype and determinism for
+        the whole process, where they differ."""
+        with contextlib.ExitStack() as stack:
+            if torch.get_default_dtype() != self.default_dtype:
+                stack.callback(torch.set_default_dtype, torch.get_default_dtype())
+                torch.set_default_dtype(self.default_dtype)
+            determinism = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+            if determinism != (self.deterministic, self.deterministic_warn_only):
+                stack.callback(torch.use_deterministic_algorithms, determinism[0], warn_only=determinism[1])
+                torch.use_deterministic_algorithms(self.deterministic, warn_only=self.deterministic_warn_only)
+            if self.default_device is not None:
+                stack.enter_context(self.default_device)
+            dtypes = dict(self.autocast)
+            for name in AUTOCAST_DEVICES:
+                if name in dtypes or torch.is_autocast_enabled(name):
+                    stack.enter_context(torch.autocast(name, dtypes.get(name), name in dtypes, self.autocast_cache))
+            if self.inference or torch.is_inference_mode_enabled():
+                stack.enter_context(torch.inference_mode(self.inference))
+            stack.enter_context(torch.set_grad_enabled(self.grad))
+            yield
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One graph to compile, its inputs in placeholder order, and the options that the compiled code depends on."""
+
+    graph: fx.GraphModule
+    inputs: tuple[TensorSpec, ...]
+    modes: Modes
+    options: Mapping[str, bool | int | str]
