@@ -134,7 +134,11 @@ class Nest:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Stage:
-    """One pass within a row of a kernel: loops over `inner`, outermost first, of which `reduced` accumulate."""
+    """One pass within a row of a kernel: loops over `inner`, outermost first, of which `reduced` accumulate.
+
+    At each point all values are computed before the first of them is stored, so that a load always means what was in memory before the
+    point; what an earlier store of the same point wrote has been put in place of the load by fusion.
+    """
 
     inner: tuple[Var, ...]
     reduced: frozenset[Var]
