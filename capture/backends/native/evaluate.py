@@ -15,7 +15,7 @@ import torch
 
 from capture.backends.native.index import Div, Index, Mod, Size, Symbol, Value, Var, index
 from capture.backends.native.ir import Buffer, Constant, Expr, Extern, Kernel, Load, Nest, Op, Position, Program, Stage, Store, View
-from capture.backends.native.show import postorder, show_statement
+from capture.backends.native.show import postorder, roots, show_statement
 from capture.backends.native.verify import InvalidProgram
 
 Grid = torch.Tensor     # a value per point of an index space, one dimension for each loop; of size 1 where it does not depend on it
@@ -119,8 +119,10 @@ class _Run:
         stored = {store.buffer for stage in kernel.stages for store in stage.stores}
         accesses = _Accesses(stored)
         for number, stage in enumerate(kernel.stages):
+            points = _Points(self, kernel.outer, stage, number, instances, accesses)
+            points.load(stage.stores)
             for store in stage.stores:
-                _Points(self, kernel.outer, stage, number, instances, accesses).run(store)
+                points.run(store)
         parallel = math.prod(outer[kernel.parallel:])
         try:
             accesses.check(self.storage, parallel if isinstance(statement, Kernel) and kernel.parallel else None)
@@ -179,7 +181,7 @@ class _Run:
 
 
 class _Points:
-    """The points at which one store of a stage runs, and the values there."""
+    """The points of a stage, and the values there."""
 
     def __init__(self, run: _Run, outer: tuple[Var, ...], stage: Stage, number: int, instances: dict[str, int], accesses: _Accesses) -> None:
         self.run_ = run
@@ -195,8 +197,14 @@ class _Points:
         self.number, self.instances, self.accesses = number, instances, accesses
         self.values: dict[Expr, Grid] = {}
 
+    def load(self, stores: Sequence[Store]) -> None:
+        """Evaluates what is to be stored: at a point, all loads come before the first store."""
+        for store in stores:
+            for root in roots(store):
+                self._value(root)
+
     def run(self, store: Store) -> None:
-        """Evaluates the store at all points."""
+        """Performs the store at all points."""
         value = self._value(store.value)
         mask = None if store.mask is None else self._value(store.mask)
         if store.reduction is None:
