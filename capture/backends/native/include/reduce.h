@@ -1,0 +1,30 @@
+// Reductions: what each starts from, and how a value joins what has been accumulated.
+#pragma once
+#include "arithmetic.h"
+
+namespace capture {
+
+template <class T> inline constexpr T lowest = is_signed<T> ? T(Word<T>(1) << (bits_of<T> - 1)) : T(0);
+template <> inline constexpr float lowest<float> = -infinity<float>;
+template <> inline constexpr double lowest<double> = -infinity<double>;
+template <> inline constexpr bool lowest<bool> = false;
+template <class T> inline constexpr T highest = T(~lowest<T>);
+template <> inline constexpr float highest<float> = infinity<float>;
+template <> inline constexpr double highest<double> = infinity<double>;
+template <> inline constexpr bool highest<bool> = true;
+
+}  // namespace capture
+
+template <class T> inline constexpr T identity_sum = T(0);
+template <class T> inline constexpr T identity_prod = T(1);
+template <class T> inline constexpr T identity_max = capture::lowest<T>;
+template <class T> inline constexpr T identity_min = capture::highest<T>;
+template <class T> inline constexpr bool identity_any = false;
+template <class T> inline constexpr bool identity_all = true;
+
+template <class T> CAPTURE_INLINE T reduce_sum(T total, T x) { return op_add(total, x); }
+template <class T> CAPTURE_INLINE T reduce_prod(T total, T x) { return op_mul(total, x); }
+template <class T> CAPTURE_INLINE T reduce_max(T most, T x) { return op_maximum(most, x); }
+template <class T> CAPTURE_INLINE T reduce_min(T least, T x) { return op_minimum(least, x); }
+CAPTURE_INLINE bool reduce_any(bool found, bool x) { return found | x; }
+CAPTURE_INLINE bool reduce_all(bool all, bool x) { return all & x; }

@@ -1,0 +1,93 @@
+"""The table of scalar operations: what an `ir.Op` may be named, what it takes, what it gives and what it means.
+
+The meaning is a function of torch tensors and so, by definition, what eager computes. Kernels call `op_<name>` of
+`include/capture_kernel.h`, which states where and by how much a result may differ in its last digits.
+"""
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+FLOATS = frozenset({torch.float32, torch.float64})
+INTEGERS = frozenset({torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64})
+BITS = INTEGERS | {torch.bool}
+NUMBERS = INTEGERS | FLOATS
+COMPUTED = NUMBERS | {torch.bool}                               # the dtypes that operations compute in
+STORED = COMPUTED | {torch.bfloat16, torch.float16}             # and those that `to` converts from and to
+
+
+@dataclass(frozen=True, slots=True)
+class ScalarOp:
+    """One operation. The arguments have one dtype, of `accepts`; only the first argument of "where" is bool whatever the others are.
+
+    `result`: "argument" (the dtype of the last argument), "bool", or "given" (by the Op: that of "to", whose meaning takes it
+    as a second argument). `meaning` broadcasts as torch does and raises what torch raises (a RuntimeError for an integer
+    division by zero, where a kernel's result is unspecified).
+    """
+
+    name: str
+    arity: int
+    accepts: frozenset[torch.dtype]
+    result: str
+    meaning: Callable[..., torch.Tensor]
+
+
+def result_dtype(name: str, *arguments: torch.dtype) -> torch.dtype | None:
+    """The dtype of the result; None where any of `STORED` may be chosen ("to"). TypeError if the operation does not take these."""
+    op = OPS[name]
+    values = arguments[1:] if name == "where" else arguments
+    if len(arguments) != op.arity or len(set(values)) != 1 or values[0] not in op.accepts or (values != arguments and arguments[0] != torch.bool):
+        raise TypeError(f"{name} does not take ({', '.join(map(str, arguments))})")
+    return {"argument": arguments[-1], "bool": torch.bool, "given": None}[op.result]
+
+
+def evaluate(name: str, dtype: torch.dtype, *arguments: torch.Tensor) -> torch.Tensor:
+    """The value of an operation whose result is of `dtype`, as eager computes it."""
+    op = OPS[name]
+    return op.meaning(*arguments, dtype) if op.result == "given" else op.meaning(*arguments)
+
+
+def _table() -> dict[str, ScalarOp]:
+    table: dict[str, ScalarOp] = {}
+
+    def add(arity: int, accepts: frozenset[torch.dtype], result: str = "argument", **meanings: Callable[..., torch.Tensor]) -> None:
+        for name, meaning in meanings.items():
+            name = name.rstrip("_")             # `and_`: a keyword of Python's
+            table[name] = ScalarOp(name, arity, accepts, result, meaning)
+
+    # arithmetic
+    add(2, COMPUTED, add=torch.add, mul=torch.mul, maximum=torch.maximum, minimum=torch.minimum, fmax=torch.fmax, fmin=torch.fmin)
+    add(2, NUMBERS, sub=torch.sub, floordiv=torch.floor_divide, truncdiv=functools.partial(torch.div, rounding_mode="trunc"),
+        remainder=torch.remainder, fmod=torch.fmod, pow=torch.pow)
+    add(2, FLOATS, div=torch.div)
+    add(1, COMPUTED, sign=torch.sign)
+    add(1, NUMBERS, neg=torch.neg, abs=torch.abs)
+    # powers, exponentials, logarithms
+    add(1, FLOATS, sqrt=torch.sqrt, rsqrt=torch.rsqrt, reciprocal=torch.reciprocal, exp=torch.exp, exp2=torch.exp2, expm1=torch.expm1,
+        log=torch.log, log2=torch.log2, log10=torch.log10, log1p=torch.log1p, sigmoid=torch.sigmoid)
+    # circular and hyperbolic
+    add(1, FLOATS, sin=torch.sin, cos=torch.cos, tan=torch.tan, asin=torch.asin, acos=torch.acos, atan=torch.atan,
+        sinh=torch.sinh, cosh=torch.cosh, tanh=torch.tanh, asinh=torch.asinh, acosh=torch.acosh, atanh=torch.atanh)
+    add(2, FLOATS, atan2=torch.atan2)
+    # special functions
+    add(1, FLOATS, erf=torch.erf, erfc=torch.erfc, erfinv=torch.erfinv, lgamma=torch.lgamma, digamma=torch.digamma)
+    add(2, FLOATS, hypot=torch.hypot, copysign=torch.copysign, nextafter=torch.nextafter)
+    # rounding; the identity on integers
+    add(1, NUMBERS, floor=torch.floor, ceil=torch.ceil, round=torch.round, trunc=torch.trunc)
+    # tests
+    add(2, COMPUTED, "bool", eq=torch.eq, ne=torch.ne, lt=torch.lt, le=torch.le, gt=torch.gt, ge=torch.ge)
+    add(1, COMPUTED, "bool", isnan=torch.isnan, isinf=torch.isinf, signbit=torch.signbit)
+    # bits; logic on bool
+    add(2, BITS, and_=torch.bitwise_and, or_=torch.bitwise_or, xor=torch.bitwise_xor)
+    add(1, BITS, not_=torch.bitwise_not)
+    add(2, INTEGERS, lshift=torch.bitwise_left_shift, rshift=torch.bitwise_right_shift)
+    # choice and conversion
+    add(3, COMPUTED, where=torch.where)
+    add(1, STORED, "given", to=torch.Tensor.to)
+    return table
+
+
+OPS: dict[str, ScalarOp] = _table()
