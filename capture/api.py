@@ -11,21 +11,26 @@ import torch
 
 from capture import _C
 from capture.backends import registry
+from capture.backends.native import tiers as native
+from capture.backends.native.tiers import Stage
 from capture.errors import ArgumentError
 from capture.interp.models import DISABLED
 from capture.modules import CompiledModule, compiled_module
 from capture.pipeline import UNITS, Unit, is_capturing
-from capture.report import text
+from capture.report import progress, text
 
 
-def compile(model: Any = None, *, fullgraph: bool = False, dynamic: bool | None = None, backend: str | Callable[..., Any] = "eager",
+def compile(model: Any = None, *, fullgraph: bool = False, dynamic: bool | None = None, backend: str | Callable[..., Any] = registry.DEFAULT,
             mode: str | None = None, options: Mapping[str, Any] | None = None, disable: bool = False) -> Any:
     """Captures a function or `nn.Module` on its first call and replays it on later ones. Same meaning as `torch.compile`.
 
     model: a Python function, a bound method, or a module; without it, a decorator is returned.
     fullgraph: raise GraphBreakError where the graph would break.
-    backend: a name of ours ("eager"), of torch.compile's registry, or `(gm, example_inputs) -> callable`.
-    mode, dynamic, options: as torch.compile's, passed to the backend. disable: return `model` as it is.
+    backend: a name of ours ("native" compiles, "eager" does not), of torch.compile's registry, or `(gm, example_inputs) ->
+    callable`. mode, dynamic, options: as torch.compile's, passed to the backend. disable: return `model` as it is.
+
+    The native backend compiles in the background: calls run uncompiled until its code is ready (see `wait`), and also after
+    that if it is measured to be slower. `options={"background": False}` compiles at the first hit.
 
     A module comes back as an object that shares the module's state and is of its class. Raises ArgumentError for what
     cannot be compiled, BackendError for an unknown backend.
@@ -63,7 +68,11 @@ def _function(function: types.FunctionType, backend: Callable[..., Any], fullgra
 
 @dataclass(frozen=True, slots=True)
 class Stats:
-    """What happened to a compiled function. `misses`: one text for each call that no entry fitted, but the first."""
+    """What happened to a compiled function. `misses`: one text for each call that no entry fitted, but the first.
+
+    `compiled`, `pending`: graphs for which the native backend has code, and for which it is making it (a graph whose code
+    was slower counts as neither). `compile_errors`: why graphs could not be compiled.
+    """
 
     captures: int
     hits: int
@@ -74,6 +83,9 @@ class Stats:
     operations: int
     guards: int
     misses: list[str]
+    compiled: int
+    pending: int
+    compile_errors: list[str]
 
 
 def unit_of(compiled: Any) -> Unit:
@@ -91,14 +103,28 @@ def stats(compiled: Any) -> Stats:
     entries = unit.tree.entries
     captured = [e for e in entries if e.payload.broken is None]
     native = [e for e in entries if e.payload.broken is not None]
+    tiers = [e.payload.tier for e in captured if e.payload.tier is not None]
     return Stats(unit.captures, sum(e.hits for e in captured), sum(e.hits for e in native) + unit.uncounted, len(unit.breaks),
                  len(unit.bailouts), sum(1 for e in captured if e.payload.operations), sum(e.payload.operations for e in captured),
-                 sum(len(e.guards) for e in captured), list(unit.misses))
+                 sum(len(e.guards) for e in captured), list(unit.misses),
+                 sum(tier.stage in (Stage.TRIAL, Stage.COMPILED) for tier in tiers),
+                 sum(tier.stage in (Stage.COMPILING, Stage.WAITING) for tier in tiers),
+                 [tier.reason for tier in tiers if tier.stage in (Stage.UNSUPPORTED, Stage.FAILED)])
 
 
 def explain(compiled: Any) -> str:
     """The entries of a compiled function or module: guards, graph and mock function of each, and why calls run natively."""
     return text.explain(unit_of(compiled))
+
+
+def wait(timeout: float | None = None) -> bool:
+    """Blocks until all graphs that are being compiled in the background are done, whose code is then used from the next call
+    on; for `timeout` seconds at most. Returns whether all are done. On a terminal it shows how many are left.
+
+    In strict mode raises InternalError when one failed by a bug of capture's.
+    """
+    with progress.status() as show:
+        return native.wait(timeout, show)
 
 
 def reset() -> None:
@@ -117,4 +143,4 @@ def disable(function: Any = None) -> Any:
     return function
 
 
-__all__ = ["Stats", "compile", "disable", "explain", "is_capturing", "reset", "stats", "unit_of"]
+__all__ = ["Stats", "compile", "disable", "explain", "is_capturing", "reset", "stats", "unit_of", "wait"]

@@ -16,7 +16,7 @@ from torch._C._dynamo import eval_frame
 from capture import _C, debug
 from capture.blame import blame
 from capture.config import RECAPTURE_LIMIT, STRICT
-from capture.errors import BackendError, Break, GraphBreakError, Reason, UserFrame
+from capture.errors import BackendError, Break, GraphBreakError, InternalError, Reason, UserFrame
 from capture.guards.collect import collect
 from capture.guards.tree import GuardTree
 from capture.interp import accessors, calls, lookasides, opcodes, unwind
@@ -50,13 +50,19 @@ class BreakReport:
 
 @dataclass(slots=True, eq=False)
 class Trace:
-    """What a cache entry knows of the capture that made it. `broken`: entries that run natively, and why."""
+    """What a cache entry knows of the capture that made it. `broken`: entries that run natively, and why; `tier`: how far the
+    native backend is with the graph."""
 
     graph_module: torch.fx.GraphModule | None = None
     mock: pycode.PythonCode | None = None
     broken: BreakReport | None = None
     operations: int = 0
     repeatable: bool = False        # the graph changes nothing: no tensor, no random numbers
+    compiled: Callable[..., Any] | None = None
+
+    @property
+    def tier(self) -> Any:
+        return self.compiled.tier if isinstance(self.compiled, _C.Switch) else None
 
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
@@ -119,6 +125,10 @@ class Unit:
         exception; else its traceback is made the user's.
         """
         trace: Trace = entry.payload
+        if isinstance(exception, InternalError):
+            return None
+        if trace.tier is not None and isinstance(exception, Exception):
+            trace.tier.demote(exception)
         if trace.repeatable and isinstance(exception, Exception):
             return _C.RUN_NATIVELY
         blame(exception, self.function, trace.graph_module, frozenset({trace.mock.filename}))
@@ -205,11 +215,12 @@ def install(unit: Unit, interp: Interpreter, outcome: Value, repeatable: bool) -
     plan = mock.plan(graph, outcome.shadow, recorder.inputs)
     operations = recorder.operations
     gm = recorder.finish(plan.outputs)
+    annotate(gm, graph, recorder)
     compiled = compile_graph(unit, gm, [node.real for node in recorder.inputs]) if operations or plan.outputs else None
     names = argument_names(unit.function.__code__)
     code = pycode.generate(plan, names, recorder.inputs, compiled, f"{unit.name}_{unit.captures}")
     guards = collect(graph)
-    trace = Trace(gm, code, None, operations, repeatable)
+    trace = Trace(gm, code, None, operations, repeatable, compiled)
     entry = unit.tree.insert(guards, code.lifted, code.function, trace)
     unit.captures += 1
     debug.captured(unit.name, entry)
@@ -225,6 +236,19 @@ def install_native(unit: Unit, interp: Interpreter) -> None:
         (unit.bailouts if reason.reason.id in ("internal-fault", "untracked-mutation") else unit.breaks).append(report)
     unit.tree.insert(collect(interp.graph), [], None, Trace(broken=report))
     debug.broken(unit.name, report)
+
+
+def annotate(gm: torch.fx.GraphModule, graph: RefGraph, recorder: FxRecorder) -> None:
+    """Notes in the graph what holds at entry, which the example inputs, read at exit, may not show any more: the modes, the
+    properties of each input, and, where the graph writes to tensors, which inputs share memory."""
+    gm.meta["modes"] = next(expected for _, kind, expected in graph.requirements.values() if kind == "MODES")
+    groups: dict[int, int] = {}
+    placeholders = (node for node in gm.graph.nodes if node.op == "placeholder")
+    for placeholder, node in zip(placeholders, recorder.inputs, strict=True):
+        placeholder.meta["properties"] = node.state.properties
+        if recorder.mutates and node.state.storage is not None:
+            storage, offset = node.state.storage
+            placeholder.meta["storage"] = groups.setdefault(storage, len(groups)), offset
 
 
 def compile_graph(unit: Unit, gm: torch.fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:

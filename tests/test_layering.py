@@ -20,7 +20,7 @@ ALLOWED: dict[str, set[str]] = {  # part -> the parts which it may import, besid
     "refgraph": BASE | {"_C"},
     "interp": BASE | {"refgraph", "debug", "_C"},
     "guards": BASE | {"refgraph", "debug", "_C"},
-    "backends": BASE,
+    "backends": BASE | {"_C"},
     "debug": BASE,
     "blame": BASE | {"_C"},
     "pipeline": BASE | STAGES,

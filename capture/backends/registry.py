@@ -14,6 +14,7 @@ import torch
 from torch import fx
 
 from capture.backends import eager
+from capture.backends.native import tiers
 from capture.errors import ArgumentError, BackendError
 
 
@@ -23,7 +24,8 @@ class Backend(Protocol):
     def __call__(self, gm: fx.GraphModule, example_inputs: Sequence[Any], /) -> Callable[..., Any]: ...
 
 
-OWN: dict[str, Backend] = {"eager": eager.compile_graph}
+DEFAULT = "eager"
+OWN = ("eager", "native")
 MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
 
 
@@ -32,7 +34,8 @@ def lookup(backend: str | Backend, *, mode: str | None = None, dynamic: bool | N
     """The compiling function that `backend` names: a callable as it is, then our own names, then torch's registry.
 
     `mode` and `options` mean what they mean to `torch.compile`: inductor turns them into its configuration, other
-    backends of torch and callables receive them as keyword arguments, and our eager backend has nothing to tune.
+    backends of torch and callables receive them as keyword arguments; our native backend has the options that
+    `native.tiers.Options` lists, and the eager one has nothing to tune.
     Raises ArgumentError for a value of the wrong type or an unknown mode or option, BackendError for an unknown name.
     """
     _check_tuning(mode, dynamic, options)
@@ -50,11 +53,15 @@ def names() -> list[str]:
 
 
 def _by_name(name: str, mode: str | None, dynamic: bool | None, options: Mapping[str, Any] | None) -> Backend:
-    if name in OWN:
+    if name == "native":
+        settings = tiers.Options.parse(mode, options)
+        tiers.prepare(settings)
+        return functools.partial(tiers.compile_graph, options=settings)
+    if name == "eager":
         if options:
             raise ArgumentError(f"backend {name!r} has no options, got {', '.join(map(repr, options))}; "
                                 f"leave options out, or choose the backend that they are meant for")
-        return OWN[name]
+        return eager.compile_graph
     if name not in names():
         raise BackendError(f"unknown backend {name!r}{_near(name, names())}; "
                            f"capture.backends.registry.names() lists all of them")

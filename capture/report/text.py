@@ -24,6 +24,10 @@ def explain(unit: Unit) -> str:
 def _captured(number: int, entry: Any) -> Iterator[str]:
     trace = entry.payload
     yield f"entry {number}: captured, {entry.hits} hits, {trace.operations} operations"
+    if trace.tier is not None:
+        first, *more = trace.tier.describe().splitlines()
+        yield f"  native backend: the graph {first}"
+        yield from (f"    {line}" for line in more)
     yield "  guards:"
     yield from (f"    {guard}" for guard in entry.guards)
     yield "  graph:"

@@ -35,13 +35,17 @@ class TensorSpec:
     storage: tuple[int, int] | None
 
     @classmethod
-    def of(cls, tensor: torch.Tensor, properties: Any = None, storage: tuple[int, int] | None = None) -> TensorSpec:
-        """The spec of `tensor`; `properties`: a `_C.TensorProperties` of it at an earlier time, which then counts.
+    def of(cls, tensor: torch.Tensor | None, properties: Any = None, storage: tuple[int, int] | None = None) -> TensorSpec:
+        """The spec of `tensor`; `properties`: a `_C.TensorProperties` of it at an earlier time, which then counts, even if
+        the tensor has died since (None).
 
         Raises TypeError for tensors whose properties are not plain.
         """
         p = properties or _C.tensor_properties(tensor)
-        return cls(p.shape, p.stride or (), p.dtype, p.device, tensor.layout, p.requires_grad, p.is_leaf,
+        if tensor is None and len(p.shape) != len(p.stride):
+            raise TypeError("an input is a sparse tensor which has died")
+        layout = torch.strided if tensor is None else tensor.layout
+        return cls(p.shape, p.stride, p.dtype, p.device, layout, p.requires_grad, p.is_leaf,
                    issubclass(p.type, torch.nn.Parameter), p.keys, storage)
 
 

@@ -1,0 +1,283 @@
+"""The user's side of compiling elsewhere: the processes and threads that do it, and their end.
+
+`submit` hands a job to a compiling process, `submit_local` to a thread of this process, for jobs that cannot be sent: it
+is the slower way, for the program too. Both return at once. Processes start when they are first needed, leave when they
+have been idle for a while, and end with this process. A fork of it has none of its own at first, and never uses its
+parent's.
+"""
+from __future__ import annotations
+
+import atexit
+import contextlib
+import ctypes
+import os
+import queue
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import IO, Any
+
+from capture import config
+from capture.backends.native.worker import Failure, receive, send
+
+IDLE = 120.0            # seconds after which a process without work is let go
+STOPPING = 2.0          # seconds that a process, or a thread, is given to end
+LOG = 4000              # bytes of a process's last words that are kept
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Request:
+    """One job. `wanted`: whether anyone still waits for it. `done` gets the pickled artifact or the failure, on another thread."""
+
+    compile_job: str
+    job: bytes
+    wanted: Callable[[], bool]
+    done: Callable[[bytes | Failure], None]
+
+
+class Died(Exception):
+    """A compiling process ended in the middle of a job."""
+
+
+class Process:
+    """One compiling process. Raises OSError when it cannot be started."""
+
+    def __init__(self, compile_job: str) -> None:
+        path = [entry for entry in sys.path if isinstance(entry, str)]
+        program = f"import sys; sys.path[:] = {path!r}; from capture.backends.native.worker import main; main({compile_job!r})"
+        self.log = _scratch_file()
+        # A session of its own: Ctrl-C is for the user's program.
+        self._popen = subprocess.Popen(
+            [sys.executable, "-c", program], bufsize=0, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            stderr=self.log if self.log else subprocess.DEVNULL, start_new_session=True,
+            env={**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"})
+        self.id = self._popen.pid
+
+    def perform(self, job: bytes, seconds: float) -> bytes | Failure:
+        """What becomes of a job. Raises Died, and TimeoutError after `seconds`."""
+        deadline = time.monotonic() + seconds
+        replies = self._popen.stdout.fileno()
+        poll = select.poll()
+        poll.register(replies, select.POLLIN)
+
+        def ready() -> None:
+            if not poll.poll(max(0.0, deadline - time.monotonic()) * 1000):
+                raise TimeoutError
+        try:
+            send(self._popen.stdin.fileno(), (job, {name: flag.value for name, flag in config.FLAGS.items()}))
+            return receive(replies, ready)
+        except (BrokenPipeError, EOFError):
+            self.close()
+            status = self._popen.returncode
+            how = f"was ended by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
+            raise Died(f"the compiling process {how}") from None
+
+    def last_words(self) -> str:
+        """The end of what it wrote to standard error."""
+        if self.log is None:
+            return ""
+        size = os.fstat(self.log.fileno()).st_size
+        return os.pread(self.log.fileno(), LOG, max(0, size - LOG)).decode(errors="replace")
+
+    def hang_up(self) -> None:
+        """Ends the process's input, and so the process."""
+        self._popen.stdin.close()
+
+    def close(self) -> None:
+        """Ends the process, by force if it does not listen, and frees what it took here."""
+        self.hang_up()
+        try:
+            self._popen.wait(STOPPING)
+        except subprocess.TimeoutExpired:
+            self._popen.kill()
+            self._popen.wait()
+        self.disconnect()
+
+    def disconnect(self) -> None:
+        """Closes this side's ends of the pipes."""
+        self._popen.stdin.close()
+        self._popen.stdout.close()
+
+
+def _scratch_file() -> IO[bytes] | None:
+    try:
+        return tempfile.TemporaryFile(prefix="capture-")
+    except OSError:
+        return None     # nowhere to write: errors come without a log
+
+
+class Pool:
+    """At most `size` compiling processes, each with a thread of ours which talks to it."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.processes: list[Process] = []
+        self.threads: list[threading.Thread] = []
+        self._waiting: queue.SimpleQueue[Request | str | None] = queue.SimpleQueue()
+        self._closing = False
+
+    def start(self, compile_job: str) -> None:
+        """Has a process ready for the first job."""
+        if not self.threads:
+            self._put(compile_job)
+
+    def submit(self, request: Request) -> None:
+        self._put(request)
+
+    def _put(self, item: Request | str) -> None:
+        self._waiting.put(item)
+        if len(self.threads) < self.size and (not self.threads or self._waiting.qsize() > 1):
+            thread = threading.Thread(target=self._serve, name="capture-sidecar", daemon=True)
+            thread.start()
+            self.threads.append(thread)
+
+    def _serve(self) -> None:
+        process: Process | None = None
+        while not self._closing:
+            try:
+                item = self._waiting.get(timeout=IDLE if process else None)
+            except queue.Empty:
+                process = self._end(process)
+                continue
+            if isinstance(item, str):
+                with contextlib.suppress(OSError):      # a job will tell
+                    process = process or self._begin(item)
+            elif item is not None and item.wanted():
+                process = self._answer(item, process)
+        self._end(process)
+
+    def _answer(self, request: Request, process: Process | None) -> Process | None:
+        """Does one request, with a second attempt when the process dies. Returns the process if it is still good."""
+        for _ in range(2):
+            try:
+                process = process or self._begin(request.compile_job)
+                outcome = process.perform(request.job, config.JOB_TIMEOUT.value)
+                if isinstance(outcome, Failure) and outcome.kind == "internal":
+                    outcome = replace(outcome, details=f"{outcome.details}\n{process.last_words()}".strip())
+                break
+            except TimeoutError:
+                outcome = Failure("toolchain", f"compiling a graph took longer than {config.JOB_TIMEOUT.value} seconds; "
+                                               f"set CAPTURE_JOB_TIMEOUT to more", process.last_words() if process else "")
+                process = self._end(process)
+                break
+            except Died as error:
+                words = process.last_words() if process else ""
+                outcome = Failure("toolchain", f"{error}, twice; most often memory ran out", words)
+                process = self._end(process)
+                if self._closing:
+                    break
+            except Exception as error:      # no process can be started, for one
+                outcome = Failure.of(error)
+                process = self._end(process)
+                break
+        if not self._closing:
+            request.done(outcome)
+        return process
+
+    def _begin(self, compile_job: str) -> Process:
+        process = Process(compile_job)
+        self.processes.append(process)
+        return process
+
+    def _end(self, process: Process | None) -> None:
+        if process is not None:
+            process.close()
+            self.processes.remove(process)
+
+    def close(self) -> None:
+        """Ends all processes and threads. What waits is dropped."""
+        self._closing = True
+        for process in list(self.processes):
+            process.hang_up()       # its thread sees its end, and cleans up
+        for _ in self.threads:
+            self._waiting.put(None)
+        for thread in self.threads:
+            thread.join(2 * STOPPING)
+
+
+class LocalThread:
+    """The thread of this process that compiles what cannot be sent to another."""
+
+    def __init__(self) -> None:
+        self._waiting: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    def submit(self, work: Callable[[], None]) -> None:
+        """Has `work`, which must not raise an Exception, done after what was submitted before."""
+        self._waiting.put(work)
+        if self._thread is None:
+            thread = threading.Thread(target=self._serve, name="capture-compiler", daemon=True)
+            thread.start()
+            self._thread = thread
+
+    def _serve(self) -> None:
+        with contextlib.suppress(SystemExit):
+            while True:
+                self._waiting.get()()
+
+    def close(self) -> None:
+        """Stops the thread, in the middle of what it does: a thread which runs on while Python ends may crash it."""
+        if self._thread is not None and self._thread.is_alive():
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self._thread.ident), ctypes.py_object(SystemExit))
+            self._waiting.put(sys.exit)
+            self._thread.join(STOPPING)
+
+
+def _size() -> int:
+    return 2 if len(os.sched_getaffinity(0)) >= 8 else 1
+
+
+_pool, _local = Pool(_size()), LocalThread()
+_lock = threading.Lock()
+_parents: list[Any] = []        # what a fork has inherited: kept, since its end is the parent's business
+
+
+def start(compile_job: str) -> None:
+    """Starts a compiling process, if there is none, before it is needed."""
+    with _lock:
+        _pool.start(compile_job)
+
+
+def submit(request: Request) -> None:
+    """Has the job compiled by another process."""
+    with _lock:
+        _pool.submit(request)
+
+
+def submit_local(work: Callable[[], None]) -> None:
+    """Has `work` done by a thread of this process."""
+    with _lock:
+        _local.submit(work)
+
+
+def processes() -> list[int]:
+    """The ids of the compiling processes."""
+    return [process.id for process in _pool.processes]
+
+
+def close() -> None:
+    """Ends all compiling processes and threads; later jobs start new ones."""
+    global _pool, _local
+    with _lock:
+        old, _pool = _pool, Pool(_size())
+        thread, _local = _local, LocalThread()
+    old.close()
+    thread.close()
+
+
+def _forked() -> None:
+    global _pool, _local, _lock
+    for process in _pool.processes:
+        process.disconnect()
+    _parents.extend((_pool, _local, _lock))
+    _pool, _local, _lock = Pool(_size()), LocalThread(), threading.Lock()
+
+
+os.register_at_fork(after_in_child=_forked)
+atexit.register(close)

@@ -1,0 +1,107 @@
+"""Which of two callables of a graph is faster: timed on the program's own calls, which they serve in turn.
+
+A training graph is timed forward and backward: the backward pass of a call lasts from the first of its outputs' autograd
+nodes to the oldest node that it made, which the engine runs last. Nothing of the user's is hooked, only nodes of that call.
+"""
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import torch
+
+WARM_UP = 2             # calls of each that are not counted: they allocate
+PATIENCE = 8            # how many times the calls needed are waited for until backward passes are there to compare
+
+
+class Sample:
+    """One timed call, in seconds. `backward` is None until the backward pass has ended, 0 when there is none to come."""
+
+    __slots__ = ("forward", "backward", "started")
+
+    def __init__(self, forward: float) -> None:
+        self.forward = forward
+        self.backward: float | None = 0.0
+        self.started = 0.0
+
+    def begin(self, *_: Any) -> None:
+        """Autograd calls this before the first node."""
+        self.started = self.started or time.perf_counter()
+
+    def end(self, *_: Any) -> None:
+        """Autograd calls this after the last node."""
+        if self.backward is None and self.started:
+            self.backward = time.perf_counter() - self.started
+
+
+class Trial:
+    """Serves the calls of a graph by `plain` and by `compiled`, until `calls` of each are timed; then `decide(compiled is
+    faster, the figures as text)` is called once.
+
+    synchronize: waits for a device that computes asynchronously.
+    """
+
+    def __init__(self, plain: Callable[..., Any], compiled: Callable[..., Any], calls: int, decide: Callable[[bool, str], None],
+                 synchronize: Callable[[], object] = lambda: None) -> None:
+        self.functions = plain, compiled
+        self.needed = calls
+        self.decide = decide
+        self.synchronize = synchronize
+        self.samples: tuple[list[Sample], list[Sample]] = [], []
+        self.count = 0
+        self.decided = False
+
+    def __call__(self, *inputs: Any) -> Any:
+        if not self.decided:
+            self._judge()
+        side = self.count.bit_count() & 1       # the order 0110 1001 …: no rhythm of the program's calls favours one
+        self.count += 1
+        nodes = autograd_nodes(inputs) if torch.is_grad_enabled() else None
+        self.synchronize()
+        start = time.perf_counter()
+        outputs = self.functions[side](*inputs)
+        self.synchronize()
+        sample = Sample(time.perf_counter() - start)
+        if nodes is not None:
+            watch_backward((*outputs, *inputs), nodes, sample)
+        self.samples[side].append(sample)
+        return outputs
+
+    def _judge(self) -> None:
+        plain, compiled = (samples[WARM_UP:] for samples in self.samples)
+        times = [[s.forward + s.backward for s in samples if s.backward is not None] for samples in (plain, compiled)]
+        if min(map(len, times)) < self.needed:
+            if min(len(plain), len(compiled)) < PATIENCE * self.needed:
+                return
+            times = [[s.forward for s in samples] for samples in (plain, compiled)]
+        self.decided = True
+        before, after = map(statistics.median, times)
+        self.decide(after <= before, f"{after * 1e6:.0f} µs compiled, {before * 1e6:.0f} µs before")
+
+
+def autograd_nodes(tensors: Iterable[Any]) -> set[Any]:
+    """The autograd nodes that made the tensors."""
+    return {t.grad_fn for t in tensors if isinstance(t, torch.Tensor) and t.grad_fn is not None}
+
+
+def watch_backward(tensors: Sequence[Any], before: set[Any], sample: Sample) -> None:
+    """Has `sample` timed by the backward pass through the nodes that lead from `tensors` back to the nodes `before`."""
+    roots = autograd_nodes(tensors) - before
+    if not roots:
+        return
+    oldest = None
+    seen, stack = set(before), list(roots)
+    while stack:
+        node = stack.pop()
+        if node is None or node in seen or type(node).__name__ == "AccumulateGrad":    # of a leaf: the user's own
+            continue
+        seen.add(node)
+        if oldest is None or node._sequence_nr() < oldest._sequence_nr():
+            oldest = node
+        stack.extend(next_node for next_node, _ in node.next_functions)
+    sample.backward = None
+    for root in roots:
+        root.register_prehook(sample.begin)
+    oldest.register_hook(sample.end)

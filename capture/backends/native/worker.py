@@ -1,0 +1,139 @@
+"""The compiling process: reads jobs from its standard input, and writes what came of each to its standard output.
+
+It is a process and not a thread since compiling is Python, which would hold the interpreter's lock while the user's
+program waits for it after every operation. It is started by `sidecar.py`, and ends when its input does.
+
+A message is its length, 8 bytes, then a pickle: requests are (job as bytes, values of all flags), replies bytes or a Failure.
+"""
+from __future__ import annotations
+
+import os
+import pickle
+import pkgutil
+import queue
+import signal
+import struct
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import fx
+
+from capture import config
+from capture.backends.native import transport
+from capture.backends.native.job import Job, Modes, TensorSpec
+from capture.errors import BackendError, ToolchainError
+
+LENGTH = struct.Struct("<Q")
+NICENESS = 5
+GRACE = 1.5     # seconds in which a job may clean up after the user's process has gone
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why there is no compiled code. `kind`: "unsupported" (the backend cannot do this), "toolchain" (the machine lacks what
+    it takes), "internal" (a bug of ours). `text`: one sentence; `details`: a traceback or log, for a report."""
+
+    kind: str
+    text: str
+    details: str = ""
+
+    @classmethod
+    def of(cls, error: Exception) -> Failure:
+        """The failure that an exception of the compiler means."""
+        details = "".join(traceback.format_exception(error))
+        text = str(error) or type(error).__name__
+        if isinstance(error, ToolchainError):
+            return cls("toolchain", text, error.log)
+        if isinstance(error, (OSError, MemoryError)):
+            return cls("toolchain", f"{type(error).__name__}: {text}", details)
+        if isinstance(error, BackendError):
+            return cls("unsupported", text)
+        return cls("internal", f"{type(error).__name__}: {text}", details)
+
+
+def attempt(compile_job: str, job: Job | bytes) -> bytes | Failure:
+    """The pickled artifact that the function named `compile_job` ("module:function") makes of a job; never raises an Exception."""
+    try:
+        compile_function = pkgutil.resolve_name(compile_job)
+        return pickle.dumps(compile_function(transport.decode(job) if isinstance(job, bytes) else job), protocol=5)
+    except Exception as error:
+        return Failure.of(error)
+
+
+def send(file: int, message: Any) -> None:
+    """Writes one message. Raises BrokenPipeError when nobody reads any more."""
+    data = pickle.dumps(message, protocol=5)
+    rest = memoryview(LENGTH.pack(len(data)) + data)
+    while rest:
+        rest = rest[os.write(file, rest):]
+
+
+def receive(file: int, ready: Callable[[], object] = lambda: None) -> Any:
+    """Reads one message; `ready` is called before every read, and may wait. Raises EOFError when nobody writes any more."""
+    length, = LENGTH.unpack(_read(file, LENGTH.size, ready))
+    return pickle.loads(_read(file, length, ready))
+
+
+def _read(file: int, count: int, ready: Callable[[], object]) -> bytes:
+    parts = []
+    while count:
+        ready()
+        part = os.read(file, min(count, 1 << 20))
+        if not part:
+            raise EOFError
+        parts.append(part)
+        count -= len(part)
+    return b"".join(parts)
+
+
+def main(compile_job: str) -> None:
+    """Serves until standard input ends. What jobs print goes to standard error: the messages are on descriptors of their own."""
+    requests, replies = os.dup(0), os.dup(1)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.dup2(2, 1)
+    os.nice(NICENESS)
+    torch.set_num_threads(1)
+    signal.signal(signal.SIGTERM, _stop)
+    waiting: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    threading.Thread(target=_listen, args=(requests, waiting), daemon=True).start()
+    try:
+        if waiting.empty():
+            attempt(compile_job, trial_job())
+        while (request := waiting.get()) is not None:
+            job, flags = request
+            for name, value in flags.items():
+                config.FLAGS[name].value = value
+            send(replies, attempt(compile_job, job))
+    except (SystemExit, BrokenPipeError):
+        pass        # the user's process has ended
+    os._exit(0)     # there is nothing to clean up, and torch takes its time
+
+
+def _listen(requests: int, waiting: queue.SimpleQueue[Any]) -> None:
+    try:
+        while True:
+            waiting.put(receive(requests))
+    except EOFError:
+        waiting.put(None)
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGTERM)
+        time.sleep(GRACE)
+        os._exit(1)
+
+
+def _stop(*_: object) -> None:
+    raise SystemExit
+
+
+def trial_job() -> Job:
+    """A small graph, compiled once before the first job comes: it makes Python import, and torch set up, what all jobs need."""
+    graph = fx.Graph()
+    x = graph.placeholder("x")
+    graph.output((graph.call_function(torch.tanh, (graph.call_method("sum", (x, -1)),)),))
+    spec = TensorSpec.of(torch.zeros(2, 3))
+    return Job(fx.GraphModule(torch.nn.Module(), graph), (replace(spec, requires_grad=True),), Modes.current(), {})
