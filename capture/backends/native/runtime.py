@@ -1,0 +1,266 @@
+"""The callable of a compiled graph: one autograd node around its forward and backward callables.
+
+What does not change from call to call is decided here, once; a call only picks from lists.
+"""
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+from torch.autograd.graph import increment_version
+
+from capture.backends.native.signature import Input, Result, Signature, Tangent, View
+
+Plan = Callable[[list[Tensor]], list[Tensor]]       # may empty the list that it is given
+Picker = Callable[[Sequence[Any]], tuple[Any, ...]]
+
+_release = getattr(torch._C._FunctionBase, "maybe_clear_saved_tensors", lambda node: None)      # not in all versions of torch
+_keeps_graph = torch._C._autograd._get_current_graph_task_keep_graph
+_saved_tensor_hooks = torch._C._autograd._top_saved_tensors_default_hooks
+_transforms_active = torch._C._are_functorch_transforms_active
+
+
+def make_callable(gm: fx.GraphModule, signature: Signature, forward: Plan, backward: Plan | None) -> Callable[..., tuple[Tensor, ...]]:
+    """A callable that stands for `gm.forward`: it takes the same positional arguments and returns the same tuple.
+
+    forward, backward: take and return what `signature` says. They run without gradients, below autograd: what they return
+    are tensors of their own, and no views in autograd's sense, and the versions of what they write to stay as they are.
+    """
+    call = _inference(forward) if backward is None else _differentiable(gm, signature, forward, backward)
+    if signature.outputs != tuple(map(Result, range(signature.visible))):
+        call = _with_outputs(signature, call)
+    if signature.mutated or signature.grad_after is not None:
+        call = _with_effects(signature, call)
+    return call
+
+
+def fx_callable(gm: fx.GraphModule) -> Plan:
+    """A traced ATen graph, run by torch, as `make_callable` takes it."""
+    def run(arguments: list[Tensor]) -> list[Tensor]:
+        with torch.no_grad(), torch._C._AutoDispatchBelowADInplaceOrView():
+            return list(gm.forward(*arguments))
+    return run
+
+
+def picker(indices: Sequence[int]) -> Picker:
+    """A function that takes the items at `indices` out of a sequence, as a tuple."""
+    if not indices:
+        return lambda items: ()
+    if len(indices) == 1:
+        index = indices[0]
+        return lambda items: (items[index],)
+    return operator.itemgetter(*indices)
+
+
+# --- what remains to be done when the results are there
+
+def _with_outputs(signature: Signature, call: Callable[..., tuple[Tensor, ...]]) -> Callable[..., tuple[Tensor, ...]]:
+    """`call`, with its results, its inputs and views of them picked as the outputs."""
+    makers: list[tuple[int, Callable[[Tensor], Tensor]]] = []
+    positions = []
+    for output in signature.outputs:
+        if isinstance(output, View):
+            positions.append(signature.inputs + signature.visible + len(makers))
+            makers.append((_position(signature, output.base), _maker(output)))
+        else:
+            positions.append(_position(signature, output))
+    pick = picker(positions)
+
+    def run(*inputs: Tensor) -> tuple[Tensor, ...]:
+        values = [*inputs, *call(*inputs)]
+        for position, make in makers:
+            values.append(make(values[position]))
+        return pick(values)
+    return run
+
+
+def _with_effects(signature: Signature, call: Callable[..., tuple[Tensor, ...]]) -> Callable[..., tuple[Tensor, ...]]:
+    """`call`, and what autograd and the program shall know of it: inputs were written to, the grad mode was changed."""
+    written = picker(signature.mutated)
+    inference, grad_after = signature.modes.inference, signature.grad_after
+
+    def run(*inputs: Tensor) -> tuple[Tensor, ...]:
+        outputs = call(*inputs)
+        # tensors of inference mode have no version, and only there can they be written to
+        increment_version([tensor for tensor in written(inputs) if not tensor.is_inference()] if inference else written(inputs))
+        if grad_after is not None:
+            torch._C._set_grad_enabled(grad_after)
+        return outputs
+    return run
+
+
+def _position(signature: Signature, name: Input | Result) -> int:
+    """Where something is in the list of inputs and results."""
+    return name.index if isinstance(name, Input) else signature.inputs + name.index
+
+
+def _maker(view: View) -> Callable[[Tensor], Tensor]:
+    """A function that makes a view of its base."""
+    sizes, strides, offset = view.sizes, view.strides, view.offset
+
+    def make(base: Tensor) -> Tensor:
+        if offset == 0 and base.shape == sizes and base.stride() == strides:
+            return base.view_as(base)
+        return base.as_strided(sizes, strides, base.storage_offset() + offset)
+
+    if view.detached:
+        return lambda base: make(base).detach()
+    return make if view.grad else torch.no_grad()(make)
+
+
+# --- the autograd node
+
+def _inference(forward: Plan) -> Callable[..., tuple[Tensor, ...]]:
+    return lambda *inputs: tuple(forward(list(inputs)))
+
+
+def _differentiable(gm: fx.GraphModule, signature: Signature, forward: Plan, backward: Plan) -> Callable[..., tuple[Tensor, ...]]:
+    """A callable from inputs to visible results, of which the differentiable ones come from one autograd node."""
+    differentiable, visible = signature.differentiable, signature.visible
+    save = picker([_position(signature, name) for name in signature.saved])
+    saves = len(signature.saved)
+    with_gradient = picker([index for index, _ in signature.gradients])
+    gradients = _gradients(signature)
+    replay = Replay(gm, signature)
+
+    def run_forward(ctx: Any, frame: list[Any], *_: Tensor) -> tuple[Tensor, ...]:
+        inputs = frame[0]
+        memory = replay.remember(inputs)
+        results = forward(list(inputs))
+        saved = save((*inputs, *results))
+        if _saved_tensor_hooks(True) is not None:       # they shall have all that the node holds on to
+            saved += memory.tensors
+            memory.tensors = ()
+        ctx.memory = memory
+        ctx.save_for_backward(*saved)
+        ctx.set_materialize_grads(False)
+        frame[0] = results[differentiable:visible]
+        return tuple(results[:differentiable])
+
+    def run_backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
+        if torch.is_grad_enabled() or _transforms_active():
+            return None, *replay.gradients(ctx.memory, ctx.saved_tensors, grads)
+        arguments = list(ctx.saved_tensors)
+        if not _keeps_graph():
+            ctx.memory = None
+            _release(ctx)
+        del arguments[saves:]
+        for tangent in signature.tangents:
+            grad = grads[tangent.index]
+            if grad is None or grad.layout is not torch.strided or grad.stride() != tangent.strides or grad.is_neg():
+                grad = as_expected(grad, tangent)
+            arguments.append(grad)
+        return gradients((*grads, *backward(arguments)))
+
+    node = type("CompiledGraph", (torch.autograd.Function,), {"forward": staticmethod(run_forward), "backward": staticmethod(run_backward)})
+    apply = super(torch.autograd.Function, node).apply      # without what Function.apply does for transforms, which guards rule out
+
+    def call(*inputs: Tensor) -> tuple[Tensor, ...]:
+        frame: list[Any] = [inputs]
+        results = apply(frame, *with_gradient(inputs))
+        return (*results, *frame[0]) if frame[0] else results
+    return call
+
+
+def _gradients(signature: Signature) -> Picker:
+    """Picks what the autograd node returns, from the tangents and then the results of the backward callable: nothing for its
+    first argument, which is no tensor, and the gradients of the others."""
+    places = [place.index if isinstance(place, Tangent) else signature.differentiable + place.index for _, place in signature.gradients]
+    if places == list(range(signature.differentiable, signature.differentiable + len(places))):
+        return lambda values: (None, *values[signature.differentiable:])
+    pick = picker(places)
+    return lambda values: (None, *pick(values))
+
+
+def as_expected(grad: Tensor | None, tangent: Tangent) -> Tensor:
+    """A gradient with the strides that the backward callable was compiled for; zeros where there is none."""
+    expected = torch.empty_strided(tangent.sizes, tangent.strides, dtype=tangent.dtype, device=tangent.device)
+    if grad is None:
+        return expected.zero_()
+    return expected.copy_(grad if grad.layout is torch.strided else grad.to_dense())
+
+
+# --- gradients of gradients
+
+@dataclass(slots=True)
+class Memory:
+    """What one call leaves for a replay: inputs besides the saved ones, their versions, and the states of the generators."""
+
+    tensors: tuple[Tensor, ...]
+    versions: list[int] | None
+    random: list[Tensor]
+
+
+class Replay:
+    """The graph itself, run by eager mode during the backward pass, where the compiled backward callable does not do: when its
+    gradients shall have gradients themselves, and under transforms such as vmap."""
+
+    def __init__(self, gm: fx.GraphModule, signature: Signature) -> None:
+        self.gm, self.signature = gm, signature
+        self.saved = {name.index: place for place, name in enumerate(signature.saved) if isinstance(name, Input)}
+        self.others = [index for index in range(signature.inputs) if index not in self.saved]
+        self.pick = picker(self.others)
+        self.watched = picker([place for place, index in enumerate(self.others) if index not in signature.mutated])
+        self.cuda = sorted({tangent.device.index or 0 for tangent in signature.tangents if tangent.device.type == "cuda"})
+        self.results = {}
+        for place, name in enumerate(signature.outputs):
+            if isinstance(name, Result):
+                self.results[name.index] = operator.itemgetter(place)
+        for place, name in enumerate(signature.outputs):
+            if isinstance(name, View) and isinstance(name.base, Result):
+                self.results.setdefault(name.base.index, lambda outputs, place=place: outputs[place]._base)
+
+    def remember(self, inputs: tuple[Tensor, ...]) -> Memory:
+        """What a replay of a call that is about to run will need."""
+        tensors = self.pick(inputs)
+        if self.signature.snapshots:
+            tensors = tuple(inputs[i].clone() if i in self.signature.snapshots else inputs[i] for i in self.others)
+        try:
+            versions = [tensor._version for tensor in self.watched(tensors)]
+        except RuntimeError:        # a tensor of inference mode has no version
+            versions = None
+        return Memory(tensors, versions, self._random_states() if self.signature.random else [])
+
+    def gradients(self, memory: Memory, saved: Sequence[Tensor], grads: Sequence[Tensor | None]) -> tuple[Tensor | None, ...]:
+        """The gradients of the inputs that have one, given those of the differentiable results.
+
+        Raises RuntimeError when an input has been changed since.
+        """
+        others = memory.tensors or tuple(saved[len(self.signature.saved):])
+        if memory.tensors and memory.versions is not None and memory.versions != [t._version for t in self.watched(others)]:
+            raise RuntimeError("one of the inputs of a compiled graph, needed to compute gradients of gradients, has been modified by "
+                               "an inplace operation since")
+        create_graph = torch.is_grad_enabled()
+        by_index = dict(zip(self.others, others, strict=True)) | {index: saved[place] for index, place in self.saved.items()}
+        with torch.enable_grad():
+            # gradients shall be those through the graph alone, also where one input was computed from another
+            inputs = [by_index[i].clone() if i in self.signature.mutated else by_index[i].view_as(by_index[i]) for i in range(len(by_index))]
+            outputs = self._run(memory.random, inputs)
+            chosen = [(make(outputs), grads[index]) for index, make in self.results.items()
+                      if index < self.signature.differentiable and grads[index] is not None]
+        return torch.autograd.grad([output for output, _ in chosen], [inputs[index] for index, _ in self.signature.gradients],
+                                   [grad for _, grad in chosen], create_graph=create_graph, allow_unused=True)
+
+    def _run(self, random: Sequence[Tensor], inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        """The graph's outputs, under the modes and with the random numbers of the call."""
+        with self.signature.modes.active():
+            if not random:
+                return self.gm.forward(*inputs)
+            before = self._random_states()
+            self._set_random_states(random)
+            try:
+                return self.gm.forward(*inputs)
+            finally:
+                self._set_random_states(before)
+
+    def _random_states(self) -> list[Tensor]:
+        return [torch.get_rng_state(), *(torch.cuda.get_rng_state(index) for index in self.cuda)]
+
+    def _set_random_states(self, states: Sequence[Tensor]) -> None:
+        torch.set_rng_state(states[0])
+        for index, state in zip(self.cuda, states[1:], strict=True):
+            torch.cuda.set_rng_state(state, index)

@@ -1,0 +1,86 @@
+"""How a compiled graph is called: what its forward and backward callables take and return, in terms of the graph's own
+inputs and outputs. Plain data, that is compiled in one process and used in others.
+
+The forward callable takes the graph's inputs and returns *results*, numbered: first those that are differentiable, then
+those that are just returned, then those that are only saved for the backward callable. That one takes saved values and
+*tangents*, the gradients of the differentiable results, and returns gradients.
+"""
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from capture.backends.native.job import Modes
+from capture.errors import BackendError
+
+
+class Unsupported(BackendError):
+    """The graph does something that a compiled graph could not reproduce exactly; the message says what."""
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """An input of the graph."""
+
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """A result of the forward callable; as a gradient: of the backward callable."""
+
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class Tangent:
+    """The gradient of the differentiable result `index`, as the backward callable takes it. Strides in elements."""
+
+    index: int
+    sizes: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: torch.dtype
+    device: torch.device
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """A view of an input or a result, made anew so that autograd knows what it is a view of.
+
+    offset: in elements, from where the base starts. detached: the program detached it. grad: the grad mode in which the
+    program made it.
+    """
+
+    base: Input | Result
+    sizes: tuple[int, ...]
+    strides: tuple[int, ...]
+    offset: int
+    detached: bool
+    grad: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """The calling convention of one compiled graph.
+
+    inputs: their number. outputs: what the graph returns. differentiable: how many results take part in autograd, visible:
+    how many are returned. saved, tangents: the arguments of the backward callable, in this order. gradients: for each input
+    that has one, (its index, where the gradient is), in the order of the inputs.
+    mutated: inputs that the forward callable writes to. snapshots: those of them whose value before the call the gradients
+    depend on. random: random numbers are drawn. modes: torch's, at the beginning. grad_after: the grad mode that the graph
+    leaves behind, if it changes it.
+    """
+
+    inputs: int
+    outputs: tuple[Input | Result | View, ...]
+    differentiable: int
+    visible: int
+    saved: tuple[Input | Result, ...]
+    tangents: tuple[Tangent, ...]
+    gradients: tuple[tuple[int, Result | Tangent], ...]
+    mutated: tuple[int, ...]
+    snapshots: tuple[int, ...]
+    random: bool
+    modes: Modes
+    grad_after: bool | None
