@@ -1,6 +1,7 @@
 """The traceback of an exception that a hit raised: the user's own frames in place of generated code."""
 from __future__ import annotations
 
+import os
 import types
 from typing import Any
 
@@ -8,11 +9,13 @@ import torch
 
 from capture import _C
 
+BACKENDS = os.path.join(os.path.dirname(__file__), "backends", "")
+
 
 def blame(exception: BaseException, function: types.FunctionType, graph_module: torch.fx.GraphModule | None,
           generated: frozenset[str]) -> None:
-    """Replaces the traceback entries of generated code (files `generated`) by the user's frames from which the failing
-    operation was recorded; below them stay those of torch's own Python functions.
+    """Replaces the traceback entries of generated code (files `generated`) and of backends by the user's frames from which
+    the failing operation was recorded; below them stay those of torch's own Python functions.
 
     When the backend's callable does not tell which operation failed, the entry names the compiled function alone.
     """
@@ -23,7 +26,7 @@ def blame(exception: BaseException, function: types.FunctionType, graph_module: 
         if graph_module is not None and code is graph_module.forward.__func__.__code__:  # type: ignore[union-attr]
             positions = position_of(graph_module, entry.tb_lineno)
             tail = entry.tb_next
-        elif code.co_filename in generated:
+        elif code.co_filename in generated or code.co_filename.startswith(BACKENDS):
             tail = entry.tb_next
         entry = entry.tb_next
     if not positions:

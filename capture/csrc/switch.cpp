@@ -22,10 +22,16 @@ PyObject* call(PyObject* self, PyObject* const* args, size_t nargsf, PyObject* k
   return PyObject_Vectorcall(target.get(), args, nargsf, kwnames);
 }
 
+PyObject* refuse() {
+  PyErr_SetString(PyExc_TypeError, "the target of a Switch must be callable");
+  return nullptr;
+}
+
 PyObject* create(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
   static const char* names[] = {"target", "tier", nullptr};
   PyObject *target, *tier = Py_None;
   if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|O:Switch", const_cast<char**>(names), &target, &tier)) return nullptr;
+  if (!PyCallable_Check(target)) return refuse();
   PyObject* self = type->tp_alloc(type, 0);
   if (self == nullptr) return nullptr;
   unpack(self)->vectorcall = call;
@@ -62,7 +68,7 @@ PyObject* get_target(PyObject* self, void*) { return Py_NewRef(unpack(self)->tar
 
 int set_target(PyObject* self, PyObject* value, void*) {
   if (value == nullptr || !PyCallable_Check(value)) {
-    PyErr_SetString(PyExc_TypeError, "the target of a Switch must be callable");
+    refuse();
     return -1;
   }
   Ref old = Ref::steal(unpack(self)->target);  // released last: its death may run code

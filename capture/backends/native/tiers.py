@@ -151,7 +151,13 @@ class Tier:
             self._move(Stage.UNSUPPORTED if failure.kind == "unsupported" else Stage.FAILED, target, failure.text)
 
     def demote(self, error: BaseException) -> None:
-        """A call of the graph raised. Compiled code that does so is not called again: tier 1 knows the user's line."""
+        """A call of the graph raised. Compiled code that does so is not called again: it may be a fault of ours, and if not,
+        tier 1 knows the user's line."""
+        entry = error.__traceback__
+        while entry is not None:
+            if entry.tb_frame.f_code is self.gm.forward.__func__.__code__:      # not compiled: a call of the trial
+                return
+            entry = entry.tb_next
         with self._lock:
             if self.stage in (Stage.TRIAL, Stage.COMPILED):
                 self._move(Stage.FAILED, self.gm.forward, f"compiled code raised {type(error).__name__}: {error}")
@@ -363,10 +369,10 @@ def _warn(failure: Failure) -> None:
     if failure.text in _warned:
         return
     _warned.add(failure.text)
-    remedy = ("this is a bug in capture; please report it, with the text that capture.explain gives" if failure.kind == "internal"
-              else "capture.explain says more")
+    remedy = "This is a bug in capture: please report it, with what capture.explain says" if failure.kind == "internal" else \
+        "capture.explain says more"
     with contextlib.suppress(Warning):      # made an exception by the user's filters: the program goes on
-        warnings.warn(f"capture: a graph could not be compiled and runs as it is: {failure.text}. {remedy}.", stacklevel=2)
+        warnings.warn(f"capture: a graph could not be compiled and runs as it is: {failure.text.rstrip('.')}. {remedy}.", stacklevel=2)
 
 
 def _forked() -> None:

@@ -1,0 +1,63 @@
+"""A compiler that only pretends, for tests of what is around it: `compile_job` runs in the compiling process.
+
+What it does is said by the graph: a constant that the program adds. Everything else compiles to the graph as it is.
+"""
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import fx
+
+from capture.backends.native import transport
+from capture.backends.native.job import Job
+from capture.backends.native.tiers import Compiler
+from capture.errors import BackendError, ToolchainError
+
+UNSUPPORTED, TOOLCHAIN, BUG, CRASH, CRASH_ONCE, SLOW, LOAD_BUG, NOISY = map(float, range(1001, 1009))
+FAKE = Compiler(f"{__name__}:compile_job", f"{__name__}:load")
+
+loaded: list[Any] = []          # of this process: what `load` was given
+calls: list[str] = []           # one item for each call of a compiled graph
+
+
+def compile_job(job: Job) -> dict[str, Any]:
+    """The artifact: the job as bytes, and which process made it."""
+    order = next((arg for node in job.graph.graph.nodes for arg in node.args if isinstance(arg, float) and arg > 1000), None)
+    if order == UNSUPPORTED:
+        raise BackendError("this cannot be compiled")
+    if order == TOOLCHAIN:
+        raise ToolchainError("no C++ compiler was found", "the log of it")
+    if order == BUG:
+        print("words on stderr", file=sys.stderr)
+        raise AssertionError("a fault of ours")
+    if order == CRASH:
+        os.kill(os.getpid(), signal.SIGKILL)
+    if order == CRASH_ONCE and not (mark := Path(os.environ["FAKES_MARK"])).exists():
+        mark.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    if order == SLOW:
+        time.sleep(float(os.environ.get("FAKES_SECONDS", "1000")))
+    if order == NOISY:
+        print("noise on stdout")
+        os.write(1, b"more of it\n")
+    return {"job": transport.encode(job) if not os.environ.get("FAKES_RAW") else b"", "process": os.getpid(), "order": order,
+            "options": dict(job.options), "grad": torch.is_grad_enabled()}
+
+
+def load(artifact: dict[str, Any], gm: fx.GraphModule) -> Callable[..., Any]:
+    """The graph as it is; counts its calls."""
+    if artifact["order"] == LOAD_BUG:
+        raise AssertionError("it does not load")
+    loaded.append(artifact)
+
+    def compiled(*inputs: Any) -> Any:
+        calls.append("compiled")
+        return gm.forward(*inputs)
+    return compiled
