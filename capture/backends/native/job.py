@@ -68,7 +68,8 @@ class Modes:
     def current(cls) -> Modes:
         """The modes in force in this thread."""
         modes = _C.modes()
-        device = torch.device(modes.default_device_type, max(modes.default_device_index, 0)) if modes.has_default_device else None
+        index = f":{modes.default_device_index}" if modes.default_device_index >= 0 else ""
+        device = torch.device(f"{modes.default_device_type}{index}") if modes.has_default_device else None
         autocast = tuple((name, torch.get_autocast_dtype(name)) for name in AUTOCAST_DEVICES if torch.is_autocast_enabled(name))
         return cls(modes.grad, modes.inference, torch.get_default_dtype(), device, autocast, modes.autocast_cache,
                    modes.deterministic, modes.deterministic_warn_only, repr(modes))
