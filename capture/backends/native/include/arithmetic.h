@@ -92,7 +92,7 @@ namespace capture {
 // integers is at least 2^-n (relatively) away from the next integer, so it is not rounded to it in n+1 bits.
 template <class T> CAPTURE_INLINE T truncated_quotient(T a, T b) {
     if constexpr (sizeof(T) == 8) {
-        T safe = b == T(0) || b == T(-1) ? T(1) : b;            // neither may trap; least / -1 wraps
+        T safe = b == T(0) | b == T(-1) ? T(1) : b;            // neither may trap; least / -1 wraps
         T quotient = a / safe;
         return b == T(-1) ? op_neg(a) : quotient;
     } else {
@@ -103,13 +103,16 @@ template <class T> CAPTURE_INLINE T truncated_quotient(T a, T b) {
     }
 }
 
-// a - b * trunc(a / b), exactly, for finite a and finite b != 0. A float's quotient is taken off in double, at most 50 bits of it at a
-// time: each difference is a multiple of the smaller argument's unit and so small that it is exact, and six take off the 277 bits that
-// a quotient may have. `0x1.ffffffffffff8p-1`: the estimate is not above the quotient.
+// a - b * trunc(a / b), exactly, for finite a and finite b != 0. The quotient of floats, of up to 277 bits, is taken off in double from the
+// top, at most 28 bits at a time: so each product and each difference is exact. 1 - 2^-50: the estimate is never above the quotient.
 CAPTURE_INLINE float fmod_finite(float a, float b) {
     double rest = magnitude(double(a)), divisor = magnitude(double(b));
-    double inverse = 0x1.ffffffffffff8p-1 / divisor;
-    for (int step = 0; step < 6; ++step) rest = rest - op_floor(rest * inverse) * divisor;
+    double inverse = (1.0 - 0x1p-50) / divisor;
+#pragma GCC unroll 11
+    for (int step = 0; step < 11; ++step) {
+        double quotient = bit_cast<double>(bit_cast<uint64_t>(rest * inverse) & ~uint64_t(0x1ffffff));
+        rest -= op_floor(quotient) * divisor;
+    }
     rest = rest >= divisor ? rest - divisor : rest;
     return copy_sign(float(rest), a);
 }
@@ -123,7 +126,7 @@ template <class T> CAPTURE_INLINE T op_fmod(T a, T b) {
     if constexpr (is_float<T>) {
         T rest = fmod_finite(a, b);
         rest = magnitude(b) == infinity<T> ? a : rest;
-        bool undefined = !(magnitude(a) < infinity<T>) || b != b || b == T(0);
+        bool undefined = !(magnitude(a) < infinity<T>) | b != b | b == T(0);
         return undefined ? nan<T> : rest;
     } else {
         return op_sub(a, op_mul(truncated_quotient(a, b), b));
@@ -134,7 +137,7 @@ template <class T> CAPTURE_INLINE T op_remainder(T a, T b) {
     T rest = op_fmod(a, b);
     if constexpr (capture::is_float<T> || capture::is_signed<T>) {
         bool other_sign = (rest < T(0)) != (b < T(0));
-        return rest != T(0) && other_sign ? op_add(rest, b) : rest;
+        return rest != T(0) & other_sign ? op_add(rest, b) : rest;
     } else {
         return rest;
     }
@@ -150,7 +153,7 @@ template <class T> CAPTURE_INLINE T op_floordiv(T a, T b) {
     if constexpr (is_float<T>) {
         T quotient = (a - rest) / b;
         bool other_sign = (rest < T(0)) != (b < T(0));
-        quotient = rest != T(0) && other_sign ? quotient - T(1) : quotient;
+        quotient = rest != T(0) & other_sign ? quotient - T(1) : quotient;
         T whole = op_floor(quotient);
         whole = quotient - whole > T(0.5) ? whole + T(1) : whole;
         whole = quotient != T(0) ? whole : copy_sign(T(0), a / b);
@@ -158,7 +161,7 @@ template <class T> CAPTURE_INLINE T op_floordiv(T a, T b) {
     } else if constexpr (is_signed<T>) {
         bool other_sign = (rest < T(0)) != (b < T(0));
         T quotient = truncated_quotient(a, b);
-        return rest != T(0) && other_sign ? op_sub(quotient, T(1)) : quotient;
+        return rest != T(0) & other_sign ? op_sub(quotient, T(1)) : quotient;
     } else {
         return truncated_quotient(a, b);
     }
@@ -185,20 +188,20 @@ template <class T> CAPTURE_INLINE T op_and(T a, T b) { return T(a & b); }
 template <class T> CAPTURE_INLINE T op_or(T a, T b) { return T(a | b); }
 template <class T> CAPTURE_INLINE T op_xor(T a, T b) { return T(a ^ b); }
 template <class T> CAPTURE_INLINE T op_not(T a) {
-    if constexpr (capture::is_bool<T>) return !a;
+    if constexpr (capture::is_bool<T>) return a ^ true;
     else return T(~a);
 }
 // A negative count, or one of at least the width, shifts everything out.
 template <class T> CAPTURE_INLINE T op_lshift(T a, T count) {
     constexpr T width = capture::bits_of<T>;
     T shifted = T(capture::Word<T>(a) << (count & (width - 1)));
-    return count < T(0) || count >= width ? T(0) : shifted;
+    return count < T(0) | count >= width ? T(0) : shifted;
 }
 template <class T> CAPTURE_INLINE T op_rshift(T a, T count) {
     constexpr T width = capture::bits_of<T>;
     T shifted = T(a >> (count & (width - 1)));
     T all_out = a < T(0) ? T(-1) : T(0);
-    return count < T(0) || count >= width ? all_out : shifted;
+    return count < T(0) | count >= width ? all_out : shifted;
 }
 
 template <class T> CAPTURE_INLINE T op_where(bool condition, T a, T b) { return condition ? a : b; }
@@ -212,5 +215,5 @@ template <class T> CAPTURE_INLINE T op_nextafter(T a, T towards) {
     T next = bit_cast<T>(Word<T>(bit_cast<Bits>(a)) + Word<T>(outwards));
     next = a == T(0) ? copy_sign(bit_cast<T>(Bits(1)), towards) : next;
     next = a == towards ? towards : next;
-    return a != a || towards != towards ? nan<T> : next;
+    return a != a | towards != towards ? nan<T> : next;
 }

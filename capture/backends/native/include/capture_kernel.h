@@ -10,6 +10,6 @@
 #include "scalar.h"
 #include "convert.h"
 #include "arithmetic.h"
-#include "maths.h"
+#include "maths_float.h"
 #include "special.h"
 #include "reduce.h"

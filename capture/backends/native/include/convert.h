@@ -52,6 +52,8 @@ template <class To, class From> CAPTURE_INLINE To op_to(From x) {
         return narrowed_half(op_to<float>(x));
     } else if constexpr (is_bool<To>) {
         return x != From(0);
+    } else if constexpr (is_bool<From>) {
+        return x ? To(1) : To(0);
     } else if constexpr (is_float<From> && sizeof(To) < 4) {
         using Wider = typename Choice<same<To, uint8_t> && same<From, double>, int32_t, int64_t>::type;
         return To(Wider(x));

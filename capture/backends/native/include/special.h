@@ -1,6 +1,6 @@
 // Functions without a vectorised form: called for each element.
 #pragma once
-#include "arithmetic.h"
+#include "maths_float.h"
 
 namespace capture {
 
@@ -73,7 +73,5 @@ CAPTURE_INLINE float op_digamma(float x) { return float(capture::digamma(x)); }
 CAPTURE_INLINE double op_erfinv(double x) { return capture::erfinv(x); }
 CAPTURE_INLINE float op_erfinv(float x) { return float(capture::erfinv(x)); }
 
-// Integers wrap; to a negative power only 1 and -1 have a reciprocal, the rest is 0.
+// Integers wrap; of a negative power only 1 and -1 have a reciprocal, the rest is 0.
 template <class T> CAPTURE_INLINE T op_pow(T a, T b) { return capture::integer_power(a, b); }
-CAPTURE_INLINE double op_pow(double a, double b) { return __builtin_pow(a, b); }
-CAPTURE_INLINE float op_pow(float a, float b) { return __builtin_powf(a, b); }

@@ -1,0 +1,151 @@
+// Functions of floats. Errors are stated in ulp of the exact result, the largest over all 2^32 arguments as measured with FMA (and without).
+#pragma once
+#include "maths_double.h"
+
+namespace capture {
+
+// 2^n for an integer n of -126 … 127.
+CAPTURE_INLINE float power_of_two(float n) { return bit_cast<float>(bit_cast<uint32_t>(n + (0x1.8p23f + 127)) << 23); }
+
+}  // namespace capture
+
+CAPTURE_INLINE float op_exp(float x) {
+    using namespace capture;
+    x = x > 89.0f ? 89.0f : x;
+    x = x < -104.0f ? -104.0f : x;
+    float n = (x * 0x1.715476p+0f + 0x1.8p23f) - 0x1.8p23f;
+    float r = fused(-n, -0x1.bd0106p-13f, fused(-n, 0x1.63p-1f, x));           // x - n * ln2
+    float series = horner(r, 0x1.a12a42p-13f, 0x1.6d4920p-10f, 0x1.1110e0p-7f, 0x1.5554e4p-5f, 0x1.555556p-3f, 0.5f);
+    float power = 1.0f + fused(r * r, series, r);
+    float half_way = (n * 0.5f + 0x1.8p23f) - 0x1.8p23f;                        // in two steps: a float holds neither 2^128 nor 2^-150
+    return power * power_of_two(half_way) * power_of_two(n - half_way);
+}
+
+CAPTURE_INLINE float op_sigmoid(float x) {
+    float e = op_exp(-capture::magnitude(x));
+    return (x < 0.0f ? e : 1.0f) / (1.0f + e);
+}
+
+CAPTURE_INLINE float op_log(float x) {
+    using namespace capture;
+    bool small = x < 0x1p-126f;
+    uint32_t offset = bit_cast<uint32_t>(small ? x * 0x1p23f : x) - 0x3f3504f3u + (127u << 23);     // of sqrt(1/2)
+    float r = bit_cast<float>((offset & 0x007fffffu) + 0x3f3504f3u) - 1.0f;
+    float exponent = float(int32_t(offset >> 23)) - (small ? 150.0f : 127.0f);
+    float series = horner(r, -0x1.43b246p-4f, 0x1.02814ep-3f, -0x1.0a33eap-3f, 0x1.231ce6p-3f, -0x1.54d03ep-3f, 0x1.999f14p-3f,
+                          -0x1.0000cep-2f, 0x1.555554p-2f);
+    float square = r * r;
+    float low = fused(exponent, -0x1.bd0106p-13f, fused(r, series, -0.5f) * square);
+    float value = fused(exponent, 0x1.63p-1f, r + low);
+    value = x == infinity<float> ? x : value;
+    value = x == 0.0f ? -infinity<float> : value;
+    return x >= 0.0f ? value : nan<float>;
+}
+
+CAPTURE_INLINE float op_tanh(float x) {
+    using namespace capture;
+    float size = magnitude(x), s = x * x;
+    float series = horner(s, -0x1.b03424p-8f, 0x1.5cffc0p-6f, -0x1.b99d76p-5f, 0x1.110fe2p-3f, -0x1.555554p-2f);
+    float near = fused(x * s, series, x);
+    float far = 1.0f - 2.0f / (op_exp(2.0f * size) + 1.0f);
+    return size < 0.55f ? near : copy_sign(far, x);
+}
+
+// Near zero an odd polynomial, else 1 - e^-(a + a * p(a)).
+CAPTURE_INLINE float op_erf(float x) {
+    using namespace capture;
+    float size = magnitude(x), a = size > 4.0f ? 4.0f : size;
+    float series = horner(x * x, 0x1.5d919ap-14f, -0x1.aa7d1ap-11f, 0x1.54cf96p-8f, -0x1.b80f70p-6f, 0x1.ce2e14p-4f, -0x1.812744p-2f, 0x1.06eba8p-3f);
+    float near = fused(x, series, x);
+    float tail = horner(a, 0x1.18f37ap-16f, -0x1.89cd14p-12f, 0x1.f7b1c8p-9f, -0x1.8b9fb8p-6f, 0x1.b4bff8p-4f, 0x1.45188ep-1f, 0x1.078d1cp-3f);
+    float far = 1.0f - op_exp(-fused(a, tail, a));
+    return size < 0.93f ? near : copy_sign(far, x);
+}
+
+namespace capture {
+
+// x >= 0 in quarters of a turn: the nearest whole number of them, modulo 2^24, and what is left, -1/2 … 1/2, to at least 25 bits.
+struct Turn { int32_t quarters; double rest; };
+
+// 2/pi is cut into pieces of 28 bits, whose products with a float are exact in double. Of the bits whose products are whole turns (they
+// depend on the exponent of x) none is needed, and 112 more bits are enough: no float is closer to a multiple of pi/2 than 2^-31.
+CAPTURE_INLINE Turn turn(float value) {
+    double x = value;
+    bool b1 = x >= 0x1p51, b2 = x >= 0x1p77, b3 = x >= 0x1p103;
+    double p0 = b3 ? 0x1.abe8fa80p-79 : b2 ? 0x1.4a7f09c0p-54 : b1 ? 0x1.727220a0p-27 : 0x1.45f306c0p-1;
+    double p1 = b3 ? 0x1.a6ee06c0p-107 : b2 ? 0x1.5f47d4c0p-82 : b1 ? 0x1.29fc2740p-56 : 0x1.c9c882a0p-29;
+    double p2 = b3 ? 0x1.b14acc80p-135 : b2 ? 0x1.377036c0p-110 : b1 ? 0x1.7d1f5340p-84 : 0x1.4fe13a80p-59;
+    double p3 = b3 ? 0x1.e21c8200p-163 : b2 ? 0x1.8a5664c0p-138 : b1 ? 0x1.bb81b680p-113 : 0x1.f47d4d00p-86;
+    double first = x * p0;
+    double turns = (first * 0.25 + 0x1.8p52) - 0x1.8p52;
+    double sum = (first - 4.0 * turns) + x * p1;
+    double quarters = (sum + 0x1.8p52) - 0x1.8p52;
+    return {int32_t(quarters), ((sum - quarters) + x * p2) + x * p3};
+}
+
+// The sine, or for odd quarters the cosine, of the rest of a turn.
+CAPTURE_INLINE float sine_of_rest(Turn turn, bool cosine) {
+    float r = float(turn.rest * (0.5 * pi_high)), s = r * r;
+    float sine = fused(r * s, horner(s, 0x1.6dbcfcp-19f, -0x1.a013a4p-13f, 0x1.11110ep-7f, -0x1.555556p-3f), r);
+    float cosine_value = fused(s, horner(s, 0x1.9bd786p-16f, -0x1.6c12d0p-10f, 0x1.555554p-5f, -0.5f), 1.0f);
+    return cosine ? cosine_value : sine;
+}
+
+}  // namespace capture
+
+CAPTURE_INLINE float op_sin(float x) {
+    using namespace capture;
+    Turn t = turn(magnitude(x));
+    float value = sine_of_rest(t, t.quarters & 1);
+    uint32_t sign = (uint32_t(t.quarters & 2) << 30) ^ (bit_cast<uint32_t>(x) & 0x80000000u);
+    return bit_cast<float>(bit_cast<uint32_t>(value) ^ sign);
+}
+
+CAPTURE_INLINE float op_cos(float x) {
+    using namespace capture;
+    Turn t = turn(magnitude(x));
+    float value = sine_of_rest(t, !(t.quarters & 1));
+    uint32_t sign = uint32_t((t.quarters + 1) & 2) << 30;
+    return bit_cast<float>(bit_cast<uint32_t>(value) ^ sign);
+}
+
+CAPTURE_INLINE float op_tan(float x) {
+    using namespace capture;
+    Turn t = turn(magnitude(x));
+    double r = t.rest * (0.5 * pi_high), s = r * r;
+    double sine = r + r * s * horner(s, -0x1.aa27435ae36f6p-26, 0x1.71d9a79f7c8bfp-19, -0x1.a019fd9820cb8p-13, 0x1.1111110fd28f7p-7, -0x1.5555555555166p-3);
+    double cosine = 1.0 - 0.5 * s + s * s * horner(s, -0x1.25239a9550aefp-22, 0x1.a015c25366932p-16, -0x1.6c16bf534c9ebp-10, 0x1.55555555027adp-5);
+    double tangent = (t.quarters & 1 ? -cosine : sine) / (t.quarters & 1 ? sine : cosine);
+    return bit_cast<float>(bit_cast<uint32_t>(float(tangent)) ^ (bit_cast<uint32_t>(x) & 0x80000000u));
+}
+
+// The rest in double: 0.51 ulp.
+CAPTURE_INLINE float op_exp2(float x) { return float(op_exp2(double(x))); }
+CAPTURE_INLINE float op_expm1(float x) { return float(op_expm1(double(x))); }
+CAPTURE_INLINE float op_log2(float x) { return float(op_log2(double(x))); }
+CAPTURE_INLINE float op_log10(float x) { return float(op_log10(double(x))); }
+CAPTURE_INLINE float op_log1p(float x) { return float(op_log1p(double(x))); }
+CAPTURE_INLINE float op_sinh(float x) { return float(op_sinh(double(x))); }
+CAPTURE_INLINE float op_cosh(float x) { return float(op_cosh(double(x))); }
+CAPTURE_INLINE float op_asinh(float x) { return float(op_asinh(double(x))); }
+CAPTURE_INLINE float op_acosh(float x) { return float(op_acosh(double(x))); }
+CAPTURE_INLINE float op_atanh(float x) { return float(op_atanh(double(x))); }
+CAPTURE_INLINE float op_asin(float x) { return float(op_asin(double(x))); }
+CAPTURE_INLINE float op_acos(float x) { return float(op_acos(double(x))); }
+CAPTURE_INLINE float op_atan(float x) { return float(op_atan(double(x))); }
+CAPTURE_INLINE float op_atan2(float y, float x) { return float(op_atan2(double(y), double(x))); }
+CAPTURE_INLINE float op_erfc(float x) { return float(op_erfc(double(x))); }
+CAPTURE_INLINE float op_hypot(float x, float y) { return float(op_hypot(double(x), double(y))); }
+
+// e^(y * ln|x|) in double: 0.51 ulp. The sign is that of x for odd y; a negative number has no power that is not whole.
+CAPTURE_INLINE float op_pow(float x, float y) {
+    using namespace capture;
+    float size = magnitude(x);
+    float value = float(op_exp(double(y) * op_log(double(size))));
+    bool whole = op_trunc(y) == y;
+    bool odd = whole & op_trunc(0.5f * y) != 0.5f * y;
+    value = x < 0.0f & size < infinity<float> & !whole ? nan<float> : value;
+    value = size == 1.0f & whole ? 1.0f : value;
+    value = x == 1.0f | y == 0.0f ? 1.0f : value;
+    return odd ? copy_sign(value, x) : value;
+}
