@@ -1,0 +1,64 @@
+"""Kernels as C++: the text of translation units, and how each kernel's function is called.
+
+One renderer for C-like languages; what differs between machines is a table (`target.py`).
+"""
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from capture.backends.native.index import Index
+from capture.backends.native.ir import Kernel, Program
+from capture.backends.native.render.kernel import write_kernel
+from capture.backends.native.render.target import CPU, Target
+
+UNIT_LINES = 400            # of a translation unit, about; a graph with more is compiled as several, side by side
+
+
+@dataclass(frozen=True)
+class Rendered:
+    """C++ of some kernels.
+
+    sources: translation units, for one shared library. symbols: kernel name -> C function; kernels that do the same share one.
+    buffers: kernel name -> names of the buffers whose addresses the function takes as `buffers`, in order. numbers: kernel name ->
+    the sizes that it takes as `numbers`, in order.
+    """
+
+    sources: tuple[str, ...]
+    symbols: dict[str, str]
+    buffers: dict[str, tuple[str, ...]]
+    numbers: dict[str, tuple[Index, ...]]
+
+
+def render(program: Program, kernels: Sequence[Kernel], target: Target = CPU) -> Rendered:
+    """The kernels of `program` as C++. Their names must differ."""
+    rendered = Rendered((), {}, {}, {})
+    texts: dict[str, str] = {}          # body -> symbol
+    names: dict[str, list[str]] = {}    # symbol -> kernels
+    for kernel in kernels:
+        function = write_kernel(kernel, target)
+        symbol = texts.setdefault(function.body, f"kernel{len(texts)}_{_identifier(kernel.name)}")
+        names.setdefault(symbol, []).append(kernel.name)
+        rendered.symbols[kernel.name] = symbol
+        rendered.buffers[kernel.name] = function.buffers
+        rendered.numbers[kernel.name] = function.numbers
+    functions = [f"// {', '.join(names[symbol])}\n{target.signature.format(name=symbol)} {{\n{body}}}\n" for body, symbol in texts.items()]
+    sources = tuple("\n".join([target.prologue, *part]) for part in _balanced(functions))
+    return Rendered(sources, rendered.symbols, rendered.buffers, rendered.numbers)
+
+
+def _balanced(functions: Sequence[str]) -> list[list[str]]:
+    """The functions in groups of about the same number of lines, the largest first."""
+    total = sum(text.count("\n") for text in functions)
+    groups: list[list[str]] = [[] for _ in range(min(len(functions), -(-total // UNIT_LINES)))]
+    sizes = [0] * len(groups)
+    for text in sorted(functions, key=lambda text: -text.count("\n")):
+        smallest = sizes.index(min(sizes))
+        groups[smallest].append(text)
+        sizes[smallest] += text.count("\n")
+    return groups
+
+
+def _identifier(name: str) -> str:
+    return re.sub(r"\W+", "_", name)[:60]

@@ -1,0 +1,360 @@
+"""One kernel as a C function."""
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+
+import torch
+
+from capture.backends.native.index import Index, Size, Value, Var, bounds, index
+from capture.backends.native.ir import Buffer, Expr, Kernel, Store
+from capture.backends.native.render.plan import ARGUMENTS, Accumulator, Loop, StagePlan, plan_stage, span, strip_length
+from capture.backends.native.render.scopes import INDENT, Path, Scope
+from capture.backends.native.render.target import Target
+from capture.backends.native.render.values import Values
+
+STACK_BYTES = 64 << 10      # a larger array comes from the heap
+INVALID = "<invalid>"       # in the place of a buffer: one bool, which the kernel sets when an index is out of range
+
+
+@dataclass(frozen=True)
+class Function:
+    """The body of a C function, and what it wants to be called with (see `Rendered`)."""
+
+    body: str
+    buffers: tuple[str, ...]
+    numbers: tuple[Index, ...]
+
+
+def write_kernel(kernel: Kernel, target: Target) -> Function:
+    """The function of a kernel. Its text names buffers, sizes and variables by number, so that like kernels have equal texts."""
+    return _Writer(kernel, target).function()
+
+
+class _Writer(Values):
+    def __init__(self, kernel: Kernel, target: Target) -> None:
+        super().__init__(Path(), target, {local.name: local for local in kernel.locals})
+        self.kernel = kernel
+        self.lane = kernel.outer[-1] if kernel.vectorized and kernel.outer else None
+        self.plans = [plan_stage(stage, self.lane is not None) for stage in kernel.stages]
+        self.written = {store.buffer for stage in kernel.stages for store in stage.stores}
+        keeps = len(self.plans) > 1 or kernel.locals or any(stage.inner for stage in kernel.stages)
+        self.strip_length = strip_length(kernel, self.plans) if self.lane is not None and keeps else None
+        self.strip = Var("strip", 0)                    # where the current strip begins
+        self.lanes = ("", "")                           # the range of the loop over the lane variable
+        self.arrays: dict[str, tuple[str, bool]] = {}   # local buffer -> C name, whether it is an array
+        self.heap: list[str] = []
+
+    def function(self) -> Function:
+        path, target = self.path, self.target
+        path.write("if (begin >= end) return;")
+        for number, local in enumerate(self.kernel.locals):
+            length = span(local.sizes, local.strides)
+            is_array = self.strip_length is not None or length != 1
+            self.arrays[local.name] = f"local{number}", is_array
+            self._declare_array(f"local{number}", target.types[local.dtype], local.dtype.itemsize, length, is_array)
+        for number, (plan, one) in enumerate((plan, one) for plan in self.plans for one in plan.accumulators):
+            one.name = f"{one.store.reduction}{number}"
+            one.where = f"place{number}" if one.store.reduction in ARGUMENTS else ""
+            if self._is_array(one):
+                self._declare_array(one.name, target.types[one.dtype], one.dtype.itemsize, one.length, True)
+                if one.where:
+                    self._declare_array(one.where, target.types[torch.int64], 8, one.length, True)
+        with self._outer():
+            self.row = path.depth
+            for plan in self.plans:
+                self._stage(plan)
+        path.write(*(target.free.format(name=name) for name in self.heap))
+        return Function(self._text(), (*self.buffers, *([INVALID] if self.checks else [])), tuple(map(index, self.symbols)))
+
+    def _text(self) -> str:
+        target = self.target
+        lines = []
+        for number, (buffer, dtype) in enumerate(self.buffers.items()):
+            const = "" if buffer in self.written else "const "
+            lines.append(target.buffer.format(const=const, type=target.types[dtype], name=self.buffer(buffer, dtype), number=number))
+        lines += [target.number.format(name=name, number=number) for number, name in enumerate(self.symbols.values())]
+        lines += [target.invalid] if self.checks else []
+        lines += self.path.scopes[0].lines()
+        lines += [target.report_invalid.format(number=len(self.buffers))] if self.checks else []
+        return "".join(f"{INDENT}{line}\n" if not line.startswith("#") else f"{line}\n" for line in lines)
+
+    # Arrays: local buffers and accumulators, one value for each point of a row and of a strip.
+
+    def _declare_array(self, name: str, ctype: str, itemsize: int, length: Index, is_array: bool) -> None:
+        if not is_array:
+            self.path.write(f"{ctype} {name};")
+            return
+        length = length * (self.strip_length or 1)
+        constant = length.constant
+        if constant is not None and constant * itemsize <= STACK_BYTES:
+            self.path.write(self.target.array.format(type=ctype, name=name, length=max(constant, 1)))
+        else:
+            self.path.write(self.target.heap.format(type=ctype, name=name, length=self.index(length, 0)))
+            self.heap.append(name)
+
+    def _is_array(self, one: Accumulator) -> bool:
+        return bool(one.kept) or self.strip_length is not None
+
+    def _in_strip(self, where: Index) -> Index:
+        """The place of an element of an array, given its place among those of one point of the strip."""
+        return where if self.strip_length is None else where * self.strip_length + index(self.lane) - index(self.strip)
+
+    def local_place(self, buffer: str, where: Index, depth: int) -> str:
+        name, is_array = self.arrays[buffer]
+        return f"{name}[{self.index(self._in_strip(where), depth)}]" if is_array else name
+
+    def _element(self, one: Accumulator, name: str) -> str:
+        return f"{name}[{self.index(self._in_strip(one.offset), self.path.depth)}]" if self._is_array(one) else name
+
+    # Loops over rows.
+
+    @contextmanager
+    def _outer(self) -> Iterator[None]:
+        """The loops over the kernel's outer variables, but for the loops over strips' elements."""
+        outer, parallel = self.kernel.outer, self.kernel.parallel
+        ranged, rest = outer[:parallel], outer[parallel:]
+        with ExitStack() as stack:
+            if self.lane is not None and not rest:
+                self._open_segments(stack, ranged[:-1])
+            else:
+                self._open_points(stack, ranged)
+            for variable in rest if self.lane is None else rest[:-1]:
+                self._open_loop(stack, variable, "i")
+            if self.lane is not None and rest:
+                self.lanes = "0", self.size(self.lane.extent)
+            if self.strip_length is not None:
+                self._open_strips(stack)
+            yield
+
+    def _open_points(self, stack: ExitStack, variables: Sequence[Var]) -> None:
+        """The range's points, one after the other."""
+        if len(variables) <= 1:
+            for variable in variables:
+                name = self.path.fresh("i")
+                stack.enter_context(self.path.open(f"for (int64_t {name} = begin; {name} < end; ++{name})"))
+                self.bind(variable, name)
+            return
+        names = self._decode(variables, "begin")
+        scope = stack.enter_context(self.path.open("for (int64_t point = begin; point < end; ++point)"))
+        self._bind_all(variables, names)
+        scope.tail.append(self._step(variables, names))
+
+    def _open_segments(self, stack: ExitStack, variables: Sequence[Var]) -> None:
+        """The range's points, those together that differ in the lane variable alone."""
+        if not variables:
+            self.lanes = "begin", "end"
+            return
+        extent = self.size(self.lane.extent)
+        names = self._decode(variables, f"begin / {extent}")
+        self.path.write(f"int64_t first = begin % {extent};")
+        scope = stack.enter_context(self.path.open("for (int64_t point = begin; point < end;)"))
+        self._bind_all(variables, names)
+        self.path.write(f"const int64_t last = first + end - point < {extent} ? first + end - point : {extent};")
+        scope.tail += ["point += last - first;", "first = 0;", self._step(variables, names)]
+        self.lanes = "first", "last"
+
+    def _decode(self, variables: Sequence[Var], point: str) -> list[str]:
+        """Defines the variables' values at a point of their collapsed range."""
+        names = [self.path.fresh("i") for _ in variables]
+        self.path.write(f"int64_t {names[-1]} = {point};")
+        for outer, name, variable in zip(reversed(names[:-1]), reversed(names[1:]), reversed(variables[1:])):
+            extent = self.size(variable.extent)
+            self.path.write(f"int64_t {outer} = {name} / {extent};", f"{name} %= {extent};")
+        return names
+
+    def _bind_all(self, variables: Sequence[Var], names: Sequence[str]) -> None:
+        for variable, name in zip(variables, names):
+            self.bind(variable, name)
+
+    def _step(self, variables: Sequence[Var], names: Sequence[str]) -> str:
+        """On to the next point: the last variable first, carrying into the others."""
+        text = f"++{names[0]};"
+        for variable, name in zip(variables[1:], names[1:]):
+            text = f"if (++{name} == {self.size(variable.extent)}) {{ {name} = 0; {text} }}"
+        return text
+
+    def _open_loop(self, stack: ExitStack, variable: Var, prefix: str) -> Scope:
+        name, extent = self.path.fresh(prefix), self.size(variable.extent)
+        scope = stack.enter_context(self.path.open(f"for (int64_t {name} = 0; {name} < {extent}; ++{name})", may_be_empty=_may_be_empty(variable)))
+        self.bind(variable, name)
+        return scope
+
+    def _open_strips(self, stack: ExitStack) -> None:
+        first, last = self.lanes
+        length = self.strip_length
+        stack.enter_context(self.path.open(f"for (int64_t strip = {first}; strip < {last}; strip += {length})",
+                                           may_be_empty=_may_be_empty(self.lane)))
+        self.bind(self.strip, "strip")
+        self.path.write(f"const int64_t stop = strip + {length} < {last} ? strip + {length} : {last};")
+        self.lanes = "strip", "stop"
+
+    @contextmanager
+    def _lane_loop(self) -> Iterator[Scope | None]:
+        """The loop over the elements of a strip; nothing in a kernel without strips."""
+        if self.lane is None:
+            yield None
+            return
+        first, last = self.lanes
+        name = self.path.fresh("k")
+        with self.path.open(f"for (int64_t {name} = {first}; {name} < {last}; ++{name})") as scope:
+            self.bind(self.lane, name)
+            yield scope
+
+    # Stages.
+
+    def _stage(self, plan: StagePlan) -> None:
+        self.begin_stage(plan.stage.stores)
+        self._loops(plan, 0, None)
+        for buffer in self.changing:
+            self.path.forget(buffer)
+
+    def _loops(self, plan: StagePlan, position: int, inner: Scope | None) -> None:
+        """The stage's loops from number `position` on, with what is accumulated in them. `inner`: the loop around them."""
+        opened = [one for one in plan.accumulators if one.position == position]
+        for one in opened:
+            self._start(one)
+        if position == len(plan.loops):
+            self._points(plan, inner)
+        else:
+            loop = plan.loops[position]
+            with self._loop(loop) as scope:
+                self._loops(plan, position + 1, None if loop.block and not loop.within else scope)
+        for one in reversed(opened):
+            if one.into is not None:
+                self._merge(one, one.into)
+            elif not one.store.scan:
+                self._finish(one)
+
+    @contextmanager
+    def _loop(self, loop: Loop) -> Iterator[Scope]:
+        path, variable = self.path, loop.variable
+        if loop.block is None:
+            with ExitStack() as stack:
+                yield self._open_loop(stack, variable, "j")
+            return
+        if not loop.within:
+            name, extent = path.fresh("block"), self.size(variable.extent)
+            with path.open(f"for (int64_t {name} = 0; {name} < {extent}; {name} += {loop.block})", may_be_empty=_may_be_empty(variable)) as scope:
+                end = f"{name} + {loop.block}"
+                path.write(f"const int64_t {name}_end = {end} < {extent} ? {end} : {extent};")
+                self._block = name
+                yield scope
+            return
+        name = path.fresh("j")
+        with path.open(f"for (int64_t {name} = {self._block}; {name} < {self._block}_end; ++{name})") as scope:
+            self.bind(variable, name)
+            yield scope
+
+    def _points(self, plan: StagePlan, loop: Scope | None) -> None:
+        """What happens at one point of the stage. `loop`: the innermost loop around it, where there is one right around it."""
+        with self._lane_loop() as lane:
+            scope = lane or loop
+            self.checks_here = False
+            statements: list[str] = []
+            plain = [store for store in plan.stage.stores if store.reduction is None]
+            for store in plan.stage.stores:
+                value = self.text(store.value, named=len(plain) > 1 and store.reduction is None)
+                if store.reduction is not None:
+                    one = plan.innermost(store)
+                    self.path.write(self._combined(one, value, plan))
+                    if not store.scan:
+                        continue
+                    value = one.where or self._element(one, one.name)
+                    value = self._element(one, one.where) if one.where else self._as(value, one.dtype, store.value.dtype)
+                statements.append(self._stored(store, value))
+            self.path.write(*statements)
+            if scope is not None:
+                self._mark_parallel(scope, plan)
+
+    def _mark_parallel(self, scope: Scope, plan: StagePlan) -> None:
+        """Lets the compiler run the iterations of the innermost loop side by side, where they do not depend on each other."""
+        variable = self.lane or plan.loops[-1].variable
+        shared = [one for one in {id(store): plan.innermost(store) for store in plan.stage.stores if store.reduction}.values()
+                  if self.lane is None and variable not in one.kept]
+        if any(one.where or one.store.scan or one.kept for one in shared):
+            return
+        if not all(_is_own(store.index, variable) for store in plan.stage.stores if store.reduction is None):
+            return
+        clauses = [self.target.clause.format(reduction=one.store.reduction, name=one.name) for one in shared]
+        if self.checks_here:
+            clauses.append(self.target.clause.format(reduction="any", name="invalid"))
+        scope.head = (self.target.simd.format(clauses="".join(clauses)), *scope.head)
+
+    def _stored(self, store: Store, value: str) -> str:
+        """The statement of a store, whose value is given."""
+        path = self.path
+        for atom in store.index.atoms():
+            if isinstance(atom, Value):
+                self.text(atom.expr, named=True)
+        mask = None if store.mask is None else self.text(store.mask)
+        guard = self.guard(store.index, mask, path.depth)
+        place = self.place(store.buffer, self._stored_dtype(store), store.index, path.depth)
+        text = f"{place} = op_add({place}, {value});" if store.mode == "add" else f"{place} = {value};"
+        return text if guard is None else f"if ({guard}) {text}"
+
+    @staticmethod
+    def _stored_dtype(store: Store) -> torch.dtype:
+        return torch.int64 if store.reduction in ARGUMENTS else store.value.dtype
+
+    # Accumulators.
+
+    def _start(self, one: Accumulator) -> None:
+        ctype = self.target.types[one.dtype]
+        identity = f"identity_{one.store.reduction.removeprefix('arg')}<{ctype}>"
+        if not self._is_array(one):
+            self.path.write(f"{ctype} {one.name} = {identity};", *([f"int64_t {one.where} = 0;"] if one.where else []))
+            return
+        length = self.index(one.length * (self.strip_length or 1), self.path.depth)
+        name = self.path.fresh("n")
+        with self.path.open(self.target.simd.format(clauses=""), f"for (int64_t {name} = 0; {name} < {length}; ++{name})"):
+            self.path.write(f"{one.name}[{name}] = {identity};", *([f"{one.where}[{name}] = 0;"] if one.where else []))
+
+    def _combined(self, one: Accumulator, value: str, plan: StagePlan) -> str:
+        """The statement which takes a value of the stage into account."""
+        element = self._element(one, one.name)
+        if one.where:
+            place = self.index(plan.position, self.path.depth)
+            return f"take_{one.store.reduction}({element}, {self._element(one, one.where)}, {value}, {place});"
+        return f"{element} = reduce_{one.store.reduction}({element}, {self._as(value, one.store.value.dtype, one.dtype)});"
+
+    def _merge(self, one: Accumulator, into: Accumulator) -> None:
+        with self._lane_loop() as scope:
+            total = self._element(into, into.name)
+            value = self._as(self._element(one, one.name), one.dtype, into.dtype)
+            self.path.write(f"{total} = reduce_{one.store.reduction}({total}, {value});")
+            if scope is not None:
+                scope.head = (self.target.simd.format(clauses=""), *scope.head)
+
+    def _finish(self, one: Accumulator) -> None:
+        """Stores the result of a reduction, for each point that has one."""
+        store = one.store
+        with ExitStack() as stack:
+            for variable in one.kept:
+                self._open_loop(stack, variable, "j")
+            scope = stack.enter_context(self._lane_loop())
+            self.rebound()
+            value = self._element(one, one.where or one.name)
+            value = value if one.where else self._as(value, one.dtype, store.value.dtype)
+            self.path.write(self._stored(store, value))
+            if scope is not None and _is_own(store.index, self.lane):
+                scope.head = (self.target.simd.format(clauses=""), *scope.head)
+        self.rebound()
+
+    def _as(self, text: str, dtype: torch.dtype, wanted: torch.dtype) -> str:
+        return text if dtype == wanted else f"op_to<{self.target.types[wanted]}>({text})"
+
+
+def _is_own(where: Index, variable: Var) -> bool:
+    """Whether different values of `variable` are sure to mean different places."""
+    factor = where.coefficient(variable)
+    if factor == 0 or (bounds(factor)[0] or 0) <= 0:
+        return False
+    rest = where - index(variable) * factor
+    return variable not in rest.variables() and variable not in factor.variables()
+
+
+def _may_be_empty(variable: Var) -> bool:
+    low = bounds(variable.extent)[0]
+    return low is None or low < 1

@@ -1,0 +1,145 @@
+"""How a stage runs: its loops in order, some cut into blocks, and the accumulators that are open between them."""
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import torch
+
+from capture.backends.native.index import Index, Size, Var, contiguous_strides, index, product
+from capture.backends.native.ir import Kernel, Stage, Store
+
+ARGUMENTS = frozenset(("argmax", "argmin"))     # reductions whose result is a position
+VECTOR_BLOCK = 2048     # elements summed up in float32 across a vector's lanes, before they are added to a sum in float64
+ROW_BLOCK = 64          # the same, one after the other
+STRIP_BYTES = 16 << 10  # of a strip's accumulators and local buffers: half of a first-level cache
+STRIP_LEAST, STRIP_MOST, STRIP_MULTIPLE = 64, 2048, 16
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Loop:
+    """A loop over `variable`, or, with a `block`, over blocks of so many values of it, within which another Loop runs."""
+
+    variable: Var
+    block: int | None = None
+    within: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class Accumulator:
+    """What a reduction has come to so far: one value for each point of `kept` (and of the strip), of `dtype`.
+
+    It is set up before loop number `position` of the stage and done after it: then it is added to `into`, or stored.
+    """
+
+    store: Store
+    position: int
+    dtype: torch.dtype
+    kept: tuple[Var, ...] = ()
+    into: Accumulator | None = None
+    name: str = ""
+    where: str = ""                 # of argmax and argmin: the name of the position
+
+    @property
+    def offset(self) -> Index:
+        """Which of its values belongs to the current point."""
+        strides = contiguous_strides(variable.extent for variable in self.kept)
+        return sum((index(variable) * stride for variable, stride in zip(self.kept, strides)), index(0))
+
+    @property
+    def length(self) -> Index:
+        return product(variable.extent for variable in self.kept)
+
+    @property
+    def bytes(self) -> int:
+        return self.dtype.itemsize + (8 if self.store.reduction in ARGUMENTS else 0)
+
+
+@dataclass(slots=True, eq=False)
+class StagePlan:
+    """`accumulators`: outer ones before those that are added to them. `position`: the row-major number of a point among the reduced
+    variables."""
+
+    stage: Stage
+    loops: tuple[Loop, ...]
+    accumulators: list[Accumulator] = field(default_factory=list)
+
+    @property
+    def position(self) -> Index:
+        number = index(0)
+        for variable in self.stage.inner:
+            if variable in self.stage.reduced:
+                number = number * variable.extent + index(variable)
+        return number
+
+    def innermost(self, store: Store) -> Accumulator:
+        """The accumulator that values of `store` are combined with."""
+        return [one for one in self.accumulators if one.store is store][-1]
+
+
+def plan_stage(stage: Stage, in_strips: bool) -> StagePlan:
+    """Which loops and accumulators a stage needs. `in_strips`: one innermost loop over a strip is to follow."""
+    reductions = [store for store in stage.stores if store.reduction]
+    first = next((n for n, variable in enumerate(stage.inner) if variable in stage.reduced), len(stage.inner))
+    kept = tuple(variable for variable in stage.inner[first:] if variable not in stage.reduced)
+    run = max((n + 1 for n, variable in enumerate(stage.inner) if variable not in stage.reduced and n > first), default=first)
+    cascaded = [store for store in reductions if _is_rounded_sum(store) and not store.scan]
+    scalar_run = not in_strips and run < len(stage.inner)           # within the arrays for `kept`, or instead of them
+    loops = [Loop(variable) for variable in stage.inner]
+    block = None
+    if cascaded and (scalar_run if kept else run < len(stage.inner)):
+        block = _cut(loops, run, ROW_BLOCK if in_strips else VECTOR_BLOCK)
+    plan = StagePlan(stage, tuple(loops))
+    for store in reductions:
+        wide = _is_rounded_sum(store) and (block is not None or bool(kept) or store.scan)
+        dtype = torch.float64 if wide else store.value.dtype
+        whole = Accumulator(store, first, dtype, kept)
+        plan.accumulators.append(whole)
+        if store.scan or store.reduction in ARGUMENTS:
+            continue
+        if kept and scalar_run:
+            whole = Accumulator(store, run, dtype if block is not None else store.value.dtype, into=whole)
+            plan.accumulators.append(whole)
+        if block is not None and store in cascaded:
+            plan.accumulators.append(Accumulator(store, block, store.value.dtype, into=whole))
+    return plan
+
+
+def _is_rounded_sum(store: Store) -> bool:
+    return store.reduction in ("sum", "prod") and store.value.dtype == torch.float32 and (store.reduction == "sum" or store.scan)
+
+
+def _cut(loops: list[Loop], run: int, limit: int) -> int | None:
+    """Cuts one of the loops from number `run` on into blocks, such that a block and the loops within it have at most about `limit` points.
+
+    Returns the number of the loop that runs through one block; None where all loops together have no more than that.
+    """
+    inside = 1
+    for number in reversed(range(run, len(loops))):
+        extent = index(loops[number].variable.extent).constant
+        if extent is None or inside * extent > limit:
+            block = limit // inside
+            if block <= 1:
+                return number + 1
+            variable = loops[number].variable
+            loops[number:number + 1] = [Loop(variable, block), Loop(variable, block, within=True)]
+            return number + 1
+        inside *= extent
+    return None
+
+
+def strip_length(kernel: Kernel, plans: Iterable[StagePlan]) -> int:
+    """How many values of the last outer variable make a strip, so that what is kept of each stays in the cache."""
+    lane = sum(local.dtype.itemsize * (span(local.sizes, local.strides).constant or 1) for local in kernel.locals)
+    lane += max((sum(one.bytes * (one.length.constant or 1) for one in plan.accumulators) for plan in plans), default=0)
+    length = STRIP_MOST
+    while length > STRIP_LEAST and length * lane > STRIP_BYTES:
+        length //= 2
+    extent = index(kernel.outer[-1].extent).constant
+    return length if extent is None else min(length, -(-max(extent, 1) // STRIP_MULTIPLE) * STRIP_MULTIPLE)
+
+
+def span(sizes: Iterable[Size], strides: Iterable[Size]) -> Index:
+    """The number of elements between the first and the last of a buffer, both included."""
+    return sum(((index(size) - 1) * stride for size, stride in zip(sizes, strides)), index(1))
+

@@ -1,0 +1,101 @@
+"""What C text depends on the machine that it is for, and on nothing else: one table for each target."""
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+
+
+@dataclass(frozen=True)
+class Target:
+    """A dialect of C++. Texts with {} are formats.
+
+    types: C type of each dtype, in memory and in expressions. infix: operators whose C meaning is the operation's, for floating-point
+    operands. comparisons: the same for operands of all dtypes. simd: what stands before a loop whose iterations do not depend on each
+    other; {clauses}: the accumulators that they share, by `clause`.
+    """
+
+    prologue: str                               # of each translation unit
+    signature: str                              # of a kernel: {name}
+    types: Mapping[torch.dtype, str]
+    infix: Mapping[str, str]
+    comparisons: Mapping[str, str]
+    simd: str
+    clause: str                                 # {reduction}, {name}: the accumulator
+    buffer: str                                 # a buffer's pointer: {type}, {name}, {number}, {const}: "const " or ""
+    number: str                                 # a run-time size: {name}, {number}
+    invalid: str                                # declares the variable `invalid`: whether an index was out of range
+    report_invalid: str                         # reports it
+    array: str                                  # an array on the stack: {type}, {name}, {length}
+    heap: str                                   # the same from the heap
+    free: str                                   # frees that: {name}
+    constant: Callable[[bool | int | float, torch.dtype], str]
+
+
+TYPES = {
+    torch.bool: "bool", torch.uint8: "uint8_t", torch.int8: "int8_t", torch.int16: "int16_t", torch.int32: "int32_t", torch.int64: "int64_t",
+    torch.float32: "float", torch.float64: "double", torch.bfloat16: "bfloat16", torch.float16: "half",
+}
+
+
+def literal(value: bool | int | float, dtype: torch.dtype) -> str:
+    """A constant of C++, of exactly the type that goes with `dtype`."""
+    if dtype == torch.bool:
+        return "true" if value else "false"
+    if dtype in (torch.float32, torch.float64):
+        value = torch.tensor(value, dtype=dtype).item()
+        if math.isnan(value):
+            return f"capture::nan<{TYPES[dtype]}>"
+        text = f"capture::infinity<{TYPES[dtype]}>" if math.isinf(value) else repr(abs(value)) + ("f" if dtype == torch.float32 else "")
+        return f"(-{text})" if math.copysign(1.0, value) < 0 else text
+    if dtype.is_floating_point:
+        return f"op_to<{TYPES[dtype]}>({literal(value, torch.float32)})"
+    if value == torch.iinfo(torch.int64).min:
+        return "int64_t(INT64_MIN)"
+    return str(value) if dtype == torch.int32 and value >= 0 else f"{TYPES[dtype]}({value})"
+
+
+def _declared_reductions() -> str:
+    lines = []
+    for name in ("sum", "prod", "max", "min", "any", "all"):
+        types = "bool" if name in ("any", "all") else ", ".join(TYPES[dtype] for dtype in TYPES if dtype not in (torch.bfloat16, torch.float16))
+        lines.append(f"#pragma omp declare reduction(capture_{name}: {types}: omp_out = reduce_{name}(omp_out, omp_in)) "
+                     f"initializer(omp_priv = identity_{name}<decltype(omp_priv)>)")
+    return "\n".join(lines)
+
+
+CPU = Target(
+    prologue=f"""\
+#include "capture_kernel.h"
+
+{_declared_reductions()}
+
+// The first extreme so far and its place; NaN is the most extreme.
+template <class T> CAPTURE_INLINE void take_argmax(T& most, int64_t& place, T x, int64_t here) {{
+  const bool better = (x > most) | ((x != x) & (most == most));
+  most = better ? x : most;
+  place = better ? here : place;
+}}
+template <class T> CAPTURE_INLINE void take_argmin(T& least, int64_t& place, T x, int64_t here) {{
+  const bool better = (x < least) | ((x != x) & (least == least));
+  least = better ? x : least;
+  place = better ? here : place;
+}}
+""",
+    signature='extern "C" void {name}(void* const* buffers, const int64_t* numbers, int64_t begin, int64_t end)',
+    types=TYPES,
+    infix={"add": "+", "sub": "-", "mul": "*", "div": "/"},
+    comparisons={"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="},
+    simd="#pragma omp simd{clauses}",
+    clause=" reduction(capture_{reduction}: {name})",
+    buffer="{const}{type}* const {name} = static_cast<{const}{type}*>(buffers[{number}]);",
+    number="const int64_t {name} = numbers[{number}];",
+    invalid="bool invalid = false;",
+    report_invalid="if (invalid) *static_cast<bool*>(buffers[{number}]) = true;",
+    array="alignas(64) {type} {name}[{length}];",
+    heap="{type}* const {name} = static_cast<{type}*>(__builtin_malloc(sizeof({type}) * ({length})));",
+    free="__builtin_free({name});",
+    constant=literal,
+)

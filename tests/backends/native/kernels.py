@@ -1,0 +1,110 @@
+"""Kernels written by hand, compiled and run; used by the tests of the renderer."""
+from __future__ import annotations
+
+import ctypes
+import tempfile
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import torch
+
+from capture.backends.native.evaluate import evaluate
+from capture.backends.native.index import Index, Size, Symbol, Value, Var, contiguous_strides, index
+from capture.backends.native.ir import Buffer, Expr, Kernel, Load, Op, Position, Program, Stage, Store, View
+from capture.backends.native.render import Rendered, render
+from capture.backends.native.toolchain import find_compiler
+
+f32, f64, i64, i32, boolean = torch.float32, torch.float64, torch.int64, torch.int32, torch.bool
+
+
+def buffer(name: str, *sizes: Size, dtype: torch.dtype = f32, kind: str = "input", strides: Sequence[Size] | None = None) -> Buffer:
+    return Buffer(name, dtype, sizes, tuple(strides) if strides is not None else contiguous_strides(sizes), kind)
+
+
+def at(target: Buffer, *where: Size | Var | Value) -> Index:
+    """The place of an element in a buffer."""
+    return sum((index(i) * stride for i, stride in zip(where, target.strides)), index(0))
+
+
+def program_of(kernels: Sequence[Kernel], buffers: Iterable[Buffer], symbols: dict[Symbol, tuple[int, int | None]] | None = None) -> Program:
+    """All inputs in, and everything that the kernels write out."""
+    table = {one.name: one for one in buffers}
+    written = {store.buffer for kernel in kernels for stage in kernel.stages for store in stage.stores}
+    outputs = [View(name, one.sizes, one.strides) for name, one in table.items() if name in written and one.kind != "local"]
+    return Program({n: b for n, b in table.items() if b.kind != "local"}, [n for n, b in table.items() if b.kind == "input"],
+                   outputs, dict(symbols or {}), list(kernels))
+
+
+class Library:
+    """Rendered kernels, compiled and loaded."""
+
+    def __init__(self, program: Program, kernels: Sequence[Kernel]) -> None:
+        self.program = program
+        self.kernels = {kernel.name: kernel for kernel in kernels}
+        self.rendered: Rendered = render(program, kernels)
+        self._folder = tempfile.TemporaryDirectory()
+        self.path = Path(self._folder.name) / "kernels.so"
+        self.path.write_bytes(find_compiler().compile(self.rendered.sources))
+        self.functions = ctypes.CDLL(str(self.path))
+
+    def call(self, name: str, memory: dict[str, torch.Tensor], symbols: dict[Symbol, int], begin: int, end: int) -> None:
+        """Runs a kernel on a part of its range. Raises IndexError where it says so."""
+        function = self.functions[self.rendered.symbols[name]]
+        numbers = [value(size, symbols) for size in self.rendered.numbers[name]]
+        invalid = ctypes.c_bool(False)
+        pointers = [ctypes.addressof(invalid) if b == "<invalid>" else memory[b].data_ptr() for b in self.rendered.buffers[name]]
+        function((ctypes.c_void_p * len(pointers))(*pointers), (ctypes.c_int64 * len(numbers))(*numbers), ctypes.c_int64(begin), ctypes.c_int64(end))
+        if invalid:
+            raise IndexError(name)
+
+    def run(self, name: str, memory: dict[str, torch.Tensor], symbols: dict[Symbol, int], cuts: Sequence[float] = ()) -> None:
+        """Runs a kernel in parts, cut at these fractions of its range."""
+        total = 1
+        kernel = self.kernels[name]
+        for variable in kernel.outer[:kernel.parallel]:
+            total *= value(variable.extent, symbols)
+        ends = [0, *(int(total * cut) for cut in cuts), total]
+        for begin, end in zip(ends, ends[1:]):
+            self.call(name, memory, symbols, begin, end)
+
+
+def value(size: Size, symbols: dict[Symbol, int]) -> int:
+    found = index(size).substitute(lambda atom: symbols.get(atom) if isinstance(atom, Symbol) else None).constant
+    assert found is not None
+    return found
+
+
+def memory_of(program: Program, inputs: Sequence[torch.Tensor | int]) -> tuple[dict[str, torch.Tensor], dict[Symbol, int]]:
+    """Copies of the inputs, and zeros for all else."""
+    symbols = {}
+    for symbol, (position, dimension) in program.symbols.items():
+        symbols[symbol] = inputs[position] if dimension is None else inputs[position].size(dimension)
+    memory = {name: tensor.clone() for name, tensor in zip(program.inputs, inputs) if isinstance(name, str)}
+    for name, one in program.buffers.items():
+        if name not in memory:
+            sizes = [value(size, symbols) for size in one.sizes]
+            memory[name] = torch.zeros(sizes, dtype=one.dtype).as_strided(sizes, [value(s, symbols) for s in one.strides])
+    return memory, symbols
+
+
+def check(kernel: Kernel, buffers: Sequence[Buffer], *inputs: torch.Tensor, symbols: dict[Symbol, tuple[int, int | None]] | None = None,
+          cuts: Sequence[Sequence[float]] = ((), (0.3, 0.31, 0.77)), rtol: float = 2e-6, atol: float = 1e-6) -> Library:
+    """A kernel does what `evaluate` says, and however its range is cut the results are the same bits."""
+    program = program_of([kernel], buffers, symbols)
+    expected = evaluate(program, [tensor.clone() for tensor in inputs])
+    library = Library(program, [kernel])
+    written = [output.buffer for output in program.outputs]
+    first = None
+    for cut in cuts:
+        memory, sizes = memory_of(program, inputs)
+        library.run(kernel.name, memory, sizes, cut)
+        found = [memory[name] for name in written]
+        for name, a, b in zip(written, found, expected):
+            torch.testing.assert_close(a, b, rtol=rtol, atol=atol, equal_nan=True, msg=lambda m, n=name: f"{n}: {m}\n{library.rendered.sources[0]}")
+        first = first or found
+        assert all(torch.equal(a.nan_to_num(), b.nan_to_num()) for a, b in zip(first, found)), library.rendered.sources[0]
+    return library
+
+
+__all__ = ["Buffer", "Expr", "Kernel", "Library", "Load", "Op", "Position", "Stage", "Store", "at", "boolean", "buffer", "check", "f32", "f64",
+           "i32", "i64", "memory_of", "program_of"]

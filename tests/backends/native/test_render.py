@@ -1,0 +1,377 @@
+"""The renderer: each feature of the IR in a kernel of its own, compiled and compared with the IR's meaning."""
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+import torch
+
+from capture.backends.native.index import ZERO, Symbol, Value, Var, index
+from capture.backends.native.ir import Kernel, Program, Stage, Store, constant, load, op, position
+from capture.backends.native.render import render
+from capture.backends.native.toolchain import find_compiler
+from tests.backends.native.kernels import Library, at, boolean, buffer, check, f32, f64, i32, i64, memory_of, program_of
+
+NONE: frozenset = frozenset()
+
+
+def pointwise(rows: int, columns: int, vectorized: bool = True, parallel: int = 2):
+    x, y = buffer("x", rows, columns), buffer("y", rows, columns, kind="output")
+    i, j = Var("i", rows), Var("j", columns)
+    lx = load(x, at(x, i, j))
+    value = op("add", f32, op("exp", f32, lx), op("mul", f32, lx, constant(0.1, f32)))
+    if vectorized:
+        return Kernel("pointwise", (i, j), parallel, True, (Stage((), NONE, (Store("y", at(y, i, j), value),)),)), (x, y)
+    return Kernel("pointwise", (i,), 1, False, (Stage((j,), NONE, (Store("y", at(y, i, j), value),)),)), (x, y)
+
+
+@pytest.mark.parametrize("rows, columns", [(1, 1), (3, 7), (5, 64), (17, 1000), (1, 4099)])
+@pytest.mark.parametrize("how", [(True, 2), (True, 1), (True, 0), (False, 1)])
+def test_pointwise(rows, columns, how):
+    kernel, buffers = pointwise(rows, columns, *how)
+    check(kernel, buffers, torch.randn(rows, columns))
+
+
+def test_nothing_to_do():
+    kernel, buffers = pointwise(0, 5)
+    check(kernel, buffers, torch.randn(0, 5))
+    kernel, buffers = pointwise(5, 0, False)
+    check(kernel, buffers, torch.randn(5, 0))
+
+
+def softmax(rows, columns):
+    x, y = buffer("x", rows, columns), buffer("y", rows, columns, kind="output")
+    most, total, terms = buffer("most", kind="local"), buffer("total", kind="local"), buffer("terms", columns, kind="local")
+    i, j = Var("i", rows), Var("j", columns)
+    lx = load(x, at(x, i, j))
+    term = op("exp", f32, op("sub", f32, lx, load(most, ZERO)))
+    return Kernel("softmax", (i,), 1, False, (
+        Stage((j,), frozenset((j,)), (Store("most", ZERO, lx, reduction="max"),)),
+        Stage((j,), frozenset((j,)), (Store("terms", index(j), term), Store("total", ZERO, term, reduction="sum"))),
+        Stage((j,), NONE, (Store("y", at(y, i, j), op("div", f32, load(terms, index(j)), load(total, ZERO))),))), (most, total, terms)), (x, y)
+
+
+@pytest.mark.parametrize("rows, columns", [(9, 1), (4, 33), (6, 1000), (2, 40000)])
+def test_rows_of_several_stages(rows, columns):
+    kernel, buffers = softmax(rows, columns)
+    check(kernel, buffers, torch.randn(rows, columns) * 5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("lane", [False, True])
+@pytest.mark.parametrize("name, dtype", [
+    *((name, dtype) for name in ("sum", "prod", "max", "min", "argmax", "argmin") for dtype in (f32, f64, i64)),
+    *((name, dtype) for name in ("max", "min", "argmax", "argmin") for dtype in (i32, torch.uint8, torch.int8, torch.int16)),
+    ("any", boolean), ("all", boolean), ("max", boolean), ("argmax", boolean)])
+def test_reductions(name, dtype, lane):
+    rows, columns = 37, 203
+    x = buffer("x", rows, columns, dtype=dtype)
+    values = torch.randn(rows, columns).mul(3 if dtype.is_floating_point else 40).to(dtype) if dtype != boolean else torch.randn(rows, columns) > 2
+    if name == "prod" and dtype.is_floating_point:
+        values = values.abs().clamp(0.9, 1.1)
+    if dtype.is_floating_point:
+        values[3, 100], values[4, 7], values[4, 9] = torch.nan, torch.inf, torch.nan
+        values[5] = -torch.inf
+        values[:, 11] = 2.5
+    r, c = Var("r", rows), Var("c", columns)
+    result = i64 if name.startswith("arg") else dtype
+    if lane:
+        y = buffer("y", columns, dtype=result, kind="output")
+        kernel = Kernel("reduction", (c,), 1, True, (Stage((r,), frozenset((r,)), (Store("y", index(c), load(x, at(x, r, c)), reduction=name),)),))
+    else:
+        y = buffer("y", rows, dtype=result, kind="output")
+        kernel = Kernel("reduction", (r,), 1, False, (Stage((c,), frozenset((c,)), (Store("y", index(r), load(x, at(x, r, c)), reduction=name),)),))
+    check(kernel, (x, y), values, rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("order", ["reduced outside", "reduced between", "two reduced", "all three"])
+def test_reduced_loops_anywhere(order):
+    x = buffer("x", 5, 37, 3, 70)
+    i, a, b, c = Var("i", 5), Var("a", 37), Var("b", 3), Var("c", 70)
+    reduced, kept = {"reduced outside": ((a,), (b, c)), "reduced between": ((b,), (a, c)), "two reduced": ((a, c), (b,)),
+                     "all three": ((a, b, c), ())}[order]
+    y = buffer("y", 5, *(v.extent for v in kept), kind="output")
+    z = buffer("z", 5, *(v.extent for v in kept), kind="output", dtype=i64)
+    lx = load(x, at(x, i, a, b, c))
+    stores = (Store("y", at(y, i, *kept), lx, reduction="sum"), Store("z", at(z, i, *kept), lx, reduction="argmax"))
+    values = torch.randn(5, 37, 3, 70)
+    check(Kernel("inner", (i,), 1, False, (Stage((a, b, c), frozenset(reduced), stores),)), (x, y, z), values, atol=1e-5)
+    # the same with the last variable outside, in strips
+    if c in kept:
+        inner = tuple(v for v in (a, b) if v is not c)
+        check(Kernel("strips", (i, c), 2, True, (Stage(inner, frozenset(reduced), stores),)), (x, y, z), values, atol=1e-5)
+
+
+def test_strips_of_several_stages():
+    """A layer norm over the first dimension: reductions, local buffers per row, reduction results used by later stages."""
+    x, y, mean_out = buffer("x", 40, 3000), buffer("y", 40, 3000, kind="output"), buffer("mean_out", 3000, kind="output")
+    total, square, centred = buffer("total", kind="local"), buffer("square", kind="local"), buffer("centred", 40, kind="local")
+    r, c = Var("r", 40), Var("c", 3000)
+    mean = op("div", f32, load(total, ZERO), constant(40, f32))
+    diff = op("sub", f32, load(x, at(x, r, c)), mean)
+    scale = op("rsqrt", f32, op("div", f32, load(square, ZERO), constant(40, f32)))
+    kernel = Kernel("norm", (c,), 1, True, (
+        Stage((r,), frozenset((r,)), (Store("total", ZERO, load(x, at(x, r, c)), reduction="sum"),)),
+        Stage((), NONE, (Store("mean_out", index(c), mean),)),
+        Stage((r,), frozenset((r,)), (Store("centred", index(r), diff), Store("square", ZERO, op("mul", f32, diff, diff), reduction="sum"))),
+        Stage((r,), NONE, (Store("y", at(y, r, c), op("mul", f32, load(centred, index(r)), scale)),))), (total, square, centred))
+    check(kernel, (x, y, mean_out), torch.randn(40, 3000), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("lane", [False, True])
+@pytest.mark.parametrize("name", ["sum", "prod", "max", "min", "argmax", "argmin"])
+@pytest.mark.parametrize("dtype", [f32, i64])
+def test_scans(name, lane, dtype):
+    x = buffer("x", 9, 50, dtype=dtype)
+    r, c = Var("r", 9), Var("c", 50)
+    y = buffer("y", 9, 50, dtype=i64 if name.startswith("arg") else dtype, kind="output")
+    values = torch.randn(9, 50).mul(1 if dtype == f32 else 5).to(dtype)
+    if dtype == f32 and name != "prod":
+        values[2, 7] = torch.nan
+    store = Store("y", at(y, r, c), load(x, at(x, r, c)), reduction=name, scan=True)
+    over = Kernel("columns", (c,), 1, True, (Stage((r,), frozenset((r,)), (store,)),)) if lane else \
+        Kernel("rows", (r,), 1, False, (Stage((c,), frozenset((c,)), (store,)),))
+    check(over, (x, y), values, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, f64, boolean, i64, i32, torch.int16, torch.int8, torch.uint8])
+def test_dtypes(dtype):
+    """Computed in float32 where the dtype is only stored."""
+    x, y, flags = buffer("x", 1000, dtype=dtype), buffer("y", 1000, dtype=dtype, kind="output"), buffer("flags", 1000, dtype=boolean, kind="output")
+    i = Var("i", 1000)
+    value = load(x, index(i))
+    within = value if dtype not in (torch.bfloat16, torch.float16) else op("to", f32, value)
+    total = op("add", within.dtype, within, constant(1, within.dtype))
+    result = total if total.dtype == dtype else op("to", dtype, total)
+    kernel = Kernel("dtypes", (i,), 1, True, (Stage((), NONE, (
+        Store("y", index(i), result), Store("flags", index(i), op("gt", boolean, within, constant(0, within.dtype))))),))
+    values = torch.randn(1000) * 20
+    check(kernel, (x, y, flags), values.to(dtype) if dtype != boolean else values > 0)
+
+
+@pytest.mark.parametrize("dtype", [f32, f64, i64, i32, torch.int8, torch.uint8, boolean])
+def test_constants(dtype):
+    numbers = [0, 1] if dtype == boolean else [0, 1, 7]
+    if dtype.is_floating_point:
+        numbers += [-0.0, 0.1, -1e-45, 1e300, float("inf"), float("-inf"), float("nan"), 3.4028235e38, 123456789.123]
+    elif dtype not in (boolean, torch.uint8):
+        numbers += [-1, torch.iinfo(dtype).max, torch.iinfo(dtype).min]
+    y = buffer("y", len(numbers), dtype=dtype, kind="output")
+    i = Var("i", 1)
+    kernel = Kernel("constants", (i,), 1, False, (Stage((), NONE, tuple(
+        Store("y", index(n), constant(number, dtype)) for n, number in enumerate(numbers))),))
+    check(kernel, (y,), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("vectorized", [False, True])
+def test_masked_loads_and_stores(vectorized):
+    """Padding: what lies outside is not read."""
+    x, y, z = buffer("x", 6, 20), buffer("y", 6, 30, kind="output"), buffer("z", 6, 20, kind="output")
+    i, j = Var("i", 6), Var("j", 30)
+    inside = op("and", boolean, op("ge", boolean, position(index(j)), constant(5, i64)), op("lt", boolean, position(index(j)), constant(25, i64)))
+    padded = load(x, at(x, i, j) - 5, inside)
+    stores = (Store("y", at(y, i, j), padded), Store("z", at(z, i, j) - 5, op("neg", f32, padded), mask=inside))
+    kernel = Kernel("pad", (i, j), 2, True, (Stage((), NONE, stores),)) if vectorized else \
+        Kernel("pad", (i,), 1, False, (Stage((j,), NONE, stores),))
+    check(kernel, (x, y, z), torch.randn(6, 20))
+
+
+def gather(mask=False):
+    table, where, y = buffer("table", 11, 40), buffer("where", 25, dtype=i64), buffer("y", 25, 40, kind="output")
+    i, j = Var("i", 25), Var("j", 40)
+    chosen = load(where, index(i))
+    keep = op("ne", boolean, chosen, constant(100, i64)) if mask else None
+    value = load(table, at(table, Value(chosen, 11), j), keep)
+    return Kernel("gather", (i, j), 2, True, (Stage((), NONE, (Store("y", at(y, i, j), value),)),)), (table, where, y)
+
+
+def test_gather():
+    kernel, buffers = gather()
+    check(kernel, buffers, torch.randn(11, 40), torch.randint(0, 11, (25,)))
+
+
+@pytest.mark.parametrize("wrong", [-1, 11, 1 << 40])
+def test_an_index_out_of_range_is_reported_and_not_followed(wrong):
+    kernel, buffers = gather()
+    where = torch.randint(0, 11, (25,))
+    where[20] = wrong
+    with pytest.raises(IndexError):
+        check(kernel, buffers, torch.randn(11, 40), where)
+    program = program_of([kernel], buffers)
+    library = Library(program, [kernel])
+    memory, symbols = memory_of(program, [torch.randn(11, 40), where])
+    library.call("gather", memory, symbols, 0, 20 * 40)
+    with pytest.raises(IndexError):
+        library.call("gather", memory, symbols, 20 * 40, 25 * 40)
+
+
+def test_where_the_mask_is_false_an_index_may_be_out_of_range():
+    kernel, buffers = gather(mask=True)
+    where = torch.randint(0, 11, (25,))
+    where[3] = 100
+    check(kernel, buffers, torch.randn(11, 40), where)
+
+
+@pytest.mark.parametrize("vectorized", [False, True])
+def test_gather_along_the_innermost_loop(vectorized):
+    x, where, y = buffer("x", 7, 90), buffer("where", 7, 33, dtype=i32), buffer("y", 7, 33, kind="output")
+    i, j = Var("i", 7), Var("j", 33)
+    chosen = op("to", i64, load(where, at(where, i, j)))
+    stores = (Store("y", at(y, i, j), load(x, at(x, i, Value(chosen, 90)))),)
+    kernel = Kernel("gather", (i, j), 1, True, (Stage((), NONE, stores),)) if vectorized else \
+        Kernel("gather", (i,), 1, False, (Stage((j,), NONE, stores),))
+    check(kernel, (x, where, y), torch.randn(7, 90), torch.randint(0, 90, (7, 33), dtype=i32))
+
+
+def test_scatter():
+    """Sets memory, then adds to it, in places that meet."""
+    x, where, y = buffer("x", 50, 8), buffer("where", 50, dtype=i64), buffer("y", 10, 8, kind="output")
+    i, j = Var("i", 50), Var("j", 8)
+    a, b = Var("a", 10), Var("b", 8)
+    clear = Kernel("clear", (a, b), 2, True, (Stage((), NONE, (Store("y", at(y, a, b), constant(0, f32)),)),))
+    add = Kernel("add", (j,), 1, True, (Stage((i,), NONE, (Store("y", at(y, Value(load(where, index(i)), 10), j), load(x, at(x, i, j)), mode="add"),)),))
+    rows = Kernel("rows", (j, i), 0, True, add.stages[:0] + (Stage((), NONE, add.stages[0].stores),))
+    values, places = torch.randn(50, 8), torch.randint(0, 10, (50,))
+    expected = torch.zeros(10, 8).index_add_(0, places, values)
+    for kernel in (add, rows):
+        program = program_of([clear, kernel], (x, where, y))
+        library = Library(program, [clear, kernel])
+        memory, symbols = memory_of(program, [values, places])
+        memory["y"].fill_(torch.nan)
+        for name in library.kernels:
+            library.run(name, memory, symbols, (0.4,))
+        torch.testing.assert_close(memory["y"], expected)
+
+
+@pytest.mark.parametrize("rows, columns", [(2, 2), (3, 129), (300, 5)])
+def test_symbolic_sizes(rows, columns):
+    s, t = Symbol("s"), Symbol("t")
+    x, y, sums = buffer("x", index(s), index(t)), buffer("y", index(s), index(t), kind="output"), buffer("sums", index(t), kind="output")
+    i, j = Var("i", index(s)), Var("j", index(t))
+    lx = load(x, at(x, i, j))
+    kept = buffer("kept", index(t), kind="local")
+    total = buffer("total", kind="local")
+    kernel = Kernel("rows", (i,), 1, False, (
+        Stage((j,), frozenset((j,)), (Store("kept", index(j), op("exp", f32, lx)), Store("total", ZERO, op("exp", f32, lx), reduction="sum"))),
+        Stage((j,), NONE, (Store("y", at(y, i, j), op("div", f32, load(kept, index(j)), load(total, ZERO))),))), (kept, total))
+    symbols = {s: (0, 0), t: (0, 1)}
+    check(kernel, (x, y), torch.randn(rows, columns), symbols=symbols, rtol=1e-5)
+    check(Kernel("columns", (j,), 1, True, (Stage((i,), frozenset((i,)), (Store("sums", index(j), lx, reduction="sum"),)),)), (x, sums),
+          torch.randn(rows, columns), symbols=symbols, rtol=1e-5)
+    check(Kernel("points", (i, j), 2, True, (Stage((), NONE, (Store("y", at(y, i, j), op("neg", f32, lx)),)),)), (x, y),
+          torch.randn(rows, columns), symbols=symbols)
+
+
+def test_quotients_and_remainders():
+    """Where they could not be made loops of their own."""
+    x, y = buffer("x", 100), buffer("y", 10, 100, kind="output")
+    i, j = Var("i", 10), Var("j", 100)
+    where = (index(j) * 3 + index(i)) % 7 * 14 + (index(j) * 3 + index(i)) // 40
+    negative = (index(j) - 50) // 7 + 8
+    stores = (Store("y", at(y, i, j), op("sub", f32, load(x, where), load(x, negative))),)
+    check(Kernel("points", (i, j), 2, True, (Stage((), NONE, stores),)), (x, y), torch.randn(100))
+    check(Kernel("rows", (i,), 1, False, (Stage((j,), NONE, stores),)), (x, y), torch.randn(100))
+
+
+@pytest.mark.parametrize("shape", [(3, 4, 5, 6), (1, 3, 1, 70)])
+@pytest.mark.parametrize("parallel", [0, 1, 2, 3, 4])
+@pytest.mark.parametrize("vectorized", [False, True])
+def test_collapsed_ranges(shape, parallel, vectorized):
+    x, y = buffer("x", *reversed(shape)), buffer("y", *shape, kind="output")
+    variables = tuple(Var(f"i{n}", extent) for n, extent in enumerate(shape))
+    store = Store("y", at(y, *variables), load(x, at(x, *reversed(variables))))
+    check(Kernel("permute", variables, parallel, vectorized, (Stage((), NONE, (store,)),)), (x, y), torch.randn(*reversed(shape)),
+          cuts=((), (0.1, 0.11, 0.5, 0.501, 0.99)))
+
+
+def test_in_place():
+    """Two buffers in the same memory, at the same index: loads of a point come before its stores."""
+    x, w, y, z = buffer("x", 1000), buffer("w", 1000), buffer("y", 1000, kind="output"), buffer("z", 1000, kind="output")
+    i = Var("i", 1000)
+    lx, lw = load(x, index(i)), load(w, index(i))
+    kernel = Kernel("in_place", (i,), 1, True, (Stage((), NONE, (
+        Store("y", index(i), op("add", f32, lx, lw)), Store("z", index(i), op("sub", f32, lw, lx)))),))
+    program = program_of([kernel], (x, w, y, z))
+    library = Library(program, [kernel])
+    memory, symbols = memory_of(program, [torch.randn(1000), torch.randn(1000)])
+    expected = memory["x"] + memory["w"], memory["w"] - memory["x"]
+    memory["y"], memory["z"] = memory["x"], memory["w"]
+    library.run("in_place", memory, symbols)
+    assert torch.equal(memory["y"], expected[0]) and torch.equal(memory["z"], expected[1])
+
+
+def test_a_buffer_changed_by_its_own_kernel():
+    x = buffer("x", 30, 200)
+    scale = buffer("scale", kind="local")
+    i, j = Var("i", 30), Var("j", 200)
+    lx = load(x, at(x, i, j))
+    kernel = Kernel("normalise", (i,), 1, False, (
+        Stage((j,), NONE, (Store("x", at(x, i, j), op("abs", f32, lx)),)),
+        Stage((j,), frozenset((j,)), (Store("scale", ZERO, lx, reduction="max"),)),
+        Stage((j,), NONE, (Store("x", at(x, i, j), op("div", f32, lx, load(scale, ZERO))),)),
+        Stage((), NONE, (Store("x", at(x, i, 0), op("neg", f32, load(x, at(x, i, 0)))),))), (scale,))
+    check(kernel, (x,), torch.randn(30, 200))
+
+
+@pytest.mark.parametrize("lane", [False, True])
+def test_long_sums_are_accurate(lane):
+    """As accurate as eager's, which adds up in a cascade."""
+    n = 1 << 22
+    x = buffer("x", n)
+    y = buffer("y", 2, kind="output")
+    i, two = Var("i", n), Var("two", 2)
+    store = Store("y", index(two), load(x, index(i)), reduction="sum")
+    kernel = Kernel("long", (two,), 1, lane, (Stage((i,), frozenset((i,)), (store,)),))
+    values = torch.rand(n)
+    program = program_of([kernel], (x, y))
+    library = Library(program, [kernel])
+    memory, symbols = memory_of(program, [values])
+    library.run("long", memory, symbols)
+    exact = values.double().sum()
+    assert abs(memory["y"][0].double() - exact) <= max(abs(values.sum().double() - exact), 1e-7 * exact)
+    assert abs(memory["y"][1].double() - exact) <= 3e-7 * exact
+
+
+def test_like_kernels_share_a_function():
+    kernel, (x, y) = pointwise(5, 9)
+    other_x, other_y = buffer("a", 5, 9), buffer("b", 5, 9, kind="output")
+    i, j = Var("p", 5), Var("q", 9)
+    la = load(other_x, at(other_x, i, j))
+    value = op("add", f32, op("exp", f32, la), op("mul", f32, la, constant(0.1, f32)))
+    other = Kernel("other", (i, j), 2, True, (Stage((), NONE, (Store("b", at(other_y, i, j), value),)),))
+    different, _ = pointwise(5, 10)
+    rendered = render(Program(), [kernel, other, Kernel("different", different.outer, 2, True, different.stages)])
+    assert rendered.symbols["pointwise"] == rendered.symbols["other"] != rendered.symbols["different"]
+    assert rendered.buffers == {"pointwise": ("x", "y"), "other": ("a", "b"), "different": ("x", "y")}
+    text, = rendered.sources
+    assert text.count('extern "C"') == 2 and "// pointwise, other\n" in text
+
+
+def test_large_graphs_become_several_units():
+    kernels = [softmax(4, 100 + n)[0] for n in range(60)]
+    kernels = [Kernel(f"softmax{n}", k.outer, 1, False, k.stages, k.locals) for n, k in enumerate(kernels)]
+    sources = render(Program(), kernels).sources
+    sizes = [source.count("\n") for source in sources]
+    assert len(sources) > 2 and max(sizes) < 1.3 * min(sizes)
+    assert sum(source.count('extern "C"') for source in sources) == 60
+    assert render(Program(), kernels).sources == sources
+
+
+def packed(kernel: Kernel, buffers, mnemonics: str) -> int:
+    """How many packed instructions of a kind the kernel's machine code has."""
+    if shutil.which("objdump") is None:
+        pytest.skip("needs objdump")
+    library = Library(program_of([kernel], buffers), [kernel])
+    path = Path(library.path)
+    listing = subprocess.run(["objdump", "-d", "--no-show-raw-insn", str(path)], capture_output=True, text=True, check=True).stdout
+    return len(re.findall(rf"\b(?:{mnemonics})\s+.*%[xyz]mm", listing))
+
+
+def test_loops_are_vectorised():
+    assert packed(*pointwise(50, 1000), "v?mulps") > 0
+    assert packed(*pointwise(50, 1000, False), "v?mulps") > 0
+    assert packed(*softmax(50, 1000), "v?maxps|v?cmp[a-z_]*ps") > 0
+    assert packed(*softmax(50, 1000), "v?addps") > 0
+    assert packed(*softmax(50, 1000), "v?divps") > 0
