@@ -8,6 +8,7 @@ which evict at the same time choose the same entries. A folder that cannot be us
 """
 from __future__ import annotations
 
+import errno
 import fcntl
 import functools
 import hashlib
@@ -22,7 +23,7 @@ import tempfile
 import time
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -36,11 +37,12 @@ MAGIC = b"CAPTURE\0"
 VERSION = 1
 HEADER = struct.Struct("<8sIQ32s")              # magic, version, length of the payload, checksum of key and payload
 KEY = re.compile(r"[0-9a-f]{64}")
-OURS = re.compile(r"[0-9a-f]{64}\.capture|\.[0-9a-f]{32}\.capture")  # an entry, or one that is being written; nothing else is evicted
+OURS = re.compile(r"[0-9a-f]{64}\.capture|\.[0-9a-f]{32}\.capture")  # an entry, or one being written; all else is not ours
 ABANDONED = 3600                                # seconds after which an unfinished entry belongs to no living writer
+PROC = "/proc/self/fd"
 OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
-_warned: set[tuple[str, str]] = set()           # (folder, problem) of which the user has heard
+_warned: set[Path | None] = set()               # folders whose trouble the user has heard of
 _opened = itertools.count()                     # libraries opened by this process
 
 
@@ -63,7 +65,7 @@ class DiskCache:
         except FileNotFoundError:
             return None
         except OSError as error:
-            self._warn("cannot be read", f"{error.strerror}", "check the folder")
+            self._warn(f"cannot be read: {error.strerror}", "repair it")
             return None
 
     def put(self, key: str, data: bytes) -> None:
@@ -72,14 +74,14 @@ class DiskCache:
         if self.folder is None or HEADER.size + len(data) > self.limit:
             return
         try:
-            self.folder.parent.mkdir(parents=True, exist_ok=True)
-            self.folder.mkdir(mode=0o700, exist_ok=True)
+            with suppress(FileExistsError):
+                os.makedirs(self.folder, mode=0o700)
             with self._open() as folder:
                 if folder is not None:
                     _write(folder, name, _packed(key, data))
                     _evict(folder, self.limit)
         except OSError as error:
-            self._warn("cannot be written to", f"{error.strerror}", "make room there or make it writable")
+            self._warn(f"cannot be written to: {error.strerror}", "make room there or make it writable")
 
     @contextmanager
     def _open(self) -> Iterator[int | None]:
@@ -91,25 +93,23 @@ class DiskCache:
         try:
             state = os.fstat(folder)
             if state.st_uid != os.geteuid():
-                self._warn("is not used", "it belongs to another user", "give it to yourself")
+                self._warn("is not used: it belongs to another user", "make it your own")
                 yield None
             elif state.st_mode & OTHERS_WRITE:
-                self._warn("is not used", "other users can write to it", f"run `chmod 700 {self.folder}`")
+                self._warn("is not used: other users can write to it", f"run `chmod 700 {self.folder}`")
                 yield None
             else:
                 yield folder
         finally:
             os.close(folder)
 
-    def _warn(self, what: str, reason: str, remedy: str) -> None:
-        if (str(self.folder), what) not in _warned:
-            _warned.add((str(self.folder), what))
-            warnings.warn(f"capture: the cache folder {self.folder} {what}: {reason}; graphs are compiled again in every process. "
-                          f"Remedy: {remedy}, set CAPTURE_CACHE_DIR to another folder, or CAPTURE_CACHE=0.", stacklevel=3)
+    def _warn(self, trouble: str, remedy: str) -> None:
+        _warn_once(self.folder, f"the cache folder {self.folder} {trouble}; graphs are compiled again in every process. "
+                                f"Remedy: {remedy}, set CAPTURE_CACHE_DIR to another folder, or CAPTURE_CACHE=0.")
 
 
 def default_cache() -> DiskCache:
-    """The cache that the flags describe: CAPTURE_CACHE_DIR, else capture/ in $XDG_CACHE_HOME or ~/.cache; off by CAPTURE_CACHE=0."""
+    """The cache that the flags CACHE, CACHE_DIR and CACHE_SIZE describe."""
     limit = config.CACHE_SIZE.value << 20
     if not config.CACHE:
         return DiskCache(None, limit)
@@ -118,7 +118,11 @@ def default_cache() -> DiskCache:
     base = os.environ.get("XDG_CACHE_HOME", "")
     if not os.path.isabs(base):  # a relative one is to be ignored, says the XDG specification
         base = os.path.expanduser("~/.cache")
-    return DiskCache(Path(base, "capture") if os.path.isabs(base) else None, limit)
+    if not os.path.isabs(base):
+        _warn_once(None, "there is no home folder to keep compiled graphs in; graphs are compiled again in every process. "
+                         "Remedy: set CAPTURE_CACHE_DIR to a folder, or CAPTURE_CACHE=0.")
+        return DiskCache(None, limit)
+    return DiskCache(Path(base, "capture"), limit)
 
 
 def key_of(*parts: str | bytes) -> str:
@@ -138,23 +142,38 @@ def library_path(data: bytes) -> Iterator[str]:
 
     Each path is different: the loader takes one that it knows for the library that it knows.
     """
-    if hasattr(os, "memfd_create") and os.path.isdir("/proc/self/fd"):
-        try:
-            file = os.memfd_create("capture", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-        except OSError:
-            file = None  # forbidden here, by a sandbox for one
-        if file is not None:
-            try:
-                _write_all(file, data)
-                fcntl.fcntl(file, fcntl.F_ADD_SEALS, fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL)
-                yield _spelling(file)
-            finally:
-                os.close(file)
-            return
-    with tempfile.TemporaryDirectory(prefix="capture-") as folder:  # 0700, with a name that was never used
-        path = Path(folder, "kernels.so")
-        path.write_bytes(data)
-        yield str(path)
+    file = _memory_file()
+    if file is None:
+        with tempfile.TemporaryDirectory(prefix="capture-") as folder:  # private, with a name that was never used
+            path = Path(folder, "kernels.so")
+            path.write_bytes(data)
+            yield str(path)
+        return
+    try:
+        _write_all(file, data)
+        fcntl.fcntl(file, fcntl.F_ADD_SEALS, fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL)
+        yield _spelling(file)
+    finally:
+        os.close(file)
+
+
+def _memory_file() -> int | None:
+    """A new file that lies in no folder; None where the system has no such files, forbids them, or gives them no path."""
+    if not hasattr(os, "memfd_create") or not os.path.isdir(PROC):
+        return None
+    try:
+        return os.memfd_create("capture", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    except OSError:
+        return None
+
+
+def _spelling(file: int) -> str:
+    """A name of an open file that no library of this process was loaded by: the number of the opening, in `/.` and `/`.
+
+    File numbers come back once closed, and the loader compares names before it looks at the file.
+    """
+    number = "".join("/." if bit == "1" else "/" for bit in f"{next(_opened):b}")
+    return f"{PROC}{number}/{file}"
 
 
 @functools.cache
@@ -190,31 +209,45 @@ def _unpacked(key: str, entry: bytes) -> bytes | None:
 
 
 def _checksum(key: str, data: bytes) -> bytes:
-    return hashlib.sha256(key.encode() + data).digest()
+    digest = hashlib.sha256(key.encode())
+    digest.update(data)
+    return digest.digest()
 
 
 def _read(folder: int, name: str, key: str) -> bytes | None:
-    # O_NONBLOCK: a pipe in the place of an entry must not be waited for
-    file = os.open(name, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder)
-    with open(file, "rb") as stream:
+    file = _open_entry(folder, name)
+    if file is None:
+        return None
+    try:
         state = os.fstat(file)
         if not stat.S_ISREG(state.st_mode) or state.st_uid != os.geteuid() or state.st_mode & OTHERS_WRITE:
             return None
-        data = _unpacked(key, stream.read())
+        with open(file, "rb", closefd=False) as stream:
+            data = _unpacked(key, stream.read())
         if data is None:
             os.unlink(name, dir_fd=folder)
         else:
             _touch(file)
         return data
+    finally:
+        os.close(file)
+
+
+def _open_entry(folder: int, name: str) -> int | None:
+    """A descriptor of an entry, None for a symbolic link: we make none. Never waits, should a pipe lie there."""
+    try:
+        return os.open(name, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            return None
+        raise
 
 
 def _touch(file: int) -> None:
     """Marks an entry as used now."""
     now = time.time_ns()
-    try:
+    with suppress(OSError):  # on a read-only disk nothing is evicted, and no order is needed
         os.utime(file, ns=(now, now))
-    except OSError:
-        pass  # on a read-only disk nothing is evicted, and no order is needed
 
 
 def _write(folder: int, name: str, entry: bytes) -> None:
@@ -228,7 +261,8 @@ def _write(folder: int, name: str, entry: bytes) -> None:
             os.close(file)
         os.replace(unfinished, name, src_dir_fd=folder, dst_dir_fd=folder)
     except BaseException:
-        os.unlink(unfinished, dir_fd=folder)
+        with suppress(OSError):
+            os.unlink(unfinished, dir_fd=folder)
         raise
 
 
@@ -239,28 +273,24 @@ def _write_all(file: int, data: bytes) -> None:
 
 
 def _evict(folder: int, limit: int) -> None:
-    """Deletes unfinished entries whose writer died, then the entries that were used longest ago, until at most `limit` bytes stay."""
+    """Deletes unfinished entries whose writer died, and what was used longest ago until at most `limit` bytes are left."""
     entries = []
-    for item in os.scandir(folder):
-        if OURS.fullmatch(item.name):
-            try:
-                state = item.stat(follow_symlinks=False)
-            except FileNotFoundError:
-                continue  # another process was faster
-            entries.append((state.st_mtime_ns, state.st_size, item.name))
-    oldest_writer = time.time_ns() - ABANDONED * 10**9
-    size = sum(entry[1] for entry in entries)
+    with os.scandir(folder) as items:
+        for item in items:
+            if OURS.fullmatch(item.name):
+                with suppress(FileNotFoundError):  # another process was faster
+                    state = item.stat(follow_symlinks=False)
+                    entries.append((state.st_mtime_ns, state.st_size, item.name))
+    too_old = time.time_ns() - ABANDONED * 10**9
+    size = sum(length for _, length, _ in entries)
     for used, length, name in sorted(entries):
-        unfinished = name.startswith(".")
-        if (unfinished and used < oldest_writer) or (not unfinished and size > limit):
-            try:
+        if used < too_old if name.startswith(".") else size > limit:
+            with suppress(FileNotFoundError):
                 os.unlink(name, dir_fd=folder)
-            except FileNotFoundError:
-                pass
             size -= length
 
 
-def _spelling(file: int) -> str:
-    """A name of an open file that no library of this process was loaded by: the number of the opening, in `/.` and `/`."""
-    number = "".join("/." if bit == "1" else "/" for bit in f"{next(_opened):b}")
-    return f"/proc/self/fd{number}/{file}"
+def _warn_once(subject: Path | None, text: str) -> None:
+    if subject not in _warned:
+        _warned.add(subject)
+        warnings.warn(f"capture: {text}", stacklevel=2)

@@ -23,9 +23,9 @@ import shutil
 import signal
 import subprocess
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -42,7 +42,9 @@ PROBE = 'extern "C" int capture_probe() { return 0; }\n'
 LIBRARY = "kernels.so"
 
 FULL_DISK = re.compile(r"No space left on device|Disk quota exceeded")
-KILLED_PASS = re.compile(r"Killed(?: signal terminated program|: \d)|unable to execute command: Killed")
+KILLED = (-signal.SIGKILL, 128 + signal.SIGKILL)                       # as Python says it, and as a shell around the compiler does
+KILLED_PASS = re.compile(r"Killed signal terminated program|unable to execute command: Killed")  # GCC, clang
+COMPLAINT = re.compile(r"(?<!collect2: )error:|undefined reference")
 
 
 @dataclass(frozen=True)
@@ -108,6 +110,7 @@ class Compiler:
         names = [f"kernels_{number}" for number in range(len(sources))]
         for name, source in zip(names, sources, strict=True):
             (folder / f"{name}.cpp").write_text(source)
+        (folder / LIBRARY).unlink(missing_ok=True)
         first = (*self.command, *flags.compile, f"-I{INCLUDE}")
         if len(names) == 1:
             _run((*first, f"{names[0]}.cpp", "-o", LIBRARY, *flags.link), folder)
@@ -184,7 +187,8 @@ def _run(command: tuple[str, ...], folder: Path | None) -> str:
     try:
         log, _ = process.communicate(timeout=limit)
     except BaseException as error:
-        os.killpg(process.pid, signal.SIGKILL)
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
         process.wait()
         process.stdout.close()
         if not isinstance(error, subprocess.TimeoutExpired):
@@ -200,12 +204,12 @@ def _failure(program: str, status: int, log: str, folder: Path | None) -> str:
     """One sentence for a compiler which did not succeed, with the remedy. A negative status is the signal that killed it."""
     if FULL_DISK.search(log):
         return str(_no_room(str(folder), OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))))
-    if status == -signal.SIGKILL or KILLED_PASS.search(log):
-        return f"{program} was killed, most often because memory ran out; free memory, or compile on fewer processes at a time"
+    if status in KILLED or KILLED_PASS.search(log):
+        return f"{program} was killed, most often because memory ran out; free memory, or let fewer programs compile at a time"
     if status < 0:
         return f"{program} was ended by {signal.Signals(-status).name}; set CXX to another compiler"
     lines = [line.strip() for line in log.splitlines() if line.strip()]
-    first = next((line for line in lines if "error" in line), lines[0] if lines else f"exit status {status}")
+    first = next(filter(COMPLAINT.search, lines), lines[0] if lines else f"exit status {status}")
     return f"{program} failed with `{first}`; set CXX to another compiler, or report this with the log of the exception"
 
 
@@ -226,5 +230,5 @@ def _each(jobs: Sequence[Callable[[], object]]) -> None:
                 future.cancel()
 
 
-def _flat(groups) -> tuple[str, ...]:
+def _flat(groups: Iterable[tuple[str, ...]]) -> tuple[str, ...]:
     return tuple(flag for group in groups for flag in group)
