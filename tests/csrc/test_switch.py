@@ -1,6 +1,7 @@
 """`_C.Switch`: calls go to the target of the moment."""
 from __future__ import annotations
 
+import functools
 import gc
 import weakref
 
@@ -52,7 +53,7 @@ def test_it_is_collected_with_its_target() -> None:
     class Owner:
         pass
     owner = Owner()
-    owner.switch = _C.Switch(lambda: owner, owner)
+    owner.switch = _C.Switch(functools.partial(id, owner), owner)
     reference, switch = weakref.ref(owner), weakref.ref(owner.switch)
     del owner
     gc.collect()

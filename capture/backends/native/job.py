@@ -77,7 +77,7 @@ class Modes:
     @contextlib.contextmanager
     def active(self) -> Iterator[None]:
         """Puts them in force for the duration of a `with` block: for this thread, but the default dtype and determinism for
-        the whole process, where they differ."""
+        the whole process, where they differ. A default device that is in force already must be the same."""
         with contextlib.ExitStack() as stack:
             if torch.get_default_dtype() != self.default_dtype:
                 stack.callback(torch.set_default_dtype, torch.get_default_dtype())
@@ -86,7 +86,7 @@ class Modes:
             if determinism != (self.deterministic, self.deterministic_warn_only):
                 stack.callback(torch.use_deterministic_algorithms, determinism[0], warn_only=determinism[1])
                 torch.use_deterministic_algorithms(self.deterministic, warn_only=self.deterministic_warn_only)
-            if self.default_device is not None:
+            if self.default_device is not None and not _C.modes().has_default_device:
                 stack.enter_context(self.default_device)
             dtypes = dict(self.autocast)
             for name in AUTOCAST_DEVICES:

@@ -371,8 +371,9 @@ def _warn(failure: Failure) -> None:
     _warned.add(failure.text)
     remedy = "This is a bug in capture: please report it, with what capture.explain says" if failure.kind == "internal" else \
         "capture.explain says more"
+    text = f"capture: a graph could not be compiled and runs as it is: {failure.text.rstrip('.')}. {remedy}."
     with contextlib.suppress(Warning):      # made an exception by the user's filters: the program goes on
-        warnings.warn(f"capture: a graph could not be compiled and runs as it is: {failure.text.rstrip('.')}. {remedy}.", stacklevel=2)
+        warnings.warn(text, stacklevel=2)
 
 
 def _forked() -> None:

@@ -7,6 +7,7 @@ import operator
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -109,8 +110,8 @@ def test_names_and_positions_do_not_change_the_bytes() -> None:
     assert encode(job_of(first, X)) == encode(job_of(second, X))
 
 
-@pytest.mark.parametrize("change", [lambda x: (x * 2.0).relu(), lambda x: (x * 3).relu(), lambda x: (2 * x).relu(), lambda x: (x * True).relu()],
-                         ids=["type", "value", "order", "bool"])
+@pytest.mark.parametrize("change", [lambda x: (x * 2.0).relu(), lambda x: (x * 3).relu(), lambda x: (2 * x).relu(),
+                                    lambda x: (x * True).relu()], ids=["type", "value", "order", "bool"])
 def test_what_changes_the_program_changes_the_bytes(change: Callable) -> None:
     assert encode(job_of(change, X)) != encode(job_of(lambda x: (x * 2).relu(), X))
 
@@ -120,9 +121,8 @@ def test_inputs_modes_and_options_are_in_the_bytes() -> None:
     base = Job(gm, (TensorSpec.of(X),), Modes.current(), {"freezing": False})
     with torch.autocast("cpu", torch.bfloat16):
         autocast = Modes.current()
-    variants = [base, Job(gm, (TensorSpec.of(X.mT),), base.modes, base.options), Job(gm, (TensorSpec.of(X.double()),), base.modes, base.options),
-                Job(gm, (TensorSpec.of(torch.nn.Parameter(X)),), base.modes, base.options), Job(gm, base.inputs, autocast, base.options),
-                Job(gm, base.inputs, base.modes, {"freezing": True})]
+    variants = [base, replace(base, modes=autocast), replace(base, options={"freezing": True})]
+    variants += [replace(base, inputs=(TensorSpec.of(x),)) for x in (X.mT, X.double(), torch.nn.Parameter(X))]
     assert len({encode(variant) for variant in variants}) == len(variants)
 
 
@@ -135,7 +135,7 @@ def test_the_bytes_are_the_same_in_every_process() -> None:
 
 
 @pytest.mark.parametrize("target", [
-    operator.getitem, operator.iadd, torch.add, torch.tensor, torch.nn.functional.linear, F.gelu, F.dropout, F.max_pool2d, torch._C._nn.gelu,
+    operator.getitem, operator.iadd, torch.add, torch.tensor, F.linear, F.gelu, F.dropout, F.max_pool2d, torch._C._nn.gelu,
     torch.Tensor.add, torch.Tensor.view, math.sqrt, getattr, complex, torch.fft.fft, torch.linalg.norm, torch.special.expit,
     torch.ops.aten.add.Tensor, torch.ops.aten.add, torch._C._set_grad_enabled, torch.utils.checkpoint.checkpoint, torch.finfo,
     torch.ops.higher_order.cond], ids=str)
@@ -157,7 +157,8 @@ class Own(torch.autograd.Function):
         return gradient * 2
 
 
-@pytest.mark.parametrize("target", [own, Own.apply, functools.wraps(F.relu)(lambda x: x), functools.partial(F.relu), lambda x: x, X, object()])
+@pytest.mark.parametrize("target", [own, Own.apply, functools.wraps(F.relu)(lambda x: x), functools.partial(F.relu), lambda x: x,
+                                    X, object()])
 def test_what_torch_does_not_define_is_refused(target: Any) -> None:
     with pytest.raises(NotPortable):
         path_of(target)
