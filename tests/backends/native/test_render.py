@@ -97,11 +97,11 @@ def test_reduced_loops_anywhere(order):
     lx = load(x, at(x, i, a, b, c))
     stores = (Store("y", at(y, i, *kept), lx, reduction="sum"), Store("z", at(z, i, *kept), lx, reduction="argmax"))
     values = torch.randn(5, 37, 3, 70)
-    check(Kernel("inner", (i,), 1, False, (Stage((a, b, c), frozenset(reduced), stores),)), (x, y, z), values, atol=1e-5)
+    check(Kernel("inner", (i,), 1, False, (Stage((a, b, c), frozenset(reduced), stores),)), (x, y, z), values, atol=1e-4)
     # the same with the last variable outside, in strips
     if c in kept:
         inner = tuple(v for v in (a, b) if v is not c)
-        check(Kernel("strips", (i, c), 2, True, (Stage(inner, frozenset(reduced), stores),)), (x, y, z), values, atol=1e-5)
+        check(Kernel("strips", (i, c), 2, True, (Stage(inner, frozenset(reduced), stores),)), (x, y, z), values, atol=1e-4)
 
 
 def test_strips_of_several_stages():

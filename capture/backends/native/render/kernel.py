@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import torch
 
-from capture.backends.native.index import Index, Size, Value, Var, bounds, index
-from capture.backends.native.ir import Buffer, Expr, Kernel, Store
+from capture.backends.native.index import Index, Value, Var, bounds, index
+from capture.backends.native.ir import Kernel, Store
 from capture.backends.native.render.plan import ARGUMENTS, Accumulator, Loop, StagePlan, plan_stage, span, strip_length
 from capture.backends.native.render.scopes import INDENT, Path, Scope
 from capture.backends.native.render.target import Target
@@ -34,7 +34,7 @@ def write_kernel(kernel: Kernel, target: Target) -> Function:
 
 class _Writer(Values):
     def __init__(self, kernel: Kernel, target: Target) -> None:
-        super().__init__(Path(), target, {local.name: local for local in kernel.locals})
+        super().__init__(Path(), target)
         self.kernel = kernel
         self.lane = kernel.outer[-1] if kernel.vectorized and kernel.outer else None
         self.plans = [plan_stage(stage, self.lane is not None) for stage in kernel.stages]
@@ -101,9 +101,14 @@ class _Writer(Values):
         """The place of an element of an array, given its place among those of one point of the strip."""
         return where if self.strip_length is None else where * self.strip_length + index(self.lane) - index(self.strip)
 
-    def local_place(self, buffer: str, where: Index, depth: int) -> str:
+    def where(self, buffer: str, where: Index) -> Index:
+        return self._in_strip(where) if buffer in self.arrays else where
+
+    def place(self, buffer: str, dtype: torch.dtype, where: Index, depth: int) -> str:
+        if buffer not in self.arrays:
+            return super().place(buffer, dtype, where, depth)
         name, is_array = self.arrays[buffer]
-        return f"{name}[{self.index(self._in_strip(where), depth)}]" if is_array else name
+        return f"{name}[{self.index(self.where(buffer, where), depth)}]" if is_array else name
 
     def _element(self, one: Accumulator, name: str) -> str:
         return f"{name}[{self.index(self._in_strip(one.offset), self.path.depth)}]" if self._is_array(one) else name
@@ -275,7 +280,7 @@ class _Writer(Values):
                   if self.lane is None and variable not in one.kept]
         if any(one.where or one.store.scan or one.kept for one in shared):
             return
-        if not all(_is_own(store.index, variable) for store in plan.stage.stores if store.reduction is None):
+        if not all(_is_own(self.where(store.buffer, store.index), variable) for store in plan.stage.stores if store.reduction is None):
             return
         clauses = [self.target.clause.format(reduction=one.store.reduction, name=one.name) for one in shared]
         if self.checks_here:
@@ -338,7 +343,7 @@ class _Writer(Values):
             value = self._element(one, one.where or one.name)
             value = value if one.where else self._as(value, one.dtype, store.value.dtype)
             self.path.write(self._stored(store, value))
-            if scope is not None and _is_own(store.index, self.lane):
+            if scope is not None and _is_own(self.where(store.buffer, store.index), self.lane):
                 scope.head = (self.target.simd.format(clauses=""), *scope.head)
         self.rebound()
 

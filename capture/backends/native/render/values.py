@@ -1,12 +1,12 @@
 """Expressions as C text: each defined where its variables are bound, and once, if it is used more than once."""
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable
 
 import torch
 
 from capture.backends.native.index import Atom, Div, Index, Mod, Size, Symbol, Value, Var, bounds, index
-from capture.backends.native.ir import Buffer, Constant, Expr, Load, Op, Position, Store
+from capture.backends.native.ir import Constant, Expr, Load, Op, Position, Store
 from capture.backends.native.render.scopes import Path
 from capture.backends.native.render.target import Target
 from capture.backends.native.show import postorder, roots
@@ -22,10 +22,9 @@ class Values:
     it depends on is known.
     """
 
-    def __init__(self, path: Path, target: Target, locals_: Mapping[str, Buffer]) -> None:
+    def __init__(self, path: Path, target: Target) -> None:
         self.path = path
         self.target = target
-        self.locals = locals_
         self.buffers: dict[str, torch.dtype] = {}       # arguments of the function, in order
         self.symbols: dict[Symbol, str] = {}            # likewise, with their names
         self.written: set[str] = set()                  # buffers that the kernel writes to
@@ -84,7 +83,7 @@ class Values:
     def _depth(self, node: Expr) -> int:
         depth = max((self._depths[child] for child in node.children()), default=0)
         if isinstance(node, (Load, Position)):
-            depth = max(depth, self.index_depth(node.index))
+            depth = max(depth, self.index_depth(self.where(node.buffer, node.index) if isinstance(node, Load) else node.index))
         if isinstance(node, Load):
             depth = max(depth, self.path.never_skipped)
             if node.buffer in self.changing:
@@ -168,13 +167,11 @@ class Values:
 
     def place(self, buffer: str, dtype: torch.dtype, where: Index, depth: int) -> str:
         """An element of a buffer, as an lvalue."""
-        if buffer in self.locals:
-            return self.local_place(buffer, where, depth)
         return f"{self.buffer(buffer, dtype)}[{self.index(where, depth)}]"
 
-    def local_place(self, buffer: str, where: Index, depth: int) -> str:
-        """An element of a local buffer; how these lie in memory is for the kernel's writer to say."""
-        raise NotImplementedError
+    def where(self, buffer: str, where: Index) -> Index:
+        """The place in memory of an element of a buffer."""
+        return where
 
     def guard(self, where: Index, mask: str | None, depth: int) -> str | None:
         """The condition under which memory may be touched at `where`; notes when a computed index is out of range. None: always."""
@@ -205,10 +202,14 @@ class Values:
         for monomial, coefficient in where.terms.items():
             level = min(max((self._atom_depth_deep(atom) for atom in monomial), default=0), depth)
             levels.setdefault(level, {})[monomial] = coefficient
-        whole: Index = index(0)
+        whole, left = index(0), {}
         text = ""
         for level in sorted(levels):
-            part = Index(levels[level])
+            part = Index({**levels[level], **left})
+            left = {}
+            if level < max(levels) and all(coefficient < 0 for coefficient in part.terms.values()) and not text:
+                left = part.terms       # to be subtracted from what comes
+                continue
             whole = whole + part
             more = self._sum(part, level)
             text = more if not text else f"{text} - {more[1:]}" if more[0] == "-" else f"{text} + {more}"
