@@ -1,0 +1,217 @@
+"""Memory planning: kernels that write over an input which dies there, and places in the arena for temporary buffers.
+
+Two passes. `reuse_in_place` changes the program, before kernels are rendered: the output takes the name of the input, so that nothing hides
+from renderer or executor that it is the same memory. `plan_layout` then gives temporaries places; it only looks.
+
+Sizes may be symbolic. Buffers of known size are packed by best fit at the beginning of the arena. Behind them, those of symbolic size
+share places, one after the other, where one is known to fit whatever the symbols are; the offset of a place is the sum of the sizes
+before it. A buffer of which nothing is known has an allocation of its own, which is released after its last use.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from capture.backends.native.index import Index, Value, Var, bounds, index
+from capture.backends.native.ir import Buffer, Extern, Kernel, Load, Nest, Program, Stage, Store, View, intern
+from capture.backends.native.rewrite import Rewriter, loads_of, reads, writes
+
+ALIGNMENT = 64      # bytes: a cache line, and a vector of AVX-512
+
+Statement = Nest | Kernel | Extern
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """`offsets`: where in the arena each buffer lies, in bytes; temporaries that are not named have memory of their own. `bytes`: the
+    arena's size."""
+
+    offsets: Mapping[str, Index]
+    bytes: Index
+
+
+@dataclass(slots=True)
+class Lifetime:
+    """The first and the last statement that mention a buffer."""
+
+    first: int
+    last: int
+
+    def overlaps(self, other: Lifetime) -> bool:
+        return self.first <= other.last and other.first <= self.last
+
+
+def span(buffer: Buffer) -> Index:
+    """Elements between the first and the last one of a buffer, both included; 0 if a size is 0."""
+    if any(size == 0 for size in buffer.sizes):
+        return index(0)
+    return sum(((index(size) - 1) * stride for size, stride in zip(buffer.sizes, buffer.strides, strict=True)), index(1))
+
+
+def lifetimes(program: Program) -> dict[str, Lifetime]:
+    """Of every buffer that a statement mentions. Local buffers of kernels are not the program's."""
+    found: dict[str, Lifetime] = {}
+    for number, statement in enumerate(program.body):
+        for name in reads(statement) | writes(statement):
+            if name in program.buffers:
+                found.setdefault(name, Lifetime(number, number)).last = number
+    return found
+
+
+# Writing over an input.
+
+def reuse_in_place(program: Program) -> Program:
+    """The program in which kernels write over temporaries that die there, where that is certain to be right.
+
+    An output takes the place of an input if both are temporaries of one dtype, the input is not needed later, the output not there
+    before, and everything that the kernel loads of the input comes no later than the stores to the output and from just where these
+    go: by the same index, up to the names of a stage's inner variables. Then a row of the kernel touches no other row's elements, as its
+    stores do not; and at a point of a stage all loads come before the first store (`ir.Stage`). Stores are plain ones, one element for
+    each point, at an index that is not computed.
+    """
+    fixed = {output.buffer for output in program.outputs if isinstance(output, View)}
+    fixed |= {name for statement in program.body if isinstance(statement, Extern) and not statement.out
+              for name in statement.results if name is not None}
+    alive = lifetimes(program)
+    names: dict[str, str] = {}
+    for number, statement in enumerate(program.body):
+        if not isinstance(statement, Kernel):
+            continue
+        taken: set[str] = set()
+        for output in sorted(writes(statement)):
+            for given in sorted(reads(statement) - writes(statement) - taken):
+                if {output, given} & fixed or not _fit(program.buffers.get(output), program.buffers.get(given)):
+                    continue
+                if alive[output].first == number and alive[given].last == number and _same_places(statement, given, output):
+                    names[output] = given
+                    taken.add(given)
+                    break
+    return _renamed(program, names) if names else program
+
+
+def _fit(output: Buffer | None, given: Buffer | None) -> bool:
+    return (output is not None and given is not None and output.kind == given.kind == "temporary" and output.dtype == given.dtype
+            and span(output) == span(given))
+
+
+def _same_places(kernel: Kernel, given: str, output: str) -> bool:
+    """Whether all loads of `given` come no later than the stores to `output`, from the elements which are stored."""
+    storing = [(number, store) for number, stage in enumerate(kernel.stages) for store in stage.stores if store.buffer == output]
+    loading = [(number, load.index) for number, stage in enumerate(kernel.stages) for load in loads_of(stage.stores) if load.buffer == given]
+    return all(_is_plain(store) and position <= at and _equal(where, kernel.stages[position], store.index, kernel.stages[at])
+               for at, store in storing for position, where in loading)
+
+
+def _is_plain(store: Store) -> bool:
+    return store.mode == "set" and store.reduction is None and not any(isinstance(atom, Value) for atom in store.index.atoms())
+
+
+def _equal(load: Index, loading: Stage, store: Index, storing: Stage) -> bool:
+    """Whether the indices are the same when the loading stage's inner variables are called as the storing one's."""
+    if loading is storing:
+        return load == store
+    theirs = sorted(_inner(load, loading), key=lambda v: _stride(load, v))
+    ours = sorted(_inner(store, storing), key=lambda v: _stride(store, v))
+    if len(theirs) != len(ours) or any(a.extent != b.extent for a, b in zip(theirs, ours)):
+        return False
+    return Rewriter({a: index(b) for a, b in zip(theirs, ours)}).index(load) == store
+
+
+def _inner(where: Index, stage: Stage) -> list[Var]:
+    return [variable for variable in stage.inner if variable in where.variables()]
+
+
+def _stride(where: Index, variable: Var) -> str:
+    return str(where.coefficient(variable))
+
+
+def _renamed(program: Program, names: Mapping[str, str]) -> Program:
+    """With buffers called by the names of those whose memory they take. Names may lead on to others."""
+    def final(name: str) -> str:
+        while name in names:
+            name = names[name]
+        return name
+    body = [_renamed_extern(statement, final) if isinstance(statement, Extern) else
+            _renamed_kernel(statement, final) if isinstance(statement, Kernel) else statement for statement in program.body]
+    return replace(program, buffers={name: buffer for name, buffer in program.buffers.items() if name not in names}, body=body)
+
+
+def _renamed_kernel(kernel: Kernel, final: Callable[[str], str]) -> Kernel:
+    rewriter = Rewriter({}, lambda node: intern(Load, final(node.buffer), node.index, node.dtype, node.mask))
+    stages = tuple(replace(stage, stores=tuple(replace(store, buffer=final(store.buffer)) for store in rewriter.stores(stage.stores)))
+                   for stage in kernel.stages)
+    return replace(kernel, stages=stages)
+
+
+def _renamed_extern(extern: Extern, final: Callable[[str], str]) -> Extern:
+    def renamed(value: Any) -> Any:
+        if isinstance(value, View):
+            return replace(value, buffer=final(value.buffer))
+        return type(value)(map(renamed, value)) if isinstance(value, (list, tuple)) else value
+    return replace(extern, args=renamed(extern.args), kwargs={name: renamed(value) for name, value in extern.kwargs.items()},
+                   results=tuple(None if name is None else final(name) for name in extern.results), mutates=tuple(map(final, extern.mutates)))
+
+
+# Places in the arena.
+
+def plan_layout(program: Program) -> Layout:
+    """Places for the temporaries that statements mention, and that neither operators allocate nor the program returns."""
+    owned = {output.buffer for output in program.outputs if isinstance(output, View)}
+    owned |= {name for statement in program.body if isinstance(statement, Extern) and not statement.out
+              for name in statement.results if name is not None}
+    alive = {name: life for name, life in lifetimes(program).items() if program.buffers[name].kind == "temporary" and name not in owned}
+    sizes = {name: _aligned(program.buffers[name]) for name in alive}
+    known = {name: size.constant for name, size in sizes.items() if size.constant is not None}
+    places, end = _packed(known, alive)
+    offsets = {name: index(offset) for name, offset in places.items()}
+    bytes_ = index(end)
+    for size, names in _shared({name: size for name, size in sizes.items() if name not in known}, alive):
+        offsets |= dict.fromkeys(names, bytes_)
+        bytes_ = bytes_ + size
+    return Layout(offsets, bytes_)
+
+
+def _aligned(buffer: Buffer) -> Index:
+    """The bytes that a buffer takes in the arena."""
+    return (span(buffer) * buffer.dtype.itemsize + (ALIGNMENT - 1)) // ALIGNMENT * ALIGNMENT
+
+
+def _packed(sizes: Mapping[str, int], alive: Mapping[str, Lifetime]) -> tuple[dict[str, int], int]:
+    """Offsets such that buffers alive at one time do not overlap, and the end of the last: the largest first, each into the
+    smallest gap that is large enough, else at the end."""
+    offsets: dict[str, int] = {}
+    for name in sorted(sizes, key=lambda name: (-sizes[name], alive[name].first, name)):
+        others = sorted((offsets[other], offsets[other] + sizes[other]) for other in offsets if alive[other].overlaps(alive[name]))
+        best: tuple[int, int] | None = None
+        end = 0
+        for start, stop in others:
+            gap = start - end
+            if gap >= sizes[name] and (best is None or gap < best[0]):
+                best = gap, end
+            end = max(end, stop)
+        offsets[name] = end if best is None else best[1]
+    return offsets, max((offsets[name] + sizes[name] for name in sizes), default=0)
+
+
+def _shared(sizes: Mapping[str, Index], alive: Mapping[str, Lifetime]) -> list[tuple[Index, list[str]]]:
+    """Places for buffers of symbolic size: the size of each and who lies there, one after the other."""
+    places: list[tuple[Index, list[str]]] = []
+    for name in sorted(sizes, key=lambda name: (alive[name].first, name)):
+        size = sizes[name]
+        if not _at_least(size, index(0)):
+            continue                                                    # it might be negative, and the places behind it overlap
+        for number, (room, names) in enumerate(places):
+            larger = room if _at_least(room, size) else size if _at_least(size, room) else None
+            if larger is not None and not any(alive[other].overlaps(alive[name]) for other in names):
+                places[number] = larger, [*names, name]
+                break
+        else:
+            places.append((size, [name]))
+    return places
+
+
+def _at_least(value: Index, least: Index) -> bool:
+    """Whether `value >= least` whatever the symbols are."""
+    low = bounds(value - least)[0]
+    return low is not None and low >= 0
