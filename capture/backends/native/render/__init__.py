@@ -10,8 +10,10 @@ from dataclasses import dataclass
 
 from capture.backends.native.index import Index
 from capture.backends.native.ir import Kernel, Program
-from capture.backends.native.render.kernel import write_kernel
+from capture.backends.native.render.kernel import INVALID, write_kernel
 from capture.backends.native.render.target import CPU, Target
+
+__all__ = ["CPU", "INVALID", "Rendered", "Target", "render"]
 
 UNIT_LINES = 400            # of a translation unit, about; a graph with more is compiled as several, side by side
 
@@ -21,7 +23,8 @@ class Rendered:
     """C++ of some kernels.
 
     sources: translation units, for one shared library. symbols: kernel name -> C function; kernels that do the same share one.
-    buffers: kernel name -> names of the buffers whose addresses the function takes as `buffers`, in order. numbers: kernel name ->
+    buffers: kernel name -> names of the buffers whose addresses the function takes as `buffers`, in order; INVALID where it can meet an
+    index out of range. numbers: kernel name ->
     the sizes that it takes as `numbers`, in order.
     """
 

@@ -10,6 +10,7 @@ import torch
 from capture.backends.native.index import Index, Value, Var, bounds, index
 from capture.backends.native.ir import Kernel, Store
 from capture.backends.native.render.plan import ARGUMENTS, Accumulator, Loop, StagePlan, plan_stage, span, strip_length
+from capture.backends.native.render.prepare import prepared
 from capture.backends.native.render.scopes import INDENT, Path, Scope
 from capture.backends.native.render.target import Target
 from capture.backends.native.render.values import Values
@@ -29,7 +30,7 @@ class Function:
 
 def write_kernel(kernel: Kernel, target: Target) -> Function:
     """The function of a kernel. Its text names buffers, sizes and variables by number, so that like kernels have equal texts."""
-    return _Writer(kernel, target).function()
+    return _Writer(prepared(kernel), target).function()
 
 
 class _Writer(Values):

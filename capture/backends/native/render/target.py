@@ -93,7 +93,7 @@ template <class T> CAPTURE_INLINE void take_argmin(T& least, int64_t& place, T x
     buffer="{const}{type}* const {name} = static_cast<{const}{type}*>(buffers[{number}]);",
     number="const int64_t {name} = numbers[{number}];",
     invalid="bool invalid = false;",
-    report_invalid="if (invalid) *static_cast<bool*>(buffers[{number}]) = true;",
+    report_invalid="if (invalid) __atomic_store_n(static_cast<bool*>(buffers[{number}]), true, __ATOMIC_RELAXED);",
     array="alignas(64) {type} {name}[{length}];",
     heap="{type}* const {name} = static_cast<{type}*>(__builtin_malloc(sizeof({type}) * ({length})));",
     free="__builtin_free({name});",

@@ -1,0 +1,95 @@
+"""What is done to a kernel before it is written: rewrites of the IR, after which the text follows its structure.
+
+1. `without_single_points`: no loop runs exactly once.
+2. `with_strip_values`: in strips, what is expensive and does not change within a stage's own loops is computed before them.
+"""
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from capture.backends.native.index import ZERO, Index, Var, index
+from capture.backends.native.ir import Buffer, Expr, Kernel, Load, Op, Stage, Store, load
+from capture.backends.native.rewrite import Rewriter
+from capture.backends.native.show import postorder, roots
+
+CHEAP = frozenset("add sub mul neg abs maximum minimum eq ne lt le gt ge and or xor not where to".split())   # about as fast as a load
+
+
+def prepared(kernel: Kernel) -> Kernel:
+    """An equal kernel that is ready to be written."""
+    return with_strip_values(without_single_points(kernel))
+
+
+def without_single_points(kernel: Kernel) -> Kernel:
+    """Variables that are always 0 are left out. If that was the variable of the strips, the stages' own last loops are innermost."""
+    single = {variable for variable in (*kernel.outer, *(v for stage in kernel.stages for v in stage.inner)) if index(variable.extent) == 1}
+    if not single:
+        return kernel
+    rewriter = Rewriter(dict.fromkeys(single, ZERO))
+    stages = tuple(Stage(_without(stage.inner, single), stage.reduced - single, rewriter.stores(stage.stores)) for stage in kernel.stages)
+    return replace(kernel, outer=_without(kernel.outer, single), parallel=len(_without(kernel.outer[:kernel.parallel], single)),
+                   vectorized=kernel.vectorized and kernel.outer[-1] not in single, stages=stages)
+
+
+def _without(variables: tuple[Var, ...], single: set[Var]) -> tuple[Var, ...]:
+    return tuple(variable for variable in variables if variable not in single)
+
+
+def with_strip_values(kernel: Kernel) -> Kernel:
+    """Local buffers for values that depend on the variable of the strips, but not on those of their stage."""
+    if not kernel.vectorized or not any(stage.inner for stage in kernel.stages):
+        return kernel
+    lane = kernel.outer[-1]
+    stages: list[Stage] = []
+    locals_ = list(kernel.locals)
+    known: dict[Expr, Expr] = {}
+    for stage in kernel.stages:
+        if not stage.inner:
+            stages.append(stage)
+            continue
+        before: list[Store] = []
+        for expr in _strip_values(stage, lane, {local.name for local in kernel.locals}):
+            local = Buffer(f"strip value {len(locals_)}", expr.dtype, (), (), "local")
+            locals_.append(local)
+            before.append(Store(local.name, ZERO, expr))
+            known[expr] = load(local, ZERO)
+        if before:
+            stages.append(Stage((), frozenset(), tuple(before)))
+        stages.append(Stage(stage.inner, stage.reduced, _Replacing(known).stores(stage.stores)) if before else stage)
+        known = {}      # a later stage may have stored what these were computed from
+    return replace(kernel, stages=tuple(stages), locals=tuple(locals_))
+
+
+class _Replacing(Rewriter):
+    """Puts other expressions in the place of some."""
+
+    def __init__(self, known: dict[Expr, Expr]) -> None:
+        super().__init__({})
+        self._done.update(known)
+
+    def index(self, old: Index) -> Index:
+        return old.substitute(self._atom)
+
+
+def _strip_values(stage: Stage, lane: Var, locals_: Iterable[str]) -> list[Expr]:
+    """The largest expressions of a stage that are worth it."""
+    own = {store.buffer for store in stage.stores}
+    every = [root for store in stage.stores for root in roots(store)]
+    worth: dict[Expr, bool] = {}        # of expressions that do not change in the stage's loops: whether they are expensive
+    order = postorder(*every)
+    for expr in order:
+        children = expr.children()
+        if not all(child in worth for child in children) or not expr.variables().isdisjoint(stage.inner):
+            continue
+        if isinstance(expr, Load) and expr.buffer in own:
+            continue
+        expensive = isinstance(expr, Op) and expr.name not in CHEAP or any(worth[child] for child in children)
+        per_lane = lane in expr.variables() or any(isinstance(node, Load) and node.buffer in locals_ for node in postorder(expr))
+        worth[expr] = expensive and per_lane
+    needed = set(every)
+    for expr in order:
+        if expr not in worth or not worth[expr]:
+            needed.update(expr.children())
+    return [expr for expr in order if worth.get(expr) and expr in needed]
+
