@@ -88,6 +88,11 @@ template <class T> CAPTURE_INLINE T op_trunc(T x) {
 
 namespace capture {
 
+template <class T> CAPTURE_INLINE bool signs_differ(T a, T b) {
+    if constexpr (is_float<T>) return copy_sign(T(1), a) != copy_sign(T(1), b);
+    else return T(a ^ b) < T(0);
+}
+
 // Integer division is done in floating point where that is exact, since no machine divides vectors of integers: a quotient of n-bit
 // integers is at least 2^-n (relatively) away from the next integer, so it is not rounded to it in n+1 bits.
 template <class T> CAPTURE_INLINE T truncated_quotient(T a, T b) {
@@ -127,7 +132,7 @@ template <class T> CAPTURE_INLINE T op_fmod(T a, T b) {
         T rest = fmod_finite(a, b);
         rest = magnitude(b) == infinity<T> ? a : rest;
         bool undefined = !(magnitude(a) < infinity<T>) | b != b | b == T(0);
-        return undefined ? nan<T> : rest;
+        return rest * (undefined ? nan<T> : T(1));      // a product, since GCC does not vectorise what it makes of tests of a choice
     } else {
         return op_sub(a, op_mul(truncated_quotient(a, b), b));
     }
@@ -136,7 +141,7 @@ template <class T> CAPTURE_INLINE T op_fmod(T a, T b) {
 template <class T> CAPTURE_INLINE T op_remainder(T a, T b) {
     T rest = op_fmod(a, b);
     if constexpr (capture::is_float<T> || capture::is_signed<T>) {
-        bool other_sign = (rest < T(0)) != (b < T(0));
+        bool other_sign = capture::signs_differ(rest, b);
         return rest != T(0) & other_sign ? op_add(rest, b) : rest;
     } else {
         return rest;
@@ -152,14 +157,14 @@ template <class T> CAPTURE_INLINE T op_floordiv(T a, T b) {
     T rest = op_fmod(a, b);
     if constexpr (is_float<T>) {
         T quotient = (a - rest) / b;
-        bool other_sign = (rest < T(0)) != (b < T(0));
+        bool other_sign = capture::signs_differ(rest, b);
         quotient = rest != T(0) & other_sign ? quotient - T(1) : quotient;
         T whole = op_floor(quotient);
         whole = quotient - whole > T(0.5) ? whole + T(1) : whole;
         whole = quotient != T(0) ? whole : copy_sign(T(0), a / b);
         return b == T(0) ? a / b : whole;
     } else if constexpr (is_signed<T>) {
-        bool other_sign = (rest < T(0)) != (b < T(0));
+        bool other_sign = capture::signs_differ(rest, b);
         T quotient = truncated_quotient(a, b);
         return rest != T(0) & other_sign ? op_sub(quotient, T(1)) : quotient;
     } else {
@@ -179,9 +184,10 @@ template <class T> CAPTURE_INLINE bool op_isinf(T x) {
     if constexpr (capture::is_float<T>) return capture::magnitude(x) == capture::infinity<T>;
     else return false;
 }
-CAPTURE_INLINE bool op_signbit(float x) { return capture::bit_cast<int32_t>(x) < 0; }
-CAPTURE_INLINE bool op_signbit(double x) { return capture::bit_cast<int64_t>(x) < 0; }
-template <class T> CAPTURE_INLINE bool op_signbit(T x) { return x < T(0); }
+template <class T> CAPTURE_INLINE bool op_signbit(T x) {
+    if constexpr (capture::is_float<T>) return capture::copy_sign(T(1), x) < T(0);
+    else return x < T(0);
+}
 
 // Bits; logic on bool.
 template <class T> CAPTURE_INLINE T op_and(T a, T b) { return T(a & b); }

@@ -4,11 +4,11 @@
 
 namespace capture {
 
-CAPTURE_INLINE float widened(bfloat16 x) { return bit_cast<float>(uint32_t(x.bits) << 16); }
+CAPTURE_INLINE float widened(bfloat16 x) { return bit_cast<float>(uint32_t(x) << 16); }
 
 CAPTURE_INLINE float widened(half x) {
-    uint32_t sign = uint32_t(x.bits & 0x8000u) << 16;
-    uint32_t rest = uint32_t(x.bits & 0x7fffu) << 13;               // exponent and fraction in their new places
+    uint32_t sign = (uint32_t(x) & 0x8000u) << 16;
+    uint32_t rest = (uint32_t(x) & 0x7fffu) << 13;               // exponent and fraction in their new places
     float normal = bit_cast<float>(rest + (112u << 23));            // the difference of the biases
     float special = bit_cast<float>(rest | 0x7f800000u);
     // A denormal is fraction * 2^-24: the fraction beside the exponent of 2^-14, less that 2^-14.
@@ -21,7 +21,7 @@ CAPTURE_INLINE float widened(half x) {
 CAPTURE_INLINE bfloat16 narrowed_bfloat16(float x) {
     uint32_t bits = bit_cast<uint32_t>(x);
     uint32_t rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
-    return {uint16_t(x != x ? 0x7fc0u : rounded)};
+    return bfloat16(x != x ? 0x7fc0u : rounded);
 }
 
 CAPTURE_INLINE half narrowed_half(float x) {
@@ -33,7 +33,7 @@ CAPTURE_INLINE half narrowed_half(float x) {
     uint32_t denormal = bit_cast<uint32_t>(bit_cast<float>(size) + 0.5f) - 0x3f000000u;
     uint32_t finite = size < 0x38800000u ? denormal : normal;
     uint32_t special = size > 0x7f800000u ? 0x7e00u : 0x7c00u;
-    return {uint16_t((size >= 0x477ff000u ? special : finite) | sign)};                 // from 65520 on: infinity
+    return half((size >= 0x477ff000u ? special : finite) | sign);       // from 65520 on: infinity
 }
 
 }  // namespace capture
@@ -46,6 +46,10 @@ template <class To, class From> CAPTURE_INLINE To op_to(From x) {
         return x;
     } else if constexpr (same<From, bfloat16> || same<From, half>) {
         return op_to<To>(widened(x));
+    } else if constexpr (same<From, boolean>) {
+        return op_to<To>(uint8_t(x) != 0);
+    } else if constexpr (same<To, boolean>) {
+        return boolean(op_to<bool>(x));
     } else if constexpr (same<To, bfloat16>) {
         return narrowed_bfloat16(op_to<float>(x));
     } else if constexpr (same<To, half>) {

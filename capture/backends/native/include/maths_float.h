@@ -23,7 +23,9 @@ CAPTURE_INLINE float op_exp(float x) {
 
 CAPTURE_INLINE float op_sigmoid(float x) {
     float e = op_exp(-capture::magnitude(x));
-    return (x < 0.0f ? e : 1.0f) / (1.0f + e);
+    float sum = 1.0f + e, lost = (1.0f - sum) + e;
+    float value = (x < 0.0f ? e : 1.0f) / sum;
+    return value - value * lost * (x < 0.0f ? 1.0f - value : value);           // the last factor is 1 / sum
 }
 
 CAPTURE_INLINE float op_log(float x) {

@@ -7,8 +7,10 @@
 // What has loops or tables of its own: one copy for each translation unit, called.
 #define CAPTURE_CALLED static __attribute__((noinline, unused))
 
-struct bfloat16 { uint16_t bits; };     // the upper half of a float
-struct half { uint16_t bits; };         // IEEE binary16
+// What lies in memory only; `op_to` reads and makes them. Enumerations, since GCC does not vectorise `omp simd` loops with local structs.
+enum class boolean : uint8_t {};        // 0 or 1. A loop that loads a `bool` is not vectorised by GCC; one that compares a byte with 0 is.
+enum class bfloat16 : uint16_t {};      // the upper half of a float
+enum class half : uint16_t {};          // IEEE binary16
 
 namespace capture {
 
