@@ -20,8 +20,9 @@ from capture.pipeline import UNITS, Unit, is_capturing
 from capture.report import progress, text
 
 
-def compile(model: Any = None, *, fullgraph: bool = False, dynamic: bool | None = None, backend: str | Callable[..., Any] = registry.DEFAULT,
-            mode: str | None = None, options: Mapping[str, Any] | None = None, disable: bool = False) -> Any:
+def compile(model: Any = None, *, fullgraph: bool = False, dynamic: bool | None = None,
+            backend: str | Callable[..., Any] = registry.DEFAULT, mode: str | None = None,
+            options: Mapping[str, Any] | None = None, disable: bool = False) -> Any:
     """Captures a function or `nn.Module` on its first call and replays it on later ones. Same meaning as `torch.compile`.
 
     model: a Python function, a bound method, or a module; without it, a decorator is returned.

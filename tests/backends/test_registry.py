@@ -48,7 +48,7 @@ def test_mode_becomes_inductors_configuration() -> None:
 
 def test_torchs_names_are_all_known() -> None:
     known = torch._dynamo.list_backends(exclude_tags=())
-    assert {*known, "eager"} == set(registry.names())
+    assert {*known, *registry.OWN} == set(registry.names())
 
 
 @pytest.mark.parametrize(("arguments", "error", "sentence"), [

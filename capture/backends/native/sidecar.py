@@ -73,8 +73,7 @@ class Process:
             send(self._popen.stdin.fileno(), (job, {name: flag.value for name, flag in config.FLAGS.items()}))
             return receive(replies, ready)
         except (BrokenPipeError, EOFError):
-            self.close()
-            status = self._popen.returncode
+            status = self._end()
             how = f"was ended by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
             raise Died(f"the compiling process {how}") from None
 
@@ -85,24 +84,30 @@ class Process:
         size = os.fstat(self.log.fileno()).st_size
         return os.pread(self.log.fileno(), LOG, max(0, size - LOG)).decode(errors="replace")
 
-    def hang_up(self) -> None:
-        """Ends the process's input, and so the process."""
+    def stop(self) -> None:
+        """Tells the process to end. While it starts it does so at once; in the middle of a job it cleans up."""
+        self._popen.terminate()
         self._popen.stdin.close()
 
     def close(self) -> None:
         """Ends the process, by force if it does not listen, and frees what it took here."""
-        self.hang_up()
-        try:
-            self._popen.wait(STOPPING)
-        except subprocess.TimeoutExpired:
-            self._popen.kill()
-            self._popen.wait()
+        self.stop()
+        self._end()
         self.disconnect()
+        if self.log is not None:
+            self.log.close()
 
     def disconnect(self) -> None:
         """Closes this side's ends of the pipes."""
         self._popen.stdin.close()
         self._popen.stdout.close()
+
+    def _end(self) -> int:
+        try:
+            return self._popen.wait(STOPPING)
+        except subprocess.TimeoutExpired:
+            self._popen.kill()
+            return self._popen.wait()
 
 
 def _scratch_file() -> IO[bytes] | None:
@@ -183,6 +188,8 @@ class Pool:
     def _begin(self, compile_job: str) -> Process:
         process = Process(compile_job)
         self.processes.append(process)
+        if self._closing:
+            process.stop()
         return process
 
     def _end(self, process: Process | None) -> None:
@@ -194,7 +201,7 @@ class Pool:
         """Ends all processes and threads. What waits is dropped."""
         self._closing = True
         for process in list(self.processes):
-            process.hang_up()       # its thread sees its end, and cleans up
+            process.stop()          # its thread sees its end, and cleans up
         for _ in self.threads:
             self._waiting.put(None)
         for thread in self.threads:

@@ -99,10 +99,10 @@ def main(compile_job: str) -> None:
     os.dup2(2, 1)
     os.nice(NICENESS)
     torch.set_num_threads(1)
-    signal.signal(signal.SIGTERM, _stop)
     waiting: queue.SimpleQueue[Any] = queue.SimpleQueue()
-    threading.Thread(target=_listen, args=(requests, waiting), daemon=True).start()
     try:
+        signal.signal(signal.SIGTERM, _stop)
+        threading.Thread(target=_listen, args=(requests, waiting), daemon=True).start()
         if waiting.empty():
             attempt(compile_job, trial_job())
         while (request := waiting.get()) is not None:
@@ -127,6 +127,7 @@ def _listen(requests: int, waiting: queue.SimpleQueue[Any]) -> None:
 
 
 def _stop(*_: object) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)       # once: what cleans up is not interrupted
     raise SystemExit
 
 

@@ -1,0 +1,491 @@
+"""The way of a graph from tier 1 to compiled code, with a compiler that only pretends (`fakes`)."""
+from __future__ import annotations
+
+import functools
+import gc
+import os
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+import traceback
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+
+import capture
+from capture import config
+from capture.backends.native import sidecar, tiers
+from capture.backends.native.tiers import Options, Stage
+from capture.errors import ArgumentError, InternalError
+from tests.backends.native import fakes
+from tests.backends.native.fakes import FAKE
+
+X = torch.randn(3)
+native = functools.partial(tiers.compile_graph, compiler=FAKE)
+at_once = functools.partial(native, options=Options(background=False))
+
+
+@pytest.fixture(autouse=True)
+def no_disk_and_no_trial() -> Iterator[None]:
+    """Compiled code is used as soon as it is there, and nothing is found on disk."""
+    fakes.loaded.clear()
+    fakes.calls.clear()
+    tiers._warned.clear()
+    with config.CACHE.set(0), config.TRIAL_CALLS.set(0):
+        yield
+
+
+@pytest.fixture
+def fresh_process() -> Iterator[None]:
+    """A compiling process that starts within the test, with its environment."""
+    sidecar.close()
+    yield
+    sidecar.close()
+
+
+def adding(number: float, backend: Callable = native) -> Any:
+    """A compiled `x * 2 + number`."""
+    return capture.compile(lambda x: x * 2 + number, backend=backend, fullgraph=True)
+
+
+def tier_of(function: Any) -> tiers.Tier:
+    entry, = capture.api.unit_of(function).tree.entries
+    return entry.payload.tier
+
+
+def check(function: Any, number: float, calls: int = 2) -> None:
+    """Calls it, and sees that the result is right."""
+    for _ in range(calls):
+        torch.testing.assert_close(function(X), X * 2 + number)
+
+
+# --- compiling
+
+def test_a_graph_is_compiled_by_another_process() -> None:
+    function = adding(1.0)
+    check(function, 1.0, 1)
+    assert capture.wait()
+    assert fakes.calls == [] and tier_of(function).stage is Stage.COMPILED
+    check(function, 1.0, 3)
+    artifact, = fakes.loaded
+    assert len(fakes.calls) == 3 and artifact["process"] in sidecar.processes() and artifact["process"] != os.getpid()
+    stats = capture.stats(function)
+    assert (stats.compiled, stats.pending, stats.compile_errors, stats.hits) == (1, 0, [], 3)
+    assert "runs compiled" in capture.explain(function)
+
+
+def test_calls_go_on_while_it_is_compiled(monkeypatch, fresh_process) -> None:
+    monkeypatch.setenv("FAKES_SECONDS", "1")
+    function = adding(fakes.SLOW)
+    check(function, fakes.SLOW, 5)
+    stats = capture.stats(function)
+    assert (stats.compiled, stats.pending) == (0, 1) and "is being compiled" in capture.explain(function)
+    assert not capture.wait(0.01)
+    assert capture.wait()
+    check(function, fakes.SLOW, 5)
+    assert len(fakes.calls) == 5
+
+
+def test_waiting_for_nothing() -> None:
+    assert capture.wait() and capture.wait(0)
+
+
+def test_options_reach_the_compiler() -> None:
+    function = adding(2.0, functools.partial(native, options=Options.parse("max-autotune", None)))
+    check(function, 2.0)
+    assert capture.wait()
+    assert fakes.loaded[0]["options"] == {"freezing": False, "mode": "max-autotune"}
+
+
+def test_without_background_it_is_compiled_at_the_first_hit() -> None:
+    function = adding(1.0, at_once)
+    check(function, 1.0, 1)
+    assert tier_of(function).stage is Stage.WAITING and capture.stats(function).pending == 1 and capture.wait()
+    check(function, 1.0, 3)
+    assert fakes.loaded[0]["process"] == os.getpid() and len(fakes.calls) == 3
+
+
+def test_graphs_that_are_alike_are_compiled_once(monkeypatch, fresh_process) -> None:
+    monkeypatch.setenv("FAKES_SECONDS", "0.5")
+    first, second = adding(fakes.SLOW), adding(fakes.SLOW)
+    check(first, fakes.SLOW, 1)
+    check(second, fakes.SLOW, 1)
+    assert tiers.pending() == 2 and len(tiers._under_way) == 1
+    assert capture.wait()
+    check(second, fakes.SLOW, 3)
+    check(first, fakes.SLOW, 2)
+    assert len(fakes.calls) == 5
+
+
+class Double(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient * 2
+
+
+def test_a_graph_that_cannot_be_sent_is_compiled_by_a_thread(monkeypatch) -> None:
+    monkeypatch.setenv("FAKES_RAW", "1")
+    function = capture.compile(lambda x: Double.apply(x) + 1, backend=native, fullgraph=True)
+    for _ in range(3):
+        assert torch.equal(function(X), X * 2 + 1)
+        assert capture.wait()
+    assert fakes.loaded[0]["process"] == os.getpid() and len(fakes.calls) == 2
+
+
+def test_compiled_code_is_kept_on_disk(tmp_path) -> None:
+    with config.CACHE.set(1), config.CACHE_DIR.set(str(tmp_path / "cache")):
+        check(adding(3.0), 3.0)
+        assert capture.wait()
+        check(adding(4.0, at_once), 4.0)
+        artifacts = [artifact["process"] for artifact in fakes.loaded]
+        fakes.calls.clear()
+        for backend in (native, at_once):
+            for number in (3.0, 4.0):
+                function = adding(number, backend)
+                check(function, number, 1)
+                assert tier_of(function).stage is Stage.COMPILED and tiers.pending() == 0
+                check(function, number, 1)
+        assert len(fakes.calls) == 4
+        assert [artifact["process"] for artifact in fakes.loaded] == artifacts * 3
+
+
+def test_what_cannot_be_loaded_from_disk_is_compiled_again(tmp_path, monkeypatch) -> None:
+    with config.CACHE.set(1), config.CACHE_DIR.set(str(tmp_path / "cache")):
+        check(adding(3.0, at_once), 3.0)
+        before, failures = len(fakes.loaded), iter([RuntimeError("stale")])
+
+        def load(artifact, gm, real=fakes.load):
+            for error in failures:
+                raise error
+            return real(artifact, gm)
+        monkeypatch.setattr(fakes, "load", load)
+        function = adding(3.0, at_once)
+        check(function, 3.0)
+        assert len(fakes.loaded) == before + 1 and capture.stats(function).compiled == 1
+
+
+def test_the_compiling_process_starts_when_it_is_sure_to_be_needed(tmp_path, fresh_process) -> None:
+    with config.CACHE.set(1), config.CACHE_DIR.set(str(tmp_path)):
+        (tmp_path / "entry").touch()
+        tiers.prepare(Options(), FAKE)
+        assert not sidecar._pool.threads
+        (tmp_path / "entry").unlink()
+        tiers.prepare(Options(background=False), FAKE)
+        assert not sidecar._pool.threads
+        tiers.prepare(Options(), FAKE)
+        assert sidecar._pool.threads
+
+
+def test_modes_of_the_capturing_call_reach_the_compiler() -> None:
+    function = adding(5.0)
+    with torch.no_grad():
+        check(function, 5.0, 1)
+    check(function, 5.0, 1)
+    with torch.autocast("cpu", torch.bfloat16):
+        check(function, 5.0, 1)
+    assert capture.wait()
+    jobs = [fakes.transport.decode(artifact["job"]).modes for artifact in fakes.loaded]
+    assert [(modes.grad, modes.autocast) for modes in jobs] == [(False, ()), (True, ()), (True, (("cpu", torch.bfloat16),))]
+
+
+def test_a_call_that_leaves_other_modes_is_not_compiled() -> None:
+    @capture.compile(backend=native, fullgraph=True)
+    def function(x):
+        torch.set_grad_enabled(False)
+        return x * 2
+    for _ in range(2):
+        torch.set_grad_enabled(True)
+        assert torch.equal(function(X), X * 2) and not torch.is_grad_enabled()
+    assert capture.wait() and "modes" in capture.stats(function).compile_errors[0]
+
+
+def test_inputs_are_described_as_they_were_at_entry() -> None:
+    function = capture.compile(lambda x, y, w: (x.add_(w), y.mul_(2))[0] * 2, backend=native, fullgraph=True)
+    memory = torch.zeros(8)
+    for _ in range(2):
+        function(memory[:3].detach(), memory[4:7], torch.ones(3, requires_grad=True))
+    assert capture.wait()
+    x, w, y = fakes.transport.decode(fakes.loaded[0]["job"]).inputs
+    assert (x.requires_grad, w.requires_grad, x.leaf, y.shape) == (False, True, True, (3,))
+    assert (x.storage, y.storage, w.storage) == ((0, 0), (0, 16), (1, 0))
+
+
+# --- what can go wrong
+
+FAILURES = {"unsupported": (fakes.UNSUPPORTED, "this cannot be compiled", None),
+            "toolchain": (fakes.TOOLCHAIN, "no C++ compiler was found", "no C++ compiler was found"),
+            "bug": (fakes.BUG, "a fault of ours", "a fault of ours"),
+            "bug in load": (fakes.LOAD_BUG, "it does not load", "it does not load"),
+            "crash": (fakes.CRASH, "SIGKILL", "SIGKILL")}
+
+
+@pytest.mark.parametrize("name", FAILURES)
+@pytest.mark.parametrize("backend", [native, at_once], ids=["background", "at once"])
+def test_a_failure_leaves_tier_1_and_is_told_once(name: str, backend: Callable, recwarn) -> None:
+    if name == "crash" and backend is at_once:
+        pytest.skip("it would be this process that crashes")
+    number, text, warning = FAILURES[name]
+    with config.STRICT.set(0):
+        for _ in range(2):
+            function = adding(number, backend)
+            check(function, number)
+            assert capture.wait()
+            check(function, number, 3)
+    assert fakes.calls == []
+    stats = capture.stats(function)
+    assert (stats.compiled, stats.pending) == (0, 0) and text in stats.compile_errors[0] and text in capture.explain(function)
+    told = [str(w.message) for w in recwarn if "could not be compiled" in str(w.message)]
+    assert len(told) == (warning is not None) and all(warning in message for message in told)
+
+
+@pytest.mark.parametrize("name", ["bug", "bug in load"])
+def test_in_strict_mode_wait_raises_what_is_a_bug(name: str) -> None:
+    number, text, _ = FAILURES[name]
+    function = adding(number)
+    check(function, number, 1)
+    with pytest.raises(InternalError, match=text):
+        capture.wait()
+    check(function, number)
+    assert capture.wait()
+
+
+@pytest.mark.parametrize("name", ["bug", "bug in load"])
+@pytest.mark.parametrize("backend", [native, at_once], ids=["background", "at once"])
+def test_in_strict_mode_the_next_call_raises_what_is_a_bug(name: str, backend: Callable) -> None:
+    number, text, _ = FAILURES[name]
+    function = adding(number, backend)
+    check(function, number, 1)
+    while tiers.pending():
+        time.sleep(0.01)
+    with pytest.raises(InternalError, match=text):
+        function(X)
+    check(function, number)
+    assert capture.wait()
+
+
+def test_in_strict_mode_other_failures_do_not_raise() -> None:
+    with pytest.warns(UserWarning, match="no C"):
+        for number in (fakes.UNSUPPORTED, fakes.TOOLCHAIN):
+            function = adding(number)
+            check(function, number, 1)
+            assert capture.wait()
+            check(function, number)
+
+
+def test_warnings_as_errors_do_not_stop_anything() -> None:
+    with config.STRICT.set(0), pytest.MonkeyPatch.context() as patch:
+        def warn(text, *args, **kwargs):
+            raise UserWarning(text)
+        patch.setattr(tiers.warnings, "warn", warn)
+        for number in (fakes.TOOLCHAIN, 1.0):
+            function = adding(number)
+            check(function, number, 1)
+            assert capture.wait()
+            check(function, number)
+    assert len(fakes.calls) == 2
+
+
+def test_the_output_of_the_compiler_is_in_the_report(fresh_process) -> None:
+    with config.STRICT.set(0), pytest.warns(UserWarning):
+        function = adding(fakes.BUG)
+        check(function, fakes.BUG, 1)
+        assert capture.wait()
+    text = capture.explain(function)
+    assert "words on stderr" in text and "in compile_job" in text
+
+
+def test_compiled_code_that_raises_is_not_called_again(monkeypatch) -> None:
+    def load(artifact, gm):
+        def compiled(*inputs):
+            fakes.calls.append("compiled")
+            raise RuntimeError("wrong")
+        return compiled
+    monkeypatch.setattr(fakes, "load", load)
+    function = adding(1.0, at_once)
+    check(function, 1.0, 4)
+    assert len(fakes.calls) == 1 and "compiled code raised RuntimeError: wrong" in capture.stats(function).compile_errors[0]
+
+
+@pytest.mark.filterwarnings("ignore:.*no C.. compiler was found")
+@pytest.mark.parametrize("stage", list(Stage))
+def test_an_exception_on_a_hit_is_the_programs_own(stage: Stage) -> None:
+    """The graph writes to an input, so that the call cannot run again: its traceback is made of what is known."""
+    number = {Stage.UNSUPPORTED: fakes.UNSUPPORTED, Stage.FAILED: fakes.TOOLCHAIN}.get(stage, 1.0)
+    calls = 1000 if stage is Stage.TRIAL else 0
+
+    def program(x, index):
+        x.mul_(number)
+        return torch.nn.functional.embedding(index, x)
+    with config.TRIAL_CALLS.set(calls):
+        function = capture.compile(program, backend=at_once, fullgraph=True)
+        good, bad = torch.tensor([0]), torch.tensor([9])
+        for _ in range(1 if stage in (Stage.WAITING, Stage.COMPILING) else 4):
+            function(torch.ones(2, 2), good)
+        with pytest.raises(IndexError) as caught:
+            function(torch.ones(2, 2), bad)
+    frames = traceback.extract_tb(caught.tb)
+    assert "program" in [frame.name for frame in frames]
+    assert not any(os.sep + "backends" + os.sep in frame.filename and "native" in frame.filename and "tests" not in frame.filename
+                   for frame in frames)
+
+
+# --- threads, death, forks, exit
+
+def test_many_threads_while_the_code_is_exchanged() -> None:
+    with config.TRIAL_CALLS.set(3):
+        function = adding(6.0)
+        check(function, 6.0, 1)
+        errors: list[BaseException] = []
+
+        def work() -> None:
+            try:
+                while tier_of(function).stage in (Stage.COMPILING, Stage.TRIAL):
+                    check(function, 6.0, 5)
+                check(function, 6.0, 20)
+            except BaseException as error:
+                errors.append(error)
+        threads = [threading.Thread(target=work) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        assert capture.wait()
+        for thread in threads:
+            thread.join()
+    assert not errors and tier_of(function).stage in (Stage.COMPILED, Stage.SLOWER)
+
+
+def test_the_trial_keeps_one_of_them() -> None:
+    with config.TRIAL_CALLS.set(2):
+        function = adding(1.0, at_once)
+        while (stage := getattr(tier_of(function), "stage", None) if capture.stats(function).captures else None) not in (
+                Stage.COMPILED, Stage.SLOWER):
+            check(function, 1.0, 1)
+        fakes.calls.clear()
+        check(function, 1.0, 3)
+    assert len(fakes.calls) == (3 if stage is Stage.COMPILED else 0)
+    assert capture.stats(function).compiled == (stage is Stage.COMPILED) and "µs before" in capture.explain(function)
+
+
+@pytest.mark.parametrize("death", ["reset", "function"])
+def test_a_graph_that_dies_while_it_is_compiled_is_forgotten(death: str, fresh_process) -> None:
+    function = adding(fakes.SLOW)
+    check(function, fakes.SLOW, 2)
+    second = adding(7.0)
+    check(second, 7.0, 1)
+    tier = weakref.ref(tier_of(function))
+    gm = weakref.ref(tier_of(function).gm)
+    assert tiers.pending() == 2
+    if death == "reset":
+        capture.reset()
+    else:
+        del function, second
+    gc.collect()
+    assert tier() is None and gm() is None and tiers.pending() == 0
+    assert capture.wait(0)
+
+
+def test_compiled_code_dies_with_its_entry() -> None:
+    function = adding(1.0, at_once)
+    check(function, 1.0, 3)
+    target = weakref.ref(capture.api.unit_of(function).tree.entries[0].payload.compiled.target)
+    assert target() is not None
+    capture.reset()
+    gc.collect()
+    assert target() is None
+
+
+def run(program: str) -> subprocess.CompletedProcess:
+    """A program in a process of its own."""
+    prelude = ("import functools, os, sys, time, torch, capture\nfrom capture.backends.native import sidecar, tiers\n"
+               "from tests.backends.native import fakes\nX = torch.ones(3)\n"
+               "native = functools.partial(tiers.compile_graph, compiler=fakes.FAKE)\n"
+               "def adding(k):\n    f = capture.compile(lambda x: x * 2 + k, backend=native)\n"
+               "    f(X)\n    return f\n")
+    settings = {"CAPTURE_CACHE": "0", "CAPTURE_TRIAL_CALLS": "0", "PYTHONPATH": os.pathsep.join(sys.path)}
+    return subprocess.run([sys.executable, "-X", "dev", "-c", prelude + textwrap.dedent(program)], capture_output=True, text=True,
+                          timeout=60, env=os.environ | settings)
+
+
+@pytest.mark.parametrize("moment", ["", "time.sleep(3)"], ids=["at once", "while compiling"])
+def test_a_program_ends_although_a_graph_is_being_compiled(moment: str) -> None:
+    done = run(f"""
+        f = adding(fakes.SLOW)
+        while not sidecar.processes(): time.sleep(0.01)
+        {moment}
+        print(sidecar.processes()[0])""")
+    assert (done.returncode, done.stderr) == (0, "")
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(done.stdout), 0)
+
+
+def test_a_program_ends_although_a_thread_compiles() -> None:
+    done = run("""
+        class Own(torch.autograd.Function):
+            forward = staticmethod(lambda ctx, x: x * 2)
+        def busy(job):
+            print("busy", flush=True)
+            while True: sum(range(1000))
+        fakes.compile_job = busy
+        f = capture.compile(lambda x: Own.apply(x) + 1, backend=native)
+        f(X)
+        time.sleep(0.5)""")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "busy\n", "")
+
+
+def test_a_compiling_process_ends_with_a_program_that_is_killed() -> None:
+    done = run("""
+        f = adding(fakes.SLOW)
+        while not sidecar.processes(): time.sleep(0.01)
+        time.sleep(3)
+        print(sidecar.processes()[0], flush=True)
+        os.kill(os.getpid(), 9)""")
+    for _ in range(100):
+        try:
+            os.kill(int(done.stdout), 0)
+        except ProcessLookupError:
+            return
+        threading.Event().wait(0.05)
+    pytest.fail("it lives")
+
+
+def test_a_fork_has_a_compiling_process_of_its_own() -> None:
+    done = run("""
+        f, g = adding(1.0), adding(fakes.SLOW)
+        while len(fakes.loaded) < 1: time.sleep(0.01)
+        mine = sidecar.processes()
+        child = os.fork()
+        if not child:
+            assert capture.wait(0) and not sidecar.processes() and "forked" in capture.stats(g).compile_errors[0]
+            assert torch.equal(g(X), X * 2 + fakes.SLOW) and torch.equal(f(X), X * 2 + 1)
+            h = adding(2.0)
+            assert capture.wait(30) and capture.stats(h).compiled == 1 and sidecar.processes() != mine
+            sidecar.close()
+            os._exit(17)
+        _, status = os.waitpid(child, 0)
+        assert sidecar.processes() == mine and tiers.pending() == 1
+        print(os.waitstatus_to_exitcode(status))""")
+    assert (done.stderr, done.stdout) == ("", "17\n")
+
+
+# --- options
+
+@pytest.mark.parametrize(("options", "sentence"), [
+    ({"backgrund": True}, "no option 'backgrund'; did you mean 'background'?"), ({"x": 1}, "it has 'background' and 'freezing'"),
+    ({"freezing": 1}, "option 'freezing' must be True or False, got int: 1")])
+def test_a_wrong_option_is_refused(options: dict, sentence: str) -> None:
+    with pytest.raises(ArgumentError, match=sentence.replace("?", r"\?")):
+        capture.compile(lambda x: x, backend="native", options=options)
+
+
+def test_debug_output_tells_the_stages(capsys) -> None:
+    with config.DEBUG.set(1):
+        check(adding(1.0, at_once), 1.0)
+    assert "runs compiled" in capsys.readouterr().err
