@@ -1,0 +1,200 @@
+"""Makes the statements of a program: stores lazies into buffers, reduces them, and decides which of them to store."""
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import torch
+
+from capture.backends.native.index import ZERO, Index, Size, contiguous_strides, index
+from capture.backends.native.ir import Buffer, Expr, Nest, Program, Store, View
+from capture.backends.native.lowering.lazy import At, Lazy, Stored, in_memory, loops, plain, strided, variables, viewed
+from capture.backends.native.lowering.scalar import HEAVY, to
+
+CHEAP = 3               # operations that cost less to do again than a buffer costs to write and read
+LARGE = 100             # the weight beyond which a value is stored in any case: expressions stay small
+MANY_READS = 8
+
+DTYPES = frozenset((torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64,
+                    torch.float32, torch.float64, torch.bfloat16, torch.float16))      # what nests compute with
+ACCUMULATE = {torch.bfloat16: torch.float32, torch.float16: torch.float32}
+
+
+def is_cheap(value: Lazy) -> bool:
+    """Whether each user of a value should compute it anew.
+
+    That is worth it when it reads no more memory than the stored value would take (one buffer), and costs next to nothing. All
+    else is stored: where fusion puts the users into one kernel, the buffer becomes a register.
+    """
+    return value.weight <= CHEAP and len(value.reads) <= 1
+
+
+def is_large(value: Lazy) -> bool:
+    """Whether a value is stored however few use it."""
+    return value.weight > LARGE or len(value.reads) > MANY_READS
+
+
+class Builder:
+    """The program under construction. `label`: names what is being lowered, in buffers and nests."""
+
+    def __init__(self) -> None:
+        self.program = Program()
+        self.label = "t"
+        self._names: dict[str, int] = {}
+
+    def name(self, wish: str) -> str:
+        """A name that nothing else in the program has."""
+        count = self._names.get(wish)
+        self._names[wish] = 0 if count is None else count + 1
+        return wish if count is None else self.name(f"{wish}_{count}")
+
+    def buffer(self, shape: Sequence[Size], dtype: torch.dtype, strides: Sequence[Size], kind: str = "temporary", name: str | None = None) -> Buffer:
+        """A new buffer of the program."""
+        buffer = Buffer(self.name(name or self.label), dtype, tuple(shape), tuple(strides), kind)
+        self.program.buffers[buffer.name] = buffer
+        return buffer
+
+    def nest(self, place: Sequence[Index], reduced: Sequence[Index], *stores: Store) -> None:
+        """Loops over the variables in `place`, and within over those in `reduced`."""
+        self.program.body.append(Nest(self.name(f"{self.label}_nest"), loops(place), loops(reduced), stores))
+
+    # Storing.
+
+    def store(self, value: Lazy) -> Stored:
+        """Puts a value into memory, if it is not there. With eager's strides, but those of a view that skips or repeats elements of what is
+        not in memory either need all of that, in memory."""
+        if value.stored is not None:
+            return value.stored
+        strides = value.strides if value.strides is not None and is_dense(value.shape, value.strides) else None
+        if value.source is not None and (strides is None and value.strides is not None or value.numel == value.source.numel):
+            self.store(value.source)
+            assert value.source.stored is not None and value.mapped is not None
+            stored = strided(value.source.stored, value.shape, value.mapped, value.strides)
+            if stored is not None:
+                value.keep(stored)
+                return stored
+        return self.copy(value, strides)
+
+    def copy(self, value: Lazy, strides: Sequence[Size] | None = None) -> Stored:
+        """Puts a value into a buffer of its own, wherever it is now. `strides` must be dense; row-major where not given."""
+        buffer = self.buffer(value.shape, value.dtype, strides or tuple(map(plain, contiguous_strides(value.shape))))
+        stored = Stored(buffer, ZERO, buffer.strides)
+        self.write(value, stored)
+        value.keep(stored)
+        return stored
+
+    def write(self, value: Lazy, target: Stored) -> None:
+        """Stores every element of `value` at its place in `target`."""
+        if value.parts is not None:
+            dim, parts = value.parts
+            for start, part in parts:
+                offset = target.offset + index(start) * target.strides[dim]
+                self.write(part, Stored(target.buffer, offset, target.strides))
+            return
+        place = variables(value.shape)
+        self.nest(place, (), Store(target.buffer.name, address(target, place), value.at(place)))
+
+    def exact(self, value: Lazy) -> View:
+        """The value in memory, with eager's strides."""
+        stored, wanted = self.store(value), value.strides
+        if wanted is not None and stored.strides != wanted:
+            if not same_strides(value.shape, stored.strides, wanted):
+                stored = self.copy(value, wanted if is_dense(value.shape, wanted) else None)
+            if same_strides(value.shape, stored.strides, wanted):
+                value.stored = replace(stored, strides=wanted)
+        return value.view
+
+    def result(self, value: Lazy) -> View:
+        """The value in memory that outlives the program, with eager's strides."""
+        view = self.exact(value)
+        buffer = self.program.buffers[view.buffer]
+        if buffer.kind == "temporary":
+            self.program.buffers[view.buffer] = replace(buffer, kind="output")
+        return view
+
+    def cheap_to_repeat(self, value: Lazy) -> Lazy:
+        """The same value, stored if it is work to compute: for those who read an element several times."""
+        if value.weight >= HEAVY or value.parts is not None and value.weight:
+            self.store(value)
+        return value
+
+    # Reductions.
+
+    def reduce(self, shape: Sequence[Size], dims: Sequence[int], reduction: str, at: At, dtype: torch.dtype) -> Lazy:
+        """Combines `at` (of `dtype`) over the dimensions `dims` of the index space `shape`. They stay, with size 1."""
+        place, reduced = self._split(shape, dims)
+        result = tuple(1 if n in dims else size for n, size in enumerate(shape))
+        buffer = self.buffer(result, torch.int64 if reduction.startswith("arg") else dtype, tuple(map(plain, contiguous_strides(result))))
+        stored = Stored(buffer, ZERO, buffer.strides)
+        whole = [r if n in dims else p for n, (p, r) in enumerate(zip(place, reduced, strict=True))]
+        self.nest(place, reduced, Store(buffer.name, address(stored, place), at(whole), reduction=reduction))
+        return in_memory(stored, result)
+
+    def scan(self, shape: Sequence[Size], dim: int, reduction: str, at: At, dtype: torch.dtype) -> Lazy:
+        """Every partial result of combining `at` (of `dtype`) along `dim`, in order."""
+        place, reduced = self._split(shape, [dim])
+        buffer = self.buffer(shape, dtype, tuple(map(plain, contiguous_strides(shape))))
+        stored = Stored(buffer, ZERO, buffer.strides)
+        whole = [r if n == dim else p for n, (p, r) in enumerate(zip(place, reduced, strict=True))]
+        self.nest(place, reduced, Store(buffer.name, address(stored, whole), at(whole), reduction=reduction, scan=True))
+        return in_memory(stored, tuple(shape))
+
+    @staticmethod
+    def _split(shape: Sequence[Size], dims: Sequence[int]) -> tuple[list[Index], list[Index]]:
+        """The variables of the space and those that are reduced, 0 at the places of the others."""
+        place, reduced = variables(shape), variables(shape, "r")
+        return [ZERO if n in dims else p for n, p in enumerate(place)], [r if n in dims else ZERO for n, r in enumerate(reduced)]
+
+
+def address(stored: Stored, place: Sequence[Index]) -> Index:
+    """Where the element at `place` lies."""
+    total = stored.offset
+    for inner, stride in zip(place, stored.strides, strict=True):
+        if inner.terms:
+            total = total + inner * stride
+    return total
+
+
+def is_dense(shape: Sequence[Size], strides: Sequence[Size]) -> bool:
+    """Whether the elements fill memory without gaps, each once, in any order of the dimensions."""
+    left = {n for n, size in enumerate(shape) if size != 1}
+    expected: Size = 1
+    if any(size == 0 for size in shape):
+        return True
+    while left:
+        found = next((n for n in left if strides[n] == expected), None)
+        if found is None:
+            return False
+        left.remove(found)
+        expected = plain(index(expected) * shape[found])
+    return True
+
+
+def same_strides(shape: Sequence[Size], left: Sequence[Size], right: Sequence[Size]) -> bool:
+    """Whether the strides agree where they matter."""
+    return any(size == 0 for size in shape) or all(size == 1 or a == b for size, a, b in zip(shape, left, right, strict=True))
+
+
+def broadcast(builder: Builder, value: Lazy, shape: Sequence[Size]) -> Lazy:
+    """`value` repeated to `shape`, as in eager's broadcasting."""
+    if value.shape == tuple(shape):
+        return value
+    lead = len(shape) - len(value.shape)
+    ones = [size == 1 for size in value.shape]
+    if all(one == (size == 1) for one, size in zip(ones, shape[lead:], strict=True)) and all(size == 1 for size in shape[:lead]):
+        return viewed(value, tuple(shape), lambda place: place[lead:])
+    builder.cheap_to_repeat(value)
+    return viewed(value, tuple(shape), lambda place: [ZERO if one else p for one, p in zip(ones, place[lead:], strict=True)])
+
+
+def elementwise(values: Sequence[Lazy], compute: Callable[[list[Expr]], Expr], shape: tuple[Size, ...], dtype: torch.dtype, weight: int) -> Lazy:
+    """A value computed from the elements of others, of the same shape, at the same place; `weight`: the work of `compute`."""
+    distinct = list({id(value): value for value in values}.values())
+    return Lazy(shape, dtype, None, lambda place: compute([value.at(place) for value in values]),
+                weight + sum(value.weight for value in distinct), frozenset().union(*(value.reads for value in distinct)))
+
+
+def converted(builder: Builder, value: Lazy, like: Lazy) -> Lazy:
+    """`value` with shape and dtype of another tensor."""
+    value = broadcast(builder, value, like.shape)
+    return value if value.dtype == like.dtype else elementwise([value], lambda args: to(args[0], like.dtype), like.shape, like.dtype, 1)

@@ -1,0 +1,298 @@
+"""The walk over an aten graph, node after node."""
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+from torch.fx import GraphModule, Node
+
+from capture.backends.native.index import ZERO, Index, Size, Symbol, index
+from capture.backends.native.ir import Expr, Load, Program, View
+from capture.backends.native.lowering.builder import DTYPES, Builder, converted, is_cheap, is_large, same_strides
+from capture.backends.native.lowering.externs import extern, written_args
+from capture.backends.native.lowering.lazy import Lazy, Spec, Stored, in_memory, variables
+from capture.backends.native.lowering.registry import TABLE, Call
+from capture.backends.native.lowering.scalar import number
+from capture.backends.native.lowering.sizes import Sizes
+from capture.backends.native.signature import Unsupported
+
+aten = torch.ops.aten
+
+
+class GraphLowering:
+    """Lowers one graph. `values`: of each node so far, a Lazy, a size, a tuple of these, or None."""
+
+    def __init__(self, gm: GraphModule) -> None:
+        self.gm = gm
+        self.builder = Builder()
+        self.program = self.builder.program
+        self.symbols: dict[str, Symbol] = {}
+        self.sizes = Sizes(self.symbols)
+        self.values: dict[Node, Any] = {}
+        self.device: torch.device | None = None
+
+    def run(self) -> Program:
+        placeholders = [node for node in self.gm.graph.nodes if node.op == "placeholder"]
+        self._bind_symbols(placeholders)
+        for node in self.gm.graph.nodes:
+            self.builder.label = node.name
+            if node.op == "placeholder":
+                self.values[node] = self._placeholder(node)
+            elif node.op == "get_attr":
+                self.values[node] = self._attribute(node)
+            elif node.op == "call_function":
+                if node.users or _acts(node):
+                    self.values[node] = self._call(node)
+            elif node.op == "output":
+                results = node.args[0]
+                self.program.outputs = [self._output(r) for r in (results if isinstance(results, (tuple, list)) else [results])]
+            else:
+                raise Unsupported(f"a node of kind {node.op}")
+        return self.program
+
+    # Inputs and outputs.
+
+    def _bind_symbols(self, placeholders: Sequence[Node]) -> None:
+        """Says of each symbol which input it comes from: an argument where there is one, else a dimension."""
+        values = [node.meta.get("val") for node in placeholders]
+        found = [(value, position, None) for position, value in enumerate(values) if isinstance(value, torch.SymInt)]
+        found += [(size, position, dim) for position, value in enumerate(values) if isinstance(value, torch.Tensor)
+                  for dim, size in enumerate(value.shape) if isinstance(size, torch.SymInt)]
+        for size, position, dim in found:
+            expr = size.node.expr
+            if expr.is_Symbol and str(expr) not in self.symbols:
+                low = size.node.shape_env.var_to_range[expr].lower
+                symbol = self.symbols[str(expr)] = Symbol(str(expr), int(low) if low.is_finite else 0)
+                self.program.symbols[symbol] = position, dim
+
+    def _placeholder(self, node: Node) -> Lazy | Size | None:
+        value = node.meta.get("val")
+        if isinstance(value, torch.Tensor):
+            spec = self._spec(value)
+            buffer = self.builder.buffer(spec.shape, spec.dtype, spec.strides, "input")
+            self.program.inputs.append(buffer.name)
+            return in_memory(Stored(buffer, ZERO, buffer.strides), spec.shape)
+        if isinstance(value, torch.SymInt) and value.node.expr.is_Symbol:
+            size = self.sizes.size(value)
+            self.program.inputs.append(next(atom for atom in index(size).atoms() if isinstance(atom, Symbol)))
+            return size
+        if isinstance(value, (int, torch.SymInt)) or value is None and not node.users:
+            self.program.inputs.append(Symbol(self.builder.name(node.name)))       # passed, but known or not used
+            return None if value is None else self.sizes.size(value)
+        raise Unsupported(f"an input of type {type(value).__name__}")
+
+    def _attribute(self, node: Node) -> Lazy:
+        value: Any = self.gm
+        for part in str(node.target).split("."):
+            value = getattr(value, part)
+        if not isinstance(value, torch.Tensor):
+            raise Unsupported(f"an attribute of type {type(value).__name__}")
+        spec = self._spec(value)
+        if not spec.shape and spec.dtype in DTYPES and spec.dtype.itemsize >= 4 and value.device.type == "cpu":
+            known = number(value.item(), spec.dtype)
+            return Lazy((), spec.dtype, (), lambda place: known)
+        buffer = self.builder.buffer(spec.shape, spec.dtype, spec.strides, "constant")
+        self.program.constants[buffer.name] = value
+        return in_memory(Stored(buffer, ZERO, buffer.strides), spec.shape)
+
+    def _output(self, result: Any) -> View | Size | None:
+        value = self._argument(result)
+        if isinstance(value, Lazy):
+            return self.builder.result(value)
+        if value is None or isinstance(value, (int, Index)):
+            return value
+        raise Unsupported(f"a result of type {type(value).__name__}")
+
+    # Calls.
+
+    def _call(self, node: Node) -> Any:
+        result = node.meta.get("val")
+        if isinstance(result, (int, torch.SymInt)) and not isinstance(result, bool):
+            return self.sizes.size(result)
+        if isinstance(result, (float, bool, torch.SymFloat, torch.SymBool)):
+            raise Unsupported(f"{node.target} is computed as a Python number")
+        if node.target is operator.getitem:
+            source, position = node.args
+            return self.values[source][position]
+        if not isinstance(node.target, OpOverload):
+            raise Unsupported(f"{node.target} is not an ATen operator")
+        args = tuple(map(self._argument, node.args))
+        kwargs = {name: self._argument(value) for name, value in node.kwargs.items()}
+        if node.target is aten.copy_.default:
+            return self._assign(node, *args[:2])
+        several = isinstance(result, (tuple, list))
+        results = tuple(self._spec(r) if isinstance(r, torch.Tensor) else None for r in (result if several else [result]))
+        used = frozenset(range(len(results))) if not several else frozenset(
+            user.args[1] for user in node.users if user.target is operator.getitem)
+        call = Call(self.builder, node.target, results, used)
+        value = self._lowered(call, args, kwargs)
+        if value is NotImplemented:
+            value = self._extern(node, call, args, kwargs)
+        value = value if several else value[0]
+        for lazy, user in self._owners(node, value):
+            self._settle(lazy, user)
+        return value
+
+    def _lowered(self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The results by the table, NotImplemented where they must come from ATen."""
+        lowering = TABLE.get(call.op)
+        if lowering is None:
+            return NotImplemented
+        plain = all(lazy.dtype in DTYPES for lazy in _lazies((args, kwargs))) and all(s is None or s.dtype in DTYPES for s in call.results)
+        if not plain and not lowering.is_view:
+            return NotImplemented
+        before = len(self.program.buffers)
+        value = lowering.handler(call, *args, **kwargs)
+        if value is NotImplemented:
+            return value
+        values = value if isinstance(value, (tuple, list)) else (value,)
+        own = set(list(self.program.buffers)[before:])
+        finished = []
+        for lazy, spec in zip(values, call.results, strict=True):
+            if lazy is None or spec is None:
+                finished.append(None)
+                continue
+            assert lazy.dtype == spec.dtype and lazy.shape == spec.shape, (call.op, lazy.dtype, lazy.shape, spec)
+            if not plain and lazy.stored is None:
+                return NotImplemented
+            if lazy.stored is not None and not lowering.is_view and lazy.stored.buffer.name not in own:
+                lazy = Lazy(spec.shape, spec.dtype, spec.strides, lazy.at, 0, lazy.reads)       # a copy, not the argument itself
+            finished.append(lazy if lazy.strides == spec.strides else _with_strides(lazy, spec))
+        return finished
+
+    def _extern(self, node: Node, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Lazy | None]:
+        op, results = call.op, call.results
+        if any(r.alias_info is not None and not r.alias_info.is_write for r in op._schema.returns):
+            op = getattr(getattr(getattr(torch.ops, op.namespace), f"{op._opname}_copy", None), op._overloadname, None)
+            if op is None:
+                raise Unsupported(f"{call.op} has no form that copies")
+            copied = op(*torch.fx.node.map_arg(node.args, lambda n: n.meta["val"]),
+                        **torch.fx.node.map_arg(dict(node.kwargs), lambda n: n.meta["val"]))
+            results = tuple(map(self._spec, copied if isinstance(copied, (tuple, list)) else [copied]))
+        if op._schema.is_mutable:
+            return self._write(call, args, kwargs)
+        lazies = extern(self.builder, op, args, kwargs, results, call.used)
+        for lazy, spec in zip(lazies, call.results, strict=True):
+            if lazy is not None and spec is not None:
+                lazy.strides = spec.strides
+        return lazies
+
+    def _write(self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Lazy]:
+        """An operator that writes to arguments, and returns these."""
+        written = written_args(call.op, args, kwargs)
+        if not all(result.alias_info is not None for result in call.op._schema.returns):
+            raise Unsupported(f"{call.op} writes to its arguments and returns others")
+        for lazy in written:
+            self._protect(self.builder.store(lazy).buffer.name, but=lazy)
+        extern(self.builder, call.op, args, kwargs, (), frozenset())
+        return written[:len(call.results)]
+
+    def _assign(self, node: Node, target: Lazy, value: Lazy) -> Lazy:
+        """`target.copy_(value)`: what still reads the old value is stored before."""
+        if target.stored is None:
+            raise Unsupported("a write to a tensor that the graph computed")
+        name = target.stored.buffer.name
+        self._protect(name, but=target)
+        new = converted(self.builder, value, target)
+        if name in new.reads and not self._reads_in_place(new, target):
+            self.builder.copy(new)
+        self.builder.write(new, target.stored)
+        return target
+
+    def _protect(self, buffer: str, but: Lazy) -> None:
+        """Makes copies of the values that are still to be used and depend on what `buffer` holds now."""
+        for node, value in self.values.items():
+            if any(user not in self.values for user in node.users):
+                for lazy in _lazies(value):
+                    if buffer in lazy.reads and lazy is not but:
+                        self.builder.copy(lazy)
+
+    @staticmethod
+    def _reads_in_place(value: Lazy, target: Lazy) -> bool:
+        """Whether each element of the new value depends only on the same element of what it overwrites."""
+        place = variables(value.shape)
+        here = target.at(place)
+        return value.parts is None and all(load is here for load in _loads(value.at(place), target.stored.buffer.name))
+
+    # What to store.
+
+    def _owners(self, node: Node, value: Any) -> Iterable[tuple[Lazy, Node]]:
+        """The lazies of a node's value, and the node whose users are theirs."""
+        if isinstance(value, Lazy):
+            yield value, node
+        elif value is not None:
+            for user in node.users:
+                if user.target is operator.getitem and isinstance(lazy := value[user.args[1]], Lazy):
+                    yield lazy, user
+
+    def _settle(self, lazy: Lazy, node: Node) -> None:
+        """Stores a value that several use, unless it is cheap; and one whose expression has become too large."""
+        if lazy.stored is not None or not lazy.reads and lazy.weight <= 1:
+            return
+        several = len(node.users) > 1
+        if is_large(lazy) or several and (not is_cheap(lazy) or any(map(_needs_memory, node.users))):
+            self.builder.store(lazy)
+
+    def _argument(self, value: Any) -> Any:
+        if isinstance(value, Node):
+            return self.values[value]
+        if isinstance(value, (list, tuple)):
+            return [self._argument(item) for item in value]
+        if isinstance(value, torch.SymInt):
+            return self.sizes.size(value)
+        return value
+
+    def _spec(self, fake: torch.Tensor) -> Spec:
+        spec = self.sizes.spec(fake)
+        if self.device is None:
+            self.device = spec.device
+        if spec.device != self.device:
+            raise Unsupported(f"tensors on {self.device} and {spec.device}")
+        return spec
+
+
+def _acts(node: Node) -> bool:
+    """Whether a call matters though nobody uses its result."""
+    op = node.target
+    return isinstance(op, OpOverload) and (op._schema.is_mutable or torch.Tag.nondeterministic_seeded in op.tags or not op._schema.returns)
+
+
+def _needs_memory(user: Node) -> bool:
+    """Whether a user reads its arguments from memory."""
+    return user.op == "output" or user.target not in TABLE and user.target is not operator.getitem
+
+
+def _lazies(value: Any) -> Iterable[Lazy]:
+    if isinstance(value, Lazy):
+        yield value
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from _lazies(item)
+    elif isinstance(value, dict):
+        yield from _lazies(list(value.values()))
+
+
+def _loads(root: Expr, buffer: str) -> Iterable[Expr]:
+    """The loads from a buffer in an expression."""
+    seen: set[Expr] = set()
+    stack = [root]
+    while stack:
+        expr = stack.pop()
+        if expr not in seen:
+            seen.add(expr)
+            stack.extend(expr.children())
+            if isinstance(expr, Load) and expr.buffer == buffer:
+                yield expr
+
+
+def _with_strides(lazy: Lazy, spec: Spec) -> Lazy:
+    """With eager's strides, to be used where it is stored. Of what is in memory, those that do not matter become eager's right away."""
+    if lazy.stored is not None and same_strides(spec.shape, lazy.stored.strides, spec.strides):
+        return in_memory(Stored(lazy.stored.buffer, lazy.stored.offset, spec.strides), spec.shape)
+    if lazy.stored is not None:
+        return in_memory(lazy.stored, spec.shape, spec.strides)
+    lazy.strides = spec.strides
+    return lazy
