@@ -7,6 +7,7 @@ alike compare equal. Division rounds down; divisors are positive.
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -68,33 +69,30 @@ class Value:
 
 
 Atom = Symbol | Var | Div | Mod | Value
-Monomial = tuple[Atom, ...]         # sorted by text, with repetition; () is the constant
+Monomial = tuple[Atom, ...]         # sorted by `_order`, with repetition; () is the constant
 
 
 class Index:
-    """A polynomial: `terms` maps monomials to coefficients that are not zero."""
+    """A polynomial: `terms` maps monomials to coefficients that are not zero. Not to be changed."""
 
     __slots__ = ("_hash", "terms")
 
-    def __init__(self, terms: Mapping[Monomial, int]) -> None:
-        self.terms: dict[Monomial, int] = dict(terms)
-        self._hash = hash(frozenset(self.terms.items()))
+    def __init__(self, terms: dict[Monomial, int]) -> None:
+        self.terms = terms
+        self._hash: int | None = None
 
     def __hash__(self) -> int:
+        if self._hash is None:
+            self._hash = hash(frozenset(self.terms.items()))
         return self._hash
 
     def __eq__(self, other: object) -> bool:
         if isinstance(other, int):
-            other = index(other)
-        return isinstance(other, Index) and self._hash == other._hash and self.terms == other.terms
+            return self.constant == other
+        return isinstance(other, Index) and self.terms == other.terms
 
     def __add__(self, other: Size) -> Index:
-        terms = dict(self.terms)
-        for monomial, coefficient in index(other).terms.items():
-            total = terms.pop(monomial, 0) + coefficient
-            if total:
-                terms[monomial] = total
-        return _recombined(terms)
+        return _sum(self.terms, index(other).terms)
 
     __radd__ = __add__
 
@@ -108,13 +106,13 @@ class Index:
         return index(other) + self * -1
 
     def __mul__(self, other: Size) -> Index:
+        if isinstance(other, int):
+            return Index({monomial: coefficient * other for monomial, coefficient in self.terms.items()}) if other else ZERO
         terms: dict[Monomial, int] = {}
         for left, a in self.terms.items():
             for right, b in index(other).terms.items():
-                monomial = tuple(sorted(left + right, key=str)) if left and right else left or right
-                total = terms.pop(monomial, 0) + a * b
-                if total:
-                    terms[monomial] = total
+                monomial = tuple(sorted(left + right, key=_order)) if left and right else left or right
+                _count(terms, monomial, a * b)
         return _recombined(terms)
 
     __rmul__ = __mul__
@@ -163,22 +161,30 @@ class Index:
 
     def substitute(self, replace: Callable[[Atom], Size | None]) -> Index:
         """With every atom for which `replace` returns something replaced, and the whole simplified anew."""
-        result = ZERO
+        terms: dict[Monomial, int] = {}
+        changed = False
         for monomial, coefficient in self.terms.items():
-            product = index(coefficient)
-            for atom in monomial:
-                product = product * _replaced(atom, replace)
-            result = result + product
-        return result
+            factors = [_replaced(atom, replace) for atom in monomial]
+            if all(factor is atom for factor, atom in zip(factors, monomial, strict=True)):
+                _count(terms, monomial, coefficient)
+                continue
+            changed = True
+            for part, by in product(map(index, factors)).terms.items():
+                _count(terms, part, by * coefficient)
+        return _recombined(terms) if changed else self
 
-    def __repr__(self) -> str:
+    def text(self, of: Callable[[Atom], str]) -> str:
+        """The polynomial written out, with `of` giving the texts of the atoms."""
         texts = []
-        for monomial, coefficient in sorted(self.terms.items(), key=lambda term: "*".join(map(str, term[0]))):
-            factors = [str(atom) for atom in monomial]
+        for monomial, coefficient in self.terms.items():
+            factors = [of(atom) for atom in monomial]
             if coefficient != 1 or not factors:
                 factors.append(str(coefficient))
             texts.append("*".join(factors))
-        return " + ".join(texts) or "0"
+        return " + ".join(sorted(texts)) or "0"
+
+    def __repr__(self) -> str:
+        return self.text(str)
 
 
 Size = int | Index
@@ -195,15 +201,13 @@ def index(value: Size | Atom) -> Index:
 
 
 def bounds(value: Size) -> tuple[int | None, int | None]:
-    """The least and the greatest value, where they are known without knowing symbols."""
-    low: int | None = 0
-    high: int | None = 0
-    for monomial, coefficient in index(value).terms.items():
-        small, large = functools.reduce(_times, map(_atom_bounds, monomial), (1, 1))
-        if coefficient < 0:
-            small, large = large, small
-        low = None if low is None or small is None else low + coefficient * small
-        high = None if high is None or large is None else high + coefficient * large
+    """The least and the greatest value, where they are known without knowing symbols: no less, and no greater."""
+    value = index(value)
+    low, high = _interval(value)
+    if low is None and (least := _without_variables(value, largest=False)) is not None:
+        low = _interval(_from_zero(least))[0]
+    if high is None and (most := _without_variables(value, largest=True)) is not None:
+        high = _interval(_from_zero(most))[1]
     return low, high
 
 
@@ -222,6 +226,61 @@ def contiguous_strides(sizes: Any) -> tuple[Index, ...]:
     return tuple(reversed(strides))
 
 
+def _count(terms: dict[Monomial, int], monomial: Monomial, coefficient: int) -> None:
+    """Adds a term to those of a polynomial that is being made."""
+    total = terms.pop(monomial, 0) + coefficient
+    if total:
+        terms[monomial] = total
+
+
+def _sum(left: dict[Monomial, int], right: dict[Monomial, int]) -> Index:
+    terms = dict(left)
+    for monomial, coefficient in right.items():
+        _count(terms, monomial, coefficient)
+    return _recombined(terms)
+
+
+@functools.lru_cache(maxsize=1 << 14)
+def _order(atom: Atom) -> tuple[int, str, int, tuple[Any, ...]]:
+    """What the factors of a product are sorted by; the same in every process, but for products of several `Value`s."""
+    if isinstance(atom, (Symbol, Var)):
+        return 0, f"{atom.name} {type(atom).__name__}", 0, ()
+    if isinstance(atom, Value):
+        return 1, "", id(atom.expr), ()
+    parts = tuple(sorted(([_order(factor) for factor in monomial], coefficient) for monomial, coefficient in atom.dividend.terms.items()))
+    by = tuple(sorted(([_order(factor) for factor in monomial], coefficient) for monomial, coefficient in atom.divisor.terms.items()))
+    return 2, type(atom).__name__, 0, (parts, by)
+
+
+def _recombined(terms: dict[Monomial, int]) -> Index:
+    """With `c*(x//c) + x%c` put together to `x` again."""
+    for monomial, coefficient in terms.items():
+        for position, atom in enumerate(monomial):
+            if not isinstance(atom, Mod):
+                continue
+            others = Index({monomial[:position] + monomial[position + 1:]: coefficient})
+            whole = (atom.dividend // atom.divisor) * atom.divisor * others
+            if whole.terms.keys() <= terms.keys() and all(terms[m] == c for m, c in whole.terms.items()):
+                rest = {m: c for m, c in terms.items() if m != monomial and m not in whole.terms}
+                return Index(rest) + atom.dividend * others
+    return Index(terms)
+
+
+# Bounds.
+
+def _interval(value: Index) -> tuple[int | None, int | None]:
+    """Bounds by interval arithmetic."""
+    low: int | None = 0
+    high: int | None = 0
+    for monomial, coefficient in value.terms.items():
+        small, large = functools.reduce(_times, map(_atom_bounds, monomial), (1, 1))
+        if coefficient < 0:
+            small, large = large, small
+        low = None if low is None or small is None else low + coefficient * small
+        high = None if high is None or large is None else high + coefficient * large
+    return low, high
+
+
 def _times(left: tuple[int | None, int | None], right: tuple[int | None, int | None]) -> tuple[int | None, int | None]:
     """Bounds of a product. With an unknown end only factors that are not negative keep a known one."""
     (a, b), (c, d) = left, right
@@ -237,78 +296,203 @@ def _atom_bounds(atom: Atom) -> tuple[int | None, int | None]:
     if isinstance(atom, Symbol):
         return atom.low, None
     if isinstance(atom, (Var, Value)):
-        high = bounds(atom.extent)[1]
+        high = atom.extent if isinstance(atom.extent, int) else bounds(atom.extent)[1]
         return 0, None if high is None else max(high - 1, 0)
-    divisor = bounds(atom.divisor)
-    if isinstance(atom, Mod):
-        return 0, None if divisor[1] is None else divisor[1] - 1
+    least, most = bounds(atom.divisor)
     low, high = bounds(atom.dividend)
-    least, most = divisor
-    if low is None or least is None or low < 0:
-        known = atom.divisor.constant
-        return (None, None) if known is None else (None if low is None else low // known, None if high is None else high // known)
-    return (0 if most is None else low // most), (None if high is None else high // least)
+    if isinstance(atom, Mod):
+        ends = [] if most is None else [most - 1]
+        return 0, min(ends + [high] if high is not None and low is not None and low >= 0 else ends, default=None)
+    if least is None or least < 1:
+        return (0 if low is not None and low >= 0 else None), None
+    by = least if high is None or high >= 0 else most
+    over = None if high is None else -1 if by is None else high // by
+    by = most if low is None or low >= 0 else least
+    return (None if low is None else 0 if by is None else low // by), over
 
 
+def _without_variables(value: Index, largest: bool) -> Index | None:
+    """A polynomial of symbols which `value` never exceeds, or never falls below: each product at an end of its range."""
+    terms: dict[Monomial, int] = {}
+    for monomial, coefficient in value.terms.items():
+        if all(isinstance(atom, Symbol) for atom in monomial):
+            _count(terms, monomial, coefficient)
+            continue
+        ranges = [_atom_bounds(atom) for atom in monomial]
+        if any(low is None or low < 0 for low, _ in ranges):
+            return None
+        if (coefficient > 0) == largest:
+            ends = [_largest(atom, high) for atom, (_, high) in zip(monomial, ranges, strict=True)]
+            if None in ends:
+                return None
+            for part, by in product(ends).terms.items():
+                _count(terms, part, by * coefficient)
+    return Index(terms)
+
+
+def _largest(atom: Atom, high: int | None) -> Size | None:
+    if isinstance(atom, Symbol):
+        return index(atom)
+    if high is not None:
+        return high
+    if isinstance(atom, (Var, Value)):
+        return atom.extent - 1
+    return atom.divisor - 1 if isinstance(atom, Mod) else None
+
+
+def _from_zero(value: Index) -> Index:
+    """With each symbol counted from its least value on, so that the sign of a term is that of its coefficient."""
+    return value.substitute(lambda atom: index(Symbol(atom.name, 0)) + atom.low if isinstance(atom, Symbol) and atom.low else None)
+
+
+def _in_range(value: Index, divisor: Index) -> bool:
+    """Whether 0 <= value < divisor for certain."""
+    low, high = bounds(value)
+    if low is None or low < 0:
+        return False
+    least = bounds(divisor)[0]
+    if high is not None and least is not None and high < least:
+        return True
+    most = _without_variables(value, largest=True)
+    gap = None if most is None else bounds(divisor - most)[0]
+    return gap is not None and gap > 0
+
+
+# Division.
+
+@functools.lru_cache(maxsize=1 << 14)
 def _divided(dividend: Index, divisor: Index) -> tuple[Index, Index]:
-    """Quotient and remainder."""
+    """Quotient and remainder. Rules in order: multiples of the divisor; what certainly lies within one period; a common factor."""
     if divisor == 1:
         return dividend, ZERO
-    quotient: dict[Monomial, int] = {}
+    if not dividend.terms or _in_range(dividend, divisor):
+        return ZERO, dividend
+    if len(divisor.terms) > 1:
+        whole, part = _long_division(dividend, divisor)
+        return (whole, part) if _in_range(part, divisor) else (_quotient(part, divisor), _remainder(part, divisor))
+    for whole, part in (_multiples(dividend, divisor, _towards_zero), _multiples(dividend, divisor, int.__floordiv__)):
+        if _in_range(part, divisor):
+            return whole, part
+        if (by := divisor.constant) is not None:
+            low, high = bounds(part)
+            if low is not None and high is not None and low // by == high // by:
+                return whole + low // by, part - low // by * by
+    exact, rest = _multiples(dividend, divisor, _exactly)      # terms kept whole let quotient and remainder find together again
+    if (least := bounds(rest)[0]) is not None and least >= 0:
+        whole, part = exact, rest                               # else `part` of the rounding down, which is not negative
+    for factor in _common_factors(part, divisor):
+        large, small = _split(part, factor)
+        if _in_range(small, factor):
+            quotient, remainder = _divided(large, _split(divisor, factor)[0])
+            return whole + quotient, remainder * factor + small
+    return whole + _quotient(part, divisor), _remainder(part, divisor)
+
+
+def _multiples(dividend: Index, divisor: Index, quotient_of: Callable[[int, int], int]) -> tuple[Index, Index]:
+    """`dividend` as a multiple of `divisor`, which has one term, and a rest; `quotient_of` rounds the coefficients' quotients."""
+    (inner, by), = divisor.terms.items()
+    whole: dict[Monomial, int] = {}
     rest: dict[Monomial, int] = {}
-    factor = divisor.terms
     for monomial, coefficient in dividend.terms.items():
-        if len(factor) == 1:
-            (inner, by), = factor.items()
-            remaining = _without(monomial, inner)
-            if remaining is not None:
-                whole, part = divmod(coefficient, by)
-                if whole:
-                    quotient[remaining] = quotient.get(remaining, 0) + whole
-                if part:
-                    rest[monomial] = part
-                continue
-        rest[monomial] = coefficient
-    whole, part = Index(quotient), Index(rest)
-    low, high = bounds(part)
-    top = bounds(divisor)[0]
-    if low is not None and low >= 0 and (high is not None and top is not None and high < top or _less(part, divisor)):
-        return whole, part
-    if divisor.constant is not None:
-        if part.constant is not None:
-            return whole + part.constant // divisor.constant, index(part.constant % divisor.constant)
-        if len(part.terms) == 1:
-            ((*_, atom), coefficient), = ((list(m) or [None], c) for m, c in part.terms.items())
-            if isinstance(atom, Div) and coefficient == 1 and len(next(iter(part.terms))) == 1:
-                return whole + index(Div(atom.dividend, atom.divisor * divisor)), _mod(part, divisor)
-    return whole + index(Div(part, divisor)), _mod(part, divisor)
+        remaining = _without(monomial, inner)
+        times = 0 if remaining is None else quotient_of(coefficient, by) if monomial else coefficient // by
+        if times:
+            whole[remaining] = times
+        if coefficient != times * by:
+            rest[monomial] = coefficient - times * by
+    return _recombined(whole), _recombined(rest)
 
 
-def _mod(part: Index, divisor: Index) -> Index:
-    if len(part.terms) == 1:
-        (monomial, coefficient), = part.terms.items()
-        if coefficient == 1 and len(monomial) == 1 and isinstance(monomial[0], Mod):
-            inner = monomial[0]
-            if _divided_exactly(inner.divisor, divisor):
-                return inner.dividend % divisor
+def _towards_zero(a: int, b: int) -> int:
+    return a // b if a >= 0 else -(-a // b)
+
+
+def _exactly(a: int, b: int) -> int:
+    return 0 if a % b else a // b
+
+
+def _long_division(dividend: Index, divisor: Index) -> tuple[Index, Index]:
+    """Division of polynomials by the divisor's leading term, where the rest is known to be less than the divisor."""
+    lead = max((monomial for monomial in divisor.terms), key=lambda monomial: (len(monomial), [_order(atom) for atom in monomial]))
+    whole, rest = ZERO, dividend
+    for _ in range(len(dividend.terms)):
+        found = next(((remaining, coefficient // divisor.terms[lead]) for monomial, coefficient in rest.terms.items()
+                      if (remaining := _without(monomial, lead)) is not None and coefficient % divisor.terms[lead] == 0), None)
+        if found is None:
+            break
+        times = Index({found[0]: found[1]})
+        whole, rest = whole + times, rest - times * divisor
+    return (whole, rest) if _in_range(rest, divisor) else (ZERO, dividend)
+
+
+def _common_factors(part: Index, divisor: Index) -> list[Index]:
+    """Products that divide the divisor and some term of `part`, largest first; the divisor itself and 1 left out."""
+    if len(divisor.terms) > 1:
+        return []
+    (inner, by), = divisor.terms.items()
+    factors: dict[Index, None] = {}
+    for monomial, coefficient in part.terms.items():
+        rest, shared = list(monomial), []
+        for atom in inner:
+            if atom in rest:
+                rest.remove(atom)
+                shared.append(atom)
+        factors[Index({tuple(shared): math.gcd(coefficient, by)})] = None
+    return sorted((f for f in factors if f not in (1, divisor)), key=lambda f: next((len(m), c) for m, c in f.terms.items()), reverse=True)
+
+
+def _split(value: Index, factor: Index) -> tuple[Index, Index]:
+    """The terms that `factor` (one term) divides, divided by it, and the others."""
+    (inner, by), = factor.terms.items()
+    large: dict[Monomial, int] = {}
+    small: dict[Monomial, int] = {}
+    for monomial, coefficient in value.terms.items():
+        remaining = _without(monomial, inner)
+        if remaining is not None and coefficient % by == 0:
+            large[remaining] = coefficient // by
+        else:
+            small[monomial] = coefficient
+    return Index(large), Index(small)
+
+
+def _quotient(part: Index, divisor: Index) -> Index:
+    inner = _single_atom(part)
+    if isinstance(inner, Mod) and (times := _exact(inner.divisor, divisor)) is not None:     # x%(a*b)//a = x//a%b
+        return inner.dividend // divisor % times
+    quotients = [monomial[0] for monomial, coefficient in part.terms.items()
+                 if coefficient == 1 and len(monomial) == 1 and isinstance(monomial[0], Div)]
+    if len(quotients) == 1:                                                                 # (x//a + y)//b = (x + a*y)//(a*b)
+        inner, = quotients
+        return (inner.dividend + (part - index(inner)) * inner.divisor) // (inner.divisor * divisor)
+    return index(Div(part, divisor))
+
+
+def _remainder(part: Index, divisor: Index) -> Index:
+    inner = _single_atom(part)
+    if isinstance(inner, Mod) and _exact(inner.divisor, divisor) is not None:               # x%(a*b)%a = x%a
+        return inner.dividend % divisor
     return index(Mod(part, divisor))
 
 
-def _divided_exactly(value: Index, divisor: Index) -> bool:
-    if value.constant is not None and divisor.constant is not None:
-        return value.constant % divisor.constant == 0
-    return value == divisor
+def _single_atom(value: Index) -> Atom | None:
+    if len(value.terms) == 1:
+        (monomial, coefficient), = value.terms.items()
+        if coefficient == 1 and len(monomial) == 1:
+            return monomial[0]
+    return None
 
 
-def _less(part: Index, divisor: Index) -> bool:
-    """Whether a variable's own extent says that `part` is less than a symbolic divisor."""
-    if len(part.terms) != 1:
-        return False
-    (monomial, coefficient), = part.terms.items()
-    return coefficient == 1 and len(monomial) == 1 and isinstance(monomial[0], (Var, Value)) and index(monomial[0].extent) == divisor
+def _exact(value: Index, divisor: Index) -> Index | None:
+    """`value / divisor`, if that is a polynomial."""
+    if len(divisor.terms) == 1:
+        large, small = _split(value, divisor)
+        return None if small.terms else large
+    return index(1) if value == divisor else None
 
 
 def _without(monomial: Monomial, factor: Monomial) -> Monomial | None:
+    if not factor:
+        return monomial
     rest = list(monomial)
     for atom in factor:
         if atom not in rest:
@@ -317,26 +501,13 @@ def _without(monomial: Monomial, factor: Monomial) -> Monomial | None:
     return tuple(rest)
 
 
-def _recombined(terms: dict[Monomial, int]) -> Index:
-    """With `c*(x//c) + x%c` put together to `x` again."""
-    for monomial, coefficient in terms.items():
-        for position, atom in enumerate(monomial):
-            if not isinstance(atom, Mod):
-                continue
-            others = monomial[:position] + monomial[position + 1:]
-            whole = index(Div(atom.dividend, atom.divisor)) * atom.divisor * Index({others: coefficient})
-            if whole.terms.keys() <= terms.keys() and all(terms[m] == c for m, c in whole.terms.items()):
-                rest = {m: c for m, c in terms.items() if m != monomial and m not in whole.terms}
-                return Index(rest) + atom.dividend * Index({others: coefficient})
-    return Index(terms)
-
-
-def _replaced(atom: Atom, replace: Callable[[Atom], Size | None]) -> Index:
+def _replaced(atom: Atom, replace: Callable[[Atom], Size | None]) -> Size | Atom:
+    """What stands for `atom`; the atom itself where nothing changes."""
     new = replace(atom)
     if new is not None:
-        return index(new)
-    if isinstance(atom, Div):
-        return atom.dividend.substitute(replace) // atom.divisor.substitute(replace)
-    if isinstance(atom, Mod):
-        return atom.dividend.substitute(replace) % atom.divisor.substitute(replace)
-    return index(atom)
+        return new
+    if isinstance(atom, (Div, Mod)):
+        dividend, divisor = atom.dividend.substitute(replace), atom.divisor.substitute(replace)
+        if dividend is not atom.dividend or divisor is not atom.divisor:
+            return dividend // divisor if isinstance(atom, Div) else dividend % divisor
+    return atom

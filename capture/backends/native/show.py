@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from capture.backends.native.index import Index, Size, Symbol, Value, Var
+from capture.backends.native.index import Atom, Div, Index, Mod, Size, Symbol, Value, Var
 from capture.backends.native.ir import Buffer, Constant, Expr, Extern, Kernel, Load, Nest, Op, Position, Program, Store, View
 
 INDENT = "    "
@@ -68,11 +68,14 @@ class _Names:
         return f"{_dtype(expr.dtype) if expr.name == 'to' else expr.name}({', '.join(texts)})"
 
     def index(self, index: Index) -> str:
-        text = str(index)
-        for atom in index.atoms():
-            if isinstance(atom, Value):
-                text = text.replace(str(atom), f"[{self.text(atom.expr)}]")
-        return text
+        return index.text(self._atom)
+
+    def _atom(self, atom: Atom) -> str:
+        if isinstance(atom, Value):
+            return f"[{self.text(atom.expr)}]"
+        if isinstance(atom, (Div, Mod)):
+            return f"({self.index(atom.dividend)}){'//' if isinstance(atom, Div) else '%'}({self.index(atom.divisor)})"
+        return str(atom)
 
 
 def postorder(*roots: Expr) -> list[Expr]:
