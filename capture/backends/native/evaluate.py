@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from capture.backends.native import ops
 from capture.backends.native.index import Div, Index, Mod, Size, Symbol, Value, Var, index
 from capture.backends.native.ir import Buffer, Constant, Expr, Extern, Kernel, Load, Nest, Op, Position, Program, Stage, Store, View
 from capture.backends.native.show import postorder, roots, show_statement
@@ -248,7 +249,7 @@ class _Points:
             return self._index(expr.index, None).to(expr.dtype)
         if isinstance(expr, Op):
             args = [self.values[arg] for arg in expr.args]
-            result = args[0].to(expr.dtype) if expr.name == "to" else MEANING[expr.name](*args)
+            result = ops.evaluate(expr.name, expr.dtype, *args)
             if result.dtype != expr.dtype:
                 raise InvalidProgram(f"{expr.name} of {[str(arg.dtype) for arg in args]} is {result.dtype}, not {expr.dtype}")
             return result
@@ -393,17 +394,6 @@ def resolve(op: str) -> Callable[..., Any]:
     namespace, _, name = op.partition("::")
     name, _, overload = name.partition(".")
     return getattr(getattr(getattr(torch.ops, namespace), name), overload or "default")
-
-
-MEANING: dict[str, Callable[..., torch.Tensor]] = {
-    **{name: getattr(torch, name) for name in (
-        "add sub mul neg abs sign maximum minimum fmax fmin remainder fmod pow sqrt rsqrt reciprocal exp exp2 expm1 log log2 log10 log1p "
-        "sigmoid sin cos tan asin acos atan atan2 sinh cosh tanh asinh acosh atanh erf erfc erfinv lgamma digamma hypot copysign "
-        "nextafter floor ceil round trunc eq ne lt le gt ge isnan isinf signbit where").split()},
-    "div": torch.true_divide, "floordiv": torch.floor_divide, "truncdiv": lambda a, b: torch.div(a, b, rounding_mode="trunc"),
-    "and": torch.bitwise_and, "or": torch.bitwise_or, "xor": torch.bitwise_xor, "not": torch.bitwise_not,
-    "lshift": torch.bitwise_left_shift, "rshift": torch.bitwise_right_shift,
-}
 
 
 # Reductions: values over (space …, reduced) -> (space …).
