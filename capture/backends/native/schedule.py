@@ -44,7 +44,8 @@ def kernel_of(nests: Sequence[Nest], outer: frozenset[Var], strip: Var | None, n
     rows = ordered(outer, stores, last)
     stages = [Stage(_inner_order(one), one.reduced, tuple(s for s in one.stores if s.buffer in needed or s.buffer in read))
               for one in passes]
-    kernel = Kernel("_".join(dict.fromkeys(n.name for n in nests)), rows, len(rows), vectorized, tuple(s for s in stages if s.stores))
+    name = "_".join(dict.fromkeys(n.name.removesuffix("_nest") for n in nests))
+    kernel = Kernel(name, rows, len(rows), vectorized, tuple(s for s in stages if s.stores))
     kernel = _localized(kernel, needed, buffers)
     return _parallelized(merged(kernel))
 

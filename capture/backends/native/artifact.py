@@ -1,0 +1,54 @@
+"""What the compiler makes of a graph: plain data, kept by the disk cache, and how it becomes a callable.
+
+Imported in the user's process, so nothing here needs the compiler.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+
+from capture import _C
+from capture.backends.native.disk_cache import library_path
+from capture.backends.native.plan import Plan
+from capture.backends.native.runtime import make_callable
+from capture.backends.native.signature import Signature
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """One ATen graph as a plan and the shared library of its kernels, None when it has none. kernels: the number of distinct ones.
+    log: what CAPTURE_DEBUG shows of the way there."""
+
+    plan: Plan
+    library: bytes | None
+    constants: tuple[torch.Tensor, ...]
+    kernels: int
+    log: str
+
+
+@dataclass(frozen=True, slots=True)
+class Artifact:
+    """What was made of a job. `backward` is None when no gradient is asked for."""
+
+    signature: Signature
+    forward: Compiled
+    backward: Compiled | None
+
+
+def load(artifact: Artifact, gm: fx.GraphModule) -> Callable[..., tuple[torch.Tensor, ...]]:
+    """The callable of an artifact: arguments and results are those of `gm`, which it was compiled from."""
+    backward = executor(artifact.backward) if artifact.backward is not None else None
+    return make_callable(gm, artifact.signature, executor(artifact.forward), backward)
+
+
+def executor(compiled: Compiled) -> Callable[..., Any]:
+    """The C++ object that runs a plan: tensors in, tensors out."""
+    plan, constants = tuple(compiled.plan), list(compiled.constants)
+    if compiled.library is None:
+        return _C.Executor(plan, None, constants)
+    with library_path(compiled.library) as path:
+        return _C.Executor(plan, path, constants)

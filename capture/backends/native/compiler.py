@@ -1,0 +1,68 @@
+"""The compile job: one captured graph to an artifact, stage by stage. Runs in the compiling process."""
+from __future__ import annotations
+
+import concurrent.futures
+import copy
+from collections.abc import Callable, Sequence
+
+from torch import fx
+
+from capture.backends import aot
+from capture.backends.native.artifact import Artifact, Compiled
+from capture.backends.native.fusion import fuse
+from capture.backends.native.ir import Kernel, Program, forget_interned
+from capture.backends.native.job import Job
+from capture.backends.native.lowering import lower
+from capture.backends.native.memory import plan_layout, reuse_in_place
+from capture.backends.native.patterns import fuse_attention
+from capture.backends.native.plan import Plan, dump, make_plan
+from capture.backends.native.render import Rendered, render
+from capture.backends.native.show import show
+from capture.backends.native.toolchain import find_compiler
+from capture.backends.native.verify import verify
+from capture.config import DEBUG, STRICT
+
+
+def compile_job(job: Job) -> Artifact:
+    """Compiles a graph. Raises Unsupported where a compiled graph could not behave as the program does, and ToolchainError without a
+    working C++ compiler."""
+    graph = fx.GraphModule(job.graph, copy.deepcopy(job.graph.graph))
+    fuse_attention(graph, aot.fake_inputs(job.inputs))
+    traced = aot.trace(graph, job.inputs, job.modes)
+    graphs = [traced.forward] if traced.backward is None else [traced.forward, traced.backward]
+    with concurrent.futures.ThreadPoolExecutor() as pool:       # the C++ compiler works on one graph while the next one is fused
+        finish = [start(gm, pool) for gm in graphs]
+        forward, backward = [*(wait() for wait in finish), None][:2]
+    assert forward is not None
+    return Artifact(traced.signature, forward, backward)
+
+
+def start(gm: fx.GraphModule, pool: concurrent.futures.Executor) -> Callable[[], Compiled]:
+    """Lowers and fuses an ATen graph and starts the C++ compiler; returns what waits for it."""
+    try:
+        program = lower(gm)
+        if STRICT:
+            verify(program)
+        fused = fuse(program)
+        if STRICT:
+            verify(fused.program)
+        program = reuse_in_place(fused.program)
+        kernels = [statement for statement in program.body if isinstance(statement, Kernel)]
+        rendered = render(program, kernels)
+        library = pool.submit(find_compiler().compile, rendered.sources) if kernels else None
+        plan = make_plan(program, rendered, plan_layout(program))
+        log = _log(fused.decisions, program, rendered, plan)
+    finally:
+        forget_interned()
+    constants, distinct = tuple(program.constants.values()), len(set(rendered.symbols.values()))
+    return lambda: Compiled(plan, library.result() if library is not None else None, constants, distinct, log)
+
+
+def _log(decisions: Sequence[str], program: Program, rendered: Rendered, plan: Plan) -> str:
+    """What CAPTURE_DEBUG shows: 3 the fused program and the decisions that led to it, 4 kernels and plan as well."""
+    parts = []
+    if DEBUG.value >= 3:
+        parts += ["fusion:", *(f"  {decision}" for decision in decisions), show(program)]
+    if DEBUG.value >= 4:
+        parts += [*rendered.sources, dump(plan)]
+    return "\n".join(parts)
