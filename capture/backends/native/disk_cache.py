@@ -16,12 +16,14 @@ import itertools
 import os
 import re
 import secrets
+import shutil
 import stat
 import struct
 import sys
 import tempfile
 import time
 import warnings
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -136,25 +138,33 @@ def key_of(*parts: str | bytes) -> str:
     return digest.hexdigest()
 
 
-@contextmanager
-def library_path(data: bytes) -> Iterator[str]:
-    """A path under which the shared library `data` can be loaded (dlopen) within the block, and which no one can change.
+class LibraryFile(os.PathLike[str]):
+    """A path under which a shared library can be loaded (dlopen) as long as this object lives; then the file goes away.
 
-    Each path is different: the loader takes one that it knows for the library that it knows.
+    No other user can change the file, and where the system allows it, it lies in memory and nobody can. Each path is new:
+    the loader takes one that it knows for the library that it knows. Raises OSError when there is no room for the file.
     """
-    file = _memory_file()
-    if file is None:
-        with tempfile.TemporaryDirectory(prefix="capture-") as folder:  # private, with a name that was never used
-            path = Path(folder, "kernels.so")
-            path.write_bytes(data)
-            yield str(path)
-        return
-    try:
-        _write_all(file, data)
-        fcntl.fcntl(file, fcntl.F_ADD_SEALS, fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL)
-        yield _spelling(file)
-    finally:
-        os.close(file)
+
+    def __init__(self, data: bytes) -> None:
+        file = _memory_file()
+        if file is None:
+            folder = tempfile.mkdtemp(prefix="capture-")  # private, with a name that was never used
+            weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+            self._path = os.path.join(folder, "kernels.so")
+            Path(self._path).write_bytes(data)
+        else:
+            weakref.finalize(self, os.close, file)
+            self._path = _spelling(file)
+            _write_all(file, data)
+            fcntl.fcntl(file, fcntl.F_ADD_SEALS, fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL)
+
+    def __fspath__(self) -> str:
+        return self._path
+
+
+def open_library(data: bytes) -> LibraryFile:
+    """The bytes of a shared library as a file that can be loaded: keep the object until it is."""
+    return LibraryFile(data)
 
 
 def _memory_file() -> int | None:

@@ -16,7 +16,7 @@ import pytest
 
 from capture import config
 from capture.backends.native import toolchain
-from capture.backends.native.disk_cache import library_path
+from capture.backends.native.disk_cache import open_library
 from capture.errors import BackendError, ToolchainError
 
 UNIT = 'extern "C" int answer{0}() {{ return {0}; }}\n'
@@ -36,8 +36,8 @@ def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 
 
 def load(library: bytes) -> ctypes.CDLL:
-    with library_path(library) as path:
-        return ctypes.CDLL(path)
+    file = open_library(library)
+    return ctypes.CDLL(os.fspath(file))
 
 
 # --- what works
