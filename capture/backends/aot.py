@@ -24,6 +24,7 @@ from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch._guards import TracingContext, tracing
 from torch._subclasses import FakeTensor, FakeTensorMode
 from torch.autograd import grad_mode
+from torch.fx._lazy_graph_module import _use_lazy_graph_module
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils import checkpoint
 
@@ -75,6 +76,7 @@ def trace(gm: fx.GraphModule, inputs: Sequence[torch.Tensor | TensorSpec], modes
             stack.enter_context(torch.no_grad())
         settings = {name: value for name, value in SETTINGS.items() if hasattr(functorch_config, name)}
         stack.enter_context(functorch_config.patch(settings))
+        stack.enter_context(_use_lazy_graph_module(True))       # graphs are turned into Python code when that is run
         fakes = fake_inputs(specs)
         try:
             joint.trace(graph, fakes)
@@ -108,7 +110,7 @@ def _prepared(gm: fx.GraphModule) -> tuple[fx.GraphModule, list[int]]:
     returned = _inline(graph, gm, [graph.placeholder(n.name) for n in gm.graph.nodes if n.op == "placeholder"], None)
     distinct = list(dict.fromkeys(returned))
     graph.output(tuple(distinct))
-    return fx.GraphModule(gm, graph), [distinct.index(node) for node in returned]
+    return fx.GraphModule({}, graph), [distinct.index(node) for node in returned]
 
 
 def _inline(graph: fx.Graph, gm: fx.GraphModule, arguments: Sequence[fx.Node], region: int | None) -> Sequence[fx.Node]:
@@ -137,6 +139,8 @@ def _inline(graph: fx.Graph, gm: fx.GraphModule, arguments: Sequence[fx.Node], r
 
 
 def _check_portable(node: fx.Node) -> None:
+    if node.op not in ("call_function", "call_method"):
+        raise Unsupported(f"the graph has a node {node.op} {node.target}")
     if node.target is grad_mode._enter_inference_mode:
         raise Unsupported("the graph switches the inference mode")
     owner = getattr(getattr(node.target, "func", None), "__self__", None)
@@ -157,8 +161,14 @@ def _random_packets() -> frozenset[Any]:
 
 
 def is_random(node: fx.Node) -> bool:
-    """Whether a node of an ATen graph draws random numbers."""
-    return isinstance(node.target, torch._ops.OpOverload) and torch.Tag.nondeterministic_seeded in node.target.tags
+    """Whether a node of an ATen graph draws random numbers. Attention does only where it drops out."""
+    if not isinstance(node.target, torch._ops.OpOverload) or torch.Tag.nondeterministic_seeded not in node.target.tags:
+        return False
+    names = [argument.name for argument in node.target._schema.arguments]
+    if "dropout_p" not in names:
+        return True
+    place = names.index("dropout_p")
+    return (node.args[place] if place < len(node.args) else node.kwargs.get("dropout_p", 0.0)) != 0.0
 
 
 class _Joint:
@@ -270,31 +280,39 @@ class _Returned:
     view: Callable[[Input | Result], View] | None = None
 
 
-def _outputs(joint: _Joint, graph: fx.GraphModule, specs: Sequence[TensorSpec], inputs: Sequence[fx.Node]) -> list[_Returned]:
-    """The outputs of the graph, in order."""
-    values, bases = joint.values, joint.bases
-    infos = joint.metadata.output_info
-    if len(values) == 1 and infos[0].output_type in OWN_TENSORS:
-        return [_Returned(values[0])]
-    fakes = fake_inputs(specs)
-    with fakes[0].fake_mode if fakes else FakeTensorMode():
-        outs = graph(*fakes)        # what eager mode would return, without data
-    anchors: dict[StorageWeakRef, tuple[fx.Node, torch.Tensor]] = {_storage(f): (n, f) for f, n in zip(fakes, inputs, strict=True)}
-    for value, out, info in zip(values, outs, infos, strict=True):
+@dataclass(frozen=True, slots=True)
+class _Eager:
+    """What eager mode does, on tensors without data: `inputs`, after the call, and `outputs`."""
+
+    inputs: Sequence[torch.Tensor]
+    outputs: Sequence[torch.Tensor]
+
+    @classmethod
+    def run(cls, graph: fx.GraphModule, specs: Sequence[TensorSpec], modes: Modes) -> _Eager:
+        inputs = fake_inputs(specs)
+        with modes.active(), inputs[0].fake_mode if inputs else FakeTensorMode():
+            return cls(inputs, graph(*inputs))
+
+
+def _outputs(joint: _Joint, eager: _Eager | None, inputs: Sequence[fx.Node]) -> list[_Returned]:
+    """The outputs of the graph, in order. eager: None when nothing is a view of anything."""
+    values, infos = joint.values, joint.metadata.output_info
+    if eager is None:
+        return list(map(_Returned, values))
+    anchors = {_storage(fake): (node, fake) for fake, node in zip(eager.inputs, inputs, strict=True)}
+    for value, out, info in zip(values, eager.outputs, infos, strict=True):
         if info.output_type in INTERMEDIATE_BASES:
-            anchors[_storage(out)] = bases[info.base_idx], out._base
-        elif info.output_type in OWN_TENSORS and _is_differentiable(info):
+            anchors[_storage(out)] = joint.bases[info.base_idx], out._base
+        elif _is_differentiable(info):
             anchors[_storage(out)] = value, out
-    shared = Counter(map(_storage, outs))
+    shared = Counter(map(_storage, eager.outputs))
     results = []
-    for value, out, info in zip(values, outs, infos, strict=True):
-        if info.output_type in OWN_TENSORS and (_is_differentiable(info) or shared[_storage(out)] == 1):
+    for value, out, info in zip(values, eager.outputs, infos, strict=True):
+        if _is_differentiable(info) or info.output_type in OWN_TENSORS and shared[_storage(out)] == 1:
             results.append(_Returned(value))
             continue
-        if info.output_type == OutputType.alias_of_input or info.output_type == OutputType.is_input:
-            anchors[_storage(out)] = inputs[info.base_idx], fakes[info.base_idx]
-        elif _storage(out) not in anchors:
-            anchors[_storage(out)] = _anchor(out, values, outs)
+        if _storage(out) not in anchors:
+            anchors[_storage(out)] = _anchor(out, values, eager.outputs)
         node, base = anchors[_storage(out)]
         results.append(_Returned(node) if out is base else _Returned(node, _view(out, base)))
     return results
@@ -337,8 +355,10 @@ def _view(out: torch.Tensor, base: torch.Tensor) -> Callable[[Input | Result], V
         raise Unsupported("a result is a view of another dtype")
     if out.requires_grad and not base.requires_grad:
         raise Unsupported("a result that shares memory was made to require gradients")
-    return lambda name: View(name, tuple(out.shape), out.stride(), out.storage_offset() - base.storage_offset(),
-                             detached=out._base is None, grad=not (out.requires_grad and out.grad_fn is None))
+    known = out._base is base or out._base is not None and out._base is base._base
+    detached = "" if known else "view" if out._base is None else "base"
+    return lambda name: View(name, tuple(out.shape), out.stride(), out.storage_offset() - base.storage_offset(), detached,
+                             grad=not (out.requires_grad and out.grad_fn is None))
 
 
 def _is_view(node: fx.Node) -> bool:
@@ -354,12 +374,14 @@ def _finished(joint: _Joint, graph: fx.GraphModule, positions: Sequence[int], sp
     """The graphs with the results, saved values and gradients that the signature names. positions: as of `_prepared`."""
     forward, backward, metadata = joint.forward, joint.backward, joint.metadata
     inputs = [node for node in forward.graph.nodes if node.op == "placeholder"]
-    outputs = _outputs(joint, graph, specs, inputs)
+    written = {node.args[0] for node in forward.graph.nodes if node.target is aten.copy_.default}
+    plain = len(joint.values) <= 1 and all(info.output_type in OWN_TENSORS for info in metadata.output_info)
+    eager = None if plain and not written else _Eager.run(graph, specs, modes)
+    outputs = _outputs(joint, eager, inputs)
     tangents = joint.tangents
     if len(set(tangents)) < len(tangents):
         raise Unsupported("two results are one tensor")
     saved = _sink_views(joint.saved, backward) if backward else []
-    written = {node.args[0] for node in forward.graph.nodes if node.target is aten.copy_.default}
     copies = {node: _cloned(forward, node) for node in written.intersection(saved)}
     saved = [copies.get(node, node) for node in saved]
     names: dict[fx.Node, Input | Result] = {node: Input(i) for i, node in enumerate(inputs)}
@@ -370,7 +392,8 @@ def _finished(joint: _Joint, graph: fx.GraphModule, positions: Sequence[int], sp
         elif node not in names:
             names[node] = Result(len(results))
             results.append(node)
-    _set_output(forward, results)
+    forward.graph.output_node().args = (tuple(results),)
+    _clean(forward)
     gradients, used = _finish_backward(backward, inputs, len(saved), len(tangents)) if backward else ((), ())
     return Traced(forward, backward, Signature(
         inputs=len(specs),
@@ -380,7 +403,8 @@ def _finished(joint: _Joint, graph: fx.GraphModule, positions: Sequence[int], sp
         saved=tuple(names[node] for node in saved),
         tangents=used,
         gradients=gradients,
-        mutated=tuple(i for i, info in enumerate(metadata.input_info) if info.mutates_data),
+        written=tuple(i for i, node in enumerate(inputs) if node in written),
+        advanced=tuple(i for i, fake in enumerate(eager.inputs) for _ in range(fake._version)) if eager else (),
         snapshots=tuple(i for i, node in enumerate(inputs) if node in written and _matters(node, results)) if backward else (),
         random=bool(joint.drawn),
         modes=modes,
@@ -432,6 +456,7 @@ def _sink_views(saved: Sequence[fx.Node], backward: fx.GraphModule) -> list[fx.N
             else:
                 with graph.inserting_before(placeholders[0]):
                     copies[node] = graph.placeholder(node.name)
+                copies[node].target = copies[node].name         # as fx made it unique
                 copies[node].meta = dict(node.meta)
                 roots.append(node)
         return copies[node]
@@ -465,11 +490,13 @@ def _finish_backward(backward: fx.GraphModule, inputs: Sequence[fx.Node], saved:
             copy.meta["val"] = node.meta["val"].clone()
             node = copy
         gradients.append((i, results.setdefault(node, Result(len(results)))))
-    _set_output(backward, list(results))
+    graph.output_node().args = (tuple(results),)
+    _clean(backward)
+    used = tuple(_tangent(i, node) for i, node in enumerate(order) if node.users)
     for node in order:
         if not node.users:
             graph.erase_node(node)
-    used = tuple(_tangent(i, node) for i, node in enumerate(order) if node.users)
+    backward.recompile()
     return tuple(gradients), used
 
 
@@ -482,9 +509,8 @@ def _output(graph: fx.Graph) -> Sequence[fx.Node | None]:
     return graph.output_node().args[0]
 
 
-def _set_output(gm: fx.GraphModule, results: list[fx.Node]) -> None:
-    """Makes `gm` return `results`, and drops what is not needed for that."""
-    gm.graph.output_node().args = (tuple(results),)
+def _clean(gm: fx.GraphModule) -> None:
+    """Drops what is not needed for the output."""
     gm.graph.eliminate_dead_code(is_impure_node=lambda node: node.op in ("placeholder", "output") or is_random(node)
                                  or isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable)
     gm.recompile()

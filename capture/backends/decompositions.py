@@ -18,30 +18,35 @@ from torch._decomp import core_aten_decompositions, get_decompositions
 
 aten = torch.ops.aten
 
-# Operators of torch's core table that stay calls of ATen, all overloads.
-KEPT = (
-    aten.baddbmm, aten.addr, aten.dot, aten.vdot, aten.mv, aten.embedding_dense_backward, aten.embedding_bag,
-    aten._scaled_dot_product_flash_attention_for_cpu, aten.bernoulli, aten.rrelu, aten.rrelu_with_noise,
-    aten.upsample_bilinear2d, aten.upsample_linear1d, aten.upsample_trilinear3d, aten.upsample_bicubic2d, aten.upsample_nearest1d,
-    aten.upsample_nearest2d, aten.upsample_nearest3d, aten._upsample_nearest_exact1d, aten._upsample_nearest_exact2d,
-    aten._upsample_nearest_exact3d, aten.col2im, aten.im2col, aten.max_unpool2d, aten.max_unpool3d, aten.renorm,
-    aten._convolution_double_backward, aten.adaptive_max_pool1d, aten._fused_rms_norm, aten._fused_rms_norm_backward)
-# Operators that torch's core table leaves as they are, and which we decompose.
+# Operators of torch's core table that stay calls of ATen, with all their overloads …
+CALLED = (
+    "baddbmm", "addr", "dot", "vdot", "mv", "embedding_dense_backward", "embedding_bag", "_scaled_dot_product_flash_attention_for_cpu",
+    "bernoulli", "rrelu", "rrelu_with_noise", "upsample_linear1d", "upsample_bilinear2d", "upsample_trilinear3d", "upsample_bicubic2d",
+    "upsample_nearest1d", "upsample_nearest2d", "upsample_nearest3d", "_upsample_nearest_exact1d", "_upsample_nearest_exact2d",
+    "_upsample_nearest_exact3d", "col2im", "im2col", "max_unpool2d", "max_unpool3d", "renorm", "_convolution_double_backward",
+    "adaptive_max_pool1d")
+# … and those that the compiler has a direct translation of, more exact in low precision than a sequence of roundings.
+TRANSLATED = (
+    "_prelu_kernel", "addcdiv", "addcmul", "clamp_max", "clamp_min", "deg2rad", "elu_backward", "eye", "frac", "gelu_backward", "hardshrink",
+    "hardsigmoid", "hardsigmoid_backward", "hardswish", "hardswish_backward", "hardtanh_backward", "heaviside", "leaky_relu_backward", "lerp",
+    "logaddexp", "logaddexp2", "logit", "masked_fill", "mish", "mish_backward", "nan_to_num", "rad2deg", "roll", "rsub", "select_scatter",
+    "sgn", "sigmoid_backward", "silu", "silu_backward", "sinc", "softplus", "softplus_backward", "softshrink", "special_xlog1py", "std",
+    "std_mean", "tanh_backward", "threshold", "threshold_backward", "tril", "triu", "var", "var_mean", "xlogy")
+# Operators that torch's core table leaves as they are, and which are decomposed.
 ADDED = (
-    aten._softmax, aten._log_softmax, aten.native_layer_norm, aten.native_group_norm, aten.native_batch_norm,
-    aten._native_batch_norm_legit, aten._native_batch_norm_legit_functional, aten._native_batch_norm_legit_no_training,
-    aten._batch_norm_with_update_functional, aten.batch_norm_backward, aten.gelu, aten.elu, aten.leaky_relu, aten.hardtanh,
-    aten.relu6, aten.std_mean, aten.std, aten.addmv, aten.var_mean, aten.linalg_vector_norm)
+    "_softmax", "_log_softmax", "native_layer_norm", "native_group_norm", "native_batch_norm", "_native_batch_norm_legit",
+    "_native_batch_norm_legit_functional", "_native_batch_norm_legit_no_training", "_batch_norm_with_update_functional",
+    "batch_norm_backward", "addmv")
 
 
 @functools.cache
 def decompositions() -> Mapping[Any, Callable[..., Any]]:
     """The table for AOTAutograd: operator overload -> the function, of smaller operators, that stands for it."""
     table = dict(core_aten_decompositions())
-    for packet in KEPT:
+    for packet in map(functools.partial(getattr, aten), CALLED + TRANSLATED):
         for name in packet.overloads():
             table.pop(getattr(packet, name), None)
-    return table | get_decompositions(ADDED) | OWN
+    return table | get_decompositions([getattr(aten, name) for name in ADDED if hasattr(aten, name)]) | OWN
 
 
 OWN: dict[Any, Callable[..., Any]] = {}
@@ -70,3 +75,8 @@ def native_dropout(input: Tensor, p: float, train: bool | None) -> tuple[Tensor,
     keep = 1 - p
     mask = aten.bernoulli.p(torch.empty_like(input, dtype=torch.bool), keep)
     return input * (mask.to(input.dtype) * rounded(1 / rounded(keep, input.dtype), input.dtype)), mask
+
+
+@decomposition(aten.native_dropout_backward.default)
+def native_dropout_backward(grad: Tensor, mask: Tensor, scale: float) -> Tensor:
+    return grad * (mask.to(grad.dtype) * rounded(scale, grad.dtype))

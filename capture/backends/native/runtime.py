@@ -21,6 +21,7 @@ Picker = Callable[[Sequence[Any]], tuple[Any, ...]]
 _release = getattr(torch._C._FunctionBase, "maybe_clear_saved_tensors", lambda node: None)      # not in all versions of torch
 _keeps_graph = torch._C._autograd._get_current_graph_task_keep_graph
 _saved_tensor_hooks = torch._C._autograd._top_saved_tensors_default_hooks
+_is_batched = torch._C._functorch.is_legacy_batchedtensor        # by `is_grads_batched=True`
 _transforms_active = torch._C._are_functorch_transforms_active
 
 
@@ -33,7 +34,7 @@ def make_callable(gm: fx.GraphModule, signature: Signature, forward: Plan, backw
     call = _inference(forward) if backward is None else _differentiable(gm, signature, forward, backward)
     if signature.outputs != tuple(map(Result, range(signature.visible))):
         call = _with_outputs(signature, call)
-    if signature.mutated or signature.grad_after is not None:
+    if signature.advanced or signature.grad_after is not None:
         call = _with_effects(signature, call)
     return call
 
@@ -80,7 +81,7 @@ def _with_outputs(signature: Signature, call: Callable[..., tuple[Tensor, ...]])
 
 def _with_effects(signature: Signature, call: Callable[..., tuple[Tensor, ...]]) -> Callable[..., tuple[Tensor, ...]]:
     """`call`, and what autograd and the program shall know of it: inputs were written to, the grad mode was changed."""
-    written = picker(signature.mutated)
+    written = picker(signature.advanced)
     inference, grad_after = signature.modes.inference, signature.grad_after
 
     def run(*inputs: Tensor) -> tuple[Tensor, ...]:
@@ -108,7 +109,7 @@ def _maker(view: View) -> Callable[[Tensor], Tensor]:
         return base.as_strided(sizes, strides, base.storage_offset() + offset)
 
     if view.detached:
-        return lambda base: make(base).detach()
+        return (lambda base: make(base).detach()) if view.detached == "view" else lambda base: make(base.detach())
     return make if view.grad else torch.no_grad()(make)
 
 
@@ -142,9 +143,9 @@ def _differentiable(gm: fx.GraphModule, signature: Signature, forward: Plan, bac
         return tuple(results[:differentiable])
 
     def run_backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
-        if torch.is_grad_enabled() or _transforms_active():
-            return None, *replay.gradients(ctx.memory, ctx.saved_tensors, grads)
         arguments = list(ctx.saved_tensors)
+        if torch.is_grad_enabled() or _transforms_active() or any(_is_batched(g) for g in grads if g is not None):
+            return None, *replay.gradients(ctx.memory, arguments, grads)
         if not _keeps_graph():
             ctx.memory = None
             _release(ctx)
@@ -204,7 +205,7 @@ class Replay:
         self.saved = {name.index: place for place, name in enumerate(signature.saved) if isinstance(name, Input)}
         self.others = [index for index in range(signature.inputs) if index not in self.saved]
         self.pick = picker(self.others)
-        self.watched = picker([place for place, index in enumerate(self.others) if index not in signature.mutated])
+        self.watched = picker([place for place, index in enumerate(self.others) if index not in signature.written])
         self.cuda = sorted({tangent.device.index or 0 for tangent in signature.tangents if tangent.device.type == "cuda"})
         self.results = {}
         for place, name in enumerate(signature.outputs):
@@ -238,7 +239,7 @@ class Replay:
         by_index = dict(zip(self.others, others, strict=True)) | {index: saved[place] for index, place in self.saved.items()}
         with torch.enable_grad():
             # gradients shall be those through the graph alone, also where one input was computed from another
-            inputs = [by_index[i].clone() if i in self.signature.mutated else by_index[i].view_as(by_index[i]) for i in range(len(by_index))]
+            inputs = [by_index[i].clone() if i in self.signature.written else by_index[i].view_as(by_index[i]) for i in range(len(by_index))]
             outputs = self._run(memory.random, inputs)
             chosen = [(make(outputs), grads[index]) for index, make in self.results.items()
                       if index < self.signature.differentiable and grads[index] is not None]

@@ -48,15 +48,15 @@ class Tangent:
 class View:
     """A view of an input or a result, made anew so that autograd knows what it is a view of.
 
-    offset: in elements, from where the base starts. detached: the program detached it. grad: the grad mode in which the
-    program made it.
+    offset: in elements, from where the base starts. detached: "base" or "view", of which the program took a detached version,
+    or "". grad: the grad mode in which the program made it.
     """
 
     base: Input | Result
     sizes: tuple[int, ...]
     strides: tuple[int, ...]
     offset: int
-    detached: bool
+    detached: str
     grad: bool
 
 
@@ -67,8 +67,9 @@ class Signature:
     inputs: their number. outputs: what the graph returns. differentiable: how many results take part in autograd, visible:
     how many are returned. saved, tangents: the arguments of the backward callable, in this order. gradients: for each input
     that has one, (its index, where the gradient is), in the order of the inputs.
-    mutated: inputs that the forward callable writes to. snapshots: those of them whose value before the call the gradients
-    depend on. random: random numbers are drawn. modes: torch's, at the beginning. grad_after: the grad mode that the graph
+    written: inputs that the forward callable writes to. advanced: those of them whose versions autograd counts on, once for each
+    time (which it does not for the running statistics of a batch normalisation). snapshots: those of them whose value before the call the
+    gradients depend on. random: random numbers are drawn. modes: torch's, at the beginning. grad_after: the grad mode that the graph
     leaves behind, if it changes it.
     """
 
@@ -79,7 +80,8 @@ class Signature:
     saved: tuple[Input | Result, ...]
     tangents: tuple[Tangent, ...]
     gradients: tuple[tuple[int, Result | Tangent], ...]
-    mutated: tuple[int, ...]
+    written: tuple[int, ...]
+    advanced: tuple[int, ...]
     snapshots: tuple[int, ...]
     random: bool
     modes: Modes

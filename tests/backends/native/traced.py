@@ -1,0 +1,93 @@
+"""A program in two worlds: as eager mode runs it, and traced, its ATen graphs run behind the runtime's callable."""
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+
+from capture.backends.aot import Traced, trace
+from capture.backends.native.job import TensorSpec
+from capture.backends.native.runtime import fx_callable, make_callable
+
+Inputs = Callable[[], Sequence[Tensor]]
+
+
+@dataclass
+class Worlds:
+    """The graph of a program, what it was traced to, and the callable made of that."""
+
+    gm: fx.GraphModule
+    traced: Traced
+    compiled: Callable[..., tuple[Tensor, ...]]
+
+
+def specs(inputs: Sequence[Tensor]) -> list[TensorSpec]:
+    """The specs of inputs, with their storages numbered."""
+    storages: dict[int, int] = {}
+    return [TensorSpec.of(t, storage=(storages.setdefault(t.untyped_storage()._cdata, len(storages)),
+                                      t.storage_offset() * t.element_size())) for t in inputs]
+
+
+def worlds(program: Callable[..., Any] | fx.GraphModule, inputs: Sequence[Tensor]) -> Worlds:
+    """Traces a program under the modes in force."""
+    gm = program if isinstance(program, fx.GraphModule) else fx.symbolic_trace(program)
+    traced = trace(gm, specs(inputs))
+    backward = fx_callable(traced.backward) if traced.backward else None
+    return Worlds(gm, traced, make_callable(gm, traced.signature, fx_callable(traced.forward), backward))
+
+
+def check(program: Callable[..., Any] | fx.GraphModule, inputs: Inputs, tolerance: float = 0.0, bases: bool = True) -> Worlds:
+    """Asserts that both worlds agree on everything that can be observed of a call and its backward pass, twice.
+
+    inputs: makes the same tensors each time that it is called. bases: whether views shall be known to autograd as such.
+    """
+    both = worlds(program, inputs())
+    for _ in range(2):
+        ours, theirs = inputs(), inputs()
+        torch.manual_seed(3)
+        expected, state = both.gm.forward(*theirs), torch.get_rng_state()
+        torch.manual_seed(3)
+        actual = both.compiled(*ours)
+        assert torch.equal(state, torch.get_rng_state()), "the generators differ"
+        assert [t.is_inference() or t._version for t in ours] == [t.is_inference() or t._version for t in theirs]
+        agree([*ours, *actual], [*theirs, *expected], tolerance, bases)
+        gradients_agree(actual, expected, ours, theirs, tolerance)
+    return both
+
+
+def agree(ours: Sequence[Tensor], theirs: Sequence[Tensor], tolerance: float = 0.0, bases: bool = True) -> None:
+    """Asserts that tensors are the same in value, layout, aliasing, identity and what autograd knows of them."""
+    assert len(ours) == len(theirs)
+    for a, b in zip(ours, theirs, strict=True):
+        assert type(a) is type(b)
+        torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance, equal_nan=True, check_stride=True)
+        known = [(t.requires_grad, t.is_leaf, t.grad_fn is None, t.is_inference(), t.storage_offset()) for t in (a, b)]
+        assert known[0] == known[1], known
+    assert relations(ours, bases) == relations(theirs, bases)
+
+
+def relations(tensors: Sequence[Tensor], bases: bool) -> list[tuple[bool, bool, bool]]:
+    """For each pair: whether they are one object, share memory, and are views of one another for autograd."""
+    def base(t: Tensor) -> int:
+        return id(t if t._base is None else t._base)
+    return [(a is b, a.untyped_storage()._cdata == b.untyped_storage()._cdata, bases and base(a) == base(b))
+            for i, a in enumerate(tensors) for b in tensors[:i]]
+
+
+def gradients_agree(ours: Sequence[Tensor], theirs: Sequence[Tensor], our_inputs: Sequence[Tensor], their_inputs: Sequence[Tensor],
+                    tolerance: float = 0.0) -> None:
+    """Asserts that the gradients of all inputs are the same, for random gradients of the outputs."""
+    gradients = []
+    for outputs, inputs in ((ours, our_inputs), (theirs, their_inputs)):
+        chosen = [t for t in outputs if t.requires_grad and t.grad_fn is not None]
+        generator = torch.Generator().manual_seed(5)
+        tangents = [torch.randn(t.shape, dtype=torch.float64, generator=generator).to(t.dtype) for t in chosen]
+        wanted = [t for t in inputs if t.requires_grad]
+        gradients.append(torch.autograd.grad(chosen, wanted, tangents, allow_unused=True) if chosen else [])
+    assert [g is None for g in gradients[0]] == [g is None for g in gradients[1]]
+    for a, b in zip(*gradients, strict=True):
+        if a is not None:
+            torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance)
