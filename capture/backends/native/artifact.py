@@ -12,7 +12,7 @@ import torch
 from torch import fx
 
 from capture import _C
-from capture.backends.native.disk_cache import library_path
+from capture.backends.native.disk_cache import open_library
 from capture.backends.native.plan import Plan
 from capture.backends.native.runtime import make_callable
 from capture.backends.native.signature import Signature
@@ -47,8 +47,5 @@ def load(artifact: Artifact, gm: fx.GraphModule) -> Callable[..., tuple[torch.Te
 
 def executor(compiled: Compiled) -> Callable[..., Any]:
     """The C++ object that runs a plan: tensors in, tensors out."""
-    plan, constants = tuple(compiled.plan), list(compiled.constants)
-    if compiled.library is None:
-        return _C.Executor(plan, None, constants)
-    with library_path(compiled.library) as path:
-        return _C.Executor(plan, path, constants)
+    library = open_library(compiled.library) if compiled.library is not None else None
+    return _C.Executor(tuple(compiled.plan), library, list(compiled.constants))
