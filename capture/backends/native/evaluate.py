@@ -70,7 +70,7 @@ class _Run:
                 raise ValueError(f"{symbol} is {self.symbols[symbol]}, less than {symbol.low}")
         for name, value in zip(program.inputs, inputs, strict=True):
             if isinstance(name, Symbol):
-                if self.symbols.setdefault(name, int(value)) != value:
+                if self.symbols.setdefault(name, value) != value:
                     raise ValueError(f"{name} is {value} and {self.symbols[name]}")
         for name, value in zip(program.inputs, inputs, strict=True):
             if isinstance(name, str):
