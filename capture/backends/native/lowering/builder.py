@@ -194,7 +194,6 @@ def elementwise(values: Sequence[Lazy], compute: Callable[[list[Expr]], Expr], s
                 weight + sum(value.weight for value in distinct), frozenset().union(*(value.reads for value in distinct)))
 
 
-def converted(builder: Builder, value: Lazy, like: Lazy) -> Lazy:
-    """`value` with shape and dtype of another tensor."""
-    value = broadcast(builder, value, like.shape)
-    return value if value.dtype == like.dtype else elementwise([value], lambda args: to(args[0], like.dtype), like.shape, like.dtype, 1)
+def converted(value: Lazy, dtype: torch.dtype) -> Lazy:
+    """`value` with another dtype."""
+    return value if value.dtype == dtype else elementwise([value], lambda args: to(args[0], dtype), value.shape, dtype, 1)

@@ -11,7 +11,7 @@ from torch.fx import GraphModule, Node
 
 from capture.backends.native.index import ZERO, Index, Size, Symbol, index
 from capture.backends.native.ir import Expr, Load, Program, View
-from capture.backends.native.lowering.builder import DTYPES, Builder, converted, is_cheap, is_large, same_strides
+from capture.backends.native.lowering.builder import DTYPES, Builder, broadcast, converted, is_cheap, is_large, same_strides
 from capture.backends.native.lowering.externs import extern, written_args
 from capture.backends.native.lowering.lazy import Lazy, Spec, Stored, in_memory, variables
 from capture.backends.native.lowering.registry import TABLE, Call
@@ -196,7 +196,7 @@ class GraphLowering:
             raise Unsupported("a write to a tensor that the graph computed")
         name = target.stored.buffer.name
         self._protect(name, but=target)
-        new = converted(self.builder, value, target)
+        new = converted(broadcast(self.builder, value, target.shape), target.dtype)
         if name in new.reads and not self._reads_in_place(new, target):
             self.builder.copy(new)
         self.builder.write(new, target.stored)

@@ -7,10 +7,11 @@ from typing import Any
 import torch
 
 from capture.backends.native.index import ZERO, Index, Size
+from capture.backends.native.ir import Expr, op, position
 from capture.backends.native.lowering.builder import broadcast
 from capture.backends.native.lowering.lazy import Lazy
 from capture.backends.native.lowering.registry import Call, lowers
-from capture.backends.native.lowering.scalar import as_index
+from capture.backends.native.lowering.scalar import as_index, choose, number
 from capture.backends.native.lowering.views import wrapped
 
 aten = torch.ops.aten
@@ -70,3 +71,23 @@ def index(call: Call, x: Lazy, indices: Sequence[Lazy | None]) -> Any:
         return [ZERO if x.shape[n] == 0 else _along(x.shape[n], spread[n], where, wrap=True) if n in spread else next(rest)
                 for n in range(len(x.shape))]
     return _gathered(call, x, list(spread.values()), mapped)
+
+
+@lowers(aten.scatter.value, aten.scatter.src)
+def scatter(call: Call, x: Lazy, dim: int, indices: Lazy, value: Any) -> Any:
+    """One element along `dim`, for each index in the other dimensions: a choice by comparing positions."""
+    dim = wrapped(dim, len(x.shape))
+    if not x.shape or indices.shape != tuple(1 if n == dim else size for n, size in enumerate(x.shape)) or x.shape[dim] == 1:
+        return NotImplemented
+    call.builder.cheap_to_repeat(indices)
+    source = value if isinstance(value, Lazy) else None
+    if source is not None:
+        call.builder.cheap_to_repeat(source)
+
+    def at(place: Sequence[Index]) -> Expr:
+        there = [ZERO if n == dim else p for n, p in enumerate(place)]
+        chosen = position(_along(x.shape[dim], indices, there))
+        new = number(value, x.dtype) if source is None else source.at(there)
+        return choose(op("eq", torch.bool, position(place[dim]), chosen), new, x.at(place))
+    values = [x, indices, *([source] if source else [])]
+    return Lazy(x.shape, x.dtype, call.result.strides, at, sum(v.weight for v in values) + 2, x.reads.union(*(v.reads for v in values)))

@@ -47,11 +47,11 @@ def _finished(call: Call, value: Lazy, dims: Sequence[int], keepdim: bool, formu
     spec = call.results[number]
     assert spec is not None
     if not keepdim:
-        gone = set(dims)
+        gone, rank = set(dims), len(value.shape)
 
         def mapped(place: Sequence[Index]) -> Sequence[Index]:
             left = iter(place)
-            return [ZERO if n in gone else next(left) for n in range(len(value.shape))]
+            return [ZERO if n in gone else next(left) for n in range(rank)]
         value = viewed(value, spec.shape, mapped)
 
     def compute(args: Sequence[Expr]) -> Expr:

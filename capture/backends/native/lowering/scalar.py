@@ -203,9 +203,11 @@ def _spans(value: Index, extent: Size) -> bool:
 
 
 def masked(root: Expr, mask: Expr | None) -> Expr:
-    """`root` with nothing read, and nothing that can fail computed, where `mask` is false."""
+    """`root` with nothing read, and nothing that can fail computed, where `mask` is false. It says of loop variables that they are in range:
+    what is read independently of them needs no mask."""
     if mask is None:
         return root
+    restricted = mask.variables()
     done: dict[Expr, Expr] = {}
 
     def visit(expr: Expr) -> Expr:
@@ -221,7 +223,8 @@ def masked(root: Expr, mask: Expr | None) -> Expr:
 
     def rebuilt(expr: Expr) -> Expr:
         if isinstance(expr, Load):
-            return intern(Load, expr.buffer, place(expr.index), expr.dtype, both(mask, expr.mask))
+            where = expr.mask if restricted.isdisjoint(expr.index.variables()) else both(mask, expr.mask)
+            return intern(Load, expr.buffer, place(expr.index), expr.dtype, where)
         if isinstance(expr, Position):
             return position(place(expr.index), expr.dtype)
         if isinstance(expr, Op):

@@ -8,7 +8,7 @@ import torch
 
 from capture.backends.native.index import ZERO, Index, Size, bounds, index
 from capture.backends.native.ir import Expr
-from capture.backends.native.lowering.builder import elementwise, is_dense
+from capture.backends.native.lowering.builder import converted, is_dense
 from capture.backends.native.lowering.lazy import IndexMap, Lazy, Stored, in_memory, plain, viewed
 from capture.backends.native.lowering.registry import Call, lowers
 from capture.backends.native.lowering.scalar import at_least, below, both, choose, masked, number, to
@@ -311,7 +311,7 @@ def concatenated(values: Sequence[Lazy], dim: int, shape: tuple[Size, ...]) -> L
 def cat(call: Call, tensors: Sequence[Lazy], dim: int = 0) -> Lazy:
     tensors = [t for t in tensors if t.shape != (0,)] or [tensors[0]]
     dtype = call.result.dtype
-    tensors = [t if t.dtype == dtype else elementwise([t], lambda args: to(args[0], dtype), t.shape, dtype, 1) for t in tensors]
+    tensors = [converted(t, dtype) for t in tensors]
     return concatenated(tensors, wrapped(dim, len(call.result.shape)), call.result.shape)
 
 
