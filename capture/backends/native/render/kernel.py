@@ -8,11 +8,12 @@ from dataclasses import dataclass
 import torch
 
 from capture.backends.native.index import Index, Value, Var, bounds, index
-from capture.backends.native.ir import Kernel, Store
+from capture.backends.native.ir import Kernel, Load, Store
 from capture.backends.native.render.plan import ARGUMENTS, Accumulator, Loop, StagePlan, plan_stage, span, strip_length
 from capture.backends.native.render.prepare import prepared
 from capture.backends.native.render.scopes import INDENT, Path, Scope
 from capture.backends.native.render.target import Target
+from capture.backends.native.render.tiles import COLUMNS, ROWS, tiles_of
 from capture.backends.native.render.values import Values
 
 STACK_BYTES = 64 << 10      # a larger array comes from the heap
@@ -46,6 +47,9 @@ class _Writer(Values):
         self.lanes = ("", "")                           # the range of the loop over the lane variable
         self.arrays: dict[str, tuple[str, bool]] = {}   # local buffer -> C name, whether it is an array
         self.heap: list[str] = []
+        self.tiles = tiles_of(kernel)
+        self.tiled: dict[Load, str] = {}                # loads from tiles, and the names of these
+        self.tile = Var("tile row", 0), Var("tile column", 0)   # where the current tile begins
 
     def function(self) -> Function:
         path, target = self.path, self.target
@@ -54,7 +58,7 @@ class _Writer(Values):
             length = span(local.sizes, local.strides)
             is_array = self.strip_length is not None or length != 1
             self.arrays[local.name] = f"local{number}", is_array
-            self._declare_array(f"local{number}", target.types[local.dtype], local.dtype.itemsize, length, is_array)
+            self._declare_array(f"local{number}", target.memory[local.dtype], local.dtype.itemsize, length, is_array)
         for number, (plan, one) in enumerate((plan, one) for plan in self.plans for one in plan.accumulators):
             one.name = f"{one.store.reduction}{number}"
             one.where = f"place{number}" if one.store.reduction in ARGUMENTS else ""
@@ -62,6 +66,8 @@ class _Writer(Values):
                 self._declare_array(one.name, target.types[one.dtype], one.dtype.itemsize, one.length, True)
                 if one.where:
                     self._declare_array(one.where, target.types[torch.int64], 8, one.length, True)
+        for number, node in enumerate(self.tiles.loads if self.tiles else ()):
+            path.write(target.array.format(type=target.memory[node.dtype], name=f"tile{number}", length=ROWS * COLUMNS))
         with self._outer():
             self.row = path.depth
             for plan in self.plans:
@@ -74,7 +80,7 @@ class _Writer(Values):
         lines = []
         for number, (buffer, dtype) in enumerate(self.buffers.items()):
             const = "" if buffer in self.written else "const "
-            lines.append(target.buffer.format(const=const, type=target.types[dtype], name=self.buffer(buffer, dtype), number=number))
+            lines.append(target.buffer.format(const=const, type=target.memory[dtype], name=self.buffer(buffer, dtype), number=number))
         lines += [target.number.format(name=name, number=number) for number, name in enumerate(self.symbols.values())]
         lines += [target.invalid] if self.checks else []
         lines += self.path.scopes[0].lines()
@@ -105,6 +111,13 @@ class _Writer(Values):
     def where(self, buffer: str, where: Index) -> Index:
         return self._in_strip(where) if buffer in self.arrays else where
 
+    def element(self, node: Load, depth: int) -> str:
+        tile = self.tiled.get(node)
+        if tile is None:
+            return super().element(node, depth)
+        row, column = index(self.tiles.row) - index(self.tile[0]), index(self.tiles.column) - index(self.tile[1])
+        return f"{tile}[{self.index(row * COLUMNS + column, depth)}]"
+
     def place(self, buffer: str, dtype: torch.dtype, where: Index, depth: int) -> str:
         if buffer not in self.arrays:
             return super().place(buffer, dtype, where, depth)
@@ -122,13 +135,15 @@ class _Writer(Values):
         outer, parallel = self.kernel.outer, self.kernel.parallel
         ranged, rest = outer[:parallel], outer[parallel:]
         with ExitStack() as stack:
-            if self.lane is not None and not rest:
+            if self.tiles is not None:
+                self._open_tiles(stack, ranged, rest)
+            elif self.lane is not None and not rest:
                 self._open_segments(stack, ranged[:-1])
             else:
                 self._open_points(stack, ranged)
-            for variable in rest if self.lane is None else rest[:-1]:
-                self._open_loop(stack, variable, "i")
-            if self.lane is not None and rest:
+            if self.tiles is None:
+                self._open_loops(stack, rest if self.lane is None else rest[:-1])
+            if self.tiles is None and self.lane is not None and rest:
                 self.lanes = "0", self.size(self.lane.extent)
             if self.strip_length is not None:
                 self._open_strips(stack)
@@ -157,9 +172,57 @@ class _Writer(Values):
         self.path.write(f"int64_t first = begin % {extent};")
         scope = stack.enter_context(self.path.open("for (int64_t point = begin; point < end;)"))
         self._bind_all(variables, names)
-        self.path.write(f"const int64_t last = first + end - point < {extent} ? first + end - point : {extent};")
+        self.path.write(f"const int64_t last = {self._least('first + end - point', extent)};")
         scope.tail += ["point += last - first;", "first = 0;", self._step(variables, names)]
         self.lanes = "first", "last"
+
+    def _open_tiles(self, stack: ExitStack, ranged: Sequence[Var], rest: Sequence[Var]) -> None:
+        """Tiles: `rows` of the last variable but one from `top` on, `left` to `right` of the last one, and the loops over its rows."""
+        path, tiles = self.path, self.tiles
+        height, width = self.size(tiles.row.extent), self.size(tiles.column.extent)
+        first, last = "0", width
+        if len(rest) > 1:
+            self._open_points(stack, ranged)
+            self._open_loops(stack, rest[:-2])
+            top = path.fresh("i")
+            stack.enter_context(path.open(f"for (int64_t {top} = 0; {top} < {height}; {top} += {ROWS})", may_be_empty=_may_be_empty(tiles.row)))
+            path.write(f"const int64_t rows = {self._least(f'{height} - {top}', ROWS)};")
+        else:
+            *outer, row = ranged if rest else ranged[:-1]
+            names = self._decode([*outer, row], "begin" if rest else f"begin / {width}")
+            top = names[-1]
+            if not rest:
+                first, last = "first", "last"
+                path.write(f"int64_t first = begin % {width};")
+            scope = stack.enter_context(path.open("for (int64_t point = begin; point < end;)"))
+            self._bind_all(outer, names)
+            if rest:
+                path.write(f"const int64_t rows = {self._least(f'{height} - {top}', self._least('end - point', ROWS))};")
+                advance = "point += rows;"
+            else:
+                path.write(f"const int64_t whole = first == 0 ? (end - point) / {width} : 0;",
+                           f"const int64_t rows = whole == 0 ? 1 : {self._least(f'{height} - {top}', self._least('whole', ROWS))};",
+                           f"const int64_t last = whole == 0 ? {self._least('first + end - point', width)} : {width};")
+                advance = "point += rows * (last - first);"
+            scope.tail += [advance, *([] if rest else ["first = 0;"]), f"{top} += rows - 1;", self._step([*outer, row], names)]
+        stack.enter_context(path.open(f"for (int64_t left = {first}; left < {last}; left += {COLUMNS})", may_be_empty=bool(rest) and _may_be_empty(tiles.column)))
+        path.write(f"const int64_t right = {self._least(last, f'left + {COLUMNS}')};")
+        self.bind(self.tile[0], top)
+        self.bind(self.tile[1], "left")
+        self.row = path.depth
+        for number, (node, stride) in enumerate(zip(tiles.loads, tiles.strides)):
+            corner = node.index.substitute(lambda atom: dict(zip((tiles.row, tiles.column), map(index, self.tile))).get(atom))
+            source = f"&{self.place(node.buffer, node.dtype, corner, path.depth)}"
+            path.write(f"transpose_tile(tile{number}, {COLUMNS}, {source}, {self.index(stride, path.depth)}, right - left, rows);")
+            self.tiled[node] = f"tile{number}"
+        name = path.fresh("i")
+        stack.enter_context(path.open(f"for (int64_t {name} = {top}; {name} < {top} + rows; ++{name})"))
+        self.bind(tiles.row, name)
+        self.lanes = "left", "right"
+
+    @staticmethod
+    def _least(left: str | int, right: str | int) -> str:
+        return f"smaller({left}, {right})"
 
     def _decode(self, variables: Sequence[Var], point: str) -> list[str]:
         """Defines the variables' values at a point of their collapsed range."""
@@ -181,6 +244,10 @@ class _Writer(Values):
             text = f"if (++{name} == {self.size(variable.extent)}) {{ {name} = 0; {text} }}"
         return text
 
+    def _open_loops(self, stack: ExitStack, variables: Sequence[Var]) -> None:
+        for variable in variables:
+            self._open_loop(stack, variable, "i")
+
     def _open_loop(self, stack: ExitStack, variable: Var, prefix: str) -> Scope:
         name, extent = self.path.fresh(prefix), self.size(variable.extent)
         scope = stack.enter_context(self.path.open(f"for (int64_t {name} = 0; {name} < {extent}; ++{name})", may_be_empty=_may_be_empty(variable)))
@@ -193,7 +260,7 @@ class _Writer(Values):
         stack.enter_context(self.path.open(f"for (int64_t strip = {first}; strip < {last}; strip += {length})",
                                            may_be_empty=_may_be_empty(self.lane)))
         self.bind(self.strip, "strip")
-        self.path.write(f"const int64_t stop = strip + {length} < {last} ? strip + {length} : {last};")
+        self.path.write(f"const int64_t stop = {self._least(f'strip + {length}', last)};")
         self.lanes = "strip", "stop"
 
     @contextmanager
@@ -243,8 +310,7 @@ class _Writer(Values):
         if not loop.within:
             name, extent = path.fresh("block"), self.size(variable.extent)
             with path.open(f"for (int64_t {name} = 0; {name} < {extent}; {name} += {loop.block})", may_be_empty=_may_be_empty(variable)) as scope:
-                end = f"{name} + {loop.block}"
-                path.write(f"const int64_t {name}_end = {end} < {extent} ? {end} : {extent};")
+                path.write(f"const int64_t {name}_end = {self._least(f'{name} + {loop.block}', extent)};")
                 self._block = name
                 yield scope
             return
@@ -283,9 +349,9 @@ class _Writer(Values):
             return
         if not all(_is_own(self.where(store.buffer, store.index), variable) for store in plan.stage.stores if store.reduction is None):
             return
-        clauses = [self.target.clause.format(reduction=one.store.reduction, name=one.name) for one in shared]
+        clauses = [self.target.clause.format(reduction=one.reduction, name=one.name) for one in shared]
         if self.checks_here:
-            clauses.append(self.target.clause.format(reduction="any", name="invalid"))
+            clauses.append(self.target.flag_clause.format(name="invalid"))
         scope.head = (self.target.simd.format(clauses="".join(clauses)), *scope.head)
 
     def _stored(self, store: Store, value: str) -> str:
@@ -296,19 +362,19 @@ class _Writer(Values):
                 self.text(atom.expr, named=True)
         mask = None if store.mask is None else self.text(store.mask)
         guard = self.guard(store.index, mask, path.depth)
-        place = self.place(store.buffer, self._stored_dtype(store), store.index, path.depth)
-        text = f"{place} = op_add({place}, {value});" if store.mode == "add" else f"{place} = {value};"
+        dtype = torch.int64 if store.reduction in ARGUMENTS else store.value.dtype
+        place = self.place(store.buffer, dtype, store.index, path.depth)
+        if store.mode == "add":
+            wide = self.target.computed.get(dtype, dtype)
+            value = self._as(f"op_add({self._as(self.loaded(place, dtype), dtype, wide)}, {self._as(value, dtype, wide)})", wide, dtype)
+        text = f"{place} = {self.kept(value, dtype)};"
         return text if guard is None else f"if ({guard}) {text}"
-
-    @staticmethod
-    def _stored_dtype(store: Store) -> torch.dtype:
-        return torch.int64 if store.reduction in ARGUMENTS else store.value.dtype
 
     # Accumulators.
 
     def _start(self, one: Accumulator) -> None:
         ctype = self.target.types[one.dtype]
-        identity = f"identity_{one.store.reduction.removeprefix('arg')}<{ctype}>"
+        identity = f"identity_{one.reduction}<{ctype}>"
         if not self._is_array(one):
             self.path.write(f"{ctype} {one.name} = {identity};", *([f"int64_t {one.where} = 0;"] if one.where else []))
             return
@@ -320,16 +386,17 @@ class _Writer(Values):
     def _combined(self, one: Accumulator, value: str, plan: StagePlan) -> str:
         """The statement which takes a value of the stage into account."""
         element = self._element(one, one.name)
+        value = self._as(value, one.store.value.dtype, one.dtype)
         if one.where:
             place = self.index(plan.position, self.path.depth)
-            return f"take_{one.store.reduction}({element}, {self._element(one, one.where)}, {value}, {place});"
-        return f"{element} = reduce_{one.store.reduction}({element}, {self._as(value, one.store.value.dtype, one.dtype)});"
+            return f"take_{one.reduction}({element}, {self._element(one, one.where)}, {value}, {place});"
+        return f"{element} = reduce_{one.reduction}({element}, {value});"
 
     def _merge(self, one: Accumulator, into: Accumulator) -> None:
         with self._lane_loop() as scope:
             total = self._element(into, into.name)
             value = self._as(self._element(one, one.name), one.dtype, into.dtype)
-            self.path.write(f"{total} = reduce_{one.store.reduction}({total}, {value});")
+            self.path.write(f"{total} = reduce_{one.reduction}({total}, {value});")
             if scope is not None:
                 scope.head = (self.target.simd.format(clauses=""), *scope.head)
 

@@ -9,7 +9,8 @@ import torch
 from capture.backends.native.index import Index, Size, Var, contiguous_strides, index, product
 from capture.backends.native.ir import Kernel, Stage, Store
 
-ARGUMENTS = frozenset(("argmax", "argmin"))     # reductions whose result is a position
+ARGUMENTS = {"argmax": "max", "argmin": "min"}      # reductions whose result is a position, and of what
+FLAGS = {"any": "max", "all": "min"}                # reductions of truth values, as those of bytes
 VECTOR_BLOCK = 2048     # elements summed up in float32 across a vector's lanes, before they are added to a sum in float64
 ROW_BLOCK = 64          # the same, one after the other
 STRIP_BYTES = 16 << 10  # of a strip's accumulators and local buffers: half of a first-level cache
@@ -27,13 +28,14 @@ class Loop:
 
 @dataclass(slots=True, eq=False)
 class Accumulator:
-    """What a reduction has come to so far: one value for each point of `kept` (and of the strip), of `dtype`.
+    """What a reduction has come to so far: one value for each point of `kept` (and of the strip), of `dtype`. `reduction`: how it is combined.
 
     It is set up before loop number `position` of the stage and done after it: then it is added to `into`, or stored.
     """
 
     store: Store
     position: int
+    reduction: str
     dtype: torch.dtype
     kept: tuple[Var, ...] = ()
     into: Accumulator | None = None
@@ -91,17 +93,19 @@ def plan_stage(stage: Stage, in_strips: bool) -> StagePlan:
         block = _cut(loops, run, ROW_BLOCK if in_strips else VECTOR_BLOCK)
     plan = StagePlan(stage, tuple(loops))
     for store in reductions:
+        name = ARGUMENTS.get(store.reduction) or FLAGS.get(store.reduction, store.reduction)
+        narrow = torch.uint8 if store.value.dtype == torch.bool else store.value.dtype
         wide = _is_rounded_sum(store) and (block is not None or bool(kept) or store.scan)
-        dtype = torch.float64 if wide else store.value.dtype
-        whole = Accumulator(store, first, dtype, kept)
+        dtype = torch.float64 if wide else narrow
+        whole = Accumulator(store, first, name, dtype, kept)
         plan.accumulators.append(whole)
         if store.scan or store.reduction in ARGUMENTS:
             continue
         if kept and scalar_run:
-            whole = Accumulator(store, run, dtype if block is not None else store.value.dtype, into=whole)
+            whole = Accumulator(store, run, name, dtype if block is not None else narrow, into=whole)
             plan.accumulators.append(whole)
         if block is not None and store in cascaded:
-            plan.accumulators.append(Accumulator(store, block, store.value.dtype, into=whole))
+            plan.accumulators.append(Accumulator(store, block, name, narrow, into=whole))
     return plan
 
 

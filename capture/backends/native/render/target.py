@@ -12,7 +12,8 @@ import torch
 class Target:
     """A dialect of C++. Texts with {} are formats.
 
-    types: C type of each dtype, in memory and in expressions. infix: operators whose C meaning is the operation's, for floating-point
+    types: C type of each dtype in expressions; memory: in memory, where that is another one. computed: the dtype in which values are added
+    to what is in memory, where that is another one. infix: operators whose C meaning is the operation's, for floating-point
     operands. comparisons: the same for operands of all dtypes. simd: what stands before a loop whose iterations do not depend on each
     other; {clauses}: the accumulators that they share, by `clause`.
     """
@@ -20,10 +21,13 @@ class Target:
     prologue: str                               # of each translation unit
     signature: str                              # of a kernel: {name}
     types: Mapping[torch.dtype, str]
+    memory: Mapping[torch.dtype, str]
+    computed: Mapping[torch.dtype, torch.dtype]
     infix: Mapping[str, str]
     comparisons: Mapping[str, str]
     simd: str
     clause: str                                 # {reduction}, {name}: the accumulator
+    flag_clause: str                            # {name}: a flag that is only ever set
     buffer: str                                 # a buffer's pointer: {type}, {name}, {number}, {const}: "const " or ""
     number: str                                 # a run-time size: {name}, {number}
     invalid: str                                # declares the variable `invalid`: whether an index was out of range
@@ -58,27 +62,27 @@ def literal(value: bool | int | float, dtype: torch.dtype) -> str:
 
 
 def _declared_reductions() -> str:
-    lines = []
-    for name in ("sum", "prod", "max", "min", "any", "all"):
-        types = "bool" if name in ("any", "all") else ", ".join(TYPES[dtype] for dtype in TYPES if dtype not in (torch.bfloat16, torch.float16))
-        lines.append(f"#pragma omp declare reduction(capture_{name}: {types}: omp_out = reduce_{name}(omp_out, omp_in)) "
-                     f"initializer(omp_priv = identity_{name}<decltype(omp_priv)>)")
-    return "\n".join(lines)
+    types = ", ".join(TYPES[dtype] for dtype in TYPES if dtype not in (torch.bool, torch.bfloat16, torch.float16))
+    return "\n".join(f"#pragma omp declare reduction(capture_{name}: {types}: omp_out = reduce_{name}(omp_out, omp_in)) "
+                     f"initializer(omp_priv = identity_{name}<decltype(omp_priv)>)" for name in ("sum", "prod", "max", "min"))
 
 
 CPU = Target(
     prologue=f"""\
 #include "capture_kernel.h"
+#include "transpose.h"
 
 {_declared_reductions()}
 
+CAPTURE_INLINE int64_t smaller(int64_t a, int64_t b) {{ return a < b ? a : b; }}
+
 // The first extreme so far and its place; NaN is the most extreme.
-template <class T> CAPTURE_INLINE void take_argmax(T& most, int64_t& place, T x, int64_t here) {{
+template <class T> CAPTURE_INLINE void take_max(T& most, int64_t& place, T x, int64_t here) {{
   const bool better = (x > most) | ((x != x) & (most == most));
   most = better ? x : most;
   place = better ? here : place;
 }}
-template <class T> CAPTURE_INLINE void take_argmin(T& least, int64_t& place, T x, int64_t here) {{
+template <class T> CAPTURE_INLINE void take_min(T& least, int64_t& place, T x, int64_t here) {{
   const bool better = (x < least) | ((x != x) & (least == least));
   least = better ? x : least;
   place = better ? here : place;
@@ -86,13 +90,16 @@ template <class T> CAPTURE_INLINE void take_argmin(T& least, int64_t& place, T x
 """,
     signature='extern "C" void {name}(void* const* buffers, const int64_t* numbers, int64_t begin, int64_t end)',
     types=TYPES,
+    memory={**TYPES, torch.bool: "boolean"},
+    computed={torch.bfloat16: torch.float32, torch.float16: torch.float32},
     infix={"add": "+", "sub": "-", "mul": "*", "div": "/"},
     comparisons={"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="},
     simd="#pragma omp simd{clauses}",
     clause=" reduction(capture_{reduction}: {name})",
+    flag_clause=" reduction(|: {name})",
     buffer="{const}{type}* const {name} = static_cast<{const}{type}*>(buffers[{number}]);",
     number="const int64_t {name} = numbers[{number}];",
-    invalid="bool invalid = false;",
+    invalid="uint8_t invalid = 0;",
     report_invalid="if (invalid) __atomic_store_n(static_cast<bool*>(buffers[{number}]), true, __ATOMIC_RELAXED);",
     array="alignas(64) {type} {name}[{length}];",
     heap="{type}* const {name} = static_cast<{type}*>(__builtin_malloc(sizeof({type}) * ({length})));",

@@ -162,8 +162,22 @@ class Values:
         mask = None if node.mask is None else self._now(node.mask)
         depth = self.depth(node)
         guard = self.guard(node.index, mask, depth)
-        place = self.place(node.buffer, node.dtype, node.index, depth)
-        return place if guard is None else f"({guard} ? {place} : {self.target.types[node.dtype]}{{}})"
+        place = self.element(node, depth)
+        if guard is not None:
+            place = f"({guard} ? {place} : {self.target.memory[node.dtype]}{{}})"
+        return self.loaded(place, node.dtype)
+
+    def loaded(self, place: str, dtype: torch.dtype) -> str:
+        """What is in memory as a value to compute with."""
+        return place if self.target.memory[dtype] == self.target.types[dtype] else f"op_to<{self.target.types[dtype]}>({place})"
+
+    def kept(self, value: str, dtype: torch.dtype) -> str:
+        """A value as it lies in memory."""
+        return value if self.target.memory[dtype] == self.target.types[dtype] else f"op_to<{self.target.memory[dtype]}>({value})"
+
+    def element(self, node: Load, depth: int) -> str:
+        """Where a load finds its element."""
+        return self.place(node.buffer, node.dtype, node.index, depth)
 
     def place(self, buffer: str, dtype: torch.dtype, where: Index, depth: int) -> str:
         """An element of a buffer, as an lvalue."""

@@ -1,0 +1,46 @@
+"""Transposes: loads whose neighbours in memory are not those of the innermost loop, but of the loop around it."""
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from capture.backends.native.index import Index, Value, Var, index
+from capture.backends.native.ir import Kernel, Load
+from capture.backends.native.rewrite import loads_of
+
+ROWS, COLUMNS = 32, 64      # of a tile: two cache lines of floats on the one side, four on the other
+
+
+@dataclass(frozen=True)
+class Tiles:
+    """The last two outer variables are run through in tiles of ROWS x COLUMNS. Each of `loads` is first copied, transposed, to an array.
+
+    strides: of each load, in the direction of the last variable.
+    """
+
+    row: Var
+    column: Var
+    loads: tuple[Load, ...]
+    strides: tuple[Index, ...]
+
+
+def tiles_of(kernel: Kernel) -> Tiles | None:
+    """The tiles of a pointwise kernel which transposes something, None for all others."""
+    if not kernel.vectorized or len(kernel.outer) < 2 or len(kernel.stages) != 1 or kernel.stages[0].inner or kernel.locals:
+        return None
+    row, column = kernel.outer[-2:]
+    stores = kernel.stages[0].stores
+    written = {store.buffer for store in stores}
+    loads = tuple(dict.fromkeys(node for node in loads_of(stores) if node.buffer not in written and _is_transposed(node, row, column)))
+    if not loads:
+        return None
+    return Tiles(row, column, loads, tuple(node.index.coefficient(column) for node in loads))
+
+
+def _is_transposed(node: Load, row: Var, column: Var) -> bool:
+    where = node.index
+    if node.mask is not None or any(isinstance(atom, Value) for atom in where.atoms()):
+        return False
+    stride = where.coefficient(column)
+    rest = where - index(row) - index(column) * stride
+    return (where.coefficient(row) == 1 and stride not in (0, 1) and not {row, column} & stride.variables()
+            and not {row, column} & rest.variables())
