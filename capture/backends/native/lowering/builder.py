@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import torch
 
-from capture.backends.native.index import ZERO, Index, Size, contiguous_strides, index
-from capture.backends.native.ir import Buffer, Expr, Nest, Program, Store, View
+from capture.backends.native.index import ZERO, Index, Size, Var, contiguous_strides, index
+from capture.backends.native.ir import Buffer, Expr, Nest, Program, Store, View, constant
 from capture.backends.native.lowering.lazy import At, Lazy, Stored, in_memory, loops, plain, strided, variables, viewed
 from capture.backends.native.lowering.scalar import HEAVY, to
 
@@ -55,8 +55,13 @@ class Builder:
         return buffer
 
     def nest(self, place: Sequence[Index], reduced: Sequence[Index], *stores: Store) -> None:
-        """Loops over the variables in `place`, and within over those in `reduced`."""
-        self.program.body.append(Nest(self.name(f"{self.label}_nest"), loops(place), loops(reduced), stores))
+        """Loops over the variables in `place`, and within over those in `reduced`. With no point to loop over, what the stores say is of no account."""
+        space, inner = loops(place), loops(reduced)
+        if any(var.extent == 0 for var in space):
+            never = Var("i0", 0)
+            space, inner = (never,), ()
+            stores = tuple(Store(store.buffer, index(never), constant(0, self.program.buffers[store.buffer].dtype)) for store in stores)
+        self.program.body.append(Nest(self.name(f"{self.label}_nest"), space, inner, stores))
 
     # Storing.
 
