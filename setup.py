@@ -13,13 +13,14 @@ if sys.version_info[:2] not in FRAME_VIEWS:
 
 WARNINGS = ["-Wall", "-Wextra", "-Wno-missing-field-initializers", "-Wno-cast-function-type", "-Wno-unused-parameter"]
 
+# With -fopenmp at::parallel_for runs on several threads. It is not given to the linker: the functions are those of torch's own libgomp.
 setup(
     ext_modules=[
         CppExtension(
             "capture._C",
             [str(path) for path in sorted(CSRC.glob("*.cpp"))] + [str(CSRC / FRAME_VIEWS[sys.version_info[:2]])],
             depends=[str(path) for path in sorted(CSRC.glob("*.h"))],
-            extra_compile_args={"cxx": ["-std=c++20", "-O2", "-g0", "-fvisibility=hidden", *WARNINGS]},
+            extra_compile_args={"cxx": ["-std=c++20", "-O2", "-g0", "-fvisibility=hidden", "-fopenmp", *WARNINGS]},
         )
     ],
     cmdclass={"build_ext": BuildExtension.with_options(use_ninja=False)},

@@ -1,6 +1,7 @@
 // The extension module `capture._C`.
 #include "code_cache.h"
 #include "compiled_function.h"
+#include "executor.h"
 #include "frame_view.h"
 #include "guard_tree.h"
 #include "modes.h"
@@ -80,6 +81,7 @@ PyMODINIT_FUNC PyInit__C() {
     init_guard_tree(module.get());
     init_compiled_function(module.get());
     init_switch(module.get());
+    init_executor(module.get());
   } catch (PythonError&) {
     return nullptr;
   }

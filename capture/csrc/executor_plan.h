@@ -1,0 +1,105 @@
+// A plan as the executor reads it: the tuples of capture/backends/native/plan.py, with names resolved.
+#pragma once
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/ivalue.h>
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "python_ref.h"
+
+namespace capture::executor {
+
+using Number = uint32_t;  // a position in the table of integers
+using Numbers = std::vector<Number>;
+
+struct Row {
+  enum class Kind { kConst, kArgument, kSize, kAdd, kMul, kDiv, kMod, kMax };
+  Kind kind;
+  int64_t left;
+  int64_t right;
+};
+
+struct Slot {
+  enum class Kind { kInput, kConstant, kArena, kFresh, kResult };
+  Kind kind;
+  size_t position;
+  std::string name;
+  at::ScalarType dtype;
+  Numbers sizes;
+  Numbers strides;
+  bool written;
+};
+
+// An argument of an operator, or an output. `fixed`: as long as the arena and the table of integers stay what they are, so does it.
+struct Argument {
+  enum class Kind { kValue, kTensor, kNumber, kList };
+  Kind kind = Kind::kValue;
+  bool fixed = true;
+  c10::IValue value;            // kValue
+  size_t slot = 0;              // kTensor
+  bool whole = false;           // kTensor: the slot's tensor as it is, else a view:
+  Numbers sizes;
+  Numbers strides;
+  std::optional<Number> offset;
+  at::ScalarType dtype{};
+  Number number = 0;            // kNumber
+  std::vector<Argument> items;  // kList
+  c10::TypePtr type;            // kList: of the elements; kNumber: of itself
+};
+
+using KernelFunction = void (*)(void* const* buffers, const int64_t* numbers, int64_t begin, int64_t end);
+
+struct KernelStep {
+  std::string name;
+  KernelFunction function;
+  std::vector<size_t> buffers;
+  Numbers numbers;
+  Number total;
+  Number grain;
+  bool checks;
+  std::vector<size_t> released;
+};
+
+struct ExternStep {
+  std::string name;
+  c10::OperatorHandle op;
+  std::vector<Argument> args;    // as many as the operator's schema has
+  std::vector<int64_t> results;  // slots; -1: not kept
+  std::vector<size_t> released;
+};
+
+// A shared library of kernels, closed with this object.
+class Library {
+ public:
+  explicit Library(const std::string& path);
+  ~Library();
+  Library(const Library&) = delete;
+  Library& operator=(const Library&) = delete;
+  KernelFunction function(const std::string& name) const;
+
+ private:
+  void* handle_;
+};
+
+struct Plan {
+  std::vector<Row> numbers;
+  bool symbolic = false;  // whether the integers depend on the arguments
+  std::vector<int64_t> input_slots;
+  std::vector<Slot> slots;
+  std::vector<std::variant<KernelStep, ExternStep>> steps;
+  std::vector<Argument> outputs;
+  Number arena = 0;
+  std::vector<at::Tensor> constants;
+  std::unique_ptr<Library> library;
+};
+
+// Reads a Plan. `library`: a path, or None for plans without kernels. `constants`: tensors. Throws what pybind11 and c10 throw, ValueError for
+// what is no plan, OSError for a library that cannot be loaded.
+Plan read_plan(PyObject* plan, PyObject* library, PyObject* constants);
+
+}  // namespace capture::executor
