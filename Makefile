@@ -28,6 +28,7 @@ benchmarks: $(VENV)/built
 	$(RUN) -m benchmarks.capture_time
 	$(RUN) -m benchmarks.steady
 	$(RUN) -m benchmarks.memory
+	$(RUN) -m benchmarks.stall
 
 # The extension is compiled against the torch that is installed, hence torch first and no build isolation.
 $(VENV)/torch:

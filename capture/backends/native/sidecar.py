@@ -46,7 +46,7 @@ class Died(Exception):
 
 
 class Process:
-    """One compiling process. Raises OSError when it cannot be started."""
+    """One compiling process, made ready for jobs of `compile_job`. Raises OSError when it cannot be started."""
 
     def __init__(self, compile_job: str) -> None:
         path = [entry for entry in sys.path if isinstance(entry, str)]
@@ -59,7 +59,7 @@ class Process:
             env={**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"})
         self.id = self._popen.pid
 
-    def perform(self, job: bytes, seconds: float) -> bytes | Failure:
+    def perform(self, request: Request, seconds: float) -> bytes | Failure:
         """What becomes of a job. Raises Died, and TimeoutError after `seconds`."""
         deadline = time.monotonic() + seconds
         replies = self._popen.stdout.fileno()
@@ -70,7 +70,8 @@ class Process:
             if not poll.poll(max(0.0, deadline - time.monotonic()) * 1000):
                 raise TimeoutError
         try:
-            send(self._popen.stdin.fileno(), (job, {name: flag.value for name, flag in config.FLAGS.items()}))
+            flags = {name: flag.value for name, flag in config.FLAGS.items()}
+            send(self._popen.stdin.fileno(), (request.compile_job, request.job, flags))
             return receive(replies, ready)
         except (BrokenPipeError, EOFError):
             status = self._end()
@@ -162,7 +163,7 @@ class Pool:
         for _ in range(2):
             try:
                 process = process or self._begin(request.compile_job)
-                outcome = process.perform(request.job, config.JOB_TIMEOUT.value)
+                outcome = process.perform(request, config.JOB_TIMEOUT.value)
                 if isinstance(outcome, Failure) and outcome.kind == "internal":
                     outcome = replace(outcome, details=f"{outcome.details}\n{process.last_words()}".strip())
                 break

@@ -64,7 +64,7 @@ class Compiler:
     """
 
     compile_job: str = "capture.backends.native.compiler:compile_job"
-    load: str = "capture.backends.native.compiler:load"
+    load: str = "capture.backends.native.artifact:load"
 
     def loaded(self, artifact: bytes, gm: fx.GraphModule) -> Callable[..., Any] | Failure:
         """The callable that a pickled artifact gives."""

@@ -3,7 +3,8 @@
 It is a process and not a thread since compiling is Python, which would hold the interpreter's lock while the user's
 program waits for it after every operation. It is started by `sidecar.py`, and ends when its input does.
 
-A message is its length, 8 bytes, then a pickle: requests are (job as bytes, values of all flags), replies bytes or a Failure.
+A message is its length, 8 bytes, then a pickle: requests are (name of the function, job as bytes, values of all flags),
+replies bytes or a Failure.
 """
 from __future__ import annotations
 
@@ -106,7 +107,7 @@ def main(compile_job: str) -> None:
         if waiting.empty():
             attempt(compile_job, trial_job())
         while (request := waiting.get()) is not None:
-            job, flags = request
+            compile_job, job, flags = request
             for name, value in flags.items():
                 config.FLAGS[name].value = value
             send(replies, attempt(compile_job, job))

@@ -12,9 +12,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import fx
 
+from capture import config
 from capture.backends.native import transport
 from capture.backends.native.job import Job
 from capture.backends.native.tiers import Compiler
@@ -48,7 +48,7 @@ def compile_job(job: Job) -> dict[str, Any]:
         print("noise on stdout")
         os.write(1, b"more of it\n")
     return {"job": transport.encode(job) if not os.environ.get("FAKES_RAW") else b"", "process": os.getpid(), "order": order,
-            "options": dict(job.options), "grad": torch.is_grad_enabled()}
+            "options": dict(job.options), "cache_size": config.CACHE_SIZE.value}
 
 
 def load(artifact: dict[str, Any], gm: fx.GraphModule) -> Callable[..., Any]:

@@ -1,0 +1,137 @@
+"""The compiling process and its messages: what is sent, and what happens when it dies, hangs, prints or raises."""
+from __future__ import annotations
+
+import os
+import pickle
+import queue
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from capture import config
+from capture.backends.native import sidecar, transport, worker
+from capture.backends.native.job import Job, Modes
+from capture.backends.native.sidecar import Pool, Request
+from capture.backends.native.worker import Failure, attempt, receive, send
+from capture.errors import BackendError, ToolchainError
+from tests.backends.native import fakes
+from tests.backends.native.fakes import FAKE
+from tests.backends.native.test_transport import graph_of
+
+
+def job(number: float) -> bytes:
+    """A job that has the fake compiler do what `number` says."""
+    return transport.encode(Job(graph_of(max, number), (), Modes.current(), {}))
+
+
+@pytest.fixture
+def pool() -> Iterator[Pool]:
+    pool = Pool(1)
+    yield pool
+    pool.close()
+    assert not pool.processes and not any(thread.is_alive() for thread in pool.threads)
+
+
+def outcomes(pool: Pool, *numbers: float) -> list:
+    """What becomes of jobs that are submitted all at once."""
+    answers: queue.SimpleQueue = queue.SimpleQueue()
+    for number in numbers:
+        pool.submit(Request(FAKE.compile_job, job(number), lambda: True, answers.put))
+    return [answers.get(timeout=60) for _ in numbers]
+
+
+# --- messages
+
+@pytest.mark.parametrize("size", [0, 10, 3_000_000])
+def test_messages_of_every_size_arrive(size: int) -> None:
+    reading, writing = os.pipe()
+    message = b"x" * size, {"flag": 1}
+    thread = threading.Thread(target=send, args=(writing, message))
+    thread.start()
+    assert receive(reading) == message
+    thread.join()
+    os.close(writing)
+    with pytest.raises(EOFError):
+        receive(reading)
+    os.close(reading)
+
+
+@pytest.mark.parametrize(("error", "kind"), [
+    (BackendError("no"), "unsupported"), (ToolchainError("no", "log"), "toolchain"), (PermissionError(13, "no"), "toolchain"),
+    (MemoryError("no"), "toolchain"), (ValueError("no"), "internal"), (AssertionError(), "internal")])
+def test_kinds_of_failures(error: Exception, kind: str) -> None:
+    failure = Failure.of(error)
+    assert failure.kind == kind and failure.text
+    assert not isinstance(error, ToolchainError) or failure.details == "log"
+
+
+def test_a_compiler_that_cannot_be_imported_is_a_bug_of_ours() -> None:
+    assert attempt("no_such_module:f", job(0.0)).kind == "internal"
+
+
+def test_the_job_for_warming_up_is_like_others() -> None:
+    trial = worker.trial_job()
+    assert transport.encode(transport.decode(transport.encode(trial))) == transport.encode(trial)
+
+
+# --- the process
+
+def test_one_process_does_job_after_job(pool: Pool) -> None:
+    answers = outcomes(pool, 1.0, fakes.BUG, fakes.UNSUPPORTED, fakes.NOISY, 2.0)
+    assert [type(answer) for answer in answers] == [bytes, Failure, Failure, bytes, bytes]
+    assert "words on stderr" in answers[1].details
+    assert len({pickle.loads(answer)["process"] for answer in answers if isinstance(answer, bytes)}) == 1
+
+
+def test_a_process_made_ready_for_another_compiler(pool: Pool) -> None:
+    pool.start("no_such_module:f")
+    answer, = outcomes(pool, 1.0)
+    assert isinstance(answer, bytes)
+
+
+def test_a_job_whose_process_dies_is_tried_once_more(pool: Pool, tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("FAKES_MARK", str(tmp_path / "mark"))
+    answer, = outcomes(pool, fakes.CRASH_ONCE)
+    assert isinstance(answer, bytes) and (tmp_path / "mark").exists()
+
+
+def test_a_job_that_takes_too_long_is_given_up(pool: Pool) -> None:
+    outcomes(pool, 1.0)
+    first, = (process.id for process in pool.processes)
+    with config.JOB_TIMEOUT.set(1):
+        answer, = outcomes(pool, fakes.SLOW)
+    assert answer.kind == "toolchain" and "CAPTURE_JOB_TIMEOUT" in answer.text
+    with pytest.raises(ProcessLookupError):
+        os.kill(first, 0)
+    assert isinstance(outcomes(pool, 2.0)[0], bytes)
+
+
+def test_a_process_that_cannot_start_is_told(pool: Pool, monkeypatch) -> None:
+    monkeypatch.setattr(sidecar.sys, "executable", "/no/such/python")
+    answer, = outcomes(pool, 1.0)
+    assert answer.kind == "toolchain" and "/no/such/python" in answer.text
+
+
+def test_a_job_that_nobody_wants_any_more_is_not_done(pool: Pool) -> None:
+    done: list = []
+    pool.submit(Request(FAKE.compile_job, job(fakes.CRASH), lambda: False, done.append))
+    assert isinstance(outcomes(pool, 1.0)[0], bytes) and not done
+
+
+def test_flags_reach_the_process(pool: Pool) -> None:
+    with config.CACHE_SIZE.set(77):
+        answer, = outcomes(pool, 1.0)
+    assert pickle.loads(answer)["cache_size"] == 77
+
+
+def test_an_idle_process_leaves(pool: Pool, monkeypatch) -> None:
+    monkeypatch.setattr(sidecar, "IDLE", 0.1)
+    outcomes(pool, 1.0)
+    for _ in range(100):
+        if not pool.processes:
+            break
+        time.sleep(0.05)
+    assert not pool.processes
+    assert isinstance(outcomes(pool, 1.0)[0], bytes)
