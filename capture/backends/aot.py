@@ -171,6 +171,10 @@ def is_random(node: fx.Node) -> bool:
     return (node.args[place] if place < len(node.args) else node.kwargs.get("dropout_p", 0.0)) != 0.0
 
 
+# Operators whose functional forms draw in another order than what they are the functional forms of, or with another method.
+LAYOUT_MATTERS = frozenset({aten.bernoulli.p, aten.normal_functional.default})
+
+
 class _Joint:
     """What AOTAutograd made of one graph: `forward`, which returns `values`, `bases` of views among them, and `saved`; `backward`;
     `metadata`. tangents: the values that have gradients, in the order in which `backward` takes these. drawn: the random
@@ -238,6 +242,8 @@ class _Joint:
 
     def _count(self, op: Any, *args: Any, **kwargs: Any) -> Any:
         self.drawn[op] += 1
+        if op in LAYOUT_MATTERS and not args[0].is_contiguous():
+            raise Unsupported("random numbers are drawn into a tensor that is not contiguous")
         return NotImplemented
 
 
@@ -251,6 +257,11 @@ def _check(joint: _Joint, specs: Sequence[TensorSpec]) -> None:
     for written in mutated:
         if any(other is not written and _overlap(written, other) for other in specs):
             raise Unsupported("an input is written to that shares its memory with another one")
+    for gm in (joint.forward, joint.backward):
+        for node in gm.graph.nodes if gm else ():
+            value = node.meta.get("val")
+            if isinstance(value, torch.Tensor) and (value.layout != torch.strided or value.is_quantized):
+                raise Unsupported(f"a tensor of layout {value.layout} is computed")
     drawn = Counter(node.target for node in joint.forward.graph.nodes if is_random(node))
     if drawn != joint.drawn:
         raise Unsupported("random numbers are drawn that nothing uses, or in the backward pass")
@@ -476,6 +487,9 @@ def _finish_backward(backward: fx.GraphModule, inputs: Sequence[fx.Node], saved:
     graph = backward.graph
     placeholders = [node for node in graph.nodes if node.op == "placeholder"]
     order = placeholders[saved:]
+    for node in graph.nodes:
+        if node.target is aten.alias.default or node.target is aten.detach.default:
+            node.replace_all_uses_with(node.args[0])
     results: dict[fx.Node, Result] = {}
     gradients: list[tuple[int, Result | Tangent]] = []
     for i, node in enumerate(_output(graph)):

@@ -34,8 +34,7 @@ TRANSLATED = (
     "std_mean", "tanh_backward", "threshold", "threshold_backward", "tril", "triu", "var", "var_mean", "xlogy")
 # Operators that torch's core table leaves as they are, and which are decomposed.
 ADDED = (
-    "_softmax", "_log_softmax", "native_layer_norm", "native_group_norm", "native_batch_norm", "_native_batch_norm_legit",
-    "_native_batch_norm_legit_functional", "_native_batch_norm_legit_no_training", "_batch_norm_with_update_functional",
+    "_softmax", "_log_softmax", "native_layer_norm", "native_batch_norm", "_native_batch_norm_legit", "_batch_norm_with_update_functional",
     "batch_norm_backward", "addmv")
 
 
@@ -67,16 +66,88 @@ def rounded(value: float, dtype: torch.dtype) -> float:
 
 @decomposition(aten.native_dropout.default)
 def native_dropout(input: Tensor, p: float, train: bool | None) -> tuple[Tensor, Tensor]:
-    """As eager mode does on a CPU: one draw over an empty tensor of the input's layout, scaled by 1 / (1 - p)."""
+    """As eager mode does on a CPU: one draw for each element, in the order of memory, scaled by 1 / (1 - p)."""
     if not train or p == 0 or input.numel() == 0:
         return input.clone(), torch.ones_like(input, dtype=torch.bool)
     if p == 1:
         return input * torch.zeros((), dtype=input.dtype, device=input.device), torch.zeros_like(input, dtype=torch.bool)
     keep = 1 - p
-    mask = aten.bernoulli.p(torch.empty_like(input, dtype=torch.bool), keep)
+    strides = torch.empty_like(input).stride()
+    order = sorted(range(input.dim()), key=lambda dim: -strides[dim])
+    drawn = aten.bernoulli.p(torch.empty([input.shape[dim] for dim in order], dtype=torch.bool, device=input.device), keep)
+    mask = drawn if order == sorted(order) else drawn.permute([order.index(dim) for dim in range(input.dim())])
     return input * (mask.to(input.dtype) * rounded(1 / rounded(keep, input.dtype), input.dtype)), mask
 
 
 @decomposition(aten.native_dropout_backward.default)
 def native_dropout_backward(grad: Tensor, mask: Tensor, scale: float) -> Tensor:
     return grad * (mask.to(grad.dtype) * rounded(scale, grad.dtype))
+
+
+# --- normalisations over channels: as eager mode on a CPU, one multiplication and addition for each element, by what is the same
+# for the whole channel
+
+def over_channels(values: Tensor, input: Tensor) -> Tensor:
+    """One value per channel, shaped to be broadcast over a batch [N, C, ...]."""
+    return values.view(1, values.shape[0], *[1] * (input.dim() - 2))
+
+
+def scaled(input: Tensor, mean: Tensor, rstd: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
+    """`(input - mean) * rstd * weight + bias` of an input [N, C, ...], all else being [C]; in the dtype of the input."""
+    scale = rstd if weight is None else rstd * weight
+    shift = -mean * scale if bias is None else bias - mean * scale
+    return (input * over_channels(scale, input) + over_channels(shift, input)).to(input.dtype)
+
+
+def accumulated(tensor: Tensor) -> Tensor:
+    """The tensor in the dtype in which its statistics are computed."""
+    return tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor
+
+
+@decomposition(aten._native_batch_norm_legit_functional.default)
+def batch_norm(input: Tensor, weight: Tensor | None, bias: Tensor | None, running_mean: Tensor, running_var: Tensor,
+               training: bool, momentum: float, eps: float) -> tuple[Tensor, ...]:
+    """Returns the output, mean and reciprocal deviation (both empty in evaluation), and the new running statistics."""
+    if not training:
+        return *batch_norm_evaluated(input, weight, bias, running_mean, running_var, momentum, eps), running_mean.clone(), running_var.clone()
+    output, mean, rstd, var = batch_norm_trained(input, weight, bias, eps)
+    count = input.numel() // input.shape[1]
+    unbiased = var * (count / (count - 1)) if count > 1 else var
+    return (output, mean, rstd, (momentum * mean + (1 - momentum) * running_mean).to(running_mean.dtype),
+            (momentum * unbiased + (1 - momentum) * running_var).to(running_var.dtype))
+
+
+def batch_norm_trained(input: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Returns the output, and of each channel the mean, reciprocal deviation and variance."""
+    dims = [dim for dim in range(input.dim()) if dim != 1]
+    exact = accumulated(input)
+    var, mean = torch.var_mean(exact, dims, correction=0)
+    rstd = torch.rsqrt(var + eps)
+    return scaled(exact, mean, rstd, weight, bias).to(input.dtype), mean, rstd, var
+
+
+@decomposition(aten._native_batch_norm_legit.no_stats)
+def batch_norm_without_statistics(input: Tensor, weight: Tensor | None, bias: Tensor | None, training: bool, momentum: float,
+                                  eps: float) -> tuple[Tensor, Tensor, Tensor]:
+    return batch_norm_trained(input, weight, bias, eps)[:3]
+
+
+@decomposition(aten._native_batch_norm_legit_no_training.default)
+def batch_norm_evaluated(input: Tensor, weight: Tensor | None, bias: Tensor | None, running_mean: Tensor, running_var: Tensor,
+                         momentum: float, eps: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Returns the output, and two empty tensors."""
+    output = scaled(accumulated(input), accumulated(running_mean), torch.rsqrt(accumulated(running_var) + eps), weight, bias)
+    return output.to(input.dtype), running_mean.new_empty(0), running_mean.new_empty(0)
+
+
+@decomposition(aten.native_group_norm.default)
+def group_norm(input: Tensor, weight: Tensor | None, bias: Tensor | None, N: int, C: int, HxW: int, group: int,
+               eps: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Returns the output [N, C, ...], and mean and reciprocal deviation [N, group]."""
+    grouped = accumulated(input).reshape(N, group, C // group, HxW)
+    var, mean = torch.var_mean(grouped, [2, 3], correction=0, keepdim=True)
+    rstd = torch.rsqrt(var + eps)
+    scale = rstd if weight is None else rstd * weight.view(1, group, C // group, 1)
+    shift = -mean * scale if bias is None else bias.view(1, group, C // group, 1) - mean * scale
+    output = (grouped * scale + shift).to(input.dtype).view(input.shape)
+    return output, mean.view(N, group), rstd.view(N, group)

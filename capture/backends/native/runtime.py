@@ -28,8 +28,8 @@ _transforms_active = torch._C._are_functorch_transforms_active
 def make_callable(gm: fx.GraphModule, signature: Signature, forward: Plan, backward: Plan | None) -> Callable[..., tuple[Tensor, ...]]:
     """A callable that stands for `gm.forward`: it takes the same positional arguments and returns the same tuple.
 
-    forward, backward: take and return what `signature` says. They run without gradients, below autograd: what they return
-    are tensors of their own, and no views in autograd's sense, and the versions of what they write to stay as they are.
+    forward, backward: take and return what `signature` says. They run below autograd and autocast: what they return are tensors
+    of their own, and no views in autograd's sense, and the versions of what they write to stay as they are.
     """
     call = _inference(forward) if backward is None else _differentiable(gm, signature, forward, backward)
     if signature.outputs != tuple(map(Result, range(signature.visible))):
@@ -42,7 +42,7 @@ def make_callable(gm: fx.GraphModule, signature: Signature, forward: Plan, backw
 def fx_callable(gm: fx.GraphModule) -> Plan:
     """A traced ATen graph, run by torch, as `make_callable` takes it."""
     def run(arguments: list[Tensor]) -> list[Tensor]:
-        with torch.no_grad(), torch._C._AutoDispatchBelowADInplaceOrView():
+        with torch.no_grad(), torch._C._DisableAutocast(), torch._C._AutoDispatchBelowADInplaceOrView():
             return list(gm.forward(*arguments))
     return run
 
