@@ -69,12 +69,14 @@ def test_reductions(name, dtype, lane):
     rows, columns = 37, 203
     x = buffer("x", rows, columns, dtype=dtype)
     values = torch.randn(rows, columns).mul(3 if dtype.is_floating_point else 40).to(dtype) if dtype != boolean else torch.randn(rows, columns) > 2
+    if dtype not in (torch.uint8, boolean):
+        values[7], values[:, 13] = -values[7].abs() - 1, -values[:, 13].abs() - 1
     if name == "prod" and dtype.is_floating_point:
         values = values.abs().clamp(0.9, 1.1)
     if dtype.is_floating_point:
         values[3, 100], values[4, 7], values[4, 9] = torch.nan, torch.inf, torch.nan
         values[5] = -torch.inf
-        values[:, 11] = 2.5
+        values[5, 11] = 2.5
     r, c = Var("r", rows), Var("c", columns)
     result = i64 if name.startswith("arg") else dtype
     if lane:

@@ -1,24 +1,28 @@
 """What is done to a kernel before it is written: rewrites of the IR, after which the text follows its structure.
 
 1. `without_single_points`: no loop runs exactly once.
-2. `with_strip_values`: in strips, what is expensive and does not change within a stage's own loops is computed before them.
+2. `with_extremes_first`: within rows, the place of an extreme is found in a pass after the extreme itself, since each vectorises by itself.
+3. `with_strip_values`: in strips, what is expensive and does not change within a stage's own loops is computed before them.
 """
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
 
-from capture.backends.native.index import ZERO, Index, Var, index
-from capture.backends.native.ir import Buffer, Expr, Kernel, Load, Op, Stage, Store, load
+import torch
+
+from capture.backends.native.index import ZERO, Index, Var, bounds, contiguous_strides, index
+from capture.backends.native.ir import Buffer, Expr, Kernel, Load, Op, Stage, Store, constant, load, op, position
 from capture.backends.native.rewrite import Rewriter
 from capture.backends.native.show import postorder, roots
 
+LARGEST = torch.iinfo(torch.int32).max
 CHEAP = frozenset("add sub mul neg abs maximum minimum eq ne lt le gt ge and or xor not where to".split())   # about as fast as a load
 
 
 def prepared(kernel: Kernel) -> Kernel:
     """An equal kernel that is ready to be written."""
-    return with_strip_values(without_single_points(kernel))
+    return with_strip_values(with_extremes_first(without_single_points(kernel)))
 
 
 def without_single_points(kernel: Kernel) -> Kernel:
@@ -34,6 +38,67 @@ def without_single_points(kernel: Kernel) -> Kernel:
 
 def _without(variables: tuple[Var, ...], single: set[Var]) -> tuple[Var, ...]:
     return tuple(variable for variable in variables if variable not in single)
+
+
+def with_extremes_first(kernel: Kernel) -> Kernel:
+    """argmax as max, and then the least position at which that is. (In strips, both vectorise in one pass.)"""
+    if kernel.vectorized:
+        return kernel
+    stages: list[Stage] = []
+    locals_ = list(kernel.locals)
+    for stage in kernel.stages:
+        chosen = [store for store in stage.stores if _can_be_found(store, stage)]
+        places: list[Store] = []
+        results: list[Store] = []
+        first: dict[Store, Store] = {}
+        around = tuple(variable for variable in stage.inner if variable not in stage.reduced)
+        for store in chosen:
+            extreme = _local(f"extreme {len(locals_)}", store.value.dtype, around)
+            number = _row_major(stage)
+            small = store.value.dtype.itemsize <= 4 and (bounds(number)[1] or LARGEST) < LARGEST
+            place = _local(f"place {len(locals_)}", torch.int32 if small else torch.int64, around)
+            locals_ += [extreme, place]
+            where = _row_major(Stage(around, frozenset(around), ()))
+            first[store] = Store(extreme.name, where, store.value, reduction=store.reduction.removeprefix("arg"))
+            none = constant(torch.iinfo(place.dtype).max, place.dtype)
+            here = op("where", place.dtype, _same(store.value, load(extreme, where)), position(number, place.dtype), none)
+            places.append(Store(place.name, where, here, reduction="min"))
+            found = load(place, where)
+            results.append(replace(store, value=found if not small else op("to", torch.int64, found), reduction=None))
+        stages.append(Stage(stage.inner, stage.reduced, tuple(first.get(store, store) for store in stage.stores)) if chosen else stage)
+        if chosen:
+            stages += [Stage(stage.inner, stage.reduced, tuple(places)), Stage(around, frozenset(), tuple(results))]
+    return replace(kernel, stages=tuple(stages), locals=tuple(locals_))
+
+
+def _can_be_found(store: Store, stage: Stage) -> bool:
+    """Whether a store is the place of an extreme over the last loops of a stage, of values that the stage does not change."""
+    kept = [variable not in stage.reduced for variable in stage.inner]
+    own = {other.buffer for other in stage.stores}
+    return (store.reduction in ("argmax", "argmin") and not store.scan and kept == sorted(kept, reverse=True)
+            and not any(isinstance(node, Load) and node.buffer in own for node in postorder(store.value)))
+
+
+def _same(value: Expr, extreme: Expr) -> Expr:
+    """Equal, or both NaN."""
+    equal = op("eq", torch.bool, value, extreme)
+    if not value.dtype.is_floating_point:
+        return equal
+    return op("or", torch.bool, equal, op("and", torch.bool, op("isnan", torch.bool, extreme), op("isnan", torch.bool, value)))
+
+
+def _local(name: str, dtype: torch.dtype, variables: tuple[Var, ...]) -> Buffer:
+    sizes = tuple(variable.extent for variable in variables)
+    return Buffer(name, dtype, sizes, contiguous_strides(sizes), "local")
+
+
+def _row_major(stage: Stage) -> Index:
+    """The number of a point among those of the reduced variables."""
+    number = ZERO
+    for variable in stage.inner:
+        if variable in stage.reduced:
+            number = number * variable.extent + index(variable)
+    return number
 
 
 def with_strip_values(kernel: Kernel) -> Kernel:

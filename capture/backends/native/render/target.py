@@ -62,9 +62,10 @@ def literal(value: bool | int | float, dtype: torch.dtype) -> str:
 
 
 def _declared_reductions() -> str:
-    types = ", ".join(TYPES[dtype] for dtype in TYPES if dtype not in (torch.bool, torch.bfloat16, torch.float16))
-    return "\n".join(f"#pragma omp declare reduction(capture_{name}: {types}: omp_out = reduce_{name}(omp_out, omp_in)) "
-                     f"initializer(omp_priv = identity_{name}<decltype(omp_priv)>)" for name in ("sum", "prod", "max", "min"))
+    """One for each type: in a list of several, GCC takes the first one's initial value for all."""
+    types = [ctype for dtype, ctype in TYPES.items() if dtype not in (torch.bool, torch.bfloat16, torch.float16)]
+    return "\n".join(f"#pragma omp declare reduction(capture_{name}: {ctype}: omp_out = reduce_{name}(omp_out, omp_in)) "
+                     f"initializer(omp_priv = identity_{name}<{ctype}>)" for name in ("sum", "prod", "max", "min") for ctype in types)
 
 
 CPU = Target(
