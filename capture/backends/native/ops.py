@@ -21,7 +21,7 @@ STORED = COMPUTED | {torch.bfloat16, torch.float16}             # and those that
 
 @dataclass(frozen=True, slots=True)
 class ScalarOp:
-    """One operation. The arguments have one dtype, of `accepts`; only the first argument of "where" is bool whatever the others are.
+    """One operation. The arguments have one dtype, of `accepts`; only the first argument of "where" is bool in any case.
 
     `result`: "argument" (the dtype of the last argument), "bool", or "given" (by the Op: that of "to", whose meaning takes it
     as a second argument). `meaning` broadcasts as torch does and raises what torch raises (a RuntimeError for an integer
@@ -38,8 +38,9 @@ class ScalarOp:
 def result_dtype(name: str, *arguments: torch.dtype) -> torch.dtype | None:
     """The dtype of the result; None where any of `STORED` may be chosen ("to"). TypeError if the operation does not take these."""
     op = OPS[name]
-    values = arguments[1:] if name == "where" else arguments
-    if len(arguments) != op.arity or len(set(values)) != 1 or values[0] not in op.accepts or (values != arguments and arguments[0] != torch.bool):
+    conditions, values = (arguments[:1], arguments[1:]) if name == "where" else ((), arguments)
+    fits = len(arguments) == op.arity and len(set(values)) == 1 and values[0] in op.accepts and set(conditions) <= {torch.bool}
+    if not fits:
         raise TypeError(f"{name} does not take ({', '.join(map(str, arguments))})")
     return {"argument": arguments[-1], "bool": torch.bool, "given": None}[op.result]
 
@@ -66,8 +67,8 @@ def _table() -> dict[str, ScalarOp]:
     add(1, COMPUTED, sign=torch.sign)
     add(1, NUMBERS, neg=torch.neg, abs=torch.abs)
     # powers, exponentials, logarithms
-    add(1, FLOATS, sqrt=torch.sqrt, rsqrt=torch.rsqrt, reciprocal=torch.reciprocal, exp=torch.exp, exp2=torch.exp2, expm1=torch.expm1,
-        log=torch.log, log2=torch.log2, log10=torch.log10, log1p=torch.log1p, sigmoid=torch.sigmoid)
+    add(1, FLOATS, sqrt=torch.sqrt, rsqrt=torch.rsqrt, reciprocal=torch.reciprocal, exp=torch.exp, exp2=torch.exp2,
+        expm1=torch.expm1, log=torch.log, log2=torch.log2, log10=torch.log10, log1p=torch.log1p, sigmoid=torch.sigmoid)
     # circular and hyperbolic
     add(1, FLOATS, sin=torch.sin, cos=torch.cos, tan=torch.tan, asin=torch.asin, acos=torch.acos, atan=torch.atan,
         sinh=torch.sinh, cosh=torch.cosh, tanh=torch.tanh, asinh=torch.asinh, acosh=torch.acosh, atanh=torch.atanh)

@@ -93,11 +93,11 @@ template <class T> CAPTURE_INLINE bool signs_differ(T a, T b) {
     else return T(a ^ b) < T(0);
 }
 
-// Integer division is done in floating point where that is exact, since no machine divides vectors of integers: a quotient of n-bit
-// integers is at least 2^-n (relatively) away from the next integer, so it is not rounded to it in n+1 bits.
+// Integer division is done in floating point where that is exact, since no machine divides vectors of integers: a quotient of
+// n-bit integers is at least 2^-n (relatively) away from the next integer, so it is not rounded to it in n+1 bits.
 template <class T> CAPTURE_INLINE T truncated_quotient(T a, T b) {
     if constexpr (sizeof(T) == 8) {
-        T safe = b == T(0) | b == T(-1) ? T(1) : b;            // neither may trap; least / -1 wraps
+        T safe = (b == T(0)) | (b == T(-1)) ? T(1) : b;            // neither may trap; least / -1 wraps
         T quotient = a / safe;
         return b == T(-1) ? op_neg(a) : quotient;
     } else {
@@ -108,8 +108,9 @@ template <class T> CAPTURE_INLINE T truncated_quotient(T a, T b) {
     }
 }
 
-// a - b * trunc(a / b), exactly, for finite a and finite b != 0. The quotient of floats, of up to 277 bits, is taken off in double from the
-// top, at most 28 bits at a time: so each product and each difference is exact. 1 - 2^-50: the estimate is never above the quotient.
+// a - b * trunc(a / b), exactly, for finite a and finite b != 0. The quotient of floats, of up to 277 bits, is taken off in double
+// from the top, at most 28 bits at a time: so each product and each difference is exact. 1 - 2^-50: the estimate is never above the
+// quotient.
 CAPTURE_INLINE float fmod_finite(float a, float b) {
     double rest = magnitude(double(a)), divisor = magnitude(double(b));
     double inverse = (1.0 - 0x1p-50) / divisor;
@@ -125,14 +126,15 @@ CAPTURE_INLINE double fmod_finite(double a, double b) { return __builtin_fmod(a,
 
 }  // namespace capture
 
-// Where an integer divisor is 0 eager raises; here the result is unspecified, and nothing traps.
+// Where an integer divisor is 0 eager raises; here the result is unspecified, and nothing traps. Of floats it is exact, also where
+// the quotient overflows (eager has NaN there).
 template <class T> CAPTURE_INLINE T op_fmod(T a, T b) {
     using namespace capture;
     if constexpr (is_float<T>) {
         T rest = fmod_finite(a, b);
         rest = magnitude(b) == infinity<T> ? a : rest;
-        bool undefined = !(magnitude(a) < infinity<T>) | b != b | b == T(0);
-        return rest * (undefined ? nan<T> : T(1));      // a product, since GCC does not vectorise what it makes of tests of a choice
+        bool undefined = !(magnitude(a) < infinity<T>) | (b != b) | (b == T(0));
+        return rest * (undefined ? nan<T> : T(1));      // not a choice, since GCC does not vectorise what it makes of testing that
     } else {
         return op_sub(a, op_mul(truncated_quotient(a, b), b));
     }
@@ -142,7 +144,7 @@ template <class T> CAPTURE_INLINE T op_remainder(T a, T b) {
     T rest = op_fmod(a, b);
     if constexpr (capture::is_float<T> || capture::is_signed<T>) {
         bool other_sign = capture::signs_differ(rest, b);
-        return rest != T(0) & other_sign ? op_add(rest, b) : rest;
+        return (rest != T(0)) & other_sign ? op_add(rest, b) : rest;
     } else {
         return rest;
     }
@@ -158,7 +160,7 @@ template <class T> CAPTURE_INLINE T op_floordiv(T a, T b) {
     if constexpr (is_float<T>) {
         T quotient = (a - rest) / b;
         bool other_sign = capture::signs_differ(rest, b);
-        quotient = rest != T(0) & other_sign ? quotient - T(1) : quotient;
+        quotient = (rest != T(0)) & other_sign ? quotient - T(1) : quotient;
         T whole = op_floor(quotient);
         whole = quotient - whole > T(0.5) ? whole + T(1) : whole;
         whole = quotient != T(0) ? whole : copy_sign(T(0), a / b);
@@ -166,7 +168,7 @@ template <class T> CAPTURE_INLINE T op_floordiv(T a, T b) {
     } else if constexpr (is_signed<T>) {
         bool other_sign = capture::signs_differ(rest, b);
         T quotient = truncated_quotient(a, b);
-        return rest != T(0) & other_sign ? op_sub(quotient, T(1)) : quotient;
+        return (rest != T(0)) & other_sign ? op_sub(quotient, T(1)) : quotient;
     } else {
         return truncated_quotient(a, b);
     }
@@ -201,13 +203,13 @@ template <class T> CAPTURE_INLINE T op_not(T a) {
 template <class T> CAPTURE_INLINE T op_lshift(T a, T count) {
     constexpr T width = capture::bits_of<T>;
     T shifted = T(capture::Word<T>(a) << (count & (width - 1)));
-    return count < T(0) | count >= width ? T(0) : shifted;
+    return (count < T(0)) | (count >= width) ? T(0) : shifted;
 }
 template <class T> CAPTURE_INLINE T op_rshift(T a, T count) {
     constexpr T width = capture::bits_of<T>;
     T shifted = T(a >> (count & (width - 1)));
     T all_out = a < T(0) ? T(-1) : T(0);
-    return count < T(0) | count >= width ? all_out : shifted;
+    return (count < T(0)) | (count >= width) ? all_out : shifted;
 }
 
 template <class T> CAPTURE_INLINE T op_where(bool condition, T a, T b) { return condition ? a : b; }
@@ -221,5 +223,5 @@ template <class T> CAPTURE_INLINE T op_nextafter(T a, T towards) {
     T next = bit_cast<T>(Word<T>(bit_cast<Bits>(a)) + Word<T>(outwards));
     next = a == T(0) ? copy_sign(bit_cast<T>(Bits(1)), towards) : next;
     next = a == towards ? towards : next;
-    return a != a | towards != towards ? nan<T> : next;
+    return (a != a) | (towards != towards) ? nan<T> : next;
 }

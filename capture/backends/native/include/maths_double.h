@@ -1,4 +1,4 @@
-// Functions of doubles. Errors are stated in ulp of the exact result; all are meant for all arguments, NaN and infinities as in C99's Annex F.
+// Functions of doubles. Errors are stated in ulp of the exact result. They take any argument, NaN and infinity as in C99's Annex F.
 // The functions of floats that `maths_float.h` does not write out are these, rounded: correct to 0.51 ulp.
 #pragma once
 #include "arithmetic.h"
@@ -6,7 +6,7 @@
 namespace capture {
 
 inline constexpr double pi_high = 0x1.921fb54442d18p+1, pi_low = 0x1.1a62633145c07p-53;
-inline constexpr double ln2_high = 0x1.62e42fee00000p-1, ln2_low = 0x1.a39ef35793c76p-33;      // ln2_high * n is exact for |n| < 2^21
+inline constexpr double ln2_high = 0x1.62e42fee00000p-1, ln2_low = 0x1.a39ef35793c76p-33;      // n * ln2_high is exact to 2^21
 
 // 2^n for an integer n of -1022 … 1023: adding leaves n + 1023 in the lowest bits, from where it is shifted into the exponent.
 CAPTURE_INLINE double power_of_two(double n) { return bit_cast<double>(bit_cast<uint64_t>(n + (0x1.8p52 + 1023)) << 52); }
@@ -18,8 +18,8 @@ CAPTURE_INLINE double ln2_rest(double x, double n) { return fused(-n, ln2_low, f
 // e^r - 1 for |r| <= ln2 / 2.
 CAPTURE_INLINE double expm1_near_zero(double r) {
     double rest = horner(r, 0x1.1f7340dbc337ep-29, 0x1.af4e554377204p-26, 0x1.27e4db46cddd1p-22, 0x1.71de01fdbf9cap-19,
-                         0x1.a01a01a6e1e2ap-16, 0x1.a01a01abf85abp-13, 0x1.6c16c16c162c3p-10, 0x1.11111111100bep-7, 0x1.5555555555556p-5,
-                         0x1.5555555555557p-3, 0.5);
+                         0x1.a01a01a6e1e2ap-16, 0x1.a01a01abf85abp-13, 0x1.6c16c16c162c3p-10, 0x1.11111111100bep-7,
+                         0x1.5555555555556p-5, 0x1.5555555555557p-3, 0.5);
     return fused(r * r, rest, r);
 }
 
@@ -53,8 +53,9 @@ CAPTURE_INLINE Logarithm logarithm_parts(double x) {
 CAPTURE_INLINE double logarithm_sum(Logarithm x, double low) {
     double s = x.rest / (2.0 + x.rest), z = s * s;
     double half_square = 0.5 * x.rest * x.rest;
-    double series = z * horner(z, 1.479819860511658591e-01, 1.531383769920937332e-01, 1.818357216161805012e-01, 2.222219843214978396e-01,
-                               2.857142874366239149e-01, 3.999999999940941908e-01, 6.666666666666735130e-01);
+    double series = z * horner(z, 1.479819860511658591e-01, 1.531383769920937332e-01, 1.818357216161805012e-01,
+                               2.222219843214978396e-01, 2.857142874366239149e-01, 3.999999999940941908e-01,
+                               6.666666666666735130e-01);
     double correction = s * (half_square + series) + (x.exponent * ln2_low + low);
     return x.exponent * ln2_high - ((half_square - correction) - x.rest);
 }
@@ -70,10 +71,11 @@ CAPTURE_INLINE double logarithm_or_special(double x, double value) {
 CAPTURE_INLINE double atan_of_fraction(double z) {
     double s = z * z;
     double series = horner(s, 0x1.04a3628aee536p-17, -0x1.890e58e18ff08p-14, 0x1.19e6b726893d0p-11, -0x1.0110cfd66bd22p-9,
-                           0x1.50ea3497605b5p-8, -0x1.552f78ddf9b30p-7, 0x1.198ad7e0bd0c6p-6, -0x1.8c59dbc673323p-6, 0x1.f0f041d3e2f50p-6,
-                           -0x1.20f157ad652dfp-5, 0x1.42a843b89b0ebp-5, -0x1.62c464c86804fp-5, 0x1.85c82bf04fbd6p-5, -0x1.af1a76061e434p-5,
-                           0x1.e1e0069edf96ep-5, -0x1.1110f9a06b09dp-4, 0x1.3b13af957f086p-4, -0x1.745d1731e853fp-4, 0x1.c71c71c6882cdp-4,
-                           -0x1.2492492491234p-3, 0x1.999999999997dp-3, -0x1.5555555555555p-2);
+                           0x1.50ea3497605b5p-8, -0x1.552f78ddf9b30p-7, 0x1.198ad7e0bd0c6p-6, -0x1.8c59dbc673323p-6,
+                           0x1.f0f041d3e2f50p-6, -0x1.20f157ad652dfp-5, 0x1.42a843b89b0ebp-5, -0x1.62c464c86804fp-5,
+                           0x1.85c82bf04fbd6p-5, -0x1.af1a76061e434p-5, 0x1.e1e0069edf96ep-5, -0x1.1110f9a06b09dp-4,
+                           0x1.3b13af957f086p-4, -0x1.745d1731e853fp-4, 0x1.c71c71c6882cdp-4, -0x1.2492492491234p-3,
+                           0x1.999999999997dp-3, -0x1.5555555555555p-2);
     return fused(z * s, series, z);
 }
 
@@ -88,14 +90,15 @@ CAPTURE_INLINE double angle(double y, double x) {
     double result = atan_of_fraction(z);
     result = steep ? 0.5 * pi_high - (result - 0.5 * pi_low) : result;
     result = op_signbit(x) ? pi_high - (result - pi_low) : result;
-    return x != x | y != y ? nan<double> : result;
+    return (x != x) | (y != y) ? nan<double> : result;
 }
 
 // erf(x) for |x| <= 1.
 CAPTURE_INLINE double erf_near_zero(double x) {
     double series = horner(x * x, 0x1.05ffd737fb32ep-34, -0x1.389d4f2641625p-30, 0x1.f7b4bf3b13964p-27, -0x1.5f1ecb6f0764cp-23,
                            0x1.b9df224ca4b97p-20, -0x1.f4d1e3183f7aep-17, 0x1.f9a321d5b8e1ep-14, -0x1.c02db3dac435fp-11,
-                           0x1.565bcd0dbaa38p-8, -0x1.b82ce31284e00p-6, 0x1.ce2f21a042b30p-4, -0x1.812746b0379e6p-2, 0x1.06eba8214db69p-3);
+                           0x1.565bcd0dbaa38p-8, -0x1.b82ce31284e00p-6, 0x1.ce2f21a042b30p-4, -0x1.812746b0379e6p-2,
+                           0x1.06eba8214db69p-3);
     return fused(x, series, x);
 }
 
@@ -103,10 +106,11 @@ CAPTURE_INLINE double erf_near_zero(double x) {
 CAPTURE_INLINE double erfc_tail(double a) {
     a = a > 28.0 ? 28.0 : a;
     double u = (a - 3.0) / (a + 3.0);
-    double p = horner(u, -0x1.e03c4f2163101p-27, 0x1.6a9a406f5b5d2p-26, 0x1.d23ba2610d4cfp-24, -0x1.f6f22a39d80ffp-24, -0x1.509bb2541ab37p-21,
-                      0x1.6cf73cd80ca78p-22, 0x1.d31f6d8be26c6p-19, -0x1.84c4d727a1828p-21, -0x1.514aa914c3778p-16, 0x1.4c03cdbec91c0p-18,
-                      0x1.065abe3378fe1p-13, -0x1.b9121163600b6p-14, -0x1.98db56de56314p-11, 0x1.ef1bdc8c24643p-10, 0x1.4b884e6a44624p-9,
-                      -0x1.8574c40afcefdp-6, 0x1.17ca2877dfce1p-4, -0x1.e88b803a4b1a1p-4, 0x1.098366a5b4a52p-3, -0x1.85a15c58aa4edp-5,
+    double p = horner(u, -0x1.e03c4f2163101p-27, 0x1.6a9a406f5b5d2p-26, 0x1.d23ba2610d4cfp-24, -0x1.f6f22a39d80ffp-24,
+                      -0x1.509bb2541ab37p-21, 0x1.6cf73cd80ca78p-22, 0x1.d31f6d8be26c6p-19, -0x1.84c4d727a1828p-21,
+                      -0x1.514aa914c3778p-16, 0x1.4c03cdbec91c0p-18, 0x1.065abe3378fe1p-13, -0x1.b9121163600b6p-14,
+                      -0x1.98db56de56314p-11, 0x1.ef1bdc8c24643p-10, 0x1.4b884e6a44624p-9, -0x1.8574c40afcefdp-6,
+                      0x1.17ca2877dfce1p-4, -0x1.e88b803a4b1a1p-4, 0x1.098366a5b4a52p-3, -0x1.85a15c58aa4edp-5,
                       -0x1.15c084bb9e8fap-3, 0x1.40c522d7e4987p+0);
     double coarse = bit_cast<double>(bit_cast<uint64_t>(a) & ~uint64_t(0x07ffffff));
     double rest = (a - coarse) * (a + coarse);
@@ -247,7 +251,7 @@ CAPTURE_INLINE double op_erfc(double x) {
     double tail = erfc_tail(magnitude(x));
     double near = 1.0 - erf_near_zero(x);
     double far = x < 0.0 ? 2.0 - tail : tail;
-    return x < 0.5 & x > -1.0 ? near : far;
+    return (x < 0.5) & (x > -1.0) ? near : far;
 }
 
 // 2 ulp. The larger one is taken out, so that nothing overflows on the way.
@@ -258,8 +262,8 @@ CAPTURE_INLINE double op_hypot(double x, double y) {
     double ratio = smaller / larger;
     double value = larger * square_root(1.0 + ratio * ratio);
     value = larger == 0.0 ? 0.0 : value;
-    value = x != x | y != y ? nan<double> : value;
-    return a == infinity<double> | b == infinity<double> ? infinity<double> : value;
+    value = (x != x) | (y != y) ? nan<double> : value;
+    return (a == infinity<double>) | (b == infinity<double>) ? infinity<double> : value;
 }
 
 // The C library's: reducing any double modulo pi takes a thousand bits of it. Loops over these are not vectorised.

