@@ -48,4 +48,4 @@ def load(artifact: Artifact, gm: fx.GraphModule) -> Callable[..., tuple[torch.Te
 def executor(compiled: Compiled) -> Callable[..., Any]:
     """The C++ object that runs a plan: tensors in, tensors out."""
     library = open_library(compiled.library) if compiled.library is not None else None
-    return _C.Executor(tuple(compiled.plan), library, list(compiled.constants))
+    return _C.Executor(compiled.plan, library, list(compiled.constants))

@@ -17,7 +17,7 @@ from capture.backends.native import cost
 from capture.backends.native.dependencies import Order, bits
 from capture.backends.native.index import Index, Var, bounds, index
 from capture.backends.native.ir import Extern, Kernel, Nest, Program
-from capture.backends.native.loops import (cut_at_divisors, depends_by_value, hidden, linear_terms, refinement, renamed, size_of, split)
+from capture.backends.native.loops import (cut_at_divisors, depends_by_value, hidden, linear_terms, refinement, renamed, size_of, split, with_fresh_loops)
 from capture.backends.native.rewrite import indices_of, loads_of, needed_outside, reads, roots_of, walk, writes
 from capture.backends.native.schedule import kernel_of
 from capture.backends.native.splitting import split_reductions
@@ -74,7 +74,7 @@ class Fused:
 def fuse(program: Program) -> Fused:
     """Kernels for all nests of `program`, which is left as it is. Nests whose results nobody needs are dropped."""
     program = split_reductions(without_dead(program))
-    body = [cut_at_divisors(s) if isinstance(s, Nest) else s for s in program.body]
+    body = [cut_at_divisors(with_fresh_loops(s)) if isinstance(s, Nest) else s for s in program.body]
     fusion = _Fusion(program, body)
     fusion.run()
     return Fused(fusion.finish(), fusion.decisions)

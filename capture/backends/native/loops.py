@@ -72,6 +72,11 @@ def renamed(nest: Nest, names: dict[Var, Var]) -> Nest:
                 rewriter.stores(nest.stores))
 
 
+def with_fresh_loops(nest: Nest) -> Nest:
+    """With variables that no other nest has: what is equal from now on is so because it was matched."""
+    return renamed(nest, {v: fresh(v.extent) for v in (*nest.space, *nest.reduced)})
+
+
 def linear_terms(expression: Index) -> dict[Var, Index] | None:
     """Coefficients of the loop variables in an index that is affine in them; None when it is not. The rest is left out."""
     variables = {atom for monomial in expression.terms for atom in monomial if isinstance(atom, Var)}

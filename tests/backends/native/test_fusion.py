@@ -271,6 +271,15 @@ def test_symbolic_sizes() -> None:
     assert len(kernel.stages) == 2
 
 
+def test_loops_of_the_same_name_are_not_the_same_loop() -> None:
+    b = Builder()
+    x, y, i = b.input(32), b.input(32, 32), Var("i", 32)
+    first, second = b._buffer([32], "temporary"), b._buffer([32], "temporary")
+    b._nest((i,), (), Store(first.name, at(first, i), op("exp", F32, of(x, i))))
+    b._nest((i,), (), Store(second.name, at(second, i), add(load(first, 31 - index(i)), of(y, i, 0))))
+    assert len(kernels(fused(b.returns(second), torch.randn(32), torch.randn(32, 32)))) == 2
+
+
 def test_every_decision_has_its_reason() -> None:
     b = Builder()
     x = b.input(40)
