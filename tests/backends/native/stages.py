@@ -1,0 +1,114 @@
+"""Graphs taken through the stages of the compiler, and compared with eager mode after each: used by OpInfo's and by random ones."""
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+from torch.utils import _pytree as pytree
+
+from capture.backends.aot import Traced, trace
+from capture.backends.native.evaluate import evaluate
+from capture.backends.native.fusion import fuse
+from capture.backends.native.ir import Program, forget_interned
+from capture.backends.native.lowering import lower
+from capture.backends.native.runtime import make_callable
+from capture.backends.native.verify import verify
+
+Plan = Callable[[list[Tensor]], list[Any]]
+SEED = 42           # that of the OpInfos of random operators, which they set when they are called
+
+
+def recorded(call: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any] | None = None) -> tuple[fx.GraphModule, list[Tensor]]:
+    """A torch-level graph that calls `call`, and the tensors among the arguments, which are its inputs. The tensors among the
+    results are its results."""
+    leaves, spec = pytree.tree_flatten((tuple(args), kwargs or {}))
+    tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+
+    def run(*inputs: Tensor) -> list[Tensor]:
+        given = iter(inputs)
+        some_args, some_kwargs = pytree.tree_unflatten([next(given) if isinstance(leaf, Tensor) else leaf for leaf in leaves], spec)
+        return [leaf for leaf in pytree.tree_leaves(call(*some_args, **some_kwargs)) if isinstance(leaf, Tensor)]
+
+    with torch.no_grad():
+        count = len(run(*map(copied, tensors)))
+    graph = fx.Graph()
+    results = graph.call_function(run, tuple(graph.placeholder(f"x{number}") for number in range(len(tensors))))
+    graph.output(tuple(graph.call_function(operator.getitem, (results, number)) for number in range(count)))
+    return fx.GraphModule(torch.nn.Module(), graph), tensors
+
+
+class Stages:
+    """A graph as the stages make it: traced, lowered, fused. Raises Unsupported where the compiler leaves a graph to eager mode."""
+
+    def __init__(self, gm: fx.GraphModule, inputs: Sequence[Tensor]) -> None:
+        self.gm = gm
+        self.traced: Traced = trace(gm, inputs)
+        self.graphs = [graph for graph in (self.traced.forward, self.traced.backward) if graph is not None]
+        self.lowered = [lower(graph) for graph in self.graphs]
+        for program in self.lowered:
+            verify(program)
+
+    def fused(self) -> list[Program]:
+        """The programs with kernels in place of nests."""
+        programs = [fuse(program).program for program in self.lowered]
+        for program in programs:
+            verify(program)
+        return programs
+
+    def callable(self, plans: Sequence[Plan]) -> Callable[..., tuple[Tensor, ...]]:
+        """What stands for the graph, run by a plan for each program."""
+        return make_callable(self.gm, self.traced.signature, plans[0], plans[1] if len(plans) > 1 else None)
+
+
+def evaluated(program: Program) -> Plan:
+    """A plan that is run by the reference interpreter."""
+    return lambda arguments: evaluate(program, arguments)
+
+
+def compare(gm: fx.GraphModule, compiled: Callable[..., tuple[Tensor, ...]], inputs: Sequence[Tensor], tolerances: dict[str, float] | None = None,
+            strides: bool = True) -> None:
+    """Asserts that results, inputs after the call and gradients agree with eager mode's: values, dtypes, strides."""
+    seen = []
+    for function in (gm, compiled):
+        own = [copied(tensor) for tensor in inputs]
+        torch.manual_seed(SEED)
+        results = list(function(*own))
+        gradients = gradients_of(results, own)
+        seen.append([*results, *own, *gradients])
+    for ours, theirs in zip(seen[1], seen[0], strict=True):
+        assert (ours is None) == (theirs is None)
+        if theirs is not None:
+            assert ours.dtype == theirs.dtype and ours.shape == theirs.shape, (ours.dtype, ours.shape, theirs.dtype, theirs.shape)
+            assert not strides or strides_that_matter(ours) == strides_that_matter(theirs), (ours.stride(), theirs.stride())
+            torch.testing.assert_close(ours.detach(), theirs.detach(), equal_nan=True, **(tolerances or {}))
+
+
+def gradients_of(results: Sequence[Tensor], inputs: Sequence[Tensor]) -> list[Tensor | None]:
+    """The gradients of inputs, for gradients of the results that are the same in every run."""
+    chosen = [tensor for tensor in results if tensor.requires_grad and tensor.grad_fn is not None]
+    wanted = [tensor for tensor in inputs if tensor.requires_grad]
+    if not chosen or not wanted:
+        return []
+    generator = torch.Generator().manual_seed(19)
+    tangents = [torch.rand(tensor.shape, generator=generator, dtype=torch.float64).to(tensor.dtype) for tensor in chosen]
+    return list(torch.autograd.grad(chosen, wanted, tangents, allow_unused=True))
+
+
+def copied(tensor: Tensor) -> Tensor:
+    """A tensor of its own memory, with the same strides (also those of an expanded tensor)."""
+    span = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True)) if tensor.numel() else 0
+    memory = tensor.detach().as_strided((span,), (1,)).clone()
+    return memory.as_strided(tensor.shape, tensor.stride()).requires_grad_(tensor.requires_grad)
+
+
+def strides_that_matter(tensor: Tensor) -> list[int]:
+    """Strides of dimensions with more than one element; of no dimension when there are no elements."""
+    return [stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True) if size != 1] if tensor.numel() else []
+
+
+def finished() -> None:
+    """Lets go of the expressions of all programs so far."""
+    forget_interned()
