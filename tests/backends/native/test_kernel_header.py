@@ -207,7 +207,8 @@ def test_reductions(tmp_path):
     ulp.compile_loops(lines, tmp_path / "reductions.so")
     library = ctypes.CDLL(str(tmp_path / "reductions.so"))
     for name, dtype in {"max_identity": torch.float32, "min_identity": torch.float32, "max_int": torch.int64,
-                        "min_byte": torch.uint8, "sum": torch.int32, "prod": torch.float64, "any": torch.bool, "all": torch.bool}.items():
+                        "min_byte": torch.uint8, "sum": torch.int32, "prod": torch.float64, "any": torch.bool,
+                        "all": torch.bool}.items():
         x = sample(dtype, 501)
         assert_all(same(ulp.call(library, name, dtype, x), x), name, x)
     x, y = torch.tensor([1.0, math.nan, 2.0]), torch.tensor([math.nan, 1.0, 3.0])
@@ -223,8 +224,8 @@ VECTORISED = [(f"op_{name}({', '.join('xy'[:ops.OPS[name].arity])})", dtype, *(d
                                    (I32, "add mul floordiv remainder maximum abs")) for name in names.split()]
 VECTORISED += [("op_where(x, y, z)", F32, BOOL, F32, F32), ("op_lt(x, y)", BOOL, F32, F32),
                ("op_not(op_and(x, y))", BOOL, BOOL, BOOL), ("op_to<float>(x)", F32, BF16), ("op_to<bfloat16>(x)", BF16, F32),
-               ("op_to<half>(x)", torch.float16, F32), ("op_to<float>(x)", F32, torch.float16), ("op_to<int32_t>(x)", I32, F32), ("op_to<float>(x)", F32, BOOL),
-               ("op_to<bool>(x)", BOOL, F32), ("op_to<uint8_t>(x)", torch.uint8, F32)]
+               ("op_to<half>(x)", torch.float16, F32), ("op_to<float>(x)", F32, torch.float16), ("op_to<int32_t>(x)", I32, F32),
+               ("op_to<float>(x)", F32, BOOL), ("op_to<bool>(x)", BOOL, F32), ("op_to<uint8_t>(x)", torch.uint8, F32)]
 
 
 @pytest.mark.skipif("gcc version" not in find_compiler().version, reason="asks GCC what it vectorised")

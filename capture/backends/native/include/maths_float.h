@@ -7,6 +7,33 @@ namespace capture {
 // 2^n for an integer n of -126 … 127.
 CAPTURE_INLINE float power_of_two(float n) { return bit_cast<float>(bit_cast<uint32_t>(n + (0x1.8p23f + 127)) << 23); }
 
+// The same steps as in double.
+CAPTURE_INLINE float ln2_multiple(float x) { return (x * 0x1.715476p+0f + 0x1.8p23f) - 0x1.8p23f; }
+CAPTURE_INLINE float ln2_rest(float x, float n) { return fused(-n, -0x1.bd0106p-13f, fused(-n, 0x1.63p-1f, x)); }
+
+CAPTURE_INLINE float expm1_near_zero(float r) {
+    float series = horner(r, 0x1.a12a42p-13f, 0x1.6d4920p-10f, 0x1.1110e0p-7f, 0x1.5554e4p-5f, 0x1.555556p-3f, 0.5f);
+    return fused(r * r, series, r);
+}
+
+// ln(x) + low for x > 0.
+CAPTURE_INLINE float logarithm(float x, float low) {
+    bool small = x < 0x1p-126f;
+    uint32_t offset = bit_cast<uint32_t>(small ? x * 0x1p23f : x) - 0x3f3504f3u + (127u << 23);     // of sqrt(1/2)
+    float r = bit_cast<float>((offset & 0x007fffffu) + 0x3f3504f3u) - 1.0f;
+    float exponent = float(int32_t(offset >> 23)) - (small ? 150.0f : 127.0f);
+    float series = horner(r, -0x1.43b246p-4f, 0x1.02814ep-3f, -0x1.0a33eap-3f, 0x1.231ce6p-3f, -0x1.54d03ep-3f, 0x1.999f14p-3f,
+                          -0x1.0000cep-2f, 0x1.555554p-2f);
+    low = fused(exponent, -0x1.bd0106p-13f, fused(fused(r, series, -0.5f), r * r, low));
+    return fused(exponent, 0x1.63p-1f, r + low);
+}
+
+CAPTURE_INLINE float logarithm_or_special(float x, float value) {
+    value = x == infinity<float> ? x : value;
+    value = x == 0.0f ? -infinity<float> : value;
+    return x >= 0.0f ? value : nan<float>;
+}
+
 }  // namespace capture
 
 // 1.1 ulp.
@@ -14,12 +41,20 @@ CAPTURE_INLINE float op_exp(float x) {
     using namespace capture;
     x = x > 89.0f ? 89.0f : x;
     x = x < -104.0f ? -104.0f : x;
-    float n = (x * 0x1.715476p+0f + 0x1.8p23f) - 0x1.8p23f;
-    float r = fused(-n, -0x1.bd0106p-13f, fused(-n, 0x1.63p-1f, x));           // x - n * ln2
-    float series = horner(r, 0x1.a12a42p-13f, 0x1.6d4920p-10f, 0x1.1110e0p-7f, 0x1.5554e4p-5f, 0x1.555556p-3f, 0.5f);
-    float power = 1.0f + fused(r * r, series, r);
-    float half_way = (n * 0.5f + 0x1.8p23f) - 0x1.8p23f;                        // in two steps: a float has no 2^128, no 2^-150
-    return power * power_of_two(half_way) * power_of_two(n - half_way);
+    float n = ln2_multiple(x);
+    float half_way = (n * 0.5f + 0x1.8p23f) - 0x1.8p23f;        // in two steps: a float has no 2^128, no 2^-150
+    return (1.0f + expm1_near_zero(ln2_rest(x, n))) * power_of_two(half_way) * power_of_two(n - half_way);
+}
+
+// 1.6 ulp.
+CAPTURE_INLINE float op_expm1(float x) {
+    using namespace capture;
+    float kept = x > 89.0f ? 89.0f : x;
+    kept = kept < -20.0f ? -20.0f : kept;
+    float n = ln2_multiple(kept);
+    float half_way = (n * 0.5f + 0x1.8p23f) - 0x1.8p23f;
+    float first = power_of_two(half_way), second = power_of_two(n - half_way), inverse = power_of_two(half_way - n);
+    return copy_sign(fused(first, expm1_near_zero(ln2_rest(kept, n)), first - inverse) * second, x);
 }
 
 // 1.95 ulp. e^-|x| cannot overflow, and keeps all digits of small results; the digits that 1 + e loses are made good.
@@ -31,20 +66,15 @@ CAPTURE_INLINE float op_sigmoid(float x) {
 }
 
 // 1.1 ulp.
-CAPTURE_INLINE float op_log(float x) {
+CAPTURE_INLINE float op_log(float x) { return capture::logarithm_or_special(x, capture::logarithm(x, 0.0f)); }
+
+// 1.2 ulp.
+CAPTURE_INLINE float op_log1p(float x) {
     using namespace capture;
-    bool small = x < 0x1p-126f;
-    uint32_t offset = bit_cast<uint32_t>(small ? x * 0x1p23f : x) - 0x3f3504f3u + (127u << 23);     // of sqrt(1/2)
-    float r = bit_cast<float>((offset & 0x007fffffu) + 0x3f3504f3u) - 1.0f;
-    float exponent = float(int32_t(offset >> 23)) - (small ? 150.0f : 127.0f);
-    float series = horner(r, -0x1.43b246p-4f, 0x1.02814ep-3f, -0x1.0a33eap-3f, 0x1.231ce6p-3f, -0x1.54d03ep-3f, 0x1.999f14p-3f,
-                          -0x1.0000cep-2f, 0x1.555554p-2f);
-    float square = r * r;
-    float low = fused(exponent, -0x1.bd0106p-13f, fused(r, series, -0.5f) * square);
-    float value = fused(exponent, 0x1.63p-1f, r + low);
-    value = x == infinity<float> ? x : value;
-    value = x == 0.0f ? -infinity<float> : value;
-    return x >= 0.0f ? value : nan<float>;
+    float sum = 1.0f + x;
+    float lost = x > 1.0f ? 1.0f - (sum - x) : x - (sum - 1.0f);
+    float value = logarithm_or_special(sum, logarithm(sum, lost / sum));
+    return x == 0.0f ? x : value;
 }
 
 // 1.6 ulp.
@@ -61,7 +91,7 @@ CAPTURE_INLINE float op_tanh(float x) {
 CAPTURE_INLINE float op_erf(float x) {
     using namespace capture;
     float size = magnitude(x), a = size > 4.0f ? 4.0f : size;
-    float series = horner(x * x, 0x1.5d919ap-14f, -0x1.aa7d1ap-11f, 0x1.54cf96p-8f, -0x1.b80f70p-6f, 0x1.ce2e14p-4f, 
+    float series = horner(x * x, 0x1.5d919ap-14f, -0x1.aa7d1ap-11f, 0x1.54cf96p-8f, -0x1.b80f70p-6f, 0x1.ce2e14p-4f,
                           -0x1.812744p-2f, 0x1.06eba8p-3f);
     float near = fused(x, series, x);
     float tail = horner(a, 0x1.18f37ap-16f, -0x1.89cd14p-12f, 0x1.f7b1c8p-9f, -0x1.8b9fb8p-6f, 0x1.b4bff8p-4f, 0x1.45188ep-1f,
@@ -134,10 +164,8 @@ CAPTURE_INLINE float op_tan(float x) {
 
 // The rest in double: 0.51 ulp.
 CAPTURE_INLINE float op_exp2(float x) { return float(op_exp2(double(x))); }
-CAPTURE_INLINE float op_expm1(float x) { return float(op_expm1(double(x))); }
 CAPTURE_INLINE float op_log2(float x) { return float(op_log2(double(x))); }
 CAPTURE_INLINE float op_log10(float x) { return float(op_log10(double(x))); }
-CAPTURE_INLINE float op_log1p(float x) { return float(op_log1p(double(x))); }
 CAPTURE_INLINE float op_sinh(float x) { return float(op_sinh(double(x))); }
 CAPTURE_INLINE float op_cosh(float x) { return float(op_cosh(double(x))); }
 CAPTURE_INLINE float op_asinh(float x) { return float(op_asinh(double(x))); }
