@@ -2,7 +2,8 @@
 
 1. `without_single_points`: no loop runs exactly once.
 2. `with_extremes_first`: within rows, the place of an extreme is found in a pass after the extreme itself, since each vectorises by itself.
-3. `with_strip_values`: in strips, what is expensive and does not change within a stage's own loops is computed before them.
+3. `with_joined_rows`: in strips, several rows are reduced at a time, so that accumulators are loaded and stored less often.
+4. `with_strip_values`: in strips, what is expensive and does not change within a stage's own loops is computed before them.
 """
 from __future__ import annotations
 
@@ -11,18 +12,21 @@ from dataclasses import replace
 
 import torch
 
-from capture.backends.native.index import ZERO, Index, Var, bounds, contiguous_strides, index
+from capture.backends.native.index import ZERO, Index, Value, Var, bounds, contiguous_strides, index
 from capture.backends.native.ir import Buffer, Expr, Kernel, Load, Op, Stage, Store, constant, load, op, position
 from capture.backends.native.rewrite import Rewriter
 from capture.backends.native.show import postorder, roots
 
+JOINED = 4              # rows that are reduced at a time
+JOINED_NODES = 24       # of a stage, at most
+COMBINED = {"sum": "add", "prod": "mul", "max": "maximum", "min": "minimum", "any": "or", "all": "and"}
 LARGEST = torch.iinfo(torch.int32).max
 CHEAP = frozenset("add sub mul neg abs maximum minimum eq ne lt le gt ge and or xor not where to".split())   # about as fast as a load
 
 
 def prepared(kernel: Kernel) -> Kernel:
     """An equal kernel that is ready to be written."""
-    return with_strip_values(with_extremes_first(without_single_points(kernel)))
+    return with_strip_values(with_joined_rows(with_extremes_first(without_single_points(kernel))))
 
 
 def without_single_points(kernel: Kernel) -> Kernel:
@@ -99,6 +103,40 @@ def _row_major(stage: Stage) -> Index:
         if variable in stage.reduced:
             number = number * variable.extent + index(variable)
     return number
+
+
+def with_joined_rows(kernel: Kernel) -> Kernel:
+    """The innermost reduced loop of a stage takes JOINED steps at once, where these divide its extent and the stage is small."""
+    if not kernel.vectorized:
+        return kernel
+    return replace(kernel, stages=tuple(_joined(stage) if _can_be_joined(stage) else stage for stage in kernel.stages))
+
+
+def _can_be_joined(stage: Stage) -> bool:
+    if not stage.inner or stage.inner[-1] not in stage.reduced:
+        return False
+    extent = index(stage.inner[-1].extent).constant
+    nodes = postorder(*(root for store in stage.stores for root in roots(store)))
+    return (extent is not None and extent % JOINED == 0 and len(nodes) <= JOINED_NODES
+            and all(store.reduction in COMBINED and not store.scan and store.mask is None for store in stage.stores)
+            and not any(isinstance(node, Load) and (node.mask is not None or _values(node)) for node in nodes))
+
+
+def _values(node: Load) -> bool:
+    return any(isinstance(atom, Value) for atom in node.index.atoms())
+
+
+def _joined(stage: Stage) -> Stage:
+    *outer, row = stage.inner
+    rows = Var(f"{row.name} by {JOINED}", index(row.extent).constant // JOINED)
+    steps = [Rewriter({row: index(rows) * JOINED + step}) for step in range(JOINED)]
+
+    def joined(store: Store) -> Store:
+        values = [step.expr(store.value) for step in steps]
+        while len(values) > 1:
+            values = [op(COMBINED[store.reduction], store.value.dtype, a, b) for a, b in zip(values[::2], values[1::2])]
+        return replace(store, value=values[0])
+    return Stage((*outer, rows), stage.reduced - {row} | {rows}, tuple(map(joined, stage.stores)))
 
 
 def with_strip_values(kernel: Kernel) -> Kernel:

@@ -61,34 +61,8 @@ def literal(value: bool | int | float, dtype: torch.dtype) -> str:
     return str(value) if dtype == torch.int32 and value >= 0 else f"{TYPES[dtype]}({value})"
 
 
-def _declared_reductions() -> str:
-    """One for each type: in a list of several, GCC takes the first one's initial value for all."""
-    types = [ctype for dtype, ctype in TYPES.items() if dtype not in (torch.bool, torch.bfloat16, torch.float16)]
-    return "\n".join(f"#pragma omp declare reduction(capture_{name}: {ctype}: omp_out = reduce_{name}(omp_out, omp_in)) "
-                     f"initializer(omp_priv = identity_{name}<{ctype}>)" for name in ("sum", "prod", "max", "min") for ctype in types)
-
-
 CPU = Target(
-    prologue=f"""\
-#include "capture_kernel.h"
-#include "transpose.h"
-
-{_declared_reductions()}
-
-CAPTURE_INLINE int64_t smaller(int64_t a, int64_t b) {{ return a < b ? a : b; }}
-
-// The first extreme so far and its place; NaN is the most extreme.
-template <class T> CAPTURE_INLINE void take_max(T& most, int64_t& place, T x, int64_t here) {{
-  const bool better = (x > most) | ((x != x) & (most == most));
-  most = better ? x : most;
-  place = better ? here : place;
-}}
-template <class T> CAPTURE_INLINE void take_min(T& least, int64_t& place, T x, int64_t here) {{
-  const bool better = (x < least) | ((x != x) & (least == least));
-  least = better ? x : least;
-  place = better ? here : place;
-}}
-""",
+    prologue='#include "capture_kernel.h"\n#include "loops.h"\n',
     signature='extern "C" void {name}(void* const* buffers, const int64_t* numbers, int64_t begin, int64_t end)',
     types=TYPES,
     memory={**TYPES, torch.bool: "boolean"},

@@ -1,0 +1,35 @@
+// What the loops of kernels are written with, beside the operations: reductions of `omp simd` loops, and small helpers.
+#pragma once
+#include "reduce.h"
+#include "transpose.h"
+
+// `reduction(capture_sum: total)` and so on. One declaration for each type: in a list, GCC takes the first one's initial value for all.
+#define CAPTURE_PRAGMA(text) _Pragma(#text)
+#define CAPTURE_REDUCTION(name, T) \
+    CAPTURE_PRAGMA(omp declare reduction(capture_##name: T: omp_out = reduce_##name(omp_out, omp_in)) initializer(omp_priv = identity_##name<T>))
+#define CAPTURE_REDUCTIONS(T) CAPTURE_REDUCTION(sum, T) CAPTURE_REDUCTION(prod, T) CAPTURE_REDUCTION(max, T) CAPTURE_REDUCTION(min, T)
+CAPTURE_REDUCTIONS(uint8_t)
+CAPTURE_REDUCTIONS(int8_t)
+CAPTURE_REDUCTIONS(int16_t)
+CAPTURE_REDUCTIONS(int32_t)
+CAPTURE_REDUCTIONS(int64_t)
+CAPTURE_REDUCTIONS(float)
+CAPTURE_REDUCTIONS(double)
+
+CAPTURE_INLINE int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
+
+// Division that rounds down, for a positive divisor.
+CAPTURE_INLINE int64_t floor_div(int64_t a, int64_t b) { return a / b - (a % b < 0); }
+CAPTURE_INLINE int64_t floor_mod(int64_t a, int64_t b) { return a % b + (a % b < 0 ? b : 0); }
+
+// The first extreme so far and its place; NaN is the most extreme.
+template <class T> CAPTURE_INLINE void take_max(T& most, int64_t& place, T x, int64_t here) {
+    const bool better = (x > most) | ((x != x) & (most == most));
+    most = better ? x : most;
+    place = better ? here : place;
+}
+template <class T> CAPTURE_INLINE void take_min(T& least, int64_t& place, T x, int64_t here) {
+    const bool better = (x < least) | ((x != x) & (least == least));
+    least = better ? x : least;
+    place = better ? here : place;
+}
