@@ -16,7 +16,6 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch._functorch import compile_utils
 from torch._functorch import config as functorch_config
 from torch._functorch._aot_autograd.schemas import MutationType, OutputType
 from torch._functorch.aot_autograd import aot_module_simplified
@@ -44,6 +43,7 @@ SETTINGS: dict[str, Any] = {
     "view_replay_for_aliased_outputs": False,
     "check_custom_op_aliasing": False,
     "enable_autograd_cache": False,
+    "cse": False,                               # `merge_duplicates` does it, without importing torch._inductor
 }
 
 
@@ -202,6 +202,8 @@ class _Joint:
             raise Unsupported("an input that requires gradients is written to, or its shape, strides or storage changed")
         if self.metadata.tokens:
             raise Unsupported("the graph calls an operator with side effects")
+        if self.backward is None:
+            merge_duplicates(self.forward.graph)
         self._split()
 
     def _split(self) -> None:
@@ -221,13 +223,12 @@ class _Joint:
         return _never_called
 
     def _partition(self, joint: fx.GraphModule, inputs: Any, **options: Any) -> tuple[fx.GraphModule, fx.GraphModule]:
-        """The partition of least memory traffic. What is random is saved, and not merged with its like."""
-        random = [node for node in joint.graph.nodes if is_random(node)]
-        for node in random:
-            node.meta["recompute"] = checkpoint.CheckpointPolicy.MUST_SAVE
-        mergeable = all(node.target.overloadpacket in compile_utils.rand_ops for node in random)
-        with functorch_config.patch(cse=mergeable):
-            forward, self.backward = min_cut_rematerialization_partition(joint, inputs, **options)
+        """The partition of least memory traffic. What is random is saved."""
+        for node in joint.graph.nodes:
+            if is_random(node):
+                node.meta["recompute"] = checkpoint.CheckpointPolicy.MUST_SAVE
+        merge_duplicates(joint.graph)
+        forward, self.backward = min_cut_rematerialization_partition(joint, inputs, **options)
         return forward, self.backward
 
     def _counting(self, table: Mapping[Any, Callable[..., Any]]) -> dict[Any, Callable[..., Any]]:
@@ -281,6 +282,35 @@ def _extent(spec: TensorSpec) -> int:
     return (1 + sum((size - 1) * stride for size, stride in zip(spec.shape, spec.stride, strict=True))) * spec.dtype.itemsize
 
 
+# --- operations that are done twice
+
+def merge_duplicates(graph: fx.Graph) -> None:
+    """Replaces operations by earlier ones on the same arguments. Tensors that are returned stay separate ones."""
+    returned = {_storage(node.meta["val"]) for node in graph.output_node().all_input_nodes if isinstance(node.meta.get("val"), torch.Tensor)}
+    known: dict[Any, fx.Node] = {}
+    for node in graph.nodes:
+        value = node.meta.get("val")
+        if node.op != "call_function" or is_random(node) or _is_write(node) or isinstance(value, torch.Tensor) and _storage(value) in returned:
+            continue
+        first = known.setdefault((node.target, _key(node.args), _key(node.kwargs), node.meta.get("ac_graph_id")), node)
+        if first is not node:
+            node.replace_all_uses_with(first)
+            graph.erase_node(node)
+
+
+def _key(argument: Any) -> Any:
+    """An argument as a key, by which 1, 1.0 and True differ."""
+    if isinstance(argument, (tuple, list)):
+        return tuple(map(_key, argument))
+    if isinstance(argument, dict):
+        return tuple((name, _key(value)) for name, value in argument.items())
+    return type(argument), argument
+
+
+def _is_write(node: fx.Node) -> bool:
+    return isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable
+
+
 # --- what is a view of what
 
 @dataclass(frozen=True, slots=True)
@@ -303,6 +333,15 @@ class _Eager:
         inputs = fake_inputs(specs)
         with modes.active(), inputs[0].fake_mode if inputs else FakeTensorMode():
             return cls(inputs, graph(*inputs))
+
+
+def _may_share_memory(joint: _Joint) -> bool:
+    """Whether outputs may be views: of each other, of inputs, or of what was changed through a view."""
+    if any(info.output_type not in OWN_TENSORS for info in joint.metadata.output_info):
+        return True
+    storages = {_storage(node.meta["val"]) for node in joint.values}
+    return len(storages) < len(joint.values) or len(storages) > 1 and any(
+        node.op == "call_function" and node.target.__name__.partition(".")[0].endswith("_scatter") for node in joint.forward.graph.nodes)
 
 
 def _outputs(joint: _Joint, eager: _Eager | None, inputs: Sequence[fx.Node]) -> list[_Returned]:
@@ -386,8 +425,7 @@ def _finished(joint: _Joint, graph: fx.GraphModule, positions: Sequence[int], sp
     forward, backward, metadata = joint.forward, joint.backward, joint.metadata
     inputs = [node for node in forward.graph.nodes if node.op == "placeholder"]
     written = {node.args[0] for node in forward.graph.nodes if node.target is aten.copy_.default}
-    plain = len(joint.values) <= 1 and all(info.output_type in OWN_TENSORS for info in metadata.output_info)
-    eager = None if plain and not written else _Eager.run(graph, specs, modes)
+    eager = _Eager.run(graph, specs, modes) if written or _may_share_memory(joint) else None
     outputs = _outputs(joint, eager, inputs)
     tangents = joint.tangents
     if len(set(tangents)) < len(tangents):
@@ -525,6 +563,5 @@ def _output(graph: fx.Graph) -> Sequence[fx.Node | None]:
 
 def _clean(gm: fx.GraphModule) -> None:
     """Drops what is not needed for the output."""
-    gm.graph.eliminate_dead_code(is_impure_node=lambda node: node.op in ("placeholder", "output") or is_random(node)
-                                 or isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable)
+    gm.graph.eliminate_dead_code(is_impure_node=lambda node: node.op in ("placeholder", "output") or is_random(node) or _is_write(node))
     gm.recompile()
