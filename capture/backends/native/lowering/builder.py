@@ -17,7 +17,6 @@ MANY_READS = 8
 
 DTYPES = frozenset((torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64,
                     torch.float32, torch.float64, torch.bfloat16, torch.float16))      # what nests compute with
-ACCUMULATE = {torch.bfloat16: torch.float32, torch.float16: torch.float32}
 
 
 def is_cheap(value: Lazy) -> bool:

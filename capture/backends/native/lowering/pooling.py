@@ -9,10 +9,10 @@ import torch
 
 from capture.backends.native.index import Index, Size, index
 from capture.backends.native.ir import Expr, constant
-from capture.backends.native.lowering.builder import ACCUMULATE, converted, elementwise, is_cheap
+from capture.backends.native.lowering.builder import converted, elementwise, is_cheap
 from capture.backends.native.lowering.lazy import Lazy, viewed
 from capture.backends.native.lowering.registry import Call, lowers
-from capture.backends.native.lowering.scalar import Scalar, at_least, below, both, choose, masked, to
+from capture.backends.native.lowering.scalar import ACCUMULATE, Scalar, at_least, below, both, choose, masked, to
 
 aten = torch.ops.aten
 

@@ -9,10 +9,11 @@ import torch
 
 from capture.backends.native.index import ZERO, Index, Size, product
 from capture.backends.native.ir import Expr, constant, position
-from capture.backends.native.lowering.builder import ACCUMULATE, Builder, broadcast, elementwise
+from capture.backends.native.lowering.builder import Builder, broadcast, elementwise
 from capture.backends.native.lowering.lazy import Lazy, viewed
 from capture.backends.native.lowering.registry import Call, lowers
-from capture.backends.native.lowering.scalar import Scalar, call as scalar, to
+from capture.backends.native.lowering.scalar import ACCUMULATE, Scalar, to
+from capture.backends.native.lowering.scalar import call as scalar
 from capture.backends.native.lowering.views import wrapped
 
 aten = torch.ops.aten

@@ -18,6 +18,7 @@ LIGHT = frozenset(("add sub mul neg abs sign maximum minimum fmax fmin eq ne lt 
                    "and or xor not lshift rshift where to copysign floor ceil round trunc").split())
 TESTS = frozenset("eq ne lt le gt ge isnan isinf signbit".split())
 DIVISIONS = frozenset("floordiv truncdiv remainder fmod".split())
+ACCUMULATE = {torch.bfloat16: torch.float32, torch.float16: torch.float32}      # the dtype to compute in, of those that cannot be computed in
 LOGICAL = {"add": "or", "mul": "and", "maximum": "or", "minimum": "and"}      # what arithmetic of booleans is
 
 
@@ -121,13 +122,16 @@ def choose(condition: Expr | None, yes: Expr, no: Expr) -> Expr:
         return yes
     if isinstance(condition, Constant):
         return yes if condition.value else no
-    return op("where", yes.dtype, condition, yes, no)
+    wide = ACCUMULATE.get(yes.dtype, yes.dtype)
+    return to(op("where", wide, condition, to(yes, wide), to(no, wide)), yes.dtype)
 
 
 def to(expr: Expr, dtype: torch.dtype) -> Expr:
-    """`expr` converted as eager does. Small integers are converted now."""
+    """`expr` converted as eager does. Numbers are converted now, where that is certain to be exact."""
     if expr.dtype == dtype:
         return expr
+    if isinstance(expr, Op) and expr.name == "to" and isinstance(expr.args[0], Constant) and expr.args[0].dtype == dtype == ACCUMULATE.get(expr.dtype):
+        return expr.args[0]         # see `number`
     if isinstance(expr, Constant) and not isinstance(expr.value, float) and abs(expr.value) < 128 and dtype.itemsize >= 4 and (
             dtype != torch.bool):
         return constant(expr.value, dtype)
@@ -135,11 +139,12 @@ def to(expr: Expr, dtype: torch.dtype) -> Expr:
 
 
 def number(value: Number | Index, dtype: torch.dtype) -> Expr:
-    """A Python number, or a size, as eager converts it to `dtype`."""
+    """A Python number, or a size, as eager converts it to `dtype`. Of a narrow type it is the wide constant with the same value, converted."""
     if isinstance(value, Index):
         return to(position(value), dtype)
-    if dtype in (torch.float16, torch.bfloat16):
-        return to(constant(value, torch.float32), dtype)
+    if dtype in ACCUMULATE:
+        wide = ACCUMULATE[dtype]
+        return op("to", dtype, constant(torch.tensor(value, dtype=dtype).item(), wide))
     return constant(value, dtype)
 
 
