@@ -65,7 +65,7 @@ class GraphLowering:
             expr = size.node.expr
             if expr.is_Symbol and str(expr) not in self.symbols:
                 low = size.node.shape_env.var_to_range[expr].lower
-                symbol = self.symbols[str(expr)] = Symbol(str(expr), int(low) if low.is_finite else 0)
+                symbol = self.symbols[str(expr)] = Symbol(str(expr), int(low) if low.is_Integer else -(1 << 63))
                 self.program.symbols[symbol] = position, dim
 
     def _placeholder(self, node: Node) -> Lazy | Size | None:
@@ -173,20 +173,20 @@ class GraphLowering:
                         **torch.fx.node.map_arg(dict(node.kwargs), lambda n: n.meta["val"]))
             results = tuple(map(self._spec, copied if isinstance(copied, (tuple, list)) else [copied]))
         if op._schema.is_mutable:
-            return self._write(call, args, kwargs)
+            return self._write(node, call, args, kwargs)
         lazies = extern(self.builder, op, args, kwargs, results, call.used)
         for lazy, spec in zip(lazies, call.results, strict=True):
             if lazy is not None and spec is not None:
                 lazy.strides = spec.strides
         return lazies
 
-    def _write(self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Lazy]:
+    def _write(self, node: Node, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Lazy]:
         """An operator that writes to arguments, and returns these."""
         written = written_args(call.op, args, kwargs)
         if not all(result.alias_info is not None for result in call.op._schema.returns):
             raise Unsupported(f"{call.op} writes to its arguments and returns others")
         for lazy in written:
-            self._protect(self.builder.store(lazy).buffer.name, but=lazy)
+            self._protect(self.builder.store(lazy).buffer.name, lazy, node)
         extern(self.builder, call.op, args, kwargs, (), frozenset())
         return written[:len(call.results)]
 
@@ -195,19 +195,19 @@ class GraphLowering:
         if target.stored is None:
             raise Unsupported("a write to a tensor that the graph computed")
         name = target.stored.buffer.name
-        self._protect(name, but=target)
+        self._protect(name, target, node)
         new = converted(broadcast(self.builder, value, target.shape), target.dtype)
         if name in new.reads and not self._reads_in_place(new, target):
             self.builder.copy(new)
         self.builder.write(new, target.stored)
         return target
 
-    def _protect(self, buffer: str, but: Lazy) -> None:
-        """Makes copies of the values that are still to be used and depend on what `buffer` holds now."""
+    def _protect(self, buffer: str, written: Lazy, writer: Node) -> None:
+        """Makes copies of the values that are to be used after `writer` and depend on what `buffer` holds now; `written` is to change."""
         for node, value in self.values.items():
-            if any(user not in self.values for user in node.users):
+            if any(user is not writer and user not in self.values for user in node.users):
                 for lazy in _lazies(value):
-                    if buffer in lazy.reads and lazy is not but:
+                    if buffer in lazy.reads and lazy is not written:
                         self.builder.copy(lazy)
 
     @staticmethod

@@ -8,6 +8,7 @@ import torch
 
 from capture.backends.native.index import Index, Size, Symbol, index
 from capture.backends.native.lowering.lazy import Spec, plain
+from capture.backends.native.lowering.scalar import at_least
 from capture.backends.native.signature import Unsupported
 
 
@@ -58,4 +59,9 @@ class Sizes:
             return self._convert(expr.args[0]) // self._convert(expr.args[1])
         if kind in ("Mod", "PythonMod"):
             return self._convert(expr.args[0]) % self._convert(expr.args[1])
+        if kind == "Max":           # of strides, which are 1 at least
+            parts = list(map(self._convert, expr.args))
+            for part in parts:
+                if all(at_least(part, other) is None for other in parts):
+                    return part
         raise Unsupported(f"the size {expr}")

@@ -1,0 +1,26 @@
+"""Random numbers. They are ATen's, drawn in the order of the graph, so that the generator advances as in eager mode."""
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from capture.backends.native.index import ZERO
+from capture.backends.native.ir import Extern
+from capture.backends.native.lowering.lazy import Lazy, Stored, in_memory
+from capture.backends.native.lowering.registry import Call, lowers
+
+aten = torch.ops.aten
+
+
+@lowers(aten.bernoulli.p)
+def bernoulli(call: Call, x: Lazy, p: float = 0.5, *, generator: Any = None) -> Any:
+    """What ATen does, which only asks for the layout of `x`: draws into new memory. `x` need not be computed."""
+    if generator is not None:
+        return NotImplemented
+    builder, spec = call.builder, call.result
+    buffer = builder.buffer(spec.shape, spec.dtype, spec.strides)
+    result = in_memory(Stored(buffer, ZERO, buffer.strides), spec.shape)
+    builder.program.body.append(Extern(builder.name(f"{builder.label}_call"), "aten::bernoulli_.float", (), {"self": result.view, "p": p},
+                                       (buffer.name,), out=True))
+    return result
