@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -15,7 +14,8 @@ from torch.autograd.graph import increment_version
 
 from capture.backends.native.signature import Input, Result, Signature, Tangent, View
 
-Plan = Callable[[list[Tensor]], list[Tensor]]       # may empty the list that it is given
+Forward = Callable[..., tuple[Tensor, ...]]                     # takes tensors
+Backward = Callable[[list[Tensor]], tuple[Tensor, ...]]         # takes a list, which it may empty so that tensors die early
 Picker = Callable[[Sequence[Any]], tuple[Any, ...]]
 
 _release = getattr(torch._C._FunctionBase, "maybe_clear_saved_tensors", lambda node: None)      # not in all versions of torch
@@ -25,26 +25,18 @@ _is_batched = torch._C._functorch.is_legacy_batchedtensor        # by `is_grads_
 _transforms_active = torch._C._are_functorch_transforms_active
 
 
-def make_callable(gm: fx.GraphModule, signature: Signature, forward: Plan, backward: Plan | None) -> Callable[..., tuple[Tensor, ...]]:
+def make_callable(gm: fx.GraphModule, signature: Signature, forward: Forward, backward: Backward | None) -> Forward:
     """A callable that stands for `gm.forward`: it takes the same positional arguments and returns the same tuple.
 
     forward, backward: take and return what `signature` says. They run below autograd and autocast: what they return are tensors
     of their own, and no views in autograd's sense, and the versions of what they write to stay as they are.
     """
-    call = _inference(forward) if backward is None else _differentiable(gm, signature, forward, backward)
+    call = forward if backward is None else _differentiable(gm, signature, forward, backward)
     if signature.outputs != tuple(map(Result, range(signature.visible))):
         call = _with_outputs(signature, call)
     if signature.advanced or signature.grad_after is not None:
         call = _with_effects(signature, call)
     return call
-
-
-def fx_callable(gm: fx.GraphModule) -> Plan:
-    """A traced ATen graph, run by torch, as `make_callable` takes it."""
-    def run(arguments: list[Tensor]) -> list[Tensor]:
-        with torch.no_grad(), torch._C._DisableAutocast(), torch._C._AutoDispatchBelowADInplaceOrView():
-            return list(gm.forward(*arguments))
-    return run
 
 
 def picker(indices: Sequence[int]) -> Picker:
@@ -59,7 +51,7 @@ def picker(indices: Sequence[int]) -> Picker:
 
 # --- what remains to be done when the results are there
 
-def _with_outputs(signature: Signature, call: Callable[..., tuple[Tensor, ...]]) -> Callable[..., tuple[Tensor, ...]]:
+def _with_outputs(signature: Signature, call: Forward) -> Forward:
     """`call`, with its results, its inputs and views of them picked as the outputs."""
     makers: list[tuple[int, Callable[[Tensor], Tensor]]] = []
     positions = []
@@ -79,7 +71,7 @@ def _with_outputs(signature: Signature, call: Callable[..., tuple[Tensor, ...]])
     return run
 
 
-def _with_effects(signature: Signature, call: Callable[..., tuple[Tensor, ...]]) -> Callable[..., tuple[Tensor, ...]]:
+def _with_effects(signature: Signature, call: Forward) -> Forward:
     """`call`, and what autograd and the program shall know of it: inputs were written to, the grad mode was changed."""
     written = picker(signature.advanced)
     inference, grad_after = signature.modes.inference, signature.grad_after
@@ -115,11 +107,7 @@ def _maker(view: View) -> Callable[[Tensor], Tensor]:
 
 # --- the autograd node
 
-def _inference(forward: Plan) -> Callable[..., tuple[Tensor, ...]]:
-    return lambda *inputs: tuple(forward(list(inputs)))
-
-
-def _differentiable(gm: fx.GraphModule, signature: Signature, forward: Plan, backward: Plan) -> Callable[..., tuple[Tensor, ...]]:
+def _differentiable(gm: fx.GraphModule, signature: Signature, forward: Forward, backward: Backward) -> Forward:
     """A callable from inputs to visible results, of which the differentiable ones come from one autograd node."""
     differentiable, visible = signature.differentiable, signature.visible
     save = picker([_position(signature, name) for name in signature.saved])
@@ -130,17 +118,17 @@ def _differentiable(gm: fx.GraphModule, signature: Signature, forward: Plan, bac
 
     def run_forward(ctx: Any, frame: list[Any], *_: Tensor) -> tuple[Tensor, ...]:
         inputs = frame[0]
-        memory = replay.remember(inputs)
-        results = forward(list(inputs))
-        saved = save((*inputs, *results))
-        if _saved_tensor_hooks(True) is not None:       # they shall have all that the node holds on to
-            saved += memory.tensors
-            memory.tensors = ()
-        ctx.memory = memory
-        ctx.save_for_backward(*saved)
+        tensors, versions, random = replay.remember(inputs)
+        results = forward(*inputs)
+        if _saved_tensor_hooks(True) is None:
+            ctx.save_for_backward(*save(inputs + results))
+            ctx.memory = tensors, versions, random
+        else:       # the hooks shall have all that the node holds on to
+            ctx.save_for_backward(*save(inputs + results), *tensors)
+            ctx.memory = None, None, random
         ctx.set_materialize_grads(False)
         frame[0] = results[differentiable:visible]
-        return tuple(results[:differentiable])
+        return results[:differentiable]
 
     def run_backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
         arguments = list(ctx.saved_tensors)
@@ -155,7 +143,7 @@ def _differentiable(gm: fx.GraphModule, signature: Signature, forward: Plan, bac
             if grad is None or grad.layout is not torch.strided or grad.stride() != tangent.strides or grad.is_neg():
                 grad = as_expected(grad, tangent)
             arguments.append(grad)
-        return gradients((*grads, *backward(arguments)))
+        return gradients(grads + backward(arguments))
 
     node = type("CompiledGraph", (torch.autograd.Function,), {"forward": staticmethod(run_forward), "backward": staticmethod(run_backward)})
     apply = super(torch.autograd.Function, node).apply      # without what Function.apply does for transforms, which guards rule out
@@ -187,13 +175,9 @@ def as_expected(grad: Tensor | None, tangent: Tangent) -> Tensor:
 
 # --- gradients of gradients
 
-@dataclass(slots=True)
-class Memory:
-    """What one call leaves for a replay: inputs besides the saved ones, their versions, and the states of the generators."""
-
-    tensors: tuple[Tensor, ...]
-    versions: list[int] | None
-    random: list[Tensor]
+# What one call leaves for a replay: inputs besides the saved ones, their versions, and the states of the generators. Where hooks
+# for saved tensors were in force, the inputs are among the saved ones and nothing watches their versions.
+Memory = tuple[tuple[Tensor, ...] | None, list[int] | None, list[Tensor]]
 
 
 class Replay:
@@ -224,15 +208,16 @@ class Replay:
             versions = [tensor._version for tensor in self.watched(tensors)]
         except RuntimeError:        # a tensor of inference mode has no version
             versions = None
-        return Memory(tensors, versions, self._random_states() if self.signature.random else [])
+        return tensors, versions, self._random_states() if self.signature.random else []
 
     def gradients(self, memory: Memory, saved: Sequence[Tensor], grads: Sequence[Tensor | None]) -> tuple[Tensor | None, ...]:
         """The gradients of the inputs that have one, given those of the differentiable results.
 
         Raises RuntimeError when an input has been changed since.
         """
-        others = memory.tensors or tuple(saved[len(self.signature.saved):])
-        if memory.tensors and memory.versions is not None and memory.versions != [t._version for t in self.watched(others)]:
+        tensors, versions, random = memory
+        others = saved[len(self.signature.saved):] if tensors is None else tensors
+        if versions is not None and versions != [tensor._version for tensor in self.watched(others)]:
             raise RuntimeError("one of the inputs of a compiled graph, needed to compute gradients of gradients, has been modified by "
                                "an inplace operation since")
         create_graph = torch.is_grad_enabled()
@@ -240,7 +225,7 @@ class Replay:
         with torch.enable_grad():
             # gradients shall be those through the graph alone, also where one input was computed from another
             inputs = [by_index[i].clone() if i in self.signature.written else by_index[i].view_as(by_index[i]) for i in range(len(by_index))]
-            outputs = self._run(memory.random, inputs)
+            outputs = self._run(random, inputs)
             chosen = [(make(outputs), grads[index]) for index, make in self.results.items()
                       if index < self.signature.differentiable and grads[index] is not None]
         return torch.autograd.grad([output for output, _ in chosen], [inputs[index] for index, _ in self.signature.gradients],

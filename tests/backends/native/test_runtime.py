@@ -13,9 +13,9 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.utils.checkpoint import checkpoint
 
 from capture.backends.aot import trace
-from capture.backends.native.runtime import fx_callable, make_callable, picker
+from capture.backends.native.runtime import make_callable, picker
 from capture.backends.native.signature import Signature, Unsupported
-from tests.backends.native.traced import agree, check, gradients_agree, specs, worlds
+from tests.backends.native.traced import agree, check, fx_backward, fx_forward, specs, worlds
 
 
 def grad(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -526,7 +526,7 @@ def test_signatures_are_plain_data():
     both = worlds(lambda x, w: (lambda y: (y[0], y, x.view(-1)))(x @ w), [torch.randn(3, 3), grad(3, 3)])
     signature = pickle.loads(pickle.dumps(both.traced.signature))
     assert isinstance(signature, Signature) and signature == both.traced.signature
-    again = make_callable(both.gm, signature, fx_callable(both.traced.forward), fx_callable(both.traced.backward))
+    again = make_callable(both.gm, signature, fx_forward(both.traced.forward), fx_backward(both.traced.backward))
     x, w = torch.randn(3, 3), grad(3, 3)
     agree(again(x, w), both.gm(x, w))
 
@@ -543,9 +543,9 @@ def test_inputs_of_a_call_are_not_kept():
 
 def test_errors_of_the_forward_callable_reach_the_caller():
     both = worlds(lambda x: (x * 2,), [grad(3)])
-    def fail(arguments):
+    def fail(*arguments):
         raise MemoryError("no room")
-    call = make_callable(both.gm, both.traced.signature, fail, fx_callable(both.traced.backward))
+    call = make_callable(both.gm, both.traced.signature, fail, fx_backward(both.traced.backward))
     with pytest.raises(MemoryError, match="no room"):
         call(grad(3))
 

@@ -10,7 +10,7 @@ from torch import Tensor, fx
 
 from capture.backends.aot import Traced, trace
 from capture.backends.native.job import TensorSpec
-from capture.backends.native.runtime import fx_callable, make_callable
+from capture.backends.native.runtime import make_callable
 
 Inputs = Callable[[], Sequence[Tensor]]
 
@@ -31,12 +31,26 @@ def specs(inputs: Sequence[Tensor]) -> list[TensorSpec]:
                                       t.storage_offset() * t.element_size())) for t in inputs]
 
 
+def fx_forward(gm: fx.GraphModule) -> Callable[..., tuple[Tensor, ...]]:
+    """A traced ATen graph, run by torch, as `make_callable` takes it."""
+    def run(*arguments: Tensor) -> tuple[Tensor, ...]:
+        with torch.no_grad(), torch._C._DisableAutocast(), torch._C._AutoDispatchBelowADInplaceOrView():
+            return gm.forward(*arguments)
+    return run
+
+
+def fx_backward(gm: fx.GraphModule) -> Callable[[list[Tensor]], tuple[Tensor, ...]]:
+    """The same for a backward graph."""
+    run = fx_forward(gm)
+    return lambda arguments: run(*arguments)
+
+
 def worlds(program: Callable[..., Any] | fx.GraphModule, inputs: Sequence[Tensor]) -> Worlds:
     """Traces a program under the modes in force."""
     gm = program if isinstance(program, fx.GraphModule) else fx.symbolic_trace(program)
     traced = trace(gm, specs(inputs))
-    backward = fx_callable(traced.backward) if traced.backward else None
-    return Worlds(gm, traced, make_callable(gm, traced.signature, fx_callable(traced.forward), backward))
+    backward = fx_backward(traced.backward) if traced.backward else None
+    return Worlds(gm, traced, make_callable(gm, traced.signature, fx_forward(traced.forward), backward))
 
 
 def check(program: Callable[..., Any] | fx.GraphModule, inputs: Inputs, tolerance: float = 0.0, bases: bool = True) -> Worlds:
