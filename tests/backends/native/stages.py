@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -10,14 +11,19 @@ from torch import Tensor, fx
 from torch.utils import _pytree as pytree
 
 from capture.backends.aot import Traced, trace
+from capture.backends.native.artifact import Compiled, executor
 from capture.backends.native.evaluate import evaluate
 from capture.backends.native.fusion import fuse
-from capture.backends.native.ir import Program, forget_interned
+from capture.backends.native.ir import Kernel, Program, forget_interned
 from capture.backends.native.lowering import lower
+from capture.backends.native.memory import plan_layout, reuse_in_place
+from capture.backends.native.plan import make_plan
+from capture.backends.native.render import render
 from capture.backends.native.runtime import make_callable
+from capture.backends.native.toolchain import find_compiler
 from capture.backends.native.verify import verify
 
-Plan = Callable[[list[Tensor]], list[Any]]
+Plan = Callable[..., Sequence[Any]]
 SEED = 42           # that of the OpInfos of random operators, which they set when they are called
 
 
@@ -65,7 +71,7 @@ class Stages:
 
 def evaluated(program: Program) -> Plan:
     """A plan that is run by the reference interpreter."""
-    return lambda arguments: evaluate(program, arguments)
+    return lambda *arguments: tuple(evaluate(program, arguments))
 
 
 def compare(gm: fx.GraphModule, compiled: Callable[..., tuple[Tensor, ...]], inputs: Sequence[Tensor], tolerances: dict[str, float] | None = None,
@@ -112,3 +118,17 @@ def strides_that_matter(tensor: Tensor) -> list[int]:
 def finished() -> None:
     """Lets go of the expressions of all programs so far."""
     forget_interned()
+
+
+def compiled(programs: Sequence[Program]) -> list[Plan]:
+    """Executors for fused programs, all of whose kernels are in one library."""
+    renamed = [reuse_in_place(replace(program, body=[replace(s, name=f"{s.name}_{number}") if isinstance(s, Kernel) else s for s in program.body]))
+               for number, program in enumerate(programs)]
+    rendered = render(renamed[0], [s for program in renamed for s in program.body if isinstance(s, Kernel)])
+    library = find_compiler().compile(rendered.sources) if rendered.sources else None
+    plans = []
+    for program in renamed:
+        own = library if any(isinstance(s, Kernel) for s in program.body) else None
+        plans.append(executor(Compiled(make_plan(program, rendered, plan_layout(program)), own, tuple(program.constants.values()), 0, "")))
+    return plans
+

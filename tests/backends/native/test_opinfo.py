@@ -1,0 +1,147 @@
+"""Every operator that torch has sample inputs for (OpInfo), through all stages of the compiler, against eager mode.
+
+Each sample becomes a graph of one call: traced, lowered, verified and evaluated; fused, verified and evaluated again; compiled and
+run. Forward passes in several dtypes, and of a few samples the backward pass as well. Values, dtypes and strides must agree.
+"""
+from __future__ import annotations
+
+import itertools
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pytest
+import torch
+from torch import Tensor, fx
+
+from capture.backends.native.ir import Program
+from capture.backends.native.signature import Unsupported
+from tests.backends.native.stages import Stages, compare, compiled, copied, evaluated, finished, recorded
+
+pytest.importorskip("expecttest")       # torch's own tests need it
+
+from torch.testing._internal.common_methods_invocations import op_db  # noqa: E402
+from torch.testing._internal.opinfo.core import OpInfo, SampleInput  # noqa: E402
+
+CHUNKS = 24         # of operators, whose kernels make one library each
+SAMPLES = {torch.float32: 3, torch.bfloat16: 1, torch.int64: 1, torch.bool: 1}      # how many, of each operator
+IN_TURN = (torch.float64, torch.float16, torch.int32, torch.uint8)                  # one of these for each operator, too
+TOLERANCES = {"rtol": 1e-4, "atol": 1e-5}
+LOW_PRECISION = {"rtol": 2e-2, "atol": 2e-2}
+
+# What differs from eager mode, and why. An operator that does not differ any more must be taken off the list.
+KNOWN: dict[str, str] = {}
+# What the compiler leaves to eager mode.
+UNSUPPORTED: dict[str, str] = {}
+
+
+@dataclass
+class Case:
+    """One sample of an operator as a graph."""
+
+    operator: str
+    label: str
+    gm: fx.GraphModule
+    inputs: list[Tensor]
+    tolerances: dict[str, float]
+    stages: Stages | None = None
+    fused: list[Program] | None = None
+
+
+def name_of(info: OpInfo) -> str:
+    return ".".join(filter(None, (info.name, info.variant_test_name)))
+
+
+def cases(info: OpInfo) -> Iterator[Case]:
+    """Samples spread over those that OpInfo has, in several dtypes; some with other strides, and with gradients."""
+    for dtype, count in (SAMPLES | {IN_TURN[len(name_of(info)) % len(IN_TURN)]: 1}).items():
+        if dtype not in info.supported_dtypes("cpu"):
+            continue
+        samples = list(itertools.islice(info.sample_inputs("cpu", dtype, requires_grad=False), 100))
+        for number, sample in enumerate(samples[::max(1, len(samples) // count)][:count]):
+            yield from variants(info, sample, dtype, number, dtype == torch.float32 and number < 2)
+
+
+def variants(info: OpInfo, sample: SampleInput, dtype: torch.dtype, number: int, thorough: bool) -> Iterator[Case]:
+    """A sample as it is; `thorough`: with inputs that are not contiguous, and with gradients, too."""
+    try:
+        gm, inputs = recorded(info.op, (sample.input, *sample.args), sample.kwargs)
+    except (RuntimeError, ValueError, NotImplementedError):
+        return                  # not on dense tensors of their own
+    label = f"{name_of(info)} {dtype} #{number} {[tuple(tensor.shape) for tensor in inputs]}"
+    tolerances = LOW_PRECISION if any(tensor.dtype in (torch.bfloat16, torch.float16) for tensor in inputs) else TOLERANCES
+    yield Case(name_of(info), label, gm, inputs, tolerances)
+    if not thorough:
+        return
+    strided = [other_strides(tensor) for tensor in inputs]
+    if any(a.stride() != b.stride() for a, b in zip(strided, inputs)) and accepted(gm, strided):
+        yield Case(name_of(info), f"{label} strided", gm, strided, tolerances)
+    if info.supports_autograd:
+        wanted = [tensor.detach().requires_grad_(tensor.is_floating_point()) for tensor in inputs]
+        yield Case(name_of(info), f"{label} with gradients", gm, wanted, tolerances)
+
+
+def other_strides(tensor: Tensor) -> Tensor:
+    """The same elements with the first and the last dimension exchanged in memory."""
+    return tensor.transpose(0, -1).contiguous().transpose(0, -1) if tensor.dim() > 1 else tensor
+
+
+def accepted(gm: fx.GraphModule, inputs: list[Tensor]) -> bool:
+    """Whether eager mode accepts the inputs."""
+    try:
+        gm(*map(copied, inputs))
+    except RuntimeError:
+        return False
+    return True
+
+
+class Chunk:
+    """The cases of some operators, taken through the stages together. `failures`: by operator, what happened first."""
+
+    def __init__(self, infos: list[OpInfo]) -> None:
+        self.infos = infos
+        self.failures: dict[str, str] = {}
+        self.unsupported: dict[str, str] = {}
+
+    def run(self) -> None:
+        ready = [case for info in self.infos for case in cases(info) if self._evaluate(case)]
+        if ready:
+            plans = iter(compiled([program for case in ready for program in case.fused]))
+            for case in ready:
+                own = [next(plans) for _ in case.fused]
+                self._attempt(case, "compiled", lambda: compare(case.gm, case.stages.callable(own), case.inputs, case.tolerances))
+        finished()
+
+    def _evaluate(self, case: Case) -> bool:
+        """Up to the fused program, by the reference interpreter. Whether all went well."""
+        def lowered() -> None:
+            case.stages = Stages(case.gm, case.inputs)
+            compare(case.gm, case.stages.callable(list(map(evaluated, case.stages.lowered))), case.inputs, case.tolerances)
+
+        def fused() -> None:
+            case.fused = case.stages.fused()
+            compare(case.gm, case.stages.callable(list(map(evaluated, case.fused))), case.inputs, case.tolerances)
+        return self._attempt(case, "lowered", lowered) and self._attempt(case, "fused", fused)
+
+    def _attempt(self, case: Case, stage: str, step) -> bool:
+        try:
+            step()
+        except Unsupported as reason:
+            self.unsupported.setdefault(case.operator, str(reason))
+        except Exception as error:      # collected, so that one run shows all; the test fails with them
+            self.failures.setdefault(case.operator, f"{case.label}, {stage}: {type(error).__name__}: {error}")
+        else:
+            return True
+        return False
+
+
+@pytest.mark.parametrize("number", range(CHUNKS))
+def test_operators(number: int) -> None:
+    chunk = Chunk(sorted(op_db, key=name_of)[number::CHUNKS])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        chunk.run()
+    names = {name_of(info) for info in chunk.infos}
+    assert not (unexpected := {name: text for name, text in chunk.failures.items() if name not in KNOWN}), "\n\n".join(unexpected.values())
+    assert (KNOWN.keys() & names) <= chunk.failures.keys(), "these do not differ any more"
+    assert chunk.unsupported.keys() == UNSUPPORTED.keys() & names, chunk.unsupported
