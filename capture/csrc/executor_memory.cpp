@@ -24,20 +24,18 @@ void set_geometry(const at::Tensor& tensor, int64_t offset, at::IntArrayRef size
 }  // namespace
 
 Workspace take_workspace(size_t bytes) {
-  auto& idle = idle_workspaces();
   if (bytes == 0) return {};
-  auto best = idle.end();
-  for (auto one = idle.begin(); one != idle.end(); ++one) {
-    if (one->bytes >= bytes && (best == idle.end() || one->bytes < best->bytes)) best = one;
+  auto& idle = idle_workspaces();
+  auto smaller = [](const Workspace& left, const Workspace& right) { return left.bytes < right.bytes; };
+  std::sort(idle.begin(), idle.end(), smaller);
+  auto fits = std::find_if(idle.begin(), idle.end(), [&](const Workspace& one) { return one.bytes >= bytes; });
+  if (fits != idle.end()) {
+    Workspace found = std::move(*fits);
+    idle.erase(fits);
+    return found;
   }
-  if (best == idle.end() && !idle.empty()) {  // all are too small: a larger one takes the place of the largest
-    auto largest = std::max_element(idle.begin(), idle.end(), [](auto& a, auto& b) { return a.bytes < b.bytes; });
-    idle.erase(largest);
-  }
-  if (best == idle.end()) return {c10::GetCPUAllocator()->allocate(bytes), bytes};
-  Workspace found = std::move(*best);
-  idle.erase(best);
-  return found;
+  if (!idle.empty()) idle.pop_back();  // the new one takes the place of the largest that there is
+  return {c10::GetCPUAllocator()->allocate(bytes), bytes};
 }
 
 void return_workspace(Workspace workspace) noexcept {

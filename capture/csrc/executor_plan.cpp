@@ -14,7 +14,7 @@ namespace {
 
 namespace py = pybind11;
 
-[[noreturn]] void invalid(const std::string& text) { throw py::value_error("invalid plan: " + text); }
+[[noreturn]] void invalid(const std::string& text) { C10_THROW_ERROR(ValueError, "invalid plan: " + text); }
 
 template <class Kind>
 Kind named(const std::unordered_map<std::string, Kind>& names, const std::string& name) {
@@ -34,13 +34,13 @@ class Reader {
   Reader(py::handle source, Plan& plan) : source_(source), plan_(plan) {}
 
   void read() {
+    if (py::cast<size_t>(source_.attr("constants")) != plan_.constants.size()) invalid("another number of constants is expected");
     for (py::handle row : field("numbers")) plan_.numbers.push_back(read_row(py::cast<py::tuple>(row)));
     for (py::handle slot : field("slots")) plan_.slots.push_back(read_slot(slot));
     plan_.input_slots = py::cast<std::vector<int64_t>>(source_.attr("input_slots"));
     for (int64_t slot : plan_.input_slots) {
       if (slot >= static_cast<int64_t>(plan_.slots.size())) invalid("there is no slot " + std::to_string(slot));
     }
-    if (py::cast<size_t>(source_.attr("constants")) != plan_.constants.size()) invalid("another number of constants is expected");
     plan_.arena = number(source_.attr("arena"));
     for (py::handle step : field("steps")) {
       if (py::cast<std::string>(step.attr("kind")) == "kernel") {
@@ -249,7 +249,7 @@ Library::~Library() { dlclose(handle_); }
 
 KernelFunction Library::function(const std::string& name) const {
   void* found = dlsym(handle_, name.c_str());
-  if (found == nullptr) throw py::value_error("invalid plan: the library has no kernel " + name);
+  if (found == nullptr) invalid("the library has no kernel " + name);
   return reinterpret_cast<KernelFunction>(found);
 }
 
@@ -259,7 +259,7 @@ Plan read_plan(PyObject* source, PyObject* library, PyObject* constants) {
     plan.library = std::make_unique<Library>(py::cast<std::string>(py::module_::import("os").attr("fspath")(py::handle(library))));
   }
   for (py::handle constant : py::handle(constants)) {
-    if (!THPVariable_Check(constant.ptr())) throw py::type_error("constants must be tensors");
+    TORCH_CHECK_TYPE(THPVariable_Check(constant.ptr()), "constants must be tensors");
     plan.constants.push_back(THPVariable_Unpack(constant.ptr()));
   }
   Reader(source, plan).read();

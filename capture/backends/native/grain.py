@@ -7,21 +7,17 @@ from capture.backends.native.rewrite import roots_of, walk
 
 LEAST_WORK = 1 << 17        # per thread: about ten microseconds, some times what it takes to wake a thread
 SLOW_WORK = 8               # of an operation that is a polynomial or a division, in vectors; others count 1, as does a byte moved
-SLOW = frozenset(("div floordiv truncdiv remainder fmod pow sqrt rsqrt reciprocal exp exp2 expm1 log log2 log10 log1p sigmoid sin cos tan asin "
-                  "acos atan atan2 sinh cosh tanh asinh acosh atanh erf erfc erfinv lgamma digamma hypot").split())
+SLOW = frozenset((
+    "div floordiv truncdiv remainder fmod pow sqrt rsqrt reciprocal exp exp2 expm1 log log2 log10 log1p sigmoid "
+    "sin cos tan asin acos atan atan2 sinh cosh tanh asinh acosh atanh erf erfc erfinv lgamma digamma hypot").split())
 
 
 def work_per_row(kernel: Kernel) -> Index:
     """The work of one point of the parallel range: bytes that are loaded and stored, and operations; at least 1."""
     points = product(variable.extent for variable in kernel.outer[kernel.parallel:])
-    work = sum((product(variable.extent for variable in stage.inner) * _work_per_point(stage) for stage in kernel.stages), index(0)) * points
+    stages = (product(variable.extent for variable in stage.inner) * _work_per_point(stage) for stage in kernel.stages)
+    work = sum(stages, index(0)) * points
     return index(1) if work == 0 else work
-
-
-def constant_grain(kernel: Kernel) -> int | None:
-    """Rows for one thread; None where the work depends on symbols, and the plan divides `LEAST_WORK` by it when it runs."""
-    work = work_per_row(kernel).constant
-    return None if work is None else max(1, LEAST_WORK // max(work, 1))
 
 
 def _work_per_point(stage: Stage) -> Size:

@@ -1,11 +1,11 @@
 """Memory planning: kernels that write over an input which dies there, and places in the arena for temporary buffers.
 
-Two passes. `reuse_in_place` changes the program, before kernels are rendered: the output takes the name of the input, so that nothing hides
-from renderer or executor that it is the same memory. `plan_layout` then gives temporaries places; it only looks.
+Two passes. `reuse_in_place` changes the program, before kernels are rendered: the output takes the name of the input, so that
+nothing hides from renderer or executor that it is the same memory. `plan_layout` then gives temporaries places; it only looks.
 
-Sizes may be symbolic. Buffers of known size are packed by best fit at the beginning of the arena. Behind them, those of symbolic size
-share places, one after the other, where one is known to fit whatever the symbols are; the offset of a place is the sum of the sizes
-before it. A buffer of which nothing is known has an allocation of its own, which is released after its last use.
+Sizes may be symbolic. Buffers of known size are packed by best fit at the beginning of the arena. Behind them, those of symbolic
+size share places, one after the other, where one is known to fit whatever the symbols are; the offset of a place is the sum of the
+sizes before it. A buffer of which nothing is known has an allocation of its own, which is released after its last use.
 """
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ Statement = Nest | Kernel | Extern
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """`offsets`: where in the arena each buffer lies, in bytes; temporaries that are not named have memory of their own. `bytes`: the
-    arena's size."""
+    """`offsets`: where in the arena each buffer lies, in bytes; temporaries that are not named have memory of their own. `bytes`:
+    the arena's size."""
 
     offsets: Mapping[str, Index]
     bytes: Index
@@ -59,20 +59,25 @@ def lifetimes(program: Program) -> dict[str, Lifetime]:
     return found
 
 
+def _owned(program: Program) -> set[str]:
+    """Buffers whose memory is not for the plan to choose: what is returned, and what operators allocate."""
+    return {output.buffer for output in program.outputs if isinstance(output, View)} | {
+        name for statement in program.body if isinstance(statement, Extern) and not statement.out
+        for name in statement.results if name is not None}
+
+
 # Writing over an input.
 
 def reuse_in_place(program: Program) -> Program:
     """The program in which kernels write over temporaries that die there, where that is certain to be right.
 
-    An output takes the place of an input if both are temporaries of one dtype, the input is not needed later, the output not there
-    before, and everything that the kernel loads of the input comes no later than the stores to the output and from just where these
-    go: by the same index, up to the names of a stage's inner variables. Then a row of the kernel touches no other row's elements, as its
-    stores do not; and at a point of a stage all loads come before the first store (`ir.Stage`). Stores are plain ones, one element for
-    each point, at an index that is not computed.
+    An output takes the place of an input if both are temporaries of one dtype, the input is not needed later, the output not
+    there before, and everything that the kernel loads of the input comes no later than the stores to the output and from just where
+    these go: by the same index, up to the names of a stage's inner variables. Then a row of the kernel touches no other row's
+    elements, as its stores do not; and at a point of a stage all loads come before the first store (`ir.Stage`). Stores are plain
+    ones, one element for each point, at an index that is not computed.
     """
-    fixed = {output.buffer for output in program.outputs if isinstance(output, View)}
-    fixed |= {name for statement in program.body if isinstance(statement, Extern) and not statement.out
-              for name in statement.results if name is not None}
+    fixed = _owned(program)
     alive = lifetimes(program)
     names: dict[str, str] = {}
     for number, statement in enumerate(program.body):
@@ -97,9 +102,11 @@ def _fit(output: Buffer | None, given: Buffer | None) -> bool:
 
 def _same_places(kernel: Kernel, given: str, output: str) -> bool:
     """Whether all loads of `given` come no later than the stores to `output`, from the elements which are stored."""
-    storing = [(number, store) for number, stage in enumerate(kernel.stages) for store in stage.stores if store.buffer == output]
-    loading = [(number, load.index) for number, stage in enumerate(kernel.stages) for load in loads_of(stage.stores) if load.buffer == given]
-    return all(_is_plain(store) and position <= at and _equal(where, kernel.stages[position], store.index, kernel.stages[at])
+    stages = kernel.stages
+    storing = [(number, store) for number, stage in enumerate(stages) for store in stage.stores if store.buffer == output]
+    loading = [(number, load.index) for number, stage in enumerate(stages) for load in loads_of(stage.stores)
+               if load.buffer == given]
+    return all(_is_plain(store) and position <= at and _equal(where, stages[position], store.index, stages[at])
                for at, store in storing for position, where in loading)
 
 
@@ -139,9 +146,10 @@ def _renamed(program: Program, names: Mapping[str, str]) -> Program:
 
 def _renamed_kernel(kernel: Kernel, final: Callable[[str], str]) -> Kernel:
     rewriter = Rewriter({}, lambda node: intern(Load, final(node.buffer), node.index, node.dtype, node.mask))
-    stages = tuple(replace(stage, stores=tuple(replace(store, buffer=final(store.buffer)) for store in rewriter.stores(stage.stores)))
-                   for stage in kernel.stages)
-    return replace(kernel, stages=stages)
+
+    def stores(stage: Stage) -> tuple[Store, ...]:
+        return tuple(replace(store, buffer=final(store.buffer)) for store in rewriter.stores(stage.stores))
+    return replace(kernel, stages=tuple(replace(stage, stores=stores(stage)) for stage in kernel.stages))
 
 
 def _renamed_extern(extern: Extern, final: Callable[[str], str]) -> Extern:
@@ -149,32 +157,31 @@ def _renamed_extern(extern: Extern, final: Callable[[str], str]) -> Extern:
         if isinstance(value, View):
             return replace(value, buffer=final(value.buffer))
         return type(value)(map(renamed, value)) if isinstance(value, (list, tuple)) else value
+    results = tuple(None if name is None else final(name) for name in extern.results)
     return replace(extern, args=renamed(extern.args), kwargs={name: renamed(value) for name, value in extern.kwargs.items()},
-                   results=tuple(None if name is None else final(name) for name in extern.results), mutates=tuple(map(final, extern.mutates)))
+                   results=results, mutates=tuple(map(final, extern.mutates)))
 
 
 # Places in the arena.
 
 def plan_layout(program: Program) -> Layout:
     """Places for the temporaries that statements mention, and that neither operators allocate nor the program returns."""
-    owned = {output.buffer for output in program.outputs if isinstance(output, View)}
-    owned |= {name for statement in program.body if isinstance(statement, Extern) and not statement.out
-              for name in statement.results if name is not None}
-    alive = {name: life for name, life in lifetimes(program).items() if program.buffers[name].kind == "temporary" and name not in owned}
-    sizes = {name: _aligned(program.buffers[name]) for name in alive}
-    known = {name: size.constant for name, size in sizes.items() if size.constant is not None}
+    owned = _owned(program)
+    alive = {name: life for name, life in lifetimes(program).items()
+             if program.buffers[name].kind == "temporary" and name not in owned}
+    sizes = {name: span(program.buffers[name]) * program.buffers[name].dtype.itemsize for name in alive}
+    known = {name: aligned for name, size in sizes.items() if (aligned := _aligned(size).constant) is not None}
     places, end = _packed(known, alive)
     offsets = {name: index(offset) for name, offset in places.items()}
     bytes_ = index(end)
     for size, names in _shared({name: size for name, size in sizes.items() if name not in known}, alive):
         offsets |= dict.fromkeys(names, bytes_)
-        bytes_ = bytes_ + size
+        bytes_ = bytes_ + _aligned(size)
     return Layout(offsets, bytes_)
 
 
-def _aligned(buffer: Buffer) -> Index:
-    """The bytes that a buffer takes in the arena."""
-    return (span(buffer) * buffer.dtype.itemsize + (ALIGNMENT - 1)) // ALIGNMENT * ALIGNMENT
+def _aligned(size: Index) -> Index:
+    return (size + (ALIGNMENT - 1)) // ALIGNMENT * ALIGNMENT
 
 
 def _packed(sizes: Mapping[str, int], alive: Mapping[str, Lifetime]) -> tuple[dict[str, int], int]:

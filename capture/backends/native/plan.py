@@ -8,13 +8,15 @@ How the executor calls a kernel::
 
     extern "C" void name(void* const* buffers, const int64_t* numbers, int64_t begin, int64_t end)
 
-- It runs the points [begin, end) of the kernel's parallel range: the row-major numbers of the points of `outer[:parallel]`, of which there
-  is one when `parallel` is 0. Several threads call it at the same time, for ranges that do not overlap; never for an empty one.
-- `buffers[i]` is the address of element 0 of the buffer that `Rendered.buffers` names i-th; of buffers without elements, any address.
+- It runs the points [begin, end) of the kernel's parallel range: the row-major numbers of the points of `outer[:parallel]`, of
+  which there is one when `parallel` is 0. Several threads call it at the same time, for ranges that do not overlap; never for an
+  empty one.
+- `buffers[i]` is the address of element 0 of the buffer that `Rendered.buffers` names i-th; of buffers without elements, any
+  address.
 - `numbers[i]` is the value of the i-th size of `Rendered.numbers`.
-- A kernel that computes indices has one more buffer, the last one, called `INVALID`: a `bool*`, false at the beginning, shared by all
-  threads. The kernel sets it to true when an index is out of range, and must touch nothing at such an index. It never sets it to false.
-  The executor raises IndexError when all threads are done.
+- A kernel that computes indices has one more buffer, the last one, called `INVALID`: a `bool*`, false at the beginning, shared by
+  all threads. The kernel sets it to true when an index is out of range, and must touch nothing at such an index. It never sets it
+  to false. The executor raises IndexError when all threads are done.
 - A kernel neither throws nor calls Python; it keeps no state, and no pointers.
 """
 from __future__ import annotations
@@ -24,10 +26,10 @@ from typing import Any, NamedTuple
 
 import torch
 
-from capture.backends.native.grain import LEAST_WORK, constant_grain, work_per_row
+from capture.backends.native.grain import LEAST_WORK, work_per_row
 from capture.backends.native.index import Div, Index, Mod, Size, Symbol, index, product
 from capture.backends.native.ir import Buffer, Extern, Kernel, Program, View
-from capture.backends.native.memory import Layout, span
+from capture.backends.native.memory import Layout
 from capture.backends.native.render import Rendered
 from capture.backends.native.render.kernel import INVALID
 from capture.backends.native.rewrite import reads, writes
@@ -40,9 +42,9 @@ Argument = tuple[Any, ...]
 class Slot(NamedTuple):
     """What holds a tensor.
 
-    kind: "input" (`position`: of the argument), "constant" (`position`: among the constants), "arena" (`position`: the Number of its
-    offset in bytes), "fresh" (allocated when it is first needed), "result" (of an operator that allocates). `written`: the plan
-    writes to it.
+    kind: "input" (`position`: of the argument), "constant" (`position`: among the constants), "arena" (`position`: the Number of
+    its offset in bytes), "fresh" (allocated when it is first needed), "result" (of an operator that allocates). `written`: the
+    plan writes to it.
     """
 
     kind: str
@@ -69,7 +71,8 @@ class KernelStep(NamedTuple):
 
 
 class ExternStep(NamedTuple):
-    """Calls an ATen operator. `results`: the slot of each result, -1 for those that are not kept; empty where `out` arguments take them.
+    """Calls an ATen operator. `results`: the slot of each result, -1 for those that are not kept; empty where out arguments take
+    them.
 
     Arguments are ("tensor", slot), ("view", slot, sizes, strides, offset, dtype or None), ("number", Number), ("list", arguments),
     ("torch", name) for dtypes, layouts and memory formats, ("device", text) or ("literal", value).
@@ -88,9 +91,9 @@ class ExternStep(NamedTuple):
 class Plan(NamedTuple):
     """The run of one program.
 
-    numbers: rows ("const", value), ("argument", input), ("size", input, dimension), and ("add" | "mul" | "div" | "mod" | "max", Number,
-    Number) of earlier rows; div rounds down. inputs: how many arguments there are. arena: the Number of its bytes. outputs:
-    tensor Arguments, ("number", Number) or ("literal", None). input_slots: for each argument its slot, -1 for an int.
+    numbers: rows ("const", value), ("argument", input), ("size", input, dimension), and ("add" | "mul" | "div" | "mod" | "max",
+    Number, Number) of earlier rows; div rounds down. input_slots: for each argument its slot, -1 for an int. constants: how many
+    there are. outputs: tensor Arguments, ("number", Number) or ("literal", None). arena: the Number of its bytes.
     """
 
     numbers: tuple[tuple[Any, ...], ...]
@@ -188,8 +191,9 @@ class _Planner:
     # Slots.
 
     def _slot(self, buffer: Buffer, kind: str, position: int) -> None:
-        sizes, strides = tuple(map(self.numbers.of, buffer.sizes)), tuple(map(self.numbers.of, buffer.strides))
-        self.slots[buffer.name] = Slot(kind, position, buffer.name, _name(buffer.dtype), sizes, strides, buffer.name in self.written)
+        name, of = buffer.name, self.numbers.of
+        sizes, strides = tuple(map(of, buffer.sizes)), tuple(map(of, buffer.strides))
+        self.slots[name] = Slot(kind, position, name, _name(buffer.dtype), sizes, strides, name in self.written)
 
     def _other_slot(self, name: str) -> None:
         if name in self.slots:
@@ -226,16 +230,20 @@ class _Planner:
         raise InternalError(f"{statement.name} was not made a kernel")
 
     def _kernel(self, kernel: Kernel, released: tuple[int, ...]) -> KernelStep:
-        numbers, names = self.numbers, self.rendered.buffers[kernel.name]
+        names = self.rendered.buffers[kernel.name]
         checks = bool(names) and names[-1] == INVALID
-        grain = constant_grain(kernel)
-        return KernelStep(
-            "kernel", kernel.name, self.rendered.symbols[kernel.name],
-            tuple(self.position[name] for name in (names[:-1] if checks else names)), tuple(map(numbers.of, self.rendered.numbers[kernel.name])),
-            numbers.of(product(variable.extent for variable in kernel.outer[:kernel.parallel])),
-            numbers.of(grain) if grain is not None else numbers.most(
-                numbers.of(1), numbers.divide(numbers.of(LEAST_WORK), numbers.most(numbers.of(1), numbers.of(work_per_row(kernel))))),
-            checks, released)
+        buffers = tuple(self.position[name] for name in (names[:-1] if checks else names))
+        numbers = tuple(map(self.numbers.of, self.rendered.numbers[kernel.name]))
+        total = self.numbers.of(product(variable.extent for variable in kernel.outer[:kernel.parallel]))
+        symbol = self.rendered.symbols[kernel.name]
+        return KernelStep("kernel", kernel.name, symbol, buffers, numbers, total, self._grain(kernel), checks, released)
+
+    def _grain(self, kernel: Kernel) -> Number:
+        numbers, work = self.numbers, work_per_row(kernel)
+        if work.constant is not None:
+            return numbers.of(max(1, LEAST_WORK // max(1, work.constant)))
+        one = numbers.of(1)
+        return numbers.most(one, numbers.divide(numbers.of(LEAST_WORK), numbers.most(one, numbers.of(work))))
 
     def _extern(self, extern: Extern, released: tuple[int, ...]) -> ExternStep:
         op, _, overload = extern.op.partition(".")
@@ -274,10 +282,7 @@ class _Planner:
 
 
 def _mentioned(statement: Any) -> set[str]:
-    return {name for name in reads(statement) | writes(statement)} if isinstance(statement, Extern) else _buffers_of(statement)
-
-
-def _buffers_of(statement: Any) -> set[str]:
+    """The program's buffers that a statement reads or writes."""
     own = {local.name for local in statement.locals} if isinstance(statement, Kernel) else set()
     return (reads(statement) | writes(statement)) - own
 

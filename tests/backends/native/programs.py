@@ -1,113 +1,137 @@
-"""Programs taken through the stages of the compiler, and compared with eager mode after each: used by OpInfo's and by random ones."""
+"""Programs and kernels written by hand; used by the tests of memory planning, plans and the executor."""
 from __future__ import annotations
 
-import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, fx
-from torch.utils import _pytree as pytree
 
-from capture.backends.aot import Traced, trace
-from capture.backends.native.evaluate import evaluate
-from capture.backends.native.fusion import fuse
-from capture.backends.native.ir import Program, forget_interned
-from capture.backends.native.lowering import lower
-from capture.backends.native.runtime import make_callable
-from capture.backends.native.verify import verify
+from capture import _C
+from capture.backends.native.index import Index, Size, Symbol, Value, Var, contiguous_strides, index
+from capture.backends.native.ir import Buffer, Extern, Kernel, Program, Stage, Store, View, constant, load, op
+from capture.backends.native.memory import plan_layout
+from capture.backends.native.plan import Plan, make_plan
+from capture.backends.native.render import Rendered
+from capture.backends.native.render.kernel import INVALID
+from capture.backends.native.toolchain import find_compiler
 
-Plan = Callable[[list[Tensor]], list[Any]]
+f32, i64 = torch.float32, torch.int64
 
-
-def recorded(call: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any] | None = None) -> tuple[fx.GraphModule, list[Tensor]]:
-    """A torch-level graph that calls `call`, and the tensors among the arguments, which are its inputs. The tensors among the
-    results are its results."""
-    leaves, spec = pytree.tree_flatten((tuple(args), kwargs or {}))
-    tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
-
-    def run(*inputs: Tensor) -> list[Tensor]:
-        given = iter(inputs)
-        some_args, some_kwargs = pytree.tree_unflatten([next(given) if isinstance(leaf, Tensor) else leaf for leaf in leaves], spec)
-        return [leaf for leaf in pytree.tree_leaves(call(*some_args, **some_kwargs)) if isinstance(leaf, Tensor)]
-
-    with torch.no_grad():
-        count = len(run(*(tensor.clone() for tensor in tensors)))
-    graph = fx.Graph()
-    results = graph.call_function(run, tuple(graph.placeholder(f"x{number}") for number in range(len(tensors))))
-    graph.output(tuple(graph.call_function(operator.getitem, (results, number)) for number in range(count)))
-    return fx.GraphModule(torch.nn.Module(), graph), tensors
-
-
-class Stages:
-    """A graph as the stages make it: traced, lowered, fused. Raises Unsupported where the compiler leaves a graph to eager mode."""
-
-    def __init__(self, gm: fx.GraphModule, inputs: Sequence[Tensor]) -> None:
-        self.gm = gm
-        self.traced: Traced = trace(gm, inputs)
-        self.graphs = [graph for graph in (self.traced.forward, self.traced.backward) if graph is not None]
-        self.lowered = [lower(graph) for graph in self.graphs]
-        for program in self.lowered:
-            verify(program)
-
-    def fused(self) -> list[Program]:
-        """The programs with kernels in place of nests."""
-        programs = [fuse(program).program for program in self.lowered]
-        for program in programs:
-            verify(program)
-        return programs
-
-    def callable(self, plans: Sequence[Plan]) -> Callable[..., tuple[Tensor, ...]]:
-        """What stands for the graph, run by a plan for each program."""
-        return make_callable(self.gm, self.traced.signature, plans[0], plans[1] if len(plans) > 1 else None)
+# What the kernels that `doubling` and `gathering` describe do, for each dtype.
+SOURCE = """
+#include <stdint.h>
+#define DOUBLING(NAME, TYPE) \
+  extern "C" void NAME(void* const* buffers, const int64_t* numbers, int64_t begin, int64_t end) { \
+    const TYPE* in = (const TYPE*)buffers[0]; TYPE* out = (TYPE*)buffers[1]; \
+    for (int64_t i = begin; i < end; i++) out[i] = in[i] + in[i]; }
+DOUBLING(double_float32, float)
+DOUBLING(double_float64, double)
+DOUBLING(double_uint8, uint8_t)
+DOUBLING(double_int8, int8_t)
+DOUBLING(double_int16, int16_t)
+DOUBLING(double_int32, int32_t)
+DOUBLING(double_int64, int64_t)
+DOUBLING(double_bool, bool)
+extern "C" void gather(void* const* buffers, const int64_t* numbers, int64_t begin, int64_t end) {
+  const float* table = (const float*)buffers[0]; const int64_t* where = (const int64_t*)buffers[1]; float* out = (float*)buffers[2];
+  bool invalid = false;
+  for (int64_t i = begin; i < end; i++) {
+    bool valid = (uint64_t)where[i] < (uint64_t)numbers[0];
+    invalid |= !valid;
+    out[i] = valid ? table[where[i]] : 0.0f;
+  }
+  if (invalid) *(bool*)buffers[3] = true;
+}
+extern "C" void count(void* const* buffers, const int64_t* numbers, int64_t begin, int64_t end) {
+  for (int64_t i = begin; i < end; i++) ((int64_t*)buffers[0])[i] = begin;
+}
+"""
 
 
-def evaluated(program: Program) -> Plan:
-    """A plan that is run by the reference interpreter."""
-    return lambda arguments: evaluate(program, arguments)
+def compile_library(folder: Path) -> Path:
+    """The shared library of `SOURCE`."""
+    path = folder / "kernels.so"
+    path.write_bytes(find_compiler().compile([SOURCE]))
+    return path
 
 
-def compare(gm: fx.GraphModule, compiled: Callable[..., tuple[Tensor, ...]], inputs: Sequence[Tensor], tolerances: dict[str, float] | None = None,
-            strides: bool = True) -> None:
-    """Asserts that results, inputs after the call and gradients agree with eager mode's: values, dtypes, strides."""
-    seen = []
-    for function in (gm, compiled):
-        own = [copied(tensor) for tensor in inputs]
-        torch.manual_seed(17)
-        results = list(function(*own))
-        gradients = gradients_of(results, own)
-        seen.append([*results, *own, *gradients])
-    for ours, theirs in zip(seen[1], seen[0], strict=True):
-        assert (ours is None) == (theirs is None)
-        if theirs is not None:
-            assert ours.dtype == theirs.dtype and ours.shape == theirs.shape, (ours.dtype, ours.shape, theirs.dtype, theirs.shape)
-            assert not strides or strides_that_matter(ours) == strides_that_matter(theirs), (ours.stride(), theirs.stride())
-            torch.testing.assert_close(ours.detach(), theirs.detach(), equal_nan=True, **(tolerances or {}))
+def buffer(name: str, *sizes: Size, dtype: torch.dtype = f32, kind: str = "temporary",
+           strides: Sequence[Size] | None = None) -> Buffer:
+    return Buffer(name, dtype, sizes, tuple(contiguous_strides(sizes) if strides is None else strides), kind)
 
 
-def gradients_of(results: Sequence[Tensor], inputs: Sequence[Tensor]) -> list[Tensor | None]:
-    """The gradients of inputs, for gradients of the results that are the same in every run."""
-    chosen = [tensor for tensor in results if tensor.requires_grad and tensor.grad_fn is not None]
-    wanted = [tensor for tensor in inputs if tensor.requires_grad]
-    if not chosen or not wanted:
-        return []
-    generator = torch.Generator().manual_seed(19)
-    tangents = [torch.rand(tensor.shape, generator=generator, dtype=torch.float64).to(tensor.dtype) for tensor in chosen]
-    return list(torch.autograd.grad(chosen, wanted, tangents, allow_unused=True))
+def whole(target: Buffer) -> View:
+    return View(target.name, target.sizes, target.strides)
 
 
-def copied(tensor: Tensor) -> Tensor:
-    """A tensor of its own memory, with the same strides (also those of an expanded tensor)."""
-    span = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True)) if tensor.numel() else 0
-    memory = tensor.detach().as_strided((span,), (1,)).clone()
-    return memory.as_strided(tensor.shape, tensor.stride()).requires_grad_(tensor.requires_grad)
+def doubling(name: str, given: Buffer, result: Buffer, extent: Size) -> Kernel:
+    """result[i] = given[i] + given[i]"""
+    i = Var(f"i_{name}", extent)
+    value = load(given, index(i))
+    store = Store(result.name, index(i), op("add", given.dtype, value, value))
+    return Kernel(name, (i,), 1, False, (Stage((), frozenset(), (store,)),))
 
 
-def strides_that_matter(tensor: Tensor) -> list[int]:
-    """Strides of dimensions with more than one element; of no dimension when there are no elements."""
-    return [stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True) if size != 1] if tensor.numel() else []
+def gathering(name: str, table: Buffer, where: Buffer, result: Buffer, extent: Size) -> Kernel:
+    """result[i] = table[where[i]], with a check that it lies within the table's first dimension"""
+    i = Var(f"i_{name}", extent)
+    place = index(Value(load(where, index(i)), table.sizes[0]))
+    return Kernel(name, (i,), 1, False, (Stage((), frozenset(), (Store(result.name, index(i), load(table, place)),)),))
 
 
-def finished() -> None:
-    """Lets go of the expressions of all programs so far."""
-    forget_interned()
+def counting(name: str, result: Buffer, extent: Size) -> Kernel:
+    """result[i] = the first point of the range that a thread was given; as IR: 0"""
+    i = Var(f"i_{name}", extent)
+    store = Store(result.name, index(i), constant(0, i64))
+    return Kernel(name, (i,), 1, False, (Stage((), frozenset(), (store,)),))
+
+
+def extern(name: str, op_: str, args: Sequence[Any], *results: Buffer | None, kwargs: dict[str, Any] | None = None,
+           mutates: Sequence[str] = ()) -> Extern:
+    """A call that allocates its results."""
+    names = tuple(None if result is None else result.name for result in results)
+    return Extern(name, op_, tuple(args), kwargs or {}, names, False, tuple(mutates))
+
+
+def extern_out(name: str, op_: str, args: Sequence[Any], result: Buffer, **kwargs: Any) -> Extern:
+    """A call that writes to `result`."""
+    return Extern(name, op_, tuple(args), {**kwargs, "out": whole(result)}, (result.name,), True)
+
+
+def program(buffers: Sequence[Buffer], body: Sequence[Kernel | Extern], outputs: Sequence[View | Size | None],
+            symbols: dict[Symbol, tuple[int, int | None]] | None = None, inputs: Sequence[str | Symbol] | None = None,
+            constants: dict[str, torch.Tensor] | None = None) -> Program:
+    """Inputs in the order of the buffers, if not given."""
+    names = [b.name for b in buffers if b.kind == "input"] if inputs is None else list(inputs)
+    return Program({b.name: b for b in buffers}, names, list(outputs), dict(symbols or {}), list(body), dict(constants or {}))
+
+
+def rendered(source: Program) -> Rendered:
+    """How the functions of `SOURCE` are called for the kernels of a program."""
+    symbols, buffers, numbers = {}, {}, {}
+    for kernel in (statement for statement in source.body if isinstance(statement, Kernel)):
+        (store,) = kernel.stages[0].stores
+        value = store.value
+        numbers[kernel.name] = ()
+        if hasattr(value, "args"):
+            (given, _) = value.args
+            symbols[kernel.name] = f"double_{str(value.dtype).removeprefix('torch.')}"
+            buffers[kernel.name] = (given.buffer, store.buffer)
+        elif hasattr(value, "index"):
+            ((atom,),) = value.index.terms
+            symbols[kernel.name] = "gather"
+            buffers[kernel.name] = (value.buffer, atom.expr.buffer, store.buffer, INVALID)
+            numbers[kernel.name] = (Index(index(atom.extent).terms),)
+        else:
+            symbols[kernel.name] = "count"
+            buffers[kernel.name] = (store.buffer,)
+    return Rendered((), symbols, buffers, numbers)
+
+
+def plan_of(source: Program) -> Plan:
+    return make_plan(source, rendered(source), plan_layout(source))
+
+
+def executor_of(source: Program, library: Path | None) -> _C.Executor:
+    return _C.Executor(plan_of(source), library, list(source.constants.values()))

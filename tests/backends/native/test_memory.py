@@ -1,0 +1,243 @@
+"""Memory planning: what may be written over, and that buffers alive at one time never share memory."""
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+import torch
+
+from capture.backends.native.evaluate import evaluate
+from capture.backends.native.index import Index, Symbol, Value, Var, index
+from capture.backends.native.ir import Buffer, Kernel, Program, Stage, Store, View, load, op
+from capture.backends.native.memory import ALIGNMENT, lifetimes, plan_layout, reuse_in_place, span
+
+from .programs import buffer, doubling, extern, extern_out, program, whole
+
+f32 = torch.float32
+
+
+def value(size: Index, **symbols: int) -> int:
+    found = size.substitute(lambda atom: symbols[atom.name] if isinstance(atom, Symbol) else None).constant
+    assert found is not None
+    return found
+
+
+def chain(*sizes: int) -> Program:
+    """Each buffer doubled into the next; the first is an input, the last an output."""
+    buffers = [buffer(f"b{n}", size) for n, size in enumerate(sizes)]
+    buffers[0], buffers[-1] = replace(buffers[0], kind="input"), replace(buffers[-1], kind="output")
+    body = [doubling(f"k{n}", a, b, min(a.sizes[0], b.sizes[0])) for n, (a, b) in enumerate(zip(buffers, buffers[1:]))]
+    return program(buffers, body, [whole(buffers[-1])])
+
+
+def kernel(name: str, outer: tuple[Var, ...], *stages: Stage) -> Kernel:
+    return Kernel(name, outer, 1, False, stages)
+
+
+def sandwich(middle: Kernel, given: Buffer, result: Buffer, *others: Buffer) -> Program:
+    """x -> given, the kernel under test from `given` to `result`, result -> y"""
+    x, y = replace(given, name="x", kind="input"), replace(result, name="y", kind="output")
+    body = [extern("before", "aten::copy_", [whole(given), whole(x)], mutates=[given.name]), middle,
+            extern("after", "aten::copy_", [whole(y), whole(result)], mutates=["y"])]
+    return program([x, given, result, y, *others], body, [whole(y)])
+
+
+def same_results(source: Program) -> bool:
+    """Whether `reuse_in_place` keeps what the program computes; by the interpreter, which also checks that rows are independent."""
+    torch.manual_seed(0)
+    inputs = [torch.randn(tuple(source.buffers[name].sizes)).to(source.buffers[name].dtype) for name in source.inputs]
+    before, after = evaluate(source, inputs), evaluate(reuse_in_place(source), inputs)
+    return all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
+
+
+# Writing over an input.
+
+def test_a_chain_of_kernels_needs_one_buffer() -> None:
+    source = chain(8, 8, 8, 8, 8)
+    reused = reuse_in_place(source)
+    assert set(reused.buffers) == {"b0", "b1", "b4"} and same_results(source)
+    assert value(plan_layout(reused).bytes) == ALIGNMENT and value(plan_layout(source).bytes) == 2 * ALIGNMENT
+
+
+def test_views_of_operators_follow() -> None:
+    x, t, u, y = buffer("x", 4, kind="input"), buffer("t", 4), buffer("u", 4), buffer("y", 2, kind="output")
+    source = program([x, t, u, y], [doubling("a", x, t, 4), doubling("b", t, u, 4), extern_out("c", "aten::cat.out", [
+        [View("u", (1,), (1,), 3), View("u", (1,), (1,), 0)]], y)], [whole(y)])
+    assert "u" not in reuse_in_place(source).buffers and same_results(source)
+
+
+def softmax_like(last: bool = True) -> Program:
+    """Each row is divided by its sum, in two passes; not `last`: the quotients are stored before the sum of squares is taken."""
+    t, u, s = buffer("t", 3, 5), buffer("u", 3, 5), buffer("s", 3)
+    i, j, k = Var("i", 3), Var("j", 5), Var("k", 5)
+    row = index(i) * 5
+    total = Stage((j,), frozenset({j}), (Store("s", index(i), load(t, row + index(j)), reduction="sum"),))
+    divide = Stage((k,), frozenset(), (Store("u", row + index(k), op("div", f32, load(t, row + index(k)), load(s, index(i)))),))
+    again = Stage((j,), frozenset({j}), (Store("s", index(i), load(t, row + index(j)), reduction="max"),))
+    return sandwich(kernel("softmax", (i,), total, divide, *([] if last else [again])), t, u, s)
+
+
+def test_a_row_may_be_read_in_several_passes_before_it_is_written() -> None:
+    assert "u" not in reuse_in_place(softmax_like()).buffers and same_results(softmax_like())
+
+
+def test_but_not_afterwards() -> None:
+    assert "u" in reuse_in_place(softmax_like(last=False)).buffers
+
+
+def one(store_at, load_at, extents=(6,), sizes=(6,), **changes) -> Program:
+    """A kernel of one store and one load, at functions of the loop variables."""
+    t, u = buffer("t", *sizes), buffer("u", *sizes)
+    variables = tuple(Var(f"i{n}", extent) for n, extent in enumerate(extents))
+    at = [index(v) for v in variables]
+    store = Store("u", store_at(*at), load(t, load_at(*at)), **changes)
+    return sandwich(kernel("k", variables, Stage((), frozenset(), (store,))), t, u)
+
+
+@pytest.mark.parametrize("source", [
+    one(lambda i: i, lambda i: i * -1 + 5),                                                                 # flipped
+    one(lambda i: i, lambda i: index(0)),                                                                   # one element for all
+    one(lambda i, j: i * 3 + j, lambda i, j: j * 3 + i, (3, 3), (9,)),                                      # transposed
+    one(lambda i: i, lambda i: i, mode="add"),
+], ids=["flip", "broadcast", "transpose", "add"])
+def test_other_elements_than_those_which_are_stored_forbid_it(source: Program) -> None:
+    assert "u" in reuse_in_place(source).buffers
+
+
+def test_a_reduction_is_not_stored_over_what_it_reads() -> None:
+    t, u = buffer("t", 4, 1), buffer("u", 4)
+    i, j = Var("i", 4), Var("j", 1)
+    stage = Stage((j,), frozenset({j}), (Store("u", index(i), load(t, index(i)), reduction="sum"),))
+    assert "u" in reuse_in_place(sandwich(kernel("k", (i,), stage), t, u)).buffers
+
+
+def test_computed_places_forbid_it() -> None:
+    t, u, w = buffer("t", 4), buffer("u", 4), buffer("w", 4, dtype=torch.int64, kind="input")
+    i = Var("i", 4)
+    place = index(Value(load(w, index(i)), 4))
+    source = sandwich(kernel("k", (i,), Stage((), frozenset(), (Store("u", place, load(t, place)),))), t, u, w)
+    assert "u" in reuse_in_place(source).buffers
+
+
+@pytest.mark.parametrize("change", ["needed later", "another dtype", "another size", "returned", "saved", "input", "allocated"])
+def test_what_else_forbids_it(change: str) -> None:
+    x, t, u, y = buffer("x", 4, kind="input"), buffer("t", 4), buffer("u", 4), buffer("y", 4, kind="output")
+    outputs = [whole(y)]
+    body = [doubling("a", x, t, 4), doubling("b", t, u, 4), doubling("c", u, y, 4)]
+    if change == "needed later":
+        body.append(extern("again", "aten::add_.Tensor", [whole(y), whole(t)], mutates=["y"]))
+    elif change == "another dtype":
+        u = replace(u, dtype=torch.int32)
+    elif change == "another size":
+        u = buffer("u", 5)
+    elif change == "returned":
+        outputs.append(whole(u))
+    elif change == "saved":
+        u = replace(u, kind="output")
+    elif change == "input":
+        body[0] = extern("a", "aten::copy_", [whole(t), whole(x)], mutates=["t"])
+        body[1] = doubling("b", x, u, 4)
+    else:
+        body[0] = extern("a", "aten::neg", [whole(x)], t)
+    assert "u" in reuse_in_place(program([x, t, u, y], body, outputs)).buffers
+
+
+def test_one_input_is_written_over_once() -> None:
+    x, t, u, v, y = buffer("x", 4, kind="input"), buffer("t", 4), buffer("u", 4), buffer("v", 4), buffer("y", 4, kind="output")
+    i = Var("i", 4)
+    both = Stage((), frozenset(), tuple(Store(name, index(i), op(name_of, f32, load(t, index(i)), load(t, index(i))))
+                                        for name, name_of in (("u", "add"), ("v", "mul"))))
+    source = program([x, t, u, v, y], [doubling("a", x, t, 4), kernel("b", (i,), both),
+                                       extern_out("c", "aten::add.out", [whole(u), whole(v)], y)], [whole(y)])
+    assert len({"u", "v"} & set(reuse_in_place(source).buffers)) == 1 and same_results(source)
+
+
+# Places in the arena.
+
+def overlapping(source: Program, **symbols: int) -> list[tuple[str, str]]:
+    """Pairs of buffers that are alive at one time and share memory, or lie beyond the arena's end."""
+    layout, alive = plan_layout(source), lifetimes(source)
+    places = {}
+    for name, offset in layout.offsets.items():
+        begin = value(offset, **symbols)
+        end = begin + value(span(source.buffers[name]), **symbols) * source.buffers[name].dtype.itemsize
+        assert begin % ALIGNMENT == 0 and 0 <= begin and end <= value(layout.bytes, **symbols)
+        places[name] = begin, end
+    return [(a, b) for a in places for b in places if a < b and alive[a].overlaps(alive[b])
+            and places[a][0] < places[b][1] and places[b][0] < places[a][1]]
+
+
+def random_program(seed: int, symbolic: bool = False) -> Program:
+    choose = random.Random(seed)
+    n = Symbol("n")
+    factors = [1, index(n), index(n) + 3] if symbolic else [1]
+    sizes = [choose.choice([1, 7, 64, 100, 1000, 4096]) * choose.choice(factors) for _ in range(30)]
+    buffers = [buffer("x", index(n) if symbolic else 5, kind="input"), *(
+        buffer(f"t{i}", size, dtype=choose.choice([f32, torch.float64, torch.uint8])) for i, size in enumerate(sizes))]
+    body = [extern_out(f"e{i}", "aten::cat.out", [[whole(choose.choice(buffers[:i + 1])) for _ in range(2)]], buffers[i + 1])
+            for i in range(30)]
+    return program(buffers, body, [], {n: (0, 0)} if symbolic else {})
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_what_is_alive_at_one_time_does_not_overlap(seed: int) -> None:
+    assert overlapping(random_program(seed)) == []
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_nor_with_symbolic_sizes(seed: int) -> None:
+    source = random_program(seed, symbolic=True)
+    for n in (2, 3, 50, 5000):
+        assert overlapping(source, n=n) == []
+
+
+def test_the_check_itself_finds_overlaps(monkeypatch: pytest.MonkeyPatch) -> None:
+    source = chain(1000, 1000, 1000, 1000)
+    good = plan_layout(source)
+    monkeypatch.setitem(globals(), "plan_layout", lambda _: replace(good, offsets=dict.fromkeys(good.offsets, index(0))))
+    assert overlapping(source) == [("b1", "b2")]
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_the_arena_is_hardly_larger_than_what_is_alive_at_once(seed: int) -> None:
+    source = random_program(seed)
+    alive = lifetimes(source)
+    sizes = {name: -(-value(span(b)) * b.dtype.itemsize // ALIGNMENT) * ALIGNMENT
+             for name, b in source.buffers.items() if b.kind == "temporary"}
+    most = max(sum(sizes[name] for name in sizes if alive[name].first <= t <= alive[name].last) for t in range(len(source.body)))
+    assert most <= value(plan_layout(source).bytes) <= 1.15 * most
+
+
+def test_a_gap_is_filled() -> None:
+    """Large, small, large … : a small one lies where a large one was."""
+    assert value(plan_layout(chain(16, 1024, 16, 1024, 16, 1024, 16)).bytes) == 4096 + 64
+
+
+def test_symbolic_places_are_shared_where_one_certainly_fits() -> None:
+    n = index(Symbol("n"))
+    sizes = [n, n * 2, n, n * 2 + 8, n]
+    buffers = [buffer("x", n, kind="input"), *(buffer(f"t{i}", size) for i, size in enumerate(sizes))]
+    body = [extern_out(f"e{i}", "aten::neg.out", [whole(buffers[i])], buffers[i + 1]) for i in range(5)]
+    layout = plan_layout(program(buffers, body, [], {Symbol("n"): (0, 0)}))
+    assert layout.offsets["t0"] == layout.offsets["t2"] == layout.offsets["t4"] and layout.offsets["t1"] == layout.offsets["t3"]
+    assert value(layout.bytes, n=16) == 64 + 160 + 32     # of 16 and of 40 elements, each a multiple of 64 bytes
+
+
+def test_a_size_that_might_be_negative_has_memory_of_its_own() -> None:
+    n = index(Symbol("n", 0))
+    x, t, y = buffer("x", n, kind="input"), buffer("t", n * 4 - 100), buffer("y", n, kind="output")
+    body = [extern_out("a", "aten::neg.out", [whole(x)], t), extern_out("b", "aten::neg.out", [whole(t)], y)]
+    assert plan_layout(program([x, t, y], body, [whole(y)])).offsets == {}
+
+
+def test_what_is_returned_or_allocated_by_operators_is_not_in_the_arena() -> None:
+    x, t, u, v = buffer("x", 4, kind="input"), buffer("t", 4), buffer("u", 4), buffer("v", 4)
+    body = [extern("a", "aten::neg", [whole(x)], t), doubling("b", t, u, 4), doubling("c", u, v, 4)]
+    assert set(plan_layout(program([x, t, u, v], body, [whole(v)])).offsets) == {"u"}
+
+
+def test_lifetimes_and_spans() -> None:
+    alive = lifetimes(chain(4, 4, 4, 4))
+    assert [(alive[f"b{n}"].first, alive[f"b{n}"].last) for n in range(4)] == [(0, 0), (0, 1), (1, 2), (2, 2)]
+    assert span(buffer("a", 3, 4, strides=(8, 2))) == 2 * 8 + 3 * 2 + 1 and span(buffer("a", 3, 0)) == 0 and span(buffer("a")) == 1
