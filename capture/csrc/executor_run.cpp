@@ -7,6 +7,7 @@
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include <algorithm>
+#include <tuple>
 
 namespace capture::executor {
 namespace {
@@ -52,16 +53,18 @@ void Frame::set_arguments(std::vector<c10::IValue>& arguments) {
     if (plan_.input_slots[i] < 0) continue;
     auto slot = static_cast<size_t>(plan_.input_slots[i]);
     at::Tensor given = std::move(arguments[i]).toTensor();
-    check(plan_.slots[slot], given);
+    check(slot, given);
     set(slot, std::move(given));
   }
 }
 
-void Frame::check(const Slot& slot, const at::Tensor& tensor) const {
-  bool right = tensor.scalar_type() == slot.dtype && tensor.sizes() == at::IntArrayRef(sizes(slot.sizes)) &&
-               same_strides(tensor.sizes(), tensor.strides(), sizes(slot.strides));
-  TORCH_CHECK_VALUE(right, slot.name, " is ", tensor.scalar_type(), tensor.sizes(), " with strides ", tensor.strides(), ", not ", slot.dtype,
-                    at::IntArrayRef(sizes(slot.sizes)), " with strides ", at::IntArrayRef(sizes(slot.strides)));
+void Frame::check(size_t slot, const at::Tensor& tensor) const {
+  const auto& [name, dtype] = std::tie(plan_.slots[slot].name, plan_.slots[slot].dtype);
+  at::IntArrayRef sizes = shapes_[slot].sizes, strides = shapes_[slot].strides;
+  // Weights in a layout of oneDNN's have no strides; only its own operators read them.
+  if (tensor.layout() == at::kMkldnn && tensor.scalar_type() == dtype && tensor.sizes() == sizes) return;
+  TORCH_CHECK_VALUE(tensor.scalar_type() == dtype && tensor.sizes() == sizes && same_strides(sizes, tensor.strides(), strides), name, " is ",
+                    tensor.scalar_type(), tensor.sizes(), " with strides ", tensor.strides(), ", not ", dtype, sizes, " with strides ", strides);
 }
 
 void Frame::compute_numbers(const std::vector<c10::IValue>& arguments) {
@@ -81,10 +84,11 @@ void Frame::compute_numbers(const std::vector<c10::IValue>& arguments) {
       case Row::Kind::kMax: scratch_[i] = std::max(left(), right()); break;
     }
   }
-  if (scratch_ != numbers_) {
-    numbers_ = scratch_;
-    prepared_ = false;
-  }
+  if (scratch_ == numbers_) return;
+  numbers_ = scratch_;
+  prepared_ = false;
+  shapes_.clear();
+  for (const Slot& slot : plan_.slots) shapes_.push_back({sizes(slot.sizes), sizes(slot.strides)});
 }
 
 // What stays as it is while integers and arena do.
@@ -176,9 +180,9 @@ void Frame::keep_results(const ExternStep& step) {
 void Frame::keep_result(size_t slot, at::Tensor result) {
   const Slot& declared = plan_.slots[slot];
   if (!result.defined()) return;
-  Sizes wanted = sizes(declared.sizes), strides = sizes(declared.strides);
-  TORCH_CHECK(result.scalar_type() == declared.dtype && result.sizes() == at::IntArrayRef(wanted), declared.name, " came out as ",
-              result.scalar_type(), result.sizes(), ", not as ", declared.dtype, at::IntArrayRef(wanted));
+  at::IntArrayRef wanted = shapes_[slot].sizes, strides = shapes_[slot].strides;
+  TORCH_CHECK(result.scalar_type() == declared.dtype && result.sizes() == wanted, declared.name, " came out as ",
+              result.scalar_type(), result.sizes(), ", not as ", declared.dtype, wanted);
   bool own = result.use_count() == 1 && result.has_storage() && result.storage().use_count() == 1;
   if (own && same_strides(wanted, result.strides(), strides)) return set(slot, std::move(result));
   at::Tensor copy = allocate(wanted, strides, declared.dtype);
@@ -214,7 +218,7 @@ Frame::Sizes Frame::sizes(const Numbers& numbers) const {
 void Frame::set(size_t slot, at::Tensor tensor) {
   // Memory that is shared until it is written to stays shared, unless the plan writes to it.
   bool reads_only = !plan_.slots[slot].written;
-  addresses_[slot] = reads_only ? const_cast<void*>(tensor.const_data_ptr()) : tensor.mutable_data_ptr();
+  addresses_[slot] = !tensor.has_storage() ? nullptr : reads_only ? const_cast<void*>(tensor.const_data_ptr()) : tensor.mutable_data_ptr();
   tensors_[slot] = std::move(tensor);
 }
 
@@ -227,7 +231,7 @@ const at::Tensor& Frame::tensor(size_t slot) {
   if (!tensors_[slot].defined()) {
     const Slot& missing = plan_.slots[slot];
     TORCH_CHECK(missing.kind == Slot::Kind::kFresh, missing.name, " is used where it is not there");
-    set(slot, allocate(sizes(missing.sizes), sizes(missing.strides), missing.dtype));
+    set(slot, allocate(shapes_[slot].sizes, shapes_[slot].strides, missing.dtype));
   }
   return tensors_[slot];
 }

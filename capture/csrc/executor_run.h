@@ -42,12 +42,18 @@ class Frame {
   c10::IValue value(const Argument& argument);
   c10::IValue list(const Argument& argument);
   void set(size_t slot, at::Tensor tensor);
-  void check(const Slot& slot, const at::Tensor& tensor) const;
+  void check(size_t slot, const at::Tensor& tensor) const;
   void keep_results(const ExternStep& step);
   void keep_result(size_t slot, at::Tensor result);
 
+  struct Shape {
+    Sizes sizes;
+    Sizes strides;
+  };
+
   const Plan& plan_;
   std::vector<int64_t> numbers_;
+  std::vector<Shape> shapes_;  // by slot
   std::vector<int64_t> scratch_;
   void* arena_ = nullptr;
   bool prepared_ = false;
