@@ -134,7 +134,9 @@ def _inline(graph: fx.Graph, gm: fx.GraphModule, arguments: Sequence[fx.Node], r
         else:
             _check_portable(node)
             copies[node] = graph.node_copy(node, copies.__getitem__)
-            copies[node].meta = {} if region is None else {"recompute": checkpoint.CheckpointPolicy.MUST_RECOMPUTE, "ac_graph_id": region}
+            copies[node].meta = {}
+            if region is not None:
+                copies[node].meta = {"recompute": checkpoint.CheckpointPolicy.MUST_RECOMPUTE, "ac_graph_id": region}
     raise AssertionError("a graph without output")
 
 
@@ -153,8 +155,8 @@ def _check_portable(node: fx.Node) -> None:
 @functools.cache
 def _random_packets() -> frozenset[Any]:
     """The operators that draw random numbers, in their functional forms."""
-    names = ("bernoulli", "rand", "rand_like", "randn", "randn_like", "randint", "randint_like", "randperm", "multinomial", "normal",
-             "normal_functional", "uniform", "exponential", "cauchy", "geometric", "log_normal", "random", "poisson", "binomial",
+    names = ("bernoulli", "rand", "rand_like", "randn", "randn_like", "randint", "randint_like", "randperm", "multinomial",
+             "normal", "normal_functional", "uniform", "exponential", "cauchy", "geometric", "log_normal", "random", "poisson", "binomial",
              "_standard_gamma", "_sample_dirichlet", "rrelu_with_noise", "rrelu_with_noise_functional", "native_dropout",
              "_fused_dropout")
     return frozenset(getattr(aten, name) for name in names if hasattr(aten, name))
@@ -286,11 +288,13 @@ def _extent(spec: TensorSpec) -> int:
 
 def merge_duplicates(graph: fx.Graph) -> None:
     """Replaces operations by earlier ones on the same arguments. Tensors that are returned stay separate ones."""
-    returned = {_storage(node.meta["val"]) for node in graph.output_node().all_input_nodes if isinstance(node.meta.get("val"), torch.Tensor)}
+    returned = {_storage(node.meta["val"]) for node in graph.output_node().all_input_nodes}
     known: dict[Any, fx.Node] = {}
     for node in graph.nodes:
         value = node.meta.get("val")
-        if node.op != "call_function" or is_random(node) or _is_write(node) or isinstance(value, torch.Tensor) and _storage(value) in returned:
+        if node.op != "call_function" or is_random(node) or _is_write(node):
+            continue
+        if isinstance(value, torch.Tensor) and _storage(value) in returned:
             continue
         first = known.setdefault((node.target, _key(node.args), _key(node.kwargs), node.meta.get("ac_graph_id")), node)
         if first is not node:
@@ -340,8 +344,10 @@ def _may_share_memory(joint: _Joint) -> bool:
     if any(info.output_type not in OWN_TENSORS for info in joint.metadata.output_info):
         return True
     storages = {_storage(node.meta["val"]) for node in joint.values}
-    return len(storages) < len(joint.values) or len(storages) > 1 and any(
-        node.op == "call_function" and node.target.__name__.partition(".")[0].endswith("_scatter") for node in joint.forward.graph.nodes)
+    if len(storages) < len(joint.values):
+        return True
+    names = {node.target.__name__.partition(".")[0] for node in joint.forward.graph.nodes if node.op == "call_function"}
+    return len(storages) > 1 and any(name.endswith("_scatter") for name in names)
 
 
 def _outputs(joint: _Joint, eager: _Eager | None, inputs: Sequence[fx.Node]) -> list[_Returned]:
@@ -443,7 +449,7 @@ def _finished(joint: _Joint, graph: fx.GraphModule, positions: Sequence[int], sp
             results.append(node)
     forward.graph.output_node().args = (tuple(results),)
     _clean(forward)
-    gradients, used = _finish_backward(backward, inputs, len(saved), len(tangents)) if backward else ((), ())
+    gradients, used = _finish_backward(backward, len(saved)) if backward else ((), ())
     return Traced(forward, backward, Signature(
         inputs=len(specs),
         outputs=tuple(out.view(names[out.node]) if out.view else names[out.node] for out in map(outputs.__getitem__, positions)),
@@ -493,7 +499,6 @@ def _sink_views(saved: Sequence[fx.Node], backward: fx.GraphModule) -> list[fx.N
     placeholders = [node for node in graph.nodes if node.op == "placeholder"]
     copies: dict[fx.Node, fx.Node] = {}
     roots: list[fx.Node] = []
-    tangents = placeholders[len(saved):]
     first = next(node for node in graph.nodes if node.op != "placeholder")
 
     def copy(node: fx.Node) -> fx.Node:
@@ -517,7 +522,7 @@ def _sink_views(saved: Sequence[fx.Node], backward: fx.GraphModule) -> list[fx.N
     return roots
 
 
-def _finish_backward(backward: fx.GraphModule, inputs: Sequence[fx.Node], saved: int, tangents: int) -> tuple[Any, Any]:
+def _finish_backward(backward: fx.GraphModule, saved: int) -> tuple[Any, Any]:
     """Makes the backward graph take the tangents that it uses and return each gradient once.
 
     Returns `Signature.gradients` and `Signature.tangents`.
@@ -563,5 +568,5 @@ def _output(graph: fx.Graph) -> Sequence[fx.Node | None]:
 
 def _clean(gm: fx.GraphModule) -> None:
     """Drops what is not needed for the output."""
-    gm.graph.eliminate_dead_code(is_impure_node=lambda node: node.op in ("placeholder", "output") or is_random(node) or _is_write(node))
+    gm.graph.eliminate_dead_code(lambda node: node.op in ("placeholder", "output") or is_random(node) or _is_write(node))
     gm.recompile()

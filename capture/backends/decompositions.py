@@ -20,22 +20,23 @@ aten = torch.ops.aten
 
 # Operators of torch's core table that stay calls of ATen, with all their overloads …
 CALLED = (
-    "baddbmm", "addr", "dot", "vdot", "mv", "embedding_dense_backward", "embedding_bag", "_scaled_dot_product_flash_attention_for_cpu",
-    "bernoulli", "rrelu", "rrelu_with_noise", "upsample_linear1d", "upsample_bilinear2d", "upsample_trilinear3d", "upsample_bicubic2d",
-    "upsample_nearest1d", "upsample_nearest2d", "upsample_nearest3d", "_upsample_nearest_exact1d", "_upsample_nearest_exact2d",
-    "_upsample_nearest_exact3d", "col2im", "im2col", "max_unpool2d", "max_unpool3d", "renorm", "_convolution_double_backward",
-    "adaptive_max_pool1d")
+    "baddbmm", "addr", "dot", "vdot", "mv", "embedding_dense_backward", "embedding_bag",
+    "_scaled_dot_product_flash_attention_for_cpu", "bernoulli", "rrelu", "rrelu_with_noise", "upsample_linear1d",
+    "upsample_bilinear2d", "upsample_trilinear3d", "upsample_bicubic2d", "upsample_nearest1d", "upsample_nearest2d",
+    "upsample_nearest3d", "_upsample_nearest_exact1d", "_upsample_nearest_exact2d", "_upsample_nearest_exact3d", "col2im",
+    "im2col", "max_unpool2d", "max_unpool3d", "renorm", "_convolution_double_backward", "adaptive_max_pool1d")
 # … and those that the compiler has a direct translation of, more exact in low precision than a sequence of roundings.
 TRANSLATED = (
-    "_prelu_kernel", "addcdiv", "addcmul", "clamp_max", "clamp_min", "deg2rad", "elu_backward", "eye", "frac", "gelu_backward", "hardshrink",
-    "hardsigmoid", "hardsigmoid_backward", "hardswish", "hardswish_backward", "hardtanh_backward", "heaviside", "leaky_relu_backward", "lerp",
-    "logaddexp", "logaddexp2", "logit", "masked_fill", "mish", "mish_backward", "nan_to_num", "rad2deg", "roll", "rsub", "select_scatter",
-    "sgn", "sigmoid_backward", "silu", "silu_backward", "sinc", "softplus", "softplus_backward", "softshrink", "special_xlog1py", "std",
-    "std_mean", "tanh_backward", "threshold", "threshold_backward", "tril", "triu", "var", "var_mean", "xlogy")
+    "_prelu_kernel", "addcdiv", "addcmul", "clamp_max", "clamp_min", "deg2rad", "elu_backward", "eye", "frac", "gelu_backward",
+    "hardshrink", "hardsigmoid", "hardsigmoid_backward", "hardswish", "hardswish_backward", "hardtanh_backward", "heaviside",
+    "leaky_relu_backward", "lerp", "logaddexp", "logaddexp2", "logit", "masked_fill", "mish", "mish_backward", "nan_to_num",
+    "rad2deg", "roll", "rsub", "select_scatter", "sgn", "sigmoid_backward", "silu", "silu_backward", "sinc", "softplus",
+    "softplus_backward", "softshrink", "special_xlog1py", "std", "std_mean", "tanh_backward", "threshold", "threshold_backward",
+    "tril", "triu", "var", "var_mean", "xlogy")
 # Operators that torch's core table leaves as they are, and which are decomposed.
 ADDED = (
-    "_softmax", "_log_softmax", "native_layer_norm", "native_batch_norm", "_native_batch_norm_legit", "_batch_norm_with_update_functional",
-    "batch_norm_backward", "addmv")
+    "_softmax", "_log_softmax", "native_layer_norm", "native_batch_norm", "_native_batch_norm_legit",
+    "_batch_norm_with_update_functional", "batch_norm_backward", "addmv")
 
 
 @functools.cache
@@ -109,7 +110,8 @@ def batch_norm(input: Tensor, weight: Tensor | None, bias: Tensor | None, runnin
                training: bool, momentum: float, eps: float) -> tuple[Tensor, ...]:
     """Returns the output, mean and reciprocal deviation (both empty in evaluation), and the new running statistics."""
     if not training:
-        return *batch_norm_evaluated(input, weight, bias, running_mean, running_var, momentum, eps), running_mean.clone(), running_var.clone()
+        evaluated = batch_norm_evaluated(input, weight, bias, running_mean, running_var, momentum, eps)
+        return *evaluated, running_mean.clone(), running_var.clone()
     output, mean, rstd, var = batch_norm_trained(input, weight, bias, eps)
     count = input.numel() // input.shape[1]
     unbiased = var * (count / (count - 1)) if count > 1 else var
@@ -117,7 +119,8 @@ def batch_norm(input: Tensor, weight: Tensor | None, bias: Tensor | None, runnin
             (momentum * unbiased + (1 - momentum) * running_var).to(running_var.dtype))
 
 
-def batch_norm_trained(input: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def batch_norm_trained(input: Tensor, weight: Tensor | None, bias: Tensor | None,
+                       eps: float) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Returns the output, and of each channel the mean, reciprocal deviation and variance."""
     dims = [dim for dim in range(input.dim()) if dim != 1]
     exact = accumulated(input)

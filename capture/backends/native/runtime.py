@@ -145,7 +145,8 @@ def _differentiable(gm: fx.GraphModule, signature: Signature, forward: Forward, 
             arguments.append(grad)
         return gradients(grads + backward(arguments))
 
-    node = type("CompiledGraph", (torch.autograd.Function,), {"forward": staticmethod(run_forward), "backward": staticmethod(run_backward)})
+    methods = {"forward": staticmethod(run_forward), "backward": staticmethod(run_backward)}
+    node: Any = type("CompiledGraph", (torch.autograd.Function,), methods)
     apply = super(torch.autograd.Function, node).apply      # without what Function.apply does for transforms, which guards rule out
 
     def call(*inputs: Tensor) -> tuple[Tensor, ...]:
@@ -158,7 +159,7 @@ def _differentiable(gm: fx.GraphModule, signature: Signature, forward: Forward, 
 def _gradients(signature: Signature) -> Picker:
     """Picks what the autograd node returns, from the tangents and then the results of the backward callable: nothing for its
     first argument, which is no tensor, and the gradients of the others."""
-    places = [place.index if isinstance(place, Tangent) else signature.differentiable + place.index for _, place in signature.gradients]
+    places = [place.index + (0 if isinstance(place, Tangent) else signature.differentiable) for _, place in signature.gradients]
     if places == list(range(signature.differentiable, signature.differentiable + len(places))):
         return lambda values: (None, *values[signature.differentiable:])
     pick = picker(places)
@@ -218,13 +219,13 @@ class Replay:
         tensors, versions, random = memory
         others = saved[len(self.signature.saved):] if tensors is None else tensors
         if versions is not None and versions != [tensor._version for tensor in self.watched(others)]:
-            raise RuntimeError("one of the inputs of a compiled graph, needed to compute gradients of gradients, has been modified by "
-                               "an inplace operation since")
+            raise RuntimeError("one of the inputs of a compiled graph, needed to compute gradients of gradients, has been modified "
+                               "by an inplace operation since")
         create_graph = torch.is_grad_enabled()
         by_index = dict(zip(self.others, others, strict=True)) | {index: saved[place] for index, place in self.saved.items()}
         with torch.enable_grad():
             # gradients shall be those through the graph alone, also where one input was computed from another
-            inputs = [by_index[i].clone() if i in self.signature.written else by_index[i].view_as(by_index[i]) for i in range(len(by_index))]
+            inputs = [t.clone() if i in self.signature.written else t.view_as(t) for i, t in sorted(by_index.items())]
             outputs = self._run(random, inputs)
             chosen = [(make(outputs), grads[index]) for index, make in self.results.items()
                       if index < self.signature.differentiable and grads[index] is not None]

@@ -68,9 +68,9 @@ class Signature:
     how many are returned. saved, tangents: the arguments of the backward callable, in this order. gradients: for each input
     that has one, (its index, where the gradient is), in the order of the inputs.
     written: inputs that the forward callable writes to. advanced: those of them whose versions autograd counts on, once for each
-    time (which it does not for the running statistics of a batch normalisation). snapshots: those of them whose value before the call the
-    gradients depend on. random: random numbers are drawn. modes: torch's, at the beginning. grad_after: the grad mode that the graph
-    leaves behind, if it changes it.
+    time (which it does not for the running statistics of a batch normalisation). snapshots: those of them whose value before
+    the call the gradients depend on. random: random numbers are drawn. modes: torch's, at the beginning. grad_after: the grad
+    mode that the graph leaves behind, if it changes it.
     """
 
     inputs: int

@@ -194,8 +194,8 @@ def mutate_intermediate(x, y):
 
 
 @pytest.mark.parametrize("make", [PLAIN, WITH_GRAD], ids=["inference", "training"])
-@pytest.mark.parametrize("program", [add_in_place, add_to_view, mutate_after_use, mutate_only, mutate_detached, mutate_data, mutate_two,
-                                     mutate_intermediate], ids=lambda f: f.__name__)
+@pytest.mark.parametrize("program", [add_in_place, add_to_view, mutate_after_use, mutate_only, mutate_detached, mutate_data,
+                                     mutate_two, mutate_intermediate], ids=lambda f: f.__name__)
 def test_mutation(program, make):
     if program is mutate_after_use and make is WITH_GRAD:
         pytest.skip("the backward pass fails in eager mode")
@@ -355,7 +355,8 @@ def test_no_reference_cycles():
 # --- what the program does between the passes
 
 
-@pytest.mark.parametrize("program", [lambda x, w: (x @ w,), lambda x, w: (x @ w.t(),), lambda x, w: (F.linear(x, w).exp(),)], ids=range(3))
+@pytest.mark.parametrize("program", [lambda x, w: (x @ w,), lambda x, w: (x @ w.t(),), lambda x, w: (F.linear(x, w).exp(),)],
+                         ids=range(3))
 @pytest.mark.parametrize("which", [0, 1])
 def test_changed_inputs_are_noticed(program, which):
     both = worlds(program, [grad(3, 3), grad(3, 3)])
@@ -501,7 +502,8 @@ def test_batched_gradients():
     both = worlds(lambda x, w: (x.sin() @ w,), [grad(4, 3), grad(3, 3)])
     x, w = grad(4, 3), grad(3, 3)
     tangents = torch.randn(5, 4, 3)
-    ours, theirs = (torch.autograd.grad(call(x, w)[0], (x, w), tangents, is_grads_batched=True) for call in (both.compiled, both.gm))
+    ours, theirs = (torch.autograd.grad(call(x, w)[0], (x, w), tangents, is_grads_batched=True)
+                    for call in (both.compiled, both.gm))
     for a, b in zip(ours, theirs):
         torch.testing.assert_close(a, b)
 
