@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import fx
@@ -41,11 +40,11 @@ class Artifact:
 
 def load(artifact: Artifact, gm: fx.GraphModule) -> Callable[..., tuple[torch.Tensor, ...]]:
     """The callable of an artifact: arguments and results are those of `gm`, which it was compiled from."""
-    backward = executor(artifact.backward) if artifact.backward is not None else None
+    backward = executor(artifact.backward).run_boxed if artifact.backward is not None else None
     return make_callable(gm, artifact.signature, executor(artifact.forward), backward)
 
 
-def executor(compiled: Compiled) -> Callable[..., Any]:
-    """The C++ object that runs a plan: tensors in, tensors out."""
+def executor(compiled: Compiled) -> _C.Executor:
+    """The C++ object that runs a plan: tensors in, a tuple of tensors out."""
     library = open_library(compiled.library) if compiled.library is not None else None
     return _C.Executor(compiled.plan, library, list(compiled.constants))
