@@ -156,9 +156,9 @@ def _check_portable(node: fx.Node) -> None:
 def _random_packets() -> frozenset[Any]:
     """The operators that draw random numbers, in their functional forms."""
     names = ("bernoulli", "rand", "rand_like", "randn", "randn_like", "randint", "randint_like", "randperm", "multinomial",
-             "normal", "normal_functional", "uniform", "exponential", "cauchy", "geometric", "log_normal", "random", "poisson", "binomial",
-             "_standard_gamma", "_sample_dirichlet", "rrelu_with_noise", "rrelu_with_noise_functional", "native_dropout",
-             "_fused_dropout")
+             "normal", "normal_functional", "uniform", "exponential", "cauchy", "geometric", "log_normal", "random", "poisson",
+             "binomial", "_standard_gamma", "_sample_dirichlet", "rrelu_with_noise", "rrelu_with_noise_functional",
+             "native_dropout", "_fused_dropout")
     return frozenset(getattr(aten, name) for name in names if hasattr(aten, name))
 
 
