@@ -126,7 +126,8 @@ PyObject* create(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
     return nullptr;
   }
   Ref none = Ref::steal(owned(PyTuple_New(0)));
-  auto state = std::make_unique<State>(State{executor::read_plan(plan, library, constants != nullptr ? constants : none.get()), {}});
+  if (constants == nullptr) constants = none.get();
+  auto state = std::make_unique<State>(State{executor::read_plan(plan, library, constants), {}});
   PyObject* object = type->tp_alloc(type, 0);
   if (object == nullptr) return nullptr;
   unpack(object)->vectorcall = call;
@@ -172,11 +173,13 @@ void init_executor(PyObject* module) {
   static PyType_Slot slots[] = {
       {Py_tp_doc, const_cast<char*>(
                       "Executor(plan, library=None, constants=())\n\n"
-                      "Runs a `plan.Plan`. library: the path of the shared library with its kernels; the loader takes files of one path for one\n"
-                      "library, so that it must not be used for another while this object lives. constants: a sequence of tensors.\n"
-                      "A call takes the plan's arguments and returns a tuple of its outputs. It runs without the interpreter lock, below\n"
-                      "autograd, and bumps no version counters. Several threads may call at the same time. Raises IndexError when a\n"
-                      "kernel meets an index out of range, ValueError for a tensor that is not as the plan declares it, and what ATen raises.")},
+                      "Runs a `plan.Plan`. library: the path of the shared library with its kernels; the loader takes files of\n"
+                      "one path for one library, so that it must not be used for another while this object lives. constants: a\n"
+                      "sequence of tensors.\n"
+                      "A call takes the plan's arguments and returns a tuple of its outputs. It runs without the interpreter\n"
+                      "lock, below autograd, and bumps no version counters. Several threads may call at the same time. Raises\n"
+                      "IndexError when a kernel meets an index out of range, ValueError for a tensor that is not as the plan\n"
+                      "declares it, and what ATen raises.")},
       {Py_tp_new, reinterpret_cast<void*>(create)},
       {Py_tp_dealloc, reinterpret_cast<void*>(dealloc)},
       {Py_tp_call, reinterpret_cast<void*>(PyVectorcall_Call)},

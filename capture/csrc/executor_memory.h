@@ -11,9 +11,9 @@ struct Workspace {
   size_t bytes = 0;
 };
 
-// Workspaces are shared by all executors of the process: the backward pass takes the one that the forward pass returned, whose pages
-// the system need not map again. A call that finds none free, because others run at the same time, gets one of its own. All
-// functions need the interpreter lock.
+// Workspaces are shared by all executors of the process: the backward pass takes the one that the forward pass returned, whose
+// pages the system need not map again. A call that finds none free, because others run at the same time, gets one of its own.
+// All functions need the interpreter lock.
 Workspace take_workspace(size_t bytes);
 void return_workspace(Workspace workspace) noexcept;
 size_t idle_workspace_bytes();

@@ -98,8 +98,8 @@ struct Plan {
   std::unique_ptr<Library> library;
 };
 
-// Reads a Plan. `library`: a path, or None for plans without kernels. `constants`: tensors. Throws what pybind11 and c10 throw, ValueError for
-// what is no plan, OSError for a library that cannot be loaded.
+// Reads a Plan. `library`: a path, or None for plans without kernels. `constants`: tensors. Throws what pybind11 and c10 throw,
+// ValueError for what is no plan, OSError for a library that cannot be loaded.
 Plan read_plan(PyObject* plan, PyObject* library, PyObject* constants);
 
 }  // namespace capture::executor

@@ -14,13 +14,13 @@ class Frame {
  public:
   explicit Frame(const Plan& plan);
 
-  // Sets the arguments: a tensor for each input slot, an int where there is none. Throws ValueError for a tensor that is not as the plan
-  // declares it; then the frame may be used again.
+  // Sets the arguments: a tensor for each input slot, an int where there is none. Throws ValueError for a tensor that is not as
+  // the plan declares it; then the frame may be used again.
   void set_arguments(std::vector<c10::IValue>& arguments);
   size_t arena_bytes() const { return static_cast<size_t>(numbers_[plan_.arena]); }
 
-  // Runs all steps. `arena`: arena_bytes() long. Returns the outputs: tensors, ints and None. Needs no interpreter lock. Throws IndexError
-  // when a kernel met an index out of range, and what operators throw.
+  // Runs all steps. `arena`: arena_bytes() long. Returns the outputs: tensors, ints and None. Needs no interpreter lock. Throws
+  // IndexError when a kernel met an index out of range, and what operators throw.
   std::vector<c10::IValue> run(void* arena);
 
   // Forgets the tensors of the call.
