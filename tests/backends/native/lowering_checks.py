@@ -57,7 +57,8 @@ def check_graph(gm: GraphModule, calls: Sequence[Sequence[Any]], rtol: float | N
 
 def relevant(tensor: torch.Tensor) -> tuple[Any, ...]:
     """dtype, shape, and the strides that matter."""
-    return tensor.dtype, tuple(tensor.shape), [s for n, s in zip(tensor.shape, tensor.stride(), strict=True) if n != 1] if tensor.numel() else []
+    strides = [stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True) if size != 1]
+    return tensor.dtype, tuple(tensor.shape), strides if tensor.numel() else []
 
 
 def copied(inputs: Sequence[Any]) -> list[Any]:

@@ -1,8 +1,9 @@
 """From ATen graphs to the fusion IR.
 
 A value of the graph is a function from indices to a scalar expression (`lazy.Lazy`). Pointwise operations compose these, views
-change the indices, and so nothing becomes a loop until it must: where a reduction or a call of ATen needs memory, where several use what
-is not cheap to compute twice, or where the graph returns it. One module per family of operators fills the table (`registry`).
+change the indices, and so nothing becomes a loop until it must: where a reduction or a call of ATen needs memory, where several
+use what is not cheap to compute twice, or where the graph returns it. One module per family of operators fills the table, which
+is in `registry`.
 """
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ from capture.backends.native.lowering.graph import GraphLowering
 def lower(gm: GraphModule) -> Program:
     """The program of a functional ATen graph, each node of which has a fake tensor, a size or a tuple of these as `meta["val"]`.
 
-    Inputs may be written to by `aten.copy_`. What has no lowering is called (`Extern`). Raises Unsupported for what cannot be called either:
-    other than ATen's operators, sizes that depend on data, tensors that are not strided or on several devices.
+    Inputs may be written to by `aten.copy_`. What has no lowering is called (`Extern`). Raises Unsupported for what cannot be
+    called either: other than ATen's operators, sizes that depend on data, tensors that are not strided or on several devices.
     """
     return GraphLowering(gm).run()

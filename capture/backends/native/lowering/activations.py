@@ -102,7 +102,8 @@ def _mish_backward(g: Scalar, x: Scalar) -> Scalar:
     return g * (tanh + x * _logistic(x) * (1 - tanh * tanh))
 
 
-pointwise(aten.softplus, formula=lambda x, beta, limit: where(x * beta > limit, x, call("log1p", _exp(x * beta)) / beta), operands=(0,))
+pointwise(aten.softplus, operands=(0,),
+          formula=lambda x, beta, threshold: where(x * beta > threshold, x, call("log1p", _exp(x * beta)) / beta))
 pointwise(aten.softplus_backward, formula=_softplus_backward, operands=(0, 1))
 pointwise(aten.mish, formula=lambda x: x * call("tanh", call("log1p", _exp(x))))
 pointwise(aten.mish_backward, formula=_mish_backward)

@@ -8,7 +8,7 @@ import torch
 
 from capture.backends.native.index import ZERO, Index, Size, Var, contiguous_strides, index
 from capture.backends.native.ir import Buffer, Expr, Nest, Program, Store, View, constant
-from capture.backends.native.lowering.lazy import At, Lazy, Stored, in_memory, loops, plain, strided, variables, viewed
+from capture.backends.native.lowering.lazy import At, Lazy, Stored, computed, in_memory, loops, plain, strided, variables, viewed
 from capture.backends.native.lowering.scalar import HEAVY, to
 
 CHEAP = 3               # operations that cost less to do again than a buffer costs to write and read
@@ -47,26 +47,29 @@ class Builder:
         self._names[wish] = 0 if count is None else count + 1
         return wish if count is None else self.name(f"{wish}_{count}")
 
-    def buffer(self, shape: Sequence[Size], dtype: torch.dtype, strides: Sequence[Size], kind: str = "temporary", name: str | None = None) -> Buffer:
-        """A new buffer of the program."""
-        buffer = Buffer(self.name(name or self.label), dtype, tuple(shape), tuple(strides), kind)
+    def memory(self, shape: Sequence[Size], dtype: torch.dtype, strides: Sequence[Size] | None = None,
+               kind: str = "temporary") -> Stored:
+        """A new buffer of the program; row-major where no strides are given."""
+        strides = tuple(map(plain, contiguous_strides(shape))) if strides is None else tuple(strides)
+        buffer = Buffer(self.name(self.label), dtype, tuple(shape), strides, kind)
         self.program.buffers[buffer.name] = buffer
-        return buffer
+        return Stored(buffer, ZERO, strides)
 
     def nest(self, place: Sequence[Index], reduced: Sequence[Index], *stores: Store) -> None:
-        """Loops over the variables in `place`, and within over those in `reduced`. With no point to loop over, what the stores say is of no account."""
+        """Loops over the variables in `place`, and within over those in `reduced`. With no point to loop over, what the stores say
+        is of no account."""
         space, inner = loops(place), loops(reduced)
         if any(var.extent == 0 for var in space):
             never = Var("i0", 0)
             space, inner = (never,), ()
-            stores = tuple(Store(store.buffer, index(never), constant(0, self.program.buffers[store.buffer].dtype)) for store in stores)
+            stores = tuple(Store(s.buffer, index(never), constant(0, self.program.buffers[s.buffer].dtype)) for s in stores)
         self.program.body.append(Nest(self.name(f"{self.label}_nest"), space, inner, stores))
 
     # Storing.
 
     def store(self, value: Lazy) -> Stored:
-        """Puts a value into memory, if it is not there. With eager's strides, but those of a view that skips or repeats elements of what is
-        not in memory either need all of that, in memory."""
+        """Puts a value into memory, if it is not there, with eager's strides. Of a view that skips or repeats elements it is the
+        whole that must be there."""
         if value.stored is not None:
             return value.stored
         strides = value.strides if value.strides is not None and is_dense(value.shape, value.strides) else None
@@ -81,8 +84,7 @@ class Builder:
 
     def copy(self, value: Lazy, strides: Sequence[Size] | None = None) -> Stored:
         """Puts a value into a buffer of its own, wherever it is now. `strides` must be dense; row-major where not given."""
-        buffer = self.buffer(value.shape, value.dtype, strides or tuple(map(plain, contiguous_strides(value.shape))))
-        stored = Stored(buffer, ZERO, buffer.strides)
+        stored = self.memory(value.shape, value.dtype, strides)
         self.write(value, stored)
         value.keep(stored)
         return stored
@@ -128,19 +130,17 @@ class Builder:
         """Combines `at` (of `dtype`) over the dimensions `dims` of the index space `shape`. They stay, with size 1."""
         place, reduced = self._split(shape, dims)
         result = tuple(1 if n in dims else size for n, size in enumerate(shape))
-        buffer = self.buffer(result, torch.int64 if reduction.startswith("arg") else dtype, tuple(map(plain, contiguous_strides(result))))
-        stored = Stored(buffer, ZERO, buffer.strides)
+        stored = self.memory(result, torch.int64 if reduction.startswith("arg") else dtype)
         whole = [r if n in dims else p for n, (p, r) in enumerate(zip(place, reduced, strict=True))]
-        self.nest(place, reduced, Store(buffer.name, address(stored, place), at(whole), reduction=reduction))
+        self.nest(place, reduced, Store(stored.buffer.name, address(stored, place), at(whole), reduction=reduction))
         return in_memory(stored, result)
 
     def scan(self, shape: Sequence[Size], dim: int, reduction: str, at: At, dtype: torch.dtype) -> Lazy:
         """Every partial result of combining `at` (of `dtype`) along `dim`, in order."""
         place, reduced = self._split(shape, [dim])
-        buffer = self.buffer(shape, dtype, tuple(map(plain, contiguous_strides(shape))))
-        stored = Stored(buffer, ZERO, buffer.strides)
+        stored = self.memory(shape, dtype)
         whole = [r if n == dim else p for n, (p, r) in enumerate(zip(place, reduced, strict=True))]
-        self.nest(place, reduced, Store(buffer.name, address(stored, whole), at(whole), reduction=reduction, scan=True))
+        self.nest(place, reduced, Store(stored.buffer.name, address(stored, whole), at(whole), reduction=reduction, scan=True))
         return in_memory(stored, tuple(shape))
 
     @staticmethod
@@ -191,11 +191,10 @@ def broadcast(builder: Builder, value: Lazy, shape: Sequence[Size]) -> Lazy:
     return viewed(value, tuple(shape), lambda place: [ZERO if one else p for one, p in zip(ones, place[lead:], strict=True)])
 
 
-def elementwise(values: Sequence[Lazy], compute: Callable[[list[Expr]], Expr], shape: tuple[Size, ...], dtype: torch.dtype, weight: int) -> Lazy:
+def elementwise(values: Sequence[Lazy], compute: Callable[[list[Expr]], Expr], shape: tuple[Size, ...], dtype: torch.dtype,
+                weight: int) -> Lazy:
     """A value computed from the elements of others, of the same shape, at the same place; `weight`: the work of `compute`."""
-    distinct = list({id(value): value for value in values}.values())
-    return Lazy(shape, dtype, None, lambda place: compute([value.at(place) for value in values]),
-                weight + sum(value.weight for value in distinct), frozenset().union(*(value.reads for value in distinct)))
+    return computed(values, shape, dtype, lambda place: compute([value.at(place) for value in values]), weight)
 
 
 def converted(value: Lazy, dtype: torch.dtype) -> Lazy:

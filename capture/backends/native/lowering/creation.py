@@ -25,7 +25,8 @@ def _filled(call: Call, value: Number | Index) -> Lazy:
 
 
 @lowers(aten.zeros.default, aten.zeros_like.default, aten.new_zeros.default, aten.empty.memory_format, aten.empty_like.default,
-        aten.new_empty.default, aten.empty_strided.default, aten.new_empty_strided.default, aten.empty_permuted.default, aten.zero.default)
+        aten.new_empty.default, aten.empty_strided.default, aten.new_empty_strided.default, aten.empty_permuted.default,
+        aten.zero.default)
 def zeros(call: Call, *args: Any, **kwargs: Any) -> Lazy:
     """Memory that is not initialised may as well be zero."""
     return _filled(call, 0)
@@ -70,7 +71,8 @@ def arange(call: Call, *bounds: Any, **kwargs: Any) -> Any:
 
 @lowers(prims.iota.default)
 def iota(call: Call, length: Size, *, start: Size, step: Size, **kwargs: Any) -> Lazy:
-    return _made(call, lambda place: to(position(place[0] * index(step) + start), call.result.dtype), int(call.result.dtype != torch.int64))
+    dtype = call.result.dtype
+    return _made(call, lambda place: to(position(place[0] * index(step) + start), dtype), int(dtype != torch.int64))
 
 
 @lowers(aten.eye.default, aten.eye.m)

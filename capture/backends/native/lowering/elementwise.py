@@ -19,9 +19,10 @@ Formula = Callable[..., Scalar]
 Operand = Lazy | Index | bool | int | float | None
 
 
-def pointwise(*ops: OpOverload | OpOverloadPacket, formula: Formula, kind: Kind = Kind.DEFAULT, operands: Sequence[int] = (0, 1, 2)) -> None:
-    """Lowers operators by `formula`, which gets their arguments in the schema's order: tensors and numbers at the places `operands` as
-    Scalars of the promoted dtype (None stays), the others as they are. It may return NotImplemented, for what ATen shall do."""
+def pointwise(*ops: OpOverload | OpOverloadPacket, formula: Formula, kind: Kind = Kind.DEFAULT,
+              operands: Sequence[int] = (0, 1, 2)) -> None:
+    """Lowers operators by `formula`, which gets their arguments in the schema's order: tensors and numbers at the places `operands`
+    as Scalars of the promoted dtype (None stays), the others as they are. It may return NotImplemented, for what ATen shall do."""
     def handler(call: Call, *args: Any, **kwargs: Any) -> Any:
         return apply(call, formula, kind, bound(call.op, args, kwargs), operands)
     lowers(*ops)(handler)
@@ -49,8 +50,9 @@ def apply(call: Call, formula: Formula, kind: Kind, arguments: Sequence[Any], op
     example = evaluate([intern(Load, f"argument {n}", ZERO, arguments[n].dtype, None) for n in tensors])
     if example is NotImplemented:
         return NotImplemented
-    return spread(call.builder, [arguments[n] for n in tensors], call.result.shape, lambda exprs: to(evaluate(exprs).expr, result), result,
-                  weigh(to(example.expr, result)))
+    weight = weigh(to(example.expr, result))
+    return spread(call.builder, [arguments[n] for n in tensors], call.result.shape, lambda exprs: to(evaluate(exprs).expr, result),
+                  result, weight)
 
 
 def spread(builder: Builder, values: Sequence[Lazy], shape: tuple[Size, ...], compute: Callable[[Sequence[Expr]], Expr],

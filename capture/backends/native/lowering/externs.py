@@ -8,18 +8,17 @@ from typing import Any
 import torch
 from torch._ops import OpOverload
 
-from capture.backends.native.index import ZERO
 from capture.backends.native.ir import Extern
 from capture.backends.native.lowering.builder import Builder
-from capture.backends.native.lowering.lazy import Lazy, Spec, Stored, in_memory
+from capture.backends.native.lowering.lazy import Lazy, Spec, in_memory
 
 FACTORY = frozenset(("dtype", "layout", "device", "pin_memory"))    # what the result is like: an out argument says it by itself
 
 
 @functools.cache
 def out_variant(op: OpOverload) -> tuple[OpOverload, tuple[str, ...]] | None:
-    """The overload that computes the same into given tensors, and the names of these arguments. None where there is none of its own:
-    those that are generated call the functional one and copy."""
+    """The overload that computes the same into given tensors, and the names of these arguments. None where there is none of its
+    own: those that are generated call the functional one and copy."""
     schema = op._schema
     names = [a.name for a in schema.arguments]
     factory = not any("Tensor" in str(a.type) for a in schema.arguments)
@@ -34,14 +33,16 @@ def out_variant(op: OpOverload) -> tuple[OpOverload, tuple[str, ...]] | None:
         outs = tuple(a.name for a in other._schema.arguments if a.is_out)
         rest = [a.name for a in other._schema.arguments if not a.is_out]
         types = {a.name: str(a.type) for a in other._schema.arguments}
-        if rest == wanted and len(outs) == len(schema.returns) and all(types[a.name] == str(a.type) for a in schema.arguments if a.name in types):
+        same = all(types[a.name] == str(a.type) for a in schema.arguments if a.name in types)
+        if same and rest == wanted and len(outs) == len(schema.returns):
             return other, outs
     return None
 
 
 def extern(builder: Builder, op: OpOverload, args: Sequence[Any], kwargs: dict[str, Any], results: Sequence[Spec | None],
            used: frozenset[int]) -> list[Lazy | None]:
-    """Emits the call. `args`: Lazies, literals, sizes, and lists of these. Returns its results, None for those that it does not have."""
+    """Emits the call. `args`: Lazies, literals, sizes, and lists of these. Returns its results, None for those that it lacks, or
+    that are not used."""
     given = builder_args(builder, tuple(args))
     named = {name: builder_args(builder, value) for name, value in kwargs.items()}
     mutated = _mutated(op, args, kwargs)
@@ -53,14 +54,15 @@ def extern(builder: Builder, op: OpOverload, args: Sequence[Any], kwargs: dict[s
             lazies.append(None)
             names.append(None)
             continue
-        buffer = builder.buffer(spec.shape, spec.dtype, spec.strides)
-        names.append(buffer.name)
-        lazies.append(in_memory(Stored(buffer, ZERO, buffer.strides), spec.shape))
+        stored = builder.memory(spec.shape, spec.dtype, spec.strides)
+        names.append(stored.buffer.name)
+        lazies.append(in_memory(stored, spec.shape))
     if variant is not None:
         op, outs = variant
         named = {name: value for name, value in named.items() if any(a.name == name for a in op._schema.arguments)}
         named |= {out: lazy.view for out, lazy in zip(outs, lazies, strict=True) if lazy is not None}
-    builder.program.body.append(Extern(builder.name(f"{builder.label}_call"), text_of(op), given, named, tuple(names), variant is not None, mutated))
+    name = builder.name(f"{builder.label}_call")
+    builder.program.body.append(Extern(name, text_of(op), given, named, tuple(names), variant is not None, mutated))
     return lazies
 
 

@@ -9,7 +9,7 @@ import torch
 from torch._ops import OpOverload
 from torch.fx import GraphModule, Node
 
-from capture.backends.native.index import ZERO, Index, Size, Symbol, index
+from capture.backends.native.index import Index, Size, Symbol, index
 from capture.backends.native.ir import Expr, Load, Program, View
 from capture.backends.native.lowering.builder import DTYPES, Builder, broadcast, converted, is_cheap, is_large, same_strides
 from capture.backends.native.lowering.externs import extern, written_args
@@ -20,6 +20,8 @@ from capture.backends.native.lowering.sizes import Sizes
 from capture.backends.native.signature import Unsupported
 
 aten = torch.ops.aten
+
+PLACES = frozenset((aten.as_strided.default, aten.as_strided_copy.default, aten.as_strided_scatter.default))
 
 
 class GraphLowering:
@@ -72,9 +74,9 @@ class GraphLowering:
         value = node.meta.get("val")
         if isinstance(value, torch.Tensor):
             spec = self._spec(value)
-            buffer = self.builder.buffer(spec.shape, spec.dtype, spec.strides, "input")
-            self.program.inputs.append(buffer.name)
-            return in_memory(Stored(buffer, ZERO, buffer.strides), spec.shape)
+            stored = self.builder.memory(spec.shape, spec.dtype, spec.strides, "input")
+            self.program.inputs.append(stored.buffer.name)
+            return in_memory(stored, spec.shape)
         if isinstance(value, torch.SymInt) and value.node.expr.is_Symbol:
             size = self.sizes.size(value)
             self.program.inputs.append(next(atom for atom in index(size).atoms() if isinstance(atom, Symbol)))
@@ -94,9 +96,9 @@ class GraphLowering:
         if not spec.shape and spec.dtype in DTYPES and spec.dtype.itemsize >= 4 and value.device.type == "cpu":
             known = number(value.item(), spec.dtype)
             return Lazy((), spec.dtype, (), lambda place: known)
-        buffer = self.builder.buffer(spec.shape, spec.dtype, spec.strides, "constant")
-        self.program.constants[buffer.name] = value
-        return in_memory(Stored(buffer, ZERO, buffer.strides), spec.shape)
+        stored = self.builder.memory(spec.shape, spec.dtype, spec.strides, "constant")
+        self.program.constants[stored.buffer.name] = value
+        return in_memory(stored, spec.shape)
 
     def _output(self, result: Any) -> View | Size | None:
         value = self._argument(result)
@@ -127,7 +129,7 @@ class GraphLowering:
         results = tuple(self._spec(r) if isinstance(r, torch.Tensor) else None for r in (result if several else [result]))
         used = frozenset(range(len(results))) if not several else frozenset(
             user.args[1] for user in node.users if user.target is operator.getitem)
-        call = Call(self.builder, node.target, results, used)
+        call = Call(self.builder, node, node.target, results, used)
         value = self._lowered(call, args, kwargs)
         if value is NotImplemented:
             value = self._extern(node, call, args, kwargs)
@@ -141,7 +143,8 @@ class GraphLowering:
         lowering = TABLE.get(call.op)
         if lowering is None:
             return NotImplemented
-        plain = all(lazy.dtype in DTYPES for lazy in _lazies((args, kwargs))) and all(s is None or s.dtype in DTYPES for s in call.results)
+        dtypes = [lazy.dtype for lazy in _lazies((args, kwargs))] + [spec.dtype for spec in call.results if spec is not None]
+        plain = DTYPES.issuperset(dtypes)
         if not plain and not lowering.is_view:
             return NotImplemented
         before = len(self.program.buffers)
@@ -165,6 +168,8 @@ class GraphLowering:
 
     def _extern(self, node: Node, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Lazy | None]:
         op, results = call.op, call.results
+        if op in PLACES:
+            raise Unsupported(f"{op} names places in memory that are eager's")
         if any(r.alias_info is not None and not r.alias_info.is_write for r in op._schema.returns):
             op = getattr(getattr(getattr(torch.ops, op.namespace), f"{op._opname}_copy", None), op._overloadname, None)
             if op is None:
@@ -203,7 +208,7 @@ class GraphLowering:
         return target
 
     def _protect(self, buffer: str, written: Lazy, writer: Node) -> None:
-        """Makes copies of the values that are to be used after `writer` and depend on what `buffer` holds now; `written` is to change."""
+        """Makes copies of the values that are used after `writer` and depend on what `buffer` holds now; `written` is to change."""
         for node, value in self.values.items():
             if any(user is not writer and user not in self.values for user in node.users):
                 for lazy in _lazies(value):
@@ -257,7 +262,8 @@ class GraphLowering:
 def _acts(node: Node) -> bool:
     """Whether a call matters though nobody uses its result."""
     op = node.target
-    return isinstance(op, OpOverload) and (op._schema.is_mutable or torch.Tag.nondeterministic_seeded in op.tags or not op._schema.returns)
+    return isinstance(op, OpOverload) and (
+        op._schema.is_mutable or torch.Tag.nondeterministic_seeded in op.tags or not op._schema.returns)
 
 
 def _needs_memory(user: Node) -> bool:
@@ -289,7 +295,7 @@ def _loads(root: Expr, buffer: str) -> Iterable[Expr]:
 
 
 def _with_strides(lazy: Lazy, spec: Spec) -> Lazy:
-    """With eager's strides, to be used where it is stored. Of what is in memory, those that do not matter become eager's right away."""
+    """With eager's strides, for when it is stored. Of what is in memory, those that do not matter become eager's right away."""
     if lazy.stored is not None and same_strides(spec.shape, lazy.stored.strides, spec.strides):
         return in_memory(Stored(lazy.stored.buffer, lazy.stored.offset, spec.strides), spec.shape)
     if lazy.stored is not None:

@@ -9,7 +9,7 @@ import torch
 from capture.backends.native.index import ZERO, Index, Size
 from capture.backends.native.ir import Expr, op, position
 from capture.backends.native.lowering.builder import broadcast
-from capture.backends.native.lowering.lazy import Lazy
+from capture.backends.native.lowering.lazy import Lazy, computed
 from capture.backends.native.lowering.registry import Call, lowers
 from capture.backends.native.lowering.scalar import as_index, choose, number
 from capture.backends.native.lowering.views import wrapped
@@ -22,8 +22,7 @@ def _gathered(call: Call, x: Lazy, indices: Sequence[Lazy], mapped: Any) -> Lazy
     call.builder.cheap_to_repeat(x)
     for value in indices:
         call.builder.cheap_to_repeat(value)
-    return Lazy(call.result.shape, x.dtype, call.result.strides, lambda place: x.at(mapped(place)),
-                x.weight + sum(i.weight for i in indices) + 1, x.reads.union(*(i.reads for i in indices)))
+    return computed([x, *indices], call.result.shape, x.dtype, lambda place: x.at(mapped(place)), 1)
 
 
 def _along(size: Size, index: Lazy, place: Sequence[Index], wrap: bool = False) -> Index:
@@ -90,4 +89,4 @@ def scatter(call: Call, x: Lazy, dim: int, indices: Lazy, value: Any) -> Any:
         new = number(value, x.dtype) if source is None else source.at(there)
         return choose(op("eq", torch.bool, position(place[dim]), chosen), new, x.at(place))
     values = [x, indices, *([source] if source else [])]
-    return Lazy(x.shape, x.dtype, call.result.strides, at, sum(v.weight for v in values) + 2, x.reads.union(*(v.reads for v in values)))
+    return computed(values, x.shape, x.dtype, at, 2)

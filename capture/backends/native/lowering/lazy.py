@@ -87,7 +87,7 @@ class Lazy:
 
 
 def in_memory(stored: Stored, shape: tuple[Size, ...], strides: tuple[Size, ...] | None = None) -> Lazy:
-    """A tensor whose elements are in memory; `strides` are eager's, where they are others."""
+    """A tensor whose elements are in memory; `strides` are eager's, where these are others."""
     return Lazy(shape, stored.buffer.dtype, strides or stored.strides, _loader(stored), 0, frozenset((stored.buffer.name,)), stored)
 
 
@@ -97,7 +97,14 @@ def viewed(source: Lazy, shape: tuple[Size, ...], mapped: IndexMap, strides: tup
         stored = strided(source.stored, shape, mapped, strides)
         if stored is not None:
             return in_memory(stored, shape, strides)
-    return Lazy(shape, source.dtype, strides, lambda place: source.at(mapped(place)), source.weight, source.reads, source=source, mapped=mapped)
+    return Lazy(shape, source.dtype, strides, lambda place: source.at(mapped(place)), source.weight, source.reads,
+                source=source, mapped=mapped)
+
+
+def computed(values: Sequence[Lazy], shape: tuple[Size, ...], dtype: torch.dtype, at: At, weight: int) -> Lazy:
+    """A value that `at` computes from elements of others; `weight`: the work that it adds to theirs."""
+    distinct = list({id(value): value for value in values}.values())
+    return Lazy(shape, dtype, None, at, weight + sum(v.weight for v in distinct), frozenset().union(*(v.reads for v in distinct)))
 
 
 def strided(stored: Stored, shape: tuple[Size, ...], mapped: IndexMap, strides: tuple[Size, ...] | None) -> Stored | None:

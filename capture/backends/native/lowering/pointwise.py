@@ -12,13 +12,12 @@ from capture.backends.native.lowering.elementwise import apply, bound, pointwise
 from capture.backends.native.lowering.lazy import Lazy
 from capture.backends.native.lowering.promotion import Kind, promoted
 from capture.backends.native.lowering.registry import Call, lowers
-from capture.backends.native.lowering.scalar import Number, Scalar, call, choose, number, to, where
+from capture.backends.native.lowering.scalar import ACCUMULATE, Number, Scalar, call, choose, number, to, where
 
 aten, prims = torch.ops.aten, torch.ops.prims
 
 FLOAT = Kind.INT_TO_FLOAT
 BOOL = Kind.ALWAYS_BOOL
-REDUCED = (torch.float16, torch.bfloat16)
 
 
 def _scaled(x: Scalar, alpha: Number) -> Scalar:
@@ -60,7 +59,8 @@ pointwise(aten.lerp, formula=lambda x, y, w: where(call("abs", w) < 0.5, x + w *
 @lowers(aten.div.Tensor_mode, aten.div.Scalar_mode)
 def div_mode(call_: Call, *args: Any, **kwargs: Any) -> Any:
     name = {None: "div", "floor": "floordiv", "trunc": "truncdiv"}[kwargs.get("rounding_mode")]
-    return apply(call_, lambda x, y, mode: call(name, x, y), FLOAT if name == "div" else Kind.DEFAULT, bound(call_.op, args, kwargs), (0, 1))
+    kind = FLOAT if name == "div" else Kind.DEFAULT
+    return apply(call_, lambda x, y, mode: call(name, x, y), kind, bound(call_.op, args, kwargs), (0, 1))
 
 
 def _power(x: Scalar, exponent: Scalar, value: Number | None) -> Scalar:
@@ -100,8 +100,8 @@ pointwise(aten.frac, formula=lambda x: x - call("trunc", x))
 
 # Functions of one argument: the operator and the scalar operation have one name.
 
-for _name in ("sqrt rsqrt reciprocal exp exp2 expm1 log log2 log10 log1p sigmoid sin cos tan asin acos atan sinh cosh tanh asinh acosh "
-              "atanh erf erfc erfinv lgamma digamma").split():
+for _name in ("sqrt rsqrt reciprocal exp exp2 expm1 log log2 log10 log1p sigmoid sin cos tan asin acos atan sinh cosh tanh "
+              "asinh acosh atanh erf erfc erfinv lgamma digamma").split():
     pointwise(getattr(aten, _name), formula=lambda x, name=_name: call(name, x), kind=FLOAT, operands=(0,))
 
 pointwise(aten.deg2rad, formula=lambda x: x * (math.pi / 180), kind=FLOAT)
@@ -119,8 +119,8 @@ def _nan_to_num(x: Scalar, nan: float | None, high: float | None, low: float | N
     if not x.dtype.is_floating_point:
         return x
     limits = torch.finfo(x.dtype)
-    finite = where(x.eq(math.inf), limits.max if high is None else high, where(x.eq(-math.inf), limits.min if low is None else low, x))
-    return where(call("isnan", x), nan or 0.0, finite)
+    high, low = limits.max if high is None else high, limits.min if low is None else low
+    return where(call("isnan", x), nan or 0.0, where(x.eq(math.inf), high, where(x.eq(-math.inf), low, x)))
 
 
 pointwise(aten.logit, formula=_logit, kind=FLOAT, operands=(0,))
@@ -128,19 +128,25 @@ pointwise(aten.logit, formula=_logit, kind=FLOAT, operands=(0,))
 
 @lowers(aten.nan_to_num.default)
 def nan_to_num(call_: Call, x: Lazy, nan: Any = None, posinf: Any = None, neginf: Any = None) -> Any:
-    if x.dtype in REDUCED:          # the greatest number is that of the narrow type
+    if x.dtype in ACCUMULATE:          # the greatest number is that of the narrow type
         return NotImplemented
     return apply(call_, _nan_to_num, Kind.DEFAULT, [x, nan, posinf, neginf], (0,))
 
 
 # Functions of two arguments.
 
+def _times_log(x: Scalar, y: Scalar, log: str) -> Scalar:
+    return where(call("isnan", y), math.nan, where(x.eq(0), 0.0, x * call(log, y)))
+
+
+
 pointwise(aten.atan2, formula=lambda y, x: call("atan2", y, x), kind=FLOAT)
 pointwise(aten.hypot, formula=lambda x, y: call("hypot", x, y))
 pointwise(aten.copysign, formula=lambda x, y: call("copysign", x, y), kind=FLOAT)
-pointwise(aten.nextafter, formula=lambda x, y: NotImplemented if x.dtype in REDUCED else call("nextafter", x, y), kind=Kind.NO_OPMATH)
-pointwise(aten.xlogy, formula=lambda x, y: where(call("isnan", y), math.nan, where(x.eq(0), 0.0, x * call("log", y))), kind=FLOAT)
-pointwise(aten.special_xlog1py, formula=lambda x, y: where(call("isnan", y), math.nan, where(x.eq(0), 0.0, x * call("log1p", y))), kind=FLOAT)
+pointwise(aten.nextafter, kind=Kind.NO_OPMATH,
+          formula=lambda x, y: NotImplemented if x.dtype in ACCUMULATE else call("nextafter", x, y))
+pointwise(aten.xlogy, formula=lambda x, y: _times_log(x, y, "log"), kind=FLOAT)
+pointwise(aten.special_xlog1py, formula=lambda x, y: _times_log(x, y, "log1p"), kind=FLOAT)
 pointwise(aten.heaviside, formula=lambda x, y: where(x.eq(0), y, (x > 0).to(x.dtype)))
 
 
@@ -156,7 +162,7 @@ pointwise(aten.logaddexp2, formula=lambda x, y: _log_add(x, y, "exp2", "log2"))
 # Comparisons and tests.
 
 for _name in "eq ne lt le gt ge".split():
-    pointwise(getattr(aten, _name).Tensor, getattr(aten, _name).Scalar, formula=lambda x, y, name=_name: call(name, x, y), kind=BOOL)
+    pointwise(getattr(aten, _name), formula=lambda x, y, name=_name: call(name, x, y), kind=BOOL)
 for _name in "isnan isinf signbit".split():
     pointwise(getattr(aten, _name), formula=lambda x, name=_name: call(name, x), kind=BOOL)
 pointwise(aten.isfinite, formula=lambda x: ~(call("isnan", x) | call("isinf", x)), kind=BOOL)
@@ -218,7 +224,7 @@ def clamp(call_: Call, x: Lazy, low: Any = None, high: Any = None, *, min: Any =
 def to_copy(call_: Call, x: Lazy, **kwargs: Any) -> Any:
     if kwargs.get("device") not in (None, call_.result.device) or kwargs.get("non_blocking") or kwargs.get("pin_memory"):
         return NotImplemented
-    return spread(call_.builder, [x], x.shape, lambda args: to(args[0], call_.result.dtype), call_.result.dtype, int(x.dtype != call_.result.dtype))
+    return convert_element_type(call_, x, call_.result.dtype)
 
 
 @lowers(prims.convert_element_type.default)

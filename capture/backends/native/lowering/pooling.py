@@ -10,7 +10,7 @@ import torch
 from capture.backends.native.index import Index, Size, index
 from capture.backends.native.ir import Expr, constant
 from capture.backends.native.lowering.builder import converted, elementwise, is_cheap
-from capture.backends.native.lowering.lazy import Lazy, viewed
+from capture.backends.native.lowering.lazy import Lazy, computed, viewed
 from capture.backends.native.lowering.registry import Call, lowers
 from capture.backends.native.lowering.scalar import ACCUMULATE, Scalar, at_least, below, both, choose, masked, to
 
@@ -25,7 +25,7 @@ def _per_dim(value: Any, default: Sequence[int], count: int) -> list[int]:
 
 def _windows(call: Call, x: Lazy, shape: Sequence[Size], kernel: Sequence[int], stride: Sequence[int], padding: Sequence[int],
              dilation: Sequence[int], reduction: str, fill: float) -> Lazy:
-    """Combines the windows of the last dimensions; `fill` is the value outside of the input. The result is of the accumulation's dtype."""
+    """Combines the windows of the last dimensions; `fill` is the value outside of the input. The result is as wide as the sum."""
     count, rank = len(kernel), len(shape)
     wide = ACCUMULATE.get(x.dtype, x.dtype)
     if not is_cheap(x) and any(s < k for s, k in zip(stride, kernel, strict=True)):     # windows overlap
@@ -43,21 +43,22 @@ def _windows(call: Call, x: Lazy, shape: Sequence[Size], kernel: Sequence[int], 
 
 
 @lowers(aten.max_pool2d_with_indices.default)
-def max_pool2d(call: Call, x: Lazy, kernel: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False) -> Any:
+def max_pool2d(call: Call, x: Lazy, kernel: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1,
+               ceil_mode: bool = False) -> Any:
     if 1 in call.used or not _has_extents(x):       # positions are ATen's: it decides which of equal ones
         return NotImplemented
     kernel = _per_dim(kernel, (), 2)
-    spec = call.results[0]
-    assert spec is not None
-    value = _windows(call, x, spec.shape, kernel, _per_dim(stride, kernel, 2), _per_dim(padding, (), 2), _per_dim(dilation, (), 2), "max", -math.inf)
+    stride, padding, dilation = _per_dim(stride, kernel, 2), _per_dim(padding, (), 2), _per_dim(dilation, (), 2)
+    value = _windows(call, x, call.result.shape, kernel, stride, padding, dilation, "max", -math.inf)
     return converted(value, x.dtype), None
 
 
 @lowers(aten.avg_pool2d.default)
-def avg_pool2d(call: Call, x: Lazy, kernel: Any, stride: Any = (), padding: Any = 0, ceil_mode: bool = False, count_include_pad: bool = True,
-               divisor_override: int | None = None) -> Any:
+def avg_pool2d(call: Call, x: Lazy, kernel: Any, stride: Any = (), padding: Any = 0, ceil_mode: bool = False,
+               count_include_pad: bool = True, divisor_override: int | None = None) -> Any:
     padding = _per_dim(padding, (), 2)
-    if ceil_mode or any(padding) and not count_include_pad and divisor_override is None or not x.dtype.is_floating_point or not _has_extents(x):
+    varies = ceil_mode or any(padding) and not count_include_pad and divisor_override is None
+    if varies or not x.dtype.is_floating_point or not _has_extents(x):
         return NotImplemented
     kernel = _per_dim(kernel, (), 2)
     return _averaged(call, x, kernel, _per_dim(stride, kernel, 2), padding, divisor_override or math.prod(kernel))
@@ -66,9 +67,9 @@ def avg_pool2d(call: Call, x: Lazy, kernel: Any, stride: Any = (), padding: Any 
 @lowers(aten._adaptive_avg_pool2d.default)
 def adaptive_avg_pool2d(call: Call, x: Lazy, size: Sequence[Size]) -> Any:
     """Where windows are of one size and do not overlap."""
-    if not _has_extents(x) or any(not isinstance(s, int) or not isinstance(n, int) or n == 0 or s % n for s, n in zip(x.shape[-2:], size, strict=True)):
+    kernel = _ratios(x.shape[-2:], size)
+    if kernel is None or not _has_extents(x):
         return NotImplemented
-    kernel = [s // n for s, n in zip(x.shape[-2:], size, strict=True)]      # type: ignore[operator]
     return _averaged(call, x, kernel, kernel, [0, 0], math.prod(kernel))
 
 
@@ -84,13 +85,19 @@ def _has_extents(x: Lazy) -> bool:
 @lowers(aten.upsample_nearest1d.default, aten.upsample_nearest2d.default, aten.upsample_nearest3d.default)
 def upsample_nearest(call: Call, x: Lazy, size: Sequence[Size], *scales: float | None) -> Any:
     """Where each element is repeated a whole number of times."""
-    count = len(size)
-    old, new = x.shape[-count:], call.result.shape[-count:]
-    if any(not isinstance(a, int) or not isinstance(b, int) or a == 0 or b % a for a, b in zip(old, new, strict=True)):
-        return NotImplemented
-    times = [b // a for a, b in zip(old, new, strict=True)]     # type: ignore[operator]
-    if any(scale is not None and scale != factor for scale, factor in zip(scales, times, strict=False)):
+    rank = len(x.shape) - len(scales)
+    times = _ratios(call.result.shape[rank:], x.shape[rank:])
+    if times is None or any(scale is not None and scale != factor for scale, factor in zip(scales, times, strict=False)):
         return NotImplemented
     call.builder.cheap_to_repeat(x)
-    return Lazy(call.result.shape, x.dtype, call.result.strides,
-                lambda place: x.at([*place[:-count], *(p // index(t) for p, t in zip(place[-count:], times, strict=True))]), x.weight, x.reads)
+
+    def at(place: Sequence[Index]) -> Expr:
+        return x.at([*place[:rank], *(p // index(t) for p, t in zip(place[rank:], times, strict=True))])
+    return computed([x], call.result.shape, x.dtype, at, 0)
+
+
+def _ratios(larger: Sequence[Size], smaller: Sequence[Size]) -> list[int] | None:
+    """How often each size goes into the other, None where it does not."""
+    if any(not isinstance(a, int) or not isinstance(b, int) or b == 0 or a % b for a, b in zip(larger, smaller, strict=True)):
+        return None
+    return [a // b for a, b in zip(larger, smaller, strict=True)]       # type: ignore[operator, misc]

@@ -20,6 +20,7 @@ def promoted(operands: list[Lazy | Index | bool | int | float | None], kind: Kin
 
 
 @functools.cache
-def _promoted(operands: tuple[tuple[torch.dtype, bool] | type, ...], kind: Kind, default: torch.dtype) -> tuple[torch.dtype, torch.dtype]:
+def _promoted(operands: tuple[tuple[torch.dtype, bool] | type, ...], kind: Kind,
+              default: torch.dtype) -> tuple[torch.dtype, torch.dtype]:
     examples = [torch.empty((1,) if x[1] else (), dtype=x[0], device="meta") if isinstance(x, tuple) else x(1) for x in operands]
     return elementwise_dtypes(*examples, type_promotion_kind=kind)

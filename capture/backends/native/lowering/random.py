@@ -5,9 +5,8 @@ from typing import Any
 
 import torch
 
-from capture.backends.native.index import ZERO
 from capture.backends.native.ir import Extern
-from capture.backends.native.lowering.lazy import Lazy, Stored, in_memory
+from capture.backends.native.lowering.lazy import Lazy, in_memory
 from capture.backends.native.lowering.registry import Call, lowers
 
 aten = torch.ops.aten
@@ -19,8 +18,9 @@ def bernoulli(call: Call, x: Lazy, p: float = 0.5, *, generator: Any = None) -> 
     if generator is not None:
         return NotImplemented
     builder, spec = call.builder, call.result
-    buffer = builder.buffer(spec.shape, spec.dtype, spec.strides)
-    result = in_memory(Stored(buffer, ZERO, buffer.strides), spec.shape)
-    builder.program.body.append(Extern(builder.name(f"{builder.label}_call"), "aten::bernoulli_.float", (), {"self": result.view, "p": p},
-                                       (buffer.name,), out=True))
+    stored = builder.memory(spec.shape, spec.dtype, spec.strides)
+    result = in_memory(stored, spec.shape)
+    name = builder.name(f"{builder.label}_call")
+    builder.program.body.append(
+        Extern(name, "aten::bernoulli_.float", (), {"self": result.view, "p": p}, (stored.buffer.name,), out=True))
     return result

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from capture.backends.native.index import ZERO, Index, Size, product
+from capture.backends.native.index import ZERO, Index, product
 from capture.backends.native.ir import Expr, constant, position
 from capture.backends.native.lowering.builder import Builder, broadcast, elementwise
 from capture.backends.native.lowering.lazy import Lazy, viewed
@@ -43,7 +43,8 @@ def _dtype_of(x: Lazy, formula: Callable[[Expr], Expr]) -> torch.dtype:
     return formula(Lazy((), x.dtype, None, lambda place: constant(0, x.dtype)).at(())).dtype
 
 
-def _finished(call: Call, value: Lazy, dims: Sequence[int], keepdim: bool, formula: Callable[[Scalar], Scalar] = lambda s: s, number: int = 0) -> Lazy:
+def _finished(call: Call, value: Lazy, dims: Sequence[int], keepdim: bool, formula: Callable[[Scalar], Scalar] = lambda s: s,
+              number: int = 0) -> Lazy:
     """A result with its dimensions and dtype: `formula` of what the reduction gave."""
     spec = call.results[number]
     assert spec is not None
@@ -152,7 +153,7 @@ def argmax(call: Call, x: Lazy, dim: int | None = None, keepdim: bool = False) -
 
 @lowers(aten.any.default, aten.any.dim, aten.any.dims, aten.all.default, aten.all.dim, aten.all.dims)
 def any_(call: Call, x: Lazy, dims: Dims = None, keepdim: bool = False) -> Lazy:
-    over = _dims(dims, x, empty_is_all=not call.op._overloadname == "dims")
+    over = _dims(dims, x, empty_is_all=call.op._overloadname != "dims")
     value = reduced(call.builder, x, over, call.op._opname, lambda expr: to(expr, torch.bool))
     return _finished(call, value, over, keepdim)
 
@@ -206,7 +207,8 @@ def var_default(call: Call, x: Lazy, unbiased: bool = True) -> Any:
 # Norms.
 
 @lowers(aten.linalg_vector_norm.default)
-def vector_norm(call: Call, x: Lazy, ord: Any = 2, dims: Dims = None, keepdim: bool = False, *, dtype: torch.dtype | None = None) -> Any:
+def vector_norm(call: Call, x: Lazy, ord: Any = 2, dims: Dims = None, keepdim: bool = False, *,
+                dtype: torch.dtype | None = None) -> Any:
     over, wide = _dims(dims, x), _wide(call.result.dtype)
     if not isinstance(ord, (int, float)) or abs(ord) == math.inf and any(x.shape[d] == 0 for d in over):
         return NotImplemented

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch._ops import OpOverload, OpOverloadPacket
+from torch.fx import Node
 
 from capture.backends.native.lowering.builder import Builder
 from capture.backends.native.lowering.lazy import Spec
@@ -19,13 +20,14 @@ class Call:
     """The call being lowered. `results`: what eager returns, None for what it leaves out; `used`: which of these the graph uses."""
 
     builder: Builder
+    node: Node
     op: OpOverload
     results: tuple[Spec | None, ...]
     used: frozenset[int]
 
     @property
     def result(self) -> Spec:
-        """The only result."""
+        """The only result, or the first one."""
         spec = self.results[0]
         assert spec is not None
         return spec
@@ -33,8 +35,8 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Lowering:
-    """`handler(call, *args, **kwargs)` gets tensors as Lazies, sizes as ints or Indexes. It returns a Lazy, a tuple of these for several
-    results, or NotImplemented to leave the call to ATen. `is_view`: the result may be the argument's memory."""
+    """`handler(call, *args, **kwargs)` gets tensors as Lazies, sizes as ints or Indexes. It returns a Lazy, a tuple of these for
+    several results, or NotImplemented to leave the call to ATen. `is_view`: the result may be the argument's memory."""
 
     handler: Handler
     is_view: bool

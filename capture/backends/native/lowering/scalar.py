@@ -18,7 +18,7 @@ LIGHT = frozenset(("add sub mul neg abs sign maximum minimum fmax fmin eq ne lt 
                    "and or xor not lshift rshift where to copysign floor ceil round trunc").split())
 TESTS = frozenset("eq ne lt le gt ge isnan isinf signbit".split())
 DIVISIONS = frozenset("floordiv truncdiv remainder fmod".split())
-ACCUMULATE = {torch.bfloat16: torch.float32, torch.float16: torch.float32}      # the dtype to compute in, of those that cannot be computed in
+ACCUMULATE = {torch.bfloat16: torch.float32, torch.float16: torch.float32}      # what to compute in, of dtypes that are only stored
 LOGICAL = {"add": "or", "mul": "and", "maximum": "or", "minimum": "and"}      # what arithmetic of booleans is
 
 
@@ -99,7 +99,7 @@ class Scalar:
 
 
 def call(name: str, *args: Scalar | Number) -> Scalar:
-    """The operation `name`. At least one argument is a Scalar; its dtype is that of all of them, and, but for tests, of the result."""
+    """The operation `name`. At least one argument is a Scalar; its dtype is that of all, and, but for tests, of the result."""
     dtype = next(arg.dtype for arg in args if isinstance(arg, Scalar))
     if dtype == torch.bool:
         name = LOGICAL.get(name, name)
@@ -130,8 +130,8 @@ def to(expr: Expr, dtype: torch.dtype) -> Expr:
     """`expr` converted as eager does. Numbers are converted now, where that is certain to be exact."""
     if expr.dtype == dtype:
         return expr
-    if isinstance(expr, Op) and expr.name == "to" and isinstance(expr.args[0], Constant) and expr.args[0].dtype == dtype == ACCUMULATE.get(expr.dtype):
-        return expr.args[0]         # see `number`
+    if isinstance(expr, Op) and expr.name == "to" and isinstance(expr.args[0], Constant) and ACCUMULATE.get(expr.dtype) == dtype:
+        return expr.args[0]         # a narrow constant, see `number`
     if isinstance(expr, Constant) and not isinstance(expr.value, float) and abs(expr.value) < 128 and dtype.itemsize >= 4 and (
             dtype != torch.bool):
         return constant(expr.value, dtype)
@@ -139,7 +139,7 @@ def to(expr: Expr, dtype: torch.dtype) -> Expr:
 
 
 def number(value: Number | Index, dtype: torch.dtype) -> Expr:
-    """A Python number, or a size, as eager converts it to `dtype`. Of a narrow type it is the wide constant with the same value, converted."""
+    """A Python number, or a size, as eager converts it to `dtype`: to a narrow one, by way of the wide constant of that value."""
     if isinstance(value, Index):
         return to(position(value), dtype)
     if dtype in ACCUMULATE:
@@ -184,17 +184,19 @@ def at_least(value: Index, low: Size) -> Expr | None:
 def below(value: Index, high: Size) -> Expr | None:
     """The condition `value < high`, None where it is known to hold."""
     _, most = bounds(value - high)
-    return None if most is not None and most < 0 or _spans(value, high) else op("lt", torch.bool, position(value), position(index(high)))
+    if most is not None and most < 0 or _spans(value, high):
+        return None
+    return op("lt", torch.bool, position(value), position(index(high)))
 
 
 def as_index(expr: Expr, extent: Size, wrap: bool) -> Index:
     """The integer `expr` as an index into a dimension of size `extent`; with `wrap`, negative ones count from its end."""
     expr = to(expr, torch.int64)
     known = linear(expr)
-    if known is not None:
-        if at_least(known, 0) is None and below(known, extent) is None:
-            return known
-    if wrap and not (known is not None and at_least(known, 0) is None):
+    positive = known is not None and at_least(known, 0) is None
+    if known is not None and positive and below(known, extent) is None:
+        return known
+    if wrap and not positive:
         negative = op("lt", torch.bool, expr, constant(0, torch.int64))
         wrapped = call("add", Scalar(expr), Scalar(position(index(extent)))).expr
         expr = choose(negative, wrapped, expr)
@@ -208,8 +210,8 @@ def _spans(value: Index, extent: Size) -> bool:
 
 
 def masked(root: Expr, mask: Expr | None) -> Expr:
-    """`root` with nothing read, and nothing that can fail computed, where `mask` is false. It says of loop variables that they are in range:
-    what is read independently of them needs no mask."""
+    """`root` with nothing read, and nothing that can fail computed, where `mask` is false. A mask says that loop variables are in
+    some range: what is read independently of these needs none."""
     if mask is None:
         return root
     restricted = mask.variables()

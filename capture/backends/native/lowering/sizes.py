@@ -36,7 +36,7 @@ class Sizes:
         return Spec(tuple(map(self.size, fake.shape)), fake.dtype, tuple(map(self.size, fake.stride())), fake.device)
 
     def _convert(self, expr: Any) -> Index:
-        """From sympy's form. It is taken apart by class name, so that sympy need not be imported (torch does, where it needs it)."""
+        """From sympy's form, taken apart by the names of its classes: importing sympy takes long, and torch does when it must."""
         kind = expr.func.__name__
         if expr.is_Integer:
             return index(int(expr))

@@ -8,10 +8,11 @@ import torch
 
 from capture.backends.native.index import ZERO, Index, Size, bounds, index
 from capture.backends.native.ir import Expr
-from capture.backends.native.lowering.builder import converted, is_dense
-from capture.backends.native.lowering.lazy import IndexMap, Lazy, Stored, in_memory, plain, viewed
+from capture.backends.native.lowering.builder import converted
+from capture.backends.native.lowering.lazy import IndexMap, Lazy, Stored, computed, in_memory, plain, viewed
 from capture.backends.native.lowering.registry import Call, lowers
 from capture.backends.native.lowering.scalar import at_least, below, both, choose, masked, number, to
+from capture.backends.native.signature import Unsupported
 
 aten = torch.ops.aten
 
@@ -65,8 +66,9 @@ def expand(call: Call, x: Lazy, size: Sequence[Size], *, implicit: bool = False)
 
 @lowers(aten.squeeze.default, aten.squeeze.dim, aten.squeeze.dims, view=True)
 def squeeze(call: Call, x: Lazy, dims: int | Sequence[int] | None = None) -> Lazy:
-    wanted = range(len(x.shape)) if dims is None else [wrapped(d, len(x.shape)) for d in ([dims] if isinstance(dims, int) else dims)]
-    gone = {n for n in wanted if n < len(x.shape) and x.shape[n] == 1}
+    given = range(len(x.shape)) if dims is None else [dims] if isinstance(dims, int) else dims
+    wanted = {wrapped(dim, len(x.shape)) for dim in given}
+    gone = {n for n, size in enumerate(x.shape) if size == 1 and n in wanted}
 
     def mapped(place: Sequence[Index]) -> Sequence[Index]:
         left = iter(place)
@@ -82,7 +84,7 @@ def unsqueeze(call: Call, x: Lazy, dim: int) -> Lazy:
 
 # Shapes.
 
-@lowers(aten.view.default, aten.reshape.default, aten._unsafe_view.default, aten._reshape_alias.default, aten.flatten.using_ints, view=True)
+@lowers(aten.view.default, aten.reshape.default, aten._unsafe_view.default, aten._reshape_alias.default, view=True)
 def view(call: Call, x: Lazy, *ignored: Any) -> Lazy:
     return _view(call, x, reshaping(x.shape, call.result.shape))
 
@@ -143,11 +145,14 @@ def _is_less(a: Index, b: Index) -> bool:
 
 @lowers(aten.as_strided.default, view=True)
 def as_strided(call: Call, x: Lazy, size: Sequence[Size], stride: Sequence[Size], offset: Size | None = None) -> Any:
-    stored = call.builder.store(x)
+    """Names places in memory, which are those of eager where a tensor is all of its memory."""
+    fake = call.node.args[0].meta["val"]        # type: ignore[union-attr]
+    span = 1 + sum((s - 1) * stride for s, stride in zip(fake.shape, fake.stride(), strict=True))
     view = call.builder.exact(x)
-    if offset not in (None, 0) and stored.buffer.kind == "input" or view.offset != 0 or not (is_dense(x.shape, view.strides) or x.stored == stored):
-        return NotImplemented
-    return in_memory(Stored(stored.buffer, index(offset or 0), tuple(stride)), tuple(size))
+    if fake.numel() == 0 or fake.untyped_storage().nbytes() != span * fake.element_size() or view.offset != 0:
+        raise Unsupported("as_strided of a part of the memory")
+    assert x.stored is not None
+    return in_memory(Stored(x.stored.buffer, index(offset or 0), tuple(stride)), tuple(size))
 
 
 # Parts.
@@ -210,7 +215,8 @@ def split(call: Call, x: Lazy, sizes: Any, dim: int = 0) -> Any:
 @lowers(aten.unbind.int, view=True)
 def unbind(call: Call, x: Lazy, dim: int = 0) -> Any:
     dim = wrapped(dim, len(x.shape))
-    return [viewed(x, spec.shape, lambda place, n=n: [*place[:dim], index(n), *place[dim:]], spec.strides) if spec and n in call.used else None
+    return [None if spec is None or n not in call.used else
+            viewed(x, spec.shape, lambda place, n=n: [*place[:dim], index(n), *place[dim:]], spec.strides)
             for n, spec in enumerate(call.results)]
 
 
@@ -237,7 +243,7 @@ def unfold(call: Call, x: Lazy, dim: int, size: int, step: int) -> Lazy:
 # Moved elements: these are copies in eager.
 
 def _moved(call: Call, x: Lazy, mapped: IndexMap) -> Lazy:
-    return Lazy(call.result.shape, x.dtype, call.result.strides, lambda place: x.at(mapped(place)), x.weight, x.reads)
+    return computed([x], call.result.shape, x.dtype, lambda place: x.at(mapped(place)), 0)
 
 
 @lowers(aten.flip.default)
@@ -274,7 +280,7 @@ def _rolled(x: Lazy, shift: int, dim: int) -> Lazy:
     assert isinstance(size, int)
     shift %= size
     if shift == 0:
-        return Lazy(x.shape, x.dtype, None, x.at, x.weight, x.reads)
+        return computed([x], x.shape, x.dtype, x.at, 0)
 
     def part(start: int, length: int) -> Lazy:
         shape = tuple(length if n == dim else s for n, s in enumerate(x.shape))
@@ -297,14 +303,15 @@ def concatenated(values: Sequence[Lazy], dim: int, shape: tuple[Size, ...]) -> L
         result = None
         for start, value in reversed(parts):
             end = index(start) + value.shape[dim]
-            own = [ZERO if size == 1 else (p - start if n == dim else p) for n, (p, size) in enumerate(zip(place, value.shape, strict=True))]
+            own = [ZERO if value.shape[n] == 1 else p - start if n == dim else p for n, p in enumerate(place)]
             reach = both(at_least(place[dim], start), below(place[dim], end))
             expr = masked(value.at(own), reach)
             result = expr if result is None else choose(below(place[dim], end), expr, result)
         assert result is not None
         return result
-    return Lazy(shape, values[0].dtype, None, at, sum(v.weight for v in values) + 2 * len(values),
-                frozenset().union(*(v.reads for v in values)), parts=(dim, parts))
+    result = computed(values, shape, values[0].dtype, at, 2 * len(values))
+    result.parts = dim, parts
+    return result
 
 
 @lowers(aten.cat.default)
@@ -337,7 +344,7 @@ def constant_pad_nd(call: Call, x: Lazy, pad: Sequence[Size], value: Any = 0) ->
         own = [p - start for p, start in zip(place, before, strict=True)]
         inside = both(*(c for p, size in zip(own, x.shape, strict=True) for c in (at_least(p, 0), below(p, size))))
         return choose(inside, masked(x.at(own), inside), fill)
-    return Lazy(call.result.shape, x.dtype, call.result.strides, at, x.weight + 2, x.reads)
+    return computed([x], call.result.shape, x.dtype, at, 2)
 
 
 # With a part replaced.
@@ -348,11 +355,12 @@ def _replaced(base: Lazy, source: Lazy, inside: Any, mapped: IndexMap) -> Lazy:
         condition = inside(place)
         new = masked(to(source.at(mapped(place)), base.dtype), condition)
         return new if condition is None else choose(condition, new, base.at(place))
-    return Lazy(base.shape, base.dtype, None, at, base.weight + source.weight + 2, base.reads | source.reads)
+    return computed([base, source], base.shape, base.dtype, at, 2)
 
 
 @lowers(aten.slice_scatter.default)
-def slice_scatter(call: Call, x: Lazy, source: Lazy, dim: int = 0, start: Size | None = None, end: Size | None = None, step: int = 1) -> Any:
+def slice_scatter(call: Call, x: Lazy, source: Lazy, dim: int = 0, start: Size | None = None, end: Size | None = None,
+                  step: int = 1) -> Any:
     dim = wrapped(dim, len(x.shape))
     first = slice_start(start, x.shape[dim])
     if first is None or not isinstance(step, int):
@@ -391,7 +399,7 @@ def triangle(call: Call, x: Lazy, diagonal: int = 0) -> Lazy:
         below_diagonal = place[-2] - place[-1] + diagonal
         keep = at_least(below_diagonal, 0) if lower else at_least(-below_diagonal, 0)
         return choose(keep, x.at(place), number(0, x.dtype))
-    return Lazy(x.shape, x.dtype, call.result.strides, at, x.weight + 2, x.reads)
+    return computed([x], x.shape, x.dtype, at, 2)
 
 
 def _is_zero(value: Index) -> Expr | None:
