@@ -13,6 +13,7 @@ from capture import _C
 from capture.backends import registry
 from capture.backends.native import tiers as native
 from capture.backends.native.tiers import Stage
+from capture.config import BACKEND
 from capture.errors import ArgumentError
 from capture.interp.models import DISABLED
 from capture.modules import CompiledModule, compiled_module
@@ -21,7 +22,7 @@ from capture.report import progress, text
 
 
 def compile(model: Any = None, *, fullgraph: bool = False, dynamic: bool | None = None,
-            backend: str | Callable[..., Any] = registry.DEFAULT, mode: str | None = None,
+            backend: str | Callable[..., Any] | None = None, mode: str | None = None,
             options: Mapping[str, Any] | None = None, disable: bool = False) -> Any:
     """Captures a function or `nn.Module` on its first call and replays it on later ones. Same meaning as `torch.compile`.
 
@@ -39,6 +40,7 @@ def compile(model: Any = None, *, fullgraph: bool = False, dynamic: bool | None 
     for name, flag in (("fullgraph", fullgraph), ("disable", disable)):
         if not isinstance(flag, bool):
             raise ArgumentError(f"{name} must be True or False, got {type(flag).__name__}: {flag!r}")
+    backend = BACKEND.value if backend is None else backend
     compiler = registry.lookup(backend, mode=mode, dynamic=dynamic, options=options)
     settings = {"fullgraph": fullgraph, "dynamic": dynamic, "backend": backend, "mode": mode, "options": options}
     if model is None:

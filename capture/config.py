@@ -42,7 +42,8 @@ class Flag(Generic[T]):
 
 
 STRICT = Flag("STRICT", 0, "1: an internal fault raises InternalError; 0: the program goes on natively, with a warning")
-DEBUG = Flag("DEBUG", 0, "1: cache decisions, 2: and guards, graphs and mock functions, to stderr and the debug folder")
+DEBUG = Flag("DEBUG", 0, "1: cache decisions and tiers, 2: also guards, graphs and mock functions, 3: also fusion and the IR, 4: also kernels and plans")
+BACKEND = Flag("BACKEND", "native", "the backend of `capture.compile` where none is given: native, eager, or one of torch.compile's")
 RECAPTURE_LIMIT = Flag("RECAPTURE_LIMIT", 8, "entries per compiled function after which a new variant runs natively")
 CACHE = Flag("CACHE", 1, "0: compiled graphs are neither read from nor written to disk")
 CACHE_DIR = Flag("CACHE_DIR", "", "folder of the disk cache, private to the user; empty: capture/ in $XDG_CACHE_HOME or ~/.cache")

@@ -1,9 +1,17 @@
-"""Strict mode for every test, and the same start for each: seeds, modes, and an empty cache."""
+"""Strict mode for every test, and the same start for each: seeds, modes, and an empty cache.
+
+Where a test names no backend it is about capture itself, so the graph runs as it is; nothing of the user's disk cache is touched.
+"""
 from __future__ import annotations
 
+import atexit
 import os
+import shutil
+import tempfile
 
-os.environ["CAPTURE_STRICT"] = "1"  # read when capture is imported; subprocesses inherit it
+CACHE = tempfile.mkdtemp(prefix="capture-tests-")
+atexit.register(shutil.rmtree, CACHE, ignore_errors=True)
+os.environ |= {"CAPTURE_STRICT": "1", "CAPTURE_BACKEND": "eager", "CAPTURE_CACHE_DIR": CACHE}   # read when capture is imported; subprocesses inherit it
 
 import pytest
 import torch

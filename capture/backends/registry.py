@@ -24,7 +24,6 @@ class Backend(Protocol):
     def __call__(self, gm: fx.GraphModule, example_inputs: Sequence[Any], /) -> Callable[..., Any]: ...
 
 
-DEFAULT = "eager"
 OWN = ("eager", "native")
 MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
 
