@@ -206,7 +206,7 @@ def test_variance_of_a_single_element() -> None:
 def test_pooling() -> None:
     x = randn(2, 3, 8, 8)
     program = check(lambda x: [F.max_pool2d(x, 3, 2, 1), F.avg_pool2d(x, 2), F.avg_pool2d(x, 3, 1, 1),
-                               F.adaptive_avg_pool2d(x, 2), F.interpolate(x, scale_factor=2)], x)
+                               F.adaptive_avg_pool2d(x, 2), F.interpolate(x, scale_factor=2), F.interpolate(x, (16, 24))], x)
     assert not calls(program)
     program = check(lambda x: [*F.max_pool2d(x, 3, 2, 1, return_indices=True),
                                F.avg_pool2d(x, 3, 2, 1, count_include_pad=False)], x)

@@ -85,7 +85,7 @@ def _has_extents(x: Lazy) -> bool:
 @lowers(aten.upsample_nearest1d.default, aten.upsample_nearest2d.default, aten.upsample_nearest3d.default)
 def upsample_nearest(call: Call, x: Lazy, size: Sequence[Size], *scales: float | None) -> Any:
     """Where each element is repeated a whole number of times."""
-    rank = len(x.shape) - len(scales)
+    rank = len(x.shape) - len(size)
     times = _ratios(call.result.shape[rank:], x.shape[rank:])
     if times is None or any(scale is not None and scale != factor for scale, factor in zip(scales, times, strict=False)):
         return NotImplemented
