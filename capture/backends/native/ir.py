@@ -233,7 +233,8 @@ def constant(value: bool | int | float, dtype: torch.dtype) -> Expr:
 
 
 def position(index: Index, dtype: torch.dtype = torch.int64) -> Expr:
-    return intern(Position, index, dtype)
+    """A Position; a Constant where the index is one."""
+    return intern(Position, index, dtype) if index.constant is None else constant(index.constant, dtype)
 
 
 def load(buffer: Buffer, index: Index, mask: Expr | None = None) -> Expr:

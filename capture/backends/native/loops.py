@@ -98,7 +98,7 @@ def refinement(left: Sequence[tuple[int, int]], right: Sequence[tuple[int, int]]
         if stride != other:
             return None
         part = min(a, b)
-        if a % part or b % part:
+        if part == 0 or a % part or b % part:
             return None
         for side, extent in ((0, a), (1, b)):
             open_[side].append(part)

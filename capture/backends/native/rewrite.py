@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from capture.backends.native.index import Atom, Index, Size, Value, Var, index
-from capture.backends.native.ir import Expr, Extern, Kernel, Load, Nest, Op, Position, Program, Stage, Store, View, intern
+from capture.backends.native.ir import Expr, Extern, Kernel, Load, Nest, Op, Position, Program, Stage, Store, View, intern, position
 
 
 def walk(roots: Iterable[Expr | None]) -> Iterator[Expr]:
@@ -73,7 +73,7 @@ class Rewriter:
         if isinstance(old, Op):
             return intern(Op, old.name, tuple(map(self.expr, old.args)), old.dtype)
         if isinstance(old, Position):
-            return intern(Position, self.index(old.index), old.dtype)
+            return position(self.index(old.index), old.dtype)
         if isinstance(old, Load):
             new = intern(Load, old.buffer, self.index(old.index), old.dtype, self.expr(old.mask) if old.mask is not None else None)
             return self.load(new) or new  # type: ignore[arg-type]
