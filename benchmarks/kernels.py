@@ -7,6 +7,7 @@ a ratio is the time of the kernel divided by the time in which `Tensor.copy_` wo
 """
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -15,6 +16,7 @@ import torch
 import capture
 from benchmarks.common import Ratio, arguments, paired, report, seconds
 
+M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4       # of mallopt(3)
 ELEMENTS = 16 << 20         # of the large tensors: 64 MB
 GOAL = 1 / 0.85             # of the time of a copy
 
@@ -105,7 +107,15 @@ def measure(name: str, pairs: int) -> list[Ratio]:
     return ratios
 
 
+def keep_memory() -> None:
+    """Freed memory is used again, as in a longer program; else each result of 64 MB is new memory, whose page faults take longer than kernels."""
+    libc = ctypes.CDLL(None)
+    libc.mallopt(M_MMAP_MAX, 0)
+    libc.mallopt(M_TRIM_THRESHOLD, (1 << 31) - 1)
+
+
 def main() -> None:
+    keep_memory()
     options = arguments(__doc__, SUBJECTS)
     ratios, failures = [], {}
     for name in options.names:

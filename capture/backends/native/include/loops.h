@@ -18,6 +18,12 @@ CAPTURE_REDUCTIONS(double)
 
 CAPTURE_INLINE int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 
+// The same number, which the compiler does not know.
+CAPTURE_INLINE int64_t opaque(int64_t number) {
+    __asm__("" : "+r"(number));
+    return number;
+}
+
 // Division that rounds down, for a positive divisor.
 CAPTURE_INLINE int64_t floor_div(int64_t a, int64_t b) { return a / b - (a % b < 0); }
 CAPTURE_INLINE int64_t floor_mod(int64_t a, int64_t b) { return a % b + (a % b < 0 ? b : 0); }

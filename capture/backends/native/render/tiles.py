@@ -7,7 +7,7 @@ from capture.backends.native.index import Index, Value, Var, index
 from capture.backends.native.ir import Kernel, Load
 from capture.backends.native.rewrite import loads_of
 
-ROWS, COLUMNS = 32, 64      # of a tile: two cache lines of floats on the one side, four on the other
+ROWS, COLUMNS = 256, 16      # of a tile: what is read is long, so that there are few pages; what is written fills cache lines of floats
 
 
 @dataclass(frozen=True)

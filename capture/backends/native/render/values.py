@@ -12,6 +12,7 @@ from capture.backends.native.render.target import Target
 from capture.backends.native.show import postorder, roots
 
 LONGEST = 100               # characters of an expression that is not given a name
+LONGEST_GROUP = 4           # elements that lie side by side and are loaded together, of which a loop uses one
 INT32 = 1 << 31
 
 
@@ -246,10 +247,19 @@ class Values:
         for monomial, coefficient in terms:
             factors = [self._atom(atom, level) for atom in monomial]
             if abs(coefficient) != 1 or not factors:
-                factors.append(str(abs(coefficient)))
+                in_innermost = level == self.path.depth and any(isinstance(atom, Var) for atom in monomial)
+                factors.append(self._stride(abs(coefficient)) if in_innermost else str(abs(coefficient)))
             sign = " - " if coefficient < 0 else " + "
             text += (sign if text else sign.strip(" +")) + " * ".join(factors)
         return text
+
+    def _stride(self, stride: int) -> str:
+        """A factor of the innermost loop's variable. A long one is hidden from GCC, which takes such loads for one group of so many elements,
+        and minutes to compile it."""
+        if stride <= LONGEST_GROUP:
+            return str(stride)
+        key = ("stride", stride)
+        return self.path.known(key) or self.path.define(0, key, "int64_t", self.path.fresh("stride"), f"opaque({stride})")
 
     def _atom(self, atom: Atom, depth: int) -> str:
         if isinstance(atom, Var):
