@@ -6,6 +6,7 @@
 #include "guard_tree.h"
 #include "modes.h"
 #include "python_ref.h"
+#include "snapshot.h"
 #include "switch.h"
 #include "tensor_properties.h"
 
@@ -82,6 +83,7 @@ PyMODINIT_FUNC PyInit__C() {
     init_compiled_function(module.get());
     init_switch(module.get());
     init_executor(module.get());
+    init_snapshot(module.get());
   } catch (PythonError&) {
     return nullptr;
   }
