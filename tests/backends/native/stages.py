@@ -10,8 +10,9 @@ import torch
 from torch import Tensor, fx
 from torch.utils import _pytree as pytree
 
+from capture import _C
 from capture.backends.aot import Traced, trace
-from capture.backends.native.artifact import Compiled, executor
+from capture.backends.native.disk_cache import open_library
 from capture.backends.native.evaluate import evaluate
 from capture.backends.native.fusion import fuse
 from capture.backends.native.ir import Kernel, Program, forget_interned
@@ -66,7 +67,8 @@ class Stages:
 
     def callable(self, plans: Sequence[Plan]) -> Callable[..., tuple[Tensor, ...]]:
         """What stands for the graph, run by a plan for each program."""
-        return make_callable(self.gm, self.traced.signature, plans[0], plans[1] if len(plans) > 1 else None)
+        backward = (lambda arguments: plans[1](*arguments)) if len(plans) > 1 else None
+        return make_callable(self.gm, self.traced.signature, plans[0], backward)
 
 
 def evaluated(program: Program) -> Plan:
@@ -74,22 +76,22 @@ def evaluated(program: Program) -> Plan:
     return lambda *arguments: tuple(evaluate(program, arguments))
 
 
-def compare(gm: fx.GraphModule, compiled: Callable[..., tuple[Tensor, ...]], inputs: Sequence[Tensor], tolerances: dict[str, float] | None = None,
-            strides: bool = True) -> None:
-    """Asserts that results, inputs after the call and gradients agree with eager mode's: values, dtypes, strides."""
+def compare(gm: fx.GraphModule, compiled: Callable[..., tuple[Tensor, ...]], inputs: Sequence[Tensor], tolerances: dict[str, float] | None = None) -> None:
+    """Asserts that results, inputs after the call and gradients agree with eager mode's: values and dtypes, strides but of gradients."""
     seen = []
     for function in (gm, compiled):
         own = [copied(tensor) for tensor in inputs]
         torch.manual_seed(SEED)
         results = list(function(*own))
         gradients = gradients_of(results, own)
-        seen.append([*results, *own, *gradients])
-    for ours, theirs in zip(seen[1], seen[0], strict=True):
-        assert (ours is None) == (theirs is None)
-        if theirs is not None:
-            assert ours.dtype == theirs.dtype and ours.shape == theirs.shape, (ours.dtype, ours.shape, theirs.dtype, theirs.shape)
-            assert not strides or strides_that_matter(ours) == strides_that_matter(theirs), (ours.stride(), theirs.stride())
-            torch.testing.assert_close(ours.detach(), theirs.detach(), equal_nan=True, **(tolerances or {}))
+        seen.append(([*results, *own], gradients))
+    (theirs, their_gradients), (ours, our_gradients) = seen
+    for a, b in zip(ours, theirs, strict=True):
+        assert strides_that_matter(a) == strides_that_matter(b), f"strides {a.stride()} instead of {b.stride()}"
+    assert [gradient is None for gradient in our_gradients] == [gradient is None for gradient in their_gradients]
+    for a, b in zip([*ours, *our_gradients], [*theirs, *their_gradients], strict=True):
+        if a is not None:
+            torch.testing.assert_close(a.detach(), b.detach(), equal_nan=True, **(tolerances or {}))
 
 
 def gradients_of(results: Sequence[Tensor], inputs: Sequence[Tensor]) -> list[Tensor | None]:
@@ -125,10 +127,9 @@ def compiled(programs: Sequence[Program]) -> list[Plan]:
     renamed = [reuse_in_place(replace(program, body=[replace(s, name=f"{s.name}_{number}") if isinstance(s, Kernel) else s for s in program.body]))
                for number, program in enumerate(programs)]
     rendered = render(renamed[0], [s for program in renamed for s in program.body if isinstance(s, Kernel)])
-    library = find_compiler().compile(rendered.sources) if rendered.sources else None
+    library = open_library(find_compiler().compile(rendered.sources)) if rendered.sources else None
     plans = []
     for program in renamed:
         own = library if any(isinstance(s, Kernel) for s in program.body) else None
-        plans.append(executor(Compiled(make_plan(program, rendered, plan_layout(program)), own, tuple(program.constants.values()), 0, "")))
+        plans.append(_C.Executor(make_plan(program, rendered, plan_layout(program)), own, list(program.constants.values())))
     return plans
-
