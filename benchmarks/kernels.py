@@ -108,7 +108,7 @@ def measure(name: str, pairs: int) -> list[Ratio]:
 
 
 def keep_memory() -> None:
-    """Freed memory is used again, as in a longer program; else each result of 64 MB is new memory, whose page faults take longer than kernels."""
+    """Freed memory is used again; else each result of 64 MB is new memory, whose page faults take longer than the kernel."""
     libc = ctypes.CDLL(None)
     libc.mallopt(M_MMAP_MAX, 0)
     libc.mallopt(M_TRIM_THRESHOLD, (1 << 31) - 1)

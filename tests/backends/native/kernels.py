@@ -10,8 +10,8 @@ import torch
 
 from capture.backends.native.evaluate import evaluate
 from capture.backends.native.index import Index, Size, Symbol, Value, Var, contiguous_strides, index
-from capture.backends.native.ir import Buffer, Expr, Kernel, Load, Op, Position, Program, Stage, Store, View
-from capture.backends.native.render import Rendered, render
+from capture.backends.native.ir import Buffer, Kernel, Program, View
+from capture.backends.native.render import INVALID, Rendered, render
 from capture.backends.native.toolchain import find_compiler
 
 f32, f64, i64, i32, boolean = torch.float32, torch.float64, torch.int64, torch.int32, torch.bool
@@ -26,7 +26,8 @@ def at(target: Buffer, *where: Size | Var | Value) -> Index:
     return sum((index(i) * stride for i, stride in zip(where, target.strides)), index(0))
 
 
-def program_of(kernels: Sequence[Kernel], buffers: Iterable[Buffer], symbols: dict[Symbol, tuple[int, int | None]] | None = None) -> Program:
+def program_of(kernels: Sequence[Kernel], buffers: Iterable[Buffer],
+               symbols: dict[Symbol, tuple[int, int | None]] | None = None) -> Program:
     """All inputs in, and everything that the kernels write out."""
     table = {one.name: one for one in buffers}
     written = {store.buffer for kernel in kernels for stage in kernel.stages for store in stage.stores}
@@ -52,8 +53,9 @@ class Library:
         function = self.functions[self.rendered.symbols[name]]
         numbers = [value(size, symbols) for size in self.rendered.numbers[name]]
         invalid = ctypes.c_bool(False)
-        pointers = [ctypes.addressof(invalid) if b == "<invalid>" else memory[b].data_ptr() for b in self.rendered.buffers[name]]
-        function((ctypes.c_void_p * len(pointers))(*pointers), (ctypes.c_int64 * len(numbers))(*numbers), ctypes.c_int64(begin), ctypes.c_int64(end))
+        pointers = [ctypes.addressof(invalid) if b == INVALID else memory[b].data_ptr() for b in self.rendered.buffers[name]]
+        function((ctypes.c_void_p * len(pointers))(*pointers), (ctypes.c_int64 * len(numbers))(*numbers),
+                 ctypes.c_int64(begin), ctypes.c_int64(end))
         if invalid:
             raise IndexError(name)
 
@@ -87,7 +89,8 @@ def memory_of(program: Program, inputs: Sequence[torch.Tensor | int]) -> tuple[d
     return memory, symbols
 
 
-def check(kernel: Kernel, buffers: Sequence[Buffer], *inputs: torch.Tensor, symbols: dict[Symbol, tuple[int, int | None]] | None = None,
+def check(kernel: Kernel, buffers: Sequence[Buffer], *inputs: torch.Tensor,
+          symbols: dict[Symbol, tuple[int, int | None]] | None = None,
           cuts: Sequence[Sequence[float]] = ((), (0.3, 0.31, 0.77)), rtol: float = 2e-6, atol: float = 1e-6) -> Library:
     """A kernel does what `evaluate` says, and however its range is cut the results are the same bits."""
     program = program_of([kernel], buffers, symbols)
@@ -100,11 +103,8 @@ def check(kernel: Kernel, buffers: Sequence[Buffer], *inputs: torch.Tensor, symb
         library.run(kernel.name, memory, sizes, cut)
         found = [memory[name] for name in written]
         for name, a, b in zip(written, found, expected):
-            torch.testing.assert_close(a, b, rtol=rtol, atol=atol, equal_nan=True, msg=lambda m, n=name: f"{n}: {m}\n{library.rendered.sources[0]}")
+            torch.testing.assert_close(a, b, rtol=rtol, atol=atol, equal_nan=True,
+                                       msg=lambda m, n=name: f"{n}: {m}\n{library.rendered.sources[0]}")
         first = first or found
         assert all(torch.equal(a.nan_to_num(), b.nan_to_num()) for a, b in zip(first, found)), library.rendered.sources[0]
     return library
-
-
-__all__ = ["Buffer", "Expr", "Kernel", "Library", "Load", "Op", "Position", "Stage", "Store", "at", "boolean", "buffer", "check", "f32", "f64",
-           "i32", "i64", "memory_of", "program_of"]

@@ -12,7 +12,6 @@ import torch
 from capture.backends.native.index import ZERO, Symbol, Value, Var, index
 from capture.backends.native.ir import Kernel, Program, Stage, Store, constant, load, op, position
 from capture.backends.native.render import render
-from capture.backends.native.toolchain import find_compiler
 from tests.backends.native.kernels import Library, at, boolean, buffer, check, f32, f64, i32, i64, memory_of, program_of
 
 NONE: frozenset = frozenset()
@@ -51,7 +50,8 @@ def softmax(rows, columns):
     return Kernel("softmax", (i,), 1, False, (
         Stage((j,), frozenset((j,)), (Store("most", ZERO, lx, reduction="max"),)),
         Stage((j,), frozenset((j,)), (Store("terms", index(j), term), Store("total", ZERO, term, reduction="sum"))),
-        Stage((j,), NONE, (Store("y", at(y, i, j), op("div", f32, load(terms, index(j)), load(total, ZERO))),))), (most, total, terms)), (x, y)
+        Stage((j,), NONE, (Store("y", at(y, i, j), op("div", f32, load(terms, index(j)), load(total, ZERO))),))),
+        (most, total, terms)), (x, y)
 
 
 @pytest.mark.parametrize("rows, columns", [(9, 1), (4, 33), (6, 1000), (2, 40000)])
@@ -68,7 +68,8 @@ def test_rows_of_several_stages(rows, columns):
 def test_reductions(name, dtype, lane):
     rows, columns = 37, 203
     x = buffer("x", rows, columns, dtype=dtype)
-    values = torch.randn(rows, columns).mul(3 if dtype.is_floating_point else 40).to(dtype) if dtype != boolean else torch.randn(rows, columns) > 2
+    values = torch.randn(rows, columns)
+    values = values > 2 if dtype == boolean else values.mul(3 if dtype.is_floating_point else 40).to(dtype)
     if dtype not in (torch.uint8, boolean):
         values[7], values[:, 13] = -values[7].abs() - 1, -values[:, 13].abs() - 1
     if name == "prod" and dtype.is_floating_point:
@@ -81,10 +82,12 @@ def test_reductions(name, dtype, lane):
     result = i64 if name.startswith("arg") else dtype
     if lane:
         y = buffer("y", columns, dtype=result, kind="output")
-        kernel = Kernel("reduction", (c,), 1, True, (Stage((r,), frozenset((r,)), (Store("y", index(c), load(x, at(x, r, c)), reduction=name),)),))
+        store = Store("y", index(c), load(x, at(x, r, c)), reduction=name)
+        kernel = Kernel("reduction", (c,), 1, True, (Stage((r,), frozenset((r,)), (store,)),))
     else:
         y = buffer("y", rows, dtype=result, kind="output")
-        kernel = Kernel("reduction", (r,), 1, False, (Stage((c,), frozenset((c,)), (Store("y", index(r), load(x, at(x, r, c)), reduction=name),)),))
+        store = Store("y", index(r), load(x, at(x, r, c)), reduction=name)
+        kernel = Kernel("reduction", (r,), 1, False, (Stage((c,), frozenset((c,)), (store,)),))
     check(kernel, (x, y), values, rtol=1e-5, atol=1e-4)
 
 
@@ -117,7 +120,8 @@ def test_strips_of_several_stages():
     kernel = Kernel("norm", (c,), 1, True, (
         Stage((r,), frozenset((r,)), (Store("total", ZERO, load(x, at(x, r, c)), reduction="sum"),)),
         Stage((), NONE, (Store("mean_out", index(c), mean),)),
-        Stage((r,), frozenset((r,)), (Store("centred", index(r), diff), Store("square", ZERO, op("mul", f32, diff, diff), reduction="sum"))),
+        Stage((r,), frozenset((r,)), (Store("centred", index(r), diff),
+                                      Store("square", ZERO, op("mul", f32, diff, diff), reduction="sum"))),
         Stage((r,), NONE, (Store("y", at(y, r, c), op("mul", f32, load(centred, index(r)), scale)),))), (total, square, centred))
     check(kernel, (x, y, mean_out), torch.randn(40, 3000), rtol=1e-5, atol=1e-5)
 
@@ -141,7 +145,8 @@ def test_scans(name, lane, dtype):
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, f64, boolean, i64, i32, torch.int16, torch.int8, torch.uint8])
 def test_dtypes(dtype):
     """Computed in float32 where the dtype is only stored."""
-    x, y, flags = buffer("x", 1000, dtype=dtype), buffer("y", 1000, dtype=dtype, kind="output"), buffer("flags", 1000, dtype=boolean, kind="output")
+    x, y = buffer("x", 1000, dtype=dtype), buffer("y", 1000, dtype=dtype, kind="output")
+    flags = buffer("flags", 1000, dtype=boolean, kind="output")
     i = Var("i", 1000)
     value = load(x, index(i))
     within = value if dtype not in (torch.bfloat16, torch.float16) else op("to", f32, value)
@@ -172,7 +177,8 @@ def test_masked_loads_and_stores(vectorized):
     """Padding: what lies outside is not read."""
     x, y, z = buffer("x", 6, 20), buffer("y", 6, 30, kind="output"), buffer("z", 6, 20, kind="output")
     i, j = Var("i", 6), Var("j", 30)
-    inside = op("and", boolean, op("ge", boolean, position(index(j)), constant(5, i64)), op("lt", boolean, position(index(j)), constant(25, i64)))
+    inside = op("and", boolean, op("ge", boolean, position(index(j)), constant(5, i64)),
+                op("lt", boolean, position(index(j)), constant(25, i64)))
     padded = load(x, at(x, i, j) - 5, inside)
     stores = (Store("y", at(y, i, j), padded), Store("z", at(z, i, j) - 5, op("neg", f32, padded), mask=inside))
     kernel = Kernel("pad", (i, j), 2, True, (Stage((), NONE, stores),)) if vectorized else \
@@ -233,8 +239,9 @@ def test_scatter():
     i, j = Var("i", 50), Var("j", 8)
     a, b = Var("a", 10), Var("b", 8)
     clear = Kernel("clear", (a, b), 2, True, (Stage((), NONE, (Store("y", at(y, a, b), constant(0, f32)),)),))
-    add = Kernel("add", (j,), 1, True, (Stage((i,), NONE, (Store("y", at(y, Value(load(where, index(i)), 10), j), load(x, at(x, i, j)), mode="add"),)),))
-    rows = Kernel("rows", (j, i), 0, True, add.stages[:0] + (Stage((), NONE, add.stages[0].stores),))
+    store = Store("y", at(y, Value(load(where, index(i)), 10), j), load(x, at(x, i, j)), mode="add")
+    add = Kernel("add", (j,), 1, True, (Stage((i,), NONE, (store,)),))
+    rows = Kernel("rows", (j, i), 0, True, (Stage((), NONE, (store,)),))
     values, places = torch.randn(50, 8), torch.randint(0, 10, (50,))
     expected = torch.zeros(10, 8).index_add_(0, places, values)
     for kernel in (add, rows):
@@ -250,17 +257,20 @@ def test_scatter():
 @pytest.mark.parametrize("rows, columns", [(2, 2), (3, 129), (300, 5)])
 def test_symbolic_sizes(rows, columns):
     s, t = Symbol("s"), Symbol("t")
-    x, y, sums = buffer("x", index(s), index(t)), buffer("y", index(s), index(t), kind="output"), buffer("sums", index(t), kind="output")
+    x, y = buffer("x", index(s), index(t)), buffer("y", index(s), index(t), kind="output")
+    sums = buffer("sums", index(t), kind="output")
     i, j = Var("i", index(s)), Var("j", index(t))
     lx = load(x, at(x, i, j))
     kept = buffer("kept", index(t), kind="local")
     total = buffer("total", kind="local")
     kernel = Kernel("rows", (i,), 1, False, (
-        Stage((j,), frozenset((j,)), (Store("kept", index(j), op("exp", f32, lx)), Store("total", ZERO, op("exp", f32, lx), reduction="sum"))),
+        Stage((j,), frozenset((j,)), (Store("kept", index(j), op("exp", f32, lx)),
+                                      Store("total", ZERO, op("exp", f32, lx), reduction="sum"))),
         Stage((j,), NONE, (Store("y", at(y, i, j), op("div", f32, load(kept, index(j)), load(total, ZERO))),))), (kept, total))
     symbols = {s: (0, 0), t: (0, 1)}
     check(kernel, (x, y), torch.randn(rows, columns), symbols=symbols, rtol=1e-5)
-    check(Kernel("columns", (j,), 1, True, (Stage((i,), frozenset((i,)), (Store("sums", index(j), lx, reduction="sum"),)),)), (x, sums),
+    store = Store("sums", index(j), lx, reduction="sum")
+    check(Kernel("columns", (j,), 1, True, (Stage((i,), frozenset((i,)), (store,)),)), (x, sums),
           torch.randn(rows, columns), symbols=symbols, rtol=1e-5)
     check(Kernel("points", (i, j), 2, True, (Stage((), NONE, (Store("y", at(y, i, j), op("neg", f32, lx)),)),)), (x, y),
           torch.randn(rows, columns), symbols=symbols)
@@ -286,6 +296,37 @@ def test_collapsed_ranges(shape, parallel, vectorized):
     store = Store("y", at(y, *variables), load(x, at(x, *reversed(variables))))
     check(Kernel("permute", variables, parallel, vectorized, (Stage((), NONE, (store,)),)), (x, y), torch.randn(*reversed(shape)),
           cuts=((), (0.1, 0.11, 0.5, 0.501, 0.99)))
+
+
+@pytest.mark.parametrize("dtype", [f32, f64, torch.bfloat16, torch.int8, boolean])
+@pytest.mark.parametrize("rows, columns, parallel", [(300, 70, 2), (40, 33, 1), (17, 16, 0), (513, 3, 2)])
+def test_transposes_in_tiles(rows, columns, parallel, dtype):
+    x, w = buffer("x", columns, rows, dtype=dtype), buffer("w", rows, columns, dtype=dtype)
+    y, z = buffer("y", rows, columns, dtype=dtype, kind="output"), buffer("z", rows, columns, dtype=dtype, kind="output")
+    i, j = Var("i", rows), Var("j", columns)
+    stores = (Store("y", at(y, i, j), load(x, at(x, j, i))), Store("z", at(z, i, j), load(w, at(w, i, j))))
+    values = torch.randn(columns, rows).mul(50).to(dtype), torch.randn(rows, columns).mul(50).to(dtype)
+    library = check(Kernel("transpose", (i, j), parallel, True, (Stage((), NONE, stores),)), (x, w, y, z), *values,
+                    cuts=((), (0.1, 0.11, 0.5, 0.501, 0.99)))
+    assert library.rendered.sources[0].count("transpose_tile(") == 1
+
+
+def test_long_strides_in_the_innermost_loop():
+    """GCC takes minutes for a vector loop of loads whose distance is a long constant."""
+    x, y = buffer("x", 64, 4096), buffer("y", 64, kind="output")
+    i, j = Var("i", 64), Var("j", 4096)
+    store = Store("y", index(i), load(x, at(x, i, j)), reduction="max")
+    check(Kernel("rows", (i,), 1, True, (Stage((j,), frozenset((j,)), (store,)),)), (x, y), torch.randn(64, 4096))
+
+
+def test_values_of_a_strip_are_computed_once():
+    x, scale, y = buffer("x", 20, 100), buffer("scale", 100), buffer("y", 20, 100, kind="output")
+    r, c = Var("r", 20), Var("c", 100)
+    value = op("mul", f32, load(x, at(x, r, c)), op("add", f32, op("exp", f32, load(scale, index(c))), constant(1, f32)))
+    kernel = Kernel("scaled", (c,), 1, True, (Stage((r,), NONE, (Store("y", at(y, r, c), value),)),))
+    library = check(kernel, (x, scale, y), torch.randn(20, 100), torch.randn(100))
+    before, rows = library.rendered.sources[0].split("for (int64_t j0")
+    assert "op_exp" in before and "op_exp" not in rows
 
 
 def test_in_place():

@@ -23,9 +23,8 @@ class Rendered:
     """C++ of some kernels.
 
     sources: translation units, for one shared library. symbols: kernel name -> C function; kernels that do the same share one.
-    buffers: kernel name -> names of the buffers whose addresses the function takes as `buffers`, in order; INVALID where it can meet an
-    index out of range. numbers: kernel name ->
-    the sizes that it takes as `numbers`, in order.
+    buffers: kernel name -> names of the buffers whose addresses the function takes as `buffers`, in order; the last is INVALID if
+    the kernel can meet an index out of range. numbers: kernel name -> the sizes that it takes as `numbers`, in order.
     """
 
     sources: tuple[str, ...]
@@ -46,7 +45,8 @@ def render(program: Program, kernels: Sequence[Kernel], target: Target = CPU) ->
         rendered.symbols[kernel.name] = symbol
         rendered.buffers[kernel.name] = function.buffers
         rendered.numbers[kernel.name] = function.numbers
-    functions = [f"// {', '.join(names[symbol])}\n{target.signature.format(name=symbol)} {{\n{body}}}\n" for body, symbol in texts.items()]
+    functions = [f"// {', '.join(names[symbol])}\n{target.signature.format(name=symbol)} {{\n{body}}}\n"
+                 for body, symbol in texts.items()]
     sources = tuple("\n".join([target.prologue, *part]) for part in _balanced(functions))
     return Rendered(sources, rendered.symbols, rendered.buffers, rendered.numbers)
 

@@ -59,7 +59,7 @@ class _Writer(Values):
             is_array = self.strip_length is not None or length != 1
             self.arrays[local.name] = f"local{number}", is_array
             self._declare_array(f"local{number}", target.memory[local.dtype], local.dtype.itemsize, length, is_array)
-        for number, (plan, one) in enumerate((plan, one) for plan in self.plans for one in plan.accumulators):
+        for number, one in enumerate(one for plan in self.plans for one in plan.accumulators):
             one.name = f"{one.store.reduction}{number}"
             one.where = f"place{number}" if one.store.reduction in ARGUMENTS else ""
             if self._is_array(one):
@@ -80,7 +80,8 @@ class _Writer(Values):
         lines = []
         for number, (buffer, dtype) in enumerate(self.buffers.items()):
             const = "" if buffer in self.written else "const "
-            lines.append(target.buffer.format(const=const, type=target.memory[dtype], name=self.buffer(buffer, dtype), number=number))
+            name = self.buffer(buffer, dtype)
+            lines.append(target.buffer.format(const=const, type=target.memory[dtype], name=name, number=number))
         lines += [target.number.format(name=name, number=number) for number, name in enumerate(self.symbols.values())]
         lines += [target.invalid] if self.checks else []
         lines += self.path.scopes[0].lines()
@@ -177,7 +178,7 @@ class _Writer(Values):
         self.lanes = "first", "last"
 
     def _open_tiles(self, stack: ExitStack, ranged: Sequence[Var], rest: Sequence[Var]) -> None:
-        """Tiles: `rows` of the last variable but one from `top` on, `left` to `right` of the last one, and the loops over its rows."""
+        """Tiles: `rows` of the last variable but one from `top` on, `left` to `right` of the last; and the loop over its rows."""
         path, tiles = self.path, self.tiles
         height, width = self.size(tiles.row.extent), self.size(tiles.column.extent)
         first, last = "0", width
@@ -185,7 +186,8 @@ class _Writer(Values):
             self._open_points(stack, ranged)
             self._open_loops(stack, rest[:-2])
             top = path.fresh("i")
-            stack.enter_context(path.open(f"for (int64_t {top} = 0; {top} < {height}; {top} += {ROWS})", may_be_empty=_may_be_empty(tiles.row)))
+            stack.enter_context(path.open(f"for (int64_t {top} = 0; {top} < {height}; {top} += {ROWS})",
+                                          may_be_empty=_may_be_empty(tiles.row)))
             path.write(f"const int64_t rows = {self._least(f'{height} - {top}', ROWS)};")
         else:
             *outer, row = ranged if rest else ranged[:-1]
@@ -205,7 +207,8 @@ class _Writer(Values):
                            f"const int64_t last = whole == 0 ? {self._least('first + end - point', width)} : {width};")
                 advance = "point += rows * (last - first);"
             scope.tail += [advance, *([] if rest else ["first = 0;"]), f"{top} += rows - 1;", self._step([*outer, row], names)]
-        stack.enter_context(path.open(f"for (int64_t left = {first}; left < {last}; left += {COLUMNS})", may_be_empty=bool(rest) and _may_be_empty(tiles.column)))
+        stack.enter_context(path.open(f"for (int64_t left = {first}; left < {last}; left += {COLUMNS})",
+                                      may_be_empty=bool(rest) and _may_be_empty(tiles.column)))
         path.write(f"const int64_t right = {self._least(last, f'left + {COLUMNS}')};")
         self.bind(self.tile[0], top)
         self.bind(self.tile[1], "left")
@@ -250,7 +253,8 @@ class _Writer(Values):
 
     def _open_loop(self, stack: ExitStack, variable: Var, prefix: str) -> Scope:
         name, extent = self.path.fresh(prefix), self.size(variable.extent)
-        scope = stack.enter_context(self.path.open(f"for (int64_t {name} = 0; {name} < {extent}; ++{name})", may_be_empty=_may_be_empty(variable)))
+        scope = stack.enter_context(self.path.open(f"for (int64_t {name} = 0; {name} < {extent}; ++{name})",
+                                                   may_be_empty=_may_be_empty(variable)))
         self.bind(variable, name)
         return scope
 
@@ -309,7 +313,8 @@ class _Writer(Values):
             return
         if not loop.within:
             name, extent = path.fresh("block"), self.size(variable.extent)
-            with path.open(f"for (int64_t {name} = 0; {name} < {extent}; {name} += {loop.block})", may_be_empty=_may_be_empty(variable)) as scope:
+            with path.open(f"for (int64_t {name} = 0; {name} < {extent}; {name} += {loop.block})",
+                           may_be_empty=_may_be_empty(variable)) as scope:
                 path.write(f"const int64_t {name}_end = {self._least(f'{name} + {loop.block}', extent)};")
                 self._block = name
                 yield scope
@@ -347,7 +352,8 @@ class _Writer(Values):
                   if self.lane is None and variable not in one.kept]
         if any(one.where or one.store.scan or one.kept for one in shared):
             return
-        if not all(_is_own(self.where(store.buffer, store.index), variable) for store in plan.stage.stores if store.reduction is None):
+        plain = [store for store in plan.stage.stores if store.reduction is None]
+        if not all(_is_own(self.where(store.buffer, store.index), variable) for store in plain):
             return
         clauses = [self.target.clause.format(reduction=one.reduction, name=one.name) for one in shared]
         if self.checks_here:
@@ -366,7 +372,8 @@ class _Writer(Values):
         place = self.place(store.buffer, dtype, store.index, path.depth)
         if store.mode == "add":
             wide = self.target.computed.get(dtype, dtype)
-            value = self._as(f"op_add({self._as(self.loaded(place, dtype), dtype, wide)}, {self._as(value, dtype, wide)})", wide, dtype)
+            before = self._as(self.loaded(place, dtype), dtype, wide)
+            value = self._as(f"op_add({before}, {self._as(value, dtype, wide)})", wide, dtype)
         text = f"{place} = {self.kept(value, dtype)};"
         return text if guard is None else f"if ({guard}) {text}"
 

@@ -28,7 +28,8 @@ class Loop:
 
 @dataclass(slots=True, eq=False)
 class Accumulator:
-    """What a reduction has come to so far: one value for each point of `kept` (and of the strip), of `dtype`. `reduction`: how it is combined.
+    """What a reduction has come to so far: one value for each point of `kept` (and of the strip), of `dtype`. `reduction`: how
+    values are combined.
 
     It is set up before loop number `position` of the stage and done after it: then it is added to `into`, or stored.
     """
@@ -114,7 +115,7 @@ def _is_rounded_sum(store: Store) -> bool:
 
 
 def _cut(loops: list[Loop], run: int, limit: int) -> int | None:
-    """Cuts one of the loops from number `run` on into blocks, such that a block and the loops within it have at most about `limit` points.
+    """Cuts one of the loops from number `run` on into blocks, such that a block has at most about `limit` points.
 
     Returns the number of the loop that runs through one block; None where all loops together have no more than that.
     """

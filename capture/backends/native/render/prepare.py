@@ -1,7 +1,7 @@
 """What is done to a kernel before it is written: rewrites of the IR, after which the text follows its structure.
 
 1. `without_single_points`: no loop runs exactly once.
-2. `with_extremes_first`: within rows, the place of an extreme is found in a pass after the extreme itself, since each vectorises by itself.
+2. `with_extremes_first`: within rows, the place of an extreme is found in a pass after the extreme: each vectorises by itself.
 3. `with_joined_rows`: in strips, several rows are reduced at a time, so that accumulators are loaded and stored less often.
 4. `with_strip_values`: in strips, what is expensive and does not change within a stage's own loops is computed before them.
 """
@@ -21,7 +21,7 @@ JOINED = 4              # rows that are reduced at a time
 JOINED_NODES = 24       # of a stage, at most
 COMBINED = {"sum": "add", "prod": "mul", "max": "maximum", "min": "minimum", "any": "or", "all": "and"}
 LARGEST = torch.iinfo(torch.int32).max
-CHEAP = frozenset("add sub mul neg abs maximum minimum eq ne lt le gt ge and or xor not where to".split())   # about as fast as a load
+CHEAP = frozenset("add sub mul neg abs maximum minimum eq ne lt le gt ge and or xor not where to".split())  # as fast as a load
 
 
 def prepared(kernel: Kernel) -> Kernel:
@@ -30,12 +30,14 @@ def prepared(kernel: Kernel) -> Kernel:
 
 
 def without_single_points(kernel: Kernel) -> Kernel:
-    """Variables that are always 0 are left out. If that was the variable of the strips, the stages' own last loops are innermost."""
-    single = {variable for variable in (*kernel.outer, *(v for stage in kernel.stages for v in stage.inner)) if index(variable.extent) == 1}
+    """Variables that are always 0 are left out. If that was the variable of the strips, each stage's own last loop is innermost."""
+    variables = (*kernel.outer, *(variable for stage in kernel.stages for variable in stage.inner))
+    single = {variable for variable in variables if index(variable.extent) == 1}
     if not single:
         return kernel
     rewriter = Rewriter(dict.fromkeys(single, ZERO))
-    stages = tuple(Stage(_without(stage.inner, single), stage.reduced - single, rewriter.stores(stage.stores)) for stage in kernel.stages)
+    stages = tuple(Stage(_without(stage.inner, single), stage.reduced - single, rewriter.stores(stage.stores))
+                   for stage in kernel.stages)
     return replace(kernel, outer=_without(kernel.outer, single), parallel=len(_without(kernel.outer[:kernel.parallel], single)),
                    vectorized=kernel.vectorized and kernel.outer[-1] not in single, stages=stages)
 
@@ -69,7 +71,7 @@ def with_extremes_first(kernel: Kernel) -> Kernel:
             places.append(Store(place.name, where, here, reduction="min"))
             found = load(place, where)
             results.append(replace(store, value=found if not small else op("to", torch.int64, found), reduction=None))
-        stages.append(Stage(stage.inner, stage.reduced, tuple(first.get(store, store) for store in stage.stores)) if chosen else stage)
+        stages.append(replace(stage, stores=tuple(first.get(store, store) for store in stage.stores)))
         if chosen:
             stages += [Stage(stage.inner, stage.reduced, tuple(places)), Stage(around, frozenset(), tuple(results))]
     return replace(kernel, stages=tuple(stages), locals=tuple(locals_))

@@ -11,7 +11,7 @@ INDENT = "  "
 
 
 class Scope:
-    """A block `head { body }`. `before` goes in front of the head: definitions that the block needs and that do not change within it."""
+    """A block `head { body }`. `before` goes in front of the head: definitions that are the same throughout the block."""
 
     def __init__(self, head: tuple[str, ...], may_be_empty: bool = False) -> None:
         self.head = head                            # lines, the last of which opens the block; () for statements without a block

@@ -12,10 +12,10 @@ import torch
 class Target:
     """A dialect of C++. Texts with {} are formats.
 
-    types: C type of each dtype in expressions; memory: in memory, where that is another one. computed: the dtype in which values are added
-    to what is in memory, where that is another one. infix: operators whose C meaning is the operation's, for floating-point
-    operands. comparisons: the same for operands of all dtypes. simd: what stands before a loop whose iterations do not depend on each
-    other; {clauses}: the accumulators that they share, by `clause`.
+    types: C type of each dtype in expressions; memory: the same in memory. computed: the dtype in which values are added to what is
+    in memory, where that is another one. infix: operators whose C meaning is the operation's, for floating-point operands.
+    comparisons: the same for operands of all dtypes. simd: what stands before a loop whose iterations do not depend on each other;
+    {clauses}: the accumulators that they share, by `clause`.
     """
 
     prologue: str                               # of each translation unit
@@ -39,7 +39,8 @@ class Target:
 
 
 TYPES = {
-    torch.bool: "bool", torch.uint8: "uint8_t", torch.int8: "int8_t", torch.int16: "int16_t", torch.int32: "int32_t", torch.int64: "int64_t",
+    torch.bool: "bool", torch.uint8: "uint8_t",
+    torch.int8: "int8_t", torch.int16: "int16_t", torch.int32: "int32_t", torch.int64: "int64_t",
     torch.float32: "float", torch.float64: "double", torch.bfloat16: "bfloat16", torch.float16: "half",
 }
 
@@ -52,7 +53,8 @@ def literal(value: bool | int | float, dtype: torch.dtype) -> str:
         value = torch.tensor(value, dtype=dtype).item()
         if math.isnan(value):
             return f"capture::nan<{TYPES[dtype]}>"
-        text = f"capture::infinity<{TYPES[dtype]}>" if math.isinf(value) else repr(abs(value)) + ("f" if dtype == torch.float32 else "")
+        finite = repr(abs(value)) + ("f" if dtype == torch.float32 else "")
+        text = f"capture::infinity<{TYPES[dtype]}>" if math.isinf(value) else finite
         return f"(-{text})" if math.copysign(1.0, value) < 0 else text
     if dtype.is_floating_point:
         return f"op_to<{TYPES[dtype]}>({literal(value, torch.float32)})"

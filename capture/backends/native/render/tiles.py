@@ -7,12 +7,12 @@ from capture.backends.native.index import Index, Value, Var, index
 from capture.backends.native.ir import Kernel, Load
 from capture.backends.native.rewrite import loads_of
 
-ROWS, COLUMNS = 256, 16      # of a tile: what is read is long, so that there are few pages; what is written fills cache lines of floats
+ROWS, COLUMNS = 256, 16     # of a tile: long in the direction of reading, which touches few pages; across, a cache line of floats
 
 
 @dataclass(frozen=True)
 class Tiles:
-    """The last two outer variables are run through in tiles of ROWS x COLUMNS. Each of `loads` is first copied, transposed, to an array.
+    """The last two outer variables run through tiles of ROWS x COLUMNS. Each of `loads` is first copied, transposed, to an array.
 
     strides: of each load, in the direction of the last variable.
     """
@@ -30,7 +30,7 @@ def tiles_of(kernel: Kernel) -> Tiles | None:
     row, column = kernel.outer[-2:]
     stores = kernel.stages[0].stores
     written = {store.buffer for store in stores}
-    loads = tuple(dict.fromkeys(node for node in loads_of(stores) if node.buffer not in written and _is_transposed(node, row, column)))
+    loads = tuple(node for node in loads_of(stores) if node.buffer not in written and _is_transposed(node, row, column))
     if not loads:
         return None
     return Tiles(row, column, loads, tuple(node.index.coefficient(column) for node in loads))

@@ -139,8 +139,8 @@ class Values:
         return self._texts[expr] if known is None else known
 
     def _define(self, node: Expr, text: str) -> str:
-        prefix = "x" if isinstance(node, Load) else "t"
-        return self.path.define(self.depth(node), node, self.target.types[node.dtype], self.path.fresh(prefix), text, self.reads(node))
+        name = self.path.fresh("x" if isinstance(node, Load) else "t")
+        return self.path.define(self.depth(node), node, self.target.types[node.dtype], name, text, self.reads(node))
 
     def _render(self, node: Expr) -> str:
         target = self.target
@@ -230,7 +230,8 @@ class Values:
             text = more if not text else f"{text} - {more[1:]}" if more[0] == "-" else f"{text} + {more}"
             if level < depth and " " in text:
                 key = ("index", whole)
-                text = self.path.known(key) or self.path.define(level, key, "int64_t", self.path.fresh("at"), text, self._index_reads(whole))
+                known = self.path.known(key)
+                text = known or self.path.define(level, key, "int64_t", self.path.fresh("at"), text, self._index_reads(whole))
         return text or "0"
 
     def _atom_depth_deep(self, atom: Atom) -> int:
@@ -254,8 +255,8 @@ class Values:
         return text
 
     def _stride(self, stride: int) -> str:
-        """A factor of the innermost loop's variable. A long one is hidden from GCC, which takes such loads for one group of so many elements,
-        and minutes to compile it."""
+        """A factor of the innermost loop's variable. A long one is hidden from GCC, which would take such loads for one group of so
+        many elements, and minutes to compile it."""
         if stride <= LONGEST_GROUP:
             return str(stride)
         key = ("stride", stride)
@@ -272,7 +273,8 @@ class Values:
         known = self.path.known(key)
         if known is None:
             name = self.path.fresh("q" if isinstance(atom, Div) else "r")
-            known = self.path.define(self._atom_depth_deep(atom), key, "int64_t", name, self._quotient(atom, depth), self._index_reads(index(atom)))
+            text = self._quotient(atom, depth)
+            known = self.path.define(self._atom_depth_deep(atom), key, "int64_t", name, text, self._index_reads(index(atom)))
         return known
 
     def _value(self, atom: Value) -> str:
