@@ -5,7 +5,6 @@ nodes to the oldest node that it made, which the engine runs last. Nothing of th
 """
 from __future__ import annotations
 
-import statistics
 import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -78,7 +77,7 @@ class Trial:
                 return
             times = [[s.forward for s in samples] for samples in (plain, compiled)]
         self.decided = True
-        before, after = map(statistics.median, times)
+        before, after = map(min, times)         # whatever else the machine does only adds to a time
         self.decide(after <= before, f"{after * 1e6:.0f} µs compiled, {before * 1e6:.0f} µs before")
 
 
