@@ -131,9 +131,10 @@ def wait(timeout: float | None = None) -> bool:
 
 
 def reset() -> None:
-    """Forgets all captures of all compiled functions and modules."""
+    """Forgets all captures of all compiled functions and modules, and frees the memory that compiled graphs work in."""
     for unit in list(UNITS):
         unit.forget()
+    _C.release_workspaces()
 
 
 def disable(function: Any = None) -> Any:
