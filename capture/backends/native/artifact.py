@@ -12,9 +12,11 @@ from torch import fx
 
 from capture import _C
 from capture.backends.native.disk_cache import open_library
+from capture.backends.native.frozen import FrozenCallable
 from capture.backends.native.plan import Plan
-from capture.backends.native.runtime import make_callable
+from capture.backends.native.runtime import Forward, make_callable
 from capture.backends.native.signature import Signature
+from capture.backends.native.transport import decode_graph
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,18 +32,31 @@ class Compiled:
 
 
 @dataclass(frozen=True, slots=True)
+class Frozen:
+    """The prologue of a forward graph (see `freezing.Prologue`), its own graph as bytes."""
+
+    graph: bytes
+    frozen: tuple[int, ...]
+    kept: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Artifact:
-    """What was made of a job. `backward` is None when no gradient is asked for."""
+    """What was made of a job. `backward` is None when no gradient is asked for; `frozen` where nothing runs once."""
 
     signature: Signature
     forward: Compiled
     backward: Compiled | None
+    frozen: Frozen | None = None
 
 
 def load(artifact: Artifact, gm: fx.GraphModule) -> Callable[..., tuple[torch.Tensor, ...]]:
     """The callable of an artifact: arguments and results are those of `gm`, which it was compiled from."""
     backward = executor(artifact.backward).run_boxed if artifact.backward is not None else None
-    return make_callable(gm, artifact.signature, executor(artifact.forward), backward)
+    forward: Forward = executor(artifact.forward)
+    if artifact.frozen is not None:
+        forward = FrozenCallable(decode_graph(artifact.frozen.graph), artifact.frozen.frozen, artifact.frozen.kept, forward)
+    return make_callable(gm, artifact.signature, forward, backward)
 
 
 def executor(compiled: Compiled) -> _C.Executor:

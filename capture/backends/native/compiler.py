@@ -8,10 +8,12 @@ from collections.abc import Callable, Sequence
 from torch import fx
 
 from capture.backends import aot
-from capture.backends.native.artifact import Artifact, Compiled
+from capture.backends.native.artifact import Artifact, Compiled, Frozen
+from capture.backends.native.freezing import freeze
 from capture.backends.native.fusion import fuse
 from capture.backends.native.ir import Kernel, Program, forget_interned
 from capture.backends.native.job import Job
+from capture.backends.native.layouts import gains, use_channels_last
 from capture.backends.native.lowering import lower
 from capture.backends.native.memory import plan_layout, reuse_in_place
 from capture.backends.native.patterns import fuse_attention
@@ -19,6 +21,7 @@ from capture.backends.native.plan import Plan, dump, make_plan
 from capture.backends.native.render import Rendered, render
 from capture.backends.native.show import show
 from capture.backends.native.toolchain import find_compiler
+from capture.backends.native.transport import encode_graph
 from capture.backends.native.verify import verify
 from capture.config import DEBUG, STRICT
 
@@ -29,12 +32,18 @@ def compile_job(job: Job) -> Artifact:
     graph = fx.GraphModule(job.graph, copy.deepcopy(job.graph.graph))
     fuse_attention(graph, aot.fake_inputs(job.inputs))
     traced = aot.trace(graph, job.inputs, job.modes)
+    frozen = None
+    if traced.backward is None:
+        prologue = freeze(traced.forward, job.inputs, traced.signature.written) if job.options.get("freezing") else None
+        if prologue is not None:
+            frozen = Frozen(encode_graph(prologue.graph), prologue.frozen, prologue.kept)
+        use_channels_last(traced.forward, gains)
     graphs = [traced.forward] if traced.backward is None else [traced.forward, traced.backward]
     with concurrent.futures.ThreadPoolExecutor() as pool:       # the C++ compiler works on one graph while the next one is fused
         finish = [start(gm, pool) for gm in graphs]
         forward, backward = [*(wait() for wait in finish), None][:2]
     assert forward is not None
-    return Artifact(traced.signature, forward, backward)
+    return Artifact(traced.signature, forward, backward, frozen)
 
 
 def start(gm: fx.GraphModule, pool: concurrent.futures.Executor) -> Callable[[], Compiled]:

@@ -19,7 +19,7 @@ class TensorSpec:
     """What the guards of a graph promise of one of its inputs.
 
     stride: in elements, empty for layouts that have none. keys: the raw dispatch keys, conjugate and negative bits among
-    them. storage: where the graph writes to a tensor, the number of the input's storage among those of all inputs, and
+    them. state: a parameter, or a buffer of a module. storage: where the graph writes to a tensor, the number of the input's storage among those of all inputs, and
     the offset in it in bytes; None where the guards promise nothing of it.
     """
 
@@ -30,14 +30,15 @@ class TensorSpec:
     layout: torch.layout
     requires_grad: bool
     leaf: bool
-    parameter: bool
+    state: bool
     keys: int
     storage: tuple[int, int] | None
 
     @classmethod
-    def of(cls, tensor: torch.Tensor | None, properties: Any = None, storage: tuple[int, int] | None = None) -> TensorSpec:
+    def of(cls, tensor: torch.Tensor | None, properties: Any = None, storage: tuple[int, int] | None = None,
+           state: bool = False) -> TensorSpec:
         """The spec of `tensor`; `properties`: a `_C.TensorProperties` of it at an earlier time, which then counts, even if
-        the tensor has died since (None).
+        the tensor has died since (None). `state`: whether a module holds it as a parameter or buffer; what is a Parameter is one.
 
         Raises TypeError for tensors whose properties are not plain.
         """
@@ -46,7 +47,7 @@ class TensorSpec:
             raise TypeError("an input is a sparse tensor which has died")
         layout = torch.strided if tensor is None else tensor.layout
         return cls(p.shape, p.stride, p.dtype, p.device, layout, p.requires_grad, p.is_leaf,
-                   issubclass(p.type, torch.nn.Parameter), p.keys, storage)
+                   state or issubclass(p.type, torch.nn.Parameter), p.keys, storage)
 
 
 @dataclass(frozen=True, slots=True)

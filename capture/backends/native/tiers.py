@@ -11,9 +11,11 @@ import enum
 import os
 import pickle
 import pkgutil
+import re
 import sys
 import threading
 import time
+import traceback
 import warnings
 import weakref
 from collections.abc import Callable, Mapping, Sequence
@@ -27,15 +29,14 @@ from capture import _C
 from capture.backends.native import disk_cache, sidecar, transport
 from capture.backends.native.job import Job, Modes, TensorSpec
 from capture.backends.native.trial import Trial
-from capture.backends.native.worker import Failure, attempt
+from capture.backends.native.worker import Failure
 from capture.config import DEBUG, STRICT, TRIAL_CALLS
 from capture.errors import ArgumentError, InternalError
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What users can set. background: compile in another process, and use the graph as it is until then; else compile at the
-    first hit. freezing: take parameters and buffers for constants. mode: "default"; "max-autotune" allows the compiler to
+    """What users can set. background: use the graph as it is until it is compiled; else wait for that at the first hit. freezing: take parameters and buffers for constants. mode: "default"; "max-autotune" allows the compiler to
     spend time on measuring variants; "reduce-overhead" is what every compiled graph has, one call without Python."""
 
     background: bool = True
@@ -60,21 +61,36 @@ class Compiler:
     """The two halves of the compiler, as "module:function": they are imported only where and when they are needed.
 
     compile_job(Job) -> artifact runs in any process, and must depend on the job alone; the artifact is picklable.
-    load(artifact, GraphModule) -> callable runs in the user's process, and is quick.
+    load(artifact, GraphModule) -> callable, and describe(artifact) -> (one line, a log), run in the user's process, and are quick.
     """
 
     compile_job: str = "capture.backends.native.compiler:compile_job"
     load: str = "capture.backends.native.artifact:load"
+    describe: str = "capture.backends.native.report:describe"
 
-    def loaded(self, artifact: bytes, gm: fx.GraphModule) -> Callable[..., Any] | Failure:
-        """The callable that a pickled artifact gives."""
+    def loaded(self, data: bytes, gm: fx.GraphModule) -> Loaded | Failure:
+        """What a pickled artifact gives."""
         try:
-            return pkgutil.resolve_name(self.load)(pickle.loads(artifact), gm)
+            artifact = pickle.loads(data)
+            return Loaded(pkgutil.resolve_name(self.load)(artifact, gm), *pkgutil.resolve_name(self.describe)(artifact))
         except Exception as error:
             return Failure.of(error)
 
 
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A compiled graph: its callable, what it consists of in one line, and what CAPTURE_DEBUG asked to know of its making."""
+
+    call: Callable[..., Any]
+    summary: str
+    log: str
+
+
+MODULE_STATE = re.compile(r"\._(parameters|buffers)\['[^']*'\]$")        # the way from a module to its own tensors
+
 DEFAULT, COMPILER = Options(), Compiler()
+PAUSE = 4               # calls for which compiled code that raised is left alone: its powers
+UNLOGGED = 2            # the debug level up to which the compiler keeps no log
 
 
 class Stage(enum.Enum):
@@ -90,16 +106,17 @@ class Stage(enum.Enum):
 
 
 class Tier:
-    """How one graph is run, and why. `reason` explains the stage, `failure` is set when compiling failed."""
+    """How one graph is run, and why. `reason` explains the stage, `failure` is set when compiling failed, `summary` and
+    `log` (see Loaded) when it did not."""
 
-    __slots__ = ("gm", "asynchronous", "stage", "reason", "failure", "_switch", "_lock", "__weakref__")
+    __slots__ = ("gm", "asynchronous", "stage", "reason", "failure", "summary", "log", "_switch", "__weakref__")
 
     def __init__(self, gm: fx.GraphModule, stage: Stage, asynchronous: bool) -> None:
         self.gm = gm
         self.asynchronous = asynchronous
         self.stage, self.reason = stage, ""
         self.failure: Failure | None = None
-        self._lock = threading.RLock()
+        self.summary = self.log = ""
         self._switch: Callable[[], Any] = lambda: None
 
     def attach(self, target: Callable[..., Any]) -> _C.Switch:
@@ -108,36 +125,54 @@ class Tier:
         self._switch = weakref.ref(switch)
         return switch
 
+    def call(self, inputs: tuple[Any, ...]) -> Any:
+        """Runs the graph as it is run now."""
+        switch = self._switch()
+        return (self.gm.forward if switch is None else switch.target)(*inputs)
+
     def describe(self) -> str:
-        """One line, or with a failure's details more."""
-        lines = [self.stage.value + (f" ({self.reason})" if self.reason else "")]
+        """One line, or with a failure's details, or what CAPTURE_DEBUG asked for, more."""
+        notes = "; ".join(filter(None, (self.summary, self.reason)))
+        lines = [self.stage.value + (f" ({notes})" if notes else "")]
         if self.failure is not None:
-            lines += self.failure.details.splitlines()
-        return "\n".join(lines)
+            lines.append(self.failure.details)
+        return "\n".join(filter(None, (*lines, self.log)))
 
     def finish(self, outcome: bytes | Failure, compiler: Compiler) -> None:
         """Compiling has ended. Never raises an Exception."""
-        compiled = compiler.loaded(outcome, self.gm) if isinstance(outcome, bytes) else outcome
-        if isinstance(compiled, Failure):
-            self.refuse(compiled)
+        loaded = compiler.loaded(outcome, self.gm) if isinstance(outcome, bytes) else outcome
+        if isinstance(loaded, Failure):
+            self.refuse(loaded)
         else:
-            self.accept(compiled)
+            self.accept(loaded)
 
-    def accept(self, compiled: Callable[..., Any]) -> None:
+    def accept(self, loaded: Loaded) -> None:
         """Compiled code is ready: it is tried against tier 1."""
+        unproven = _Unproven(self, loaded.call)
+
         def decide(faster: bool, figures: str) -> None:
-            with self._lock:
+            with _changed:
                 if self.stage is Stage.TRIAL:
-                    self._move(*((Stage.COMPILED, compiled) if faster else (Stage.SLOWER, self.gm.forward)), figures)
-        with self._lock:
+                    self._move(*((Stage.COMPILED, loaded.call) if faster else (Stage.SLOWER, self.gm.forward)), figures)
+        with _changed:
+            self.summary, self.log = loaded.summary, loaded.log
             if TRIAL_CALLS:
                 synchronize = torch.accelerator.synchronize if self.asynchronous else (lambda: None)
-                self._move(Stage.TRIAL, Trial(self.gm.forward, compiled, TRIAL_CALLS.value, decide, synchronize))
+                self._move(Stage.TRIAL, Trial(self.gm.forward, unproven, TRIAL_CALLS.value, decide, synchronize))
             else:
-                self._move(Stage.COMPILED, compiled)
+                self._move(Stage.COMPILED, unproven)
+        if self.log:
+            print(self.log, file=sys.stderr)
+
+    def prove(self, unproven: _Unproven) -> None:
+        """The compiled code has run: it is called directly from now on."""
+        with _changed:
+            switch = self._switch()
+            if switch is not None and switch.target is unproven:
+                switch.target = unproven.compiled
 
     def refuse(self, failure: Failure) -> None:
-        """There is no compiled code: tier 1 stays. In strict mode the next call raises what is a bug of ours."""
+        """There is no compiled code, or none that works: tier 1 stays. In strict mode the next call raises what is a bug of ours."""
         target: Callable[..., Any] = self.gm.forward
         if failure.kind != "unsupported":
             self.failure = failure
@@ -147,24 +182,13 @@ class Tier:
                 _faults.append(target)
             else:
                 _warn(failure)
-        with self._lock:
+        with _changed:
             self._move(Stage.UNSUPPORTED if failure.kind == "unsupported" else Stage.FAILED, target, failure.text)
-
-    def demote(self, error: BaseException) -> None:
-        """A call of the graph raised. Compiled code that does so is not called again: it may be a fault of ours, and if not,
-        tier 1 knows the user's line."""
-        entry = error.__traceback__
-        while entry is not None:
-            if entry.tb_frame.f_code is self.gm.forward.__func__.__code__:      # not compiled: a call of the trial
-                return
-            entry = entry.tb_next
-        with self._lock:
-            if self.stage in (Stage.TRIAL, Stage.COMPILED):
-                self._move(Stage.FAILED, self.gm.forward, f"compiled code raised {type(error).__name__}: {error}")
 
     def abandon(self, reason: str) -> None:
         """Nobody will compile it."""
-        self.stage, self.reason = Stage.FAILED, reason
+        if self.stage is Stage.COMPILING:
+            self._move(Stage.FAILED, self.gm.forward, reason)
 
     def _move(self, stage: Stage, target: Callable[..., Any], reason: str = "") -> None:
         self.stage, self.reason = stage, reason
@@ -173,6 +197,41 @@ class Tier:
             switch.target = target
         if DEBUG:
             print(f"capture: a graph of {len(self.gm.graph.nodes)} nodes {self.describe().splitlines()[0]}", file=sys.stderr)
+
+
+class _Unproven:
+    """Compiled code until it has run once. Should it raise before that, tier 1 tells whose fault it is.
+
+    Afterwards what it raises is the program's own, as a graph's operations and shapes never change. Where that cannot be told,
+    since the graph changes something and so cannot run again, it raises, and is tried again some calls later.
+    """
+
+    __slots__ = ("tier", "compiled", "failures", "pause")
+
+    def __init__(self, tier: Tier, compiled: Callable[..., Any]) -> None:
+        self.tier, self.compiled = tier, compiled
+        self.failures = self.pause = 0
+
+    def __call__(self, *inputs: Any) -> Any:
+        plain = self.tier.gm.forward
+        if self.pause:
+            self.pause -= 1
+            return plain(*inputs)
+        try:
+            outputs = self.compiled(*inputs)
+        except Exception as error:
+            if not self.tier.gm.meta.get("repeatable"):
+                self.failures += 1
+                self.pause = PAUSE ** self.failures
+                raise
+            fault = Failure("internal", f"compiled code raised {type(error).__name__}: {error}",
+                            "".join(traceback.format_exception(error)))
+        else:
+            self.tier.prove(self)
+            return outputs
+        outputs = plain(*inputs)
+        self.tier.refuse(fault)
+        return outputs
 
 
 class _Fault:
@@ -189,68 +248,52 @@ class _Fault:
 
 
 class _FirstHit:
-    """Compiles when it is called, and then is no more."""
+    """Has the graph compiled when it is called, waits for that, and then is no more."""
 
     def __init__(self, tier: Tier, compile: Compile) -> None:
         self.tier, self.compile = tier, compile
 
     def __call__(self, *inputs: Any) -> Any:
-        with self.tier._lock:
-            if self.tier.stage is Stage.WAITING:
-                self.tier.finish(self.compile.here(), self.compile.compiler)
-            switch = self.tier._switch()
-        return (self.tier.gm.forward if switch is None else switch.target)(*inputs)
+        with _changed:
+            first = self.tier.stage is Stage.WAITING
+            if first:
+                self.tier.stage = Stage.COMPILING
+        if first:
+            self.compile.start(self.tier)
+        with _changed:
+            _changed.wait_for(lambda: self.tier.stage is not Stage.COMPILING)
+        return self.tier.call(inputs)
 
 
 class Compile:
-    """One job under way, for all the graphs that are alike. Holds none of them alive."""
+    """One job under way, for all the graphs that are alike. Holds none of them alive. Raises NotPortable."""
 
     def __init__(self, job: Job, compiler: Compiler) -> None:
         self.compiler = compiler
-        self.job: Job | bytes
-        self.key: str | None
-        try:
-            self.job = transport.encode(job)
-            # CXX as the user wrote it: to ask the compiler who it is takes longer than to load what it made.
-            self.key = disk_cache.key_of(self.job, compiler.compile_job, os.environ.get("CXX", ""))
-        except transport.NotPortable:
-            self.job, self.key = job, None
+        self.job = transport.encode(job)
+        # CXX as the user wrote it: to ask the compiler who it is takes longer than to load what it made.
+        self.key = disk_cache.key_of(self.job, compiler.compile_job, os.environ.get("CXX", ""), str(max(DEBUG.value, UNLOGGED)))
         self.tiers: list[weakref.ref[Tier]] = []
 
-    def cached(self, gm: fx.GraphModule) -> Callable[..., Any] | None:
-        """The callable of an artifact that lies on disk; None when there is none, or none that can be loaded."""
-        artifact = None if self.key is None else disk_cache.default_cache().get(self.key)
-        compiled = None if artifact is None else self.compiler.loaded(artifact, gm)
-        return None if isinstance(compiled, Failure) else compiled
-
-    def here(self) -> bytes | Failure:
-        """The artifact, made by this thread."""
-        outcome = attempt(self.compiler.compile_job, self.job)
-        self.keep(outcome)
-        return outcome
-
-    def keep(self, outcome: bytes | Failure) -> None:
-        """Writes an artifact to disk."""
-        if self.key is not None and isinstance(outcome, bytes):
-            with contextlib.suppress(Warning):      # made an exception by the user's filters: not on a thread of ours
-                disk_cache.default_cache().put(self.key, outcome)
+    def cached(self, gm: fx.GraphModule) -> Loaded | None:
+        """What an artifact that lies on disk gives; None when there is none, or none that can be loaded."""
+        artifact = disk_cache.default_cache().get(self.key)
+        loaded = None if artifact is None else self.compiler.loaded(artifact, gm)
+        return None if isinstance(loaded, Failure) else loaded
 
     def start(self, tier: Tier) -> None:
-        """Has it done in the background for `tier`, by what is already under way if there is such."""
+        """Has it done in the compiling process for `tier`, by what is already under way if there is such."""
         with _changed:
-            known = None if self.key is None else _under_way.get(self.key)
+            known = _under_way.get(self.key)
             if known is not None:
                 known.tiers.append(weakref.ref(tier))
                 return
             self.tiers.append(weakref.ref(tier))
-            _under_way[self.key or self] = self
+            _under_way[self.key] = self
         try:
-            if isinstance(self.job, bytes):
-                sidecar.submit(sidecar.Request(self.compiler.compile_job, self.job, self.wanted, self.done))
-            else:
-                sidecar.submit_local(lambda: self.done(self.here()) if self.wanted() else None)
+            sidecar.submit(sidecar.Request(self.compiler.compile_job, self.job, self.wanted, self.done))
         except RuntimeError as error:
-            self.done(Failure("unsupported", f"no thread can be started: {error}"))
+            self.done(Failure("toolchain", f"no thread can be started for the compiling process: {error}"))
 
     def wanted(self) -> bool:
         """Whether a graph that waits for it is alive; if not, it is over."""
@@ -261,9 +304,10 @@ class Compile:
             return False
 
     def done(self, outcome: bytes | Failure) -> None:
-        """Gives the outcome to the graphs."""
-        if isinstance(self.job, bytes):
-            self.keep(outcome)
+        """Gives the outcome to the graphs, and the artifact to the disk cache."""
+        if isinstance(outcome, bytes):
+            with contextlib.suppress(Warning):      # made an exception by the user's filters: not on a thread of ours
+                disk_cache.default_cache().put(self.key, outcome)
         while True:
             with _changed:
                 if not self.tiers:
@@ -275,14 +319,15 @@ class Compile:
                 tier.finish(outcome, self.compiler)
             with _changed:
                 self.tiers.remove(reference)
+                _changed.notify_all()
 
     def _over(self) -> None:
-        _under_way.pop(self.key or self, None)
+        _under_way.pop(self.key, None)
         _changed.notify_all()
 
 
-_under_way: dict[str | Compile, Compile] = {}
-_changed = threading.Condition()            # guards `_under_way` and the lists of graphs in it
+_under_way: dict[str, Compile] = {}
+_changed = threading.Condition()            # guards `_under_way`, the lists of graphs in it, and the stages of all graphs
 _faults: list[_Fault] = []
 _warned: set[str] = set()
 
@@ -291,8 +336,10 @@ def compile_graph(gm: fx.GraphModule, example_inputs: Sequence[Any], *, options:
                   compiler: Compiler = COMPILER) -> Callable[..., Any]:
     """A callable of `gm`: at first the graph as it is, later compiled. Returns at once, but for an artifact found on disk.
 
-    gm.meta["modes"] may hold the modes that the guards compare, and placeholders' meta["properties"] and meta["storage"] what
-    guards promise of that input (see TensorSpec); without them, the modes and inputs count as they are now.
+    gm.meta["modes"] may hold the modes that the guards compare, gm.meta["repeatable"] whether the graph changes nothing: no
+    tensor, no random numbers, no mode. Placeholders' meta["properties"] and meta["storage"] are what guards promise of that input
+    (see TensorSpec); without them, the modes and inputs count as they are now. meta["source"]: as which expression the program
+    reaches an input.
     """
     asynchronous = any(isinstance(x, torch.Tensor) and x.device.type != "cpu" for x in example_inputs)
     tier = Tier(gm, Stage.COMPILING if options.background else Stage.WAITING, asynchronous)
@@ -305,10 +352,14 @@ def compile_graph(gm: fx.GraphModule, example_inputs: Sequence[Any], *, options:
     if gm.meta.get("modes", _C.modes()) != _C.modes():
         tier.refuse(Failure("unsupported", "the call leaves torch's modes other than it found them"))
         return switch
-    compile = Compile(job, compiler)
-    compiled = compile.cached(gm)
-    if compiled is not None:
-        tier.accept(compiled)
+    try:
+        compile = Compile(job, compiler)
+    except transport.NotPortable as error:
+        tier.refuse(Failure("unsupported", f"the compiling process cannot know a part of it: {error}"))
+        return switch
+    loaded = compile.cached(gm)
+    if loaded is not None:
+        tier.accept(loaded)
     elif options.background:
         compile.start(tier)
     else:
@@ -319,14 +370,15 @@ def compile_graph(gm: fx.GraphModule, example_inputs: Sequence[Any], *, options:
 def specs(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> tuple[TensorSpec, ...]:
     """What the guards promise of each input."""
     placeholders = [node for node in gm.graph.nodes if node.op == "placeholder"]
-    return tuple(TensorSpec.of(tensor, node.meta.get("properties"), node.meta.get("storage"))
+    return tuple(TensorSpec.of(tensor, node.meta.get("properties"), node.meta.get("storage"),
+                               bool(MODULE_STATE.search(node.meta.get("source", ""))))
                  for node, tensor in zip(placeholders, example_inputs, strict=True))
 
 
-def prepare(options: Options = DEFAULT, compiler: Compiler = COMPILER) -> None:
+def prepare(compiler: Compiler = COMPILER) -> None:
     """Starts the compiling process if it is sure to be needed: when nothing was ever compiled. In a program that was compiled
     before all may come from disk, and the process would cost seconds of a processor for nothing; it starts at the first miss."""
-    if options.background and not _was_used(disk_cache.default_cache()):
+    if not _was_used(disk_cache.default_cache()):
         sidecar.start(compiler.compile_job)
 
 
@@ -379,14 +431,13 @@ def _warn(failure: Failure) -> None:
 def _forked() -> None:
     """In a new process: what its parent's threads were doing for it is not done for this one."""
     global _changed
+    _changed = threading.Condition()
     for compile in _under_way.values():
         for reference in compile.tiers:
             tier = reference()
             if tier is not None:
-                tier._lock = threading.RLock()
                 tier.abandon("this process was forked while its parent compiled the graph")
     _under_way.clear()
-    _changed = threading.Condition()
 
 
 os.register_at_fork(after_in_child=_forked)

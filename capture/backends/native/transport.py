@@ -22,7 +22,7 @@ from capture.backends.native.job import Job, Modes, TensorSpec
 
 PACKAGES = frozenset({"torch", "_operator", "math", "builtins"})
 HOMES = ("torch", "torch.nn.functional", "torch._C._nn")        # where functions are found whose own path does not lead to them
-OPS = frozenset({"aten", "prim", "prims", "higher_order"})       # operators that torch registers when it is imported
+OPS = frozenset({"aten", "prim", "prims", "mkldnn", "mkl", "higher_order"})       # operators that torch registers when it is imported
 NAMED_CONSTANTS = {torch.dtype: "dtype", torch.layout: "layout", torch.memory_format: "memory_format"}
 
 
@@ -46,6 +46,15 @@ def decode(data: bytes) -> Job:
         raise ValueError(f"this job is for torch {version}, and this is torch {torch.__version__}")
     return Job(_parsed_graph(graph), tuple(_parsed_record(TensorSpec, spec) for spec in inputs), _parsed_record(Modes, modes),
                dict(options))
+
+
+def encode_graph(gm: fx.GraphModule) -> bytes:
+    """A graph alone, as bytes. Raises NotPortable."""
+    return json.dumps(_graph(gm), separators=(",", ":")).encode()
+
+
+def decode_graph(data: bytes) -> fx.GraphModule:
+    return _parsed_graph(json.loads(data))
 
 
 # --- graphs

@@ -1,0 +1,146 @@
+"""Scales and shifts per channel after a convolution or a matrix product, folded into its weights.
+
+`(x * W + b) * s + t` is `x * (W s) + (b s + t)`: where W, b, s and t are the same in every call, so are the new weights. In graphs without
+gradients batch normalisation is such a scale and shift, and so is the layer scale of some networks.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import fx
+
+from capture.backends.native.nodes import insert_call
+
+aten = torch.ops.aten
+CONVERSIONS = (torch.ops.prims.convert_element_type.default, aten._to_copy.default)
+SCALES = (aten.mul.Tensor, aten.div.Tensor)
+SHIFTS = (aten.add.Tensor, aten.sub.Tensor)
+COMMUTATIVE = (aten.mul.Tensor, aten.add.Tensor)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One operation on a product's result: `op` with the operand `other`, fixed, one element per channel or one for all."""
+
+    op: torch._ops.OpOverload
+    other: fx.Node | float
+
+
+def fold_affine(gm: fx.GraphModule, fixed: Container[object]) -> int:
+    """Folds what it can; returns the number of products that got new weights. fixed: the nodes that are the same in every call."""
+    count = 0
+    for node in list(gm.graph.nodes):
+        product = PRODUCTS.get(node.target)
+        if product is not None and product.is_fixed(node, fixed):
+            steps, last = _chain(node, product.channel, fixed)
+            if steps:
+                last.replace_all_uses_with(product.with_steps(node, last, steps))
+                count += 1
+    if count:
+        gm.graph.eliminate_dead_code(lambda node: node.op in ("placeholder", "output") or not _is_part(node))
+        gm.recompile()
+    return count
+
+
+def _is_part(node: fx.Node) -> bool:
+    return node.target in (*SCALES, *SHIFTS, *CONVERSIONS, *PRODUCTS)
+
+
+def _chain(product: fx.Node, channel: int, fixed: Container[object]) -> tuple[list[Step], fx.Node]:
+    """The scales and shifts that nothing but each next one reads, up to the last value of the product's dtype and layout; and that value."""
+    steps: list[Step] = []
+    found: tuple[list[Step], fx.Node] = [], product
+    value = product
+    while len(value.users) == 1:
+        user = next(iter(value.users))
+        if user.target in CONVERSIONS:
+            if not user.meta["val"].dtype.is_floating_point:
+                break
+        elif (step := _step(user, value, channel, fixed)) is not None:
+            steps.append(step)
+        else:
+            break
+        value = user
+        ours, theirs = value.meta["val"], product.meta["val"]
+        if ours.dtype == theirs.dtype and ours.stride() == theirs.stride() and ours.shape == theirs.shape and steps:
+            found = list(steps), value
+    return found
+
+
+def _step(user: fx.Node, value: fx.Node, channel: int, fixed: Container[object]) -> Step | None:
+    if user.target not in (*SCALES, *SHIFTS) or user.kwargs or len(user.args) != 2:
+        return None
+    left, right = user.args
+    if right is value and user.target in COMMUTATIVE:
+        left, right = right, left
+    if left is not value or right is value or user.meta["val"].dtype != value.meta["val"].dtype:
+        return None
+    if isinstance(right, (int, float)) and not isinstance(right, bool):
+        return Step(user.target, right)
+    if right not in fixed or not right.meta["val"].dtype.is_floating_point:
+        return None
+    shape, wanted = right.meta["val"].shape, value.meta["val"].shape
+    place = channel - len(wanted) + len(shape)          # of the channel in the operand
+    per_channel = all(size == 1 or number == place and size == wanted[channel] for number, size in enumerate(shape))
+    return Step(user.target, right) if per_channel and len(shape) <= len(wanted) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """A kind of product: the positions of its weight and bias among the arguments, the dimension of the channels in the result, and the shape
+    in which a vector over the channels multiplies the weight. `supported`: which calls are meant."""
+
+    weight: int
+    bias: int | None
+    channel: int
+    spread: Callable[[fx.Node], list[int]]
+    supported: Callable[[fx.Node], bool] = lambda node: True
+
+    def is_fixed(self, node: fx.Node, fixed: Container[object]) -> bool:
+        weights = [node.args[self.weight]] + ([node.args[self.bias]] if self.bias is not None else [])
+        return not node.kwargs and self.supported(node) and all(weight is None or weight in fixed for weight in weights)
+
+    def with_steps(self, node: fx.Node, end: fx.Node, steps: list[Step]) -> fx.Node:
+        """The product whose weights have the steps in them, computed in the widest dtype that they have; made where the last step is."""
+        weight, bias = node.args[self.weight], None if self.bias is None else node.args[self.bias]
+        narrow = weight.meta["val"].dtype
+        wide = torch.promote_types(narrow, torch.float32)
+        channels = node.meta["val"].shape[self.channel]
+        weight = _to(end, weight, wide)
+        bias = None if bias is None else _to(end, bias, wide)
+        for step in steps:
+            other = step.other
+            if isinstance(other, fx.Node):
+                other = insert_call(end, aten.expand.default, insert_call(end, aten.reshape.default, _to(end, other, wide), [-1]), [channels])
+            if step.op in SCALES:
+                spread = insert_call(end, aten.reshape.default, other, self.spread(node)) if isinstance(other, fx.Node) else other
+                weight = insert_call(end, step.op, weight, spread)
+            elif bias is None:
+                bias = insert_call(end, aten.new_zeros.default, weight, [channels])
+            if bias is not None:
+                bias = insert_call(end, step.op, bias, other)
+        weight, bias = _to(end, weight, narrow), None if bias is None else _to(end, bias, narrow)
+        if node.target is aten.mm.default and bias is not None:
+            return insert_call(end, aten.addmm.default, bias, node.args[0], weight, val=node.meta["val"])
+        args = list(node.args)
+        args[self.weight] = weight
+        if self.bias is not None:
+            args[self.bias] = bias
+        return insert_call(end, node.target, *args, val=node.meta["val"])
+
+
+def _to(node: fx.Node, value: fx.Node, dtype: torch.dtype) -> fx.Node:
+    return value if value.meta["val"].dtype == dtype else insert_call(node, aten._to_copy.default, value, dtype=dtype)
+
+
+def _filters(node: fx.Node) -> list[int]:
+    return [-1] + [1] * (node.args[1].meta["val"].dim() - 1)
+
+
+PRODUCTS = {
+    aten.convolution.default: Product(1, 2, 1, _filters, lambda node: not node.args[6]),
+    aten.addmm.default: Product(2, 0, 1, lambda node: [1, -1], lambda node: node.args[0].meta["val"].dim() == 1),
+    aten.mm.default: Product(1, None, 1, lambda node: [1, -1]),
+}

@@ -1,0 +1,24 @@
+"""Nodes of ATen graphs, made by passes over them."""
+from __future__ import annotations
+
+from typing import Any
+
+from torch import fx
+from torch._ops import OpOverload
+
+
+def insert_call(before: fx.Node, op: OpOverload, *args: Any, val: Any = None, **kwargs: Any) -> fx.Node:
+    """A new call of `op`, before a node, with its fake result; `val` where the operator cannot compute that itself."""
+    with before.graph.inserting_before(before):
+        node = before.graph.call_function(op, args, kwargs)
+    node.meta["val"] = fake_result(node) if val is None else val
+    return node
+
+
+def fake_result(node: fx.Node) -> Any:
+    """What the call gives for the fake tensors of its arguments."""
+    return node.target(*fx.node.map_arg(node.args, _fake), **fx.node.map_arg(dict(node.kwargs), _fake))
+
+
+def _fake(node: fx.Node) -> Any:
+    return node.meta["val"]
