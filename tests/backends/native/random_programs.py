@@ -71,11 +71,12 @@ def draw(random: Random, mutations: bool = True) -> Drawn:
         source = draft.pick(lambda k: k.value.dtype == inputs[target].dtype and _broadcasts(k.value, inputs[target]))
         if source is not None:
             place = random.choice(["", "[..., :1]", "[..., ::2]"]) if inputs[target].dim() and source.value.numel() == 1 else ""
-            written = [f"x{target}{place}.copy_({source.name})"]
+            written = [f"x{target}{place}.copy_({source.name}.clone())"]
     results = draft.known[len(inputs):][-3:] or draft.known[-1:]
     random.shuffle(results)
+    texts = [f"{known.name}.clone()" if any(other.value is known.value for other in results[:n]) else known.name for n, known in enumerate(results)]
     after = [f"x{target} + 1"] if written and random.random() < 0.5 and inputs[target].dtype != torch.bool else []
-    body = [*draft.lines, *written, f"return {', '.join([known.name for known in results] + after)},"]
+    body = [*draft.lines, *written, f"return {', '.join(texts + after)},"]
     return Drawn(f"def program({', '.join(names)}):\n" + "".join(f"    {line}\n" for line in body), inputs, bool(written))
 
 

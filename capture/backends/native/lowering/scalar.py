@@ -172,21 +172,23 @@ def both(*conditions: Expr | None) -> Expr | None:
     result = given[0]
     for condition in given[1:]:
         result = op("and", torch.bool, result, condition)
-    return result
+    return next((c for c in given if isinstance(c, Constant) and not c.value), result)
 
 
 def at_least(value: Index, low: Size) -> Expr | None:
     """The condition `value >= low`, None where it is known to hold."""
-    least, _ = bounds(value - low)
-    return None if least is not None and least >= 0 else op("ge", torch.bool, position(value), position(index(low)))
+    least, most = bounds(value - low)
+    if least is not None and least >= 0:
+        return None
+    return constant(False, torch.bool) if most is not None and most < 0 else op("ge", torch.bool, position(value), position(index(low)))
 
 
 def below(value: Index, high: Size) -> Expr | None:
     """The condition `value < high`, None where it is known to hold."""
-    _, most = bounds(value - high)
+    least, most = bounds(value - high)
     if most is not None and most < 0 or _spans(value, high):
         return None
-    return op("lt", torch.bool, position(value), position(index(high)))
+    return constant(False, torch.bool) if least is not None and least >= 0 else op("lt", torch.bool, position(value), position(index(high)))
 
 
 def as_index(expr: Expr, extent: Size, wrap: bool) -> Index:
@@ -214,6 +216,8 @@ def masked(root: Expr, mask: Expr | None) -> Expr:
     some range: what is read independently of these needs none."""
     if mask is None:
         return root
+    if isinstance(mask, Constant):
+        return root if mask.value else number(0, root.dtype)
     restricted = mask.variables()
     done: dict[Expr, Expr] = {}
 
@@ -230,7 +234,8 @@ def masked(root: Expr, mask: Expr | None) -> Expr:
 
     def rebuilt(expr: Expr) -> Expr:
         if isinstance(expr, Load):
-            where = expr.mask if restricted.isdisjoint(expr.index.variables()) else both(mask, expr.mask)
+            apart = restricted and restricted.isdisjoint(expr.index.variables())
+            where = expr.mask if apart else both(mask, expr.mask)
             return intern(Load, expr.buffer, place(expr.index), expr.dtype, where)
         if isinstance(expr, Position):
             return position(place(expr.index), expr.dtype)
