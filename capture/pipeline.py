@@ -127,8 +127,6 @@ class Unit:
         trace: Trace = entry.payload
         if isinstance(exception, InternalError):
             return None
-        if trace.tier is not None and isinstance(exception, Exception):
-            trace.tier.demote(exception)
         if trace.repeatable and isinstance(exception, Exception):
             return _C.RUN_NATIVELY
         blame(exception, self.function, trace.graph_module, frozenset({trace.mock.filename}))
@@ -215,7 +213,7 @@ def install(unit: Unit, interp: Interpreter, outcome: Value, repeatable: bool) -
     plan = mock.plan(graph, outcome.shadow, recorder.inputs)
     operations = recorder.operations
     gm = recorder.finish(plan.outputs)
-    annotate(gm, graph, recorder)
+    annotate(gm, graph, recorder, repeatable)
     compiled = compile_graph(unit, gm, [node.real for node in recorder.inputs]) if operations or plan.outputs else None
     names = argument_names(unit.function.__code__)
     code = pycode.generate(plan, names, recorder.inputs, compiled, f"{unit.name}_{unit.captures}")
@@ -238,9 +236,10 @@ def install_native(unit: Unit, interp: Interpreter) -> None:
     debug.broken(unit.name, report)
 
 
-def annotate(gm: torch.fx.GraphModule, graph: RefGraph, recorder: FxRecorder) -> None:
-    """Notes in the graph what holds at entry, which the example inputs, read at exit, may not show any more: the modes, the
-    properties of each input, and, where the graph writes to tensors, which inputs share memory."""
+def annotate(gm: torch.fx.GraphModule, graph: RefGraph, recorder: FxRecorder, repeatable: bool) -> None:
+    """Notes in the graph whether it can be run again, and what holds at entry, which the example inputs, read at exit, may not
+    show any more: the modes, the properties of each input, and, where the graph writes to tensors, which inputs share memory."""
+    gm.meta["repeatable"] = repeatable
     gm.meta["modes"] = next(expected for _, kind, expected in graph.requirements.values() if kind == "MODES")
     groups: dict[int, int] = {}
     placeholders = (node for node in gm.graph.nodes if node.op == "placeholder")

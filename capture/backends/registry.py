@@ -54,7 +54,7 @@ def names() -> list[str]:
 def _by_name(name: str, mode: str | None, dynamic: bool | None, options: Mapping[str, Any] | None) -> Backend:
     if name == "native":
         settings = tiers.Options.parse(mode, options)
-        tiers.prepare(settings)
+        tiers.prepare()
         return functools.partial(tiers.compile_graph, options=settings)
     if name == "eager":
         if options:

@@ -1,15 +1,13 @@
-"""The user's side of compiling elsewhere: the processes and threads that do it, and their end.
+"""The user's side of compiling elsewhere: the processes that do it, and their end.
 
-`submit` hands a job to a compiling process, `submit_local` to a thread of this process, for jobs that cannot be sent: it
-is the slower way, for the program too. Both return at once. Processes start when they are first needed, leave when they
-have been idle for a while, and end with this process. A fork of it has none of its own at first, and never uses its
+`submit` hands a job to a compiling process, and returns at once. Processes start when they are first needed, leave when
+they have been idle for a while, and end with this process. A fork of it has none of its own at first, and never uses its
 parent's.
 """
 from __future__ import annotations
 
 import atexit
 import contextlib
-import ctypes
 import os
 import queue
 import select
@@ -27,7 +25,7 @@ from capture import config
 from capture.backends.native.worker import Failure, receive, send
 
 IDLE = 120.0            # seconds after which a process without work is let go
-STOPPING = 2.0          # seconds that a process, or a thread, is given to end
+STOPPING = 2.0          # seconds that a process is given to end
 LOG = 4000              # bytes of a process's last words that are kept
 
 
@@ -52,9 +50,9 @@ class Process:
         path = [entry for entry in sys.path if isinstance(entry, str)]
         program = f"import sys; sys.path[:] = {path!r}; from capture.backends.native.worker import main; main({compile_job!r})"
         self.log = _scratch_file()
-        # A session of its own: Ctrl-C is for the user's program.
+        # A session of its own: Ctrl-C is for the user's program. Without a name of Python's own program it is looked for on PATH.
         self._popen = subprocess.Popen(
-            [sys.executable, "-c", program], bufsize=0, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            [sys.executable or "python3", "-c", program], bufsize=0, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
             stderr=self.log if self.log else subprocess.DEVNULL, start_new_session=True,
             env={**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"})
         self.id = self._popen.pid
@@ -75,7 +73,9 @@ class Process:
             return receive(replies, ready)
         except (BrokenPipeError, EOFError):
             status = self._end()
-            how = f"was ended by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
+            how = f"ended with status {status}"
+            if status < 0:
+                how = f"was ended by {signal.Signals(-status).name}" + ", perhaps for lack of memory" * (-status == signal.SIGKILL)
             raise Died(f"the compiling process {how}") from None
 
     def last_words(self) -> str:
@@ -174,11 +174,15 @@ class Pool:
                 break
             except Died as error:
                 words = process.last_words() if process else ""
-                outcome = Failure("toolchain", f"{error}, twice; most often memory ran out", words)
+                outcome = Failure("toolchain", f"{error}, twice", words)
                 process = self._end(process)
                 if self._closing:
                     break
-            except Exception as error:      # no process can be started, for one
+            except OSError as error:
+                outcome = Failure("toolchain", f"the compiling process cannot be started: {error}")
+                process = self._end(process)
+                break
+            except Exception as error:
                 outcome = Failure.of(error)
                 process = self._end(process)
                 break
@@ -209,39 +213,11 @@ class Pool:
             thread.join(2 * STOPPING)
 
 
-class LocalThread:
-    """The thread of this process that compiles what cannot be sent to another."""
-
-    def __init__(self) -> None:
-        self._waiting: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
-        self._thread: threading.Thread | None = None
-
-    def submit(self, work: Callable[[], None]) -> None:
-        """Has `work`, which must not raise an Exception, done after what was submitted before."""
-        self._waiting.put(work)
-        if self._thread is None:
-            thread = threading.Thread(target=self._serve, name="capture-compiler", daemon=True)
-            thread.start()
-            self._thread = thread
-
-    def _serve(self) -> None:
-        with contextlib.suppress(SystemExit):
-            while True:
-                self._waiting.get()()
-
-    def close(self) -> None:
-        """Stops the thread, in the middle of what it does: a thread which runs on while Python ends may crash it."""
-        if self._thread is not None and self._thread.is_alive():
-            ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self._thread.ident), ctypes.py_object(SystemExit))
-            self._waiting.put(sys.exit)
-            self._thread.join(STOPPING)
-
-
 def _size() -> int:
     return 2 if len(os.sched_getaffinity(0)) >= 8 else 1
 
 
-_pool, _local = Pool(_size()), LocalThread()
+_pool = Pool(_size())
 _lock = threading.Lock()
 _parents: list[Any] = []        # what a fork has inherited: kept, since its end is the parent's business
 
@@ -258,33 +234,25 @@ def submit(request: Request) -> None:
         _pool.submit(request)
 
 
-def submit_local(work: Callable[[], None]) -> None:
-    """Has `work` done by a thread of this process."""
-    with _lock:
-        _local.submit(work)
-
-
 def processes() -> list[int]:
     """The ids of the compiling processes."""
     return [process.id for process in _pool.processes]
 
 
 def close() -> None:
-    """Ends all compiling processes and threads; later jobs start new ones."""
-    global _pool, _local
+    """Ends all compiling processes; later jobs start new ones."""
+    global _pool
     with _lock:
         old, _pool = _pool, Pool(_size())
-        thread, _local = _local, LocalThread()
     old.close()
-    thread.close()
 
 
 def _forked() -> None:
-    global _pool, _local, _lock
+    global _pool, _lock
     for process in _pool.processes:
         process.disconnect()
-    _parents.extend((_pool, _local, _lock))
-    _pool, _local, _lock = Pool(_size()), LocalThread(), threading.Lock()
+    _parents.extend((_pool, _lock))
+    _pool, _lock = Pool(_size()), threading.Lock()
 
 
 os.register_at_fork(after_in_child=_forked)

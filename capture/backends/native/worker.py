@@ -57,11 +57,10 @@ class Failure:
         return cls("internal", f"{type(error).__name__}: {text}", details)
 
 
-def attempt(compile_job: str, job: Job | bytes) -> bytes | Failure:
+def attempt(compile_job: str, job: bytes) -> bytes | Failure:
     """The pickled artifact that the function named `compile_job` ("module:function") makes of a job; never raises an Exception."""
     try:
-        compile_function = pkgutil.resolve_name(compile_job)
-        return pickle.dumps(compile_function(transport.decode(job) if isinstance(job, bytes) else job), protocol=5)
+        return pickle.dumps(pkgutil.resolve_name(compile_job)(transport.decode(job)), protocol=5)
     except Exception as error:
         return Failure.of(error)
 
@@ -105,7 +104,7 @@ def main(compile_job: str) -> None:
         signal.signal(signal.SIGTERM, _stop)
         threading.Thread(target=_listen, args=(requests, waiting), daemon=True).start()
         if waiting.empty():
-            attempt(compile_job, trial_job())
+            attempt(compile_job, transport.encode(trial_job()))
         while (request := waiting.get()) is not None:
             compile_job, job, flags = request
             for name, value in flags.items():

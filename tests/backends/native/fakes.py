@@ -21,7 +21,7 @@ from capture.backends.native.tiers import Compiler
 from capture.errors import BackendError, ToolchainError
 
 UNSUPPORTED, TOOLCHAIN, BUG, CRASH, CRASH_ONCE, SLOW, LOAD_BUG, NOISY = map(float, range(1001, 1009))
-FAKE = Compiler(f"{__name__}:compile_job", f"{__name__}:load")
+FAKE = Compiler(f"{__name__}:compile_job", f"{__name__}:load", f"{__name__}:describe")
 
 loaded: list[Any] = []          # of this process: what `load` was given
 calls: list[str] = []           # one item for each call of a compiled graph
@@ -47,8 +47,8 @@ def compile_job(job: Job) -> dict[str, Any]:
     if order == NOISY:
         print("noise on stdout")
         os.write(1, b"more of it\n")
-    return {"job": transport.encode(job) if not os.environ.get("FAKES_RAW") else b"", "process": os.getpid(), "order": order,
-            "options": dict(job.options), "cache_size": config.CACHE_SIZE.value}
+    return {"job": transport.encode(job), "process": os.getpid(), "order": order,
+            "options": dict(job.options), "cache_size": config.CACHE_SIZE.value, "debug": config.DEBUG.value}
 
 
 def load(artifact: dict[str, Any], gm: fx.GraphModule) -> Callable[..., Any]:
@@ -61,3 +61,8 @@ def load(artifact: dict[str, Any], gm: fx.GraphModule) -> Callable[..., Any]:
         calls.append("compiled")
         return gm.forward(*inputs)
     return compiled
+
+
+def describe(artifact: dict[str, Any]) -> tuple[str, str]:
+    """The summary, and a log if the compiling process was to keep one."""
+    return "7 kernels", f"debug level {artifact['debug']}" if artifact["debug"] else ""

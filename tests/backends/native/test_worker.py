@@ -111,7 +111,7 @@ def test_a_job_that_takes_too_long_is_given_up(pool: Pool) -> None:
 def test_a_process_that_cannot_start_is_told(pool: Pool, monkeypatch) -> None:
     monkeypatch.setattr(sidecar.sys, "executable", "/no/such/python")
     answer, = outcomes(pool, 1.0)
-    assert answer.kind == "toolchain" and "/no/such/python" in answer.text
+    assert answer.kind == "toolchain" and "cannot be started" in answer.text and "/no/such/python" in answer.text
 
 
 def test_a_job_that_nobody_wants_any_more_is_not_done(pool: Pool) -> None:

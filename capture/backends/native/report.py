@@ -1,0 +1,12 @@
+"""What users are told of an artifact."""
+from __future__ import annotations
+
+from capture.backends.native.artifact import Artifact
+
+
+def describe(artifact: Artifact) -> tuple[str, str]:
+    """One line, and what CAPTURE_DEBUG had the compiler note: from 3 on the decisions of fusion and the IR, from 4 on kernels and plans."""
+    parts = {"forward": artifact.forward} | ({"backward": artifact.backward} if artifact.backward is not None else {})
+    counts = [f"{part.kernels} kernel{'' if part.kernels == 1 else 's'} {name}" for name, part in parts.items()]
+    log = "\n".join(f"--- {name}\n{part.log}" for name, part in parts.items() if part.log)
+    return ", ".join(counts) if len(parts) > 1 else counts[0].removesuffix(" forward"), log
