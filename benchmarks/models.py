@@ -3,8 +3,8 @@
     python -m benchmarks.models [--scale small|tiny] [--threads 1 2] [--pairs N] [--modes inference training] [--freezing] [--json FILE] [model …]
 
 Empty caches at the start of each model. Per engine: the first call, the time until calls run compiled code, the steady state (both processes
-measured in turn, median of the pairs' ratios), peak memory of a steady call, and the same up to the first compiled call in a second process
-with warm caches. `--freezing`: inference with each engine's own option for frozen weights.
+measured in turn, median of the pairs' ratios), and in a second process with warm caches the time until calls run compiled code, and the peak
+memory of a steady call beyond what the process holds between calls. `--freezing`: inference with each engine's own option for frozen weights.
 """
 from __future__ import annotations
 
@@ -29,6 +29,8 @@ from benchmarks.workloads import TINY_ONLY, WORKLOADS
 
 ENGINES = ("eager", "inductor", "capture")
 LEAST_SECONDS = 0.2         # of one measurement in the steady state
+# malloc gives each tensor a mapping of its own, so that the process's resident memory is that of what is alive.
+OWN_MAPPINGS = {"MALLOC_MMAP_THRESHOLD_": "16384", "MALLOC_TRIM_THRESHOLD_": "0", "MALLOC_MMAP_MAX_": "1000000"}
 FOLDER = Path(__file__).resolve().parent.parent
 
 
@@ -51,8 +53,9 @@ class Result:
 class Engine:
     """A process that runs one model under one engine, and measures when told to."""
 
-    def __init__(self, engine: str, model: str, mode: str, options: argparse.Namespace, threads: int, cache: Path) -> None:
-        environment = os.environ | {"OMP_NUM_THREADS": str(threads), "TORCHINDUCTOR_CACHE_DIR": str(cache / "inductor"),
+    def __init__(self, engine: str, model: str, mode: str, options: argparse.Namespace, threads: int, cache: Path,
+                 variables: dict[str, str] | None = None) -> None:
+        environment = os.environ | (variables or {}) | {"OMP_NUM_THREADS": str(threads), "TORCHINDUCTOR_CACHE_DIR": str(cache / "inductor"),
                                     "CAPTURE_CACHE_DIR": str(cache / "capture"), "PYTHONPATH": str(FOLDER), "CAPTURE_STRICT": "0"}
         (cache / "capture").mkdir(mode=0o700, exist_ok=True)
         self.process = subprocess.Popen([sys.executable, "-m", "benchmarks.models", "--child", engine, model, mode, options.scale,
@@ -154,17 +157,17 @@ def measure(model: str, mode: str, threads: int, options: argparse.Namespace) ->
         rounds = [{name: process.ask("measure")["seconds"] for name, process in engines.items()} for _ in range(options.pairs)]
         for name, process in engines.items():
             result.steady[name] = statistics.median(r[name] for r in rounds)
-            result.memory[name] = process.ask("memory")["bytes"]
             if name != "capture" and "capture" in engines:
                 result.ratios[name] = statistics.median(r["capture"] / r[name] for r in rounds)
         for process in engines.values():
             process.close()
         if not options.no_warm:
             for name in options.engines:
+                engines[name] = Engine(name, model, mode, options, threads, cache, OWN_MAPPINGS)
                 if name != "eager":
-                    engines[name] = Engine(name, model, mode, options, threads, cache)
                     result.warm[name] = engines[name].started["compiled"]
-                    engines[name].close()
+                result.memory[name] = engines[name].ask("memory")["bytes"]
+                engines[name].close()
     finally:
         for process in engines.values():
             process.process.kill()
