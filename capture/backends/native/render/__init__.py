@@ -12,6 +12,7 @@ from capture.backends.native.index import Index
 from capture.backends.native.ir import Kernel, Program
 from capture.backends.native.render.kernel import INVALID, write_kernel
 from capture.backends.native.render.target import CPU, Target
+from capture.errors import InternalError
 
 __all__ = ["CPU", "INVALID", "Rendered", "Target", "render"]
 
@@ -34,11 +35,13 @@ class Rendered:
 
 
 def render(program: Program, kernels: Sequence[Kernel], target: Target = CPU) -> Rendered:
-    """The kernels of `program` as C++. Their names must differ."""
+    """The kernels of `program` as C++. Raises InternalError where two have one name."""
     rendered = Rendered((), {}, {}, {})
     texts: dict[str, str] = {}          # body -> symbol
     names: dict[str, list[str]] = {}    # symbol -> kernels
     for kernel in kernels:
+        if kernel.name in rendered.symbols:
+            raise InternalError(f"there are two kernels {kernel.name}")
         function = write_kernel(kernel, target)
         symbol = texts.setdefault(function.body, f"kernel{len(texts)}_{_identifier(kernel.name)}")
         names.setdefault(symbol, []).append(kernel.name)

@@ -16,7 +16,8 @@ from capture.backends.native.render.target import Target
 from capture.backends.native.render.tiles import COLUMNS, ROWS, tiles_of
 from capture.backends.native.render.values import Values
 
-STACK_BYTES = 64 << 10      # a larger array comes from the heap
+STACK_BYTES = 64 << 10      # a larger array comes from the heap, and so do further ones
+STACK_TOTAL = 256 << 10     # after these
 INVALID = "<invalid>"       # in the place of a buffer: one bool, which the kernel sets when an index is out of range
 
 
@@ -46,7 +47,8 @@ class _Writer(Values):
         self.strip = Var("strip", 0)                    # where the current strip begins
         self.lanes = ("", "")                           # the range of the loop over the lane variable
         self.arrays: dict[str, tuple[str, bool]] = {}   # local buffer -> C name, whether it is an array
-        self.heap: list[str] = []
+        self.stack = 0                                  # bytes of arrays on it
+        self.heap: list[str] = []                       # names of arrays from it
         self.tiles = tiles_of(kernel)
         self.tiled: dict[Load, str] = {}                # loads from tiles, and the names of these
         self.tile = Var("tile row", 0), Var("tile column", 0)   # where the current tile begins
@@ -96,7 +98,9 @@ class _Writer(Values):
             return
         length = length * (self.strip_length or 1)
         constant = length.constant
-        if constant is not None and constant * itemsize <= STACK_BYTES:
+        size = None if constant is None else constant * itemsize
+        if size is not None and size <= STACK_BYTES and self.stack + size <= STACK_TOTAL:
+            self.stack += size
             self.path.write(self.target.array.format(type=ctype, name=name, length=max(constant, 1)))
         else:
             self.path.write(self.target.heap.format(type=ctype, name=name, length=self.index(length, 0)))
