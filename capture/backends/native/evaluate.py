@@ -47,7 +47,7 @@ class _Storage:
 
 @dataclass(slots=True)
 class _Access:
-    """The elements of one buffer that a load or a store touched: `elements`, each by a point of `outer` and a point of the stage."""
+    """The elements of one buffer that a load or a store touched, each by a point of `outer` and a point of the stage."""
 
     elements: torch.Tensor
     outer: torch.Tensor
@@ -69,9 +69,8 @@ class _Run:
             if self.symbols[symbol] < symbol.low:
                 raise ValueError(f"{symbol} is {self.symbols[symbol]}, less than {symbol.low}")
         for name, value in zip(program.inputs, inputs, strict=True):
-            if isinstance(name, Symbol):
-                if self.symbols.setdefault(name, value) != value:
-                    raise ValueError(f"{name} is {value} and {self.symbols[name]}")
+            if isinstance(name, Symbol) and self.symbols.setdefault(name, value) != value:
+                raise ValueError(f"{name} is {value} and {self.symbols[name]}")
         for name, value in zip(program.inputs, inputs, strict=True):
             if isinstance(name, str):
                 self._bind(program.buffers[name], value)
@@ -102,7 +101,8 @@ class _Run:
     def _bind(self, buffer: Buffer, tensor: torch.Tensor) -> None:
         sizes, strides = self.sizes(buffer.sizes), self.sizes(buffer.strides)
         if tensor.dtype != buffer.dtype or tuple(tensor.shape) != sizes or not _same_strides(sizes, strides, tensor.stride()):
-            raise ValueError(f"{buffer.name} is {tensor.dtype}{tuple(tensor.shape)}{tensor.stride()}, not {buffer.dtype}{sizes}{strides}")
+            given = f"{tensor.dtype}{tuple(tensor.shape)}{tensor.stride()}"
+            raise ValueError(f"{buffer.name} is {given}, not {buffer.dtype}{sizes}{strides}")
         self.storage[buffer.name] = _Storage(tensor.detach().as_strided((_span(sizes, strides),), (1,)), None)
 
     def _allocate(self, buffer: Buffer, instances: int) -> _Storage:
@@ -153,7 +153,8 @@ class _Run:
             buffer = self.program.buffers[name]
             sizes, strides = self.sizes(buffer.sizes), self.sizes(buffer.strides)
             if result.dtype != buffer.dtype or tuple(result.shape) != sizes:
-                raise InvalidProgram(f"{name} is {result.dtype}{tuple(result.shape)}, not {buffer.dtype}{sizes} in\n{show_statement(extern)}")
+                given = f"{result.dtype}{tuple(result.shape)}"
+                raise InvalidProgram(f"{name} is {given}, not {buffer.dtype}{sizes} in\n{show_statement(extern)}")
             self.storage[name].elements.as_strided(sizes, strides).copy_(result)       # whatever strides ATen chose
             self._mark(name)
 
@@ -170,7 +171,8 @@ class _Run:
         elements = self.storage[view.buffer].elements
         if view.dtype is not None:
             elements = elements.view(view.dtype)
-        return elements.as_strided(self.sizes(view.sizes), self.sizes(view.strides), elements.storage_offset() + self.size(view.offset))
+        offset = elements.storage_offset() + self.size(view.offset)
+        return elements.as_strided(self.sizes(view.sizes), self.sizes(view.strides), offset)
 
     def _mark(self, name: str | None) -> None:
         if name is not None and (written := self.storage[name].written) is not None:
@@ -183,7 +185,8 @@ class _Run:
 class _Points:
     """The points of a stage, and the values there."""
 
-    def __init__(self, run: _Run, outer: tuple[Var, ...], stage: Stage, number: int, instances: dict[str, int], accesses: _Accesses) -> None:
+    def __init__(self, run: _Run, outer: tuple[Var, ...], stage: Stage, number: int, instances: dict[str, int],
+                 accesses: _Accesses) -> None:
         self.run_ = run
         kept = tuple(var for var in stage.inner if var not in stage.reduced)
         self.space = outer + kept
@@ -224,8 +227,8 @@ class _Points:
         keep = torch.ones(extents, dtype=torch.bool) if mask is None else mask.expand(extents)
         chosen = any(isinstance(atom, Value) for atom in store.index.atoms())
         elements = elements.expand(extents)[keep]
-        self.accesses.note(store.buffer, _Access(elements, self.rows.expand(extents)[keep], points.expand(extents)[keep], self.number,
-                                                 "chosen" if chosen and store.mode == "set" else store.mode))
+        mode = "chosen" if chosen and store.mode == "set" else store.mode
+        self.accesses.note(store.buffer, _Access(elements, self.rows.expand(extents)[keep], points[keep], self.number, mode))
         storage = self.run_.storage[store.buffer]
         if storage.elements.dtype != value.dtype:
             raise InvalidProgram(f"{value.dtype} stored to {store.buffer}, which is {storage.elements.dtype}")
@@ -276,10 +279,14 @@ class _Points:
         found = self._index(where, mask)
         storage = self.run_.storage[name]
         span = self.instances.get(name, storage.elements.numel())
-        touched = found if mask is None else torch.broadcast_to(found, torch.broadcast_shapes(found.shape, mask.shape))[
-            torch.broadcast_to(mask, torch.broadcast_shapes(found.shape, mask.shape))]
-        if 0 not in self.extents and touched.numel() and not (0 <= int(touched.min()) and int(touched.max()) < span):
-            raise InvalidProgram(f"{name}[{where}] reaches {int(touched.min())} … {int(touched.max())} of {span} elements")
+        touched = found
+        if mask is not None:
+            everywhere, reached = torch.broadcast_tensors(found, mask)
+            touched = everywhere[reached]
+        if 0 not in self.extents and touched.numel():
+            first, last = int(touched.min()), int(touched.max())
+            if first < 0 or last >= span:
+                raise InvalidProgram(f"{name}[{where}] reaches {first} … {last} of {span} elements")
         return found + self.rows * span if name in self.instances else found
 
     def _demand_written(self, name: str, elements: torch.Tensor) -> None:
@@ -316,8 +323,8 @@ class _Accesses:
             self._of[buffer].append(access)
 
     def check(self, storage: dict[str, _Storage], chunk: int | None) -> None:
-        """Raises InvalidProgram unless each row (a point of the outer loops) touches only elements that no other row writes, and the
-        same for points within a stage. `chunk`: of so many rows only the first runs in parallel to others; None where adding is atomic.
+        """Raises InvalidProgram unless each row (a point of the outer loops) touches only elements that no other row writes, and
+        the same for points within a stage. `chunk`: so many rows run one after another; None where adding is atomic.
         """
         for name, accesses in self._of.items():
             span = storage[name].elements.numel()

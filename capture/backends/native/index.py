@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -247,9 +247,9 @@ def _order(atom: Atom) -> tuple[int, str, int, tuple[Any, ...]]:
         return 0, f"{atom.name} {type(atom).__name__}", 0, ()
     if isinstance(atom, Value):
         return 1, "", id(atom.expr), ()
-    parts = tuple(sorted(([_order(factor) for factor in monomial], coefficient) for monomial, coefficient in atom.dividend.terms.items()))
-    by = tuple(sorted(([_order(factor) for factor in monomial], coefficient) for monomial, coefficient in atom.divisor.terms.items()))
-    return 2, type(atom).__name__, 0, (parts, by)
+    parts = tuple(tuple(sorted((tuple(map(_order, monomial)), coefficient) for monomial, coefficient in part.terms.items()))
+                  for part in (atom.dividend, atom.divisor))
+    return 2, type(atom).__name__, 0, parts
 
 
 def _recombined(terms: dict[Monomial, int]) -> Index:
@@ -413,11 +413,12 @@ def _exactly(a: int, b: int) -> int:
 
 def _long_division(dividend: Index, divisor: Index) -> tuple[Index, Index]:
     """Division of polynomials by the divisor's leading term, where the rest is known to be less than the divisor."""
-    lead = max((monomial for monomial in divisor.terms), key=lambda monomial: (len(monomial), [_order(atom) for atom in monomial]))
+    lead = max(divisor.terms, key=lambda monomial: (len(monomial), [_order(atom) for atom in monomial]))
     whole, rest = ZERO, dividend
     for _ in range(len(dividend.terms)):
-        found = next(((remaining, coefficient // divisor.terms[lead]) for monomial, coefficient in rest.terms.items()
-                      if (remaining := _without(monomial, lead)) is not None and coefficient % divisor.terms[lead] == 0), None)
+        by = divisor.terms[lead]
+        found = next(((remaining, coefficient // by) for monomial, coefficient in rest.terms.items()
+                      if coefficient % by == 0 and (remaining := _without(monomial, lead)) is not None), None)
         if found is None:
             break
         times = Index({found[0]: found[1]})
@@ -438,7 +439,8 @@ def _common_factors(part: Index, divisor: Index) -> list[Index]:
                 rest.remove(atom)
                 shared.append(atom)
         factors[Index({tuple(shared): math.gcd(coefficient, by)})] = None
-    return sorted((f for f in factors if f not in (1, divisor)), key=lambda f: next((len(m), c) for m, c in f.terms.items()), reverse=True)
+    proper = [factor for factor in factors if factor not in (1, divisor)]
+    return sorted(proper, key=lambda factor: next((len(monomial), by) for monomial, by in factor.terms.items()), reverse=True)
 
 
 def _split(value: Index, factor: Index) -> tuple[Index, Index]:

@@ -18,7 +18,8 @@ def show(program: Program) -> str:
     lines = [_declaration(buffer) for buffer in program.buffers.values()]
     lines.append(f"inputs {', '.join(map(str, program.inputs))}")
     for symbol, (position, dimension) in program.symbols.items():
-        lines.append(f"symbol {symbol} >= {symbol.low} = argument {position}" + ("" if dimension is None else f".size({dimension})"))
+        part = "" if dimension is None else f".size({dimension})"
+        lines.append(f"symbol {symbol} >= {symbol.low} = argument {position}{part}")
     lines += [show_statement(statement) for statement in program.body]
     lines.append(f"outputs {', '.join(map(_literal, program.outputs))}")
     return "\n".join(lines) + "\n"
@@ -105,8 +106,8 @@ def _declaration(buffer: Buffer) -> str:
 
 
 def _nest(nest: Nest) -> list[str]:
-    return [f"nest {nest.name}", *_indented([*_loops(nest.space, frozenset(nest.reduced)), *_loops(nest.reduced, frozenset(nest.reduced)),
-                                             *_stores(nest.stores)])]
+    loops = _loops((*nest.space, *nest.reduced), frozenset(nest.reduced))
+    return [f"nest {nest.name}", *_indented([*loops, *_stores(nest.stores)])]
 
 
 def _kernel(kernel: Kernel) -> list[str]:

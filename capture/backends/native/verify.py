@@ -100,7 +100,8 @@ class _Verifier:
         return {name for name, buffer in self.program.buffers.items() if buffer.kind == kind}
 
     def _shape(self, buffer: Buffer) -> None:
-        self._demand(len(buffer.sizes) == len(buffer.strides), f"{buffer.name} has {len(buffer.sizes)} sizes, {len(buffer.strides)} strides")
+        sizes, strides = len(buffer.sizes), len(buffer.strides)
+        self._demand(sizes == strides, f"{buffer.name} has {sizes} sizes, {strides} strides")
         for size in (*buffer.sizes, *buffer.strides):
             self._size(size, buffer.name)
 
@@ -145,7 +146,8 @@ class _Verifier:
 
     def _loops(self, statement: Nest | Kernel) -> None:
         if isinstance(statement, Nest):
-            kernel = Kernel(statement.name, statement.space, 0, False, (Stage(statement.reduced, frozenset(statement.reduced), statement.stores),))
+            stage = Stage(statement.reduced, frozenset(statement.reduced), statement.stores)
+            kernel = Kernel(statement.name, statement.space, 0, False, (stage,))
         else:
             kernel = statement
         self._demand(0 <= kernel.parallel <= len(kernel.outer), f"{kernel.parallel} of {len(kernel.outer)} loops are parallel")
@@ -224,7 +226,8 @@ class _Loops:
             dtype = ops.result_dtype(expr.name, *(arg.dtype for arg in expr.args))
         except TypeError as error:
             self.fail(f"{error}: {show_expr(expr)}")
-        self.demand(expr.dtype == dtype if dtype is not None else expr.dtype in ops.STORED, f"{show_expr(expr)} is {dtype}, not {expr.dtype}")
+        given = dtype is None and expr.dtype in ops.STORED
+        self.demand(given or expr.dtype == dtype, f"{show_expr(expr)} is {dtype}, not {expr.dtype}")
 
     def _index(self, where: Index) -> None:
         for atom in where.atoms():
@@ -240,7 +243,8 @@ class _Loops:
         self._index(where)
         self.demand(mask is None or mask.dtype == torch.bool, f"the mask at {buffer.name} is not bool")
         if buffer.name in self.own:
-            self.demand(where.variables() <= set(self.stage.inner), f"the place {where} in {buffer.name}, local to a row, depends on the row")
+            inner = where.variables() <= set(self.stage.inner)
+            self.demand(inner, f"the place {where} in {buffer.name}, local to a row, depends on the row")
         exact = mask is None and _bounds_are_attained(where) and all(bounds(var.extent)[0] != 0 for var in self.loops)
         self.verifier._inside(f"{buffer.name}[{where}]", where, buffer, exact)
 
@@ -263,7 +267,7 @@ class _Loops:
         if store.reduction is not None and not store.scan:
             points -= self.stage.reduced
             depends = store.index.variables() | (set() if store.mask is None else store.mask.variables())
-            self.demand(depends <= points, f"where the reduction {store.buffer}[{store.index}] is stored depends on what is reduced")
+            self.demand(depends <= points, f"the place {store.index} in {buffer.name} depends on what is reduced")
         if buffer.name in self.own:
             points -= set(self.kernel.outer)
         if any(isinstance(atom, Value) for atom in store.index.atoms()) or store.mask is not None:
@@ -279,7 +283,8 @@ class _Loops:
         for var, stride in strides.items():
             self.demand(var in hidden or bool(stride.terms), f"several points of {var} store to {store.buffer}[{store.index}]")
         for (a, left), (b, right) in itertools.combinations(strides.items(), 2):
-            self.demand(left != right or a in hidden or b in hidden, f"several points of {a} and {b} store to {store.buffer}[{store.index}]")
+            distinct = left != right or a in hidden or b in hidden
+            self.demand(distinct, f"several points of {a} and {b} store to {store.buffer}[{store.index}]")
 
 
 def _views(value: Any) -> Iterator[View]:
