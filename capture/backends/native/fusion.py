@@ -18,8 +18,8 @@ from capture.backends.native.dependencies import Order, bits
 from capture.backends.native.index import Index, Var, bounds, index
 from capture.backends.native.ir import Extern, Kernel, Nest, Program
 from capture.backends.native.loops import (cut_at_divisors, depends_by_value, hidden, linear_terms, refinement, renamed, size_of, split, with_fresh_loops)
-from capture.backends.native.rewrite import indices_of, loads_of, needed_outside, reads, roots_of, walk, writes
-from capture.backends.native.schedule import kernel_of
+from capture.backends.native.rewrite import loads_of, needed_outside, reads, roots_of, walk, writes
+from capture.backends.native.schedule import contiguous, kernel_of
 from capture.backends.native.splitting import split_reductions
 
 
@@ -58,9 +58,9 @@ class Group:
         return {v for nest in self.nests.values() for v in (*nest.space, *nest.reduced)}
 
     @property
-    def pointwise(self) -> bool:
-        """Whether no nest has loops besides `outer`."""
-        return all(self.outer.issuperset((*nest.space, *nest.reduced)) for nest in self.nests.values())
+    def reduces(self) -> bool:
+        """Whether there is a reduction among the nests."""
+        return any(nest.reduced for nest in self.nests.values())
 
 
 @dataclass(slots=True)
@@ -227,24 +227,10 @@ def _single(position: int, nest: Nest) -> Group:
     """One nest by itself: what its rows are, and whether it is vectorised along them."""
     alone = any(s.scan or s.mode == "add" for s in nest.stores)
     space = frozenset(nest.space)
-    strip = _contiguous(nest)
-    if nest.reduced and (strip not in space or cost.elements([strip]) < cost.LEAST_ROWS <= cost.elements(nest.reduced)):
-        strip = None
-    if not nest.space:
+    strip = contiguous((*nest.space, *nest.reduced), nest.stores)
+    if strip not in space or nest.reduced and cost.elements([strip]) < cost.LEAST_ROWS <= cost.elements(nest.reduced):
         strip = None
     return Group({position: nest}, space, strip, alone)
-
-
-def _contiguous(nest: Nest) -> Var | None:
-    """The loop along which most accesses are contiguous, stores counting double; the last loop when no access is."""
-    votes: dict[Var, int] = {}
-    counted = [(index_, 1) for index_ in indices_of(nest.stores)] + [(s.index, 1) for s in nest.stores]
-    for expression, weight in counted:
-        for variable in expression.variables():
-            if expression.coefficient(variable) == 1:
-                votes[variable] = votes.get(variable, 0) + weight
-    loops = (*nest.space, *nest.reduced)
-    return max(loops, key=lambda v: (votes.get(v, 0), loops.index(v)), default=None)
 
 
 def _match(first: Group, second: Group) -> tuple[Group, Group] | None:
@@ -339,18 +325,16 @@ def _combined(first: Group, second: Group) -> Group | str:
         return "they have no loop in common"
     if not all(outer.issubset(nest.space) for nest in nests.values()):
         return "a common loop is reduced in one of them"
-    strip = first.strip if first.strip == second.strip else None
-    if first.strip != second.strip:
-        if first.pointwise != second.pointwise:             # the pointwise one adapts
-            strip = second.strip if first.pointwise else first.strip
-        elif not first.pointwise and (first.strip is None) != (second.strip is None):
-            return "one reduces along rows, the other across them"
-        else:
-            strip = first.strip if first.strip in outer else second.strip
-    if strip is not None and strip not in outer:
-        if not (first.pointwise and second.pointwise):
+    if first.reduces and second.reduces and first.strip != second.strip:
+        return "one reduces along rows, the other across them, or along other rows"
+    if first.reduces or second.reduces:
+        strip = first.strip if first.reduces else second.strip
+        if strip is not None and strip not in outer:
             return "the contiguous loop is not common"
-        strip = None
+    else:
+        loops = dict.fromkeys(v for nest in nests.values() for v in nest.space)
+        strip = contiguous(tuple(loops), [store for nest in nests.values() for store in nest.stores])
+        strip = strip if strip in outer else None
     return Group(nests, outer, strip)
 
 

@@ -39,7 +39,7 @@ def kernel_of(nests: Sequence[Nest], outer: frozenset[Var], strip: Var | None, n
     pointwise = all(not one.inner for one in passes)
     last = strip if strip is not None and strip in outer else None
     if pointwise and outer and last is None:
-        last = _best_strip(outer, stores)
+        last = contiguous(sorted(outer, key=lambda v: v.name), stores)
     vectorized = last is not None
     rows = ordered(outer, stores, last)
     stages = [Stage(_inner_order(one), one.reduced, tuple(s for s in one.stores if s.buffer in needed or s.buffer in read))
@@ -100,22 +100,25 @@ def _forwarded(node: Load, target: _Pass) -> Expr | None:
     return op("where", node.dtype, node.mask, value, constant(0, node.dtype))
 
 
-def _best_strip(outer: Iterable[Var], stores: Sequence[Store]) -> Var:
-    """The loop along which most accesses are contiguous, stores counting double, else the one of least stride."""
-    expressions = [s.index for s in stores] * 2 + [node.index for node in loads_of(stores)]
+def contiguous(loops: Sequence[Var], stores: Sequence[Store]) -> Var | None:
+    """The loop along which most elements are contiguous in memory; the last of the best. None where there are no loops.
 
-    def votes(variable: Var) -> tuple[int, int]:
-        strides = [expression.coefficient(variable) for expression in expressions]
-        return sum(s == 1 for s in strides), -min((abs(s.constant) for s in strides if s.constant), default=0)
-    return max(sorted(outer, key=lambda v: v.name), key=votes)
+    An access counts as many elements as its index has values: what is the same for a whole row is read once for it. Stores count double.
+    """
+    votes = dict.fromkeys(loops, 0)
+    accesses = [(node.index, 1) for node in loads_of(stores)] + [(s.index, 2) for s in stores if s.reduction is None or s.scan]
+    for expression, weight in accesses:
+        variables = expression.variables()
+        for variable in variables:
+            if variable in votes and expression.coefficient(variable) == 1:
+                votes[variable] += weight * cost.elements(variables)
+    return max(reversed(loops), key=votes.__getitem__, default=None)
 
 
 def _inner_order(one: _Pass) -> tuple[Var, ...]:
     if one.positional or len(one.inner) < 2:
         return one.inner
-    votes = {v: sum(node.index.coefficient(v) == 1 for node in loads_of(one.stores)) + 2 * sum(
-        s.index.coefficient(v) == 1 for s in one.stores) for v in one.inner}
-    last = max(one.inner, key=lambda v: (votes[v], one.inner.index(v)))
+    last = contiguous(one.inner, one.stores)
     return ordered(one.inner, one.stores, last)
 
 

@@ -112,6 +112,26 @@ def test_softmax_is_one_kernel_of_three_passes() -> None:
     assert [size_of(v.extent) for v in kernel.outer] == [32], "rows are one loop"
 
 
+@pytest.mark.parametrize("how", ["max", "argmax"])
+def test_reductions_of_contiguous_rows_run_along_them(how: str) -> None:
+    b = Builder()
+    x = b.input(512, 64)
+    dtype = torch.int64 if how == "argmax" else F32
+    kernel, = fused(b.returns(b.reduce(how, [512], [64], lambda *i: of(x, *i), dtype=dtype)), torch.randn(512, 64))
+    assert not kernel.vectorized
+
+
+def test_layer_normalisation_is_one_kernel_along_rows() -> None:
+    b = Builder()
+    x, weight = b.input(64, 128), b.input(128)
+    mean = b.reduce("sum", [64], [128], lambda *i: of(x, *i))
+    square = b.reduce("sum", [64], [128], lambda i, j: op("mul", F32, *[op("sub", F32, of(x, i, j), of(mean, i))] * 2))
+    scale = b.map([64], lambda i: op("rsqrt", F32, of(square, i)))
+    y = b.map([64, 128], lambda i, j: op("mul", F32, op("mul", F32, op("sub", F32, of(x, i, j), of(mean, i)), of(scale, i)), of(weight, j)))
+    kernel, = fused(b.returns(y, scale), torch.randn(64, 128), torch.randn(128))
+    assert not kernel.vectorized
+
+
 def test_a_chain_of_maps_is_one_loop_without_temporaries() -> None:
     b = Builder()
     x, y = b.input(6, 10), b.input(6, 10)
