@@ -214,6 +214,7 @@ class _Loops:
         elif isinstance(expr, Load):
             buffer = self._buffer(expr.buffer)
             self.demand(expr.dtype == buffer.dtype, f"{expr.buffer} is {buffer.dtype}, loaded as {expr.dtype}")
+            self.demand(expr.dtype in ops.STORED, f"kernels cannot load {expr.dtype}")
             self.demand(expr.buffer in self.verifier.written, f"{expr.buffer} is read before it is written")
             self._place(buffer, expr.index, expr.mask)
         else:

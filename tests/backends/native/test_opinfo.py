@@ -26,7 +26,7 @@ from torch.testing._internal.opinfo.core import OpInfo, SampleInput  # noqa: E40
 CHUNKS = 24         # of operators, whose kernels make one library each
 SAMPLES = {torch.float32: 3, torch.bfloat16: 1, torch.int64: 1, torch.bool: 1}      # how many, of each operator
 IN_TURN = (torch.float64, torch.float16, torch.int32, torch.uint8)                  # one of these for each operator, too
-TOLERANCES = {"rtol": 1e-4, "atol": 1e-5}
+TOLERANCES = {"rtol": 1e-4, "atol": 1e-4}
 LOW_PRECISION = {"rtol": 2e-2, "atol": 2e-2}
 
 # What differs from eager mode, and why. An operator that does not differ any more must be taken off the list.
@@ -135,9 +135,12 @@ class Chunk:
         return False
 
 
+OPERATORS = sorted((info for info in op_db if not info.name.startswith("jiterator")), key=name_of)      # those are of GPUs only
+
+
 @pytest.mark.parametrize("number", range(CHUNKS))
 def test_operators(number: int) -> None:
-    chunk = Chunk(sorted(op_db, key=name_of)[number::CHUNKS])
+    chunk = Chunk(OPERATORS[number::CHUNKS])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         chunk.run()

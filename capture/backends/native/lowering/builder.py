@@ -7,7 +7,7 @@ from dataclasses import replace
 import torch
 
 from capture.backends.native.index import ZERO, Index, Size, Var, contiguous_strides, index
-from capture.backends.native.ir import Buffer, Expr, Nest, Program, Store, View, constant
+from capture.backends.native.ir import Buffer, Expr, Extern, Nest, Program, Store, View, constant
 from capture.backends.native.lowering.lazy import At, Lazy, Stored, computed, in_memory, loops, plain, strided, variables, viewed
 from capture.backends.native.lowering.scalar import HEAVY, to
 
@@ -96,6 +96,10 @@ class Builder:
             for start, part in parts:
                 offset = target.offset + index(start) * target.strides[dim]
                 self.write(part, Stored(target.buffer, offset, target.strides))
+            return
+        if value.dtype not in DTYPES and value.stored is not None:      # what no nest computes with is copied by ATen
+            out = View(target.buffer.name, value.shape, target.strides, plain(target.offset))
+            self.program.body.append(Extern(self.name(f"{self.label}_copy"), "aten::clone.out", (value.view,), {"out": out}, (out.buffer,), True))
             return
         place = variables(value.shape)
         self.nest(place, (), Store(target.buffer.name, address(target, place), value.at(place)))
