@@ -1,0 +1,94 @@
+"""What a compiled graph raises is what eager raises, and it stays compiled."""
+from __future__ import annotations
+
+import traceback
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from tests import helpers
+from tests.helpers import call
+from tests.native.engine import check, compile, no_trial, runs_compiled  # noqa: F401
+
+GOOD, BAD = torch.tensor([0, 1]), torch.tensor([0, 9])
+PROGRAMS = {
+    "embedding": lambda index, x: F.embedding(index, x).relu() * 2,
+    "indexing": lambda index, x: (x[index] * 2).exp(),
+    "gather": lambda index, x: x.relu().gather(0, index.unsqueeze(1)).exp(),
+    "scatter": lambda index, x: (x * 2).scatter(0, index.unsqueeze(1), 1.0).exp(),
+    "index_add": lambda index, x: (x * 2).index_add(0, index, torch.ones(2, 4)).exp(),
+    "loss": lambda index, x: F.cross_entropy(x[:2] * 2, index),
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("training", [False, True])
+def test_a_graph_that_changes_nothing_raises_as_eager_does(name: str, training: bool) -> None:
+    """Type, text and lines; afterwards it runs compiled again."""
+    x = torch.randn(3, 4, requires_grad=training)
+    calls = call(GOOD, x), call(GOOD, x), call(BAD, x), call(GOOD, x), call(BAD, x), call(GOOD, x)
+    check(lambda: PROGRAMS[name], *calls, captures=1, hits=5)
+
+
+def test_the_first_compiled_call_may_be_the_one_that_raises() -> None:
+    check(lambda: PROGRAMS["embedding"], call(GOOD, torch.randn(3, 4)), call(BAD, torch.randn(3, 4)), call(BAD, torch.randn(3, 4)),
+          call(GOOD, torch.randn(3, 4)), captures=1, hits=3)
+
+
+def test_handlers_of_the_program_run() -> None:
+    def program(index, x):
+        try:
+            return F.embedding(index, x).exp()
+        except IndexError:
+            return x.sum()
+    x = torch.randn(3, 4)
+    check(lambda: program, call(GOOD, x), call(GOOD, x), call(BAD, x), call(GOOD, x), captures=1)
+
+
+@pytest.mark.parametrize("change", [lambda x: x.mul_(2), lambda x: F.dropout(x, 0.1)], ids=["write", "random numbers"])
+@pytest.mark.parametrize("training", [False, True])
+def test_a_graph_that_changes_something_raises_its_type(change, training: bool) -> None:
+    """It cannot run again. The traceback names the program's function, and nothing of ours."""
+    def program(index, x, weight):
+        y = change(x)
+        return F.embedding(index, weight) * y
+
+    x, weight = torch.ones(4), torch.randn(3, 4, requires_grad=training)
+    compiled = compile(program)
+    with torch.set_grad_enabled(training):
+        for _ in range(2):
+            compiled(GOOD, x, weight)
+        before = x.clone()
+        with pytest.raises(IndexError, match="index out of range in self") as caught:
+            compiled(BAD, x, weight)
+        assert torch.equal(x, before) or torch.equal(x, change(before))        # not half of it
+        assert [frame.name for frame in traceback.extract_tb(caught.tb)][-1] == "program"
+        helpers.seed()
+        expected = program(GOOD, x.clone(), weight)
+        helpers.seed()
+        torch.testing.assert_close(compiled(GOOD, x, weight), expected)
+    assert runs_compiled(compiled)
+
+
+def test_an_exception_in_the_backward_pass_is_autograds() -> None:
+    compiled = compile(lambda x: (x.exp() * 2).sum())
+    x = torch.randn(4, requires_grad=True)
+    for _ in range(2):
+        loss = compiled(x)
+        loss.backward()
+        with pytest.raises(RuntimeError, match="backward through the graph a second time"):
+            loss.backward()
+    loss = compiled(x)
+    with pytest.raises(RuntimeError, match="shape"):
+        loss.backward(torch.ones(3))
+
+
+def test_a_saved_tensor_that_was_written_to_is_noticed() -> None:
+    compiled = compile(lambda x, y: (x * y).sum())
+    for _ in range(2):
+        x, y = torch.randn(4, requires_grad=True), torch.randn(4)
+        loss = compiled(x, y)
+        y.add_(1)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            loss.backward()

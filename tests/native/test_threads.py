@@ -1,0 +1,88 @@
+"""Threads that call compiled functions while these are compiled and their code is exchanged."""
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import pytest
+import torch
+
+import capture
+from capture import config
+from capture.backends.native.tiers import Stage
+from tests.native.engine import tiers
+
+THREADS = 8
+
+
+def together(work: Callable[[int], None]) -> None:
+    """Runs `work(number)` on all threads, which start at the same time, and raises what one of them raised."""
+    errors: list[BaseException] = []
+    start = threading.Barrier(THREADS)
+
+    def run(number: int) -> None:
+        try:
+            start.wait()
+            work(number)
+        except BaseException as error:
+            errors.append(error)
+    threads = [threading.Thread(target=run, args=(number,)) for number in range(THREADS)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise errors[0]
+
+
+def program(number: int) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
+    return lambda x, w: (x * w + number).tanh() * 2
+
+
+def check(function: Callable, number: int, calls: int) -> None:
+    for _ in range(calls):
+        x, w = torch.randn(7), torch.randn(7, requires_grad=True)
+        w2 = w.detach().clone().requires_grad_()
+        y, expected = function(x, w), program(number)(x, w2)
+        torch.testing.assert_close(y, expected)
+        y.sum().backward()
+        expected.sum().backward()
+        torch.testing.assert_close(w.grad, w2.grad)
+
+
+@pytest.mark.parametrize("trial", [0, 2])
+@pytest.mark.parametrize("background", [False, True])
+@pytest.mark.parametrize("shared", [False, True])
+def test_threads_while_code_is_compiled_and_exchanged(trial: int, background: bool, shared: bool) -> None:
+    """All call one function, or each its own, half of which are alike and so compiled by one job."""
+    with config.CACHE.set(0), config.TRIAL_CALLS.set(trial):
+        numbers = [0] * THREADS if shared else [number % (THREADS // 2) for number in range(THREADS)]
+        functions = [capture.compile(program(number), backend="native", options={"background": background}) for number in numbers]
+        if shared:
+            functions = functions[:1] * THREADS
+
+        def work(number: int) -> None:
+            function = functions[number]
+            check(function, numbers[number], 3)
+            while any(tier.stage in (Stage.COMPILING, Stage.WAITING) for tier in tiers(function)):
+                check(function, numbers[number], 1)
+                threading.Event().wait(0.01)        # the compiling process is to have its share
+            while any(tier.stage is Stage.TRIAL for tier in tiers(function)):
+                check(function, numbers[number], 1)
+            check(function, numbers[number], 10)
+        together(work)
+        assert capture.wait()
+        for function in functions:
+            assert {tier.stage for tier in tiers(function)} <= {Stage.COMPILED, Stage.SLOWER}
+
+
+def test_reset_while_others_call() -> None:
+    functions = [capture.compile(program(number % 2), backend="native") for number in range(THREADS)]
+
+    def work(number: int) -> None:
+        for _ in range(5):
+            check(functions[number], number % 2, 2)
+            if number == 0:
+                capture.reset()
+    together(work)
+    assert capture.wait()
