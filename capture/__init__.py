@@ -1,6 +1,29 @@
-"""capture: a Python-to-graph capture JIT for PyTorch."""
-from capture import errors
-from capture.api import Stats, compile, disable, explain, is_capturing, reset, stats, wait
+"""capture: a just-in-time compiler for PyTorch programs written in ordinary Python.
 
-__all__ = ["Stats", "compile", "disable", "errors", "explain", "is_capturing", "reset", "stats", "wait"]
+The public names are imported when they are first used, so that the compiling process does not import the interpreter.
+"""
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from capture import errors
+
+if TYPE_CHECKING:
+    from capture.api import Stats, compile, disable, explain, is_capturing, reset, stats, wait
+
+PUBLIC = "Stats", "compile", "disable", "explain", "is_capturing", "reset", "stats", "wait"
+__all__ = ["errors", *PUBLIC]
 __version__ = "0.1.0"
+
+
+def __getattr__(name: str) -> Any:
+    if name not in PUBLIC:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    api = importlib.import_module("capture.api")
+    globals().update({public: getattr(api, public) for public in PUBLIC})
+    return globals()[name]
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
