@@ -1,4 +1,4 @@
-"""Random programs over tensors, as source text: pointwise chains, broadcasts, views, reductions, scans, gathers, several uses, mutations."""
+"""Random programs, as source text: pointwise chains, broadcasts, views, reductions, scans, gathers, several uses, mutations."""
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -11,6 +11,12 @@ from torch import Tensor
 
 LIMIT = 400         # elements of a value, at most
 MAGNITUDE = 1e4     # of floating point values, at most
+DTYPES = (*[torch.float32] * 3, torch.bfloat16, torch.float64, torch.int64, torch.int32, torch.bool)
+SMOOTH = ("torch.tanh({})", "torch.sigmoid({})", "F.gelu({})", "torch.exp(-torch.abs({}))", "torch.sqrt(torch.abs({}) + 1)",
+          "torch.log1p(torch.abs({}))", "{} / 3")
+SIMPLE = ("torch.relu({})", "-{}", "torch.abs({})", "{} * 2", "{} + 1", "torch.clamp({}, -2, 3)", "{}.clone()")
+BINARY = ("{} + {}", "{} - {}", "{} * {}", "torch.maximum({}, {})", "torch.minimum({}, {})")
+TESTS = ("{} > {}", "{} == {}")
 
 
 @dataclass
@@ -30,7 +36,7 @@ class Drawn:
 
 @dataclass
 class Known:
-    """A value of the program being drawn, as it is for the inputs drawn. `exact`: without rounding, so that tests on it are stable."""
+    """A value of the program being drawn, for the inputs drawn. `exact`: without rounding, so that tests on it are stable."""
 
     name: str
     value: Tensor
@@ -74,16 +80,17 @@ def draw(random: Random, mutations: bool = True) -> Drawn:
             written = [f"x{target}{place}.copy_({source.name}.clone())"]
     results = draft.known[len(inputs):][-3:] or draft.known[-1:]
     random.shuffle(results)
-    texts = [f"{known.name}.clone()" if any(other.value is known.value for other in results[:n]) else known.name for n, known in enumerate(results)]
+    repeated = [any(other.value is known.value for other in results[:n]) for n, known in enumerate(results)]
+    texts = [f"{known.name}.clone()" if again else known.name for known, again in zip(results, repeated)]
     after = [f"x{target} + 1"] if written and random.random() < 0.5 and inputs[target].dtype != torch.bool else []
     body = [*draft.lines, *written, f"return {', '.join(texts + after)},"]
     return Drawn(f"def program({', '.join(names)}):\n" + "".join(f"    {line}\n" for line in body), inputs, bool(written))
 
 
 def _input(random: Random, sizes: list[int]) -> Tensor:
-    """Small whole numbers, so that sums and products of them are exact; of sizes that broadcast together; now and then transposed."""
+    """Small whole numbers, so that sums and products are exact; of sizes that broadcast together; now and then transposed."""
     shape = [1 if random.random() < 0.2 else size for size in sizes][random.choice([0, 0, 0, 1]):]
-    dtype = random.choice([torch.float32, torch.float32, torch.float32, torch.bfloat16, torch.float64, torch.int64, torch.int32, torch.bool])
+    dtype = random.choice(DTYPES)
     count = 1
     for size in shape:
         count *= size
@@ -110,14 +117,12 @@ def _is_number(known: Known) -> bool:
 
 def _smooth(draft: _Draft) -> None:
     if (x := draft.pick(_is_float)) is not None:
-        draft.add(draft.random.choice(["torch.tanh({})", "torch.sigmoid({})", "F.gelu({})", "torch.exp(-torch.abs({}))", "torch.sqrt(torch.abs({}) + 1)",
-                                       "torch.log1p(torch.abs({}))", "{} / 3"]).format(x.name), False)
+        draft.add(draft.random.choice(SMOOTH).format(x.name), False)
 
 
 def _simple(draft: _Draft) -> None:
     if (x := draft.pick(_is_number)) is not None:
-        draft.add(draft.random.choice(["torch.relu({})", "-{}", "torch.abs({})", "{} * 2", "{} + 1", "torch.clamp({}, -2, 3)", "{}.clone()"]).format(x.name),
-                  x.exact)
+        draft.add(draft.random.choice(SIMPLE).format(x.name), x.exact)
 
 
 def _binary(draft: _Draft) -> None:
@@ -125,8 +130,7 @@ def _binary(draft: _Draft) -> None:
     y = x and draft.pick(lambda k: _is_number(k) and _compatible(k.value, x.value))
     if y:
         exact = x.exact and y.exact
-        texts = ["{} + {}", "{} - {}", "{} * {}", "torch.maximum({}, {})", "torch.minimum({}, {})"] + ["{} > {}", "{} == {}"] * exact
-        draft.add(draft.random.choice(texts).format(x.name, y.name), exact)
+        draft.add(draft.random.choice(BINARY + TESTS * exact).format(x.name, y.name), exact)
 
 
 def _where(draft: _Draft) -> None:
@@ -150,8 +154,9 @@ def _view(draft: _Draft) -> None:
     rank, random = x.value.dim(), draft.random
     dim = random.randrange(rank)
     order = random.sample(range(rank), rank)
-    texts = [f".permute({', '.join(map(str, order))})", ".reshape(-1)", f".unsqueeze({dim})", f".flip({dim})", f".select({dim}, -1)",
-             f".narrow({dim}, {x.value.size(dim) // 2}, {x.value.size(dim) - x.value.size(dim) // 2})", f".transpose(0, {dim}).reshape({x.value.numel()}, 1)",
+    size, half = x.value.size(dim), x.value.size(dim) // 2
+    texts = [f".permute({', '.join(map(str, order))})", ".reshape(-1)", f".unsqueeze({dim})", f".flip({dim})",
+             f".select({dim}, -1)", f".narrow({dim}, {half}, {size - half})", f".transpose(0, {dim}).reshape({x.value.numel()}, 1)",
              f".roll(1, {dim})", f".unsqueeze(0).expand(2, {', '.join(['-1'] * rank)})"]
     if x.value.size(dim) > 1:
         texts += [f".split(1, {dim})[1]", f".unbind({dim})[1]"]
@@ -168,9 +173,11 @@ def _reduce(draft: _Draft) -> None:
     keep = draft.random.choice([True, False])
     texts = [f".sum({dim}, keepdim={keep})"]
     if _is_number(x):
-        texts += [f".amax({dim}, keepdim={keep})", f".amin({dim}, keepdim={keep})", ".sum()", f".cumsum({dim})", f".prod({dim}, keepdim={keep})"]
+        texts += [f".{name}({dim}, keepdim={keep})" for name in ("amax", "amin", "prod")] + [".sum()", f".cumsum({dim})"]
     if x.exact:
-        texts += [f".any({dim}, keepdim={keep})", ".all()"] + ([f".argmax({dim}, keepdim={keep})", f".argmin({dim})"] if _is_number(x) else [])
+        texts += [f".any({dim}, keepdim={keep})", ".all()"]
+    if x.exact and _is_number(x):
+        texts += [f".argmax({dim}, keepdim={keep})", f".argmin({dim})"]
     draft.add(x.name + draft.random.choice(texts), x.exact and x.value.dtype != torch.bfloat16)
 
 
@@ -179,7 +186,8 @@ def _normalise(draft: _Draft) -> None:
     if x is not None:
         dim = draft.random.randrange(x.value.dim())
         draft.add(draft.random.choice([
-            f"torch.softmax({x.name}, {dim})", f"torch.log_softmax({x.name}, {dim})", f"F.layer_norm({x.name}, ({x.value.size(-1)},))",
+            f"torch.softmax({x.name}, {dim})", f"torch.log_softmax({x.name}, {dim})",
+            f"F.layer_norm({x.name}, ({x.value.size(-1)},))",
             f"({x.name} - {x.name}.mean({dim}, keepdim=True)) / (1 + {x.name}.var({dim}, correction=0, keepdim=True))",
             f"{x.name}.logsumexp({dim})"]), False)
 
@@ -201,7 +209,8 @@ def _gather(draft: _Draft) -> None:
     where = draft.pick(lambda k: k.exact and k.value.dtype == torch.int64 and k.value.dim() == 1)
     if x is not None and where is not None:
         size = x.value.size(0)
-        draft.add(draft.random.choice([f"{x.name}.index_select(0, {where.name} % {size})", f"{x.name}[{where.name} % {size}]"]), x.exact)
+        texts = [f"{x.name}.index_select(0, {where.name} % {size})", f"{x.name}[{where.name} % {size}]"]
+        draft.add(draft.random.choice(texts), x.exact)
 
 
 def _matmul(draft: _Draft) -> None:
@@ -218,4 +227,5 @@ def _compatible(x: Tensor, y: Tensor) -> bool:
     return True
 
 
-STEPS = (_smooth, _simple, _simple, _binary, _binary, _where, _convert, _view, _view, _reduce, _reduce, _normalise, _join, _gather, _matmul)
+STEPS = (_smooth, _simple, _simple, _binary, _binary, _where, _convert, _view, _view, _reduce, _reduce, _normalise, _join, _gather,
+         _matmul)

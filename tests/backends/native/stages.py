@@ -28,7 +28,8 @@ Plan = Callable[..., Sequence[Any]]
 SEED = 42           # that of the OpInfos of random operators, which they set when they are called
 
 
-def recorded(call: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any] | None = None) -> tuple[fx.GraphModule, list[Tensor]]:
+def recorded(call: Callable[..., Any], args: Sequence[Any],
+             kwargs: dict[str, Any] | None = None) -> tuple[fx.GraphModule, list[Tensor]]:
     """A torch-level graph that calls `call`, and the tensors among the arguments, which are its inputs. The tensors among the
     results are its results."""
     leaves, spec = pytree.tree_flatten((tuple(args), kwargs or {}))
@@ -76,8 +77,9 @@ def evaluated(program: Program) -> Plan:
     return lambda *arguments: tuple(evaluate(program, arguments))
 
 
-def compare(gm: fx.GraphModule, compiled: Callable[..., tuple[Tensor, ...]], inputs: Sequence[Tensor], tolerances: dict[str, float] | None = None) -> None:
-    """Asserts that results, inputs after the call and gradients agree with eager mode's: values and dtypes, strides but of gradients."""
+def compare(gm: fx.GraphModule, compiled: Callable[..., tuple[Tensor, ...]], inputs: Sequence[Tensor],
+            tolerances: dict[str, float] | None = None) -> None:
+    """Asserts that results, inputs after the call and gradients are eager mode's: values, dtypes, and strides, but of gradients."""
     seen = []
     for function in (gm, compiled):
         own = [copied(tensor) for tensor in inputs]
@@ -124,8 +126,10 @@ def finished() -> None:
 
 def compiled(programs: Sequence[Program]) -> list[Plan]:
     """Executors for fused programs, all of whose kernels are in one library."""
-    renamed = [reuse_in_place(replace(program, body=[replace(s, name=f"{s.name}_{number}") if isinstance(s, Kernel) else s for s in program.body]))
-               for number, program in enumerate(programs)]
+    renamed = []
+    for number, program in enumerate(programs):
+        body = [replace(s, name=f"{s.name}_{number}") if isinstance(s, Kernel) else s for s in program.body]
+        renamed.append(reuse_in_place(replace(program, body=body)))
     rendered = render(renamed[0], [s for program in renamed for s in program.body if isinstance(s, Kernel)])
     library = open_library(find_compiler().compile(rendered.sources)) if rendered.sources else None
     plans = []

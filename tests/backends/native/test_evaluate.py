@@ -43,7 +43,8 @@ def test_pointwise_and_views() -> None:
     x = torch.randn(ROWS, COLUMNS)
     transposed = View("y", (COLUMNS, ROWS), (1, COLUMNS))
     corner = View("y", (2,), (1,), 3)
-    results = run([X, Y], [stored(op("exp", f32, load(X, AT)))], [x], outputs=[View("y", Y.sizes, Y.strides), transposed, corner, None, 7, View("x", (2,), (6,), 1)])
+    outputs = [View("y", Y.sizes, Y.strides), transposed, corner, None, 7, View("x", (2,), (6,), 1)]
+    results = run([X, Y], [stored(op("exp", f32, load(X, AT)))], [x], outputs=outputs)
     assert_close(results[0], x.exp())
     assert_close(results[1], x.exp().T, check_stride=True)
     assert_close(results[2], x.exp()[0, 3:5])
@@ -70,7 +71,10 @@ REDUCED = {
     "sum": lambda x: x.sum(1), "prod": lambda x: x.prod(1), "max": lambda x: x.amax(1), "min": lambda x: x.amin(1),
     "argmax": lambda x: x.argmax(1), "argmin": lambda x: x.argmin(1),
 }
-SCANNED = {"sum": lambda x: x.cumsum(1), "prod": lambda x: x.cumprod(1), "max": lambda x: x.cummax(1).values, "min": lambda x: x.cummin(1).values}
+SCANNED = {
+    "sum": lambda x: x.cumsum(1), "prod": lambda x: x.cumprod(1),
+    "max": lambda x: x.cummax(1).values, "min": lambda x: x.cummin(1).values,
+}
 
 
 @pytest.mark.parametrize("reduction", REDUCED)
@@ -108,8 +112,8 @@ def test_identities_of_reductions() -> None:
     nothing = Var("j", 0)
     expected = {"sum": 0.0, "prod": 1.0, "max": -torch.inf, "min": torch.inf}
     for reduction, value in expected.items():
-        result, = run([buffer("x", ROWS, 0), Z], [Nest("n", (i,), (nothing,), (Store("z", index(i), load(X, index(nothing)), reduction=reduction),))],
-                      [torch.zeros(ROWS, 0)])
+        store = Store("z", index(i), load(X, index(nothing)), reduction=reduction)
+        result, = run([buffer("x", ROWS, 0), Z], [Nest("n", (i,), (nothing,), (store,))], [torch.zeros(ROWS, 0)])
         assert result.tolist() == [value] * ROWS
 
 
@@ -165,7 +169,8 @@ def test_symbols() -> None:
     x = buffer("x", index(rows), index(columns), strides=(index(columns), 1))
     y = buffer("y", index(columns), index(rows), kind="output", strides=(index(rows), 1))
     a, b = Var("a", index(rows)), Var("b", index(columns))
-    nest = Nest("n", (a, b), (), (Store("y", index(b) * index(rows) + a, op("mul", f32, load(x, index(a) * index(columns) + b), op("to", f32, position(index(rows))))),))
+    value = op("mul", f32, load(x, index(a) * index(columns) + b), op("to", f32, position(index(rows))))
+    nest = Nest("n", (a, b), (), (Store("y", index(b) * index(rows) + a, value),))
     program = Program({"x": x, "y": y}, ["x", columns], [View("y", y.sizes, y.strides), index(rows) * index(columns) // 2],
                       {rows: (0, 0), columns: (1, None)}, [nest])
     for sizes in itertools.product((2, 5), (1, 3)):
@@ -180,8 +185,9 @@ def test_symbols() -> None:
 def test_constants_and_conversions() -> None:
     weights = torch.randn(ROWS, COLUMNS)
     c = buffer("c", ROWS, COLUMNS, kind="constant")
-    result, = run([c, buffer("y", ROWS, COLUMNS, kind="output", dtype=i64)], [stored(op("to", i64, op("mul", f32, load(c, AT), constant(9.5, f32))))], [],
-                  constants={"c": weights})
+    whole = buffer("y", ROWS, COLUMNS, kind="output", dtype=i64)
+    value = op("to", i64, op("mul", f32, load(c, AT), constant(9.5, f32)))
+    result, = run([c, whole], [stored(value)], [], constants={"c": weights})
     assert_close(result, (weights * 9.5).long())
 
 
@@ -196,7 +202,8 @@ def test_calls() -> None:
     result, = run([X, square], [Extern("mm", "aten::mm", (whole, transposed), {}, ("y",))], [x])
     assert_close(result, x @ x.T)
     largest, places = buffer("y", ROWS, index(2), kind="output"), buffer("z", ROWS, index(2), kind="output", dtype=i64)
-    values, chosen = run([X, largest, places], [Extern("topk", "aten::topk", (whole, index(2), 1), {"sorted": True}, ("y", "z"))], [x])
+    topk = Extern("topk", "aten::topk", (whole, index(2), 1), {"sorted": True}, ("y", "z"))
+    values, chosen = run([X, largest, places], [topk], [x])
     assert_close(values, x.topk(2, 1).values)
     chosen, = run([X, places], [Extern("topk", "aten::topk", (whole, 2), {}, (None, "z"))], [x])
     assert_close(chosen, x.topk(2).indices)
@@ -210,7 +217,8 @@ def test_calls() -> None:
 def test_results_of_calls_are_as_declared() -> None:
     whole = View("x", X.sizes, X.strides)
     with pytest.raises(InvalidProgram, match=r"y is torch.float32\(4, 6\)"):
-        run([X, buffer("y", COLUMNS, ROWS, kind="output")], [Extern("relu", "aten::relu", (whole,), {}, ("y",))], [torch.randn(ROWS, COLUMNS)])
+        transposed = buffer("y", COLUMNS, ROWS, kind="output")
+        run([X, transposed], [Extern("relu", "aten::relu", (whole,), {}, ("y",))], [torch.randn(ROWS, COLUMNS)])
     with pytest.raises(InvalidProgram, match="1 results, not 2"):
         run([X, Y, Z], [Extern("relu", "aten::relu", (whole,), {}, ("y", "z"))], [torch.randn(ROWS, COLUMNS)])
 
@@ -223,10 +231,11 @@ ROW = Buffer("e", f32, (COLUMNS,), (1,), "local")
 
 def softmax(second: Index = index(k)) -> Kernel:
     """Rows of softmax; the last stage reads the row's exponentials at `second`."""
+    quotient = op("div", f32, load(ROW, second), load(replace_name(LOCAL, "s"), index(0)))
     return Kernel("softmax", (i,), 1, False, (
         Stage((j,), frozenset({j}), (Store("m", index(0), load(X, AT), reduction="max"),)),
         Stage((k,), frozenset({k}), (Store("e", index(k), exponential(), ), Store("s", index(0), exponential(), reduction="sum"))),
-        Stage((k,), frozenset(), (Store("y", index(i) * COLUMNS + k, op("div", f32, load(ROW, second), load(replace_name(LOCAL, "s"), index(0)))),)),
+        Stage((k,), frozenset(), (Store("y", index(i) * COLUMNS + k, quotient),)),
     ), (LOCAL, replace_name(LOCAL, "s"), ROW))
 
 
@@ -285,10 +294,12 @@ def test_points_that_are_not_independent_are_refused() -> None:
 
 
 def test_a_row_may_not_know_the_local_elements_of_another() -> None:
+    first_row = op("eq", boolean, position(index(i)), constant(0, i64))
+    kernel = Kernel("k", (i,), 1, False, (
+        Stage((k,), frozenset(), (Store("e", index(k), load(X, index(k)), mask=first_row),)),
+        Stage((k,), frozenset(), (Store("y", index(i) * COLUMNS + k, load(ROW, index(k))),))), (ROW,))
     with pytest.raises(InvalidProgram, match="e is read before it is written"):
-        run([X, Y], [Kernel("k", (i,), 1, False, (
-            Stage((k,), frozenset(), (Store("e", index(k), load(X, index(k)), mask=op("eq", boolean, position(index(i)), constant(0, i64))),)),
-            Stage((k,), frozenset(), (Store("y", index(i) * COLUMNS + k, load(ROW, index(k))),))), (ROW,))], [torch.randn(ROWS, COLUMNS)])
+        run([X, Y], [kernel], [torch.randn(ROWS, COLUMNS)])
 
 
 def test_reading_before_writing_is_refused() -> None:

@@ -9,7 +9,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from capture.backends.native.index import (
-    Atom, Div, Index, Mod, Size, Symbol, Value, Var, bounds, contiguous_strides, index, product)
+    Atom,
+    Div,
+    Index,
+    Mod,
+    Size,
+    Symbol,
+    Value,
+    Var,
+    bounds,
+    contiguous_strides,
+    index,
+    product,
+)
 
 S, T = Symbol("s"), Symbol("t", low=1)
 SIZES = {S: (2, 3, 7), T: (1, 2, 5)}
@@ -109,7 +121,8 @@ def has_quotients(*expressions: Index) -> bool:
 def test_substitution(tree: Tree, var: Var, by: Tree) -> None:
     expression, replacement = built(tree), built(by)
     result = expression.substitute(lambda atom: replacement if atom == var else None)
-    for values in itertools.islice(assignments(expression, replacement, index(var), *map(index, names(tree) & set(VARIABLES))), 100):
+    used = map(index, names(tree) & set(VARIABLES))
+    for values in itertools.islice(assignments(expression, replacement, index(var), *used), 100):
         inside = values | {var: value(replacement, values)}
         if 0 <= inside[var] < value(var.extent, values):        # bounds of the variable may have been used
             assert value(result, values) == value(expression, inside)

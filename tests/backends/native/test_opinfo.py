@@ -135,7 +135,9 @@ class Chunk:
         return False
 
 
-OPERATORS = sorted((info for info in op_db if not info.name.startswith("jiterator")), key=name_of)      # those are of GPUs only
+# Without operators of GPUs only, and those whose results hold whatever was in memory.
+LEFT_OUT = ("jiterator", "empty", "new_empty")
+OPERATORS = sorted((info for info in op_db if not info.name.startswith(LEFT_OUT)), key=name_of)
 
 
 @pytest.mark.parametrize("number", range(CHUNKS))
@@ -145,6 +147,7 @@ def test_operators(number: int) -> None:
         warnings.simplefilter("ignore")
         chunk.run()
     names = {name_of(info) for info in chunk.infos}
-    assert not (unexpected := {name: text for name, text in chunk.failures.items() if name not in KNOWN}), "\n\n".join(unexpected.values())
+    unexpected = [text for name, text in chunk.failures.items() if name not in KNOWN]
+    assert not unexpected, "\n\n".join(unexpected)
     assert (KNOWN.keys() & names) <= chunk.failures.keys(), "these do not differ any more"
     assert chunk.unsupported.keys() == UNSUPPORTED.keys() & names, chunk.unsupported
