@@ -7,13 +7,17 @@
 #include <torch/csrc/autograd/python_variable.h>
 
 #include <cstdint>
+#include <cstring>
 #include <memory>
+#include <string>
+#include <utility>
 #include <vector>
 
 namespace capture {
 namespace {
 
 // One tensor as it was. Weak references do not keep its memory, but no other object gets its address while they are here.
+// Vectors are compared by value: batch normalisation writes to its running statistics without a new version.
 struct Seen {
   Py_ssize_t position;
   c10::weak_intrusive_ptr<at::TensorImpl, c10::UndefinedTensorImpl> tensor;
@@ -21,12 +25,14 @@ struct Seen {
   const void* data;
   int64_t offset;
   uint32_t version;
+  std::string bytes;  // of a vector or scalar
 
   bool matches(PyObject* object) const {
     const at::TensorImpl* impl = THPVariable_Unpack(object).unsafeGetTensorImpl();
     return impl == tensor._unsafe_get_target() && impl->version_counter().current_version() == version &&
            impl->unsafe_storage().unsafeGetStorageImpl() == storage._unsafe_get_target() &&
-           impl->unsafe_storage().data() == data && impl->storage_offset() == offset;
+           impl->unsafe_storage().data() == data && impl->storage_offset() == offset &&
+           (bytes.empty() || std::memcmp(impl->data(), bytes.data(), bytes.size()) == 0);
   }
 };
 
@@ -48,12 +54,18 @@ Seen look(PyObject* tuple, Py_ssize_t position) {
   const at::Tensor& tensor = THPVariable_Unpack(tensor_at(tuple, position));
   TORCH_CHECK_VALUE(tensor.has_storage() && !tensor.is_inference(), "input ", position, " has no storage, or no version");
   const c10::Storage& storage = tensor.storage();
+  std::string bytes;
+  if (tensor.dim() <= 1) {
+    TORCH_CHECK_VALUE(tensor.is_cpu() && tensor.is_contiguous(), "input ", position, " is a vector, but not one in a row on the CPU");
+    bytes.assign(static_cast<const char*>(tensor.const_data_ptr()), tensor.nbytes());
+  }
   return {position,
           c10::weak_intrusive_ptr<at::TensorImpl, c10::UndefinedTensorImpl>(tensor.getIntrusivePtr()),
           c10::weak_intrusive_ptr<c10::StorageImpl>(storage.getWeakStorageImpl()),
           storage.data(),
           tensor.storage_offset(),
-          tensor.unsafeGetTensorImpl()->version_counter().current_version()};
+          tensor.unsafeGetTensorImpl()->version_counter().current_version(),
+          std::move(bytes)};
 }
 
 PyObject* create(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
@@ -106,8 +118,8 @@ void init_snapshot(PyObject* module) {
       {Py_tp_doc, const_cast<char*>(
                       "Snapshot(positions, inputs)\n\n"
                       "Remembers which tensors lie at `positions` of the tuple `inputs`, where their elements are, and their version\n"
-                      "counters. Holds none of them alive. Raises ValueError for tensors without storage or version, as those of\n"
-                      "inference mode are.")},
+                      "counters; of vectors and scalars also the values. Holds none of them alive. Raises ValueError for tensors\n"
+                      "without storage or version, as those of inference mode are, and for vectors that are not contiguous on the CPU.")},
       {Py_tp_new, reinterpret_cast<void*>(create)},
       {Py_tp_dealloc, reinterpret_cast<void*>(dealloc)},
       {Py_tp_methods, methods},

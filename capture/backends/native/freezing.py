@@ -7,6 +7,7 @@ Only inference is frozen: in training the parameters change in every step.
 """
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -22,6 +23,8 @@ from capture.backends.native.nodes import insert_call
 from capture.backends.native.packing import pack_weights
 
 aten = torch.ops.aten
+COUNTED = torch._C.DispatchKey.ADInplaceOrView      # the key of tensors that have a version
+LONGEST = 1 << 16       # elements of a vector
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +50,14 @@ def freeze(gm: fx.GraphModule, inputs: Sequence[TensorSpec], written: Collection
 
 
 def is_frozen(spec: TensorSpec) -> bool:
-    """Whether an input is of a module's state, and has a version counter, by which changes are noticed; tensors of inference mode have none."""
-    keys = torch._C.DispatchKeySet.from_raw_repr(spec.keys)
-    return spec.state and spec.layout == torch.strided and keys.has(torch._C.DispatchKey.ADInplaceOrView)
+    """Whether an input is of a module's state, and it can be told in short time whether it was changed.
+
+    That takes a version counter, which tensors of inference mode have not. Vectors are compared by value as well, as batch normalisation
+    does not count what it writes to its statistics: they must be on the CPU and not too long.
+    """
+    if not spec.state or spec.layout != torch.strided or not torch._C.DispatchKeySet.from_raw_repr(spec.keys).has(COUNTED):
+        return False
+    return len(spec.shape) > 1 or spec.device.type == "cpu" and spec.stride in ((), (1,)) and math.prod(spec.shape) <= LONGEST
 
 
 class Fixed:

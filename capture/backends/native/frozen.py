@@ -15,7 +15,7 @@ class FrozenCallable:
 
     They are computed in the first call, and again whenever one of these inputs is another tensor than in the call before, has its elements
     elsewhere, or another version. Versions count all writes by torch's operators, also through views and by optimizers, but not those
-    through `.data`, `detach().numpy()` or another process.
+    through `.data`, `detach().numpy()` or another process; of vectors these are noticed too, whose values are compared.
     """
 
     def __init__(self, prologue: fx.GraphModule, frozen: Sequence[int], kept: Sequence[int], rest: Callable[..., tuple[Tensor, ...]]) -> None:

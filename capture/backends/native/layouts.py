@@ -87,7 +87,7 @@ def _follow(node: fx.Node, before: dict[fx.Node, Any]) -> None:
         return
     try:
         new = fake_result(node)
-    except RuntimeError:
+    except (RuntimeError, ValueError):
         if not node.target.is_view:
             raise
         return      # with these strides it would be no view; as a value it is what it was
