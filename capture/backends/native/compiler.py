@@ -27,8 +27,8 @@ from capture.config import DEBUG, STRICT
 
 
 def compile_job(job: Job) -> Artifact:
-    """Compiles a graph. Raises Unsupported where a compiled graph could not behave as the program does, and ToolchainError without a
-    working C++ compiler."""
+    """Compiles a graph. Raises Unsupported where a compiled graph could not behave as the program does, and ToolchainError without
+    a working C++ compiler."""
     graph = fx.GraphModule(job.graph, copy.deepcopy(job.graph.graph))
     fuse_attention(graph, aot.fake_inputs(job.inputs))
     traced = aot.trace(graph, job.inputs, job.modes)

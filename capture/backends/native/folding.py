@@ -1,11 +1,11 @@
 """Scales and shifts per channel after a convolution or a matrix product, folded into its weights.
 
-`(x * W + b) * s + t` is `x * (W s) + (b s + t)`: where W, b, s and t are the same in every call, so are the new weights. In graphs without
-gradients batch normalisation is such a scale and shift, and so is the layer scale of some networks.
+`(x * W + b) * s + t` is `x * (W s) + (b s + t)`: where W, b, s and t are the same in every call, so are the new weights. In graphs
+without gradients batch normalisation is such a scale and shift, and so is the layer scale of some networks.
 """
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Container
 from dataclasses import dataclass
 
 import torch
@@ -49,7 +49,8 @@ def _is_part(node: fx.Node) -> bool:
 
 
 def _chain(product: fx.Node, channel: int, fixed: Container[object]) -> tuple[list[Step], fx.Node]:
-    """The scales and shifts that nothing but each next one reads, up to the last value of the product's dtype and layout; and that value."""
+    """The scales and shifts that nothing but each next one reads, up to the last value of the product's dtype and layout; and that
+    value."""
     steps: list[Step] = []
     found: tuple[list[Step], fx.Node] = [], product
     value = product
@@ -89,8 +90,8 @@ def _step(user: fx.Node, value: fx.Node, channel: int, fixed: Container[object])
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """A kind of product: the positions of its weight and bias among the arguments, the dimension of the channels in the result, and the shape
-    in which a vector over the channels multiplies the weight. `supported`: which calls are meant."""
+    """A kind of product: the positions of its weight and bias among the arguments, the dimension of the channels in the result, and
+    the shape in which a vector over the channels multiplies the weight. `supported`: which calls are meant."""
 
     weight: int
     bias: int | None
@@ -103,7 +104,8 @@ class Product:
         return not node.kwargs and self.supported(node) and all(weight is None or weight in fixed for weight in weights)
 
     def with_steps(self, node: fx.Node, end: fx.Node, steps: list[Step]) -> fx.Node:
-        """The product whose weights have the steps in them, computed in the widest dtype that they have; made where the last step is."""
+        """The product whose weights have the steps in them, computed in the widest dtype that they have; made where the last step
+        is."""
         weight, bias = node.args[self.weight], None if self.bias is None else node.args[self.bias]
         narrow = weight.meta["val"].dtype
         wide = torch.promote_types(narrow, torch.float32)
@@ -113,7 +115,8 @@ class Product:
         for step in steps:
             other = step.other
             if isinstance(other, fx.Node):
-                other = insert_call(end, aten.expand.default, insert_call(end, aten.reshape.default, _to(end, other, wide), [-1]), [channels])
+                flat = insert_call(end, aten.reshape.default, _to(end, other, wide), [-1])
+                other = insert_call(end, aten.expand.default, flat, [channels])
             if step.op in SCALES:
                 spread = insert_call(end, aten.reshape.default, other, self.spread(node)) if isinstance(other, fx.Node) else other
                 weight = insert_call(end, step.op, weight, spread)

@@ -1,7 +1,7 @@
 """What of a graph depends on parameters and buffers alone, cut off, so that it runs once and not in each call.
 
-The *prologue* takes frozen inputs and returns *frozen values*; the graph that remains takes these as further inputs. `frozen.py` runs the
-prologue again whenever a frozen input is another tensor, or has been written to.
+The *prologue* takes frozen inputs and returns *frozen values*; the graph that remains takes these as further inputs. `frozen.py`
+runs the prologue again whenever a frozen input is another tensor, or has been written to.
 
 Only inference is frozen: in training the parameters change in every step.
 """
@@ -29,7 +29,8 @@ LONGEST = 1 << 16       # elements of a vector
 
 @dataclass(frozen=True, slots=True)
 class Prologue:
-    """`graph` takes the inputs whose numbers are `frozen`. The rest of the graph takes the inputs `kept`, and then the results of `graph`."""
+    """`graph` takes the inputs whose numbers are `frozen`. The rest of the graph takes the inputs `kept`, and then the results of
+    `graph`."""
 
     graph: fx.GraphModule
     frozen: tuple[int, ...]
@@ -39,7 +40,8 @@ class Prologue:
 def freeze(gm: fx.GraphModule, inputs: Sequence[TensorSpec], written: Collection[int]) -> Prologue | None:
     """Folds, packs and cuts off what depends on the state of modules alone. written: the inputs that `gm` writes to.
 
-    `gm`, an ATen graph without gradients, becomes the rest. Returns None, and has changed nothing but layouts, where nothing is left to do once.
+    `gm`, an ATen graph without gradients, becomes the rest. Returns None, and has changed nothing but layouts, where nothing is
+    left to do once.
     """
     frozen = {number for number, spec in enumerate(inputs) if is_frozen(spec) and number not in written}
     fixed = Fixed(gm.graph, frozen)
@@ -52,8 +54,8 @@ def freeze(gm: fx.GraphModule, inputs: Sequence[TensorSpec], written: Collection
 def is_frozen(spec: TensorSpec) -> bool:
     """Whether an input is of a module's state, and it can be told in short time whether it was changed.
 
-    That takes a version counter, which tensors of inference mode have not. Vectors are compared by value as well, as batch normalisation
-    does not count what it writes to its statistics: they must be on the CPU and not too long.
+    That takes a version counter, which tensors of inference mode have not. Vectors are compared by value as well, as batch
+    normalisation does not count what it writes to its statistics: they must be on the CPU and not too long.
     """
     if not spec.state or spec.layout != torch.strided or not torch._C.DispatchKeySet.from_raw_repr(spec.keys).has(COUNTED):
         return False
@@ -82,7 +84,9 @@ class Fixed:
         stack = [node]
         while stack:
             top = stack[-1]
-            missing = [n for n in top.all_input_nodes if n not in self._known] if top not in self._known and _repeatable(top) else []
+            missing = []
+            if top not in self._known and _repeatable(top):
+                missing = [n for n in top.all_input_nodes if n not in self._known]
             if missing:
                 stack += missing
                 continue
@@ -106,7 +110,7 @@ def _cut(gm: fx.GraphModule, fixed: Fixed) -> Prologue | None:
     graph = gm.graph
     placeholders = [node for node in graph.nodes if node.op == "placeholder"]
     output = graph.output_node()
-    for node in [n for n in output.all_input_nodes if n in fixed and n in fixed.frozen]:        # a result is a new tensor in each call
+    for node in [n for n in output.all_input_nodes if n in fixed and n in fixed.frozen]:    # a result is a new tensor in each call
         copy = insert_call(output, aten.clone.default, node)
         output.replace_input_with(node, copy)
         fixed.exclude(copy)
@@ -139,8 +143,8 @@ def _cut(gm: fx.GraphModule, fixed: Fixed) -> Prologue | None:
 
 
 def _is_edge(node: fx.Node, fixed: Fixed) -> bool:
-    """Whether the rest of the graph reads a value of the prologue here. Views cost nothing where they are read, so that their bases are
-    the edge."""
+    """Whether the rest of the graph reads a value of the prologue here. Views cost nothing where they are read, so that their bases
+    are the edge."""
     if node.op == "placeholder" or node not in fixed or node not in fixed.frozen or _stays(node):
         return False
     return any(user not in fixed or _stays(user) and _is_read(user, fixed) for user in node.users)

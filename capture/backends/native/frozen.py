@@ -13,12 +13,14 @@ from capture.backends.native.runtime import picker
 class FrozenCallable:
     """Runs `rest` on the inputs `kept` and the frozen values, which are computed by `prologue` from the inputs `frozen`.
 
-    They are computed in the first call, and again whenever one of these inputs is another tensor than in the call before, has its elements
-    elsewhere, or another version. Versions count all writes by torch's operators, also through views and by optimizers, but not those
-    through `.data`, `detach().numpy()` or another process; of vectors these are noticed too, whose values are compared.
+    They are computed in the first call, and again whenever one of these inputs is another tensor than in the call before, has its
+    elements elsewhere, or another version. Versions count all writes by torch's operators, also through views and by optimizers,
+    but not those through `.data`, `detach().numpy()` or another process; of vectors these are noticed too, whose values are
+    compared.
     """
 
-    def __init__(self, prologue: fx.GraphModule, frozen: Sequence[int], kept: Sequence[int], rest: Callable[..., tuple[Tensor, ...]]) -> None:
+    def __init__(self, prologue: fx.GraphModule, frozen: Sequence[int], kept: Sequence[int],
+                 rest: Callable[..., tuple[Tensor, ...]]) -> None:
         self.prologue, self.rest = prologue, rest
         self.frozen, self.pick, self.kept = tuple(frozen), picker(frozen), picker(kept)
         self.runs = 0           # of the prologue
@@ -27,7 +29,7 @@ class FrozenCallable:
     def __call__(self, *inputs: Tensor) -> tuple[Tensor, ...]:
         state = self.state
         if state is None or not state[0].matches(inputs):
-            snapshot = _C.Snapshot(self.frozen, inputs)     # before the values: a write by another thread meanwhile is noticed later
+            snapshot = _C.Snapshot(self.frozen, inputs)     # first: a write by another thread meanwhile is noticed later
             state = self.state = snapshot, self.frozen_values(inputs)
             self.runs += 1
         return self.rest(*self.kept(inputs), *state[1])

@@ -19,8 +19,8 @@ class TensorSpec:
     """What the guards of a graph promise of one of its inputs.
 
     stride: in elements, empty for layouts that have none. keys: the raw dispatch keys, conjugate and negative bits among
-    them. state: a parameter, or a buffer of a module. storage: where the graph writes to a tensor, the number of the input's storage among those of all inputs, and
-    the offset in it in bytes; None where the guards promise nothing of it.
+    them. state: a parameter, or a buffer of a module. storage: where the graph writes to a tensor, the number of the input's
+    storage among those of all inputs, and the offset in it in bytes; None where the guards promise nothing of it.
     """
 
     shape: tuple[int, ...]

@@ -1,11 +1,12 @@
 """Which tensors of an ATen graph lie in memory with their channels last.
 
-oneDNN convolves images as they lie when the channels of a pixel are neighbours; rows of pixels it must reorder first, or, for a convolution
-per channel or of few channels, leave to slower code. So the inputs of such convolutions are put into memory channels last, and all that is
-computed from them follows by eager mode's own rules: a tensor's strides are those that its operator gives for the strides of its arguments.
+oneDNN convolves images as they lie when the channels of a pixel are neighbours; rows of pixels it must reorder first, or, for a
+convolution per channel or of few channels, leave to slower code. So the inputs of such convolutions are put into memory channels
+last, and all that is computed from them follows by eager mode's own rules: a tensor's strides are those that its operator gives for
+the strides of its arguments.
 
-Values do not depend on strides, but for operators that name places in memory, or fill memory in its order with random numbers: these, like the
-graph's results, keep the strides that they have in eager mode.
+Values do not depend on strides, but for operators that name places in memory, or fill memory in its order with random numbers:
+these, like the graph's results, keep the strides that they have in eager mode.
 """
 from __future__ import annotations
 
@@ -25,7 +26,8 @@ PLACES = frozenset((aten.as_strided.default, aten.as_strided_copy.default, aten.
 
 
 def use_channels_last(gm: fx.GraphModule, prefers: Callable[[fx.Node], bool]) -> int:
-    """Lets convolutions that gain by it read tensors whose channels are last, and recomputes the strides of the graph's fake tensors.
+    """Lets convolutions that gain by it read tensors whose channels are last, and recomputes the strides of the graph's fake
+    tensors.
 
     prefers: which convolutions gain, such as `gains`. Returns the number of tensors that are copied for it, 0 when
     the graph stays as it is.
@@ -53,9 +55,9 @@ def use_channels_last(gm: fx.GraphModule, prefers: Callable[[fx.Node], bool]) ->
 def gains(node: fx.Node) -> bool:
     """Whether a convolution is faster channels last by more than a copy of its input costs: when it is grouped, or of few channels.
 
-    Measured with oneDNN 3 on AVX-512, one thread: per channel 2 to 3 times as fast, a first layer on images up to 7 times. Dense ones are
-    as fast either way while images are larger than filters; where they are smaller, the filters' reordering counts, and takes up to half
-    as long again from their plain layout.
+    Measured with oneDNN 3 on AVX-512, one thread: per channel 2 to 3 times as fast, a first layer on images up to 7 times. Dense
+    ones are as fast either way while images are larger than filters; where they are smaller, the filters' reordering counts, and
+    takes up to half as long again from their plain layout.
     """
     return node.args[8] > 1 or node.args[0].meta["val"].shape[1] <= FEW_CHANNELS
 
@@ -65,8 +67,8 @@ def is_onednn_convolution(node: fx.Node) -> bool:
     if node.target is not aten.convolution.default:
         return False
     image = node.args[0].meta["val"]
-    return (torch.backends.mkldnn.is_available() and torch.backends.mkldnn.enabled and image.device.type == "cpu" and image.dim() == 4
-            and image.dtype in (torch.float32, torch.bfloat16, torch.float16))
+    return (torch.backends.mkldnn.is_available() and torch.backends.mkldnn.enabled and image.device.type == "cpu"
+            and image.dim() == 4 and image.dtype in (torch.float32, torch.bfloat16))
 
 
 def _is_channels_last(value: torch.Tensor) -> bool:

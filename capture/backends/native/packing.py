@@ -1,4 +1,5 @@
-"""Convolutions with fixed weights, as oneDNN likes them: weights in its own layout, and what follows computed before results leave the registers.
+"""Convolutions with fixed weights, as oneDNN likes them: weights in its own layout, and what follows computed before results leave
+the registers.
 """
 from __future__ import annotations
 
@@ -64,17 +65,23 @@ def pack_weights(gm: fx.GraphModule, fixed: Container[object]) -> int:
     """Replaces convolutions whose weights are fixed; returns how many. Their images must be in memory channels last already."""
     count = 0
     for node in list(gm.graph.nodes):
-        if is_onednn_convolution(node) and not node.args[6] and node.args[1] in fixed and (node.args[2] is None or node.args[2] in fixed):
-            if max(node.args[0].meta["val"].shape[2:]) > 1:      # a single pixel is a small product, faster as it is
-                _pack(node)
-                count += 1
+        if is_onednn_convolution(node) and _is_packable(node, fixed):
+            _pack(node)
+            count += 1
     if count:
-        gm.graph.eliminate_dead_code(lambda node: node.op in ("placeholder", "output") or node.target not in UNARY and node.target is not ADD)
+        fused = {ADD, aten.convolution.default, *UNARY}
+        gm.graph.eliminate_dead_code(lambda node: node.op in ("placeholder", "output") or node.target not in fused)
         gm.recompile()
     return count
 
 
 ADD = aten.add.Tensor
+
+
+def _is_packable(node: fx.Node, fixed: Container[object]) -> bool:
+    """Whether weight and bias are fixed. Of images of one pixel the product is small, and faster as it is."""
+    image, weight, bias, *_ = node.args
+    return not node.args[6] and weight in fixed and (bias is None or bias in fixed) and max(image.meta["val"].shape[2:]) > 1
 
 
 def _pack(node: fx.Node) -> None:
@@ -85,7 +92,8 @@ def _pack(node: fx.Node) -> None:
     total, other = _sum(node)
     unary, last = _activation(total)
     if other is None:
-        call = insert_call(node, mkldnn._convolution_pointwise.default, image, *settings, *(unary or Unary("none")).arguments, val=node.meta["val"])
+        call = insert_call(node, mkldnn._convolution_pointwise.default, image, *settings, *(unary or Unary("none")).arguments,
+                           val=node.meta["val"])
     else:
         if unary is not None and unary.name != "relu":      # no other one may follow a sum
             unary, last = None, total

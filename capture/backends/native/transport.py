@@ -22,7 +22,7 @@ from capture.backends.native.job import Job, Modes, TensorSpec
 
 PACKAGES = frozenset({"torch", "_operator", "math", "builtins"})
 HOMES = ("torch", "torch.nn.functional", "torch._C._nn")        # where functions are found whose own path does not lead to them
-OPS = frozenset({"aten", "prim", "prims", "mkldnn", "mkl", "higher_order"})       # operators that torch registers when it is imported
+OPS = frozenset({"aten", "prim", "prims", "mkldnn", "higher_order"})       # operators that torch registers when it is imported
 NAMED_CONSTANTS = {torch.dtype: "dtype", torch.layout: "layout", torch.memory_format: "memory_format"}
 
 

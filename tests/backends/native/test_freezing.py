@@ -107,8 +107,10 @@ def conv(*args: int, **options: object) -> Callable[[], nn.Module]:
     return build
 
 
-CONVOLUTIONS = [conv(6, 8, 3), conv(6, 8, 3, bias=False), conv(6, 8, 1), conv(6, 8, 3, groups=2), conv(6, 6, 3, groups=6, padding=1), conv(6, 12, 3, groups=6),
-                conv(6, 8, 3, dilation=2), conv(6, 8, (3, 1), padding=(1, 0)), conv(6, 8, 3, stride=2, padding="valid"), conv(6, 8, 3, padding="same")]
+CONVOLUTIONS = [
+    conv(6, 8, 3), conv(6, 8, 3, bias=False), conv(6, 8, 1), conv(6, 8, 3, groups=2), conv(6, 6, 3, groups=6, padding=1),
+    conv(6, 12, 3, groups=6), conv(6, 8, 3, dilation=2), conv(6, 8, (3, 1), padding=(1, 0)), conv(6, 8, 3, stride=2, padding="valid"),
+    conv(6, 8, 3, padding="same")]
 
 
 @pytest.mark.parametrize("build", CONVOLUTIONS, ids=lambda build: build.__name__)
@@ -122,8 +124,11 @@ def test_convolutions(build: Callable[[], nn.Module], dtype: torch.dtype) -> Non
     torch.testing.assert_close(actual, expected, rtol=tolerance, atol=tolerance, check_stride=True)
 
 
-@pytest.mark.parametrize("activation", [nn.SiLU(), nn.GELU(), nn.GELU("tanh"), nn.Sigmoid(), nn.Tanh(), nn.Hardswish(), nn.Hardsigmoid(), nn.ReLU6(),
-                                        nn.Hardtanh(-0.5, 0.7), nn.LeakyReLU(0.2)], ids=str)
+ACTIVATIONS = [nn.SiLU(), nn.GELU(), nn.GELU("tanh"), nn.Sigmoid(), nn.Tanh(), nn.Hardswish(), nn.Hardsigmoid(), nn.ReLU6(),
+               nn.Hardtanh(-0.5, 0.7), nn.LeakyReLU(0.2)]
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS, ids=str)
 def test_activations(activation: nn.Module) -> None:
     module = nn.Sequential(nn.Conv2d(3, 8, 3), activation)
     compiled, (image, *state) = frozen(module, torch.randn(2, 3, 8, 8))
@@ -131,9 +136,11 @@ def test_activations(activation: nn.Module) -> None:
         torch.testing.assert_close(compiled(image, *state)[0], module(image), rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("module, shape", [(Residual(), (2, 6, 8, 8)), (Scaled(True), (4, 6)), (Scaled(False), (4, 6)), (Scaled(False), (2, 3, 6)),
+@pytest.mark.parametrize("module, shape", [(Residual(), (2, 6, 8, 8)), (Scaled(True), (4, 6)), (Scaled(False), (4, 6)),
+                                           (Scaled(False), (2, 3, 6)),
                                            (nn.ConvTranspose2d(3, 4, 2, stride=2), (2, 3, 5, 5)), (nn.Conv1d(3, 4, 3), (2, 3, 9)),
-                                           (nn.Conv2d(3, 4, 1), (2, 3, 1, 1)), (nn.Conv2d(3, 4, 3), (3, 8, 8))], ids=lambda value: str(value)[:20])
+                                           (nn.Conv2d(3, 4, 1), (2, 3, 1, 1)), (nn.Conv2d(3, 4, 3), (3, 8, 8))],
+                         ids=lambda value: str(value)[:20])
 def test_other_products(module: nn.Module, shape: tuple[int, ...]) -> None:
     module = statistics(module)
     compiled, inputs = frozen(module, torch.randn(shape))
@@ -222,7 +229,8 @@ def write_through_data(module: nn.Module) -> None:
     module[1].bias.data.add_(1)
 
 
-CHANGES = [write_through_data, step, replace, set_data, load_state, copy_in, write_to_view, write_to_buffer, train_and_evaluate, freeze_parameters]
+CHANGES = [write_through_data, step, replace, set_data, load_state, copy_in, write_to_view, write_to_buffer, train_and_evaluate,
+           freeze_parameters]
 
 
 @pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
@@ -258,7 +266,8 @@ def test_the_prologue_runs_when_something_changed() -> None:
         compiled(image, *state)
         compiled(image, *state)
         assert compiled.runs == 2
-        torch.testing.assert_close(compiled(image, *[copy.deepcopy(tensor) for tensor in state])[0], module(image), rtol=1e-4, atol=1e-4)
+        others = [copy.deepcopy(tensor) for tensor in state]
+        torch.testing.assert_close(compiled(image, *others)[0], module(image), rtol=1e-4, atol=1e-4)
         assert compiled.runs == 3
 
 
