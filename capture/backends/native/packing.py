@@ -81,6 +81,8 @@ ADD = aten.add.Tensor
 def _is_packable(node: fx.Node, fixed: Container[object]) -> bool:
     """Whether weight and bias are fixed. Of images of one pixel the product is small, and faster as it is."""
     image, weight, bias, *_ = node.args
+    if image.meta["val"].dtype == torch.bfloat16 and not mkldnn._is_mkldnn_bf16_supported():
+        return False
     return not node.args[6] and weight in fixed and (bias is None or bias in fixed) and max(image.meta["val"].shape[2:]) > 1
 
 

@@ -109,8 +109,8 @@ def conv(*args: int, **options: object) -> Callable[[], nn.Module]:
 
 CONVOLUTIONS = [
     conv(6, 8, 3), conv(6, 8, 3, bias=False), conv(6, 8, 1), conv(6, 8, 3, groups=2), conv(6, 6, 3, groups=6, padding=1),
-    conv(6, 12, 3, groups=6), conv(6, 8, 3, dilation=2), conv(6, 8, (3, 1), padding=(1, 0)), conv(6, 8, 3, stride=2, padding="valid"),
-    conv(6, 8, 3, padding="same")]
+    conv(6, 12, 3, groups=6), conv(6, 8, 3, dilation=2), conv(6, 8, (3, 1), padding=(1, 0)),
+    conv(6, 8, 3, stride=2, padding="valid"), conv(6, 8, 3, padding="same")]
 
 
 @pytest.mark.parametrize("build", CONVOLUTIONS, ids=lambda build: build.__name__)
