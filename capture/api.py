@@ -32,7 +32,7 @@ def compile(model: Any = None, *, fullgraph: bool = False, dynamic: bool | None 
     callable`. mode, dynamic, options: as torch.compile's, passed to the backend. disable: return `model` as it is.
 
     The native backend compiles in the background: calls run uncompiled until its code is ready (see `wait`), and also after
-    that if it is measured to be slower. `options={"background": False}` compiles at the first hit.
+    that if it is measured to be slower. `options={"background": False}` waits for the compiler at the first hit.
 
     A module comes back as an object that shares the module's state and is of its class. Raises ArgumentError for what
     cannot be compiled, BackendError for an unknown backend.

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 
 import pytest
 import torch
@@ -66,7 +67,8 @@ def test_submodule_replaced(name: str) -> None:
         module.set_submodule(path, nn.Sequential(module.get_submodule(path), nn.Tanh()))
     zoo = Zoo(name)
     with torch.no_grad():
-        check(zoo.make, zoo.call(), zoo.call(), same_class, zoo.call(), zoo.call(), other_class, zoo.call(), zoo.call(), captures=None)
+        check(zoo.make, zoo.call(), zoo.call(), same_class, zoo.call(), zoo.call(), other_class, zoo.call(), zoo.call(),
+              captures=None)
 
 
 @pytest.mark.parametrize("name", SMALL)
@@ -78,15 +80,19 @@ def test_autocast(name: str, training: bool) -> None:
         check(zoo.make, zoo.call(), zoo.call(), zoo.call(), captures=1, backward=training, tolerance=0.1)
 
 
-@pytest.mark.parametrize("optimizer", [torch.optim.SGD, torch.optim.AdamW])
+# A large eps: AdamW divides gradients by their size, and would make large ones of rounding errors.
+OPTIMIZERS = {"SGD": functools.partial(torch.optim.SGD, momentum=0.9), "AdamW": functools.partial(torch.optim.AdamW, eps=1e-2)}
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @pytest.mark.parametrize("name", SMALL)
-def test_training_steps(name: str, optimizer: type[torch.optim.Optimizer]) -> None:
+def test_training_steps(name: str, optimizer: str) -> None:
     """The optimizer writes to the weights between calls."""
     zoo = Zoo(name, training=True)
 
     def make() -> tuple[nn.Module, list]:
         module = zoo.make()
-        return module, [module, optimizer(module.parameters(), lr=0.01)]
+        return module, [module, OPTIMIZERS[optimizer](module.parameters(), lr=0.01)]
 
     def step(state: list) -> None:
         state[1].step()

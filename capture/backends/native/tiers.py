@@ -36,8 +36,10 @@ from capture.errors import ArgumentError, InternalError
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What users can set. background: use the graph as it is until it is compiled; else wait for that at the first hit. freezing: take parameters and buffers for constants. mode: "default"; "max-autotune" allows the compiler to
-    spend time on measuring variants; "reduce-overhead" is what every compiled graph has, one call without Python."""
+    """What users can set. background: use the graph as it is until it is compiled; else wait for that at the first hit.
+    freezing: where no gradient is asked for, compute what depends on parameters and buffers alone only once, until one changes.
+    mode: "default"; "max-autotune" allows the compiler to spend time on measuring variants; "reduce-overhead" is what every
+    compiled graph has, one call without Python."""
 
     background: bool = True
     freezing: bool = False
@@ -89,6 +91,7 @@ class Loaded:
 MODULE_STATE = re.compile(r"\._(parameters|buffers)\['[^']*'\]$")        # the way from a module to its own tensors
 
 DEFAULT, COMPILER = Options(), Compiler()
+DEVICES = {"cpu"}       # where the compiler has kernels for
 PAUSE = 4               # calls for which compiled code that raised is left alone: its powers
 UNLOGGED = 2            # the debug level up to which the compiler keeps no log
 
@@ -341,9 +344,12 @@ def compile_graph(gm: fx.GraphModule, example_inputs: Sequence[Any], *, options:
     (see TensorSpec); without them, the modes and inputs count as they are now. meta["source"]: as which expression the program
     reaches an input.
     """
-    asynchronous = any(isinstance(x, torch.Tensor) and x.device.type != "cpu" for x in example_inputs)
-    tier = Tier(gm, Stage.COMPILING if options.background else Stage.WAITING, asynchronous)
+    devices = {x.device.type for x in example_inputs if isinstance(x, torch.Tensor)}
+    tier = Tier(gm, Stage.COMPILING if options.background else Stage.WAITING, bool(devices - {"cpu"}))
     switch = tier.attach(gm.forward)
+    if devices - DEVICES:
+        tier.refuse(Failure("unsupported", f"there are no kernels for tensors on {', '.join(sorted(devices - DEVICES))}"))
+        return switch
     try:
         job = Job(gm, specs(gm, example_inputs), Modes.current(), {"freezing": options.freezing, "mode": options.mode})
     except TypeError as error:

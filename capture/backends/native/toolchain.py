@@ -215,7 +215,7 @@ def _failure(program: str, status: int, log: str, folder: Path | None) -> str:
 
 
 def _no_room(folder: str, error: OSError) -> ToolchainError:
-    return ToolchainError(f"the compiler cannot write to {folder} ({error.strerror or error}); make room there, or set TMPDIR to "
+    return ToolchainError(f"the compiler cannot write to {os.path.dirname(folder)} ({error.strerror or error}); make room there, or set TMPDIR to "
                           f"another folder")
 
 

@@ -194,6 +194,13 @@ def test_the_compiling_process_starts_when_it_is_sure_to_be_needed(tmp_path, fre
         assert sidecar._pool.threads
 
 
+def test_tensors_on_other_devices_are_not_compiled() -> None:
+    function = capture.compile(lambda x: x * 2, backend=native, fullgraph=True)
+    for _ in range(2):
+        assert function(torch.ones(3, device="meta")).is_meta
+    assert "meta" in capture.stats(function).compile_errors[0] and tiers.pending() == 0
+
+
 def test_modes_of_the_capturing_call_reach_the_compiler() -> None:
     function = adding(5.0)
     with torch.no_grad():
