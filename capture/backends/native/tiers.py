@@ -63,7 +63,7 @@ class Compiler:
     """The two halves of the compiler, as "module:function": they are imported only where and when they are needed.
 
     compile_job(Job) -> artifact runs in any process, and must depend on the job alone; the artifact is picklable.
-    load(artifact, GraphModule) -> callable, and describe(artifact) -> (one line, a log), run in the user's process, and are quick.
+    load(artifact, GraphModule) -> callable, and describe(artifact) -> (one line, a log), run in the user's process and are quick.
     """
 
     compile_job: str = "capture.backends.native.compiler:compile_job"
@@ -175,7 +175,7 @@ class Tier:
                 switch.target = unproven.compiled
 
     def refuse(self, failure: Failure) -> None:
-        """There is no compiled code, or none that works: tier 1 stays. In strict mode the next call raises what is a bug of ours."""
+        """There is no compiled code, or none that works: tier 1 stays. In strict mode the next call raises a bug of ours."""
         target: Callable[..., Any] = self.gm.forward
         if failure.kind != "unsupported":
             self.failure = failure

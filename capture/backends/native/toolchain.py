@@ -204,7 +204,7 @@ def _run(command: tuple[str, ...], folder: Path | None) -> str:
 def _failure(program: str, status: int, log: str, folder: Path | None) -> str:
     """One sentence for a compiler which did not succeed, with the remedy. A negative status is the signal that killed it."""
     if FULL_DISK.search(log):
-        return str(_no_room(str(folder), OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))))
+        return str(_no_room(str(folder.parent if folder else tempfile.gettempdir()), OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))))
     if status in KILLED or KILLED_PASS.search(log):
         return f"{program} was killed, most often because memory ran out; free memory, or let fewer programs compile at a time"
     if status < 0:
@@ -215,7 +215,7 @@ def _failure(program: str, status: int, log: str, folder: Path | None) -> str:
 
 
 def _no_room(folder: str, error: OSError) -> ToolchainError:
-    return ToolchainError(f"the compiler cannot write to {os.path.dirname(folder)} ({error.strerror or error}); make room there, or set TMPDIR to "
+    return ToolchainError(f"the compiler cannot write to {folder} ({error.strerror or error}); make room there, or set TMPDIR to "
                           f"another folder")
 
 
