@@ -213,7 +213,7 @@ class GraphLowering:
             if any(user is not writer and user not in self.values for user in node.users):
                 for lazy in _lazies(value):
                     if buffer in lazy.reads and lazy is not written:
-                        self.builder.copy(lazy)
+                        self.builder.store(lazy) if lazy.stored is None else self.builder.copy(lazy)
 
     @staticmethod
     def _reads_in_place(value: Lazy, target: Lazy) -> bool:
