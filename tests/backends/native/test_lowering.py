@@ -8,8 +8,9 @@ import torch
 import torch.nn.functional as F
 
 from capture.backends.native.evaluate import evaluate
-from capture.backends.native.ir import Nest, Symbol
+from capture.backends.native.ir import Load, Nest, Symbol
 from capture.backends.native.lowering import lower
+from capture.backends.native.rewrite import loads_of
 from capture.backends.native.signature import Unsupported
 from tests.backends.native.lowering_checks import aten, calls, check, check_graph, nests, traced
 
@@ -158,6 +159,22 @@ def test_moved_elements() -> None:
 
 def test_padding() -> None:
     check(lambda x: [F.pad(x + 1, (1, 2, 0, -1), value=3.0), F.pad(x, (-1, -1)), F.pad(x, (0, 0, 2, 2))], randn(3, 4))
+
+
+def test_padding_that_is_stored_tests_no_element() -> None:
+    program = check(lambda x: F.pad(torch.sigmoid(x), (1, 2, 0, 3), value=1.5), randn(2, 4, 5))
+    assert not any(isinstance(node, Load) and node.mask for nest in program.body if isinstance(nest, Nest)
+               for node in loads_of(nest.stores))
+
+
+@pytest.mark.parametrize("divide", [torch.floor_divide, torch.remainder, torch.fmod, lambda x, y: torch.div(x, y, rounding_mode="trunc")])
+def test_integers_are_divided_by_what_may_be_zero_in_aten(divide: Any) -> None:
+    x, y = torch.tensor([5, -7]), torch.tensor([2, 3])
+    program = check(divide, x, y)
+    with pytest.raises(RuntimeError, match="ZeroDivisionError"):
+        evaluate(program, [x, torch.tensor([1, 0])])
+    assert not calls(check(lambda x: divide(x, 3), x)), "a divisor that is known is no reason"
+    assert not calls(check(divide, x / 2, y / 2))
 
 
 def test_nothing_is_read_out_of_bounds_where_a_part_is_absent() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from capture.backends.native.ir import Expr
+from capture.backends.native.ir import Constant, Expr
 from capture.backends.native.lowering.elementwise import apply, bound, pointwise, spread
 from capture.backends.native.lowering.lazy import Lazy
 from capture.backends.native.lowering.promotion import Kind, promoted
@@ -33,6 +33,12 @@ def _as_bool(x: Scalar) -> Scalar:
     return x.to(torch.bool)
 
 
+def _divided(name: str, x: Scalar, y: Scalar) -> Any:
+    """A division that rounds, or its remainder. Of integers it may raise, so that only known divisors are divided by here."""
+    known = isinstance(y.expr, Constant) and y.expr.value != 0
+    return call(name, x, y) if known or x.dtype.is_floating_point else NotImplemented
+
+
 # Arithmetic.
 
 pointwise(aten.add, formula=lambda x, y, alpha=1: x + _scaled(y, alpha), operands=(0, 1))
@@ -40,9 +46,9 @@ pointwise(aten.sub, formula=lambda x, y, alpha=1: x - _scaled(y, alpha), operand
 pointwise(aten.rsub, formula=lambda x, y, alpha=1: y - _scaled(x, alpha), operands=(0, 1))
 pointwise(aten.mul, formula=lambda x, y: x * y)
 pointwise(aten.div.Tensor, aten.div.Scalar, aten.true_divide.Tensor, formula=lambda x, y: x / y, kind=FLOAT)
-pointwise(aten.floor_divide, formula=lambda x, y: call("floordiv", x, y))
-pointwise(aten.remainder, formula=lambda x, y: call("remainder", x, y))
-pointwise(aten.fmod, formula=lambda x, y: call("fmod", x, y))
+pointwise(aten.floor_divide, formula=lambda x, y: _divided("floordiv", x, y))
+pointwise(aten.remainder, formula=lambda x, y: _divided("remainder", x, y))
+pointwise(aten.fmod, formula=lambda x, y: _divided("fmod", x, y))
 pointwise(aten.neg, formula=lambda x: -x)
 pointwise(aten.abs, formula=lambda x: _unless_bool("abs", x))
 pointwise(aten.square, formula=lambda x: x * x)
@@ -60,7 +66,7 @@ pointwise(aten.lerp, formula=lambda x, y, w: where(call("abs", w) < 0.5, x + w *
 def div_mode(call_: Call, *args: Any, **kwargs: Any) -> Any:
     name = {None: "div", "floor": "floordiv", "trunc": "truncdiv"}[kwargs.get("rounding_mode")]
     kind = FLOAT if name == "div" else Kind.DEFAULT
-    return apply(call_, lambda x, y, mode: call(name, x, y), kind, bound(call_.op, args, kwargs), (0, 1))
+    return apply(call_, lambda x, y, mode: x / y if name == "div" else _divided(name, x, y), kind, bound(call_.op, args, kwargs), (0, 1))
 
 
 def _power(x: Scalar, exponent: Scalar, value: Number | None) -> Scalar:

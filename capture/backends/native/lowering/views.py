@@ -335,11 +335,26 @@ def constant_pad_nd(call: Call, x: Lazy, pad: Sequence[Size], value: Any = 0) ->
     if not all(isinstance(p, int) for p in pad):
         return NotImplemented
     rank = len(x.shape)
-    before = [0] * rank
-    for n in range(len(pad) // 2):
-        before[rank - 1 - n] = pad[2 * n]       # type: ignore[assignment]
     fill = number(value, x.dtype)
+    if any(p < 0 for p in pad):     # type: ignore[operator]
+        return _cropped(call, x, [pad[2 * (rank - 1 - n)] if rank - 1 - n < len(pad) // 2 else 0 for n in range(rank)], fill)
+    result = x
+    for n in range(len(pad) // 2):
+        result = _with_margins(result, rank - 1 - n, pad[2 * n], pad[2 * n + 1], fill)
+    return computed([x], x.shape, x.dtype, x.at, 0) if result is x else result
 
+
+def _with_margins(x: Lazy, dim: int, before: int, after: int, fill: Expr) -> Lazy:
+    """`x` between margins: what is stored of it is stored without a test."""
+    def margin(size: int) -> Lazy:
+        return computed([], (*x.shape[:dim], size, *x.shape[dim + 1:]), x.dtype, lambda place: fill, 0)
+    parts = [margin(before)] * bool(before) + [x] + [margin(after)] * bool(after)
+    shape = (*x.shape[:dim], plain(index(x.shape[dim]) + before + after), *x.shape[dim + 1:])
+    return concatenated(parts, dim, shape) if len(parts) > 1 else x
+
+
+def _cropped(call: Call, x: Lazy, before: Sequence[int], fill: Expr) -> Lazy:
+    """Padding of which some is negative: that much is left out."""
     def at(place: Sequence[Index]) -> Expr:
         own = [p - start for p, start in zip(place, before, strict=True)]
         inside = both(*(c for p, size in zip(own, x.shape, strict=True) for c in (at_least(p, 0), below(p, size))))
