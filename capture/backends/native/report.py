@@ -5,7 +5,7 @@ from capture.backends.native.artifact import Artifact
 
 
 def describe(artifact: Artifact) -> tuple[str, str]:
-    """One line, and what CAPTURE_DEBUG had the compiler note: at 3 the decisions of fusion and the IR, at 4 kernels and plans as well."""
+    """One line, and what CAPTURE_DEBUG had the compiler note: at 3 fusion's decisions and the IR, at 4 also kernels and plans."""
     parts = {"forward": artifact.forward} | ({"backward": artifact.backward} if artifact.backward is not None else {})
     counts = [f"{part.kernels} kernel{'' if part.kernels == 1 else 's'} {name}" for name, part in parts.items()]
     log = "\n".join(f"--- {name}\n{part.log}" for name, part in parts.items() if part.log)

@@ -204,7 +204,8 @@ def _run(command: tuple[str, ...], folder: Path | None) -> str:
 def _failure(program: str, status: int, log: str, folder: Path | None) -> str:
     """One sentence for a compiler which did not succeed, with the remedy. A negative status is the signal that killed it."""
     if FULL_DISK.search(log):
-        return str(_no_room(str(folder.parent if folder else tempfile.gettempdir()), OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))))
+        place = folder.parent if folder else tempfile.gettempdir()
+        return str(_no_room(str(place), OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))))
     if status in KILLED or KILLED_PASS.search(log):
         return f"{program} was killed, most often because memory ran out; free memory, or let fewer programs compile at a time"
     if status < 0:
