@@ -33,9 +33,23 @@ def build(name: str, scale: str) -> tuple[nn.Module, Inputs]:
     """The module and its keyword arguments. Raises KeyError for an unknown name."""
     torch.manual_seed(0)
     if scale == "tiny" and name in ZOO:
-        module, inputs = ZOO[name].build()
-        return module, inputs(BATCH)
-    return WORKLOADS[name]()
+        module, make = ZOO[name].build()
+        return module, make(BATCH)
+    module, inputs = WORKLOADS[name]()
+    return _calibrated(module, inputs), inputs
+
+
+def _calibrated(module: nn.Module, inputs: Inputs) -> nn.Module:
+    """With the running statistics of its batch normalisations those of the inputs: as they start, deep networks fade to zeros and denormals."""
+    if any(isinstance(m, nn.BatchNorm2d) for m in module.modules()):
+        module.train()
+        for m in module.modules():
+            if isinstance(m, nn.BatchNorm2d):
+                m.momentum = 0.5
+        with torch.no_grad():
+            for _ in range(8):
+                module(**inputs)
+    return module
 
 
 def tokens(length: int = LENGTH) -> Tensor:
