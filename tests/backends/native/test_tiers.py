@@ -502,6 +502,8 @@ def test_a_compiling_process_ends_with_a_program_that_is_killed() -> None:
 
 def test_a_fork_has_a_compiling_process_of_its_own() -> None:
     done = run("""
+        import warnings
+        warnings.filterwarnings("ignore", "This process .* is multi-threaded", DeprecationWarning)      # so says Python 3.12
         f, g = adding(1.0), adding(fakes.SLOW)
         while len(fakes.loaded) < 1: time.sleep(0.01)
         mine = sidecar.processes()
