@@ -181,6 +181,8 @@ def test_a_warm_process_compiles_nothing(tmp_path: Path) -> None:
 def test_a_fork_while_graphs_are_compiled(function: str, tmp_path: Path) -> None:
     lines = output(f"""
         f = {function}
+        while not sidecar.processes(): time.sleep(0.001)
+        os.kill(sidecar.processes()[0], signal.SIGSTOP)         # what is to be compiled is not so before all forks are made
         f(x, w)
         threading.Thread(target=f, args=(x, w), daemon=True).start()
         while not tiers.pending(): time.sleep(0.001)
@@ -203,6 +205,7 @@ def test_a_fork_while_graphs_are_compiled(function: str, tmp_path: Path) -> None
                     sys.stderr.flush()
                     os._exit(status)
             children.append(child)
+        os.kill(sidecar.processes()[0], signal.SIGCONT)
         print([os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children])
         print(states())
         use(f)
