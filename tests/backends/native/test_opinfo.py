@@ -39,7 +39,7 @@ KNOWN: dict[str, str] = {
     "nn.functional.dropout": "one that does nothing returns its argument itself in eager mode",
     "nn.functional.upsample_bilinear": "bytes are resampled by a decomposition in floating point",
     "native_group_norm": "in low precision, mean and deviation are float32 in the decomposition",
-    "linalg.norm.subgradients_at_zero": "a norm of order 0 is no node of autograd in the decomposition; its gradient is None anyway",
+    "linalg.norm.subgradients_at_zero": "a norm of order 0 is no node of autograd in the decomposition, and its gradient None",
     **dict.fromkeys((
         "_batch_norm_with_update", "_native_batch_norm_legit", "copysign", "div.floor_rounding", "floor_divide",
         "native_batch_norm", "nn.functional.batch_norm", "nn.functional.interpolate.nearest",
