@@ -134,10 +134,21 @@ def _inline(graph: fx.Graph, gm: fx.GraphModule, arguments: Sequence[fx.Node], r
         else:
             _check_portable(node)
             copies[node] = graph.node_copy(node, copies.__getitem__)
+            copies[node].target = CHECKED.get(node.target, node.target)
             copies[node].meta = {}
             if region is not None:
                 copies[node].meta = {"recompute": checkpoint.CheckpointPolicy.MUST_RECOMPUTE, "ac_graph_id": region}
     raise AssertionError("a graph without output")
+
+
+def _one_hot(index: torch.Tensor, num_classes: int) -> torch.Tensor:
+    """`one_hot`, which compares and so accepts every index where it is traced."""
+    zeros = torch.zeros((*index.shape, num_classes), dtype=torch.int64, device=index.device)
+    return zeros.scatter(-1, index.unsqueeze(-1), 1)
+
+
+# Functions that forget to check their arguments where these are traced, and what stands for them there.
+CHECKED: dict[Any, Callable[..., Any]] = {torch.nn.functional.one_hot: _one_hot}
 
 
 def _check_portable(node: fx.Node) -> None:

@@ -147,6 +147,7 @@ class Values:
         if isinstance(node, Constant):
             return target.constant(node.value, node.dtype)
         if isinstance(node, Position):
+            self.guard(node.index, None, self.depth(node))      # nothing is touched here, but what is out of range is noted
             return self._cast(self.index(node.index, self.depth(node)), node.dtype)
         if isinstance(node, Op):
             args = [self._now(arg) for arg in node.args]
