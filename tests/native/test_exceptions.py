@@ -18,6 +18,9 @@ PROGRAMS = {
     "gather": lambda index, x: x.relu().gather(0, index.unsqueeze(1)).exp(),
     "scatter": lambda index, x: (x * 2).scatter(0, index.unsqueeze(1), 1.0).exp(),
     "index_add": lambda index, x: (x * 2).index_add(0, index, torch.ones(2, 4)).exp(),
+    "one_hot": lambda index, x: F.one_hot(index, 4) * x[:2],
+    "choice": lambda index, x: torch.zeros(2, 4).scatter(1, index.unsqueeze(1), 1.0) * x[:2],
+    "division": lambda index, x: ((index + 5) // (9 - index)).unsqueeze(1) * x[:2],
     "loss": lambda index, x: F.cross_entropy(x[:2] * 2, index),
 }
 
