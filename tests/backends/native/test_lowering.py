@@ -262,6 +262,11 @@ def test_sizes_that_depend_on_data_are_unsupported() -> None:
 
 # Writes to inputs.
 
+def test_other_devices_are_unsupported() -> None:
+    with pytest.raises(Unsupported, match="on meta"):
+        lower(traced(lambda x: x + torch.zeros(3, device="meta").to("cpu"), randn(3)))
+
+
 def write(*statements: Any) -> Any:
     """A graph that ends in writes: functions of the inputs, each stored to the input of its number; returns an input's double."""
     def fn(*inputs: torch.Tensor) -> list[torch.Tensor]:
