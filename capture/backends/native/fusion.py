@@ -17,7 +17,17 @@ from capture.backends.native import cost
 from capture.backends.native.dependencies import Order, bits
 from capture.backends.native.index import Index, Var, bounds, index
 from capture.backends.native.ir import Extern, Kernel, Nest, Program
-from capture.backends.native.loops import (cut_at_divisors, depends_by_value, hidden, linear_terms, refinement, renamed, size_of, split, with_fresh_loops)
+from capture.backends.native.loops import (
+    cut_at_divisors,
+    depends_by_value,
+    hidden,
+    linear_terms,
+    refinement,
+    renamed,
+    size_of,
+    split,
+    with_fresh_loops,
+)
 from capture.backends.native.rewrite import loads_of, needed_outside, reads, roots_of, walk, writes
 from capture.backends.native.schedule import contiguous, kernel_of
 from capture.backends.native.splitting import split_reductions

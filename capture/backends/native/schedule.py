@@ -1,7 +1,7 @@
 """From nests that are to be fused to one kernel: passes over a row, values passed on in registers, buffers that stay local."""
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from capture.backends.native import cost
