@@ -11,14 +11,23 @@ VENV := .venv$(addprefix -,$(filter-out python3,$(notdir $(PYTHON))))
 RUN := $(VENV)/bin/python
 SOURCES := pyproject.toml setup.py $(shell find capture -name '*.c' -o -name '*.cpp' -o -name '*.h')
 
-.PHONY: demo test lint benchmarks
+.PHONY: demo test test-capture test-backends lint benchmarks
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/built
 	$(RUN) examples/train_gpt.py --compare
 
+# Two halves of about the same length, side by side.
+OPINFO := tests/backends/native/test_opinfo.py
 test: $(VENV)/built
-	CAPTURE_STRICT=1 $(RUN) -m pytest -q
+	$(MAKE) --jobs=2 --output-sync=target test-capture test-backends
+
+test-capture: $(VENV)/built
+	CAPTURE_STRICT=1 $(RUN) -m pytest -q --ignore=tests/backends/native --ignore=tests/native
+	CAPTURE_STRICT=1 $(RUN) -m pytest -q $(OPINFO)
+
+test-backends: $(VENV)/built
+	CAPTURE_STRICT=1 $(RUN) -m pytest -q tests/backends/native tests/native --ignore=$(OPINFO)
 
 lint: $(VENV)/built
 	$(RUN) -m ruff check .
@@ -29,6 +38,8 @@ benchmarks: $(VENV)/built
 	$(RUN) -m benchmarks.steady
 	$(RUN) -m benchmarks.memory
 	$(RUN) -m benchmarks.stall
+	$(RUN) -m benchmarks.kernels
+	$(RUN) -m benchmarks.models
 
 # The extension is compiled against the torch that is installed, hence torch first and no build isolation.
 $(VENV)/torch:
