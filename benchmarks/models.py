@@ -1,10 +1,12 @@
 """Whole models under three engines: eager, torch.compile (inductor) and capture (native), each in a process of its own.
 
-    python -m benchmarks.models [--scale small|tiny] [--threads 1 2] [--pairs N] [--modes inference training] [--freezing] [--json FILE] [model …]
+    python -m benchmarks.models [--scale small|tiny] [--threads 1 2] [--pairs N] [--modes inference training]
+                                [--freezing] [--json FILE] [model …]
 
-Empty caches at the start of each model. Per engine: the first call, the time until calls run compiled code, the steady state (both processes
-measured in turn, median of the pairs' ratios), and in a second process with warm caches the time until calls run compiled code, and the peak
-memory of a steady call beyond what the process holds between calls. `--freezing`: inference with each engine's own option for frozen weights.
+Empty caches at the start of each model. Per engine: the first call, the time until calls run compiled code, the steady state (both
+processes measured in turn, median of the pairs' ratios), and in a second process with warm caches the time until calls run compiled
+code, and the peak memory of a steady call beyond what the process holds between calls. `--freezing`: inference with each engine's
+own option for frozen weights.
 """
 from __future__ import annotations
 
@@ -55,8 +57,9 @@ class Engine:
 
     def __init__(self, engine: str, model: str, mode: str, options: argparse.Namespace, threads: int, cache: Path,
                  variables: dict[str, str] | None = None) -> None:
-        environment = os.environ | (variables or {}) | {"OMP_NUM_THREADS": str(threads), "TORCHINDUCTOR_CACHE_DIR": str(cache / "inductor"),
-                                    "CAPTURE_CACHE_DIR": str(cache / "capture"), "PYTHONPATH": str(FOLDER), "CAPTURE_STRICT": "0"}
+        environment = os.environ | (variables or {}) | {
+            "OMP_NUM_THREADS": str(threads), "TORCHINDUCTOR_CACHE_DIR": str(cache / "inductor"),
+            "CAPTURE_CACHE_DIR": str(cache / "capture"), "PYTHONPATH": str(FOLDER), "CAPTURE_STRICT": "0"}
         (cache / "capture").mkdir(mode=0o700, exist_ok=True)
         self.process = subprocess.Popen([sys.executable, "-m", "benchmarks.models", "--child", engine, model, mode, options.scale,
                                          str(int(options.freezing))],
@@ -115,7 +118,8 @@ def child(engine: str, model: str, mode: str, scale: str, freezing: bool) -> Non
         report["compiled"] = time.perf_counter() - start
         stats = capture.stats(program)
         report["note"] = "; ".join(filter(None, [
-            f"{stats.native_calls} native calls" if stats.native_calls else "", f"{stats.graphs} graphs" if stats.graphs != 1 else "",
+            f"{stats.native_calls} native calls" if stats.native_calls else "",
+            f"{stats.graphs} graphs" if stats.graphs != 1 else "",
             *map(str, stats.compile_errors)]))
     else:
         step(program, inputs)
@@ -155,7 +159,7 @@ def measure(model: str, mode: str, threads: int, options: argparse.Namespace) ->
         for process in engines.values():
             process.ask("measure")
         rounds = [{name: process.ask("measure")["seconds"] for name, process in engines.items()} for _ in range(options.pairs)]
-        for name, process in engines.items():
+        for name in engines:
             result.steady[name] = statistics.median(r[name] for r in rounds)
             if name != "capture" and "capture" in engines:
                 result.ratios[name] = statistics.median(r["capture"] / r[name] for r in rounds)
@@ -178,14 +182,15 @@ def measure(model: str, mode: str, threads: int, options: argparse.Namespace) ->
 
 def show(results: list[Result], console: Console) -> None:
     """One row per measurement, then the geometric means."""
-    table = Table("model", "mode", "threads", "steady / eager", "steady / inductor", "first / eager", "compiled / inductor", "warm / inductor",
-                  "memory / eager", "notes", title="capture, divided by the others (smaller is better)")
+    table = Table("model", "mode", "threads", "steady / eager", "steady / inductor", "first / eager", "compiled / inductor",
+                  "warm / inductor", "memory / eager", "notes", title="capture, divided by the others (smaller is better)")
     for r in results:
         table.add_row(r.model, r.mode, str(r.threads), _text(r.ratios.get("eager")), _text(r.ratios.get("inductor")),
                       _text(_ratio(r.first, "eager")), _text(_ratio(r.compiled, "inductor")), _text(_ratio(r.warm, "inductor")),
                       _text(_ratio(r.memory, "eager")), "; ".join(r.notes)[:80])
     console.print(table)
-    for title, figures in (("steady / eager", [r.ratios.get("eager") for r in results]), ("steady / inductor", [r.ratios.get("inductor") for r in results]),
+    for title, figures in (("steady / eager", [r.ratios.get("eager") for r in results]),
+                           ("steady / inductor", [r.ratios.get("inductor") for r in results]),
                            ("compiled / inductor", [_ratio(r.compiled, "inductor") for r in results]),
                            ("warm / inductor", [_ratio(r.warm, "inductor") for r in results])):
         known = [f for f in figures if f]

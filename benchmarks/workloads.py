@@ -40,7 +40,9 @@ def build(name: str, scale: str) -> tuple[nn.Module, Inputs]:
 
 
 def _calibrated(module: nn.Module, inputs: Inputs) -> nn.Module:
-    """With the running statistics of its batch normalisations those of the inputs: as they start, deep networks fade to zeros and denormals."""
+    """With the running statistics of its batch normalisations those of the inputs: as they start, deep networks fade to zeros and
+    denormals.
+    """
     if any(isinstance(m, nn.BatchNorm2d) for m in module.modules()):
         module.train()
         for m in module.modules():
@@ -128,8 +130,8 @@ def clip() -> tuple[nn.Module, Inputs]:
 @workload
 def wav2vec2() -> tuple[nn.Module, Inputs]:
     from transformers import Wav2Vec2Config, Wav2Vec2Model
-    config = Wav2Vec2Config(**WIDTH, conv_dim=(64, 64, 64), conv_stride=(5, 2, 2), conv_kernel=(10, 3, 3), num_conv_pos_embeddings=32,
-                            num_conv_pos_embedding_groups=4, apply_spec_augment=False, layerdrop=0.0)
+    config = Wav2Vec2Config(**WIDTH, conv_dim=(64, 64, 64), conv_stride=(5, 2, 2), conv_kernel=(10, 3, 3),
+                            num_conv_pos_embeddings=32, num_conv_pos_embedding_groups=4, apply_spec_augment=False, layerdrop=0.0)
     return Wav2Vec2Model(config), {"input_values": torch.randn(BATCH, 4000)}
 
 

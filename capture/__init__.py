@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from capture import errors
 
 if TYPE_CHECKING:
-    from capture.api import Stats, compile, disable, explain, is_capturing, reset, stats, wait
+    from capture.api import Stats, compile, disable, explain, is_capturing, reset, stats, wait  # noqa: F401  # for type checkers
 
 PUBLIC = "Stats", "compile", "disable", "explain", "is_capturing", "reset", "stats", "wait"
 __all__ = ["errors", *PUBLIC]

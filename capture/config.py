@@ -42,12 +42,15 @@ class Flag(Generic[T]):
 
 
 STRICT = Flag("STRICT", 0, "1: an internal fault raises InternalError; 0: the program goes on natively, with a warning")
-DEBUG = Flag("DEBUG", 0, "1: cache decisions and tiers, 2: also guards, graphs and mock functions, 3: also fusion and the IR, 4: also kernels and plans")
-BACKEND = Flag("BACKEND", "native", "the backend of `capture.compile` where none is given: native, eager, or one of torch.compile's")
+DEBUG = Flag("DEBUG", 0, "1: cache decisions and tiers, 2: also guards, graphs and mock functions, "
+                         "3: also fusion and the IR, 4: also kernels and plans")
+BACKEND = Flag("BACKEND", "native",
+               "the backend of `capture.compile` where none is given: native, eager, or one of torch.compile's")
 RECAPTURE_LIMIT = Flag("RECAPTURE_LIMIT", 8, "entries per compiled function after which a new variant runs natively")
 CACHE = Flag("CACHE", 1, "0: compiled graphs are neither read from nor written to disk")
 CACHE_DIR = Flag("CACHE_DIR", "", "folder of the disk cache, private to the user; empty: capture/ in $XDG_CACHE_HOME or ~/.cache")
 CACHE_SIZE = Flag("CACHE_SIZE", 1024, "MB that the disk cache may take; what was used longest ago goes first")
 COMPILE_TIMEOUT = Flag("COMPILE_TIMEOUT", 120, "seconds after which one run of the C++ compiler is given up")
 JOB_TIMEOUT = Flag("JOB_TIMEOUT", 300, "seconds after which the compiling process gives up on a graph")
-TRIAL_CALLS = Flag("TRIAL_CALLS", 5, "timed calls of a graph before and after compiling, of which the faster stays; 0: the compiled one stays")
+TRIAL_CALLS = Flag("TRIAL_CALLS", 5,
+                   "timed calls of a graph before and after compiling, of which the faster stays; 0: the compiled one stays")

@@ -11,7 +11,8 @@ import tempfile
 
 CACHE = tempfile.mkdtemp(prefix="capture-tests-")
 atexit.register(shutil.rmtree, CACHE, ignore_errors=True)
-os.environ |= {"CAPTURE_STRICT": "1", "CAPTURE_BACKEND": "eager", "CAPTURE_CACHE_DIR": CACHE}   # read when capture is imported; subprocesses inherit it
+# read when capture is imported; subprocesses inherit it
+os.environ |= {"CAPTURE_STRICT": "1", "CAPTURE_BACKEND": "eager", "CAPTURE_CACHE_DIR": CACHE}
 
 import pytest
 import torch

@@ -39,7 +39,8 @@ def saved(shared: Iterable[str], vanishing: Iterable[str], buffers: Mapping[str,
 def objection(rows: int, rows_before: int, work: int, buffers: int, nodes: int) -> str | None:
     """Why two groups had better stay apart, None when they may be fused.
 
-    rows: parallel rows of the fused kernel; rows_before: the least that either group has by itself; work: elements of the larger one.
+    rows: parallel rows of the fused kernel; rows_before: the least that either group has by itself; work: elements of the
+    larger one.
     """
     if rows < LEAST_ROWS and rows < rows_before and work >= MUCH:
         return f"only {rows} rows would be left to run in parallel"

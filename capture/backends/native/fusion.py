@@ -4,7 +4,8 @@ Greedy: of all pairs of groups that share a buffer, the one that saves the most 
 `cost.objection` has nothing against it. What makes two groups legal to fuse:
 
 - no other statement must run between them (`dependencies.Order`);
-- their loops can be matched: `outer`, the variables that all nests of the group have in common, is not empty unless both are scalar;
+- their loops can be matched: `outer`, the variables that all nests of the group have in common, is not empty unless both are
+  scalar;
 - whatever one nest reads of another's results was written at the same point of `outer` (`_same_row`): rows run in parallel.
 """
 from __future__ import annotations
@@ -37,8 +38,8 @@ from capture.backends.native.splitting import split_reductions
 class Group:
     """Nests that become one kernel. They share the variables `outer`, and those of their inner loops that run together.
 
-    `nests`: by position in the program. `strip`: the variable of `outer` along which memory is contiguous, where the kernel is to be
-    vectorised along it: for pointwise nests and reductions over leading dimensions; None where each nest's own inner loop is.
+    `nests`: by position in the program. `strip`: the variable of `outer` along which memory is contiguous, where the kernel is to
+    be vectorised along it: for pointwise nests and reductions over leading dimensions; None where each nest's own inner loop is.
     """
 
     nests: dict[int, Nest]
@@ -271,14 +272,15 @@ def _matched_by(first: Group, second: Group, a: Index, b: Index) -> tuple[Group,
         cuts = refinement([d[:2] for d in digits_left], [d[:2] for d in digits_right])
         if cuts is not None:
             if all(len(c) == 1 for side in cuts for c in side):
-                pairs = {r[2]: l[2] for l, r in zip(digits_left, digits_right)}
+                pairs = {other[2]: one[2] for one, other in zip(digits_left, digits_right)}
                 return first, _renamed(second, pairs)
             new_first, variables_first = _cut(first, digits_left, cuts[0])
             new_second, variables_second = _cut(second, digits_right, cuts[1])
             return new_first, _renamed(new_second, dict(zip(variables_second, variables_first)))
     pairs = {}
     for variable, stride in right.items():
-        partners = [v for v, s in left.items() if s == stride and index(v.extent) == index(variable.extent) and v not in pairs.values()]
+        partners = [v for v, s in left.items()
+                    if s == stride and index(v.extent) == index(variable.extent) and v not in pairs.values()]
         if len(partners) == 1:
             pairs[variable] = partners[0]
     return (first, _renamed(second, pairs)) if pairs else None
@@ -324,7 +326,8 @@ def _renamed(group: Group, names: dict[Var, Var]) -> Group:
     if not names:
         return group
     strip = names.get(group.strip, group.strip) if group.strip is not None else None
-    return Group({p: renamed(n, names) for p, n in group.nests.items()}, frozenset(names.get(v, v) for v in group.outer), strip, group.alone)
+    return Group({p: renamed(n, names) for p, n in group.nests.items()},
+                 frozenset(names.get(v, v) for v in group.outer), strip, group.alone)
 
 
 def _combined(first: Group, second: Group) -> Group | str:
@@ -351,8 +354,8 @@ def _combined(first: Group, second: Group) -> Group | str:
 def _same_row(left: Index, right: Index, outer: frozenset[Var]) -> bool:
     """Whether two accesses of a buffer at one point of `outer` can only meet those at the same point.
 
-    True when both advance alike along `outer`, and what is left stays within the gaps between the rows: either the inner strides are the
-    same digits, or both remainders stay below the least stride of a row.
+    True when both advance alike along `outer`, and what is left stays within the gaps between the rows: either the inner strides
+    are the same digits, or both remainders stay below the least stride of a row.
     """
     if not outer:
         return True
@@ -367,7 +370,8 @@ def _same_row(left: Index, right: Index, outer: frozenset[Var]) -> bool:
     terms_left, terms_right = linear_terms(rest_left), linear_terms(rest_right)
     if terms_left is not None and terms_right is not None:
         constants = rest_left.terms.get((), 0), rest_right.terms.get((), 0)
-        shapes = [sorted((repr(stride), repr(index(v.extent))) for v, stride in terms.items()) for terms in (terms_left, terms_right)]
+        shapes = [sorted((repr(stride), repr(index(v.extent))) for v, stride in terms.items())
+                  for terms in (terms_left, terms_right)]
         if shapes[0] == shapes[1] and constants[0] == constants[1]:
             return True
     strides = [left.coefficient(v).constant for v in outer]

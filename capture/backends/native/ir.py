@@ -136,8 +136,8 @@ class Nest:
 class Stage:
     """One pass within a row of a kernel: loops over `inner`, outermost first, of which `reduced` accumulate.
 
-    At each point all values are computed before the first of them is stored, so that a load always means what was in memory before the
-    point; what an earlier store of the same point wrote has been put in place of the load by fusion.
+    At each point all values are computed before the first of them is stored, so that a load always means what was in memory before
+    the point; what an earlier store of the same point wrote has been put in place of the load by fusion.
     """
 
     inner: tuple[Var, ...]
@@ -153,8 +153,8 @@ class Kernel:
     sequentially inside. `vectorized`: the innermost loop is the last variable of `outer`, cut into strips, with every stage's
     own loops around it (pointwise kernels, reductions over leading dimensions); otherwise it is each stage's own last loop.
 
-    A later stage sees what an earlier one stored, at the same point of `outer` only. `locals`: buffers nobody else needs. Their indices
-    depend on the stages' inner variables alone (one instance for each point of `outer`).
+    A later stage sees what an earlier one stored, at the same point of `outer` only. `locals`: buffers nobody else needs. Their
+    indices depend on the stages' inner variables alone (one instance for each point of `outer`).
     """
 
     name: str
@@ -167,7 +167,9 @@ class Kernel:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """A tensor over a buffer, as `as_strided` has it; `offset` in elements. How ATen sees a buffer. `dtype`: the buffer's, where None."""
+    """A tensor over a buffer, as `as_strided` has it; `offset` in elements. How ATen sees a buffer. `dtype`: the buffer's, where
+    None.
+    """
 
     buffer: str
     sizes: tuple[Size, ...]
@@ -180,9 +182,10 @@ class View:
 class Extern:
     """A call of an ATen operator, such as "aten::mm.out".
 
-    args, kwargs: Views, literals, sizes (`Index`) and lists of these. `results`: one buffer for each tensor returned, None where it is not needed.
-    `out`: the results are written into the buffers that the overload's out arguments, part of kwargs, name; otherwise the operator allocates
-    them, with the sizes and strides that the buffers declare. `mutates`: buffers among the arguments that are written to.
+    args, kwargs: Views, literals, sizes (`Index`) and lists of these. `results`: one buffer for each tensor returned, None where
+    it is not needed. `out`: the results are written into the buffers that the overload's out arguments, part of kwargs, name;
+    otherwise the operator allocates them, with the sizes and strides that the buffers declare. `mutates`: buffers among the
+    arguments that are written to.
     """
 
     name: str
@@ -196,9 +199,9 @@ class Extern:
 
 @dataclass(slots=True, eq=False)
 class Program:
-    """One graph. `inputs`: buffer names in the order of the arguments, or a Symbol where a size is passed. `outputs`: in the order of the
-    results: a View, a Size, or None. `symbols`: where each comes from: (input position, dimension), dimension None when it is the
-    argument itself. Statements run in order; fusion replaces Nests by Kernels. `constants`: the tensors of constant buffers.
+    """One graph. `inputs`: buffer names in the order of the arguments, or a Symbol where a size is passed. `outputs`: in the order
+    of the results: a View, a Size, or None. `symbols`: where each comes from: (input position, dimension), dimension None when it
+    is the argument itself. Statements run in order; fusion replaces Nests by Kernels. `constants`: the tensors of constant buffers.
     """
 
     buffers: dict[str, Buffer] = field(default_factory=dict)

@@ -1,4 +1,6 @@
-"""Loops of nests and kernels: cut at divisors, matched with other nests' loops, put in order, and merged where memory is contiguous."""
+"""Loops of nests and kernels: cut at divisors, matched with other nests' loops, put in order, and merged where memory is
+contiguous.
+"""
 from __future__ import annotations
 
 import itertools

@@ -1,7 +1,8 @@
 """Attention that a program writes out, as one `scaled_dot_product_attention`.
 
-Works on the torch-level graph, before autograd sees it, so that the backward pass is the kernel's own as well. Only attention without a mask
-and without dropout is replaced: a row that a mask leaves empty is NaN when written out and zero in the kernel, and dropout draws other numbers.
+Works on the torch-level graph, before autograd sees it, so that the backward pass is the kernel's own as well. Only attention
+without a mask and without dropout is replaced: a row that a mask leaves empty is NaN when written out and zero in the kernel, and
+dropout draws other numbers.
 """
 from __future__ import annotations
 
@@ -120,5 +121,6 @@ def _same_in_kernel(query: torch.Tensor | None, key: torch.Tensor | None, value:
     """Whether shapes and dtypes are such that the kernel computes what the program does, without broadcasting."""
     if query is None or key is None or value is None or query.dim() != 4 or key.dim() != 4 or value.dim() != 4:
         return False
-    return (query.dtype == key.dtype == value.dtype and query.dtype in KERNEL_DTYPES and query.shape[:2] == key.shape[:2] == value.shape[:2]
+    return (query.dtype == key.dtype == value.dtype and query.dtype in KERNEL_DTYPES
+            and query.shape[:2] == key.shape[:2] == value.shape[:2]
             and key.shape[2] == value.shape[2] and query.shape[3] == key.shape[3] == value.shape[3])

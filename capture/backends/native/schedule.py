@@ -25,7 +25,8 @@ class _Pass:
     read: list[Load] = field(default_factory=list)
 
 
-def kernel_of(nests: Sequence[Nest], outer: frozenset[Var], strip: Var | None, needed: set[str], buffers: Mapping[str, Buffer]) -> Kernel:
+def kernel_of(nests: Sequence[Nest], outer: frozenset[Var], strip: Var | None, needed: set[str],
+              buffers: Mapping[str, Buffer]) -> Kernel:
     """The kernel that runs `nests`, given in program order, for each point of `outer`.
 
     needed: the buffers that must be written to memory; of the others no trace is left where that is possible.
@@ -103,7 +104,8 @@ def _forwarded(node: Load, target: _Pass) -> Expr | None:
 def contiguous(loops: Sequence[Var], stores: Sequence[Store]) -> Var | None:
     """The loop along which most elements are contiguous in memory; the last of the best. None where there are no loops.
 
-    An access counts as many elements as its index has values: what is the same for a whole row is read once for it. Stores count double.
+    An access counts as many elements as its index has values: what is the same for a whole row is read once for it. Stores count
+    double.
     """
     votes = dict.fromkeys(loops, 0)
     accesses = [(node.index, 1) for node in loads_of(stores)] + [(s.index, 2) for s in stores if s.reduction is None or s.scan]

@@ -27,7 +27,8 @@ class Builder:
         self.program.inputs.append(buffer.name)
         return buffer
 
-    def map(self, sizes: Sequence[Size], value: Callable[..., Expr], kind: str = "temporary", strides: Sequence[Size] | None = None) -> Buffer:
+    def map(self, sizes: Sequence[Size], value: Callable[..., Expr], kind: str = "temporary",
+            strides: Sequence[Size] | None = None) -> Buffer:
         result = self._buffer(sizes, kind, strides=strides)
         loops = tuple(map(fresh, sizes))
         self._nest(loops, (), Store(result.name, at(result, *loops), value(*loops)))
@@ -127,7 +128,8 @@ def test_layer_normalisation_is_one_kernel_along_rows() -> None:
     mean = b.reduce("sum", [64], [128], lambda *i: of(x, *i))
     square = b.reduce("sum", [64], [128], lambda i, j: op("mul", F32, *[op("sub", F32, of(x, i, j), of(mean, i))] * 2))
     scale = b.map([64], lambda i: op("rsqrt", F32, of(square, i)))
-    y = b.map([64, 128], lambda i, j: op("mul", F32, op("mul", F32, op("sub", F32, of(x, i, j), of(mean, i)), of(scale, i)), of(weight, j)))
+    y = b.map([64, 128],
+              lambda i, j: op("mul", F32, op("mul", F32, op("sub", F32, of(x, i, j), of(mean, i)), of(scale, i)), of(weight, j)))
     kernel, = fused(b.returns(y, scale), torch.randn(64, 128), torch.randn(128))
     assert not kernel.vectorized
 
@@ -137,7 +139,8 @@ def test_a_chain_of_maps_is_one_loop_without_temporaries() -> None:
     x, y = b.input(6, 10), b.input(6, 10)
     first = b.map([6, 10], lambda *i: add(of(x, *i), of(y, *i)))
     second = b.map([6, 10], lambda *i: op("mul", F32, of(first, *i), of(first, *i)))
-    kernel, = fused(b.returns(b.map([6, 10], lambda *i: add(of(second, *i), of(first, *i)))), torch.randn(6, 10), torch.randn(6, 10))
+    kernel, = fused(b.returns(b.map([6, 10], lambda *i: add(of(second, *i), of(first, *i)))),
+                    torch.randn(6, 10), torch.randn(6, 10))
     assert kernel.vectorized and not kernel.locals
     assert [size_of(v.extent) for v in kernel.outer] == [60]
     assert [len(stage.stores) for stage in kernel.stages] == [1]
@@ -156,7 +159,7 @@ def test_loops_of_different_factoring_are_matched() -> None:
     x = b.input(4, 6, 8)
     first = b.map([4, 48], lambda i, j: op("exp", F32, load(x, at(x, i, index(j) // 8, index(j) % 8))))
     second = b.map([24, 8], lambda i, j: op("neg", F32, load(first, index(i) * 8 + j)))
-    third = b.map([4, 6, 4, 2], lambda i, j, k, l: op("abs", F32, load(second, index(i) * 48 + index(j) * 8 + index(k) * 2 + l)))
+    third = b.map([4, 6, 4, 2], lambda i, j, k, m: op("abs", F32, load(second, index(i) * 48 + index(j) * 8 + index(k) * 2 + m)))
     kernel, = fused(b.returns(third), torch.randn(4, 6, 8))
     assert [size_of(v.extent) for v in kernel.outer] == [192]
 

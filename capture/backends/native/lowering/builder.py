@@ -99,7 +99,8 @@ class Builder:
             return
         if value.dtype not in DTYPES and value.stored is not None:      # what no nest computes with is copied by ATen
             out = View(target.buffer.name, value.shape, target.strides, plain(target.offset))
-            self.program.body.append(Extern(self.name(f"{self.label}_copy"), "aten::clone.out", (value.view,), {"out": out}, (out.buffer,), True))
+            self.program.body.append(
+                Extern(self.name(f"{self.label}_copy"), "aten::clone.out", (value.view,), {"out": out}, (out.buffer,), True))
             return
         place = variables(value.shape)
         self.nest(place, (), Store(target.buffer.name, address(target, place), value.at(place)))

@@ -66,7 +66,8 @@ pointwise(aten.lerp, formula=lambda x, y, w: where(call("abs", w) < 0.5, x + w *
 def div_mode(call_: Call, *args: Any, **kwargs: Any) -> Any:
     name = {None: "div", "floor": "floordiv", "trunc": "truncdiv"}[kwargs.get("rounding_mode")]
     kind = FLOAT if name == "div" else Kind.DEFAULT
-    return apply(call_, lambda x, y, mode: x / y if name == "div" else _divided(name, x, y), kind, bound(call_.op, args, kwargs), (0, 1))
+    return apply(call_, lambda x, y, mode: x / y if name == "div" else _divided(name, x, y), kind,
+                 bound(call_.op, args, kwargs), (0, 1))
 
 
 def _power(x: Scalar, exponent: Scalar, value: Number | None) -> Scalar:

@@ -180,7 +180,8 @@ def at_least(value: Index, low: Size) -> Expr | None:
     least, most = bounds(value - low)
     if least is not None and least >= 0:
         return None
-    return constant(False, torch.bool) if most is not None and most < 0 else op("ge", torch.bool, position(value), position(index(low)))
+    return (constant(False, torch.bool) if most is not None and most < 0
+            else op("ge", torch.bool, position(value), position(index(low))))
 
 
 def below(value: Index, high: Size) -> Expr | None:
@@ -188,7 +189,8 @@ def below(value: Index, high: Size) -> Expr | None:
     least, most = bounds(value - high)
     if most is not None and most < 0 or _spans(value, high):
         return None
-    return constant(False, torch.bool) if least is not None and least >= 0 else op("lt", torch.bool, position(value), position(index(high)))
+    return (constant(False, torch.bool) if least is not None and least >= 0
+            else op("lt", torch.bool, position(value), position(index(high))))
 
 
 def as_index(expr: Expr, extent: Size, wrap: bool) -> Index:
