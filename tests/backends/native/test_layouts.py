@@ -97,6 +97,13 @@ def test_images_of_few_channels_and_convolutions_per_channel_gain() -> None:
     assert strides["aten.silu.default"] == (8 * 36, 1, 8 * 6, 8)
 
 
+@pytest.mark.parametrize(("channels", "moved"), [(8, 1), (64, 0)])
+def test_a_first_layer_gains_where_images_outweigh_filters(channels: int, moved: int) -> None:
+    forward = traced(lambda x, w, v: F.conv2d(F.conv2d(x, w), v), torch.randn(2, 3, 10, 10), torch.randn(16, 3, 3, 3),
+                     torch.randn(channels, 16, 3, 3))
+    assert use_channels_last(forward, gains) == moved
+
+
 def test_others_stay_as_they_are() -> None:
     forward = traced(lambda x, w, _: F.conv2d(x, w).relu(), torch.randn(2, 16, 8, 8), torch.randn(16, 16, 3, 3), PER_CHANNEL)
     before = [node.meta["val"] for node in forward.graph.nodes if node.op != "output"]
