@@ -57,8 +57,9 @@ def gains(node: fx.Node) -> bool:
 
     Measured with oneDNN 3 on AVX-512, one thread: per channel 2 to 3 times as fast, a first layer on images up to 7 times. Dense
     ones are as fast either way while images are larger than filters; where they are smaller, the filters' reordering counts, and
-    takes up to half as long again from their plain layout. So a first layer, whose layout all that follow take over, gains only where images
-    outweigh filters: a U-Net runs in 0.65 of eager's time with it and 0.77 without, a ResNet on small images in 0.98 and 0.81.
+    takes up to half as long again from their plain layout. So a first layer, whose layout all that follow take over, gains only
+    where images outweigh filters: a U-Net runs in 0.65 of eager's time with it and 0.77 without, a ResNet on small images in 0.98
+    and 0.81.
     """
     return node.args[8] > 1 or node.args[0].meta["val"].shape[1] <= FEW_CHANNELS and images_outweigh_filters(node.graph)
 
