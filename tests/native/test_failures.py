@@ -234,9 +234,13 @@ def test_workers_of_a_data_loader(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("function", ["f", "g"], ids=["in the background", "while a thread waits"])
 def test_a_program_ends_while_a_graph_is_compiled(function: str, tmp_path: Path) -> None:
+    """Its thread either waits for the compiler or has ended: one that is in the middle of an operation of torch can abort the process
+    on its own account."""
     lines = output(f"""
         {function}(x, w)
-        threading.Thread(target={function}, args=(x, w), daemon=True).start()
+        thread = threading.Thread(target={function}, args=(x, w), daemon=True)
+        thread.start()
+        thread.join(None if {function} is f else 0.5)
         while not sidecar.processes(): time.sleep(0.01)
         print(sidecar.processes()[0])
         """, tmp_path / "cache")
