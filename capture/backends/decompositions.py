@@ -20,19 +20,20 @@ aten = torch.ops.aten
 
 # Operators of torch's core table that stay calls of ATen, with all their overloads …
 CALLED = (
-    "baddbmm", "addr", "dot", "vdot", "mv", "embedding_dense_backward", "embedding_bag",
+    "baddbmm", "addr", "dot", "vdot", "mv", "embedding_bag",
     "_scaled_dot_product_flash_attention_for_cpu", "bernoulli", "rrelu", "rrelu_with_noise", "upsample_linear1d",
     "upsample_bilinear2d", "upsample_trilinear3d", "upsample_bicubic2d", "upsample_nearest1d", "upsample_nearest2d",
     "upsample_nearest3d", "_upsample_nearest_exact1d", "_upsample_nearest_exact2d", "_upsample_nearest_exact3d", "col2im",
     "im2col", "max_unpool2d", "max_unpool3d", "renorm", "_convolution_double_backward", "adaptive_max_pool1d")
 # … and those that the compiler has a direct translation of, more exact in low precision than a sequence of roundings.
 TRANSLATED = (
-    "_prelu_kernel", "addcdiv", "addcmul", "clamp_max", "clamp_min", "deg2rad", "elu_backward", "eye", "frac", "gelu_backward",
-    "hardshrink", "hardsigmoid", "hardsigmoid_backward", "hardswish", "hardswish_backward", "hardtanh_backward", "heaviside",
-    "leaky_relu_backward", "lerp", "logaddexp", "logaddexp2", "logit", "masked_fill", "mish", "mish_backward", "nan_to_num",
-    "rad2deg", "roll", "rsub", "select_scatter", "sgn", "sigmoid_backward", "silu", "silu_backward", "sinc", "softplus",
-    "softplus_backward", "softshrink", "special_xlog1py", "std", "std_mean", "tanh_backward", "threshold", "threshold_backward",
-    "tril", "triu", "var", "var_mean", "xlogy")
+    "_prelu_kernel", "addcdiv", "addcmul", "clamp_max", "clamp_min", "deg2rad", "elu_backward", "embedding_dense_backward",
+    "eye", "frac", "gelu_backward", "hardshrink", "hardsigmoid", "hardsigmoid_backward", "hardswish", "hardswish_backward",
+    "hardtanh_backward", "heaviside", "index_add", "index_copy", "index_fill", "leaky_relu_backward", "lerp", "logaddexp",
+    "logaddexp2", "logit", "masked_fill", "mish", "mish_backward", "nan_to_num", "rad2deg", "roll", "rsub", "select_scatter",
+    "sgn", "sigmoid_backward", "silu", "silu_backward", "sinc", "softplus", "softplus_backward", "softshrink",
+    "special_xlog1py", "std", "std_mean", "tanh_backward", "threshold", "threshold_backward", "tril", "triu", "var", "var_mean",
+    "xlogy")
 # Operators that torch's core table leaves as they are, and which are decomposed.
 ADDED = (
     "_softmax", "_log_softmax", "native_layer_norm", "native_batch_norm", "_native_batch_norm_legit",

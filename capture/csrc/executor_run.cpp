@@ -140,14 +140,15 @@ std::vector<c10::IValue> Frame::run(void* arena) {
 void Frame::run_step(const KernelStep& step, const std::vector<int64_t>& numbers) {
   c10::SmallVector<void*, 32> buffers;
   for (size_t slot : step.buffers) buffers.push_back(address(slot));
-  bool out_of_range = false;
+  uint8_t out_of_range = 0;   // bits: see plan.py
   if (step.checks) buffers.push_back(&out_of_range);
   {
     RECORD_FUNCTION(step.name, c10::ArrayRef<const c10::IValue>{});
     at::parallel_for(0, numbers_[step.total], numbers_[step.grain],
                      [&](int64_t begin, int64_t end) { step.function(buffers.data(), numbers.data(), begin, end); });
   }
-  TORCH_CHECK_INDEX(!out_of_range, "index out of range in self");
+  TORCH_CHECK_INDEX((out_of_range & 1) == 0, "index out of range in self");
+  TORCH_CHECK((out_of_range & 2) == 0, "index is out of bounds");
 }
 
 void Frame::run_step(const ExternStep& step, const std::vector<c10::IValue>& fixed) {

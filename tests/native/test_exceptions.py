@@ -25,6 +25,13 @@ PROGRAMS = {
 }
 
 
+WRITING = {
+    "index_copy": lambda index, x: (x * 2).index_copy(0, index, torch.ones(2, 4)).exp(),
+    "scatter_add": lambda index, x: (x * 2).scatter_add(0, index.unsqueeze(1), x).exp(),
+    "index_put": lambda index, x: (x * 2).index_put((index,), x[0]).exp(),
+}
+
+
 @pytest.mark.parametrize("name", PROGRAMS)
 @pytest.mark.parametrize("training", [False, True])
 def test_a_graph_that_changes_nothing_raises_as_eager_does(name: str, training: bool) -> None:
@@ -72,6 +79,22 @@ def test_a_graph_that_changes_something_raises_its_type(change, training: bool) 
         helpers.seed()
         torch.testing.assert_close(compiled(GOOD, x, weight), expected)
     assert runs_compiled(compiled)
+
+
+@pytest.mark.parametrize("name", ["embedding", "indexing", "gather", "scatter", "index_add", *WRITING])
+def test_a_graph_that_writes_raises_the_operators_type(name: str) -> None:
+    def program(index, x, y):
+        x.mul_(2)
+        return (PROGRAMS | WRITING)[name](index, y)
+    compiled = compile(program)
+    x, y = torch.ones(3), torch.randn(3, 4)
+    for _ in range(2):
+        compiled(GOOD, x, y)
+    with pytest.raises((IndexError, RuntimeError)) as eager:
+        program(BAD, x, y)
+    with pytest.raises(eager.type) as ours:
+        compiled(BAD, x, y)
+    assert ours.type is eager.type and runs_compiled(compiled)
 
 
 def test_an_exception_in_the_backward_pass_is_autograds() -> None:

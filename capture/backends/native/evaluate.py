@@ -30,8 +30,8 @@ def evaluate(program: Program, inputs: Sequence[torch.Tensor | int]) -> list[tor
     """Runs `program`. `inputs`: a tensor for each name in `program.inputs`, an int for each Symbol; those that the program
     writes to are mutated. Returns one result for each of `program.outputs`: a tensor that views the buffer, an int, or None.
 
-    Raises IndexError where an index computed by the program is out of range, ValueError for inputs which are not as declared,
-    and InvalidProgram where points of a loop depend on each other, or something is read before it is written.
+    Raises what `index.Value` says where an index computed by the program is out of range, ValueError for inputs which are not as
+    declared, and InvalidProgram where points of a loop depend on each other, or something is read before it is written.
     """
     with torch.no_grad():
         return _Run(program, inputs).results()
@@ -53,7 +53,7 @@ class _Access:
     outer: torch.Tensor
     point: torch.Tensor
     stage: int
-    mode: str           # "load", "set", "add", or "chosen": set where the program computed the place
+    mode: str           # "load", "set", or of scatters "chosen" (set where the program computed the place) or "combined"
 
 
 class _Run:
@@ -86,7 +86,7 @@ class _Run:
                 self._extern(statement)
             elif isinstance(statement, Nest):
                 stage = Stage(statement.reduced, frozenset(statement.reduced), statement.stores)
-                self._kernel(statement, Kernel(statement.name, statement.space, 0, False, (stage,)))
+                self._kernel(statement, Kernel(statement.name, statement.space, len(statement.space), False, (stage,)))
             else:
                 self._kernel(statement, statement)
         return [self._result(output) for output in self.program.outputs]
@@ -124,9 +124,8 @@ class _Run:
             points.load(stage.stores)
             for store in stage.stores:
                 points.run(store)
-        parallel = math.prod(outer[kernel.parallel:])
         try:
-            accesses.check(self.storage, parallel if isinstance(statement, Kernel) and kernel.parallel else None)
+            accesses.check(self.storage, max(1, math.prod(outer[kernel.parallel:])))
         except InvalidProgram as error:
             raise InvalidProgram(f"{error} in\n{show_statement(statement)}") from None
         for buffer in kernel.locals:
@@ -225,16 +224,19 @@ class _Points:
         if mask is not None and math.prod(mask.shape) > math.prod(extents):
             raise InvalidProgram(f"the mask of a reduction into {store.buffer} depends on what is reduced")
         keep = torch.ones(extents, dtype=torch.bool) if mask is None else mask.expand(extents)
-        chosen = any(isinstance(atom, Value) for atom in store.index.atoms())
         elements = elements.expand(extents)[keep]
-        mode = "chosen" if chosen and store.mode == "set" else store.mode
+        mode = "combined" if store.mode != "set" else "chosen" if store.scatters else "set"
         self.accesses.note(store.buffer, _Access(elements, self.rows.expand(extents)[keep], points[keep], self.number, mode))
         storage = self.run_.storage[store.buffer]
         if storage.elements.dtype != value.dtype:
             raise InvalidProgram(f"{value.dtype} stored to {store.buffer}, which is {storage.elements.dtype}")
-        if store.mode == "add":
+        given = value.expand(extents)[keep]
+        if mode == "combined":
             self._demand_written(store.buffer, elements)
-        storage.elements.index_put_((elements,), value.expand(extents)[keep], accumulate=store.mode == "add")
+        if store.mode in ("set", "add"):
+            storage.elements.index_put_((elements,), given, accumulate=store.mode == "add")
+        else:
+            storage.elements.scatter_reduce_(0, elements, given, {"mul": "prod", "maximum": "amax", "minimum": "amin"}[store.mode])
         if storage.written is not None:
             storage.written[elements] = True
 
@@ -308,7 +310,7 @@ class _Points:
         if mask is not None:
             bad = bad & mask
         if 0 not in self.extents and bool(bad.any()):
-            raise IndexError(f"index {int(value.expand_as(bad)[bad][0])} is out of bounds for a dimension of size {extent}")
+            raise atom.error(f"index {int(value.expand_as(bad)[bad][0])} is out of bounds for a dimension of size {extent}")
         return value
 
 
@@ -322,28 +324,28 @@ class _Accesses:
         if buffer in self._of:
             self._of[buffer].append(access)
 
-    def check(self, storage: dict[str, _Storage], chunk: int | None) -> None:
+    def check(self, storage: dict[str, _Storage], chunk: int) -> None:
         """Raises InvalidProgram unless each row (a point of the outer loops) touches only elements that no other row writes, and
-        the same for points within a stage. `chunk`: so many rows run one after another; None where adding is atomic.
+        the same for points within a stage, but for scatters. `chunk`: so many rows run one after another, on one thread.
         """
         for name, accesses in self._of.items():
             span = storage[name].elements.numel()
             _check_owners(name, span, [(access, access.outer) for access in accesses], "row")
             for stage in {access.stage for access in accesses}:
                 _check_owners(name, span, [(access, access.point) for access in accesses if access.stage == stage], "point")
-            adds = [(access, access.outer // chunk) for access in accesses if chunk is not None and access.mode == "add"]
-            if (_owners(name, span, adds, "thread") == SEVERAL).any():
-                raise InvalidProgram(f"several threads add to the same element of {name}")
+            scattered = [(access, access.outer // chunk) for access in accesses if access.mode in ("chosen", "combined")]
+            if (_owners(name, span, scattered, "thread") == SEVERAL).any():
+                raise InvalidProgram(f"several threads scatter to the same element of {name}")
 
 
 def _owners(name: str, span: int, accesses: list[tuple[_Access, torch.Tensor]], who: str) -> torch.Tensor:
     """For each element the one that stores to it, NOBODY or SEVERAL."""
     owners = torch.full((span,), NOBODY)
-    for access, owner in sorted(accesses, key=lambda pair: pair[0].mode == "add"):
+    for access, owner in sorted(accesses, key=lambda pair: pair[0].mode == "combined"):
         if access.mode == "load":
             continue
         before = owners[access.elements]
-        if access.mode != "add" and ((before != NOBODY) & (before != owner)).any():
+        if access.mode != "combined" and ((before != NOBODY) & (before != owner)).any():
             raise InvalidProgram(f"a {who} stores to an element of {name} to which another {who} stores")
         owners[access.elements] = torch.where((before == NOBODY) | (before == owner), owner, SEVERAL)
         again = owners[access.elements] != owner

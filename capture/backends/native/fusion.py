@@ -100,8 +100,6 @@ def without_dead(program: Program) -> Program:
         if useful or not needed.isdisjoint(writes(statement)):
             kept.append(statement)
             needed |= reads(statement)
-            if isinstance(statement, Nest):
-                needed |= {s.buffer for s in statement.stores if s.mode == "add"}
     return replace(program, body=kept[::-1])
 
 
@@ -236,7 +234,7 @@ class _Fusion:
 
 def _single(position: int, nest: Nest) -> Group:
     """One nest by itself: what its rows are, and whether it is vectorised along them."""
-    alone = any(s.scan or s.mode == "add" for s in nest.stores)
+    alone = any(s.scan or s.scatters for s in nest.stores)
     space = frozenset(nest.space)
     strip = contiguous((*nest.space, *nest.reduced), nest.stores)
     if strip not in space or nest.reduced and cost.elements([strip]) < cost.LEAST_ROWS <= cost.elements(nest.reduced):

@@ -57,12 +57,16 @@ class Mod:
         return f"({self.dividend})%({self.divisor})"
 
 
+ERRORS: tuple[type[Exception], ...] = (IndexError, RuntimeError)       # what eager mode's operators raise for a bad index
+
+
 @dataclass(frozen=True, slots=True)
 class Value:
-    """An integer that the program computes (`ir.Expr` of dtype int64): 0 … extent-1, else an IndexError at run time."""
+    """An integer that the program computes (`ir.Expr` of dtype int64): 0 … extent-1, else an `error`, of ERRORS, at run time."""
 
     expr: Any
     extent: Size
+    error: type[Exception] = IndexError
 
     def __str__(self) -> str:
         return f"[{self.expr}]"

@@ -29,6 +29,9 @@ class Buffer:
     kind: str = "temporary"
 
 
+COMBINING = frozenset(("add", "mul", "maximum", "minimum"))     # modes of stores, by their names in `ops.py`
+
+
 class Expr:
     """A value per point of an index space. Equal expressions are the same object (see `intern`), so `is` compares them."""
 
@@ -103,7 +106,8 @@ class Op(Expr):
 class Store:
     """Writes `value` to `buffer` at `index`, by `mode`:
 
-    "set"; "add": added to what is there, of which several points may meet (scatter; the buffer is set first).
+    "set"; or one of COMBINING, an operation that combines it with what is there, which has been set before. Where it combines, or
+    where the program computes `index`, several points may meet (see `scatters`).
     With a `reduction`, `value` is combined over the reduced variables, starting from the reduction's identity; `index` depends
     on the other variables only. Reductions: sum, prod, max, min (NaN wins, as in torch), any, all, and argmax, argmin: the
     position (row-major, among the reduced variables) of the first extreme, NaN being the most extreme, stored as int64.
@@ -118,12 +122,19 @@ class Store:
     scan: bool = False
     mask: Expr | None = None        # where false, nothing is stored
 
+    @property
+    def scatters(self) -> bool:
+        """Whether several points may store to the same element. Those that do must run one after the other, on one thread."""
+        return self.mode != "set" or any(isinstance(atom, Value) for atom in self.index.atoms())
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Nest:
-    """Loops over `space` (each point may run in parallel) and, inside, over `reduced`; the stores run in order at each point.
+    """Loops over `space` (each point may run in parallel) and, inside, over `reduced`, in order; the stores run in order at each
+    point.
 
-    A store without reduction in a nest that has reduced variables runs at every point of them.
+    A store without reduction in a nest that has reduced variables runs at every point of them. A scatter is such a store: points
+    that may meet differ in reduced variables alone.
     """
 
     name: str

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from capture.backends.native.index import Index, Value, Var, bounds, index
+from capture.backends.native.index import Index, Var, bounds, index
 from capture.backends.native.ir import Buffer, Extern, Kernel, Load, Nest, Program, Stage, Store, View, intern
 from capture.backends.native.rewrite import Rewriter, loads_of, reads, writes
 
@@ -111,7 +111,7 @@ def _same_places(kernel: Kernel, given: str, output: str) -> bool:
 
 
 def _is_plain(store: Store) -> bool:
-    return store.mode == "set" and store.reduction is None and not any(isinstance(atom, Value) for atom in store.index.atoms())
+    return store.reduction is None and not store.scatters
 
 
 def _equal(load: Index, loading: Stage, store: Index, storing: Stage) -> bool:

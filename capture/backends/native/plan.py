@@ -14,9 +14,9 @@ How the executor calls a kernel::
 - `buffers[i]` is the address of element 0 of the buffer that `Rendered.buffers` names i-th; of buffers without elements, any
   address.
 - `numbers[i]` is the value of the i-th size of `Rendered.numbers`.
-- A kernel that computes indices has one more buffer, the last one, called `INVALID`: a `bool*`, false at the beginning, shared by
-  all threads. The kernel sets it to true when an index is out of range, and must touch nothing at such an index. It never sets it
-  to false. The executor raises IndexError when all threads are done.
+- A kernel that computes indices has one more buffer, the last one, called `INVALID`: a `uint8_t*`, 0 at the beginning, shared
+  by all threads. When an index is out of range, the kernel sets the bit of the exception that this means (by its number among
+  `index.ERRORS`), and must touch nothing at such an index. It never clears one. The executor raises it when all threads are done.
 - A kernel neither throws nor calls Python; it keeps no state, and no pointers.
 """
 from __future__ import annotations

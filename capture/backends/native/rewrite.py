@@ -60,7 +60,7 @@ class Rewriter:
 
     def _atom(self, atom: Atom) -> Size | None:
         if isinstance(atom, Value):
-            return index(Value(self.expr(atom.expr), atom.extent))
+            return index(replace(atom, expr=self.expr(atom.expr)))
         return self.variables.get(atom) if isinstance(atom, Var) else None
 
     def expr(self, old: Expr) -> Expr:
@@ -94,7 +94,7 @@ def reads(statement: Nest | Kernel | Extern) -> set[str]:
         return {view.buffer for view in _views((statement.args, statement.kwargs))} - (outs - {
             view.buffer for view in _views(statement.args)})
     stores = stores_of(statement)
-    return {node.buffer for node in loads_of(stores)} | {store.buffer for store in stores if store.mode == "add"}
+    return {node.buffer for node in loads_of(stores)} | {store.buffer for store in stores if store.mode != "set"}
 
 
 def writes(statement: Nest | Kernel | Extern) -> set[str]:

@@ -54,7 +54,7 @@ def kernel_of(nests: Sequence[Nest], outer: frozenset[Var], strip: Var | None, n
 def _place(nest: Nest, outer: frozenset[Var], passes: list[_Pass]) -> None:
     """Puts a nest into the earliest pass over the same loops in which all that it depends on has been computed."""
     inner = tuple(v for v in (*nest.space, *nest.reduced) if v not in outer)
-    positional = any(s.reduction in ("argmax", "argmin") or s.scan for s in nest.stores)
+    positional = any(s.reduction in ("argmax", "argmin") or s.scan or s.scatters for s in nest.stores)
     loads = loads_of(nest.stores)
     written = {s.buffer for s in nest.stores}
     least = 0

@@ -140,7 +140,7 @@ def _stores(stores: tuple[Store, ...]) -> list[str]:
             lines += names.define(root)
         how = ("scan " if store.scan else "") + (f"{store.reduction} " if store.reduction else "")
         mask = "" if store.mask is None else f" if {names.text(store.mask)}"
-        sign = "+=" if store.mode == "add" else "="
+        sign = {"set": "=", "add": "+=", "mul": "*="}.get(store.mode, f"{store.mode}=")
         lines.append(f"{store.buffer}[{names.index(store.index)}] {sign} {how}{names.text(store.value)}{mask}")
     return lines
 

@@ -12,7 +12,22 @@ import torch
 
 from capture.backends.native import ops
 from capture.backends.native.index import Div, Index, Mod, Size, Symbol, Value, Var, bounds, index
-from capture.backends.native.ir import Buffer, Constant, Expr, Extern, Kernel, Load, Nest, Op, Position, Program, Stage, Store, View
+from capture.backends.native.ir import (
+    COMBINING,
+    Buffer,
+    Constant,
+    Expr,
+    Extern,
+    Kernel,
+    Load,
+    Nest,
+    Op,
+    Position,
+    Program,
+    Stage,
+    Store,
+    View,
+)
 from capture.backends.native.show import postorder, roots, show, show_expr, show_statement
 from capture.errors import InternalError
 
@@ -34,8 +49,8 @@ def verify(program: Program) -> None:
     - operations, loads and stores have the dtypes that `ops` and the buffers declare; masks are bool, computed indices int64;
     - expressions depend on loops around them only, a reduction's place on those only that it does not reduce;
     - elements lie inside of their buffers, as far as the index is affine;
-    - nothing is loaded before a statement or stage stored to its buffer, nor added to; constants are not written;
-    - no two points store to the same element, as far as the index is affine; threads do not add to the same element;
+    - nothing is loaded before a statement or stage stored to its buffer, nor combined with; constants are not written;
+    - no two points store to the same element, as far as the index is affine; no two threads scatter to the same one;
     - a kernel's local buffers are used by it alone, at places that depend on the stages' inner loops;
     - calls name operators that exist, and buffers that hold something; what the program returns has been written.
     """
@@ -147,7 +162,7 @@ class _Verifier:
     def _loops(self, statement: Nest | Kernel) -> None:
         if isinstance(statement, Nest):
             stage = Stage(statement.reduced, frozenset(statement.reduced), statement.stores)
-            kernel = Kernel(statement.name, statement.space, 0, False, (stage,))
+            kernel = Kernel(statement.name, statement.space, len(statement.space), False, (stage,))
         else:
             kernel = statement
         self._demand(0 <= kernel.parallel <= len(kernel.outer), f"{kernel.parallel} of {len(kernel.outer)} loops are parallel")
@@ -193,7 +208,7 @@ class _Loops:
         ready = set(self.verifier.written)
         for store in self.stage.stores:
             self._store(store)
-            self.demand(store.mode == "set" or store.buffer in ready, f"{store.buffer} is added to before it is set")
+            self.demand(store.mode == "set" or store.buffer in ready, f"{store.buffer} is combined with before it is set")
             self.verifier.written.add(store.buffer)
             ready.add(store.buffer)
 
@@ -252,7 +267,7 @@ class _Loops:
     def _store(self, store: Store) -> None:
         buffer = self._buffer(store.buffer)
         self.demand(buffer.kind != "constant", f"{buffer.name} is constant")
-        self.demand(store.mode in ("set", "add"), f"the mode of a store is {store.mode}")
+        self.demand(store.mode == "set" or store.mode in COMBINING, f"the mode of a store is {store.mode}")
         self._place(buffer, store.index, store.mask)
         result = store.value.dtype
         if store.reduction is None:
@@ -271,10 +286,11 @@ class _Loops:
             self.demand(depends <= points, f"the place {store.index} in {buffer.name} depends on what is reduced")
         if buffer.name in self.own:
             points -= set(self.kernel.outer)
-        if any(isinstance(atom, Value) for atom in store.index.atoms()) or store.mask is not None:
+        if store.scatters:
+            points = set(self.kernel.outer[:self.kernel.parallel]) if buffer.name not in self.own else set()
+        elif store.mask is not None:
             points = set()
-        self._distinct(store, [var for var in self.loops if var in points] if store.mode == "set" else
-                       [var for var in self.kernel.outer[:self.kernel.parallel] if buffer.name not in self.own])
+        self._distinct(store, [var for var in self.loops if var in points])
 
     def _distinct(self, store: Store, variables: Iterable[Var]) -> None:
         """Demands that the place differs from point to point of these loops, if that depends on them by strides alone."""

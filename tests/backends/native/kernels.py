@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 from capture.backends.native.evaluate import evaluate
-from capture.backends.native.index import Index, Size, Symbol, Value, Var, contiguous_strides, index
+from capture.backends.native.index import ERRORS, Index, Size, Symbol, Value, Var, contiguous_strides, index
 from capture.backends.native.ir import Buffer, Kernel, Program, View
 from capture.backends.native.render import INVALID, Rendered, render
 from capture.backends.native.toolchain import find_compiler
@@ -49,15 +49,15 @@ class Library:
         self.functions = ctypes.CDLL(str(self.path))
 
     def call(self, name: str, memory: dict[str, torch.Tensor], symbols: dict[Symbol, int], begin: int, end: int) -> None:
-        """Runs a kernel on a part of its range. Raises IndexError where it says so."""
+        """Runs a kernel on a part of its range. Raises what it says."""
         function = self.functions[self.rendered.symbols[name]]
         numbers = [value(size, symbols) for size in self.rendered.numbers[name]]
-        invalid = ctypes.c_bool(False)
+        invalid = ctypes.c_uint8(0)
         pointers = [ctypes.addressof(invalid) if b == INVALID else memory[b].data_ptr() for b in self.rendered.buffers[name]]
         function((ctypes.c_void_p * len(pointers))(*pointers), (ctypes.c_int64 * len(numbers))(*numbers),
                  ctypes.c_int64(begin), ctypes.c_int64(end))
         if invalid:
-            raise IndexError(name)
+            raise ERRORS[invalid.value.bit_length() - 1](name)
 
     def run(self, name: str, memory: dict[str, torch.Tensor], symbols: dict[Symbol, int], cuts: Sequence[float] = ()) -> None:
         """Runs a kernel in parts, cut at these fractions of its range."""

@@ -35,13 +35,13 @@ DOUBLING(double_int64, int64_t)
 DOUBLING(double_bool, bool)
 extern "C" void gather(void* const* buffers, const int64_t* numbers, int64_t begin, int64_t end) {
   const float* table = (const float*)buffers[0]; const int64_t* where = (const int64_t*)buffers[1]; float* out = (float*)buffers[2];
-  bool invalid = false;
+  unsigned char invalid = 0;
   for (int64_t i = begin; i < end; i++) {
     bool valid = (uint64_t)where[i] < (uint64_t)numbers[0];
     invalid |= !valid;
     out[i] = valid ? table[where[i]] : 0.0f;
   }
-  if (invalid) *(bool*)buffers[3] = true;
+  if (invalid) *(unsigned char*)buffers[3] |= invalid;
 }
 extern "C" void count(void* const* buffers, const int64_t* numbers, int64_t begin, int64_t end) {
   for (int64_t i = begin; i < end; i++) ((int64_t*)buffers[0])[i] = begin;

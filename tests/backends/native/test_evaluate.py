@@ -137,8 +137,12 @@ def test_gather_scatter_and_range() -> None:
     place = index(i) * COLUMNS + index(Value(load(N, AT), COLUMNS))
     result, = run([X, N, Y], [stored(load(X, place))], [x, n])
     assert_close(result, x.gather(1, n))
-    result, = run([X, N, Y], [stored(constant(0.0, f32)), stored(load(X, AT), place, mode="add")], [x, n])
-    assert_close(result, torch.zeros_like(x).scatter_add(1, n, x))
+    for mode, reduce in ("add", "sum"), ("mul", "prod"), ("maximum", "amax"), ("minimum", "amin"):
+        scatter = Nest("scatter", (i,), (j,), (Store("y", place, load(X, AT), mode=mode),))
+        result, = run([X, N, Y], [stored(constant(0.5, f32)), scatter], [x, n])
+        assert_close(result, torch.full_like(x, 0.5).scatter_reduce(1, n, x, reduce))
+    with pytest.raises(InvalidProgram, match="several threads scatter to the same element of y"):
+        run([X, N, Y], [stored(constant(0.5, f32)), stored(load(X, AT), place, mode="add")], [x, torch.zeros_like(n)])
     n[2, 3] = COLUMNS
     with pytest.raises(IndexError, match="index 6 is out of bounds for a dimension of size 6"):
         run([X, N, Y], [stored(load(X, place))], [x, n])
@@ -314,13 +318,13 @@ def test_reading_before_writing_is_refused() -> None:
 
 
 @pytest.mark.parametrize("parallel", [0, 1])
-def test_threads_do_not_add_to_the_same_element(parallel: int) -> None:
+def test_threads_do_not_scatter_to_the_same_element(parallel: int) -> None:
     x = torch.randn(ROWS, COLUMNS)
     zero = Nest("zero", (j,), (), (Store("z", index(j), constant(0.0, f32)),))
     add = Kernel("add", (i,), parallel, False, (Stage((j,), frozenset(), (Store("z", index(j), load(X, AT), mode="add"),)),))
     sums = buffer("z", COLUMNS, kind="output")
     if parallel:
-        with pytest.raises(InvalidProgram, match="several threads add to the same element of z"):
+        with pytest.raises(InvalidProgram, match="several threads scatter to the same element of z"):
             run([X, sums], [zero, add], [x])
     else:
         assert_close(run([X, sums], [zero, add], [x])[0], x.sum(0))

@@ -86,7 +86,8 @@ def test_what_keeps_the_rules_passes() -> None:
     verify(program(call(op="aten::mul.out", args=(whole, whole), kwargs={"out": replace(whole, buffer="y")}, out=True)))
     verify(storing(Store("y", AT, constant(1.0, f32), mode="add")))
     verify(storing(Store("x", AT, constant(1.0, f32))))                                    # an input is mutated
-    verify(storing(Store("m", index(Value(load(N, AT), 4)), constant(1.0, f32))))          # a scatter
+    verify(storing(Store("m", index(Value(load(N, AT), 4)), constant(1.0, f32)), (), (i, j)))      # a scatter
+    verify(storing(Store("y", index(i) * 5 + index(Value(load(N, AT), 5)), constant(1.0, f32)), (i,), (j,)))
     verify(storing(Store("y", AT, load(X, AT), reduction="sum", scan=True), (i,), (j,)))
     verify(storing(Store("m", index(i), constant(1.0, f32), mask=op("eq", boolean, position(index(j)), constant(0, i64)))))
     verify(storing(Store("y", AT, load(X, AT + 1, op("lt", boolean, position(index(j)), constant(4, i64))))))
@@ -136,7 +137,9 @@ BROKEN: dict[str, tuple[Callable[[], Program], str]] = {
     "read before": (lambda: program(difference(), largest()), "m is read before it is written"),
     "read by a call before": (lambda: program(call(args=(View("m", (4,), (1,)),))), "m is read before it is written"),
     "added before": (lambda: program(Nest("n", (i,), (), (Store("m", index(i), constant(1.0, f32), mode="add"),)), outputs=[]),
-                     "m is added to before"),
+                     "m is combined with before"),
+    "scatter": (lambda: storing(Store("m", index(Value(load(N, AT), 4)), constant(1.0, f32)), (i,), (j,)),
+                "several points of i store to m"),
     "returned before": (lambda: program(largest()), "y is returned but never written"),
     "all loops": (lambda: storing(Store("m", index(i), load(X, AT))), "several points of j store to m"),
     "same strides": (lambda: storing(Store("y", index(i) + j, load(X, AT))), "several points of i and j store to y"),

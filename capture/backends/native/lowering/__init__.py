@@ -10,7 +10,17 @@ from __future__ import annotations
 from torch.fx import GraphModule
 
 from capture.backends.native.ir import Program
-from capture.backends.native.lowering import activations, creation, indexing, pointwise, pooling, random, reductions, views  # noqa: F401 (they fill the table)
+from capture.backends.native.lowering import (  # noqa: F401 (they fill the table)
+    activations,
+    creation,
+    indexing,
+    pointwise,
+    pooling,
+    random,
+    reductions,
+    scatters,
+    views,
+)
 from capture.backends.native.lowering.graph import GraphLowering
 
 

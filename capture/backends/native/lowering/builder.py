@@ -1,14 +1,26 @@
 """Makes the statements of a program: stores lazies into buffers, reduces them, and decides which of them to store."""
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
 import torch
 
 from capture.backends.native.index import ZERO, Index, Size, Var, contiguous_strides, index
 from capture.backends.native.ir import Buffer, Expr, Extern, Nest, Program, Store, View, constant
-from capture.backends.native.lowering.lazy import At, Lazy, Stored, computed, in_memory, loops, plain, strided, variables, viewed
+from capture.backends.native.lowering.lazy import (
+    At,
+    IndexMap,
+    Lazy,
+    Stored,
+    computed,
+    in_memory,
+    loops,
+    plain,
+    strided,
+    variables,
+    viewed,
+)
 from capture.backends.native.lowering.scalar import HEAVY, to
 
 CHEAP = 3               # operations that cost less to do again than a buffer costs to write and read
@@ -148,8 +160,27 @@ class Builder:
         self.nest(place, reduced, Store(stored.buffer.name, address(stored, whole), at(whole), reduction=reduction, scan=True))
         return in_memory(stored, tuple(shape))
 
+    # Scatters.
+
+    def fresh(self, value: Lazy, strides: Sequence[Size]) -> Stored:
+        """A new buffer that holds `value`, to be changed. `strides`: eager's; row-major where these are not dense."""
+        stored = self.memory(value.shape, value.dtype, strides if is_dense(value.shape, strides) else None)
+        self.write(value, stored)
+        return stored
+
+    def scatter(self, target: Stored, shape: Sequence[Size], meet: Collection[int], mapped: IndexMap, at: At, mode: str = "set",
+                mask: Callable[[Sequence[Index]], Expr] | None = None) -> None:
+        """At each point of `shape` where `mask` holds, stores `at` by `mode` (see `ir.Store`) to the element `mapped` of `target`.
+        Points that may mean the same element differ in the dimensions `meet`: these run in order, the others in parallel."""
+        if any(size == 0 for size in shape):
+            return
+        place, reduced = self._split(shape, meet)
+        whole = [r if n in meet else p for n, (p, r) in enumerate(zip(place, reduced, strict=True))]
+        where = address(target, mapped(whole))
+        self.nest(place, reduced, Store(target.buffer.name, where, at(whole), mode, mask=None if mask is None else mask(whole)))
+
     @staticmethod
-    def _split(shape: Sequence[Size], dims: Sequence[int]) -> tuple[list[Index], list[Index]]:
+    def _split(shape: Sequence[Size], dims: Collection[int]) -> tuple[list[Index], list[Index]]:
         """The variables of the space and those that are reduced, 0 at the places of the others."""
         place, reduced = variables(shape), variables(shape, "r")
         return [ZERO if n in dims else p for n, p in enumerate(place)], [r if n in dims else ZERO for n, r in enumerate(reduced)]

@@ -5,6 +5,7 @@ Operands of an operator have one dtype; Python numbers take that of the other op
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -193,8 +194,9 @@ def below(value: Index, high: Size) -> Expr | None:
             else op("lt", torch.bool, position(value), position(index(high))))
 
 
-def as_index(expr: Expr, extent: Size, wrap: bool) -> Index:
-    """The integer `expr` as an index into a dimension of size `extent`; with `wrap`, negative ones count from its end."""
+def as_index(expr: Expr, extent: Size, wrap: bool, error: type[Exception] = IndexError) -> Index:
+    """The integer `expr` as an index into a dimension of size `extent`; with `wrap`, negative ones count from its end.
+    `error`: what eager mode raises for an index out of range."""
     expr = to(expr, torch.int64)
     known = linear(expr)
     positive = known is not None and at_least(known, 0) is None
@@ -204,7 +206,7 @@ def as_index(expr: Expr, extent: Size, wrap: bool) -> Index:
         negative = op("lt", torch.bool, expr, constant(0, torch.int64))
         wrapped = call("add", Scalar(expr), Scalar(position(index(extent)))).expr
         expr = choose(negative, wrapped, expr)
-    return index(Value(expr, extent))
+    return index(Value(expr, extent, error))
 
 
 def _spans(value: Index, extent: Size) -> bool:
@@ -232,7 +234,7 @@ def masked(root: Expr, mask: Expr | None) -> Expr:
     def place(old: Index) -> Index:
         if not any(isinstance(atom, Value) for atom in old.atoms()):
             return old
-        return old.substitute(lambda atom: index(Value(visit(atom.expr), atom.extent)) if isinstance(atom, Value) else None)
+        return old.substitute(lambda atom: index(replace(atom, expr=visit(atom.expr))) if isinstance(atom, Value) else None)
 
     def rebuilt(expr: Expr) -> Expr:
         if isinstance(expr, Load):

@@ -18,7 +18,7 @@ from capture.backends.native.render.values import Values
 
 STACK_BYTES = 64 << 10      # a larger array comes from the heap, and so do further ones
 STACK_TOTAL = 256 << 10     # after these
-INVALID = "<invalid>"       # in the place of a buffer: one bool, which the kernel sets when an index is out of range
+INVALID = "<invalid>"       # in the place of a buffer: one byte, bits of which the kernel sets when an index is out of range
 
 
 @dataclass(frozen=True)
@@ -374,10 +374,10 @@ class _Writer(Values):
         guard = self.guard(store.index, mask, path.depth)
         dtype = torch.int64 if store.reduction in ARGUMENTS else store.value.dtype
         place = self.place(store.buffer, dtype, store.index, path.depth)
-        if store.mode == "add":
+        if store.mode != "set":
             wide = self.target.computed.get(dtype, dtype)
             before = self._as(self.loaded(place, dtype), dtype, wide)
-            value = self._as(f"op_add({before}, {self._as(value, dtype, wide)})", wide, dtype)
+            value = self._as(f"op_{store.mode}({before}, {self._as(value, dtype, wide)})", wide, dtype)
         text = f"{place} = {self.kept(value, dtype)};"
         return text if guard is None else f"if ({guard}) {text}"
 

@@ -30,7 +30,7 @@ class Target:
     flag_clause: str                            # {name}: a flag that is only ever set
     buffer: str                                 # a buffer's pointer: {type}, {name}, {number}, {const}: "const " or ""
     number: str                                 # a run-time size: {name}, {number}
-    invalid: str                                # declares the variable `invalid`: whether an index was out of range
+    invalid: str                                # declares the variable `invalid`: bits for what indices out of range raise
     report_invalid: str                         # reports it
     array: str                                  # an array on the stack: {type}, {name}, {length}
     heap: str                                   # the same from the heap
@@ -77,7 +77,7 @@ CPU = Target(
     buffer="{const}{type}* const {name} = static_cast<{const}{type}*>(buffers[{number}]);",
     number="const int64_t {name} = numbers[{number}];",
     invalid="uint8_t invalid = 0;",
-    report_invalid="if (invalid) __atomic_store_n(static_cast<bool*>(buffers[{number}]), true, __ATOMIC_RELAXED);",
+    report_invalid="if (invalid) __atomic_fetch_or(static_cast<uint8_t*>(buffers[{number}]), invalid, __ATOMIC_RELAXED);",
     array="alignas(64) {type} {name}[{length}];",
     heap="{type}* const {name} = static_cast<{type}*>(__builtin_malloc(sizeof({type}) * ({length})));",
     free="__builtin_free({name});",

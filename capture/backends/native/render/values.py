@@ -5,7 +5,7 @@ from collections.abc import Hashable, Iterable
 
 import torch
 
-from capture.backends.native.index import Atom, Div, Index, Mod, Size, Symbol, Value, Var, bounds, index
+from capture.backends.native.index import ERRORS, Atom, Div, Index, Mod, Size, Symbol, Value, Var, bounds, index
 from capture.backends.native.ir import Constant, Expr, Load, Op, Position, Store
 from capture.backends.native.render.scopes import Path
 from capture.backends.native.render.target import Target
@@ -190,7 +190,7 @@ class Values:
         return where
 
     def guard(self, where: Index, mask: str | None, depth: int) -> str | None:
-        """The condition under which memory may be touched at `where`; notes when a computed index is out of range. None: always."""
+        """The condition under which memory may be touched at `where`; None: always. Notes when a computed index is out of range."""
         conditions = [] if mask is None else [mask]
         for value in dict.fromkeys(atom for atom in where.atoms() if isinstance(atom, Value)):
             extent = self._operand(self.index(index(value.extent), depth))
@@ -205,7 +205,9 @@ class Values:
                 self.checks = True
                 depth = self.depth(value.expr) if mask is None else depth
                 self.checks_here |= depth == self.path.depth
-                self.path.write_at(depth, f"invalid |= !{valid};" if mask is None else f"invalid |= {mask} & !{valid};")
+                bad = f"!{valid}" if mask is None else f"({mask} & !{valid})"
+                bit = ERRORS.index(value.error)
+                self.path.write_at(depth, f"invalid |= {bad};" if bit == 0 else f"invalid |= uint8_t({bad}) << {bit};")
                 self.path.remember(depth, key, "", self.reads(value.expr))
             conditions.append(valid)
         return " & ".join(conditions) or None
