@@ -18,6 +18,7 @@ from capture.backends.native.lowering import lower
 from capture.backends.native.memory import plan_layout, reuse_in_place
 from capture.backends.native.patterns import fuse_attention
 from capture.backends.native.plan import Plan, dump, make_plan
+from capture.backends.native.products import use_onednn
 from capture.backends.native.render import Rendered, render
 from capture.backends.native.show import show
 from capture.backends.native.toolchain import find_compiler
@@ -39,6 +40,8 @@ def compile_job(job: Job) -> Artifact:
             frozen = Frozen(encode_graph(prologue.graph), prologue.frozen, prologue.kept)
         use_channels_last(traced.forward, gains)
     graphs = [traced.forward] if traced.backward is None else [traced.forward, traced.backward]
+    for gm in graphs:
+        use_onednn(gm)
     with concurrent.futures.ThreadPoolExecutor() as pool:       # the C++ compiler works on one graph while the next one is fused
         finish = [start(gm, pool) for gm in graphs]
         forward, backward = [*(wait() for wait in finish), None][:2]

@@ -32,7 +32,7 @@ from pathlib import Path
 import torch
 
 from capture import config
-from capture.backends.native import toolchain
+from capture.backends.native import processor
 
 BACKENDS = Path(__file__).parent.parent
 MAGIC = b"CAPTURE\0"
@@ -190,7 +190,7 @@ def _spelling(file: int) -> str:
 def _installation() -> bytes:
     """A hash of all besides its input that decides what this process compiles to."""
     digest = hashlib.sha256(repr((VERSION, torch.__version__, torch.version.git_version, sys.version, sys.byteorder,
-                                  toolchain.cpu_identity())).encode())
+                                  processor.identity())).encode())
     for path in sorted(BACKENDS.rglob("*")):
         if path.is_file() and "__pycache__" not in path.parts:
             digest.update(f"{path.relative_to(BACKENDS)}\0{path.stat().st_size}\0".encode())

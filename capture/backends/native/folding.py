@@ -18,6 +18,7 @@ CONVERSIONS = (torch.ops.prims.convert_element_type.default, aten._to_copy.defau
 SCALES = (aten.mul.Tensor, aten.div.Tensor)
 SHIFTS = (aten.add.Tensor, aten.sub.Tensor)
 COMMUTATIVE = (aten.mul.Tensor, aten.add.Tensor)
+VIEWS = (aten.view.default, aten.permute.default)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,9 +35,12 @@ def fold_affine(gm: fx.GraphModule, fixed: Container[object]) -> int:
     for node in list(gm.graph.nodes):
         product = PRODUCTS.get(node.target)
         if product is not None and product.is_fixed(node, fixed):
-            steps, last = _chain(node, product.channel, fixed)
+            steps, views, last = _chain(node, product.channel, fixed)
             if steps:
-                last.replace_all_uses_with(product.with_steps(node, last, steps))
+                new = product.with_steps(node, last, steps)
+                for view in views:
+                    new = insert_call(last, view.target, new, *view.args[1:])
+                last.replace_all_uses_with(new)
                 count += 1
     if count:
         gm.graph.eliminate_dead_code(lambda node: node.op in ("placeholder", "output") or not _is_part(node))
@@ -45,29 +49,46 @@ def fold_affine(gm: fx.GraphModule, fixed: Container[object]) -> int:
 
 
 def _is_part(node: fx.Node) -> bool:
-    return node.target in (*SCALES, *SHIFTS, *CONVERSIONS, *PRODUCTS)
+    return node.target in (*SCALES, *SHIFTS, *CONVERSIONS, *VIEWS, *PRODUCTS)
 
 
-def _chain(product: fx.Node, channel: int, fixed: Container[object]) -> tuple[list[Step], fx.Node]:
-    """The scales and shifts that nothing but each next one reads, up to the last value of the product's dtype and layout; and that
-    value."""
+def _chain(product: fx.Node, channel: int, fixed: Container[object]) -> tuple[list[Step], list[fx.Node], fx.Node]:
+    """The scales and shifts that nothing but each next one reads, the views between them, and the last value, which is of the dtype
+    and layout that the views alone would give."""
     steps: list[Step] = []
-    found: tuple[list[Step], fx.Node] = [], product
-    value = product
+    views: list[fx.Node] = []
+    found: tuple[list[Step], list[fx.Node], fx.Node] = [], [], product
+    value, plain = product, product.meta["val"]         # plain: what the views alone give
     while len(value.users) == 1:
         user = next(iter(value.users))
         if user.target in CONVERSIONS:
             if not user.meta["val"].dtype.is_floating_point:
                 break
+        elif user.target in VIEWS:
+            place = _place(user, value, channel)
+            if place is None:
+                break
+            plain, channel = user.target(plain, *user.args[1:]), place
+            views.append(user)
         elif (step := _step(user, value, channel, fixed)) is not None:
             steps.append(step)
         else:
             break
         value = user
-        ours, theirs = value.meta["val"], product.meta["val"]
-        if ours.dtype == theirs.dtype and ours.stride() == theirs.stride() and ours.shape == theirs.shape and steps:
-            found = list(steps), value
+        ours = value.meta["val"]
+        as_plain = (ours.dtype, ours.shape, ours.stride()) == (plain.dtype, plain.shape, plain.stride())
+        if steps and as_plain and user.target not in VIEWS:
+            found = list(steps), list(views), value
     return found
+
+
+def _place(view: fx.Node, value: fx.Node, channel: int) -> int | None:
+    """Where a view has the dimension of the channels; None where it is not there as a whole."""
+    if view.target is aten.permute.default:
+        rank = len(view.args[1])
+        return [dim % rank for dim in view.args[1]].index(channel)
+    before, after = value.meta["val"].shape, view.meta["val"].shape
+    return len(after) - 1 if channel == len(before) - 1 and after[-1:] == before[-1:] else None
 
 
 def _step(user: fx.Node, value: fx.Node, channel: int, fixed: Container[object]) -> Step | None:

@@ -1,5 +1,5 @@
-"""Convolutions with fixed weights, as oneDNN likes them: weights in its own layout, and what follows computed before results leave
-the registers.
+"""Convolutions and products with fixed weights, as oneDNN likes them: weights in its own layout, and what follows computed before
+results leave the registers.
 """
 from __future__ import annotations
 
@@ -12,8 +12,12 @@ from torch import fx
 
 from capture.backends.native.layouts import is_onednn_convolution
 from capture.backends.native.nodes import insert_call
+from capture.backends.native.products import Linear, linear_of
 
 aten, mkldnn = torch.ops.aten, torch.ops.mkldnn
+
+ADD = aten.add.Tensor
+VIEWS = (aten.view.default, aten.permute.default)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,22 +64,28 @@ UNARY: dict[Any, Callable[[fx.Node], Unary | None]] = {
     aten.leaky_relu.default: _leaky_relu,
 }
 
+LOSING_NAN = ("relu", "hardtanh", "hardsigmoid")    # to oneDNN, NaN is a number below the others
+
 
 def pack_weights(gm: fx.GraphModule, fixed: Container[object]) -> int:
-    """Replaces convolutions whose weights are fixed; returns how many. Their images must be in memory channels last already."""
+    """Replaces convolutions and products whose weights are fixed; returns how many. Images must be in memory channels last
+    already."""
     count = 0
+    packed: dict[tuple[fx.Node, int], fx.Node] = {}     # the products' weights, by what they are and for how many rows
     for node in list(gm.graph.nodes):
         if is_onednn_convolution(node) and _is_packable(node, fixed):
             _pack(node)
             count += 1
+        linear = linear_of(node)
+        if linear is not None and _is_fixed(linear, fixed) and linear.gains_packed():
+            _pack_linear(linear, packed)
+            count += 1
     if count:
-        fused = {ADD, aten.convolution.default, *UNARY}
+        fused = {ADD, aten.convolution.default, aten.mm.default, aten.addmm.default, *VIEWS, *UNARY}
         gm.graph.eliminate_dead_code(lambda node: node.op in ("placeholder", "output") or node.target not in fused)
         gm.recompile()
     return count
 
-
-ADD = aten.add.Tensor
 
 
 def _is_packable(node: fx.Node, fixed: Container[object]) -> bool:
@@ -102,6 +112,34 @@ def _pack(node: fx.Node) -> None:
         call = insert_call(last, mkldnn._convolution_pointwise.binary, image, other, *settings, "add", None,
                            *(unary.arguments if unary else (None, [], None)), val=node.meta["val"])
     last.replace_all_uses_with(call)
+
+
+def _is_fixed(linear: Linear, fixed: Container[object]) -> bool:
+    return linear.weight in fixed and (linear.bias is None or linear.bias in fixed)
+
+
+def _pack_linear(linear: Linear, packed: dict[tuple[fx.Node, int], fx.Node]) -> None:
+    node, filters = linear.result, linear.filters()
+    key = filters, linear.rows
+    if key not in packed:
+        packed[key] = insert_call(node, mkldnn._reorder_linear_weight.default, filters, linear.rows, val=filters.meta["val"])
+    unary, last = _activation(_last_view(node))
+    if unary is None or unary.name in LOSING_NAN:       # these cost nothing measurable in a kernel of their own
+        unary, last = Unary("none"), node
+    call = insert_call(node, mkldnn._linear_pointwise.default, linear.input, packed[key], linear.bias, *unary.arguments,
+                       val=node.meta["val"])
+    shape = last.meta["val"].shape
+    last.replace_all_uses_with(call if shape == node.meta["val"].shape else insert_call(last, aten.view.default, call, list(shape)))
+
+
+def _last_view(node: fx.Node) -> fx.Node:
+    """The value itself, or the last of the views, each of which alone reads the one before."""
+    while len(node.users) == 1:
+        user = next(iter(node.users))
+        if user.target is not aten.view.default:
+            break
+        node = user
+    return node
 
 
 def _same(left: fx.Node, right: fx.Node) -> bool:

@@ -15,9 +15,7 @@ from __future__ import annotations
 
 import errno
 import functools
-import hashlib
 import os
-import platform
 import re
 import shlex
 import shutil
@@ -159,19 +157,6 @@ def _identified(words: Sequence[str], path: str) -> Compiler:
     if "version" not in version:
         raise ToolchainError(f"its answer to -v was {version.partition(chr(10))[0][:80]!r}", version)
     return Compiler(command, version)
-
-
-@functools.cache
-def cpu_identity() -> str:
-    """A hash of the processor's model and instruction sets: code for one processor must not be loaded on another."""
-    try:
-        first = Path("/proc/cpuinfo").read_text().partition("\n\n")[0]
-    except OSError:
-        first = ""
-    wanted = ("vendor_id", "cpu family", "model", "flags", "Features", "CPU implementer", "CPU part", "isa")
-    rows = [re.sub(r"\s+", " ", row) for row in first.splitlines() if row.partition(":")[0].strip() in wanted]
-    text = "\n".join([platform.machine(), *(rows or [platform.processor()])])
-    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _run(command: tuple[str, ...], folder: Path | None) -> str:

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from capture import config
-from capture.backends.native import disk_cache, toolchain
+from capture.backends.native import disk_cache, processor, toolchain
 from capture.backends.native.disk_cache import DiskCache, default_cache, key_of, open_library
 
 A, B, C, D = (key_of(name) for name in "abcd")
@@ -131,7 +131,7 @@ def test_keys_change_with_the_versions(owner: object, name: str, monkeypatch: py
 
 
 def test_keys_change_with_the_processor(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(toolchain, "cpu_identity", lambda: "another")
+    monkeypatch.setattr(processor, "identity", lambda: "another")
     assert disk_cache._installation.__wrapped__() != disk_cache._installation()
 
 

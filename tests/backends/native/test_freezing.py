@@ -10,60 +10,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import capture
-from capture.backends import aot
 from capture.backends.native.artifact import load
 from capture.backends.native.compiler import compile_job
-from capture.backends.native.freezing import Prologue, freeze
 from capture.backends.native.frozen import FrozenCallable
 from capture.backends.native.job import Job, Modes
 from capture.backends.native.tiers import specs
-
-Recorded = tuple[torch.fx.GraphModule, list[Tensor]]
-
-
-def recorded(module: nn.Module, *inputs: Tensor) -> Recorded:
-    """The only graph of a module, as a backend gets it."""
-    graphs: list[Recorded] = []
-
-    def backend(gm: torch.fx.GraphModule, tensors: list[Tensor]) -> Callable:
-        graphs.append((gm, tensors))
-        return gm.forward
-    with torch.no_grad():
-        capture.compile(module, backend=backend)(*inputs)
-    (only,) = graphs
-    return only
-
-
-def frozen(module: nn.Module, *inputs: Tensor) -> tuple[Callable, list[Tensor]]:
-    """The compiled callable of a module's graph, and its inputs."""
-    gm, tensors = recorded(module, *inputs)
-    with torch.no_grad():
-        job = Job(gm, specs(gm, tensors), Modes.current(), {"freezing": True, "mode": "default"})
-    return load(compile_job(job), gm), tensors
-
-
-def split(module: nn.Module, *inputs: Tensor) -> tuple[torch.fx.GraphModule, Prologue | None]:
-    """What is left of a module's ATen graph, and its prologue."""
-    gm, tensors = recorded(module, *inputs)
-    with torch.no_grad():
-        traced = aot.trace(gm, specs(gm, tensors))
-    return traced.forward, freeze(traced.forward, specs(gm, tensors), traced.signature.written)
-
-
-def targets(gm: torch.fx.GraphModule) -> set[str]:
-    return {str(node.target) for node in gm.graph.nodes if node.op == "call_function"}
-
-
-def statistics(module: nn.Module) -> nn.Module:
-    """The module in evaluation mode, with running statistics as after some training."""
-    torch.manual_seed(1)
-    for child in module.modules():
-        if isinstance(child, nn.BatchNorm2d):
-            nn.init.uniform_(child.running_mean, -1, 1)
-            nn.init.uniform_(child.running_var, 0.5, 2)
-            nn.init.uniform_(child.weight, 0.5, 2)
-            nn.init.uniform_(child.bias, -1, 1)
-    return module.eval()
+from tests.backends.native.frozen import Recorded, frozen, split, statistics, targets
 
 
 def small() -> nn.Sequential:
@@ -182,50 +134,54 @@ def test_results_are_new_tensors() -> None:
         assert torch.equal(second[0], module.weight * 2) and torch.equal(second[1], module.weight * 2)
 
 
-def step(module: nn.Module) -> None:
+def layers() -> nn.Sequential:
+    return statistics(nn.Sequential(nn.Linear(256, 384), nn.BatchNorm1d(384), nn.GELU(), nn.Linear(384, 256)))
+
+
+def step(module: nn.Module, sample: Tensor) -> None:
     optimizer = torch.optim.SGD(module.parameters(), 0.1)
-    module(torch.ones(2, 3, 8, 8)).sum().backward()
+    module(sample).sum().backward()
     optimizer.step()
     optimizer.zero_grad()
 
 
-def replace(module: nn.Module) -> None:
+def replace(module: nn.Module, sample: Tensor) -> None:
     module[0].weight = nn.Parameter(torch.randn_like(module[0].weight))
 
 
-def set_data(module: nn.Module) -> None:
+def set_data(module: nn.Module, sample: Tensor) -> None:
     module[0].weight.data = torch.randn_like(module[0].weight)
 
 
-def load_state(module: nn.Module) -> None:
+def load_state(module: nn.Module, sample: Tensor) -> None:
     module.load_state_dict({name: value + 0.5 for name, value in module.state_dict().items()})
 
 
-def copy_in(module: nn.Module) -> None:
+def copy_in(module: nn.Module, sample: Tensor) -> None:
     with torch.no_grad():
         module[3].weight.copy_(torch.randn_like(module[3].weight))
 
 
-def write_to_view(module: nn.Module) -> None:
+def write_to_view(module: nn.Module, sample: Tensor) -> None:
     module[0].weight.detach()[0].zero_()
 
 
-def write_to_buffer(module: nn.Module) -> None:
+def write_to_buffer(module: nn.Module, sample: Tensor) -> None:
     module[1].running_mean.add_(1)
 
 
-def train_and_evaluate(module: nn.Module) -> None:
+def train_and_evaluate(module: nn.Module, sample: Tensor) -> None:
     module.train()
-    module(torch.randn(2, 3, 8, 8))
+    module(sample)
     module.eval()
 
 
-def freeze_parameters(module: nn.Module) -> None:
+def freeze_parameters(module: nn.Module, sample: Tensor) -> None:
     module.requires_grad_(False)
     module[0].weight.mul_(2)
 
 
-def write_through_data(module: nn.Module) -> None:
+def write_through_data(module: nn.Module, sample: Tensor) -> None:
     module[1].bias.data.add_(1)
 
 
@@ -234,9 +190,11 @@ CHANGES = [write_through_data, step, replace, set_data, load_state, copy_in, wri
 
 
 @pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
-def test_changes_are_noticed(change: Callable[[nn.Module], None]) -> None:
+@pytest.mark.parametrize(("build", "shape"), [(small, (2, 3, 8, 8)), (layers, (64, 256))], ids=["convolutions", "products"])
+def test_changes_are_noticed(build: Callable[[], nn.Module], shape: tuple[int, ...],
+                             change: Callable[[nn.Module, Tensor], None]) -> None:
     torch.manual_seed(0)
-    module, image = small(), torch.randn(2, 3, 8, 8)
+    module, image = build(), torch.randn(shape)
     compiled = capture.compile(module, backend="native", options={"freezing": True, "background": False})
 
     def agree() -> Tensor:
@@ -245,10 +203,10 @@ def test_changes_are_noticed(change: Callable[[nn.Module], None]) -> None:
         torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-4)
         return actual.clone()
     before = [agree() for _ in range(3)][-1]
-    change(module)
+    change(module, torch.randn(shape))
     after = [agree() for _ in range(3)][-1]
     assert not torch.allclose(before, after)
-    change(module)
+    change(module, torch.randn(shape))
     agree()
 
 

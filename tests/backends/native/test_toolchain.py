@@ -157,30 +157,6 @@ def test_a_relative_path_is_that_of_the_caller(script, tmp_path: Path, monkeypat
     assert toolchain.find_compiler().command == (str(tmp_path / "fake-c++"),)
 
 
-def test_the_identity_of_the_processor() -> None:
-    assert re.fullmatch("[0-9a-f]{64}", toolchain.cpu_identity())
-
-
-@pytest.mark.parametrize(("before", "after", "same"), [
-    ("flags : fpu avx2", "flags : fpu avx2 avx512f", False),
-    ("flags : fpu avx2", "Features : asimd sve", False),
-    ("cpu MHz : 1000\nflags : fpu", "cpu MHz : 2000\nflags : fpu", True),
-    ("flags : fpu\n\nprocessor : 1\nflags : fpu", "flags : fpu", True),
-])
-def test_the_processor_is_known_by_its_instructions(before: str, after: str, same: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    def identity(text: str) -> str:
-        monkeypatch.setattr(Path, "read_text", lambda self: text)
-        return toolchain.cpu_identity.__wrapped__()
-    assert (identity(before) == identity(after)) is same
-
-
-def test_without_proc_the_processor_still_has_an_identity(monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing(self: Path) -> str:
-        raise FileNotFoundError(errno.ENOENT, "No such file")
-    monkeypatch.setattr(Path, "read_text", missing)
-    assert re.fullmatch("[0-9a-f]{64}", toolchain.cpu_identity.__wrapped__())
-
-
 # --- what goes wrong
 
 def test_no_compiler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
