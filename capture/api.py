@@ -109,7 +109,7 @@ def stats(compiled: Any) -> Stats:
     tiers = [e.payload.tier for e in captured if e.payload.tier is not None]
     return Stats(unit.captures, sum(e.hits for e in captured), sum(e.hits for e in native) + unit.uncounted, len(unit.breaks),
                  len(unit.bailouts), sum(1 for e in captured if e.payload.operations), sum(e.payload.operations for e in captured),
-                 sum(len(e.guards) for e in captured), list(unit.misses),
+                 sum(len(e.guards) for e in captured), list(map(str, unit.misses)),
                  sum(tier.stage in (Stage.TRIAL, Stage.COMPILED) for tier in tiers),
                  sum(tier.stage in (Stage.COMPILING, Stage.WAITING) for tier in tiers),
                  [tier.reason for tier in tiers if tier.stage in (Stage.UNSUPPORTED, Stage.FAILED)])

@@ -5,6 +5,10 @@ Modelled on `torch._dynamo.exc.unimplemented`.
 """
 from __future__ import annotations
 
+import functools
+import importlib.util
+import os
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 
@@ -27,6 +31,23 @@ class UserFrame:
 
     def __str__(self) -> str:
         return f'File "{self.file}", line {self.line}, in {self.function}'
+
+
+# Files that users did not write, and are not shown: those of capture, of torch, and what Python keeps frozen.
+INTERNAL = (os.path.join(os.path.dirname(os.path.abspath(__file__)), ""), "<frozen ",
+            *(os.path.join(folder, "") for folder in (importlib.util.find_spec("torch").submodule_search_locations or ())))
+
+
+@functools.cache
+def is_internal(file: str) -> bool:
+    """Whether a file is part of the machinery, rather than the user's program or a library that it uses."""
+    return file.startswith(INTERNAL)
+
+
+def user_frames(stack: Iterable[UserFrame]) -> tuple[UserFrame, ...]:
+    """The frames of a stack that users are shown; all, if none is theirs."""
+    stack = tuple(stack)
+    return tuple(frame for frame in stack if not is_internal(frame.file)) or stack
 
 
 REASONS: dict[str, Reason] = {}

@@ -3,10 +3,12 @@ from __future__ import annotations
 
 import sys
 import threading
+import time
 import types
 import warnings
 import weakref
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,7 +20,9 @@ from capture.blame import blame
 from capture.config import RECAPTURE_LIMIT, STRICT
 from capture.errors import BackendError, Break, GraphBreakError, InternalError, Reason, UserFrame
 from capture.guards.collect import collect
+from capture.guards.explain import Mismatch
 from capture.guards.tree import GuardTree
+from capture.history import Miss, Times, miss_of
 from capture.interp import accessors, calls, lookasides, opcodes, unwind
 from capture.interp.frame import UserError, Value
 from capture.interp.fx_recorder import FxRecorder
@@ -59,6 +63,7 @@ class Trace:
     operations: int = 0
     repeatable: bool = False        # the graph changes nothing: no tensor, no random numbers
     compiled: Callable[..., Any] | None = None
+    times: Times = field(default_factory=lambda: Times(time.perf_counter()))
 
     @property
     def tier(self) -> Any:
@@ -76,7 +81,7 @@ class Unit:
     compiled: Any = field(init=False)
     tree: GuardTree = field(init=False)
     captures: int = 0
-    misses: list[str] = field(default_factory=list)
+    misses: list[Miss] = field(default_factory=list)
     breaks: list[BreakReport] = field(default_factory=list)
     bailouts: list[BreakReport] = field(default_factory=list)
     uncounted: int = 0                  # native calls past the recapture limit, or on tensors that are not plain
@@ -95,19 +100,19 @@ class Unit:
         for record in (self.misses, self.breaks, self.bailouts):
             record.clear()
 
-    def miss(self, function: types.FunctionType, args: list[Any], reasons: list[tuple[Any, Any, str]]) -> Any:
+    def miss(self, function: types.FunctionType, args: list[Any], mismatches: list[Mismatch]) -> Any:
         """Called by the frame hook when no entry fits: captures the call, or asks for a native run."""
         if is_capturing() and not self.fullgraph and _thread.unit is self:      # native code of a capture called back
             return _C.RUN_NATIVELY
-        if self.tree.entries:
-            self.misses.append("; ".join(text for _, _, text in reasons))
         if not all(map(is_plain, args)):
             self.uncounted += 1
             return _C.RUN_NATIVELY
         if len(self.tree.entries) >= RECAPTURE_LIMIT.value:
-            self._tell_limit()
+            self._tell_limit(mismatches)
             self.uncounted += 1
             return _C.RUN_NATIVELY
+        if mismatches:
+            self.misses.append(miss_of(mismatches, limited=False))
         outer = getattr(_thread, "unit", None)
         _thread.capturing, _thread.unit = getattr(_thread, "capturing", 0) + 1, self
         try:
@@ -132,11 +137,17 @@ class Unit:
         blame(exception, self.function, trace.graph_module, frozenset({trace.mock.filename}))
         return None
 
-    def _tell_limit(self) -> None:
-        if not self.limited:
-            self.limited = True
-            warnings.warn(f"capture: {self.name} was captured {len(self.tree.entries)} times; further variants run "
-                          f"natively. Last miss: {self.misses[-1]}. Remedy: pass what changes as a tensor, or raise "
+    def _tell_limit(self, mismatches: list[Mismatch]) -> None:
+        """Says once that calls which no entry fits run natively from now on; the entries stay in use."""
+        if self.limited:
+            return
+        self.limited = True
+        self.misses.append(miss_of(mismatches, limited=True))
+        cause = self.misses[-1].causes[-1]
+        where = "" if cause.place is None else f" ({cause.place})"
+        with suppress(Warning):         # made an exception by the user's filters: the program goes on
+            warnings.warn(f"capture: {self.name} has {len(self.tree.entries)} entries; calls that none of them fits run natively. "
+                          f"The last such call: {cause}{where}. Remedy: pass what changes as a tensor, or raise "
                           f"CAPTURE_RECAPTURE_LIMIT.", stacklevel=3)
 
 
@@ -167,23 +178,29 @@ def capture(unit: Unit, function: types.FunctionType, args: list[Any]) -> Value 
         for index, (arg, name) in enumerate(zip(args, function.__code__.co_varnames))])
     args.clear()
     handled = sys.exception()
-    recorder.positions = interp.positions
+    recorder.positions, graph.position = interp.positions, interp.place
+    times = Times(time.perf_counter())
     try:
-        outcome: Value | UserError = interp.run(frame)
+        with times.measure("run"):
+            outcome: Value | UserError = interp.run(frame)
     except UserError as error:
         outcome = error
     finally:
         unwind.set_handled(handled)
-        recorder.positions = tuple
+        recorder.positions, graph.position = tuple, nowhere
     try:
         repeatable = not recorder.mutates and torch.equal(random, torch.get_rng_state())
-        conclude(unit, interp, outcome, repeatable)
+        conclude(unit, interp, outcome, repeatable, times)
     finally:
         graph.release()
     return outcome
 
 
-def conclude(unit: Unit, interp: Interpreter, outcome: Value | UserError, repeatable: bool) -> None:
+def nowhere() -> None:
+    """The position in the user's program while it does not run."""
+
+
+def conclude(unit: Unit, interp: Interpreter, outcome: Value | UserError, repeatable: bool, times: Times) -> None:
     """Installs an entry for calls like the one that has ended: its trace, or the reason for a native run.
 
     Raises GraphBreakError under fullgraph: only now, so that no `with` or `finally` of the program is cut short.
@@ -194,15 +211,15 @@ def conclude(unit: Unit, interp: Interpreter, outcome: Value | UserError, repeat
             return                  # calls like this one may well end otherwise
         if not interp.broken:
             interp.broken = Break("raised", type(exception).__name__), ()
-    elif interp.track(install, unit, interp, outcome, repeatable) is not None:
+    elif interp.track(install, unit, interp, outcome, repeatable, times) is not None:
         return
     if unit.fullgraph and not isinstance(outcome, UserError):
         reason, stack = interp.broken
         raise GraphBreakError(reason.reason, reason.context, stack)
-    install_native(unit, interp)
+    install_native(unit, interp, times)
 
 
-def install(unit: Unit, interp: Interpreter, outcome: Value, repeatable: bool) -> Shadow:
+def install(unit: Unit, interp: Interpreter, outcome: Value, repeatable: bool, times: Times) -> Shadow:
     """Seals and checks the trace, and makes a cache entry of it. Raises Break when the trace cannot be replayed."""
     graph, recorder = interp.graph, interp.recorder
     graph.sweep(0)
@@ -210,29 +227,34 @@ def install(unit: Unit, interp: Interpreter, outcome: Value, repeatable: bool) -
     require_separateness(graph, recorder)
     graph.seal()
     assert outcome.shadow is not None
-    plan = mock.plan(graph, outcome.shadow, recorder.inputs)
+    with times.measure("mock"):
+        plan = mock.plan(graph, outcome.shadow, recorder.inputs)
     operations = recorder.operations
-    gm = recorder.finish(plan.outputs)
-    annotate(gm, graph, recorder, repeatable)
-    compiled = compile_graph(unit, gm, [node.real for node in recorder.inputs]) if operations or plan.outputs else None
-    names = argument_names(unit.function.__code__)
-    code = pycode.generate(plan, names, recorder.inputs, compiled, f"{unit.name}_{unit.captures}")
-    guards = collect(graph)
-    trace = Trace(gm, code, None, operations, repeatable, compiled)
-    entry = unit.tree.insert(guards, code.lifted, code.function, trace)
+    with times.measure("graph"):
+        gm = recorder.finish(plan.outputs)
+        annotate(gm, graph, recorder, repeatable)
+        compiled = compile_graph(unit, gm, [node.real for node in recorder.inputs]) if operations or plan.outputs else None
+    with times.measure("mock"):
+        names = argument_names(unit.function.__code__)
+        code = pycode.generate(plan, names, recorder.inputs, compiled, f"{unit.name}_{unit.captures}")
+        function = code.function
+    with times.measure("guards"):
+        trace = Trace(gm, code, None, operations, repeatable, compiled, times)
+        entry = unit.tree.insert(collect(graph), code.lifted, function, trace)
     unit.captures += 1
     debug.captured(unit.name, entry)
     return outcome.shadow
 
 
-def install_native(unit: Unit, interp: Interpreter) -> None:
+def install_native(unit: Unit, interp: Interpreter, times: Times) -> None:
     """Calls like this one will run natively; the entry says why."""
     assert interp.broken is not None
     reason, stack = interp.broken
     report = BreakReport(reason.reason, reason.context, stack)
     if reason.reason.id != "raised":
         (unit.bailouts if reason.reason.id in ("internal-fault", "untracked-mutation") else unit.breaks).append(report)
-    unit.tree.insert(collect(interp.graph), [], None, Trace(broken=report))
+    with times.measure("guards"):
+        unit.tree.insert(collect(interp.graph), [], None, Trace(broken=report, times=times))
     debug.broken(unit.name, report)
 
 

@@ -173,10 +173,8 @@ const CheckRow kCheckRows[kCheckKinds] = {
      [](const Check& c) { return "a set without " + brief(c.expected); }, found_brief},
     {"TENSOR",
      [](const Check& c, PyObject* x) { return static_cast<const TensorProperties*>(c.native)->matches(x); },
-     [](const Check&) { return std::string("the tensor as it was"); },
-     [](const Check& c, PyObject* x) {
-       return "another (" + tensor_difference(*static_cast<const TensorProperties*>(c.native), x) + ")";
-     }},
+     [](const Check&) { return std::string("a tensor"); },
+     found_brief},
     {"ALIAS", never, nothing, found_nothing},
     {"DISTINCT", never, nothing, found_nothing},
     {"STORAGE", never, nothing, found_nothing},
@@ -226,10 +224,11 @@ void prepare(Check& check) {
   }
 }
 
-std::string explain_failure(const Check& check, PyObject* x) {
+std::optional<Difference> explain_failure(const Check& check, PyObject* x) {
   const CheckRow& row = row_of(check);
-  if (row.test(check, x)) return "";
-  return "expected " + row.expectation(check) + ", got " + row.finding(check, x);
+  if (row.test(check, x)) return std::nullopt;
+  if (check.kind == Kind::Tensor) return tensor_difference(*static_cast<const TensorProperties*>(check.native), x);
+  return Difference{row.expectation(check), row.finding(check, x), ""};
 }
 
 bool same(PyObject* x, PyObject* expected) {

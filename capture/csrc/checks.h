@@ -2,8 +2,10 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
+#include "difference.h"
 #include "modes.h"
 #include "python_ref.h"
 
@@ -42,8 +44,8 @@ inline const CheckRow& row_of(const Check& check) { return kCheckRows[static_cas
 // Fills the fields that `kind` derives from `expected`. Throws PythonError for an expectation it cannot use.
 void prepare(Check& check);
 
-// Empty when x passes; else "expected …, got …".
-std::string explain_failure(const Check& check, PyObject* x);
+// Why x does not pass; nothing when it does.
+std::optional<Difference> explain_failure(const Check& check, PyObject* x);
 
 // Exact type and value, floats bit for bit, containers recursively; other objects by identity. A weak reference in
 // `expected` stands for its referent.

@@ -12,11 +12,13 @@
 #include "frame_hook.h"
 #include "guard_tree.h"
 #include "modes.h"
+#include "stopwatch.h"
 
 namespace capture {
 namespace {
 
 PyObject* run_natively = nullptr;  // the singleton that on_miss returns
+PyTypeObject* compiled_type = nullptr;
 
 // The trees of one compiled function, by code object: normally one, more when `__code__` was assigned.
 class Trees final : public TreeOwner {
@@ -65,6 +67,7 @@ struct CompiledFunction {
   PyCodeObject* code;  // borrowed from function: the code object that `tree` is for
   PyObject* tree;      // borrowed from trees
   Trees* trees;
+  uint64_t calls;  // that guards were evaluated for
 };
 
 CompiledFunction* unpack(PyObject* object) { return reinterpret_cast<CompiledFunction*>(object); }
@@ -163,13 +166,23 @@ class CompiledFrame final : public FrameTarget {
     if (code != self_->code) switch_code(self_, code);
     size_t count = argument_count(code);
     ModesAtEntry modes;
+    bool timed = is_timed(self_->calls++);
+    uint64_t start = timed ? now_ns() : 0;
     Match match = guard_tree_match(self_->tree, self_->function, arguments, count, modes.modes());
     if (!match.entry) return call_on_miss(self_, arguments, count);
     auto* entry = reinterpret_cast<EntryObject*>(match.entry.get());
     entry->hits++;
     if (entry->mock == Py_None) return Py_NewRef(run_natively);
     Ref mock = Ref::borrow(entry->mock);  // may be exchanged while it runs
+    uint64_t matched = timed ? now_ns() : 0, graph = 0;
+    GraphClock clock(timed ? &graph : nullptr);
     PyObject* result = call_mock(mock.get(), arguments, count, match.lifted.get());
+    if (timed && result != nullptr) {
+      entry->samples++;
+      entry->guard_ns += matched - start;
+      entry->graph_ns += graph;
+      entry->mock_ns += now_ns() - matched - graph;
+    }
     if (result != nullptr) return result;
     {
       SavedError error;
@@ -278,6 +291,17 @@ PyObject* run_natively_repr(PyObject*) { return PyUnicode_FromString("RUN_NATIVE
 
 }  // namespace
 
+PyObject* run_natively_sentinel() { return run_natively; }
+
+bool is_compiled_function(PyObject* object) { return PyObject_TypeCheck(object, compiled_type); }
+
+PyObject* compiled_function_target(PyObject* compiled) { return unpack(compiled)->function; }
+
+PyObject* compiled_function_run(PyObject* compiled, PyThreadState* tstate, _PyInterpreterFrame* frame) noexcept {
+  Ref keep = Ref::borrow(compiled);
+  return CompiledFrame(unpack(compiled)).run(tstate, frame);
+}
+
 void init_compiled_function(PyObject* module) {
   static PyType_Slot slots[] = {
       {Py_tp_doc, const_cast<char*>(
@@ -300,8 +324,8 @@ void init_compiled_function(PyObject* module) {
   static PyType_Spec spec = {
       "capture._C.CompiledFunction", sizeof(CompiledFunction), 0,
       Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL | Py_TPFLAGS_METHOD_DESCRIPTOR, slots};
-  Ref type = Ref::steal(checked(PyType_FromSpec(&spec)));
-  checked(PyModule_AddType(module, reinterpret_cast<PyTypeObject*>(type.get())));
+  compiled_type = reinterpret_cast<PyTypeObject*>(checked(PyType_FromSpec(&spec)));
+  checked(PyModule_AddType(module, compiled_type));
 
   static PyType_Slot sentinel_slots[] = {{Py_tp_repr, reinterpret_cast<void*>(run_natively_repr)}, {0, nullptr}};
   static PyType_Spec sentinel_spec = {"capture._C.RunNatively", sizeof(PyObject), 0, Py_TPFLAGS_DEFAULT,

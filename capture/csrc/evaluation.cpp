@@ -260,29 +260,29 @@ void Evaluation::walk_all() {
   for (uint32_t root : program_.roots) walk(root, !program_.nodes[root].is_live);
 }
 
-bool Evaluation::holds(const Relation& relation, const Modes& modes, std::string* finding) const {
+bool Evaluation::holds(const Relation& relation, const Modes& modes, Difference* why) const {
   PyObject* value = relation.node == kNone ? nullptr : memory_.values[relation.node];
   bool result = true;
-  std::string text;
+  Difference difference;
   switch (relation.kind) {
     case Kind::Modes:
       result = *relation.modes == modes;
-      if (!result && finding != nullptr) text = modes_difference(*relation.modes, modes);
+      if (!result && why != nullptr) difference = modes_difference(*relation.modes, modes);
       break;
     case Kind::Alias:
       result = value != nullptr && value == memory_.values[relation.operands[0].node];
-      text = "expected the same object, got different ones";
+      difference = {"the same object", "different ones", ""};
       break;
     case Kind::Distinct:
       result = value != nullptr;
       for (const auto& operand : relation.operands) result = result && value != memory_.values[operand.node];
-      text = "expected different objects, got the same one";
+      difference = {"different objects", "the same one", ""};
       break;
     default:
       result = storage_holds(relation);
-      text = "expected tensors to share memory as they did, got another sharing";
+      difference = {"tensors to share memory as they did", "another sharing", ""};
   }
-  if (!result && finding != nullptr) *finding = text;
+  if (!result && why != nullptr) *why = difference;
   return result;
 }
 

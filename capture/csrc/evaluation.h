@@ -58,8 +58,8 @@ class Evaluation {
   // Walks everything, so that `memory.values` is complete.
   void walk_all();
 
-  // Whether a relation holds between the values as they were walked; `finding` says why not.
-  bool holds(const Relation& relation, const Modes& modes, std::string* finding = nullptr) const;
+  // Whether a relation holds between the values as they were walked; `why` says why not.
+  bool holds(const Relation& relation, const Modes& modes, Difference* why = nullptr) const;
 
  private:
   void walk(uint32_t index, bool pinned);

@@ -1,14 +1,30 @@
 #include "frame_hook.h"
 
+#include <utility>
+
 namespace capture {
 namespace {
 
 thread_local FrameTarget* armed = nullptr;
+thread_local bool unwatched = false;  // inside of a frame that was taken over
+FrameWatcher* watcher = nullptr;
 
 // Guarded by the GIL, as the interpreter's evaluation function itself is.
 int armed_count = 0;
 bool installed = false;
 _PyFrameEvalFunction previous = _PyEval_EvalFrameDefault;
+
+// Whether the watcher sees frames of this thread, for a lifetime.
+class Unwatched {
+ public:
+  explicit Unwatched(bool value) : outer_(std::exchange(unwatched, value)) {}
+  ~Unwatched() { unwatched = outer_; }
+  Unwatched(const Unwatched&) = delete;
+  Unwatched& operator=(const Unwatched&) = delete;
+
+ private:
+  bool outer_;
+};
 
 PyObject* evaluate_frame(PyThreadState* tstate, _PyInterpreterFrame* frame, int throwflag);
 
@@ -32,11 +48,16 @@ void uninstall() {
 PyObject* evaluate_frame(PyThreadState* tstate, _PyInterpreterFrame* frame, int throwflag) {
   FrameTarget* target = armed;
   if (target == nullptr || throwflag || frame_view_function(frame) != target->function()) {
-    return previous(tstate, frame, throwflag);
+    if (watcher == nullptr || unwatched || throwflag || !watcher->wants(frame_view_code(frame))) {
+      return previous(tstate, frame, throwflag);
+    }
+    Unwatched scope(true);
+    return watcher->run(tstate, frame);
   }
   // Disarmed before anything runs, so that what the frame calls is evaluated at the interpreter's full speed.
   armed = nullptr;
   uninstall();
+  Unwatched scope(true);
   return target->run(tstate, frame);
 }
 
@@ -50,6 +71,17 @@ ArmedHook::ArmedHook(FrameTarget& target) : outer_(armed) {
 ArmedHook::~ArmedHook() {
   if (armed != nullptr) uninstall();  // the frame never came: the arguments did not fit the signature
   armed = outer_;
+}
+
+void set_watcher(FrameWatcher* fresh) {
+  if (watcher == nullptr && fresh != nullptr) install();
+  if (watcher != nullptr && fresh == nullptr) uninstall();
+  watcher = fresh;
+}
+
+PyObject* pass_frame_on(PyThreadState* tstate, _PyInterpreterFrame* frame, bool deep) {
+  Unwatched scope(deep);
+  return previous(tstate, frame, 0);
 }
 
 PyObject* run_frame_natively(PyThreadState* tstate, _PyInterpreterFrame* frame) {

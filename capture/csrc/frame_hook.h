@@ -1,4 +1,4 @@
-// The PEP 523 hook: takes over exactly one frame of one thread.
+// The PEP 523 hook: takes over exactly one frame of one thread, or, while a watcher is set, frames of all threads.
 #pragma once
 
 #include "frame_view.h"
@@ -36,6 +36,28 @@ class ArmedHook {
  private:
   FrameTarget* outer_;
 };
+
+// Looks at all frames that begin while it is set, but for those that run inside of one which it took over.
+class FrameWatcher {
+ public:
+  FrameWatcher(const FrameWatcher&) = delete;
+  FrameWatcher& operator=(const FrameWatcher&) = delete;
+
+  // Whether `run` is to be called with frames of this code. Asked for each frame.
+  virtual bool wants(PyCodeObject* code) noexcept = 0;
+  // Runs the frame in place of the interpreter: its result, or NULL with a Python error. Owns the frame.
+  virtual PyObject* run(PyThreadState* tstate, _PyInterpreterFrame* frame) noexcept = 0;
+
+ protected:
+  FrameWatcher() = default;
+  ~FrameWatcher() = default;
+};
+
+// Replaces the watcher of the process; nullptr: there is none.
+void set_watcher(FrameWatcher* watcher);
+
+// What the watcher does not want after all is evaluated as if it was not there; so are the frames below, if `deep`.
+PyObject* pass_frame_on(PyThreadState* tstate, _PyInterpreterFrame* frame, bool deep);
 
 // Evaluates the frame as if there was no hook. Owns the frame.
 PyObject* run_frame_natively(PyThreadState* tstate, _PyInterpreterFrame* frame);

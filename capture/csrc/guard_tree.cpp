@@ -6,6 +6,7 @@
 #include <deque>
 #include <exception>
 #include <new>
+#include <optional>
 #include <vector>
 
 #include "checks.h"
@@ -25,7 +26,7 @@ class Tree {
   // Throws PythonError; then the tree is as before.
   void add(EntryObject* entry, EntrySpec spec);
   Match match(const Arguments& arguments, const Modes& modes);
-  // List of (entry, index of the first check that fails or -1 for a lifted value, text).
+  // List of (entry, index of the first check that fails or -1 for a lifted value, subject, expected, found).
   PyObject* explain(const Arguments& arguments);
   PyObject* entries() const;
   void discard(EntryObject* entry);
@@ -47,11 +48,12 @@ class Tree {
   };
 
   static bool refers_to_the_dead(const EntrySpec& spec);
+  void order_by_hits();
   void discard_dead();
   void refresh();
   Memory& memory_for(const Arguments& arguments);
-  std::string failure(const Row& row, size_t index, const Evaluation& evaluation, const Memory& memory,
-                      const Modes& modes, long& which) const;
+  std::optional<Difference> failure(const Row& row, size_t index, const Evaluation& evaluation, const Memory& memory,
+                                    const Modes& modes, long& which) const;
 
   static constexpr size_t kMaxMemories = 32;
 
@@ -76,6 +78,7 @@ void Tree::add(EntryObject* entry, EntrySpec spec) {
   rows_.push_back({Ref::borrow(reinterpret_cast<PyObject*>(entry)), std::move(spec)});
   if (!in_use_) {
     program_.reset();
+    order_by_hits();  // the new entry stays last
     try {
       refresh();
     } catch (...) {
@@ -92,6 +95,12 @@ bool Tree::refers_to_the_dead(const EntrySpec& spec) {
   };
   return std::any_of(spec.nodes.begin(), spec.nodes.end(), [&](const auto& node) { return dead(node.key.get()); }) ||
          std::any_of(spec.checks.begin(), spec.checks.end(), [&](const auto& c) { return dead(c.expected.get()); });
+}
+
+// Where several entries apply, the one that was used most is taken. The order changes only when the program is built anew.
+void Tree::order_by_hits() {
+  std::stable_sort(rows_.begin(), rows_.end(),
+                   [](const Row& a, const Row& b) { return a.object()->hits > b.object()->hits; });
 }
 
 // Removes dead entries, unless an evaluation is using them.
@@ -176,33 +185,32 @@ Match Tree::match(const Arguments& arguments, const Modes& modes) {
   return match;
 }
 
-// The first check of a row that fails, as text; empty when there is none.
-std::string Tree::failure(const Row& row, size_t index, const Evaluation& evaluation, const Memory& memory,
-                          const Modes& modes, long& which) const {
+// The first check of a row that fails; nothing when there is none.
+std::optional<Difference> Tree::failure(const Row& row, size_t index, const Evaluation& evaluation, const Memory& memory,
+                                        const Modes& modes, long& which) const {
   const std::vector<uint32_t>& node_of = program_->node_of[index];
   for (size_t i = 0; i < row.spec.checks.size(); i++) {
     const EntrySpec::Check& spec = row.spec.checks[i];
     which = static_cast<long>(i);
     uint32_t node = spec.node == kNone ? kNone : node_of[spec.node];
-    std::string text;
     if (spec.kind >= Kind::Alias) {
       Relation relation{spec.kind, 0, node, modes_from_python(spec.expected.get()), spec.operands};
       for (auto& operand : relation.operands) operand.node = node_of[operand.node];
-      evaluation.holds(relation, modes, &text);
+      Difference why;
+      if (!evaluation.holds(relation, modes, &why)) return why;
     } else {
       Check check{spec.kind, node, 0, expected_object(spec.kind, spec.expected.get()), 0, 0, nullptr};
       prepare(check);
       PyObject* value = memory.values[node];
-      text = value != nullptr ? explain_failure(check, value)
-                              : "expected " + row_of(check).expectation(check) + ", got nothing there";
+      if (value == nullptr) return Difference{row_of(check).expectation(check), "nothing there", ""};
+      if (auto why = explain_failure(check, value)) return why;
     }
-    if (!text.empty()) return text;
   }
   which = -1;
   for (uint32_t node : program_->lifted[index]) {
-    if (memory.values[node] == nullptr) return "expected a value to pass along, got nothing there";
+    if (memory.values[node] == nullptr) return Difference{"a value to pass along", "nothing there", ""};
   }
-  return "";
+  return std::nullopt;
 }
 
 PyObject* Tree::explain(const Arguments& arguments) {
@@ -217,10 +225,10 @@ PyObject* Tree::explain(const Arguments& arguments) {
   evaluation.walk_all();
   for (size_t i = 0; i < rows_.size(); i++) {
     long which = -1;
-    std::string text = failure(rows_[i], i, evaluation, memory, modes, which);
-    if (text.empty()) continue;
-    Ref reason = Ref::steal(
-        checked(Py_BuildValue("(Ols#)", rows_[i].entry.get(), which, text.data(), static_cast<Py_ssize_t>(text.size()))));
+    std::optional<Difference> why = failure(rows_[i], i, evaluation, memory, modes, which);
+    if (!why) continue;
+    Ref reason = Ref::steal(checked(Py_BuildValue("(Olsss)", rows_[i].entry.get(), which, why->subject.c_str(),
+                                                  why->expected.c_str(), why->found.c_str())));
     checked(PyList_Append(reasons.get(), reason.get()));
   }
   return reasons.release();
@@ -362,7 +370,7 @@ PyObject* tree_entries(PyObject* self, void*) {
 
 PyMethodDef tree_methods[] = {
     {"_add", tree_add, METH_VARARGS, "_add(entry, nodes, checks, lifted): see capture/guards/tree.py."},
-    {"_explain", tree_explain, METH_VARARGS, "_explain(function, args) -> [(entry, index of the check or -1, text)]"},
+    {"_explain", tree_explain, METH_VARARGS, "_explain(function, args) -> [(entry, index of the check or -1, subject, expected, found)]"},
     {"check", tree_check, METH_VARARGS, "check(function, args): the entry that applies to these arguments, or None."},
     {"remove", tree_remove, METH_O, "Removes an entry. ValueError when it is not in this tree."},
     {"clear", tree_clear, METH_NOARGS, "Removes all entries."},
@@ -370,7 +378,7 @@ PyMethodDef tree_methods[] = {
 };
 
 PyGetSetDef tree_getters[] = {
-    {"entries", tree_entries, nullptr, "The entries alive, oldest first.", nullptr},
+    {"entries", tree_entries, nullptr, "The entries alive, in the order in which they are tried: by hits when the last was added, then by age.", nullptr},
     {nullptr, nullptr, nullptr, nullptr, nullptr},
 };
 
@@ -431,6 +439,10 @@ PyMemberDef entry_members[] = {
     {"mock", T_OBJECT, offsetof(EntryObject, mock), 0, "What a hit calls; None: the frame runs natively."},
     {"payload", T_OBJECT, offsetof(EntryObject, payload), 0, "The pipeline's own."},
     {"hits", T_ULONGLONG, offsetof(EntryObject, hits), READONLY, "How often the entry was used."},
+    {"samples", T_ULONGLONG, offsetof(EntryObject, samples), READONLY, "How many of the hits were timed."},
+    {"guard_ns", T_ULONGLONG, offsetof(EntryObject, guard_ns), READONLY, "Nanoseconds of those: guards,"},
+    {"graph_ns", T_ULONGLONG, offsetof(EntryObject, graph_ns), READONLY, "graph,"},
+    {"mock_ns", T_ULONGLONG, offsetof(EntryObject, mock_ns), READONLY, "mock function without the graph."},
     {"alive", T_BOOL, offsetof(EntryObject, alive), READONLY, "False once removed, or once an object it needs died."},
     {"__dictoffset__", T_PYSSIZET, offsetof(EntryObject, dict), READONLY, nullptr},
     {"__weaklistoffset__", T_PYSSIZET, offsetof(EntryObject, weakrefs), READONLY, nullptr},

@@ -18,6 +18,7 @@ struct EntryObject {
   PyObject* weakrefs;
   Tree* tree;  // the tree that it is in; nullptr once removed
   unsigned long long hits;
+  unsigned long long samples, guard_ns, graph_ns, mock_ns;  // timed hits, and where their time went
   bool alive;
 };
 

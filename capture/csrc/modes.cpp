@@ -224,23 +224,21 @@ bool torch_is_tracing() {
   return flag == Py_True;
 }
 
-std::string modes_difference(const Modes& expected, const Modes& got) {
+Difference modes_difference(const Modes& expected, const Modes& got) {
   for (const Field& field : kFields) {
     if (field_value(expected, field) != field_value(got, field)) {
-      return std::string(field.name) + ": expected " + field_text(expected, field) + ", got " + field_text(got, field);
+      return {field_text(expected, field), field_text(got, field), field.name};
     }
   }
   for (int i = 0; i < kKnownDevices; i++) {
     if (expected.autocast_dtypes[i] != got.autocast_dtypes[i]) {
-      return "expected " + autocast_text(expected, i) + ", got " + autocast_text(got, i);
+      return {autocast_text(expected, i), autocast_text(got, i), "dtype of autocast"};
     }
   }
   if (expected.included_keys != got.included_keys) {
-    return "included dispatch keys: expected " + keys_text(expected.included_keys) + ", got " +
-           keys_text(got.included_keys);
+    return {keys_text(expected.included_keys), keys_text(got.included_keys), "included dispatch keys"};
   }
-  return "excluded dispatch keys (autocast among them): expected " + keys_text(expected.excluded_keys) + ", got " +
-         keys_text(got.excluded_keys);
+  return {keys_text(expected.excluded_keys), keys_text(got.excluded_keys), "excluded dispatch keys (autocast among them)"};
 }
 
 PyObject* modes_to_python(const Modes& modes) {

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <string>
 
+#include "difference.h"
 #include "python_ref.h"
 
 namespace capture {
@@ -41,8 +42,8 @@ class ModesAtEntry {
 // Whether torch's own tracers or transforms (fx, jit.trace, make_fx, functorch, modes in Python) watch this thread.
 bool torch_is_tracing();
 
-// "name: expected …, got …" for the first field that differs.
-std::string modes_difference(const Modes& expected, const Modes& got);
+// The first field that differs.
+Difference modes_difference(const Modes& expected, const Modes& got);
 
 PyObject* modes_to_python(const Modes& modes);
 // The Modes inside of a Python `Modes` object; nullptr when `object` is not one.

@@ -9,6 +9,7 @@
 #include "snapshot.h"
 #include "switch.h"
 #include "tensor_properties.h"
+#include "watch.h"
 
 namespace capture {
 namespace {
@@ -84,6 +85,7 @@ PyMODINIT_FUNC PyInit__C() {
     init_switch(module.get());
     init_executor(module.get());
     init_snapshot(module.get());
+    init_watch(module.get());
   } catch (PythonError&) {
     return nullptr;
   }

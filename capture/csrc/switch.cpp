@@ -4,6 +4,8 @@
 
 #include <cstddef>
 
+#include "stopwatch.h"
+
 namespace capture {
 namespace {
 
@@ -19,7 +21,13 @@ Switch* unpack(PyObject* object) { return reinterpret_cast<Switch*>(object); }
 
 PyObject* call(PyObject* self, PyObject* const* args, size_t nargsf, PyObject* kwnames) {
   Ref target = Ref::borrow(unpack(self)->target);  // may be exchanged while it runs
-  return PyObject_Vectorcall(target.get(), args, nargsf, kwnames);
+  if (graph_clock == nullptr) return PyObject_Vectorcall(target.get(), args, nargsf, kwnames);
+  uint64_t* clock = graph_clock;
+  GraphClock inner(nullptr);  // a graph may call compiled functions in turn
+  uint64_t start = now_ns();
+  PyObject* result = PyObject_Vectorcall(target.get(), args, nargsf, kwnames);
+  *clock += now_ns() - start;
+  return result;
 }
 
 PyObject* refuse() {

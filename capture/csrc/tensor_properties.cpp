@@ -254,17 +254,17 @@ TensorProperties tensor_properties_of(PyObject* object) {
   return p;
 }
 
-std::string tensor_difference(const TensorProperties& expected, PyObject* object) {
+Difference tensor_difference(const TensorProperties& expected, PyObject* object) {
   try {
     TensorProperties got = tensor_properties_of(object);
     for (const Property& property : kProperties) {
-      std::string left = property.text(expected), right = property.text(got);
-      if (left != right) return std::string(property.name) + ": expected " + left + ", got " + right;
+      std::string left = property.text(expected), right = property.text(got), name = std::string(property.name) + " ";
+      if (left != right) return {name + left, name + right, ""};
     }
-    return "type: expected another class of the same name " + std::string(expected.type->tp_name);
+    return {"type " + std::string(expected.type->tp_name), "another class of that name", ""};
   } catch (PythonError&) {
     PyErr_Clear();
-    return "expected a tensor, got a " + std::string(Py_TYPE(object)->tp_name);
+    return {"a tensor", "a " + std::string(Py_TYPE(object)->tp_name), ""};
   }
 }
 

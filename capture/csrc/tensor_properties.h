@@ -2,9 +2,9 @@
 #pragma once
 
 #include <cstdint>
-#include <string>
 #include <vector>
 
+#include "difference.h"
 #include "python_ref.h"
 
 namespace capture {
@@ -39,8 +39,8 @@ bool is_tensor(PyObject* object);
 // not plain: subclasses with a dispatch of their own, symbolic or nested sizes.
 TensorProperties tensor_properties_of(PyObject* object);
 
-// "name: expected …, got …" for the first property that differs.
-std::string tensor_difference(const TensorProperties& expected, PyObject* object);
+// The first property that differs.
+Difference tensor_difference(const TensorProperties& expected, PyObject* object);
 
 // Memory of a tensor: its storage, the storage's address and the tensor's first byte in it.
 struct TensorMemory {

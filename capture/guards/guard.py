@@ -6,10 +6,11 @@ locals, `__function__` and the helpers of `capture.guards.helpers`; tests evalua
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import FunctionType
 from typing import Any
 
+from capture.errors import UserFrame
 from capture.guards import expression
 from capture.refgraph.source import Source
 
@@ -44,11 +45,12 @@ class Kind(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """One condition: `kind` of the object at `source` against `expected`."""
+    """One condition: `kind` of the object at `source` against `expected`. `place`: the user's line that read it."""
 
     source: Source | None
     kind: Kind
     expected: Any
+    place: UserFrame | None = field(default=None, compare=False, repr=False)
 
     def as_python(self) -> str:
         """The condition as a Python expression, for reading."""

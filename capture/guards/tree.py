@@ -12,6 +12,7 @@ from types import CodeType, FunctionType
 from typing import Any
 
 from capture import _C
+from capture.guards.explain import Mismatch
 from capture.guards.guard import SCALARS, Guard, Kind
 from capture.refgraph.source import (
     Attr,
@@ -43,7 +44,12 @@ class CacheEntry(_C.CacheEntry):
     @property
     def guards(self) -> list[Guard]:
         """The guards, in order; what died is shown as None."""
-        return [Guard(_thawed(g.source), g.kind, _thawed_expectation(g)) for g in self._guards]
+        return [self.guard(index) for index in range(len(self._guards))]
+
+    def guard(self, index: int) -> Guard:
+        """One of them."""
+        g = self._guards[index]
+        return Guard(_thawed(g.source), g.kind, _thawed_expectation(g), g.place)
 
     @property
     def lifted(self) -> list[Source]:
@@ -78,14 +84,15 @@ class GuardTree(_C.GuardTree):
         self._add(entry, lowering.nodes, checks, places)
         return entry
 
-    def explain(self, function: FunctionType, args: Sequence[Any]) -> list[tuple[CacheEntry, Guard | None, str]]:
-        """For each entry that does not apply: the first guard that fails (None: a lifted value is missing), and why."""
-        reasons = []
-        for entry, index, text in self._explain(function, args):
-            guard = entry.guards[index] if index >= 0 else None
-            path = f"{guard.source}: " if guard is not None and guard.source is not None else ""
-            reasons.append((entry, guard, path + text))
-        return reasons
+    def explain(self, function: FunctionType, args: Sequence[Any]) -> list[Mismatch]:
+        """For each entry that does not apply: the first guard that fails, and why."""
+        mismatches = []
+        for entry, index, subject, expected, found in self._explain(function, args):
+            guard = entry.guard(index) if index >= 0 else None
+            if guard is not None and guard.source is not None:
+                subject = str(guard.source)
+            mismatches.append(Mismatch(entry, guard, subject or "lifted value", expected, found))
+        return mismatches
 
 
 class _Lowering:
@@ -214,7 +221,7 @@ class _Lowering:
                 held = tuple(map(self.frozen, guard.expected))
             case Kind.STORAGE:
                 held = tuple((self.frozen(source), group, offset) for source, group, offset in guard.expected)
-        return Guard(None if guard.source is None else self.frozen(guard.source), guard.kind, held)
+        return Guard(None if guard.source is None else self.frozen(guard.source), guard.kind, held, guard.place)
 
 
 def _thawed(source: Source | None) -> Any:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from capture.config import STRICT
-from capture.errors import BackendError, Break, InternalError, UserFrame
+from capture.errors import BackendError, Break, InternalError, UserFrame, is_internal
 from capture.interp import unwind
 from capture.interp.frame import Continuation, Frame, UserError, Value
 from capture.interp.fx_recorder import FxRecorder
@@ -36,6 +36,7 @@ class Interpreter:
         self.fault: InternalError | None = None
         self.doubtful: tuple[BaseException, Break] | None = None    # raised by what a hit cannot be sure to repeat
         self.frame: Frame | None = None
+        self._places: dict[tuple[types.CodeType, int], UserFrame] = {}      # each line is one object
 
     # -- running -----------------------------------------------------------------------------------------------------
 
@@ -178,6 +179,19 @@ class Interpreter:
             frames.append((frame.code, frame.instructions[frame.pc - 1].offset, frame.line))
             frame = frame.back
         return tuple(reversed(frames))
+
+    def place(self) -> UserFrame | None:
+        """The user's line being executed: the innermost one outside of torch and of capture."""
+        frame = self.frame
+        while frame is not None and is_internal(frame.code.co_filename):
+            frame = frame.back
+        if frame is None:
+            return None
+        key = frame.code, frame.line
+        place = self._places.get(key)
+        if place is None:
+            place = self._places[key] = UserFrame(frame.code.co_filename, frame.line, frame.code.co_qualname)
+        return place
 
     def stack(self) -> tuple[UserFrame, ...]:
         """The user's frames, outermost first."""

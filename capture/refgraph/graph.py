@@ -4,12 +4,13 @@ from __future__ import annotations
 import types
 from bisect import bisect_right
 from collections import OrderedDict, deque
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from capture import _C
-from capture.errors import Break
+from capture.errors import Break, UserFrame
 from capture.refgraph.effects import Effect
 from capture.refgraph.node import (ABSENT, SCALARS, Build, Const, DictState, Expr, External, ListStart, ListState, RefNode, SetState, Shadow,
                                    TensorState, source_of)
@@ -32,6 +33,8 @@ class RefGraph:
 
     def __init__(self) -> None:
         self.requirements: dict[tuple[Any, ...], tuple[Source | None, str, Any]] = {}
+        self.places: dict[tuple[Any, ...], UserFrame] = {}          # where the program first asked for it, by the same keys
+        self.position: Callable[[], UserFrame | None] = lambda: None
         self.effects: list[Effect] = []
         self.nodes: list[RefNode] = []              # outside objects, and those of ours that are alive, by serial
         self._by_id: dict[int, RefNode] = {}
@@ -45,7 +48,11 @@ class RefGraph:
     def require(self, source: Source | None, kind: str, expected: Any) -> None:
         """Notes that the trace holds only while `kind` (a name of `guards.Kind`) of the object at `source` is `expected`."""
         key = (source, kind, expected) if kind in ("PRESENT", "ABSENT", "NO_ATTR", "ALIAS", "DISTINCT") else (source, kind)
-        self.requirements.setdefault(key, (source, kind, expected))
+        if key not in self.requirements:
+            self.requirements[key] = source, kind, expected
+            place = self.position()
+            if place is not None:
+                self.places[key] = place
 
     def depend(self, shadow: Shadow, real: Any) -> None:
         """Makes everything that `shadow` says of `real` hold on a hit: afterwards it may be treated as a constant.

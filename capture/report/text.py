@@ -15,7 +15,7 @@ def explain(unit: Unit) -> str:
     for number, entry in enumerate(entries):
         lines += ["", *(_native(number, entry) if entry.payload.broken else _captured(number, entry))]
     if unit.misses:
-        lines += ["", "misses:", *(f"  {text}" for text in unit.misses)]
+        lines += ["", "misses:", *(f"  {miss}" for miss in unit.misses)]
     if unit.uncounted:
         lines += ["", f"{unit.uncounted} calls ran natively without an entry: past the recapture limit, or on tensors that are not plain"]
     return "\n".join(lines)

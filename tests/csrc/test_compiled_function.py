@@ -81,7 +81,8 @@ def test_reasons_name_entry_guard_and_values():
     guard = value_guard(0, "a", 1)
     entry = f.tree.insert([guard], [], lambda *args: 1, None)
     f(2.5)
-    assert seen == [(entry, guard, "a: expected 1, got 2.5")]
+    mismatch, = seen
+    assert (mismatch.entry, mismatch.guard, str(mismatch)) == (entry, guard, "a: expected 1, got 2.5")
 
 
 def test_wrong_arguments_raise_what_the_function_raises():

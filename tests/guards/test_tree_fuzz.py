@@ -67,14 +67,14 @@ def test_check_agrees_with_python(seed):
             failing[entry] = bad
         found = tree.check(subject, world)
         assert found is expected, (found and found.guards, failing)
-        reasons = {entry: (guard, text) for entry, guard, text in tree.explain(subject, world)}
+        reasons = {mismatch.entry: mismatch for mismatch in tree.explain(subject, world)}
         for entry, bad in failing.items():
             if not entry.alive:             # a cycle of objects that it needs was collected meanwhile
                 continue
             assert entry in reasons, bad
             if bad.kind not in (Kind.ALIAS, Kind.STORAGE):
-                assert reasons[entry][0].kind is bad.kind and reasons[entry][0].source == bad.source
-            assert reasons[entry][1]
+                assert reasons[entry].guard.kind is bad.kind and reasons[entry].guard.source == bad.source
+            assert reasons[entry].found
         del expected, failing, reasons, found, alive
         for _ in range(rng.randrange(3)):
             worlds.mutate(world, rng)

@@ -1,0 +1,69 @@
+"""What is kept of captures and misses, for reports: plain data that holds no object of the program."""
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from capture.errors import UserFrame
+from capture.guards.explain import Mismatch
+
+
+@dataclass(slots=True)
+class Times:
+    """When a capture began, as `time.perf_counter()`, and the seconds that each stage of it took: running the program in the
+    interpreter, writing the mock function, handing the graph to the backend, and building the guards."""
+
+    start: float
+    run: float = 0.0
+    mock: float = 0.0
+    graph: float = 0.0
+    guards: float = 0.0
+
+    @property
+    def total(self) -> float:
+        return self.run + self.mock + self.graph + self.guards
+
+    @contextmanager
+    def measure(self, stage: str) -> Iterator[None]:
+        """Adds the time of a `with` block to a stage."""
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            setattr(self, stage, getattr(self, stage) + time.perf_counter() - start)
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """Why one entry did not fit a call: the guard's kind (None: a value that it passes along is missing), what differs, what
+    it was and what it was found to be, and the user's line that read it when the entry was made."""
+
+    kind: str | None
+    subject: str
+    expected: str
+    found: str
+    place: UserFrame | None
+
+    def __str__(self) -> str:
+        return f"{self.subject}: expected {self.expected}, got {self.found}"
+
+
+@dataclass(frozen=True, slots=True)
+class Miss:
+    """A call that no entry fitted: when, and why not each entry. `limited`: it was not captured, there are too many entries."""
+
+    time: float
+    causes: tuple[Cause, ...]
+    limited: bool
+
+    def __str__(self) -> str:
+        return "; ".join(map(str, self.causes))
+
+
+def miss_of(mismatches: Iterable[Mismatch], limited: bool) -> Miss:
+    """The record of a miss that happens now."""
+    causes = [Cause(None if m.guard is None else m.guard.kind.name, m.subject, m.expected, m.found,
+                    None if m.guard is None else m.guard.place) for m in mismatches]
+    return Miss(time.perf_counter(), tuple(causes), limited)
