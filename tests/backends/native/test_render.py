@@ -392,6 +392,38 @@ def test_like_kernels_share_a_function():
     assert text.count('extern "C"') == 2 and "// pointwise, other\n" in text
 
 
+def test_kernels_that_differ_in_where_they_begin_share_a_function():
+    """Steps of an unrolled loop: each reads two rows of one tensor, adds to a row of another, and writes to its column of the result."""
+    x, z, y = buffer("x", 8, 9), buffer("z", 8, 9), buffer("y", 9, 4, kind="output")
+    i = Var("i", 9)
+
+    def step(number: int) -> Kernel:
+        rows = op("sub", f32, load(x, at(x, number, i)), load(x, at(x, number + 2, i)))
+        stores = Store("z", at(z, number, i), op("add", f32, load(z, at(z, number, i)), rows)), Store("y", at(y, i, number), rows)
+        return Kernel(f"step{number}", (i,), 1, True, (Stage((), NONE, stores),))
+    kernels = [step(number) for number in range(4)]
+    program = program_of(kernels, (x, z, y))
+    library = Library(program, kernels)
+    assert len({library.rendered.symbols[f"step{number}"] for number in (1, 2, 3)}) == 1
+    memory, symbols = memory_of(program, [torch.randn(8, 9), torch.randn(8, 9)])
+    rows = memory["x"][:4] - memory["x"][2:6]
+    expected = memory["z"].clone()
+    expected[:4] += rows
+    for kernel in kernels:
+        library.run(kernel.name, memory, symbols, (0.4,))
+    assert torch.equal(memory["y"], rows.T) and torch.equal(memory["z"], expected)
+
+
+def test_gathers_from_the_middle_of_a_buffer():
+    """What an index is computed from begins elsewhere too."""
+    x, n, y = buffer("x", 40), buffer("n", 30, dtype=i64), buffer("y", 50, kind="output")
+    i = Var("i", 10)
+    where = Value(load(n, index(i) + 20), 10)
+    kernel = Kernel("gathered", (i,), 1, True, (Stage((), NONE, (Store("y", index(i) + 5, load(x, index(where) + 30)),)),))
+    library = check(kernel, (x, n, y), torch.randn(40), torch.randint(10, (30,)))
+    assert {number.constant for number in library.rendered.numbers["gathered"]} == {5, 20, 30}
+
+
 def test_large_graphs_become_several_units():
     kernels = [softmax(4, 100 + n)[0] for n in range(60)]
     kernels = [Kernel(f"softmax{n}", k.outer, 1, False, k.stages, k.locals) for n, k in enumerate(kernels)]

@@ -1,7 +1,8 @@
 """One kernel as a C function."""
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
@@ -10,7 +11,7 @@ import torch
 from capture.backends.native.index import Index, Value, Var, bounds, index
 from capture.backends.native.ir import Kernel, Load, Store
 from capture.backends.native.render.plan import ARGUMENTS, Accumulator, Loop, StagePlan, plan_stage, span, strip_length
-from capture.backends.native.render.prepare import prepared
+from capture.backends.native.render.prepare import prepared, with_starts
 from capture.backends.native.render.scopes import INDENT, Path, Scope
 from capture.backends.native.render.target import Target
 from capture.backends.native.render.tiles import COLUMNS, ROWS, tiles_of
@@ -32,13 +33,14 @@ class Function:
 
 def write_kernel(kernel: Kernel, target: Target) -> Function:
     """The function of a kernel. Its text names buffers, sizes and variables by number, so that like kernels have equal texts."""
-    return _Writer(prepared(kernel), target).function()
+    return _Writer(*with_starts(prepared(kernel)), target).function()
 
 
 class _Writer(Values):
-    def __init__(self, kernel: Kernel, target: Target) -> None:
+    def __init__(self, kernel: Kernel, starts: Mapping[str, int], target: Target) -> None:
         super().__init__(Path(), target)
         self.kernel = kernel
+        self.starts = starts
         self.lane = kernel.outer[-1] if kernel.vectorized and kernel.outer else None
         self.plans = [plan_stage(stage, self.lane is not None) for stage in kernel.stages]
         self.written = {store.buffer for stage in kernel.stages for store in stage.stores}
@@ -75,15 +77,18 @@ class _Writer(Values):
             for plan in self.plans:
                 self._stage(plan)
         path.write(*(target.free.format(name=name) for name in self.heap))
-        return Function(self._text(), (*self.buffers, *([INVALID] if self.checks else [])), tuple(map(index, self.symbols)))
+        numbers = *self.symbols, *(self.starts[buffer] for buffer in self.buffers if buffer in self.starts)
+        return Function(self._text(), (*self.buffers, *([INVALID] if self.checks else [])), tuple(map(index, numbers)))
 
     def _text(self) -> str:
         target = self.target
         lines = []
+        starts = itertools.count(len(self.symbols))
         for number, (buffer, dtype) in enumerate(self.buffers.items()):
             const = "" if buffer in self.written else "const "
             name = self.buffer(buffer, dtype)
-            lines.append(target.buffer.format(const=const, type=target.memory[dtype], name=name, number=number))
+            start = target.start.format(number=next(starts)) if buffer in self.starts else ""
+            lines.append(target.buffer.format(const=const, type=target.memory[dtype], name=name, number=number, start=start))
         lines += [target.number.format(name=name, number=number) for number, name in enumerate(self.symbols.values())]
         lines += [target.invalid] if self.checks else []
         lines += self.path.scopes[0].lines()

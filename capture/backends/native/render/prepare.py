@@ -4,6 +4,8 @@
 2. `with_extremes_first`: within rows, the place of an extreme is found in a pass after the extreme: each vectorises by itself.
 3. `with_joined_rows`: in strips, several rows are reduced at a time, so that accumulators are loaded and stored less often.
 4. `with_strip_values`: in strips, what is expensive and does not change within a stage's own loops is computed before them.
+
+`with_starts` is apart: it changes what an index means.
 """
 from __future__ import annotations
 
@@ -13,8 +15,8 @@ from dataclasses import replace
 import torch
 
 from capture.backends.native.index import ZERO, Index, Value, Var, bounds, contiguous_strides, index
-from capture.backends.native.ir import Buffer, Expr, Kernel, Load, Op, Stage, Store, constant, load, op, position
-from capture.backends.native.rewrite import Rewriter
+from capture.backends.native.ir import Buffer, Expr, Kernel, Load, Op, Stage, Store, constant, intern, load, op, position
+from capture.backends.native.rewrite import Rewriter, loads_of, stores_of
 from capture.backends.native.show import postorder, roots
 
 JOINED = 4              # rows that are reduced at a time
@@ -27,6 +29,29 @@ CHEAP = frozenset("add sub mul neg abs maximum minimum eq ne lt le gt ge and or 
 def prepared(kernel: Kernel) -> Kernel:
     """An equal kernel that is ready to be written."""
     return with_strip_values(with_joined_rows(with_extremes_first(without_single_points(kernel))))
+
+
+def with_starts(kernel: Kernel) -> tuple[Kernel, dict[str, int]]:
+    """The kernel with indices that count from where it begins to use each buffer, and where that is: elements by buffer, if not 0.
+
+    Steps of an unrolled loop, or slices of one tensor, often differ in that alone, and then share a function.
+    """
+    locals_ = {local.name for local in kernel.locals}
+    stores = stores_of(kernel)
+    starts: dict[str, int] = {}
+    for access in (*loads_of(stores), *stores):
+        offset = access.index.terms.get((), 0)
+        starts[access.buffer] = min(starts.get(access.buffer, offset), offset)
+    starts = {buffer: start for buffer, start in starts.items() if start > 0 and buffer not in locals_}
+    if not starts:
+        return kernel, starts
+
+    def moved(node: Load) -> Expr:
+        return intern(Load, node.buffer, node.index - starts.get(node.buffer, 0), node.dtype, node.mask)
+    rewriter = Rewriter({}, moved)
+    stages = tuple(replace(stage, stores=tuple(replace(store, index=store.index - starts.get(store.buffer, 0))
+                                               for store in rewriter.stores(stage.stores))) for stage in kernel.stages)
+    return replace(kernel, stages=stages), starts
 
 
 def without_single_points(kernel: Kernel) -> Kernel:

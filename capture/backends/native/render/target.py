@@ -28,7 +28,8 @@ class Target:
     simd: str
     clause: str                                 # {reduction}, {name}: the accumulator
     flag_clause: str                            # {name}: a flag that is only ever set
-    buffer: str                                 # a buffer's pointer: {type}, {name}, {number}, {const}: "const " or ""
+    buffer: str                                 # a buffer's pointer: {type}, {name}, {number}, {const}: "const " or "", {start}
+    start: str                                  # behind it, where the kernel does not use the buffer from its beginning on: {number}
     number: str                                 # a run-time size: {name}, {number}
     invalid: str                                # declares the variable `invalid`: bits for what indices out of range raise
     report_invalid: str                         # reports it
@@ -74,7 +75,8 @@ CPU = Target(
     simd="#pragma omp simd{clauses}",
     clause=" reduction(capture_{reduction}: {name})",
     flag_clause=" reduction(|: {name})",
-    buffer="{const}{type}* const {name} = static_cast<{const}{type}*>(buffers[{number}]);",
+    buffer="{const}{type}* const {name} = static_cast<{const}{type}*>(buffers[{number}]){start};",
+    start=" + numbers[{number}]",
     number="const int64_t {name} = numbers[{number}];",
     invalid="uint8_t invalid = 0;",
     report_invalid="if (invalid) __atomic_fetch_or(static_cast<uint8_t*>(buffers[{number}]), invalid, __ATOMIC_RELAXED);",
