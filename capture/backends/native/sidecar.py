@@ -25,6 +25,7 @@ from capture import config
 from capture.backends.native.worker import Failure, receive, send
 
 IDLE = 120.0            # seconds after which a process without work is let go
+NICENESS = 5            # how far compiling stands back behind the program, from the first import on
 STOPPING = 2.0          # seconds that a process is given to end
 LOG = 4000              # bytes of a process's last words that are kept
 
@@ -48,7 +49,8 @@ class Process:
 
     def __init__(self, compile_job: str) -> None:
         path = [entry for entry in sys.path if isinstance(entry, str)]
-        program = f"import sys; sys.path[:] = {path!r}; from capture.backends.native.worker import main; main({compile_job!r})"
+        program = (f"import gc, os, sys; os.nice({NICENESS}); gc.disable(); sys.path[:] = {path!r}; "
+                   f"from capture.backends.native.worker import main; main({compile_job!r})")
         self.log = _scratch_file()
         # A session of its own: Ctrl-C is for the user's program. Without a name of Python's own program it is looked for on PATH.
         self._popen = subprocess.Popen(

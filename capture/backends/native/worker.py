@@ -8,6 +8,8 @@ replies bytes or a Failure.
 """
 from __future__ import annotations
 
+import contextlib
+import gc
 import os
 import pickle
 import pkgutil
@@ -30,7 +32,6 @@ from capture.backends.native.job import Job, Modes, TensorSpec
 from capture.errors import BackendError, ToolchainError
 
 LENGTH = struct.Struct("<Q")
-NICENESS = 5
 GRACE = 1.5     # seconds in which a job may clean up after the user's process has gone
 
 
@@ -97,12 +98,12 @@ def main(compile_job: str) -> None:
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
     os.dup2(2, 1)
-    os.nice(NICENESS)
     torch.set_num_threads(1)
     waiting: queue.SimpleQueue[Any] = queue.SimpleQueue()
     try:
         signal.signal(signal.SIGTERM, _stop)
         threading.Thread(target=_listen, args=(requests, waiting), daemon=True).start()
+        _import(compile_job)
         if waiting.empty():
             attempt(compile_job, transport.encode(trial_job()))
         while (request := waiting.get()) is not None:
@@ -113,6 +114,15 @@ def main(compile_job: str) -> None:
     except (SystemExit, BrokenPipeError):
         pass        # the user's process has ended
     os._exit(0)     # there is nothing to clean up, and torch takes its time
+
+
+def _import(compile_job: str) -> None:
+    """Imports the compiler, and only then turns the garbage collector on, which this process starts without: there is nothing to
+    collect while modules are imported, nor ever after in what they consist of, and searching them takes as long as a small job."""
+    with contextlib.suppress(Exception):        # a job will tell
+        pkgutil.resolve_name(compile_job)
+    gc.freeze()
+    gc.enable()
 
 
 def _listen(requests: int, waiting: queue.SimpleQueue[Any]) -> None:

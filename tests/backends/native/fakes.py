@@ -4,6 +4,7 @@ What it does is said by the graph: a constant that the program adds. Everything 
 """
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
@@ -47,7 +48,7 @@ def compile_job(job: Job) -> dict[str, Any]:
     if order == NOISY:
         print("noise on stdout")
         os.write(1, b"more of it\n")
-    return {"job": transport.encode(job), "process": os.getpid(), "order": order,
+    return {"job": transport.encode(job), "process": os.getpid(), "order": order, "collects": gc.isenabled(),
             "options": dict(job.options), "cache_size": config.CACHE_SIZE.value, "debug": config.DEBUG.value}
 
 

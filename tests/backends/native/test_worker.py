@@ -85,6 +85,13 @@ def test_one_process_does_job_after_job(pool: Pool) -> None:
     assert len({pickle.loads(answer)["process"] for answer in answers if isinstance(answer, bytes)}) == 1
 
 
+def test_the_process_stands_back_and_collects_garbage(pool: Pool) -> None:
+    answer, = outcomes(pool, 1.0)
+    process, = pool.processes
+    assert os.getpriority(os.PRIO_PROCESS, process.id) == min(19, os.getpriority(os.PRIO_PROCESS, 0) + sidecar.NICENESS)
+    assert pickle.loads(answer)["collects"]
+
+
 def test_a_process_made_ready_for_another_compiler(pool: Pool) -> None:
     pool.start("no_such_module:f")
     answer, = outcomes(pool, 1.0)
