@@ -10,7 +10,7 @@ import contextlib
 import functools
 import operator
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -70,10 +70,7 @@ def trace(gm: fx.GraphModule, inputs: Sequence[torch.Tensor | TensorSpec], modes
     graph, positions = _prepared(gm)
     joint = _Joint()
     with contextlib.ExitStack() as stack:
-        stack.enter_context(modes.active())
-        if modes.inference:         # the same operations on tensors that AOTAutograd understands
-            stack.enter_context(torch.inference_mode(False))
-            stack.enter_context(torch.no_grad())
+        stack.enter_context(tracing_modes(modes))
         settings = {name: value for name, value in SETTINGS.items() if hasattr(functorch_config, name)}
         stack.enter_context(functorch_config.patch(settings))
         stack.enter_context(_use_lazy_graph_module(True))       # graphs are turned into Python code when that is run
@@ -86,6 +83,18 @@ def trace(gm: fx.GraphModule, inputs: Sequence[torch.Tensor | TensorSpec], modes
             raise Unsupported(f"AOTAutograd cannot trace the graph: {type(error).__name__}: {error}") from error
         _check(joint, specs)
         return _finished(joint, graph, positions, specs, modes)
+
+
+@contextlib.contextmanager
+def tracing_modes(modes: Modes) -> Iterator[None]:
+    """Puts `modes` in force for graphs to be traced in: instead of inference mode, the same operations on tensors that AOTAutograd
+    understands."""
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(modes.active())
+        if modes.inference:
+            stack.enter_context(torch.inference_mode(False))
+            stack.enter_context(torch.no_grad())
+        yield
 
 
 def fake_inputs(specs: Sequence[TensorSpec]) -> list[FakeTensor]:

@@ -31,7 +31,8 @@ def compile_job(job: Job) -> Artifact:
     """Compiles a graph. Raises Unsupported where a compiled graph could not behave as the program does, and ToolchainError without
     a working C++ compiler."""
     graph = fx.GraphModule(job.graph, copy.deepcopy(job.graph.graph))
-    fuse_attention(graph, aot.fake_inputs(job.inputs))
+    with aot.tracing_modes(job.modes):
+        fuse_attention(graph, aot.fake_inputs(job.inputs))
     traced = aot.trace(graph, job.inputs, job.modes)
     frozen = None
     if traced.backward is None:
