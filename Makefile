@@ -39,7 +39,7 @@ benchmarks: $(VENV)/built
 	$(RUN) -m benchmarks.memory
 	$(RUN) -m benchmarks.stall
 	$(RUN) -m benchmarks.kernels
-	$(RUN) -m benchmarks.models
+	$(RUN) -m benchmarks.models build/models.jsonl
 
 # The extension is compiled against the torch that is installed, hence torch first and no build isolation.
 $(VENV)/torch:

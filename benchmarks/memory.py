@@ -4,15 +4,13 @@
 """
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable
-from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
 import capture
-from benchmarks.common import arguments, paired, report
+from benchmarks.common import arguments, paired, peak, report
 
 MEGABYTES = 64  # above 32, malloc gives each tensor its own mapping, and returns it to the system at once
 STEPS = 20
@@ -24,20 +22,6 @@ def chain(x: Tensor) -> Tensor:
         x = torch.relu(x) + step
         x = x * 0.5
     return x
-
-
-def peak(function: Callable[[], object]) -> float:
-    """The growth of the process's resident memory during one call, in kilobytes."""
-    gc.collect()
-    Path("/proc/self/clear_refs").write_text("5")  # resets the high-water mark
-    before = _status("VmRSS")
-    function()
-    return max(1.0, _status("VmHWM") - before)
-
-
-def _status(name: str) -> float:
-    line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(name))
-    return float(line.split()[1])
 
 
 def capturing(program: Callable, x: Tensor) -> float:

@@ -1,244 +1,196 @@
-"""Whole models under three engines: eager, torch.compile (inductor) and capture (native), each in a process of its own.
+"""Whole models under eager, torch.compile (inductor) and capture, the latter two also with frozen parameters.
 
-    python -m benchmarks.models [--scale small|tiny] [--threads 1 2] [--pairs N] [--modes inference training]
-                                [--freezing] [--json FILE] [model …]
+    python -m benchmarks.models FILE [--models NAME …] [--modes inference training] [--threads 1 2] [--scale small|tiny]
+                                     [--engines …] [--rounds N] [--row-limit SECONDS] [--limit MINUTES] [--again]
+    python -m benchmarks.models FILE --table rich|markdown
 
-Empty caches at the start of each model. Per engine: the first call, the time until calls run compiled code, the steady state (both
-processes measured in turn, median of the pairs' ratios), and in a second process with warm caches the time until calls run compiled
-code, and the peak memory of a steady call beyond what the process holds between calls. `--freezing`: inference with each engine's
-own option for frozen weights.
+Each row is appended to FILE as it is measured, and rows that are there are not measured again, so that a table can be
+gathered in several runs; `--limit` starts no row after so many minutes. A row is a model, a mode and a number of threads:
+
+- each engine compiles in a process of its own, with empty caches: first call, time until calls run compiled code;
+- the processes run in turn, in rounds: the steady state; the medians of the rounds' ratios count;
+- each engine compiles in a second process, with warm caches; there its memory is measured too, which a call needs beyond
+  what the process holds between calls (what an engine keeps for its calls is freed before and counts).
+
+An engine that is not done when the row's time is over is given up, and the row says so. Eager and the engines without frozen
+parameters run in both modes, torch.compile with frozen ones on convolutional networks.
 """
 from __future__ import annotations
 
 import argparse
-import json
+import contextlib
 import os
+import platform
 import shutil
-import statistics
-import subprocess
+import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterable, Iterator
+from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
 
+import torch
 from rich.console import Console
-from rich.table import Table
 
-from benchmarks.workloads import TINY_ONLY, WORKLOADS
+from benchmarks import tables
+from benchmarks.engines import ENGINES, FORK, EngineError, EngineProcess, Setting
+from benchmarks.tables import Figures, Row
+from benchmarks.workloads import CONVOLUTIONAL, STEPS, TINY_ONLY, WORKLOADS, build
 
-ENGINES = ("eager", "inductor", "capture")
-LEAST_SECONDS = 0.2         # of one measurement in the steady state
-# malloc gives each tensor a mapping of its own, so that the process's resident memory is that of what is alive.
-OWN_MAPPINGS = {"MALLOC_MMAP_THRESHOLD_": "16384", "MALLOC_TRIM_THRESHOLD_": "0", "MALLOC_MMAP_MAX_": "1000000"}
-FOLDER = Path(__file__).resolve().parent.parent
-
-
-@dataclass
-class Result:
-    """One model in one mode. Times in seconds by engine; `ratios`: ours / the other engine's in the steady state."""
-
-    model: str
-    mode: str
-    threads: int
-    first: dict[str, float] = field(default_factory=dict)
-    compiled: dict[str, float] = field(default_factory=dict)
-    warm: dict[str, float] = field(default_factory=dict)
-    steady: dict[str, float] = field(default_factory=dict)
-    memory: dict[str, float] = field(default_factory=dict)
-    ratios: dict[str, float] = field(default_factory=dict)
-    notes: list[str] = field(default_factory=list)
+RESERVE = 0.3               # of a row's time, which cold compiling leaves to what comes after it
+GRACE = 60.0                # seconds after which a row that is over is ended from outside
 
 
-class Engine:
-    """A process that runs one model under one engine, and measures when told to."""
+class Measurement:
+    """The measurement of one row. `limit`: seconds that it may take."""
 
-    def __init__(self, engine: str, model: str, mode: str, options: argparse.Namespace, threads: int, cache: Path,
-                 variables: dict[str, str] | None = None) -> None:
-        environment = os.environ | (variables or {}) | {
-            "OMP_NUM_THREADS": str(threads), "TORCHINDUCTOR_CACHE_DIR": str(cache / "inductor"),
-            "CAPTURE_CACHE_DIR": str(cache / "capture"), "PYTHONPATH": str(FOLDER), "CAPTURE_STRICT": "0"}
-        (cache / "capture").mkdir(mode=0o700, exist_ok=True)
-        self.process = subprocess.Popen([sys.executable, "-m", "benchmarks.models", "--child", engine, model, mode, options.scale,
-                                         str(int(options.freezing))],
-                                        cwd=FOLDER, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                                        stderr=subprocess.PIPE if options.quiet else None, text=True)
-        self.started = self.ask("start")
+    def __init__(self, row: Row, setting: Setting, engines: list[str], rounds: int, limit: float) -> None:
+        self.row, self.setting, self.rounds = row, setting, rounds
+        self.deadline = time.monotonic() + limit
+        self.cold_deadline = time.monotonic() + (1 - RESERVE) * limit
+        self.row.engines = {name: Figures() for name in engines}
 
-    def ask(self, command: str) -> dict[str, Any]:
-        assert self.process.stdin is not None and self.process.stdout is not None
-        self.process.stdin.write(command + "\n")
-        self.process.stdin.flush()
-        for line in self.process.stdout:
-            if line.startswith("{"):
-                return json.loads(line)
-        raise RuntimeError(f"the process of an engine ended with status {self.process.wait()}")
-
-    def close(self) -> None:
-        if self.process.stdin is not None:
-            self.process.stdin.close()
-        self.process.wait()
-
-
-def child(engine: str, model: str, mode: str, scale: str, freezing: bool) -> None:
-    """The process of one engine: reads commands, answers in JSON."""
-    import torch
-
-    from benchmarks.memory import peak
-    from benchmarks.steady import inference, training_step
-    from benchmarks.workloads import build
-
-    torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
-    module, inputs = build(model, scale)
-    module.train(mode == "training")
-    if freezing:
-        module.requires_grad_(False)
-    step = training_step if mode == "training" else inference
-    step(module, inputs)
-    module.zero_grad()
-    report: dict[str, Any] = {}
-    input()
-    start = time.perf_counter()
-    program: Callable = module
-    if engine == "inductor":
-        import torch._inductor.config as config
-        config.freezing = freezing
-        program = torch.compile(module)
-        step(program, inputs)
-        report["first"] = report["compiled"] = time.perf_counter() - start
-    elif engine == "capture":
-        import capture
-        program = capture.compile(module, backend="native", options={"freezing": True} if freezing else None)
-        step(program, inputs)
-        report["first"] = time.perf_counter() - start
-        capture.wait()
-        step(program, inputs)
-        report["compiled"] = time.perf_counter() - start
-        stats = capture.stats(program)
-        report["note"] = "; ".join(filter(None, [
-            f"{stats.native_calls} native calls" if stats.native_calls else "",
-            f"{stats.graphs} graphs" if stats.graphs != 1 else "",
-            *map(str, stats.compile_errors)]))
-    else:
-        step(program, inputs)
-        report["first"] = report["compiled"] = time.perf_counter() - start
-    print(json.dumps(report), flush=True)
-    for _ in range(30):
-        step(program, inputs)
-        module.zero_grad()
-    calls = max(3, int(LEAST_SECONDS / _timed(lambda: step(program, inputs), 5)))
-    while True:
+    def run(self) -> None:
+        """Fills the row; what fails or takes too long is left out, and noted."""
+        processes = {name: process for name in self.row.engines if (process := self._cold(name)) is not None}
         try:
-            command = input()
-        except EOFError:
-            return
-        if command == "memory":
-            print(json.dumps({"bytes": peak(lambda: step(program, inputs))}), flush=True)
-        else:
-            print(json.dumps({"seconds": _timed(lambda: step(program, inputs), calls)}), flush=True)
+            self._steady(processes)
+        finally:
+            for process in processes.values():
+                process.close()
+        for name in processes:
+            self._warm(name)
 
-
-def _timed(function: Callable[[], object], calls: int) -> float:
-    from benchmarks.common import seconds
-    return seconds(function, calls)
-
-
-def measure(model: str, mode: str, threads: int, options: argparse.Namespace) -> Result:
-    """All figures of one model, mode and number of threads."""
-    result = Result(model, mode, threads)
-    cache = Path(tempfile.mkdtemp(prefix="capture-benchmark-"))
-    engines: dict[str, Engine] = {}
-    try:
-        for name in options.engines:
-            engines[name] = Engine(name, model, mode, options, threads, cache)
-            result.first[name], result.compiled[name] = engines[name].started["first"], engines[name].started["compiled"]
-            if engines[name].started.get("note"):
-                result.notes.append(engines[name].started["note"])
-        for process in engines.values():
-            process.ask("measure")
-        rounds = [{name: process.ask("measure")["seconds"] for name, process in engines.items()} for _ in range(options.pairs)]
-        for name in engines:
-            result.steady[name] = statistics.median(r[name] for r in rounds)
-            if name != "capture" and "capture" in engines:
-                result.ratios[name] = statistics.median(r["capture"] / r[name] for r in rounds)
-        for process in engines.values():
+    def _cold(self, name: str) -> EngineProcess | None:
+        """The process of an engine that has compiled, and settled; None when it could not."""
+        figures, process = self.row.engines[name], EngineProcess(name, self.setting)
+        try:
+            times = process.ask("start", self.cold_deadline)
+            figures.first, figures.compiled = times["first"], times["compiled"]
+            figures.note = process.ask("settle", self.deadline)
+        except EngineError as error:
+            figures.note = f"cold {error}"
             process.close()
-        if not options.no_warm:
-            for name in options.engines:
-                engines[name] = Engine(name, model, mode, options, threads, cache, OWN_MAPPINGS)
-                if name != "eager":
-                    result.warm[name] = engines[name].started["compiled"]
-                result.memory[name] = engines[name].ask("memory")["bytes"]
-                engines[name].close()
+            return None
+        return process
+
+    def _steady(self, processes: dict[str, EngineProcess]) -> None:
+        with self._noted(self.row.engines.values()):
+            for number in range(-1, self.rounds):               # the first round brings the caches of the machine up to date
+                names = list(processes)[::-1 if number % 2 else 1]
+                times = {name: processes[name].ask("steady", self.deadline) for name in names}
+                for name, seconds in times.items() if number >= 0 else ():
+                    self.row.engines[name].steady.append(seconds)
+
+    def _warm(self, name: str) -> None:
+        figures, process = self.row.engines[name], EngineProcess(name, self.setting, own_mappings=True)
+        try:
+            with self._noted([figures]):
+                figures.warm = process.ask("start", self.deadline)["compiled"]
+                process.ask("settle", self.deadline)
+                figures.memory = process.ask("memory", self.deadline)
+        finally:
+            process.close()
+
+    @contextlib.contextmanager
+    def _noted(self, engines: Iterable[Figures]) -> Iterator[None]:
+        try:
+            yield
+        except EngineError as error:
+            for figures in engines:
+                figures.note = "; ".join(filter(None, [figures.note, str(error)]))
+
+
+def measure(row: Row, engines: list[str], rounds: int, limit: float) -> Row:
+    """All figures of the row, measured in a process of its own, so that nothing of it is left. Raises EngineError when it died."""
+    ours, theirs = FORK.Pipe()
+    cache = Path(tempfile.mkdtemp(prefix="capture-benchmark-"))
+    process = FORK.Process(target=_measure, args=(row, engines, rounds, limit, cache, theirs))
+    start = time.monotonic()
+    process.start()
+    theirs.close()
+    try:
+        if not ours.poll(limit + GRACE):
+            raise EngineError("the row did not end")
+        measured = ours.recv()
+    except EOFError:
+        raise EngineError("the row's process died") from None
     finally:
-        for process in engines.values():
-            process.process.kill()
-            process.process.wait()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.join()
         shutil.rmtree(cache, ignore_errors=True)
-    return result
+    measured.seconds = round(time.monotonic() - start, 1)
+    return measured
 
 
-def show(results: list[Result], console: Console) -> None:
-    """One row per measurement, then the geometric means."""
-    table = Table("model", "mode", "threads", "steady / eager", "steady / inductor", "first / eager", "compiled / inductor",
-                  "warm / inductor", "memory / eager", "notes", title="capture, divided by the others (smaller is better)")
-    for r in results:
-        table.add_row(r.model, r.mode, str(r.threads), _text(r.ratios.get("eager")), _text(r.ratios.get("inductor")),
-                      _text(_ratio(r.first, "eager")), _text(_ratio(r.compiled, "inductor")), _text(_ratio(r.warm, "inductor")),
-                      _text(_ratio(r.memory, "eager")), "; ".join(r.notes)[:80])
-    console.print(table)
-    for title, figures in (("steady / eager", [r.ratios.get("eager") for r in results]),
-                           ("steady / inductor", [r.ratios.get("inductor") for r in results]),
-                           ("compiled / inductor", [_ratio(r.compiled, "inductor") for r in results]),
-                           ("warm / inductor", [_ratio(r.warm, "inductor") for r in results])):
-        known = [f for f in figures if f]
-        if known:
-            console.print(f"{title}: geometric mean {statistics.geometric_mean(known):.3f}, worst {max(known):.3f}")
+def _measure(row: Row, engines: list[str], rounds: int, limit: float, cache: Path, connection: Connection) -> None:
+    os.setpgid(0, 0)
+    torch.set_num_threads(1)
+    module, inputs = build(row.model, row.scale)
+    module.train(row.mode == "training")
+    Measurement(row, Setting(module, inputs, row.mode, row.threads, cache), engines, rounds, limit).run()
+    connection.send(row)
 
 
-def _ratio(figures: dict[str, float], other: str) -> float | None:
-    return figures["capture"] / figures[other] if "capture" in figures and other in figures else None
+def engines_of(row: Row, wanted: list[str]) -> list[str]:
+    """The engines, of those wanted, that say something about the row."""
+    def fits(name: str) -> bool:
+        frozen = name.endswith("_frozen")
+        return not frozen or row.mode == "inference" and (name == "capture_frozen" or row.model in CONVOLUTIONAL)
+    return [name for name in wanted if fits(name)]
 
 
-def _text(ratio: float | None) -> str:
-    return "–" if ratio is None else f"{ratio:.2f}"
+def machine() -> str:
+    lines = Path("/proc/cpuinfo").read_text().splitlines() if sys.platform == "linux" else []
+    name = next((line.partition(": ")[2] for line in lines if line.startswith("model name")), platform.processor())
+    return f"{name}, {os.cpu_count()} CPUs, torch {torch.__version__}, Python {platform.python_version()}"
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("file", type=Path)
+    parser.add_argument("--table", choices=("rich", "markdown"), help="print what FILE holds, and measure nothing")
+    parser.add_argument("--models", nargs="+", metavar="NAME", choices=[*WORKLOADS, *TINY_ONLY])
+    parser.add_argument("--modes", nargs="+", default=list(STEPS), choices=STEPS)
+    parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
+    parser.add_argument("--scale", choices=("small", "tiny"), default="small")
+    parser.add_argument("--engines", nargs="+", default=list(ENGINES), choices=ENGINES)
+    parser.add_argument("--rounds", type=int, default=5, help="measurements of each engine's steady state")
+    parser.add_argument("--row-limit", type=float, default=300, metavar="SECONDS")
+    parser.add_argument("--limit", type=float, default=float("inf"), metavar="MINUTES")
+    parser.add_argument("--again", action="store_true", help="measure also what is in FILE")
+    return parser.parse_args()
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("models", nargs="*", metavar="model")
-    parser.add_argument("--scale", choices=("small", "tiny"), default="small")
-    parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
-    parser.add_argument("--modes", nargs="+", default=["inference", "training"], choices=("inference", "training"))
-    parser.add_argument("--engines", nargs="+", default=list(ENGINES), choices=ENGINES)
-    parser.add_argument("--pairs", type=int, default=7)
-    parser.add_argument("--freezing", action="store_true")
-    parser.add_argument("--no-warm", action="store_true")
-    parser.add_argument("--quiet", action="store_true", help="drop what the engines write to stderr")
-    parser.add_argument("--json", type=Path)
-    options = parser.parse_args()
-    known = [*WORKLOADS, *(TINY_ONLY if options.scale == "tiny" else ())]
-    unknown = sorted(set(options.models) - set(known))
-    if unknown:
-        parser.error(f"unknown: {', '.join(unknown)}; choose from {', '.join(known)}")
-    console, results = Console(width=180), []
-    for model in options.models or known:
-        for mode in options.modes:
-            for threads in options.threads:
-                try:
-                    results.append(measure(model, mode, threads, options))
-                    show(results[-1:], console)
-                except (RuntimeError, BrokenPipeError) as error:
-                    console.print(f"[red]{model}, {mode}, {threads} threads: {error}[/]")
-                if options.json:
-                    options.json.write_text(json.dumps([asdict(r) for r in results], indent=2))
-    show(results, console)
+    options, console = arguments(), Console(width=180)
+    end, here = time.monotonic() + 60 * options.limit, machine()
+    known = tables.read(options.file)
+    rows = [Row(model, mode, threads, options.scale, here)
+            for threads in options.threads for mode in options.modes
+            for model in options.models or [*WORKLOADS, *(TINY_ONLY if options.scale == "tiny" else ())]]
+    if options.table is None:
+        for row in rows:
+            if row.key in known and not options.again:
+                continue
+            if time.monotonic() >= end:
+                console.print("out of time: the same command goes on where this one stopped")
+                break
+            try:
+                measured = measure(row, engines_of(row, options.engines), options.rounds, options.row_limit)
+            except EngineError as error:
+                console.print(f"[red]{row.model}, {row.mode}, {row.threads} threads: {error}[/]")
+                continue
+            tables.append(options.file, measured)
+            console.print(f"{row.model}, {row.mode}, {row.threads} threads: {measured.seconds:.0f} s")
+    gathered = tables.read(options.file).values()
+    if options.table == "markdown":
+        print(tables.markdown(gathered))
+    else:
+        tables.show(gathered, console)
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["--child"]:
-        child(*sys.argv[2:6], freezing=sys.argv[6] == "1")
-    else:
-        main()
+    main()

@@ -6,14 +6,11 @@ Per model: inference under no_grad, and a training step (forward and backward).
 """
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import torch
-from torch.utils._pytree import tree_leaves
 
 import capture
 from benchmarks.common import Ratio, arguments, paired, report, seconds
+from benchmarks.workloads import STEPS
 from tests.models.zoo import ZOO
 
 BATCH = 4
@@ -27,7 +24,7 @@ def measure(name: str, training: bool, pairs: int) -> Ratio:
     module.train(training)
     example = inputs(BATCH)
     compiled = capture.compile(module, backend="eager")
-    step = training_step if training else inference
+    step = STEPS["training" if training else "inference"]
     calls = max(1, int(LEAST_SECONDS / seconds(lambda: step(module, example), 5)))
     seconds(lambda: step(compiled, example), 5)
     hits = capture.stats(compiled).hits
@@ -37,16 +34,6 @@ def measure(name: str, training: bool, pairs: int) -> Ratio:
     if capture.stats(compiled).hits - hits != pairs * calls:
         raise RuntimeError(f"not every call was a hit: {capture.stats(compiled)}")
     return ratio
-
-
-def inference(program: Callable, example: dict[str, Any]) -> None:
-    with torch.no_grad():
-        program(**example)
-
-
-def training_step(program: Callable, example: dict[str, Any]) -> None:
-    outputs = [t for t in tree_leaves(program(**example)) if isinstance(t, torch.Tensor) and t.requires_grad]
-    torch.autograd.backward([t.sum() for t in outputs])
 
 
 def main() -> None:
