@@ -99,9 +99,10 @@ class Capture(Eager):
         release_workspaces()
 
 
+# In the order in which they compile: the slowest last, so that it is the one that a row's time does not suffice for.
 ENGINES: dict[str, Callable[[], Eager]] = {
-    "eager": Eager, "inductor": Inductor, "inductor_frozen": lambda: Inductor(frozen=True),
-    "capture": Capture, "capture_frozen": lambda: Capture(frozen=True)}
+    "eager": Eager, "capture": Capture, "capture_frozen": lambda: Capture(frozen=True),
+    "inductor": Inductor, "inductor_frozen": lambda: Inductor(frozen=True)}
 
 
 @dataclass(frozen=True)
