@@ -24,7 +24,14 @@ template <class T> inline constexpr bool identity_all = true;
 
 template <class T> CAPTURE_INLINE T reduce_sum(T total, T x) { return op_add(total, x); }
 template <class T> CAPTURE_INLINE T reduce_prod(T total, T x) { return op_mul(total, x); }
-template <class T> CAPTURE_INLINE T reduce_max(T most, T x) { return op_maximum(most, x); }
-template <class T> CAPTURE_INLINE T reduce_min(T least, T x) { return op_minimum(least, x); }
+// Whether x is NaN does not depend on what came before, and a NaN that came before stays: one instruction waits for the last step.
+template <class T> CAPTURE_INLINE T reduce_max(T most, T x) {
+    T larger = x > most ? x : most;
+    return x != x ? x : larger;
+}
+template <class T> CAPTURE_INLINE T reduce_min(T least, T x) {
+    T smaller = x < least ? x : least;
+    return x != x ? x : smaller;
+}
 CAPTURE_INLINE bool reduce_any(bool found, bool x) { return found | x; }
 CAPTURE_INLINE bool reduce_all(bool all, bool x) { return all & x; }
