@@ -12,6 +12,7 @@ import torch
 from capture.backends.native.index import ZERO, Symbol, Value, Var, index
 from capture.backends.native.ir import Kernel, Program, Stage, Store, constant, load, op, position
 from capture.backends.native.render import render
+from capture.backends.native.render.fetching import fetches_of
 from tests.backends.native.kernels import Library, at, boolean, buffer, check, f32, f64, i32, i64, memory_of, program_of
 
 NONE: frozenset = frozenset()
@@ -58,6 +59,18 @@ def softmax(rows, columns):
 def test_rows_of_several_stages(rows, columns):
     kernel, buffers = softmax(rows, columns)
     check(kernel, buffers, torch.randn(rows, columns) * 5, rtol=1e-5)
+
+
+def test_rows_are_fetched_while_others_are_computed():
+    kernel, buffers = softmax(5, 100)
+    row = index(kernel.outer[0])
+    stage, fetches = fetches_of(kernel)
+    assert stage == 0 and [(fetch.buffer, fetch.first, fetch.count, fetch.for_writing) for fetch in fetches] == [
+        ("y", row * 100, 100, True), ("x", (row + 1) * 100, 100, False)]
+    text = render(program_of([kernel], buffers), [kernel]).sources[0]
+    assert text.index("reduction(capture_max") < text.index("fetch_for_writing(&") < text.index("reduction(capture_sum")
+    for other, _ in (pointwise(5, 100), pointwise(5, 100, vectorized=False)):       # nothing is touched later than something else
+        assert not fetches_of(other)[1]
 
 
 @pytest.mark.parametrize("lane", [False, True])

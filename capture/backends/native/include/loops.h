@@ -24,6 +24,18 @@ CAPTURE_INLINE int64_t opaque(int64_t number) {
     return number;
 }
 
+// Memory is asked for what will soon be read or written; the rest of a long row the machine foresees by itself. Nothing is touched, so
+// the elements need not exist.
+inline constexpr int64_t cache_line = 64, longest_fetch = 16 << 10;
+template <class T> CAPTURE_INLINE void fetch(const T* first, int64_t count) {
+    const int64_t bytes = smaller(count * int64_t(sizeof(T)), longest_fetch);
+    for (int64_t i = 0; i < bytes; i += cache_line) __builtin_prefetch(reinterpret_cast<const char*>(first) + i, 0, 2);
+}
+template <class T> CAPTURE_INLINE void fetch_for_writing(const T* first, int64_t count) {
+    const int64_t bytes = smaller(count * int64_t(sizeof(T)), longest_fetch);
+    for (int64_t i = 0; i < bytes; i += cache_line) __builtin_prefetch(reinterpret_cast<const char*>(first) + i, 1, 3);
+}
+
 // Division that rounds down, for a positive divisor.
 CAPTURE_INLINE int64_t floor_div(int64_t a, int64_t b) { return a / b - (a % b < 0); }
 CAPTURE_INLINE int64_t floor_mod(int64_t a, int64_t b) { return a % b + (a % b < 0 ? b : 0); }

@@ -10,6 +10,7 @@ import torch
 
 from capture.backends.native.index import Index, Value, Var, bounds, index
 from capture.backends.native.ir import Kernel, Load, Store
+from capture.backends.native.render.fetching import Fetch, fetches_of
 from capture.backends.native.render.plan import ARGUMENTS, Accumulator, Loop, StagePlan, plan_stage, span, strip_length
 from capture.backends.native.render.prepare import prepared, with_starts
 from capture.backends.native.render.scopes import INDENT, Path, Scope
@@ -74,8 +75,11 @@ class _Writer(Values):
             path.write(target.array.format(type=target.memory[node.dtype], name=f"tile{number}", length=ROWS * COLUMNS))
         with self._outer():
             self.row = path.depth
-            for plan in self.plans:
+            fetch_after, fetches = fetches_of(self.kernel)
+            for number, plan in enumerate(self.plans):
                 self._stage(plan)
+                for fetch in fetches if number == fetch_after else ():
+                    self._fetch(fetch)
         path.write(*(target.free.format(name=name) for name in self.heap))
         numbers = *self.symbols, *(self.starts[buffer] for buffer in self.buffers if buffer in self.starts)
         return Function(self._text(), (*self.buffers, *([INVALID] if self.checks else [])), tuple(map(index, numbers)))
@@ -295,6 +299,12 @@ class _Writer(Values):
         self._loops(plan, 0, None)
         for buffer in self.changing:
             self.path.forget(buffer)
+
+    def _fetch(self, fetch: Fetch) -> None:
+        depth = self.path.depth
+        text = self.target.fetch_for_writing if fetch.for_writing else self.target.fetch
+        place = self.place(fetch.buffer, fetch.dtype, fetch.first, depth)
+        self.path.write(text.format(place=place, count=self.size(fetch.count)))
 
     def _loops(self, plan: StagePlan, position: int, inner: Scope | None) -> None:
         """The stage's loops from number `position` on, with what is accumulated in them. `inner`: the loop around them."""

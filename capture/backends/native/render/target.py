@@ -36,6 +36,8 @@ class Target:
     array: str                                  # an array on the stack: {type}, {name}, {length}
     heap: str                                   # the same from the heap
     free: str                                   # frees that: {name}
+    fetch: str                                  # asks for {count} elements from {place} on, which will be read
+    fetch_for_writing: str                      # the same of what will be written
     constant: Callable[[bool | int | float, torch.dtype], str]
 
 
@@ -83,5 +85,7 @@ CPU = Target(
     array="alignas(64) {type} {name}[{length}];",
     heap="{type}* const {name} = static_cast<{type}*>(__builtin_malloc(sizeof({type}) * ({length})));",
     free="__builtin_free({name});",
+    fetch="fetch(&{place}, {count});",
+    fetch_for_writing="fetch_for_writing(&{place}, {count});",
     constant=literal,
 )
