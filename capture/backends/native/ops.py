@@ -69,6 +69,7 @@ def _table() -> dict[str, ScalarOp]:
     # powers, exponentials, logarithms
     add(1, FLOATS, sqrt=torch.sqrt, rsqrt=torch.rsqrt, reciprocal=torch.reciprocal, exp=torch.exp, exp2=torch.exp2,
         expm1=torch.expm1, log=torch.log, log2=torch.log2, log10=torch.log10, log1p=torch.log1p, sigmoid=torch.sigmoid)
+    add(1, FLOATS, exp_nonpositive=torch.exp)       # of an argument that is at most 0, or NaN
     # circular and hyperbolic
     add(1, FLOATS, sin=torch.sin, cos=torch.cos, tan=torch.tan, asin=torch.asin, acos=torch.acos, atan=torch.atan,
         sinh=torch.sinh, cosh=torch.cosh, tanh=torch.tanh, asinh=torch.asinh, acosh=torch.acosh, atanh=torch.atanh)

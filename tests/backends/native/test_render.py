@@ -4,6 +4,7 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -59,6 +60,37 @@ def softmax(rows, columns):
 def test_rows_of_several_stages(rows, columns):
     kernel, buffers = softmax(rows, columns)
     check(kernel, buffers, torch.randn(rows, columns) * 5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("of", ["itself", "more"])
+def test_exponents_below_a_maximum(of):
+    """Of what is at most the maximum, and only of that, overflow need not be thought of; NaN and infinities are what they were."""
+    kernel, buffers = softmax(8, 100)
+    if of == "more":
+        first, *rest = kernel.stages
+        lowered = op("sub", f32, first.stores[0].value, constant(1.0, f32))
+        kernel = replace(kernel, stages=(replace(first, stores=(replace(first.stores[0], value=lowered),)), *rest))
+    values = torch.randn(8, 100) * 40
+    values[1, 3], values[2, 4], values[3, 5], values[4] = -torch.inf, torch.inf, torch.nan, -torch.inf
+    values[5, 0], values[5, 1:] = 0.0, torch.linspace(-110, -80, 99)
+    text = check(kernel, buffers, values, rtol=1e-5).rendered.sources[0]
+    assert ("op_exp_nonpositive(" in text, "op_exp(" in text) == (of == "itself", of == "more")
+
+
+@pytest.mark.parametrize("change", [False, True])
+def test_exponents_below_a_maximum_of_what_was_stored(change):
+    kernel, buffers = softmax(6, 100)
+    first, second, third = kernel.stages
+    doubled, j, k = buffer("doubled", 100, kind="local"), first.inner[0], Var("k", 100)
+    twice = op("mul", f32, first.stores[0].value, constant(2.0, f32))
+    stages = [replace(first, stores=(Store("doubled", index(j), twice), replace(first.stores[0], value=twice)))]
+    if change:
+        stages.append(Stage((k,), NONE, (Store("doubled", index(k), op("add", f32, load(doubled, index(k)), constant(1.0, f32))),)))
+    term = op("exp", f32, op("sub", f32, load(doubled, index(j)), load(kernel.locals[0], ZERO)))
+    stages += [replace(second, stores=tuple(replace(store, value=term) for store in second.stores)), third]
+    kernel = replace(kernel, stages=tuple(stages), locals=(*kernel.locals, doubled))
+    text = check(kernel, buffers, torch.randn(6, 100) * 20, rtol=1e-5).rendered.sources[0]
+    assert ("op_exp_nonpositive(" in text) == (not change)
 
 
 def test_rows_are_fetched_while_others_are_computed():

@@ -24,8 +24,8 @@ CAPTURE_INLINE int64_t opaque(int64_t number) {
     return number;
 }
 
-// Memory is asked for what will soon be read or written; the rest of a long row the machine foresees by itself. Nothing is touched, so
-// the elements need not exist.
+// Memory is asked for what will soon be read or written; the rest of a long row the machine foresees by itself. Nothing is
+// touched, so the elements need not exist.
 inline constexpr int64_t cache_line = 64, longest_fetch = 16 << 10;
 template <class T> CAPTURE_INLINE void fetch(const T* first, int64_t count) {
     const int64_t bytes = smaller(count * int64_t(sizeof(T)), longest_fetch);

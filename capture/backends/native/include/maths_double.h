@@ -130,6 +130,7 @@ CAPTURE_INLINE double op_exp2(double x) {
     double n = (x + 0x1.8p52) - 0x1.8p52;
     return scaled(1.0 + expm1_near_zero((x - n) * 0x1.62e42fefa39efp-1), n);
 }
+CAPTURE_INLINE double op_exp_nonpositive(double x) { return op_exp(x); }
 
 // 2 ulp.
 CAPTURE_INLINE double op_expm1(double x) {

@@ -46,9 +46,18 @@ CAPTURE_INLINE float op_exp(float x) {
     using namespace capture;
     float kept = magnitude(x) > 104.0f ? copy_sign(104.0f, x) : x;
     constexpr float shift = 0x1.8p23f + 2 * 127;
-    float shifted = fused(kept, 0x1.715476p+0f, shift);         // the last bits are those of a whole number, with both steps' offsets
+    float shifted = fused(kept, 0x1.715476p+0f, shift);         // ends in the bits of a whole number and both steps' offsets
     uint32_t exponents = bit_cast<uint32_t>(shifted), first = (exponents >> 1) << 23, second = (exponents << 23) - first;
     return exp_near_zero(ln2_rest(kept, shifted - shift)) * bit_cast<float>(first) * bit_cast<float>(second);
+}
+
+// 1.2 ulp. For an x of at most 0, or NaN. It is computed 2^64 times as large, where no result is subnormal.
+CAPTURE_INLINE float op_exp_nonpositive(float x) {
+    using namespace capture;
+    constexpr float shift = 0x1.8p23f + 127 + 64;
+    float shifted = fused(x, 0x1.715476p+0f, shift);
+    float scaled = exp_near_zero(ln2_rest(x, shifted - shift)) * bit_cast<float>(bit_cast<uint32_t>(shifted) << 23);
+    return x < -104.0f ? 0.0f : scaled * 0x1p-64f;
 }
 
 // 1.6 ulp.
@@ -96,8 +105,8 @@ CAPTURE_INLINE float op_tanh(float x) {
 CAPTURE_INLINE float op_erf(float x) {
     using namespace capture;
     float size = magnitude(x), a = size > 3.89f ? 3.89f : size;
-    float series = horner(x * x, 0x1.11ab32p-14f, -0x1.8c6ab6p-11f, 0x1.50454ep-8f, -0x1.b76b50p-6f, 0x1.ce2378p-4f, -0x1.812702p-2f,
-                          0x1.06eba6p-3f);
+    float series = horner(x * x, 0x1.11ab32p-14f, -0x1.8c6ab6p-11f, 0x1.50454ep-8f, -0x1.b76b50p-6f, 0x1.ce2378p-4f,
+                          -0x1.812702p-2f, 0x1.06eba6p-3f);
     float far = horner(a - 0x1.3fff92p+1f, -0x1.29642ep-17f, 0x1.54a05cp-16f, 0x1.0019dep-14f, -0x1.20f85cp-12f, 0x1.2cef24p-12f,
                        0x1.282edap-11f, -0x1.714982p-9f, 0x1.903fe6p-8f, -0x1.1a59c0p-7f, 0x1.11b250p-7f, -0x1.64f458p-8f,
                        0x1.1d8458p-9f, 0x1.ffcaa8p-1f);

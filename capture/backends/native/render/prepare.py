@@ -1,22 +1,23 @@
 """What is done to a kernel before it is written: rewrites of the IR, after which the text follows its structure.
 
 1. `without_single_points`: no loop runs exactly once.
-2. `with_extremes_first`: within rows, the place of an extreme is found in a pass after the extreme: each vectorises by itself.
-3. `with_joined_rows`: in strips, several rows are reduced at a time, so that accumulators are loaded and stored less often.
-4. `with_strip_values`: in strips, what is expensive and does not change within a stage's own loops is computed before them.
+2. `with_nonpositive_exponents`: what the maximum was subtracted from is at most 0, and its exponential cannot overflow.
+3. `with_extremes_first`: within rows, the place of an extreme is found in a pass after the extreme: each vectorises by itself.
+4. `with_joined_rows`: in strips, several rows are reduced at a time, so that accumulators are loaded and stored less often.
+5. `with_strip_values`: in strips, what is expensive and does not change within a stage's own loops is computed before them.
 
 `with_starts` is apart: it changes what an index means.
 """
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 import torch
 
 from capture.backends.native.index import ZERO, Index, Value, Var, bounds, contiguous_strides, index
 from capture.backends.native.ir import Buffer, Expr, Kernel, Load, Op, Stage, Store, constant, intern, load, op, position
-from capture.backends.native.rewrite import Rewriter, loads_of, stores_of
+from capture.backends.native.rewrite import Rewriter, loads_of, roots_of, stores_of, walk
 from capture.backends.native.show import postorder, roots
 
 JOINED = 4              # rows that are reduced at a time
@@ -28,7 +29,7 @@ CHEAP = frozenset("add sub mul neg abs maximum minimum eq ne lt le gt ge and or 
 
 def prepared(kernel: Kernel) -> Kernel:
     """An equal kernel that is ready to be written."""
-    return with_strip_values(with_joined_rows(with_extremes_first(without_single_points(kernel))))
+    return with_strip_values(with_joined_rows(with_extremes_first(with_nonpositive_exponents(without_single_points(kernel)))))
 
 
 def with_starts(kernel: Kernel) -> tuple[Kernel, dict[str, int]]:
@@ -69,6 +70,48 @@ def without_single_points(kernel: Kernel) -> Kernel:
 
 def _without(variables: tuple[Var, ...], single: set[Var]) -> tuple[Var, ...]:
     return tuple(variable for variable in variables if variable not in single)
+
+
+def with_nonpositive_exponents(kernel: Kernel) -> Kernel:
+    """exp(x - most) as exp_nonpositive, where an earlier stage found `most` as the maximum of all x."""
+    stages: list[Stage] = []
+    for number, stage in enumerate(kernel.stages):
+        known = {expr: op("exp_nonpositive", expr.dtype, *expr.args) for expr in walk(roots_of(stage.stores))
+                 if _is_exponential_of_difference(expr) and _is_maximum(*expr.args[0].args, kernel.stages[:number + 1])}
+        stages.append(replace(stage, stores=_Replacing(known).stores(stage.stores)) if known else stage)
+    return replace(kernel, stages=tuple(stages))
+
+
+def _is_exponential_of_difference(expr: Expr) -> bool:
+    return (isinstance(expr, Op) and expr.name == "exp" and expr.dtype == torch.float32
+            and isinstance(expr.args[0], Op) and expr.args[0].name == "sub")
+
+
+def _is_maximum(value: Expr, most: Expr, stages: Sequence[Stage]) -> bool:
+    """Whether `most` is the maximum of all that `value` is in the last of some stages."""
+    *before, stage = stages
+    for number, earlier in enumerate(before):
+        for store in earlier.stores:
+            if not (store.reduction == "max" and not store.scan and store.mask is None and set(earlier.inner) == earlier.reduced
+                    and most is intern(Load, store.buffer, store.index, store.value.dtype, None)):
+                continue
+            later = {other.buffer for each in stages[number + 1:] for other in each.stores}
+            now = later | {other.buffer for other in earlier.stores}
+            kept = [intern(Load, other.buffer, other.index, other.value.dtype, None) for other in earlier.stores
+                    if other.value is store.value and other.reduction is None and other.mask is None and other.mode == "set"]
+            same = [(store.value, now), *((load, later) for load in kept)]      # what it is called now, unless changed since then
+            if store.buffer not in later and any(
+                    _renamed(expr, earlier, stage) is value and changed.isdisjoint(node.buffer for node in walk([expr]) if isinstance(node, Load))
+                    for expr, changed in same):
+                return True
+    return False
+
+
+def _renamed(expr: Expr, stage: Stage, other: Stage) -> Expr | None:
+    """An expression over one stage's loops, over those of another one; None where these are not alike."""
+    if [index(variable.extent) for variable in stage.inner] != [index(variable.extent) for variable in other.inner]:
+        return None
+    return Rewriter(dict(zip(stage.inner, map(index, other.inner)))).expr(expr)
 
 
 def with_extremes_first(kernel: Kernel) -> Kernel:
