@@ -100,11 +100,14 @@ def _is_maximum(value: Expr, most: Expr, stages: Sequence[Stage]) -> bool:
             kept = [intern(Load, other.buffer, other.index, other.value.dtype, None) for other in earlier.stores
                     if other.value is store.value and other.reduction is None and other.mask is None and other.mode == "set"]
             same = [(store.value, now), *((load, later) for load in kept)]      # what it is called now, unless changed since then
-            if store.buffer not in later and any(
-                    _renamed(expr, earlier, stage) is value and changed.isdisjoint(node.buffer for node in walk([expr]) if isinstance(node, Load))
-                    for expr, changed in same):
+            if store.buffer not in later and any(_renamed(expr, earlier, stage) is value and changed.isdisjoint(_buffers(expr))
+                                                 for expr, changed in same):
                 return True
     return False
+
+
+def _buffers(expr: Expr) -> set[str]:
+    return {node.buffer for node in walk([expr]) if isinstance(node, Load)}
 
 
 def _renamed(expr: Expr, stage: Stage, other: Stage) -> Expr | None:
