@@ -19,6 +19,7 @@ from benchmarks.common import Ratio, arguments, paired, report, seconds
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4       # of mallopt(3)
 ELEMENTS = 16 << 20         # of the large tensors: 64 MB
 GOAL = 1 / 0.85             # of the time of a copy
+WARM_UP = 25                # calls, the first of which are also served uncompiled, to see what is faster
 
 
 @dataclass(frozen=True)
@@ -98,7 +99,7 @@ def measure(name: str, pairs: int) -> list[Ratio]:
     for who, compiled in (("capture", capture.compile(subject.function, backend="native", options={"background": False})),
                           ("inductor", torch.compile(subject.function))):
         with torch.no_grad():
-            for _ in range(3):
+            for _ in range(WARM_UP):
                 compiled(*subject.tensors)
             ratios.append(paired(f"{name}, {who}", lambda run=compiled: seconds(lambda: run(*subject.tensors)),
                                  lambda: seconds(lambda: target.copy_(source)) * subject.bytes / (8 * ELEMENTS), pairs, GOAL))
