@@ -1,8 +1,8 @@
 """Matrix products with weights: which of them oneDNN computes, and which stay with ATen, that is with MKL.
 
 What each takes, in multiply-adds of a large product, by the numbers of rows, inner and outer features; fitted to measurements on
-one thread of an AMD Zen 4 (AVX-512, 1 to 1024 rows, 256 to 3072 features), where it tells the faster one wherever they differ by
-more than 3 % (`docs/performance.md`):
+one thread of an AMD Zen 4 (AVX-512; 1 to 4096 rows, 16 to 3072 features), where they tell the faster one but for differences of
+3 % (`docs/performance.md`):
 
     MKL                         inner * outer * (rows + 8)                      the weights are packed in each call
     oneDNN, packed weights      inner * outer * (0.91 * rows + 3) + CALL
@@ -47,8 +47,9 @@ class Linear:
         return self.rows > 1 and self.weights * (0.09 * self.rows + 5) > CALL
 
     def gains_plain(self) -> bool:
-        """The same on weights as they are."""
-        return self.rows > 1 and self.weights * 0.08 * (self.rows + 8) > CALL
+        """The same on weights as they are. It must gain twice: in a whole model, where caches hold other things as well, such
+        weights are read more slowly, and results do not lie where the plan's memory is warm."""
+        return self.rows > 1 and self.weights * 0.08 * (self.rows + 8) > 2 * CALL
 
     def filters(self) -> fx.Node:
         """The weight as oneDNN names its dimensions, (outer, inner)."""
@@ -78,7 +79,7 @@ def linear_of(node: fx.Node) -> Linear | None:
 
 
 def is_onednn_there() -> bool:
-    """Whether this torch has oneDNN's products of its compilers, and may use them."""
+    """Whether this torch has oneDNN's products with weights in either layout, and may use them."""
     return (torch.backends.mkldnn.is_available() and torch.backends.mkldnn.enabled
             and hasattr(mkldnn, "_linear_pointwise") and hasattr(mkldnn, "_reorder_linear_weight"))
 
