@@ -27,7 +27,7 @@ from torch.fx._lazy_graph_module import _use_lazy_graph_module
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils import checkpoint
 
-from capture.backends.decompositions import decompositions
+from capture.backends.decompositions import decompositions, undecomposed
 from capture.backends.native.job import Modes, TensorSpec
 from capture.backends.native.signature import Input, Result, Signature, Tangent, Unsupported, View
 
@@ -73,6 +73,7 @@ def trace(gm: fx.GraphModule, inputs: Sequence[torch.Tensor | TensorSpec], modes
         stack.enter_context(tracing_modes(modes))
         settings = {name: value for name, value in SETTINGS.items() if hasattr(functorch_config, name)}
         stack.enter_context(functorch_config.patch(settings))
+        stack.enter_context(undecomposed())
         stack.enter_context(_use_lazy_graph_module(True))       # graphs are turned into Python code when that is run
         fakes = fake_inputs(specs)
         try:

@@ -2,29 +2,30 @@
 
 Decomposed: everything that comes down to elementwise operations, reductions, views and gathers, since the compiler fuses
 those (softmax, normalisations, losses, activations, and their backward formulas). Kept: operators with a good ATen kernel
-(matrix products, convolutions, attention, pooling, sorting, resampling), and everything that draws random numbers, so that
+(matrix products, convolutions, attention, sorting) or a lowering of their own (pooling, resampling), and everything that draws random numbers, so that
 the generator advances exactly as it does in eager mode.
 """
 from __future__ import annotations
 
+import contextlib
 import functools
 import struct
-from collections.abc import Callable, Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch._decomp import core_aten_decompositions, get_decompositions
+from torch._prims_common import suggest_memory_format
 
 aten = torch.ops.aten
 
 # Operators of torch's core table that stay calls of ATen, with all their overloads …
 CALLED = (
     "baddbmm", "addr", "dot", "vdot", "mv", "embedding_bag",
-    "_scaled_dot_product_flash_attention_for_cpu", "bernoulli", "rrelu", "rrelu_with_noise", "upsample_linear1d",
-    "upsample_bilinear2d", "upsample_trilinear3d", "upsample_bicubic2d", "upsample_nearest1d", "upsample_nearest2d",
-    "upsample_nearest3d", "_upsample_nearest_exact1d", "_upsample_nearest_exact2d", "_upsample_nearest_exact3d", "col2im",
-    "im2col", "max_unpool2d", "max_unpool3d", "renorm", "_convolution_double_backward", "adaptive_max_pool1d")
+    "_scaled_dot_product_flash_attention_for_cpu", "bernoulli", "rrelu", "rrelu_with_noise", "col2im", "im2col", "max_unpool2d",
+    "max_unpool3d", "renorm", "_convolution_double_backward", "adaptive_max_pool1d")
 # … and those that the compiler has a direct translation of, more exact in low precision than a sequence of roundings.
 TRANSLATED = (
     "_prelu_kernel", "addcdiv", "addcmul", "clamp_max", "clamp_min", "deg2rad", "elu_backward", "embedding_dense_backward",
@@ -34,6 +35,11 @@ TRANSLATED = (
     "sgn", "sigmoid_backward", "silu", "silu_backward", "sinc", "softplus", "softplus_backward", "softshrink",
     "special_xlog1py", "std", "std_mean", "tanh_backward", "threshold", "threshold_backward", "tril", "triu", "var", "var_mean",
     "xlogy")
+# Those that torch decomposes before autograd sees them, unless `undecomposed`: their gradients would be scatters.
+RESAMPLING = (
+    "upsample_linear1d", "upsample_bilinear2d", "upsample_trilinear3d", "upsample_bicubic2d", "upsample_nearest1d",
+    "upsample_nearest2d", "upsample_nearest3d", "_upsample_nearest_exact1d", "_upsample_nearest_exact2d",
+    "_upsample_nearest_exact3d")
 # Operators that torch's core table leaves as they are, and which are decomposed.
 ADDED = (
     "_softmax", "_log_softmax", "native_layer_norm", "native_batch_norm", "_native_batch_norm_legit",
@@ -44,12 +50,33 @@ ADDED = (
 def decompositions() -> Mapping[Any, Callable[..., Any]]:
     """The table for AOTAutograd: operator overload -> the function, of smaller operators, that stands for it."""
     table = dict(core_aten_decompositions())
-    for packet in map(functools.partial(getattr, aten), CALLED + TRANSLATED):
+    for packet in map(functools.partial(getattr, aten), CALLED + TRANSLATED + RESAMPLING):
         for name in packet.overloads():
             table.pop(getattr(packet, name), None)
     return table | get_decompositions([getattr(aten, name) for name in ADDED if hasattr(aten, name)]) | OWN
 
 
+@contextlib.contextmanager
+def undecomposed() -> Iterator[None]:
+    """While a graph is traced: RESAMPLING reaches autograd, and the table, as it is. Torch keeps Python kernels with its operators;
+    those of other threads that trace at the same time are set aside, too, which changes no values."""
+    taken: list[tuple[Any, Any, Any]] = []
+    with _tracing:
+        try:
+            for packet in map(functools.partial(getattr, aten), RESAMPLING):
+                for op in map(functools.partial(getattr, packet), packet.overloads()):
+                    for key in (torch._C.DispatchKey.Autograd, torch._C.DispatchKey.CompositeImplicitAutograd):
+                        if key in op.py_kernels:
+                            taken.append((op, key, op.py_kernels.pop(key)))
+                            op._dispatch_cache.clear()
+            yield
+        finally:
+            for op, key, kernel in taken:
+                op.py_kernels[key] = kernel
+                op._dispatch_cache.clear()
+
+
+_tracing = threading.RLock()        # within it no other thread takes or gives back kernels
 OWN: dict[Any, Callable[..., Any]] = {}
 
 
@@ -101,6 +128,11 @@ def scaled(input: Tensor, mean: Tensor, rstd: Tensor, weight: Tensor | None, bia
     return (input * over_channels(scale, input) + over_channels(shift, input)).to(input.dtype)
 
 
+def laid_out(output: Tensor, input: Tensor) -> Tensor:
+    """The output in the layout that eager mode gives it: channels last, if the input is, else contiguous."""
+    return output.contiguous(memory_format=suggest_memory_format(input))
+
+
 def accumulated(tensor: Tensor) -> Tensor:
     """The tensor in the dtype in which its statistics are computed."""
     return tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor
@@ -127,7 +159,7 @@ def batch_norm_trained(input: Tensor, weight: Tensor | None, bias: Tensor | None
     exact = accumulated(input)
     var, mean = torch.var_mean(exact, dims, correction=0)
     rstd = torch.rsqrt(var + eps)
-    return scaled(exact, mean, rstd, weight, bias).to(input.dtype), mean, rstd, var
+    return laid_out(scaled(exact, mean, rstd, weight, bias).to(input.dtype), input), mean, rstd, var
 
 
 @decomposition(aten._native_batch_norm_legit.no_stats)
@@ -141,7 +173,7 @@ def batch_norm_evaluated(input: Tensor, weight: Tensor | None, bias: Tensor | No
                          momentum: float, eps: float) -> tuple[Tensor, Tensor, Tensor]:
     """Returns the output, and two empty tensors."""
     output = scaled(accumulated(input), accumulated(running_mean), torch.rsqrt(accumulated(running_var) + eps), weight, bias)
-    return output.to(input.dtype), running_mean.new_empty(0), running_mean.new_empty(0)
+    return laid_out(output.to(input.dtype), input), running_mean.new_empty(0), running_mean.new_empty(0)
 
 
 @decomposition(aten.native_group_norm.default)

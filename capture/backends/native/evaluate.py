@@ -310,7 +310,8 @@ class _Points:
         if mask is not None:
             bad = bad & mask
         if 0 not in self.extents and bool(bad.any()):
-            raise atom.error(f"index {int(value.expand_as(bad)[bad][0])} is out of bounds for a dimension of size {extent}")
+            error = atom.error or InvalidProgram
+            raise error(f"index {int(value.expand_as(bad)[bad][0])} is out of bounds for a dimension of size {extent}")
         return value
 
 

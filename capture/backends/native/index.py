@@ -62,11 +62,12 @@ ERRORS: tuple[type[Exception], ...] = (IndexError, RuntimeError)       # what ea
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """An integer that the program computes (`ir.Expr` of dtype int64): 0 … extent-1, else an `error`, of ERRORS, at run time."""
+    """An integer that the program computes (`ir.Expr` of dtype int64): 0 … extent-1, else an `error`, of ERRORS, at run time;
+    None where it is certain to be in range."""
 
     expr: Any
     extent: Size
-    error: type[Exception] = IndexError
+    error: type[Exception] | None = IndexError
 
     def __str__(self) -> str:
         return f"[{self.expr}]"

@@ -242,8 +242,8 @@ class _Loops:
             dtype = ops.result_dtype(expr.name, *(arg.dtype for arg in expr.args))
         except TypeError as error:
             self.fail(f"{error}: {show_expr(expr)}")
-        given = dtype is None and expr.dtype in ops.STORED
-        self.demand(given or expr.dtype == dtype, f"{show_expr(expr)} is {dtype}, not {expr.dtype}")
+        if expr.dtype != dtype and (dtype is not None or expr.dtype not in ops.STORED):
+            self.fail(f"{show_expr(expr)} is {dtype}, not {expr.dtype}")
 
     def _index(self, where: Index) -> None:
         for atom in where.atoms():

@@ -29,7 +29,9 @@ IN_TURN = (torch.float64, torch.float16, torch.int32, torch.uint8)              
 TOLERANCES = {"rtol": 1e-4, "atol": 1e-4}
 LOW_PRECISION = {"rtol": 2e-2, "atol": 2e-2}
 
-META = "torch's meta function or decomposition promises other strides than the kernel gives inputs with unusual ones"
+STATISTICS = "in low precision, mean and deviation are float32 in the decomposition"
+SCALAR = "torch's meta function lays the result out by the tensor without dimensions, the kernel by the other one"
+UNPOOLED = "torch's meta function promises a contiguous result, the kernel one in the layout of the input"
 DATA = "sizes or Python values depend on the data"
 ERRORS = "an operator that checks for errors has side effects, which the order of a compiled graph would not keep"
 PLACES = "places in memory that are eager mode's"
@@ -37,15 +39,13 @@ PLACES = "places in memory that are eager mode's"
 # What differs from eager mode, and why. An operator that does not differ any more must be taken off the list.
 KNOWN: dict[str, str] = {
     "nn.functional.dropout": "one that does nothing returns its argument itself in eager mode",
-    "nn.functional.upsample_bilinear": "bytes are resampled by a decomposition in floating point",
-    "native_group_norm": "in low precision, mean and deviation are float32 in the decomposition",
+    **dict.fromkeys(("native_group_norm", "native_batch_norm", "_native_batch_norm_legit"), STATISTICS),
+    "_batch_norm_with_update": "torch's decomposition lays the result out as the input, the kernel contiguous or channels last",
     "linalg.norm.subgradients_at_zero": "a norm of order 0 is no node of autograd in the decomposition, and its gradient None",
-    **dict.fromkeys((
-        "_batch_norm_with_update", "_native_batch_norm_legit", "copysign", "div.floor_rounding", "floor_divide",
-        "native_batch_norm", "nn.functional.batch_norm", "nn.functional.interpolate.nearest",
-        "nn.functional.interpolate.nearest-exact", "nn.functional.max_unpool2d", "nn.functional.max_unpool2d.grad",
-        "nn.functional.nll_loss", "nn.functional.upsample_nearest",
-        "resize_as_"), META),
+    **dict.fromkeys(("copysign", "div.floor_rounding", "floor_divide"), SCALAR),
+    **dict.fromkeys(("nn.functional.max_unpool2d", "nn.functional.max_unpool2d.grad"), UNPOOLED),
+    "nn.functional.nll_loss": "torch's decomposition lays losses that are not reduced out as the target",
+    "resize_as_": "its functional form makes the result contiguous, where eager mode leaves a tensor of the same shape alone",
 }
 # What the compiler leaves to eager mode.
 UNSUPPORTED: dict[str, str] = {

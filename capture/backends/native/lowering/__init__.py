@@ -18,6 +18,7 @@ from capture.backends.native.lowering import (  # noqa: F401 (they fill the tabl
     pooling,
     random,
     reductions,
+    resampling,
     scatters,
     views,
 )

@@ -192,7 +192,7 @@ class Values:
     def guard(self, where: Index, mask: str | None, depth: int) -> str | None:
         """The condition under which memory may be touched at `where`; None: always. Notes when a computed index is out of range."""
         conditions = [] if mask is None else [mask]
-        for value in dict.fromkeys(atom for atom in where.atoms() if isinstance(atom, Value)):
+        for value in dict.fromkeys(atom for atom in where.atoms() if isinstance(atom, Value) and atom.error is not None):
             extent = self._operand(self.index(index(value.extent), depth))
             key = ("valid", value)
             valid = self.path.known(key)
