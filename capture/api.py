@@ -71,7 +71,8 @@ def _function(function: types.FunctionType, backend: Callable[..., Any], fullgra
 
 @dataclass(frozen=True, slots=True)
 class Stats:
-    """What happened to a compiled function. `misses`: one text for each call that no entry fitted, but the first.
+    """What happened to a compiled function and to the continuations that follow its breaks: a call that is cut k times counts
+    k + 1 captures or hits. `misses`: one text for each call that no entry fitted, but the first.
 
     `compiled`, `pending`: graphs for which the native backend has code, and for which it is making it (a graph whose code
     was slower counts as neither). `compile_errors`: why graphs could not be compiled.
@@ -101,15 +102,17 @@ def unit_of(compiled: Any) -> Unit:
 
 
 def stats(compiled: Any) -> Stats:
-    """Counts for one compiled function or module. Raises ArgumentError for anything else."""
-    unit = unit_of(compiled)
-    entries = unit.tree.entries
-    captured = [e for e in entries if e.payload.broken is None]
-    native = [e for e in entries if e.payload.broken is not None]
+    """Counts for one compiled function or module, with its continuations. Raises ArgumentError for anything else."""
+    family = unit_of(compiled).family
+    entries = [entry for unit in family for entry in unit.tree.entries]
+    captured = [e for e in entries if e.payload.graph_module is not None]
+    native = [e for e in entries if e.payload.graph_module is None]
     tiers = [e.payload.tier for e in captured if e.payload.tier is not None]
-    return Stats(unit.captures, sum(e.hits for e in captured), sum(e.hits for e in native) + unit.uncounted, len(unit.breaks),
-                 len(unit.bailouts), sum(1 for e in captured if e.payload.operations), sum(e.payload.operations for e in captured),
-                 sum(len(e.guards) for e in captured), list(map(str, unit.misses)),
+    return Stats(sum(unit.captures for unit in family), sum(e.hits for e in captured),
+                 sum(e.hits for e in native) + sum(unit.uncounted for unit in family), sum(len(unit.breaks) for unit in family),
+                 sum(len(unit.bailouts) for unit in family), sum(1 for e in captured if e.payload.operations),
+                 sum(e.payload.operations for e in captured), sum(len(e.guards) for e in captured),
+                 [str(miss) for unit in family for miss in unit.misses],
                  sum(tier.stage in (Stage.TRIAL, Stage.COMPILED) for tier in tiers),
                  sum(tier.stage in (Stage.COMPILING, Stage.WAITING) for tier in tiers),
                  [tier.reason for tier in tiers if tier.stage in (Stage.UNSUPPORTED, Stage.FAILED)])

@@ -1,6 +1,8 @@
 """Takes one frame through the stages: interpreter, guards, mock function, backend, cache entry."""
 from __future__ import annotations
 
+import functools
+import os
 import sys
 import threading
 import time
@@ -23,8 +25,8 @@ from capture.guards.collect import collect
 from capture.guards.explain import Mismatch
 from capture.guards.tree import GuardTree
 from capture.history import Miss, Times, miss_of
-from capture.interp import accessors, calls, lookasides, opcodes, unwind
-from capture.interp.frame import UserError, Value
+from capture.interp import accessors, calls, lookasides, opcodes, resume, unwind, visible
+from capture.interp.frame import Cut, UserError, Value
 from capture.interp.fx_recorder import FxRecorder
 from capture.interp.interpreter import Interpreter
 from capture.refgraph import mock, pycode
@@ -32,6 +34,7 @@ from capture.refgraph.graph import PLAIN_TENSORS, RefGraph
 from capture.refgraph.node import DictState, RefNode, Shadow
 from capture.refgraph.source import Function, Local, Source
 from capture.refgraph.verify import verify
+from capture.resumption import Resumption
 
 FRAME_SKIP = eval_frame._FrameExecStrategy(eval_frame._FrameAction.SKIP, eval_frame._FrameAction.SKIP)
 REGISTERED = accessors, lookasides, opcodes       # imported for the tables they fill
@@ -84,6 +87,9 @@ class Unit:
     misses: list[Miss] = field(default_factory=list)
     breaks: list[BreakReport] = field(default_factory=list)
     bailouts: list[BreakReport] = field(default_factory=list)
+    parent: Unit | None = None          # of a continuation: whose trace it follows
+    resumed: BreakReport | None = None  # … and why that ended
+    resumptions: dict[Any, Resumption] = field(default_factory=dict)     # by position; of the whole family of units
     uncounted: int = 0                  # native calls past the recapture limit, or on tensors that are not plain
     limited: bool = False
 
@@ -92,8 +98,16 @@ class Unit:
         self.compiled = _C.CompiledFunction(self.function, self.tree, self.miss, self.failed)
         UNITS.add(self)
 
+    @property
+    def family(self) -> list[Unit]:
+        """This function and all continuations of it."""
+        return [self, *(unit for resumption in self.resumptions.values() for unit in resumption.units)]
+
     def forget(self) -> None:
-        """Drops all entries and counts."""
+        """Drops all entries and counts, and all continuations."""
+        for unit in self.family[1:]:
+            unit.tree.clear()
+        self.resumptions.clear()
         self.tree.clear()
         self.captures = self.uncounted = 0
         self.limited = False
@@ -121,7 +135,7 @@ class Unit:
             _thread.capturing, _thread.unit = _thread.capturing - 1, outer
         if isinstance(outcome, UserError):
             _C.reraise(outcome.exception)
-        return outcome.real
+        return outcome.real if isinstance(outcome, Value) else outcome()
 
     def failed(self, entry: Any, exception: BaseException) -> Any:
         """Called when a mock function raised: its graph did, before any side effect.
@@ -161,15 +175,16 @@ def is_plain(arg: Any) -> bool:
     return not isinstance(arg, torch.Tensor) or type(arg) in PLAIN_TENSORS
 
 
-def capture(unit: Unit, function: types.FunctionType, args: list[Any]) -> Value | UserError:
-    """Runs one call in the interpreter and installs an entry for calls like it. Returns the call's outcome.
+def capture(unit: Unit, function: types.FunctionType, args: list[Any]) -> Value | UserError | Callable[[], Any]:
+    """Runs one call in the interpreter and installs an entry for calls like it. Returns the call's outcome, or, where the
+    trace was cut, what is left to do.
 
     args: the frame's arguments in the order of its fast locals. Raises GraphBreakError under fullgraph, after the call
     has come to its end, and InternalError in strict mode.
     """
     graph = RefGraph()
     recorder = FxRecorder(graph)
-    interp = Interpreter(graph, recorder)
+    interp = Interpreter(graph, recorder, cuts=not unit.fullgraph)
     graph.require(None, "MODES", _C.modes())
     random = torch.get_rng_state()
     root = Value(function, graph.external(function, Function()))
@@ -180,24 +195,34 @@ def capture(unit: Unit, function: types.FunctionType, args: list[Any]) -> Value 
     handled = sys.exception()
     recorder.positions, graph.position = interp.positions, interp.place
     times = Times(time.perf_counter())
+    outcome: Value | UserError
     try:
-        with times.measure("run"):
-            outcome: Value | UserError = interp.run(frame)
+        try:
+            with times.measure("run"):
+                outcome = interp.run(frame)
+        except Cut as cut:
+            rest = interp.track(install_cut, unit, interp, cut, is_repeatable(recorder, random), times)
+            if rest is not None:
+                return rest
+            outcome = interp.go_on(lambda: calls.call_native(interp, cut.function, cut.args_, cut.kwargs, cut.then, None))
+        conclude(unit, interp, outcome, is_repeatable(recorder, random), times)
     except UserError as error:
         outcome = error
+        conclude(unit, interp, outcome, is_repeatable(recorder, random), times)
     finally:
         unwind.set_handled(handled)
         recorder.positions, graph.position = tuple, nowhere
-    try:
-        repeatable = not recorder.mutates and torch.equal(random, torch.get_rng_state())
-        conclude(unit, interp, outcome, repeatable, times)
-    finally:
         graph.release()
     return outcome
 
 
 def nowhere() -> None:
     """The position in the user's program while it does not run."""
+
+
+def is_repeatable(recorder: FxRecorder, random: torch.Tensor) -> bool:
+    """Whether the graph changes nothing, given torch's random state before it: it can be run again."""
+    return not recorder.mutates and torch.equal(random, torch.get_rng_state())
 
 
 def conclude(unit: Unit, interp: Interpreter, outcome: Value | UserError, repeatable: bool, times: Times) -> None:
@@ -229,21 +254,92 @@ def install(unit: Unit, interp: Interpreter, outcome: Value, repeatable: bool, t
     assert outcome.shadow is not None
     with times.measure("mock"):
         plan = mock.plan(graph, outcome.shadow, recorder.inputs)
+    insert(unit, interp, plan, repeatable, None, times)
+    return outcome.shadow
+
+
+def insert(unit: Unit, interp: Interpreter, plan: mock.MockPlan, repeatable: bool, broken: BreakReport | None, times: Times) -> None:
+    """Makes a cache entry of a planned trace. `broken`: why it ended before the call did."""
+    graph, recorder = interp.graph, interp.recorder
     operations = recorder.operations
     with times.measure("graph"):
         gm = recorder.finish(plan.outputs)
         annotate(gm, graph, recorder, repeatable)
-        compiled = compile_graph(unit, gm, [node.real for node in recorder.inputs]) if operations or plan.outputs else None
+        compiled = None
+        if operations or plan.outputs:
+            # A graph that leaves torch in other modes than it found sets them itself, each time: no compiled graph does.
+            compiled = compile_graph(unit, gm, [node.real for node in recorder.inputs]) if is_balanced(graph) else gm.forward
     with times.measure("mock"):
         names = argument_names(unit.function.__code__)
         code = pycode.generate(plan, names, recorder.inputs, compiled, f"{unit.name}_{unit.captures}")
         function = code.function
     with times.measure("guards"):
-        trace = Trace(gm, code, None, operations, repeatable, compiled, times)
+        trace = Trace(gm, code, broken, operations, repeatable, compiled, times)
         entry = unit.tree.insert(collect(graph), code.lifted, function, trace)
     unit.captures += 1
     debug.captured(unit.name, entry)
-    return outcome.shadow
+
+
+def install_cut(unit: Unit, interp: Interpreter, cut: Cut, repeatable: bool, times: Times) -> Callable[[], Any]:
+    """Makes a cache entry of a trace that ends before a call, and returns what makes the call and goes on after it.
+
+    Raises Break where the rest of the program cannot be a continuation.
+    """
+    graph, recorder = interp.graph, interp.recorder
+    frames = resume.suspend(interp, resume.resume_of(cut.then))
+    report = BreakReport(cut.reason.reason, cut.reason.context, interp.stack())
+    resumption = resumption_of(unit, interp, frames, report)
+    graph.depend(cut.function.shadow, cut.function.real)  # type: ignore[arg-type]
+    entered, left = entry_modes(graph).grad, torch.is_grad_enabled()
+    handling = any(resume.Slot.HANDLED in frame.position.stack for frame in frames)
+    arguments = [
+        resume.function_of(frames[0], resumption.codes.codes[0]),
+        resume.composite(resume.arguments(frames, resumption.codes)),
+        resume.composite(Value(frame.scope, frame.globals) for frame in frames),
+        resume.constant(None if entered == left else left),
+        unwind.exception_value(interp, sys.exception()) if handling else resume.constant(None),  # type: ignore[arg-type]
+        cut.function, resume.composite(cut.args_), resume.keywords(cut.kwargs)]
+    everything = resume.composite(arguments)
+    graph.sweep(0)
+    verify(graph, resume.composite([*arguments[:-1], *cut.kwargs.values()]))
+    require_separateness(graph, recorder)
+    graph.seal()
+    proceed = mock.Proceed(resumption, everything.shadow.items)  # type: ignore[union-attr]
+    with times.measure("mock"):
+        plan = mock.plan(graph, proceed, recorder.inputs)
+    insert(unit, interp, plan, repeatable, report, times)
+    unit.breaks.append(report)
+    return functools.partial(resumption, *everything.real)
+
+
+def resumption_of(unit: Unit, interp: Interpreter, frames: list[resume.Suspended], report: BreakReport) -> Resumption:
+    """The continuations of live frames: those of this function's that wait at the same place, or new ones."""
+    key = tuple(frame.position for frame in frames)
+    known = unit.resumptions.get(key)
+    if known is None:
+        where = report.stack[-1]
+        name = f"{root_of(unit).name} resumed at {os.path.basename(where.file)}:{where.line}"
+
+        def make_unit(code: types.CodeType) -> Unit:
+            cells = tuple(types.CellType() for _ in code.co_freevars)
+            function = types.FunctionType(code, frames[0].scope, code.co_name, None, cells)
+            return Unit(function, unit.backend, False, name, parent=unit, resumed=report, resumptions=unit.resumptions)
+        codes = resume.build(frames)
+        last = sum(len(frame.values) + 1 for frame in frames[:-1]) - 1 if len(frames) > 1 else -1
+        stand_ins = []
+        frame = interp.frame
+        while frame is not None:
+            stand_ins.append(visible.stand_in_of(frame))
+            frame = frame.back
+        known = unit.resumptions[key] = Resumption(codes, tuple(reversed(stand_ins)), last, make_unit)
+    return known
+
+
+def root_of(unit: Unit) -> Unit:
+    """The unit of the function whose continuation, or continuation's continuation, this one is."""
+    while unit.parent is not None:
+        unit = unit.parent
+    return unit
 
 
 def install_native(unit: Unit, interp: Interpreter, times: Times) -> None:
@@ -258,11 +354,23 @@ def install_native(unit: Unit, interp: Interpreter, times: Times) -> None:
     debug.broken(unit.name, report)
 
 
+def entry_modes(graph: RefGraph) -> Any:
+    """The modes of torch in which the call began."""
+    return graph.requirements[None, "MODES"][2]
+
+
+def is_balanced(graph: RefGraph) -> bool:
+    """Whether the modes of torch are those in which the call began, but for that of gradients."""
+    entered = entry_modes(graph)
+    with torch.set_grad_enabled(entered.grad):
+        return bool(_C.modes() == entered)
+
+
 def annotate(gm: torch.fx.GraphModule, graph: RefGraph, recorder: FxRecorder, repeatable: bool) -> None:
     """Notes in the graph whether it can be run again, and what holds at entry, which the example inputs, read at exit, may not
     show any more: the modes, the properties of each input, and, where the graph writes to tensors, which inputs share memory."""
     gm.meta["repeatable"] = repeatable
-    gm.meta["modes"] = next(expected for _, kind, expected in graph.requirements.values() if kind == "MODES")
+    gm.meta["modes"] = entry_modes(graph)
     groups: dict[int, int] = {}
     placeholders = (node for node in gm.graph.nodes if node.op == "placeholder")
     for placeholder, node in zip(placeholders, recorder.inputs, strict=True):

@@ -6,6 +6,7 @@
 #include <array>
 #include <cstddef>
 #include <exception>
+#include <utility>
 #include <vector>
 
 #include "code_cache.h"
@@ -19,6 +20,16 @@ namespace {
 
 PyObject* run_natively = nullptr;  // the singleton that on_miss returns
 PyTypeObject* compiled_type = nullptr;
+PyTypeObject* tail_call_type = nullptr;
+
+// What a mock function, or on_miss, returns where the program goes on in a continuation: a call that its own caller
+// makes, so that neither frames nor arguments pile up however many continuations follow each other.
+struct TailCall {
+  PyObject_HEAD
+  PyObject* compiled;   // the CompiledFunction whose tree and callbacks serve
+  PyObject* function;   // what runs: a function with the code that `compiled` is for
+  PyObject* arguments;  // a tuple, of the function's parameters in order
+};
 
 // The trees of one compiled function, by code object: normally one, more when `__code__` was assigned.
 class Trees final : public TreeOwner {
@@ -105,13 +116,13 @@ PyObject* call_mock(PyObject* mock, PyObject* const* arguments, size_t count, Py
   return PyObject_Vectorcall(mock, all, count + 1, nullptr);
 }
 
-PyObject* call_on_miss(CompiledFunction* self, PyObject* const* arguments, size_t count) {
+PyObject* call_on_miss(CompiledFunction* self, PyObject* function, PyObject* const* arguments, size_t count) {
   Ref list = Ref::steal(checked(PyList_New(static_cast<Py_ssize_t>(count))));
   for (size_t i = 0; i < count; i++) PyList_SET_ITEM(list.get(), static_cast<Py_ssize_t>(i), Py_NewRef(arguments[i]));
   Ref reasons = Ref::steal(
-      checked(PyObject_CallMethod(self->tree, "explain", "OO", self->function, list.get())));
+      checked(PyObject_CallMethod(self->tree, "explain", "OO", function, list.get())));
   Ref on_miss = Ref::borrow(self->on_miss);
-  PyObject* result = PyObject_CallFunctionObjArgs(on_miss.get(), self->function, list.get(), reasons.get(), nullptr);
+  PyObject* result = PyObject_CallFunctionObjArgs(on_miss.get(), function, list.get(), reasons.get(), nullptr);
   if (result == nullptr) {  // the program's exception: on_miss itself is not part of its traceback
     PyObject *type, *value, *traceback;
     PyErr_Fetch(&type, &value, &traceback);
@@ -139,13 +150,24 @@ PyObject* call_on_error(CompiledFunction* self, PyObject* entry) {
   return nullptr;
 }
 
-// The one frame of a call.
+// The one frame of a call. `arguments`: a tuple that takes the place of the frame's own, or NULL; it is let go of at once, so that
+// an argument lives no longer than the frame needs it.
 class CompiledFrame final : public FrameTarget {
  public:
-  explicit CompiledFrame(CompiledFunction* self) : FrameTarget(self->function), self_(self) {}
+  CompiledFrame(CompiledFunction* self, PyObject* function, Ref* arguments)
+      : FrameTarget(function), self_(self), arguments_(arguments) {}
 
   PyObject* run(PyThreadState* tstate, _PyInterpreterFrame* frame) noexcept override {
     PyObject* result = nullptr;
+    if (arguments_ != nullptr) {
+      Ref tuple = std::move(*arguments_);
+      PyObject** locals = frame_view_locals(frame);
+      for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(tuple.get()); i++) {
+        PyObject* placeholder = locals[i];
+        locals[i] = Py_NewRef(PyTuple_GET_ITEM(tuple.get(), i));
+        Py_DECREF(placeholder);
+      }
+    }
     try {
       result = look_up(frame_view_code(frame), frame_view_locals(frame));
     } catch (PythonError&) {
@@ -168,8 +190,8 @@ class CompiledFrame final : public FrameTarget {
     ModesAtEntry modes;
     bool timed = is_timed(self_->calls++);
     uint64_t start = timed ? now_ns() : 0;
-    Match match = guard_tree_match(self_->tree, self_->function, arguments, count, modes.modes());
-    if (!match.entry) return call_on_miss(self_, arguments, count);
+    Match match = guard_tree_match(self_->tree, function(), arguments, count, modes.modes());
+    if (!match.entry) return call_on_miss(self_, function(), arguments, count);
     auto* entry = reinterpret_cast<EntryObject*>(match.entry.get());
     entry->hits++;
     if (entry->mock == Py_None) return Py_NewRef(run_natively);
@@ -192,15 +214,38 @@ class CompiledFrame final : public FrameTarget {
   }
 
   CompiledFunction* self_;  // the caller holds it
+  Ref* arguments_;
 };
+
+// Makes the calls that `result` stands for, one after the other, until there is a result.
+PyObject* follow(PyObject* result) {
+  while (result != nullptr && Py_TYPE(result) == tail_call_type) {
+    auto* tail = reinterpret_cast<TailCall*>(result);
+    Ref compiled = Ref::steal(std::exchange(tail->compiled, nullptr));
+    Ref function = Ref::steal(std::exchange(tail->function, nullptr));
+    Ref arguments = Ref::steal(std::exchange(tail->arguments, nullptr));
+    Py_DECREF(result);
+    // The frame is made with placeholders: who calls a function holds its arguments until it returns.
+    std::vector<PyObject*> placeholders(static_cast<size_t>(PyTuple_GET_SIZE(arguments.get())) + 1, Py_None);
+    CompiledFrame frame(unpack(compiled.get()), function.get(), &arguments);
+    ArmedHook armed(frame);
+    result = PyObject_Vectorcall(function.get(), placeholders.data() + 1,
+                                 (placeholders.size() - 1) | PY_VECTORCALL_ARGUMENTS_OFFSET, nullptr);
+  }
+  return result;
+}
 
 PyObject* call(PyObject* callable, PyObject* const* args, size_t nargsf, PyObject* kwnames) {
   CompiledFunction* self = unpack(callable);
   if (torch_is_tracing()) return PyObject_Vectorcall(self->function, args, nargsf, kwnames);
   Ref keep = Ref::borrow(callable);
-  CompiledFrame frame(self);
-  ArmedHook armed(frame);
-  return PyObject_Vectorcall(self->function, args, nargsf, kwnames);
+  PyObject* result = nullptr;
+  {
+    CompiledFrame frame(self, self->function, nullptr);
+    ArmedHook armed(frame);
+    result = PyObject_Vectorcall(self->function, args, nargsf, kwnames);
+  }
+  return follow(result);
 }
 
 PyObject* create(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
@@ -287,6 +332,50 @@ PyGetSetDef getters[] = {
     {nullptr, nullptr, nullptr, nullptr, nullptr},
 };
 
+PyObject* create_tail_call(PyTypeObject* type, PyObject* args, PyObject*) {
+  PyObject *compiled, *function, *arguments;
+  if (!PyArg_ParseTuple(args, "OO!O!:TailCall", &compiled, &PyFunction_Type, &function, &PyTuple_Type, &arguments)) {
+    return nullptr;
+  }
+  const auto* code = reinterpret_cast<PyCodeObject*>(PyFunction_GET_CODE(function));
+  if (Py_TYPE(compiled)->tp_new != create || argument_count(code) != static_cast<size_t>(PyTuple_GET_SIZE(arguments))) {
+    PyErr_SetString(PyExc_TypeError, "TailCall takes a CompiledFunction, a function and a tuple of all its arguments");
+    return nullptr;
+  }
+  PyObject* object = type->tp_alloc(type, 0);
+  if (object == nullptr) return nullptr;
+  auto* tail = reinterpret_cast<TailCall*>(object);
+  tail->compiled = Py_NewRef(compiled);
+  tail->function = Py_NewRef(function);
+  tail->arguments = Py_NewRef(arguments);
+  return object;
+}
+
+int traverse_tail_call(PyObject* object, visitproc visit, void* arg) {
+  auto* tail = reinterpret_cast<TailCall*>(object);
+  Py_VISIT(Py_TYPE(object));
+  Py_VISIT(tail->compiled);
+  Py_VISIT(tail->function);
+  Py_VISIT(tail->arguments);
+  return 0;
+}
+
+int clear_tail_call(PyObject* object) {
+  auto* tail = reinterpret_cast<TailCall*>(object);
+  Py_CLEAR(tail->compiled);
+  Py_CLEAR(tail->function);
+  Py_CLEAR(tail->arguments);
+  return 0;
+}
+
+void dealloc_tail_call(PyObject* object) {
+  PyTypeObject* type = Py_TYPE(object);
+  PyObject_GC_UnTrack(object);
+  clear_tail_call(object);
+  type->tp_free(object);
+  Py_DECREF(type);
+}
+
 PyObject* run_natively_repr(PyObject*) { return PyUnicode_FromString("RUN_NATIVELY"); }
 
 }  // namespace
@@ -326,6 +415,23 @@ void init_compiled_function(PyObject* module) {
       Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL | Py_TPFLAGS_METHOD_DESCRIPTOR, slots};
   compiled_type = reinterpret_cast<PyTypeObject*>(checked(PyType_FromSpec(&spec)));
   checked(PyModule_AddType(module, compiled_type));
+
+  static PyType_Slot tail_call_slots[] = {
+      {Py_tp_doc, const_cast<char*>("TailCall(compiled, function, arguments)\n\n"
+                                    "What a mock function or on_miss returns for its caller to go on with: `function(*arguments)`,\n"
+                                    "looked up in the tree of the CompiledFunction `compiled`.")},
+      {Py_tp_new, reinterpret_cast<void*>(create_tail_call)},
+      {Py_tp_dealloc, reinterpret_cast<void*>(dealloc_tail_call)},
+      {Py_tp_traverse, reinterpret_cast<void*>(traverse_tail_call)},
+      {Py_tp_clear, reinterpret_cast<void*>(clear_tail_call)},
+      {0, nullptr},
+  };
+  static PyType_Spec tail_call_spec = {"capture._C.TailCall", sizeof(TailCall), 0,
+                                       Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, tail_call_slots};
+  Ref tail_type = Ref::steal(checked(PyType_FromSpec(&tail_call_spec)));
+  tail_call_type = reinterpret_cast<PyTypeObject*>(tail_type.get());
+  checked(PyModule_AddType(module, tail_call_type));
+  tail_type.release();
 
   static PyType_Slot sentinel_slots[] = {{Py_tp_repr, reinterpret_cast<void*>(run_natively_repr)}, {0, nullptr}};
   static PyType_Spec sentinel_spec = {"capture._C.RunNatively", sizeof(PyObject), 0, Py_TPFLAGS_DEFAULT,

@@ -13,7 +13,7 @@ import torch
 
 from capture.errors import Break
 from capture.interp import calls, natives, tensors, unwind
-from capture.interp.frame import Continuation, UserError, Value
+from capture.interp.frame import Continuation, UserError, Value, discard
 from capture.interp.interpreter import Interpreter
 from capture.refgraph.graph import PINNED, VALUES, instance_dict, is_mutable, lookup_class
 from capture.refgraph.node import ABSENT, Build, Const, External, FunctionState, RefNode, Shadow
@@ -269,10 +269,6 @@ def delattr_of(real: Any) -> Callable[..., Any]:
 
 
 # -- shadows -----------------------------------------------------------------------------------------------------------
-
-def discard(value: Value) -> None:
-    """A continuation for results that nobody wants."""
-
 
 def finish(interp: Interpreter, real: Any, shadow: Shadow | None, then: Continuation | None) -> None:
     interp.deliver(Value(real, shadow), then)

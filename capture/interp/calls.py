@@ -13,7 +13,7 @@ from capture import _C
 from capture.errors import Break
 from capture.interp import natives, unwind
 from capture.interp.binding import bind
-from capture.interp.frame import Continuation, Frame, UserError, Value
+from capture.interp.frame import Continuation, Cut, Frame, UserError, Value
 from capture.interp.instructions import decode
 from capture.interp.interpreter import Interpreter
 from capture.interp.models import REDUCTIONS, find_polyfill, hashable, is_disabled
@@ -112,7 +112,10 @@ def call_native(interp: Interpreter, function: Value, args: list[Value], kwargs:
         if substitute is not None:
             return call(interp, Value(substitute, Const(substitute)), args, kwargs, then, on_raise)
     try:
-        value = natives.call(interp, function, args, kwargs)
+        value = natives.call(interp, function, args, kwargs, on_raise is None and (then is None or hasattr(then, "resume")))
+    except Cut as cut:
+        cut.then = then
+        raise
     except UserError as error:
         exception = error.exception
     else:

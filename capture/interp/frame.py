@@ -3,8 +3,10 @@ from __future__ import annotations
 
 import types
 from collections.abc import Callable
+from enum import Enum
 from typing import TYPE_CHECKING, Any
 
+from capture.errors import Break
 from capture.refgraph.node import Shadow
 
 if TYPE_CHECKING:
@@ -23,6 +25,32 @@ class Value:
         return f"Value({self.real!r:.60}, {self.shadow!r:.60})"
 
 
+class Handled(Value):
+    """The stack slot in which PUSH_EXC_INFO keeps the exception that was handled before."""
+
+    __slots__ = ()
+
+
+class Resume(Enum):
+    """What a waiting instruction does with the value that it gets: what a continuation must do in its place.
+
+    A callable that is the `then` of a call says it by its attribute `resume`.
+    """
+
+    PUSH = "push it and go on with the next instruction"
+    DISCARD = "go on with the next instruction"
+    NEGATE = "push its opposite and go on with the next instruction"
+    RETRY = "push it and begin the same instruction again"
+    SHORT_CIRCUIT = "jump or pop, as it says of the truth of the value on the stack"
+
+
+def discard(value: Value) -> None:
+    """The continuation for a result that nobody wants."""
+
+
+discard.resume = Resume.DISCARD  # type: ignore[attr-defined]
+
+
 class UserError(Exception):
     """Carries an exception of the user's program through the interpreter, apart from faults of our own.
 
@@ -34,6 +62,17 @@ class UserError(Exception):
 
 
 Continuation = Callable[[Value], None]
+
+
+class Cut(BaseException):
+    """Leaves the interpreter before a call that no trace can hold, for the trace to be ended there.
+
+    `function(*args, **kwargs)` has not been called yet; its result is for `then`.
+    """
+
+    def __init__(self, reason: Break, function: Value, args: list[Value], kwargs: dict[str, Value]) -> None:
+        self.reason, self.function, self.args_, self.kwargs = reason, function, args, kwargs
+        self.then: Continuation | None = None
 
 
 class Frame:

@@ -41,6 +41,12 @@ class FxRecorder:
         self.regions: list[Region] = []
         self.positions: Callable[[], tuple[Position, ...]] = tuple
         self._last_input: fx.Node | None = None
+        self._open = 0
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a region has begun that has not ended."""
+        return self._open > 0
 
     @property
     def operations(self) -> int:
@@ -123,9 +129,11 @@ class FxRecorder:
 
     def begin_region(self, governor: Callable[..., Any], options: dict[str, Any]) -> Region:
         """What is recorded until `end_region` will be called by `governor`."""
+        self._open += 1
         return Region(governor, options, self.effect(begin))
 
     def end_region(self, region: Region) -> None:
+        self._open -= 1
         region.end = self.effect(end)
         self.regions.append(region)
 

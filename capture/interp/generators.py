@@ -248,7 +248,7 @@ class Body:
             else:
                 self.throw(interp, thrown, yielded, returned, native=True)
         try:
-            interp.drive(start)
+            interp.drive(start, interp.frame)
         except UserError as error:
             return Outcome(exception=error.exception)
         return outcomes[0]

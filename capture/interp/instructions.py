@@ -83,13 +83,14 @@ def opcode(*names: str, since: tuple[int, int] = (3, 11),
 class Decoded:
     """A code object's instructions, exception table (in CPython's order of search), and index by offset in bytes.
 
-    `stand_ins`: what `visible.in_sight` has made of it, by line.
+    `stand_ins`: what `visible.in_sight` has made of it, by line. `live`: what `resume.live_locals` has found, or None.
     """
 
-    __slots__ = ("instructions", "covers", "index", "stand_ins")
+    __slots__ = ("instructions", "covers", "index", "stand_ins", "live")
 
     def __init__(self, code: types.CodeType) -> None:
         self.stand_ins: dict[int, types.CodeType] = {}
+        self.live: tuple[frozenset[str], ...] | None = None
         concrete = ConcreteBytecode.from_code(code)
         unit = 0
         kept: list[tuple[int, ConcreteInstr]] = []

@@ -15,7 +15,7 @@ from typing import Any
 from capture.config import STRICT
 from capture.errors import BackendError, Break, InternalError, UserFrame, is_internal
 from capture.interp import unwind
-from capture.interp.frame import Continuation, Frame, UserError, Value
+from capture.interp.frame import Continuation, Cut, Frame, UserError, Value
 from capture.interp.fx_recorder import FxRecorder
 from capture.refgraph.graph import RefGraph
 from capture.refgraph.node import Shadow
@@ -27,7 +27,7 @@ class Interpreter:
     After `run`, `broken` holds the reason for which the trace was given up, or None.
     """
 
-    def __init__(self, graph: RefGraph | None, recorder: FxRecorder | None) -> None:
+    def __init__(self, graph: RefGraph | None, recorder: FxRecorder | None, cuts: bool = False) -> None:
         self.graph = graph if graph is not None else RefGraph()     # untracked: nothing is asked of it, nor noted in it
         self.recorder: FxRecorder = recorder  # type: ignore[assignment]
         self.tracking = graph is not None           # shadows are kept
@@ -37,22 +37,42 @@ class Interpreter:
         self.doubtful: tuple[BaseException, Break] | None = None    # raised by what a hit cannot be sure to repeat
         self.frame: Frame | None = None
         self._places: dict[tuple[types.CodeType, int], UserFrame] = {}      # each line is one object
+        self.cuts = cuts                            # a break may leave the interpreter as a Cut
+        self.result: list[Value] = []
+        self._drives = 0                            # nested calls of `drive`
 
     # -- running -----------------------------------------------------------------------------------------------------
 
     def run(self, root: Frame) -> Value:
-        """Runs `root`, and what it calls, to its end. Raises UserError for an exception that leaves it."""
-        result: list[Value] = []
-        root.then = result.append
-        self.drive(lambda: self.enter(root))
-        return result[0]
+        """Runs `root`, and what it calls, to its end. Raises UserError for an exception that leaves it, and Cut."""
+        root.then = self.result.append
+        self.drive(lambda: self.enter(root), outer=None)
+        return self.result[0]
 
-    def drive(self, start: Callable[[], None]) -> None:
-        """Calls `start`, which enters a frame, and goes on until that frame is left. Raises UserError.
+    def go_on(self, start: Callable[[], None]) -> Value:
+        """Goes on after a Cut that came to nothing, with `start`, which does what was not done. Raises UserError."""
+        self.drive(start, outer=None)
+        return self.result[0]
+
+    @property
+    def can_cut(self) -> bool:
+        """Whether a break may end the trace where the interpreter is, for a continuation to begin another."""
+        return self.tracking and self.cuts and self._drives == 1 and not self.recorder.is_open
+
+    def drive(self, start: Callable[[], None], outer: Frame | None) -> None:
+        """Calls `start`, which enters a frame or goes on in one, until the current frame is `outer`. Raises UserError, and Cut
+        with the frames as they are.
 
         Nests: native code that calls back (a generator's driver) runs its frame above the current one.
         """
-        outer, handled = self.frame, sys.exception()
+        self._drives += 1
+        try:
+            self._drive(start, outer)
+        finally:
+            self._drives -= 1
+
+    def _drive(self, start: Callable[[], None], outer: Frame | None) -> None:
+        handled = sys.exception()
         raised: BaseException | None = None
         fault: BaseException | None = None
         try:
@@ -71,6 +91,8 @@ class Interpreter:
                 return
             except UserError as error:
                 raised, again = error.exception, error.again
+            except Cut:
+                raise
             except (KeyboardInterrupt, RecursionError) as error:    # they come out of our code, but for the program
                 raised, again = error.with_traceback(None), False
             except BaseException as error:

@@ -12,7 +12,7 @@ import torch
 
 from capture.errors import Break
 from capture.interp import tensors
-from capture.interp.frame import UserError, Value
+from capture.interp.frame import Cut, UserError, Value
 from capture.interp.interpreter import Interpreter
 from capture.interp.lookasides.shadows import settled
 from capture.interp.models import LAZY, MODELS, PURE, SIDE_EFFECTS, Meaning, find_model, hashable, is_disabled
@@ -42,8 +42,9 @@ VALUE_TAKERS = frozenset({bool, int, float, complex, operator.truth, operator.no
                           str, repr})
 
 
-def call(interp: Interpreter, function: Value, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    """Calls a callable for real and returns its result with its shadow. Raises UserError."""
+def call(interp: Interpreter, function: Value, args: list[Value], kwargs: dict[str, Value], resumable: bool = False) -> Value:
+    """Calls a callable for real and returns its result with its shadow. Raises UserError; and Cut, before the call, if a
+    continuation can take its result (`resumable`) and the trace cannot hold it."""
     real = function.real
     if hashable(real) and real in FRAME_READERS:
         special = frame_reader(interp, real, args, kwargs)
@@ -67,12 +68,43 @@ def call(interp: Interpreter, function: Value, args: list[Value], kwargs: dict[s
             kind = "opaque"
         elif meaning.prepare is not None:
             interp.track(meaning.prepare, interp, *args, **kwargs)
+    reason = refusal(kind, real, args, kwargs)
+    if reason is not None and resumable and interp.can_cut:
+        raise Cut(reason, function, args, kwargs)
     try:
         result = perform(real, *reals, **kwreals)
     except UserError as error:
         interp.track(raised, interp, kind, meaning, real, args, kwargs, error.exception)
         raise
+    if reason is not None:
+        interp.give_up(reason)
     return Value(result, interp.track(shadow, interp, kind, meaning, versions, real, function, args, kwargs, result))
+
+
+def refusal(kind: str, real: Any, args: list[Value], kwargs: dict[str, Value]) -> Break | None:
+    """Why no trace can hold the call, as far as that is known before it is made; None if one may."""
+    if is_bookkeeping(real):
+        return None
+    if kind == "operation" and real is torch.Tensor.backward:
+        return Break("autograd-inside", "Tensor.backward()")
+    if kind == "value":
+        return Break("data-dependent", f"{name_of(real)}() of a tensor")
+    if kind not in ("opaque", "other"):
+        return None
+    values = [*args, *kwargs.values()]
+    if is_lazy(real, values, kwargs) or is_foldable(real, values):
+        return None
+    return Break("disabled-call" if is_disabled(real) else effect_of(real), f"{name_of(real)}()")
+
+
+def is_lazy(real: Any, values: list[Value], kwargs: dict[str, Value]) -> bool:
+    """Whether the result of a call may be an expression over its arguments."""
+    return hashable(real) and real in LAZY and not kwargs and all(isinstance(v.shadow, (Const, External, Expr)) for v in values)
+
+
+def is_foldable(real: Any, values: list[Value]) -> bool:
+    """Whether the result of a call follows from what its arguments hold."""
+    return is_pure(real) and (isinstance(real, LRU_WRAPPER) or all(is_plain(v.real) or isinstance(v.real, PINNED) for v in values))
 
 
 def classify(real: Any, args: list[Value], kwargs: dict[str, Value]) -> str:
@@ -114,14 +146,10 @@ def shadow(interp: Interpreter, kind: str, meaning: Meaning | None, versions: An
     if kind == "model":
         return meaning.model(interp, result, *args, **kwargs)  # type: ignore[union-attr]
     if kind == "operation":
-        if real is torch.Tensor.backward:
-            raise Break("autograd-inside", "Tensor.backward()")
         op, target = tensors.target_of(real, args)
         return interp.recorder.record(op, target, args, kwargs, result, versions)
     if kind == "metadata":
         return tensors.metadata(interp, tensors.operation_name(real), [*args, *kwargs.values()], result)
-    if kind == "value":
-        raise Break("data-dependent", f"{name_of(real)}() of a tensor")
     if kind == "mode":
         interp.recorder.effect(real, *[interp.recorder.argument(a.shadow, a.real) for a in args])
         return Const(result)
@@ -130,18 +158,16 @@ def shadow(interp: Interpreter, kind: str, meaning: Meaning | None, versions: An
             depend_deep(interp, a.shadow, a.real)
         return Const(result) if is_immutable(result) else graph.constant(result)
     values = [*args, *kwargs.values()]
-    if real in LAZY and not kwargs and type(result) in SCALARS and all(isinstance(v.shadow, (Const, External, Expr)) for v in values):
+    if is_lazy(real, values, kwargs) and type(result) in SCALARS:
         if all(isinstance(v.shadow, Const) for v in values):
             return Const(result)
         return Expr(real, tuple(v.shadow for v in values))
-    if is_pure(real) and (isinstance(real, LRU_WRAPPER) or all(is_plain(v.real) or isinstance(v.real, PINNED) for v in values)):
+    if is_foldable(real, values):
         for v in values:
             depend_deep(interp, v.shadow, v.real)
         if isinstance(real, LRU_WRAPPER):
             pin_memory(interp, real, [a.real for a in args], kwargs)
         return fresh(interp, result)
-    if is_disabled(real):
-        raise Break("disabled-call", f"{name_of(real)}()")
     raise Break(effect_of(real), f"{name_of(real)}()")
 
 

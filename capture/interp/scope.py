@@ -26,6 +26,11 @@ def globals_node(interp: Interpreter, frame: Frame) -> RefNode:
     raise Break("opaque-call", "the globals of a function of unknown origin were read")
 
 
+def globals_shadow(interp: Interpreter, frame: Frame) -> Shadow:
+    """The shadow of the globals of a frame's function."""
+    return Const(frame.globals) if isinstance(frame.function.shadow, Const) else globals_node(interp, frame)
+
+
 def load_global(interp: Interpreter, frame: Frame, name: str) -> Value:
     """A global or builtin. Raises UserError with CPython's NameError."""
     if name in frame.globals:

@@ -45,8 +45,9 @@ def in_sight(interp: Interpreter, function: Callable[..., Any], /, *args: Any, *
     stand_ins = set()
     frame = interp.frame
     while frame is not None and len(stand_ins) < MOST_STAND_INS:
-        if frame.globals.get("__package__") not in unwind.OWN_PACKAGES:
-            stand_in = types.FunctionType(_stand_in(frame), frame.globals)
+        code = stand_in_of(frame)
+        if code is not None:
+            stand_in = types.FunctionType(code, frame.globals)
             stand_ins.add(id(stand_in.__code__))
             call = stand_in, call, {}
         frame = frame.back
@@ -61,7 +62,10 @@ def in_sight(interp: Interpreter, function: Callable[..., Any], /, *args: Any, *
     raise UserError(error)
 
 
-def _stand_in(frame: Frame) -> types.CodeType:
+def stand_in_of(frame: Frame) -> types.CodeType | None:
+    """Code that looks like a frame's where that is now, and calls what it is given; None for a frame of our own."""
+    if frame.globals.get("__package__") in unwind.OWN_PACKAGES:
+        return None
     known, line, code = decoded(frame.code).stand_ins, frame.line, frame.code
     if line not in known:
         known[line] = STAND_IN.replace(

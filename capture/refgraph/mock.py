@@ -40,6 +40,14 @@ class Display(Shadow):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Proceed(Shadow):
+    """The end of a trace that was cut: `operation(*args)`, done after all else, is the result of the mock function."""
+
+    operation: Callable[..., Any]
+    args: tuple[Shadow, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Make:
     """`node = value`: an object of the trace comes into being."""
 
@@ -147,7 +155,7 @@ def _reach(graph: RefGraph, roots: list[Shadow]) -> tuple[list[Recipe], list[Ref
 
 def operands(shadow: Shadow) -> tuple[Shadow, ...]:
     """The parts that an expression is made from; objects have none."""
-    if isinstance(shadow, Expr):
+    if isinstance(shadow, (Expr, Proceed)):
         return shadow.args
     if isinstance(shadow, Display) or isinstance(shadow, Build) and shadow.source is None:
         return shadow.items

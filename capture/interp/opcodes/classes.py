@@ -8,12 +8,12 @@ from typing import Any
 
 from capture.errors import Break
 from capture.interp import calls, generators, scope, unwind
-from capture.interp.frame import Frame, Value
+from capture.interp.frame import Frame, Value, discard
 from capture.interp.instructions import Instruction, opcode
 from capture.interp.interpreter import Interpreter
 from capture.interp.iteration import elements
 from capture.interp.opcodes.asynchronous import wrap
-from capture.interp.opcodes.containers import discard, make_tuple
+from capture.interp.opcodes.containers import make_tuple
 from capture.interp.opcodes.exceptions import group_value, prepare_reraise
 from capture.refgraph.node import Const, Shadow
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from capture.errors import Break
 from capture.interp import calls, unwind
-from capture.interp.frame import Frame, Value
+from capture.interp.frame import Frame, Value, discard
 from capture.interp.instructions import Instruction, opcode
 from capture.interp.interpreter import Interpreter
 from capture.interp.iteration import collect, elements
@@ -17,10 +17,6 @@ from capture.interp.special import in_python, is_iterable, is_key
 from capture.refgraph.node import Build, Const, DictState, Expr, External, ListState, SetState, Shadow
 
 CONVERSIONS: dict[int, Callable[[Any], str]] = {1: str, 2: repr, 3: ascii}
-
-
-def discard(value: Value) -> None:
-    """Where a result goes that nobody wants."""
 
 
 # -- shadows -----------------------------------------------------------------------------------------------------------

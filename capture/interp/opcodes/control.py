@@ -4,14 +4,14 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from capture.interp import calls, generators
-from capture.interp.frame import Frame, Value
+from capture.interp.frame import Frame, Resume, Value
 from capture.interp.instructions import Instruction, opcode
 from capture.interp.interpreter import Interpreter
 from capture.interp.iteration import advance
 from capture.refgraph.node import SCALARS, Const, Expr, External, RefNode, Shadow, source_of
 
 
-def branch(interp: Interpreter, value: Value, then: Callable[[bool], None]) -> None:
+def branch(interp: Interpreter, value: Value, then: Callable[[bool], None], resume: Resume = Resume.RETRY) -> None:
     """Calls `then` with the truth of `value`, on which the program depends from here on."""
     real = value.real
     if type(real) in SCALARS:
@@ -21,6 +21,7 @@ def branch(interp: Interpreter, value: Value, then: Callable[[bool], None]) -> N
     def decided(truth: Value) -> None:
         interp.track(_depend, interp, truth)
         then(truth.real)
+    decided.resume = resume  # type: ignore[attr-defined]
     calls.apply(interp, bool, value, then=decided)
 
 
@@ -103,7 +104,7 @@ def jump_or_pop(interp: Interpreter, frame: Frame, instruction: Instruction) -> 
             frame.pc = instruction.value
         else:
             frame.stack.pop()
-    branch(interp, value, decided)  # type: ignore[arg-type]
+    branch(interp, value, decided, Resume.SHORT_CIRCUIT)  # type: ignore[arg-type]
 
 
 @opcode("POP_JUMP_FORWARD_IF_NONE", "POP_JUMP_BACKWARD_IF_NONE", until=(3, 11))

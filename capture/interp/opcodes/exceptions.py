@@ -9,7 +9,7 @@ from typing import Any
 
 from capture.errors import Break
 from capture.interp import attributes, calls, unwind
-from capture.interp.frame import Continuation, Frame, UserError, Value
+from capture.interp.frame import Continuation, Frame, Handled, UserError, Value
 from capture.interp.instructions import Instruction, opcode
 from capture.interp.interpreter import Interpreter
 from capture.refgraph.graph import lookup_class
@@ -76,7 +76,7 @@ def load_assertion_error(interp: Interpreter, frame: Frame, instruction: Instruc
 def push_exc_info(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     exception = frame.pop()
     previous = unwind.swap_handled(frame, exception.real)
-    frame.stack.append(Value(previous, Const(None)) if previous is None else unwind.exception_value(interp, previous))
+    frame.stack.append(Handled(previous, Const(None) if previous is None else unwind.exception_value(interp, previous).shadow))
     frame.stack.append(exception)
 
 

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 from capture.interp import calls
-from capture.interp.frame import Frame, Value
+from capture.interp.frame import Frame, Resume, Value, discard
 from capture.interp.instructions import Instruction, opcode
 from capture.interp.interpreter import Interpreter
-from capture.interp.opcodes.containers import discard, make_slice
+from capture.interp.opcodes.containers import make_slice
 from capture.refgraph.node import SCALARS, Const
 
 UNARY: dict[str, Callable[[Any], Any]] = {
@@ -48,8 +48,10 @@ def is_op(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
 @opcode("CONTAINS_OP")
 def contains_op(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     container, item = frame.pop(), frame.pop()
-    then = (lambda result: calls.apply(interp, operator.not_, result)) if instruction.arg else None
-    calls.apply(interp, operator.contains, container, item, then=then)
+    def negated(result: Value) -> None:
+        calls.apply(interp, operator.not_, result)
+    negated.resume = Resume.NEGATE  # type: ignore[attr-defined]
+    calls.apply(interp, operator.contains, container, item, then=negated if instruction.arg else None)
 
 
 @opcode("BINARY_SUBSCR")

@@ -1,0 +1,370 @@
+"""Continuations: ordinary functions that go on in the middle of the program's.
+
+For each live frame one function is built with `bytecode`: the code object of the frame's, with a prologue that puts the
+value stack as it was and jumps to where the frame waits. Its parameters are the frame's live locals, the items of its
+stack, and, flattened behind them, the function and the parameters of the frame that it waits for; cells become its closure.
+The innermost one takes what it waits for as `__result`: a value, or, in the raising variant, an exception.
+
+A continuation is a function like any other: hooked, interpreted, traced, cut anew, or run natively. What is made of a
+continuation again goes back to the program's own code (`_origins`), so that a loop comes back to the same one.
+"""
+from __future__ import annotations
+
+import sys
+import types
+import weakref
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from bytecode import Bytecode, CellVar, FreeVar, Instr, Label, TryBegin, TryEnd
+
+from capture.errors import Break
+from capture.interp import scope, unwind
+from capture.interp.frame import Frame, Handled, Resume, Value
+from capture.interp.instructions import ABSORBED, Instruction, decode, decoded, exception_table
+from capture.interp.interpreter import Interpreter
+from capture.refgraph.mock import Display
+from capture.refgraph.node import Build, Const, Expr, Shadow
+
+RESULT = "__result"
+# Names by which a function may look at its own locals, so that none of them is dead.
+INTROSPECTION = frozenset({"locals", "vars", "dir", "eval", "exec", "_getframe", "currentframe"})
+
+
+class Slot(Enum):
+    """What is in one place of a value stack: an object; CPython's NULL; the exception that was handled before the one that is
+    handled from there on."""
+
+    OBJECT = "object"
+    NULL = "null"
+    HANDLED = "handled"
+
+
+@dataclass(frozen=True)
+class Position:
+    """Where a frame waits, in the program's own code: before `decode(code)[pc]`, for a value that `resume` says what to do with.
+
+    `bound`: the live locals that are bound, in order. `cells`: names of cells, in the order of the continuation's closure.
+    Code objects are compared by identity: equal ones may hold different constants.
+    """
+
+    code_id: int
+    pc: int
+    resume: Resume
+    bound: tuple[str, ...]
+    stack: tuple[Slot, ...]
+
+
+@dataclass(slots=True, eq=False)
+class Suspended:
+    """One live frame at a break: its position, its code, and the values that its continuation takes."""
+
+    position: Position
+    code: types.CodeType
+    scope: dict[str, Any]
+    globals: Shadow
+    values: list[Value]
+    cells: list[Value]
+
+
+# -- what is alive -----------------------------------------------------------------------------------------------------
+
+def suspend(interp: Interpreter, resume: Resume) -> list[Suspended]:
+    """The live frames, outermost first; the innermost waits for a value that `resume` says what to do with.
+
+    Raises Break where a frame cannot be continued: it is the body of a generator or of a class, or was called by an operation
+    of C that cannot be resumed half-way.
+    """
+    frames: list[Suspended] = []
+    frame, handled = interp.frame, sys.exception()
+    while frame is not None:
+        if frame.namespace is not None or frame.generator is not None or frame.on_raise is not None:
+            kind = "class" if frame.namespace is not None else "generator" if frame.generator is not None else "special method"
+            raise Break("opaque-call", f"inside of a {kind} body, {frame.code.co_qualname}")
+        suspended, handled = _suspend_frame(interp, frame, resume, handled)
+        frames.append(suspended)
+        if frame.back is not None:
+            resume = resume_of(frame.then)
+        frame = frame.back
+    return frames[::-1]
+
+
+def resume_of(then: object) -> Resume:
+    """How bytecode does what `then` does with a value. Raises Break where nothing says so."""
+    if then is None:
+        return Resume.PUSH
+    resume = getattr(then, "resume", None)
+    if resume is None:
+        raise Break("opaque-call", "in the middle of an operation of C")
+    return resume
+
+
+def _suspend_frame(interp: Interpreter, frame: Frame, resume: Resume,
+                   handled: BaseException | None) -> tuple[Suspended, BaseException | None]:
+    """One frame, and the exception that was being handled when it was entered."""
+    code, pc, resume = _own_position(frame, resume)
+    names = slot_names(frame.code)
+    in_cell = {*code.co_cellvars, *code.co_freevars}
+    live = live_locals(code)[pc]
+    by_name = {name: value for name, value in zip(names, frame.locals) if value is not None}
+    bound = tuple(name for name in code.co_varnames if name not in in_cell and name in live and name in by_name)
+    cells = [by_name[name] if name in by_name else scope.make_cell(interp, None) for name in closure_names(code)]
+    values = [by_name[name] for name in bound]
+    slots = []
+    pending: list[tuple[int, BaseException | None]] = []
+    for value in reversed(frame.stack):
+        if isinstance(value, Handled):
+            slots.append(Slot.HANDLED)
+            pending.append((len(slots), handled))
+            handled = value.real
+        else:
+            slots.append(Slot.NULL if value is None else Slot.OBJECT)
+    being_handled = {len(slots) - at: exception for at, exception in pending}
+    slots.reverse()
+    for at, (slot, item) in enumerate(zip(slots, frame.stack, strict=True)):
+        if slot is Slot.HANDLED:
+            values.append(unwind.exception_value(interp, being_handled[at]))  # type: ignore[arg-type]
+        elif slot is Slot.OBJECT:
+            values.append(item)  # type: ignore[arg-type]
+    position = Position(id(code), pc, resume, bound, tuple(slots))
+    return Suspended(position, code, frame.globals, scope.globals_shadow(interp, frame), values, cells), handled
+
+
+def _own_position(frame: Frame, resume: Resume) -> tuple[types.CodeType, int, Resume]:
+    """Code, pc and what becomes of the value in terms of the program's own code."""
+    origin = _origins.get(id(frame.code))
+    if origin is None:
+        code, pc = frame.code, frame.pc
+    else:
+        _, code, position, prologue = origin
+        if frame.pc <= prologue:                    # it waits where it waited before
+            return code, position.pc, position.resume
+        pc = len(decode(code)) - (len(decode(frame.code)) - frame.pc)
+    return (code, pc - 1, resume) if resume is Resume.RETRY else (code, pc, resume)
+
+
+def slot_names(code: types.CodeType) -> tuple[str, ...]:
+    """The names of a frame's slots: locals, cells that are not arguments, free variables."""
+    return (*code.co_varnames, *(name for name in code.co_cellvars if name not in code.co_varnames), *code.co_freevars)
+
+
+def closure_names(code: types.CodeType) -> tuple[str, ...]:
+    """The names of the cells that a continuation of `code` closes over, in the order of its closure."""
+    return (*code.co_cellvars, *code.co_freevars)
+
+
+def live_locals(code: types.CodeType) -> tuple[frozenset[str], ...]:
+    """For each instruction, the fast locals that may be read before they are written, from it on."""
+    known = decoded(code)
+    if known.live is None:
+        known.live = _live_locals(code)
+    return known.live
+
+
+def _live_locals(code: types.CodeType) -> tuple[frozenset[str], ...]:
+    instructions, covers = decode(code), exception_table(code)
+    if INTROSPECTION.intersection(code.co_names):
+        return (frozenset(code.co_varnames),) * (len(instructions) + 1)
+    handlers = [[cover.target for cover in covers if cover.start <= i < cover.end] for i in range(len(instructions))]
+    live: list[frozenset[str]] = [frozenset()] * (len(instructions) + 1)
+    changed = True
+    while changed:
+        changed = False
+        for i in range(len(instructions) - 1, -1, -1):
+            instruction = instructions[i]
+            after: set[str] = set()
+            for successor in (*_successors(instruction, i), *handlers[i]):
+                after |= live[successor]
+            name = instruction.value
+            if instruction.opname in ("STORE_FAST", "LOAD_FAST_AND_CLEAR"):
+                after.discard(name)
+            if instruction.opname.startswith(("LOAD_FAST", "DELETE_FAST", "LOAD_CLOSURE")):
+                after.add(name)
+            if after != live[i]:
+                live[i], changed = frozenset(after), True
+    return tuple(live)
+
+
+def _successors(instruction: Instruction, at: int) -> tuple[int, ...]:
+    name = instruction.opname
+    if name in ("RETURN_VALUE", "RETURN_CONST", "RAISE_VARARGS", "RERAISE"):
+        return ()
+    if "JUMP" in name or name in ("FOR_ITER", "SEND"):
+        unconditional = name.startswith(("JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_ABSOLUTE"))
+        return (instruction.value,) if unconditional else (at + 1, instruction.value)
+    return (at + 1,)
+
+
+# -- shadows -----------------------------------------------------------------------------------------------------------
+
+def function_of(frame: Suspended, code: types.CodeType) -> Value:
+    """A continuation as a new function."""
+    real = types.FunctionType(code, frame.scope, code.co_name, None, tuple(cell.real for cell in frame.cells))
+    cells = Build(tuple, tuple(cell.shadow for cell in frame.cells))  # type: ignore[misc]
+    return Value(real, Expr(types.FunctionType, (Const(code), frame.globals, Const(code.co_name), Const(None), cells)))
+
+
+def arguments(frames: list[Suspended], codes: Codes) -> list[Value]:
+    """What the outermost continuation takes, but for the result."""
+    values = list(frames[0].values)
+    for frame, code in zip(frames[1:], codes.codes[1:], strict=True):
+        values += [function_of(frame, code), *frame.values]
+    return values
+
+
+def constant(real: Any) -> Value:
+    return Value(real, Const(real))
+
+
+def keywords(values: dict[str, Value]) -> Value:
+    """A dict of values."""
+    shadow = Display(dict, tuple(part for key, value in values.items() for part in (Const(key), value.shadow)))  # type: ignore[misc]
+    return Value({key: value.real for key, value in values.items()}, shadow)
+
+
+def composite(values: Iterable[Value]) -> Value:
+    """A tuple of values."""
+    values = list(values)
+    return Value(tuple(v.real for v in values), Build(tuple, tuple(v.shadow for v in values)))  # type: ignore[misc]
+
+
+# -- code --------------------------------------------------------------------------------------------------------------
+
+# By id of a continuation's code: a weak reference to that, the program's code, the position, and the length of the prologue.
+_origins: dict[int, tuple[weakref.ref[types.CodeType], types.CodeType, Position, int]] = {}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Codes:
+    """The code objects of the continuations of a chain of frames, outermost first; `raising` in place of the last one where an
+    exception is awaited."""
+
+    codes: tuple[types.CodeType, ...]
+    raising: types.CodeType
+
+
+def build(frames: list[Suspended]) -> Codes:
+    """The continuations of live frames, outermost first."""
+    codes: list[types.CodeType] = []
+    inner: list[str] = []
+    innermost = frames[-1]
+    raising = _continuation(innermost.code, innermost.position, [RESULT], raises=True)
+    for depth in range(len(frames) - 1, -1, -1):
+        frame = frames[depth]
+        names = [RESULT] if frame is innermost else inner
+        code = _continuation(frame.code, frame.position, names, raises=False)
+        codes.append(code)
+        own = code.co_varnames[:code.co_argcount]
+        inner = [f"__function{depth}", *(name if name == RESULT else f"__{depth}_{name.lstrip('_')}_{i}" for i, name in enumerate(own))]
+    return Codes(tuple(codes[::-1]), raising)
+
+
+def _continuation(code: types.CodeType, position: Position, inner: list[str], raises: bool) -> types.CodeType:
+    """The code of one continuation. `inner`: the parameters behind its own: RESULT, or the function that it calls and the
+    arguments of that."""
+    body = Bytecode.from_code(code, conserve_exception_block_stackdepth=True)
+    target, handler, shortcut = Label(), Label(), Label()
+    stack = [f"__stack{i}" for i, slot in enumerate(position.stack) if slot is not Slot.NULL]
+    cover = next((c for c in exception_table(code) if c.start <= _waiting(position) < c.end), None)
+    line = decode(code)[_waiting(position)].line or code.co_firstlineno
+
+    made = Bytecode()
+    made.name, made.qualname, made.filename = code.co_name, code.co_qualname, code.co_filename
+    made.first_lineno, made.flags = code.co_firstlineno, code.co_flags & ~0x0C      # CO_VARARGS, CO_VARKEYWORDS
+    made.argnames = [*position.bound, *stack, *inner]
+    made.argcount = len(made.argnames)
+    made.freevars = list(closure_names(code))
+    made.docstring = None
+
+    def emit(name: str, *arg: object) -> None:
+        made.append(Instr(name, *arg, lineno=line))  # type: ignore[arg-type]
+
+    def take(name: str) -> None:
+        emit("LOAD_FAST", name)
+        emit("DELETE_FAST", name)
+    if made.freevars:
+        emit("COPY_FREE_VARS", len(made.freevars))
+    emit("RESUME", 0)
+    for i, slot in enumerate(position.stack):
+        if slot is Slot.NULL:
+            emit("PUSH_NULL")
+            continue
+        take(f"__stack{i}")
+        if slot is Slot.HANDLED:                    # leaves the exception that was handled before below
+            emit("PUSH_EXC_INFO")
+            emit("POP_TOP")
+    tried = None
+    if cover is not None:
+        tried = TryBegin(handler, cover.lasti, cover.depth)
+        made.append(tried)
+    if inner == [RESULT]:
+        take(RESULT)
+        if raises:
+            emit("RAISE_VARARGS", 1)
+    else:
+        emit("PUSH_NULL")
+        for name in inner:
+            take(name)
+        if sys.version_info < (3, 12):
+            emit("PRECALL", len(inner) - 1)
+        emit("CALL", len(inner) - 1)
+    emit("NOP")
+    if tried is not None:
+        made.append(TryEnd(tried))
+    _finish(emit, code, position, target, shortcut)
+    prologue = sum(isinstance(item, Instr) and item.name not in ABSORBED for item in made)
+    labels = [(position.pc, target)]
+    if cover is not None:
+        labels.append((cover.target, handler))
+    if position.resume is Resume.SHORT_CIRCUIT:
+        labels.append((decode(code)[position.pc - 1].value, shortcut))
+    _append_body(made, body, code, labels)
+    result = made.to_code(stacksize=code.co_stacksize + len(made.argnames) + 4, compute_exception_stack_depths=False)
+    key = id(result)
+    _origins[key] = weakref.ref(result, lambda _: _origins.pop(key, None)), code, position, prologue
+    return result
+
+
+def _waiting(position: Position) -> int:
+    """The index of the instruction that waits, whose handlers see exceptions of what it waits for."""
+    return position.pc if position.resume is Resume.RETRY else position.pc - 1
+
+
+def _finish(emit, code: types.CodeType, position: Position, target: Label, shortcut: Label) -> None:  # type: ignore[no-untyped-def]
+    """What becomes of the value that was waited for, now on top of the stack; then the program's own code."""
+    if position.resume is Resume.DISCARD:
+        emit("POP_TOP")
+    elif position.resume is Resume.NEGATE:
+        emit("UNARY_NOT")
+    elif position.resume is Resume.SHORT_CIRCUIT:   # the value that was tested stays where it jumps
+        emit("POP_JUMP_FORWARD_IF_" + ("FALSE" if decode(code)[position.pc - 1].opname == "JUMP_IF_FALSE_OR_POP" else "TRUE"), shortcut)
+        emit("POP_TOP")
+    emit("JUMP_FORWARD", target)
+
+
+def _append_body(made: Bytecode, body: Bytecode, code: types.CodeType, labels: list[tuple[int, Label]]) -> None:
+    """Appends the program's own code, with labels before the instructions of these indices and cells as free variables."""
+    kept = 0
+    skipping = ("MAKE_CELL", "COPY_FREE_VARS")      # done by whoever makes the continuation
+    keywords: list[Instr] = []                      # KW_NAMES and what else belongs to the instruction that follows
+    for item in body:
+        if not isinstance(item, Instr):
+            made.extend(keywords)
+            keywords.clear()
+            made.append(item)
+            continue
+        if item.name in ABSORBED:
+            keywords.append(item)
+            continue
+        here = [label for at, label in labels if at == kept]
+        made.extend([*here, *keywords] if item.name == "CALL" else [*keywords, *here])
+        keywords.clear()
+        kept += 1
+        if item.name in skipping and kept <= len(closure_names(code)) + 1:
+            continue
+        if isinstance(item.arg, CellVar):
+            item = Instr(item.name, FreeVar(item.arg.name), location=item.location)  # type: ignore[arg-type]
+        made.append(item)
+    made.extend(keywords)
