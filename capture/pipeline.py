@@ -304,7 +304,7 @@ def install_cut(unit: Unit, interp: Interpreter, cut: Cut, repeatable: bool, tim
     verify(graph, resume.composite([*arguments[:-1], *cut.kwargs.values()]))
     require_separateness(graph, recorder)
     graph.seal()
-    proceed = mock.Proceed(resumption, everything.shadow.items)  # type: ignore[union-attr]
+    proceed = mock.Perform(resumption, everything.shadow.items)  # type: ignore[union-attr]
     with times.measure("mock"):
         plan = mock.plan(graph, proceed, recorder.inputs)
     insert(unit, interp, plan, repeatable, report, times)

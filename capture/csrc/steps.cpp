@@ -142,9 +142,14 @@ PyObject* type_attribute_step(PyObject* base, PyObject* name) {
   return PyType_Check(base) ? _PyType_Lookup(reinterpret_cast<PyTypeObject*>(base), name) : nullptr;
 }
 
+// An iterator of C, which operations that look ahead take.
+bool is_plain_iterator(PyObject* object) {
+  return PyIter_Check(object) && (Py_TYPE(object)->tp_flags & Py_TPFLAGS_HEAPTYPE) == 0;
+}
+
 PyObject* computed_step(PyObject* operation, PyObject* const* operands, size_t count, Owned& owned) {
   for (size_t i = 0; i < count; i++) {
-    if (operands[i] == nullptr || (!is_scalar(operands[i]) && !PyRange_Check(operands[i]))) return nullptr;
+    if (operands[i] == nullptr || !(is_scalar(operands[i]) || PyRange_Check(operands[i]) || is_plain_iterator(operands[i]))) return nullptr;
   }
   CollectorPaused paused;
   PyObject* value = PyObject_Vectorcall(operation, operands, count, nullptr);

@@ -8,8 +8,9 @@ from capture.errors import Break
 from capture.interp import calls, generators
 from capture.interp.frame import Continuation, Value
 from capture.interp.interpreter import Interpreter
+from capture.interp.lookasides.iterators import cursor_of
 from capture.interp.special import in_python
-from capture.refgraph.node import Build, Const, IteratorState, RefNode, Shadow
+from capture.refgraph.node import Build, Const, RefNode, Shadow
 
 NONE = Value(None, Const(None))
 NEXT = Value(next, Const(next))
@@ -32,26 +33,24 @@ def advance(interp: Interpreter, iterator: Value, then: Continuation, exhausted:
         method = type(real).__next__
         shadow = interp.track(calls.class_attribute, interp, type(real), "__next__")
         return calls.call(interp, Value(method, shadow), [iterator], None, then, stopped)
-    interp.track(_synchronise, iterator)
+    interp.track(_synchronise, interp, iterator)
     item = interp.real(next, real, END)
     if item is END:
+        interp.track(_ended, interp, iterator)
         return exhausted()
-    then(Value(item, interp.track(_next_item, iterator, item)))
+    then(Value(item, interp.track(_next_item, interp, iterator, item)))
 
 
-def _iterator_state(iterator: Value) -> Any:
-    shadow = iterator.shadow
-    if isinstance(shadow, RefNode) and isinstance(shadow.state, IteratorState):
-        return shadow.state
-    raise Break("outside-iterator", f"a {type(iterator.real).__name__} was advanced")
+def _synchronise(interp: Interpreter, iterator: Value) -> None:
+    cursor_of(interp, iterator).sync()
 
 
-def _synchronise(iterator: Value) -> None:
-    _iterator_state(iterator).sync()
+def _ended(interp: Interpreter, iterator: Value) -> None:
+    cursor_of(interp, iterator).ended()
 
 
-def _next_item(iterator: Value, item: Any) -> Shadow:
-    return _iterator_state(iterator).advance(item)
+def _next_item(interp: Interpreter, iterator: Value, item: Any) -> Shadow:
+    return cursor_of(interp, iterator).advance(item)
 
 
 def collect(interp: Interpreter, iterator: Value, limit: int | None, then: Callable[[list[Value], bool], None]) -> None:

@@ -40,8 +40,9 @@ class Display(Shadow):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Proceed(Shadow):
-    """The end of a trace that was cut: `operation(*args)`, done after all else, is the result of the mock function."""
+class Perform(Shadow):
+    """The result of `operation(*args)`, done at its place: an iterator that is moved on; after all else, what follows a trace that
+    was cut."""
 
     operation: Callable[..., Any]
     args: tuple[Shadow, ...]
@@ -155,7 +156,7 @@ def _reach(graph: RefGraph, roots: list[Shadow]) -> tuple[list[Recipe], list[Ref
 
 def operands(shadow: Shadow) -> tuple[Shadow, ...]:
     """The parts that an expression is made from; objects have none."""
-    if isinstance(shadow, (Expr, Proceed)):
+    if isinstance(shadow, (Expr, Perform)):
         return shadow.args
     if isinstance(shadow, Display) or isinstance(shadow, Build) and shadow.source is None:
         return shadow.items
@@ -185,7 +186,10 @@ class _Cook:
         if isinstance(node.origin, RefNode):        # the instance whose attributes this dict holds
             return Expr(instance_dict, (node.origin,))
         if isinstance(state, IteratorState):
-            raise self.escape("its position is not known to the mock function")
+            recipe = state.recipe()
+            if recipe is None:
+                raise self.escape("its position is not known to the mock function")
+            return Perform(*recipe)
         if node.origin is not None:
             return node.origin
         if isinstance(state, FunctionState):

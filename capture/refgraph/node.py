@@ -220,3 +220,10 @@ class IteratorState:
     def advance(self, item: Any) -> Shadow:
         """The shadow of the `item` which the real `next` has just returned."""
         raise NotImplementedError
+
+    def ended(self) -> None:
+        """Called when the real `next` has found no item."""
+
+    def recipe(self) -> tuple[Callable[..., Any], tuple[Shadow, ...]] | None:
+        """The operation and its arguments that make an iterator at this position; None when it cannot be made."""
+        return None

@@ -21,7 +21,7 @@ from typing import Any
 
 from capture.refgraph.effects import Effect
 from capture.refgraph.graph import instance_dict
-from capture.refgraph.mock import HEAP_TYPE, Display, Make, MockPlan, Proceed, bases, operands
+from capture.refgraph.mock import HEAP_TYPE, Display, Make, MockPlan, Perform, bases, operands
 from capture.refgraph.node import Build, Const, Expr, RefNode, Shadow
 from capture.refgraph.source import (Attr, Computed, Constant, Function, ImportedModule, InstanceDict, Item, Literal,
                                      Local, Source, TypeAttr, TypeOf, lookup)
@@ -204,7 +204,7 @@ class _Printer:
         value = step.value
         for part in operands(value):
             self.define(part)
-        made = self.composite(value) if isinstance(value, (Expr, Build, Display)) else self.value(value)
+        made = self.composite(value) if isinstance(value, (Expr, Build, Display, Perform)) else self.value(value)
         name = self.objects[step.node] = self.names.fresh(step.node.cls.__name__.lower(), numbered=True)
         return ast.Assign([_name(name)], made)
 
@@ -243,7 +243,7 @@ class _Printer:
         for shadow in _operands_first([root]):
             if id(shadow) in self.written:
                 continue
-            if not isinstance(shadow, (Expr, Build, Display, Proceed)) or path_of(shadow) is not None:
+            if not isinstance(shadow, (Expr, Build, Display, Perform)) or path_of(shadow) is not None:
                 self.written[id(shadow)] = self.leaf(shadow)
                 continue
             written = self.composite(shadow)
@@ -261,14 +261,14 @@ class _Printer:
             return self.constant(shadow.value)
         return _name(self.objects[shadow])  # type: ignore[index]
 
-    def composite(self, shadow: Expr | Build | Display | Proceed) -> ast.expr:
+    def composite(self, shadow: Expr | Build | Display | Perform) -> ast.expr:
         """An expression whose operands are written already."""
         parts = [self.written[id(part)] for part in operands(shadow)]
         if isinstance(shadow, Display):
             return self.display(shadow.cls, parts)
         if isinstance(shadow, Build):
             return self.build(shadow.cls, parts)
-        if isinstance(shadow, Proceed):
+        if isinstance(shadow, Perform):
             return ast.Call(self.callable(shadow.operation), parts, [])
         op = shadow.op
         if op in BINARY:

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import operator
 from collections import deque
+from collections.abc import Callable
 from types import GeneratorType
 from typing import Any
 
@@ -12,9 +13,19 @@ from capture.interp.interpreter import Interpreter
 from capture.interp.lookasides.shadows import dict_node, elements, items_of, members, node_of, view_item, view_mapping
 from capture.interp.models import model
 from capture.interp.special import VIEWS, is_native_iterable, is_native_iterator
+from capture.refgraph import iterators
+from capture.refgraph.effects import Effect
+from capture.refgraph.graph import RefGraph
+from capture.refgraph.mock import Display
 from capture.refgraph.node import SCALARS, Build, Const, IteratorState, RefNode, Shadow
 
+from capture.refgraph.source import Computed, Literal
+
 KEYS = VIEWS[0]
+TUPLE = type(iter(()))
+VIEW_METHODS = ((dict.keys, (VIEWS[0], VIEWS[3])), (dict.values, (VIEWS[1], VIEWS[4])), (dict.items, (VIEWS[2], VIEWS[5])))
+REVERSED_DICTS = frozenset(type(reversed(view)) for view in ({}, {}.values(), {}.items()))
+Recipe = tuple[Callable[..., Any], tuple[Shadow, ...]]
 
 
 class Cursor(IteratorState):
@@ -33,6 +44,11 @@ class Constants(Cursor):
 
     def advance(self, item: Any) -> Shadow:
         return Const(item)
+
+    def recipe(self) -> Recipe:
+        make, args, *state = self.node.real.__reduce__()
+        constants = Const(make), *map(Const, args)
+        return (iterators.resume_at, (*constants, Const(state[0]))) if state else (operator.call, constants)
 
 
 class Items(Cursor):
@@ -57,6 +73,21 @@ class Items(Cursor):
         self.position += self.step
         return shadow
 
+    def recipe(self) -> Recipe:
+        real, sequence = self.node.real, self.sequence.shadow
+        if type(real) in iterators.DEQUES:
+            self.sync()
+            return iterators.resume_after, (Const(iter if self.step > 0 else reversed), sequence, Const(self.taken()))  # type: ignore[return-value]
+        position = iterators.position_of(real)
+        make = Const(iter if self.step > 0 else reversed)
+        if position is None:
+            return iterators.resume_after, (make, Build(tuple, ()) if type(real) is TUPLE else Display(list, ()), Const(1))
+        return iterators.resume_at, (make, sequence, Const(position))  # type: ignore[return-value]
+
+    def taken(self) -> int:
+        """How many items were taken."""
+        return self.position if self.step > 0 else len(items_of(self.interp, self.sequence)) - 1 - self.position
+
 
 class Entries(Cursor):
     """Over a dict or a view of it, whose keys stay what they are meanwhile."""
@@ -77,6 +108,14 @@ class Entries(Cursor):
         key = self.keys[self.position]
         self.position += 1
         return view_item(self.interp, self.view, self.mapping, key)
+
+    def recipe(self) -> Recipe | None:
+        if type(self.node.real) not in iterators.DICTS:
+            return None
+        self.sync()
+        view = next(view for view, kinds in VIEW_METHODS if self.view in kinds)
+        backwards = type(self.node.real) in REVERSED_DICTS
+        return iterators.resume_view, (self.mapping, Const(view), Const(backwards), Const(self.position))
 
 
 class Members(Cursor):
@@ -108,6 +147,10 @@ class Together(Cursor):
     def advance(self, item: Any) -> Shadow:
         return Build(tuple, tuple(part.advance(x) for part, x in zip(self.parts, item, strict=True)))
 
+    def recipe(self) -> Recipe:
+        strict = len(self.node.real.__reduce__()) > 2
+        return iterators.zip_of, (Const(strict), *(part.node for part in self.parts))
+
 
 class Counted(Cursor):
     """`enumerate` over another iterator."""
@@ -124,14 +167,67 @@ class Counted(Cursor):
     def advance(self, item: Any) -> Shadow:
         return Build(tuple, (Const(item[0]), self.part.advance(item[1])))
 
+    def recipe(self) -> Recipe:
+        return enumerate, (self.part.node, Const(self.node.real.__reduce__()[1][1]))
+
+
+class Outside(Cursor):
+    """Over anything, by an iterator from outside: what it will yield is looked up ahead of it. `taken`: how many items the trace
+    has taken, in all and since `moved`, the effect that repeats it."""
+
+    __slots__ = ("graph", "taken", "moved", "since")
+
+    def __init__(self, node: RefNode, graph: RefGraph) -> None:
+        super().__init__(node)
+        self.graph, self.taken, self.since = graph, 0, 0
+        self.moved: Effect | None = None
+        graph.touch(node)
+
+    def sync(self) -> None:
+        ahead = Literal(self.taken)
+        self.graph.require(Computed(iterators.has_item, (self.node.source, ahead)), "TRUTH", iterators.has_item(self.node.real, 0))  # type: ignore[arg-type]
+
+    def advance(self, item: Any) -> Shadow:
+        source = Computed(iterators.peek, (self.node.source, Literal(self.taken)))  # type: ignore[arg-type]
+        self.taken += 1
+        self._move()
+        shadow = self.graph.external(item, source)
+        return shadow
+
+    def ended(self) -> None:
+        self._move()
+
+    def _move(self) -> None:
+        effects = self.graph.effects
+        if self.moved is not None and effects and effects[-1] is self.moved:
+            effects.pop()
+        else:
+            self.since = 0
+        self.since += 1
+        self.graph.effect(iterators.skip, self.node, Const(self.since))
+        self.moved = effects[-1]
+
 
 # -- making them -------------------------------------------------------------------------------------------------------
 
-def cursor_of(value: Value) -> Cursor:
+def cursor_of(interp: Interpreter, value: Value) -> Cursor:
     """The state of a tracked iterator of C."""
-    if isinstance(value.shadow, RefNode) and isinstance(value.shadow.state, Cursor):
-        return value.shadow.state
+    node = value.shadow
+    if isinstance(node, RefNode):
+        if node.state is None and node.source is not None and can_fork(value.real):
+            node.state = Outside(node, interp.graph)
+        if isinstance(node.state, Cursor):
+            return node.state
     raise Break("outside-iterator", f"a {type(value.real).__name__} from outside was advanced")
+
+
+def can_fork(iterator: Any) -> bool:
+    """Whether one can look ahead of an iterator."""
+    try:
+        iterators.fork(iterator)
+    except TypeError:
+        return False
+    return True
 
 
 def make_iterator(interp: Interpreter, real: Any, container: Value, backwards: bool = False) -> RefNode:
@@ -158,7 +254,7 @@ def make_iterator(interp: Interpreter, real: Any, container: Value, backwards: b
 def part_of(interp: Interpreter, real: Any, argument: Value) -> Cursor:
     """The cursor of an iterator which `zip` or `enumerate` holds for `argument`."""
     if real is argument.real:
-        return cursor_of(argument)
+        return cursor_of(interp, argument)
     return make_iterator(interp, real, argument).state
 
 
@@ -214,7 +310,7 @@ def enumerate_(interp: Interpreter, result: Any, iterable: Value, start: Value |
 # -- moving them -------------------------------------------------------------------------------------------------------
 
 def prepare_next(interp: Interpreter, iterator: Value, *default: Value) -> None:
-    cursor_of(iterator).sync()
+    cursor_of(interp, iterator).sync()
 
 
 def is_native_next(iterator: Any, *default: Any) -> bool:
@@ -226,18 +322,18 @@ def is_native_next(iterator: Any, *default: Any) -> bool:
        applies=is_native_next)
 def next_(interp: Interpreter, result: Any, iterator: Value) -> Shadow:
     """`next(iterator)`."""
-    return cursor_of(iterator).advance(result)
+    return cursor_of(interp, iterator).advance(result)
 
 
 def prepare_drain(interp: Interpreter, iterable: Value | None) -> None:
     """Before an iterator is consumed natively."""
     if iterable is not None and is_native_iterator(iterable.real):
-        cursor_of(iterable).sync()
+        cursor_of(interp, iterable).sync()
 
 
 def drain(interp: Interpreter, iterator: Value, items: Any) -> list[Shadow]:
     """The shadows of all the `items` that an iterator has yielded."""
-    cursor = cursor_of(iterator)
+    cursor = cursor_of(interp, iterator)
     return [cursor.advance(item) for item in items]
 
 

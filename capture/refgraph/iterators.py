@@ -1,0 +1,84 @@
+"""Iterators of C: copying them where they are, looking ahead, moving them on. No call here runs Python code of the user's.
+
+They tell by `__reduce__` what they walk over and how far they are.
+"""
+from __future__ import annotations
+
+import itertools
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any
+
+END = object()
+SEQUENCES = (list, tuple, range, str, bytes, deque)
+FORWARD = tuple(type(iter(x)) for x in ([], (), range(0), range(1 << 70), "", "\u0100", b""))
+BACKWARD = (type(reversed([])), reversed)
+DICTS = tuple(type(f(view)) for view in ({}, {}.values(), {}.items()) for f in (iter, reversed))
+DEQUES = (type(iter(deque())), type(reversed(deque())))
+
+
+def fork(iterator: Any) -> Iterator[Any]:
+    """An iterator over what is left to `iterator`, which stays where it is. Raises TypeError for one that does not tell."""
+    cls = type(iterator)
+    if cls in DICTS:                                # they tell a list of what is left
+        return iter(iterator.__reduce__()[1][0])
+    if cls not in (*FORWARD, *BACKWARD, *DEQUES, zip, enumerate):
+        raise TypeError(f"a {cls.__name__} cannot be copied")
+    _, args, *state = iterator.__reduce__()
+    if cls is enumerate:
+        return enumerate(fork(args[0]), args[1])
+    if cls is zip:
+        return zip(*map(fork, args), strict=bool(state))
+    if type(args[0]) not in SEQUENCES:              # it might be walked over by Python code
+        raise TypeError(f"an iterator over a {type(args[0]).__name__} cannot be copied")
+    if cls in DEQUES:
+        return cls(*args)
+    copy = (iter if cls in FORWARD else reversed)(args[0])
+    if state:
+        copy.__setstate__(state[0])
+    return copy
+
+
+def peek(iterator: Any, ahead: int) -> Any:
+    """The item that `iterator` will yield after `ahead` others. Raises StopIteration at its end."""
+    return next(itertools.islice(fork(iterator), ahead, None))
+
+
+def has_item(iterator: Any, ahead: int) -> bool:
+    """Whether `iterator` will yield another item after `ahead` others."""
+    return next(itertools.islice(fork(iterator), ahead, None), END) is not END
+
+
+def skip(iterator: Any, count: int) -> None:
+    """Takes `count` items; one more than there are to exhaust the iterator."""
+    next(itertools.islice(iterator, count, count), None)
+
+
+def resume_at(make: Callable[[Any], Any], container: Any, state: Any) -> Any:
+    """An iterator `make(container)` at the position that its `__setstate__` understands."""
+    iterator = make(container)
+    iterator.__setstate__(state)
+    return iterator
+
+
+def resume_after(make: Callable[[Any], Any], container: Any, count: int) -> Any:
+    """An iterator `make(container)` of which `count` items were taken."""
+    iterator = make(container)
+    skip(iterator, count)
+    return iterator
+
+
+def resume_view(mapping: Any, view: Callable[[Any], Any], backwards: bool, count: int) -> Any:
+    """An iterator over a view of a dict, of which `count` items were taken."""
+    return resume_after(reversed if backwards else iter, view(mapping), count)
+
+
+def position_of(iterator: Any) -> int | None:
+    """Where an iterator over a list or tuple is in it, as `__setstate__` understands; None when it is exhausted."""
+    _, _, *state = iterator.__reduce__()
+    return state[0] if state else None
+
+
+def zip_of(strict: bool, *parts: Any) -> Any:
+    """`zip(*parts)` over iterators as they are."""
+    return zip(*parts, strict=strict)
