@@ -338,7 +338,7 @@ PyObject* create_tail_call(PyTypeObject* type, PyObject* args, PyObject*) {
     return nullptr;
   }
   const auto* code = reinterpret_cast<PyCodeObject*>(PyFunction_GET_CODE(function));
-  if (Py_TYPE(compiled)->tp_new != create || argument_count(code) != static_cast<size_t>(PyTuple_GET_SIZE(arguments))) {
+  if (!PyObject_TypeCheck(compiled, compiled_type) || argument_count(code) != static_cast<size_t>(PyTuple_GET_SIZE(arguments))) {
     PyErr_SetString(PyExc_TypeError, "TailCall takes a CompiledFunction, a function and a tuple of all its arguments");
     return nullptr;
   }
@@ -388,7 +388,7 @@ PyObject* compiled_function_target(PyObject* compiled) { return unpack(compiled)
 
 PyObject* compiled_function_run(PyObject* compiled, PyThreadState* tstate, _PyInterpreterFrame* frame) noexcept {
   Ref keep = Ref::borrow(compiled);
-  return CompiledFrame(unpack(compiled)).run(tstate, frame);
+  return follow(CompiledFrame(unpack(compiled), unpack(compiled)->function, nullptr).run(tstate, frame));
 }
 
 void init_compiled_function(PyObject* module) {
