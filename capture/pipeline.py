@@ -26,7 +26,7 @@ from capture.guards.explain import Mismatch
 from capture.guards.tree import GuardTree
 from capture.history import Miss, Times, miss_of
 from capture.interp import accessors, calls, lookasides, opcodes, resume, unwind, visible
-from capture.interp.frame import Cut, UserError, Value
+from capture.interp.frame import Cut, Frame, UserError, Value
 from capture.interp.fx_recorder import FxRecorder
 from capture.interp.interpreter import Interpreter
 from capture.refgraph import mock, pycode
@@ -197,14 +197,15 @@ def capture(unit: Unit, function: types.FunctionType, args: list[Any]) -> Value 
     times = Times(time.perf_counter())
     outcome: Value | UserError
     try:
-        try:
-            with times.measure("run"):
-                outcome = interp.run(frame)
-        except Cut as cut:
-            rest = interp.track(install_cut, unit, interp, cut, is_repeatable(recorder, random), times)
+        with times.measure("run"):
+            left = run(interp, frame)
+        if isinstance(left, Cut):           # outside of `except`: the exception being handled is the program's
+            rest = interp.track(install_cut, unit, interp, left, is_repeatable(recorder, random), times)
             if rest is not None:
                 return rest
-            outcome = interp.go_on(lambda: calls.call_native(interp, cut.function, cut.args_, cut.kwargs, cut.then, None))
+            outcome = interp.go_on(lambda: calls.call_native(interp, left.function, left.args_, left.kwargs, left.then, None))
+        else:
+            outcome = left
         conclude(unit, interp, outcome, is_repeatable(recorder, random), times)
     except UserError as error:
         outcome = error
@@ -218,6 +219,14 @@ def capture(unit: Unit, function: types.FunctionType, args: list[Any]) -> Value 
 
 def nowhere() -> None:
     """The position in the user's program while it does not run."""
+
+
+def run(interp: Interpreter, frame: Frame) -> Value | Cut:
+    """Runs a call to its end, or to where its trace is to be cut. Raises UserError."""
+    try:
+        return interp.run(frame)
+    except Cut as cut:
+        return cut.with_traceback(None)
 
 
 def is_repeatable(recorder: FxRecorder, random: torch.Tensor) -> bool:
