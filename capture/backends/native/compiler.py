@@ -21,7 +21,7 @@ from capture.backends.native.plan import Plan, dump, make_plan
 from capture.backends.native.products import use_onednn
 from capture.backends.native.render import Rendered, render
 from capture.backends.native.show import show
-from capture.backends.native.toolchain import find_compiler
+from capture.backends.native.toolchain import Compiler, find_compiler
 from capture.backends.native.transport import encode_graph
 from capture.backends.native.verify import verify
 from capture.config import DEBUG, STRICT
@@ -30,6 +30,19 @@ from capture.config import DEBUG, STRICT
 def compile_job(job: Job) -> Artifact:
     """Compiles a graph. Raises Unsupported where a compiled graph could not behave as the program does, and ToolchainError without
     a working C++ compiler."""
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        return _compiled(job, pool, pool.submit(_ready_compiler))
+
+
+def _ready_compiler() -> Compiler:
+    """The C++ compiler, with its flags known. Raises ToolchainError."""
+    compiler = find_compiler()
+    _ = compiler.flags
+    return compiler
+
+
+def _compiled(job: Job, pool: concurrent.futures.Executor, compiler: concurrent.futures.Future[Compiler]) -> Artifact:
+    """The stages. The C++ compiler is looked for while the graph is traced, and works on one graph while the next one is fused."""
     graph = fx.GraphModule(job.graph, copy.deepcopy(job.graph.graph))
     with aot.tracing_modes(job.modes):
         fuse_attention(graph, aot.fake_inputs(job.inputs))
@@ -43,14 +56,14 @@ def compile_job(job: Job) -> Artifact:
     graphs = [traced.forward] if traced.backward is None else [traced.forward, traced.backward]
     for gm in graphs:
         use_onednn(gm)
-    with concurrent.futures.ThreadPoolExecutor() as pool:       # the C++ compiler works on one graph while the next one is fused
-        finish = [start(gm, pool) for gm in graphs]
-        forward, backward = [*(wait() for wait in finish), None][:2]
+    finish = [start(gm, pool, compiler) for gm in graphs]
+    forward, backward = [*(wait() for wait in finish), None][:2]
     assert forward is not None
     return Artifact(traced.signature, forward, backward, frozen)
 
 
-def start(gm: fx.GraphModule, pool: concurrent.futures.Executor) -> Callable[[], Compiled]:
+def start(gm: fx.GraphModule, pool: concurrent.futures.Executor,
+          compiler: concurrent.futures.Future[Compiler]) -> Callable[[], Compiled]:
     """Lowers and fuses an ATen graph and starts the C++ compiler; returns what waits for it."""
     try:
         program = lower(gm)
@@ -62,7 +75,7 @@ def start(gm: fx.GraphModule, pool: concurrent.futures.Executor) -> Callable[[],
         program = reuse_in_place(fused.program)
         kernels = [statement for statement in program.body if isinstance(statement, Kernel)]
         rendered = render(program, kernels)
-        library = pool.submit(find_compiler().compile, rendered.sources) if kernels else None
+        library = pool.submit(compiler.result().compile, rendered.sources) if kernels else None
         plan = make_plan(program, rendered, plan_layout(program))
         log = _log(fused.decisions, program, rendered, plan)
     finally:
