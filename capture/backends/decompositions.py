@@ -2,8 +2,8 @@
 
 Decomposed: everything that comes down to elementwise operations, reductions, views and gathers, since the compiler fuses
 those (softmax, normalisations, losses, activations, and their backward formulas). Kept: operators with a good ATen kernel
-(matrix products, convolutions, attention, sorting) or a lowering of their own (pooling, resampling), and everything that draws random numbers, so that
-the generator advances exactly as it does in eager mode.
+(matrix products, convolutions, attention, sorting) or a lowering of their own (pooling, resampling, scatters), and everything
+that draws random numbers, so that the generator advances exactly as it does in eager mode.
 """
 from __future__ import annotations
 
