@@ -13,7 +13,7 @@ from capture.backends.native.freezing import freeze
 from capture.backends.native.fusion import fuse
 from capture.backends.native.ir import Kernel, Program, forget_interned
 from capture.backends.native.job import Job
-from capture.backends.native.layouts import gains, use_channels_last
+from capture.backends.native.layouts import follow_layouts, gains, use_channels_last
 from capture.backends.native.lowering import lower
 from capture.backends.native.memory import plan_layout, reuse_in_place
 from capture.backends.native.patterns import fuse_attention
@@ -21,6 +21,7 @@ from capture.backends.native.plan import Plan, dump, make_plan
 from capture.backends.native.products import use_onednn
 from capture.backends.native.render import Rendered, render
 from capture.backends.native.show import show
+from capture.backends.native.signature import Result
 from capture.backends.native.toolchain import Compiler, find_compiler
 from capture.backends.native.transport import encode_graph
 from capture.backends.native.verify import verify
@@ -53,6 +54,10 @@ def _compiled(job: Job, pool: concurrent.futures.Executor, compiler: concurrent.
         if prologue is not None:
             frozen = Frozen(encode_graph(prologue.graph), prologue.frozen, prologue.kept)
         use_channels_last(traced.forward, gains)
+    elif use_channels_last(traced.forward, gains, traced.signature.visible):
+        results, inputs = traced.forward.graph.output_node().args[0], traced.forward.graph.find_nodes(op="placeholder")
+        follow_layouts(traced.backward, [(results if isinstance(name, Result) else inputs)[name.index].meta["val"]
+                                         for name in traced.signature.saved])
     graphs = [traced.forward] if traced.backward is None else [traced.forward, traced.backward]
     for gm in graphs:
         use_onednn(gm)

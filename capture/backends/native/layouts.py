@@ -10,7 +10,7 @@ these, like the graph's results, keep the strides that they have in eager mode.
 """
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -25,22 +25,36 @@ FEW_CHANNELS = 4        # of the input of a dense convolution, such as an image'
 PLACES = frozenset((aten.as_strided.default, aten.as_strided_copy.default, aten.as_strided_scatter.default, aten.view.dtype))
 
 
-def use_channels_last(gm: fx.GraphModule, prefers: Callable[[fx.Node], bool]) -> int:
+def use_channels_last(gm: fx.GraphModule, prefers: Callable[[fx.Node], bool], visible: int | None = None) -> int:
     """Lets convolutions that gain by it read tensors whose channels are last, and recomputes the strides of the graph's fake
     tensors.
 
-    prefers: which convolutions gain, such as `gains`. Returns the number of tensors that are copied for it, 0 when
-    the graph stays as it is.
+    prefers: which convolutions gain, such as `gains`. visible: how many of the results, the first ones, must lie as they do in
+    eager mode, if not all. Returns the number of tensors that are copied for it, 0 when the graph stays as it is.
     """
     wanted = [node for node in gm.graph.nodes if is_onednn_convolution(node) and prefers(node)]
-    copies: dict[fx.Node, fx.Node] = {}
     if not wanted:
         return 0
+    return _followed(gm, set(wanted), visible, {})
+
+
+def follow_layouts(gm: fx.GraphModule, arguments: Sequence[torch.Tensor]) -> None:
+    """Recomputes the strides of the fake tensors of a graph whose first arguments lie in memory as `arguments` do."""
+    _followed(gm, set(), None, dict(zip(gm.graph.find_nodes(op="placeholder"), arguments, strict=False)))
+
+
+def _followed(gm: fx.GraphModule, chosen: set[fx.Node], visible: int | None, arguments: dict[fx.Node, torch.Tensor]) -> int:
+    """Gives convolutions in `chosen` inputs whose channels are last, and placeholders the strides of `arguments`; all else follows.
+    Returns the number of copies."""
+    copies: dict[fx.Node, fx.Node] = {}
     before = {node: node.meta["val"] for node in gm.graph.nodes if "val" in node.meta}
-    chosen = set(wanted)
+    for node, value in arguments.items():
+        node.meta["val"] = value
     for node in list(gm.graph.nodes):
         if node.op == "output":
-            node.args = (tuple(_as_before(result, node, before) for result in node.args[0]),)
+            results = node.args[0]
+            seen = len(results) if visible is None else visible
+            node.args = ((*(_as_before(result, node, before) for result in results[:seen]), *results[seen:]),)
         elif node.op == "call_function":
             if node in chosen and not _is_channels_last(node.args[0].meta["val"]):
                 image = node.args[0]

@@ -13,6 +13,7 @@ from capture.backends.native.artifact import load
 from capture.backends.native.compiler import compile_job
 from capture.backends.native.job import Job, Modes, TensorSpec
 from capture.backends.native.layouts import gains, use_channels_last
+from capture.backends.native.tiers import specs
 
 torch.manual_seed(0)
 FIRST, PER_CHANNEL = torch.randn(8, 3, 3, 3), torch.randn(8, 1, 3, 3)
@@ -109,3 +110,25 @@ def test_others_stay_as_they_are() -> None:
     before = [node.meta["val"] for node in forward.graph.nodes if node.op != "output"]
     assert use_channels_last(forward, gains) == 0
     assert [node.meta["val"] for node in forward.graph.nodes if node.op != "output"] == before
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_training_saves_what_lies_channels_last(program: Callable) -> None:
+    """Results and gradients have eager's values and strides, though what is saved between the passes lies in another way."""
+    inputs = [torch.randn(2, 3, 8, 8, requires_grad=True), *(t.clone().requires_grad_() for t in (FIRST, PER_CHANNEL))]
+
+    def outputs(x: Tensor, first: Tensor, second: Tensor) -> tuple[Tensor, ...]:
+        result = program(x, first, second)
+        return result if isinstance(result, tuple) else (result,)
+    gm = fx.symbolic_trace(outputs)
+    call = load(compile_job(Job(gm, specs(gm, inputs), Modes.current(), {})), gm)
+    outcomes = []
+    for function in (call, outputs):
+        torch.manual_seed(1)
+        results = [result for result in function(*inputs) if result.requires_grad]
+        torch.manual_seed(2)
+        outcomes.append((results, torch.autograd.grad(results, inputs, [torch.randn_like(r) for r in results])))
+    for ours, theirs in zip(*outcomes):
+        for a, b in zip(ours, theirs, strict=True):
+            assert a.stride() == b.stride()
+            torch.testing.assert_close(a, b, atol=1e-4, rtol=1e-4)
