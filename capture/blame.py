@@ -13,13 +13,13 @@ BACKENDS = os.path.join(os.path.dirname(__file__), "backends", "")
 
 
 def blame(exception: BaseException, function: types.FunctionType, graph_module: torch.fx.GraphModule | None,
-          generated: frozenset[str]) -> None:
+          generated: frozenset[str], positions: tuple[tuple[types.CodeType, int, int], ...] | None = ()) -> None:
     """Replaces the traceback entries of generated code (files `generated`) and of backends by the user's frames from which
     the failing operation was recorded; below them stay those of torch's own Python functions.
 
+    positions: where the program made a call that raised when it was repeated; None when frames like the user's are there.
     When the backend's callable does not tell which operation failed, the entry names the compiled function alone.
     """
-    positions: tuple[tuple[types.CodeType, int, int], ...] = ()
     tail = entry = exception.__traceback__
     while entry is not None:
         code = entry.tb_frame.f_code
@@ -29,9 +29,9 @@ def blame(exception: BaseException, function: types.FunctionType, graph_module: 
         elif code.co_filename in generated or code.co_filename.startswith(BACKENDS):
             tail = entry.tb_next
         entry = entry.tb_next
-    if not positions:
+    if positions == ():
         positions = ((function.__code__, 0, function.__code__.co_firstlineno),)
-    for code, lasti, line in reversed(positions):
+    for code, lasti, line in reversed(positions or ()):
         tail = _C.make_traceback(tail, code, function.__globals__, lasti, line)
     exception.__traceback__ = tail
 

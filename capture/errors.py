@@ -67,8 +67,12 @@ _reason("data-dependent-shape", "a shape was used that depends on the values of 
         "use an operation whose result has a fixed shape (torch.where, multiplication by a mask), or move it out")
 _reason("tensor-op-raised", "a tensor operation raised an exception that the program caught",
         "test the condition instead of catching the exception")
-_reason("side-effect-call", "the call acts on the world outside of the program (prints, logs, reads a clock, a file …)",
-        "move it out of the compiled function; effects inside the trace are not supported yet")
+_reason("side-effect-call", "the call acts on the world outside of the program, and cannot be repeated as it is on every call",
+        "move it out of the compiled function")
+_reason("clock", "a clock is read after other work, which must be done by then on every call",
+        "none needed; or read clocks outside of the compiled function")
+_reason("late-change", "an object was printed or logged, and changed later in the same call",
+        "print a copy of the object, or print after the change")
 _reason("outside-iterator", "an iterator or generator created outside of the compiled function was advanced",
         "pass a list or tuple, or create the iterator inside of the compiled function")
 _reason("escaping-object", "an object that the trace created, and cannot create again, outlives the call",

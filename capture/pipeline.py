@@ -30,8 +30,10 @@ from capture.interp.frame import Cut, Frame, UserError, Value
 from capture.interp.fx_recorder import FxRecorder
 from capture.interp.interpreter import Interpreter
 from capture.refgraph import mock, pycode
+from capture.refgraph.effects import Effect
 from capture.refgraph.graph import PLAIN_TENSORS, RefGraph
 from capture.refgraph.node import DictState, RefNode, Shadow
+from capture.refgraph.runtime import INVISIBLE
 from capture.refgraph.source import Function, Local, Source
 from capture.refgraph.verify import verify
 from capture.resumption import Resumption
@@ -138,17 +140,18 @@ class Unit:
         return outcome.real if isinstance(outcome, Value) else outcome()
 
     def failed(self, entry: Any, exception: BaseException) -> Any:
-        """Called when a mock function raised: its graph did, before any side effect.
+        """Called when a mock function raised: its graph did, or a call that it repeats.
 
-        Where the graph has none of its own the call runs again, natively, so that the program's handlers see the
-        exception; else its traceback is made the user's.
+        Where nothing was done before that, and the graph has no side effect of its own, the call runs again, natively, so
+        that the program's handlers see the exception; else its traceback is made the user's.
         """
         trace: Trace = entry.payload
         if isinstance(exception, InternalError):
             return None
-        if trace.repeatable and isinstance(exception, Exception):
+        line = trace.mock.line_of(exception)
+        if trace.repeatable and line < trace.mock.first_effect and isinstance(exception, Exception):
             return _C.RUN_NATIVELY
-        blame(exception, self.function, trace.graph_module, frozenset({trace.mock.filename}))
+        blame(exception, self.function, trace.graph_module, frozenset({trace.mock.filename, INVISIBLE}), trace.mock.calls.get(line, ()))
         return None
 
     def _tell_limit(self, mismatches: list[Mismatch]) -> None:
@@ -430,8 +433,9 @@ def require_separateness(graph: RefGraph, recorder: FxRecorder) -> None:
             graph.require(layout[0][0], "STORAGE", tuple(layout))
     looked_at = {source for source, kind, _ in graph.requirements.values() if kind in CONTENT_KINDS}
     outside = [node for node in graph.nodes if node.source is not None]
-    for target in dict.fromkeys(effect.target for effect in graph.effects):
-        keys = {e.args[0].value for e in graph.effects if e.target is target and e.args and hasattr(e.args[0], "value")
+    effects = [effect for effect in graph.effects if isinstance(effect, Effect)]
+    for target in dict.fromkeys(effect.target for effect in effects if effect.target.source is not None):
+        keys = {e.args[0].value for e in effects if e.target is target and e.args and hasattr(e.args[0], "value")
                 and isinstance(target.state, DictState)}
         rivals = [n.source for n in outside if n is not target and n.cls is target.cls and (
             n.source in looked_at or concerns(n, target, keys))]

@@ -179,7 +179,7 @@ def test_inputs_and_outputs_are_freed_at_once() -> None:
 
 
 def test_inputs_of_a_native_run_and_of_a_failed_call_are_freed() -> None:
-    compiled = capture.compile(lambda x: x * x.sum().item())
+    compiled = capture.compile(lambda x: x * float(x.sum().numpy()))
     failing = capture.compile(lambda x: x.no_such_attribute)
     for function in (compiled, failing):
         for _ in range(3):

@@ -11,9 +11,10 @@ import torch
 from torch import fx
 
 from capture.errors import Break
+from capture.interp import fx_numbers
 from capture.interp.frame import Value
 from capture.interp.regions import Region, outline
-from capture.refgraph.graph import PINNED, PLAIN_TENSORS, VALUES, RefGraph, parts
+from capture.refgraph.graph import PINNED, PLAIN_TENSORS, VALUES, RefGraph, parts, storage_of
 from capture.refgraph.node import SCALARS, Build, Const, DictState, Expr, External, ListState, RefNode, Shadow, TensorState
 from capture.refgraph.source import Local
 
@@ -41,6 +42,8 @@ class FxRecorder:
         self.regions: list[Region] = []
         self.positions: Callable[[], tuple[Position, ...]] = tuple
         self._last_input: fx.Node | None = None
+        self.numbers: dict[tuple[Shadow, bool], Any] = {}       # see fx_numbers
+        self._snapshots: list[tuple[fx.Node, torch.Tensor, int | None]] = []
         self._open = 0
 
     @property
@@ -70,10 +73,10 @@ class FxRecorder:
     def argument(self, shadow: Shadow, real: Any) -> Any:
         """A value as an argument of an fx node. Scalars become constants, and are guarded."""
         if isinstance(shadow, Const):
-            return self._literal(shadow.value)
+            return self.literal(shadow.value)
         if isinstance(shadow, (External, Expr)):
             self.refs.depend(shadow, real)
-            return self._literal(real)
+            return self.literal(real)
         if isinstance(shadow, Build):
             items = [self.argument(s, r) for s, r in zip(shadow.items, parts(real), strict=True)]
             if shadow.cls is slice:
@@ -94,10 +97,15 @@ class FxRecorder:
                 return next(convert(real) for cls, convert in PLAIN_VALUE.items() if isinstance(real, cls))
         raise Break("opaque-call", f"a {type(real).__name__} is an argument of a tensor operation")
 
-    def _literal(self, real: Any) -> Any:
+    def _operand(self, target: Any, value: Value, args: Sequence[Value]) -> Any:
+        """An argument of an operation. A number that was read out of a tensor may be calculated with."""
+        number = fx_numbers.operand(self, name_of(target), value.shadow, args)
+        return self.argument(value.shadow, value.real) if number is None else number
+
+    def literal(self, real: Any) -> Any:
         """A constant as fx can print it: its source code loses the signs of zeros in complex numbers, and of NaNs."""
         if type(real) is complex:
-            return self.fx.call_function(complex, (self._literal(real.real), self._literal(real.imag)))
+            return self.fx.call_function(complex, (self.literal(real.real), self.literal(real.imag)))
         if type(real) is float and real != real and math.copysign(1.0, real) < 0:
             return self.fx.call_function(operator.neg, (math.nan,))
         return real
@@ -108,18 +116,41 @@ class FxRecorder:
 
         op: "call_function" or "call_method". versions: `versions_of` the arguments before the operation.
         """
-        arguments = tuple(self.argument(a.shadow, a.real) for a in args)
+        arguments = tuple(self._operand(target, a, args) for a in args)
         if target in IN_PLACE and not isinstance(arguments[0], fx.Node):
             target = IN_PLACE[target]           # `0 += tensor` makes a new tensor
-        node = self.fx.create_node(op, target, arguments, {k: self.argument(v.shadow, v.real) for k, v in kwargs.items()})
+        node = self.fx.create_node(op, target, arguments, {k: self._operand(target, v, ()) for k, v in kwargs.items()})
         node.meta["stack"] = self.positions()
         tensors = list(tensors_in(args, kwargs))
-        if versions != versions_of(tensors):
-            self.mutates = True
+        now = versions_of(tensors)
+        if versions != now:
+            self.wrote([t for t in tensors if versions.get(id(t)) != now[id(t)]])
         dynamic = any(self._dynamic(t) for t in tensors)
         if dynamic and name_of(target) in COUNTED:
             raise Break("data-dependent-shape", f"{name_of(target)} of a tensor whose shape depends on values")
         return self._result(node, result, dynamic or is_dynamic(target, args, kwargs))
+
+    def wrote(self, tensors: Iterable[torch.Tensor]) -> None:
+        """These tensors were written to, or may have been."""
+        self.mutates = True
+        self.refs.wrote([(storage_of(t) or (None,))[0] for t in tensors])
+
+    def snapshot(self, tensor: RefNode, real: torch.Tensor) -> RefNode:
+        """The values that a tensor has now, for what happens after the graph. They are copied if they are written to later."""
+        node = self.fx.call_method("detach", (self.node(tensor),))
+        node.meta["stack"] = self.positions()
+        detached = real.detach()
+        self._snapshots.append((node, detached, None if detached.is_inference() else detached._version))
+        return self.refs.create(detached, TensorState(node, None, tensor.state.dynamic))
+
+    def _copy_snapshots(self) -> None:
+        """Copies those tensors of `snapshot` that were written to afterwards."""
+        for node, tensor, version in self._snapshots:
+            if self.mutates and (version is None or tensor._version != version):
+                with self.fx.inserting_after(node):
+                    copy = self.fx.call_method("clone", (node,))
+                node.replace_all_uses_with(copy, delete_user_cb=lambda user, copy=copy: user is not copy)
+        self._snapshots.clear()
 
     def effect(self, target: Callable[..., Any], *args: Any) -> fx.Node:
         """Appends an operation on torch's modes, such as switching gradients off."""
@@ -170,6 +201,7 @@ class FxRecorder:
     def finish(self, outputs: Iterable[RefNode]) -> fx.GraphModule:
         """The recorded graph, returning the tensors `outputs` as a tuple."""
         self.fx.output(tuple(self.node(t) for t in outputs))
+        self._copy_snapshots()
         return fx.GraphModule(outline(self.fx, self.regions), self.fx, "CapturedGraph")
 
 

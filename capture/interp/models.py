@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from capture.errors import Break
 from capture.refgraph.node import Shadow
 
 if TYPE_CHECKING:
@@ -26,11 +27,13 @@ Prepare = Callable[..., None]
 @dataclass(frozen=True, slots=True)
 class Meaning:
     """How a C function is modelled. `applies(*reals, **reals)`: whether the model covers these arguments; it must see
-    to it that the real call runs no Python code. None: always."""
+    to it that the real call runs no Python code. None: always. `refuses(interp, *args: Value, **kwargs: Value)`: why the call
+    must not be part of the trace as far as it has come, or None."""
 
     model: Model
     prepare: Prepare | None = None
     applies: Callable[..., bool] | None = None
+    refuses: Callable[..., Break | None] | None = None
 
 
 MODELS: dict[Any, list[Meaning]] = {}
@@ -41,6 +44,10 @@ PURE: set[Any] = set()
 LAZY: set[Any] = set()
 # C functions that act on the world: printing, clocks, random numbers, files.
 SIDE_EFFECTS: set[Any] = set()
+# … those that look at the frames of their callers, besides builtins (`visible.SENSITIVE`).
+SEES_CALLERS: set[Any] = set()
+# Methods of libraries that act on the world: (module, qualified name) -> what registers the function.
+NAMED_EFFECTS: dict[tuple[str, str], Callable[[Any], None]] = {}
 # Builtins that call back into Python: replaced by a Python function of the same meaning, which is inlined.
 # Each entry is (applies(*reals, **reals), function); the first that applies is taken.
 POLYFILLS: dict[Any, list[tuple[Callable[..., bool], Callable[..., Any]]]] = {}
@@ -60,11 +67,11 @@ def is_disabled(function: Any) -> bool:
 
 
 def model(*functions: Any, prepare: Prepare | None = None,
-          applies: Callable[..., bool] | None = None) -> Callable[[Model], Model]:
+          applies: Callable[..., bool] | None = None, refuses: Callable[..., Break | None] | None = None) -> Callable[[Model], Model]:
     """Registers what the C functions `functions` mean (method descriptors, as `list.append`, with self first)."""
     def register(fn: Model) -> Model:
         for function in functions:
-            MODELS.setdefault(function, []).append(Meaning(fn, prepare, applies))
+            MODELS.setdefault(function, []).append(Meaning(fn, prepare, applies, refuses))
         return fn
     return register
 
@@ -84,6 +91,13 @@ def find_model(function: Any, reals: list[Any], kwargs: dict[str, Any]) -> Meani
         if meaning.applies is None or covers(meaning.applies, reals, kwargs):
             return meaning
     return None
+
+
+def recognise(function: types.FunctionType) -> None:
+    """Registers a function that is known by its name only, when it is first met."""
+    register = NAMED_EFFECTS.get((function.__module__, function.__qualname__))
+    if register is not None and function not in MODELS:
+        register(function)
 
 
 def covers(applies: Callable[..., bool], reals: list[Any], kwargs: dict[str, Any]) -> bool:

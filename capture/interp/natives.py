@@ -14,8 +14,9 @@ from capture.errors import Break
 from capture.interp import tensors
 from capture.interp.frame import Cut, UserError, Value
 from capture.interp.interpreter import Interpreter
+from capture.interp.lookasides import replays
 from capture.interp.lookasides.shadows import settled
-from capture.interp.models import LAZY, MODELS, PURE, SIDE_EFFECTS, Meaning, find_model, hashable, is_disabled
+from capture.interp.models import LAZY, MODELS, PURE, SIDE_EFFECTS, Meaning, find_model, hashable, is_disabled, recognise
 from capture.interp.special import is_plain
 from capture.interp.visible import FRAME_READERS, frame_reader, in_sight, must_see, with_scope
 from capture.refgraph.graph import PINNED, VALUES, parts
@@ -68,7 +69,7 @@ def call(interp: Interpreter, function: Value, args: list[Value], kwargs: dict[s
             kind = "opaque"
         elif meaning.prepare is not None:
             interp.track(meaning.prepare, interp, *args, **kwargs)
-    reason = refusal(kind, real, args, kwargs)
+    reason = refusal(interp, kind, meaning, real, args, kwargs)
     if reason is not None and resumable and interp.can_cut:
         raise Cut(reason, function, args, kwargs)
     try:
@@ -81,14 +82,18 @@ def call(interp: Interpreter, function: Value, args: list[Value], kwargs: dict[s
     return Value(result, interp.track(shadow, interp, kind, meaning, versions, real, function, args, kwargs, result))
 
 
-def refusal(kind: str, real: Any, args: list[Value], kwargs: dict[str, Value]) -> Break | None:
+def refusal(interp: Interpreter, kind: str, meaning: Meaning | None, real: Any, args: list[Value], kwargs: dict[str, Value]) -> Break | None:
     """Why no trace can hold the call, as far as that is known before it is made; None if one may."""
     if is_bookkeeping(real):
         return None
     if kind == "operation" and real is torch.Tensor.backward:
         return Break("autograd-inside", "Tensor.backward()")
-    if kind == "value":
+    if kind == "value" and not replays.is_repeatable(real, tensors.operation_name(real), kwargs):
         return Break("data-dependent", f"{name_of(real)}() of a tensor")
+    if replays.decides(kind, real, tensors.operation_name(real), [*args, *kwargs.values()]):
+        return Break("data-dependent", f"a value computed on every call decides what {name_of(real)}() does")
+    if meaning is not None and meaning.refuses is not None:
+        return meaning.refuses(interp, *args, **kwargs)
     if kind not in ("opaque", "other"):
         return None
     values = [*args, *kwargs.values()]
@@ -114,7 +119,7 @@ def classify(real: Any, args: list[Value], kwargs: dict[str, Value]) -> str:
             return "mode"
         # A tensor as a key counts by its identity.
         operands = args[:1] if args and isinstance(args[0].real, (dict, set, frozenset)) else args
-        if real in TENSOR_OPERATORS and any(isinstance(a.real, torch.Tensor) for a in operands[:2]):
+        if real in TENSOR_OPERATORS and any(isinstance(a.real, torch.Tensor) for a in operands[:2]) and type(operands[0].real) is not str:
             return "operation"
         if real in VALUE_TAKERS and any(isinstance(a.real, torch.Tensor) for a in operands):
             return "value"
@@ -150,6 +155,8 @@ def shadow(interp: Interpreter, kind: str, meaning: Meaning | None, versions: An
         return interp.recorder.record(op, target, args, kwargs, result, versions)
     if kind == "metadata":
         return tensors.metadata(interp, tensors.operation_name(real), [*args, *kwargs.values()], result)
+    if kind == "value":
+        return replays.read(interp, real, args, result)
     if kind == "mode":
         interp.recorder.effect(real, *[interp.recorder.argument(a.shadow, a.real) for a in args])
         return Const(result)
@@ -162,6 +169,9 @@ def shadow(interp: Interpreter, kind: str, meaning: Meaning | None, versions: An
         if all(isinstance(v.shadow, Const) for v in values):
             return Const(result)
         return Expr(real, tuple(v.shadow for v in values))
+    computed = replays.lazily(interp, real, tuple(args), kwargs, result) if is_foldable(real, values) else None
+    if computed is not None:
+        return computed
     if is_foldable(real, values):
         for v in values:
             depend_deep(interp, v.shadow, v.real)
@@ -195,7 +205,7 @@ def pin_memory(interp: Interpreter, cached: Any, args: list[Any], kwargs: dict[s
 
 def raised(interp: Interpreter, kind: str, meaning: Meaning | None, real: Any, args: list[Value], kwargs: dict[str, Value], exception: BaseException) -> Shadow:
     """A C function raised. What it raises must follow from what is guarded, or the trace cannot outlive a handler."""
-    if kind in ("operation", "metadata", "value", "mode") or not (kind == "model" or real in LAZY or is_pure(real)):
+    if kind in ("operation", "metadata", "value", "mode") or real in SIDE_EFFECTS or not (kind == "model" or real in LAZY or is_pure(real)):
         interp.doubtful = (exception, Break("tensor-op-raised" if kind != "other" else "opaque-call", f"{name_of(real)}() raised"))
     elif meaning is None or meaning.prepare is None:    # else it has seen to that
         for v in [*args, *kwargs.values()]:
@@ -273,6 +283,8 @@ def is_bookkeeping(function: Any) -> bool:
 def is_modelled(function: Any) -> bool:
     """Whether the registry, or what torch keeps for itself, says what a function or class means."""
     try:
+        if type(function) is types.FunctionType:
+            recognise(function)
         return is_bookkeeping(function) or function in MODELS or function in PURE or function in LAZY or function in SIDE_EFFECTS or function in FRAME_READERS
     except TypeError:
         return False

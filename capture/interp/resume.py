@@ -25,8 +25,7 @@ from capture.interp import scope, unwind
 from capture.interp.frame import Frame, Handled, Resume, Value
 from capture.interp.instructions import ABSORBED, Instruction, decode, decoded, exception_table
 from capture.interp.interpreter import Interpreter
-from capture.refgraph.mock import Display
-from capture.refgraph.node import Build, Const, Expr, Shadow
+from capture.refgraph.node import Build, Const, Display, Expr, Shadow
 
 RESULT = "__result"
 # Names by which a function may look at its own locals, so that none of them is dead.

@@ -16,7 +16,7 @@ from capture.interp import scope, unwind
 from capture.interp.frame import Frame, UserError, Value
 from capture.interp.instructions import decoded
 from capture.interp.interpreter import Interpreter
-from capture.interp.models import hashable
+from capture.interp.models import SEES_CALLERS, hashable
 from capture.refgraph.node import Build, Const, DictState, ListState
 
 # Answered without a call when they have no arguments.
@@ -36,21 +36,26 @@ def must_see(interp: Interpreter, function: Any, count: int) -> bool:
     """Whether a function, called for real with `count` arguments, is to find the program's frames above its own."""
     if function is type:
         return count > 1    # a new class gets its `__module__` from them
-    return (hashable(function) and function in SENSITIVE) if isinstance(function, C_TYPES) else not interp.inlining
+    if isinstance(function, C_TYPES):
+        return hashable(function) and function in SENSITIVE
+    return not interp.inlining or hashable(function) and function in SEES_CALLERS
 
 
 def in_sight(interp: Interpreter, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
     """`Interpreter.real` for a function that looks at its callers."""
+    frames = program_frames(interp)
+    level = kwargs.get("stacklevel", args[2] if function is _warnings.warn and len(args) > 2 else 1)
+    if level > len(frames):                         # it looks beyond the compiled function
+        if "stacklevel" in kwargs:
+            kwargs["stacklevel"] = level + _own_frames()
+        else:
+            args = (*args[:2], level + _own_frames(), *args[3:])
     call: tuple[Any, tuple[Any, ...], dict[str, Any]] = function, args, kwargs
     stand_ins = set()
-    frame = interp.frame
-    while frame is not None and len(stand_ins) < MOST_STAND_INS:
-        code = stand_in_of(frame)
-        if code is not None:
-            stand_in = types.FunctionType(code, frame.globals)
-            stand_ins.add(id(stand_in.__code__))
-            call = stand_in, call, {}
-        frame = frame.back
+    for frame in frames:
+        caller = types.FunctionType(stand_in_of(frame), frame.globals)  # type: ignore[arg-type]
+        stand_ins.add(id(caller.__code__))
+        call = caller, call, {}
     try:
         return call[0](*call[1], **call[2])
     except BaseException as exception:
@@ -60,6 +65,25 @@ def in_sight(interp: Interpreter, function: Callable[..., Any], /, *args: Any, *
         exception.__traceback__ = entry
         error = exception
     raise UserError(error)
+
+
+def program_frames(interp: Interpreter) -> list[Frame]:
+    """The innermost frames of the program, the innermost first."""
+    frames: list[Frame] = []
+    frame = interp.frame
+    while frame is not None and len(frames) < MOST_STAND_INS:
+        if frame.globals.get("__package__") not in unwind.OWN_PACKAGES:
+            frames.append(frame)
+        frame = frame.back
+    return frames
+
+
+def _own_frames() -> int:
+    """How many frames of ours are between the program's innermost stand-in and the caller of the compiled function."""
+    frame, count = sys._getframe(1), 0
+    while frame is not None and frame.f_globals.get("__name__", "").startswith("capture."):
+        frame, count = frame.f_back, count + 1  # type: ignore[assignment]
+    return count
 
 
 def stand_in_of(frame: Frame) -> types.CodeType | None:

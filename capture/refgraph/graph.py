@@ -4,14 +4,14 @@ from __future__ import annotations
 import types
 from bisect import bisect_right
 from collections import OrderedDict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 
 from capture import _C
 from capture.errors import Break, UserFrame
-from capture.refgraph.effects import Effect
+from capture.refgraph.effects import CallEffect, Effect, Position, Replayed, is_foreign
 from capture.refgraph.node import (ABSENT, SCALARS, Build, Const, DictState, Expr, External, ListStart, ListState, RefNode, SetState, Shadow,
                                    TensorState, source_of)
 from capture.refgraph.source import Attr, Constant, InstanceDict, Item, Source, TypeAttr
@@ -35,7 +35,10 @@ class RefGraph:
         self.requirements: dict[tuple[Any, ...], tuple[Source | None, str, Any]] = {}
         self.places: dict[tuple[Any, ...], UserFrame] = {}          # where the program first asked for it, by the same keys
         self.position: Callable[[], UserFrame | None] = lambda: None
-        self.effects: list[Effect] = []
+        self.effects: list[Effect | CallEffect] = []
+        self.changed: dict[RefNode, int] = {}       # objects of ours -> when they were changed last; see `mark`
+        self.written: dict[int | None, int] = {}    # storages -> when they were written to last; None: perhaps any
+        self.waited = False                         # time passed in a call effect
         self.nodes: list[RefNode] = []              # outside objects, and those of ours that are alive, by serial
         self._by_id: dict[int, RefNode] = {}
         self._young: list[RefNode] = []             # our objects held strongly, in order of creation
@@ -295,6 +298,8 @@ class RefGraph:
     def slot(self, node: RefNode, name: str, real: Any) -> Shadow:
         """A C-level attribute of `node` whose value is `real` now."""
         if name not in node.slots:
+            if is_foreign(node) and type(real) in SCALARS:
+                return Replayed(self.call_effect(Const(object.__getattribute__), (node, Const(name))), ())
             if node.source is None:
                 raise Break("opaque-call", f"attribute {name!r} of a new {node.cls.__name__} is not known")
             self.touch(node)
@@ -341,8 +346,21 @@ class RefGraph:
 
     def effect(self, operation: Any, target: RefNode, *args: Shadow) -> None:
         """A mutation of `target`, already done for real. One of our own objects needs no replay."""
-        if target.source is not None:
+        if target.source is not None or is_foreign(target):
             self.effects.append(Effect(operation, target, args))
+        else:
+            self.changed[target] = self._next()
+
+    def call_effect(self, function: Shadow, args: tuple[Shadow, ...], names: tuple[str, ...] = (), shown: tuple[Shadow, ...] = (),
+                    early: bool = False, positions: tuple[Position, ...] = ()) -> CallEffect:
+        """A call that acts on the world, already done for real."""
+        effect = CallEffect(function, args, names, shown, early, self._next(), positions)
+        self.effects.append(effect)
+        return effect
+
+    def wrote(self, storages: Iterable[int | None]) -> None:
+        """Tensors of these storages were written to."""
+        self.written.update(dict.fromkeys(storages, self._next()))
 
     def seal(self) -> None:
         """No more knowledge is added."""

@@ -16,9 +16,9 @@ from typing import Any
 import torch
 
 from capture.errors import Break
-from capture.refgraph.effects import Effect
-from capture.refgraph.graph import RefGraph, instance_dict
-from capture.refgraph.node import (ABSENT, Build, Const, DictState, Expr, FunctionState, IteratorState, ListState,
+from capture.refgraph.effects import CallEffect, Effect, Replayed
+from capture.refgraph.graph import RefGraph, instance_dict, storage_of
+from capture.refgraph.node import (ABSENT, Build, Const, DictState, Display, Expr, FunctionState, IteratorState, ListState,
                                    RefNode, SetState, Shadow, TensorState)
 from capture.refgraph.source import Computed, Constant, Source
 
@@ -29,14 +29,6 @@ POINTER = object.__basicsize__ // 2
 HEAP_TYPE = 1 << 9                                  # Py_TPFLAGS_HEAPTYPE: a class statement made it, or C at run time
 # Attributes which only an object's creation sets: of functions, deques, partial functions.
 READ_ONLY = {"__closure__", "__globals__", "__builtins__", "maxlen", "func", "keywords"}
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Display(Shadow):
-    """A new exact list, set or dict written out; the items of a dict are its keys and values in turn."""
-
-    cls: type
-    items: tuple[Shadow, ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -58,11 +50,11 @@ class Make:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MockPlan:
-    """`outputs`: the tensors which the graph must return, in order. `steps` run after the graph. `classes`: the guarded
+    """`outputs`: the tensors which the graph must return, in order. `steps` run after the graph, early ones before it. `classes`: the guarded
     type at each path that the mock function reads, and at the paths below it, where one is guarded."""
 
     outputs: tuple[RefNode, ...]
-    steps: tuple[Make | Effect, ...]
+    steps: tuple[Make | Effect | CallEffect, ...]
     result: Shadow
     classes: dict[Source, type]
 
@@ -73,18 +65,29 @@ def plan(graph: RefGraph, result: Shadow, inputs: Iterable[RefNode]) -> MockPlan
     Raises Break when an object outlives the trace that cannot be made anew.
     """
     effects = settle(graph.effects)
-    roots = [result, *[shadow for effect in effects for shadow in (effect.target, *effect.args)]]
+    _check_shown(graph, effects)
+    roots = [result, *[shadow for effect in effects for shadow in operands_of(effect)]]
     recipes, outputs, shadows = _reach(graph, roots)
-    steps = [*_construct(recipes), *effects]
+    steps = _construct(recipes, effects)
     return MockPlan(tuple(outputs), tuple(steps), result, _classes(graph, [*shadows, *inputs]))
 
 
-def settle(effects: list[Effect]) -> list[Effect]:
+def operands_of(effect: Effect | CallEffect) -> tuple[Shadow, ...]:
+    """What an effect is done with."""
+    return effect.operands if isinstance(effect, CallEffect) else (effect.target, *effect.args)
+
+
+def settle(effects: list[Effect | CallEffect]) -> list[Effect | CallEffect]:
     """Leaves out assignments that a later one overwrites; the first takes the last's value, so that the order of keys
-    stays. What is assigned to tensors stays as it is: it may change other attributes of theirs."""
-    settled: list[Effect] = []
+    stays. What is assigned to tensors stays as it is: it may change other attributes of theirs. No assignment is moved
+    across a call, which may look at what was assigned."""
+    settled: list[Effect | CallEffect] = []
     places: dict[int, dict[Any, int]] = {}          # target's serial -> key -> index in `settled`
     for effect in effects:
+        if isinstance(effect, CallEffect):
+            places.clear()
+            settled.append(effect)
+            continue
         known = places.setdefault(effect.target.serial, {})
         if not _overwrites(effect):
             known.clear()
@@ -96,6 +99,30 @@ def settle(effects: list[Effect]) -> list[Effect]:
                 continue
         settled.append(effect)
     return settled
+
+
+def _check_shown(graph: RefGraph, effects: list[Effect | CallEffect]) -> None:
+    """Raises Break when a call effect looks at an object that was changed afterwards: it would see the final state.
+
+    What a call is shown of the outside may lead to all that was put there before.
+    """
+    outside: set[int | None] = {None, *(node.state.storage[0] for node in graph.nodes if isinstance(node.state, TensorState) and node.state.storage)}
+    placed: list[Shadow] = []
+    for effect in effects:
+        if isinstance(effect, CallEffect):
+            objects = [node for node in _objects(effect.shown) if not isinstance(node.state, TensorState)]
+            reached = [recipe.node for recipe in _reach(graph, [*objects, *placed])[0]] if objects else []
+            storages = outside.union(map(_storage, reached)) if objects else set()
+            times = [*(graph.changed.get(node, 0) for node in reached), *(graph.written.get(storage, 0) for storage in storages)]
+            if max(times, default=0) > effect.serial:
+                raise Break("late-change", "an object was shown to a call that prints or logs, and changed after it")
+        placed += operands_of(effect)
+
+
+def _storage(node: RefNode) -> int | None:
+    """The storage of a tensor of the trace; None for one that is dead, and for other objects."""
+    storage = storage_of(node.real) if isinstance(node.real, torch.Tensor) else None
+    return storage[0] if storage else None
 
 
 def _overwrites(effect: Effect) -> bool:
@@ -139,7 +166,9 @@ def _reach(graph: RefGraph, roots: list[Shadow]) -> tuple[list[Recipe], list[Ref
             continue
         seen.add(id(shadow))
         shadows.append(shadow)
-        if isinstance(shadow, RefNode) and shadow.created:
+        if isinstance(shadow, RefNode) and isinstance(shadow.origin, Replayed):
+            recipes.append(Recipe(shadow, shadow.origin, None, ()))
+        elif isinstance(shadow, RefNode) and shadow.created:
             recipe = _Cook(graph, shadow).recipe()
             recipes.append(recipe)
             if isinstance(shadow.state, TensorState):
@@ -321,16 +350,24 @@ def _extends_in_python(cls: type, base: type) -> bool:
 # -- in which order it is made ---------------------------------------------------------------------------------------
 
 
-def _construct(recipes: list[Recipe]) -> list[Make | Effect]:
-    """All objects in the order of their creation, complete once what they hold is there: cycles are closed last."""
-    steps: list[Make | Effect] = []
+def _construct(recipes: list[Recipe], effects: list[Effect | CallEffect]) -> list[Make | Effect | CallEffect]:
+    """All objects in the order of their creation, complete once what they hold is there: cycles are closed last. Then the
+    effects, with the objects between them that hold what a call effect has returned."""
+    steps: list[Make | Effect | CallEffect] = []
     in_order = sorted(recipes, key=lambda recipe: recipe.node.serial)
     pending = {recipe.node: recipe for recipe in in_order if recipe.empty is not None}
     unfilled = [recipe for recipe in recipes if recipe.empty is None]
     making: set[RefNode] = set()
+    undone = {effect for effect in effects if isinstance(effect, CallEffect)}
 
     def ready(shadows: Iterable[Shadow]) -> bool:
-        return not any(node in pending for node in _objects(shadows))
+        return not any(leaf in pending or leaf in undone for leaf in _leaves(shadows))
+
+    def awaits(recipe: Recipe, seen: set[Recipe]) -> bool:
+        """Whether an object cannot be made before a call effect was done."""
+        seen.add(recipe)
+        return any(leaf in undone or leaf in pending and pending[leaf] not in seen and awaits(pending[leaf], seen)  # type: ignore[index]
+                   for leaf in _leaves([recipe.empty]))  # type: ignore[list-item]
 
     def make(recipe: Recipe) -> None:
         node = recipe.node
@@ -351,21 +388,40 @@ def _construct(recipes: list[Recipe]) -> list[Make | Effect]:
         else:
             unfilled.append(recipe)
 
-    while pending:
-        make(next(iter(pending.values())))
-    for recipe in unfilled:
-        steps.extend(recipe.fill)
+    def advance() -> None:
+        """Makes and fills all that is possible by now."""
+        for recipe in list(pending.values()):
+            if recipe.node in pending and not (undone and awaits(recipe, set())):
+                make(recipe)
+        for recipe in list(unfilled):
+            if ready(recipe.contents):
+                unfilled.remove(recipe)
+                steps.extend(recipe.fill)
+
+    advance()
+    for effect in effects:
+        steps.append(effect)
+        if isinstance(effect, CallEffect):
+            undone.remove(effect)
+            advance()
     return steps
 
 
-def _objects(shadows: Iterable[Shadow]) -> Iterator[RefNode]:
-    """The objects which expressions refer to."""
+def _leaves(shadows: Iterable[Shadow]) -> Iterator[RefNode | CallEffect]:
+    """The objects, and the call effects, that expressions refer to."""
     stack = list(shadows)
     while stack:
         shadow = stack.pop()
         if isinstance(shadow, RefNode):
             yield shadow
+        elif isinstance(shadow, Replayed):
+            yield shadow.op
         stack.extend(operands(shadow))
+
+
+def _objects(shadows: Iterable[Shadow]) -> Iterator[RefNode]:
+    """The objects which expressions refer to."""
+    return (leaf for leaf in _leaves(shadows) if isinstance(leaf, RefNode))
 
 
 # -- what is known of the paths --------------------------------------------------------------------------------------

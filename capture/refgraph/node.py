@@ -60,13 +60,21 @@ class Build(Shadow):
     source: Source | None = None
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Display(Shadow):
+    """A new exact list, set, dict or deque written out; the items of a dict are its keys and values in turn."""
+
+    cls: type
+    items: tuple[Shadow, ...]
+
+
 def source_of(shadow: Shadow) -> Source | None:
     """The path which recomputes a scalar shadow at entry, or None when there is none."""
     if isinstance(shadow, Const):
         return Literal(shadow.value) if type(shadow.value) in SCALARS else None
     if isinstance(shadow, External):
         return shadow.source
-    if isinstance(shadow, Expr):
+    if type(shadow) is Expr:            # a subclass is a value that only a hit can compute
         args = tuple(source_of(a) for a in shadow.args)
         return None if None in args else Computed(shadow.op, args)  # type: ignore[arg-type]
     return None

@@ -6,6 +6,7 @@ functions) is reached through weak references, and no statement runs Python code
 from __future__ import annotations
 
 import ast
+import builtins
 import collections
 import keyword
 import linecache
@@ -15,14 +16,15 @@ import sys
 import types
 import weakref
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from capture.refgraph.effects import Effect
+from capture.refgraph.effects import CallEffect, Effect, Position, Replayed
 from capture.refgraph.graph import instance_dict
-from capture.refgraph.mock import HEAP_TYPE, Display, Make, MockPlan, Perform, bases, operands
-from capture.refgraph.node import Build, Const, Expr, RefNode, Shadow
+from capture.refgraph.mock import HEAP_TYPE, Make, MockPlan, Perform, bases, operands, operands_of
+from capture.refgraph.node import Build, Const, Display, Expr, RefNode, Shadow, TensorState
+from capture.refgraph.runtime import CallFrom
 from capture.refgraph.source import (Attr, Computed, Constant, Function, ImportedModule, InstanceDict, Item, Literal,
                                      Local, Source, TypeAttr, TypeOf, lookup)
 
@@ -35,15 +37,18 @@ UNARY = {operator.neg: ast.USub, operator.pos: ast.UAdd, operator.invert: ast.In
 # Exact types whose own syntax and methods are what the builtin operations do.
 EXACT = (list, dict, set, collections.deque, collections.OrderedDict, bytearray)
 ASSIGN, DELETE = (object.__setattr__, setattr), (object.__delattr__, delattr)
+RISKY = frozenset({operator.truediv, operator.floordiv, operator.mod, operator.pow, int, round, *(f for f in vars(math).values() if callable(f))})
 SUBSCRIPTED = (dict, list, tuple, collections.deque)
+WRITTEN = (Expr, Build, Display, Perform)              # composites; a subclass of these is a leaf
 DEEPEST = 16                                        # expressions nested more deeply are split up
 
 
 @dataclass(frozen=True)
 class PythonCode:
     """A mock function as source. Its parameters are the frame's arguments, then, if `lifted` is not empty, a tuple of
-    the objects at these paths. `lines`: what a line of the source makes, or changes. `graph`: the name, among
-    `globals`, of the compiled graph, or None when none is called."""
+    the objects at these paths. `lines`: what a line of the source makes, or changes. `calls`: the lines that do a call
+    effect, and where the user's program does it (None where frames like the user's do it). `first_effect`: the first line that changes anything, the graph apart.
+    `graph`: the name, among `globals`, of the compiled graph, or None when none is called."""
 
     name: str
     source: str
@@ -52,12 +57,22 @@ class PythonCode:
     lines: dict[int, str]
     lifted: tuple[Source, ...]
     graph: str | None
+    calls: dict[int, tuple[Position, ...] | None] = field(default_factory=dict)
+    first_effect: int = sys.maxsize
+
+    def line_of(self, exception: BaseException) -> int:
+        """The line that an exception came out of, or 0 when it came from elsewhere."""
+        entry = exception.__traceback__
+        while entry is not None and entry.tb_frame.f_code.co_filename != self.filename:
+            entry = entry.tb_next
+        return 0 if entry is None else entry.tb_lineno
 
     @cached_property
     def function(self) -> Callable[..., Any]:
         """The compiled function. Tracebacks and debuggers find its source for as long as it lives."""
         module = compile(self.source, self.filename, "exec")
         code = next(constant for constant in module.co_consts if isinstance(constant, types.CodeType))
+        self.globals["__builtins__"] = builtins     # C code that imports something asks the current frame for it
         function = types.FunctionType(code, self.globals, self.name)
         entry = (len(self.source), None, self.source.splitlines(keepends=True), self.filename)
         linecache.cache[self.filename] = entry
@@ -102,6 +117,8 @@ class _Names:
 class _Survey:
     """What a plan uses, and how often: decides what is read or computed once, and kept.
 
+    `risky`: arithmetic on tensors' values that may raise, and so comes before any effect.
+
     `order`: every shadow once, operands first. `kept`: entry state that something besides arithmetic uses, and so is
     read at the start. `hoisted`: arithmetic on entry state alone, computed at the start.
     """
@@ -109,7 +126,10 @@ class _Survey:
     def __init__(self, plan: MockPlan) -> None:
         roots: list[Shadow] = []
         for step in plan.steps:
-            roots += operands(step.value) if isinstance(step, Make) else (step.target, *step.args)
+            if not isinstance(step, Make):
+                roots += operands_of(step)
+            else:
+                roots += [step.value] if isinstance(step.value, Replayed) else operands(step.value)
         roots.append(plan.result)
         self.order = _operands_first(roots)
         self.uses: collections.Counter[int] = collections.Counter(map(id, roots))
@@ -119,7 +139,7 @@ class _Survey:
         for shadow in self.order:
             parts = operands(shadow)
             self.uses.update(map(id, parts))
-            if isinstance(shadow, RefNode) and shadow.created or not replayed.isdisjoint(map(id, parts)):
+            if isinstance(shadow, Replayed) or isinstance(shadow, RefNode) and shadow.created or not replayed.isdisjoint(map(id, parts)):
                 replayed.add(id(shadow))
             if not isinstance(shadow, Expr) or id(shadow) in replayed:
                 kept.update(map(id, parts))
@@ -130,6 +150,15 @@ class _Survey:
                 self._need(source, self.uses[id(shadow)])
                 if id(shadow) in kept:
                     self.kept[source] = None
+        late: set[int] = set()                      # shadows that depend on what is there only after effects
+        self.risky = []
+        for shadow in self.order:
+            if isinstance(shadow, Replayed) or isinstance(shadow, RefNode) and shadow.created and not isinstance(
+                    shadow.state, TensorState) or not late.isdisjoint(map(id, operands(shadow))):
+                late.add(id(shadow))
+            elif id(shadow) in replayed and isinstance(shadow, Expr) and shadow.op in RISKY:
+                self.risky.append(shadow)
+        self.used = {shadow.op for shadow in self.order if isinstance(shadow, Replayed)}
         self.hoisted = [shadow for shadow in self.order
                         if isinstance(shadow, Expr) and id(shadow) in kept and id(shadow) not in replayed]
 
@@ -157,6 +186,9 @@ class _Printer:
         self.pinned: dict[int, str] = {}            # id of a value -> the global that holds it, perhaps weakly
         self.body: list[ast.stmt] = []
         self.lines: dict[int, str] = {}
+        self.calls: dict[int, tuple[Position, ...] | None] = {}
+        self.first_effect = sys.maxsize
+        self.results: dict[CallEffect, str] = {}    # what call effects returned, where that is used
         self.locals: dict[Source, str] = {}         # entry state that was read
         self.objects: dict[RefNode, str] = {}       # objects made
         self.written: dict[int, ast.expr] = {}      # id of an Expr or Build -> how it is written
@@ -167,19 +199,22 @@ class _Printer:
             self.read(source)
         for shadow in self.survey.hoisted:
             self.define(shadow, kept=True)
+        early = [step for step in self.plan.steps if isinstance(step, CallEffect) and step.early]
+        for step in early:
+            self.step_of_plan(step)
         graph = None if graph_callable is None else self.call_graph(graph_callable)
+        for shadow in self.survey.risky:
+            self.define(shadow, kept=True)
         for step in self.plan.steps:
-            statement = self.make(step) if isinstance(step, Make) else self.effect(step)
-            self.body.append(statement)
-            node = step.node if isinstance(step, Make) else step.target
-            self.lines[len(self.body) + 1] = f"a new {node.cls.__qualname__}" if node.created else str(node.source)
+            if step not in early:
+                self.step_of_plan(step)
         self.body.append(ast.Return(self.value(self.plan.result)))
         parameters = [*self.parameters.values(), *([self.lifted_name] if self.lifted else [])]
         signature = ast.arguments([], [ast.arg(p) for p in parameters], None, [], [], None, [])
         module = ast.Module([ast.FunctionDef(self.name, signature, self.body, [])], [])
         source = ast.unparse(ast.fix_missing_locations(module)) + "\n"
-        filename = f"<capture mock {self.name}>"
-        return PythonCode(self.name, source, self.globals, filename, self.lines, tuple(self.lifted), graph)
+        filename = f"<capture mock {self.name}>" if not self.calls else f"<capture mock {self.name}, passed over like importlib._bootstrap>"
+        return PythonCode(self.name, source, self.globals, filename, self.lines, tuple(self.lifted), graph, self.calls, self.first_effect)
 
     # -- statements --------------------------------------------------------------------------------------------------
 
@@ -200,11 +235,36 @@ class _Printer:
         self.body.append(ast.Assign([ast.Tuple(outputs)], call) if outputs else ast.Expr(call))
         return graph
 
+    def step_of_plan(self, step: Make | Effect | CallEffect) -> None:
+        """Writes one step. Its line is noted: statements are one line each, the first of them line 2."""
+        statement = self.make(step) if isinstance(step, Make) else self.call(step) if isinstance(step, CallEffect) else self.effect(step)
+        self.body.append(statement)
+        line = len(self.body) + 1
+        if not isinstance(step, Make) and not (isinstance(step, CallEffect) and step.early):
+            self.first_effect = min(self.first_effect, line)
+        if isinstance(step, CallEffect):
+            self.lines[line] = "a call"
+            if not step.early:
+                self.calls[line] = None if is_from_stand_ins(step) else step.positions
+        else:
+            node = step.node if isinstance(step, Make) else step.target
+            self.lines[line] = f"a new {node.cls.__qualname__}" if node.created else str(node.source)
+
+    def call(self, effect: CallEffect) -> ast.stmt:
+        args = [self.value(arg) for arg in effect.args]
+        function = self.callable(effect.function.value) if isinstance(effect.function, Const) else self.value(effect.function)
+        split = len(args) - len(effect.names)
+        call = ast.Call(function, args[:split], [ast.keyword(name, value) for name, value in zip(effect.names, args[split:])])
+        if effect not in self.survey.used:
+            return ast.Expr(call)
+        name = self.results[effect] = self.names.fresh("result", numbered=True)
+        return ast.Assign([_name(name)], call)
+
     def make(self, step: Make) -> ast.stmt:
         value = step.value
         for part in operands(value):
             self.define(part)
-        made = self.composite(value) if isinstance(value, (Expr, Build, Display, Perform)) else self.value(value)
+        made = self.composite(value) if type(value) in WRITTEN else self.value(value)
         name = self.objects[step.node] = self.names.fresh(step.node.cls.__name__.lower(), numbered=True)
         return ast.Assign([_name(name)], made)
 
@@ -243,7 +303,7 @@ class _Printer:
         for shadow in _operands_first([root]):
             if id(shadow) in self.written:
                 continue
-            if not isinstance(shadow, (Expr, Build, Display, Perform)) or path_of(shadow) is not None:
+            if type(shadow) not in WRITTEN or path_of(shadow) is not None:
                 self.written[id(shadow)] = self.leaf(shadow)
                 continue
             written = self.composite(shadow)
@@ -259,6 +319,8 @@ class _Printer:
             return self.read(source)
         if isinstance(shadow, Const):
             return self.constant(shadow.value)
+        if isinstance(shadow, Replayed):
+            return _name(self.results[shadow.op])
         return _name(self.objects[shadow])  # type: ignore[index]
 
     def composite(self, shadow: Expr | Build | Display | Perform) -> ast.expr:
@@ -399,6 +461,11 @@ class _Printer:
             self.pinned[key] = self.names.fresh(hint)
             self.globals[self.pinned[key]] = value
         return _name(self.pinned[key])
+
+
+def is_from_stand_ins(effect: CallEffect) -> bool:
+    """Whether a call is made from frames like the user's."""
+    return isinstance(effect.function, Const) and isinstance(effect.function.value, CallFrom)
 
 
 def path_of(shadow: Shadow) -> Source | None:

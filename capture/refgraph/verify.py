@@ -74,7 +74,7 @@ class _Checker:
             shadow = stack[-1]
             if id(shadow) in self.values:
                 stack.pop()
-            elif isinstance(shadow, Expr):
+            elif type(shadow) is Expr:              # what a call effect returned is not computed
                 missing = [arg for arg in shadow.args if id(arg) not in self.values]
                 if missing:
                     stack += missing

@@ -20,6 +20,7 @@ import torch
 
 from capture.interp.frame import Value
 from capture.interp.interpreter import Interpreter
+from capture.interp.lookasides.replays import lazily
 from capture.interp.lookasides.shadows import depend_plain, elements, settled
 from capture.interp.models import LAZY, MODELS, PURE, SIDE_EFFECTS, model
 from capture.interp.special import VIEWS, is_plain
@@ -77,6 +78,9 @@ def plain(function: Callable[..., Any]) -> None:
 
     @model(function, applies=applies)
     def result_of(interp: Interpreter, result: Any, *args: Value, **kwargs: Value) -> Shadow:
+        computed = lazily(interp, function, args, kwargs, result)
+        if computed is not None:
+            return computed
         for value in (*args, *kwargs.values()):
             if isinstance(value.real, (set, frozenset)) and function not in UNORDERED:
                 elements(interp, value)

@@ -1,6 +1,7 @@
 """What models of containers share: reading the shadows of items, depending on keys, shadows of known values."""
 from __future__ import annotations
 
+import operator
 from collections import deque
 from collections.abc import Iterable
 from typing import Any
@@ -11,6 +12,7 @@ from capture.errors import Break
 from capture.interp.frame import Value
 from capture.interp.interpreter import Interpreter
 from capture.interp.special import VIEWS
+from capture.refgraph.effects import Keywords, Replayed
 from capture.refgraph.graph import VALUES
 from capture.refgraph.node import (
     SCALARS,
@@ -90,9 +92,36 @@ def depend_type(interp: Interpreter, value: Value) -> None:
         interp.graph.touch(shadow)
     elif isinstance(shadow, (External, Expr)):
         source = source_of(shadow)
-        if source is None:
+        if source is not None:
+            interp.graph.require(source, "TYPE", type(value.real))
+        elif not has_fixed_type(shadow):
             raise Break("data-dependent", "the type of a value computed on every call decides something")
-        interp.graph.require(source, "TYPE", type(value.real))
+
+
+# Functions that always return a string.
+TO_STRING = frozenset({str, repr, format, ascii, str.join, str.format, str.strip, str.lower, str.upper, str.replace, str.ljust, str.rjust, str.center,
+                       str.zfill})
+TO_OTHERS = frozenset({float, int, bool, len, operator.truth, operator.not_, operator.index, operator.eq, operator.ne, operator.lt, operator.le,
+                       operator.gt, operator.ge, torch.Tensor.item, torch.Tensor.__float__, torch.Tensor.__int__})
+
+
+def has_fixed_type(shadow: Shadow) -> bool:
+    """Whether a value computed on every call is always of the same type."""
+    if isinstance(shadow, Replayed):
+        return shadow.returns is not None
+    if isinstance(shadow, Expr):
+        op = shadow.op.function if isinstance(shadow.op, Keywords) else shadow.op
+        return op in TO_STRING or op in TO_OTHERS or is_string(shadow)
+    return isinstance(shadow, Const)
+
+
+def is_string(shadow: Shadow) -> bool:
+    """Whether a value computed on every call is a string."""
+    while type(shadow) is Expr and shadow.op in (operator.mod, operator.concat, operator.add, operator.getitem):
+        shadow = shadow.args[0]
+    if isinstance(shadow, Const):
+        return type(shadow.value) is str
+    return isinstance(shadow, Replayed) and shadow.returns is str or type(shadow) is Expr and shadow.op in TO_STRING
 
 
 def depend_plain(interp: Interpreter, shadow: Shadow, real: Any) -> None:

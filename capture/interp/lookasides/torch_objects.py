@@ -10,6 +10,7 @@ from torch.utils import checkpoint
 
 from capture.errors import Break
 from capture.interp.frame import Value
+from capture.interp.fx_recorder import tensors_in
 from capture.interp.interpreter import Interpreter
 from capture.interp.lookasides.shadows import depend_type, elements
 from capture.interp.models import PURE, model, polyfill
@@ -62,7 +63,7 @@ def leave(interp: Interpreter, result: Any, guard: Value) -> Shadow:
 def apply(interp: Interpreter, result: Any, cls: Value, *args: Value, **kwargs: Value) -> Shadow:
     """A user's autograd function is one operation; it may have written to its arguments."""
     interp.graph.depend(cls.shadow, cls.real)  # type: ignore[arg-type]
-    interp.recorder.mutates = True
+    interp.recorder.wrote(tensors_in(args, kwargs))
     return interp.recorder.record("call_function", named_apply(cls.real), args, kwargs, result, {})
 
 

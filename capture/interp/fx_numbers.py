@@ -1,0 +1,95 @@
+"""Numbers that the program read out of tensors of the graph, and calculates with in the graph: `x * loss.item()`.
+
+Where it comes to the same bits the number stays a tensor, so that every backend can compile the graph; else the graph reads
+it out as the program did.
+"""
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import torch
+from torch import fx
+
+from capture.interp.frame import Value
+from capture.refgraph.node import Build, Const, Display, Expr, RefNode, Shadow, TensorState, source_of
+
+# Operations whose result has the same shape and type whatever number they are given.
+ARITHMETIC = frozenset("""
+    add sub mul truediv div true_divide divide multiply subtract floordiv floor_divide mod remainder fmod pow eq ne lt le gt ge
+    iadd isub imul itruediv where masked_fill clamp clip fill full_like lerp rsub""".split())
+# … and for which a number is converted to the type of the tensor before anything else is done.
+CONVERTING = frozenset({"add", "sub", "mul", "subtract", "multiply", "iadd", "isub", "imul"})
+READERS = (torch.Tensor.item, torch.Tensor.__float__, float)
+EXACT = (operator.add, operator.sub, operator.mul, operator.neg)        # of doubles: in torch as in Python
+FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+
+
+class Recorder(Protocol):
+    """What is asked of the recorder of a graph. `numbers`: the nodes of numbers that were needed before."""
+
+    numbers: dict[tuple[Shadow, bool], Any]
+
+    def node(self, tensor: RefNode) -> fx.Node: ...
+
+    def effect(self, target: Callable[..., Any], *args: Any) -> fx.Node: ...
+
+    def literal(self, real: Any) -> Any: ...
+
+
+def is_operand(operation: str, shadow: Shadow | None) -> bool:
+    """Whether an operation of this name may calculate with a number that was read out of tensors, known as `shadow`."""
+    return type(shadow) is Expr and operation in ARITHMETIC and source_of(shadow) is None and is_computed(shadow)
+
+
+def operand(recorder: Recorder, operation: str, shadow: Shadow | None, args: Sequence[Value]) -> fx.Node | None:
+    """A number, known as `shadow`, as an operand beside `args`; None for what is no such number."""
+    if not is_operand(operation, shadow):
+        return None
+    assert shadow is not None
+    tensor = next((arg.real for arg in args if isinstance(arg.real, torch.Tensor)), None)
+    if tensor is None or len(args) != 2 or operation not in CONVERTING or tensor.dim() == 0 or tensor.dtype not in (
+            torch.float32, torch.float64) or not is_exact(shadow):
+        return write(recorder, shadow, False)
+    return recorder.effect(torch.Tensor.to, write(recorder, shadow, True), tensor.dtype)
+
+
+def write(recorder: Recorder, shadow: Shadow, as_tensor: bool) -> Any:
+    """A number as a tensor of one double, or as a number of Python."""
+    if isinstance(shadow, Const):
+        return recorder.literal(shadow.value)
+    if isinstance(shadow, RefNode):
+        return recorder.node(shadow)
+    if isinstance(shadow, (Display, Build)):
+        return shadow.cls(write(recorder, item, False) for item in shadow.items)
+    known, key = recorder.numbers, (shadow, as_tensor)
+    if key not in known:
+        args = [write(recorder, arg, as_tensor) for arg in shadow.args]  # type: ignore[attr-defined]
+        if as_tensor and shadow.op in READERS:  # type: ignore[attr-defined]
+            scalar = recorder.effect(torch.Tensor.reshape, args[0], ())
+            known[key] = recorder.effect(torch.Tensor.to, scalar, torch.float64)
+        else:
+            known[key] = recorder.effect(shadow.op, *args)  # type: ignore[attr-defined]
+    return known[key]
+
+
+def is_computed(shadow: Shadow) -> bool:
+    """Whether a value follows from tensors of the graph and from constants alone."""
+    if isinstance(shadow, RefNode):
+        return isinstance(shadow.state, TensorState)
+    if isinstance(shadow, (Display, Build)):
+        return shadow.cls in (list, tuple) and all(map(is_computed, shadow.items))
+    return isinstance(shadow, Const) or type(shadow) is Expr and shadow.op is not id and all(map(is_computed, shadow.args))
+
+
+def is_exact(shadow: Shadow) -> bool:
+    """Whether torch computes a number from tensors of doubles as Python does from floats."""
+    if isinstance(shadow, Const):
+        return type(shadow.value) in (int, float)
+    if not isinstance(shadow, Expr):
+        return False
+    if shadow.op in READERS:
+        tensor = shadow.args[0]
+        return isinstance(tensor, RefNode) and tensor.real is not None and tensor.real.dtype in FLOATS
+    return shadow.op in EXACT and all(map(is_exact, shadow.args))

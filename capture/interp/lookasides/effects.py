@@ -1,0 +1,224 @@
+"""Calls that act on the world, or ask it: printing, logging, warnings, clocks, random numbers, files.
+
+Such a call is done for real while the trace is recorded, and by the mock function on every hit, in the program's order; so
+it needs no model of what it does, only of what it may look at (`snapshot`) and of where it is called from. It must not change
+objects that the program reads elsewhere.
+"""
+from __future__ import annotations
+
+import datetime
+import io
+import logging
+import os
+import pathlib
+import random
+import secrets
+import sys
+import time
+import types
+import uuid
+import warnings
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from capture.errors import Break
+from capture.interp import scope, visible
+from capture.interp.frame import Value
+from capture.interp.interpreter import Interpreter
+from capture.interp.lookasides.replays import snapshot
+from capture.interp.models import NAMED_EFFECTS, PURE, SEES_CALLERS, SIDE_EFFECTS, hashable, model, polyfill
+from capture.interp.special import in_python
+from capture.refgraph.effects import Replayed
+from capture.refgraph.graph import instance_dict
+from capture.refgraph.node import SCALARS, Build, Const, DictState, Expr, RefNode, Shadow
+from capture.refgraph.runtime import CallFrom
+from capture.refgraph.source import Computed, Literal
+
+
+def effect(*functions: Any, returns: type | None = None, fresh: bool = False, clock: bool = False, callers: bool = False,
+           owner: bool = False) -> None:
+    """Registers functions whose calls are repeated on every hit.
+
+    returns: the type of all that they return, if it is always the same. fresh: each result is a new object, known to nobody
+    else. clock: they tell the time, and nothing else. callers: they look at the frames which call them. owner: their first
+    argument, a stream or a logger, is what they act through, not what they show.
+    """
+    for function in functions:
+        model(function, refuses=_refusal(function, clock, callers))(_model(function, returns, fresh, clock, owner, callers))
+        if callers:
+            SEES_CALLERS.add(function)
+    SIDE_EFFECTS.update(functions)
+
+
+def _refusal(function: Any, clock: bool, callers: bool) -> Callable[..., Break | None] | None:
+    """What tells why a call cannot be repeated where it is in the trace."""
+    def no_clock(interp: Interpreter, *args: Value, **kwargs: Value) -> Break | None:
+        worked = interp.recorder.operations or interp.graph.waited
+        return Break("clock", f"{function.__qualname__}()") if worked else None
+
+    def no_stack(interp: Interpreter, *args: Value, **kwargs: Value) -> Break | None:
+        asked = any(name in kwargs and kwargs[name].real for name in ("exc_info", "stack_info"))
+        return Break("side-effect-call", f"{function.__qualname__}() is to show the stack") if asked else None
+    return no_clock if clock else no_stack if callers else None
+
+
+def _model(function: Any, returns: type | None, fresh: bool, clock: bool, owner: bool, callers: bool) -> Callable[..., Shadow]:
+    def replay(interp: Interpreter, result: Any, *args: Value, **kwargs: Value) -> Shadow:
+        graph, values = interp.graph, [*args, *kwargs.values()]
+        graph.waited |= function in WAITING
+        own = args[0] if args and result is args[0].real else None
+        if own is None and type(result) not in SCALARS and (not fresh or graph.find(result) is not None):
+            raise Break("side-effect-call", f"{function.__qualname__}() returned a {type(result).__name__}")
+        given: tuple[Shadow, ...] = tuple(snapshot(interp, value) for value in values)
+        shown = given[owner:]
+        target: Shadow = Const(function)
+        if callers:
+            target, given = called_from(interp, target, given)
+        call = graph.call_effect(target, given, tuple(kwargs), shown, clock, interp.positions())
+        if own is not None or returns is type(None):
+            return own.shadow if own is not None else Const(None)  # type: ignore[return-value]
+        value = Replayed(call, (), returns)
+        return value if type(result) in SCALARS else new_object(interp, result, value)
+    return replay
+
+
+def new_object(interp: Interpreter, real: Any, value: Replayed) -> RefNode:
+    """The node of an object that a call effect returned. Its attributes are what they are on each hit."""
+    node = interp.graph.create(real, origin=value)
+    namespace = instance_dict(real)
+    if namespace is not None:
+        own = Expr(instance_dict, (node,))
+        items: dict[Any, Shadow] = {name: Expr(dict.__getitem__, (own, Const(name))) for name in namespace}
+        node.attrs = interp.graph.create(namespace, DictState(items, complete=True), origin=node)
+    return node
+
+
+def called_from(interp: Interpreter, function: Shadow, args: tuple[Shadow, ...]) -> tuple[Shadow, tuple[Shadow, ...]]:
+    """The same call from frames that are like the user's present ones."""
+    frames = visible.program_frames(interp)
+    scopes = tuple(scope.globals_node(interp, frame) for frame in frames)
+    return Const(CallFrom(tuple(map(visible.stand_in_of, frames)))), (Build(tuple, scopes), function, *args)
+
+
+def methods(cls: type, *names: str) -> list[Any]:
+    """Methods of a class, as its instances find them."""
+    return [next(base.__dict__[name] for base in cls.__mro__ if name in base.__dict__) for name in names]
+
+
+# -- printing ----------------------------------------------------------------------------------------------------------
+
+effect(print, returns=type(None))
+
+
+def writes_in_python(*args: Any, file: Any = None, **kwargs: Any) -> bool:
+    return in_python(sys.stdout if file is None else file, "write")
+
+
+@polyfill(print, applies=writes_in_python)
+def print_(*args: Any, sep: Any = " ", end: Any = "\n", file: Any = None, flush: Any = False) -> None:
+    """`print`, to a stream written in Python."""
+    stream = sys.stdout if file is None else file
+    for index, arg in enumerate(args):
+        if index:
+            stream.write(" " if sep is None else sep)
+        stream.write(str(arg))
+    stream.write("\n" if end is None else end)
+    if flush:
+        stream.flush()
+
+
+# -- logging and warnings ----------------------------------------------------------------------------------------------
+
+effect(*methods(logging.Logger, "debug", "info", "warning", "warn", "error", "critical", "fatal", "log"), returns=type(None),
+       callers=True, owner=True)
+effect(logging.debug, logging.info, logging.warning, logging.warn, logging.error, logging.critical, logging.fatal, logging.log,
+       returns=type(None), callers=True)
+effect(warnings.warn, returns=type(None), callers=True)
+
+
+def is_enabled(name: str, level: int) -> bool:
+    """`logging.getLogger(name).isEnabledFor(level)`, for guards."""
+    return logging.getLogger(name).isEnabledFor(level)
+
+
+def can_be_found(logger: logging.Logger, level: Any) -> bool:
+    return type(level) is int and logging.getLogger(logger.name) is logger
+
+
+@model(logging.Logger.isEnabledFor, applies=can_be_found)
+def is_enabled_for(interp: Interpreter, result: bool, logger: Value, level: Value) -> Shadow:
+    """`logger.isEnabledFor(level)` is state that is read."""
+    for value in (logger, level):
+        interp.graph.depend(value.shadow, value.real)  # type: ignore[arg-type]
+    interp.graph.require(Computed(is_enabled, (Literal(logger.real.name), Literal(level.real))), "VALUE", result)
+    return Const(result)
+
+
+@model(logging.getLogger, applies=lambda name: type(name) is str)
+def get_logger(interp: Interpreter, result: logging.Logger, name: Value) -> Shadow:
+    """`logging.getLogger(name)`: always the same object."""
+    interp.graph.depend(name.shadow, name.real)  # type: ignore[arg-type]
+    return interp.graph.external(result, Computed(logging.getLogger, (Literal(name.real),)))
+
+
+# -- clocks ------------------------------------------------------------------------------------------------------------
+
+WAITING = frozenset({time.sleep})
+effect(time.time, time.perf_counter, time.monotonic, time.process_time, time.thread_time, returns=float, clock=True)
+effect(time.time_ns, time.perf_counter_ns, time.monotonic_ns, time.process_time_ns, time.thread_time_ns, returns=int, clock=True)
+effect(time.sleep, returns=type(None))
+effect(time.strftime, time.ctime, time.asctime, returns=str)
+effect(time.localtime, time.gmtime, datetime.datetime.now, datetime.datetime.utcnow, datetime.date.today, fresh=True)
+PURE.update(methods(datetime.datetime, "strftime", "isoformat", "timestamp", "__str__", "__format__"))
+
+# -- random numbers ----------------------------------------------------------------------------------------------------
+
+effect(random.Random.random, *methods(random.Random, "uniform", "triangular", "gauss", "normalvariate", "expovariate", "betavariate"),
+       returns=float, owner=True)
+effect(*methods(random.Random, "randint", "randrange", "getrandbits"), returns=int, owner=True)
+effect(*methods(random.Random, "choice", "seed", "randbytes"), owner=True)
+effect(os.urandom, secrets.token_bytes, returns=bytes)
+effect(secrets.token_hex, secrets.token_urlsafe, returns=str)
+effect(secrets.randbelow, secrets.randbits, returns=int)
+effect(secrets.choice)
+effect(uuid.uuid1, uuid.uuid4, fresh=True)
+
+# -- files -------------------------------------------------------------------------------------------------------------
+
+STREAMS = (io.TextIOWrapper, io.StringIO, io.BytesIO, io.BufferedReader, io.BufferedWriter, io.BufferedRandom, io.FileIO)
+STREAM_METHODS = ("read", "readline", "readlines", "readall", "read1", "write", "writelines", "seek", "tell", "truncate", "flush", "close",
+                  "getvalue", "fileno", "isatty", "readable", "writable", "seekable", "__enter__", "__exit__")
+effect(open, fresh=True)
+effect(*{method for cls in STREAMS for name in STREAM_METHODS if hasattr(cls, name) for method in methods(cls, name)}, owner=True)
+effect(io.StringIO, io.BytesIO, fresh=True)
+effect(*methods(pathlib.Path, "read_text", "write_text", "read_bytes", "write_bytes", "touch", "unlink"))
+effect(os.getpid, os.getppid, returns=int)
+effect(os.getcwd, returns=str)
+
+
+# -- libraries that may be installed -----------------------------------------------------------------------------------
+
+def named(module: str, cls: str, names: str, **options: Any) -> None:
+    """Registers methods of a library by their names, for when the program calls them."""
+    for name in names.split():
+        NAMED_EFFECTS[module, f"{cls}.{name}"] = lambda function: effect(function, owner=True, **options)
+
+
+named("tqdm.std", "tqdm", "update refresh set_postfix set_postfix_str set_description set_description_str clear close reset")
+for _module in ("torch.utils.tensorboard.writer", "tensorboardX.writer"):
+    named(_module, "SummaryWriter", "add_scalar add_scalars add_histogram add_text add_image add_images add_figure add_hparams flush close")
+named("wandb.sdk.wandb_run", "Run", "log")
+
+
+def numpy_draws() -> Iterable[Any]:
+    """The functions of numpy that draw from a stream and change nothing else."""
+    numpy = sys.modules.get("numpy")
+    if numpy is None:
+        return ()
+    names = ("rand randn randint random random_sample random_integers uniform normal standard_normal permutation integers beta binomial "
+             "exponential gamma laplace poisson multinomial bytes seed").split()
+    return {numpy.random.seed, *(function for cls in (numpy.random.RandomState, numpy.random.Generator) for name in names
+            if hashable(function := getattr(cls, name, None)) and function is not None)}
+
+
+effect(*numpy_draws(), fresh=True, owner=True)

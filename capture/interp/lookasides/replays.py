@@ -1,0 +1,182 @@
+"""Values that only a hit can compute: what a tensor holds, what a call effect returned, and all that follows from them.
+
+They may be passed on, stored, formatted and calculated with: the mock function does the same again. What the program
+decides by one of them no guard can hold: `RefGraph.depend` ends the trace there.
+"""
+from __future__ import annotations
+
+import operator
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from capture.errors import Break
+from capture.interp import fx_numbers
+from capture.interp.frame import Value
+from capture.interp.interpreter import Interpreter
+from capture.interp.lookasides.shadows import depend_type, elements, items_of, settled
+from capture.interp.models import hashable, model
+from capture.interp.special import is_plain
+from capture.refgraph.effects import Keywords, is_foreign
+from capture.refgraph.graph import PLAIN_TENSORS, parts
+from capture.refgraph.node import SCALARS, Build, Const, DictState, Display, Expr, External, ListState, RefNode, SetState, Shadow, TensorState, source_of
+from capture.refgraph.runtime import dress
+
+# What asks a tensor for its values in a way that can be asked again of a copy: not for its memory, not for its identity.
+BUILTIN_READERS = frozenset({int, float, complex, operator.index, str, repr, format})
+READERS = frozenset({"item", "tolist", "__int__", "__float__", "__complex__", "__index__", "__repr__", "__str__", "__format__", "equal", "allclose",
+                     "is_nonzero"})
+# What the program decides by, and containers in which a key decides.
+DECIDERS = frozenset({bool, operator.truth, operator.not_, range})
+LOOK_UPS = frozenset({operator.getitem, operator.setitem, operator.delitem, operator.contains})
+LOOKED_UP = (list, tuple, dict, set, frozenset, deque)
+MOST_ITEMS = 256        # of a list that `tolist` returned and that are known one by one
+DEEPEST = 8
+
+
+def is_replayed(shadow: Shadow | None) -> bool:
+    """Whether a value is computed anew on every hit."""
+    if isinstance(shadow, Expr):
+        return source_of(shadow) is None
+    if isinstance(shadow, Build):
+        return shadow.source is None and any(map(is_replayed, shadow.items))
+    if isinstance(shadow, RefNode) and shadow.created:
+        state = shadow.state
+        items = state.items if isinstance(state, ListState) else state.items.values() if isinstance(state, (DictState, SetState)) else ()
+        return is_foreign(shadow) or any(is_replayed(item) for item in items if not isinstance(item, RefNode))
+    return False
+
+
+def lazily(interp: Interpreter, function: Callable[..., Any], args: tuple[Value, ...], kwargs: dict[str, Value], result: Any) -> Shadow | None:
+    """The shadow of what a pure function made of replayed values; None when there are none among its arguments."""
+    values = [*args, *kwargs.values()]
+    if type(result) not in SCALARS or not any(is_replayed(value.shadow) for value in values):
+        return None
+    operands = tuple(snapshot(interp, value) for value in values)
+    return Expr(Keywords(function, tuple(kwargs)) if kwargs else function, operands)
+
+
+# -- what is shown to others -------------------------------------------------------------------------------------------
+
+def snapshot(interp: Interpreter, value: Value, depth: int = DEEPEST) -> Shadow:
+    """A value as it is now, for a call that the mock function makes later: tensors, and containers that the trace made, may
+    change until then. The copies are for being looked at: their identity is another."""
+    shadow, real = value.shadow, value.real
+    if isinstance(shadow, External):
+        depend_type(interp, value)
+        return shadow
+    if depth == 0:
+        raise Break("opaque-call", "a deeply nested or recursive container was printed")
+    if isinstance(shadow, RefNode) and isinstance(shadow.state, TensorState):
+        return show_tensor(interp, shadow, real)
+    if isinstance(shadow, Build) and issubclass(shadow.cls, tuple):
+        items = tuple(snapshot(interp, Value(item, part), depth - 1) for part, item in zip(shadow.items, parts(real), strict=True))
+        return shadow if items == shadow.items else Build(shadow.cls, items)
+    if not isinstance(shadow, RefNode) or not shadow.created:
+        return shadow  # type: ignore[return-value]
+    if type(real) in (list, deque) and isinstance(shadow.state, ListState):
+        shown = tuple(snapshot(interp, Value(item, part), depth - 1) for part, item in zip(items_of(interp, value), real, strict=True))
+        return Display(list, shown) if type(real) is list else Expr(deque, (Build(tuple, shown), Const(real.maxlen)))
+    if type(real) is set and isinstance(shadow.state, SetState):
+        return Display(set, tuple(elements(interp, value)))
+    if type(real) is dict and isinstance(shadow.state, DictState):
+        return Display(dict, tuple(part for key in interp.graph.dict_keys(shadow) for part in (
+            settled(interp, key), snapshot(interp, Value(real[key], interp.graph.dict_get(shadow, key)), depth - 1))))
+    return shadow
+
+
+def show_tensor(interp: Interpreter, node: RefNode, real: torch.Tensor) -> Shadow:
+    """A tensor as it is now, which prints as it prints now."""
+    interp.graph.touch(node)
+    values = interp.recorder.snapshot(node, real)
+    if not real.requires_grad and type(real) is torch.Tensor:
+        return values
+    if not real.requires_grad:
+        raise Break("opaque-call", "a parameter that requires no gradient was printed")
+    return Expr(dress, (values, Const(type(real)), Const(name_of_grad_fn(real))))
+
+
+def name_of_grad_fn(tensor: torch.Tensor) -> str | None:
+    """The name of a tensor's autograd node, as torch prints it."""
+    grad_fn = tensor.grad_fn
+    if grad_fn is None:
+        return None
+    name = type(grad_fn).__name__
+    return grad_fn.name().rpartition("::")[2] if name == "CppFunction" else name
+
+
+# -- text --------------------------------------------------------------------------------------------------------------
+
+def is_text_of_tensors(*args: Any, **kwargs: Any) -> bool:
+    """Whether tensors are among what is formatted, in containers too, and besides them only plain data."""
+    found: list[bool] = []
+
+    def is_known(x: Any, depth: int) -> bool:
+        if type(x) in PLAIN_TENSORS:
+            found.append(True)
+        elif type(x) in (list, tuple, dict) and depth:
+            return all(is_known(item, depth - 1) for item in (x.items() if type(x) is dict else x))
+        else:
+            return is_plain(x)
+        return True
+    return all(is_known(x, DEEPEST) for x in (*args, *kwargs.values())) and bool(found)
+
+
+def text(function: Callable[..., Any], applies: Callable[..., bool] = is_text_of_tensors) -> None:
+    """Registers a function that formats what it is given: it is called again on every hit."""
+    @model(function, applies=applies)
+    def write(interp: Interpreter, result: str, *args: Value, **kwargs: Value) -> Shadow:
+        operands = tuple(snapshot(interp, value) for value in (*args, *kwargs.values()))
+        return Expr(Keywords(function, tuple(kwargs)) if kwargs else function, operands)
+
+
+for _function in (str, repr, ascii, format, str.format):
+    text(_function)
+for _function in (operator.mod, operator.imod, str.__mod__):
+    text(_function, lambda template, values: type(template) is str and is_text_of_tensors(values))
+
+
+# -- what tensors hold -------------------------------------------------------------------------------------------------
+
+TEXT = frozenset({str, repr, format, torch.Tensor.__repr__, torch.Tensor.__format__})
+
+
+def is_repeatable(function: Callable[..., Any], name: str, kwargs: dict[str, Value]) -> bool:
+    """Whether what `function`, of this name, reads out of a tensor may be read again on every hit."""
+    return not kwargs and (function in BUILTIN_READERS or function not in DECIDERS and name in READERS)
+
+
+def decides(kind: str, function: Callable[..., Any], name: str, values: list[Value]) -> bool:
+    """Whether a call is certain to end a trace, because of what it does with a replayed value."""
+    if kind == "operation":
+        return any(is_replayed(value.shadow) and not fx_numbers.is_operand(name.strip("_"), value.shadow) for value in values)
+    if not hashable(function) or not values:
+        return False
+    if function in LOOK_UPS:
+        return isinstance(values[0].real, LOOKED_UP) and is_replayed(values[1].shadow)
+    return function in DECIDERS and any(is_replayed(value.shadow) for value in values)
+
+
+def read(interp: Interpreter, function: Callable[..., Any], args: list[Value], result: Any) -> Shadow:
+    """The shadow of what `function` has read out of tensors: `t.item()`, `float(t)`, `str(t)`."""
+    if function in TEXT:
+        return Expr(function, tuple(snapshot(interp, value) for value in args))
+    operands = tuple(interp.recorder.snapshot(value.shadow, value.real) if isinstance(value.real, torch.Tensor) else value.shadow
+                     for value in args)
+    if type(result) is list:
+        tensor = args[0].real
+        known = not args[0].shadow.state.dynamic and tensor.numel() <= MOST_ITEMS  # type: ignore[union-attr]
+        whole = Expr(function, operands)
+        return listed(interp, whole, result) if known else interp.graph.create(result, origin=whole)
+    if type(result) not in SCALARS:
+        raise Break("data-dependent", "the values of a tensor are asked for")
+    return Expr(function, operands)
+
+
+def listed(interp: Interpreter, whole: Shadow, result: list[Any]) -> Shadow:
+    """The shadow of a list, which is computed as a whole, item by item."""
+    items = [Expr(operator.getitem, (whole, Const(i))) for i in range(len(result))]
+    return interp.graph.create(result, ListState([
+        listed(interp, item, part) if type(part) is list else item for item, part in zip(items, result)]))

@@ -1,0 +1,56 @@
+"""What mock functions call to repeat an effect as the program did it: tensors that print as in eager mode, and calls whose
+callers are the program's own frames."""
+from __future__ import annotations
+
+import functools
+import types
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+# Frames of code from such a file are passed over by `warnings` and `logging`, when these look for a caller.
+INVISIBLE = "<capture importlib._bootstrap>"
+
+
+def dress(values: torch.Tensor, cls: type, grad_fn: str | None) -> torch.Tensor:
+    """A tensor with these detached values that looks like one that requires gradients: `grad_fn` is the name of its autograd
+    node, None for a leaf. (A compiled graph has autograd nodes of other names.)"""
+    if cls is torch.nn.Parameter:
+        return torch.nn.Parameter(values)
+    return values.requires_grad_() if grad_fn is None else values.as_subclass(_result_of(grad_fn))
+
+
+@functools.cache
+def _result_of(grad_fn: str) -> type:
+    """A class of tensors that print like results of an operation. Only a name can be told by it."""
+    node = type(grad_fn, (), {})()
+    return type("tensor", (torch.Tensor,), {
+        "__torch_function__": torch._C._disabled_torch_function_impl, "__format__": _format,
+        "grad_fn": property(lambda self: node), "requires_grad": property(lambda self: True)})
+
+
+def _format(self: torch.Tensor, spec: str) -> str:
+    """`Tensor.__format__`, which asks for the exact class."""
+    return format(self.item(), spec) if self.dim() == 0 else object.__format__(self, spec)
+
+
+class CallFrom:
+    """Calls functions from frames with these code objects, innermost first, which make one call each: of what is given as
+    their arguments `function, args, kwargs`. `logging` and `warnings` find in them the program's file, line and function."""
+
+    __slots__ = ("codes",)
+    __name__ = "call_from"
+
+    def __init__(self, codes: tuple[types.CodeType, ...]) -> None:
+        self.codes = codes
+
+    def __call__(self, scopes: tuple[dict[str, Any], ...], function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        """scopes: the globals of each frame."""
+        call: tuple[Any, tuple[Any, ...], dict[str, Any]] = function, args, kwargs
+        for code, scope in zip(self.codes, scopes, strict=True):
+            call = types.FunctionType(code, scope), call, {}
+        return call[0](*call[1], **call[2])
+
+
+CallFrom.__call__.__code__ = CallFrom.__call__.__code__.replace(co_filename=INVISIBLE)
