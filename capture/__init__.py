@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 from capture import errors
 
 if TYPE_CHECKING:
-    from capture.api import Stats, compile, disable, explain, is_capturing, reset, stats, wait  # noqa: F401  # for type checkers
+    from capture.api import Stats, compile, disable, explain, is_capturing, report, reset, stats, wait  # noqa: F401  # for type checkers
 
-PUBLIC = "Stats", "compile", "disable", "explain", "is_capturing", "reset", "stats", "wait"
+PUBLIC = "Stats", "compile", "disable", "explain", "is_capturing", "report", "reset", "stats", "wait"
 __all__ = ["errors", *PUBLIC]
 __version__ = "0.1.0"
 

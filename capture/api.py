@@ -18,7 +18,9 @@ from capture.errors import ArgumentError
 from capture.interp.models import DISABLED
 from capture.modules import CompiledModule, compiled_module
 from capture.pipeline import UNITS, Unit, is_capturing
-from capture.report import progress, text
+from capture.report import progress
+from capture.report.build import report_of
+from capture.report.tree import Report
 
 
 def compile(model: Any = None, *, fullgraph: bool = False, dynamic: bool | None = None,
@@ -118,9 +120,27 @@ def stats(compiled: Any) -> Stats:
                  [tier.reason for tier in tiers if tier.stage in (Stage.UNSUPPORTED, Stage.FAILED)])
 
 
-def explain(compiled: Any) -> str:
-    """The entries of a compiled function or module: guards, graph and mock function of each, and why calls run natively."""
-    return text.explain(unit_of(compiled))
+def explain(function: Any, *args: Any, **kwargs: Any) -> str:
+    """The entries of a compiled function or module: guards, graph and mock function of each, where it breaks and why, and why it
+    was captured again.
+
+    With arguments it is called with them first; what is not compiled yet is compiled for that, with the default backend.
+    Raises what the call raises, and ArgumentError for what cannot be compiled.
+    """
+    target = function.__func__ if isinstance(function, types.MethodType) else function
+    compiled = function if isinstance(target, (CompiledModule, _C.CompiledFunction)) else compile(function)
+    if args or kwargs or compiled is not function:
+        compiled(*args, **kwargs)
+    return str(report(compiled).frames[0])
+
+
+def report(*compiled: Any) -> Report:
+    """What was captured so far, and what was not and why, as data; of these compiled functions or modules, or of all that exist.
+
+    `str` of it is a summary; `write("report.html")` makes a page of it. Raises ArgumentError for anything else than what
+    `compile` returned.
+    """
+    return report_of(map(unit_of, compiled) if compiled else UNITS)
 
 
 def wait(timeout: float | None = None) -> bool:
@@ -150,4 +170,4 @@ def disable(function: Any = None) -> Any:
     return function
 
 
-__all__ = ["Stats", "compile", "disable", "explain", "is_capturing", "reset", "stats", "unit_of", "wait"]
+__all__ = ["Stats", "compile", "disable", "explain", "is_capturing", "report", "reset", "stats", "unit_of", "wait"]

@@ -398,7 +398,7 @@ def compile_graph(unit: Unit, gm: torch.fx.GraphModule, inputs: list[Any]) -> Ca
         compiled = unit.backend(gm, inputs)
         if not callable(compiled):
             raise TypeError(f"the backend returned a {type(compiled).__name__}, which is not callable")
-        return compiled
+        return compiled if isinstance(compiled, _C.Switch) else _C.Switch(compiled)     # which is timed now and then
     except Exception as error:
         text = f"the backend failed on a graph of {unit.name} ({type(error).__name__}: {error})"
         if STRICT:

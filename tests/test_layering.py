@@ -30,7 +30,8 @@ ALLOWED: dict[str, set[str]] = {  # part -> the parts which it may import, besid
     "modules": BASE | STAGES | {"pipeline"},
     "api": BASE | STAGES | {"pipeline", "modules", "report"},
     "__init__": BASE | {"api", "report"},
-    "__main__": BASE | {"api", "report"},
+    "watch": BASE | STAGES | {"pipeline"},
+    "__main__": BASE | {"api", "report", "watch"},
 }
 
 

@@ -3,6 +3,7 @@
 #include "compiled_function.h"
 #include "frame_hook.h"
 #include "frame_view.h"
+#include "modes.h"
 
 namespace capture {
 namespace {
@@ -19,6 +20,7 @@ class Watch final : public FrameWatcher {
   bool wants(PyCodeObject* code) noexcept override { return chooser(code) != nullptr; }
 
   PyObject* run(PyThreadState* tstate, _PyInterpreterFrame* frame) noexcept override {
+    if (torch_is_tracing()) return pass_frame_on(tstate, frame, true);
     Ref compiled = Ref::steal(choose(frame));
     if (!compiled) {
       frame_view_discard(tstate, frame);

@@ -1,48 +1,157 @@
-"""The explanation of a compiled function as plain text."""
+"""The report as text: plain, or with the colours of a terminal."""
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
 
-from capture.pipeline import BreakReport, Unit
+from rich.text import Text
 
+if TYPE_CHECKING:
+    from capture.report.tree import Break, Entry, Frame, Place, Recapture, Report
 
-def explain(unit: Unit) -> str:
-    """Every entry of the cache, in the order in which it is tried: what it requires, computes and does; or why calls
-    like it run natively. Then the misses, each with the guard that failed."""
-    entries = unit.tree.entries
-    lines = [f"{unit.name}: {unit.captures} captured, {len(entries) - unit.captures} native, {len(unit.misses)} recaptures"]
-    for number, entry in enumerate(entries):
-        lines += ["", *(_native(number, entry) if entry.payload.broken else _captured(number, entry))]
-    if unit.misses:
-        lines += ["", "misses:", *(f"  {miss}" for miss in unit.misses)]
-    if unit.uncounted:
-        lines += ["", f"{unit.uncounted} calls ran natively without an entry: past the recapture limit, or on tensors that are not plain"]
-    return "\n".join(lines)
+Line = tuple[str, str]      # text and style
+STACK = 5                   # user frames of a break that are shown: a break takes at most 15 lines
+CHANGES = 3                 # changes of a recapture that are shown
+STYLES = {"captured": "green", "partial": "yellow", "native": "red"}
 
 
-def _captured(number: int, entry: Any) -> Iterator[str]:
-    trace = entry.payload
-    yield f"entry {number}: captured, {entry.hits} hits, {trace.operations} operations"
-    if trace.tier is not None:
-        first, *more = trace.tier.describe().splitlines()
-        yield f"  native backend: the graph {first}"
-        yield from (f"    {line}" for line in more)
-    yield "  guards:"
-    yield from (f"    {guard}" for guard in entry.guards)
-    yield "  graph:"
-    yield from _indented(trace.graph_module.code.strip())
-    yield "  mock function:"
-    yield from _indented(trace.mock.source.strip())
+def summary(report: Report) -> Text:
+    """Each frame in a line, its breaks and recaptures in a few."""
+    frames = list(report.walk())
+    operations = sum(frame.operations for frame in frames)
+    lines = [(f"capture: {plural(len(report.frames), 'frame')}, {plural(sum(f.graphs for f in frames), 'graph')}, "
+              f"{plural(operations, 'operation')}, {plural(sum(len(set(f.breaks)) for f in frames), 'break')}, "
+              f"{plural(sum(len(f.recaptures) for f in frames), 'recapture')}", "bold")]
+    for frame in report.frames:
+        lines += [("", ""), *_summary_of(frame, 0)]
+    return joined(lines)
 
 
-def _native(number: int, entry: Any) -> Iterator[str]:
-    report: BreakReport = entry.payload.broken
-    yield f"entry {number}: runs natively, {entry.hits} calls"
-    yield f"  [{report.reason.id}] {report.context}: {report.reason.explanation}"
-    yield from (f"    {frame}" for frame in report.stack)
-    yield f"  remedy: {report.reason.remedy}"
+def details(frame: Frame) -> Text:
+    """Every entry of one frame, in full: what it requires, computes and does; breaks, and recaptures with their causes."""
+    return joined(_details_of(frame, 0))
 
 
-def _indented(text: str) -> Iterator[str]:
-    return (f"    {line}" for line in text.splitlines())
+def joined(lines: Iterable[Line]) -> Text:
+    """Lines as one text, which is not wrapped."""
+    return Text("\n", no_wrap=True, end="").join(Text(text, style) for text, style in lines)
+
+
+def plural(count: int, noun: str) -> str:
+    """`1 graph`, `2 graphs`"""
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
+def indented(lines: Iterable[Line], depth: int) -> Iterator[Line]:
+    """Lines further to the right."""
+    return ((" " * 2 * depth + text if text else text, style) for text, style in lines)
+
+
+def _summary_of(frame: Frame, depth: int) -> Iterator[Line]:
+    yield from indented([_head(frame)], depth)
+    seconds = [entry.seconds for entry in frame.entries]
+    if seconds:
+        stages = ", ".join(f"{name} {duration(sum(getattr(s, stage) for s in seconds))}" for name, stage in
+                           (("run", "run"), ("mock", "mock"), ("graph", "graph"), ("guards", "guards")))
+        yield from indented([(f"  capturing took {duration(sum(s.capture for s in seconds))}: {stages}", "dim")], depth)
+    for entry in frame.entries:
+        timed = _hit_times(entry)
+        if timed:
+            yield from indented([(f"  a hit takes {timed}", "dim")], depth)
+            break
+    for broken, count in Counter((*frame.breaks, *frame.bailouts)).items():
+        yield from indented(_break(broken, count), depth + 1)
+    for recapture in frame.recaptures:
+        yield from indented(_recapture(recapture), depth + 1)
+    for child in frame.continuations:
+        yield from _summary_of(child, depth + 1)
+
+
+def _head(frame: Frame) -> Line:
+    native = sum(entry.outcome == "native" for entry in frame.entries)
+    style = "red" if native and not frame.graphs else "yellow" if native or frame.breaks else "green"
+    return (f"{frame.name}: {frame.captures} captured ({plural(frame.graphs, 'graph')}, {plural(frame.operations, 'operation')}), "
+            f"{native} native, {plural(len(frame.recaptures), 'recapture')}; {plural(frame.hits, 'hit')}, "
+            f"{plural(frame.native_calls, 'native call')}"), style
+
+
+def _details_of(frame: Frame, depth: int) -> Iterator[Line]:
+    yield from indented([_head(frame)], depth)
+    for number, entry in enumerate(frame.entries):
+        yield "", ""
+        yield from indented(_entry(number, entry), depth)
+    if frame.recaptures:
+        yield "", ""
+        yield from indented([("misses:", "bold")], depth)
+        for recapture in frame.recaptures:
+            yield from indented(_recapture(recapture), depth + 1)
+    if frame.uncounted:
+        yield "", ""
+        yield from indented([(f"{plural(frame.uncounted, 'call')} ran natively without an entry: past the recapture limit, or on "
+                              f"tensors that are not plain", "red")], depth)
+    for child in frame.continuations:
+        yield "", ""
+        yield from _details_of(child, depth + 1)
+
+
+def _entry(number: int, entry: Entry) -> Iterator[Line]:
+    style = STYLES[entry.outcome]
+    if entry.graph is None:
+        yield f"entry {number}: runs natively, {plural(entry.hits, 'call')}", style
+    else:
+        upto = " up to a break" if entry.outcome == "partial" else ""
+        yield f"entry {number}: captured{upto}, {plural(entry.hits, 'hit')}, {plural(entry.graph.operations, 'operation')}", style
+        timed = _hit_times(entry)
+        if timed:
+            yield f"  a hit takes {timed}", "dim"
+    if entry.broken is not None:
+        yield from indented(_break(entry.broken), 1)
+    if entry.graph is not None:
+        first, *more = entry.graph.state.splitlines() or [""]
+        if first:
+            yield f"  native backend: the graph {first}", ""
+        yield from ((f"    {line}", "") for line in more)
+        for title, text in (("guards", "\n".join(entry.guards)), ("graph", entry.graph.code), ("mock function", entry.mock)):
+            yield f"  {title}:", "bold"
+            yield from ((f"    {line}", "") for line in text.splitlines())
+
+
+def _break(broken: Break, count: int = 1) -> Iterator[Line]:
+    times = f", {count} times" if count > 1 else ""
+    yield f"[{broken.reason}] {broken.context}: {broken.explanation}{times}", "yellow"
+    hidden = len(broken.stack) - STACK
+    if hidden > 0:
+        yield f"  … {plural(hidden, 'frame')} outside of these", "dim"
+    for place in broken.stack[-STACK:]:
+        yield from _place(place)
+    yield f"  remedy: {broken.remedy}", "cyan"
+
+
+def _place(place: Place) -> Iterator[Line]:
+    yield f"  {place}", ""
+    if place.text:
+        yield f"    {place.text}", "bold"
+
+
+def _recapture(recapture: Recapture) -> Iterator[Line]:
+    verb = "not captured, there are too many entries" if recapture.limited else "captured again"
+    for change in recapture.changes[-CHANGES:]:
+        where = f", read at {change.place}" if change.place is not None else ""
+        yield f"{change.subject}: {change.before} → {change.after}{where}", "yellow"
+    if len(recapture.changes) > CHANGES:
+        yield f"  … and {len(recapture.changes) - CHANGES} more", "dim"
+    if recapture.changes:
+        yield f"  {verb}; remedy: {recapture.changes[-1].remedy}", "cyan"
+
+
+def _hit_times(entry: Entry) -> str:
+    seconds = entry.seconds
+    if seconds.hit_guards is None or seconds.hit_graph is None or seconds.hit_mock is None:
+        return ""
+    return f"{duration(seconds.hit_guards)} in guards, {duration(seconds.hit_graph)} in the graph, {duration(seconds.hit_mock)} in the mock function"
+
+
+def duration(seconds: float) -> str:
+    """`1.20 s`, `35.0 ms`, `4.2 µs`"""
+    return f"{seconds:.2f} s" if seconds >= 1 else f"{seconds * 1e3:.1f} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.1f} µs"

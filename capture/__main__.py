@@ -1,0 +1,173 @@
+"""`python -m capture run script.py`: runs a script as `python script.py` does, with the calls of its modules compiled."""
+from __future__ import annotations
+
+import argparse
+import atexit
+import builtins
+import importlib.machinery
+import importlib.util
+import io
+import os
+import signal
+import sys
+import types
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+EPILOG = """Calls of modules are compiled where no other module's call is under way. The script sees its own sys.argv, sys.path and
+__main__; its output and exit status are its own. The report is written when it ends, after exceptions too."""
+
+
+def parse(argv: list[str] | None = None) -> argparse.Namespace:
+    """The command line. Exits with status 2 where it cannot be used."""
+    parser = argparse.ArgumentParser(prog="python -m capture", epilog=EPILOG)
+    commands = parser.add_subparsers(dest="command", required=True, metavar="command")
+    for name, text in (("run", "run a script with the calls of its modules compiled"),
+                       ("explain", "the same, and print the report on stderr at the end")):
+        command = commands.add_parser(name, help=text, description=text, epilog=EPILOG, allow_abbrev=False)
+        command.add_argument("--report", metavar="FILE", help="write the report to a file: .html, .json, or text")
+        command.add_argument("--function", action="append", default=[], type=function_name, metavar="MODULE:QUALNAME",
+                             help="compile this function as well; the script itself is the module __main__")
+        command.add_argument("--backend", help="see capture.compile; CAPTURE_BACKEND is the default")
+        command.add_argument("script")
+        command.add_argument("args", nargs=argparse.REMAINDER, help="arguments of the script")
+    return parser.parse_args(argv)
+
+
+def function_name(text: str) -> str:
+    """`module:qualified.name`, checked."""
+    module, colon, name = text.partition(":")
+    if not (module and colon and all(part.isidentifier() or part == "<locals>" for part in name.split("."))):
+        raise argparse.ArgumentTypeError(f"{text!r} is not of the form module:qualified.name")
+    return text
+
+
+class Session:
+    """What is compiled while the script runs, and the report at the end."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self.options = options
+        self.process = os.getpid()
+        self.watch: Any = None
+        self.interrupted = False
+
+    def start(self) -> None:
+        """Torch has been imported: from now on there are modules to compile. Only now, since the script may set what torch
+        reads when it is imported."""
+        from capture.watch import Watch
+        self.watch = Watch(self.options.function, self.options.backend)
+        self.watch.start()
+
+    def end(self) -> None:
+        """Writes the report. A child that was forked has nothing to say."""
+        if os.getpid() != self.process:
+            return
+        if self.options.report or self.options.command == "explain":
+            self.report()
+        if self.interrupted:        # a script that is interrupted dies by the signal
+            sys.stdout.flush()
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+            os.kill(os.getpid(), signal.SIGINT)
+
+    def report(self) -> None:
+        from rich.console import Console
+
+        from capture.report.build import report_of
+        report = report_of(self.watch.units() if self.watch is not None else [])
+        console = Console(stderr=True, soft_wrap=True)
+        if self.options.command == "explain":
+            console.print(report)
+            for name in self.watch.unseen() if self.watch is not None else []:
+                console.print(f"--function {name}: never called", style="yellow", markup=False)
+        if self.options.report:
+            try:
+                report.write(self.options.report)
+            except OSError as error:
+                console.print(f"capture: the report cannot be written: {error}", markup=False)
+
+
+class AfterTorch:
+    """Calls `then` when torch has been imported; a finder of modules that stands aside as soon as it is asked for torch."""
+
+    def __init__(self, then: Callable[[], None]) -> None:
+        self.then = then
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> importlib.machinery.ModuleSpec | None:
+        """Torch's own spec, whose loader calls `then` at the end, once. None for other modules."""
+        if name != "torch":
+            return None
+        sys.meta_path.remove(self)  # type: ignore[arg-type]
+        spec = importlib.util.find_spec(name)
+        if spec is not None and spec.loader is not None:
+            loader: Any = spec.loader
+            load = loader.exec_module
+
+            def exec_module(module: types.ModuleType) -> None:
+                del loader.exec_module
+                load(module)
+                self.then()
+            loader.exec_module = exec_module
+        return spec
+
+
+def run(script: str, arguments: list[str], session: Session) -> None:
+    """Executes a script as `__main__`. Its exceptions leave with a traceback that shows nothing of ours."""
+    module = main_module(script)
+    sys.argv[:] = [script, *arguments]
+    if not sys.flags.safe_path:
+        sys.path[0] = os.path.dirname(os.path.realpath(script))
+    sys.modules["__main__"] = module
+    sys.meta_path.insert(0, AfterTorch(session.start))  # type: ignore[arg-type]
+    code = None
+    try:
+        with io.open_code(module.__file__) as file:  # type: ignore[arg-type]
+            source = file.read()
+        code = compile(source, module.__file__, "exec", dont_inherit=True)  # type: ignore[arg-type]
+        exec(code, module.__dict__)
+    except SystemExit:
+        raise
+    except BaseException as error:
+        session.interrupted = isinstance(error, KeyboardInterrupt)
+        show(code)
+        raise
+
+
+def main_module(script: str) -> types.ModuleType:
+    """A module as Python makes it for a script."""
+    module = types.ModuleType("__main__")
+    path = os.path.abspath(script)
+    module.__dict__.update(__file__=path, __builtins__=builtins, __annotations__={}, __cached__=None,
+                           __loader__=importlib.machinery.SourceFileLoader("__main__", path))
+    return module
+
+
+def show(code: types.CodeType | None) -> None:
+    """Has Python show the exception that is about to leave the process as if the script's own frame were the outermost."""
+    hook = sys.excepthook
+
+    def excepthook(cls: type[BaseException], error: BaseException, traceback: types.TracebackType | None) -> None:
+        while traceback is not None and traceback.tb_frame.f_code is not code:
+            traceback = traceback.tb_next
+        hook(cls, error.with_traceback(traceback), traceback)
+    sys.excepthook = excepthook
+
+
+def main() -> None:
+    """Does what the command line says."""
+    options = parse()
+    if not os.path.isfile(options.script):
+        missing(options.script)
+    session = Session(options)
+    atexit.register(session.end)        # before the script registers anything: it comes last
+    run(options.script, options.args, session)
+
+
+def missing(script: str) -> NoReturn:
+    """As Python says it."""
+    reason = "Is a directory" if os.path.isdir(script) else "No such file or directory"
+    print(f"{sys.executable}: can't open file {os.path.abspath(script)!r}: [Errno {21 if os.path.isdir(script) else 2}] {reason}", file=sys.stderr)
+    sys.exit(2)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,137 @@
+"""From the records of compiled functions to a report."""
+from __future__ import annotations
+
+import linecache
+import operator
+import types
+from collections.abc import Iterable
+from typing import Any
+
+from torch import fx
+
+from capture.errors import UserFrame, is_internal, user_frames
+from capture.history import Cause, Miss
+from capture.pipeline import BreakReport, Trace, Unit
+from capture.report.remedies import remedy
+from capture.report.tree import Break, Change, Entry, Frame, Graph, Node, Place, Recapture, Report, Seconds
+
+LONGEST = 200       # characters of a value that changed
+
+SYMBOLS = {operator.add: "+", operator.sub: "-", operator.mul: "×", operator.truediv: "/", operator.matmul: "@", operator.neg: "-",
+           operator.getitem: "[ ]", operator.pow: "**", operator.eq: "==", operator.lt: "<", operator.gt: ">"}
+
+
+def report_of(units: Iterable[Unit]) -> Report:
+    """The report of these compiled functions; continuations are found under the function whose calls they continue."""
+    units = sorted(units, key=first_capture)
+    start = min((time for time in map(first_capture, units) if time < float("inf")), default=0.0)
+    children: dict[int, list[Unit]] = {}
+    for unit in units:
+        children.setdefault(id(getattr(unit, "parent", None)), []).append(unit)
+    return Report(tuple(frame_of(unit, children, start) for unit in children.get(id(None), [])))
+
+
+def first_capture(unit: Unit) -> float:
+    """When a function was first captured; infinity where it never was."""
+    return min((entry.payload.times.start for entry in unit.tree.entries), default=float("inf"))
+
+
+def frame_of(unit: Unit, children: dict[int, list[Unit]], start: float) -> Frame:
+    """One compiled function. children: the continuations of each function, by its `id`; start: what times count from."""
+    entries = unit.tree.entries
+    resumed = getattr(unit, "resumed", None)
+    return Frame(
+        name=unit.name, place=place_of_unit(unit), resumed=None if resumed is None else break_of(resumed),
+        captures=unit.captures, hits=sum(e.hits for e in entries if e.payload.graph_module is not None),
+        native_calls=sum(e.hits for e in entries if e.payload.graph_module is None) + unit.uncounted, uncounted=unit.uncounted,
+        entries=tuple(entry_of(e, start) for e in sorted(entries, key=lambda e: -e.hits)),
+        breaks=tuple(map(break_of, unit.breaks)), bailouts=tuple(map(break_of, unit.bailouts)),
+        recaptures=tuple(recapture_of(miss, start) for miss in unit.misses),
+        continuations=tuple(frame_of(child, children, start) for child in children.get(id(unit), [])))
+
+
+def entry_of(entry: Any, start: float) -> Entry:
+    """One cache entry."""
+    trace: Trace = entry.payload
+    gm = trace.graph_module
+    return Entry(
+        at=trace.times.start - start, outcome="native" if gm is None else "captured" if trace.broken is None else "partial",
+        hits=entry.hits, guards=tuple(map(str, entry.guards)),
+        graph=None if gm is None else Graph(trace.operations, nodes_of(gm), gm.code.strip(), state_of(trace)),
+        mock="" if trace.mock is None else trace.mock.source.strip(),
+        broken=None if trace.broken is None else break_of(trace.broken), seconds=seconds_of(entry))
+
+
+def state_of(trace: Trace) -> str:
+    """How the native backend runs the graph of an entry; empty with other backends."""
+    return "" if trace.tier is None else trace.tier.describe()
+
+
+def seconds_of(entry: Any) -> Seconds:
+    """Times of the capture, and of the hits that were timed."""
+    times, count = entry.payload.times, entry.samples
+    hit = [ns / count * 1e-9 if count else None for ns in (entry.guard_ns, entry.graph_ns, entry.mock_ns)]
+    return Seconds(times.run, times.mock, times.graph, times.guards, *hit)
+
+
+def nodes_of(gm: fx.GraphModule) -> tuple[Node, ...]:
+    """The nodes of a graph, in order."""
+    kinds = {"placeholder": "input", "output": "output"}
+    return tuple(Node(node.name, kinds.get(node.op, "operation"), label_of(node), tuple(i.name for i in node.all_input_nodes),
+                      place_of_stack(node.meta.get("stack", ()))) for node in gm.graph.nodes)
+
+
+def label_of(node: fx.Node) -> str:
+    """What a node is, in a word or two."""
+    if node.op == "placeholder":
+        return str(node.meta.get("source", node.name))
+    if node.op != "call_function":
+        return str(node.target)
+    return SYMBOLS.get(node.target) or getattr(node.target, "__name__", str(node.target))  # type: ignore[arg-type]
+
+
+def recapture_of(miss: Miss, start: float) -> Recapture:
+    """A call that no entry fitted. Entries that failed alike count once."""
+    return Recapture(miss.time - start, tuple(dict.fromkeys(map(change_of, miss.causes))), miss.limited)
+
+
+def change_of(cause: Cause) -> Change:
+    """What had changed."""
+    return Change(cause.kind or "MISSING", shortened(cause.subject), shortened(cause.expected), shortened(cause.found),
+                  None if cause.place is None else place_of(cause.place), remedy(cause))
+
+
+def break_of(report: BreakReport) -> Break:
+    """The reason of a break, with the lines that led to it."""
+    reason = report.reason
+    return Break(reason.id, report.context, reason.explanation, reason.remedy, tuple(map(place_of, user_frames(report.stack))))
+
+
+def place_of(frame: UserFrame) -> Place:
+    """A line with its text."""
+    return Place(frame.file, frame.line, frame.function, linecache.getline(frame.file, frame.line).strip())
+
+
+def place_of_stack(stack: Iterable[tuple[types.CodeType, int, int]]) -> Place | None:
+    """The innermost of the user's own lines."""
+    for code, _, line in reversed(tuple(stack)):
+        if not is_internal(code.co_filename):
+            return place_of(UserFrame(code.co_filename, line, code.co_qualname))
+    return None
+
+
+def place_of_unit(unit: Unit) -> Place | None:
+    """Where a compiled function is defined; of a module, the first line of its own that is known."""
+    code = unit.function.__code__
+    if not is_internal(code.co_filename):
+        return place_of(UserFrame(code.co_filename, code.co_firstlineno, code.co_qualname))
+    for entry in unit.tree.entries:
+        for guard in entry.guards:
+            if guard.place is not None and not is_internal(guard.place.file):
+                return place_of(guard.place)
+    return None
+
+
+def shortened(text: str) -> str:
+    """A value's text, cut where it is long."""
+    return text if len(text) <= LONGEST else text[:LONGEST] + " …"

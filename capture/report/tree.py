@@ -1,0 +1,189 @@
+"""The report as data: what was captured, what was not and why, frame by frame.
+
+Everything here is a frozen dataclass of strings, numbers and tuples: a report holds no object of the program, can be kept,
+compared and written as JSON. Times are in seconds; `at` counts from the first capture of the process.
+"""
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from rich.text import Text
+
+from capture.report import html, text
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A line of the user's program, and its text."""
+
+    file: str
+    line: int
+    function: str
+    text: str
+
+    def __str__(self) -> str:
+        return f'File "{self.file}", line {self.line}, in {self.function}'
+
+
+@dataclass(frozen=True, slots=True)
+class Break:
+    """Why a graph ended. `reason` is a stable identifier; `stack` holds the user's lines, outermost first."""
+
+    reason: str
+    context: str
+    explanation: str
+    remedy: str
+    stack: tuple[Place, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """The guard that failed: its kind, what it is about, the values before and after, where the program read it, and a remedy."""
+
+    kind: str
+    subject: str
+    before: str
+    after: str
+    place: Place | None
+    remedy: str
+
+
+@dataclass(frozen=True, slots=True)
+class Recapture:
+    """A call that no entry fitted: one change for each entry. `limited`: there were too many entries to add one."""
+
+    at: float
+    changes: tuple[Change, ...]
+    limited: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One operation, or input, of a graph. `inputs`: names of the nodes whose results it uses."""
+
+    name: str
+    kind: str                       # "input", "operation" or "output"
+    label: str
+    inputs: tuple[str, ...]
+    place: Place | None
+
+
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """A graph: the number of its operations, its nodes in order, its code, and how the native backend runs it (empty: another one does)."""
+
+    operations: int
+    nodes: tuple[Node, ...]
+    code: str
+    state: str
+
+
+@dataclass(frozen=True, slots=True)
+class Seconds:
+    """What the capture took, stage by stage, and what a hit takes on average (None: no hit was timed)."""
+
+    run: float
+    mock: float
+    graph: float
+    guards: float
+    hit_guards: float | None
+    hit_graph: float | None
+    hit_mock: float | None
+
+    @property
+    def capture(self) -> float:
+        return self.run + self.mock + self.graph + self.guards
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One variant in the cache. `outcome`: "captured"; "partial", up to a break; "native": calls like it run natively."""
+
+    at: float
+    outcome: str
+    hits: int
+    guards: tuple[str, ...]
+    graph: Graph | None
+    mock: str
+    broken: Break | None
+    seconds: Seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """One compiled function or module, and the continuations of its calls after breaks.
+
+    native_calls: calls that ran natively, by an entry or without (`uncounted`: past the limit, or on tensors that are not plain).
+    """
+
+    name: str
+    place: Place | None
+    resumed: Break | None
+    captures: int
+    hits: int
+    native_calls: int
+    uncounted: int
+    entries: tuple[Entry, ...]
+    breaks: tuple[Break, ...]
+    bailouts: tuple[Break, ...]
+    recaptures: tuple[Recapture, ...]
+    continuations: tuple[Frame, ...]
+
+    @property
+    def graphs(self) -> int:
+        """The number of graphs, those of continuations left out."""
+        return sum(entry.graph is not None and entry.graph.operations > 0 for entry in self.entries)
+
+    @property
+    def operations(self) -> int:
+        """The number of operations in them."""
+        return sum(entry.graph.operations for entry in self.entries if entry.graph is not None)
+
+    def __str__(self) -> str:
+        return text.details(self).plain
+
+    def __rich__(self) -> Text:
+        return text.details(self)
+
+    def walk(self) -> Iterator[Frame]:
+        """This frame, and those of its continuations."""
+        yield self
+        for frame in self.continuations:
+            yield from frame.walk()
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """All frames of the process, in the order of their first captures. Prints as a summary."""
+
+    frames: tuple[Frame, ...]
+
+    def walk(self) -> Iterator[Frame]:
+        """All frames, continuations included."""
+        for frame in self.frames:
+            yield from frame.walk()
+
+    def json(self) -> str:
+        """The whole tree."""
+        return json.dumps(dataclasses.asdict(self), indent=1)
+
+    def html(self, title: str = "capture") -> str:
+        """One self-contained page."""
+        return html.page(self, title)
+
+    def write(self, path: str | os.PathLike[str]) -> None:
+        """Writes the report to a file, as HTML, JSON or text by the end of its name. Raises OSError."""
+        kind = os.path.splitext(path)[1].lower()
+        content = self.html() if kind in (".html", ".htm") else self.json() if kind == ".json" else f"{self}\n"
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(content)
+
+    def __str__(self) -> str:
+        return text.summary(self).plain
+
+    def __rich__(self) -> Text:
+        return text.summary(self)
