@@ -26,7 +26,7 @@ ALLOWED: dict[str, set[str]] = {  # part -> the parts which it may import, besid
     "blame": BASE | {"_C"},
     "resumption": BASE | STAGES,
     "pipeline": BASE | STAGES | {"history", "resumption"},
-    "report": BASE | STAGES | {"pipeline"},
+    "report": BASE | STAGES | {"history", "pipeline"},
     "modules": BASE | STAGES | {"pipeline"},
     "api": BASE | STAGES | {"pipeline", "modules", "report"},
     "__init__": BASE | {"api", "report"},

@@ -23,11 +23,11 @@ SYMBOLS = {operator.add: "+", operator.sub: "-", operator.mul: "×", operator.tr
 
 def report_of(units: Iterable[Unit]) -> Report:
     """The report of these compiled functions; continuations are found under the function whose calls they continue."""
-    units = sorted(units, key=first_capture)
+    units = sorted(dict.fromkeys(member for unit in units for member in unit.family), key=first_capture)
     start = min((time for time in map(first_capture, units) if time < float("inf")), default=0.0)
     children: dict[int, list[Unit]] = {}
     for unit in units:
-        children.setdefault(id(getattr(unit, "parent", None)), []).append(unit)
+        children.setdefault(id(unit.parent), []).append(unit)
     return Report(tuple(frame_of(unit, children, start) for unit in children.get(id(None), [])))
 
 
@@ -39,9 +39,8 @@ def first_capture(unit: Unit) -> float:
 def frame_of(unit: Unit, children: dict[int, list[Unit]], start: float) -> Frame:
     """One compiled function. children: the continuations of each function, by its `id`; start: what times count from."""
     entries = unit.tree.entries
-    resumed = getattr(unit, "resumed", None)
     return Frame(
-        name=unit.name, place=place_of_unit(unit), resumed=None if resumed is None else break_of(resumed),
+        name=unit.name, place=place_of_unit(unit), resumed=None if unit.resumed is None else break_of(unit.resumed),
         captures=unit.captures, hits=sum(e.hits for e in entries if e.payload.graph_module is not None),
         native_calls=sum(e.hits for e in entries if e.payload.graph_module is None) + unit.uncounted, uncounted=unit.uncounted,
         entries=tuple(entry_of(e, start) for e in sorted(entries, key=lambda e: -e.hits)),

@@ -1,0 +1,207 @@
+"""`python -m capture run`: a script behaves as under `python`, and its modules are captured."""
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from capture.__main__ import parse
+
+TRAIN = """
+import os, sys
+import torch
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Linear(4, 8), nn.Linear(8, 2)
+
+    def __call__(self, x):          # a class may have its own
+        return super().__call__(x) * 1.0
+
+    def forward(self, x):
+        return self.b(torch.relu(self.a(x)))
+
+def scaled(x):
+    return x * 3
+
+class Data(torch.utils.data.Dataset):
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, i):
+        return torch.ones(4) * i, i % 2
+
+def main():
+    torch.manual_seed(0)
+    net, loss_fn = Net(), nn.CrossEntropyLoss()
+    seen = []
+    hook = net.a.register_forward_hook(lambda *args: seen.append(1))
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    workers, method = int(sys.argv[1]), sys.argv[2] or None
+    for x, y in torch.utils.data.DataLoader(Data(), batch_size=2, num_workers=workers, multiprocessing_context=method):
+        optimizer.zero_grad()
+        loss = loss_fn(net(x), y)
+        loss.backward()
+        optimizer.step()
+        print(f"{loss.item():.6f} {scaled(loss).item():.6f}")
+    print(list(net.state_dict()), type(net), type(net).__call__.__qualname__, nn.Module.__call__ is nn.Module._wrapped_call_impl)
+    print(len(seen), sys.argv, sys.path[0], __name__, __file__, __spec__, sorted(globals()))
+    hook.remove()
+    import pickle
+    print(type(pickle.loads(pickle.dumps(net))).__name__, torch.equal(pickle.loads(pickle.dumps(net)).a.weight, net.a.weight))
+
+if __name__ == "__main__":
+    main()
+"""
+
+
+def files(folder: Path, **texts: str) -> Path:
+    for name, text in texts.items():
+        (folder / f"{name}.py").write_text(textwrap.dedent(text))
+    return folder / f"{next(iter(texts))}.py"
+
+
+def python(*command: str | Path, cwd: Path | None = None, **options) -> subprocess.CompletedProcess:
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent), **options.pop("env", {})}
+    return subprocess.run([sys.executable, *map(str, command)], capture_output=True, text=True, timeout=200, cwd=cwd, env=environment, **options)
+
+
+def check(script: Path, *arguments: str, before: tuple[str, ...] = (), **options) -> subprocess.CompletedProcess:
+    """Runs a script both ways and compares exit status, stdout and stderr. Returns the plain run."""
+    plain = python(script, *arguments, **options)
+    captured = python("-m", "capture", "run", *before, script, *arguments, **options)
+    assert (captured.returncode, captured.stdout, captured.stderr) == (plain.returncode, plain.stdout, plain.stderr)
+    return plain
+
+
+@pytest.mark.parametrize(("workers", "method"), [(2, "fork"), (1, "spawn")])
+def test_a_training_script_is_the_same(tmp_path: Path, workers: int, method: str) -> None:
+    report = tmp_path / "report.json"
+    plain = check(files(tmp_path, train=TRAIN), str(workers), method, before=("--report", str(report), "--function", "__main__:scaled"))
+    assert plain.returncode == 0, plain.stderr
+    frames = {frame["name"]: frame for frame in json.loads(report.read_text())["frames"]}
+    assert set(frames) == {"Net", "CrossEntropyLoss", "scaled"}
+    for frame in frames.values():
+        assert frame["hits"] >= 2 and frame["native_calls"] == 0 and frame["breaks"] == []
+
+
+@pytest.mark.parametrize("ending", [
+    "raise ValueError('end')",
+    "sys.exit(7)", "sys.exit('with a message')", "sys.exit()", "os._exit(5)",
+    "raise KeyboardInterrupt",
+    "os.kill(os.getpid(), signal.SIGTERM)", "os.kill(os.getpid(), signal.SIGINT)",
+    "signal.signal(signal.SIGINT, lambda *_: print('caught')); os.kill(os.getpid(), signal.SIGINT)",
+    "atexit.register(print, 'at exit'); 1 / 0",
+    "sys.excepthook = lambda cls, error, tb: print('hook', cls, error, tb.tb_lineno, tb.tb_next is None); 1 / 0",
+    "exec('1 +')", "import helper; helper.fail()", "print(helper_missing)",
+    "threading.Thread(target=lambda: print('thread')).start()",
+    "print(sys.stdin.read())", "print(open('data.txt').read(), __import__('helper').NAME)",
+])
+def test_endings_are_the_same(tmp_path: Path, ending: str) -> None:
+    text = f"""
+        import atexit, os, signal, sys, threading
+        print("begin", flush=True)
+        def end():
+            {ending}
+        end()
+        """
+    script = files(tmp_path, script=text, helper="NAME = __name__\ndef fail():\n    raise KeyError('helper')\n")
+    (tmp_path / "data.txt").write_text("relative")
+    plain = check(script, "--flag", "--report", "x", cwd=tmp_path, input="typed")
+    assert plain.stdout.startswith("begin")
+
+
+def test_scripts_that_cannot_begin_are_the_same(tmp_path: Path) -> None:
+    wrong = files(tmp_path, wrong="def f(:\n    pass\n")
+    assert check(wrong).returncode == 1
+    assert check(tmp_path / "missing.py").returncode == 2
+
+
+def test_a_script_finds_its_neighbours_from_anywhere(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "link.py").symlink_to(files(tmp_path, script="import helper, sys; print(helper.x, sys.path[0], sys.argv)", helper="x = 3"))
+    assert check(Path("../script.py"), "a", cwd=tmp_path / "elsewhere").stdout.startswith("3 ")
+    assert check(Path("../link.py"), cwd=tmp_path / "elsewhere").returncode == 0
+
+
+def test_what_the_script_sets_before_torch_is_imported_counts(tmp_path: Path) -> None:
+    script = files(tmp_path, script="""
+        import os, sys
+        assert "torch" not in sys.modules
+        os.environ["OMP_NUM_THREADS"] = "1"
+        import torch
+        print(torch.get_num_threads(), torch.__spec__.loader.__class__, vars(torch.__spec__.loader).keys())
+        """)
+    assert check(script, env={"OMP_NUM_THREADS": "2"}).stdout.startswith("1 ")
+
+
+def test_only_the_outermost_module_is_a_frame_and_breaks_are_told(tmp_path: Path) -> None:
+    script = files(tmp_path, script="""
+        import torch, zlib
+        class Inner(torch.nn.Module):
+            def forward(self, x):
+                zlib.crc32(b"opaque")
+                return x + 1
+        class Outer(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.inner = Inner()
+            def forward(self, x):
+                return self.inner(x * 2)
+        def main():
+            outer = Outer()
+            for _ in range(3):
+                outer(torch.ones(2))
+        main()
+        raise ValueError("the report comes all the same")
+        """)
+    told = python("-m", "capture", "explain", script)
+    assert told.returncode == 1 and told.stdout == ""
+    error, _, report = told.stderr.partition("ValueError: the report comes all the same\n")
+    assert "capture" not in error and f'File "{script}", line 18, in <module>' in error
+    assert "capture: 1 frame" in report and "Outer" in report and "Inner:" not in report
+    assert "[opaque-call] zlib.crc32()" in report and 'zlib.crc32(b"opaque")' in report and "remedy:" in report
+    assert "torch/nn/modules" not in report
+
+
+def test_modules_that_torch_compiles_or_traces_are_left_to_it(tmp_path: Path) -> None:
+    script = files(tmp_path, script="""
+        import torch, warnings
+        warnings.simplefilter("ignore")
+        net = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.ReLU())
+        x = torch.arange(4.).view(2, 2)
+        traced = torch.jit.trace(net, x)
+        print(torch.equal(traced(x), torch.fx.symbolic_trace(net)(x)), torch.equal(torch.compile(net, backend="eager")(x), traced(x)))
+        """)
+    assert "True True" in check(script).stdout
+
+
+@pytest.mark.parametrize("arguments", [["run"], ["walk", "x.py"], ["run", "--function", "f", "x.py"], ["run", "--function", "a:1b", "x.py"]])
+def test_wrong_command_lines_are_refused(arguments: list[str], capsys: pytest.CaptureFixture) -> None:
+    with pytest.raises(SystemExit) as ended:
+        parse(arguments)
+    assert ended.value.code == 2 and "usage: python -m capture" in capsys.readouterr().err
+
+
+def test_options_after_the_script_are_the_scripts() -> None:
+    options = parse(["run", "--report", "a.html", "--function", "m:C.f", "x.py", "--report", "b", "--", "-x"])
+    assert (options.report, options.function, options.script, options.args) == ("a.html", ["m:C.f"], "x.py", ["--report", "b", "--", "-x"])
+
+
+def test_an_interrupted_script_dies_by_the_signal_after_its_report(tmp_path: Path) -> None:
+    script = files(tmp_path, script="import torch\ntorch.nn.ReLU()(torch.ones(2))\nraise KeyboardInterrupt")
+    told = python("-m", "capture", "run", "--report", tmp_path / "r.txt", script)
+    assert told.returncode == -signal.SIGINT and "ReLU: 1 captured" in (tmp_path / "r.txt").read_text()
+
+
+def test_a_report_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+    told = python("-m", "capture", "run", "--report", tmp_path / "no" / "r.html", files(tmp_path, script="print('done')"))
+    assert (told.returncode, told.stdout) == (0, "done\n") and "the report cannot be written" in told.stderr
