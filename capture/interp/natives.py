@@ -67,11 +67,11 @@ def call(interp: Interpreter, function: Value, args: list[Value], kwargs: dict[s
         meaning = find_model(real, reals, kwreals)
         if meaning is None:
             kind = "opaque"
-        elif meaning.prepare is not None:
-            interp.track(meaning.prepare, interp, *args, **kwargs)
     reason = refusal(interp, kind, meaning, real, args, kwargs)
     if reason is not None and resumable and interp.can_cut:
         raise Cut(reason, function, args, kwargs)
+    if reason is None and meaning is not None and meaning.prepare is not None:
+        interp.track(meaning.prepare, interp, *args, **kwargs)
     try:
         result = perform(real, *reals, **kwreals)
     except UserError as error:

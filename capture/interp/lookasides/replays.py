@@ -39,7 +39,7 @@ DEEPEST = 8
 def is_replayed(shadow: Shadow | None) -> bool:
     """Whether a value is computed anew on every hit."""
     if isinstance(shadow, Expr):
-        return source_of(shadow) is None
+        return shadow.op is not id and source_of(shadow) is None
     if isinstance(shadow, Build):
         return shadow.source is None and any(map(is_replayed, shadow.items))
     if isinstance(shadow, RefNode) and shadow.created:

@@ -8,13 +8,15 @@ from capture.interp.frame import Frame, Resume, Value
 from capture.interp.instructions import Instruction, opcode
 from capture.interp.interpreter import Interpreter
 from capture.interp.iteration import advance
+from capture.interp.lookasides.replays import is_replayed
+from capture.refgraph.effects import Replayed
 from capture.refgraph.node import SCALARS, Const, Expr, External, RefNode, Shadow, source_of
 
 
 def branch(interp: Interpreter, value: Value, then: Callable[[bool], None], resume: Resume = Resume.RETRY) -> None:
     """Calls `then` with the truth of `value`, on which the program depends from here on."""
     real = value.real
-    if type(real) in SCALARS:
+    if type(real) in SCALARS and not is_replayed(value.shadow):
         interp.track(_depend_on_truth, interp, value)
         return then(bool(real))
 
@@ -52,7 +54,7 @@ def _depend_on_none(interp: Interpreter, value: Value) -> Shadow:
         interp.graph.touch(shadow)
     elif isinstance(shadow, External) and real is not None:
         interp.graph.require(shadow.source, "TYPE", type(real))
-    elif isinstance(shadow, External) or isinstance(shadow, Expr) and real is None:
+    elif isinstance(shadow, External) or isinstance(shadow, Expr) and (real is None or isinstance(shadow, Replayed) and shadow.returns is None):
         interp.graph.depend(shadow, real)
     return Const(real is None)      # an Expr computes a value of its own type, whatever it computes it from
 
