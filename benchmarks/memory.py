@@ -24,9 +24,23 @@ def chain(x: Tensor) -> Tensor:
     return x
 
 
+@capture.disable
+def stop() -> None:
+    """Breaks the graph."""
+
+
+def broken(x: Tensor) -> Tensor:
+    """The chain with a break in each step, at which continuations take over what is alive."""
+    for step in range(STEPS):
+        x = torch.relu(x) + 1
+        stop()
+        x = x * 0.5
+    return x
+
+
 def capturing(program: Callable, x: Tensor) -> float:
     capture.reset()
-    compiled = capture.compile(program, fullgraph=True, backend="eager")
+    compiled = capture.compile(program, backend="eager")
     return peak(lambda: compiled(x))
 
 
@@ -36,13 +50,13 @@ def main() -> None:
     deep = nn.Sequential(*(nn.Sequential(nn.ReLU(), nn.Dropout(0.1)) for _ in range(STEPS))).eval()
     ratios, failures = [], {}
     with torch.no_grad():
-        for name, program in (("a chain of operations", chain), ("a chain of modules", deep)):
+        for name, program in (("a chain of operations", chain), ("a chain of modules", deep), ("a chain with breaks", broken)):
             try:
                 def eager(program: Callable = program) -> float:
                     return peak(lambda: program(x))
                 ratios.append(paired(f"{name}, capture", lambda program=program: capturing(program, x), eager,
                                      options.pairs, 1.1))
-                compiled = capture.compile(program, fullgraph=True, backend="eager")
+                compiled = capture.compile(program, backend="eager")
                 compiled(x)
                 ratios.append(paired(f"{name}, hit", lambda compiled=compiled: peak(lambda: compiled(x)), eager,
                                      options.pairs, 1.1))

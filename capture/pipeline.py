@@ -1,7 +1,6 @@
 """Takes one frame through the stages: interpreter, guards, mock function, backend, cache entry."""
 from __future__ import annotations
 
-import functools
 import os
 import sys
 import threading
@@ -32,7 +31,7 @@ from capture.interp.interpreter import Interpreter
 from capture.refgraph import mock, pycode
 from capture.refgraph.effects import Effect
 from capture.refgraph.graph import PLAIN_TENSORS, RefGraph
-from capture.refgraph.node import DictState, RefNode, Shadow
+from capture.refgraph.node import Const, DictState, RefNode, Shadow
 from capture.refgraph.runtime import INVISIBLE
 from capture.refgraph.source import Function, Local, Source
 from capture.refgraph.verify import verify
@@ -137,7 +136,7 @@ class Unit:
             _thread.capturing, _thread.unit = _thread.capturing - 1, outer
         if isinstance(outcome, UserError):
             _C.reraise(outcome.exception)
-        return outcome.real if isinstance(outcome, Value) else outcome()
+        return outcome.real if isinstance(outcome, Value) else outcome
 
     def failed(self, entry: Any, exception: BaseException) -> Any:
         """Called when a mock function raised: its graph did, or a call that it repeats.
@@ -178,7 +177,7 @@ def is_plain(arg: Any) -> bool:
     return not isinstance(arg, torch.Tensor) or type(arg) in PLAIN_TENSORS
 
 
-def capture(unit: Unit, function: types.FunctionType, args: list[Any]) -> Value | UserError | Callable[[], Any]:
+def capture(unit: Unit, function: types.FunctionType, args: list[Any]) -> Value | UserError | _C.TailCall:
     """Runs one call in the interpreter and installs an entry for calls like it. Returns the call's outcome, or, where the
     trace was cut, what is left to do.
 
@@ -292,7 +291,7 @@ def insert(unit: Unit, interp: Interpreter, plan: mock.MockPlan, repeatable: boo
     debug.captured(unit.name, entry)
 
 
-def install_cut(unit: Unit, interp: Interpreter, cut: Cut, repeatable: bool, times: Times) -> Callable[[], Any]:
+def install_cut(unit: Unit, interp: Interpreter, cut: Cut, repeatable: bool, times: Times) -> _C.TailCall:
     """Makes a cache entry of a trace that ends before a call, and returns what makes the call and goes on after it.
 
     Raises Break where the rest of the program cannot be a continuation.
@@ -316,12 +315,12 @@ def install_cut(unit: Unit, interp: Interpreter, cut: Cut, repeatable: bool, tim
     verify(graph, resume.composite([*arguments[:-1], *cut.kwargs.values()]))
     require_separateness(graph, recorder)
     graph.seal()
-    proceed = mock.Perform(resumption, everything.shadow.items)  # type: ignore[union-attr]
+    proceed = mock.Perform(_C.TailCall, (Const(resumption), Const(None), everything.shadow))  # type: ignore[arg-type]
     with times.measure("mock"):
         plan = mock.plan(graph, proceed, recorder.inputs)
     insert(unit, interp, plan, repeatable, report, times)
     unit.breaks.append(report)
-    return functools.partial(resumption, *everything.real)
+    return _C.TailCall(resumption, None, everything.real)
 
 
 def resumption_of(unit: Unit, interp: Interpreter, frames: list[resume.Suspended], report: BreakReport) -> Resumption:
@@ -330,11 +329,11 @@ def resumption_of(unit: Unit, interp: Interpreter, frames: list[resume.Suspended
     known = unit.resumptions.get(key)
     if known is None:
         where = report.stack[-1]
-        name = f"{root_of(unit).name} resumed at {os.path.basename(where.file)}:{where.line}"
+        name, scope = f"{root_of(unit).name} resumed at {os.path.basename(where.file)}:{where.line}", frames[0].scope
 
         def make_unit(code: types.CodeType) -> Unit:
             cells = tuple(types.CellType() for _ in code.co_freevars)
-            function = types.FunctionType(code, frames[0].scope, code.co_name, None, cells)
+            function = types.FunctionType(code, scope, code.co_name, None, cells)
             return Unit(function, unit.backend, False, name, parent=unit, resumed=report, resumptions=unit.resumptions)
         codes = resume.build(frames)
         last = sum(len(frame.values) + 1 for frame in frames[:-1]) - 1 if len(frames) > 1 else -1

@@ -26,9 +26,9 @@ PyTypeObject* tail_call_type = nullptr;
 // makes, so that neither frames nor arguments pile up however many continuations follow each other.
 struct TailCall {
   PyObject_HEAD
-  PyObject* compiled;   // the CompiledFunction whose tree and callbacks serve
-  PyObject* function;   // what runs: a function with the code that `compiled` is for
-  PyObject* arguments;  // a tuple, of the function's parameters in order
+  PyObject* callable;   // what is called; or the CompiledFunction whose tree and callbacks serve for …
+  PyObject* function;   // … this function, with the code that it is for. None for a plain call
+  PyObject* arguments;  // a tuple: all parameters in order
 };
 
 // The trees of one compiled function, by code object: normally one, more when `__code__` was assigned.
@@ -116,9 +116,13 @@ PyObject* call_mock(PyObject* mock, PyObject* const* arguments, size_t count, Py
   return PyObject_Vectorcall(mock, all, count + 1, nullptr);
 }
 
-PyObject* call_on_miss(CompiledFunction* self, PyObject* function, PyObject* const* arguments, size_t count) {
+// `arguments` go into a list, which the capture empties, so that they die when the program lets go of them; the frame gets them back
+// if it is to run after all.
+PyObject* call_on_miss(CompiledFunction* self, PyObject* function, PyObject** arguments, size_t count) {
   Ref list = Ref::steal(checked(PyList_New(static_cast<Py_ssize_t>(count))));
-  for (size_t i = 0; i < count; i++) PyList_SET_ITEM(list.get(), static_cast<Py_ssize_t>(i), Py_NewRef(arguments[i]));
+  for (size_t i = 0; i < count; i++) {
+    PyList_SET_ITEM(list.get(), static_cast<Py_ssize_t>(i), std::exchange(arguments[i], Py_NewRef(Py_None)));
+  }
   Ref reasons = Ref::steal(
       checked(PyObject_CallMethod(self->tree, "explain", "OO", function, list.get())));
   Ref on_miss = Ref::borrow(self->on_miss);
@@ -131,6 +135,11 @@ PyObject* call_on_miss(CompiledFunction* self, PyObject* function, PyObject* con
                                           : reinterpret_cast<PyObject*>(
                                                 reinterpret_cast<PyTracebackObject*>(traceback)->tb_next);
     PyErr_Restore(type, value, Py_XNewRef(rest));
+  }
+  if (result == run_natively) {
+    for (size_t i = 0; i < count; i++) {
+      Ref placeholder = Ref::steal(std::exchange(arguments[i], Py_NewRef(PyList_GET_ITEM(list.get(), static_cast<Py_ssize_t>(i)))));
+    }
   }
   return checked(result);
 }
@@ -184,7 +193,7 @@ class CompiledFrame final : public FrameTarget {
 
  private:
   // The frame's result, NULL with an error, or the singleton `run_natively`.
-  PyObject* look_up(PyCodeObject* code, PyObject* const* arguments) {
+  PyObject* look_up(PyCodeObject* code, PyObject** arguments) {
     if (code != self_->code) switch_code(self_, code);
     size_t count = argument_count(code);
     ModesAtEntry modes;
@@ -221,13 +230,17 @@ class CompiledFrame final : public FrameTarget {
 PyObject* follow(PyObject* result) {
   while (result != nullptr && Py_TYPE(result) == tail_call_type) {
     auto* tail = reinterpret_cast<TailCall*>(result);
-    Ref compiled = Ref::steal(std::exchange(tail->compiled, nullptr));
+    Ref callable = Ref::steal(std::exchange(tail->callable, nullptr));
     Ref function = Ref::steal(std::exchange(tail->function, nullptr));
     Ref arguments = Ref::steal(std::exchange(tail->arguments, nullptr));
     Py_DECREF(result);
+    if (function.get() == Py_None) {
+      result = PyObject_Call(callable.get(), arguments.get(), nullptr);
+      continue;
+    }
     // The frame is made with placeholders: who calls a function holds its arguments until it returns.
     std::vector<PyObject*> placeholders(static_cast<size_t>(PyTuple_GET_SIZE(arguments.get())) + 1, Py_None);
-    CompiledFrame frame(unpack(compiled.get()), function.get(), &arguments);
+    CompiledFrame frame(unpack(callable.get()), function.get(), &arguments);
     ArmedHook armed(frame);
     result = PyObject_Vectorcall(function.get(), placeholders.data() + 1,
                                  (placeholders.size() - 1) | PY_VECTORCALL_ARGUMENTS_OFFSET, nullptr);
@@ -333,19 +346,19 @@ PyGetSetDef getters[] = {
 };
 
 PyObject* create_tail_call(PyTypeObject* type, PyObject* args, PyObject*) {
-  PyObject *compiled, *function, *arguments;
-  if (!PyArg_ParseTuple(args, "OO!O!:TailCall", &compiled, &PyFunction_Type, &function, &PyTuple_Type, &arguments)) {
-    return nullptr;
-  }
-  const auto* code = reinterpret_cast<PyCodeObject*>(PyFunction_GET_CODE(function));
-  if (!PyObject_TypeCheck(compiled, compiled_type) || argument_count(code) != static_cast<size_t>(PyTuple_GET_SIZE(arguments))) {
-    PyErr_SetString(PyExc_TypeError, "TailCall takes a CompiledFunction, a function and a tuple of all its arguments");
+  PyObject *callable, *function, *arguments;
+  if (!PyArg_ParseTuple(args, "OOO!:TailCall", &callable, &function, &PyTuple_Type, &arguments)) return nullptr;
+  if (function != Py_None &&
+      (!PyFunction_Check(function) || !PyObject_TypeCheck(callable, compiled_type) ||
+       argument_count(reinterpret_cast<PyCodeObject*>(PyFunction_GET_CODE(function))) !=
+           static_cast<size_t>(PyTuple_GET_SIZE(arguments)))) {
+    PyErr_SetString(PyExc_TypeError, "TailCall of a function takes a CompiledFunction, the function and all its arguments");
     return nullptr;
   }
   PyObject* object = type->tp_alloc(type, 0);
   if (object == nullptr) return nullptr;
   auto* tail = reinterpret_cast<TailCall*>(object);
-  tail->compiled = Py_NewRef(compiled);
+  tail->callable = Py_NewRef(callable);
   tail->function = Py_NewRef(function);
   tail->arguments = Py_NewRef(arguments);
   return object;
@@ -354,7 +367,7 @@ PyObject* create_tail_call(PyTypeObject* type, PyObject* args, PyObject*) {
 int traverse_tail_call(PyObject* object, visitproc visit, void* arg) {
   auto* tail = reinterpret_cast<TailCall*>(object);
   Py_VISIT(Py_TYPE(object));
-  Py_VISIT(tail->compiled);
+  Py_VISIT(tail->callable);
   Py_VISIT(tail->function);
   Py_VISIT(tail->arguments);
   return 0;
@@ -362,7 +375,7 @@ int traverse_tail_call(PyObject* object, visitproc visit, void* arg) {
 
 int clear_tail_call(PyObject* object) {
   auto* tail = reinterpret_cast<TailCall*>(object);
-  Py_CLEAR(tail->compiled);
+  Py_CLEAR(tail->callable);
   Py_CLEAR(tail->function);
   Py_CLEAR(tail->arguments);
   return 0;
@@ -417,9 +430,9 @@ void init_compiled_function(PyObject* module) {
   checked(PyModule_AddType(module, compiled_type));
 
   static PyType_Slot tail_call_slots[] = {
-      {Py_tp_doc, const_cast<char*>("TailCall(compiled, function, arguments)\n\n"
+      {Py_tp_doc, const_cast<char*>("TailCall(callable, function, arguments)\n\n"
                                     "What a mock function or on_miss returns for its caller to go on with: `function(*arguments)`,\n"
-                                    "looked up in the tree of the CompiledFunction `compiled`.")},
+                                    "looked up in the tree of the CompiledFunction `callable`; `callable(*arguments)` if function is None.")},
       {Py_tp_new, reinterpret_cast<void*>(create_tail_call)},
       {Py_tp_dealloc, reinterpret_cast<void*>(dealloc_tail_call)},
       {Py_tp_traverse, reinterpret_cast<void*>(traverse_tail_call)},
