@@ -1,6 +1,7 @@
 """Takes one frame through the stages: interpreter, guards, mock function, backend, cache entry."""
 from __future__ import annotations
 
+import functools
 import os
 import sys
 import threading
@@ -205,7 +206,7 @@ def capture(unit: Unit, function: types.FunctionType, args: list[Any]) -> Value 
             rest = interp.track(install_cut, unit, interp, left, is_repeatable(recorder, random), times)
             if rest is not None:
                 return rest
-            outcome = interp.go_on(lambda: calls.call_native(interp, left.function, left.args_, left.kwargs, left.then, None))
+            outcome = interp.go_on(functools.partial(finish, interp, left))
         else:
             outcome = left
         conclude(unit, interp, outcome, is_repeatable(recorder, random), times)
@@ -217,6 +218,14 @@ def capture(unit: Unit, function: types.FunctionType, args: list[Any]) -> Value 
         recorder.positions, graph.position = tuple, nowhere
         graph.release()
     return outcome
+
+
+def finish(interp: Interpreter, cut: Cut) -> None:
+    """Makes the call at which the trace could not be cut after all, on real values alone."""
+    if cut.done is not None:
+        interp.deliver(cut.done, cut.then)
+    else:
+        calls.call_native(interp, cut.function, cut.args_, cut.kwargs, cut.then, None)
 
 
 def nowhere() -> None:
@@ -320,6 +329,9 @@ def install_cut(unit: Unit, interp: Interpreter, cut: Cut, repeatable: bool, tim
         plan = mock.plan(graph, proceed, recorder.inputs)
     insert(unit, interp, plan, repeatable, report, times)
     unit.breaks.append(report)
+    if cut.done is not None:
+        function, values, *_ = everything.real
+        return resumption.after(function, values, cut.done.real)
     return _C.TailCall(resumption, None, everything.real)
 
 

@@ -63,6 +63,10 @@ class Resumption:
             unwind.set_handled(outer)
         return _C.TailCall(unit.compiled, function, (*arguments, result))
 
+    def after(self, function: types.FunctionType, arguments: tuple[Any, ...], result: Any) -> Any:
+        """The continuation alone, of an operation whose result is there."""
+        return _C.TailCall(self.units[0].compiled, function, (*arguments, result))
+
     def _raising_unit(self) -> Any:
         if len(self.units) == 1:
             self.units.append(self._make_unit(self.codes.raising))

@@ -65,13 +65,14 @@ Continuation = Callable[[Value], None]
 
 
 class Cut(BaseException):
-    """Leaves the interpreter before a call that no trace can hold, for the trace to be ended there.
+    """Leaves the interpreter at a call that no trace can hold, for the trace to be ended before it.
 
-    `function(*args, **kwargs)` has not been called yet; its result is for `then`.
+    The result of `function(*args, **kwargs)` is for `then`. It has not been called yet; or it has, and `done` is its result, where
+    the trace knows of nothing that the call has changed.
     """
 
-    def __init__(self, reason: Break, function: Value, args: list[Value], kwargs: dict[str, Value]) -> None:
-        self.reason, self.function, self.args_, self.kwargs = reason, function, args, kwargs
+    def __init__(self, reason: Break, function: Value, args: list[Value], kwargs: dict[str, Value], done: Value | None = None) -> None:
+        self.reason, self.function, self.args_, self.kwargs, self.done = reason, function, args, kwargs, done
         self.then: Continuation | None = None
 
 

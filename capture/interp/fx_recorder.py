@@ -114,8 +114,22 @@ class FxRecorder:
                versions: dict[int, int]) -> Shadow:
         """Appends an operation, whose real result is `result`, and returns its shadow.
 
-        op: "call_function" or "call_method". versions: `versions_of` the arguments before the operation.
+        op: "call_function" or "call_method". versions: `versions_of` the arguments before the operation. Raises Break, having
+        taken back what it appended.
         """
+        last = next(iter(reversed(self.fx.nodes)), None)
+        try:
+            return self._record(op, target, args, kwargs, result, versions)
+        except Break:
+            for node in reversed(self.fx.nodes):
+                if node is last:
+                    break
+                if node.op != "placeholder":
+                    self.fx.erase_node(node)
+            raise
+
+    def _record(self, op: str, target: Any, args: Sequence[Value], kwargs: dict[str, Value], result: Any,
+                versions: dict[int, int]) -> Shadow:
         arguments = tuple(self._operand(target, a, args) for a in args)
         if target in IN_PLACE and not isinstance(arguments[0], fx.Node):
             target = IN_PLACE[target]           # `0 += tensor` makes a new tensor

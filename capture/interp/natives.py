@@ -79,7 +79,22 @@ def call(interp: Interpreter, function: Value, args: list[Value], kwargs: dict[s
         raise
     if reason is not None:
         interp.give_up(reason)
-    return Value(result, interp.track(shadow, interp, kind, meaning, versions, real, function, args, kwargs, result))
+    if not (resumable and interp.can_cut and leaves_no_trace(kind, real)):
+        return Value(result, interp.track(shadow, interp, kind, meaning, versions, real, function, args, kwargs, result))
+    try:
+        return Value(result, shadow(interp, kind, meaning, versions, real, function, args, kwargs, result))
+    except Break as broken:
+        reason = broken
+    except Exception as fault:
+        interp.fail(fault)
+        return Value(result, None)
+    raise Cut(reason, function, args, kwargs, Value(result, None))
+
+
+def leaves_no_trace(kind: str, real: Any) -> bool:
+    """Whether a call of which the trace cannot hold the result has left nothing in it: tensor operations, which the recorder takes
+    back, and what only computes."""
+    return kind in ("operation", "metadata") or kind in ("model", "other") and hashable(real) and (real in LAZY or real in PURE)
 
 
 def refusal(interp: Interpreter, kind: str, meaning: Meaning | None, real: Any, args: list[Value], kwargs: dict[str, Value]) -> Break | None:

@@ -11,7 +11,7 @@ from torch import overrides
 from capture.errors import Break
 from capture.interp.frame import Value
 from capture.interp.fx_recorder import tensors_in, versions_of
-from capture.refgraph.node import Const, RefNode, Shadow, TensorState
+from capture.refgraph.node import Build, Const, Expr, RefNode, Shadow, TensorState
 
 TENSOR_MRO = frozenset(torch.Tensor.__mro__) - {object}
 
@@ -99,17 +99,33 @@ def is_dynamic_shape(shadow: Shadow | None) -> bool:
 
 
 def metadata(interp: Any, name: str, args: list[Value], result: Any) -> Shadow:
-    """The shadow of what is known of tensors without their values."""
+    """The shadow of what is known of tensors without their values; where the shape depends on values, of what is asked anew on
+    every hit."""
+    dynamic = name not in SHAPELESS and any(is_dynamic_shape(arg.shadow) for arg in args)
     for arg in args:
         shadow = arg.shadow
         if isinstance(shadow, RefNode):
             if isinstance(shadow.state, TensorState):
                 interp.graph.touch(shadow)
-                if shadow.state.dynamic and name not in SHAPELESS:
-                    raise Break("data-dependent-shape", f"{name} of a tensor whose shape depends on values")
-        else:
+        elif not dynamic:
             interp.graph.depend(shadow, arg.real)
-    return Const(result)
+    return ask_again(name, args, result) if dynamic else Const(result)
+
+
+def ask_again(name: str, args: list[Value], result: Any) -> Shadow:
+    """The shadow of what a tensor whose shape depends on values tells of it."""
+    operands = args[0].shadow, Const(name), *(arg.shadow for arg in args[1:])
+    if type(result) is torch.Size and len(args) == 1:
+        return Build(torch.Size, tuple(Expr(ask, (args[0].shadow, Const("size"), Const(i))) for i in range(len(result))))  # type: ignore[arg-type]
+    if type(result) in (int, bool) and isinstance(args[0].real, torch.Tensor):
+        return Expr(ask, operands)  # type: ignore[arg-type]
+    raise Break("data-dependent-shape", f"{name} of a tensor whose shape depends on values")
+
+
+def ask(tensor: torch.Tensor, name: str, *args: Any) -> Any:
+    """What a tensor tells by an attribute or method."""
+    told = len if name == "len" else getattr(type(tensor), name)
+    return told(tensor, *args) if callable(told) else told.__get__(tensor)
 
 
 def operation_name(function: Any) -> str:

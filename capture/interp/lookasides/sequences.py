@@ -79,7 +79,7 @@ def look_item(interp: Interpreter, sequence: Value, index: Value) -> None:
 @model(operator.getitem, list.__getitem__, tuple.__getitem__, deque.__getitem__, prepare=look_item, applies=is_indexing)
 def getitem(interp: Interpreter, result: Any, sequence: Value, index: Value) -> Shadow:
     """`sequence[index]`."""
-    if isinstance(sequence.real, VALUES):
+    if isinstance(sequence.shadow, Const) and isinstance(sequence.real, VALUES):
         return Const(result)
     item = item_of(interp, sequence, index.real)
     if item is not None:
