@@ -5,6 +5,7 @@ The public names are imported when they are first used, so that the compiling pr
 from __future__ import annotations
 
 import importlib
+import random
 from typing import TYPE_CHECKING, Any
 
 from capture import errors
@@ -20,7 +21,9 @@ __version__ = "0.1.0"
 def __getattr__(name: str) -> Any:
     if name not in PUBLIC:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    state = random.getstate()                       # libraries draw from the program's random numbers when they are imported
     api = importlib.import_module("capture.api")
+    random.setstate(state)
     globals().update({public: getattr(api, public) for public in PUBLIC})
     return globals()[name]
 

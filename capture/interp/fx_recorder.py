@@ -160,7 +160,7 @@ class FxRecorder:
     def _copy_snapshots(self) -> None:
         """Copies those tensors of `snapshot` that were written to afterwards."""
         for node, tensor, version in self._snapshots:
-            if self.mutates and (version is None or tensor._version != version):
+            if version is None or tensor._version != version:         # in inference mode nothing tells
                 with self.fx.inserting_after(node):
                     copy = self.fx.call_method("clone", (node,))
                 node.replace_all_uses_with(copy, delete_user_cb=lambda user, copy=copy: user is not copy)

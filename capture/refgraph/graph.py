@@ -38,6 +38,7 @@ class RefGraph:
         self.effects: list[Effect | CallEffect] = []
         self.changed: dict[RefNode, int] = {}       # objects of ours -> when they were changed last; see `mark`
         self.written: dict[int | None, int] = {}    # storages -> when they were written to last; None: perhaps any
+        self.volatile: set[RefNode] = set()         # dicts from outside that a call effect may have changed
         self.waited = False                         # time passed in a call effect
         self.nodes: list[RefNode] = []              # outside objects, and those of ours that are alive, by serial
         self._by_id: dict[int, RefNode] = {}
@@ -230,6 +231,8 @@ class RefGraph:
                 raise Break("untracked-mutation", f"key {key!r:.80} of a new {node.cls.__name__} is not known")
             real = node.real
             if dict.__contains__(real, key):
+                if node in self.volatile:
+                    raise Break("untracked-mutation", f"{key!r:.80} was read, which a call that is repeated may have changed")
                 state.items[key] = self.external(dict.__getitem__(real, key), Item(node.source, key))  # type: ignore[arg-type]
                 self.require(node.source, "PRESENT", key)
             else:

@@ -2,9 +2,10 @@
 from __future__ import annotations
 
 import contextlib
-import random
 import sys
 from collections.abc import Callable, Iterator
+
+from rich.console import Console
 
 
 @contextlib.contextmanager
@@ -13,8 +14,5 @@ def status() -> Iterator[Callable[[int], None]]:
     if not (sys.stderr is not None and sys.stderr.isatty()):
         yield lambda count: None
         return
-    state = random.getstate()
-    from rich.console import Console            # it draws from the program's random numbers when it is imported
-    random.setstate(state)
     with Console(stderr=True).status("compiling") as line:
         yield lambda count: line.update(f"compiling {count} graph{'s' if count > 1 else ''}")

@@ -36,15 +36,15 @@ from capture.refgraph.source import Computed, Literal
 
 
 def effect(*functions: Any, returns: type | None = None, fresh: bool = False, clock: bool = False, callers: bool = False,
-           owner: bool = False) -> None:
+           owner: bool = False, changes: bool = False) -> None:
     """Registers functions whose calls are repeated on every hit.
 
     returns: the type of all that they return, if it is always the same. fresh: each result is a new object, known to nobody
     else. clock: they tell the time, and nothing else. callers: they look at the frames which call them. owner: their first
-    argument, a stream or a logger, is what they act through, not what they show.
+    argument, a stream or a logger, is what they act through, not what they show. changes: they change attributes of it.
     """
     for function in functions:
-        model(function, refuses=_refusal(function, clock, callers))(_model(function, returns, fresh, clock, owner, callers))
+        model(function, refuses=_refusal(function, clock, callers))(_model(function, returns, fresh, clock, owner, callers, changes))
         if callers:
             SEES_CALLERS.add(function)
     SIDE_EFFECTS.update(functions)
@@ -62,7 +62,7 @@ def _refusal(function: Any, clock: bool, callers: bool) -> Callable[..., Break |
     return no_clock if clock else no_stack if callers else None
 
 
-def _model(function: Any, returns: type | None, fresh: bool, clock: bool, owner: bool, callers: bool) -> Callable[..., Shadow]:
+def _model(function: Any, returns: type | None, fresh: bool, clock: bool, owner: bool, callers: bool, changes: bool) -> Callable[..., Shadow]:
     def replay(interp: Interpreter, result: Any, *args: Value, **kwargs: Value) -> Shadow:
         graph, values = interp.graph, [*args, *kwargs.values()]
         graph.waited |= function in WAITING
@@ -75,6 +75,9 @@ def _model(function: Any, returns: type | None, fresh: bool, clock: bool, owner:
         if callers:
             target, given = called_from(interp, target, given)
         call = graph.call_effect(target, given, tuple(kwargs), shown, clock, interp.positions())
+        if changes and isinstance(args[0].shadow, RefNode):
+            attributes = graph.attributes(args[0].shadow)
+            graph.volatile |= {attributes} if attributes is not None else set()
         if own is not None or returns is type(None):
             return own.shadow if own is not None else Const(None)  # type: ignore[return-value]
         value = Replayed(call, (), returns)
@@ -198,10 +201,10 @@ effect(os.getcwd, returns=str)
 
 # -- libraries that may be installed -----------------------------------------------------------------------------------
 
-def named(module: str, cls: str, names: str, **options: Any) -> None:
+def named(module: str, cls: str, names: str) -> None:
     """Registers methods of a library by their names, for when the program calls them."""
     for name in names.split():
-        NAMED_EFFECTS[module, f"{cls}.{name}"] = lambda function: effect(function, owner=True, **options)
+        NAMED_EFFECTS[module, f"{cls}.{name}"] = lambda function: effect(function, owner=True, changes=True)
 
 
 named("tqdm.std", "tqdm", "update refresh set_postfix set_postfix_str set_description set_description_str clear close reset")
