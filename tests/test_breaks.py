@@ -5,7 +5,6 @@ import contextlib
 import inspect
 import io
 import itertools
-import logging
 import math
 import random
 import sys

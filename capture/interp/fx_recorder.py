@@ -15,7 +15,7 @@ from capture.interp import fx_numbers
 from capture.interp.frame import Value
 from capture.interp.regions import Region, outline
 from capture.refgraph.graph import PINNED, PLAIN_TENSORS, VALUES, RefGraph, parts, storage_of
-from capture.refgraph.node import SCALARS, Build, Const, DictState, Expr, External, ListState, RefNode, Shadow, TensorState
+from capture.refgraph.node import Build, Const, DictState, Expr, External, ListState, RefNode, Shadow, TensorState
 from capture.refgraph.source import Local
 
 # One frame of the user's program where an operation was recorded: code object, offset of the instruction, line.

@@ -67,7 +67,8 @@ def is_disabled(function: Any) -> bool:
 
 
 def model(*functions: Any, prepare: Prepare | None = None,
-          applies: Callable[..., bool] | None = None, refuses: Callable[..., Break | None] | None = None) -> Callable[[Model], Model]:
+          applies: Callable[..., bool] | None = None,
+          refuses: Callable[..., Break | None] | None = None) -> Callable[[Model], Model]:
     """Registers what the C functions `functions` mean (method descriptors, as `list.append`, with self first)."""
     def register(fn: Model) -> Model:
         for function in functions:

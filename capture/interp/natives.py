@@ -20,8 +20,20 @@ from capture.interp.models import LAZY, MODELS, PURE, SIDE_EFFECTS, Meaning, fin
 from capture.interp.special import is_plain
 from capture.interp.visible import FRAME_READERS, frame_reader, in_sight, must_see, with_scope
 from capture.refgraph.graph import PINNED, VALUES, parts
-from capture.refgraph.node import (SCALARS, Build, Const, DictState, Expr, External, FunctionState, ListState, RefNode, SetState,
-                                   Shadow, TensorState)
+from capture.refgraph.node import (
+    SCALARS,
+    Build,
+    Const,
+    DictState,
+    Expr,
+    External,
+    FunctionState,
+    ListState,
+    RefNode,
+    SetState,
+    Shadow,
+    TensorState,
+)
 from capture.refgraph.source import Attr, Constant, Item
 
 LRU_WRAPPER = type(functools.lru_cache(lambda: None))
@@ -97,7 +109,8 @@ def leaves_no_trace(kind: str, real: Any) -> bool:
     return kind in ("operation", "metadata") or kind in ("model", "other") and hashable(real) and (real in LAZY or real in PURE)
 
 
-def refusal(interp: Interpreter, kind: str, meaning: Meaning | None, real: Any, args: list[Value], kwargs: dict[str, Value]) -> Break | None:
+def refusal(interp: Interpreter, kind: str, meaning: Meaning | None, real: Any, args: list[Value],
+            kwargs: dict[str, Value]) -> Break | None:
     """Why no trace can hold the call, as far as that is known before it is made; None if one may."""
     if is_bookkeeping(real):
         return None
@@ -134,7 +147,8 @@ def classify(real: Any, args: list[Value], kwargs: dict[str, Value]) -> str:
             return "mode"
         # A tensor as a key counts by its identity.
         operands = args[:1] if args and isinstance(args[0].real, (dict, set, frozenset)) else args
-        if real in TENSOR_OPERATORS and any(isinstance(a.real, torch.Tensor) for a in operands[:2]) and type(operands[0].real) is not str:
+        operates = any(isinstance(a.real, torch.Tensor) for a in operands[:2]) and type(operands[0].real) is not str
+        if operates and real in TENSOR_OPERATORS:
             return "operation"
         if real in VALUE_TAKERS and any(isinstance(a.real, torch.Tensor) for a in operands):
             return "value"

@@ -12,8 +12,22 @@ import torch
 from capture import _C
 from capture.errors import Break, UserFrame
 from capture.refgraph.effects import CallEffect, Effect, Position, Replayed, is_foreign
-from capture.refgraph.node import (ABSENT, SCALARS, Build, Const, DictState, Expr, External, ListStart, ListState, RefNode, SetState, Shadow,
-                                   TensorState, source_of)
+from capture.refgraph.node import (
+    ABSENT,
+    SCALARS,
+    Build,
+    Const,
+    DictState,
+    Expr,
+    External,
+    ListStart,
+    ListState,
+    RefNode,
+    SetState,
+    Shadow,
+    TensorState,
+    source_of,
+)
 from capture.refgraph.source import Attr, Constant, InstanceDict, Item, Source, TypeAttr
 
 # Immutable, interned or never re-created: read from a path, these are pinned by identity at once. Their *attributes*

@@ -18,8 +18,21 @@ import torch
 from capture.errors import Break
 from capture.refgraph.effects import CallEffect, Effect, Replayed
 from capture.refgraph.graph import RefGraph, instance_dict, storage_of
-from capture.refgraph.node import (ABSENT, Build, Const, DictState, Display, Expr, FunctionState, IteratorState, ListState,
-                                   RefNode, SetState, Shadow, TensorState)
+from capture.refgraph.node import (
+    ABSENT,
+    Build,
+    Const,
+    DictState,
+    Display,
+    Expr,
+    FunctionState,
+    IteratorState,
+    ListState,
+    RefNode,
+    SetState,
+    Shadow,
+    TensorState,
+)
 from capture.refgraph.source import Computed, Constant, Source
 
 # What a class may extend, the more special first: made empty by the `__new__` of these, then filled.
@@ -50,8 +63,8 @@ class Make:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MockPlan:
-    """`outputs`: the tensors which the graph must return, in order. `steps` run after the graph, early ones before it. `classes`: the guarded
-    type at each path that the mock function reads, and at the paths below it, where one is guarded."""
+    """`outputs`: the tensors which the graph must return, in order. `steps` run after the graph, early ones before it. `classes`:
+    the guarded type at each path that the mock function reads, and at the paths below it, where one is guarded."""
 
     outputs: tuple[RefNode, ...]
     steps: tuple[Make | Effect | CallEffect, ...]
@@ -106,7 +119,8 @@ def _check_shown(graph: RefGraph, effects: list[Effect | CallEffect]) -> None:
 
     What a call is shown of the outside may lead to all that was put there before.
     """
-    outside: set[int | None] = {None, *(node.state.storage[0] for node in graph.nodes if isinstance(node.state, TensorState) and node.state.storage)}
+    inputs = [node.state for node in graph.nodes if isinstance(node.state, TensorState)]
+    outside: set[int | None] = {None, *(state.storage[0] for state in inputs if state.storage is not None)}
     placed: list[Shadow] = []
     for effect in effects:
         if isinstance(effect, CallEffect):

@@ -25,8 +25,21 @@ from capture.refgraph.graph import instance_dict
 from capture.refgraph.mock import HEAP_TYPE, Make, MockPlan, Perform, bases, operands, operands_of
 from capture.refgraph.node import Build, Const, Display, Expr, RefNode, Shadow, TensorState
 from capture.refgraph.runtime import CallFrom
-from capture.refgraph.source import (Attr, Computed, Constant, Function, ImportedModule, InstanceDict, Item, Literal,
-                                     Local, Source, TypeAttr, TypeOf, lookup)
+from capture.refgraph.source import (
+    Attr,
+    Computed,
+    Constant,
+    Function,
+    ImportedModule,
+    InstanceDict,
+    Item,
+    Literal,
+    Local,
+    Source,
+    TypeAttr,
+    TypeOf,
+    lookup,
+)
 
 BINARY = {operator.add: ast.Add, operator.sub: ast.Sub, operator.mul: ast.Mult, operator.truediv: ast.Div,
           operator.floordiv: ast.FloorDiv, operator.mod: ast.Mod, operator.pow: ast.Pow, operator.lshift: ast.LShift,
@@ -37,7 +50,9 @@ UNARY = {operator.neg: ast.USub, operator.pos: ast.UAdd, operator.invert: ast.In
 # Exact types whose own syntax and methods are what the builtin operations do.
 EXACT = (list, dict, set, collections.deque, collections.OrderedDict, bytearray)
 ASSIGN, DELETE = (object.__setattr__, setattr), (object.__delattr__, delattr)
-RISKY = frozenset({operator.truediv, operator.floordiv, operator.mod, operator.pow, int, round, *(f for f in vars(math).values() if callable(f))})
+# What may raise for some values, though not for those of the capture.
+RISKY = frozenset({operator.truediv, operator.floordiv, operator.mod, operator.pow, int, round,
+                   *(function for function in vars(math).values() if callable(function))})
 SUBSCRIPTED = (dict, list, tuple, collections.deque)
 WRITTEN = (Expr, Build, Display, Perform)              # composites; a subclass of these is a leaf
 DEEPEST = 16                                        # expressions nested more deeply are split up
@@ -47,7 +62,8 @@ DEEPEST = 16                                        # expressions nested more de
 class PythonCode:
     """A mock function as source. Its parameters are the frame's arguments, then, if `lifted` is not empty, a tuple of
     the objects at these paths. `lines`: what a line of the source makes, or changes. `calls`: the lines that do a call
-    effect, and where the user's program does it (None where frames like the user's do it). `first_effect`: the first line that changes anything, the graph apart.
+    effect, and where the user's program does it (None where frames like the user's do it). `first_effect`: the first line that
+    changes anything, the graph apart.
     `graph`: the name, among `globals`, of the compiled graph, or None when none is called."""
 
     name: str
@@ -139,7 +155,8 @@ class _Survey:
         for shadow in self.order:
             parts = operands(shadow)
             self.uses.update(map(id, parts))
-            if isinstance(shadow, Replayed) or isinstance(shadow, RefNode) and shadow.created or not replayed.isdisjoint(map(id, parts)):
+            made = isinstance(shadow, Replayed) or isinstance(shadow, RefNode) and shadow.created
+            if made or not replayed.isdisjoint(map(id, parts)):
                 replayed.add(id(shadow))
             if not isinstance(shadow, Expr) or id(shadow) in replayed:
                 kept.update(map(id, parts))
@@ -213,8 +230,10 @@ class _Printer:
         signature = ast.arguments([], [ast.arg(p) for p in parameters], None, [], [], None, [])
         module = ast.Module([ast.FunctionDef(self.name, signature, self.body, [])], [])
         source = ast.unparse(ast.fix_missing_locations(module)) + "\n"
-        filename = f"<capture mock {self.name}>" if not self.calls else f"<capture mock {self.name}, passed over like importlib._bootstrap>"
-        return PythonCode(self.name, source, self.globals, filename, self.lines, tuple(self.lifted), graph, self.calls, self.first_effect)
+        passed_over = ", passed over like importlib._bootstrap" if self.calls else ""       # by warnings and logging
+        filename = f"<capture mock {self.name}{passed_over}>"
+        return PythonCode(self.name, source, self.globals, filename, self.lines, tuple(self.lifted), graph, self.calls,
+                          self.first_effect)
 
     # -- statements --------------------------------------------------------------------------------------------------
 
@@ -237,7 +256,8 @@ class _Printer:
 
     def step_of_plan(self, step: Make | Effect | CallEffect) -> None:
         """Writes one step. Its line is noted: statements are one line each, the first of them line 2."""
-        statement = self.make(step) if isinstance(step, Make) else self.call(step) if isinstance(step, CallEffect) else self.effect(step)
+        write: Any = self.make if isinstance(step, Make) else self.call if isinstance(step, CallEffect) else self.effect
+        statement = write(step)
         self.body.append(statement)
         line = len(self.body) + 1
         if not isinstance(step, Make) and not (isinstance(step, CallEffect) and step.early):

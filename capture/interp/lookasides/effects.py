@@ -15,10 +15,10 @@ import random
 import secrets
 import sys
 import time
-import types
 import uuid
 import warnings
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any
 
 from capture.errors import Break
@@ -35,22 +35,34 @@ from capture.refgraph.runtime import CallFrom
 from capture.refgraph.source import Computed, Literal
 
 
-def effect(*functions: Any, returns: type | None = None, fresh: bool = False, clock: bool = False, callers: bool = False,
-           owner: bool = False, changes: bool = False) -> None:
-    """Registers functions whose calls are repeated on every hit.
+@dataclass(frozen=True, slots=True)
+class Traits:
+    """What is known of functions whose calls are repeated.
 
     returns: the type of all that they return, if it is always the same. fresh: each result is a new object, known to nobody
     else. clock: they tell the time, and nothing else. callers: they look at the frames which call them. owner: their first
     argument, a stream or a logger, is what they act through, not what they show. changes: they change attributes of it.
     """
+
+    returns: type | None = None
+    fresh: bool = False
+    clock: bool = False
+    callers: bool = False
+    owner: bool = False
+    changes: bool = False
+
+
+def effect(*functions: Any, **traits: Any) -> None:
+    """Registers functions whose calls are repeated on every hit, and their `Traits`."""
+    known = Traits(**traits)
     for function in functions:
-        model(function, refuses=_refusal(function, clock, callers))(_model(function, returns, fresh, clock, owner, callers, changes))
-        if callers:
+        model(function, refuses=_refusal(function, known))(_model(function, known))
+        if known.callers:
             SEES_CALLERS.add(function)
     SIDE_EFFECTS.update(functions)
 
 
-def _refusal(function: Any, clock: bool, callers: bool) -> Callable[..., Break | None] | None:
+def _refusal(function: Any, traits: Traits) -> Callable[..., Break | None] | None:
     """What tells why a call cannot be repeated where it is in the trace."""
     def no_clock(interp: Interpreter, *args: Value, **kwargs: Value) -> Break | None:
         worked = interp.recorder.operations or interp.graph.waited
@@ -59,28 +71,28 @@ def _refusal(function: Any, clock: bool, callers: bool) -> Callable[..., Break |
     def no_stack(interp: Interpreter, *args: Value, **kwargs: Value) -> Break | None:
         asked = any(name in kwargs and kwargs[name].real for name in ("exc_info", "stack_info"))
         return Break("side-effect-call", f"{function.__qualname__}() is to show the stack") if asked else None
-    return no_clock if clock else no_stack if callers else None
+    return no_clock if traits.clock else no_stack if traits.callers else None
 
 
-def _model(function: Any, returns: type | None, fresh: bool, clock: bool, owner: bool, callers: bool, changes: bool) -> Callable[..., Shadow]:
+def _model(function: Any, traits: Traits) -> Callable[..., Shadow]:
     def replay(interp: Interpreter, result: Any, *args: Value, **kwargs: Value) -> Shadow:
         graph, values = interp.graph, [*args, *kwargs.values()]
         graph.waited |= function in WAITING
         own = args[0] if args and result is args[0].real else None
-        if own is None and type(result) not in SCALARS and (not fresh or graph.find(result) is not None):
+        if own is None and type(result) not in SCALARS and (not traits.fresh or graph.find(result) is not None):
             raise Break("side-effect-call", f"{function.__qualname__}() returned a {type(result).__name__}")
         given: tuple[Shadow, ...] = tuple(snapshot(interp, value) for value in values)
-        shown = given[owner:]
+        shown = given[traits.owner:]
         target: Shadow = Const(function)
-        if callers:
+        if traits.callers:
             target, given = called_from(interp, target, given)
-        call = graph.call_effect(target, given, tuple(kwargs), shown, clock, interp.positions())
-        if changes and isinstance(args[0].shadow, RefNode):
+        call = graph.call_effect(target, given, tuple(kwargs), shown, traits.clock, interp.positions())
+        if traits.changes and isinstance(args[0].shadow, RefNode):
             attributes = graph.attributes(args[0].shadow)
             graph.volatile |= {attributes} if attributes is not None else set()
-        if own is not None or returns is type(None):
+        if own is not None or traits.returns is type(None):
             return own.shadow if own is not None else Const(None)  # type: ignore[return-value]
-        value = Replayed(call, (), returns)
+        value = Replayed(call, (), traits.returns)
         return value if type(result) in SCALARS else new_object(interp, result, value)
     return replay
 
@@ -176,7 +188,7 @@ PURE.update(methods(datetime.datetime, "strftime", "isoformat", "timestamp", "__
 
 # -- random numbers ----------------------------------------------------------------------------------------------------
 
-effect(random.Random.random, *methods(random.Random, "uniform", "triangular", "gauss", "normalvariate", "expovariate", "betavariate"),
+effect(*methods(random.Random, "random", "uniform", "triangular", "gauss", "normalvariate", "expovariate", "betavariate"),
        returns=float, owner=True)
 effect(*methods(random.Random, "randint", "randrange", "getrandbits"), returns=int, owner=True)
 effect(*methods(random.Random, "choice", "seed", "randbytes"), owner=True)
@@ -189,8 +201,8 @@ effect(uuid.uuid1, uuid.uuid4, fresh=True)
 # -- files -------------------------------------------------------------------------------------------------------------
 
 STREAMS = (io.TextIOWrapper, io.StringIO, io.BytesIO, io.BufferedReader, io.BufferedWriter, io.BufferedRandom, io.FileIO)
-STREAM_METHODS = ("read", "readline", "readlines", "readall", "read1", "write", "writelines", "seek", "tell", "truncate", "flush", "close",
-                  "getvalue", "fileno", "isatty", "readable", "writable", "seekable", "__enter__", "__exit__")
+STREAM_METHODS = ("read readline readlines readall read1 write writelines seek tell truncate flush close getvalue fileno isatty "
+                  "readable writable seekable __enter__ __exit__").split()
 effect(open, fresh=True)
 effect(*{method for cls in STREAMS for name in STREAM_METHODS if hasattr(cls, name) for method in methods(cls, name)}, owner=True)
 effect(io.StringIO, io.BytesIO, fresh=True)
@@ -209,7 +221,8 @@ def named(module: str, cls: str, names: str) -> None:
 
 named("tqdm.std", "tqdm", "update refresh set_postfix set_postfix_str set_description set_description_str clear close reset")
 for _module in ("torch.utils.tensorboard.writer", "tensorboardX.writer"):
-    named(_module, "SummaryWriter", "add_scalar add_scalars add_histogram add_text add_image add_images add_figure add_hparams flush close")
+    named(_module, "SummaryWriter", "add_scalar add_scalars add_histogram add_text add_image add_images add_figure add_hparams "
+                                    "flush close")
 named("wandb.sdk.wandb_run", "Run", "log")
 
 
@@ -218,8 +231,8 @@ def numpy_draws() -> Iterable[Any]:
     numpy = sys.modules.get("numpy")
     if numpy is None:
         return ()
-    names = ("rand randn randint random random_sample random_integers uniform normal standard_normal permutation integers beta binomial "
-             "exponential gamma laplace poisson multinomial bytes seed").split()
+    names = ("rand randn randint random random_sample random_integers uniform normal standard_normal permutation integers beta "
+             "binomial exponential gamma laplace poisson multinomial bytes seed").split()
     return {numpy.random.seed, *(function for cls in (numpy.random.RandomState, numpy.random.Generator) for name in names
             if hashable(function := getattr(cls, name, None)) and function is not None)}
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import operator
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -16,20 +16,35 @@ from capture.errors import Break
 from capture.interp import fx_numbers
 from capture.interp.frame import Value
 from capture.interp.interpreter import Interpreter
-from capture.interp.lookasides.shadows import depend_type, elements, items_of, settled
+from capture.interp.lookasides.shadows import depend_type, elements, has_fixed_type, items_of, settled
 from capture.interp.models import hashable, model
 from capture.interp.special import is_plain
 from capture.refgraph.effects import Keywords, is_foreign
 from capture.refgraph.graph import PLAIN_TENSORS, parts
-from capture.refgraph.node import SCALARS, Build, Const, DictState, Display, Expr, External, ListState, RefNode, SetState, Shadow, TensorState, source_of
+from capture.refgraph.node import (
+    SCALARS,
+    Build,
+    Const,
+    DictState,
+    Display,
+    Expr,
+    External,
+    ListState,
+    RefNode,
+    SetState,
+    Shadow,
+    TensorState,
+    source_of,
+)
 from capture.refgraph.runtime import dress
 
 # What asks a tensor for its values in a way that can be asked again of a copy: not for its memory, not for its identity.
 BUILTIN_READERS = frozenset({int, float, complex, operator.index, str, repr, format})
-READERS = frozenset({"item", "tolist", "__int__", "__float__", "__complex__", "__index__", "__repr__", "__str__", "__format__", "equal", "allclose",
-                     "is_nonzero"})
+READERS = frozenset("""
+    item tolist __int__ __float__ __complex__ __index__ __repr__ __str__ __format__ equal allclose is_nonzero""".split())
 # What the program decides by, and containers in which a key decides.
 DECIDERS = frozenset({bool, operator.truth, operator.not_, range})
+TYPE_QUESTIONS = frozenset({isinstance, type, callable, operator.is_, operator.is_not})
 LOOK_UPS = frozenset({operator.getitem, operator.setitem, operator.delitem, operator.contains})
 LOOKED_UP = (list, tuple, dict, set, frozenset, deque)
 MOST_ITEMS = 256        # of a list that `tolist` returned and that are known one by one
@@ -43,13 +58,15 @@ def is_replayed(shadow: Shadow | None) -> bool:
     if isinstance(shadow, Build):
         return shadow.source is None and any(map(is_replayed, shadow.items))
     if isinstance(shadow, RefNode) and shadow.created:
-        state = shadow.state
-        items = state.items if isinstance(state, ListState) else state.items.values() if isinstance(state, (DictState, SetState)) else ()
+        state, items = shadow.state, ()
+        if isinstance(state, (ListState, DictState, SetState)):
+            items = state.items.values() if isinstance(state.items, dict) else state.items  # type: ignore[assignment]
         return is_foreign(shadow) or any(is_replayed(item) for item in items if not isinstance(item, RefNode))
     return False
 
 
-def lazily(interp: Interpreter, function: Callable[..., Any], args: tuple[Value, ...], kwargs: dict[str, Value], result: Any) -> Shadow | None:
+def lazily(interp: Interpreter, function: Callable[..., Any], args: tuple[Value, ...], kwargs: dict[str, Value],
+           result: Any) -> Shadow | None:
     """The shadow of what a pure function made of replayed values; None when there are none among its arguments."""
     values = [*args, *kwargs.values()]
     if type(result) not in SCALARS or not any(is_replayed(value.shadow) for value in values):
@@ -72,12 +89,12 @@ def snapshot(interp: Interpreter, value: Value, depth: int = DEEPEST) -> Shadow:
     if isinstance(shadow, RefNode) and isinstance(shadow.state, TensorState):
         return show_tensor(interp, shadow, real)
     if isinstance(shadow, Build) and issubclass(shadow.cls, tuple):
-        items = tuple(snapshot(interp, Value(item, part), depth - 1) for part, item in zip(shadow.items, parts(real), strict=True))
+        items = snapshots(interp, shadow.items, parts(real), depth)
         return shadow if items == shadow.items else Build(shadow.cls, items)
     if not isinstance(shadow, RefNode) or not shadow.created:
         return shadow  # type: ignore[return-value]
     if type(real) in (list, deque) and isinstance(shadow.state, ListState):
-        shown = tuple(snapshot(interp, Value(item, part), depth - 1) for part, item in zip(items_of(interp, value), real, strict=True))
+        shown = snapshots(interp, items_of(interp, value), real, depth)
         return Display(list, shown) if type(real) is list else Expr(deque, (Build(tuple, shown), Const(real.maxlen)))
     if type(real) is set and isinstance(shadow.state, SetState):
         return Display(set, tuple(elements(interp, value)))
@@ -85,6 +102,11 @@ def snapshot(interp: Interpreter, value: Value, depth: int = DEEPEST) -> Shadow:
         return Display(dict, tuple(part for key in interp.graph.dict_keys(shadow) for part in (
             settled(interp, key), snapshot(interp, Value(real[key], interp.graph.dict_get(shadow, key)), depth - 1))))
     return shadow
+
+
+def snapshots(interp: Interpreter, shadows: Iterable[Shadow], reals: Iterable[Any], depth: int) -> tuple[Shadow, ...]:
+    """The items of a container of this depth, as they are now."""
+    return tuple(snapshot(interp, Value(real, shadow), depth - 1) for shadow, real in zip(shadows, reals, strict=True))
 
 
 def show_tensor(interp: Interpreter, node: RefNode, real: torch.Tensor) -> Shadow:
@@ -156,6 +178,9 @@ def decides(kind: str, function: Callable[..., Any], name: str, values: list[Val
         return False
     if function in LOOK_UPS:
         return isinstance(values[0].real, LOOKED_UP) and is_replayed(values[1].shadow)
+    if function in TYPE_QUESTIONS:
+        exprs = [value.shadow for value in values if isinstance(value.shadow, Expr)]
+        return any(is_replayed(shadow) and not has_fixed_type(shadow) for shadow in exprs)
     return function in DECIDERS and any(is_replayed(value.shadow) for value in values)
 
 

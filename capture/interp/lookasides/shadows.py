@@ -99,10 +99,11 @@ def depend_type(interp: Interpreter, value: Value) -> None:
 
 
 # Functions that always return a string.
-TO_STRING = frozenset({str, repr, format, ascii, str.join, str.format, str.strip, str.lower, str.upper, str.replace, str.ljust, str.rjust, str.center,
-                       str.zfill})
-TO_OTHERS = frozenset({float, int, bool, len, operator.truth, operator.not_, operator.index, operator.eq, operator.ne, operator.lt, operator.le,
-                       operator.gt, operator.ge, torch.Tensor.item, torch.Tensor.__float__, torch.Tensor.__int__})
+TO_STRING = frozenset({str, repr, format, ascii, str.join, str.format, str.strip, str.lower, str.upper, str.replace, str.ljust,
+                       str.rjust, str.center, str.zfill})
+# … and others whose result has always the same type.
+TO_OTHERS = frozenset({float, int, bool, len, operator.truth, operator.not_, operator.index, operator.eq, operator.ne, operator.lt,
+                       operator.le, operator.gt, operator.ge, torch.Tensor.item, torch.Tensor.__float__, torch.Tensor.__int__})
 
 
 def has_fixed_type(shadow: Shadow) -> bool:

@@ -54,7 +54,10 @@ def _depend_on_none(interp: Interpreter, value: Value) -> Shadow:
         interp.graph.touch(shadow)
     elif isinstance(shadow, External) and real is not None:
         interp.graph.require(shadow.source, "TYPE", type(real))
-    elif isinstance(shadow, External) or isinstance(shadow, Expr) and (real is None or isinstance(shadow, Replayed) and shadow.returns is None):
+    elif isinstance(shadow, Replayed):
+        if shadow.returns is None:
+            interp.graph.depend(shadow, real)
+    elif isinstance(shadow, External) or isinstance(shadow, Expr) and real is None:
         interp.graph.depend(shadow, real)
     return Const(real is None)      # an Expr computes a value of its own type, whatever it computes it from
 

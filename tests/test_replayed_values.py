@@ -1,0 +1,166 @@
+"""Values that only a hit can compute: what tensors hold, and what effects return. They may be passed on, formatted and
+calculated with; a decision on one cuts the trace where it is made."""
+from __future__ import annotations
+
+import contextlib
+import io
+import random
+import time
+
+import pytest
+import torch
+from torch import nn
+
+import capture
+from tests.helpers import call, check
+
+X = torch.tensor([[1.0, -2.0], [3.0, 4.0]])
+CALLS = call(X), call(X + 1), call(-X)
+str(X), float(torch.ones(1, requires_grad=True))    # torch imports, and warns, at the first use only
+
+
+def one_graph(make, *steps, **options):
+    """The program is one graph without a break, and the same as in eager mode."""
+    return check(make, *(steps or CALLS), graphs=1, breaks=0, **options)
+
+
+# --- decisions on what is computed on every call
+
+def branches_on_a_draw(x):
+    if random.random() < 0.5:
+        x = x * random.random()
+    print(x.sum())
+    return x + random.uniform(0, 1)
+
+
+def branches_on_an_item(x):
+    total = x.sum().item()
+    print("total", total)
+    y = x * 2
+    if total > 3:
+        return y, "big"
+    return y - 1, "small"
+
+
+def indexes_and_counts(x):
+    n = int(x.abs().max())
+    return x * 2, [10, 20, 30, 40, 50, 60][n], {4: "four", 5: "five"}.get(n), [i for i in range(n)], torch.zeros(n), x.view(-1)[:n]
+
+
+def asks_for_the_type(x):
+    value = x.sum().item()
+    return x * 2, isinstance(value, float), isinstance(f"{value}", str), value is None, random.choice([1, None]) is None
+
+
+def times_the_work(x):
+    start = time.perf_counter()
+    y = x @ x
+    middle = time.perf_counter()
+    z = y @ x
+    return z, start < middle < time.perf_counter()
+
+
+@pytest.mark.parametrize("program", [
+    branches_on_a_draw, branches_on_an_item, indexes_and_counts, asks_for_the_type, times_the_work],
+                         ids=lambda program: program.__name__)
+def test_a_decision_cuts_the_trace_where_it_is_made(program) -> None:
+    stats = check(lambda: program, *CALLS, *CALLS, captures=None, fullgraph=False)
+    assert stats.breaks and stats.hits and not stats.bailouts
+
+
+def test_work_between_clocks_is_done_between_them_on_a_hit() -> None:
+    def program(x):
+        start = time.perf_counter()
+        for _ in range(4):
+            x = x @ x * 0.01
+        middle = time.perf_counter()
+        return x + 1, middle - start, time.perf_counter() - middle
+    compiled = capture.compile(program, backend="eager")
+    x = torch.rand(300, 300)
+    results = [compiled(x) for _ in range(4)]
+    assert all(work > rest for _, work, rest in results[1:]) and capture.stats(compiled).hits >= 3
+
+
+# --- values of tensors that are passed on
+
+def passes_items_on(x):
+    total = x.sum().item()
+    ITEMS.append(total)
+    return x * 2, total, float(x[0, 0]), int(x[1, 0]), x.tolist(), x.argmax().item()
+
+
+ITEMS: list[float] = []
+
+
+def formats(x):
+    loss = x.abs().mean()
+    old = "%s %.2f" % (x, loss), "{:.4f} {a}".format(loss.item(), a=x[0])  # noqa: UP031, UP032
+    return x * 2, f"{x}", f"loss {loss:.3f}", old, str([x, 1]), repr(loss)
+
+
+def calculates_with_items(x):
+    total = x.sum().item()
+    return x * total + total, total * 2 + 1, round(total, 2), x.div(total + 10), max(total, 1.0), x.clamp(max=total)
+
+
+def sums_a_list(x):
+    return x + sum(x.view(-1).tolist())
+
+
+def keeps_a_value_before_a_write(x):
+    y = x * 2
+    first = y[0, 0].item()
+    y.add_(5)
+    return y, first, y[0, 0].item()
+
+
+@pytest.mark.parametrize("program", [passes_items_on, formats, calculates_with_items, sums_a_list, keeps_a_value_before_a_write],
+                         ids=lambda program: program.__name__)
+def test_values_of_tensors(program) -> None:
+    def make():
+        ITEMS.clear()
+        return program, ITEMS
+    one_graph(make)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64], ids=str)
+def test_numbers_in_arithmetic_keep_types_and_bits(dtype) -> None:
+    def program(x, y):
+        n = x.max().item()
+        y *= n
+        return x * n, x + n * 3, n - x, y, x.sum() * n, x.float() * (n + 0.1), torch.add(x, n)
+    x = torch.tensor([3.0, 1.0, 7.0]).to(dtype)
+    one_graph(lambda: program, call(x, x + 1), call(x + 1, x), call(x * 3, x), hits=2)
+
+
+def test_gradients_of_what_is_shown() -> None:
+    def make():
+        model = nn.Linear(2, 2)
+
+        def program(x):
+            y = model(x)
+            loss = y.square().mean()
+            print(f"loss {loss:.4f}", loss, y)
+            return loss * loss.item()
+        return program, model
+    one_graph(make, *CALLS, backward=True)
+
+
+def test_the_native_backend_prints_the_same() -> None:
+    def program(w):
+        y = (w * 2).relu()
+        print(y, y.sum())
+        y = y + y.sum().item()
+        return y, f"{y}"
+    compiled = capture.compile(program, fullgraph=True, backend="native")
+    for scale in (1, 2, 3):
+        outputs = []
+        for function in (compiled, program):
+            weight = (X * scale).requires_grad_()
+            with contextlib.redirect_stdout(io.StringIO()) as output:
+                y, text = function(weight)
+            y.sum().backward()
+            outputs.append((output.getvalue(), text, weight.grad.tolist()))
+        assert outputs[0] == outputs[1]
+        capture.wait()
+    assert capture.stats(compiled).compiled == 1 and not capture.stats(compiled).compile_errors
