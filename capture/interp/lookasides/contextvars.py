@@ -53,7 +53,8 @@ def reset(interp: Interpreter, result: Any, variable: Value, token: Value) -> Sh
     """`variable.reset(token)` of the latest `set`: as if that had not been."""
     node, mark = variable.shadow, token.shadow
     effects = interp.graph.effects
-    own = [effect for effect in effects if isinstance(effect, Effect) and effect.target is node and effect.operation is ContextVar.set]
+    own = [effect for effect in effects
+           if isinstance(effect, Effect) and effect.target is node and effect.operation is ContextVar.set]
     if not isinstance(mark, RefNode) or "old" not in mark.slots or (node.source is not None and not own):  # type: ignore[union-attr]
         raise Break("changing-global-state", f"context variable {variable.real.name!r} is reset to a token from outside")
     node.slots[VALUE] = mark.slots["old"]  # type: ignore[union-attr]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime
 import io
+import json
 import logging
 import os
 import pathlib
@@ -82,7 +83,7 @@ def _model(function: Any, traits: Traits) -> Callable[..., Shadow]:
         if own is None and type(result) not in SCALARS and (not traits.fresh or graph.find(result) is not None):
             raise Break("side-effect-call", f"{function.__qualname__}() returned a {type(result).__name__}")
         given: tuple[Shadow, ...] = tuple(snapshot(interp, value) for value in values)
-        shown = given[traits.owner:]
+        shown = tuple(item for item, value in list(zip(given, values))[traits.owner:] if not isinstance(value.real, io.IOBase))
         target: Shadow = Const(function)
         if traits.callers:
             target, given = called_from(interp, target, given)
@@ -207,6 +208,9 @@ effect(open, fresh=True)
 effect(*{method for cls in STREAMS for name in STREAM_METHODS if hasattr(cls, name) for method in methods(cls, name)}, owner=True)
 effect(io.StringIO, io.BytesIO, fresh=True)
 effect(*methods(pathlib.Path, "read_text", "write_text", "read_bytes", "write_bytes", "touch", "unlink"))
+effect(json.dumps, returns=str)
+effect(json.dump)
+PURE.add(os.fspath)
 effect(os.getpid, os.getppid, returns=int)
 effect(os.getcwd, returns=str)
 
