@@ -1,10 +1,24 @@
-"""What CAPTURE_DEBUG shows, on stderr: 1 cache decisions, 2 also guards, graphs and mock functions."""
+"""What CAPTURE_DEBUG shows on stderr, and what CAPTURE_DEBUG_DIR has written to files.
+
+Level 1 tells the decisions of the cache, 2 also guards, graphs and mock functions; the native backend adds fusion and the IR at
+3, kernels and plans at 4. In the folder each frame has one of its own: `0.mock.py`, `0.graph.py` and `0.guards.txt` of its first
+entry, and so on. Mock functions run from these files, so that debuggers stop in them; a continuation is of the user's own file.
+"""
 from __future__ import annotations
 
+import dataclasses
+import itertools
+import os
+import re
 import sys
-from typing import Any
+import warnings
+from typing import Any, TypeVar
 
-from capture.config import DEBUG
+from capture.config import DEBUG, DEBUG_DIR
+
+Code = TypeVar("Code")
+_folders: dict[int, str] = {}       # of frames, by the id of the tree of their entries
+_taken: set[str] = set()
 
 
 def say(level: int, text: str) -> None:
@@ -15,12 +29,47 @@ def say(level: int, text: str) -> None:
 
 def captured(name: str, entry: Any) -> None:
     """A trace was installed."""
+    trace = entry.payload
     if DEBUG.value >= 1:
-        trace = entry.payload
         say(1, f"captured {name}: {trace.operations} operations, {len(entry.guards)} guards")
         say(2, "\n".join(["guards:", *(f"  {guard}" for guard in entry.guards), "graph:", trace.graph_module.code, "mock:", trace.mock.source]))
+    if DEBUG_DIR.value:
+        stem = trace.mock.filename.removesuffix(".mock.py")
+        write(f"{stem}.graph.py", trace.graph_module.code.strip() + "\n")
+        write(f"{stem}.guards.txt", "".join(f"{guard}\n" for guard in entry.guards))
 
 
 def broken(name: str, report: Any) -> None:
     """A trace was given up."""
     say(1, f"gave up {name}: [{report.reason.id}] {report.context}" + (f" at {report.stack[-1]}" if report.stack else ""))
+
+
+def on_disk(code: Code, frame: Any, name: str, number: int) -> Code:
+    """The code (a PythonCode) of mock function `number` of a frame of this name as the text of a file in the debug folder; as it is
+    when there is no such folder, or it cannot be written to."""
+    if not DEBUG_DIR.value:
+        return code
+    path = os.path.join(folder_of(frame, name), f"{number}.mock.py")
+    return dataclasses.replace(code, filename=path) if write(path, code.source) else code  # type: ignore[attr-defined,type-var]
+
+
+def folder_of(frame: Any, name: str) -> str:
+    """The folder of a frame; frames of the same name have different ones. Those of earlier processes are written over."""
+    if id(frame) not in _folders:
+        base = os.path.join(os.path.abspath(DEBUG_DIR.value), re.sub(r"[^\w.<>-]+", "_", name))
+        candidates = itertools.chain([base], (f"{base}_{number}" for number in itertools.count(1)))
+        _folders[id(frame)] = next(folder for folder in candidates if folder not in _taken)
+        _taken.add(_folders[id(frame)])
+    return _folders[id(frame)]
+
+
+def write(path: str, text: str) -> bool:
+    """Writes a file of the debug folder. A failure is told, and does not matter to the program."""
+    try:
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(text)
+    except OSError as error:
+        warnings.warn(f"capture: CAPTURE_DEBUG_DIR cannot be written to: {error}", stacklevel=2)
+        return False
+    return True

@@ -10,7 +10,7 @@ import types
 import warnings
 import weakref
 from collections.abc import Callable, Iterable
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -132,7 +132,8 @@ class Unit:
         outer = getattr(_thread, "unit", None)
         _thread.capturing, _thread.unit = getattr(_thread, "capturing", 0) + 1, self
         try:
-            outcome = capture(self, function, args)
+            with during_capture(self.name):
+                outcome = capture(self, function, args)
         finally:
             _thread.capturing, _thread.unit = _thread.capturing - 1, outer
         if isinstance(outcome, UserError):
@@ -168,6 +169,7 @@ class Unit:
                           f"CAPTURE_RECAPTURE_LIMIT.", stacklevel=3)
 
 
+during_capture: Callable[[str], AbstractContextManager[None]] = nullcontext     # entered for each, with the function's name
 UNITS: weakref.WeakSet[Unit] = weakref.WeakSet()
 for _entry in (Unit.miss, Unit.failed, GuardTree.explain):      # a torch.compile around us leaves our own code alone
     eval_frame.set_code_exec_strategy(_entry.__code__, FRAME_SKIP)
@@ -292,6 +294,7 @@ def insert(unit: Unit, interp: Interpreter, plan: mock.MockPlan, repeatable: boo
     with times.measure("mock"):
         names = argument_names(unit.function.__code__)
         code = pycode.generate(plan, names, recorder.inputs, compiled, f"{unit.name}_{unit.captures}")
+        code = debug.on_disk(code, unit.tree, unit.name, unit.captures)
         function = code.function
     with times.measure("guards"):
         trace = Trace(gm, code, broken, operations, repeatable, compiled, times)

@@ -21,6 +21,9 @@ from capture.refgraph.graph import RefGraph
 from capture.refgraph.node import Shadow
 
 
+_UNKNOWN = UserFrame("", 0, "")
+
+
 class Interpreter:
     """Runs one captured call.
 
@@ -37,6 +40,7 @@ class Interpreter:
         self.doubtful: tuple[BaseException, Break] | None = None    # raised by what a hit cannot be sure to repeat
         self.frame: Frame | None = None
         self._places: dict[tuple[types.CodeType, int], UserFrame] = {}      # each line is one object
+        self._caller: UserFrame | None = _UNKNOWN
         self.cuts = cuts                            # a break may leave the interpreter as a Cut
         self.result: list[Value] = []
         self._drives = 0                            # nested calls of `drive`
@@ -208,7 +212,7 @@ class Interpreter:
         while frame is not None and is_internal(frame.code.co_filename):
             frame = frame.back
         if frame is None:
-            return None
+            return self.caller()
         key = frame.code, frame.line
         place = self._places.get(key)
         if place is None:
@@ -222,7 +226,18 @@ class Interpreter:
         while frame is not None:
             frames.append(UserFrame(frame.code.co_filename, frame.line, frame.code.co_qualname))
             frame = frame.back
+        if all(is_internal(user.file) for user in frames) and (caller := self.caller()) is not None:
+            frames.append(caller)       # a module of torch itself: what matters is who called it
         return tuple(reversed(frames))
+
+    def caller(self) -> UserFrame | None:
+        """The user's line that called what is captured, or None when it cannot be told."""
+        if self._caller is _UNKNOWN:
+            frame = sys._getframe()
+            while frame is not None and is_internal(frame.f_code.co_filename):
+                frame = frame.f_back  # type: ignore[assignment]
+            self._caller = None if frame is None else UserFrame(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_qualname)
+        return self._caller
 
 
 def _native_depth() -> int:

@@ -51,7 +51,7 @@ def annotated(report: Report) -> list[SourceFile]:
                 breaks[key(broken.stack[-1])].append(broken)
         for entry in frame.entries:
             if entry.outcome == "native" and entry.broken is not None:
-                native.update(map(key, entry.broken.stack))
+                native.update(map(key, entry.broken.stack or filter(None, [frame.place])))
     files = dict.fromkeys(file for file, _ in (*touched, *operations, *native, *breaks))
     sources = [marked(file, lines_of(file, operations), lines_of(file, touched), lines_of(file, native),
                       {line: found for (name, line), found in breaks.items() if name == file}) for file in sorted(files)]
@@ -82,7 +82,8 @@ def extents(text: Iterable[str]) -> list[range]:
     except SyntaxError:
         return []
     functions = (node for node in ast.walk(tree) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)))
-    return sorted((range(node.lineno, (node.end_lineno or node.lineno) + 1) for node in functions), key=len, reverse=True)
+    return sorted((range(min([node.lineno, *(d.lineno for d in getattr(node, "decorator_list", ()))]), (node.end_lineno or node.lineno) + 1)
+                   for node in functions), key=len, reverse=True)
 
 
 def function_at(functions: list[range], line: int) -> Iterable[int]:

@@ -5,9 +5,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from rich.text import Text
-
 if TYPE_CHECKING:
+    from rich.text import Text
+
     from capture.report.tree import Break, Entry, Frame, Place, Recapture, Report
 
 Line = tuple[str, str]      # text and style
@@ -16,7 +16,7 @@ CHANGES = 3                 # changes of a recapture that are shown
 STYLES = {"captured": "green", "partial": "yellow", "native": "red"}
 
 
-def summary(report: Report) -> Text:
+def summary(report: Report) -> list[Line]:
     """Each frame in a line, its breaks and recaptures in a few."""
     frames = list(report.walk())
     operations = sum(frame.operations for frame in frames)
@@ -25,17 +25,23 @@ def summary(report: Report) -> Text:
               f"{plural(sum(len(f.recaptures) for f in frames), 'recapture')}", "bold")]
     for frame in report.frames:
         lines += [("", ""), *_summary_of(frame, 0)]
-    return joined(lines)
+    return lines
 
 
-def details(frame: Frame) -> Text:
+def details(frame: Frame) -> list[Line]:
     """Every entry of one frame, in full: what it requires, computes and does; breaks, and recaptures with their causes."""
-    return joined(_details_of(frame, 0))
+    return list(_details_of(frame, 0))
 
 
-def joined(lines: Iterable[Line]) -> Text:
-    """Lines as one text, which is not wrapped."""
-    return Text("\n", no_wrap=True, end="").join(Text(text, style) for text, style in lines)
+def plain(lines: Iterable[Line]) -> str:
+    """Lines as one string."""
+    return "\n".join(text for text, _ in lines)
+
+
+def styled(lines: Iterable[Line]) -> Text:
+    """Lines with their styles, for a terminal."""
+    from rich.text import Text          # it draws from the program's random numbers when it is imported
+    return Text("\n").join(Text(text, style) for text, style in lines)
 
 
 def plural(count: int, noun: str) -> str:

@@ -10,10 +10,12 @@ import json
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from rich.text import Text
+from capture.report import text
 
-from capture.report import html, text
+if TYPE_CHECKING:
+    from rich.text import Text
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,10 +146,10 @@ class Frame:
         return sum(entry.graph.operations for entry in self.entries if entry.graph is not None)
 
     def __str__(self) -> str:
-        return text.details(self).plain
+        return text.plain(text.details(self))
 
     def __rich__(self) -> Text:
-        return text.details(self)
+        return text.styled(text.details(self))
 
     def walk(self) -> Iterator[Frame]:
         """This frame, and those of its continuations."""
@@ -173,6 +175,7 @@ class Report:
 
     def html(self, title: str = "capture") -> str:
         """One self-contained page."""
+        from capture.report import html     # which needs Jinja2: nobody else waits for its import
         return html.page(self, title)
 
     def write(self, path: str | os.PathLike[str]) -> None:
@@ -183,7 +186,7 @@ class Report:
             file.write(content)
 
     def __str__(self) -> str:
-        return text.summary(self).plain
+        return text.plain(text.summary(self))
 
     def __rich__(self) -> Text:
-        return text.summary(self)
+        return text.styled(text.summary(self))
