@@ -4,10 +4,12 @@ from __future__ import annotations
 import argparse
 import atexit
 import builtins
+import errno
 import importlib.machinery
 import importlib.util
 import io
 import os
+import random
 import signal
 import sys
 import types
@@ -54,7 +56,9 @@ class Session:
     def start(self) -> None:
         """Torch has been imported: from now on there are modules to compile. Only now, since the script may set what torch
         reads when it is imported."""
+        state = random.getstate()           # libraries draw from the program's random numbers when they are imported
         from capture.watch import Watch
+        random.setstate(state)
         self.watch = Watch(self.options.function, self.options.backend)
         self.watch.start()
 
@@ -164,8 +168,8 @@ def main() -> None:
 
 def missing(script: str) -> NoReturn:
     """As Python says it."""
-    reason = "Is a directory" if os.path.isdir(script) else "No such file or directory"
-    print(f"{sys.executable}: can't open file {os.path.abspath(script)!r}: [Errno {21 if os.path.isdir(script) else 2}] {reason}", file=sys.stderr)
+    number = errno.EISDIR if os.path.isdir(script) else errno.ENOENT
+    print(f"{sys.executable}: can't open file {os.path.abspath(script)!r}: [Errno {number}] {os.strerror(number)}", file=sys.stderr)
     sys.exit(2)
 
 

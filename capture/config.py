@@ -44,7 +44,7 @@ class Flag(Generic[T]):
 STRICT = Flag("STRICT", 0, "1: an internal fault raises InternalError; 0: the program goes on natively, with a warning")
 DEBUG = Flag("DEBUG", 0, "1: cache decisions and tiers, 2: also guards, graphs and mock functions, "
                          "3: also fusion and the IR, 4: also kernels and plans")
-DEBUG_DIR = Flag("DEBUG_DIR", "", "folder for the mock function, graph and guards of every entry, as files; empty: none are written")
+DEBUG_DIR = Flag("DEBUG_DIR", "", "folder for mock function, graph and guards of every entry, as files; empty: none are written")
 BACKEND = Flag("BACKEND", "native",
                "the backend of `capture.compile` where none is given: native, eager, or one of torch.compile's")
 RECAPTURE_LIMIT = Flag("RECAPTURE_LIMIT", 8, "entries per compiled function after which a new variant runs natively")

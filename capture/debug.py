@@ -32,7 +32,8 @@ def captured(name: str, entry: Any) -> None:
     trace = entry.payload
     if DEBUG.value >= 1:
         say(1, f"captured {name}: {trace.operations} operations, {len(entry.guards)} guards")
-        say(2, "\n".join(["guards:", *(f"  {guard}" for guard in entry.guards), "graph:", trace.graph_module.code, "mock:", trace.mock.source]))
+        say(2, "\n".join(["guards:", *(f"  {guard}" for guard in entry.guards), "graph:", trace.graph_module.code,
+                          "mock:", trace.mock.source]))
     if DEBUG_DIR.value:
         stem = trace.mock.filename.removesuffix(".mock.py")
         write(f"{stem}.graph.py", trace.graph_module.code.strip() + "\n")

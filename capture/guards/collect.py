@@ -15,7 +15,8 @@ def collect(graph: RefGraph) -> list[Guard]:
 
     Raises KeyError for a requirement whose kind is not the name of a `Kind`.
     """
-    guards = [Guard(source, Kind[kind], expected, graph.places.get(key)) for key, (source, kind, expected) in graph.requirements.items()]
+    guards = [Guard(source, Kind[kind], expected, graph.places.get(key))
+              for key, (source, kind, expected) in graph.requirements.items()]
     pinned = {guard.source for guard in guards if guard.kind is Kind.ID and has_fixed_class(guard.expected)}
     same = {guard.source for guard in guards if guard.kind is Kind.ID}
     reached = {(guard.source.base, guard.source.key) for guard in guards if isinstance(guard.source, Item)}

@@ -20,7 +20,6 @@ from capture.interp.fx_recorder import FxRecorder
 from capture.refgraph.graph import RefGraph
 from capture.refgraph.node import Shadow
 
-
 _UNKNOWN = UserFrame("", 0, "")
 
 

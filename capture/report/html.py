@@ -61,7 +61,8 @@ def timeline(frames: list[Frame]) -> list[tuple[Frame, list[Event]]]:
         events = [Event(entry.outcome, entry.at * scale, entry.seconds.capture * scale,
                         f"{entry.outcome} after {text.duration(entry.at)}, in {text.duration(entry.seconds.capture)}")
                   for entry in frame.entries]
-        events += [Event("limit" if r.limited else "miss", r.at * scale, 0.0, "; ".join(f"{c.subject}: {c.before} → {c.after}" for c in r.changes))
+        events += [Event("limit" if r.limited else "miss", r.at * scale, 0.0,
+                         "; ".join(f"{c.subject}: {c.before} → {c.after}" for c in r.changes))
                    for r in frame.recaptures]
         if events:
             rows.append((frame, events))

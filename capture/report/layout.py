@@ -48,7 +48,7 @@ def picture(graph: Graph) -> Markup:
     width = place(layers)
     height = 16 + len(layers) * (HEIGHT + DOWN) - DOWN
     slots = [slot for layer in layers for slot in layer]
-    parts = [f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:.0f}" height="{height:.0f}" viewBox="0 0 {width:.0f} {height:.0f}" '
+    parts = [f'<svg width="{width:.0f}" height="{height:.0f}" viewBox="0 0 {width:.0f} {height:.0f}" '
              f'role="img" aria-label="graph of {len(nodes)} nodes">']
     parts += [edge(upper, lower) for upper in slots for lower in upper.below]
     parts += [box(slot, state) for slot in slots if slot.node is not None]
@@ -150,7 +150,8 @@ def box(slot: Slot, state: Mapping[str, str]) -> str:
     """A node with its label; the title tells its name, the user's line, and the module's own tensors that it uses."""
     node = slot.node
     assert node is not None
-    title = [node.name, *([f"{node.place}\n{node.place.text}"] if node.place is not None else []), *(state[i] for i in node.inputs if i in state)]
+    where = [str(node.place), node.place.text] if node.place is not None else []
+    title = [node.name, *where, *(state[i] for i in node.inputs if i in state)]
     return (f'<g class="node {node.kind}"><title>{escape(chr(10).join(title))}</title>'
             f'<rect x="{slot.x - slot.width / 2:.1f}" y="{slot.y:.1f}" width="{slot.width:.1f}" height="{HEIGHT}" rx="7"/>'
             f'<text x="{slot.x:.1f}" y="{slot.y + HEIGHT / 2 + 4:.1f}">{escape(shown(node.label))}</text></g>')

@@ -23,7 +23,7 @@ def on_terminal() -> bool:
 def line(text: str) -> Live:
     """A line with a spinner, which is gone at the end. The program's own streams stay what they are."""
     state = random.getstate()
-    from rich.console import Console            # it draws from the program's random numbers when it is imported
+    from rich.console import Console  # it draws from the program's random numbers when it is imported
     from rich.live import Live
     from rich.spinner import Spinner
     random.setstate(state)

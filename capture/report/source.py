@@ -70,7 +70,8 @@ def marked(file: str, operations: dict[int, int], touched: dict[int, int], nativ
                 marks[number] = mark
     marks |= dict.fromkeys(operations, "captured") | dict.fromkeys(breaks, "break")
     notes = {line: f"{count} operation{'s' if count > 1 else ''}" for line, count in operations.items()}
-    notes |= {line: "; ".join(f"[{b.reason}] {b.context}: {b.explanation}. Remedy: {b.remedy}" for b in found) for line, found in breaks.items()}
+    notes |= {line: "; ".join(f"[{b.reason}] {b.context}: {b.explanation}. Remedy: {b.remedy}" for b in found)
+              for line, found in breaks.items()}
     return SourceFile(file, tuple(SourceLine(n, line, marks.get(n, "") if line.strip() else "", notes.get(n, ""))
                                   for n, line in enumerate(text, 1)))
 
@@ -82,8 +83,8 @@ def extents(text: Iterable[str]) -> list[range]:
     except SyntaxError:
         return []
     functions = (node for node in ast.walk(tree) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)))
-    return sorted((range(min([node.lineno, *(d.lineno for d in getattr(node, "decorator_list", ()))]), (node.end_lineno or node.lineno) + 1)
-                   for node in functions), key=len, reverse=True)
+    starts = ((min([node.lineno, *(d.lineno for d in getattr(node, "decorator_list", ()))]), node.end_lineno) for node in functions)
+    return sorted((range(start, (end or start) + 1) for start, end in starts), key=len, reverse=True)
 
 
 def function_at(functions: list[range], line: int) -> Iterable[int]:

@@ -40,7 +40,7 @@ def plain(lines: Iterable[Line]) -> str:
 
 def styled(lines: Iterable[Line]) -> Text:
     """Lines with their styles, for a terminal."""
-    from rich.text import Text          # it draws from the program's random numbers when it is imported
+    from rich.text import Text  # it draws from the program's random numbers when it is imported
     return Text("\n").join(Text(text, style) for text, style in lines)
 
 
@@ -155,7 +155,8 @@ def _hit_times(entry: Entry) -> str:
     seconds = entry.seconds
     if seconds.hit_guards is None or seconds.hit_graph is None or seconds.hit_mock is None:
         return ""
-    return f"{duration(seconds.hit_guards)} in guards, {duration(seconds.hit_graph)} in the graph, {duration(seconds.hit_mock)} in the mock function"
+    return (f"{duration(seconds.hit_guards)} in guards, {duration(seconds.hit_graph)} in the graph, "
+            f"{duration(seconds.hit_mock)} in the mock function")
 
 
 def duration(seconds: float) -> str:

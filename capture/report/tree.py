@@ -76,7 +76,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Graph:
-    """A graph: the number of its operations, its nodes in order, its code, and how the native backend runs it (empty: another one does)."""
+    """A graph: the number of its operations, its nodes in order, its code, and how the native backend runs it (or empty)."""
 
     operations: int
     nodes: tuple[Node, ...]
@@ -175,7 +175,7 @@ class Report:
 
     def html(self, title: str = "capture") -> str:
         """One self-contained page."""
-        from capture.report import html     # which needs Jinja2: nobody else waits for its import
+        from capture.report import html  # which needs Jinja2: nobody else waits for its import
         return html.page(self, title)
 
     def write(self, path: str | os.PathLike[str]) -> None:

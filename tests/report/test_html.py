@@ -75,7 +75,8 @@ def test_the_page_is_one_file_without_references(report: Report) -> None:
     page, text = Page(), report.html("my title")
     page.feed(text)
     assert page.open == []                                                # every element is closed
-    assert not [tag for tag, attributes in page.seen if attributes.keys() & {"src", "href", "srcset"} or tag in ("link", "iframe", "img")]
+    assert not [tag for tag, attributes in page.seen
+                if attributes.keys() & {"src", "href", "srcset"} or tag in ("link", "iframe", "img")]
     style = text[:text.index("</style>")]
     assert "@import" not in style and "url(" not in style and "</script><b>" not in text
     assert "my title" in text and text.count("<svg") == 5 and "data-dependent" in text
@@ -114,11 +115,12 @@ def boxes(picture: str) -> dict[str, tuple[float, float, float]]:
 
 
 def test_pictures_have_layers_without_overlaps() -> None:
-    nodes = (node("x", kind="input"), node("w", kind="input", label="self.linear.weight"), node("a", "x", "w"), node("b", "x"), node("c", "a", "b"),
-             node("d", "c"), node("e", "d", "x"), node("<f>", "e", "a"), node("output", "<f>", kind="output"))
+    nodes = (node("x", kind="input"), node("w", kind="input", label="self.linear.weight"),
+             node("a", "x", "w"), node("b", "x"), node("c", "a", "b"), node("d", "c"),
+             node("e", "d", "x"), node("<f>", "e", "a"), node("output", "<f>", kind="output"))
     picture = layout.picture(Graph(6, nodes, "", ""))
     placed = boxes(picture)
-    assert set(placed) == {"x", "a", "b", "c", "d", "e", "<f>", "output"} and "self.linear.weight" in picture      # in the title of a
+    assert set(placed) == {"x", "a", "b", "c", "d", "e", "<f>", "output"} and "self.linear.weight" in picture
     for user in nodes:
         for name in user.inputs:
             if name in placed:
@@ -137,7 +139,8 @@ def test_large_graphs_are_drawn_in_part() -> None:
 
 def browse(page: Path, width: int = 1100) -> str:
     """The page's elements after its scripts have run."""
-    command = [BROWSER, "--headless=new", "--no-sandbox", "--disable-gpu", f"--user-data-dir={page.parent}/profile", f"--window-size={width},900",
+    command = [BROWSER, "--headless=new", "--no-sandbox", "--disable-gpu",
+               f"--user-data-dir={page.parent}/profile", f"--window-size={width},900",
                "--virtual-time-budget=3000", "--allow-file-access-from-files", "--dump-dom", page.as_uri()]
     return subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
 
@@ -145,7 +148,8 @@ def browse(page: Path, width: int = 1100) -> str:
 def ask(report: Report, folder: Path, script: str, width: int | None = None) -> object:
     """What `script`, an expression, says in the page; in a frame of that width."""
     page = folder / "page.html"
-    page.write_text(report.html().replace("</body>", f"<script>onload = () => parent.postMessage(JSON.stringify({script}), '*')</script></body>"))
+    asks = f"<script>onload = () => parent.postMessage(JSON.stringify({script}), '*')</script></body>"
+    page.write_text(report.html().replace("</body>", asks))
     around = folder / "around.html"
     around.write_text(f"<iframe src='page.html' style='width: {width or 1100}px; height: 800px; border: 0'></iframe><pre></pre>"
                       "<script>onmessage = e => document.querySelector('pre').textContent = e.data</script>")
@@ -155,7 +159,8 @@ def ask(report: Report, folder: Path, script: str, width: int | None = None) -> 
 @needs_browser
 @pytest.mark.parametrize("width", [360, 1100])
 def test_nothing_is_wider_than_the_screen(report: Report, tmp_path: Path, width: int) -> None:
-    script = "(document.querySelectorAll('details').forEach(d => d.open = true), [document.documentElement.scrollWidth, innerWidth])"
+    script = """(document.querySelectorAll('details').forEach(d => d.open = true),
+                 [document.documentElement.scrollWidth, innerWidth])"""
     found, available = ask(report, tmp_path, script, width)
     assert found <= available == width
 
@@ -168,7 +173,8 @@ def test_search_and_filters(report: Report, tmp_path: Path) -> None:
       const type = text => { search.value = text; search.dispatchEvent(new Event("input")); return count(); };
       const click = name => { [...document.querySelectorAll("button")].find(b => b.textContent === name).click(); return count(); };
       const plain = () => shown("tr.plain");
-      return {all: count(), typed: type("attention softmax"), none: type(String.fromCharCode(1234)), cleared: type(""), native: click("native"),
+      return {all: count(), typed: type("attention softmax"), none: type(String.fromCharCode(1234)),
+              cleared: type(""), native: click("native"),
               breaks: click("breaks"), recaptured: click("recaptured"), again: click("all"),
               hidden: plain(), whole: (document.getElementById("all").click(), plain() > 50)};
     })()"""

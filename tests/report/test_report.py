@@ -62,7 +62,8 @@ def test_a_break_names_the_lines_that_led_to_it_and_a_remedy() -> None:
     broken, = frame.breaks
     assert broken.reason == "data-dependent" and broken.remedy == REASONS["data-dependent"].remedy
     assert [(p.function, p.line, p.text) for p in broken.stack] == [
-        ("outer", line_of(outer, "decides(x"), "return decides(x + 1) + 1"), ("decides", line_of(decides, "x.sum"), "if x.sum() > 0:")]
+        ("outer", line_of(outer, "decides(x"), "return decides(x + 1) + 1"),
+        ("decides", line_of(decides, "x.sum"), "if x.sum() > 0:")]
     assert all(place.file == __file__ for place in broken.stack)
 
 
@@ -217,5 +218,6 @@ def test_a_report_is_written_by_the_end_of_its_name(tmp_path) -> None:
 
 
 def test_importing_draws_no_random_numbers() -> None:
-    program = "import random; random.seed(0); s = random.getstate(); import capture; str(capture.report()); assert s == random.getstate()"
+    program = ("import random; random.seed(0); state = random.getstate(); import capture; str(capture.report()); "
+               "assert state == random.getstate()")
     subprocess.run([sys.executable, "-c", program], check=True, timeout=100)
