@@ -1,7 +1,6 @@
 """Takes one frame through the stages: interpreter, guards, mock function, backend, cache entry."""
 from __future__ import annotations
 
-import functools
 import os
 import sys
 import threading
@@ -36,7 +35,7 @@ from capture.refgraph.node import Const, DictState, RefNode, Shadow
 from capture.refgraph.runtime import INVISIBLE
 from capture.refgraph.source import Function, Local, Source
 from capture.refgraph.verify import verify
-from capture.resumption import Resumption
+from capture.resumption import Resumption, replay
 
 FRAME_SKIP = eval_frame._FrameExecStrategy(eval_frame._FrameAction.SKIP, eval_frame._FrameAction.SKIP)
 REGISTERED = accessors, lookasides, opcodes       # imported for the tables they fill
@@ -208,7 +207,7 @@ def capture(unit: Unit, function: types.FunctionType, args: list[Any]) -> Value 
             rest = interp.track(install_cut, unit, interp, left, is_repeatable(recorder, random), times)
             if rest is not None:
                 return rest
-            outcome = interp.go_on(functools.partial(finish, interp, left))
+            outcome = interp.go_on(lambda: finish(interp, left))
         else:
             outcome = left
         conclude(unit, interp, outcome, is_repeatable(recorder, random), times)
@@ -222,14 +221,6 @@ def capture(unit: Unit, function: types.FunctionType, args: list[Any]) -> Value 
     return outcome
 
 
-def finish(interp: Interpreter, cut: Cut) -> None:
-    """Makes the call at which the trace could not be cut after all, on real values alone."""
-    if cut.done is not None:
-        interp.deliver(cut.done, cut.then)
-    else:
-        calls.call_native(interp, cut.function, cut.args_, cut.kwargs, cut.then, None)
-
-
 def nowhere() -> None:
     """The position in the user's program while it does not run."""
 
@@ -240,6 +231,15 @@ def run(interp: Interpreter, frame: Frame) -> Value | Cut:
         return interp.run(frame)
     except Cut as cut:
         return cut.with_traceback(None)
+
+
+def finish(interp: Interpreter, cut: Cut) -> None:
+    """Goes on where a cut was to be. Raises UserError."""
+    if isinstance(cut.outcome, UserError):
+        raise cut.outcome
+    if cut.outcome is not None:
+        return interp.deliver(cut.outcome, cut.then)
+    calls.call_native(interp, cut.function, cut.args_, cut.kwargs, cut.then, None)
 
 
 def is_repeatable(recorder: FxRecorder, random: torch.Tensor) -> bool:
@@ -332,10 +332,8 @@ def install_cut(unit: Unit, interp: Interpreter, cut: Cut, repeatable: bool, tim
         plan = mock.plan(graph, proceed, recorder.inputs)
     insert(unit, interp, plan, repeatable, report, times)
     unit.breaks.append(report)
-    if cut.done is not None:
-        function, values, *_ = everything.real
-        return resumption.after(function, values, cut.done.real)
-    return _C.TailCall(resumption, None, everything.real)
+    call = everything.real[-3:] if cut.outcome is None else (replay, (cut.outcome,), {})
+    return _C.TailCall(resumption, None, (*everything.real[:-3], *call))
 
 
 def resumption_of(unit: Unit, interp: Interpreter, frames: list[resume.Suspended], report: BreakReport) -> Resumption:

@@ -13,6 +13,7 @@ import torch
 
 from capture import _C
 from capture.interp import unwind
+from capture.interp.frame import UserError, Value
 from capture.interp.resume import Codes
 
 Globals = dict[str, Any]
@@ -63,10 +64,6 @@ class Resumption:
             unwind.set_handled(outer)
         return _C.TailCall(unit.compiled, function, (*arguments, result))
 
-    def after(self, function: types.FunctionType, arguments: tuple[Any, ...], result: Any) -> Any:
-        """The continuation alone, of an operation whose result is there."""
-        return _C.TailCall(self.units[0].compiled, function, (*arguments, result))
-
     def _raising_unit(self) -> Any:
         if len(self.units) == 1:
             self.units.append(self._make_unit(self.codes.raising))
@@ -85,6 +82,13 @@ class Resumption:
         while entry is not None and (entry.tb_frame.f_globals is globals() or id(entry.tb_frame.f_code) in ours):
             entry = entry.tb_next
         exception.__traceback__ = entry
+
+
+def replay(outcome: Value | UserError) -> Any:
+    """What a call has returned or raised that was made already."""
+    if isinstance(outcome, UserError):
+        raise outcome.exception
+    return outcome.real
 
 
 def _with_code(function: types.FunctionType, code: types.CodeType) -> types.FunctionType:

@@ -133,6 +133,7 @@ BREAKS = {
     sets_the_default_dtype: "changing-global-state", advances_an_outside_iterator: "outside-iterator",
     calls_a_disabled_function: "disabled-call",
 }
+LOOPS = {loops_on_data}     # a round more than there are breaks, each captured with its own outcome of the condition
 EACH = pytest.mark.parametrize(("program", "reason"), [pytest.param(p, r, id=p.__name__) for p, r in BREAKS.items()])
 
 
@@ -154,9 +155,10 @@ def test_a_break_is_counted_and_explained(program, reason) -> None:
         torch.set_default_dtype(torch.float32)
         compiled(X)
     stats = capture.stats(compiled)
-    assert (stats.captures, stats.hits, stats.bailouts) == (0, 0, 0) and stats.breaks >= 1 and stats.native_calls >= 1
+    assert (stats.bailouts, stats.native_calls) == (0, 0) and stats.breaks >= 1, stats
+    assert stats.captures == stats.breaks + 1 and stats.hits >= stats.captures and not stats.misses or program in LOOPS, stats
     text = capture.explain(compiled)
-    assert "natively" in text and __file__ in text and f"in {program.__qualname__}" in text, text
+    assert __file__ in text and f"in {program.__qualname__}" in text, text
     if reason is not None:
         assert f"[{reason}]" in text and REASONS[reason].remedy in text, text
 
@@ -236,9 +238,8 @@ def test_a_program_that_breaks_for_some_arguments_only() -> None:
         if verbose:
             x.numpy()
         return x * 2
-    check(lambda: program, call(X, False), call(X, True), call(X, False), call(X, True), call(X, False), captures=1,
-          hits=2, breaks=1,
-          fullgraph=False)
+    check(lambda: program, call(X, False), call(X, True), call(X, False), call(X, True), call(X, False), captures=3,
+          hits=4, breaks=1, fullgraph=False)
 
 
 # --- compile's arguments
@@ -359,8 +360,9 @@ def test_a_compiled_function_called_by_one_that_breaks() -> None:
         return inner(x) * float(x.sum().numpy())
     for _ in range(4):
         assert torch.equal(outer(X), X * 2 * X.sum().item())
-    assert capture.stats(outer).breaks == 1
-    assert capture.stats(inner).captures == 1 and capture.stats(inner).hits >= 2
+    stats = capture.stats(outer)
+    assert (stats.breaks, stats.captures, stats.hits) == (2, 3, 9)
+    assert capture.stats(inner).captures == 0           # inlined, before and after the breaks
 
 
 def test_a_recursive_compiled_function() -> None:

@@ -286,9 +286,18 @@ def native(interp: Interpreter, obj: Value, name: str, explain: Callable[[Any], 
     except UserError as error:
         exception = error.exception
     else:
-        return finish(interp, result, interp.track(explain, result) if explain is not None else None, then)
+        return finish(interp, result, _explained(interp, obj, name, result, explain, then, on_raise), then)
     interp.track(on_missing or (lambda: absent(interp, obj, name)))
     unwind.settle(interp, exception, on_raise)
+
+
+def _explained(interp: Interpreter, obj: Value, name: str, result: Any, explain: Callable[[Any], Shadow] | None,
+               then: Continuation | None, on_raise: OnRaise | None) -> Shadow | None:
+    if explain is None:
+        return None
+    if on_raise is None and calls.is_resumable(then):
+        return interp.describe(lambda: explain(result), Value(getattr, Const(getattr)), [obj, Value(name, Const(name))], {}, result, then)
+    return interp.track(explain, result)
 
 
 def fallback_of(interp: Interpreter, obj: Value, name: str, then: Continuation | None, on_raise: OnRaise | None) -> OnRaise | None:

@@ -112,7 +112,7 @@ def call_native(interp: Interpreter, function: Value, args: list[Value], kwargs:
         if substitute is not None:
             return call(interp, Value(substitute, Const(substitute)), args, kwargs, then, on_raise)
     try:
-        value = natives.call(interp, function, args, kwargs, on_raise is None and (then is None or hasattr(then, "resume")))
+        value = natives.call(interp, function, args, kwargs, on_raise is None and is_resumable(then))
     except Cut as cut:
         cut.then = then
         raise
@@ -121,6 +121,11 @@ def call_native(interp: Interpreter, function: Value, args: list[Value], kwargs:
     else:
         return interp.deliver(value, then)
     unwind.settle(interp, exception, on_raise)
+
+
+def is_resumable(then: Continuation | None) -> bool:
+    """Whether a continuation can do in the place of `then` what it does with a value."""
+    return then is None or hasattr(then, "resume")
 
 
 def make_frame(interp: Interpreter, function: Value, args: list[Value], kwargs: dict[str, Value]) -> Frame:

@@ -67,13 +67,14 @@ Continuation = Callable[[Value], None]
 class Cut(BaseException):
     """Leaves the interpreter at a call that no trace can hold, for the trace to be ended before it.
 
-    The result of `function(*args, **kwargs)` is for `then`. It has not been called yet; or it has, and `done` is its result, where
-    the trace knows of nothing that the call has changed.
+    The result of `function(*args, **kwargs)` is for `then`. The call has not been made yet, or, where it changed nothing that
+    the trace knows, it has: `outcome` is its result, or the UserError with what it raised.
     """
 
-    def __init__(self, reason: Break, function: Value, args: list[Value], kwargs: dict[str, Value], done: Value | None = None) -> None:
-        self.reason, self.function, self.args_, self.kwargs, self.done = reason, function, args, kwargs, done
-        self.then: Continuation | None = None
+    def __init__(self, reason: Break, function: Value, args: list[Value], kwargs: dict[str, Value],
+                 outcome: Value | UserError | None = None, then: Continuation | None = None) -> None:
+        self.reason, self.function, self.args_, self.kwargs = reason, function, args, kwargs
+        self.outcome, self.then = outcome, then
 
 
 class Frame:

@@ -174,6 +174,21 @@ class Interpreter:
             self.fail(fault)
         return None
 
+    def describe(self, model: Callable[[], Shadow], function: Value, args: list[Value], kwargs: dict[str, Value], result: Any,
+                 then: Continuation | None = None) -> Shadow | None:
+        """As `track`, for the `result` of a call that has changed nothing and is for `then`. Raises Cut in place of a Break of
+        the model's: every hit makes the call then, between two traces."""
+        done = len(self.graph.effects)
+
+        def model_or_cut() -> Shadow:
+            try:
+                return model()
+            except Break as reason:
+                if not self.can_cut or len(self.graph.effects) != done:
+                    raise
+                raise Cut(reason, function, args, kwargs, Value(result, None), then) from None
+        return self.track(model_or_cut)
+
     def give_up(self, reason: Break) -> None:
         """Ends the trace here; the program goes on, on real values alone."""
         if not self.tracking:
@@ -181,9 +196,13 @@ class Interpreter:
         self.tracking = self.inlining = False
         self.broken = (reason, self.stack())
 
+    def is_doubtful(self, exception: BaseException) -> bool:
+        """Whether no guard vouches for `exception` to be raised again on a hit."""
+        return self.doubtful is not None and self.doubtful[0] is exception
+
     def caught(self, exception: BaseException) -> None:
         """A handler of the program takes over `exception`; one that no guard vouches for ends the trace."""
-        if self.tracking and self.doubtful is not None and self.doubtful[0] is exception:
+        if self.tracking and self.is_doubtful(exception):
             self.tracking = self.inlining = False
             self.broken = (self.doubtful[1], self.stack())
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from capture.errors import Break
-from capture.interp import tensors
+from capture.interp import tensors, unwind
 from capture.interp.frame import Cut, UserError, Value
 from capture.interp.interpreter import Interpreter
 from capture.interp.lookasides import replays
@@ -56,8 +56,8 @@ VALUE_TAKERS = frozenset({bool, int, float, complex, operator.truth, operator.no
 
 
 def call(interp: Interpreter, function: Value, args: list[Value], kwargs: dict[str, Value], resumable: bool = False) -> Value:
-    """Calls a callable for real and returns its result with its shadow. Raises UserError; and Cut, before the call, if a
-    continuation can take its result (`resumable`) and the trace cannot hold it."""
+    """Calls a callable for real and returns its result with its shadow. Raises UserError; and Cut, if a continuation can take
+    its result (`resumable`) and the trace cannot hold it."""
     real = function.real
     if hashable(real) and real in FRAME_READERS:
         special = frame_reader(interp, real, args, kwargs)
@@ -88,25 +88,21 @@ def call(interp: Interpreter, function: Value, args: list[Value], kwargs: dict[s
         result = perform(real, *reals, **kwreals)
     except UserError as error:
         interp.track(raised, interp, kind, meaning, real, args, kwargs, error.exception)
+        if resumable and interp.can_cut and interp.is_doubtful(error.exception) and unwind.is_handled(interp):
+            raise Cut(interp.doubtful[1], function, args, kwargs, error) from None  # type: ignore[index]
         raise
     if reason is not None:
         interp.give_up(reason)
-    if not (resumable and interp.can_cut and leaves_no_trace(kind, real)):
-        return Value(result, interp.track(shadow, interp, kind, meaning, versions, real, function, args, kwargs, result))
-    try:
-        return Value(result, shadow(interp, kind, meaning, versions, real, function, args, kwargs, result))
-    except Break as broken:
-        reason = broken
-    except Exception as fault:
-        interp.fail(fault)
-        return Value(result, None)
-    raise Cut(reason, function, args, kwargs, Value(result, None))
+    model = functools.partial(shadow, interp, kind, meaning, versions, real, function, args, kwargs, result)
+    if resumable and changes_nothing(kind, real, args, kwargs):
+        return Value(result, interp.describe(model, function, args, kwargs, result))
+    return Value(result, interp.track(model))
 
 
-def leaves_no_trace(kind: str, real: Any) -> bool:
-    """Whether a call of which the trace cannot hold the result has left nothing in it: tensor operations, which the recorder takes
-    back, and what only computes."""
-    return kind in ("operation", "metadata") or kind in ("model", "other") and hashable(real) and (real in LAZY or real in PURE)
+def changes_nothing(kind: str, real: Any, args: list[Value], kwargs: dict[str, Value]) -> bool:
+    """Whether a call changes nothing that the trace describes: it knows of tensors how they are laid out, not what they hold."""
+    return kind != "model" or hashable(real) and (real in LAZY or real in PURE) or all(
+        isinstance(v.real, torch.Tensor) or is_immutable(v.real) for v in (*args, *kwargs.values()))
 
 
 def refusal(interp: Interpreter, kind: str, meaning: Meaning | None, real: Any, args: list[Value],

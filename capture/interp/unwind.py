@@ -83,6 +83,16 @@ def raised(interp: Interpreter, exception: BaseException, again: bool, outer: Fr
                 exception, replaced = replaced, None
 
 
+def is_handled(interp: Interpreter) -> bool:
+    """Whether some handler, `finally` or `with` of the live frames takes over an exception that is raised now."""
+    frame = interp.frame
+    while frame is not None:
+        if find_cover(frame) is not None:
+            return True
+        frame = frame.back
+    return False
+
+
 def find_cover(frame: Frame) -> Cover | None:
     """What handles an exception raised by the present instruction."""
     at = frame.pc - 1

@@ -35,6 +35,7 @@ from capture.refgraph.source import Attr, Constant, InstanceDict, Item, Source, 
 PINNED = (type, types.ModuleType, types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType,
           types.MethodWrapperType, types.GetSetDescriptorType, types.MemberDescriptorType, types.ClassMethodDescriptorType,
           types.CodeType, torch.dtype, torch.layout, torch.memory_format, torch.qscheme)
+C_METHODS = (types.BuiltinFunctionType, types.MethodWrapperType)   # … bound to an object
 # Tensors about which nothing can be hidden.
 PLAIN_TENSORS = (torch.Tensor, torch.nn.Parameter)
 HEAP_TYPE, IMMUTABLE_TYPE = 1 << 9, 1 << 8   # Py_TPFLAGS_*
@@ -123,6 +124,12 @@ class RefGraph:
         if cls is slice:
             self.require(source, "VALUE", real)
             return Const(real)
+        if cls in C_METHODS and not isinstance(source, Constant) and (descriptor := descriptor_of(real)) is not None:
+            owner = Attr(source, "__self__")        # bound anew each time: its identity says nothing
+            self.require(source, "TYPE", cls)
+            self.require(Attr(source, "__name__"), "VALUE", real.__name__)
+            self.require(owner, "TYPE", type(real.__self__))
+            return Build(cls, (Const(descriptor), self.external(real.__self__, owner)), source)
         node = self.find(real)
         if isinstance(real, PINNED):
             if not isinstance(source, Constant):
@@ -413,6 +420,15 @@ def can_change_class(cls: type) -> bool:
 def dict_type(node: RefNode) -> type:
     """The builtin type whose methods change a dict: an OrderedDict keeps an order of its own."""
     return OrderedDict if issubclass(node.cls, OrderedDict) else dict
+
+
+def descriptor_of(method: Any) -> Any:
+    """What a method of C that is bound to an instance was made from; None for one that is not."""
+    owner = method.__self__
+    if owner is None or isinstance(owner, (type, types.ModuleType)):
+        return None
+    descriptor = lookup_class(type(owner), method.__name__)
+    return descriptor if isinstance(descriptor, (types.MethodDescriptorType, types.WrapperDescriptorType)) else None
 
 
 def parts(real: Any) -> tuple[Any, ...]:

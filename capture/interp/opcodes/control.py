@@ -8,7 +8,6 @@ from capture.interp.frame import Frame, Resume, Value
 from capture.interp.instructions import Instruction, opcode
 from capture.interp.interpreter import Interpreter
 from capture.interp.iteration import advance
-from capture.interp.lookasides.replays import is_replayed
 from capture.refgraph.effects import Replayed
 from capture.refgraph.node import SCALARS, Const, Expr, External, RefNode, Shadow, source_of
 
@@ -16,14 +15,15 @@ from capture.refgraph.node import SCALARS, Const, Expr, External, RefNode, Shado
 def branch(interp: Interpreter, value: Value, then: Callable[[bool], None], resume: Resume = Resume.RETRY) -> None:
     """Calls `then` with the truth of `value`, on which the program depends from here on."""
     real = value.real
-    if type(real) in SCALARS and not is_replayed(value.shadow):
-        interp.track(_depend_on_truth, interp, value)
-        return then(bool(real))
 
     def decided(truth: Value) -> None:
         interp.track(_depend, interp, truth)
         then(truth.real)
     decided.resume = resume  # type: ignore[attr-defined]
+    if type(real) in SCALARS:
+        truth = bool(real)
+        interp.describe(lambda: _depend_on_truth(interp, value), Value(bool, Const(bool)), [value], {}, truth, decided)
+        return then(truth)
     calls.apply(interp, bool, value, then=decided)
 
 
