@@ -106,7 +106,7 @@ def _suspend_frame(interp: Interpreter, frame: Frame, resume: Resume,
     code, pc, resume = _own_position(frame, resume)
     names = slot_names(frame.code)
     in_cell = {*code.co_cellvars, *code.co_freevars}
-    live = live_locals(code)[pc]
+    live = _live_while_waiting(code, pc, resume)
     by_name = {name: value for name, value in zip(names, frame.locals) if value is not None}
     bound = tuple(name for name in code.co_varnames if name not in in_cell and name in live and name in by_name)
     cells = [by_name[name] if name in by_name else scope.make_cell(interp, None) for name in closure_names(code)]
@@ -152,6 +152,12 @@ def slot_names(code: types.CodeType) -> tuple[str, ...]:
 def closure_names(code: types.CodeType) -> tuple[str, ...]:
     """The names of the cells that a continuation of `code` closes over, in the order of its closure."""
     return (*code.co_cellvars, *code.co_freevars)
+
+
+def _live_while_waiting(code: types.CodeType, pc: int, resume: Resume) -> frozenset[str]:
+    """The locals that may be read from `pc` on, or by a handler of the instruction that waits."""
+    live, at = live_locals(code), _waiting(pc, resume)
+    return live[pc].union(*(live[cover.target] for cover in exception_table(code) if cover.start <= at < cover.end))
 
 
 def live_locals(code: types.CodeType) -> tuple[frozenset[str], ...]:
@@ -266,8 +272,9 @@ def _continuation(code: types.CodeType, position: Position, inner: list[str], ra
     body = Bytecode.from_code(code, conserve_exception_block_stackdepth=True)
     target, handler, shortcut = Label(), Label(), Label()
     stack = [f"__stack{i}" for i, slot in enumerate(position.stack) if slot is not Slot.NULL]
-    cover = next((c for c in exception_table(code) if c.start <= _waiting(position) < c.end), None)
-    line = decode(code)[_waiting(position)].line or code.co_firstlineno
+    waiting = _waiting(position.pc, position.resume)
+    cover = next((c for c in exception_table(code) if c.start <= waiting < c.end), None)
+    line = decode(code)[waiting].line or code.co_firstlineno
 
     made = Bytecode()
     made.name, made.qualname, made.filename = code.co_name, code.co_qualname, code.co_filename
@@ -326,9 +333,9 @@ def _continuation(code: types.CodeType, position: Position, inner: list[str], ra
     return result
 
 
-def _waiting(position: Position) -> int:
+def _waiting(pc: int, resume: Resume) -> int:
     """The index of the instruction that waits, whose handlers see exceptions of what it waits for."""
-    return position.pc if position.resume is Resume.RETRY else position.pc - 1
+    return pc if resume is Resume.RETRY else pc - 1
 
 
 def _finish(emit, code: types.CodeType, position: Position, target: Label, shortcut: Label) -> None:  # type: ignore[no-untyped-def]

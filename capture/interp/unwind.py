@@ -3,13 +3,16 @@ from __future__ import annotations
 
 import ctypes
 import sys
+import types
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from capture import _C
 from capture.interp.frame import Frame, UserError, Value
 from capture.interp.instructions import Cover, exception_table
-from capture.refgraph.node import SCALARS, Build, Const, Shadow
+from capture.refgraph.effects import Traceback
+from capture.refgraph.node import SCALARS, Build, Const, RefNode, Shadow
+from capture.refgraph.runtime import extend
 
 if TYPE_CHECKING:
     from capture.interp.interpreter import Interpreter
@@ -56,8 +59,9 @@ def raised(interp: Interpreter, exception: BaseException, again: bool, outer: Fr
             raise UserError(exception)
         assert frame is not None
         if not again and frame.globals.get("__package__") not in OWN_PACKAGES:
-            exception.__traceback__ = _C.make_traceback(exception.__traceback__, frame.code, frame.globals,
-                                                        frame.instruction.offset, frame.line)
+            before = exception.__traceback__
+            exception.__traceback__ = _C.make_traceback(before, frame.code, frame.globals, frame.instruction.offset, frame.line)
+            interp.track(_extend_traceback, interp, frame, exception, before)
         again = False
         cover = find_cover(frame)
         if cover is not None:
@@ -107,12 +111,28 @@ def exception_value(interp: Interpreter, exception: BaseException) -> Value:
     return Value(exception, interp.track(_exception_shadow, interp, exception))
 
 
-def _exception_shadow(interp: Interpreter, exception: BaseException) -> Shadow:
+def _exception_shadow(interp: Interpreter, exception: BaseException) -> RefNode:
     node = interp.graph.find(exception)
     if node is None:        # of the interpreter itself: what it says follows from what is guarded
         node = interp.graph.create(exception)
         if all(type(arg) in SCALARS for arg in exception.args):
             node.slots["args"] = Build(tuple, tuple(map(Const, exception.args)))
+    return node
+
+
+def _extend_traceback(interp: Interpreter, frame: Frame, exception: BaseException, before: types.TracebackType | None) -> Shadow:
+    """Notes that an exception has got an entry of its traceback for `frame`, after the real one."""
+    graph, node = interp.graph, _exception_shadow(interp, exception)
+    known = node.slots.get("__traceback__")
+    if known is None:
+        known = Const(None) if before is None else graph.find(before) if node.created else graph.slot(node, "__traceback__", before)
+    if known is None:
+        return node             # raised by native code of the program, which the trace does not repeat
+    entry = frame.function.shadow, Const(frame.code), Const(frame.instruction.offset), Const(frame.line)
+    more = known.args if isinstance(known, Traceback) else (known,)
+    node.slots["__traceback__"] = traceback = Traceback(extend, (*more, *entry))
+    if node.source is not None:
+        graph.set_slot(node, "__traceback__", traceback)
     return node
 
 

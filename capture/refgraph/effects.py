@@ -60,6 +60,11 @@ class Replayed(Expr):
     returns: type | None = None
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Traceback(Expr):
+    """The traceback of an exception which the trace has raised: `runtime.extend` of the one that it had before."""
+
+
 def is_foreign(shadow: Shadow | None) -> bool:
     """Whether an object, or what it belongs to, was returned by a call effect: an opened file."""
     while isinstance(shadow, RefNode):

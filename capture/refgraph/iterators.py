@@ -14,13 +14,14 @@ SEQUENCES = (list, tuple, range, str, bytes, deque)
 FORWARD = tuple(type(iter(x)) for x in ([], (), range(0), range(1 << 70), "", "\u0100", b""))
 BACKWARD = (type(reversed([])), reversed)
 DICTS = tuple(type(f(view)) for view in ({}, {}.values(), {}.items()) for f in (iter, reversed))
+SETS = (type(iter(set())),)
 DEQUES = (type(iter(deque())), type(reversed(deque())))
 
 
 def fork(iterator: Any) -> Iterator[Any]:
     """An iterator over what is left to `iterator`, which stays where it is. Raises TypeError for one that does not tell."""
     cls = type(iterator)
-    if cls in DICTS:                                # they tell a list of what is left
+    if cls in DICTS or cls in SETS:                 # they tell a list of what is left
         return iter(iterator.__reduce__()[1][0])
     if cls not in (*FORWARD, *BACKWARD, *DEQUES, zip, enumerate):
         raise TypeError(f"a {cls.__name__} cannot be copied")

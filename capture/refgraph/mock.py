@@ -41,6 +41,7 @@ BASES = (*CONTAINERS, types.SimpleNamespace, object)
 POINTER = object.__basicsize__ // 2
 HEAP_TYPE = 1 << 9                                  # Py_TPFLAGS_HEAPTYPE: a class statement made it, or C at run time
 # Attributes which only an object's creation sets: of functions, deques, partial functions.
+CHAIN = ("__cause__", "__context__", "__suppress_context__")
 READ_ONLY = {"__closure__", "__globals__", "__builtins__", "maxlen", "func", "keywords"}
 
 
@@ -318,8 +319,17 @@ class _Cook:
         for name, slot in _declared_slots(self.cls):
             if name not in node.slots and self.real is not None and _is_set(slot, self.real):
                 raise self.escape(f"its attribute {name!r} is not known")
-        return tuple(Effect(object.__setattr__, node, (Const(name), value)) for name, value in node.slots.items()
+        chain = self.chain() if isinstance(self.real, BaseException) else {}
+        return tuple(Effect(object.__setattr__, node, (Const(name), value)) for name, value in {**chain, **node.slots}.items()
                      if value is not ABSENT and name not in READ_ONLY and self.cls is not functools.partial)
+
+    def chain(self) -> dict[str, Shadow]:
+        """What `raise` has noted in an exception: its cause and its context."""
+        parts = {name: value for name in CHAIN if (value := getattr(self.real, name))}
+        unknown = [name for name, value in parts.items() if value is not True and self.graph.find(value) is None]
+        if unknown:
+            raise self.escape(f"its {unknown[0]} is not known")
+        return {name: Const(True) if value is True else self.graph.find(value) for name, value in parts.items()}  # type: ignore[misc]
 
     def maxlen(self) -> int | None:
         return getattr(self.real, "maxlen", None) if issubclass(self.cls, collections.deque) else None

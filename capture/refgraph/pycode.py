@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from capture.refgraph.effects import CallEffect, Effect, Position, Replayed
+from capture.refgraph.effects import CallEffect, Effect, Position, Replayed, Traceback
 from capture.refgraph.graph import instance_dict
 from capture.refgraph.mock import HEAP_TYPE, Make, MockPlan, Perform, bases, operands, operands_of
 from capture.refgraph.node import Build, Const, Display, Expr, RefNode, Shadow, TensorState
@@ -54,7 +54,7 @@ ASSIGN, DELETE = (object.__setattr__, setattr), (object.__delattr__, delattr)
 RISKY = frozenset({operator.truediv, operator.floordiv, operator.mod, operator.pow, int, round,
                    *(function for function in vars(math).values() if callable(function))})
 SUBSCRIPTED = (dict, list, tuple, collections.deque)
-WRITTEN = (Expr, Build, Display, Perform)              # composites; a subclass of these is a leaf
+WRITTEN = (Expr, Build, Display, Perform, Traceback)   # composites; a subclass of these is a leaf
 DEEPEST = 16                                        # expressions nested more deeply are split up
 
 

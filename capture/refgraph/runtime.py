@@ -9,8 +9,18 @@ from typing import Any
 
 import torch
 
+from capture import _C
+
 # Frames of code from such a file are passed over by `warnings` and `logging`, when these look for a caller.
 INVISIBLE = "<capture importlib._bootstrap>"
+
+
+def extend(traceback: types.TracebackType | None, *entries: Any) -> types.TracebackType | None:
+    """A traceback with further entries in front: for each the function, its code, the offset of the instruction, and the line."""
+    for at in range(0, len(entries), 4):
+        function, code, offset, line = entries[at:at + 4]
+        traceback = _C.make_traceback(traceback, code, function.__globals__, offset, line)
+    return traceback
 
 
 def dress(values: torch.Tensor, cls: type, grad_fn: str | None) -> torch.Tensor:

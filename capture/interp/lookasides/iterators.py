@@ -119,16 +119,23 @@ class Entries(Cursor):
 
 
 class Members(Cursor):
-    """Over a set, whose members tell themselves apart."""
+    """Over a set, whose members tell themselves apart. `order`: in which they come."""
 
-    __slots__ = ("items",)
+    __slots__ = ("items", "container", "order")
 
-    def __init__(self, node: RefNode, items: dict[Any, Shadow]) -> None:
+    def __init__(self, node: RefNode, items: dict[Any, Shadow], container: Value) -> None:
         super().__init__(node)
-        self.items = items
+        self.items, self.container, self.order = items, container.shadow, tuple(container.real)
 
     def advance(self, item: Any) -> Shadow:
         return self.items[item]
+
+    def recipe(self) -> Recipe | None:
+        made_anew = not isinstance(self.container, Const) and self.container.source is None  # type: ignore[union-attr]
+        if made_anew and not (all(type(item) in SCALARS for item in self.order) and tuple(set(self.items)) == self.order):
+            return None
+        taken = len(self.order) - operator.length_hint(self.node.real)
+        return iterators.resume_after, (Const(iter), self.container, Const(taken))  # type: ignore[return-value]
 
 
 class Together(Cursor):
@@ -238,7 +245,7 @@ def make_iterator(interp: Interpreter, real: Any, container: Value, backwards: b
         node.state = Constants(node)
     elif isinstance(container.real, (set, frozenset)):
         elements(interp, container)
-        node.state = Members(node, members(interp, container))
+        node.state = Members(node, members(interp, container), container)
     elif isinstance(container.real, (dict, *VIEWS)):
         is_view = isinstance(container.real, VIEWS)
         mapping = view_mapping(container.shadow) if is_view else dict_node(container)

@@ -12,7 +12,7 @@ from capture.errors import Break
 from capture.interp.frame import Value
 from capture.interp.interpreter import Interpreter
 from capture.interp.special import VIEWS
-from capture.refgraph.effects import Keywords, Replayed
+from capture.refgraph.effects import Keywords, Replayed, Traceback
 from capture.refgraph.graph import VALUES
 from capture.refgraph.node import (
     SCALARS,
@@ -110,6 +110,8 @@ def has_fixed_type(shadow: Shadow) -> bool:
     """Whether a value computed on every call is always of the same type."""
     if isinstance(shadow, Replayed):
         return shadow.returns is not None
+    if isinstance(shadow, Traceback):
+        return True
     if isinstance(shadow, Expr):
         op = shadow.op.function if isinstance(shadow.op, Keywords) else shadow.op
         return op in TO_STRING or op in TO_OTHERS or is_string(shadow)

@@ -227,8 +227,11 @@ def with_except_start(interp: Interpreter, frame: Frame, instruction: Instructio
     cls, traceback = type(exception.real), exception.real.__traceback__
     calls.call(interp, exit, [
         Value(cls, interp.track(lambda: interp.graph.constant(cls))), exception,
-        Value(traceback, interp.track(_traceback_shadow, interp, traceback))])
+        Value(traceback, interp.track(_traceback_shadow, interp, exception))])
 
 
-def _traceback_shadow(interp: Interpreter, traceback: types.TracebackType | None) -> Shadow:
-    return Const(None) if traceback is None else interp.graph.find(traceback) or interp.graph.create(traceback)
+def _traceback_shadow(interp: Interpreter, exception: Value) -> Shadow:
+    node, traceback = exception.shadow, exception.real.__traceback__
+    if node.source is not None or "__traceback__" in node.slots:  # type: ignore[union-attr]
+        return interp.graph.slot(node, "__traceback__", traceback)  # type: ignore[arg-type]
+    return interp.graph.find(traceback) or interp.graph.create(traceback)
