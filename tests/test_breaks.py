@@ -69,8 +69,8 @@ def indexes_by_data(x):
     return [10, 20, 30][x[0, 0].long()] * x
 
 
-def shape_from_data(x):
-    return x[x > 0].shape[0] * x
+def branches_on_a_shape(x):
+    return x * 2 if x[x > 0].shape[0] > 2 else x
 
 
 def iterates_over_nonzero(x):
@@ -127,7 +127,7 @@ BREAKS = {
     draws_python_numbers: "data-dependent", branches_on_a_clock: "data-dependent", reads_clocks_around_work: "clock",
     branches_on_data: "data-dependent", loops_on_data: "data-dependent",
     branches_on_a_list: "data-dependent", uses_numpy: "data-dependent", indexes_by_data: "data-dependent",
-    shape_from_data: "data-dependent-shape", iterates_over_nonzero: "data-dependent-shape",
+    branches_on_a_shape: "data-dependent", iterates_over_nonzero: "data-dependent-shape",
     asserts_on_data: "data-dependent", runs_backward: "autograd-inside", reads_a_file: None,
     executes_text: "opaque-call", inspects_its_frame: "opaque-call",
     sets_the_default_dtype: "changing-global-state", advances_an_outside_iterator: "outside-iterator",

@@ -1,0 +1,370 @@
+"""Programs that are cut inside of `try` and `with`, by calls that return and by calls that raise."""
+from __future__ import annotations
+
+import contextlib
+import sys
+
+import pytest
+import torch
+
+from tests.cuts import Cuts, outside, raises, run
+
+CUTS = Cuts()
+
+
+# -- exceptions --------------------------------------------------------------------------------------------------------
+
+@CUTS.add()
+def in_try_that_succeeds(x):
+    log = []
+    try:
+        y = outside(x * 2)
+    except ValueError:
+        log.append("except")
+    else:
+        log.append("else")
+    finally:
+        log.append("finally")
+    return y + 1, log
+
+
+@CUTS.add()
+def in_try_that_fails(x):
+    log = []
+    y = x + 1
+    try:
+        raises(ValueError)
+    except ValueError as error:
+        log.append(str(error))
+        y = y * 2
+    else:
+        log.append("else")
+    finally:
+        log.append("finally")
+    return y, log
+
+
+@CUTS.add(2)         # what a traceback holds is read outside of the trace
+def fails_through_calls(x):
+    def inner(t):
+        try:
+            return deeper(t + 1)
+        finally:
+            log.append("inner")
+
+    def deeper(t):
+        raises(LookupError, "deep")
+        return t
+    log = []
+    try:
+        inner(x)
+    except LookupError as error:
+        tb, lines = error.__traceback__, []
+        while tb is not None:
+            lines.append(tb.tb_lineno - tb.tb_frame.f_code.co_firstlineno)
+            tb = tb.tb_next
+        return x * 2, log, error.args, lines
+    return None
+
+
+@CUTS.add()
+def the_wrong_handler_first(x):
+    try:
+        try:
+            raises(KeyError)
+        except ValueError:
+            return x
+        finally:
+            x = x + 1
+    except KeyError:
+        return x * 2
+
+
+@CUTS.add()
+def raised_again(x):
+    try:
+        try:
+            raises(ValueError)
+        except ValueError:
+            x = x * 3
+            raise
+    except ValueError as error:
+        return x, str(error)
+
+
+@CUTS.add()
+def raised_from(x):
+    try:
+        try:
+            raises(ValueError)
+        except ValueError as error:
+            raise RuntimeError("outer") from error
+    except RuntimeError as error:
+        return x + 1, str(error), str(error.__cause__), error.__context__ is error.__cause__
+
+
+@CUTS.add()
+def inside_of_except(x):
+    try:
+        raise ValueError("own")
+    except ValueError as error:
+        y = outside(x * 2)
+        text = str(error)
+    return y, text
+
+
+@CUTS.add(2)
+def nested_handlers(x):
+    try:
+        raise ValueError("first")
+    except ValueError:
+        try:
+            outside()
+            raise KeyError("second")
+        except KeyError as error:
+            outside()
+            context = repr(error.__context__)
+        y = x * 2
+    return y, context, repr(sys.exception())
+
+
+@CUTS.add()
+def fails_inside_of_except(x):
+    try:
+        try:
+            raise ValueError("first")
+        except ValueError:
+            raises(KeyError)
+    except KeyError as error:
+        return x * 2, repr(error.__context__)
+
+
+@CUTS.add()
+def inside_of_finally(x):
+    log = []
+    try:
+        log.append(1)
+    finally:
+        log.append(outside(2))
+    return x + 1, log
+
+
+@CUTS.add()
+def inside_of_finally_that_returns(x):
+    try:
+        return x + 1
+    finally:
+        outside(None, x)
+
+
+@CUTS.add()
+def inside_of_finally_while_raising(x):
+    def inner(t):
+        try:
+            raise ValueError("own")
+        finally:
+            outside(None, t)
+    try:
+        inner(x)
+    except ValueError as error:
+        return x * 2, str(error)
+
+
+@CUTS.add(2)
+def loop_in_try_in_loop(x):
+    log = []
+    for i in range(2):
+        try:
+            if i == 0:
+                raises(ValueError)
+            x = outside(x * 2)
+        except ValueError as error:
+            log.append(str(error))
+    return x, log
+
+
+@CUTS.add()
+def handler_in_a_loop_goes_on(x):
+    for i in range(3):
+        try:
+            if i == 1:
+                raises(ValueError)
+            x = x + 1
+        except ValueError:
+            continue
+    return x
+
+
+@CUTS.natively
+def except_star(x):
+    try:
+        raises(ValueError)
+    except* ValueError as group:
+        return_value = len(group.exceptions)
+    return x * 2, return_value
+
+
+@CUTS.add()
+def a_tensor_operation_that_fails(x):
+    try:
+        return x + torch.ones(7)
+    except RuntimeError as error:
+        return x * 2, "size" in str(error)
+
+
+@CUTS.add()
+def a_reading_that_fails(x):
+    try:
+        return x.item()
+    except RuntimeError:
+        return x * 2
+
+
+# -- with --------------------------------------------------------------------------------------------------------------
+
+class Manager:
+    def __init__(self, log, suppresses=False):
+        self.log, self.suppresses = log, suppresses
+
+    def __enter__(self):
+        self.log.append("enter")
+        return self
+
+    def __exit__(self, cls, error, traceback):
+        self.log.append(("exit", cls and cls.__name__, str(error), traceback is not None))
+        return self.suppresses
+
+
+class OutsideManager(Manager):
+    def __enter__(self):
+        return outside(5)
+
+    def __exit__(self, *details):
+        outside(None, len(details))
+
+
+@CUTS.add()
+def in_a_with_block(x):
+    log = []
+    with Manager(log) as manager:
+        y = outside(x * 2)
+    return y, log, manager.suppresses
+
+
+@CUTS.add()
+def in_nested_with_blocks(x):
+    log = []
+    with Manager(log) as first, Manager(log) as second:
+        y = outside(x * 2)
+        log.append(first is not second)
+    return y, log
+
+
+@CUTS.add()
+def fails_in_a_with_block(x):
+    log = []
+    try:
+        with Manager(log):
+            raises(ValueError)
+    except ValueError as error:
+        return x * 2, str(error), log
+
+
+@CUTS.add()
+def fails_in_a_with_block_that_suppresses(x):
+    log = []
+    with Manager(log, suppresses=True):
+        raises(ValueError)
+        log.append("not reached")
+    return x * 2, log
+
+
+@CUTS.add(2)
+def entering_and_leaving_are_cut(x):
+    with OutsideManager([]) as value:
+        y = x * value
+    return y + 1
+
+
+@CUTS.add()
+def in_no_grad(x):
+    w = x.clone().requires_grad_()
+    with torch.no_grad():
+        outside(None, torch.is_grad_enabled())
+        y = w * 2
+    return y, w * 2, torch.is_grad_enabled()
+
+
+@CUTS.add(2)
+def grad_modes_nested(x):
+    w = x.clone().requires_grad_()
+    with torch.no_grad():
+        a = outside(1) * w
+        with torch.enable_grad():
+            b = outside(2) * w
+        c = w * 3
+    return a, b, c, w * 4
+
+
+@CUTS.add()
+def fails_in_no_grad(x):
+    w = x.clone().requires_grad_()
+    try:
+        with torch.no_grad():
+            raises(ValueError)
+    except ValueError:
+        pass
+    return w * 2, torch.is_grad_enabled()
+
+
+@CUTS.add()
+def in_autocast(x):
+    with torch.autocast("cpu", torch.bfloat16):
+        a = x @ x
+        outside(None, torch.is_autocast_enabled("cpu"))
+        b = a @ x
+    return a, b, x @ x
+
+
+@CUTS.natively
+def in_inference_mode(x):
+    with torch.inference_mode():
+        a = x * 2
+        outside(None, torch.is_inference_mode_enabled())
+        b = a + 1
+    return b.is_inference(), a + 0
+
+
+@CUTS.add()
+def decorated_with_no_grad(x):
+    @torch.no_grad()
+    def inner(t):
+        t = t * 2
+        return outside(t) + 1
+    w = x.clone().requires_grad_()
+    return inner(w), w * 2
+
+
+@CUTS.natively
+def a_generator_of_contextlib(x):
+    @contextlib.contextmanager
+    def manager():
+        log.append("enter")
+        yield 3
+        log.append("exit")
+    log = []
+    with manager() as k:
+        y = outside(x) * k
+    return y, log
+
+
+@CUTS.add()
+def suppressed(x):
+    with contextlib.suppress(ValueError):
+        raises(ValueError)
+    return x * 2
+
+
+@pytest.mark.parametrize(("program", "options"), CUTS)
+def test_each_construct(program, options) -> None:
+    run(program, options)
