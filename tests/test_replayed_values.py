@@ -7,6 +7,7 @@ import io
 import random
 import time
 
+import numpy
 import pytest
 import torch
 from torch import nn
@@ -66,6 +67,12 @@ def times_the_work(x):
 def test_a_decision_cuts_the_trace_where_it_is_made(program) -> None:
     stats = check(lambda: program, *CALLS, *CALLS, captures=None, fullgraph=False)
     assert stats.breaks and stats.hits and not stats.bailouts
+
+
+def test_a_number_of_numpy_is_converted_again_on_every_call() -> None:
+    def program(x, number):
+        return x * 2, float(number), f"{float(number):.1f}"
+    one_graph(lambda: program, *[call(X, numpy.float64(n)) for n in range(3)])
 
 
 def test_work_between_clocks_is_done_between_them_on_a_hit() -> None:

@@ -69,10 +69,18 @@ def lazily(interp: Interpreter, function: Callable[..., Any], args: tuple[Value,
            result: Any) -> Shadow | None:
     """The shadow of what a pure function made of replayed values; None when there are none among its arguments."""
     values = [*args, *kwargs.values()]
+    if function in (float, int) and len(values) == 1 and is_number_of_numpy(values[0]):
+        interp.graph.touch(args[0].shadow)  # type: ignore[arg-type]
+        return Expr(function, (args[0].shadow,))  # type: ignore[arg-type]
     if type(result) not in SCALARS or not any(is_replayed(value.shadow) for value in values):
         return None
     operands = tuple(snapshot(interp, value) for value in values)
     return Expr(Keywords(function, tuple(kwargs)) if kwargs else function, operands)
+
+
+def is_number_of_numpy(value: Value) -> bool:
+    """Whether a value is an immutable number of numpy, which is a new object each time."""
+    return isinstance(value.shadow, RefNode) and type(value.real).__module__ == "numpy" and isinstance(value.real, (float, int))
 
 
 # -- what is shown to others -------------------------------------------------------------------------------------------
