@@ -100,12 +100,14 @@ class CaptureError(Exception):
 class Break(CaptureError):
     """The trace cannot go on here. Raised by models of calls while tracking; never reaches the user's program.
 
+    `stack`: the user's frames, outermost first, where these are not the present ones.
+
     Raises KeyError when `id` is not in `REASONS`.
     """
 
-    def __init__(self, id: str, context: str) -> None:
+    def __init__(self, id: str, context: str, stack: tuple[UserFrame, ...] = ()) -> None:
         self.reason = REASONS[id]
-        self.context = context
+        self.context, self.stack = context, stack
         super().__init__(f"{context}: {self.reason.explanation}")
 
 

@@ -194,7 +194,7 @@ class Interpreter:
         if not self.tracking:
             return
         self.tracking = self.inlining = False
-        self.broken = (reason, self.stack())
+        self.broken = (reason, reason.stack or self.stack())
 
     def is_doubtful(self, exception: BaseException) -> bool:
         """Whether no guard vouches for `exception` to be raised again on a hit."""

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from capture.errors import Break
+from capture.errors import Break, UserFrame
 from capture.refgraph.effects import CallEffect, Effect, Replayed
 from capture.refgraph.graph import RefGraph, instance_dict, storage_of
 from capture.refgraph.node import (
@@ -130,7 +130,8 @@ def _check_shown(graph: RefGraph, effects: list[Effect | CallEffect]) -> None:
             storages = outside.union(map(_storage, reached)) if objects else set()
             times = [*(graph.changed.get(node, 0) for node in reached), *(graph.written.get(storage, 0) for storage in storages)]
             if max(times, default=0) > effect.serial:
-                raise Break("late-change", "an object was shown to a call that prints or logs, and changed after it")
+                stack = tuple(UserFrame(code.co_filename, line, code.co_qualname) for code, _, line in effect.positions)
+                raise Break("late-change", "an object was shown to a call that prints or logs, and changed after it", stack)
         placed += operands_of(effect)
 
 
