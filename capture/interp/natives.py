@@ -17,7 +17,7 @@ from capture.interp.interpreter import Interpreter
 from capture.interp.lookasides import replays
 from capture.interp.lookasides.shadows import settled
 from capture.interp.models import LAZY, MODELS, PURE, SIDE_EFFECTS, Meaning, find_model, hashable, is_disabled, recognise
-from capture.interp.special import is_plain
+from capture.interp.special import VIEWS, is_plain
 from capture.interp.visible import FRAME_READERS, frame_reader, in_sight, must_see, with_scope
 from capture.refgraph.graph import PINNED, VALUES, parts
 from capture.refgraph.node import (
@@ -51,6 +51,7 @@ GLOBAL_STATE = frozenset({
     torch._C._set_cudnn_enabled, torch._C._set_cudnn_deterministic, torch._C._set_mkldnn_enabled, torch._C._set_float32_matmul_precision,
     torch._C._set_sdp_use_flash, torch._C._set_sdp_use_math, torch._C._set_sdp_use_mem_efficient, torch.set_anomaly_enabled,
     torch.set_num_threads, torch.set_flush_denormal})
+KEYS = VIEWS[0], VIEWS[3]       # of a dict, of an OrderedDict
 VALUE_TAKERS = frozenset({bool, int, float, complex, operator.truth, operator.not_, operator.index, operator.contains, round, range, format,
                           str, repr})
 
@@ -142,7 +143,7 @@ def classify(real: Any, args: list[Value], kwargs: dict[str, Value]) -> str:
         if real in tensors.MODE_SETTERS:
             return "mode"
         # A tensor as a key counts by its identity.
-        operands = args[:1] if args and isinstance(args[0].real, (dict, set, frozenset)) else args
+        operands = args[:1] if args and isinstance(args[0].real, (dict, set, frozenset, *KEYS)) else args
         operates = any(isinstance(a.real, torch.Tensor) for a in operands[:2]) and type(operands[0].real) is not str
         if operates and real in TENSOR_OPERATORS:
             return "operation"

@@ -5,14 +5,15 @@ import functools
 from typing import Any
 
 import torch
-from torch.autograd import grad_mode
+from torch.autograd import grad_mode, profiler
 from torch.utils import checkpoint
 
 from capture.errors import Break
 from capture.interp.frame import Value
 from capture.interp.fx_recorder import tensors_in
 from capture.interp.interpreter import Interpreter
-from capture.interp.lookasides.shadows import depend_type, elements
+from capture.interp.lookasides.effects import effect
+from capture.interp.lookasides.shadows import depend_type, elements, settled
 from capture.interp.models import PURE, model, polyfill
 from capture.refgraph.node import Const, RefNode, Shadow
 
@@ -57,6 +58,47 @@ def leave(interp: Interpreter, result: Any, guard: Value) -> Shadow:
         raise Break("changing-global-state", "an inference mode is left that was entered before the call")
     interp.recorder.effect(grad_mode._exit_inference_mode, guard.shadow.slots["fx"].value)  # type: ignore[attr-defined]
     return Const(None)
+
+
+@polyfill(profiler.record_function.__enter__, applies=lambda self: True)
+def enter_range(self: Any) -> Any:
+    """A range of the profiler, through functions that are repeated on every hit."""
+    self.record = begin_range(self.name, self.args)
+    return self
+
+
+@polyfill(profiler.record_function.__exit__, applies=lambda self, *exception: True)
+def leave_range(self: Any, exc_type: Any, exc_value: Any, traceback: Any) -> None:
+    """The counterpart of `enter_range`."""
+    if self.run_callbacks_on_exit:
+        end_range(self.record)
+
+
+def begin_range(name: str, args: str | None) -> Any:
+    """Tells the profiler that a range begins."""
+    return torch.ops.profiler._record_function_enter_new(name, args)
+
+
+def end_range(record: Any) -> None:
+    """Tells the profiler that a range is over."""
+    torch.ops.profiler._record_function_exit._RecordFunction(record)
+
+
+effect(begin_range, fresh=True)
+effect(end_range, returns=type(None), owner=True)
+
+
+@model(torch._C._group_tensors_by_device_and_dtype)
+def group_tensors(interp: Interpreter, result: dict[Any, Any], lists: Value, with_indices: Value | None = None) -> Shadow:
+    """Tensors, list by list, sorted by properties that are guarded; the lists returned are new."""
+    if with_indices is not None:
+        interp.graph.depend(with_indices.shadow, with_indices.real)  # type: ignore[arg-type]
+    for shadow, tensors in zip(elements(interp, lists), lists.real, strict=True):
+        for item, tensor in zip(elements(interp, Value(tensors, shadow)), tensors, strict=True):
+            depend_type(interp, Value(tensor, item))
+            if tensor is None:
+                interp.graph.depend(item, tensor)
+    return settled(interp, result)
 
 
 @model(torch.autograd.Function.__dict__["apply"].__func__)

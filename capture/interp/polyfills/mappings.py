@@ -103,7 +103,7 @@ def lacks(self: Any, key: Any) -> bool:
           and in_python(self, "__missing__"))
 def getitem_or_missing(self: Any, key: Any) -> Any:
     """`self[key]` where the class has a `__missing__`."""
-    if key in dict.keys(self):
+    if dict.__contains__(self, key):
         return dict.get(self, key)
     return type(self).__missing__(self, key)
 
@@ -113,7 +113,7 @@ def getitem_or_missing(self: Any, key: Any) -> Any:
           and lookup_class(type(self), "__missing__") is collections.defaultdict.__missing__)
 def getitem_or_default(self: Any, key: Any) -> Any:
     """`self[key]` of a defaultdict."""
-    if key in dict.keys(self):
+    if dict.__contains__(self, key):
         return dict.get(self, key)
     factory = self.default_factory
     if factory is None:
