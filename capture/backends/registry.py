@@ -14,6 +14,7 @@ import torch
 from torch import fx
 
 from capture.backends import eager
+from capture.backends.aot import touches_attributes
 from capture.backends.native import tiers
 from capture.errors import ArgumentError, BackendError
 
@@ -65,8 +66,15 @@ def _by_name(name: str, mode: str | None, dynamic: bool | None, options: Mapping
         raise BackendError(f"unknown backend {name!r}{_near(name, names())}; "
                            f"capture.backends.registry.names() lists all of them")
     if name == "inductor":
-        return _inductor(mode, dynamic, options)
-    return _with_keywords(_dynamo_registry().lookup_backend(name), mode, options)
+        return _traceable(_inductor(mode, dynamic, options))
+    return _traceable(_with_keywords(_dynamo_registry().lookup_backend(name), mode, options))
+
+
+def _traceable(backend: Backend) -> Backend:
+    """torch's backends trace the graph on tensors that have no gradients: a graph that assigns or reads these runs as it is."""
+    def compile_graph(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+        return gm.forward if any(map(touches_attributes, gm.graph.nodes)) else backend(gm, example_inputs)
+    return compile_graph
 
 
 def _inductor(mode: str | None, dynamic: bool | None, options: Mapping[str, Any] | None) -> Backend:

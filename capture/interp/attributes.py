@@ -563,7 +563,10 @@ def tensor_write(interp: Interpreter, obj: Value, name: str, value: Value | None
     """Assignment to `data`, `grad`, `requires_grad` … is an operation of the graph."""
     if value is None:
         raise Break("untracked-mutation", f"attribute {name!r} of a tensor was deleted")
-    recorder = interp.recorder
+    recorder, node = interp.recorder, obj.shadow
+    if name == "grad" and value.real is None and isinstance(value.shadow, Const) and node.source is not None:  # type: ignore[union-attr]
+        interp.graph.drop_gradient(node, early=not recorder.operations)  # type: ignore[arg-type]
+        return ABSENT
     recorder.effect(setattr, recorder.argument(obj.shadow, obj.real), name, recorder.argument(value.shadow, value.real))  # type: ignore[arg-type]
     recorder.mutates = True
     if name == "grad":

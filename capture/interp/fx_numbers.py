@@ -13,12 +13,12 @@ import torch
 from torch import fx
 
 from capture.interp.frame import Value
-from capture.refgraph.node import Build, Const, Display, Expr, RefNode, Shadow, TensorState, source_of
+from capture.refgraph.node import Build, Const, Display, Expr, External, RefNode, Shadow, TensorState, source_of
 
 # Operations whose result has the same shape and type whatever number they are given.
 ARITHMETIC = frozenset("""
     add sub mul truediv div true_divide divide multiply subtract floordiv floor_divide mod remainder fmod pow eq ne lt le gt ge
-    iadd isub imul itruediv where masked_fill clamp clip fill full_like lerp rsub""".split())
+    iadd isub imul itruediv where masked_fill clamp clip fill full_like lerp rsub addcdiv addcmul""".split())
 # … and for which a number is converted to the type of the tensor before anything else is done.
 CONVERTING = frozenset({"add", "sub", "mul", "subtract", "multiply", "iadd", "isub", "imul"})
 READERS = (torch.Tensor.item, torch.Tensor.__float__, float)
@@ -36,6 +36,8 @@ class Recorder(Protocol):
     def effect(self, target: Callable[..., Any], *args: Any) -> fx.Node: ...
 
     def literal(self, real: Any) -> Any: ...
+
+    def argument(self, shadow: Shadow, real: Any) -> Any: ...
 
 
 def is_operand(operation: str, shadow: Shadow | None) -> bool:
@@ -59,6 +61,8 @@ def write(recorder: Recorder, shadow: Shadow, as_tensor: bool) -> Any:
     """A number as a tensor of one double, or as a number of Python."""
     if isinstance(shadow, Const):
         return recorder.literal(shadow.value)
+    if isinstance(shadow, External):
+        return recorder.argument(shadow, shadow.value)
     if isinstance(shadow, RefNode):
         return recorder.node(shadow)
     if isinstance(shadow, (Display, Build)):
@@ -75,12 +79,12 @@ def write(recorder: Recorder, shadow: Shadow, as_tensor: bool) -> Any:
 
 
 def is_computed(shadow: Shadow) -> bool:
-    """Whether a value follows from tensors of the graph and from constants alone."""
+    """Whether a value follows from tensors of the graph, from constants and from scalars that can be guarded."""
     if isinstance(shadow, RefNode):
         return isinstance(shadow.state, TensorState)
     if isinstance(shadow, (Display, Build)):
         return shadow.cls in (list, tuple) and all(map(is_computed, shadow.items))
-    return isinstance(shadow, Const) or type(shadow) is Expr and shadow.op is not id and all(map(is_computed, shadow.args))
+    return isinstance(shadow, (Const, External)) or type(shadow) is Expr and shadow.op is not id and all(map(is_computed, shadow.args))
 
 
 def is_exact(shadow: Shadow) -> bool:

@@ -21,12 +21,13 @@ class Effect:
     """`operation(target, *args)` on an outside object: `dict.__setitem__`, `list.append`, `object.__setattr__` …
 
     Only builtin operations: no effect runs Python code of the user's. Objects that the trace created have no effects;
-    the mock function builds them in their final state.
+    the mock function builds them in their final state. early: done before the graph runs, for what it lets go of.
     """
 
     operation: Callable[..., Any]
     target: RefNode
     args: tuple[Shadow, ...]
+    early: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -375,6 +375,13 @@ class RefGraph:
         else:
             self.changed[target] = self._next()
 
+    def drop_gradient(self, node: RefNode, early: bool) -> None:
+        """`tensor.grad = None` of an outside tensor, already done for real: it lets go of memory, so that it is done before the graph
+        runs if nothing was computed yet, nor shown to a call (`early`)."""
+        shown = any(isinstance(effect, CallEffect) and any(isinstance(shadow, RefNode) for shadow in effect.shown) for effect in self.effects)
+        node.slots["grad"] = Const(None)
+        self.effects.append(Effect(setattr, node, (Const("grad"), Const(None)), early and not shown))
+
     def call_effect(self, function: Shadow, args: tuple[Shadow, ...], names: tuple[str, ...] = (), shown: tuple[Shadow, ...] = (),
                     early: bool = False, positions: tuple[Position, ...] = ()) -> CallEffect:
         """A call that acts on the world, already done for real."""

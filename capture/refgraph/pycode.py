@@ -216,7 +216,7 @@ class _Printer:
             self.read(source)
         for shadow in self.survey.hoisted:
             self.define(shadow, kept=True)
-        early = [step for step in self.plan.steps if isinstance(step, CallEffect) and step.early]
+        early = [step for step in self.plan.steps if isinstance(step, (CallEffect, Effect)) and step.early]
         for step in early:
             self.step_of_plan(step)
         graph = None if graph_callable is None else self.call_graph(graph_callable)
