@@ -19,7 +19,7 @@ from torch._C._dynamo import eval_frame
 from capture import _C, debug
 from capture.blame import blame
 from capture.config import RECAPTURE_LIMIT, STRICT
-from capture.errors import BackendError, Break, GraphBreakError, InternalError, Reason, UserFrame
+from capture.errors import BackendError, Break, GraphBreakError, InternalError, Reason, UserFrame, user_frames
 from capture.guards.collect import collect
 from capture.guards.explain import Mismatch
 from capture.guards.tree import GuardTree
@@ -341,7 +341,7 @@ def resumption_of(unit: Unit, interp: Interpreter, frames: list[resume.Suspended
     key = tuple(frame.position for frame in frames)
     known = unit.resumptions.get(key)
     if known is None:
-        where = report.stack[-1]
+        where = user_frames(report.stack)[-1]
         name, scope = f"{root_of(unit).name} resumed at {os.path.basename(where.file)}:{where.line}", frames[0].scope
 
         def make_unit(code: types.CodeType) -> Unit:

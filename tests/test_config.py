@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 
@@ -44,6 +45,11 @@ def test_a_value_holds_for_a_block(flag) -> None:
         assert made.value == "inside"
         raise KeyError
     assert made.value == "outside"
+
+
+def test_the_documentation_lists_all_flags() -> None:
+    rows = re.findall(r"^\| `CAPTURE_(\w+)` \| (.*?) \| (.*?) \|$", (Path(__file__).parent.parent / "docs/flags.md").read_text(), re.MULTILINE)
+    assert rows == [(flag.name, f"`{flag.default}`" if flag.default != "" else "", flag.meaning) for flag in config.FLAGS.values()]
 
 
 def test_every_flag_is_listed_with_its_meaning() -> None:

@@ -11,7 +11,7 @@ from torch import fx
 
 from capture.errors import UserFrame, is_internal, user_frames
 from capture.history import Cause, Miss
-from capture.pipeline import BreakReport, Trace, Unit
+from capture.pipeline import BreakReport, Trace, Unit, root_of
 from capture.report.remedies import remedy
 from capture.report.tree import Break, Change, Entry, Frame, Graph, Node, Place, Recapture, Report, Seconds
 
@@ -25,10 +25,8 @@ def report_of(units: Iterable[Unit]) -> Report:
     """The report of these compiled functions; continuations are found under the function whose calls they continue."""
     units = sorted(dict.fromkeys(member for unit in units for member in unit.family), key=first_capture)
     start = min((time for time in map(first_capture, units) if time < float("inf")), default=0.0)
-    children: dict[int, list[Unit]] = {}
-    for unit in units:
-        children.setdefault(id(unit.parent), []).append(unit)
-    return Report(tuple(frame_of(unit, children, start) for unit in children.get(id(None), [])))
+    return Report(tuple(frame_of(unit, [other for other in units if root_of(other) is unit and other is not unit], start)
+                        for unit in units if unit.parent is None))
 
 
 def first_capture(unit: Unit) -> float:
@@ -36,8 +34,8 @@ def first_capture(unit: Unit) -> float:
     return min((entry.payload.times.start for entry in unit.tree.entries), default=float("inf"))
 
 
-def frame_of(unit: Unit, children: dict[int, list[Unit]], start: float) -> Frame:
-    """One compiled function. children: the continuations of each function, by its `id`; start: what times count from."""
+def frame_of(unit: Unit, continuations: Iterable[Unit], start: float) -> Frame:
+    """One compiled function, and its continuations. start: what times count from."""
     entries = unit.tree.entries
     return Frame(
         name=unit.name, place=place_of_unit(unit), resumed=None if unit.resumed is None else break_of(unit.resumed),
@@ -46,7 +44,7 @@ def frame_of(unit: Unit, children: dict[int, list[Unit]], start: float) -> Frame
         entries=tuple(entry_of(e, start) for e in sorted(entries, key=lambda e: -e.hits)),
         breaks=tuple(map(break_of, unit.breaks)), bailouts=tuple(map(break_of, unit.bailouts)),
         recaptures=tuple(recapture_of(miss, start) for miss in unit.misses),
-        continuations=tuple(frame_of(child, children, start) for child in children.get(id(unit), [])))
+        continuations=tuple(frame_of(other, (), start) for other in continuations))
 
 
 def entry_of(entry: Any, start: float) -> Entry:
@@ -113,22 +111,30 @@ def place_of(frame: UserFrame) -> Place:
 
 def place_of_stack(stack: Iterable[tuple[types.CodeType, int, int]]) -> Place | None:
     """The innermost of the user's own lines."""
-    for code, _, line in reversed(tuple(stack)):
-        if not is_internal(code.co_filename):
-            return place_of(UserFrame(code.co_filename, line, code.co_qualname))
-    return None
+    own = [frame for frame in frames_of(stack) if not is_internal(frame.file)]
+    return place_of(own[-1]) if own else None
 
 
 def place_of_unit(unit: Unit) -> Place | None:
-    """Where a compiled function is defined; of a module, the first line of its own that is known."""
+    """Where a compiled function is defined; of a module, the first of its own lines that is known."""
     code = unit.function.__code__
     if not is_internal(code.co_filename):
         return place_of(UserFrame(code.co_filename, code.co_firstlineno, code.co_qualname))
     for entry in unit.tree.entries:
-        for guard in entry.guards:
-            if guard.place is not None and not is_internal(guard.place.file):
-                return place_of(guard.place)
+        trace: Trace = entry.payload
+        stacks = [trace.broken.stack] if trace.broken is not None else []
+        if trace.graph_module is not None:
+            stacks += [frames_of(node.meta.get("stack", ())) for node in trace.graph_module.graph.nodes]
+        for stack in stacks:
+            own = next((frame for frame in stack if not is_internal(frame.file)), None)
+            if own is not None:
+                return place_of(own)
     return None
+
+
+def frames_of(stack: Iterable[tuple[types.CodeType, int, int]]) -> tuple[UserFrame, ...]:
+    """Positions as they are noted in graphs, as frames."""
+    return tuple(UserFrame(code.co_filename, line, code.co_qualname) for code, _, line in stack)
 
 
 def shortened(text: str) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import jinja2
 
 from capture.report import layout, text
-from capture.report.source import annotated
+from capture.report.source import annotated, short
 
 if TYPE_CHECKING:
     from capture.report.tree import Frame, Report
@@ -28,8 +28,8 @@ def page(report: Report, title: str) -> str:
     """The whole page."""
     frames = list(report.walk())
     return template().render(title=title, report=report, frames=frames, sources=annotated(report), timeline=timeline(frames),
-                             end=text.duration(end_of(frames)), picture=layout.picture, duration=text.duration, plural=text.plural,
-                             status=status, recaptures=[(f, r, c) for f in frames for r in f.recaptures for c in r.changes])
+                             end=text.duration(end_of(frames)), picture=layout.picture, duration=text.duration,
+                             plural=text.plural, short=short, status=status, recaptures=[(f, r, c) for f in frames for r in f.recaptures for c in r.changes])
 
 
 @functools.cache

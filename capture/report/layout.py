@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 
 from markupsafe import Markup, escape
 
+from capture.report.source import short
+
 if TYPE_CHECKING:
     from capture.report.tree import Graph, Node
 
@@ -150,7 +152,7 @@ def box(slot: Slot, state: Mapping[str, str]) -> str:
     """A node with its label; the title tells its name, the user's line, and the module's own tensors that it uses."""
     node = slot.node
     assert node is not None
-    where = [str(node.place), node.place.text] if node.place is not None else []
+    where = [f"{short(node.place.file)}:{node.place.line}", node.place.text] if node.place is not None else []
     title = [node.name, *where, *(state[i] for i in node.inputs if i in state)]
     return (f'<g class="node {node.kind}"><title>{escape(chr(10).join(title))}</title>'
             f'<rect x="{slot.x - slot.width / 2:.1f}" y="{slot.y:.1f}" width="{slot.width:.1f}" height="{HEIGHT}" rx="7"/>'

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import ast
 import linecache
+import os
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -103,6 +104,12 @@ def lines_of(file: str, places: Iterable[tuple[str, int]]) -> dict[int, int]:
     """The lines of a file among `places`, with their counts where these are counted."""
     counts = places if isinstance(places, Counter) else dict.fromkeys(places, 1)
     return {line: counts[name, line] for name, line in counts if name == file}
+
+
+def short(path: str) -> str:
+    """A path as people write it: from the present folder on, where it is below that."""
+    here = os.path.join(os.getcwd(), "")
+    return path[len(here):] if path.startswith(here) else path
 
 
 def key(place: Place) -> tuple[str, int]:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 Line = tuple[str, str]      # text and style
 STACK = 5                   # user frames of a break that are shown: a break takes at most 15 lines
-CHANGES = 3                 # changes of a recapture that are shown
+RECAPTURES = 5              # recaptures of a frame that are shown in the summary
 STYLES = {"captured": "green", "partial": "yellow", "native": "red"}
 
 
@@ -68,8 +68,10 @@ def _summary_of(frame: Frame, depth: int) -> Iterator[Line]:
             break
     for broken, count in Counter((*frame.breaks, *frame.bailouts)).items():
         yield from indented(_break(broken, count), depth + 1)
-    for recapture in frame.recaptures:
+    for recapture in frame.recaptures[-RECAPTURES:]:
         yield from indented(_recapture(recapture), depth + 1)
+    if len(frame.recaptures) > RECAPTURES:
+        yield from indented([(f"  … and {plural(len(frame.recaptures) - RECAPTURES, 'recapture')} before", "dim")], depth)
     for child in frame.continuations:
         yield from _summary_of(child, depth + 1)
 
@@ -142,13 +144,14 @@ def _place(place: Place) -> Iterator[Line]:
 
 def _recapture(recapture: Recapture) -> Iterator[Line]:
     verb = "not captured, there are too many entries" if recapture.limited else "captured again"
-    for change in recapture.changes[-CHANGES:]:
-        where = f", read at {change.place}" if change.place is not None else ""
-        yield f"{change.subject}: {change.before} → {change.after}{where}", "yellow"
-    if len(recapture.changes) > CHANGES:
-        yield f"  … and {len(recapture.changes) - CHANGES} more", "dim"
-    if recapture.changes:
-        yield f"  {verb}; remedy: {recapture.changes[-1].remedy}", "cyan"
+    if not recapture.changes:
+        return
+    *others, change = recapture.changes             # the last entry is what the program did not long ago
+    more = f", and {plural(len(others), 'more change')}" if others else ""
+    yield f"{change.subject}: {change.before} → {change.after}{more}", "yellow"
+    if change.place is not None:
+        yield from _place(change.place)
+    yield f"  {verb}; remedy: {change.remedy}", "cyan"
 
 
 def _hit_times(entry: Entry) -> str:

@@ -117,7 +117,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """One compiled function or module, and the continuations of its calls after breaks.
+    """One compiled function or module, and the continuations of its calls after breaks, in the order of their first captures.
 
     native_calls: calls that ran natively, by an entry or without (`uncounted`: past the limit, or on tensors that are not plain).
     """

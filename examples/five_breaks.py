@@ -1,0 +1,61 @@
+"""A training script with five classic graph breaks. It knows nothing of capture; see what breaks, and why, with
+
+    python -m capture explain examples/five_breaks.py
+    python -m capture run --report five_breaks.html examples/five_breaks.py
+
+`five_breaks.html` beside this file is that report; `five_breaks_mended.py` is the same script after following its remedies.
+"""
+from __future__ import annotations
+
+import zlib
+
+import torch
+from torch import Tensor, nn
+
+
+class Model(nn.Module):
+    """A small regression model with habits that are common in research code."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encode = nn.Linear(16, 32)
+        self.decode = nn.Linear(32, 1)
+        self.generator = torch.Generator().manual_seed(1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.relu(self.encode(self.normalised(x)))
+        loss = self.decode(x).square().mean() + 0.1 * self.energy(x)
+        loss = loss + 0.01 * (zlib.crc32(b"features") % 32)     # 3: a C function of which nobody knows what it does
+        x = x + 0.1 * torch.randn(x.shape, generator=self.generator)    # 4: random numbers with a state of their own
+        return loss + self.decode(x).square().mean() + 0.1 * self.volume(x.detach())
+
+    def normalised(self, x: Tensor) -> Tensor:
+        if x.abs().max() > 4:                       # 1: the value of a tensor decides which way the program goes
+            x = x / 4
+        return x
+
+    def energy(self, x: Tensor) -> Tensor:
+        kept = x[x > 0.5]
+        return kept.square().mean() if len(kept) else kept.sum()    # 2: a shape that depends on values decides
+
+    def volume(self, x: Tensor) -> Tensor:
+        try:
+            return torch.linalg.cholesky(x.T @ x).diagonal().log().mean()
+        except RuntimeError:                        # 5: an exception of a tensor operation, caught
+            return x.new_zeros(())
+
+
+def main() -> None:
+    torch.manual_seed(0)
+    model = Model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for _ in range(8):
+        loss = model(torch.randn(24, 16))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    print(f"loss {loss.item():.6f}")
+
+
+if __name__ == "__main__":
+    main()
