@@ -17,6 +17,7 @@ import torch
 from torch._C._dynamo import eval_frame
 
 from capture import _C, debug
+from capture.backends import registry
 from capture.blame import blame
 from capture.config import RECAPTURE_LIMIT, STRICT
 from capture.errors import BackendError, Break, GraphBreakError, InternalError, Reason, UserFrame, user_frames
@@ -28,6 +29,7 @@ from capture.interp import accessors, calls, lookasides, opcodes, resume, unwind
 from capture.interp.frame import Cut, Frame, UserError, Value
 from capture.interp.fx_recorder import FxRecorder
 from capture.interp.interpreter import Interpreter
+from capture.interp.varying import Numbers
 from capture.refgraph import mock, pycode
 from capture.refgraph.effects import Effect
 from capture.refgraph.graph import PLAIN_TENSORS, RefGraph
@@ -93,6 +95,7 @@ class Unit:
     resumptions: dict[Any, Resumption] = field(default_factory=dict)     # by position; of the whole family of units
     uncounted: int = 0                  # native calls past the recapture limit, or on tensors that are not plain
     limited: bool = False
+    numbers: Numbers = field(default_factory=Numbers)       # which of those that enter operations change from call to call
 
     def __post_init__(self) -> None:
         self.tree = GuardTree(self.function.__code__)
@@ -111,7 +114,7 @@ class Unit:
         self.resumptions.clear()
         self.tree.clear()
         self.captures = self.uncounted = 0
-        self.limited = False
+        self.limited, self.numbers = False, Numbers()
         for record in (self.misses, self.breaks, self.bailouts):
             record.clear()
 
@@ -187,7 +190,7 @@ def capture(unit: Unit, function: types.FunctionType, args: list[Any]) -> Value 
     has come to its end, and InternalError in strict mode.
     """
     graph = RefGraph()
-    recorder = FxRecorder(graph)
+    recorder = FxRecorder(graph, unit.numbers)
     interp = Interpreter(graph, recorder, cuts=not unit.fullgraph)
     graph.require(None, "MODES", _C.modes())
     random = torch.get_rng_state()
@@ -275,7 +278,7 @@ def install(unit: Unit, interp: Interpreter, outcome: Value, repeatable: bool, t
     graph.seal()
     assert outcome.shadow is not None
     with times.measure("mock"):
-        plan = mock.plan(graph, outcome.shadow, recorder.inputs)
+        plan = mock.plan(graph, outcome.shadow, recorder.inputs, tuple(n.shadow for n in recorder.number_inputs))
     insert(unit, interp, plan, repeatable, None, times)
     return outcome.shadow
 
@@ -290,7 +293,7 @@ def insert(unit: Unit, interp: Interpreter, plan: mock.MockPlan, repeatable: boo
         compiled = None
         if operations or plan.outputs:
             # A graph that leaves torch in other modes than it found sets them itself, each time: no compiled graph does.
-            compiled = compile_graph(unit, gm, [node.real for node in recorder.inputs]) if is_balanced(graph) else gm.forward
+            compiled = compile_graph(unit, gm, [value.real for value in (*recorder.inputs, *recorder.number_inputs)]) if is_balanced(graph) else gm.forward
     with times.measure("mock"):
         names = argument_names(unit.function.__code__)
         code = pycode.generate(plan, names, recorder.inputs, compiled, f"{unit.name}_{unit.captures}")
@@ -329,7 +332,7 @@ def install_cut(unit: Unit, interp: Interpreter, cut: Cut, repeatable: bool, tim
     graph.seal()
     proceed = mock.Perform(_C.TailCall, (Const(resumption), Const(None), everything.shadow))  # type: ignore[arg-type]
     with times.measure("mock"):
-        plan = mock.plan(graph, proceed, recorder.inputs)
+        plan = mock.plan(graph, proceed, recorder.inputs, tuple(n.shadow for n in recorder.number_inputs))
     insert(unit, interp, plan, repeatable, report, times)
     unit.breaks.append(report)
     call = everything.real[-3:] if cut.outcome is None else (replay, (cut.outcome,), {})
@@ -397,7 +400,7 @@ def annotate(gm: torch.fx.GraphModule, graph: RefGraph, recorder: FxRecorder, re
     gm.meta["modes"] = entry_modes(graph)
     groups: dict[int, int] = {}
     placeholders = (node for node in gm.graph.nodes if node.op == "placeholder")
-    for placeholder, node in zip(placeholders, recorder.inputs, strict=True):
+    for placeholder, node in zip(placeholders, recorder.inputs):         # those of numbers come after
         placeholder.meta["properties"] = node.state.properties
         if recorder.mutates and node.state.storage is not None:
             storage, offset = node.state.storage
@@ -405,7 +408,10 @@ def annotate(gm: torch.fx.GraphModule, graph: RefGraph, recorder: FxRecorder, re
 
 
 def compile_graph(unit: Unit, gm: torch.fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
-    """The backend's callable; when the backend fails the graph runs as it is, and the user is told."""
+    """The backend's callable; when the backend fails the graph runs as it is, and the user is told. It does so too when numbers are
+    among its inputs, and the backend does not know of such."""
+    if any("number" in node.meta for node in gm.graph.nodes) and not registry.takes_numbers(unit.backend):
+        return _C.Switch(gm.forward)
     try:
         compiled = unit.backend(gm, inputs)
         if not callable(compiled):

@@ -47,6 +47,11 @@ def lookup(backend: str | Backend, *, mode: str | None = None, dynamic: bool | N
                         f"got {type(backend).__name__}: {backend!r}")
 
 
+def takes_numbers(backend: Backend) -> bool:
+    """Whether a backend takes graphs that have numbers of Python among their inputs. Others would make constants of them, unseen."""
+    return getattr(backend, "func", backend) in (eager.compile_graph, tiers.compile_graph)
+
+
 def names() -> list[str]:
     """Every name that `lookup` knows, ours and torch's, sorted."""
     return sorted({*OWN, *_dynamo_registry().list_backends(exclude_tags=())})

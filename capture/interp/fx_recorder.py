@@ -14,9 +14,10 @@ from capture.errors import Break
 from capture.interp import fx_numbers
 from capture.interp.frame import Value
 from capture.interp.regions import Region, outline
+from capture.interp.varying import Numbers, Place, place_of
 from capture.refgraph.graph import PINNED, PLAIN_TENSORS, VALUES, RefGraph, parts, storage_of
-from capture.refgraph.node import Build, Const, DictState, Expr, External, ListState, RefNode, Shadow, TensorState
-from capture.refgraph.source import Local
+from capture.refgraph.node import Build, Const, DictState, Expr, External, ListState, RefNode, Shadow, TensorState, source_of
+from capture.refgraph.source import Local, Source
 
 # One frame of the user's program where an operation was recorded: code object, offset of the instruction, line.
 Position = tuple[types.CodeType, int, int]
@@ -30,18 +31,22 @@ IN_PLACE = {getattr(operator, f"i{name}"): getattr(operator, name) for name in
 class FxRecorder:
     """The fx graph of one capture, in the order of execution.
 
-    `inputs`: outside tensors in placeholder order. `mutates`: some recorded operation wrote to an existing tensor.
-    Every node's `meta["stack"]` says where in the program it comes from.
+    `inputs`: outside tensors in placeholder order; `number_inputs`: numbers from outside that change from call to call (`seen`
+    tells), whose placeholders come after them. `mutates`: some recorded operation wrote to an existing tensor. `moves`: such a
+    number says where in memory some tensor lies. Every node's `meta["stack"]` says where in the program it comes from.
     """
 
-    def __init__(self, refs: RefGraph) -> None:
-        self.refs = refs
+    def __init__(self, refs: RefGraph, seen: Numbers) -> None:
+        self.refs, self.seen = refs, seen
         self.fx = fx.Graph()
         self.inputs: list[RefNode] = []
+        self.number_inputs: list[Value] = []
+        self.moves = False
         self.mutates = False
         self.regions: list[Region] = []
         self.positions: Callable[[], tuple[Position, ...]] = tuple
         self._last_input: fx.Node | None = None
+        self._placeholders: dict[Source, fx.Node] = {}          # of numbers
         self.numbers: dict[tuple[Shadow, bool], Any] = {}       # see fx_numbers
         self._snapshots: list[tuple[fx.Node, torch.Tensor, int | None]] = []
         self._open = 0
@@ -54,7 +59,7 @@ class FxRecorder:
     @property
     def operations(self) -> int:
         """The number of recorded operations."""
-        return len(self.fx.nodes) - len(self.inputs)
+        return len(self.fx.nodes) - len(self.inputs) - len(self.number_inputs)
 
     def node(self, tensor: RefNode) -> fx.Node:
         """The fx node of a tensor; an outside tensor becomes an input of the graph when it is first used."""
@@ -63,22 +68,40 @@ class FxRecorder:
             self.refs.touch(tensor)
             source = tensor.source
             name = source.name if isinstance(source, Local) else str(source).replace("._parameters", "").replace("._buffers", "").replace("._modules", "")
-            with self.fx.inserting_after(self._last_input):
+            first = next(iter(self._placeholders.values()), None)
+            with self.fx.inserting_after(self._last_input) if first is None else self.fx.inserting_before(first):
                 state.node = self._last_input = self.fx.placeholder(name)
             state.node.target = state.node.name         # a parameter's name, made unique by fx
             state.node.meta["source"] = str(source)
             self.inputs.append(tensor)
         return state.node
 
-    def argument(self, shadow: Shadow, real: Any) -> Any:
-        """A value as an argument of an fx node. Scalars become constants, and are guarded."""
+    def number(self, shadow: Shadow, source: Source, real: int | float) -> fx.Node:
+        """The node of a number from outside, which the graph takes as it is on each call: of this type, and any value."""
+        if source not in self._placeholders:
+            self.refs.require(source, "TYPE", type(real))
+            last = next(reversed(self._placeholders.values()), self._last_input)
+            with self.fx.inserting_after(last):
+                node = self._placeholders[source] = self.fx.placeholder(str(source))
+            node.target = node.name
+            node.meta.update(source=str(source), number=type(real))
+            self.number_inputs.append(Value(real, shadow))
+        return self._placeholders[source]
+
+    def argument(self, shadow: Shadow, real: Any, place: Place = Place.FIXED) -> Any:
+        """A value as an argument of an fx node. Scalars become constants, and are guarded, unless their `place` lets them change."""
         if isinstance(shadow, Const):
             return self.literal(shadow.value)
         if isinstance(shadow, (External, Expr)):
+            source = source_of(shadow) if place.allows(real) else None
+            if source is not None and self.seen.varies(source, real):
+                self.moves |= place is Place.INDEX
+                return self.number(shadow, source, real)
             self.refs.depend(shadow, real)
             return self.literal(real)
         if isinstance(shadow, Build):
-            items = [self.argument(s, r) for s, r in zip(shadow.items, parts(real), strict=True)]
+            inner = place.inner if shadow.cls is tuple else Place.FIXED
+            items = [self.argument(s, r, inner) for s, r in zip(shadow.items, parts(real), strict=True)]
             if shadow.cls is slice:
                 return slice(*items)
             if issubclass(shadow.cls, tuple):
@@ -87,7 +110,8 @@ class FxRecorder:
             if isinstance(shadow.state, TensorState):
                 return self.node(shadow)
             if isinstance(real, list):
-                return [self.argument(s, r) for s, r in zip(self.refs.list_state(shadow).items, real, strict=True)]
+                inner = place.inner if place is Place.VALUES else Place.FIXED
+                return [self.argument(s, r, inner) for s, r in zip(self.refs.list_state(shadow).items, real, strict=True)]
             if isinstance(real, dict):
                 return {key: self.argument(self.refs.dict_get(shadow, key), real[key]) for key in self.refs.dict_keys(shadow)}
             if isinstance(real, (*PINNED, *VALUES)):
@@ -97,10 +121,13 @@ class FxRecorder:
                 return next(convert(real) for cls, convert in PLAIN_VALUE.items() if isinstance(real, cls))
         raise Break("opaque-call", f"a {type(real).__name__} is an argument of a tensor operation")
 
-    def _operand(self, target: Any, value: Value, args: Sequence[Value]) -> Any:
-        """An argument of an operation. A number that was read out of a tensor may be calculated with."""
+    def _operand(self, target: Any, where: int | str, value: Value, args: Sequence[Value], changing: bool) -> Any:
+        """The argument `where` of an operation. A number that was read out of a tensor may be calculated with, and, if `changing`, one
+        that is another on each call."""
         number = fx_numbers.operand(self, name_of(target), value.shadow, args)
-        return self.argument(value.shadow, value.real) if number is None else number
+        if number is not None:
+            return number
+        return self.argument(value.shadow, value.real, place_of(target, where, value.real) if changing else Place.FIXED)
 
     def literal(self, real: Any) -> Any:
         """A constant as fx can print it: its source code loses the signs of zeros in complex numbers, and of NaNs."""
@@ -130,10 +157,12 @@ class FxRecorder:
 
     def _record(self, op: str, target: Any, args: Sequence[Value], kwargs: dict[str, Value], result: Any,
                 versions: dict[int, int]) -> Shadow:
-        arguments = tuple(self._operand(target, a, args) for a in args)
+        changing = not is_dynamic(target, args, kwargs) and is_of_tensors(result)
+        arguments = tuple(self._operand(target, place, a, args, changing) for place, a in enumerate(args))
         if target in IN_PLACE and not isinstance(arguments[0], fx.Node):
             target = IN_PLACE[target]           # `0 += tensor` makes a new tensor
-        node = self.fx.create_node(op, target, arguments, {k: self._operand(target, v, ()) for k, v in kwargs.items()})
+        node = self.fx.create_node(op, target, arguments, {
+            name: self._operand(target, name, v, (), changing) for name, v in kwargs.items()})
         node.meta["stack"] = self.positions()
         tensors = list(tensors_in(args, kwargs))
         now = versions_of(tensors)
@@ -234,6 +263,11 @@ def contains_tensor(real: Any) -> bool:
     if isinstance(real, (tuple, list)):
         return any(contains_tensor(item) for item in real)
     return isinstance(real, dict) and any(contains_tensor(item) for item in real.values())
+
+
+def is_of_tensors(real: Any) -> bool:
+    """Whether a result of an operation holds nothing but tensors."""
+    return real is None or isinstance(real, torch.Tensor) or type(real) in (tuple, list) and all(map(is_of_tensors, real))
 
 
 def tensors_in(args: Iterable[Value], kwargs: dict[str, Value] | None = None) -> Iterable[torch.Tensor]:

@@ -99,9 +99,9 @@ def is_dynamic_shape(shadow: Shadow | None) -> bool:
 
 
 def metadata(interp: Any, name: str, args: list[Value], result: Any) -> Shadow:
-    """The shadow of what is known of tensors without their values; where the shape depends on values, of what is asked anew on
-    every hit."""
-    dynamic = name not in SHAPELESS and any(is_dynamic_shape(arg.shadow) for arg in args)
+    """The shadow of what is known of tensors without their values; where it depends on values, of what is asked anew on every hit."""
+    moves = name == "storage_offset" and interp.recorder.moves
+    dynamic = moves or name not in SHAPELESS and any(is_dynamic_shape(arg.shadow) for arg in args)
     for arg in args:
         shadow = arg.shadow
         if isinstance(shadow, RefNode):

@@ -64,26 +64,29 @@ class Make:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MockPlan:
-    """`outputs`: the tensors which the graph must return, in order. `steps` run after the graph, early ones before it. `classes`:
-    the guarded type at each path that the mock function reads, and at the paths below it, where one is guarded."""
+    """`outputs`: the tensors which the graph must return, in order. `numbers`: what it takes besides tensors. `steps` run after the
+    graph, early ones before it. `classes`: the guarded type at each path that the mock function reads, and at the paths below it,
+    where one is guarded."""
 
     outputs: tuple[RefNode, ...]
     steps: tuple[Make | Effect | CallEffect, ...]
     result: Shadow
     classes: dict[Source, type]
+    numbers: tuple[Shadow, ...] = ()
 
 
-def plan(graph: RefGraph, result: Shadow, inputs: Iterable[RefNode]) -> MockPlan:
-    """Plans the mock function of a sealed graph. `inputs`: the tensors that the compiled graph takes.
+def plan(graph: RefGraph, result: Shadow, inputs: Iterable[RefNode], numbers: tuple[Shadow, ...] = ()) -> MockPlan:
+    """Plans the mock function of a sealed graph. `inputs`: the tensors that the compiled graph takes; `numbers`: what it takes after
+    them, entry state and arithmetic on it.
 
     Raises Break when an object outlives the trace that cannot be made anew.
     """
     effects = settle(graph.effects)
     _check_shown(graph, effects)
-    roots = [result, *[shadow for effect in effects for shadow in operands_of(effect)]]
+    roots = [result, *numbers, *[shadow for effect in effects for shadow in operands_of(effect)]]
     recipes, outputs, shadows = _reach(graph, roots)
     steps = _construct(recipes, effects)
-    return MockPlan(tuple(outputs), tuple(steps), result, _classes(graph, [*shadows, *inputs]))
+    return MockPlan(tuple(outputs), tuple(steps), result, _classes(graph, [*shadows, *inputs]), numbers)
 
 
 def operands_of(effect: Effect | CallEffect) -> tuple[Shadow, ...]:

@@ -105,7 +105,7 @@ def generate(plan: MockPlan, arguments: list[str], inputs: list[RefNode], graph_
              name: str) -> PythonCode:
     """The mock function of `plan` for a frame with these argument names, in order.
 
-    `graph_callable(*inputs)` returns the tensors `plan.outputs`; None when there is nothing to compute.
+    `graph_callable(*inputs, *plan.numbers)` returns the tensors `plan.outputs`; None when there is nothing to compute.
     """
     return _Printer(plan, arguments, inputs, name).print(graph_callable)
 
@@ -140,7 +140,7 @@ class _Survey:
     """
 
     def __init__(self, plan: MockPlan) -> None:
-        roots: list[Shadow] = []
+        roots: list[Shadow] = list(plan.numbers)
         for step in plan.steps:
             if not isinstance(step, Make):
                 roots += operands_of(step)
@@ -240,6 +240,7 @@ class _Printer:
     def call_graph(self, graph_callable: Callable[..., Any]) -> str:
         graph = self.names.fresh("graph")
         self.globals[graph] = graph_callable
+        numbers = list(map(self.value, self.plan.numbers))
         if any(not isinstance(node.source, Local) for node in self.inputs):
             lifted: ast.expr = _name(self.lifted_name)
             if len(self.lifted) > len(self.inputs):
@@ -247,7 +248,7 @@ class _Printer:
             arguments: list[ast.expr] = [ast.Starred(lifted)]
         else:
             arguments = [self.read(node.source) for node in self.inputs]  # type: ignore[arg-type]
-        call = ast.Call(_name(graph), arguments, [])
+        call = ast.Call(_name(graph), arguments + numbers, [])
         for node in self.plan.outputs:
             self.objects[node] = self.names.fresh("t", numbered=True)
         outputs: list[ast.expr] = [_name(self.objects[node]) for node in self.plan.outputs]

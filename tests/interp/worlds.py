@@ -18,6 +18,7 @@ from capture.interp.frame import Frame, UserError, Value
 from capture.interp.fx_recorder import FxRecorder
 from capture.interp.instructions import Instruction
 from capture.interp.interpreter import Interpreter
+from capture.interp.varying import Numbers
 from capture.refgraph.graph import RefGraph
 from capture.refgraph.source import Function, Local
 
@@ -72,7 +73,7 @@ def interpreted(program: Program, log: list[Any]) -> Any:
 def tracked(program: Program, log: list[Any]) -> Any:
     """With shadows, as long as the trace holds."""
     graph = RefGraph()
-    interp = Interpreter(graph, FxRecorder(graph))
+    interp = Interpreter(graph, FxRecorder(graph, Numbers()))
     function = Value(program, graph.external(program, Function()))
     return result_of(
         interp, calls.make_root_frame(interp, function, [Value(log, graph.external(log, Local("log", 0)))])

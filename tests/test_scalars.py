@@ -1,0 +1,211 @@
+"""Numbers that change from call to call become inputs of the graph: a sweep over twenty values costs two captures."""
+from __future__ import annotations
+
+import enum
+import math
+import types
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+import capture
+from tests.helpers import call, check
+
+X = torch.linspace(-2.0, 2.0, 12).reshape(3, 4)
+SPECIAL = [0.0, -0.0, 1.0, -1.0, 0.5, 2.0, 3.0, -0.5, -2.0, math.nan, math.inf, -math.inf, 1e-45, 1e30, 0.1, 1 / 3]
+TENSORS = [X, X.half(), X.bfloat16(), X.double(), X.to(torch.int32), X.to(torch.int8), X > 0, torch.tensor(1.5), torch.tensor(3), torch.tensor(2.0).half()]
+FLOATS = [0.1 * step for step in range(20)]
+INTS = list(range(20))
+
+
+def sweep(program, values, tensor=X, captures=2, **options):
+    """Calls `program(tensor, value)` for each of the values."""
+    return check(lambda: program, *(call(tensor, value) for value in values), captures=captures, **options)
+
+
+# -- what becomes an input -----------------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize("tensor", TENSORS, ids=lambda t: f"{t.dtype}{t.dim()}".removeprefix("torch."))
+@pytest.mark.parametrize("values", [SPECIAL, [3, -1, 0, 7, 100, 2]], ids=["float", "int"])
+def test_arithmetic_promotes_types_as_in_eager(tensor, values) -> None:
+    def program(x, s):
+        return x * s, s + x, x == s, torch.where(x > 0, x, s)
+    sweep(program, values, tensor)
+
+
+@pytest.mark.parametrize("program", [
+    lambda x, s: x - s, lambda x, s: s - x, lambda x, s: x / s, lambda x, s: s / x, lambda x, s: x ** s, lambda x, s: x // s,
+    lambda x, s: x % s, lambda x, s: x < s, lambda x, s: torch.add(x, x, alpha=s), lambda x, s: x.addcmul(x, x, value=s),
+    lambda x, s: torch.addcdiv(x, x, x, value=s), lambda x, s: x.lerp(x.exp(), s), lambda x, s: x.clamp(min=s),
+    lambda x, s: x.clamp(-1, s), lambda x, s: x.masked_fill(x > 0, s), lambda x, s: torch.full((2, 3), s), lambda x, s: torch.full_like(x, s),
+    lambda x, s: torch.tensor(s) * x, lambda x, s: x.clone().fill_(s), lambda x, s: F.softmax(x / s, -1), lambda x, s: F.leaky_relu(x, s),
+    lambda x, s: F.softplus(x, beta=s), lambda x, s: F.layer_norm(x, (4,), eps=s), lambda x, s: F.huber_loss(x, x * 2, delta=s),
+    lambda x, s: torch.tensor([s, 1.0]) + x[0, 0], lambda x, s: torch._foreach_mul([x, x], s),
+], ids=lambda f: None)
+def test_a_sweep_costs_two_captures(program) -> None:
+    sweep(program, [0.5, 0.75, 1.0, 2.0, 0.1, 1.5])
+
+
+def test_integers_become_inputs_too() -> None:
+    sweep(lambda x, n: (x * n, x + n, x ** n, torch.tensor(n), x.to(torch.int64) // (n + 1)), INTS)
+
+
+def test_expressions_over_several_numbers() -> None:
+    def program(x, config):
+        rate = config.base * 0.5 ** (config.step // 10)
+        correction = 1 - 0.9 ** (config.step + 1)
+        return x - rate / correction * x.sign()
+
+    def program_of(inner):
+        config = types.SimpleNamespace(base=0.1, step=0)
+
+        def program(x):
+            config.step += 1
+            return inner(x, config)
+        return program
+    check(lambda: program_of(program), *[call(X)] * 30, captures=2)
+
+
+def test_a_counter_that_enters_arithmetic() -> None:
+    class Net(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.step = 0
+
+        def forward(self, x):
+            self.step += 1
+            return x * 0.99 ** self.step + self.step
+    check(Net, *[call(X)] * 20, captures=2)
+
+
+def test_an_optimizer_written_out() -> None:
+    class Adam(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.lr, self.step = 0.1, 0
+            self.m, self.v = torch.zeros(3, 4), torch.zeros(3, 4)
+
+        @torch.no_grad()
+        def forward(self, p, g):
+            self.step += 1
+            self.m.lerp_(g, 0.1)
+            self.v.mul_(0.999).addcmul_(g, g, value=0.001)
+            size = self.lr / (1 - 0.9 ** self.step)
+            bias = (1 - 0.999 ** self.step) ** 0.5
+            p.addcdiv_(self.m, (self.v.sqrt() / bias).add_(1e-8), value=-size)
+            self.lr *= 0.97
+            return p
+    check(Adam, *[call(X, X * 0.5)] * 20, captures=2)
+
+
+def test_gradients_flow_through_arithmetic_with_numbers() -> None:
+    sweep(lambda x, s: ((x * s).sin() / s).pow(2).add(x, alpha=s).sum(), FLOATS[1:], X.clone().requires_grad_(), backward=True)
+
+
+def test_a_row_of_a_tensor() -> None:
+    def program(x, i):
+        row = x[i]
+        return row * 2, x[i, 1:], x[:, i], row
+    sweep(program, [0, 1, 2, -1, 1, -3, 0])
+
+
+def test_a_row_that_is_written_to() -> None:
+    def program(x, i):
+        x[i] = i
+        x[i, 1] += 0.5
+        return x
+    sweep(program, [0, 1, 2, -1, 1])
+
+
+def test_an_index_out_of_range_raises_as_in_eager() -> None:
+    sweep(lambda x, i: x[i] + 1, [0, 1, 7, 2], hits=2)
+
+
+# -- what decides something ------------------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize("program", [
+    lambda x, n: x[:n], lambda x, n: x.sum(n), lambda x, n: torch.zeros(n + 1), lambda x, n: x.repeat(1, n + 1), lambda x, n: torch.arange(n),
+    lambda x, n: x.roll(n), lambda x, n: x * len(range(n)), lambda x, n: x * [1.0, 2.0][n], lambda x, n: x.unsqueeze(n),
+], ids=lambda f: None)
+def test_numbers_that_decide_stay_guarded(program) -> None:
+    sweep(program, [0, 1, 0, 1])
+
+
+def test_a_branch_guards_the_condition_alone() -> None:
+    def program(x, s):
+        return x * s if s > 1.0 else x + s
+    sweep(program, [0.1, 0.2, 0.3, 1.5, 1.7, 0.4, 1.9], captures=3)
+
+
+def test_dropout_depends_on_its_probability() -> None:
+    sweep(lambda x, p: F.dropout(x, p), [0.0, 0.5, 0.0, 0.5])
+
+
+def test_the_offset_of_a_row_is_no_constant() -> None:
+    def program(x, i):
+        return x[i].storage_offset()
+    sweep(program, [0, 1, 2, 1])
+
+
+def test_booleans_and_subclasses_stay_guarded() -> None:
+    class Level(enum.IntEnum):
+        LOW, HIGH = 1, 2
+    sweep(lambda x, s: x * s, [True, False, True, False])
+    sweep(lambda x, s: x * s, [Level.LOW, Level.HIGH, Level.LOW])
+
+
+# -- types -----------------------------------------------------------------------------------------------------------------
+
+def test_integers_and_floats_are_different_inputs() -> None:
+    sweep(lambda x, s: x.to(torch.int64) * s, [1, 2.0, 3, 4.0, 5, 6.5, 1, True], captures=4)
+
+
+def test_integers_beyond_64_bits_raise_as_in_eager() -> None:
+    sweep(lambda x, n: x.to(torch.int64) + n, [1, 2, 2**62, -2**63], hits=2)
+    sweep(lambda x, n: x + n, [1, 2, 2**70, 3], captures=2, hits=2)
+
+
+def test_a_constant_stays_a_constant() -> None:
+    compiled = capture.compile(lambda x, s: x * s, backend="eager")
+    for _ in range(3):
+        compiled(X, 0.5)
+    assert "x * 0.5" in str(capture.explain(compiled))
+
+
+def test_reset_forgets_what_changed() -> None:
+    compiled = capture.compile(lambda x, s: x * s, backend="eager")
+    for s in (1.0, 2.0):
+        compiled(X, s)
+    capture.reset()
+    compiled(X, 3.0)
+    assert "same(s, 3.0)" in str(capture.explain(compiled))
+
+
+# -- loops and continuations -------------------------------------------------------------------------------------------------
+
+def test_a_loop_with_a_break_captures_alike_rounds_once() -> None:
+    @capture.disable
+    def note(i):
+        seen.append(i)
+    seen: list[int] = []
+
+    def program(x, n):
+        for i in range(n):
+            x = x * 0.5 + i
+            note(i)
+        return x
+    compiled = capture.compile(program, backend="eager")
+    for n in (20, 20):
+        assert torch.equal(compiled(X, n), program(X, n))
+    assert seen == [*range(20)] * 4
+    assert capture.stats(compiled).captures <= 6
+
+
+# -- backends ------------------------------------------------------------------------------------------------------------------
+
+def test_a_backend_that_knows_no_numbers_is_not_given_any() -> None:
+    def backend(gm, inputs):
+        assert all(isinstance(value, torch.Tensor) for value in inputs)
+        return gm.forward
+    sweep(lambda x, s: x * s, FLOATS, backend=backend)
