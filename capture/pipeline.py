@@ -411,6 +411,7 @@ def compile_graph(unit: Unit, gm: torch.fx.GraphModule, inputs: list[Any]) -> Ca
     """The backend's callable; when the backend fails the graph runs as it is, and the user is told. It does so too when numbers are
     among its inputs, and the backend does not know of such."""
     if any("number" in node.meta for node in gm.graph.nodes) and not registry.takes_numbers(unit.backend):
+        gm.meta["note"] = "runs uncompiled: numbers that change from call to call are among its inputs, which this backend does not know"
         return _C.Switch(gm.forward)
     try:
         compiled = unit.backend(gm, inputs)

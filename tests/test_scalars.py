@@ -10,6 +10,7 @@ import torch
 from torch.nn import functional as F
 
 import capture
+from capture.config import TRIAL_CALLS
 from tests.helpers import call, check
 
 X = torch.linspace(-2.0, 2.0, 12).reshape(3, 4)
@@ -209,3 +210,87 @@ def test_a_backend_that_knows_no_numbers_is_not_given_any() -> None:
         assert all(isinstance(value, torch.Tensor) for value in inputs)
         return gm.forward
     sweep(lambda x, s: x * s, FLOATS, backend=backend)
+    compiled = capture.compile(lambda x, s: x * s, backend=backend)
+    for s in (1.0, 2.0, 3.0):
+        compiled(X, s)
+    assert "numbers that change from call to call are among its inputs" in str(capture.explain(compiled))
+
+
+class Untimed:
+    """The native backend, whose compiled code serves every call after the first hit."""
+
+    def __init__(self, compiled: int = 1) -> None:
+        self.compiled = compiled
+
+    def sweep(self, program, values, tensor=X, **options):
+        with TRIAL_CALLS.set(0):
+            stats = sweep(program, values, tensor, backend="native", options={"background": False}, **options)
+        assert stats.compiled == self.compiled and bool(stats.compile_errors) is (self.compiled == 0), stats
+        return stats
+
+
+@pytest.mark.parametrize("tensor", TENSORS, ids=lambda t: f"{t.dtype}{t.dim()}".removeprefix("torch."))
+@pytest.mark.parametrize("values", [SPECIAL, [3, -1, 1, 7, 100, 2, 2**40]], ids=["float", "int"])
+def test_compiled_arithmetic_promotes_types_as_in_eager(tensor, values) -> None:
+    def program(x, s):
+        return x * s, s + x, x / s
+    narrow = tensor.dim() == 0 and tensor.dtype == torch.float16
+    Untimed(0 if narrow else 1).sweep(program, values, tensor)
+
+
+@pytest.mark.parametrize("tensor", TENSORS, ids=lambda t: f"{t.dtype}{t.dim()}".removeprefix("torch."))
+@pytest.mark.parametrize("values", [SPECIAL, [3, -1, 1, 7, 100, 2, 2**40]], ids=["float", "int"])
+def test_compiled_choices_convert_as_in_eager(tensor, values) -> None:
+    def program(x, s):
+        return x == s, torch.where(x > 0, x, s), x > s
+    short = type(values[0]) is int and tensor.dtype in (torch.int32, torch.int8)        # where numbers may overflow
+    Untimed(0 if short else 1).sweep(program, values, tensor, hits=5 if short else None)
+
+
+@pytest.mark.parametrize("program", [
+    lambda x, s: (x - s, s - x, x / s, s / x, x // s, x % s, x < s), lambda x, s: x.clone().mul_(s).sub_(s),
+    lambda x, s: (x.clamp(min=s), x.clamp(-1, s), x.masked_fill(x > 0, s), torch.full((2, 3), s), torch.full_like(x, s)),
+    lambda x, s: (torch.tensor(s) * x, torch.scalar_tensor(s)),
+], ids=lambda f: None)
+def test_compiled_operations(program) -> None:
+    Untimed().sweep(program, [0.5, 0.75, -1.0, 2.0, math.nan, 1 / 3, math.inf])
+
+
+def test_compiled_operations_whose_last_bit_depends_on_the_kernel() -> None:
+    def program(x, s):
+        return s ** x, torch.add(x, x, alpha=s), x.addcmul(x, x, value=s), x.addcdiv(x, x.exp(), value=s), x.lerp(x.exp(), s), F.softmax(x / s, -1)
+    Untimed().sweep(program, [0.5, 0.75, 1.0, 2.0, 1 / 3], tolerance=1e-6)
+
+
+def test_compiled_gradients() -> None:
+    def program(x, s):
+        return ((x * s).sin() / s).mul(s).add(x, alpha=s).sum()
+    Untimed().sweep(program, FLOATS[1:], X.clone().requires_grad_(), backward=True, tolerance=1e-6)
+
+
+def test_compiled_gradients_of_gradients() -> None:
+    def program(x, s):
+        with torch.enable_grad():
+            return (x * s).sin() * s
+    with TRIAL_CALLS.set(0):
+        compiled = capture.compile(program, backend="native", options={"background": False})
+        for s in (0.5, 0.7, 0.9, 1.1):
+            x = X.clone().requires_grad_()
+            results = []
+            for function in (program, compiled):
+                first, = torch.autograd.grad(function(x, s).sum(), x, create_graph=True)
+                results.append(torch.autograd.grad(first.sum(), x)[0])
+            torch.testing.assert_close(*results)
+
+
+def test_a_number_too_great_for_compiled_code_runs_uncompiled() -> None:
+    Untimed().sweep(lambda x, s: x.clone().fill_(s) + 1, [1.0, 2.0, 3.0, 1e300, 4.0], hits=3)
+    Untimed().sweep(lambda x, s: x * s, [1.0, 2.0, 3.0, 1e300, -1e300])
+    Untimed().sweep(lambda x, n: x * n, [1, 2, 3, 2**63, 5])
+
+
+def test_what_cannot_be_compiled_says_why() -> None:
+    stats = Untimed(0).sweep(lambda x, i: x[i] + 1, [0, 1, 2, 1])
+    assert stats.compile_errors == ["getitem with a number that changes from call to call"]
+    stats = Untimed(0).sweep(lambda x, s: x ** s, [1.0, 2.0, 0.5, 3.0])
+    assert stats.compile_errors == ["pow with a number that changes from call to call"]

@@ -78,8 +78,8 @@ def trace(gm: fx.GraphModule, inputs: Sequence[torch.Tensor | TensorSpec], modes
         fakes = fake_inputs(specs)
         try:
             joint.trace(graph, fakes)
-        except Unsupported:
-            raise
+        except Unsupported as error:        # without the nodes that fx adds to it
+            raise Unsupported(str(error).partition("\n\nWhile executing")[0]) from None
         except Exception as error:      # whatever an operator of the program does on tensors without data
             raise Unsupported(f"AOTAutograd cannot trace the graph: {type(error).__name__}: {error}") from error
         _check(joint, specs)
@@ -490,6 +490,7 @@ def _finished(joint: _Joint, graph: fx.GraphModule, positions: Sequence[int], sp
         advanced=tuple(i for i, fake in enumerate(eager.inputs) for _ in range(fake._version)) if eager else (),
         snapshots=tuple(i for i, node in enumerate(inputs) if node in written and _matters(node, results)) if backward else (),
         random=bool(joint.drawn),
+        numbers=tuple(i for i, spec in enumerate(specs) if spec.number),
         modes=modes,
         grad_after=metadata.grad_enabled_mutation))
 

@@ -60,8 +60,10 @@ def entry_of(entry: Any, start: float) -> Entry:
 
 
 def state_of(trace: Trace) -> str:
-    """How the native backend runs the graph of an entry; empty with other backends."""
-    return "" if trace.tier is None else trace.tier.describe()
+    """How the native backend runs the graph of an entry, or why another one does not run it; else empty."""
+    if trace.tier is None:
+        return "" if trace.graph_module is None else trace.graph_module.meta.get("note", "")
+    return trace.tier.describe()
 
 
 def seconds_of(entry: Any) -> Seconds:

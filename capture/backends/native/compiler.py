@@ -16,6 +16,7 @@ from capture.backends.native.job import Job
 from capture.backends.native.layouts import follow_layouts, gains, use_channels_last
 from capture.backends.native.lowering import lower
 from capture.backends.native.memory import plan_layout, reuse_in_place
+from capture.backends.native.numbers import as_tensors
 from capture.backends.native.patterns import fuse_attention
 from capture.backends.native.plan import Plan, dump, make_plan
 from capture.backends.native.products import use_onednn
@@ -44,7 +45,7 @@ def _ready_compiler() -> Compiler:
 
 def _compiled(job: Job, pool: concurrent.futures.Executor, compiler: concurrent.futures.Future[Compiler]) -> Artifact:
     """The stages. The C++ compiler is looked for while the graph is traced, and works on one graph while the next one is fused."""
-    graph = fx.GraphModule(job.graph, copy.deepcopy(job.graph.graph))
+    graph = as_tensors(fx.GraphModule(job.graph, copy.deepcopy(job.graph.graph)), job.inputs)
     with aot.tracing_modes(job.modes):
         fuse_attention(graph, aot.fake_inputs(job.inputs))
     traced = aot.trace(graph, job.inputs, job.modes)

@@ -20,7 +20,8 @@ class TensorSpec:
 
     stride: in elements, empty for layouts that have none. keys: the raw dispatch keys, conjugate and negative bits among
     them. state: a parameter, or a buffer of a module. storage: where the graph writes to a tensor, the number of the input's
-    storage among those of all inputs, and the offset in it in bytes; None where the guards promise nothing of it.
+    storage among those of all inputs, and the offset in it in bytes; None where the guards promise nothing of it. number: the input
+    is a number of Python, for which a tensor of one element on the CPU stands in compiled code.
     """
 
     shape: tuple[int, ...]
@@ -33,6 +34,7 @@ class TensorSpec:
     state: bool
     keys: int
     storage: tuple[int, int] | None
+    number: bool = False
 
     @classmethod
     def of(cls, tensor: torch.Tensor | None, properties: Any = None, storage: tuple[int, int] | None = None,

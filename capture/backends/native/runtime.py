@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, fx
 from torch.autograd.graph import increment_version
 
+from capture.backends.native.numbers import DTYPES, fits
 from capture.backends.native.signature import Input, Result, Signature, Tangent, View
 
 Forward = Callable[..., tuple[Tensor, ...]]                     # takes tensors
@@ -36,6 +37,8 @@ def make_callable(gm: fx.GraphModule, signature: Signature, forward: Forward, ba
         call = _with_outputs(signature, call)
     if signature.advanced or signature.grad_after is not None:
         call = _with_effects(signature, call)
+    if signature.numbers:
+        call = _with_numbers(gm, signature, call)
     return call
 
 
@@ -47,6 +50,23 @@ def picker(indices: Sequence[int]) -> Picker:
         index = indices[0]
         return lambda items: (items[index],)
     return operator.itemgetter(*indices)
+
+
+# --- numbers of Python among the inputs
+
+def _with_numbers(gm: fx.GraphModule, signature: Signature, call: Forward) -> Forward:
+    """`call`, with tensors in place of numbers. Where one does not fit, the graph runs as it is."""
+    places = signature.numbers
+
+    def run(*inputs: Any) -> tuple[Tensor, ...]:
+        values = list(inputs)
+        for place in places:
+            value = values[place]
+            if not fits(value):
+                return gm.forward(*inputs)
+            values[place] = torch.scalar_tensor(value, dtype=DTYPES[type(value)], device="cpu")
+        return call(*values)
+    return run
 
 
 # --- what remains to be done when the results are there
@@ -234,6 +254,7 @@ class Replay:
 
     def _run(self, random: Sequence[Tensor], inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """The graph's outputs, under the modes and with the random numbers of the call."""
+        inputs = [tensor.item() if i in self.signature.numbers else tensor for i, tensor in enumerate(inputs)]
         with self.signature.modes.active():
             if not random:
                 return self.gm.forward(*inputs)

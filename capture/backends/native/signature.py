@@ -69,7 +69,8 @@ class Signature:
     that has one, (its index, where the gradient is), in the order of the inputs.
     written: inputs that the forward callable writes to. advanced: those of them whose versions autograd counts on, once for each
     time (which it does not for the running statistics of a batch normalisation). snapshots: those of them whose value before
-    the call the gradients depend on. random: random numbers are drawn. modes: torch's, at the beginning. grad_after: the grad
+    the call the gradients depend on. random: random numbers are drawn. numbers: inputs that are numbers of
+    Python, and tensors for the callables. modes: torch's, at the beginning. grad_after: the grad
     mode that the graph leaves behind, if it changes it.
     """
 
@@ -84,5 +85,6 @@ class Signature:
     advanced: tuple[int, ...]
     snapshots: tuple[int, ...]
     random: bool
+    numbers: tuple[int, ...]
     modes: Modes
     grad_after: bool | None

@@ -26,7 +26,7 @@ import torch
 from torch import fx
 
 from capture import _C
-from capture.backends.native import disk_cache, sidecar, transport
+from capture.backends.native import disk_cache, numbers, sidecar, transport
 from capture.backends.native.job import Job, Modes, TensorSpec
 from capture.backends.native.trial import Trial
 from capture.backends.native.worker import Failure
@@ -342,7 +342,7 @@ def compile_graph(gm: fx.GraphModule, example_inputs: Sequence[Any], *, options:
     gm.meta["modes"] may hold the modes that the guards compare, gm.meta["repeatable"] whether the graph changes nothing: no
     tensor, no random numbers, no mode. Placeholders' meta["properties"] and meta["storage"] are what guards promise of that input
     (see TensorSpec); without them, the modes and inputs count as they are now. meta["source"]: as which expression the program
-    reaches an input.
+    reaches an input. meta["number"]: int or float, where it is a number of Python, another one on each call.
     """
     devices = {x.device.type for x in example_inputs if isinstance(x, torch.Tensor)}
     tier = Tier(gm, Stage.COMPILING if options.background else Stage.WAITING, bool(devices - {"cpu"}))
@@ -376,9 +376,10 @@ def compile_graph(gm: fx.GraphModule, example_inputs: Sequence[Any], *, options:
 def specs(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> tuple[TensorSpec, ...]:
     """What the guards promise of each input."""
     placeholders = [node for node in gm.graph.nodes if node.op == "placeholder"]
-    return tuple(TensorSpec.of(tensor, node.meta.get("properties"), node.meta.get("storage"),
+    return tuple(numbers.spec_of(node.meta["number"]) if "number" in node.meta else
+                 TensorSpec.of(value, node.meta.get("properties"), node.meta.get("storage"),
                                bool(MODULE_STATE.search(node.meta.get("source", ""))))
-                 for node, tensor in zip(placeholders, example_inputs, strict=True))
+                 for node, value in zip(placeholders, example_inputs, strict=True))
 
 
 def prepare(compiler: Compiler = COMPILER) -> None:
