@@ -423,6 +423,8 @@ class _Printer:
         if isinstance(source, Attr):
             if source.name == "get()":              # the value of a context variable
                 return ast.Call(ast.Attribute(base, "get"), [], [])
+            if source.name == "()":                 # what a weak reference refers to
+                return ast.Call(base, [], [])
             if cls is not None and _has_plain_access(cls) and _is_plain_name(source.name):
                 return ast.Attribute(base, source.name)
             getattribute = ast.Attribute(self.constant(object), "__getattribute__")
