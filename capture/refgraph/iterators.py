@@ -25,7 +25,7 @@ def fork(iterator: Any) -> Iterator[Any]:
         return iter(iterator.__reduce__()[1][0])
     if cls not in (*FORWARD, *BACKWARD, *DEQUES, zip, enumerate):
         raise TypeError(f"a {cls.__name__} cannot be copied")
-    _, args, *state = iterator.__reduce__()
+    _, args, state = reduced(iterator)
     if cls is enumerate:
         return enumerate(fork(args[0]), args[1])
     if cls is zip:
@@ -35,9 +35,15 @@ def fork(iterator: Any) -> Iterator[Any]:
     if cls in DEQUES:
         return cls(*args)
     copy = (iter if cls in FORWARD else reversed)(args[0])
-    if state:
-        copy.__setstate__(state[0])
+    if state is not None:
+        copy.__setstate__(state)
     return copy
+
+
+def reduced(iterator: Any) -> tuple[Callable[..., Any], tuple[Any, ...], Any]:
+    """How an iterator is made anew: `make(*args)`, and what `__setstate__` takes then, or None."""
+    make, args, *state = iterator.__reduce__()
+    return make, args, state[0] if state else None
 
 
 def peek(iterator: Any, ahead: int) -> Any:
@@ -76,8 +82,7 @@ def resume_view(mapping: Any, view: Callable[[Any], Any], backwards: bool, count
 
 def position_of(iterator: Any) -> int | None:
     """Where an iterator over a list or tuple is in it, as `__setstate__` understands; None when it is exhausted."""
-    _, _, *state = iterator.__reduce__()
-    return state[0] if state else None
+    return reduced(iterator)[2]
 
 
 def zip_of(strict: bool, *parts: Any) -> Any:

@@ -46,9 +46,9 @@ class Constants(Cursor):
         return Const(item)
 
     def recipe(self) -> Recipe:
-        make, args, *state = self.node.real.__reduce__()
+        make, args, state = iterators.reduced(self.node.real)
         constants = Const(make), *map(Const, args)
-        return (iterators.resume_at, (*constants, Const(state[0]))) if state else (operator.call, constants)
+        return (operator.call, constants) if state is None else (iterators.resume_at, (*constants, Const(state)))
 
 
 class Items(Cursor):
