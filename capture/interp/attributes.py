@@ -15,6 +15,7 @@ from capture.errors import Break
 from capture.interp import calls, natives, tensors, unwind
 from capture.interp.frame import Continuation, UserError, Value, discard
 from capture.interp.interpreter import Interpreter
+from capture.interp.polyfills.objects import or_hook
 from capture.refgraph.graph import PINNED, VALUES, instance_dict, is_mutable, lookup_class
 from capture.refgraph.node import ABSENT, Build, Const, External, FunctionState, RefNode, Shadow
 
@@ -44,8 +45,7 @@ def load(interp: Interpreter, obj: Value, name: str, then: Continuation | None =
     getter = lookup_class(cls, "__getattribute__")
     if isinstance(getter, types.FunctionType):
         method = Value(getter, interp.track(calls.class_attribute, interp, cls, "__getattribute__"))
-        fallback = fallback_of(interp, obj, name, then, on_raise)
-        return calls.call(interp, method, [obj, Value(name, Const(name))], None, then, fallback)
+        return _call(interp, method, [obj, Value(name, Const(name))], obj, name, hook_of(interp, obj), then, on_raise)
     interp.track(interp.graph.pin_special, cls, "__getattribute__")
     generic(interp, obj, name, then, on_raise, fallback=True)
 
@@ -75,11 +75,11 @@ def generic(interp: Interpreter, obj: Value, name: str, then: Continuation | Non
                       lambda: absent(interp, obj, name))
     if not is_data:
         interp.track(unshadowed, interp, obj, name)
-    bind(interp, obj, cls, name, descriptor, then, fallback_of(interp, obj, name, then, on_raise) if fallback else on_raise, on_raise)
+    bind(interp, obj, cls, name, descriptor, then, on_raise, hook=hook_of(interp, obj) if fallback else None)
 
 
 def bind(interp: Interpreter, obj: Value, cls: type, name: str, descriptor: Any, then: Continuation | None,
-         on_raise: OnRaise | None, native_on_raise: OnRaise | None, found: Value | None = None) -> None:
+         on_raise: OnRaise | None, found: Value | None = None, hook: Value | None = None) -> None:
     """Binds what a class has under `name` to an instance."""
     kind = type(descriptor)
     if found is None:
@@ -89,7 +89,7 @@ def bind(interp: Interpreter, obj: Value, cls: type, name: str, descriptor: Any,
     if kind is property:
         if descriptor.fget is not None:
             getter = Value(descriptor.fget, interp.track(part, interp, found, "fget", descriptor.fget))
-            return calls.call(interp, getter, [obj], None, then, on_raise)
+            return _call(interp, getter, [obj], obj, name, hook, then, on_raise)
     elif kind is staticmethod:
         return finish(interp, descriptor.__func__, interp.track(part, interp, found, "__func__", descriptor.__func__), then)
     elif kind is classmethod:
@@ -103,8 +103,8 @@ def bind(interp: Interpreter, obj: Value, cls: type, name: str, descriptor: Any,
         if isinstance(getter, types.FunctionType):
             method = Value(getter, interp.track(calls.class_attribute, interp, kind, "__get__"))
             owner = Value(type(obj.real), interp.track(class_of, interp, obj))
-            return calls.call(interp, method, [found, obj, owner], None, then, on_raise)
-    native(interp, obj, name, lambda result: bound_by_c(interp, obj, name, descriptor, found, result), then, native_on_raise)
+            return _call(interp, method, [found, obj, owner], obj, name, hook, then, on_raise)
+    native(interp, obj, name, lambda result: bound_by_c(interp, obj, name, descriptor, found, result), then, on_raise)
 
 
 def load_from_class(interp: Interpreter, cls: Value, name: str, then: Continuation | None, on_raise: OnRaise | None) -> None:
@@ -123,7 +123,7 @@ def load_from_class(interp: Interpreter, cls: Value, name: str, then: Continuati
         if own is MISSING and in_meta is not MISSING and not isinstance(in_meta, C_DATA):
             interp.track(interp.graph.type_attr, real, name)
             found = Value(in_meta, interp.track(through_class, interp, cls, meta, name))
-            return bind(interp, cls, meta, name, in_meta, then, on_raise, on_raise, found)
+            return bind(interp, cls, meta, name, in_meta, then, on_raise, found)
         if own is MISSING and in_meta is MISSING and isinstance(hook, types.FunctionType):
             interp.track(lambda: interp.graph.type_attr(real, name)[2])
             method = Value(hook, interp.track(calls.class_attribute, interp, meta, "__getattr__"))
@@ -183,7 +183,7 @@ def load_from_super(interp: Interpreter, obj: Value, name: str, then: Continuati
             return finish(interp, result, build(interp, type(result), found, target), then)
         if lookup_class(type(descriptor), "__get__") is None:
             return finish(interp, descriptor, found.shadow, then)
-        return bind(interp, target, base, name, descriptor, then, on_raise, on_raise, found)
+        return bind(interp, target, base, name, descriptor, then, on_raise, found)
     native(interp, obj, name, lambda result: class_builtin(interp, result), then, on_raise)
 
 
@@ -300,20 +300,22 @@ def _explained(interp: Interpreter, obj: Value, name: str, result: Any, explain:
     return interp.track(explain, result)
 
 
-def fallback_of(interp: Interpreter, obj: Value, name: str, then: Continuation | None, on_raise: OnRaise | None) -> OnRaise | None:
-    """What `__getattr__` makes of an AttributeError from `__getattribute__` or a property."""
-    hook = lookup_class(type(obj.real), "__getattr__")
-    if not isinstance(hook, types.FunctionType):
-        interp.track(interp.graph.pin_special, type(obj.real), "__getattr__")
-        return on_raise
+def hook_of(interp: Interpreter, obj: Value) -> Value | None:
+    """The `__getattr__` of an object's class, which is asked where an attribute turns out to be missing."""
+    cls = type(obj.real)
+    hook = lookup_class(cls, "__getattr__")
+    if isinstance(hook, types.FunctionType):
+        return Value(hook, interp.track(calls.class_attribute, interp, cls, "__getattr__"))
+    interp.track(interp.graph.pin_special, cls, "__getattr__")
+    return None
 
-    def take(exception: BaseException) -> bool:
-        if not isinstance(exception, AttributeError):
-            return on_raise is not None and on_raise(exception)
-        method = Value(hook, interp.track(calls.class_attribute, interp, type(obj.real), "__getattr__"))
-        calls.call(interp, method, [obj, Value(name, Const(name))], None, then, on_raise)
-        return True
-    return take
+
+def _call(interp: Interpreter, function: Value, args: list[Value], obj: Value, name: str, hook: Value | None,
+          then: Continuation | None, on_raise: OnRaise | None) -> None:
+    """A call that finds the attribute of an object, or else leaves it to `hook`."""
+    if hook is not None:
+        function, args = Value(or_hook, Const(or_hook)), [hook, obj, Value(name, Const(name)), function, *args]
+    calls.call(interp, function, args, None, then, on_raise)
 
 
 def through_class(interp: Interpreter, obj: Value, cls: type, name: str) -> Shadow:

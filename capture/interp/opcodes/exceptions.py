@@ -193,7 +193,7 @@ def load_special(interp: Interpreter, obj: Value, name: str, then: Continuation,
     descriptor = lookup_class(cls, name, MISSING)
     if descriptor is MISSING:
         missing()
-    attributes.bind(interp, obj, cls, name, descriptor, then, None, None)
+    attributes.bind(interp, obj, cls, name, descriptor, then, None)
 
 
 def enter(interp: Interpreter, frame: Frame, enters: str, exits: str, protocol: str) -> None:

@@ -1,6 +1,7 @@
-"""Creation of instances, in Python."""
+"""Creation of instances and look-up of attributes, in Python."""
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from capture.interp.models import polyfill
@@ -13,3 +14,12 @@ def instantiate(cls: type, /, *args: Any, **kwargs: Any) -> Any:
     if isinstance(obj, cls):
         type(obj).__init__(obj, *args, **kwargs)
     return obj
+
+
+def or_hook(hook: Callable[[Any, str], Any], obj: Any, name: str, find: Callable[..., Any], *args: Any) -> Any:
+    """`find(*args)`, which computes the attribute `name` of `obj`; `hook(obj, name)`, a `__getattr__`, where it is missing."""
+    try:
+        return find(*args)
+    except AttributeError:
+        pass
+    return hook(obj, name)
