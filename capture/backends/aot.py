@@ -30,6 +30,7 @@ from torch.utils import checkpoint
 from capture.backends.decompositions import decompositions, undecomposed
 from capture.backends.native.job import Modes, TensorSpec
 from capture.backends.native.signature import Input, Result, Signature, Tangent, Unsupported, View
+from capture.backends.traceable import obstacle
 
 aten = torch.ops.aten
 
@@ -161,18 +162,14 @@ def _one_hot(index: torch.Tensor, num_classes: int) -> torch.Tensor:
 CHECKED: dict[Any, Callable[..., Any]] = {torch.nn.functional.one_hot: _one_hot}
 
 
-def touches_attributes(node: fx.Node) -> bool:
-    """Whether a node assigns an attribute of a tensor, or reads its gradient: what is traced are other tensors than the program's."""
-    return node.target is setattr or node.target is getattr and node.args[1] in ("grad", "_grad")
-
-
 def _check_portable(node: fx.Node) -> None:
     if node.op not in ("call_function", "call_method"):
         raise Unsupported(f"the graph has a node {node.op} {node.target}")
     if node.target is grad_mode._enter_inference_mode:
         raise Unsupported("the graph switches the inference mode")
-    if touches_attributes(node):
-        raise Unsupported(f"the graph {'assigns' if node.target is setattr else 'reads'} the attribute {node.args[1]!r} of a tensor")
+    found = obstacle(node)
+    if found is not None:
+        raise Unsupported(f"the graph {found}")
     owner = getattr(getattr(node.target, "func", None), "__self__", None)
     if isinstance(owner, type) and issubclass(owner, torch.autograd.Function):
         raise Unsupported(f"the autograd function {owner.__name__}, which is Python code of the program, is called")

@@ -14,8 +14,8 @@ import torch
 from torch import fx
 
 from capture.backends import eager
-from capture.backends.aot import touches_attributes
 from capture.backends.native import tiers
+from capture.backends.traceable import obstacle
 from capture.errors import ArgumentError, BackendError
 
 
@@ -76,10 +76,10 @@ def _by_name(name: str, mode: str | None, dynamic: bool | None, options: Mapping
 
 
 def _traceable(backend: Backend) -> Backend:
-    """torch's backends trace the graph on tensors that have no gradients: a graph that assigns or reads these runs as it is."""
+    """torch's backends trace the graph anew: one that cannot be traced runs as it is."""
     def compile_graph(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
-        return gm.forward if any(map(touches_attributes, gm.graph.nodes)) else backend(gm, example_inputs)
-    return compile_graph
+        return gm.forward if any(map(obstacle, gm.graph.nodes)) else backend(gm, example_inputs)
+    return functools.update_wrapper(compile_graph, backend, assigned=())
 
 
 def _inductor(mode: str | None, dynamic: bool | None, options: Mapping[str, Any] | None) -> Backend:

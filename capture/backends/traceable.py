@@ -1,0 +1,22 @@
+"""Which recorded graphs a backend can trace anew, on tensors that are not the program's."""
+from __future__ import annotations
+
+import operator
+
+from torch import fx
+
+# What reads a number out of a tensor: by name, and builtins (`t.float()` and its like convert tensors).
+READERS = frozenset({"item", "tolist", "ask", "__int__", "__float__", "__complex__", "__index__"})
+BUILTIN_READERS = frozenset({int, float, bool, operator.index})
+
+
+def obstacle(node: fx.Node) -> str | None:
+    """What a node does that cannot be traced, or None. The tensors traced have no gradients, and no values."""
+    if node.target is setattr:
+        return f"assigns the attribute {node.args[1]!r} of a tensor"
+    if node.target is getattr and node.args[1] in ("grad", "_grad"):
+        return "reads the gradient of a tensor"
+    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
+    if node.op == "call_function" and node.target in BUILTIN_READERS or node.op in ("call_function", "call_method") and name in READERS:
+        return "calculates with a number that was read out of a tensor"
+    return None
