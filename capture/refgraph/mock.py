@@ -40,9 +40,9 @@ CONTAINERS = (collections.OrderedDict, collections.defaultdict, dict, collection
 BASES = (*CONTAINERS, types.SimpleNamespace, object)
 POINTER = object.__basicsize__ // 2
 HEAP_TYPE = 1 << 9                                  # Py_TPFLAGS_HEAPTYPE: a class statement made it, or C at run time
-# Attributes which only an object's creation sets: of functions, deques, partial functions.
+# Attributes which only an object's creation sets: of functions, deques, partial functions, weak references.
 CHAIN = ("__cause__", "__context__", "__suppress_context__")
-READ_ONLY = {"__closure__", "__globals__", "__builtins__", "maxlen", "func", "keywords"}
+READ_ONLY = {"__closure__", "__globals__", "__builtins__", "maxlen", "func", "keywords", "()"}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
