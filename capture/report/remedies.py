@@ -12,7 +12,7 @@ TENSOR = {
     "is_leaf": "pass always a parameter, or always a computed tensor; detach() what needs no gradients",
 }
 KINDS = {
-    "VALUE": "pass what changes as a tensor, or let nothing depend on it: no branch, no shape, no constant of an operation",
+    "VALUE": "pass what changes as a tensor, or let nothing but arithmetic on tensors depend on it: no branch, no shape, no index",
     "TRUTH": "each side of the branch is captured once; to have one graph for both, compute the choice with torch.where",
     "TYPE": "pass objects of one type; each type is captured once",
     "ID": "make the object once, outside, and pass the same one each time; functions too: define them outside of the loop",

@@ -213,7 +213,8 @@ def _adapt(gm: fx.GraphModule, numbers: set[fx.Node]) -> None:
 def name_of(node: fx.Node) -> str:
     """What an operation is called, in place or not, of Python or of torch."""
     name = (node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")).strip("_")
-    return name[1:] if name[:1] in ("i", "r") and getattr(operator, f"i{name[1:]}", None) is not None and name != "rsub" else name
+    shifted = name[:1] in ("i", "r") and name != "rsub" and hasattr(operator, name[1:]) and hasattr(operator, f"i{name[1:]}")
+    return name[1:] if shifted else name
 
 
 def _method(name: str) -> Perform:
