@@ -125,13 +125,14 @@ def explain(function: Any, *args: Any, **kwargs: Any) -> str:
     was captured again.
 
     With arguments it is called with them first; what is not compiled yet is compiled for that, with the default backend.
-    Raises what the call raises, and ArgumentError for what cannot be compiled.
+    Raises what the call raises, and ArgumentError for what cannot be compiled, or is not and
+    has no arguments to be called with.
     """
     target = function.__func__ if isinstance(function, types.MethodType) else function
-    compiled = function if isinstance(target, (CompiledModule, _C.CompiledFunction)) else compile(function)
-    if args or kwargs or compiled is not function:
-        compiled(*args, **kwargs)
-    return str(report(compiled).frames[0])
+    if args or kwargs:
+        function = function if isinstance(target, (CompiledModule, _C.CompiledFunction)) else compile(function)
+        function(*args, **kwargs)
+    return str(report(function).frames[0])
 
 
 def report(*compiled: Any) -> Report:

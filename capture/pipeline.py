@@ -118,19 +118,20 @@ class Unit:
         for record in (self.misses, self.breaks, self.bailouts):
             record.clear()
 
-    def miss(self, function: types.FunctionType, args: list[Any], mismatches: list[Mismatch]) -> Any:
-        """Called by the frame hook when no entry fits: captures the call, or asks for a native run."""
+    def miss(self, function: types.FunctionType, args: list[Any], tree: GuardTree) -> Any:
+        """Called by the frame hook when no entry of `tree` fits: captures the call, or asks for a native run."""
         if is_capturing() and not self.fullgraph and _thread.unit is self:      # native code of a capture called back
             return _C.RUN_NATIVELY
         if not all(map(is_plain, args)):
             self.uncounted += 1
             return _C.RUN_NATIVELY
         if len(self.tree.entries) >= RECAPTURE_LIMIT.value:
-            self._tell_limit(mismatches)
+            if not self.limited:
+                self._tell_limit(tree.explain(function, args))
             self.uncounted += 1
             return _C.RUN_NATIVELY
-        if mismatches:
-            self.misses.append(miss_of(mismatches, limited=False))
+        if tree.entries:
+            self.misses.append(miss_of(tree.explain(function, args), limited=False))
         outer = getattr(_thread, "unit", None)
         _thread.capturing, _thread.unit = getattr(_thread, "capturing", 0) + 1, self
         try:
@@ -158,9 +159,7 @@ class Unit:
         return None
 
     def _tell_limit(self, mismatches: list[Mismatch]) -> None:
-        """Says once that calls which no entry fits run natively from now on; the entries stay in use."""
-        if self.limited:
-            return
+        """Says that calls which no entry fits run natively from now on; the entries stay in use."""
         self.limited = True
         self.misses.append(miss_of(mismatches, limited=True))
         cause = self.misses[-1].causes[-1]

@@ -123,10 +123,9 @@ PyObject* call_on_miss(CompiledFunction* self, PyObject* function, PyObject** ar
   for (size_t i = 0; i < count; i++) {
     PyList_SET_ITEM(list.get(), static_cast<Py_ssize_t>(i), std::exchange(arguments[i], Py_NewRef(Py_None)));
   }
-  Ref reasons = Ref::steal(
-      checked(PyObject_CallMethod(self->tree, "explain", "OO", function, list.get())));
+  Ref tree = Ref::borrow(self->tree);  // may be exchanged meanwhile
   Ref on_miss = Ref::borrow(self->on_miss);
-  PyObject* result = PyObject_CallFunctionObjArgs(on_miss.get(), function, list.get(), reasons.get(), nullptr);
+  PyObject* result = PyObject_CallFunctionObjArgs(on_miss.get(), function, list.get(), tree.get(), nullptr);
   if (result == nullptr) {  // the program's exception: on_miss itself is not part of its traceback
     PyObject *type, *value, *traceback;
     PyErr_Fetch(&type, &value, &traceback);
@@ -409,7 +408,7 @@ void init_compiled_function(PyObject* module) {
       {Py_tp_doc, const_cast<char*>(
                       "CompiledFunction(function, tree, on_miss, on_error=None)\n\n"
                       "Calls like `function`; each call is looked up in `tree`, a GuardTree. When no entry applies,\n"
-                      "on_miss(function, arguments: list, reasons: list) gives the result, or RUN_NATIVELY. When a mock\n"
+                      "on_miss(function, arguments: list, the tree) gives the result, or RUN_NATIVELY. When a mock\n"
                       "function raises, on_error(entry, exception) answers RUN_NATIVELY, to run the call again natively,\n"
                       "or None, to let the exception pass with the traceback that it has then.")},
       {Py_tp_new, reinterpret_cast<void*>(create)},

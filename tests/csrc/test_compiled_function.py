@@ -16,7 +16,7 @@ from capture.guards.tree import GuardTree
 from capture.refgraph.source import Local
 
 
-def native(function, args, reasons):
+def native(function, args, tree):
     return _C.RUN_NATIVELY
 
 
@@ -35,10 +35,10 @@ def add(a, b=2, *rest, c=3, **more):
 
 def test_a_miss_hands_over_all_argument_locals():
     seen = []
-    f = compiled(add, lambda function, args, reasons: seen.append((function, args, reasons)) or "result")
+    f = compiled(add, lambda function, args, tree: seen.append((function, args, tree)) or "result")
     assert f(1) == "result"
     assert f(1, 5, 6, 7, c=8, d=9) == "result"
-    assert seen == [(add, [1, 2, 3, (), {}], []), (add, [1, 5, 8, (6, 7), {"d": 9}], [])]
+    assert seen == [(add, [1, 2, 3, (), {}], f.tree), (add, [1, 5, 8, (6, 7), {"d": 9}], f.tree)]
 
 
 def test_a_native_run_is_the_function_itself():
@@ -77,7 +77,7 @@ def test_a_native_entry_counts_and_runs_the_frame():
 
 def test_reasons_name_entry_guard_and_values():
     seen = []
-    f = compiled(add, lambda function, args, reasons: seen.extend(reasons) or 0)
+    f = compiled(add, lambda function, args, tree: seen.extend(tree.explain(function, args)) or 0)
     guard = value_guard(0, "a", 1)
     entry = f.tree.insert([guard], [], lambda *args: 1, None)
     f(2.5)
@@ -135,7 +135,7 @@ def test_only_the_first_frame_is_taken():
     def outer(x):
         return inner(x) + outer.__wrapped__(x - 1) if x else 0
 
-    outer = compiled(outer, lambda function, args, reasons: calls.append(args) or _C.RUN_NATIVELY)
+    outer = compiled(outer, lambda function, args, tree: calls.append(args) or _C.RUN_NATIVELY)
     assert outer(3) == 2 + 3 + 4
     assert calls == [[3]]
 
@@ -146,7 +146,7 @@ def test_recursion_goes_through_the_tree_each_time():
     def factorial(n):
         return n * compiled_factorial(n - 1) if n else 1
 
-    def on_miss(function, args, reasons):
+    def on_miss(function, args, tree):
         calls.append(args[0])
         return _C.RUN_NATIVELY
 
@@ -167,8 +167,8 @@ def test_unbounded_recursion_is_a_recursion_error():
 
 
 def test_misses_may_call_compiled_functions():
-    f = compiled(add, lambda function, args, reasons: ("f", g(1)))
-    g = compiled(add, lambda function, args, reasons: ("g", add(2)))
+    f = compiled(add, lambda function, args, tree: ("f", g(1)))
+    g = compiled(add, lambda function, args, tree: ("g", add(2)))
     assert f(1) == ("f", ("g", add(2)))
 
 
@@ -188,7 +188,7 @@ def test_exceptions_pass_through():
     with pytest.raises(ZeroDivisionError):
         f(1)
 
-    def bad_miss(function, args, reasons):
+    def bad_miss(function, args, tree):
         raise LookupError("from on_miss")
 
     with pytest.raises(LookupError, match="from on_miss"):
@@ -352,7 +352,7 @@ def test_torch_compile_inside_and_around():
         return c(x) * 2
 
     seen = []
-    c = compiled(inner, lambda function, args, reasons: seen.append(1) or _C.RUN_NATIVELY)
+    c = compiled(inner, lambda function, args, tree: seen.append(1) or _C.RUN_NATIVELY)
     x = torch.ones(3)
     torch._dynamo.reset()
     dynamo_inner = torch.compile(inner, backend="eager")
@@ -395,7 +395,7 @@ def test_under_tracers_the_original_runs(state):
     def f(x):
         return x * 3
 
-    def on_miss(function, args, reasons):
+    def on_miss(function, args, tree):
         raise AssertionError("looked up under a tracer")
 
     tracing_states()[state](compiled(f, on_miss), torch.ones(2))

@@ -26,7 +26,7 @@ def watch():
 
 def compiled(function, answer):
     """A compiled function whose calls no entry fits, and which `answer(arguments)` serves."""
-    return _C.CompiledFunction(function, GuardTree(function.__code__), lambda function, args, reasons: answer(args))
+    return _C.CompiledFunction(function, GuardTree(function.__code__), lambda function, args, tree: answer(args))
 
 
 def test_calls_are_taken_over_until_the_watch_ends(watch) -> None:

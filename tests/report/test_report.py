@@ -207,6 +207,15 @@ def test_explain_calls_what_it_explains() -> None:
         capture.report(len)
 
 
+def test_past_the_limit_misses_are_not_looked_into(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled = capture.compile(lambda x: x * 2)
+    with RECAPTURE_LIMIT.set(1), pytest.warns(UserWarning):
+        for n in (1, 2):
+            compiled(torch.ones(n))
+        monkeypatch.setattr(type(compiled.tree), "explain", lambda *args: pytest.fail("explained"))
+        assert torch.equal(compiled(torch.ones(3)), torch.full((3,), 2.0))
+
+
 def test_a_report_is_written_by_the_end_of_its_name(tmp_path) -> None:
     compiled = capture.compile(opaque)
     compiled(X)
