@@ -241,7 +241,7 @@ def finish(interp: Interpreter, cut: Cut) -> None:
         raise cut.outcome
     if cut.outcome is not None:
         return interp.deliver(cut.outcome, cut.then)
-    calls.call_native(interp, cut.function, cut.args_, cut.kwargs, cut.then, None)
+    calls.call_native(interp, cut.function, cut.args_, cut.kwargs, cut.then, cut.on_raise)
 
 
 def is_repeatable(recorder: FxRecorder, random: torch.Tensor) -> bool:

@@ -7,7 +7,9 @@ import sys
 import pytest
 import torch
 
-from tests.cuts import Cuts, outside, raises, run
+import capture
+from tests.cuts import X, Cuts, compared, outside, raises, run
+from tests.helpers import call
 
 CUTS = Cuts()
 
@@ -195,6 +197,60 @@ def handler_in_a_loop_goes_on(x):
     return x
 
 
+class Countdown:
+    """An iterator that is cut at every step, and may fail."""
+
+    def __init__(self, n, fails_at=-1):
+        self.n, self.fails_at = n, fails_at
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        n = outside(self.n)
+        if n == self.fails_at:
+            raise KeyError("failed")
+        if n == 0:
+            raise StopIteration
+        self.n = n - 1
+        return n
+
+
+@CUTS.natively
+def in_the_steps_of_an_iterator(x):
+    for n in Countdown(3):
+        x = x * n
+    else:
+        x = x + 1
+    return x, [k for k in Countdown(2)]
+
+
+@CUTS.natively
+def in_the_steps_of_an_iterator_that_fails(x):
+    seen = []
+    try:
+        for n in Countdown(3, fails_at=1):
+            for m in Countdown(1):
+                seen.append((n, m))
+        seen.append("not reached")
+    except KeyError as error:
+        return x * 2, seen, repr(error.__context__), str(error)
+    finally:
+        seen.append(repr(sys.exception()))
+
+
+@CUTS.natively
+def an_iterator_that_fails_in_a_handler(x):
+    try:
+        raise ValueError("own")
+    except ValueError:
+        try:
+            for n in Countdown(2, fails_at=1):
+                x = x + n
+        except KeyError as error:
+            return x, repr(error.__context__), repr(sys.exception())
+
+
 @CUTS.natively
 def except_star(x):
     try:
@@ -368,3 +424,52 @@ def suppressed(x):
 @pytest.mark.parametrize(("program", "options"), CUTS)
 def test_each_construct(program, options) -> None:
     run(program, options)
+
+
+class Kind:
+    def __init__(self, cls):
+        self.cls = cls
+
+
+@capture.disable
+def raise_kind(kind):
+    raise kind.cls("text")
+
+
+def test_another_exception_takes_another_handler() -> None:
+    def program(x, kind):
+        try:
+            raise_kind(kind)
+        except ValueError:
+            return x * 2
+        except (KeyError, TypeError) as error:
+            return x * 3, str(error)
+        except LookupError:
+            return x * 4
+
+    def again(x, kind):
+        try:
+            try:
+                raise_kind(kind)
+            except Exception:
+                outside()
+                raise
+        except ValueError:
+            return x * 2
+        except LookupError as error:
+            return x * 4, repr(error)
+    for function in (program, again):
+        calls = [call(X, Kind(cls)) for cls in (ValueError, KeyError, ValueError, IndexError, TypeError, KeyError)]
+        compared(function, *calls, captures=None)
+
+
+def test_a_call_that_raises_at_some_times_only() -> None:
+    def program(x, kind):
+        try:
+            if kind.cls is not None:
+                raise_kind(kind)
+            y = outside(x * 2)
+        except ValueError:
+            y = x
+        return y + 1
+    compared(program, *(call(X, Kind(cls)) for cls in (None, ValueError, None, ValueError, KeyError, None)), captures=None)

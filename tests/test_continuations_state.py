@@ -153,6 +153,47 @@ def test_a_while_loop_of_many_rounds_is_captured_once() -> None:
     assert stats.native_calls == 0 and stats.captures <= 4, stats
 
 
+# -- iterators from outside --------------------------------------------------------------------------------------------
+
+def batches(n, fails=False):
+    for i in range(n):
+        yield X * i
+    if fails:
+        raise KeyError("no more")
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_loop_over_a_generator_from_outside(fails) -> None:
+    def program(x, generator):
+        total, seen = x.clone(), 0
+        try:
+            for batch in generator:
+                total += batch
+                seen += 1
+            else:
+                total = total * 2
+        except KeyError as error:
+            return total, seen, str(error)
+        return total, seen, next(generator, "end")
+    stats = compared(program, *(call_with(lambda state, n=n: (X, batches(n, fails))) for n in (3, 3, 0, 20, 1)), captures=None)
+    assert stats.native_calls == 0, stats
+
+
+def test_a_loop_over_a_loader() -> None:
+    def program(loader, model):
+        losses = []
+        for features, in loader:
+            losses.append(model(features).sum())
+        return losses
+    data = torch.utils.data.TensorDataset(torch.arange(24.0).view(12, 2))
+    model = nn.Linear(2, 1)
+    compiled = capture.compile(program, backend="eager")
+    for _ in range(2):
+        expected = program(torch.utils.data.DataLoader(data, batch_size=3), model)
+        got = compiled(torch.utils.data.DataLoader(data, batch_size=3), model)
+        assert len(got) == 4 and all(map(torch.equal, got, expected))
+
+
 # -- the world around --------------------------------------------------------------------------------------------------
 
 def test_state_that_changes_between_calls() -> None:

@@ -41,6 +41,7 @@ class Resume(Enum):
     DISCARD = "go on with the next instruction"
     NEGATE = "push its opposite and go on with the next instruction"
     RETRY = "push it and begin the same instruction again"
+    ADVANCE = "push it and go on with the next instruction; upon StopIteration, drop the iterator below and end the loop"
     SHORT_CIRCUIT = "jump or pop, as it says of the truth of the value on the stack"
 
 
@@ -67,14 +68,15 @@ Continuation = Callable[[Value], None]
 class Cut(BaseException):
     """Leaves the interpreter at a call that no trace can hold, for the trace to be ended before it.
 
-    The result of `function(*args, **kwargs)` is for `then`. The call has not been made yet, or, where it changed nothing that
+    The result of `function(*args, **kwargs)` is for `then`, what it raises for `on_raise`. The call has not been made yet, or, where it changed nothing that
     the trace knows, it has: `outcome` is its result, or the UserError with what it raised.
     """
 
     def __init__(self, reason: Break, function: Value, args: list[Value], kwargs: dict[str, Value],
-                 outcome: Value | UserError | None = None, then: Continuation | None = None) -> None:
+                 outcome: Value | UserError | None = None, then: Continuation | None = None,
+                 on_raise: Callable[[BaseException], bool] | None = None) -> None:
         self.reason, self.function, self.args_, self.kwargs = reason, function, args, kwargs
-        self.outcome, self.then = outcome, then
+        self.outcome, self.then, self.on_raise = outcome, then, on_raise
 
 
 class Frame:

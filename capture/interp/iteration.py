@@ -6,7 +6,7 @@ from typing import Any
 
 from capture.errors import Break
 from capture.interp import calls, generators
-from capture.interp.frame import Continuation, Value
+from capture.interp.frame import Continuation, Cut, Value
 from capture.interp.interpreter import Interpreter
 from capture.interp.lookasides.iterators import cursor_of
 from capture.interp.special import in_python
@@ -24,21 +24,34 @@ def advance(interp: Interpreter, iterator: Value, then: Continuation, exhausted:
     body = generators.find(interp, real)
     if body is not None:
         return body.send(interp, NONE, then, lambda value: exhausted())
+    def stopped(exception: BaseException) -> bool:
+        if isinstance(exception, StopIteration):
+            exhausted()
+            return True
+        return False
     if interp.inlining and type(real).__flags__ & HEAPTYPE and in_python(real, "__next__"):
-        def stopped(exception: BaseException) -> bool:
-            if isinstance(exception, StopIteration):
-                exhausted()
-                return True
-            return False
         method = type(real).__next__
         shadow = interp.track(calls.class_attribute, interp, type(real), "__next__")
         return calls.call(interp, Value(method, shadow), [iterator], None, then, stopped)
+    if interp.can_cut and calls.is_resumable(then):
+        unknown = interp.track(_refusal, interp, iterator)
+        if isinstance(unknown, Break):
+            raise Cut(unknown, NEXT, [iterator], {}, then=then, on_raise=stopped)
     interp.track(_synchronise, interp, iterator)
     item = interp.real(next, real, END)
     if item is END:
         interp.track(_ended, interp, iterator)
         return exhausted()
     then(Value(item, interp.track(_next_item, interp, iterator, item)))
+
+
+def _refusal(interp: Interpreter, iterator: Value) -> Any:
+    """Why the trace cannot know what an iterator yields; None if it can."""
+    try:
+        cursor_of(interp, iterator)
+    except Break as reason:
+        return reason
+    return None
 
 
 def _synchronise(interp: Interpreter, iterator: Value) -> None:

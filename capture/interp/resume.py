@@ -28,6 +28,7 @@ from capture.interp.interpreter import Interpreter
 from capture.refgraph.node import Build, Const, Display, Expr, Shadow
 
 RESULT = "__result"
+JUMP_IF_FALSE = "POP_JUMP_FORWARD_IF_FALSE" if sys.version_info < (3, 12) else "POP_JUMP_IF_FALSE"
 # Names by which a function may look at its own locals, so that none of them is dead.
 INTROSPECTION = frozenset({"locals", "vars", "dir", "eval", "exec", "_getframe", "currentframe"})
 
@@ -79,7 +80,8 @@ def suspend(interp: Interpreter, resume: Resume) -> list[Suspended]:
     frames: list[Suspended] = []
     frame, handled = interp.frame, sys.exception()
     while frame is not None:
-        if frame.namespace is not None or frame.generator is not None or frame.on_raise is not None:
+        is_watched = frame.on_raise is not None and resume_of(frame.then) is not Resume.ADVANCE
+        if frame.namespace is not None or frame.generator is not None or is_watched:
             kind = "class" if frame.namespace is not None else "generator" if frame.generator is not None else "special method"
             raise Break("opaque-call", f"inside of a {kind} body, {frame.code.co_qualname}")
         suspended, handled = _suspend_frame(interp, frame, resume, handled)
@@ -155,9 +157,10 @@ def closure_names(code: types.CodeType) -> tuple[str, ...]:
 
 
 def _live_while_waiting(code: types.CodeType, pc: int, resume: Resume) -> frozenset[str]:
-    """The locals that may be read from `pc` on, or by a handler of the instruction that waits."""
+    """The locals that may be read once the waiting instruction is done, or by a handler of it."""
     live, at = live_locals(code), _waiting(pc, resume)
-    return live[pc].union(*(live[cover.target] for cover in exception_table(code) if cover.start <= at < cover.end))
+    after = (pc,) if resume is Resume.RETRY else _successors(decode(code)[at], at)
+    return frozenset().union(*(live[i] for i in after), *(live[cover.target] for cover in exception_table(code) if cover.start <= at < cover.end))
 
 
 def live_locals(code: types.CodeType) -> tuple[frozenset[str], ...]:
@@ -301,9 +304,10 @@ def _continuation(code: types.CodeType, position: Position, inner: list[str], ra
         if slot is Slot.HANDLED:                    # leaves the exception that was handled before below
             emit("PUSH_EXC_INFO")
             emit("POP_TOP")
-    tried = None
-    if cover is not None:
-        tried = TryBegin(handler, cover.lasti, cover.depth)
+    stopped = Label()
+    outer = None if cover is None else TryBegin(handler, cover.lasti, cover.depth)
+    tried = TryBegin(stopped, False, len(position.stack)) if position.resume is Resume.ADVANCE else outer
+    if tried is not None:
         made.append(tried)
     if inner == [RESULT]:
         take(RESULT)
@@ -320,11 +324,14 @@ def _continuation(code: types.CodeType, position: Position, inner: list[str], ra
     if tried is not None:
         made.append(TryEnd(tried))
     _finish(emit, code, position, target, shortcut)
+    if position.resume is Resume.ADVANCE:
+        made.append(stopped)
+        _end_loop(emit, shortcut, made, outer)
     prologue = sum(isinstance(item, Instr) and item.name not in ABSORBED for item in made)
     labels = [(position.pc, target)]
     if cover is not None:
         labels.append((cover.target, handler))
-    if position.resume is Resume.SHORT_CIRCUIT:
+    if position.resume in (Resume.SHORT_CIRCUIT, Resume.ADVANCE):
         labels.append((decode(code)[position.pc - 1].value, shortcut))
     _append_body(made, body, code, labels)
     result = made.to_code(stacksize=code.co_stacksize + len(made.argnames) + 4, compute_exception_stack_depths=False)
@@ -348,6 +355,28 @@ def _finish(emit, code: types.CodeType, position: Position, target: Label, short
         emit("POP_JUMP_FORWARD_IF_" + ("FALSE" if decode(code)[position.pc - 1].opname == "JUMP_IF_FALSE_OR_POP" else "TRUE"), shortcut)
         emit("POP_TOP")
     emit("JUMP_FORWARD", target)
+
+
+def _end_loop(emit, end: Label, made: Bytecode, outer: TryBegin | None) -> None:  # type: ignore[no-untyped-def]
+    """What `for` does with an exception of its iterator's, which is on the stack above that: StopIteration leads to `end`, others
+    to the handler `outer`."""
+    other = Label()
+    emit("PUSH_EXC_INFO")
+    emit("LOAD_CONST", StopIteration)
+    emit("CHECK_EXC_MATCH")
+    emit(JUMP_IF_FALSE, other)
+    emit("POP_TOP")
+    emit("POP_EXCEPT")
+    emit("POP_TOP")
+    emit("JUMP_FORWARD", end)
+    made.append(other)
+    emit("SWAP", 2)
+    emit("POP_EXCEPT")
+    if outer is not None:
+        made.append(outer)
+    emit("RERAISE", 0)
+    if outer is not None:
+        made.append(TryEnd(outer))
 
 
 def _append_body(made: Bytecode, body: Bytecode, code: types.CodeType, labels: list[tuple[int, Label]]) -> None:

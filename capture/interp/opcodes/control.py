@@ -133,7 +133,11 @@ def for_iter(interp: Interpreter, frame: Frame, instruction: Instruction) -> Non
     def exhausted() -> None:
         frame.stack.pop()
         frame.pc = instruction.value
-    advance(interp, frame.stack[-1], frame.stack.append, exhausted)  # type: ignore[arg-type]
+
+    def push(item: Value) -> None:
+        frame.stack.append(item)
+    push.resume = Resume.ADVANCE  # type: ignore[attr-defined]
+    advance(interp, frame.stack[-1], push, exhausted)  # type: ignore[arg-type]
 
 
 # -- returns -----------------------------------------------------------------------------------------------------------

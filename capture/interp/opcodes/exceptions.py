@@ -92,7 +92,7 @@ def check_exc_match(interp: Interpreter, frame: Frame, instruction: Instruction)
     if not all(is_exception_class(cls) for cls in classes):
         unwind.throw(TypeError(NOT_AN_EXCEPTION))
     matches = is_one_of(exception.real, classes)  # type: ignore[union-attr]
-    frame.stack.append(Value(matches, interp.track(_match_shadow, interp, expected, matches)))
+    frame.stack.append(Value(matches, interp.track(_match_shadow, interp, expected, exception, matches)))
 
 
 def is_one_of(exception: BaseException, classes: tuple[type, ...]) -> bool:
@@ -101,7 +101,8 @@ def is_one_of(exception: BaseException, classes: tuple[type, ...]) -> bool:
     return any(cls is base for cls in classes for base in mro)
 
 
-def _match_shadow(interp: Interpreter, expected: Value, matches: bool) -> Shadow:
+def _match_shadow(interp: Interpreter, expected: Value, exception: Value, matches: bool) -> Shadow:
+    interp.graph.touch(exception.shadow)  # type: ignore[arg-type]
     interp.graph.depend(expected.shadow, expected.real)  # type: ignore[arg-type]
     return Const(matches)
 
