@@ -292,7 +292,8 @@ def insert(unit: Unit, interp: Interpreter, plan: mock.MockPlan, repeatable: boo
         compiled = None
         if operations or plan.outputs:
             # A graph that leaves torch in other modes than it found sets them itself, each time: no compiled graph does.
-            compiled = compile_graph(unit, gm, [value.real for value in (*recorder.inputs, *recorder.number_inputs)]) if is_balanced(graph) else gm.forward
+            inputs = [value.real for value in (*recorder.inputs, *recorder.number_inputs)]
+            compiled = compile_graph(unit, gm, inputs) if is_balanced(graph) else gm.forward
     with times.measure("mock"):
         names = argument_names(unit.function.__code__)
         code = pycode.generate(plan, names, recorder.inputs, compiled, f"{unit.name}_{unit.captures}")
@@ -410,7 +411,7 @@ def compile_graph(unit: Unit, gm: torch.fx.GraphModule, inputs: list[Any]) -> Ca
     """The backend's callable; when the backend fails the graph runs as it is, and the user is told. It does so too when numbers are
     among its inputs, and the backend does not know of such."""
     if any("number" in node.meta for node in gm.graph.nodes) and not registry.takes_numbers(unit.backend):
-        gm.meta["note"] = "runs uncompiled: numbers that change from call to call are among its inputs, which this backend does not know"
+        gm.meta["note"] = "runs uncompiled: numbers that change from call to call are among its inputs, unknown to this backend"
         return _C.Switch(gm.forward)
     try:
         compiled = unit.backend(gm, inputs)

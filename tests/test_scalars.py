@@ -15,7 +15,8 @@ from tests.helpers import call, check
 
 X = torch.linspace(-2.0, 2.0, 12).reshape(3, 4)
 SPECIAL = [0.0, -0.0, 1.0, -1.0, 0.5, 2.0, 3.0, -0.5, -2.0, math.nan, math.inf, -math.inf, 1e-45, 1e30, 0.1, 1 / 3]
-TENSORS = [X, X.half(), X.bfloat16(), X.double(), X.to(torch.int32), X.to(torch.int8), X > 0, torch.tensor(1.5), torch.tensor(3), torch.tensor(2.0).half()]
+TENSORS = [X, X.half(), X.bfloat16(), X.double(), X.to(torch.int32), X.to(torch.int8), X > 0, torch.tensor(1.5), torch.tensor(3),
+           torch.tensor(2.0).half()]
 FLOATS = [0.1 * step for step in range(20)]
 INTS = list(range(20))
 
@@ -39,8 +40,10 @@ def test_arithmetic_promotes_types_as_in_eager(tensor, values) -> None:
     lambda x, s: x - s, lambda x, s: s - x, lambda x, s: x / s, lambda x, s: s / x, lambda x, s: x ** s, lambda x, s: x // s,
     lambda x, s: x % s, lambda x, s: x < s, lambda x, s: torch.add(x, x, alpha=s), lambda x, s: x.addcmul(x, x, value=s),
     lambda x, s: torch.addcdiv(x, x, x, value=s), lambda x, s: x.lerp(x.exp(), s), lambda x, s: x.clamp(min=s),
-    lambda x, s: x.clamp(-1, s), lambda x, s: x.masked_fill(x > 0, s), lambda x, s: torch.full((2, 3), s), lambda x, s: torch.full_like(x, s),
-    lambda x, s: torch.tensor(s) * x, lambda x, s: x.clone().fill_(s), lambda x, s: F.softmax(x / s, -1), lambda x, s: F.leaky_relu(x, s),
+    lambda x, s: x.clamp(-1, s), lambda x, s: x.masked_fill(x > 0, s), lambda x, s: torch.full((2, 3), s),
+    lambda x, s: torch.full_like(x, s),
+    lambda x, s: torch.tensor(s) * x, lambda x, s: x.clone().fill_(s), lambda x, s: F.softmax(x / s, -1),
+    lambda x, s: F.leaky_relu(x, s),
     lambda x, s: F.softplus(x, beta=s), lambda x, s: F.layer_norm(x, (4,), eps=s), lambda x, s: F.huber_loss(x, x * 2, delta=s),
     lambda x, s: torch.tensor([s, 1.0]) + x[0, 0], lambda x, s: torch._foreach_mul([x, x], s),
 ], ids=lambda f: None)
@@ -104,6 +107,14 @@ def test_gradients_flow_through_arithmetic_with_numbers() -> None:
     sweep(lambda x, s: ((x * s).sin() / s).pow(2).add(x, alpha=s).sum(), FLOATS[1:], X.clone().requires_grad_(), backward=True)
 
 
+def test_numbers_beside_those_that_were_read_out_of_tensors() -> None:
+    def program(x, rate):
+        total = x.sum().item()
+        return x * (rate * total), x.addcdiv(x, x, value=-rate / (total + 1)), x - (1 - rate * 0.5) * total
+    sweep(program, FLOATS, X + 3)
+    Untimed().sweep(lambda x, rate: x * (rate * x.sum().item()), FLOATS, X + 3)
+
+
 def test_a_row_of_a_tensor() -> None:
     def program(x, i):
         row = x[i]
@@ -126,8 +137,9 @@ def test_an_index_out_of_range_raises_as_in_eager() -> None:
 # -- what decides something ------------------------------------------------------------------------------------------------
 
 @pytest.mark.parametrize("program", [
-    lambda x, n: x[:n], lambda x, n: x.sum(n), lambda x, n: torch.zeros(n + 1), lambda x, n: x.repeat(1, n + 1), lambda x, n: torch.arange(n),
-    lambda x, n: x.roll(n), lambda x, n: x * len(range(n)), lambda x, n: x * [1.0, 2.0][n], lambda x, n: x.unsqueeze(n),
+    lambda x, n: x[:n], lambda x, n: x.sum(n), lambda x, n: torch.zeros(n + 1), lambda x, n: x.repeat(1, n + 1),
+    lambda x, n: torch.arange(n), lambda x, n: x.roll(n), lambda x, n: x * len(range(n)), lambda x, n: x * [1.0, 2.0][n],
+    lambda x, n: x.unsqueeze(n),
 ], ids=lambda f: None)
 def test_numbers_that_decide_stay_guarded(program) -> None:
     sweep(program, [0, 1, 0, 1])
@@ -258,7 +270,8 @@ def test_compiled_operations(program) -> None:
 
 def test_compiled_operations_whose_last_bit_depends_on_the_kernel() -> None:
     def program(x, s):
-        return x // s, x % s, s ** x, torch.add(x, x, alpha=s), x.addcmul(x, x, value=s), x.addcdiv(x, x.exp(), value=s), x.lerp(x.exp(), s), F.softmax(x / s, -1)
+        return (x // s, x % s, s ** x, torch.add(x, x, alpha=s), x.addcmul(x, x, value=s), x.addcdiv(x, x.exp(), value=s),
+                x.lerp(x.exp(), s), F.softmax(x / s, -1))
     Untimed().sweep(program, [0.5, 0.75, 1.0, 2.0, 1 / 3], tolerance=1e-6)
 
 

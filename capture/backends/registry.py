@@ -48,7 +48,7 @@ def lookup(backend: str | Backend, *, mode: str | None = None, dynamic: bool | N
 
 
 def takes_numbers(backend: Backend) -> bool:
-    """Whether a backend takes graphs that have numbers of Python among their inputs. Others would make constants of them, unseen."""
+    """Whether a backend takes graphs with numbers of Python among their inputs. Others would make constants of them, unseen."""
     return getattr(backend, "func", backend) in (eager.compile_graph, tiers.compile_graph)
 
 

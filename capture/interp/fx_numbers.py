@@ -13,6 +13,7 @@ import torch
 from torch import fx
 
 from capture.interp.frame import Value
+from capture.interp.varying import Place
 from capture.refgraph.node import Build, Const, Display, Expr, External, RefNode, Shadow, TensorState, source_of
 
 # Operations whose result has the same shape and type whatever number they are given.
@@ -23,6 +24,7 @@ ARITHMETIC = frozenset("""
 CONVERTING = frozenset({"add", "sub", "mul", "subtract", "multiply", "iadd", "isub", "imul"})
 READERS = (torch.Tensor.item, torch.Tensor.__float__, float)
 EXACT = (operator.add, operator.sub, operator.mul, operator.neg)        # of doubles: in torch as in Python
+TYPED = frozenset((*EXACT, operator.truediv))                           # the type of the result follows from those of the operands
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
@@ -37,7 +39,7 @@ class Recorder(Protocol):
 
     def literal(self, real: Any) -> Any: ...
 
-    def argument(self, shadow: Shadow, real: Any) -> Any: ...
+    def argument(self, shadow: Shadow, real: Any, place: Place) -> Any: ...
 
 
 def is_operand(operation: str, shadow: Shadow | None) -> bool:
@@ -57,19 +59,20 @@ def operand(recorder: Recorder, operation: str, shadow: Shadow | None, args: Seq
     return recorder.effect(torch.Tensor.to, write(recorder, shadow, True), tensor.dtype)
 
 
-def write(recorder: Recorder, shadow: Shadow, as_tensor: bool) -> Any:
-    """A number as a tensor of one double, or as a number of Python."""
+def write(recorder: Recorder, shadow: Shadow, as_tensor: bool, place: Place = Place.FIXED) -> Any:
+    """A number as a tensor of one double, or as a number of Python. `place`: what is made of one from outside."""
     if isinstance(shadow, Const):
         return recorder.literal(shadow.value)
     if isinstance(shadow, External):
-        return recorder.argument(shadow, shadow.value)
+        return recorder.argument(shadow, shadow.value, place)
     if isinstance(shadow, RefNode):
         return recorder.node(shadow)
     if isinstance(shadow, (Display, Build)):
         return shadow.cls(write(recorder, item, False) for item in shadow.items)
     known, key = recorder.numbers, (shadow, as_tensor)
     if key not in known:
-        args = [write(recorder, arg, as_tensor) for arg in shadow.args]  # type: ignore[attr-defined]
+        inner = Place.VALUE if shadow.op in TYPED else Place.FIXED  # type: ignore[attr-defined]
+        args = [write(recorder, arg, as_tensor, inner) for arg in shadow.args]  # type: ignore[attr-defined]
         if as_tensor and shadow.op in READERS:  # type: ignore[attr-defined]
             scalar = recorder.effect(torch.Tensor.reshape, args[0], ())
             known[key] = recorder.effect(torch.Tensor.to, scalar, torch.float64)
@@ -89,7 +92,7 @@ def is_computed(shadow: Shadow) -> bool:
 
 def is_exact(shadow: Shadow) -> bool:
     """Whether torch computes a number from tensors of doubles as Python does from floats."""
-    if isinstance(shadow, Const):
+    if isinstance(shadow, (Const, External)):
         return type(shadow.value) in (int, float)
     if not isinstance(shadow, Expr):
         return False

@@ -89,7 +89,7 @@ class FxRecorder:
         return self._placeholders[source]
 
     def argument(self, shadow: Shadow, real: Any, place: Place = Place.FIXED) -> Any:
-        """A value as an argument of an fx node. Scalars become constants, and are guarded, unless their `place` lets them change."""
+        """A value as an argument of an fx node. Scalars become constants, and are guarded, unless `place` lets them change."""
         if isinstance(shadow, Const):
             return self.literal(shadow.value)
         if isinstance(shadow, (External, Expr)):
@@ -122,8 +122,8 @@ class FxRecorder:
         raise Break("opaque-call", f"a {type(real).__name__} is an argument of a tensor operation")
 
     def _operand(self, target: Any, where: int | str, value: Value, args: Sequence[Value], changing: bool) -> Any:
-        """The argument `where` of an operation. A number that was read out of a tensor may be calculated with, and, if `changing`, one
-        that is another on each call."""
+        """The argument `where` of an operation. A number that was read out of a tensor may be calculated with, and, if `changing`,
+        one that is another on each call."""
         number = fx_numbers.operand(self, name_of(target), value.shadow, args)
         if number is not None:
             return number

@@ -10,6 +10,7 @@ import enum
 import functools
 import inspect
 import operator
+import re
 import types
 from typing import Any
 
@@ -55,17 +56,19 @@ class Numbers:
         return path in self.varying
 
 
+OPTIONAL = re.compile(r"^Optional\[(.*)\]$")
 # Binary operators of Python: whatever number a tensor is combined with, the result's shape is the tensor's.
 OPERATORS = frozenset("add sub mul truediv floordiv mod pow and or xor lshift rshift eq ne lt le gt ge".split())
 # Operations for which a number decides how many elements the result has, or which tensor it is.
 DECIDING = frozenset(("arange", "range", "scale_factor"))
 CONSTRUCTORS = frozenset((torch.tensor, torch.as_tensor))
 # What can be meant by a number, or by a list of numbers, among the types of a schema's arguments, and means values alone …
-CALCULATED = {int: frozenset(("number", "float", "Tensor")), float: frozenset(("number", "float", "Tensor")), list: frozenset(("List[number]",))}
+SCALAR_TYPES = frozenset(("number", "float", "Tensor"))
+CALCULATED = {int: SCALAR_TYPES, float: SCALAR_TYPES, list: frozenset(("List[number]",))}
 # … and what cannot be meant.
 OTHER = {int: frozenset(("List[Tensor]", "List[number]")),
          float: frozenset(("List[Tensor]", "List[number]", "int", "SymInt", "List[int]", "List[SymInt]", "bool", "str", "Device")),
-         list: frozenset(("List[Tensor]", "number", "float", "Tensor", "int", "SymInt", "bool", "str", "Device"))}
+         list: SCALAR_TYPES | frozenset(("List[Tensor]", "int", "SymInt", "bool", "str", "Device"))}
 
 
 def place_of(target: Any, where: int | str, real: Any) -> Place:
@@ -104,11 +107,11 @@ def _place_in_operator(name: str, where: int | str) -> Place:
 
 def _place_in_python(function: types.FunctionType, where: int | str) -> Place:
     """Of a function of torch.nn.functional: its annotations."""
-    parameters = inspect.signature(function).parameters
-    found = list(parameters.values())[where:where + 1] if isinstance(where, int) else [parameters[where]] if where in parameters else []
-    if not found or _decides(found[0].name):
+    parameters = enumerate(inspect.signature(function).parameters.values())
+    found = next((parameter for position, parameter in parameters if where in (position, parameter.name)), None)
+    if found is None or _decides(found.name):
         return Place.FIXED
-    return Place.VALUE if found[0].annotation in (float, float | None, "float", "float | None", "Optional[float]") else Place.FIXED
+    return Place.VALUE if found.annotation in (float, float | None, "float", "float | None", "Optional[float]") else Place.FIXED
 
 
 def _schemas(target: Any, name: str) -> list[Any]:
@@ -125,8 +128,7 @@ def _place_in_schemas(schemas: list[Any], where: int | str, kind: type) -> Place
     """VALUE or VALUES, if that is what each schema means that has such an argument."""
     found = [argument for schema in schemas for position, argument in enumerate(schema.arguments)
              if where in (position, argument.name) and not argument.is_out]
-    types = {str(argument.type).removeprefix("Optional[").removesuffix("]") if str(argument.type).startswith("Optional[") else str(argument.type)
-             for argument in found} - OTHER.get(kind, frozenset())
+    types = {OPTIONAL.sub(r"\1", str(argument.type)) for argument in found} - OTHER.get(kind, frozenset())
     if not types or not types <= CALCULATED.get(kind, frozenset()) or any(_decides(argument.name) for argument in found):
         return Place.FIXED
     return Place.VALUES if kind is list else Place.VALUE

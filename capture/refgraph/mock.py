@@ -76,8 +76,8 @@ class MockPlan:
 
 
 def plan(graph: RefGraph, result: Shadow, inputs: Iterable[RefNode], numbers: tuple[Shadow, ...] = ()) -> MockPlan:
-    """Plans the mock function of a sealed graph. `inputs`: the tensors that the compiled graph takes; `numbers`: what it takes after
-    them, entry state and arithmetic on it.
+    """Plans the mock function of a sealed graph. `inputs`: the tensors that the compiled graph takes; `numbers`: what it takes
+    after them, entry state and arithmetic on it.
 
     Raises Break when an object outlives the trace that cannot be made anew.
     """

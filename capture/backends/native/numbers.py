@@ -1,8 +1,8 @@
 """Numbers of Python among a graph's inputs, made tensors of one element, which all that follows understands.
 
 A tensor takes part in type promotion with its own type, a number only with its kind; so every operation on a number becomes one
-on a tensor of the type to which eager mode converts the number there. That is written down for each operation, and happens while the
-graph is traced, when the types of the other operands are known. What is not written down stays with the graph as it is.
+on a tensor of the type to which eager mode converts the number there. That is written down for each operation, and happens while
+the graph is traced, when the types of the other operands are known. What is not written down stays with the graph as it is.
 """
 from __future__ import annotations
 
@@ -134,9 +134,12 @@ def where(perform: Perform, name: str, condition: Tensor, x: Any, y: Any) -> Ten
 def clamp(perform: Perform, name: str, x: Tensor, low: Any = None, high: Any = None, *, min: Any = None, max: Any = None) -> Tensor:
     if x.dtype not in FLOATS:
         raise Unsupported(f"{name} of a {x.dtype} by a number that changes from call to call")
-    limits = (low if min is None else min, high if max is None else max)
-    return perform(x, *(limit.as_dtype(x.dtype) if isinstance(limit, Number) else
-                        torch.scalar_tensor(limit, dtype=x.dtype) if isinstance(limit, (int, float)) else limit for limit in limits))
+
+    def as_tensor(limit: Any) -> Any:
+        if isinstance(limit, (int, float)):
+            return torch.scalar_tensor(limit, dtype=x.dtype)
+        return limit.as_dtype(x.dtype) if isinstance(limit, Number) else limit
+    return perform(x, as_tensor(low if min is None else min), as_tensor(high if max is None else max))
 
 
 @handles("masked_fill")
