@@ -124,3 +124,32 @@ def test_a_gradient_is_shown_before_it_is_dropped(capsys: pytest.CaptureFixture[
         run(p)
         assert p.grad is None
     assert capsys.readouterr().out == "tensor([3., 3.])\n" * 4
+
+
+def test_optimizers_that_dynamo_has_wrapped() -> None:
+    """Loading torch._dynamo wraps the methods of optimizers in its own `disable`."""
+    import torch._dynamo
+    torch.optim.SGD([torch.ones(1, requires_grad=True)], lr=0.1)
+    compiled = capture.compile(step, backend="eager")
+    losses, state = train(step, OPTIMIZERS["SGD"])
+    found, after = train(compiled, OPTIMIZERS["SGD"])
+    assert found == losses and identical(state, after)
+    assert {report.context for unit in compiled.capture_unit.family for report in unit.breaks} == {"Tensor.backward()"}
+
+
+def test_a_function_that_is_excluded_from_torch_compile() -> None:
+    calls = []
+
+    @torch.compiler.disable
+    def excluded(x: torch.Tensor) -> torch.Tensor:
+        calls.append(x.shape)
+        return x + 1
+
+    def program(x: torch.Tensor) -> torch.Tensor:
+        return excluded(x * 2).relu()
+    compiled = capture.compile(program, backend="eager")
+    for number in range(3):
+        x = torch.randn(3)
+        assert torch.equal(compiled(x), (x * 2 + 1).relu()) and len(calls) == number + 1
+    stats = capture.stats(compiled)
+    assert (stats.breaks, stats.graphs, stats.native_calls) == (1, 2, 0)

@@ -42,8 +42,9 @@ def call(interp: Interpreter, function: Value, args: list[Value], kwargs: dict[s
         real = function.real
         cls = type(real)
         if cls is types.FunctionType:
-            if real.__code__ is DYNAMO_WRAPPER_CODE:
-                function = attribute(interp, function, "__wrapped__")
+            wrapped = wrapped_by_dynamo(real)
+            if wrapped is not None:
+                function = attribute(interp, function, wrapped)
                 continue
             if is_operation(real) or is_disabled(real) or find_polyfill(real, reals(args), kwreals(kwargs)) or natives.is_modelled(real):
                 return call_native(interp, function, args, kwargs, then, on_raise)
@@ -146,6 +147,16 @@ def make_root_frame(interp: Interpreter, function: Value, args: list[Value]) -> 
     size = code.co_nlocals + len(set(code.co_cellvars) - set(code.co_varnames)) + len(code.co_freevars)
     frame.locals = [*args, *[None] * (size - len(args))]
     return frame
+
+
+def wrapped_by_dynamo(function: types.FunctionType) -> str | None:
+    """The attribute by which a function of torch's own, wrapped so that Dynamo does not see it, leads to the original; None for
+    any other function. Loading Dynamo wraps the methods of optimizers."""
+    if function.__code__ is DYNAMO_WRAPPER_CODE:
+        return "__wrapped__"
+    original = function.__dict__.get("_torchdynamo_orig_callable")
+    own = "_torchdynamo_disable" in function.__dict__ and str(getattr(original, "__module__", None)).startswith("torch.")
+    return "_torchdynamo_orig_callable" if own else None
 
 
 # -- helpers -----------------------------------------------------------------------------------------------------------

@@ -62,8 +62,8 @@ DISABLED: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 def is_disabled(function: Any) -> bool:
-    """Whether the user excluded a function from capture."""
-    return isinstance(function, types.FunctionType) and function in DISABLED
+    """Whether the user excluded a function from capture, or from torch.compile."""
+    return isinstance(function, types.FunctionType) and (function in DISABLED or "_torchdynamo_disable" in function.__dict__)
 
 
 def model(*functions: Any, prepare: Prepare | None = None,
