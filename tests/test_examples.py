@@ -14,7 +14,8 @@ REASONS = ["data-dependent", "data-dependent", "opaque-call", "opaque-call", "te
 def run(name: str, report: Path) -> tuple[str, list[dict]]:
     """The output of an example, and the frames of its report with their continuations."""
     command = [sys.executable, "-m", "capture", "run", "--report", str(report), str(ROOT / "examples" / name)]
-    done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=200, env={**os.environ, "PYTHONPATH": str(ROOT)})
+    done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=200,
+                          env={**os.environ, "PYTHONPATH": str(ROOT)})
     frames = json.loads(report.read_text())["frames"]
     return done.stdout, [member for frame in frames for member in (frame, *frame["continuations"])]
 
