@@ -164,7 +164,7 @@ def counters(run: Run) -> dict[str, str]:
     if not run.captured:
         return {}
     stats = capture.stats(run.model)
-    lines = [line.partition("the graph ")[2] for line in capture.explain(run.model).splitlines() if "native backend:" in line]
+    lines = [line.partition("the graph ")[2] for line in capture.explain(run.model).splitlines() if "backend: the graph" in line]
     return {name: f"{getattr(stats, name):,}" for name in ("captures", "hits", "breaks")} | {"the graph": "\n".join(lines)}
 
 

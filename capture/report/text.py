@@ -118,7 +118,7 @@ def _entry(number: int, entry: Entry) -> Iterator[Line]:
     if entry.graph is not None:
         first, *more = entry.graph.state.splitlines() or [""]
         if first:
-            yield f"  native backend: the graph {first}", ""
+            yield f"  backend: the graph {first}", ""
         yield from ((f"    {line}", "") for line in more)
         for title, text in (("guards", "\n".join(entry.guards)), ("graph", entry.graph.code), ("mock function", entry.mock)):
             yield f"  {title}:", "bold"

@@ -76,7 +76,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Graph:
-    """A graph: the number of its operations, its nodes in order, its code, and how the native backend runs it (or empty)."""
+    """A graph: the number of its operations, its nodes in order, its code, and how the backend runs it (or empty)."""
 
     operations: int
     nodes: tuple[Node, ...]

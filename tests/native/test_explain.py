@@ -26,8 +26,8 @@ def used(calls: int = 3, training: bool = True) -> capture.api.Unit:
 def test_stage_and_number_of_kernels() -> None:
     assert "the graph will be compiled at its first hit" in capture.explain(used(1))
     text = capture.explain(used())
-    assert re.search(r"native backend: the graph runs compiled \(1 kernel forward, \d kernels? backward\)\n", text)
-    assert "native backend: the graph runs compiled (1 kernel)" in capture.explain(used(training=False))
+    assert re.search(r"backend: the graph runs compiled \(1 kernel forward, \d kernels? backward\)\n", text)
+    assert "backend: the graph runs compiled (1 kernel)" in capture.explain(used(training=False))
 
 
 def test_the_trial_is_told() -> None:
