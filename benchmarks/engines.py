@@ -89,7 +89,7 @@ class Capture(Eager):
     def note(self) -> str:
         stats = self.capture.stats(self.program)
         graphs = [line.partition("the graph ")[2] for line in self.capture.explain(self.program).splitlines()
-                  if "native backend: the graph " in line]
+                  if "backend: the graph " in line]
         return "; ".join([*([f"{stats.native_calls} native calls"] if stats.native_calls else []),
                           *([f"{stats.graphs} graphs"] if stats.graphs != 1 else []),
                           *(line for line in graphs if not line.startswith("runs compiled"))])

@@ -8,6 +8,7 @@ import types
 import pytest
 import torch
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 import capture
 from capture.config import TRIAL_CALLS
@@ -279,6 +280,12 @@ def test_compiled_gradients() -> None:
     def program(x, s):
         return ((x * s).sin() / s).mul(s).add(x, alpha=s).sum()
     Untimed().sweep(program, FLOATS[1:], X.clone().requires_grad_(), backward=True, tolerance=1e-6)
+
+
+def test_a_compiled_checkpoint() -> None:
+    def program(x, s):
+        return checkpoint(lambda x: (x * s).sin() * s, x, use_reentrant=False) + s
+    Untimed().sweep(program, FLOATS[1:8], X.clone().requires_grad_(), backward=True, tolerance=1e-6)
 
 
 def test_compiled_gradients_of_gradients() -> None:

@@ -6,6 +6,7 @@ the graph is traced, when the types of the other operands are known. What is not
 """
 from __future__ import annotations
 
+import copy
 import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -198,11 +199,18 @@ def as_tensors(gm: fx.GraphModule, specs: Sequence[TensorSpec]) -> fx.GraphModul
 
 
 def _adapt(gm: fx.GraphModule, numbers: set[fx.Node]) -> None:
+    """Changes every operation on one of `numbers`."""
     for node in gm.graph.nodes:
         if node.op == "output" or numbers.isdisjoint(node.all_input_nodes):
             continue
         if node.target is checkpoint.checkpoint:
-            raise Unsupported("numbers that change from call to call are used in a checkpoint")
+            body, *values = node.args
+            inner = getattr(gm, body.target)
+            inner = fx.GraphModule(inner, copy.deepcopy(inner.graph))
+            placeholders = (n for n in inner.graph.nodes if n.op == "placeholder")
+            _adapt(inner, {n for n, value in zip(placeholders, values, strict=True) if value in numbers})
+            setattr(gm, body.target, inner)
+            continue
         places = [place for place, arg in enumerate(node.args) if arg in numbers]
         names = [name for name, arg in node.kwargs.items() if arg in numbers]
         name = name_of(node)
