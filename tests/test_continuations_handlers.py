@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import traceback
 
 import pytest
 import torch
@@ -473,3 +474,12 @@ def test_a_call_that_raises_at_some_times_only() -> None:
             y = x
         return y + 1
     compared(program, *(call(X, Kind(cls)) for cls in (None, ValueError, None, ValueError, KeyError, None)), captures=None)
+
+
+def test_the_text_of_a_traceback() -> None:
+    def program(x):
+        try:
+            x = x + 1; raises(ValueError)               # the call is marked, not the line
+        except ValueError:
+            return x * 2, traceback.format_exc()
+    compared(program, call(X), call(X), call(X), captures=None)

@@ -505,3 +505,31 @@ def test_what_is_dead_is_freed_as_early_as_in_eager(program) -> None:
     assert run_once(compiled) == eager
     assert run_once(compiled) == eager
     assert capture.stats(compiled).native_calls == 0
+
+
+class Guard:
+    """Something happens when it dies: in `__del__`, or in a finalizer."""
+
+    def __init__(self, log, finalizer):
+        if finalizer:
+            weakref.finalize(self, log.append, "finalized")
+        else:
+            self.log = log
+
+    def __del__(self):
+        if hasattr(self, "log"):
+            self.log.append("deleted")
+
+
+@pytest.mark.parametrize("finalizer", [False, True])
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_what_does_something_when_it_dies_lives_on(finalizer, wrapped) -> None:
+    def program(x):
+        log = []
+        guard = [Guard(log, finalizer)] if wrapped else Guard(log, finalizer)
+        outside(None, len(log))
+        log.append("used")
+        outside(None, *log)
+        log.append("left")
+        return log
+    compared(program, call(X), call(X), call(X), captures=None)

@@ -10,6 +10,8 @@ continuation again goes back to the program's own code (`_origins`), so that a l
 """
 from __future__ import annotations
 
+import gc
+import itertools
 import sys
 import types
 import weakref
@@ -18,6 +20,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
+import torch
 from bytecode import Bytecode, CellVar, FreeVar, Instr, Label, TryBegin, TryEnd
 
 from capture.errors import Break
@@ -25,9 +28,12 @@ from capture.interp import scope, unwind
 from capture.interp.frame import Frame, Handled, Resume, Value
 from capture.interp.instructions import ABSORBED, Instruction, decode, decoded, exception_table
 from capture.interp.interpreter import Interpreter
-from capture.refgraph.node import Build, Const, Display, Expr, Shadow
+from capture.refgraph.graph import PINNED, lookup_class, parts
+from capture.refgraph.node import Build, Const, Display, Expr, RefNode, Shadow
+from capture.refgraph.source import Constant
 
 RESULT = "__result"
+MOST_OBJECTS = 1000     # looked at below a dead local
 JUMP_IF_FALSE = "POP_JUMP_FORWARD_IF_FALSE" if sys.version_info < (3, 12) else "POP_JUMP_IF_FALSE"
 # Names by which a function may look at its own locals, so that none of them is dead.
 INTROSPECTION = frozenset({"locals", "vars", "dir", "eval", "exec", "_getframe", "currentframe"})
@@ -110,7 +116,8 @@ def _suspend_frame(interp: Interpreter, frame: Frame, resume: Resume,
     in_cell = {*code.co_cellvars, *code.co_freevars}
     live = _live_while_waiting(code, pc, resume)
     by_name = {name: value for name, value in zip(names, frame.locals) if value is not None}
-    bound = tuple(name for name in code.co_varnames if name not in in_cell and name in live and name in by_name)
+    bound = tuple(name for name in code.co_varnames if name not in in_cell and name in by_name
+                  and (name in live or is_held(by_name[name])))
     cells = [by_name[name] if name in by_name else scope.make_cell(interp, None) for name in closure_names(code)]
     values = [by_name[name] for name in bound]
     slots = []
@@ -144,6 +151,28 @@ def _own_position(frame: Frame, resume: Resume) -> tuple[types.CodeType, int, Re
             return code, position.pc, position.resume
         pc = len(decode(code)) - (len(decode(frame.code)) - frame.pc)
     return (code, pc - 1, resume) if resume is Resume.RETRY else (code, pc, resume)
+
+
+def is_held(value: Value) -> bool:
+    """Whether a dead local must live on as in CPython: something may happen when it dies. Tensors and numbers just go."""
+    shadow = value.shadow
+    if isinstance(shadow, Build):
+        return any(is_held(Value(real, part)) for real, part in zip(parts(value.real), shadow.items))
+    if not isinstance(shadow, RefNode) or isinstance(value.real, torch.Tensor):
+        return False
+    if shadow.source is not None:
+        return not isinstance(shadow.source, Constant)
+    queue, seen = [value.real], set()
+    while queue and len(seen) < MOST_OBJECTS:
+        real = queue.pop()
+        if id(real) in seen or isinstance(real, (torch.Tensor, *PINNED)):
+            continue
+        seen.add(id(real))
+        if lookup_class(type(real), "__del__") is not None or any(r.__callback__ is not None for r in weakref.getweakrefs(real)):
+            return True
+        if not isinstance(real, types.FunctionType):
+            queue += gc.get_referents(real)
+    return bool(queue)
 
 
 def slot_names(code: types.CodeType) -> tuple[str, ...]:
@@ -277,7 +306,7 @@ def _continuation(code: types.CodeType, position: Position, inner: list[str], ra
     stack = [f"__stack{i}" for i, slot in enumerate(position.stack) if slot is not Slot.NULL]
     waiting = _waiting(position.pc, position.resume)
     cover = next((c for c in exception_table(code) if c.start <= waiting < c.end), None)
-    line = decode(code)[waiting].line or code.co_firstlineno
+    location = next(itertools.islice((i for i in body if isinstance(i, Instr) and i.name not in ABSORBED), waiting, None)).location
 
     made = Bytecode()
     made.name, made.qualname, made.filename = code.co_name, code.co_qualname, code.co_filename
@@ -288,7 +317,7 @@ def _continuation(code: types.CodeType, position: Position, inner: list[str], ra
     made.docstring = None
 
     def emit(name: str, *arg: object) -> None:
-        made.append(Instr(name, *arg, lineno=line))  # type: ignore[arg-type]
+        made.append(Instr(name, *arg, location=location))  # type: ignore[arg-type]
 
     def take(name: str) -> None:
         emit("LOAD_FAST", name)
