@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from rich.live import Live
+    from rich.spinner import Spinner
 
 DELAY = 1.0         # seconds after which a capture is long
 _shown = threading.Lock()
@@ -25,9 +26,13 @@ def line(text: str) -> Live:
     state = random.getstate()
     from rich.console import Console  # it draws from the program's random numbers when it is imported
     from rich.live import Live
-    from rich.spinner import Spinner
     random.setstate(state)
-    return Live(Spinner("dots", text), console=Console(stderr=True), transient=True, redirect_stdout=False, redirect_stderr=False)
+    return Live(spinner(text), console=Console(stderr=True), transient=True, redirect_stdout=False, redirect_stderr=False)
+
+
+def spinner(text: str) -> Spinner:
+    from rich.spinner import Spinner
+    return Spinner("dots", text)
 
 
 @contextlib.contextmanager
@@ -37,7 +42,7 @@ def status() -> Iterator[Callable[[int], None]]:
         yield lambda count: None
         return
     with line("compiling") as shown:
-        yield lambda count: shown.renderable.update(text=f"compiling {count} graph{'s' if count > 1 else ''}")  # type: ignore[union-attr]
+        yield lambda count: shown.update(spinner(f"compiling {count} graph{'s' if count > 1 else ''}"))
 
 
 @contextlib.contextmanager
