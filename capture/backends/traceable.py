@@ -10,9 +10,15 @@ READERS = frozenset({"item", "tolist", "ask", "__int__", "__float__", "__complex
 BUILTIN_READERS = frozenset({int, float, bool, operator.index})
 
 
+def assigns_in_sight(node: fx.Node) -> bool:
+    """Whether tracing sees what an assignment does: to the data of a tensor, or to whether a tensor of the graph's own requires gradients."""
+    target, name = node.args[:2]
+    return name == "data" or name == "requires_grad" and isinstance(target, fx.Node) and target.op != "placeholder"
+
+
 def obstacle(node: fx.Node) -> str | None:
     """What a node does that cannot be traced, or None. The tensors traced have no gradients, and no values."""
-    if node.target is setattr:
+    if node.target is setattr and not assigns_in_sight(node):
         return f"assigns the attribute {node.args[1]!r} of a tensor"
     if node.target is getattr and node.args[1] in ("grad", "_grad"):
         return "reads the gradient of a tensor"
