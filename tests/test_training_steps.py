@@ -153,3 +153,52 @@ def test_a_function_that_is_excluded_from_torch_compile() -> None:
         assert torch.equal(compiled(x), (x * 2 + 1).relu()) and len(calls) == number + 1
     stats = capture.stats(compiled)
     assert (stats.breaks, stats.graphs, stats.native_calls) == (1, 2, 0)
+
+
+def new_data(p: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    y = p * 2
+    p.data = x * 3
+    return y + p
+
+
+def decayed(p: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    p.data = p.data * 0.5 + x
+    return p.sum()
+
+
+def own_leaf(p: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    q = x * 2
+    q.requires_grad = True
+    return (q * p).sum()
+
+
+def outside_leaf(p: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    x.requires_grad = True
+    return (p * x).sum()
+
+
+def test_a_leaf_of_the_graphs_own_alone_requires_gradients() -> None:
+    compiled = capture.compile(lambda x: own_leaf(torch.ones(4), x), backend="native", options={"background": False})
+    for _ in range(4):
+        x = torch.randn(4)
+        y = compiled(x)
+        assert y.requires_grad and torch.equal(y, (x * 2).sum())
+
+
+@pytest.mark.parametrize("backend", ["eager", "native", "aot_eager"])
+@pytest.mark.parametrize("program", [new_data, decayed, own_leaf, outside_leaf])
+def test_attributes_of_tensors_are_assigned(program: Callable[..., torch.Tensor], backend: str) -> None:
+    options = {"background": False} if backend == "native" else None
+    compiled = capture.compile(program, backend=backend, options=options)
+    for _ in range(4):
+        ours, theirs = nn.Parameter(torch.ones(4)), nn.Parameter(torch.ones(4))
+        x = torch.randn(4)
+        y = x.clone()
+        expected, found = program(theirs, y), compiled(ours, x)
+        torch.testing.assert_close(found, expected)
+        torch.testing.assert_close(ours, theirs)
+        assert found.requires_grad == expected.requires_grad and x.requires_grad == y.requires_grad
+        expected.sum().backward()
+        found.sum().backward()
+        torch.testing.assert_close(ours.grad, theirs.grad)
+        torch.testing.assert_close(x.grad, y.grad)

@@ -69,6 +69,8 @@ def trace(gm: fx.GraphModule, inputs: Sequence[torch.Tensor | TensorSpec], modes
     specs = [spec if isinstance(spec, TensorSpec) else TensorSpec.of(spec) for spec in inputs]
     modes = modes or Modes.current()
     graph, positions = _prepared(gm)
+    if not any(spec.requires_grad for spec in specs) and any(node.target is setattr for node in graph.graph.nodes):
+        raise Unsupported("the graph makes a tensor of its own require gradients, and has no other that does")
     joint = _Joint()
     with contextlib.ExitStack() as stack:
         stack.enter_context(tracing_modes(modes))

@@ -78,7 +78,8 @@ def _by_name(name: str, mode: str | None, dynamic: bool | None, options: Mapping
 def _traceable(backend: Backend) -> Backend:
     """torch's backends trace the graph anew: one that cannot be traced runs as it is."""
     def compile_graph(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
-        return gm.forward if any(map(obstacle, gm.graph.nodes)) else backend(gm, example_inputs)
+        as_it_is = any(node.target is setattr or obstacle(node) for node in gm.graph.nodes)
+        return gm.forward if as_it_is else backend(gm, example_inputs)
     return functools.update_wrapper(compile_graph, backend, assigned=())
 
 

@@ -11,9 +11,9 @@ BUILTIN_READERS = frozenset({int, float, bool, operator.index})
 
 
 def assigns_in_sight(node: fx.Node) -> bool:
-    """Whether tracing sees what an assignment does: to the data of a tensor, or to whether a tensor of the graph's own requires gradients."""
+    """Whether tracing sees what an assignment does: to whether a tensor of the graph's own requires gradients."""
     target, name = node.args[:2]
-    return name == "data" or name == "requires_grad" and isinstance(target, fx.Node) and target.op != "placeholder"
+    return name == "requires_grad" and isinstance(target, fx.Node) and target.op != "placeholder"
 
 
 def obstacle(node: fx.Node) -> str | None:
