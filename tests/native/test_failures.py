@@ -252,7 +252,7 @@ def test_interrupting_a_first_hit(tmp_path: Path) -> None:
     """Ctrl-C while the program waits for the compiler ends the wait, not the compiler."""
     lines = output("""
         g(x, w)
-        threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+        threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT)).start()
         try:
             g(x, w)
             print("no interrupt")
