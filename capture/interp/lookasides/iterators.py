@@ -18,7 +18,6 @@ from capture.refgraph.effects import Effect
 from capture.refgraph.graph import RefGraph
 from capture.refgraph.mock import Display
 from capture.refgraph.node import SCALARS, Build, Const, IteratorState, RefNode, Shadow
-
 from capture.refgraph.source import Computed, Literal
 
 KEYS = VIEWS[0]
