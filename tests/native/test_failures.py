@@ -251,6 +251,7 @@ def test_a_program_ends_while_a_graph_is_compiled(function: str, tmp_path: Path)
 def test_interrupting_a_first_hit(tmp_path: Path) -> None:
     """Ctrl-C while the program waits for the compiler ends the wait, not the compiler."""
     lines = output("""
+        signal.signal(signal.SIGINT, signal.default_int_handler)    # shells have background jobs ignore it
         g(x, w)
         threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT)).start()
         try:
