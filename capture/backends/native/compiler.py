@@ -19,6 +19,7 @@ from capture.backends.native.memory import plan_layout, reuse_in_place
 from capture.backends.native.numbers import as_tensors
 from capture.backends.native.patterns import fuse_attention
 from capture.backends.native.plan import Plan, dump, make_plan
+from capture.backends.native.pixelwise import use_products
 from capture.backends.native.products import use_onednn
 from capture.backends.native.render import Rendered, render
 from capture.backends.native.show import show
@@ -61,6 +62,7 @@ def _compiled(job: Job, pool: concurrent.futures.Executor, compiler: concurrent.
                                          for name in traced.signature.saved])
     graphs = [traced.forward] if traced.backward is None else [traced.forward, traced.backward]
     for gm in graphs:
+        use_products(gm)
         use_onednn(gm)
     finish = [start(gm, pool, compiler) for gm in graphs]
     forward, backward = [*(wait() for wait in finish), None][:2]

@@ -21,6 +21,7 @@ from capture.backends.native.job import TensorSpec
 from capture.backends.native.layouts import use_channels_last
 from capture.backends.native.nodes import insert_call
 from capture.backends.native.packing import pack_weights
+from capture.backends.native.pixelwise import use_products
 
 aten = torch.ops.aten
 COUNTED = torch._C.DispatchKey.ADInplaceOrView      # the key of tensors that have a version
@@ -47,6 +48,7 @@ def freeze(gm: fx.GraphModule, inputs: Sequence[TensorSpec], written: Collection
     fixed = Fixed(gm.graph, frozen)
     fold_affine(gm, fixed)
     use_channels_last(gm, lambda node: True)
+    use_products(gm)
     pack_weights(gm, fixed)
     return _cut(gm, fixed)
 

@@ -56,7 +56,7 @@ def _followed(gm: fx.GraphModule, chosen: set[fx.Node], visible: int | None, arg
             seen = len(results) if visible is None else visible
             node.args = ((*(_as_before(result, node, before) for result in results[:seen]), *results[seen:]),)
         elif node.op == "call_function":
-            if node in chosen and not _is_channels_last(node.args[0].meta["val"]):
+            if node in chosen and not is_channels_last(node.args[0].meta["val"]):
                 image = node.args[0]
                 if image not in copies:
                     copies[image] = insert_call(node, aten.clone.default, image, memory_format=torch.channels_last)
@@ -94,7 +94,7 @@ def is_onednn_convolution(node: fx.Node) -> bool:
             and image.dim() == 4 and image.dtype in (torch.float32, torch.bfloat16))
 
 
-def _is_channels_last(value: torch.Tensor) -> bool:
+def is_channels_last(value: torch.Tensor) -> bool:
     return value.is_contiguous(memory_format=torch.channels_last)
 
 
