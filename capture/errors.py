@@ -83,6 +83,8 @@ _reason("untracked-mutation", "an object was changed by native code in a way tha
         "make the change in Python code that capture can see, or outside of the compiled function")
 _reason("changing-global-state", "the call changes state of the process that guards depend on",
         "make the change outside of the compiled function")
+_reason("idle-loop", "each round of a loop breaks the graph, and works on no tensor: the loop is left to CPython, what follows it is captured",
+        "none needed; or move what breaks out of the loop")
 _reason("autograd-inside", "the backward pass was run inside of the compiled function",
         "compile the forward pass and the loss, and call backward() outside")
 _reason("raised", "the call ended in an exception, whose traceback only the program itself can produce",

@@ -2,12 +2,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from capture.errors import UserFrame
 from capture.guards.explain import Mismatch
+from capture.refgraph.source import Computed, Local, Source
 
 
 @dataclass(slots=True)
@@ -62,8 +63,29 @@ class Miss:
         return "; ".join(map(str, self.causes))
 
 
-def miss_of(mismatches: Iterable[Mismatch], limited: bool) -> Miss:
-    """The record of a miss that happens now."""
-    causes = [Cause(None if m.guard is None else m.guard.kind.name, m.subject, m.expected, m.found,
+def miss_of(mismatches: Iterable[Mismatch], labels: Mapping[str, str], limited: bool) -> Miss:
+    """The record of a miss that happens now. labels: what users know parameters as that have other names."""
+    causes = [Cause(None if m.guard is None else m.guard.kind.name, subject_of(m, labels), m.expected, m.found,
                     None if m.guard is None else m.guard.place) for m in mismatches]
     return Miss(time.perf_counter(), tuple(causes), limited)
+
+
+def subject_of(mismatch: Mismatch, labels: Mapping[str, str]) -> str:
+    """What differs, in the user's own words."""
+    source = None if mismatch.guard is None else mismatch.guard.source
+    if source is None:
+        return mismatch.subject
+    text = str(labelled(source, labels))
+    return text[1:-1] if isinstance(source, Computed) and text.startswith("(") else text
+
+
+def labelled(source: Source, labels: Mapping[str, str]) -> Source:
+    """A path whose parameters have the names that users know."""
+    if isinstance(source, Local):
+        return Local(labels.get(source.name, source.name), source.index)
+    if isinstance(source, Computed):
+        return replace(source, args=tuple(labelled(arg, labels) for arg in source.args))
+    if source.base is None:
+        return source
+    base = labelled(source.base, labels)
+    return replace(source, base=Local(f"({base.name})", base.index) if isinstance(base, Local) and " " in base.name else base)

@@ -1,6 +1,7 @@
 """Takes one frame through the stages: interpreter, guards, mock function, backend, cache entry."""
 from __future__ import annotations
 
+import functools
 import os
 import sys
 import threading
@@ -8,7 +9,7 @@ import time
 import types
 import warnings
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,15 +21,16 @@ from capture import _C, debug
 from capture.backends import registry
 from capture.blame import blame
 from capture.config import RECAPTURE_LIMIT, STRICT
-from capture.errors import BackendError, Break, GraphBreakError, InternalError, Reason, UserFrame, user_frames
+from capture.errors import REASONS, BackendError, Break, GraphBreakError, InternalError, Reason, UserFrame, user_frames
 from capture.guards.collect import collect
 from capture.guards.explain import Mismatch
 from capture.guards.tree import GuardTree
 from capture.history import Miss, Times, miss_of
-from capture.interp import accessors, calls, lookasides, opcodes, resume, unwind, visible
+from capture.interp import accessors, calls, lookasides, loops, opcodes, resume, unwind, visible
 from capture.interp.frame import Cut, Frame, UserError, Value
 from capture.interp.fx_recorder import FxRecorder
 from capture.interp.interpreter import Interpreter
+from capture.interp.retreat import Retreats
 from capture.interp.varying import Numbers
 from capture.refgraph import mock, pycode
 from capture.refgraph.effects import Effect
@@ -92,7 +94,10 @@ class Unit:
     bailouts: list[BreakReport] = field(default_factory=list)
     parent: Unit | None = None          # of a continuation: whose trace it follows
     resumed: BreakReport | None = None  # … and why that ended
+    resumption: Resumption | None = None        # … which leads to it
     resumptions: dict[Any, Resumption] = field(default_factory=dict)     # by position; of the whole family of units
+    retreats: Retreats = field(default_factory=Retreats)                # of the whole family of units
+    labels: Mapping[str, str] = field(default_factory=dict)             # of a continuation: what users know its parameters as
     uncounted: int = 0                  # native calls past the recapture limit, or on tensors that are not plain
     limited: bool = False
     numbers: Numbers = field(default_factory=Numbers)       # which of those that enter operations change from call to call
@@ -114,7 +119,7 @@ class Unit:
         self.resumptions.clear()
         self.tree.clear()
         self.captures = self.uncounted = 0
-        self.limited, self.numbers = False, Numbers()
+        self.limited, self.numbers, self.retreats = False, Numbers(), Retreats()
         for record in (self.misses, self.breaks, self.bailouts):
             record.clear()
 
@@ -131,7 +136,7 @@ class Unit:
             self.uncounted += 1
             return _C.RUN_NATIVELY
         if tree.entries:
-            self.misses.append(miss_of(tree.explain(function, args), limited=False))
+            self.misses.append(miss_of(tree.explain(function, args), self.labels, limited=False))
         outer = getattr(_thread, "unit", None)
         _thread.capturing, _thread.unit = getattr(_thread, "capturing", 0) + 1, self
         try:
@@ -161,7 +166,7 @@ class Unit:
     def _tell_limit(self, mismatches: list[Mismatch]) -> None:
         """Says that calls which no entry fits run natively from now on; the entries stay in use."""
         self.limited = True
-        self.misses.append(miss_of(mismatches, limited=True))
+        self.misses.append(miss_of(mismatches, self.labels, limited=True))
         cause = self.misses[-1].causes[-1]
         where = "" if cause.place is None else f" ({cause.place})"
         with suppress(Warning):         # made an exception by the user's filters: the program goes on
@@ -190,7 +195,7 @@ def capture(unit: Unit, function: types.FunctionType, args: list[Any]) -> Value 
     """
     graph = RefGraph()
     recorder = FxRecorder(graph, unit.numbers)
-    interp = Interpreter(graph, recorder, cuts=not unit.fullgraph)
+    interp = Interpreter(graph, recorder, None if unit.fullgraph else unit.retreats)
     graph.require(None, "MODES", _C.modes())
     random = torch.get_rng_state()
     root = Value(function, graph.external(function, Function()))
@@ -206,6 +211,7 @@ def capture(unit: Unit, function: types.FunctionType, args: list[Any]) -> Value 
         with times.measure("run"):
             left = run(interp, frame)
         if isinstance(left, Cut):           # outside of `except`: the exception being handled is the program's
+            interp.at_cut = True
             rest = interp.track(install_cut, unit, interp, left, is_repeatable(recorder, random), times)
             if rest is not None:
                 return rest
@@ -313,7 +319,7 @@ def install_cut(unit: Unit, interp: Interpreter, cut: Cut, repeatable: bool, tim
     """
     graph, recorder = interp.graph, interp.recorder
     frames = resume.suspend(interp, resume.resume_of(cut.then))
-    report = BreakReport(cut.reason.reason, cut.reason.context, interp.stack())
+    report = BreakReport(cut.reason.reason, cut.reason.context, cut.reason.stack or interp.stack())
     resumption = resumption_of(unit, interp, frames, report)
     graph.depend(cut.function.shadow, cut.function.real)  # type: ignore[arg-type]
     entered, left = entry_modes(graph).grad, torch.is_grad_enabled()
@@ -333,8 +339,13 @@ def install_cut(unit: Unit, interp: Interpreter, cut: Cut, repeatable: bool, tim
     proceed = mock.Perform(_C.TailCall, (Const(resumption), Const(None), everything.shadow))  # type: ignore[arg-type]
     with times.measure("mock"):
         plan = mock.plan(graph, proceed, recorder.inputs, tuple(n.shadow for n in recorder.number_inputs))
+    works = loops.works(frames[-1], len(frames) - 1, recorder)
     insert(unit, interp, plan, repeatable, report, times)
     unit.breaks.append(report)
+    if unit.resumption is not None:
+        unit.resumption.notice(resumption, works)
+        if len(frames) == 1:
+            resumption.leave = functools.partial(leave_loop, root_of(unit), frames[0].outline(), report) if resumption.is_idle() else None
     call = everything.real[-3:] if cut.outcome is None else (replay, (cut.outcome,), {})
     return _C.TailCall(resumption, None, (*everything.real[:-3], *call))
 
@@ -344,13 +355,6 @@ def resumption_of(unit: Unit, interp: Interpreter, frames: list[resume.Suspended
     key = tuple(frame.position for frame in frames)
     known = unit.resumptions.get(key)
     if known is None:
-        where = user_frames(report.stack)[-1]
-        name, scope = f"{root_of(unit).name} resumed at {os.path.basename(where.file)}:{where.line}", frames[0].scope
-
-        def make_unit(code: types.CodeType) -> Unit:
-            cells = tuple(types.CellType() for _ in code.co_freevars)
-            function = types.FunctionType(code, scope, code.co_name, None, cells)
-            return Unit(function, unit.backend, False, name, parent=unit, resumed=report, resumptions=unit.resumptions)
         codes = resume.build(frames)
         last = sum(len(frame.values) + 1 for frame in frames[:-1]) - 1 if len(frames) > 1 else -1
         stand_ins = []
@@ -358,8 +362,51 @@ def resumption_of(unit: Unit, interp: Interpreter, frames: list[resume.Suspended
         while frame is not None:
             stand_ins.append(visible.stand_in_of(frame))
             frame = frame.back
-        known = unit.resumptions[key] = Resumption(codes, tuple(reversed(stand_ins)), last, make_unit)
+        known = unit.resumptions[key] = Resumption(codes, tuple(reversed(stand_ins)), last, maker(unit, frames[0].scope, codes, report))
     return known
+
+
+def maker(unit: Unit, scope: dict[str, Any], codes: resume.Codes, report: BreakReport) -> Callable[[types.CodeType], Unit]:
+    """What makes the unit of an outermost continuation behind a break of `unit`'s. scope: its globals."""
+    where = user_frames(report.stack)[-1]
+    name = f"{root_of(unit).name} resumed at {os.path.basename(where.file)}:{where.line}"
+
+    def make_unit(code: types.CodeType) -> Unit:
+        cells = tuple(types.CellType() for _ in code.co_freevars)
+        function = types.FunctionType(code, scope, code.co_name, None, cells)
+        return Unit(function, unit.backend, False, name, parent=unit, resumed=report, resumptions=unit.resumptions, retreats=unit.retreats,
+                    labels=codes.labels)
+    return make_unit
+
+
+def leave_loop(unit: Unit, frame: resume.Suspended, report: BreakReport) -> tuple[Any, ...] | None:
+    """What runs the loop around a break of `unit`'s, whose rounds hold no tensor operation, in CPython, until it ends and what follows is
+    captured: for both variants of the continuation, its code and a CompiledFunction. None where that cannot be.
+    """
+    told = BreakReport(REASONS["idle-loop"], report.context, report.stack)
+    owner = weakref.ref(unit)       # which owns the code that holds `go_on`, and code is unknown to the garbage collector
+
+    def go_on(left: loops.Left) -> _C.TailCall:
+        root, key = owner(), (left.position,)
+        known = None if root is None else root.resumptions.get(key)
+        codes = resume.build([left.outline()]) if known is None else known.codes
+        function = types.FunctionType(codes.codes[0], left.scope, left.code.co_name, None, left.cells)
+        if root is None:
+            return _C.TailCall(function, None, (*left.values, None))
+        if known is None:
+            known = root.resumptions[key] = Resumption(codes, (None,), -1, maker(root, left.scope, codes, told))
+        return _C.TailCall(known.units[0].compiled, function, (*left.values, None))
+    made = loops.left_to_cpython(frame.code, frame.position, go_on)
+    if made is None:
+        return None
+    unit.breaks.append(told)
+    return tuple((code, natively(code, frame.scope)) for code in made)
+
+
+def natively(code: types.CodeType, scope: dict[str, Any]) -> Any:
+    """A CompiledFunction that has every call of `code` run by CPython; its arguments live no longer than the frame needs them."""
+    function = types.FunctionType(code, scope, code.co_name, None, tuple(types.CellType() for _ in code.co_freevars))
+    return _C.CompiledFunction(function, GuardTree(code), lambda function, args, tree: _C.RUN_NATIVELY)
 
 
 def root_of(unit: Unit) -> Unit:
@@ -376,9 +423,11 @@ def install_native(unit: Unit, interp: Interpreter, times: Times) -> None:
     report = BreakReport(reason.reason, reason.context, stack)
     if reason.reason.id != "raised":
         (unit.bailouts if reason.reason.id in ("internal-fault", "untracked-mutation") else unit.breaks).append(report)
+    debug.broken(unit.name, report)
+    if interp.retreated:        # the next call like this one is captured up to a place where the trace can be cut
+        return
     with times.measure("guards"):
         unit.tree.insert(collect(interp.graph), [], None, Trace(broken=report, times=times))
-    debug.broken(unit.name, report)
 
 
 def entry_modes(graph: RefGraph) -> Any:

@@ -16,6 +16,7 @@ from capture.interp import unwind
 from capture.interp.frame import UserError, Value
 from capture.interp.resume import Codes
 
+IDLE_ROUNDS = 32        # of a loop, after which it is left to CPython
 Globals = dict[str, Any]
 
 
@@ -27,14 +28,19 @@ class Resumption:
     there can be no weak references to them.
     """
 
-    __slots__ = ("codes", "stand_ins", "last_function", "units", "_make_unit")
+    __slots__ = ("codes", "stand_ins", "last_function", "units", "leads_to", "leave", "rounds", "loop", "_make_unit")
 
     def __init__(self, codes: Codes, stand_ins: tuple[types.CodeType | None, ...], last_function: int,
                  make_unit: Callable[[types.CodeType], Any]) -> None:
         self.codes, self.stand_ins = codes, stand_ins
         self.last_function = last_function          # where the innermost continuation is among the arguments; -1: it is the outermost
         self._make_unit = make_unit
-        self.units = [make_unit(codes.codes[0])]
+        self.units: list[Any] = []
+        self._add_unit(codes.codes[0])
+        self.leads_to: dict[Resumption, bool] = {}  # where its traces are cut again; whether some of these traces work on tensors
+        self.leave: Callable[[], tuple[Any, ...] | None] | None = None      # of an idle loop: makes `loop`, where that can be
+        self.rounds = 0                             # of an idle loop
+        self.loop: tuple[Any, ...] | None = None    # what runs the rest of a loop natively: of either variant, the code and a unit's `compiled`
 
     def __call__(self, function: types.FunctionType, arguments: tuple[Any, ...], scopes: tuple[Globals, ...], grad: bool | None,
                  handled: BaseException | None, operation: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -48,26 +54,57 @@ class Resumption:
         outer = sys.exception()
         if handled is not None:
             unwind.set_handled(handled)
-        unit = self.units[0]
+        raised = False
         try:
             result = self._perform(scopes, operation, args, kwargs)
         except BaseException as exception:
             self._strip(exception)
-            result = exception
-            if self.last_function < 0:
-                function = _with_code(function, self.codes.raising)
-                unit = self._raising_unit()
-            else:
-                at = self.last_function
-                arguments = (*arguments[:at], _with_code(arguments[at], self.codes.raising), *arguments[at + 1:])
+            result, raised = exception, True
         finally:
             unwind.set_handled(outer)
-        return _C.TailCall(unit.compiled, function, (*arguments, result))
+        if self.leave is not None:
+            self.rounds += 1
+            if self.rounds == IDLE_ROUNDS:
+                self.loop = self.leave()
+        if self.loop is not None:
+            code, native = self.loop[raised]
+            return _C.TailCall(native, _with_code(function, code), (*arguments, result))
+        if not raised:
+            return _C.TailCall(self.units[0].compiled, function, (*arguments, result))
+        if self.last_function < 0:
+            return _C.TailCall(self._raising_unit().compiled, _with_code(function, self.codes.raising), (*arguments, result))
+        at = self.last_function
+        arguments = (*arguments[:at], _with_code(arguments[at], self.codes.raising), *arguments[at + 1:])
+        return _C.TailCall(self.units[0].compiled, function, (*arguments, result))
+
+    def notice(self, target: Resumption, works: bool) -> None:
+        """A trace from here was cut at `target`; whether it works on tensors."""
+        self.leads_to[target] = self.leads_to.get(target, False) or works
+
+    def is_idle(self) -> bool:
+        """Whether traces from here lead here again, and none of those in between works on tensors."""
+        around = [(origin, target) for origin in self._reached() for target in origin.leads_to if self in {target, *target._reached()}]
+        return bool(around) and not any(origin.leads_to[target] for origin, target in around)
+
+    def _reached(self) -> list[Resumption]:
+        """Where traces from here lead, and this itself."""
+        reached = {self: None}
+        todo = [self]
+        while todo:
+            new = [target for target in todo.pop().leads_to if target not in reached]
+            reached.update(dict.fromkeys(new))
+            todo += new
+        return list(reached)
 
     def _raising_unit(self) -> Any:
         if len(self.units) == 1:
-            self.units.append(self._make_unit(self.codes.raising))
+            self._add_unit(self.codes.raising)
         return self.units[1]
+
+    def _add_unit(self, code: types.CodeType) -> None:
+        unit = self._make_unit(code)
+        unit.resumption = self
+        self.units.append(unit)
 
     def _perform(self, scopes: tuple[Globals, ...], operation: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         for stand_in, scope in zip(reversed(self.stand_ins), reversed(scopes), strict=True):
@@ -79,7 +116,8 @@ class Resumption:
         """Takes the frames that are ours out of a traceback."""
         ours = {id(code) for code in self.stand_ins}
         entry = exception.__traceback__
-        while entry is not None and (entry.tb_frame.f_globals is globals() or id(entry.tb_frame.f_code) in ours):
+        while entry is not None and (entry.tb_frame.f_globals is globals() or id(entry.tb_frame.f_code) in ours
+                                     or entry.tb_frame.f_globals.get("__package__") in unwind.OWN_PACKAGES):
             entry = entry.tb_next
         exception.__traceback__ = entry
 

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import types
+import weakref
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -12,13 +13,40 @@ from capture import _C
 from capture.backends import registry
 from capture.config import BACKEND, RECAPTURE_LIMIT
 from capture.pipeline import Unit
+from capture.refgraph.graph import PLAIN_TENSORS
 
 MODULE_CALL: types.FunctionType = torch.nn.Module._wrapped_call_impl
 COMPILED_BY_TORCH = torch.jit.ScriptModule, OptimizedModule
 
 
+MOST_KINDS = 64     # of one class that get compiled functions of their own
+Kind = tuple[Any, ...]
+
+
+def kind_of(module: torch.nn.Module) -> Kind:
+    """How a module is built: its class, the shapes and types of its parameters and buffers, and the same of the modules in it."""
+    kind: list[Any] = []
+    todo, seen = [module], set()
+    while todo:
+        module = todo.pop()
+        if id(module) in seen:
+            continue
+        seen.add(id(module))
+        state = vars(module)
+        kind.append(type(module))
+        for table in ("_parameters", "_buffers"):
+            for name, tensor in state.get(table, {}).items():
+                known = type(tensor) in PLAIN_TENSORS
+                kind.append((name, tuple(tensor.shape), tensor.dtype) if known else (name, type(tensor)))
+        for name, inner in state.get("_modules", {}).items():
+            kind.append(name)
+            if isinstance(inner, torch.nn.Module):
+                todo.append(inner)
+    return tuple(kind)
+
+
 class Watch:
-    """Compiled functions for the outermost calls of modules, one for each class of modules, and of functions by name.
+    """Compiled functions for the outermost calls of modules, one for all modules that are built alike, and of functions by name.
 
     functions: "module:qualified name"; "__main__" is the script. Nothing of the program changes: the frame hook hands over
     the frames of these calls. Raises BackendError for an unknown backend.
@@ -26,7 +54,8 @@ class Watch:
 
     def __init__(self, functions: Iterable[str] = (), backend: str | None = None) -> None:
         self.compiler = registry.lookup(backend or BACKEND.value, mode=None, dynamic=None, options=None)
-        self.modules: dict[int, tuple[type, Unit]] = {}
+        self.modules: dict[int, tuple[weakref.ref[torch.nn.Module], Unit]] = {}     # by identity, while it lives
+        self.kinds: dict[Kind, Unit] = {}
         self.functions: dict[types.CodeType, dict[types.FunctionType, Unit]] = {}
         self.names = {tuple(name.split(":")): name for name in functions}
 
@@ -37,7 +66,7 @@ class Watch:
 
     def units(self) -> list[Unit]:
         """What was compiled."""
-        return [unit for _, unit in self.modules.values()] + [unit for units in self.functions.values() for unit in units.values()]
+        return list(self.kinds.values()) + [unit for units in self.functions.values() for unit in units.values()]
 
     def unseen(self) -> list[str]:
         """The names of functions that were never called."""
@@ -50,11 +79,20 @@ class Watch:
             return None
         if isinstance(module, COMPILED_BY_TORCH):
             return _C.RUN_NATIVELY
-        cls = type(module)
-        known = self.modules.get(id(cls))
+        known = self.modules.get(id(module))
         if known is None:
-            known = self.modules.setdefault(id(cls), (cls, Unit(function, self.compiler, False, cls.__name__)))
+            known = self.add_module(function, module)
         return known[1].compiled
+
+    def add_module(self, function: types.FunctionType, module: torch.nn.Module) -> tuple[weakref.ref[torch.nn.Module], Unit]:
+        """Notes a module that is called for the first time. Modules that are built alike share what is captured of them."""
+        kind, key, name = kind_of(module), id(module), type(module).__name__
+        unit = self.kinds.get(kind)
+        if unit is None:
+            alike = [other for known, other in self.kinds.items() if known[0] is kind[0]]
+            unit = alike[0] if len(alike) >= MOST_KINDS else self.kinds.setdefault(kind, Unit(function, self.compiler, False, name))
+        known = self.modules[key] = weakref.ref(module, lambda _: self.modules.pop(key, None)), unit
+        return known
 
     def of_function(self, function: types.FunctionType, first: Any) -> Any:
         """What runs a call of a function of a watched name. Of functions that are made anew all the time, the first few count."""

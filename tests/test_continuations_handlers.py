@@ -217,7 +217,7 @@ class Countdown:
         return n
 
 
-@CUTS.natively
+@CUTS.add(7, captures=6)
 def in_the_steps_of_an_iterator(x):
     for n in Countdown(3):
         x = x * n
@@ -226,7 +226,7 @@ def in_the_steps_of_an_iterator(x):
     return x, [k for k in Countdown(2)]
 
 
-@CUTS.natively
+@CUTS.add(7, captures=5)
 def in_the_steps_of_an_iterator_that_fails(x):
     seen = []
     try:
@@ -240,7 +240,7 @@ def in_the_steps_of_an_iterator_that_fails(x):
         seen.append(repr(sys.exception()))
 
 
-@CUTS.natively
+@CUTS.add(2)
 def an_iterator_that_fails_in_a_handler(x):
     try:
         raise ValueError("own")
@@ -381,15 +381,6 @@ def in_autocast(x):
         outside(None, torch.is_autocast_enabled("cpu"))
         b = a @ x
     return a, b, x @ x
-
-
-@CUTS.natively
-def in_inference_mode(x):
-    with torch.inference_mode():
-        a = x * 2
-        outside(None, torch.is_inference_mode_enabled())
-        b = a + 1
-    return b.is_inference(), a + 0
 
 
 @CUTS.add()

@@ -22,7 +22,7 @@ ALLOWED: dict[str, set[str]] = {  # part -> the parts which it may import, besid
     "guards": BASE | {"refgraph", "debug", "_C"},
     "backends": BASE | {"_C"},
     "debug": BASE,
-    "history": BASE | {"guards"},
+    "history": BASE | {"guards", "refgraph"},
     "blame": BASE | {"_C"},
     "resumption": BASE | STAGES,
     "pipeline": BASE | STAGES | {"history", "resumption"},

@@ -1,4 +1,4 @@
-/* What the extension needs to know of CPython's interpreter frames. One implementation per Python version:
+/* What the extension needs to know of CPython's interpreter frames, and of the layout of its objects. One implementation per Python version:
  * frame_view_311.c, frame_view_312.c; the build picks one, and nothing else depends on the version. */
 #pragma once
 
@@ -25,6 +25,9 @@ void frame_view_discard(PyThreadState *tstate, struct _PyInterpreterFrame *frame
 
 /* Lets `frame`, made by PyFrame_New, show byte offset `lasti` of its code as the current instruction, and no locals. */
 void frame_view_set_lasti(PyFrameObject *frame, int lasti);
+
+/* Whether an instance has attributes of its own, in its __dict__ or where they lie before there is one. */
+int has_own_attributes(PyObject *object);
 
 #ifdef __cplusplus
 }

@@ -1,7 +1,9 @@
 /* CPython 3.12: the evaluation function owns the frame: it clears it and pops it off the thread's data stack. */
 #define Py_BUILD_CORE
 #include "frame_view.h"
+#include "internal/pycore_dict.h"
 #include "internal/pycore_frame.h"
+#include "internal/pycore_object.h"
 
 PyObject *frame_view_function(struct _PyInterpreterFrame *frame) {
     return frame->f_funcobj;
@@ -48,4 +50,22 @@ void frame_view_set_lasti(PyFrameObject *frame, int lasti) {
     /* No local is to be shown: the free variables of a frame that has begun are expected to be cells. */
     frame->f_frame->stacktop = 0;
     frame->f_frame->prev_instr = _PyCode_CODE(frame->f_frame->f_code) + lasti / (int)sizeof(_Py_CODEUNIT);
+}
+
+static int has_items(PyObject *dict) {
+    return dict != NULL && PyDict_GET_SIZE(dict) > 0;
+}
+
+/* The number of values is kept two bytes before them. */
+static int has_values(PyDictValues *values) {
+    return values != NULL && ((uint8_t *)values)[-2] > 0;
+}
+
+int has_own_attributes(PyObject *object) {
+    PyTypeObject *type = Py_TYPE(object);
+    if (type->tp_flags & Py_TPFLAGS_MANAGED_DICT) {
+        PyDictOrValues where = *_PyObject_DictOrValuesPointer(object);
+        return _PyDictOrValues_IsValues(where) ? has_values(_PyDictOrValues_GetValues(where)) : has_items(where.dict);
+    }
+    return type->tp_dictoffset > 0 && has_items(*(PyObject **)((char *)object + type->tp_dictoffset));
 }

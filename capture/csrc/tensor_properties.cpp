@@ -12,6 +12,8 @@
 #include <new>
 #include <sstream>
 
+#include "frame_view.h"
+
 namespace capture {
 namespace {
 
@@ -58,7 +60,8 @@ inline bool matches_inline(const TensorProperties& p, PyObject* object) {
   if (impl->has_symbolic_sizes_strides() || !equal(impl->sizes(), p.sizes)) return false;
   if (p.has_strides ? !equal(impl->strides(), p.strides) : static_cast<int8_t>(impl->layout()) != p.layout) return false;
   const torch::autograd::AutogradMeta* meta = autograd_of(impl);
-  return requires_grad_of(meta) == p.requires_grad && is_leaf_of(meta) == p.is_leaf;
+  return requires_grad_of(meta) == p.requires_grad && is_leaf_of(meta) == p.is_leaf &&
+         (has_own_attributes(object) != 0) == p.has_attributes;
 }
 
 std::string text_of(const std::vector<int64_t>& numbers) {
@@ -97,6 +100,7 @@ constexpr Property kProperties[] = {
     {"stride", [](const TensorProperties& p) { return text_of(p.strides); }},
     {"requires_grad", [](const TensorProperties& p) { return bool_text(p.requires_grad); }},
     {"is_leaf", [](const TensorProperties& p) { return bool_text(p.is_leaf); }},
+    {"has_attributes", [](const TensorProperties& p) { return bool_text(p.has_attributes); }},
     {"keys",
      [](const TensorProperties& p) {
        return c10::toString(c10::DispatchKeySet(c10::DispatchKeySet::RAW, p.keys));
@@ -180,6 +184,8 @@ PyGetSetDef getters[] = {
     {"requires_grad", [](PyObject* self, void*) { return PyBool_FromLong(unpack(self).requires_grad); }, nullptr,
      nullptr, nullptr},
     {"is_leaf", [](PyObject* self, void*) { return PyBool_FromLong(unpack(self).is_leaf); }, nullptr, nullptr, nullptr},
+    {"has_attributes", [](PyObject* self, void*) { return PyBool_FromLong(unpack(self).has_attributes); }, nullptr,
+     nullptr, nullptr},
     {"keys", [](PyObject* self, void*) { return PyLong_FromUnsignedLongLong(unpack(self).keys); }, nullptr, nullptr,
      nullptr},
     {nullptr, nullptr, nullptr, nullptr, nullptr},
@@ -251,6 +257,7 @@ TensorProperties tensor_properties_of(PyObject* object) {
   const torch::autograd::AutogradMeta* meta = autograd_of(impl);
   p.requires_grad = requires_grad_of(meta);
   p.is_leaf = is_leaf_of(meta);
+  p.has_attributes = has_own_attributes(object) != 0;
   return p;
 }
 

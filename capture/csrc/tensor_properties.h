@@ -16,6 +16,7 @@ struct TensorProperties {
   int8_t device_type, device_index;
   int8_t layout;
   bool requires_grad, is_leaf;
+  bool has_attributes;  // of its own, which may hide those of its class
   bool has_strides;
   std::vector<int64_t> sizes, strides;
 

@@ -5,7 +5,7 @@ import types
 
 from capture.interp import attributes, calls
 from capture.interp.attributes import OnRaise
-from capture.interp.frame import Continuation, Value
+from capture.interp.frame import Continuation, Resume, Value
 from capture.interp.interpreter import Interpreter
 from capture.interp.models import reduction
 from capture.refgraph.node import Const
@@ -16,9 +16,21 @@ def constant_name(interp: Interpreter, name: Value) -> str:
     return name.real
 
 
+def returning_none(interp: Interpreter, then: Continuation | None) -> Continuation:
+    """What hands None to `then`, whatever the call that it waits for returns."""
+    def returned(_: Value) -> None:
+        interp.deliver(Value(None, Const(None)), then)
+    known = Resume.NONE if then is None else getattr(then, "resume", None)
+    if known in (Resume.NONE, Resume.DISCARD):
+        returned.resume = known  # type: ignore[attr-defined]
+    return returned
+
+
 @reduction(getattr)
 def _getattr(interp: Interpreter, args: list[Value], kwargs: dict[str, Value], then: Continuation | None, on_raise: OnRaise | None) -> bool:
     if kwargs or not 2 <= len(args) <= 3 or type(args[1].real) is not str:
+        return False
+    if len(args) == 3 and attributes.runs_python(args[0].real, args[1].real):
         return False
 
     def default(exception: BaseException) -> bool:
@@ -32,7 +44,7 @@ def _getattr(interp: Interpreter, args: list[Value], kwargs: dict[str, Value], t
 
 @reduction(hasattr)
 def _hasattr(interp: Interpreter, args: list[Value], kwargs: dict[str, Value], then: Continuation | None, on_raise: OnRaise | None) -> bool:
-    if kwargs or len(args) != 2 or type(args[1].real) is not str:
+    if kwargs or len(args) != 2 or type(args[1].real) is not str or attributes.runs_python(args[0].real, args[1].real):
         return False
 
     def no(exception: BaseException) -> bool:
@@ -48,7 +60,7 @@ def _hasattr(interp: Interpreter, args: list[Value], kwargs: dict[str, Value], t
 def _setattr(interp: Interpreter, args: list[Value], kwargs: dict[str, Value], then: Continuation | None, on_raise: OnRaise | None) -> bool:
     if kwargs or len(args) != 3 or type(args[1].real) is not str:
         return False
-    attributes.write(interp, args[0], constant_name(interp, args[1]), args[2], "__setattr__", lambda _: interp.deliver(Value(None, Const(None)), then))
+    attributes.write(interp, args[0], constant_name(interp, args[1]), args[2], "__setattr__", returning_none(interp, then))
     return True
 
 
@@ -56,7 +68,7 @@ def _setattr(interp: Interpreter, args: list[Value], kwargs: dict[str, Value], t
 def _delattr(interp: Interpreter, args: list[Value], kwargs: dict[str, Value], then: Continuation | None, on_raise: OnRaise | None) -> bool:
     if kwargs or len(args) != 2 or type(args[1].real) is not str:
         return False
-    attributes.write(interp, args[0], constant_name(interp, args[1]), None, "__delattr__", lambda _: interp.deliver(Value(None, Const(None)), then))
+    attributes.write(interp, args[0], constant_name(interp, args[1]), None, "__delattr__", returning_none(interp, then))
     return True
 
 
@@ -72,7 +84,7 @@ def _generic_get(interp: Interpreter, args: list[Value], kwargs: dict[str, Value
 def _generic_set(interp: Interpreter, args: list[Value], kwargs: dict[str, Value], then: Continuation | None, on_raise: OnRaise | None) -> bool:
     if kwargs or len(args) != 3 or type(args[1].real) is not str or isinstance(args[0].real, type):
         return False
-    attributes.generic_write(interp, args[0], constant_name(interp, args[1]), args[2], lambda _: interp.deliver(Value(None, Const(None)), then))
+    attributes.generic_write(interp, args[0], constant_name(interp, args[1]), args[2], returning_none(interp, then))
     return True
 
 
@@ -80,7 +92,7 @@ def _generic_set(interp: Interpreter, args: list[Value], kwargs: dict[str, Value
 def _generic_delete(interp: Interpreter, args: list[Value], kwargs: dict[str, Value], then: Continuation | None, on_raise: OnRaise | None) -> bool:
     if kwargs or len(args) != 2 or type(args[1].real) is not str or isinstance(args[0].real, type):
         return False
-    attributes.generic_write(interp, args[0], constant_name(interp, args[1]), None, lambda _: interp.deliver(Value(None, Const(None)), then))
+    attributes.generic_write(interp, args[0], constant_name(interp, args[1]), None, returning_none(interp, then))
     return True
 
 

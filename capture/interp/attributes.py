@@ -32,6 +32,18 @@ C_DATA = (types.GetSetDescriptorType, types.MemberDescriptorType)
 C_METHODS = (types.MethodDescriptorType, types.WrapperDescriptorType, types.BuiltinFunctionType, types.ClassMethodDescriptorType)
 
 
+def runs_python(real: Any, name: str) -> bool:
+    """Whether reading an attribute may run Python code: of a property or another descriptor, `__getattr__`, `__getattribute__`."""
+    cls = type(real)
+    if isinstance(real, types.ModuleType) and "__getattr__" in real.__dict__:
+        return True
+    for owner in (cls, real) if isinstance(real, type) else (cls,):
+        found = lookup_class(owner, name, MISSING)
+        if isinstance(found, property) or found is not MISSING and isinstance(lookup_class(type(found), "__get__"), types.FunctionType):
+            return True
+    return any(isinstance(lookup_class(cls, hook), types.FunctionType) for hook in ("__getattr__", "__getattribute__"))
+
+
 def load(interp: Interpreter, obj: Value, name: str, then: Continuation | None = None, on_raise: OnRaise | None = None) -> None:
     """`obj.name`. The result goes to `then`, or on the stack. Raises UserError unless `on_raise` takes the exception."""
     if not interp.inlining:
@@ -368,7 +380,11 @@ def pin_kind(interp: Interpreter, cls: type, name: str, kind: type) -> Shadow:
 def unshadowed(interp: Interpreter, obj: Value, name: str) -> Shadow:
     """The class has the attribute, and an outside instance's own `__dict__` must not come to hide it."""
     node = obj.shadow
-    if isinstance(node, RefNode) and node.source is not None and not isinstance(obj.real, torch.Tensor):
+    if isinstance(node, RefNode) and node.source is not None:
+        if isinstance(obj.real, torch.Tensor):          # whether it has attributes at all is one of its properties
+            interp.graph.touch(node)
+            if not node.state.properties.has_attributes:
+                return ABSENT
         attrs = interp.graph.attributes(node)
         if attrs is not None and attrs.source is not None:
             interp.graph.dict_get(attrs, name)

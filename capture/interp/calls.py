@@ -38,6 +38,7 @@ def call(interp: Interpreter, function: Value, args: list[Value], kwargs: dict[s
     kwargs = kwargs or {}
     if not interp.inlining:
         return call_native(interp, function, args, kwargs, then, on_raise)
+    cut_early(interp, function, args, kwargs, then, on_raise)
     while True:
         real = function.real
         cls = type(real)
@@ -107,6 +108,7 @@ def call_native(interp: Interpreter, function: Value, args: list[Value], kwargs:
     real = function.real
     interp.track(pin_protocols, interp, real, args)
     if interp.inlining:
+        cut_early(interp, function, args, kwargs, then, on_raise)
         if hashable(real) and real in REDUCTIONS and REDUCTIONS[real](interp, args, kwargs, then, on_raise):
             return
         substitute = find_polyfill(real, reals(args), kwreals(kwargs))
@@ -122,6 +124,16 @@ def call_native(interp: Interpreter, function: Value, args: list[Value], kwargs:
     else:
         return interp.deliver(value, then)
     unwind.settle(interp, exception, on_raise)
+
+
+def cut_early(interp: Interpreter, function: Value, args: list[Value], kwargs: dict[str, Value], then: Continuation | None,
+              on_raise: OnRaise | None) -> None:
+    """Raises Cut before a call inside of which an earlier trace could not be cut."""
+    if interp.retreats is None or on_raise is not None or not is_resumable(then) or not interp.can_cut:
+        return
+    reason = interp.retreats.here(interp)
+    if reason is not None:
+        raise Cut(reason, function, args, kwargs, then=then)
 
 
 def is_resumable(then: Continuation | None) -> bool:

@@ -39,8 +39,10 @@ class Resume(Enum):
 
     PUSH = "push it and go on with the next instruction"
     DISCARD = "go on with the next instruction"
+    NONE = "push None and go on with the next instruction"
     NEGATE = "push its opposite and go on with the next instruction"
     RETRY = "push it and begin the same instruction again"
+    BEGIN = "begin with the next instruction"
     ADVANCE = "push it and go on with the next instruction; upon StopIteration, drop the iterator below and end the loop"
     SHORT_CIRCUIT = "jump or pop, as it says of the truth of the value on the stack"
 

@@ -49,12 +49,6 @@ class FxRecorder:
         self._placeholders: dict[Source, fx.Node] = {}          # of numbers
         self.numbers: dict[tuple[Shadow, bool], Any] = {}       # see fx_numbers
         self._snapshots: list[tuple[fx.Node, torch.Tensor, int | None]] = []
-        self._open = 0
-
-    @property
-    def is_open(self) -> bool:
-        """Whether a region has begun that has not ended."""
-        return self._open > 0
 
     @property
     def operations(self) -> int:
@@ -203,11 +197,9 @@ class FxRecorder:
 
     def begin_region(self, governor: Callable[..., Any], options: dict[str, Any]) -> Region:
         """What is recorded until `end_region` will be called by `governor`."""
-        self._open += 1
         return Region(governor, options, self.effect(begin))
 
     def end_region(self, region: Region) -> None:
-        self._open -= 1
         region.end = self.effect(end)
         self.regions.append(region)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 import types
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from capture.config import STRICT
 from capture.errors import BackendError, Break, InternalError, UserFrame, is_internal
@@ -18,7 +18,10 @@ from capture.interp import unwind
 from capture.interp.frame import Continuation, Cut, Frame, UserError, Value
 from capture.interp.fx_recorder import FxRecorder
 from capture.refgraph.graph import RefGraph
-from capture.refgraph.node import Shadow
+from capture.refgraph.node import RefNode, Shadow
+
+if TYPE_CHECKING:
+    from capture.interp.retreat import Place, Retreats
 
 _UNKNOWN = UserFrame("", 0, "")
 
@@ -29,7 +32,7 @@ class Interpreter:
     After `run`, `broken` holds the reason for which the trace was given up, or None.
     """
 
-    def __init__(self, graph: RefGraph | None, recorder: FxRecorder | None, cuts: bool = False) -> None:
+    def __init__(self, graph: RefGraph | None, recorder: FxRecorder | None, retreats: Retreats | None = None) -> None:
         self.graph = graph if graph is not None else RefGraph()     # untracked: nothing is asked of it, nor noted in it
         self.recorder: FxRecorder = recorder  # type: ignore[assignment]
         self.tracking = graph is not None           # shadows are kept
@@ -40,7 +43,10 @@ class Interpreter:
         self.frame: Frame | None = None
         self._places: dict[tuple[types.CodeType, int], UserFrame] = {}      # each line is one object
         self._caller: UserFrame | None = _UNKNOWN
-        self.cuts = cuts                            # a break may leave the interpreter as a Cut
+        self.retreats = retreats                    # a break may leave the interpreter as a Cut, and that before these calls
+        self.retreated = False                      # one was added, so that the next capture goes on further
+        self.at_cut = False                         # the interpreter was left by a Cut
+        self.openings: dict[RefNode, list[Place]] = {}      # what has begun and must end in the same trace, and where it began
         self.result: list[Value] = []
         self._drives = 0                            # nested calls of `drive`
 
@@ -60,7 +66,11 @@ class Interpreter:
     @property
     def can_cut(self) -> bool:
         """Whether a break may end the trace where the interpreter is, for a continuation to begin another."""
-        return self.tracking and self.cuts and self._drives == 1 and not self.recorder.is_open
+        return self.tracking and self.retreats is not None and self._drives == 1 and not self.openings
+
+    def opened(self, node: RefNode) -> None:
+        """What `node` stands for has begun, and must end in the same trace."""
+        self.openings[node] = [] if self.retreats is None else self.retreats.places(self)
 
     def drive(self, start: Callable[[], None], outer: Frame | None) -> None:
         """Calls `start`, which enters a frame or goes on in one, until the current frame is `outer`. Raises UserError, and Cut
@@ -193,8 +203,9 @@ class Interpreter:
         """Ends the trace here; the program goes on, on real values alone."""
         if not self.tracking:
             return
-        self.tracking = self.inlining = False
         self.broken = (reason, reason.stack or self.stack())
+        self.tracking = self.inlining = False
+        self.retreated = self.fault is None and self.retreats is not None and self.retreats.learn(self, reason)
 
     def is_doubtful(self, exception: BaseException) -> bool:
         """Whether no guard vouches for `exception` to be raised again on a hit."""
@@ -203,8 +214,7 @@ class Interpreter:
     def caught(self, exception: BaseException) -> None:
         """A handler of the program takes over `exception`; one that no guard vouches for ends the trace."""
         if self.tracking and self.is_doubtful(exception):
-            self.tracking = self.inlining = False
-            self.broken = (self.doubtful[1], self.stack())
+            self.give_up(self.doubtful[1])  # type: ignore[index]
 
     def fail(self, fault: Exception) -> None:
         """Our own bookkeeping failed. Raises InternalError in strict mode."""

@@ -66,34 +66,6 @@ def _next_item(interp: Interpreter, iterator: Value, item: Any) -> Shadow:
     return cursor_of(interp, iterator).advance(item)
 
 
-def collect(interp: Interpreter, iterator: Value, limit: int | None, then: Callable[[list[Value], bool], None]) -> None:
-    """Takes items until the end or `limit`; `then(items, ended)` follows."""
-    items: list[Value] = []
-    waiting = running = False
-
-    def took(value: Value) -> None:
-        nonlocal waiting
-        items.append(value)
-        waiting = False
-        if not running:     # delivered later than asked for
-            take()
-
-    def ended() -> None:
-        then(items, True)
-
-    def take() -> None:
-        nonlocal waiting, running
-        running = True
-        while not waiting:  # until an item does not come at once, or no more are to come
-            if len(items) == limit:
-                running = False
-                return then(items, False)
-            waiting = True
-            advance(interp, iterator, took, ended)
-        running = False
-    take()
-
-
 def elements(interp: Interpreter, value: Value) -> list[Value]:
     """The items of a real list or tuple (or subclass that does not redefine iteration), with their shadows."""
     real: Sequence[Any] = value.real

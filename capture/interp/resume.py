@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import gc
 import itertools
+import linecache
 import sys
 import types
 import weakref
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -32,6 +33,7 @@ from capture.refgraph.graph import PINNED, lookup_class, parts
 from capture.refgraph.node import Build, Const, Display, Expr, RefNode, Shadow
 from capture.refgraph.source import Constant
 
+Exits = dict[int, tuple[int, Callable[..., Any]]]
 RESULT = "__result"
 MOST_OBJECTS = 1000     # looked at below a dead local
 JUMP_IF_FALSE = "POP_JUMP_FORWARD_IF_FALSE" if sys.version_info < (3, 12) else "POP_JUMP_IF_FALSE"
@@ -74,6 +76,10 @@ class Suspended:
     values: list[Value]
     cells: list[Value]
 
+    def outline(self) -> Suspended:
+        """The same without the values."""
+        return Suspended(self.position, self.code, self.scope, Const(self.scope), [], [])
+
 
 # -- what is alive -----------------------------------------------------------------------------------------------------
 
@@ -86,8 +92,7 @@ def suspend(interp: Interpreter, resume: Resume) -> list[Suspended]:
     frames: list[Suspended] = []
     frame, handled = interp.frame, sys.exception()
     while frame is not None:
-        is_watched = frame.on_raise is not None and resume_of(frame.then) is not Resume.ADVANCE
-        if frame.namespace is not None or frame.generator is not None or is_watched:
+        if frame.namespace is not None or frame.generator is not None or frame.back is not None and not is_awaited_by_bytecode(frame):
             kind = "class" if frame.namespace is not None else "generator" if frame.generator is not None else "special method"
             raise Break("opaque-call", f"inside of a {kind} body, {frame.code.co_qualname}")
         suspended, handled = _suspend_frame(interp, frame, resume, handled)
@@ -96,6 +101,12 @@ def suspend(interp: Interpreter, resume: Resume) -> list[Suspended]:
             resume = resume_of(frame.then)
         frame = frame.back
     return frames[::-1]
+
+
+def is_awaited_by_bytecode(frame: Frame) -> bool:
+    """Whether the caller of `frame` waits for nothing but its result or exception: so that a continuation can wait in its place."""
+    resume = getattr(frame.then, "resume", None)
+    return (frame.then is None or resume is not None) and (frame.on_raise is None or resume is Resume.ADVANCE)
 
 
 def resume_of(then: object) -> Resume:
@@ -111,10 +122,10 @@ def resume_of(then: object) -> Resume:
 def _suspend_frame(interp: Interpreter, frame: Frame, resume: Resume,
                    handled: BaseException | None) -> tuple[Suspended, BaseException | None]:
     """One frame, and the exception that was being handled when it was entered."""
-    code, pc, resume = _own_position(frame, resume)
+    code, pc, resume = own_position(frame, resume)
     names = slot_names(frame.code)
     in_cell = {*code.co_cellvars, *code.co_freevars}
-    live = _live_while_waiting(code, pc, resume)
+    live = _live_whilewaiting_at(code, pc, resume)
     by_name = {name: value for name, value in zip(names, frame.locals) if value is not None}
     bound = tuple(name for name in code.co_varnames if name not in in_cell and name in by_name
                   and (name in live or is_held(by_name[name])))
@@ -140,7 +151,7 @@ def _suspend_frame(interp: Interpreter, frame: Frame, resume: Resume,
     return Suspended(position, code, frame.globals, scope.globals_shadow(interp, frame), values, cells), handled
 
 
-def _own_position(frame: Frame, resume: Resume) -> tuple[types.CodeType, int, Resume]:
+def own_position(frame: Frame, resume: Resume) -> tuple[types.CodeType, int, Resume]:
     """Code, pc and what becomes of the value in terms of the program's own code."""
     origin = _origins.get(id(frame.code))
     if origin is None:
@@ -185,10 +196,10 @@ def closure_names(code: types.CodeType) -> tuple[str, ...]:
     return (*code.co_cellvars, *code.co_freevars)
 
 
-def _live_while_waiting(code: types.CodeType, pc: int, resume: Resume) -> frozenset[str]:
+def _live_whilewaiting_at(code: types.CodeType, pc: int, resume: Resume) -> frozenset[str]:
     """The locals that may be read once the waiting instruction is done, or by a handler of it."""
-    live, at = live_locals(code), _waiting(pc, resume)
-    after = (pc,) if resume is Resume.RETRY else _successors(decode(code)[at], at)
+    live, at = live_locals(code), waiting_at(pc, resume)
+    after = (pc,) if resume in (Resume.RETRY, Resume.BEGIN) else successors(decode(code)[at], at)
     return frozenset().union(*(live[i] for i in after), *(live[cover.target] for cover in exception_table(code) if cover.start <= at < cover.end))
 
 
@@ -212,7 +223,7 @@ def _live_locals(code: types.CodeType) -> tuple[frozenset[str], ...]:
         for i in range(len(instructions) - 1, -1, -1):
             instruction = instructions[i]
             after: set[str] = set()
-            for successor in (*_successors(instruction, i), *handlers[i]):
+            for successor in (*successors(instruction, i), *handlers[i]):
                 after |= live[successor]
             name = instruction.value
             if instruction.opname in ("STORE_FAST", "LOAD_FAST_AND_CLEAR"):
@@ -224,7 +235,8 @@ def _live_locals(code: types.CodeType) -> tuple[frozenset[str], ...]:
     return tuple(live)
 
 
-def _successors(instruction: Instruction, at: int) -> tuple[int, ...]:
+def successors(instruction: Instruction, at: int) -> tuple[int, ...]:
+    """The instructions that may come after the one at index `at`."""
     name = instruction.opname
     if name in ("RETURN_VALUE", "RETURN_CONST", "RAISE_VARARGS", "RERAISE"):
         return ()
@@ -280,6 +292,7 @@ class Codes:
 
     codes: tuple[types.CodeType, ...]
     raising: types.CodeType
+    labels: dict[str, str]              # what users know the outermost one's parameters as
 
 
 def build(frames: list[Suspended]) -> Codes:
@@ -287,24 +300,41 @@ def build(frames: list[Suspended]) -> Codes:
     codes: list[types.CodeType] = []
     inner: list[str] = []
     innermost = frames[-1]
-    raising = _continuation(innermost.code, innermost.position, [RESULT], raises=True)
+    at = waiting_at(innermost.position.pc, innermost.position.resume)
+    labels = [segment(innermost.code, at)]
+    raising = continuation(innermost.code, innermost.position, raises=True)
     for depth in range(len(frames) - 1, -1, -1):
         frame = frames[depth]
-        names = [RESULT] if frame is innermost else inner
-        code = _continuation(frame.code, frame.position, names, raises=False)
+        code = continuation(frame.code, frame.position, raises=False, inner=(RESULT,) if frame is innermost else inner)
         codes.append(code)
         own = code.co_varnames[:code.co_argcount]
+        line = decode(frame.code)[waiting_at(frame.position.pc, frame.position.resume)].line
+        between = [f"a value computed in line {line}"] * (len(own) - len(frame.position.bound) - len(labels))
+        labels = [*frame.position.bound, *between, *labels]
+        known = dict(zip(own, labels, strict=True))
+        labels.insert(0, frame.code.co_name)
         inner = [f"__function{depth}", *(name if name == RESULT else f"__{depth}_{name.lstrip('_')}_{i}" for i, name in enumerate(own))]
-    return Codes(tuple(codes[::-1]), raising)
+    return Codes(tuple(codes[::-1]), raising, known)
 
 
-def _continuation(code: types.CodeType, position: Position, inner: list[str], raises: bool) -> types.CodeType:
-    """The code of one continuation. `inner`: the parameters behind its own: RESULT, or the function that it calls and the
-    arguments of that."""
+def segment(code: types.CodeType, at: int) -> str:
+    """The user's text of the expression that instruction `at` computes; where it is not to be had in one line, that line's number."""
+    instruction = decode(code)[at]
+    line, last, start, end = next(itertools.islice(code.co_positions(), instruction.offset // 2, None))
+    text = linecache.getline(code.co_filename, line or 0).encode()[start:end].decode(errors="replace") if line == last else ""
+    return text or f"the result of line {instruction.line}"
+
+
+def continuation(code: types.CodeType, position: Position, raises: bool, exits: Exits | None = None,
+                 inner: Sequence[str] = (RESULT,)) -> types.CodeType:
+    """The code of one continuation; `raises`: the variant that awaits an exception. `exits`: instructions before which it returns
+    what a function returns that is called with the value stack and the cells as tuples; and how deep the stack is there. `inner`:
+    the parameters behind its own: RESULT, or the function that it calls and the arguments of that.
+    """
     body = Bytecode.from_code(code, conserve_exception_block_stackdepth=True)
     target, handler, shortcut = Label(), Label(), Label()
     stack = [f"__stack{i}" for i, slot in enumerate(position.stack) if slot is not Slot.NULL]
-    waiting = _waiting(position.pc, position.resume)
+    waiting = waiting_at(position.pc, position.resume)
     cover = next((c for c in exception_table(code) if c.start <= waiting < c.end), None)
     location = next(itertools.islice((i for i in body if isinstance(i, Instr) and i.name not in ABSORBED), waiting, None)).location
 
@@ -338,7 +368,7 @@ def _continuation(code: types.CodeType, position: Position, inner: list[str], ra
     tried = TryBegin(stopped, False, len(position.stack)) if position.resume is Resume.ADVANCE else outer
     if tried is not None:
         made.append(tried)
-    if inner == [RESULT]:
+    if tuple(inner) == (RESULT,):
         take(RESULT)
         if raises:
             emit("RAISE_VARARGS", 1)
@@ -362,22 +392,27 @@ def _continuation(code: types.CodeType, position: Position, inner: list[str], ra
         labels.append((cover.target, handler))
     if position.resume in (Resume.SHORT_CIRCUIT, Resume.ADVANCE):
         labels.append((decode(code)[position.pc - 1].value, shortcut))
-    _append_body(made, body, code, labels)
-    result = made.to_code(stacksize=code.co_stacksize + len(made.argnames) + 4, compute_exception_stack_depths=False)
+    _append_body(made, body, code, labels, exits or {})
+    size = code.co_stacksize + len(made.argnames) + len(made.freevars) + 4
+    result = made.to_code(stacksize=size, compute_exception_stack_depths=False)
+    if exits is not None:
+        return result
     key = id(result)
     _origins[key] = weakref.ref(result, lambda _: _origins.pop(key, None)), code, position, prologue
     return result
 
 
-def _waiting(pc: int, resume: Resume) -> int:
+def waiting_at(pc: int, resume: Resume) -> int:
     """The index of the instruction that waits, whose handlers see exceptions of what it waits for."""
-    return pc if resume is Resume.RETRY else pc - 1
+    return pc if resume in (Resume.RETRY, Resume.BEGIN) else pc - 1
 
 
 def _finish(emit, code: types.CodeType, position: Position, target: Label, shortcut: Label) -> None:  # type: ignore[no-untyped-def]
     """What becomes of the value that was waited for, now on top of the stack; then the program's own code."""
-    if position.resume is Resume.DISCARD:
+    if position.resume in (Resume.DISCARD, Resume.NONE, Resume.BEGIN):
         emit("POP_TOP")
+    if position.resume is Resume.NONE:
+        emit("LOAD_CONST", None)
     elif position.resume is Resume.NEGATE:
         emit("UNARY_NOT")
     elif position.resume is Resume.SHORT_CIRCUIT:   # the value that was tested stays where it jumps
@@ -408,8 +443,18 @@ def _end_loop(emit, end: Label, made: Bytecode, outer: TryBegin | None) -> None:
         made.append(TryEnd(outer))
 
 
-def _append_body(made: Bytecode, body: Bytecode, code: types.CodeType, labels: list[tuple[int, Label]]) -> None:
-    """Appends the program's own code, with labels before the instructions of these indices and cells as free variables."""
+def _exit(depth: int, function: Callable[..., Any], made: Bytecode, location: object) -> list[Instr]:
+    """`return function(stack, cells)`"""
+    call = [("PRECALL", 2)] if sys.version_info < (3, 12) else []
+    return [Instr(name, *arg, location=location) for name, *arg in (  # type: ignore[arg-type]
+        ("BUILD_TUPLE", depth), ("PUSH_NULL",), ("SWAP", 2), ("LOAD_CONST", function), ("SWAP", 2),
+        *(("LOAD_CLOSURE", FreeVar(name)) for name in made.freevars), ("BUILD_TUPLE", len(made.freevars)),
+        *call, ("CALL", 2), ("RETURN_VALUE",))]
+
+
+def _append_body(made: Bytecode, body: Bytecode, code: types.CodeType, labels: list[tuple[int, Label]], exits: Exits) -> None:
+    """Appends the program's own code, with labels before the instructions of these indices, exits in place of these, and cells as
+    free variables."""
     kept = 0
     skipping = ("MAKE_CELL", "COPY_FREE_VARS")      # done by whoever makes the continuation
     keywords: list[Instr] = []                      # KW_NAMES and what else belongs to the instruction that follows
@@ -425,6 +470,8 @@ def _append_body(made: Bytecode, body: Bytecode, code: types.CodeType, labels: l
         here = [label for at, label in labels if at == kept]
         made.extend([*here, *keywords] if item.name == "CALL" else [*keywords, *here])
         keywords.clear()
+        if kept in exits:
+            made.extend(_exit(*exits[kept], made, item.location))
         kept += 1
         if item.name in skipping and kept <= len(closure_names(code)) + 1:
             continue

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from capture.interp.interpreter import Interpreter
 
 # Builtins written in Python: in a traceback they are as invisible as those written in C.
-OWN_PACKAGES = frozenset({"capture.interp.polyfills"})
+OWN_PACKAGES = frozenset({"capture.interp.polyfills", "capture.interp.lookasides"})
 IMMUTABLETYPE = 1 << 8     # a flag of types (object.h), which those of C have
 _set_handled = ctypes.pythonapi.PyErr_SetHandledException
 _set_handled.argtypes, _set_handled.restype = [ctypes.py_object], None

@@ -6,12 +6,18 @@ Modelled on `torch._dynamo.source`.
 """
 from __future__ import annotations
 
+import operator
 import sys
 import types
 from dataclasses import dataclass
 from typing import Any, Callable, TypeVar, dataclass_transform
 
 S = TypeVar("S", bound="Source")
+SYMBOLS: dict[Callable[..., Any], str] = {
+    operator.add: "+", operator.sub: "-", operator.mul: "*", operator.truediv: "/", operator.floordiv: "//", operator.mod: "%",
+    operator.pow: "**", operator.and_: "&", operator.or_: "|", operator.xor: "^", operator.lshift: "<<", operator.rshift: ">>",
+    operator.lt: "<", operator.le: "<=", operator.gt: ">", operator.ge: ">=", operator.eq: "==", operator.ne: "!=",
+    operator.is_: "is", operator.is_not: "is not"}
 
 
 class Source:
@@ -184,7 +190,10 @@ class Computed(Root):
     args: tuple[Source, ...]
 
     def expression(self) -> str:
-        return f"{self.op.__name__}({', '.join(a.expression() for a in self.args)})"
+        args = [a.expression() for a in self.args]
+        if self.op in SYMBOLS and len(args) == 2:
+            return f"({args[0]} {SYMBOLS[self.op]} {args[1]})"
+        return f"{self.op.__name__}({', '.join(args)})"
 
 
 def lookup(cls: type, name: str) -> Any:
@@ -198,5 +207,4 @@ def lookup(cls: type, name: str) -> Any:
 
 def environment() -> dict[str, Any]:
     """The names, other than the frame's own locals and `__function__`, which a printed path may use."""
-    import operator
     return {**vars(operator), "lookup": lookup, "sys": sys}

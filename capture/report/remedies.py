@@ -9,6 +9,7 @@ TENSOR = {
     "dtype": "pass one dtype; convert before the call",
     "device": "pass tensors of one device",
     "requires_grad": "pass tensors that all do, or all do not, require gradients; detach() what needs none",
+    "has_attributes": "set attributes of tensors before the first call, or keep what they say elsewhere",
     "is_leaf": "pass always a parameter, or always a computed tensor; detach() what needs no gradients",
 }
 KINDS = {

@@ -83,7 +83,7 @@ def test_continuations_are_found_under_their_frame() -> None:
 @pytest.mark.parametrize(("change", "kind", "subject", "before", "after", "line"), [
     ((torch.ones(4), 1, {"a": 2.0}), "TENSOR", "x", "shape (3,)", "shape (4,)", "table["),
     ((X.double(), 1, {"a": 2.0}), "TENSOR", "x", "dtype torch.float32", "dtype torch.float64", "table["),
-    ((X, 5, {"a": 2.0}), "TRUTH", "gt(k, 3)", "a false or empty value", "True", "if k > 3"),
+    ((X, 5, {"a": 2.0}), "TRUTH", "k > 3", "a false or empty value", "True", "if k > 3"),
     ((X, 1, {"a": "b"}), None, "table['a']", None, "'b'", "table["),
     ((X, 1, type("Table", (dict,), {})(a=2.0)), "TYPE", "table", None, None, "table["),
 ])

@@ -317,7 +317,6 @@ def attribute_of_a_parameter_appears():
     return (lambda x: x + weight * getattr(weight, "factor", 2)), *edits(weight, "factor", 3)
 
 
-@pytest.mark.xfail(strict=True, reason="whether a tensor object has attributes of its own is not guarded where a method is used")
 def test_an_attribute_of_a_tensor_shadows_a_method() -> None:
     def make():
         weight = torch.nn.Parameter(torch.ones(3))

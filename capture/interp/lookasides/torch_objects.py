@@ -48,15 +48,22 @@ def enter(interp: Interpreter, result: Any, mode: Value) -> Shadow:
     """The guard object is a node of the graph, which the exit refers to."""
     node = interp.graph.create(result)
     node.slots["fx"] = Const(interp.recorder.effect(grad_mode._enter_inference_mode, interp.recorder.argument(mode.shadow, mode.real)))  # type: ignore[arg-type]
+    interp.opened(node)
     return node
 
 
-@model(grad_mode._exit_inference_mode)
+def entered_before(interp: Interpreter, guard: Value) -> Break | None:
+    """An inference mode ends in the trace that it began in, or between two traces."""
+    if guard.shadow in interp.openings:
+        return None
+    return Break("changing-global-state", "an inference mode is left that was entered before")
+
+
+@model(grad_mode._exit_inference_mode, refuses=entered_before)
 def leave(interp: Interpreter, result: Any, guard: Value) -> Shadow:
-    """Ends what `enter` began, which must have been in the same trace."""
-    if not isinstance(guard.shadow, RefNode) or "fx" not in guard.shadow.slots:
-        raise Break("changing-global-state", "an inference mode is left that was entered before the call")
-    interp.recorder.effect(grad_mode._exit_inference_mode, guard.shadow.slots["fx"].value)  # type: ignore[attr-defined]
+    """Ends what `enter` began."""
+    interp.recorder.effect(grad_mode._exit_inference_mode, guard.shadow.slots["fx"].value)  # type: ignore[union-attr,attr-defined]
+    del interp.openings[guard.shadow]  # type: ignore[arg-type]
     return Const(None)
 
 
@@ -182,6 +189,7 @@ def began(interp: Interpreter, result: Any, preserve: Value, *args: Value, **kwa
     node = interp.graph.create(result)
     node.slots["region"] = Const(interp.recorder.begin_region(
         checkpoint.checkpoint, {"use_reentrant": False, "preserve_rng_state": preserve.real}))
+    interp.opened(node)
     return node
 
 
@@ -189,4 +197,5 @@ def began(interp: Interpreter, result: Any, preserve: Value, *args: Value, **kwa
 def ended(interp: Interpreter, result: Any, generator: Value) -> Shadow:
     """The body of the checkpoint is complete."""
     interp.recorder.end_region(generator.shadow.slots["region"].value)  # type: ignore[union-attr,attr-defined]
+    del interp.openings[generator.shadow]  # type: ignore[arg-type]
     return Const(None)

@@ -10,8 +10,12 @@ from capture.interp.instructions import Instruction, opcode
 from capture.interp.interpreter import Interpreter
 from capture.interp.iteration import elements
 from capture.interp.opcodes.containers import function_name
+from capture.interp.polyfills.iteration import spread
 from capture.interp.special import in_python, is_iterable
-from capture.refgraph.node import DictState, RefNode
+from capture.refgraph.node import Const, DictState, RefNode
+
+
+SPREAD = Value(spread, Const(spread))
 
 
 @opcode("CALL")
@@ -37,8 +41,7 @@ def call_function_ex(interp: Interpreter, frame: Frame, instruction: Instruction
     if not is_iterable(arguments.real):
         unwind.throw(TypeError(f"{function_name(function.real)} argument after * must be an iterable, "
                                f"not {unwind.type_name(arguments.real)}"))
-    calls.call(interp, Value(tuple, interp.track(interp.graph.constant, tuple)), [arguments],
-               then=lambda values: calls.call(interp, function, elements(interp, values), kwargs))
+    calls.call(interp, SPREAD, [function, arguments], kwargs)
 
 
 def keywords(interp: Interpreter, mapping: Value) -> dict[str, Value]:

@@ -3,19 +3,23 @@ from __future__ import annotations
 
 import functools
 import operator
+import sys
 from collections.abc import Callable
 from typing import Any
 
 from capture.errors import Break
 from capture.interp import calls, unwind
-from capture.interp.frame import Frame, Value, discard
+from capture.interp.frame import Cut, Frame, Resume, Value, discard
 from capture.interp.instructions import Instruction, opcode
 from capture.interp.interpreter import Interpreter
-from capture.interp.iteration import collect, elements
+from capture.interp.iteration import elements
 from capture.interp.lookasides.shadows import key_of
+from capture.interp.polyfills import iteration, protocols
 from capture.interp.special import in_python, is_iterable, is_key
 from capture.refgraph.node import Build, Const, DictState, Expr, External, ListState, SetState, Shadow
 
+TAKEN = Value(iteration.taken, Const(iteration.taken))
+FORMAT_CONVERTED = Value(protocols.format_converted, Const(protocols.format_converted))
 CONVERSIONS: dict[int, Callable[[Any], str]] = {1: str, 2: repr, 3: ascii}
 
 
@@ -47,11 +51,21 @@ def dict_shadow(interp: Interpreter, real: dict[Any, Any], keys: list[Value], va
     return interp.graph.create(real, DictState(items, complete=True))  # type: ignore[arg-type]
 
 
+def require_keys(interp: Interpreter, cls: type, keys: list[Value], items: Callable[[], list[Value]]) -> None:
+    """Raises Cut before a set or dict is made whose keys Python code compares: it is made of `items` between two traces."""
+    unknown = next((key for key in keys if not is_key(key.real)), None)
+    if unknown is not None and interp.can_cut:
+        raise Cut(unknown_key(unknown), Value(cls, Const(cls)), [make_list(interp, items())], {})
+
+
+def unknown_key(key: Value) -> Break:
+    return Break("opaque-call", f"a {unwind.type_name(key.real)} with an __eq__ or __hash__ of its own was used as a key")
+
+
 def depend_key(interp: Interpreter, key: Value, among: list[Value]) -> None:
     """Fixes a key of a dict or member of a set. Raises Break for one that Python code compares."""
     if not is_key(key.real):
-        name = unwind.type_name(key.real)
-        raise Break("opaque-call", f"a {name} with an __eq__ or __hash__ of its own was used as a key")
+        raise unknown_key(key)
     key_of(interp, key, [other.real for other in among])
 
 
@@ -94,6 +108,7 @@ def list_to_tuple(interp: Interpreter, frame: Frame, instruction: Instruction) -
 @opcode("BUILD_SET")
 def build_set(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     values = frame.popn(instruction.arg)
+    require_keys(interp, set, values, lambda: values)
     real = interp.real(set, [v.real for v in values])
     frame.stack.append(Value(real, interp.track(set_shadow, interp, real, values)))
 
@@ -111,6 +126,7 @@ def build_const_key_map(interp: Interpreter, frame: Frame, instruction: Instruct
 
 
 def push_dict(interp: Interpreter, frame: Frame, keys: list[Value], values: list[Value]) -> None:
+    require_keys(interp, dict, keys, lambda: [make_tuple(interp, list(pair)) for pair in zip(keys, values)])
     real = interp.real(dict, zip([k.real for k in keys], [v.real for v in values]))
     frame.stack.append(Value(real, interp.track(dict_shadow, interp, real, keys, values)))
 
@@ -148,6 +164,9 @@ def format_value(interp: Interpreter, frame: Frame, instruction: Instruction) ->
             calls.apply(interp, format, value, *spec)
     if conversion is None:
         format_converted(frame.pop())
+    elif in_python(frame.stack[-1].real, "__str__") or in_python(frame.stack[-1].real, "__repr__"):  # type: ignore[union-attr]
+        convert = Value(conversion, Const(conversion))
+        calls.call(interp, FORMAT_CONVERTED, [frame.pop(), convert, *(spec or [Value("", Const(""))])])
     else:
         calls.apply(interp, conversion, frame.pop(), then=format_converted)
 
@@ -230,20 +249,20 @@ def function_name(function: Any) -> str:
 def unpack_sequence(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     sequence, count = frame.pop(), instruction.arg
 
-    def unpack(values: list[Value], ended: bool) -> None:
+    def unpack(values: list[Value]) -> None:
         if len(values) < count:
             unwind.throw(ValueError(f"not enough values to unpack (expected {count}, got {len(values)})"))
         if len(values) > count:
             unwind.throw(ValueError(f"too many values to unpack (expected {count})"))
         frame.stack.extend(reversed(values))
-    take_apart(interp, sequence, count + 1, unpack)
+    take_apart(interp, frame, sequence, count + 1, unpack)
 
 
 @opcode("UNPACK_EX")
 def unpack_ex(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     sequence, before, after = frame.pop(), instruction.arg & 0xFF, instruction.arg >> 8
 
-    def unpack(values: list[Value], ended: bool) -> None:
+    def unpack(values: list[Value]) -> None:
         if len(values) < before + after:
             unwind.throw(ValueError(f"not enough values to unpack (expected at least {before + after}, "
                                     f"got {len(values)})"))
@@ -251,15 +270,20 @@ def unpack_ex(interp: Interpreter, frame: Frame, instruction: Instruction) -> No
         frame.stack.extend(reversed(values[end:]))
         frame.stack.append(make_list(interp, values[before:end]))
         frame.stack.extend(reversed(values[:before]))
-    take_apart(interp, sequence, None, unpack)
+    take_apart(interp, frame, sequence, sys.maxsize, unpack)
 
 
-def take_apart(interp: Interpreter, sequence: Value, limit: int | None,
-               then: Callable[[list[Value], bool], None]) -> None:
-    """The items of any iterable; at least as many as there are, up to `limit`."""
+def take_apart(interp: Interpreter, frame: Frame, sequence: Value, limit: int, then: Callable[[list[Value]], None]) -> None:
+    """Hands the items of a list or tuple to `then`. Of any other iterable, up to `limit` are put in a list, for which the present
+    instruction begins again."""
     real = sequence.real
     if isinstance(real, (list, tuple)) and not in_python(real, "__iter__"):
-        return then(elements(interp, sequence), True)
+        return then(elements(interp, sequence))
     if not is_iterable(real):
         unwind.throw(TypeError(f"cannot unpack non-iterable {unwind.type_name(real)} object"))
-    calls.apply(interp, iter, sequence, then=lambda iterator: collect(interp, iterator, limit, then))
+
+    def again(items: Value) -> None:
+        frame.stack.append(items)
+        frame.pc -= 1
+    again.resume = Resume.RETRY  # type: ignore[attr-defined]
+    calls.call(interp, TAKEN, [sequence, Value(limit, Const(limit))], None, again)

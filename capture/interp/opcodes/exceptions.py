@@ -9,7 +9,7 @@ from typing import Any
 
 from capture.errors import Break
 from capture.interp import attributes, calls, unwind
-from capture.interp.frame import Continuation, Frame, Handled, UserError, Value
+from capture.interp.frame import Continuation, Frame, Handled, Resume, UserError, Value
 from capture.interp.instructions import Instruction, opcode
 from capture.interp.interpreter import Interpreter
 from capture.refgraph.graph import lookup_class
@@ -48,7 +48,14 @@ def raise_varargs(interp: Interpreter, frame: Frame, instruction: Instruction) -
         else:
             raise_from(instance, cause)
     if is_exception_class(exception.real):
-        calls.call(interp, exception, [], then=raise_instance)
+        if cause is None:                               # `raise cls()` from here on
+            def again(made: Value) -> None:
+                if not isinstance(made.real, BaseException):
+                    raise_instance(made)
+                frame.stack.append(made)
+                frame.pc -= 1
+            again.resume = Resume.RETRY  # type: ignore[attr-defined]
+        calls.call(interp, exception, [], then=raise_instance if cause is not None else again)
     elif isinstance(exception.real, BaseException):
         raise_instance(exception)
     else:

@@ -467,3 +467,20 @@ def merge(keys: list[Any], first: list[int], second: list[int], reverse: bool) -
             result.append(first[i])
             i += 1
     return result + first[i:] + second[j:]
+
+
+# -- by the language itself --------------------------------------------------------------------------------------------
+
+def taken(iterable: Any, limit: int) -> Any:
+    """The items of `a, b = iterable`: up to `limit`, one more than there are names."""
+    items = []
+    for item in iterable:
+        items.append(item)
+        if len(items) == limit:
+            break
+    return items
+
+
+def spread(function: Any, iterable: Any, /, **kwargs: Any) -> Any:
+    """`function(*iterable, **kwargs)`"""
+    return function(*tuple(iterable), **kwargs)

@@ -16,6 +16,25 @@ def instantiate(cls: type, /, *args: Any, **kwargs: Any) -> Any:
     return obj
 
 
+@polyfill(hasattr, applies=lambda x, name: type(name) is str)
+def has_attribute(x: Any, name: str) -> bool:
+    """`hasattr(x, name)` of an attribute that Python code computes."""
+    try:
+        getattr(x, name)
+    except AttributeError:
+        return False
+    return True
+
+
+@polyfill(getattr, applies=lambda x, name, default: type(name) is str)
+def attribute_or(x: Any, name: str, default: Any) -> Any:
+    """`getattr(x, name, default)` of an attribute that Python code computes."""
+    try:
+        return getattr(x, name)
+    except AttributeError:
+        return default
+
+
 def or_hook(hook: Callable[[Any, str], Any], obj: Any, name: str, find: Callable[..., Any], *args: Any) -> Any:
     """`find(*args)`, which computes the attribute `name` of `obj`; `hook(obj, name)`, a `__getattr__`, where it is missing."""
     try:

@@ -238,6 +238,12 @@ def format_as_str(x: Any, spec: Any = "") -> Any:
     return str(x)
 
 
+def format_converted(x: Any, convert: Any, spec: Any) -> Any:
+    """`f"{x!r:spec}"`; `convert` is `str`, `repr` or `ascii`."""
+    text = convert(x)
+    return text if type(text) is str and not spec else format(text, spec)
+
+
 @polyfill(hash, applies=lambda x: in_python(x, "__hash__"))
 def hash_(x: Any) -> Any:
     """`hash(x)`."""

@@ -1,0 +1,112 @@
+"""Loops that are left to CPython: where they end, and what goes on there.
+
+A loop whose rounds hold a break and no work for a graph is run by CPython from that break on. The continuation that does so has
+exits in place of what follows the loop: each hands the locals and the value stack of the frame to whoever makes the continuation
+of the rest, which is captured like any other.
+"""
+from __future__ import annotations
+
+import dis
+import sys
+import types
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from capture.interp.fx_recorder import FxRecorder
+from capture.interp.instructions import Instruction, decode, exception_table
+from capture.interp.resume import Position, Resume, Slot, Suspended, continuation, live_locals, successors, waiting_at
+from capture.refgraph.node import SCALARS, Const
+
+
+@dataclass(slots=True, eq=False)
+class Left:
+    """A frame whose loop has ended: its position, globals, the values that its continuation takes, and its cells."""
+
+    code: types.CodeType
+    position: Position
+    scope: dict[str, Any]
+    values: tuple[Any, ...]
+    cells: tuple[types.CellType, ...]
+
+    def outline(self) -> Suspended:
+        """The frame as `resume.build` takes it."""
+        return Suspended(self.position, self.code, self.scope, Const(self.scope), [], [])
+
+
+class Exit:
+    """What a loop calls where it ends, before instruction `pc`: returns `then` of the frame that calls it."""
+
+    def __init__(self, code: types.CodeType, pc: int, then: Callable[[Left], Any]) -> None:
+        self.code, self.pc, self.then = code, pc, then
+
+    def __call__(self, stack: tuple[Any, ...], cells: tuple[types.CellType, ...]) -> Any:
+        frame, code = sys._getframe(1), self.code
+        found, live, in_cell = frame.f_locals, live_locals(code)[self.pc], {*code.co_cellvars, *code.co_freevars}
+        bound = tuple(name for name in code.co_varnames if name not in in_cell and name in found
+                      and (name in live or not is_inert(found[name])))
+        position = Position(id(code), self.pc, Resume.BEGIN, bound, (Slot.OBJECT,) * len(stack))
+        return self.then(Left(code, position, frame.f_globals, (*map(found.__getitem__, bound), *stack), cells))
+
+
+def is_inert(real: Any) -> bool:
+    """Whether nothing but its memory goes when an object dies."""
+    return isinstance(real, torch.Tensor) or type(real) in SCALARS
+
+
+def left_to_cpython(code: types.CodeType, position: Position, then: Callable[[Left], Any]) -> tuple[types.CodeType, types.CodeType] | None:
+    """The continuation at `position` with exits where the innermost loop around it ends, and its raising variant. None where there
+    is no such loop, or where more than objects lies on the stack then."""
+    depths = stack_depths(code)
+    if depths.get(position.pc) != len(position.stack) + (position.resume is not Resume.DISCARD):
+        return None             # it resumes in the middle of an instruction
+    ends = exits(code, waiting_at(position.pc, position.resume))
+    if not ends or any(slot is not Slot.OBJECT for end in ends for slot in position.stack[:depths[end]]):
+        return None
+    stubs = {end: (depths[end], Exit(code, end, then)) for end in ends}
+    plain, raising = (continuation(code, position, raises, stubs) for raises in (False, True))
+    return plain, raising
+
+
+def loop_around(code: types.CodeType, at: int) -> range:
+    """The instructions of the innermost loop around instruction `at`; empty if there is none."""
+    loops = [range(target, i + 1) for i, instruction in enumerate(decode(code)) for target in successors(instruction, i) if target <= at <= i]
+    return min(loops, key=len, default=range(0))
+
+
+def exits(code: types.CodeType, at: int) -> list[int]:
+    """The instructions to which the innermost loop around instruction `at` leads."""
+    loop, instructions = loop_around(code, at), decode(code)
+    return sorted({target for i in loop for target in successors(instructions[i], i) if target not in loop})
+
+
+def works(frame: Suspended, depth: int, recorder: FxRecorder) -> bool:
+    """Whether the loop around a break has recorded operations, as far as lines tell. depth: of the frame, below the outermost."""
+    loop = loop_around(frame.code, waiting_at(frame.position.pc, frame.position.resume))
+    lines = {decode(frame.code)[i].line for i in loop}
+    return any(len(stack) > depth and stack[depth][2] in lines for node in recorder.fx.nodes if (stack := node.meta.get("stack")))
+
+
+def stack_depths(code: types.CodeType) -> dict[int, int]:
+    """How many items are on the stack before each instruction that can be reached."""
+    instructions = decode(code)
+    depths: dict[int, int] = {}
+    todo = [(0, 0), *((cover.target, cover.depth + cover.lasti + 1) for cover in exception_table(code))]
+    while todo:
+        at, depth = todo.pop()
+        if at not in depths:
+            depths[at] = depth
+            todo += [(target, depth + effect(instructions[at], target != at + 1)) for target in successors(instructions[at], at)]
+    return depths
+
+
+def effect(instruction: Instruction, jumps: bool) -> int:
+    """By how much an instruction makes the stack deeper, with those that decoding takes in."""
+    name, number = instruction.opname, dis.opmap[instruction.opname]
+    if name == "FOR_ITER":
+        return -1 if jumps else 1
+    if name == "CALL":
+        return -instruction.arg - 1
+    return dis.stack_effect(number, instruction.arg if number >= dis.HAVE_ARGUMENT else None, jump=jumps)

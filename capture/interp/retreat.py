@@ -1,0 +1,79 @@
+"""Calls before which traces end, because a break stands inside of them where no continuation can take over.
+
+The body of an activation checkpoint, code that an operation of C waits for, a block of inference mode: what began there must end
+there, in one trace or in none. A break in such a place ends the trace, and the rest of that call of the program runs natively. But
+it was led there by a call that some frame made which can be continued. The place of that call is remembered, and later captures
+end the trace before it: it is made natively as a whole, between two traces.
+"""
+from __future__ import annotations
+
+import types
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from capture.errors import Break
+from capture.interp import resume, unwind
+from capture.interp.frame import Frame, Resume
+
+if TYPE_CHECKING:
+    from capture.interp.interpreter import Interpreter
+
+# Where each of the live frames is, outermost first: id of the program's own code, and index of the next instruction.
+Place = tuple[tuple[int, int], ...]
+MOST = 16       # places of one compiled function: each costs a capture that comes to nothing
+
+
+class Retreats:
+    """The places where traces of one compiled function, and of its continuations, are to end, and why."""
+
+    def __init__(self) -> None:
+        self._reasons: dict[Place, Break] = {}
+        self._innermost: set[tuple[int, int]] = set()
+        self._codes: list[types.CodeType] = []      # whose ids are in places
+
+    def here(self, interp: Interpreter) -> Break | None:
+        """Why the trace is to end before the call that the current frame is about to make; None if it need not."""
+        if not self._innermost or interp.frame is None or position_of(interp.frame) not in self._innermost:
+            return None
+        return self._reasons.get(place_of(interp.frame))
+
+    def learn(self, interp: Interpreter, reason: Break) -> bool:
+        """The trace ends for `reason` where it cannot be cut. Whether the next one will end earlier, and so may be."""
+        for place in next(iter(interp.openings.values()), None) or self.places(interp, interp.at_cut):
+            if place not in self._reasons and len(self._reasons) < MOST:
+                self._reasons[place] = Break(reason.reason.id, reason.context, interp.stack())
+                self._innermost.add(place[-1])
+                return True
+        return False
+
+    def places(self, interp: Interpreter, outside: bool = False) -> list[Place]:
+        """The places of the calls which the live frames have made, innermost first, of those frames that can be continued and are
+        the program's own. `outside`: without that of the current frame."""
+        frames: list[Frame] = []
+        for frame in frames_from(interp.frame):
+            frames = [*frames, frame] if frame.namespace is None and frame.generator is None else []
+            if frame.back is not None and not resume.is_awaited_by_bytecode(frame):
+                frames = []
+        own = [frame for frame in frames if not (outside and frame is interp.frame)
+               and frame.globals.get("__package__") not in unwind.OWN_PACKAGES]
+        for frame in own:
+            self._codes += [resume.own_position(f, Resume.PUSH)[0] for f in frames_from(frame)]
+        return [place_of(frame) for frame in own]
+
+
+def frames_from(frame: Frame | None) -> Iterator[Frame]:
+    """A frame and those outside of it."""
+    while frame is not None:
+        yield frame
+        frame = frame.back
+
+
+def place_of(frame: Frame) -> Place:
+    """Where a frame and those outside of it are."""
+    return tuple(map(position_of, frames_from(frame)))[::-1]
+
+
+def position_of(frame: Frame) -> tuple[int, int]:
+    """Where one frame is, in the program's own code even if it runs a continuation."""
+    code, pc, _ = resume.own_position(frame, Resume.PUSH)
+    return id(code), pc
