@@ -17,7 +17,7 @@ from capture.config import BACKEND
 from capture.errors import ArgumentError
 from capture.interp.models import DISABLED
 from capture.modules import CompiledModule, compiled_module
-from capture.pipeline import UNITS, Unit, is_capturing
+from capture.pipeline import GONE, UNITS, Unit, is_capturing
 from capture.report import progress
 from capture.report.build import report_of
 from capture.report.tree import Report
@@ -110,8 +110,9 @@ def stats(compiled: Any) -> Stats:
     captured = [e for e in entries if e.payload.graph_module is not None]
     native = [e for e in entries if e.payload.graph_module is None]
     tiers = [e.payload.tier for e in captured if e.payload.tier is not None]
-    return Stats(sum(unit.captures for unit in family), sum(e.hits for e in captured),
-                 sum(e.hits for e in native) + sum(unit.uncounted for unit in family), sum(len(unit.breaks) for unit in family),
+    past = [unit.departed for unit in family]
+    return Stats(sum(unit.captures for unit in family), sum(e.hits for e in captured) + sum(p.hits for p in past),
+                 sum(e.hits for e in native) + sum(p.native_calls for p in past) + sum(unit.uncounted for unit in family), sum(len(unit.breaks) for unit in family),
                  sum(len(unit.bailouts) for unit in family), sum(1 for e in captured if e.payload.operations),
                  sum(e.payload.operations for e in captured), sum(len(e.guards) for e in captured),
                  [str(miss) for unit in family for miss in unit.misses],
@@ -136,12 +137,13 @@ def explain(function: Any, *args: Any, **kwargs: Any) -> str:
 
 
 def report(*compiled: Any) -> Report:
-    """What was captured so far, and what was not and why, as data; of these compiled functions or modules, or of all that exist.
+    """What was captured so far, and what was not and why, as data; of these compiled functions or modules, or of all, those that are
+    gone included.
 
     `str` of it is a summary; `write("report.html")` makes a page of it. Raises ArgumentError for anything else than what
     `compile` returned.
     """
-    return report_of(map(unit_of, compiled) if compiled else UNITS)
+    return report_of(map(unit_of, compiled)) if compiled else report_of(UNITS, GONE)
 
 
 def wait(timeout: float | None = None) -> bool:
@@ -158,6 +160,7 @@ def reset() -> None:
     """Forgets all captures of all compiled functions and modules, and frees the memory that compiled graphs work in."""
     for unit in list(UNITS):
         unit.forget()
+    GONE.clear()
     _C.release_workspaces()
 
 

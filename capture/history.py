@@ -4,11 +4,14 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from typing import Generic, TypeVar
 
 from capture.errors import UserFrame
 from capture.guards.explain import Mismatch
 from capture.refgraph.source import Computed, Local, Source
+
+T = TypeVar("T")
 
 
 @dataclass(slots=True)
@@ -61,6 +64,37 @@ class Miss:
 
     def __str__(self) -> str:
         return "; ".join(map(str, self.causes))
+
+
+@dataclass(slots=True)
+class Departed:
+    """What is known of entries that are gone, because objects which they depend on have died: how many there were, how many
+    calls they served as graphs and natively, and how much was captured in them."""
+
+    entries: int = 0
+    hits: int = 0
+    native_calls: int = 0
+    graphs: int = 0
+    operations: int = 0
+
+    def add(self, other: Departed) -> None:
+        """Counts others too."""
+        for field in fields(self):
+            setattr(self, field.name, getattr(self, field.name) + getattr(other, field.name))
+
+
+@dataclass(frozen=True, slots=True)
+class Gone(Generic[T]):
+    """What is known of a compiled function that is gone itself. `breaks`: its breaks and those of its continuations."""
+
+    name: str
+    place: UserFrame
+    start: float            # of its first capture
+    captures: int
+    uncounted: int
+    counts: Departed
+    breaks: tuple[T, ...]
+    misses: tuple[Miss, ...]
 
 
 def miss_of(mismatches: Iterable[Mismatch], labels: Mapping[str, str], limited: bool) -> Miss:

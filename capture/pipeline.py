@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import os
 import sys
 import threading
@@ -9,6 +10,7 @@ import time
 import types
 import warnings
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
@@ -25,7 +27,7 @@ from capture.errors import REASONS, BackendError, Break, GraphBreakError, Intern
 from capture.guards.collect import collect
 from capture.guards.explain import Mismatch
 from capture.guards.tree import GuardTree
-from capture.history import Miss, Times, miss_of
+from capture.history import Departed, Gone, Miss, Times, miss_of
 from capture.interp import accessors, calls, lookasides, loops, opcodes, resume, unwind, visible
 from capture.interp.frame import Cut, Frame, UserError, Value
 from capture.interp.fx_recorder import FxRecorder
@@ -78,6 +80,14 @@ class Trace:
         return self.compiled.tier if isinstance(self.compiled, _C.Switch) else None
 
 
+def counts_of(entry: Any) -> Departed:
+    """What is kept of an entry that goes."""
+    trace: Trace = entry.payload
+    if trace.graph_module is None:
+        return Departed(1, native_calls=entry.hits)
+    return Departed(1, hits=entry.hits, graphs=int(trace.operations > 0), operations=trace.operations)
+
+
 @dataclass(slots=True, eq=False, weakref_slot=True)
 class Unit:
     """One compiled function: its settings, its cache, and what happened to it. `compiled` is what users call."""
@@ -101,9 +111,12 @@ class Unit:
     uncounted: int = 0                  # native calls past the recapture limit, or on tensors that are not plain
     limited: bool = False
     numbers: Numbers = field(default_factory=Numbers)       # which of those that enter operations change from call to call
+    departed: Departed = field(default_factory=Departed)
+    start: float = math.inf             # of the first capture
 
     def __post_init__(self) -> None:
-        self.tree = GuardTree(self.function.__code__)
+        departed = self.departed
+        self.tree = GuardTree(self.function.__code__, lambda entry: departed.add(counts_of(entry)))
         self.compiled = _C.CompiledFunction(self.function, self.tree, self.miss, self.failed)
         UNITS.add(self)
 
@@ -112,6 +125,18 @@ class Unit:
         """This function and all continuations of it."""
         return [self, *(unit for resumption in self.resumptions.values() for unit in resumption.units)]
 
+    def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        if self.parent is None and self.start < math.inf and not is_finalizing():
+            family, counts = self.family, Departed()
+            for unit in family:
+                counts.add(unit.departed)
+                for entry in unit.tree.entries:
+                    counts.add(counts_of(entry))
+            code = self.function.__code__
+            GONE.append(Gone(self.name, UserFrame(code.co_filename, code.co_firstlineno, code.co_qualname), self.start,
+                             sum(unit.captures for unit in family), sum(unit.uncounted for unit in family), counts,
+                             tuple(report for unit in family for report in unit.breaks), tuple(self.misses)))
+
     def forget(self) -> None:
         """Drops all entries and counts, and all continuations."""
         for unit in self.family[1:]:
@@ -119,6 +144,8 @@ class Unit:
         self.resumptions.clear()
         self.tree.clear()
         self.captures = self.uncounted = 0
+        self.start = math.inf
+        self.departed.__init__()  # type: ignore[misc]
         self.limited, self.numbers, self.retreats = False, Numbers(), Retreats()
         for record in (self.misses, self.breaks, self.bailouts):
             record.clear()
@@ -177,6 +204,7 @@ class Unit:
 
 during_capture: Callable[[str], AbstractContextManager[None]] = nullcontext     # entered for each, with the function's name
 UNITS: weakref.WeakSet[Unit] = weakref.WeakSet()
+GONE: deque[Gone[BreakReport]] = deque(maxlen=1000)     # the latest of those that were here
 for _entry in (Unit.miss, Unit.failed, GuardTree.explain):      # a torch.compile around us leaves our own code alone
     eval_frame.set_code_exec_strategy(_entry.__code__, FRAME_SKIP)
 
@@ -206,6 +234,7 @@ def capture(unit: Unit, function: types.FunctionType, args: list[Any]) -> Value 
     handled = sys.exception()
     recorder.positions, graph.position = interp.positions, interp.place
     times = Times(time.perf_counter())
+    unit.start = min(unit.start, times.start)
     outcome: Value | UserError
     try:
         with times.measure("run"):

@@ -212,3 +212,21 @@ def test_an_interrupted_script_dies_by_the_signal_after_its_report(tmp_path: Pat
 def test_a_report_that_cannot_be_written_is_told(tmp_path: Path) -> None:
     told = python("-m", "capture", "run", "--report", tmp_path / "no" / "r.html", files(tmp_path, script="print('done')"))
     assert (told.returncode, told.stdout) == (0, "done\n") and "the report cannot be written" in told.stderr
+
+
+def test_modules_of_one_class_that_are_built_differently_have_entries_of_their_own(tmp_path: Path) -> None:
+    script = files(tmp_path, script="""
+        import torch
+        layers = [torch.nn.Linear(n, n + 1) for n in range(1, 13)]
+        alike = [torch.nn.Linear(40, 40) for _ in range(12)]
+        def main():
+            for _ in range(3):
+                for layer in layers + alike:
+                    layer(torch.ones(2, layer.in_features))
+        main()
+        """)
+    result = python("-m", "capture", "run", "--report", tmp_path / "report.json", script)
+    assert (result.returncode, result.stderr) == (0, "")
+    frames = json.loads((tmp_path / "report.json").read_text())["frames"]
+    assert len(frames) == 13 and {frame["captures"] for frame in frames} == {1}
+    assert sum(frame["hits"] for frame in frames) == 3 * 24 - 13 and not any(frame["native_calls"] for frame in frames)

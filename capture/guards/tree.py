@@ -58,10 +58,12 @@ class CacheEntry(_C.CacheEntry):
 
 
 class GuardTree(_C.GuardTree):
-    """The entries of one code object. At most 64 entries (ValueError)."""
+    """The entries of one code object. At most 64 entries (ValueError). `on_death(entry)` is called when objects that an entry
+    depends on have died."""
 
-    def __init__(self, code: CodeType) -> None:
+    def __init__(self, code: CodeType, on_death: Callable[[CacheEntry], None] | None = None) -> None:
         self._code = weakref.ref(code)
+        self._on_death = on_death
 
     @property
     def code(self) -> CodeType | None:
@@ -76,7 +78,7 @@ class GuardTree(_C.GuardTree):
         Raises TypeError for expectations that their kind does not allow, ValueError when the tree is full.
         """
         entry = CacheEntry(mock, payload)
-        lowering = _Lowering(entry)
+        lowering = _Lowering(entry, self._on_death)
         checks = [lowering.check(guard) for guard in guards]
         places = [lowering.node(source) for source in lifted]
         entry._guards = tuple(lowering.frozen_guard(guard, held) for guard, (_, _, held) in zip(guards, checks))
@@ -101,7 +103,8 @@ class _Lowering:
     Paths are told apart by identity, which is quick; the extension merges those that are equal.
     """
 
-    def __init__(self, entry: CacheEntry) -> None:
+    def __init__(self, entry: CacheEntry, on_death: Callable[[CacheEntry], None] | None) -> None:
+        self._on_death = on_death
         self.nodes: list[tuple[int, int, Any]] = []
         self._index: dict[int, int] = {}
         self._frozen: dict[int, Source] = {}
@@ -179,12 +182,14 @@ class _Lowering:
         """A weak reference whose death is the entry's, or the object itself where it allows none."""
         reference = self._held.get(id(value))
         if reference is None:
-            entry = self._entry
+            entry, on_death = self._entry, self._on_death
 
             def died(_: object) -> None:
-                alive = entry()
-                if alive is not None:
-                    alive._kill()
+                dying = entry()
+                if dying is not None and dying.alive:
+                    dying._kill()
+                    if on_death is not None:
+                        on_death(dying)
 
             try:
                 reference = self._held[id(value)] = weakref.ref(value, died)

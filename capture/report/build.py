@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import linecache
+import math
 import operator
 import types
 from collections.abc import Iterable
@@ -10,10 +11,10 @@ from typing import Any
 from torch import fx
 
 from capture.errors import UserFrame, is_internal, user_frames
-from capture.history import Cause, Miss
+from capture.history import Cause, Gone, Miss
 from capture.pipeline import BreakReport, Trace, Unit, root_of
 from capture.report.remedies import remedy
-from capture.report.tree import Break, Change, Entry, Frame, Graph, Node, Place, Recapture, Report, Seconds
+from capture.report.tree import Break, Change, Departed, Entry, Frame, Graph, Node, Place, Recapture, Report, Seconds
 
 LONGEST = 200       # characters of a value that changed
 
@@ -21,30 +22,41 @@ SYMBOLS = {operator.add: "+", operator.sub: "-", operator.mul: "×", operator.tr
            operator.getitem: "[ ]", operator.pow: "**", operator.eq: "==", operator.lt: "<", operator.gt: ">"}
 
 
-def report_of(units: Iterable[Unit]) -> Report:
-    """The report of these compiled functions; continuations are found under the function whose calls they continue."""
-    units = sorted(dict.fromkeys(member for unit in units for member in unit.family), key=first_capture)
-    start = min((time for time in map(first_capture, units) if time < float("inf")), default=0.0)
-    return Report(tuple(frame_of(unit, [other for other in units if root_of(other) is unit and other is not unit], start)
-                        for unit in units if unit.parent is None))
+def report_of(units: Iterable[Unit], gone: Iterable[Gone[BreakReport]] = ()) -> Report:
+    """The report of these compiled functions, and of those that are `gone`; continuations are found under the function whose calls
+    they continue."""
+    units = sorted(dict.fromkeys(member for unit in units for member in unit.family), key=lambda unit: unit.start)
+    gone = list(gone)
+    start = min((member.start for member in (*units, *gone) if member.start < math.inf), default=0.0)
+    frames = [(unit.start, frame_of(unit, [other for other in units if root_of(other) is unit and other is not unit], start))
+              for unit in units if unit.parent is None]
+    frames += [(past.start, frame_of_gone(past, start)) for past in gone]
+    return Report(tuple(frame for _, frame in sorted(frames, key=lambda pair: pair[0])))
 
 
-def first_capture(unit: Unit) -> float:
-    """When a function was first captured; infinity where it never was."""
-    return min((entry.payload.times.start for entry in unit.tree.entries), default=float("inf"))
+def frame_of_gone(gone: Gone[BreakReport], start: float) -> Frame:
+    """A compiled function that is no more."""
+    counts, place = gone.counts, place_of(gone.place)
+    return Frame(name=gone.name, place=None if is_internal(place.file) else place, resumed=None, captures=gone.captures, hits=counts.hits,
+                 native_calls=counts.native_calls + gone.uncounted, uncounted=gone.uncounted, entries=(),
+                 breaks=tuple(map(break_of, gone.breaks)), bailouts=(),
+                 recaptures=tuple(recapture_of(miss, start) for miss in gone.misses), continuations=(),
+                 departed=Departed(counts.entries, counts.graphs, counts.operations))
 
 
 def frame_of(unit: Unit, continuations: Iterable[Unit], start: float) -> Frame:
     """One compiled function, and its continuations. start: what times count from."""
-    entries = unit.tree.entries
+    entries, past = unit.tree.entries, unit.departed
     return Frame(
         name=unit.name, place=place_of_unit(unit), resumed=None if unit.resumed is None else break_of(unit.resumed),
-        captures=unit.captures, hits=sum(e.hits for e in entries if e.payload.graph_module is not None),
-        native_calls=sum(e.hits for e in entries if e.payload.graph_module is None) + unit.uncounted, uncounted=unit.uncounted,
+        captures=unit.captures, hits=sum(e.hits for e in entries if e.payload.graph_module is not None) + past.hits,
+        native_calls=sum(e.hits for e in entries if e.payload.graph_module is None) + past.native_calls + unit.uncounted,
+        uncounted=unit.uncounted,
         entries=tuple(entry_of(e, start) for e in sorted(entries, key=lambda e: -e.hits)),
         breaks=tuple(map(break_of, unit.breaks)), bailouts=tuple(map(break_of, unit.bailouts)),
         recaptures=tuple(recapture_of(miss, start) for miss in unit.misses),
-        continuations=tuple(frame_of(other, (), start) for other in continuations))
+        continuations=tuple(frame_of(other, (), start) for other in continuations),
+        departed=Departed(past.entries, past.graphs, past.operations))
 
 
 def entry_of(entry: Any, start: float) -> Entry:

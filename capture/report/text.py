@@ -72,8 +72,15 @@ def _summary_of(frame: Frame, depth: int) -> Iterator[Line]:
         yield from indented(_recapture(recapture), depth + 1)
     if len(frame.recaptures) > RECAPTURES:
         yield from indented([(f"  … and {plural(len(frame.recaptures) - RECAPTURES, 'recapture')} before", "dim")], depth)
+    yield from indented(_departed(frame), depth)
     for child in frame.continuations:
         yield from _summary_of(child, depth + 1)
+
+
+def _departed(frame: Frame) -> Iterator[Line]:
+    count = frame.departed.entries
+    if count:
+        yield f"  {count} {'entry is' if count == 1 else 'entries are'} gone, with objects that an entry depends on", "dim"
 
 
 def _head(frame: Frame) -> Line:
@@ -98,6 +105,7 @@ def _details_of(frame: Frame, depth: int) -> Iterator[Line]:
         yield "", ""
         yield from indented([(f"{plural(frame.uncounted, 'call')} ran natively without an entry: past the recapture limit, or on "
                               f"tensors that are not plain", "red")], depth)
+    yield from indented(_departed(frame), depth)
     for child in frame.continuations:
         yield "", ""
         yield from _details_of(child, depth + 1)

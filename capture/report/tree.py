@@ -116,6 +116,15 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
+class Departed:
+    """Entries that are gone, because objects which they depended on have died: how many there were, and what was captured in them."""
+
+    entries: int
+    graphs: int
+    operations: int
+
+
+@dataclass(frozen=True, slots=True)
 class Frame:
     """One compiled function or module, and the continuations of its calls after breaks, in the order of their first captures.
 
@@ -134,16 +143,17 @@ class Frame:
     bailouts: tuple[Break, ...]
     recaptures: tuple[Recapture, ...]
     continuations: tuple[Frame, ...]
+    departed: Departed
 
     @property
     def graphs(self) -> int:
         """The number of graphs, those of continuations left out."""
-        return sum(entry.graph is not None and entry.graph.operations > 0 for entry in self.entries)
+        return sum(entry.graph is not None and entry.graph.operations > 0 for entry in self.entries) + self.departed.graphs
 
     @property
     def operations(self) -> int:
         """The number of operations in them."""
-        return sum(entry.graph.operations for entry in self.entries if entry.graph is not None)
+        return sum(entry.graph.operations for entry in self.entries if entry.graph is not None) + self.departed.operations
 
     def __str__(self) -> str:
         return text.plain(text.details(self))
