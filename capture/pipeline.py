@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 import os
 import sys
@@ -41,7 +42,7 @@ from capture.refgraph.node import Const, DictState, RefNode, Shadow
 from capture.refgraph.runtime import INVISIBLE
 from capture.refgraph.source import Function, Local, Source
 from capture.refgraph.verify import verify
-from capture.resumption import Resumption, replay
+from capture.resumption import Loop, Resumption, natively, replay
 
 FRAME_SKIP = eval_frame._FrameExecStrategy(eval_frame._FrameAction.SKIP, eval_frame._FrameAction.SKIP)
 REGISTERED = accessors, lookasides, opcodes       # imported for the tables they fill
@@ -373,25 +374,30 @@ def install_cut(unit: Unit, interp: Interpreter, cut: Cut, repeatable: bool, tim
     unit.breaks.append(report)
     if unit.resumption is not None:
         unit.resumption.notice(resumption, works)
-        if len(frames) == 1:
-            resumption.leave = functools.partial(leave_loop, root_of(unit), frames[0].outline(), report) if resumption.is_idle() else None
+        outlines = [frame.outline() for frame in frames]
+        resumption.leave = functools.partial(leave_loop, root_of(unit), resumption, outlines, report) if resumption.is_idle() else None
     call = everything.real[-3:] if cut.outcome is None else (replay, (cut.outcome,), {})
     return _C.TailCall(resumption, None, (*everything.real[:-3], *call))
 
 
 def resumption_of(unit: Unit, interp: Interpreter, frames: list[resume.Suspended], report: BreakReport) -> Resumption:
     """The continuations of live frames: those of this function's that wait at the same place, or new ones."""
+    stand_ins = []
+    frame = interp.frame
+    while frame is not None:
+        stand_ins.append(visible.stand_in_of(frame))
+        frame = frame.back
+    return resumption_at(unit, frames, tuple(reversed(stand_ins)), report)
+
+
+def resumption_at(unit: Unit, frames: list[resume.Suspended], stand_ins: tuple[types.CodeType | None, ...], report: BreakReport) -> Resumption:
+    """The known continuations at the positions of `frames`, or new ones."""
     key = tuple(frame.position for frame in frames)
     known = unit.resumptions.get(key)
     if known is None:
         codes = resume.build(frames)
-        last = sum(len(frame.values) + 1 for frame in frames[:-1]) - 1 if len(frames) > 1 else -1
-        stand_ins = []
-        frame = interp.frame
-        while frame is not None:
-            stand_ins.append(visible.stand_in_of(frame))
-            frame = frame.back
-        known = unit.resumptions[key] = Resumption(codes, tuple(reversed(stand_ins)), last, maker(unit, frames[0].scope, codes, report))
+        functions = tuple(itertools.accumulate((position.taken + 1 for position in key[:-1]), initial=-1))[1:]
+        known = unit.resumptions[key] = Resumption(codes, stand_ins, functions, maker(unit, frames[0].scope, codes, report))
     return known
 
 
@@ -408,34 +414,35 @@ def maker(unit: Unit, scope: dict[str, Any], codes: resume.Codes, report: BreakR
     return make_unit
 
 
-def leave_loop(unit: Unit, frame: resume.Suspended, report: BreakReport) -> tuple[Any, ...] | None:
-    """What runs the loop around a break of `unit`'s, whose rounds hold no tensor operation, in CPython, until it ends and what follows is
-    captured: for both variants of the continuation, its code and a CompiledFunction. None where that cannot be.
+def leave_loop(unit: Unit, resumption: Resumption, frames: list[resume.Suspended], report: BreakReport) -> Loop | None:
+    """What runs the innermost frame's loop in CPython, whose rounds hold no tensor operation, until it ends and what follows is captured.
+    None where that cannot be.
     """
     told = BreakReport(REASONS["idle-loop"], report.context, report.stack)
     owner = weakref.ref(unit)       # which owns the code that holds `go_on`, and code is unknown to the garbage collector
 
     def go_on(left: loops.Left) -> _C.TailCall:
-        root, key = owner(), (left.position,)
-        known = None if root is None else root.resumptions.get(key)
-        codes = resume.build([left.outline()]) if known is None else known.codes
+        root, rest = owner(), [left.outline()]
+        known = None if root is None else resumption_at(root, rest, (None,), told)
+        codes = resume.build(rest) if known is None else known.codes
         function = types.FunctionType(codes.codes[0], left.scope, left.code.co_name, None, left.cells)
-        if root is None:
-            return _C.TailCall(function, None, (*left.values, None))
         if known is None:
-            known = root.resumptions[key] = Resumption(codes, (None,), -1, maker(root, left.scope, codes, told))
-        return _C.TailCall(known.units[0].compiled, function, (*left.values, None))
-    made = loops.left_to_cpython(frame.code, frame.position, go_on)
+            return _C.TailCall(function, None, (*left.values, None))
+        return known.proceed(function, left.values, None, False)
+
+    *outer, innermost = frames
+    if outer and any(resume.Slot.HANDLED in frame.position.stack for frame in frames):
+        return None
+    made = loops.left_to_cpython(innermost.code, innermost.position, loops.itself if outer else go_on)
     if made is None:
         return None
     unit.breaks.append(told)
-    return tuple((code, natively(code, frame.scope)) for code in made)
-
-
-def natively(code: types.CodeType, scope: dict[str, Any]) -> Any:
-    """A CompiledFunction that has every call of `code` run by CPython; its arguments live no longer than the frame needs them."""
-    function = types.FunctionType(code, scope, code.co_name, None, tuple(types.CellType() for _ in code.co_freevars))
-    return _C.CompiledFunction(function, GuardTree(code), lambda function, args, tree: _C.RUN_NATIVELY)
+    variants = tuple((code, natively(code, innermost.scope)) for code in made)
+    if not outer:
+        return Loop(variants)
+    stand_ins = resumption.stand_ins[:-1]
+    return Loop(variants, resumption_at(unit, outer, stand_ins, told),
+                lambda left: resumption_at(unit, [*outer, left.outline()], (*stand_ins, None), told))
 
 
 def root_of(unit: Unit) -> Unit:

@@ -7,40 +7,67 @@ from __future__ import annotations
 import sys
 import types
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from capture import _C
+from capture.guards.tree import GuardTree
 from capture.interp import unwind
 from capture.interp.frame import UserError, Value
+from capture.interp.loops import Left
 from capture.interp.resume import Codes
 
 IDLE_ROUNDS = 32        # of a loop, after which it is left to CPython
 Globals = dict[str, Any]
 
 
+@dataclass(slots=True, eq=False)
+class Loop:
+    """The rest of a loop that CPython runs: for both variants of the continuation, its code and what runs that natively.
+
+    Where its frame is not the outermost one: `outer` continues the frames outside, `rest(left)` all of them behind the loop.
+    """
+
+    variants: tuple[tuple[types.CodeType, Any], ...]
+    outer: Any = None
+    rest: Any = None
+
+
+def natively(code: types.CodeType, scope: Globals) -> Any:
+    """A CompiledFunction that has every call of `code` run by CPython; its arguments live no longer than the frame needs them."""
+    function = types.FunctionType(code, scope, code.co_name, None, tuple(types.CellType() for _ in code.co_freevars))
+    return _C.CompiledFunction(function, GuardTree(code), lambda function, args, tree: _C.RUN_NATIVELY)
+
+
+def _follow(tail: Any) -> None:
+    """Stands for a call that makes the calls of a TailCall, to their end."""
+
+
+FOLLOW = _C.CompiledFunction(_follow, GuardTree(_follow.__code__), lambda function, args, tree: args.pop())
+
+
 class Resumption:
     """The continuations of one chain of live frames.
 
-    `stand_ins`: for each frame, outermost first, what a callee finds above itself (None: nothing). `make_unit(code)` makes the
-    unit of an outermost continuation, of which there is another one where an exception is awaited. Entries hold resumptions, so that
-    there can be no weak references to them.
+    `stand_ins`: for each frame, outermost first, what a callee finds above itself (None: nothing). `functions`: where the inner
+    continuations are among the arguments of the outermost one. `make_unit(code)` makes the unit of an outermost continuation, of which
+    there is another one where an exception is awaited. Entries hold resumptions, so that there can be no weak references to them.
     """
 
-    __slots__ = ("codes", "stand_ins", "last_function", "units", "leads_to", "leave", "rounds", "loop", "_make_unit")
+    __slots__ = ("codes", "stand_ins", "functions", "units", "leads_to", "leave", "rounds", "loop", "_make_unit")
 
-    def __init__(self, codes: Codes, stand_ins: tuple[types.CodeType | None, ...], last_function: int,
+    def __init__(self, codes: Codes, stand_ins: tuple[types.CodeType | None, ...], functions: tuple[int, ...],
                  make_unit: Callable[[types.CodeType], Any]) -> None:
-        self.codes, self.stand_ins = codes, stand_ins
-        self.last_function = last_function          # where the innermost continuation is among the arguments; -1: it is the outermost
+        self.codes, self.stand_ins, self.functions = codes, stand_ins, functions
         self._make_unit = make_unit
         self.units: list[Any] = []
         self._add_unit(codes.codes[0])
         self.leads_to: dict[Resumption, bool] = {}  # where its traces are cut again; whether some of these traces work on tensors
-        self.leave: Callable[[], tuple[Any, ...] | None] | None = None      # of an idle loop: makes `loop`, where that can be
+        self.leave: Callable[[], Loop | None] | None = None     # of an idle loop: makes `loop`, where that can be
         self.rounds = 0                             # of an idle loop
-        self.loop: tuple[Any, ...] | None = None    # what runs the rest of a loop natively: of either variant, the code and a unit's `compiled`
+        self.loop: Loop | None = None               # that is left to CPython
 
     def __call__(self, function: types.FunctionType, arguments: tuple[Any, ...], scopes: tuple[Globals, ...], grad: bool | None,
                  handled: BaseException | None, operation: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -54,12 +81,8 @@ class Resumption:
         outer = sys.exception()
         if handled is not None:
             unwind.set_handled(handled)
-        raised = False
         try:
-            result = self._perform(scopes, operation, args, kwargs)
-        except BaseException as exception:
-            self._strip(exception)
-            result, raised = exception, True
+            result, raised = self._attempt(scopes, operation, args, kwargs)
         finally:
             unwind.set_handled(outer)
         if self.leave is not None:
@@ -67,15 +90,51 @@ class Resumption:
             if self.rounds == IDLE_ROUNDS:
                 self.loop = self.leave()
         if self.loop is not None:
-            code, native = self.loop[raised]
-            return _C.TailCall(native, _with_code(function, code), (*arguments, result))
+            return self._run_loop(self.loop, function, arguments, scopes, result, raised)
+        return self.proceed(function, arguments, result, raised)
+
+    def proceed(self, function: types.FunctionType, arguments: tuple[Any, ...], result: Any, raised: bool) -> _C.TailCall:
+        """The call of the continuation `function` with a result, or an exception, that it waits for."""
         if not raised:
             return _C.TailCall(self.units[0].compiled, function, (*arguments, result))
-        if self.last_function < 0:
+        if not self.functions:
             return _C.TailCall(self._raising_unit().compiled, _with_code(function, self.codes.raising), (*arguments, result))
-        at = self.last_function
+        at = self.functions[-1]
         arguments = (*arguments[:at], _with_code(arguments[at], self.codes.raising), *arguments[at + 1:])
         return _C.TailCall(self.units[0].compiled, function, (*arguments, result))
+
+    def _run_loop(self, loop: Loop, function: types.FunctionType, arguments: tuple[Any, ...], scopes: tuple[Globals, ...], result: Any,
+                  raised: bool) -> _C.TailCall:
+        """The loop that the innermost frame is in, then what follows it in that frame or, where the frame is left with it, outside."""
+        code, native = loop.variants[raised]
+        if not self.functions:
+            return _C.TailCall(native, _with_code(function, code), (*arguments, result))
+        at = self.functions[-1]
+        tail = _C.TailCall(native, _with_code(arguments[at], code), (*arguments[at + 1:], result))
+        del result
+        outcome, raised = self._attempt(scopes[:-1], FOLLOW, (tail,), {})
+        if isinstance(outcome, Left):
+            target = loop.rest(outcome)
+            inner = types.FunctionType(target.codes.codes[-1], outcome.scope, outcome.code.co_name, None, outcome.cells)
+            return target.proceed(*self._recoded(target, function, arguments[:at], inner, *outcome.values), None, False)
+        return loop.outer.proceed(*self._recoded(loop.outer, function, arguments[:at]), outcome, raised)
+
+    def _recoded(self, target: Resumption, function: types.FunctionType, arguments: tuple[Any, ...],
+                 *more: Any) -> tuple[types.FunctionType, tuple[Any, ...]]:
+        """The outer ones of these continuations as `target` has them."""
+        outer = list(arguments)
+        for at, code in zip(self.functions[:-1], target.codes.codes[1:]):
+            outer[at] = _with_code(outer[at], code)
+        return _with_code(function, target.codes.codes[0]), (*outer, *more)
+
+    def _attempt(self, scopes: tuple[Globals, ...], operation: Callable[..., Any], args: tuple[Any, ...],
+                 kwargs: dict[str, Any]) -> tuple[Any, bool]:
+        """What an operation returns or raises below frames that look like the outermost ones, and whether it raised."""
+        try:
+            return self._perform(scopes, operation, args, kwargs), False
+        except BaseException as exception:
+            self._strip(exception)
+            return exception, True
 
     def notice(self, target: Resumption, works: bool) -> None:
         """A trace from here was cut at `target`; whether it works on tensors."""
@@ -107,7 +166,7 @@ class Resumption:
         self.units.append(unit)
 
     def _perform(self, scopes: tuple[Globals, ...], operation: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        for stand_in, scope in zip(reversed(self.stand_ins), reversed(scopes), strict=True):
+        for stand_in, scope in zip(reversed(self.stand_ins[:len(scopes)]), reversed(scopes), strict=True):
             if stand_in is not None:
                 operation, args, kwargs = types.FunctionType(stand_in, scope), (operation, args, kwargs), {}
         return operation(*args, **kwargs)

@@ -109,7 +109,7 @@ def with_variables_in_cells(x):
     return x * count, add
 
 
-@program(idle=False)          # a frame of its own in Python 3.11; above a NULL in 3.12
+@program(idle=sys.version_info < (3, 12))       # a comprehension is a frame of its own then; later it is above a NULL
 def with_values_on_the_stack(x):
     def function(a, b, c):
         return a * b + c
@@ -166,6 +166,93 @@ def in_a_with_block(x):
             outside(n)
         y = x * 2
     return y, torch.is_grad_enabled()
+
+
+@program()
+def one_call_deep(x):
+    def inner(t):
+        total = 0
+        for n in range(6):
+            total += outside(n)
+        return t * total
+    y = x + 1
+    return inner(y) * 2 + y
+
+
+@program()
+def two_calls_deep_that_returns(x):
+    def inner(t, limit):
+        for n in range(9):
+            if outside(n) == limit:
+                return t * n
+        return t
+
+    def middle(t):
+        k = 3
+        t = inner(t * k, 5)
+        return t + k
+    z = middle(x + 1)
+    return z * 2, inner(z, 20)
+
+
+@program()
+def one_call_deep_with_an_exception(x):
+    def inner(t):
+        for n in range(6):
+            if outside(n) == 4:
+                raises(KeyError)
+        return t
+    y = x * 2
+    try:
+        inner(y)
+    except KeyError as error:
+        return y + 1, str(error), error.__traceback__.tb_next is not None
+
+
+@program()
+def one_call_deep_in_a_loop(x):
+    def inner(t):
+        for n in range(6):
+            outside(n)
+        return t + 1
+    for _ in range(3):
+        x = inner(x) * 2
+    return x
+
+
+@program()
+def one_call_deep_with_cells(x):
+    total = 0
+
+    def inner():
+        nonlocal total
+        for n in range(6):
+            total += outside(n)
+        total += 1
+        return total
+    y = x * 2
+    k = inner()
+    return y * k + total
+
+
+class Base:
+    def count(self, t):
+        for n in range(6):
+            self.seen.append(outside(n))
+        return t * len(self.seen)
+
+
+class Derived(Base):
+    def __init__(self):
+        self.seen = []
+
+    def count(self, t):
+        return super().count(t + 1) - 1
+
+
+@program()
+def a_method_that_is_inherited(x):
+    return Derived().count(x)
 
 
 @program(idle=False)

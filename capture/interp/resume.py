@@ -64,6 +64,11 @@ class Position:
     bound: tuple[str, ...]
     stack: tuple[Slot, ...]
 
+    @property
+    def taken(self) -> int:
+        """The number of values that its continuation takes, besides what it waits for."""
+        return len(self.bound) + sum(slot is not Slot.NULL for slot in self.stack)
+
 
 @dataclass(slots=True, eq=False)
 class Suspended:
