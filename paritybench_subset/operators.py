@@ -1,0 +1,52 @@
+"""Counting the operators of ATen that a program calls, and those that its graphs call."""
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from torch import fx
+from torch.utils._python_dispatch import TorchDispatchMode
+
+
+class Counting(TorchDispatchMode):
+    """Counts, by name, the operators that are called while it is entered."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.operators: Counter[str] = Counter()
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.operators[str(function)] += 1
+        return function(*args, **(kwargs or {}))
+
+
+class Graphs:
+    """A backend around another one, which notes what becomes of its graphs.
+
+    `made`: how many graphs; `calls`: how often one ran; `counter`: while it is set, the operators of graphs are counted there.
+    """
+
+    def __init__(self, inner: Callable[[fx.GraphModule, Sequence[Any]], Callable[..., Any]]) -> None:
+        self.inner = inner
+        self.made = self.calls = 0
+        self.counter: Counter[str] | None = None
+
+    def __call__(self, gm: fx.GraphModule, example_inputs: Sequence[Any], **_: Any) -> Callable[..., Any]:
+        graph = self.inner(gm, example_inputs)
+        self.made += 1
+
+        def run(*args: Any) -> Any:
+            self.calls += 1
+            if self.counter is None:
+                return graph(*args)
+            with Counting() as counting:
+                result = graph(*args)
+            self.counter.update(counting.operators)
+            return result
+        return run
+
+
+def missing(program: Counter[str], graph: Counter[str]) -> dict[str, int]:
+    """Which operators the program calls and the graph does not, and how often."""
+    return dict(program - graph)

@@ -1,0 +1,1 @@
+"""Programs in the styles found on GitHub, by theme. `cases.subset` imports all files of this folder."""
