@@ -303,6 +303,8 @@ CONVERSIONS = table("""
     x.float(), x.double(), x.half(), x.bfloat16()
     x.int(), x.long(), x.bool(), m.float()
     x.type_as(i), x.type(torch.float64), x.cpu()
+    x.type(torch.DoubleTensor), x.long().type(torch.LongTensor), x.type('torch.HalfTensor')
+    x.to(float), x.to(dtype=int), torch.zeros(2, dtype=bool), torch.ones(2, dtype=complex)
     x.to(torch.float64, copy=True), x.to(torch.float32, non_blocking=True)
     x.to(memory_format=torch.contiguous_format)
     x.requires_grad_(), x.requires_grad

@@ -27,6 +27,9 @@ IN_PLACE = {getattr(operator, f"i{name}"): getattr(operator, name) for name in
             ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "lshift", "rshift")} | {
     operator.iand: operator.and_, operator.ior: operator.or_, operator.ixor: operator.xor}
 
+TENSOR_TYPE = type(torch.FloatTensor)                       # the class of the types of tensors of old
+DTYPES = {bool: torch.bool, int: torch.int64, float: torch.float64, complex: torch.complex128}     # what torch takes these for
+
 
 class FxRecorder:
     """The fx graph of one capture, in the order of execution.
@@ -109,7 +112,7 @@ class FxRecorder:
             if isinstance(real, dict):
                 return {key: self.argument(self.refs.dict_get(shadow, key), real[key]) for key in self.refs.dict_keys(shadow)}
             if isinstance(real, (*PINNED, *VALUES)):
-                return real
+                return self.literal(real)
             if isinstance(real, (int, float, str)) and shadow.source is not None:     # IntEnum and other subclasses
                 self.refs.depend(shadow, real)
                 return next(convert(real) for cls, convert in PLAIN_VALUE.items() if isinstance(real, cls))
@@ -124,12 +127,19 @@ class FxRecorder:
         return self.argument(value.shadow, value.real, place_of(target, where, value.real) if changing else Place.FIXED)
 
     def literal(self, real: Any) -> Any:
-        """A constant as fx can print it: its source code loses the signs of zeros in complex numbers, and of NaNs."""
+        """A constant as fx can print it: its source code loses the signs of zeros in complex numbers, and of NaNs, and cannot name
+        classes, which stand for types of tensors (`x.to(float)`, `x.type(torch.LongTensor)`). Raises Break for other classes."""
         if type(real) is complex:
             return self.fx.call_function(complex, (self.literal(real.real), self.literal(real.imag)))
         if type(real) is float and real != real and math.copysign(1.0, real) < 0:
             return self.fx.call_function(operator.neg, (math.nan,))
-        return real
+        if not isinstance(real, type):
+            return real
+        if type(real) is TENSOR_TYPE:
+            return f"{real.__module__}.{real.__name__}"
+        if real in DTYPES:
+            return DTYPES[real]
+        raise Break("opaque-call", f"the class {real.__name__} is an argument of a tensor operation")
 
     def record(self, op: str, target: Any, args: Sequence[Value], kwargs: dict[str, Value], result: Any,
                versions: dict[int, int]) -> Shadow:
