@@ -67,6 +67,8 @@ _reason("data-dependent-shape", "a shape was used that depends on the values of 
         "use an operation whose result has a fixed shape (torch.where, multiplication by a mask), or move it out")
 _reason("tensor-op-raised", "a tensor operation raised an exception that the program caught",
         "test the condition instead of catching the exception")
+_reason("failing-operation", "an operation or call that may fail on another call is kept apart from what cannot be undone, for handlers to find all as it was",
+        "none needed; or keep it, or the changes around it, outside of the `try`")
 _reason("side-effect-call", "the call acts on the world outside of the program, and cannot be repeated as it is on every call",
         "move it out of the compiled function")
 _reason("clock", "a clock is read after other work, which must be done by then on every call",

@@ -332,14 +332,28 @@ def insert(unit: Unit, interp: Interpreter, plan: mock.MockPlan, repeatable: boo
             compiled = compile_graph(unit, gm, inputs) if is_balanced(graph) else gm.forward
     with times.measure("mock"):
         names = argument_names(unit.function.__code__)
-        code = pycode.generate(plan, names, recorder.inputs, compiled, f"{unit.name}_{unit.captures}")
+        rewinds = recorder.fails and not recorder.mutates and not repeatable        # it draws random numbers, which can be taken back
+        graph_callable = rewinding(compiled) if rewinds and compiled is not None else compiled
+        code = pycode.generate(plan, names, recorder.inputs, graph_callable, f"{unit.name}_{unit.captures}")
         code = debug.on_disk(code, unit.tree, unit.name, unit.captures)
         function = code.function
     with times.measure("guards"):
-        trace = Trace(gm, code, broken, operations, repeatable, compiled, times)
+        trace = Trace(gm, code, broken, operations, repeatable or rewinds, compiled, times)
         entry = unit.tree.insert(collect(graph), code.lifted, function, trace)
     unit.captures += 1
     debug.captured(unit.name, entry)
+
+
+def rewinding(compiled: Callable[..., Any]) -> Callable[..., Any]:
+    """A graph that takes back the random numbers that it has drawn when it fails, so that the call can run again."""
+    def graph(*inputs: Any) -> Any:
+        state = torch.get_rng_state()
+        try:
+            return compiled(*inputs)
+        except Exception:
+            torch.set_rng_state(state)
+            raise
+    return graph
 
 
 def install_cut(unit: Unit, interp: Interpreter, cut: Cut, repeatable: bool, times: Times) -> _C.TailCall:

@@ -585,8 +585,8 @@ def tensor_write(interp: Interpreter, obj: Value, name: str, value: Value | None
     if name == "grad" and value.real is None and isinstance(value.shadow, Const) and node.source is not None:  # type: ignore[union-attr]
         interp.graph.drop_gradient(node, early=not recorder.operations)  # type: ignore[arg-type]
         return ABSENT
+    recorder.wrote(())
     recorder.effect(setattr, recorder.argument(obj.shadow, obj.real), name, recorder.argument(value.shadow, value.real))  # type: ignore[arg-type]
-    recorder.mutates = True
     if name == "grad":
         obj.shadow.slots["grad"] = value.shadow  # type: ignore[union-attr,assignment]
     return ABSENT

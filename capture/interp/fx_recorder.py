@@ -35,8 +35,8 @@ class FxRecorder:
     """The fx graph of one capture, in the order of execution.
 
     `inputs`: outside tensors in placeholder order; `number_inputs`: numbers from outside that change from call to call (`seen`
-    tells), whose placeholders come after them. `mutates`: some recorded operation wrote to an existing tensor. `moves`: such a
-    number says where in memory some tensor lies. Every node's `meta["stack"]` says where in the program it comes from.
+    tells), whose placeholders come after them. `mutates`: some recorded operation wrote to an existing tensor. `fails`: some may raise on a
+    hit, and the program tells how far it came, by a handler (`watched`) or by effects. `moves`: such a number says where in memory some tensor lies. Every node's `meta["stack"]` says where in the program it comes from.
     """
 
     def __init__(self, refs: RefGraph, seen: Numbers) -> None:
@@ -46,6 +46,7 @@ class FxRecorder:
         self.number_inputs: list[Value] = []
         self.moves = False
         self.mutates = False
+        self.fails = self.watched = False
         self.regions: list[Region] = []
         self.positions: Callable[[], tuple[Position, ...]] = tuple
         self._last_input: fx.Node | None = None
@@ -178,7 +179,9 @@ class FxRecorder:
         return self._result(node, result, dynamic or is_dynamic(target, args, kwargs))
 
     def wrote(self, tensors: Iterable[torch.Tensor]) -> None:
-        """These tensors were written to, or may have been."""
+        """These tensors were written to, or may have been. Raises Break where an earlier operation may fail, which must be able to run again."""
+        if self.watched:
+            raise Break("failing-operation", "a write to a tensor after an operation that may fail")
         self.mutates = True
         self.refs.wrote([(storage_of(t) or (None,))[0] for t in tensors])
 

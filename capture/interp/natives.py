@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from capture.errors import Break
-from capture.interp import tensors, unwind
+from capture.interp import failing, tensors, unwind
 from capture.interp.frame import Cut, UserError, Value
 from capture.interp.interpreter import Interpreter
 from capture.interp.lookasides import replays
@@ -111,8 +111,8 @@ def refusal(interp: Interpreter, kind: str, meaning: Meaning | None, real: Any, 
     """Why no trace can hold the call, as far as that is known before it is made; None if one may."""
     if is_bookkeeping(real):
         return None
-    if kind == "operation" and real is torch.Tensor.backward:
-        return Break("autograd-inside", "Tensor.backward()")
+    if kind == "operation":
+        return Break("autograd-inside", "Tensor.backward()") if real is torch.Tensor.backward else failing.refusal(interp, real, args)
     if kind == "value" and not replays.is_repeatable(real, tensors.operation_name(real), kwargs):
         return Break("data-dependent", f"{name_of(real)}() of a tensor")
     if replays.decides(kind, real, tensors.operation_name(real), [*args, *kwargs.values()]):
@@ -178,6 +178,7 @@ def shadow(interp: Interpreter, kind: str, meaning: Meaning | None, versions: An
         return meaning.model(interp, result, *args, **kwargs)  # type: ignore[union-attr]
     if kind == "operation":
         op, target = tensors.target_of(real, args)
+        failing.note(interp, real, args)
         return interp.recorder.record(op, target, args, kwargs, result, versions)
     if kind == "metadata":
         return tensors.metadata(interp, tensors.operation_name(real), [*args, *kwargs.values()], result)

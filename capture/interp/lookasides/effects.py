@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from capture.errors import Break
-from capture.interp import scope, visible
+from capture.interp import failing, scope, visible
 from capture.interp.frame import Value
 from capture.interp.interpreter import Interpreter
 from capture.interp.lookasides.replays import snapshot
@@ -42,7 +42,8 @@ class Traits:
 
     returns: the type of all that they return, if it is always the same. fresh: each result is a new object, known to nobody
     else. clock: they tell the time, and nothing else. callers: they look at the frames which call them. owner: their first
-    argument, a stream or a logger, is what they act through, not what they show. changes: they change attributes of it.
+    argument, a stream or a logger, is what they act through, not what they show. changes: they change attributes of it. fails:
+    whether they raise depends on the world: a file, or the user's filters of warnings.
     """
 
     returns: type | None = None
@@ -51,6 +52,7 @@ class Traits:
     callers: bool = False
     owner: bool = False
     changes: bool = False
+    fails: bool = False
 
 
 def effect(*functions: Any, **traits: Any) -> None:
@@ -72,7 +74,11 @@ def _refusal(function: Any, traits: Traits) -> Callable[..., Break | None] | Non
     def no_stack(interp: Interpreter, *args: Value, **kwargs: Value) -> Break | None:
         asked = any(name in kwargs and kwargs[name].real for name in ("exc_info", "stack_info"))
         return Break("side-effect-call", f"{function.__qualname__}() is to show the stack") if asked else None
-    return no_clock if traits.clock else no_stack if traits.callers else None
+
+    def no_handler(interp: Interpreter, *args: Value, **kwargs: Value) -> Break | None:
+        watched = failing.is_watched(interp.frame)
+        return Break("failing-operation", f"{function.__qualname__}() where a handler is in force") if watched else None
+    return no_clock if traits.clock else no_handler if traits.fails else no_stack if traits.callers else None
 
 
 def _model(function: Any, traits: Traits) -> Callable[..., Shadow]:
@@ -149,7 +155,7 @@ effect(*methods(logging.Logger, "debug", "info", "warning", "warn", "error", "cr
        callers=True, owner=True)
 effect(logging.debug, logging.info, logging.warning, logging.warn, logging.error, logging.critical, logging.fatal, logging.log,
        returns=type(None), callers=True)
-effect(warnings.warn, returns=type(None), callers=True)
+effect(warnings.warn, returns=type(None), callers=True, fails=True)
 
 
 def is_enabled(name: str, level: int) -> bool:
@@ -204,10 +210,10 @@ effect(uuid.uuid1, uuid.uuid4, fresh=True)
 STREAMS = (io.TextIOWrapper, io.StringIO, io.BytesIO, io.BufferedReader, io.BufferedWriter, io.BufferedRandom, io.FileIO)
 STREAM_METHODS = ("read readline readlines readall read1 write writelines seek tell truncate flush close getvalue fileno isatty "
                   "readable writable seekable __enter__ __exit__").split()
-effect(open, fresh=True)
-effect(*{method for cls in STREAMS for name in STREAM_METHODS if hasattr(cls, name) for method in methods(cls, name)}, owner=True)
+effect(open, fresh=True, fails=True)
+effect(*{method for cls in STREAMS for name in STREAM_METHODS if hasattr(cls, name) for method in methods(cls, name)}, owner=True, fails=True)
 effect(io.StringIO, io.BytesIO, fresh=True)
-effect(*methods(pathlib.Path, "read_text", "write_text", "read_bytes", "write_bytes", "touch", "unlink"))
+effect(*methods(pathlib.Path, "read_text", "write_text", "read_bytes", "write_bytes", "touch", "unlink"), fails=True)
 effect(json.dumps, returns=str)
 effect(json.dump)
 PURE.add(os.fspath)

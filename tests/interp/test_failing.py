@@ -1,0 +1,250 @@
+"""Operations that fail only on a hit, in programs that also change something: all that came before stays, and handlers run."""
+from __future__ import annotations
+
+import warnings
+from types import SimpleNamespace
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import capture
+from tests.helpers import call, check
+
+X = torch.tensor([[2.0, 1.0], [1.0, 2.0]])
+BAD = torch.tensor([[-1.0, 0.0], [0.0, -1.0]])
+PROGRAMS = []
+
+
+def program(function):
+    """Registers a function of a state and a tensor, of which `cholesky` fails if it is BAD."""
+    PROGRAMS.append(pytest.param(function, id=function.__name__))
+    return function
+
+
+class Block:
+    def __init__(self, log):
+        self.log = log
+
+    def __enter__(self):
+        self.log.append("enter")
+
+    def __exit__(self, cls, error, traceback):
+        self.log.append(repr(cls))
+        return True
+
+
+@program
+def a_write_before(state, x):
+    state.total.add_(x)
+    try:
+        return torch.linalg.cholesky(x)
+    except RuntimeError:
+        return state.total * 2
+
+
+@program
+def a_write_after(state, x):
+    try:
+        y = torch.linalg.cholesky(x)
+    except RuntimeError:
+        y = x * 3
+    state.total.add_(y)
+    return y
+
+
+@program
+def writes_on_both_sides(state, x):
+    state.total.add_(x)
+    try:
+        y = torch.linalg.cholesky(x)
+    except RuntimeError:
+        y = x * 3
+    state.total.add_(y)
+    return y + 1
+
+
+@program
+def an_operation_that_writes_itself(state, x):
+    try:
+        state.total.index_add_(0, x[0].long().abs(), x)
+    except (RuntimeError, IndexError) as error:
+        state.log.append(type(error).__name__)
+    return state.total * 2
+
+
+@program
+def random_numbers_before(state, x):
+    noise = torch.rand(2, 2)
+    try:
+        y = torch.linalg.cholesky(x)
+    except RuntimeError:
+        y = x * 3
+    return y + noise, torch.rand(1)
+
+
+@program
+def random_numbers_after(state, x):
+    try:
+        y = torch.linalg.cholesky(x)
+    except RuntimeError:
+        y = x * 3
+    return F.dropout(y, 0.5), torch.rand(1)
+
+
+@program
+def effects_of_python_before(state, x):
+    state.count += 1
+    print("before", state.count)
+    noise = torch.rand(2, 2)
+    y = torch.linalg.cholesky(x) + noise
+    state.count += 10
+    return y
+
+
+@program
+def in_finally(state, x):
+    state.total.add_(1)
+    try:
+        return torch.linalg.cholesky(x)
+    finally:
+        state.log.append("finally")
+
+
+@program
+def in_a_with_block(state, x):
+    state.total.add_(1)
+    with Block(state.log):
+        x = torch.linalg.cholesky(x)
+    return x + 1
+
+
+@program
+def one_call_deep(state, x):
+    def inner(t):
+        state.total.add_(t)
+        return torch.linalg.cholesky(t)
+    try:
+        return inner(x)
+    except RuntimeError:
+        return state.total + 1
+
+
+@program
+def under_torchs_own_blocks_in_a_handler(state, x):
+    state.total.add_(1)
+    try:
+        with torch.no_grad(), torch.autocast("cpu", enabled=False):
+            return torch.linalg.cholesky(x)
+    except RuntimeError:
+        return state.total, torch.is_grad_enabled()
+
+
+@pytest.mark.parametrize("function", PROGRAMS)
+def test_what_came_before_stays_and_handlers_run(function) -> None:
+    def make():
+        state = SimpleNamespace(count=0, total=torch.zeros(2, 2), log=[])
+        return (lambda x: function(state, x)), state
+    stats = check(make, call(X), call(X), call(BAD), call(X), call(BAD), call(X), captures=None, fullgraph=False)
+    assert stats.hits > 0 and stats.operations > 0, stats
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embedding, self.linear, self.steps = nn.Embedding(10, 4), nn.Linear(4, 3), 0
+
+    def forward(self, tokens, targets):
+        self.steps += 1
+        with torch.autocast("cpu", enabled=False):
+            y = F.dropout(self.linear(self.embedding(tokens)), 0.1)
+            return F.cross_entropy(y, targets)
+
+
+def test_a_training_step_with_a_counter_is_one_graph() -> None:
+    good, bad = torch.tensor([1, 2]), torch.tensor([1, 12])
+    stats = check(Net, call(good, good.clone()), call(good, good.clone()), call(bad, good), call(good, bad), call(good, good.clone()), hits=4)
+    assert stats.graphs == 1
+
+
+def test_writes_without_anyone_to_tell_are_one_graph() -> None:
+    def function(x, index):
+        with torch.no_grad():
+            total = torch.zeros(2, 2)
+            total.add_(x)
+            y = total[index]
+            x.mul_(2)
+        return y
+    index = torch.tensor([0, 1])
+    stats = check(lambda: function, call(X, index), call(X, index), call(X + 1, index), hits=2)
+    assert stats.graphs == 1
+
+
+def test_the_report_says_why() -> None:
+    def function(x):
+        x.add_(1)
+        try:
+            return torch.linalg.cholesky(x)
+        except RuntimeError:
+            return x
+    compiled = capture.compile(function, backend="eager")
+    compiled(X.clone())
+    broken, = capture.report(compiled).frames[0].breaks
+    assert broken.reason == "failing-operation" and "cholesky" in broken.context
+
+
+# -- calls that act on the world ---------------------------------------------------------------------------------------
+
+def test_a_closed_file_is_found_by_its_handler(tmp_path) -> None:
+    def make():
+        state = SimpleNamespace(file=open(tmp_path / "log", "w"), log=[])
+
+        def function(x):
+            state.log.append(1)
+            y = x * 2
+            try:
+                state.file.write("text")
+            except ValueError as error:
+                state.log.append(str(error))
+                return y + 1
+            finally:
+                state.log.append("finally")
+            return y
+        return function, state.log
+    worlds = []
+
+    def made():
+        worlds.append(make())
+        return worlds[-1]
+
+    def close(_):
+        worlds[-1][0].__closure__[0].cell_contents.file.close()
+    check(made, call(X), call(X), close, call(X), call(X), captures=None, fullgraph=False)
+
+
+def test_a_warning_that_becomes_an_error_is_found_by_its_handler() -> None:
+    def function(x):
+        y = x * 2
+        try:
+            warnings.warn("careful", RuntimeWarning)
+        except RuntimeWarning as error:
+            return y + 1, str(error)
+        return y, None
+    compiled = capture.compile(function, backend="eager")
+    for action in ("ignore", "ignore", "error", "error", "ignore"):
+        with warnings.catch_warnings():
+            warnings.simplefilter(action)
+            (left, text), (right, told) = function(X), compiled(X)
+        assert torch.equal(left, right) and text == told
+
+
+def test_a_file_in_its_own_block_does_not_cut(tmp_path) -> None:
+    path = str(tmp_path / "log")
+
+    def function(x):
+        with open(path, "w") as file:
+            file.write("text")
+        return x * 2
+    stats = check(lambda: function, call(X), call(X), hits=1)
+    assert stats.graphs == 1
