@@ -29,7 +29,19 @@ from capture.guards.collect import collect
 from capture.guards.explain import Mismatch
 from capture.guards.tree import GuardTree
 from capture.history import Departed, Gone, Miss, Times, miss_of
-from capture.interp import accessors, calls, lookasides, loops, opcodes, resume, unwind, visible
+from capture.interp import (
+    accessors,
+    calls,
+    generator_methods,
+    generators,
+    lookasides,
+    loops,
+    opcodes,
+    resume,
+    sleepers,
+    unwind,
+    visible,
+)
 from capture.interp.frame import Cut, Frame, UserError, Value
 from capture.interp.fx_recorder import FxRecorder
 from capture.interp.interpreter import Interpreter
@@ -45,7 +57,7 @@ from capture.refgraph.verify import verify
 from capture.resumption import Loop, Resumption, natively, replay
 
 FRAME_SKIP = eval_frame._FrameExecStrategy(eval_frame._FrameAction.SKIP, eval_frame._FrameAction.SKIP)
-REGISTERED = accessors, lookasides, opcodes       # imported for the tables they fill
+REGISTERED = accessors, generator_methods, lookasides, opcodes       # imported for the tables they fill
 _thread = threading.local()
 
 
@@ -107,6 +119,7 @@ class Unit:
     resumed: BreakReport | None = None  # … and why that ended
     resumption: Resumption | None = None        # … which leads to it
     resumptions: dict[Any, Resumption] = field(default_factory=dict)     # by position; of the whole family of units
+    bodies: dict[resume.Position, types.CodeType] = field(default_factory=dict)     # continuations of generators, of the whole family
     retreats: Retreats = field(default_factory=Retreats)                # of the whole family of units
     labels: Mapping[str, str] = field(default_factory=dict)             # of a continuation: what users know its parameters as
     uncounted: int = 0                  # native calls past the recapture limit, or on tensors that are not plain
@@ -143,6 +156,7 @@ class Unit:
         for unit in self.family[1:]:
             unit.tree.clear()
         self.resumptions.clear()
+        self.bodies.clear()
         self.tree.clear()
         self.captures = self.uncounted = 0
         self.start = math.inf
@@ -232,6 +246,8 @@ def capture(unit: Unit, function: types.FunctionType, args: list[Any]) -> Value 
         Value(arg, interp.track(graph.external, arg, Local(name, index)))
         for index, (arg, name) in enumerate(zip(args, function.__code__.co_varnames))])
     args.clear()
+    for value in filter(None, frame.locals):
+        generators.watch(interp, value)
     handled = sys.exception()
     recorder.positions, graph.position = interp.positions, interp.place
     times = Times(time.perf_counter())
@@ -254,6 +270,7 @@ def capture(unit: Unit, function: types.FunctionType, args: list[Any]) -> Value 
         conclude(unit, interp, outcome, is_repeatable(recorder, random), times)
     finally:
         unwind.set_handled(handled)
+        interp.tracking = False
         recorder.positions, graph.position = tuple, nowhere
         graph.release()
     return outcome
@@ -308,13 +325,15 @@ def install(unit: Unit, interp: Interpreter, outcome: Value, repeatable: bool, t
     """Seals and checks the trace, and makes a cache entry of it. Raises Break when the trace cannot be replayed."""
     graph, recorder = interp.graph, interp.recorder
     graph.sweep(0)
-    verify(graph, outcome)
+    asleep = sleepers.sleepers(interp, [], None, unit.bodies)
+    verify(graph, resume.composite([outcome, *(part for sleeper in asleep for part in sleeper.record)]))
     require_separateness(graph, recorder)
     graph.seal()
     assert outcome.shadow is not None
     with times.measure("mock"):
         plan = mock.plan(graph, outcome.shadow, recorder.inputs, tuple(n.shadow for n in recorder.number_inputs))
     insert(unit, interp, plan, repeatable, None, times)
+    sleepers.lie_down(asleep)
     return outcome.shadow
 
 
@@ -377,7 +396,8 @@ def install_cut(unit: Unit, interp: Interpreter, cut: Cut, repeatable: bool, tim
         cut.function, resume.composite(cut.args_), resume.keywords(cut.kwargs)]
     everything = resume.composite(arguments)
     graph.sweep(0)
-    verify(graph, resume.composite([*arguments[:-1], *cut.kwargs.values()]))
+    asleep = sleepers.sleepers(interp, frames, resumption.codes, unit.bodies)
+    verify(graph, resume.composite([*arguments[:-1], *cut.kwargs.values(), *(part for sleeper in asleep for part in sleeper.record)]))
     require_separateness(graph, recorder)
     graph.seal()
     proceed = mock.Perform(_C.TailCall, (Const(resumption), Const(None), everything.shadow))  # type: ignore[arg-type]
@@ -385,11 +405,13 @@ def install_cut(unit: Unit, interp: Interpreter, cut: Cut, repeatable: bool, tim
         plan = mock.plan(graph, proceed, recorder.inputs, tuple(n.shadow for n in recorder.number_inputs))
     works = loops.works(frames[-1], len(frames) - 1, recorder)
     insert(unit, interp, plan, repeatable, report, times)
+    sleepers.lie_down(asleep)
     unit.breaks.append(report)
     if unit.resumption is not None:
         unit.resumption.notice(resumption, works)
         outlines = [frame.outline() for frame in frames]
-        resumption.leave = functools.partial(leave_loop, root_of(unit), resumption, outlines, report) if resumption.is_idle() else None
+        may_leave = all(frame.generator is None for frame in frames) and resumption.is_idle()
+        resumption.leave = functools.partial(leave_loop, root_of(unit), resumption, outlines, report) if may_leave else None
     call = everything.real[-3:] if cut.outcome is None else (replay, (cut.outcome,), {})
     return _C.TailCall(resumption, None, (*everything.real[:-3], *call))
 
@@ -410,7 +432,7 @@ def resumption_at(unit: Unit, frames: list[resume.Suspended], stand_ins: tuple[t
     known = unit.resumptions.get(key)
     if known is None:
         codes = resume.build(frames)
-        functions = tuple(itertools.accumulate((position.taken + 1 for position in key[:-1]), initial=-1))[1:]
+        functions = tuple(itertools.accumulate((frame.taken + 1 for frame in frames[:-1]), initial=-1))[1:]
         known = unit.resumptions[key] = Resumption(codes, stand_ins, functions, maker(unit, frames[0].scope, codes, report))
     return known
 
@@ -423,8 +445,8 @@ def maker(unit: Unit, scope: dict[str, Any], codes: resume.Codes, report: BreakR
     def make_unit(code: types.CodeType) -> Unit:
         cells = tuple(types.CellType() for _ in code.co_freevars)
         function = types.FunctionType(code, scope, code.co_name, None, cells)
-        return Unit(function, unit.backend, False, name, parent=unit, resumed=report, resumptions=unit.resumptions, retreats=unit.retreats,
-                    labels=codes.labels)
+        return Unit(function, unit.backend, False, name, parent=unit, resumed=report, resumptions=unit.resumptions, bodies=unit.bodies,
+                    retreats=unit.retreats, labels=codes.labels)
     return make_unit
 
 

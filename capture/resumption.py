@@ -14,7 +14,7 @@ import torch
 
 from capture import _C
 from capture.guards.tree import GuardTree
-from capture.interp import unwind
+from capture.interp import generators, unwind
 from capture.interp.frame import UserError, Value
 from capture.interp.loops import Left
 from capture.interp.resume import Codes
@@ -100,7 +100,8 @@ class Resumption:
         if not self.functions:
             return _C.TailCall(self._raising_unit().compiled, _with_code(function, self.codes.raising), (*arguments, result))
         at = self.functions[-1]
-        arguments = (*arguments[:at], _with_code(arguments[at], self.codes.raising), *arguments[at + 1:])
+        raising = generators.go_on_raising if arguments[at] is generators.go_on else _with_code(arguments[at], self.codes.raising)
+        arguments = (*arguments[:at], raising, *arguments[at + 1:])
         return _C.TailCall(self.units[0].compiled, function, (*arguments, result))
 
     def _run_loop(self, loop: Loop, function: types.FunctionType, arguments: tuple[Any, ...], scopes: tuple[Globals, ...], result: Any,

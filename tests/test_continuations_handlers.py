@@ -393,7 +393,7 @@ def decorated_with_no_grad(x):
     return inner(w), w * 2
 
 
-@CUTS.natively
+@CUTS.add()
 def a_generator_of_contextlib(x):
     @contextlib.contextmanager
     def manager():

@@ -437,7 +437,7 @@ def a_class_body(x):
     return x * Local.scale
 
 
-@CUTS.natively
+@CUTS.add(2)
 def a_generator(x):
     def rows(t):
         for row in t:

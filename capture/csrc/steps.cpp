@@ -142,9 +142,9 @@ PyObject* type_attribute_step(PyObject* base, PyObject* name) {
   return PyType_Check(base) ? _PyType_Lookup(reinterpret_cast<PyTypeObject*>(base), name) : nullptr;
 }
 
-// An iterator of C, which operations that look ahead take.
+// An iterator of C, or a coroutine, which operations that look ahead take.
 bool is_plain_iterator(PyObject* object) {
-  return PyIter_Check(object) && (Py_TYPE(object)->tp_flags & Py_TPFLAGS_HEAPTYPE) == 0;
+  return PyCoro_CheckExact(object) || (PyIter_Check(object) && (Py_TYPE(object)->tp_flags & Py_TPFLAGS_HEAPTYPE) == 0);
 }
 
 PyObject* computed_step(PyObject* operation, PyObject* const* operands, size_t count, Owned& owned) {

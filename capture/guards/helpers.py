@@ -22,6 +22,7 @@ SCALARS = frozenset({int, float, bool, complex, str, bytes, type(None)})
 SIZED = (dict, list, tuple, set, frozenset, str, bytes, bytearray, collections.deque)
 PLAIN = SCALARS | {list, dict, set, frozenset, slice, range, bytearray}
 MISSING = object()
+HEAP_TYPE = 1 << 9                                   # Py_TPFLAGS_HEAPTYPE
 
 
 class Unreachable(Exception):
@@ -105,13 +106,18 @@ def item(x: Any, key: Any) -> Any:
 
 
 def computed(op: Callable[..., Any], *args: Any) -> Any:
-    """`op(*args)` for exact builtin scalars and ranges."""
-    if not all(type(arg) in SCALARS or type(arg) is range for arg in args):
+    """`op(*args)` for exact builtin scalars, ranges, iterators of C, and coroutines."""
+    if not all(type(arg) in SCALARS or type(arg) is range or is_plain_iterator(arg) for arg in args):
         raise Unreachable(op)
     try:
         return op(*args)
     except Exception as error:
         raise Unreachable(op) from error
+
+
+def is_plain_iterator(x: Any) -> bool:
+    """Whether `x` is an iterator of C, or a coroutine."""
+    return type(x) is types.CoroutineType or hasattr(type(x), "__next__") and not type(x).__flags__ & HEAP_TYPE
 
 
 # -- conditions ------------------------------------------------------------------------------------------------

@@ -47,6 +47,9 @@ def call(interp: Interpreter, function: Value, args: list[Value], kwargs: dict[s
             if wrapped is not None:
                 function = attribute(interp, function, wrapped)
                 continue
+            if real in REDUCTIONS:
+                interp.track(pin, interp, function)
+                return call_native(interp, function, args, kwargs, then, on_raise)
             if is_operation(real) or is_disabled(real) or find_polyfill(real, reals(args), kwreals(kwargs)) or natives.is_modelled(real):
                 return call_native(interp, function, args, kwargs, then, on_raise)
             return inline(interp, function, args, kwargs, then, on_raise)

@@ -44,6 +44,8 @@ class Resume(Enum):
     RETRY = "push it and begin the same instruction again"
     BEGIN = "begin with the next instruction"
     ADVANCE = "push it and go on with the next instruction; upon StopIteration, drop the iterator below and end the loop"
+    SEND = "push it and go on with the next instruction; upon StopIteration, put its value in place of the iterator below and jump"
+    YIELD = "nothing: the frame, of a generator, stands at a `yield`"
     SHORT_CIRCUIT = "jump or pop, as it says of the truth of the value on the stack"
 
 

@@ -1,8 +1,11 @@
 """Generators, coroutines and asynchronous generators whose bodies are frames of ours.
 
-The program sees a genuine object of CPython: a driver below, whose own code is not the body but steps the frame of
-ours whenever native code resumes it. Where interpreted code resumes it, the frame is entered directly, with shadows,
-and the driver stays where it is.
+The program sees a genuine object of CPython, a driver (drivers.py), which steps the frame of ours whenever native code
+resumes it. Where interpreted code resumes it, the frame is entered directly, with shadows, and the driver stays where it is.
+
+A generator that outlives its trace, because that was cut, is *dormant*: what is left of its frame is a continuation, a
+generator function, and the arguments of that. A trace that resumes it takes it over: it makes a frame of the continuation.
+Native code that resumes it calls the continuation, and has the driver delegate to what that returns.
 """
 from __future__ import annotations
 
@@ -11,53 +14,31 @@ import inspect
 import sys
 import types
 import weakref
-from collections.abc import AsyncGenerator, Callable, Generator
+from collections.abc import Callable
 from typing import Any
 
 from capture.errors import Break
 from capture.interp import attributes, calls, unwind
+from capture.interp.drivers import DRIVER_CODES, KINDS, Outcome
 from capture.interp.frame import Continuation, Frame, UserError, Value
 from capture.interp.interpreter import Interpreter
-from capture.interp.models import reduction
-from capture.refgraph.node import Build, Const
+from capture.refgraph.node import Build, Const, IteratorState, RefNode, Shadow
+from capture.refgraph.source import Computed
 
 OnRaise = Callable[[BaseException], bool]
 Consumer = tuple[Continuation, Continuation, OnRaise | None]
-Args, Kwargs, Then, Catch = list[Value], dict[str, Value], Continuation | None, OnRaise | None
+# State; the continuation and its first arguments; the one for an exception, where the value of a call is awaited.
+Dormant = tuple[str, types.FunctionType | None, tuple[Any, ...], types.FunctionType | None]
 AWAITING = 2    # RESUME's argument after a `yield from` or `await` is at least this
+NONE = Value(None, Const(None))
+FLAGS = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR | inspect.CO_ITERABLE_COROUTINE
 
 
 class State(enum.Enum):
-    CREATED = enum.auto()
-    SUSPENDED = enum.auto()
-    RUNNING = enum.auto()
-    FINISHED = enum.auto()
-
-
-class Wrapped:
-    """What an asynchronous generator yields to its consumer, apart from what it passes on while it awaits."""
-
-    __slots__ = ("value",)
-
-    def __init__(self, value: Any) -> None:
-        self.value = value
-
-
-class Outcome:
-    """What a step of a body came to. As a context around the raising of `exception`, keeps that from being changed."""
-
-    __slots__ = ("value", "exception", "finished", "_context", "_traceback")
-
-    def __init__(self, value: Any = None, exception: BaseException | None = None, finished: bool = False) -> None:
-        self.value, self.exception, self.finished = value, exception, finished
-
-    def __enter__(self) -> None:
-        self._context, self._traceback = self.exception.__context__, self.exception.__traceback__  # type: ignore[union-attr]
-
-    def __exit__(self, *raised: object) -> None:
-        exception, self.exception = self.exception, None
-        exception.__context__, exception.__traceback__ = self._context, self._traceback  # type: ignore[union-attr]
-        del self._context, self._traceback
+    CREATED = "created"
+    SUSPENDED = "suspended"
+    RUNNING = "running"
+    FINISHED = "finished"
 
 
 class Body:
@@ -65,22 +46,29 @@ class Body:
 
     While it runs: `consumer` holds the continuations for what it yields, returns and raises; `alive` the object, which
     nobody else may hold; `base` the exception being handled by whoever resumed it. `handled` is the one being handled
-    by the body itself, also while it is suspended. `driven`: the driver has been started.
+    by the body itself, also while it is suspended. `driven`: the driver has been started. In place of a `frame` there may be:
+    `dormant`, what is left between two traces; `awaiting`, the same of a body that runs, as the trace knows it; `inner`, the
+    object of CPython's that the driver delegates to. `watcher`: the capture in which a dormant body may die.
     """
 
     __slots__ = ("interp", "frame", "kind", "state", "reference", "alive", "consumer", "driven", "native", "handled",
-                 "base", "__weakref__")
+                 "base", "dormant", "awaiting", "inner", "watcher", "__weakref__")
 
-    def __init__(self, interp: Interpreter, frame: Frame, kind: str) -> None:
-        self.interp = weakref.ref(interp)
-        self.frame, self.kind = frame, kind
+    def __init__(self, kind: str, frame: Frame | None = None, interp: Interpreter | None = None) -> None:
+        self.interp: Callable[[], Interpreter | None] = nobody if interp is None else weakref.ref(interp)
+        self.frame: Frame = frame  # type: ignore[assignment]
+        self.kind = kind
         self.state = State.CREATED
-        self.reference: Callable[[], Any] = lambda: None
+        self.reference: Callable[[], Any] = nobody
         self.alive: Any = None
         self.consumer: Consumer | None = None
         self.driven = self.native = False
         self.handled: BaseException | None = None
         self.base: BaseException | None = None
+        self.dormant: Dormant | None = None
+        self.awaiting: tuple[Value, list[Value], Value] | None = None
+        self.inner: Any = None
+        self.watcher: tuple[Callable[[], Interpreter | None], RefNode] | None = None
 
     # -- resumed by interpreted code -----------------------------------------------------------------------------------
 
@@ -217,6 +205,91 @@ class Body:
         consumer, self.consumer = self.consumer, None
         return consumer  # type: ignore[return-value]
 
+    # -- between two traces ---------------------------------------------------------------------------------------------
+
+    def take_over(self, interp: Interpreter, node: RefNode, record: Build) -> None:
+        """Makes a dormant body, found outside as `node`, one of this trace's, which knows what is left of it as `record`."""
+        assert self.dormant is not None
+        _, function, arguments, raising = self.dormant
+        _, function_shadow, items, raising_shadow = record.items
+        values = [Value(real, shadow) for real, shadow in zip(arguments, items.items, strict=True)]  # type: ignore[attr-defined]
+        waiting = Value(function, function_shadow), values, Value(raising, raising_shadow)
+        self.interp, self.dormant = weakref.ref(interp), None
+        interp.taken_over[self] = node
+        node.state = IteratorState()
+        if self.state is State.RUNNING:
+            self.awaiting = waiting
+        elif self.state is State.CREATED:
+            self._make_frame(interp, waiting[0], [*values, NONE])
+        elif self.state is State.SUSPENDED:
+            self._make_frame(interp, waiting[0], values)
+            self.state = State.CREATED
+            interp.drive(lambda: self.send(interp, NONE, ignore, ignore), interp.frame)     # to the `yield` where it stands
+
+    def go_on(self, interp: Interpreter, rest: list[Value], raising: bool, yielded: Continuation, returned: Continuation,
+              on_raise: OnRaise | None) -> None:
+        """Goes on in a body that awaits the outcome of a call: `rest` leads to that."""
+        assert self.awaiting is not None
+        function, values, raises = self.awaiting
+        self._make_frame(interp, raises if raising else function, [*values, *rest])
+        self.awaiting, self.state = None, State.SUSPENDED
+        self._enter(interp, (yielded, returned, on_raise), native=False)
+        self.frame.stack.append(NONE)
+
+    def _make_frame(self, interp: Interpreter, function: Value, arguments: list[Value]) -> None:
+        """Makes the frame of a continuation, and takes it to behind RETURN_GENERATOR."""
+        frame = self.frame = calls.make_frame(interp, function, arguments, {})
+        frame.generator = self
+        interp.drive(lambda: interp.enter(frame), interp.frame)
+
+    def lie_down(self, record: Dormant) -> None:
+        """Makes the body dormant, or finished."""
+        self.interp, self.frame, self.inner, self.awaiting = nobody, None, None, None  # type: ignore[assignment]
+        self.alive = self.consumer = self.handled = self.base = None
+        self.state, self.dormant = State(record[0]), record
+        real = self.reference()
+        if real is None:
+            return
+        if self.state is State.FINISHED:
+            real.close()
+        elif self.state is not State.CREATED and not self.driven:
+            self.driven = True
+            real.send(None)
+
+    def revive(self, raising: bool, *rest: Any) -> None:
+        """Makes the object of CPython's that a dormant body is from now on; `rest` as in `go_on`."""
+        assert self.dormant is not None
+        _, function, arguments, raises = self.dormant
+        self.inner = (raises if raising else function)(*arguments, *rest)  # type: ignore[misc]
+        self.dormant = None
+
+    def go_on_natively(self) -> Any:
+        """A step of a body that has been revived: returns what it yields, and raises StopIteration with what it returns."""
+        self.state = State.SUSPENDED
+        outcome = self._delegate(None, None)
+        if outcome.exception is None and not outcome.finished:
+            return outcome.value
+        self.reference().close()
+        if outcome.exception is None:
+            raise StopIteration(outcome.value)
+        with outcome:
+            raise outcome.exception
+
+    def _delegate(self, sent: Any, thrown: BaseException | None) -> Outcome:
+        """A step of the object of CPython's that the driver delegates to."""
+        inner = self.inner
+        try:
+            return Outcome(inner.send(sent) if thrown is None else inner.throw(thrown))
+        except StopIteration as stop:
+            self.state, self.inner = State.FINISHED, None
+            return Outcome(stop.value, finished=True)
+        except BaseException as exception:
+            self.state, self.inner = State.FINISHED, None
+            exception.__traceback__ = exception.__traceback__.tb_next  # type: ignore[union-attr]
+            return Outcome(exception=exception)
+        finally:
+            del thrown          # its traceback holds this frame
+
     # -- resumed by native code, through the driver --------------------------------------------------------------------
 
     def begin(self) -> Outcome:
@@ -231,8 +304,21 @@ class Body:
         if thrown is not None:
             while thrown.__traceback__ is not None and thrown.__traceback__.tb_frame.f_code in DRIVER_CODES:
                 thrown.__traceback__ = thrown.__traceback__.tb_next
-            if isinstance(thrown, GeneratorExit) and self._discard():
+            if self.state is State.FINISHED:        # its driver is being closed
                 return Outcome(exception=thrown)
+        if self.dormant is not None:
+            if self.state is State.RUNNING:         # what it awaits may have been cut short, and nobody hold it any more
+                dies = self.reference() is None
+                return Outcome(exception=thrown if dies else ValueError(f"{self.kind} already executing"))
+            if not isinstance(thrown, GeneratorExit) or not self._is_watched():
+                self._stand_up()
+        if self.inner is not None:
+            try:
+                return self._delegate(sent, thrown)
+            finally:
+                thrown = None
+        if isinstance(thrown, GeneratorExit) and self._discard():
+            return Outcome(exception=thrown)
         interp = self._native_interpreter(closing=isinstance(thrown, GeneratorExit))
         outcomes: list[Outcome] = []
 
@@ -253,12 +339,25 @@ class Body:
             return Outcome(exception=error.exception)
         return outcomes[0]
 
+    def _is_watched(self) -> bool:
+        """Whether a trace takes over the body, which is about to die."""
+        interp, node = (nobody(), None) if self.watcher is None else (self.watcher[0](), self.watcher[1])
+        return interp is not None and interp.tracking and _take_over(interp, self, node)
+
+    def _stand_up(self) -> None:
+        """Revives a body that does not run."""
+        if self.state is State.CREATED:
+            self.revive(False, None)
+        else:
+            self.revive(False)
+            self.inner.send(None)                   # to the `yield` where it stands
+
     def _discard(self) -> bool:
         """Finishes a body which is being closed, as most are by their death, if none of its code is to run then."""
         if self.state is State.SUSPENDED and not self._must_clean_up():
             delegate = self.delegate()
             if delegate is not None:
-                inner = _body_of(delegate.real)
+                inner = body_of(delegate.real)
                 if inner is None or not inner._discard():
                     return False
             self.native = True
@@ -274,7 +373,7 @@ class Body:
         """The interpreter of the capture that made the body, on real values alone; after its end, one like it. What a body
         does when it dies belongs to the trace like all else: its death follows from what the program did."""
         interp = self.interp()
-        if interp is None or interp.frame is None:
+        if interp is None or interp.frame is None and not interp.tracking:
             interp = Interpreter(None, None)
             interp.inlining = False
         elif not closing:
@@ -282,63 +381,6 @@ class Body:
         return interp
 
 
-# -- drivers -----------------------------------------------------------------------------------------------------------
-
-@types.coroutine
-def _wait(value: Any) -> Generator[Any, Any, Any]:
-    return (yield value)
-
-
-def _generator(body: Body) -> Generator[Any, Any, Any]:
-    outcome = body.begin()
-    while outcome.exception is None and not outcome.finished:
-        try:
-            sent, thrown = (yield outcome.value), None
-        except BaseException as error:
-            sent, thrown = None, error
-        outcome = body.step(sent, thrown)
-    if outcome.exception is not None:
-        with outcome:
-            raise outcome.exception
-    return outcome.value
-
-
-async def _coroutine(body: Body) -> Any:
-    outcome = body.begin()
-    while outcome.exception is None and not outcome.finished:
-        try:
-            sent, thrown = await _wait(outcome.value), None
-        except BaseException as error:
-            sent, thrown = None, error
-        outcome = body.step(sent, thrown)
-    if outcome.exception is not None:
-        with outcome:
-            raise outcome.exception
-    return outcome.value
-
-
-async def _async_generator(body: Body) -> AsyncGenerator[Any, Any]:
-    outcome = body.begin()
-    while outcome.exception is None and not outcome.finished:
-        try:
-            if isinstance(outcome.value, Wrapped):
-                sent, thrown = (yield outcome.value.value), None
-            else:
-                sent, thrown = await _wait(outcome.value), None
-        except BaseException as error:
-            sent, thrown = None, error
-        outcome = body.step(sent, thrown)
-    if outcome.exception is not None:
-        with outcome:
-            raise outcome.exception
-
-
-_iterable_coroutine = types.coroutine(types.FunctionType(_generator.__code__, globals()))
-DRIVER_CODES = frozenset(f.__code__ for f in (_wait, _generator, _coroutine, _async_generator, _iterable_coroutine))
-_KINDS = {inspect.CO_COROUTINE: ("coroutine", _coroutine),
-          inspect.CO_ASYNC_GENERATOR: ("async generator", _async_generator),
-          inspect.CO_GENERATOR: ("generator", _generator),
-          inspect.CO_GENERATOR | inspect.CO_ITERABLE_COROUTINE: ("generator", _iterable_coroutine)}
 GENERATORS = (types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType)
 # By id of the object, whose driver keeps the body alive.
 _bodies: weakref.WeakValueDictionary[int, Body] = weakref.WeakValueDictionary()
@@ -358,29 +400,108 @@ def stop_iteration_error(kind: str, exception: BaseException) -> RuntimeError | 
 
 def create(interp: Interpreter, frame: Frame) -> Value:
     """RETURN_GENERATOR: the object whose body `frame` becomes."""
-    kind, driver = _KINDS[frame.code.co_flags & (
-        inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR | inspect.CO_ITERABLE_COROUTINE)]
-    body = Body(interp, frame, kind)
-    real = driver(body)
     function = frame.function.real
-    real.__name__, real.__qualname__ = function.__name__, function.__qualname__
-    body.reference = weakref.ref(real)
-    _bodies[id(real)] = body
+    body = Body(KINDS[frame.code.co_flags & FLAGS][0], frame, interp)
+    real = _drive(body, frame.code.co_flags & FLAGS, function.__name__, function.__qualname__)
+    interp.bodies.add(body)
     return Value(real, interp.track(lambda: interp.graph.create(real)))
 
 
-def find(interp: Interpreter, real: Any) -> Body | None:
-    """The body of a generator or coroutine made by this capture, which may be resumed directly; None for all others."""
-    if type(real) is types.GeneratorType or type(real) is types.CoroutineType:
-        body = _body_of(real)
-        if body is not None and body.interp() is interp:
-            return body
-    return None
+def _drive(body: Body, flags: int, name: str, qualname: str) -> Any:
+    """The object whose body is this one."""
+    real = KINDS[flags][1](body)
+    real.__name__, real.__qualname__ = name, qualname
+    body.reference = weakref.ref(real)
+    _bodies[id(real)] = body
+    return real
 
 
-def _body_of(real: Any) -> Body | None:
+def find(interp: Interpreter, generator: Value) -> Body | None:
+    """The body of a generator or coroutine that may be resumed directly: this capture has made it, or takes it over. None for all
+    others."""
+    real = generator.real
+    if type(real) is not types.GeneratorType and type(real) is not types.CoroutineType:
+        return None
+    body = body_of(real)
+    return body if body is not None and (body.interp() is interp or _take_over(interp, body, generator.shadow)) else None
+
+
+def body_of(real: Any) -> Body | None:
+    """The body of a generator of ours."""
     body = _bodies.get(id(real))
     return body if body is not None and body.reference() is real else None
+
+
+def dormant_of(real: Any) -> Dormant | None:
+    """What is left of a dormant generator; None of any other object."""
+    body = body_of(real)
+    return None if body is None else body.dormant
+
+
+def watch(interp: Interpreter, generator: Value) -> None:
+    """What the body of a generator does when it dies belongs to the trace."""
+    body = body_of(generator.real)
+    if body is not None and isinstance(generator.shadow, RefNode):
+        body.watcher = weakref.ref(interp), generator.shadow
+
+
+def _take_over(interp: Interpreter, body: Body, node: Shadow | None) -> bool:
+    """Makes a dormant body one of this trace's, if that can be."""
+    if body.dormant is None or not interp.tracking:
+        return False
+    record = interp.track(_record_of, interp, body, node)
+    if record is not None:
+        body.take_over(interp, node, record)  # type: ignore[arg-type]
+    return record is not None
+
+
+def _record_of(interp: Interpreter, body: Body, node: Shadow | None) -> Shadow:
+    """What a trace knows of a dormant body: its state is guarded, and the rest where it comes to matter."""
+    if not isinstance(node, RefNode) or node.source is None:
+        raise Break("opaque-call", f"a {body.kind} of unknown origin was resumed")
+    graph = interp.graph
+    source = Computed(dormant_of, (graph.touch(node).source,))  # type: ignore[arg-type]
+    record: Build = graph.external(body.dormant, source)  # type: ignore[assignment]
+    graph.depend(record.items[0], body.state.value)
+    return record
+
+
+def restore(flags: int, name: str, qualname: str, *record: Any) -> Any:
+    """A dormant generator, made anew."""
+    body = Body(KINDS[flags][0])
+    real = _drive(body, flags, name, qualname)
+    body.lie_down(record)  # type: ignore[arg-type]
+    return real
+
+
+def settle(real: Any, *record: Any) -> None:
+    """Makes a generator dormant again that a trace has taken over."""
+    body_of(real).lie_down(record)  # type: ignore[union-attr,arg-type]
+
+
+def go_on(generator: Any, *rest: Any) -> Any:
+    """Goes on in the body of a generator that awaits the value of a call, to which `rest` leads: the value itself, or a
+    continuation and its arguments. Returns what the generator yields, and raises StopIteration with what it returns."""
+    body: Body = body_of(generator)  # type: ignore[assignment]
+    body.revive(False, *rest)
+    del rest
+    return body.go_on_natively()
+
+
+def go_on_raising(generator: Any, exception: BaseException) -> Any:
+    """As `go_on`, where the call has raised."""
+    body: Body = body_of(generator)  # type: ignore[assignment]
+    body.revive(True, exception)
+    del exception
+    return body.go_on_natively()
+
+
+def nobody() -> None:
+    """What a weak reference to nothing returns."""
+
+
+def ignore(value: Value) -> None:
+    """The continuation for a value that means nothing."""
 
 
 # -- the protocol ------------------------------------------------------------------------------------------------------
@@ -394,7 +515,7 @@ def fail(exception: BaseException, on_raise: OnRaise | None) -> None:
 def throw_into(interp: Interpreter, iterator: Value, exception: BaseException, yielded: Continuation,
                returned: Continuation, otherwise: Callable[[], None], on_raise: OnRaise) -> None:
     """`iterator.throw(exception)`; or `otherwise()` if there is no such method."""
-    body = find(interp, iterator.real)
+    body = find(interp, iterator)
     if body is not None:
         return body.throw(interp, exception, yielded, returned, on_raise)
 
@@ -417,7 +538,7 @@ def throw_into(interp: Interpreter, iterator: Value, exception: BaseException, y
 
 def close_iterator(interp: Interpreter, iterator: Value, then: Callable[[], None]) -> None:
     """`iterator.close()` if there is such a method, followed by `then()`."""
-    body = find(interp, iterator.real)
+    body = find(interp, iterator)
     if body is not None:
         return body.close(interp, then)
 
@@ -432,103 +553,7 @@ def close_iterator(interp: Interpreter, iterator: Value, then: Callable[[], None
     attributes.load(interp, iterator, "close", call, missing)
 
 
-def _stopped(interp: Interpreter, stop: StopIteration, value: Value) -> Any:
-    """The exception by which a generator of ours returns a value."""
-    node = interp.graph.create(stop)
-    node.slots["value"] = value.shadow  # type: ignore[assignment]
-    node.slots["args"] = Build(tuple, (value.shadow,) if stop.args else ())  # type: ignore[arg-type]
-    return node
-
-
 def _stop_value(interp: Interpreter, stop: StopIteration) -> Any:
     if stop.value is None:
         return Const(None)
     raise Break("outside-iterator", "an iterator returned a value")
-
-
-def thrown_exception(interp: Interpreter, args: list[Any]) -> BaseException:
-    """The exception that `generator.throw(*args)` raises. Raises UserError where CPython refuses the arguments."""
-    caught: list[BaseException] = []
-
-    def catch() -> Generator[None, None, None]:
-        try:
-            yield
-        except BaseException as error:
-            error.__traceback__ = error.__traceback__.tb_next  # type: ignore[union-attr]
-            caught.append(error)
-    catcher = catch()
-    next(catcher)
-    try:
-        interp.real(catcher.throw, *args)
-    except UserError:
-        if not caught:
-            raise
-    return caught[0]    # what was raised is the StopIteration of `catch`
-
-
-def _method(interp: Interpreter, args: Args, kwargs: Kwargs, then: Then, on_raise: Catch,
-            operate: Callable[[Body, Continuation, Continuation], None]) -> bool:
-    """A method of a generator of ours: whatever it yields is the result; what it returns becomes StopIteration."""
-    body = find(interp, args[0].real) if args and not kwargs else None
-    if body is None:
-        return False
-
-    def returned(value: Value) -> None:
-        stop = StopIteration() if value.real is None else StopIteration(value.real)
-        interp.track(_stopped, interp, stop, value)
-        fail(stop, on_raise)
-    caller = interp.frame
-    try:
-        operate(body, lambda value: interp.deliver(value, then), returned)
-        return True
-    except UserError as error:
-        if interp.frame is not caller or on_raise is None:
-            raise       # the body's frame, once entered, passes the exception on itself
-        exception = error.exception
-    unwind.settle(interp, exception, on_raise)
-    return True
-
-
-@reduction(types.GeneratorType.send, types.CoroutineType.send)
-def _send(interp: Interpreter, args: Args, kwargs: Kwargs, then: Then, on_raise: Catch) -> bool:
-    return len(args) == 2 and _method(
-        interp, args, kwargs, then, on_raise,
-        lambda body, yielded, returned: body.send(interp, args[1], yielded, returned, on_raise))
-
-
-@reduction(types.GeneratorType.__next__)
-def _next(interp: Interpreter, args: Args, kwargs: Kwargs, then: Then, on_raise: Catch) -> bool:
-    return len(args) == 1 and _method(
-        interp, args, kwargs, then, on_raise,
-        lambda body, yielded, returned: body.send(interp, Value(None, Const(None)), yielded, returned, on_raise))
-
-
-@reduction(types.GeneratorType.throw, types.CoroutineType.throw)
-def _throw(interp: Interpreter, args: Args, kwargs: Kwargs, then: Then, on_raise: Catch) -> bool:
-    def operate(body: Body, yielded: Continuation, returned: Continuation) -> None:
-        exception = thrown_exception(interp, [a.real for a in args[1:]])
-        body.throw(interp, exception, yielded, returned, on_raise)
-    return _method(interp, args, kwargs, then, on_raise, operate)
-
-
-@reduction(types.GeneratorType.close, types.CoroutineType.close)
-def _close(interp: Interpreter, args: Args, kwargs: Kwargs, then: Then, on_raise: Catch) -> bool:
-    def closed() -> None:
-        interp.deliver(Value(None, Const(None)), then)
-    return len(args) == 1 and _method(
-        interp, args, kwargs, then, on_raise,
-        lambda body, yielded, returned: body.close(interp, closed, on_raise))
-
-
-@reduction(next)
-def _next_of(interp: Interpreter, args: Args, kwargs: Kwargs, then: Then, on_raise: Catch) -> bool:
-    """`next(generator)` and `next(generator, default)`."""
-    if len(args) != 2:
-        return _next(interp, args, kwargs, then, on_raise)
-
-    def default(exception: BaseException) -> bool:
-        if isinstance(exception, StopIteration):
-            interp.deliver(args[1], then)
-            return True
-        return on_raise is not None and on_raise(exception)
-    return _next(interp, args[:1], kwargs, then, default)

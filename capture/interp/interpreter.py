@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 import types
+import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -49,6 +50,8 @@ class Interpreter:
         self.openings: dict[RefNode, list[Place]] = {}      # what has begun and must end in the same trace, and where it began
         self.result: list[Value] = []
         self._drives = 0                            # nested calls of `drive`
+        self.bodies: weakref.WeakSet[Any] = weakref.WeakSet()       # of the generators that this capture has made
+        self.taken_over: dict[Any, RefNode] = {}    # bodies of generators from outside -> their objects
 
     # -- running -----------------------------------------------------------------------------------------------------
 

@@ -21,7 +21,7 @@ HEAPTYPE = 1 << 9
 def advance(interp: Interpreter, iterator: Value, then: Continuation, exhausted: Callable[[], None]) -> None:
     """`next(iterator)`, whose result goes to `then`; or `exhausted()`."""
     real = iterator.real
-    body = generators.find(interp, real)
+    body = generators.find(interp, iterator)
     if body is not None:
         return body.send(interp, NONE, then, lambda value: exhausted())
     def stopped(exception: BaseException) -> bool:
@@ -34,7 +34,7 @@ def advance(interp: Interpreter, iterator: Value, then: Continuation, exhausted:
         shadow = interp.track(calls.class_attribute, interp, type(real), "__next__")
         return calls.call(interp, Value(method, shadow), [iterator], None, then, stopped)
     if interp.can_cut and calls.is_resumable(then):
-        unknown = interp.track(_refusal, interp, iterator)
+        unknown = interp.track(refusal, interp, iterator)
         if isinstance(unknown, Break):
             raise Cut(unknown, NEXT, [iterator], {}, then=then, on_raise=stopped)
     interp.track(_synchronise, interp, iterator)
@@ -45,7 +45,7 @@ def advance(interp: Interpreter, iterator: Value, then: Continuation, exhausted:
     then(Value(item, interp.track(_next_item, interp, iterator, item)))
 
 
-def _refusal(interp: Interpreter, iterator: Value) -> Any:
+def refusal(interp: Interpreter, iterator: Value) -> Any:
     """Why the trace cannot know what an iterator yields; None if it can."""
     try:
         cursor_of(interp, iterator)

@@ -5,6 +5,10 @@ value stack as it was and jumps to where the frame waits. Its parameters are the
 stack, and, flattened behind them, the function and the parameters of the frame that it waits for; cells become its closure.
 The innermost one takes what it waits for as `__result`: a value, or, in the raising variant, an exception.
 
+The continuation of a generator's frame is a generator function. A body that stands at a `yield` comes to stand there when the
+continuation is started; one that runs goes on when it is. What is passed on in its place is the generator, which has the
+continuation and its parameters (generators.Dormant).
+
 A continuation is a function like any other: hooked, interpreted, traced, cut anew, or run natively. What is made of a
 continuation again goes back to the program's own code (`_origins`), so that a loop comes back to the same one.
 """
@@ -25,7 +29,7 @@ import torch
 from bytecode import Bytecode, CellVar, FreeVar, Instr, Label, TryBegin, TryEnd
 
 from capture.errors import Break
-from capture.interp import scope, unwind
+from capture.interp import generators, scope, unwind
 from capture.interp.frame import Frame, Handled, Resume, Value
 from capture.interp.instructions import ABSORBED, Instruction, decode, decoded, exception_table
 from capture.interp.interpreter import Interpreter
@@ -37,6 +41,7 @@ Exits = dict[int, tuple[int, Callable[..., Any]]]
 RESULT = "__result"
 MOST_OBJECTS = 1000     # looked at below a dead local
 JUMP_IF_FALSE = "POP_JUMP_FORWARD_IF_FALSE" if sys.version_info < (3, 12) else "POP_JUMP_IF_FALSE"
+ATTRIBUTE_VALUE: Any = "value" if sys.version_info < (3, 12) else (False, "value")     # LOAD_ATTR's argument
 # Names by which a function may look at its own locals, so that none of them is dead.
 INTROSPECTION = frozenset({"locals", "vars", "dir", "eval", "exec", "_getframe", "currentframe"})
 
@@ -72,7 +77,10 @@ class Position:
 
 @dataclass(slots=True, eq=False)
 class Suspended:
-    """One live frame at a break: its position, its code, and the values that its continuation takes."""
+    """One live frame at a break: its position, its code, and the values that its continuation takes.
+
+    `generator`: whose body the frame is that runs, or None.
+    """
 
     position: Position
     code: types.CodeType
@@ -80,6 +88,17 @@ class Suspended:
     globals: Shadow
     values: list[Value]
     cells: list[Value]
+    generator: Value | None = None
+
+    @property
+    def passed(self) -> list[Value]:
+        """What whoever calls the continuation gives it, but for what is inside."""
+        return self.values if self.generator is None else [self.generator]
+
+    @property
+    def taken(self) -> int:
+        """How many values that are."""
+        return self.position.taken if self.generator is None else 1
 
     def outline(self) -> Suspended:
         """The same without the values."""
@@ -91,27 +110,39 @@ class Suspended:
 def suspend(interp: Interpreter, resume: Resume) -> list[Suspended]:
     """The live frames, outermost first; the innermost waits for a value that `resume` says what to do with.
 
-    Raises Break where a frame cannot be continued: it is the body of a generator or of a class, or was called by an operation
-    of C that cannot be resumed half-way.
+    Raises Break where a frame cannot be continued: it is the body of a class, or was called by an operation of C that cannot be
+    resumed half-way.
     """
     frames: list[Suspended] = []
     frame, handled = interp.frame, sys.exception()
     while frame is not None:
-        if frame.namespace is not None or frame.generator is not None or frame.back is not None and not is_awaited_by_bytecode(frame):
-            kind = "class" if frame.namespace is not None else "generator" if frame.generator is not None else "special method"
+        if frame.namespace is not None or frame.back is not None and not is_awaited_by_bytecode(frame):
+            kind = "class" if frame.namespace is not None else "special method"
             raise Break("opaque-call", f"inside of a {kind} body, {frame.code.co_qualname}")
-        suspended, handled = _suspend_frame(interp, frame, resume, handled)
+        suspended, handled = suspend_frame(interp, frame, resume, handled)
+        if frame.generator is not None:
+            body = frame.generator
+            suspended.generator = Value(body.alive, interp.graph.find(body.alive))
+            handled = body.base
         frames.append(suspended)
         if frame.back is not None:
-            resume = resume_of(frame.then)
+            resume = resume_of(awaited_by(frame)[0])
         frame = frame.back
     return frames[::-1]
 
 
 def is_awaited_by_bytecode(frame: Frame) -> bool:
     """Whether the caller of `frame` waits for nothing but its result or exception: so that a continuation can wait in its place."""
-    resume = getattr(frame.then, "resume", None)
-    return (frame.then is None or resume is not None) and (frame.on_raise is None or resume is Resume.ADVANCE)
+    then, on_raise = awaited_by(frame)
+    resume = getattr(then, "resume", None)
+    return (then is None or resume is not None) and (on_raise is None or resume in (Resume.ADVANCE, Resume.SEND))
+
+
+def awaited_by(frame: Frame) -> tuple[Any, Any]:
+    """What takes the value that the caller of `frame` waits for, which a generator yields; and what takes an exception."""
+    if frame.generator is None:
+        return frame.then, frame.on_raise
+    return frame.generator.consumer[0], frame.generator.consumer[2]
 
 
 def resume_of(then: object) -> Resume:
@@ -124,13 +155,13 @@ def resume_of(then: object) -> Resume:
     return resume
 
 
-def _suspend_frame(interp: Interpreter, frame: Frame, resume: Resume,
-                   handled: BaseException | None) -> tuple[Suspended, BaseException | None]:
-    """One frame, and the exception that was being handled when it was entered."""
+def suspend_frame(interp: Interpreter, frame: Frame, resume: Resume,
+                  handled: BaseException | None) -> tuple[Suspended, BaseException | None]:
+    """One frame, and the exception that was being handled when it was entered; `handled` is being handled now."""
     code, pc, resume = own_position(frame, resume)
     names = slot_names(frame.code)
     in_cell = {*code.co_cellvars, *code.co_freevars}
-    live = _live_whilewaiting_at(code, pc, resume)
+    live = _live_while_waiting(code, pc, resume)
     by_name = {name: value for name, value in zip(names, frame.locals) if value is not None}
     bound = tuple(name for name in code.co_varnames if name not in in_cell and name in by_name
                   and (name in live or is_held(by_name[name])))
@@ -166,7 +197,7 @@ def own_position(frame: Frame, resume: Resume) -> tuple[types.CodeType, int, Res
         if frame.pc <= prologue:                    # it waits where it waited before
             return code, position.pc, position.resume
         pc = len(decode(code)) - (len(decode(frame.code)) - frame.pc)
-    return (code, pc - 1, resume) if resume is Resume.RETRY else (code, pc, resume)
+    return (code, pc - 1, resume) if resume in (Resume.RETRY, Resume.YIELD) else (code, pc, resume)
 
 
 def is_held(value: Value) -> bool:
@@ -201,7 +232,7 @@ def closure_names(code: types.CodeType) -> tuple[str, ...]:
     return (*code.co_cellvars, *code.co_freevars)
 
 
-def _live_whilewaiting_at(code: types.CodeType, pc: int, resume: Resume) -> frozenset[str]:
+def _live_while_waiting(code: types.CodeType, pc: int, resume: Resume) -> frozenset[str]:
     """The locals that may be read once the waiting instruction is done, or by a handler of it."""
     live, at = live_locals(code), waiting_at(pc, resume)
     after = (pc,) if resume in (Resume.RETRY, Resume.BEGIN) else successors(decode(code)[at], at)
@@ -253,6 +284,11 @@ def successors(instruction: Instruction, at: int) -> tuple[int, ...]:
 
 # -- shadows -----------------------------------------------------------------------------------------------------------
 
+def callee_of(frame: Suspended, code: types.CodeType) -> Value:
+    """What calls the continuation of a frame."""
+    return function_of(frame, code) if frame.generator is None else constant(generators.go_on)
+
+
 def function_of(frame: Suspended, code: types.CodeType) -> Value:
     """A continuation as a new function."""
     real = types.FunctionType(code, frame.scope, code.co_name, None, tuple(cell.real for cell in frame.cells))
@@ -262,9 +298,9 @@ def function_of(frame: Suspended, code: types.CodeType) -> Value:
 
 def arguments(frames: list[Suspended], codes: Codes) -> list[Value]:
     """What the outermost continuation takes, but for the result."""
-    values = list(frames[0].values)
+    values = list(frames[0].passed)
     for frame, code in zip(frames[1:], codes.codes[1:], strict=True):
-        values += [function_of(frame, code), *frame.values]
+        values += [callee_of(frame, code), *frame.passed]
     return values
 
 
@@ -310,12 +346,17 @@ def build(frames: list[Suspended]) -> Codes:
     raising = continuation(innermost.code, innermost.position, raises=True)
     for depth in range(len(frames) - 1, -1, -1):
         frame = frames[depth]
-        code = continuation(frame.code, frame.position, raises=False, inner=(RESULT,) if frame is innermost else inner)
+        names = [RESULT] if frame is innermost else inner
+        code = continuation(frame.code, frame.position, inner=names)
         codes.append(code)
-        own = code.co_varnames[:code.co_argcount]
-        line = decode(frame.code)[waiting_at(frame.position.pc, frame.position.resume)].line
-        between = [f"a value computed in line {line}"] * (len(own) - len(frame.position.bound) - len(labels))
-        labels = [*frame.position.bound, *between, *labels]
+        if frame.generator is not None:
+            own = ("generator", *names)
+            labels.insert(0, frame.code.co_name)
+        else:
+            own = code.co_varnames[:code.co_argcount]
+            line = decode(frame.code)[waiting_at(frame.position.pc, frame.position.resume)].line
+            between = [f"a value computed in line {line}"] * (len(own) - len(frame.position.bound) - len(labels))
+            labels = [*frame.position.bound, *between, *labels]
         known = dict(zip(own, labels, strict=True))
         labels.insert(0, frame.code.co_name)
         inner = [f"__function{depth}", *(name if name == RESULT else f"__{depth}_{name.lstrip('_')}_{i}" for i, name in enumerate(own))]
@@ -330,11 +371,12 @@ def segment(code: types.CodeType, at: int) -> str:
     return text or f"the result of line {instruction.line}"
 
 
-def continuation(code: types.CodeType, position: Position, raises: bool, exits: Exits | None = None,
+def continuation(code: types.CodeType, position: Position, raises: bool = False, exits: Exits | None = None,
                  inner: Sequence[str] = (RESULT,)) -> types.CodeType:
     """The code of one continuation; `raises`: the variant that awaits an exception. `exits`: instructions before which it returns
     what a function returns that is called with the value stack and the cells as tuples; and how deep the stack is there. `inner`:
-    the parameters behind its own: RESULT, or the function that it calls and the arguments of that.
+    the parameters behind its own: RESULT, or the function that it calls and the arguments of that; none for a body that stands at a
+    `yield`.
     """
     body = Bytecode.from_code(code, conserve_exception_block_stackdepth=True)
     target, handler, shortcut = Label(), Label(), Label()
@@ -359,6 +401,9 @@ def continuation(code: types.CodeType, position: Position, raises: bool, exits: 
         emit("DELETE_FAST", name)
     if made.freevars:
         emit("COPY_FREE_VARS", len(made.freevars))
+    if code.co_flags & generators.FLAGS:
+        emit("RETURN_GENERATOR")
+        emit("POP_TOP")
     emit("RESUME", 0)
     for i, slot in enumerate(position.stack):
         if slot is Slot.NULL:
@@ -370,10 +415,13 @@ def continuation(code: types.CodeType, position: Position, raises: bool, exits: 
             emit("POP_TOP")
     stopped = Label()
     outer = None if cover is None else TryBegin(handler, cover.lasti, cover.depth)
-    tried = TryBegin(stopped, False, len(position.stack)) if position.resume is Resume.ADVANCE else outer
+    ends = position.resume in (Resume.ADVANCE, Resume.SEND)
+    tried = TryBegin(stopped, False, len(position.stack)) if ends else outer
     if tried is not None:
         made.append(tried)
-    if tuple(inner) == (RESULT,):
+    if not inner:
+        emit("LOAD_CONST", None)
+    elif tuple(inner) == (RESULT,):
         take(RESULT)
         if raises:
             emit("RAISE_VARARGS", 1)
@@ -388,14 +436,14 @@ def continuation(code: types.CodeType, position: Position, raises: bool, exits: 
     if tried is not None:
         made.append(TryEnd(tried))
     _finish(emit, code, position, target, shortcut)
-    if position.resume is Resume.ADVANCE:
+    if ends:
         made.append(stopped)
-        _end_loop(emit, shortcut, made, outer)
+        _end_loop(emit, shortcut, made, outer, keeps_value=position.resume is Resume.SEND)
     prologue = sum(isinstance(item, Instr) and item.name not in ABSORBED for item in made)
     labels = [(position.pc, target)]
     if cover is not None:
         labels.append((cover.target, handler))
-    if position.resume in (Resume.SHORT_CIRCUIT, Resume.ADVANCE):
+    if ends or position.resume is Resume.SHORT_CIRCUIT:
         labels.append((decode(code)[position.pc - 1].value, shortcut))
     _append_body(made, body, code, labels, exits or {})
     size = code.co_stacksize + len(made.argnames) + len(made.freevars) + 4
@@ -409,7 +457,7 @@ def continuation(code: types.CodeType, position: Position, raises: bool, exits: 
 
 def waiting_at(pc: int, resume: Resume) -> int:
     """The index of the instruction that waits, whose handlers see exceptions of what it waits for."""
-    return pc if resume in (Resume.RETRY, Resume.BEGIN) else pc - 1
+    return pc if resume in (Resume.RETRY, Resume.BEGIN, Resume.YIELD) else pc - 1
 
 
 def _finish(emit, code: types.CodeType, position: Position, target: Label, shortcut: Label) -> None:  # type: ignore[no-untyped-def]
@@ -426,16 +474,22 @@ def _finish(emit, code: types.CodeType, position: Position, target: Label, short
     emit("JUMP_FORWARD", target)
 
 
-def _end_loop(emit, end: Label, made: Bytecode, outer: TryBegin | None) -> None:  # type: ignore[no-untyped-def]
+def _end_loop(emit, end: Label, made: Bytecode, outer: TryBegin | None, keeps_value: bool) -> None:  # type: ignore[no-untyped-def]
     """What `for` does with an exception of its iterator's, which is on the stack above that: StopIteration leads to `end`, others
-    to the handler `outer`."""
+    to the handler `outer`. keeps_value: with the exception's value on the stack, as `yield from` does."""
     other = Label()
     emit("PUSH_EXC_INFO")
     emit("LOAD_CONST", StopIteration)
     emit("CHECK_EXC_MATCH")
     emit(JUMP_IF_FALSE, other)
-    emit("POP_TOP")
-    emit("POP_EXCEPT")
+    if keeps_value:
+        emit("LOAD_ATTR", ATTRIBUTE_VALUE)
+        emit("SWAP", 2)
+        emit("POP_EXCEPT")
+        emit("SWAP", 2)
+    else:
+        emit("POP_TOP")
+        emit("POP_EXCEPT")
     emit("POP_TOP")
     emit("JUMP_FORWARD", end)
     made.append(other)

@@ -51,7 +51,7 @@ class Retreats:
         the program's own. `outside`: without that of the current frame."""
         frames: list[Frame] = []
         for frame in frames_from(interp.frame):
-            frames = [*frames, frame] if frame.namespace is None and frame.generator is None else []
+            frames = [*frames, frame] if frame.namespace is None else []
             if frame.back is not None and not resume.is_awaited_by_bytecode(frame):
                 frames = []
         own = [frame for frame in frames if not (outside and frame is interp.frame)

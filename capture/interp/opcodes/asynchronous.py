@@ -7,11 +7,13 @@ from typing import Any
 
 from capture.errors import Break
 from capture.interp import attributes, calls, generators, unwind
-from capture.interp.frame import Continuation, Frame, UserError, Value
+from capture.interp.drivers import Wrapped
+from capture.interp.frame import Continuation, Cut, Frame, Resume, UserError, Value
 from capture.interp.instructions import Instruction, opcode
 from capture.interp.interpreter import Interpreter
-from capture.interp.iteration import NEXT
+from capture.interp.iteration import NEXT, refusal
 from capture.interp.opcodes.exceptions import load_special
+from capture.interp.special import in_python
 from capture.refgraph.graph import lookup_class
 from capture.refgraph.node import Const, Shadow
 
@@ -54,11 +56,18 @@ def send(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
             returned(Value(exception.value, interp.track(_stop_value, exception)))
             return True
         return False
-    body = generators.find(interp, receiver.real)
+
+    def push(value: Value) -> None:
+        frame.stack.append(value)
+    push.resume = Resume.SEND  # type: ignore[attr-defined]
+    body = generators.find(interp, receiver)
     if body is not None:
-        body.send(interp, value, frame.stack.append, returned)
+        body.send(interp, value, push, returned)
     elif value.real is None and lookup_class(type(receiver.real), "__next__") is not None:
-        calls.call(interp, NEXT, [receiver], on_raise=stopped)
+        unknown = interp.track(refusal, interp, receiver) if interp.can_cut and not in_python(receiver.real, "__next__") else None
+        if isinstance(unknown, Break):
+            raise Cut(unknown, NEXT, [receiver], {}, then=push, on_raise=stopped)
+        calls.call(interp, NEXT, [receiver], None, push, stopped)
     elif isinstance(receiver.real, generators.GENERATORS):
         method = type(receiver.real).send
         calls.call(interp, Value(method, Const(method)), [receiver, value], on_raise=stopped)
@@ -108,7 +117,7 @@ def awaitable(interp: Interpreter, obj: Value, then: Continuation, problem: str,
 @opcode("GET_AWAITABLE")
 def get_awaitable(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     def check(iterator: Value) -> None:
-        body = generators.find(interp, iterator.real)
+        body = generators.find(interp, iterator)
         if isinstance(iterator.real, types.CoroutineType) and (
                 iterator.real.cr_await if body is None else body.delegate()) is not None:
             unwind.throw(RuntimeError("coroutine is being awaited already"))
@@ -163,4 +172,4 @@ def async_gen_wrap(interp: Interpreter, frame: Frame, instruction: Instruction) 
 
 def wrap(interp: Interpreter, value: Value) -> Value:
     """What an asynchronous generator yields to its consumer. Its driver is native code, so no trace goes on here."""
-    return Value(generators.Wrapped(value.real), None)
+    return Value(Wrapped(value.real), None)

@@ -154,10 +154,12 @@ def return_const(interp: Interpreter, frame: Frame, instruction: Instruction) ->
 
 @opcode("RETURN_GENERATOR")
 def return_generator(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
-    value, then = generators.create(interp, frame), frame.then
+    value = None if frame.generator is not None else generators.create(interp, frame)   # None: its object is there already
+    then = frame.then
     interp.frame = frame.back
-    frame.back = frame.then = frame.on_raise = None
-    interp.deliver(value, then)
+    frame.back = frame.then = frame.on_raise = frame.generator = None
+    if value is not None:
+        interp.deliver(value, then)
 
 
 @opcode("YIELD_VALUE")

@@ -1,0 +1,107 @@
+"""Drivers: the genuine objects of CPython that the program sees as its generators, coroutines and asynchronous generators.
+
+The code of a driver is not the body: it hands on to `body.step` whatever native code sends it or throws into it.
+"""
+from __future__ import annotations
+
+import inspect
+import types
+from collections.abc import AsyncGenerator, Generator
+from typing import Any, Protocol
+
+
+class Outcome:
+    """What a step of a body came to. As a context around the raising of `exception`, keeps that from being changed."""
+
+    __slots__ = ("value", "exception", "finished", "_context", "_traceback")
+
+    def __init__(self, value: Any = None, exception: BaseException | None = None, finished: bool = False) -> None:
+        self.value, self.exception, self.finished = value, exception, finished
+
+    def __enter__(self) -> None:
+        self._context, self._traceback = self.exception.__context__, self.exception.__traceback__  # type: ignore[union-attr]
+
+    def __exit__(self, *raised: object) -> None:
+        exception, self.exception = self.exception, None
+        exception.__context__, exception.__traceback__ = self._context, self._traceback  # type: ignore[union-attr]
+        del self._context, self._traceback
+
+
+class Wrapped:
+    """What an asynchronous generator yields to its consumer, apart from what it passes on while it awaits."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+
+class Steps(Protocol):
+    """What drivers drive: `generators.Body`."""
+
+    def begin(self) -> Outcome:
+        """The first step."""
+
+    def step(self, sent: Any, thrown: BaseException | None) -> Outcome:
+        """A further one, with what was sent or thrown."""
+
+
+@types.coroutine
+def _wait(value: Any) -> Generator[Any, Any, Any]:
+    return (yield value)
+
+
+def _generator(body: Steps) -> Generator[Any, Any, Any]:
+    outcome = body.begin()
+    while outcome.exception is None and not outcome.finished:
+        try:
+            sent, thrown = (yield outcome.value), None
+        except BaseException as error:
+            sent, thrown = None, error
+        outcome = body.step(sent, thrown)
+        thrown = None           # its traceback may hold this frame
+    if outcome.exception is not None:
+        with outcome:
+            raise outcome.exception
+    return outcome.value
+
+
+async def _coroutine(body: Steps) -> Any:
+    outcome = body.begin()
+    while outcome.exception is None and not outcome.finished:
+        try:
+            sent, thrown = await _wait(outcome.value), None
+        except BaseException as error:
+            sent, thrown = None, error
+        outcome = body.step(sent, thrown)
+        thrown = None           # its traceback may hold this frame
+    if outcome.exception is not None:
+        with outcome:
+            raise outcome.exception
+    return outcome.value
+
+
+async def _async_generator(body: Steps) -> AsyncGenerator[Any, Any]:
+    outcome = body.begin()
+    while outcome.exception is None and not outcome.finished:
+        try:
+            if isinstance(outcome.value, Wrapped):
+                sent, thrown = (yield outcome.value.value), None
+            else:
+                sent, thrown = await _wait(outcome.value), None
+        except BaseException as error:
+            sent, thrown = None, error
+        outcome = body.step(sent, thrown)
+        thrown = None           # its traceback may hold this frame
+    if outcome.exception is not None:
+        with outcome:
+            raise outcome.exception
+
+
+_iterable_coroutine = types.coroutine(types.FunctionType(_generator.__code__, globals()))
+DRIVER_CODES = frozenset(f.__code__ for f in (_wait, _generator, _coroutine, _async_generator, _iterable_coroutine))
+KINDS: dict[int, tuple[str, Any]] = {         # by what says it in the flags of code
+    inspect.CO_COROUTINE: ("coroutine", _coroutine),
+          inspect.CO_ASYNC_GENERATOR: ("async generator", _async_generator),
+          inspect.CO_GENERATOR: ("generator", _generator),
+          inspect.CO_GENERATOR | inspect.CO_ITERABLE_COROUTINE: ("generator", _iterable_coroutine)}

@@ -1,0 +1,118 @@
+"""The methods of generators and coroutines of ours, called by interpreted code."""
+from __future__ import annotations
+
+import types
+from collections.abc import Callable, Generator
+from typing import Any
+
+from capture.interp import calls, unwind
+from capture.interp.frame import Continuation, Resume, UserError, Value
+from capture.interp.generators import NONE, Body, OnRaise, fail, find, go_on, go_on_raising
+from capture.interp.interpreter import Interpreter
+from capture.interp.models import reduction
+from capture.refgraph.node import Build
+
+Args, Kwargs, Then, Catch = list[Value], dict[str, Value], Continuation | None, OnRaise | None
+
+
+def thrown_exception(interp: Interpreter, args: list[Any]) -> BaseException:
+    """The exception that `generator.throw(*args)` raises. Raises UserError where CPython refuses the arguments."""
+    caught: list[BaseException] = []
+
+    def catch() -> Generator[None, None, None]:
+        try:
+            yield
+        except BaseException as error:
+            error.__traceback__ = error.__traceback__.tb_next  # type: ignore[union-attr]
+            caught.append(error)
+    catcher = catch()
+    next(catcher)
+    try:
+        interp.real(catcher.throw, *args)
+    except UserError:
+        if not caught:
+            raise
+    return caught[0]    # what was raised is the StopIteration of `catch`
+
+
+def _stopped(interp: Interpreter, stop: StopIteration, value: Value) -> Any:
+    """The exception by which a generator of ours returns a value."""
+    node = interp.graph.create(stop)
+    node.slots["value"] = value.shadow  # type: ignore[assignment]
+    node.slots["args"] = Build(tuple, (value.shadow,) if stop.args else ())  # type: ignore[arg-type]
+    return node
+
+
+def _method(interp: Interpreter, args: Args, kwargs: Kwargs, then: Then, on_raise: Catch,
+            operate: Callable[[Body, Continuation, Continuation], None]) -> bool:
+    """A method of a generator of ours: whatever it yields is the result; what it returns becomes StopIteration."""
+    body = find(interp, args[0]) if args and not kwargs else None
+    if body is None:
+        return False
+
+    def returned(value: Value) -> None:
+        stop = StopIteration() if value.real is None else StopIteration(value.real)
+        interp.track(_stopped, interp, stop, value)
+        fail(stop, on_raise)
+    caller = interp.frame
+    try:
+        operate(body, _delivery(interp, then), returned)
+        return True
+    except UserError as error:
+        if interp.frame is not caller or on_raise is None:
+            raise       # the body's frame, once entered, passes the exception on itself
+        exception = error.exception
+    unwind.settle(interp, exception, on_raise)
+    return True
+
+
+def _delivery(interp: Interpreter, then: Then) -> Continuation:
+    """Hands a value to `then`, or pushes it."""
+    def deliver(value: Value) -> None:
+        interp.deliver(value, then)
+    if calls.is_resumable(then):
+        deliver.resume = Resume.PUSH if then is None else then.resume  # type: ignore[attr-defined]
+    return deliver
+
+
+@reduction(go_on)
+def _go_on(interp: Interpreter, args: Args, kwargs: Kwargs, then: Then, on_raise: Catch, raising: bool = False) -> bool:
+    def operate(body: Body, yielded: Continuation, returned: Continuation) -> None:
+        body.go_on(interp, args[1:], raising, yielded, returned, on_raise)
+    return _method(interp, args, kwargs, then, on_raise, operate)
+
+
+@reduction(go_on_raising)
+def _go_on_raising(interp: Interpreter, args: Args, kwargs: Kwargs, then: Then, on_raise: Catch) -> bool:
+    return _go_on(interp, args, kwargs, then, on_raise, raising=True)
+
+
+@reduction(types.GeneratorType.send, types.CoroutineType.send)
+def _send(interp: Interpreter, args: Args, kwargs: Kwargs, then: Then, on_raise: Catch) -> bool:
+    return len(args) == 2 and _method(
+        interp, args, kwargs, then, on_raise,
+        lambda body, yielded, returned: body.send(interp, args[1], yielded, returned, on_raise))
+
+
+@reduction(types.GeneratorType.__next__, next)
+def _next(interp: Interpreter, args: Args, kwargs: Kwargs, then: Then, on_raise: Catch) -> bool:
+    return len(args) == 1 and _method(
+        interp, args, kwargs, then, on_raise,
+        lambda body, yielded, returned: body.send(interp, NONE, yielded, returned, on_raise))
+
+
+@reduction(types.GeneratorType.throw, types.CoroutineType.throw)
+def _throw(interp: Interpreter, args: Args, kwargs: Kwargs, then: Then, on_raise: Catch) -> bool:
+    def operate(body: Body, yielded: Continuation, returned: Continuation) -> None:
+        exception = thrown_exception(interp, [a.real for a in args[1:]])
+        body.throw(interp, exception, yielded, returned, on_raise)
+    return _method(interp, args, kwargs, then, on_raise, operate)
+
+
+@reduction(types.GeneratorType.close, types.CoroutineType.close)
+def _close(interp: Interpreter, args: Args, kwargs: Kwargs, then: Then, on_raise: Catch) -> bool:
+    def closed() -> None:
+        interp.deliver(NONE, then)
+    return len(args) == 1 and _method(
+        interp, args, kwargs, then, on_raise,
+        lambda body, yielded, returned: body.close(interp, closed, on_raise))

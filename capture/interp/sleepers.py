@@ -1,0 +1,105 @@
+"""Generators that outlive a trace which is cut: what is left of their bodies, for hits to make them anew or bring up to date."""
+from __future__ import annotations
+
+import types
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from capture.interp import generators, resume
+from capture.interp.frame import Resume, Value
+from capture.interp.generators import Body, State
+from capture.interp.interpreter import Interpreter
+from capture.interp.resume import Codes, Position, Suspended, constant
+from capture.refgraph.node import Const, IteratorState, Shadow
+
+NOTHING = constant(None)
+STANDING = {State.CREATED: Resume.PUSH, State.SUSPENDED: Resume.YIELD}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Sleeper:
+    """A body and its record (`generators.Dormant`), part by part."""
+
+    body: Body
+    record: tuple[Value, Value, Value, Value]
+
+    @property
+    def shadows(self) -> tuple[Shadow, ...]:
+        return tuple(part.shadow for part in self.record)  # type: ignore[misc]
+
+
+class Asleep(IteratorState):
+    """The state of a generator of the trace that is made anew by `generators.restore`."""
+
+    __slots__ = ("arguments",)
+
+    def __init__(self, arguments: tuple[Shadow, ...]) -> None:
+        self.arguments = arguments
+
+    def recipe(self) -> tuple[Callable[..., Any], tuple[Shadow, ...]]:
+        return generators.restore, self.arguments
+
+
+def sleepers(interp: Interpreter, frames: list[Suspended], codes: Codes | None,
+             known: dict[Position, types.CodeType]) -> list[Sleeper]:
+    """What is left of the bodies of this capture's generators, which the graph learns; at the end of a call (no `frames`) only of
+    those that come from outside.
+
+    frames, codes: the live frames and their continuations, some of them bodies. known: the continuations of bodies that do not run,
+    by position; further ones are added. Raises Break for one that cannot be continued.
+    """
+    found = []
+    for frame, code in zip(frames, codes.codes if codes is not None else ()):
+        if frame.generator is not None:
+            awaits = frame is frames[-1]            # the result itself, and not an inner continuation
+            raising = resume.function_of(frame, codes.raising) if awaits else NOTHING  # type: ignore[union-attr]
+            body = generators.body_of(frame.generator.real)
+            found.append(_sleeper(body, State.RUNNING, resume.function_of(frame, code), frame.values, raising))  # type: ignore[arg-type]
+    running = {sleeper.body for sleeper in found}
+    for body in [*interp.taken_over, *(interp.bodies if frames else ())]:
+        lives = body in interp.taken_over or body.reference() is not None and body.kind != "async generator"
+        if lives and body not in running:
+            found.append(_resting(interp, body, known))
+    for sleeper in found:
+        _describe(interp, sleeper)
+    return found
+
+
+def _resting(interp: Interpreter, body: Body, known: dict[Position, types.CodeType]) -> Sleeper:
+    """A body that does not run, or one that still awaits what it has been awaiting."""
+    if body.awaiting is not None:
+        function, values, raising = body.awaiting
+        return _sleeper(body, body.state, function, values, raising)
+    if body.state is State.FINISHED:
+        return _sleeper(body, body.state, NOTHING, [], NOTHING)
+    kind = STANDING[body.state]
+    frame, _ = resume.suspend_frame(interp, body.frame, kind, body.handled)
+    code = known.get(frame.position)
+    if code is None:
+        names = [resume.RESULT] if kind is Resume.PUSH else []
+        code = known[frame.position] = resume.continuation(frame.code, frame.position, inner=names)
+    return _sleeper(body, body.state, resume.function_of(frame, code), frame.values, NOTHING)
+
+
+def _sleeper(body: Body, state: State, function: Value, values: list[Value], raising: Value) -> Sleeper:
+    return Sleeper(body, (constant(state.value), function, resume.composite(values), raising))
+
+
+def _describe(interp: Interpreter, sleeper: Sleeper) -> None:
+    """Says how a hit makes the generator, or what becomes of one from outside."""
+    graph, body = interp.graph, sleeper.body
+    if body in interp.taken_over:
+        graph.effect(generators.settle, interp.taken_over[body], *sleeper.shadows)
+        return
+    real = body.reference()
+    node = graph.find(real)
+    if node is not None:
+        flags = Const(body.frame.code.co_flags & generators.FLAGS)
+        node.state = Asleep((flags, Const(real.__name__), Const(real.__qualname__), *sleeper.shadows))
+
+
+def lie_down(found: list[Sleeper]) -> None:
+    """Makes the generators of a trace that has come to its end dormant."""
+    for sleeper in found:
+        sleeper.body.lie_down(tuple(part.real for part in sleeper.record))  # type: ignore[arg-type]
