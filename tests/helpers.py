@@ -120,13 +120,13 @@ def run(make: Callable[[], Any], steps: tuple[Step, ...], engine: Engine = lambd
             step(state)
             continue
         args, kwargs = step.arguments(state)
-        with _observed() as seen:
+        with observed() as seen:
             seen.result = _attempt(program, args, kwargs, seen)
             if backward and seen.error is None:
                 backpropagate(seen.result)
         results.append(seen.result)
         roots = {"result": seen.result, "args": args, "kwargs": kwargs, "state": state, "earlier": results[:-1]}
-        world = {"exception": describe_exception(seen.error), "output": _ADDRESS.sub("0x…", seen.output.getvalue()),
+        world = {"exception": describe_exception(seen.error), "output": without_addresses(seen.output.getvalue()),
                  "warnings": seen.warnings, **modes()}
         outcomes.append(Outcome(seen.error is None, take(roots, world)))
     return outcomes
@@ -162,7 +162,7 @@ def describe_exception(error: BaseException | None) -> Any:
         return None
     lines = [(frame.filename, frame.name, frame.lineno) for frame in traceback.extract_tb(error.__traceback__)
              if not frame.filename.startswith(OWN_FILES)]
-    return {"type": type(error).__qualname__, "args": _ADDRESS.sub("0x…", repr(error.args)), "lines": lines,
+    return {"type": type(error).__qualname__, "args": without_addresses(repr(error.args)), "lines": lines,
             "cause": describe_exception(error.__cause__), "context": describe_exception(error.__context__),
             "suppressed": error.__suppress_context__}
 
@@ -179,6 +179,11 @@ def modes() -> dict[str, Any]:
     }
 
 
+def without_addresses(text: str) -> str:
+    """The text without addresses of objects, as default representations show them."""
+    return _ADDRESS.sub("0x…", text)
+
+
 def seed(value: int = 0) -> None:
     """The same start for torch's, Python's and numpy's random numbers."""
     torch.manual_seed(value)
@@ -187,7 +192,7 @@ def seed(value: int = 0) -> None:
 
 
 @dataclass
-class _Seen:
+class Seen:
     """What can be seen of one call from outside, besides objects."""
 
     result: Any = None
@@ -197,16 +202,16 @@ class _Seen:
 
 
 @contextlib.contextmanager
-def _observed() -> Iterator[_Seen]:
+def observed() -> Iterator[Seen]:
     """Collects standard output and warnings. Those of installed packages are left out: some are given only once."""
-    seen = _Seen()
+    seen = Seen()
     with warnings.catch_warnings(record=True) as caught, contextlib.redirect_stdout(seen.output):
         warnings.simplefilter("always")
         yield seen
     seen.warnings = [(w.category.__name__, str(w.message)) for w in caught if "site-packages" not in w.filename]
 
 
-def _attempt(program: Program, args: tuple, kwargs: dict[str, Any], seen: _Seen) -> Any:
+def _attempt(program: Program, args: tuple, kwargs: dict[str, Any], seen: Seen) -> Any:
     """The result of the program, or None when it raised. Errors of capture itself are not the program's: they pass."""
     try:
         return program(*args, **kwargs)

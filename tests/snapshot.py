@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import collections
 import enum
+import sys
 import types
 import weakref
 from collections.abc import Iterator, Mapping
@@ -19,7 +20,7 @@ import torch
 SCALARS = (int, float, complex, bool, str, bytes, bytearray, range, slice, enum.Enum, torch.dtype, torch.device,
            torch.layout, torch.memory_format, torch.Size, type(None), type(...), type(NotImplemented))
 ITERATORS = tuple(type(iter(x)) for x in ([], (), {}, set(), "", b"", range(0), {}.items(), {}.values()))
-LEAVES = (types.ModuleType, types.BuiltinFunctionType, types.CodeType, types.GeneratorType)
+LEAVES = (types.BuiltinFunctionType, types.CodeType, types.GeneratorType)
 
 
 @dataclass(frozen=True)
@@ -128,11 +129,14 @@ def _children(obj: Any) -> Iterator[tuple[str, Any]]:
         if obj.is_leaf:
             yield ".grad", obj.grad
         yield from _attributes(obj)
+    elif isinstance(obj, types.ModuleType):
+        if vars(obj).get("__name__") not in sys.modules:
+            yield from _attributes(obj)
     elif isinstance(obj, type):
-        if "<locals>" in obj.__qualname__:  # a class of the test program itself: its attributes are program state
+        if _is_of_program(obj):  # a class of the test program itself: its attributes are program state
             yield from ((f".{k}", v) for k, v in vars(obj).items() if not k.startswith("__"))
     elif isinstance(obj, types.FunctionType):
-        if "<locals>" in obj.__qualname__:
+        if _is_of_program(obj):
             yield from _function(obj)
     elif isinstance(obj, types.MethodType):
         yield from ((".__self__", obj.__self__), (".__func__", obj.__func__))
@@ -143,6 +147,11 @@ def _children(obj: Any) -> Iterator[tuple[str, Any]]:
     else:
         yield from _items(obj)
         yield from _attributes(obj)
+
+
+def _is_of_program(obj: type | types.FunctionType) -> bool:
+    """Whether a class or function is defined by the program under test, in a function or in a module made by hand: state of it."""
+    return "<locals>" in obj.__qualname__ or obj.__module__ is not None and obj.__module__ not in sys.modules
 
 
 def _items(obj: Any) -> Iterator[tuple[str, Any]]:

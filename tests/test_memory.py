@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 import capture
+from benchmarks import growth
 
 SIZE = 1 << 18
 X = torch.randn(4, 4)
@@ -291,3 +292,13 @@ def test_no_memory_grows_with_the_number_of_calls(program: str) -> None:
         assert after - before < 200, (before, after)
     """
     subprocess.run([sys.executable, "-c", textwrap.dedent(script)], check=True, timeout=120)
+
+
+def test_no_object_is_left_by_captures_that_were_forgotten() -> None:
+    """Programs of all kinds; `python -m benchmarks.growth` is the long form."""
+    growth.captures(70, "eager")                        # fills what is kept for good
+    blocks, objects = growth.census()
+    growth.captures(280, "eager")
+    blocks_after, objects_after = growth.census()
+    assert objects_after.total() - objects.total() < 20, growth.grown(objects, objects_after)
+    assert blocks_after - blocks < 280

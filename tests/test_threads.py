@@ -1,8 +1,11 @@
 """Threads: each captures and hits on its own, under modes of its own, whatever the others do."""
 from __future__ import annotations
 
+import contextlib
+import random
+import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
@@ -12,8 +15,10 @@ import torch
 from torch import nn
 
 import capture
+from capture import config
+from capture.errors import CaptureError
 
-THREADS, ROUNDS = 8, 60
+THREADS, ROUNDS = 16, 60
 X = torch.arange(6.0).reshape(2, 3)
 
 
@@ -183,3 +188,123 @@ def test_a_compiled_function_is_dropped_in_another_thread() -> None:
             del program
             other.join()
     in_threads(work)
+
+
+MODES = [torch.enable_grad, torch.no_grad, torch.inference_mode, lambda: torch.autocast("cpu", dtype=torch.bfloat16)]
+
+
+@capture.disable
+def outside(x):
+    return x
+
+
+def programs(number: int) -> list[Callable[..., Any]]:
+    """Programs of all kinds; `number` makes them differ."""
+    weight = torch.full((3,), number + 1.0, requires_grad=True)
+    layer = nn.Linear(3, 3)
+
+    def plain(x, k):
+        return (x * weight).tanh() + k
+
+    def broken(x, k):
+        x = outside(x * k)
+        if x.sum() > 10:
+            x = x - outside(x)
+        return layer(x).relu()
+
+    def containers(x, k):
+        rows = {i: [row * k] for i, row in enumerate(x)}
+        return [row for _, (row,) in sorted(rows.items())], torch.is_grad_enabled()
+
+    def handled(x, k):
+        try:
+            if k % 2:
+                raise KeyError(k)
+            return x + k
+        except KeyError as error:
+            return x * error.args[0]
+
+    def generated(x, k):
+        def rows():
+            for row in x:
+                yield row + (yield k)
+        generator = rows()
+        return next(generator) + generator.send(2)
+    return [plain, broken, containers, handled, generated]
+
+
+def same(left: Any, right: Any) -> bool:
+    if isinstance(left, torch.Tensor):
+        return (left.dtype, left.requires_grad, left.is_inference()) == (right.dtype, right.requires_grad, right.is_inference()) \
+            and torch.equal(left, right)
+    if isinstance(left, (list, tuple)):
+        return len(left) == len(right) and all(map(same, left, right))
+    return left == right
+
+
+@pytest.mark.parametrize("resets", [False, True], ids=["", "with resets"])
+def test_captures_hits_breaks_and_modes_of_all_kinds(resets: bool) -> None:
+    """Threads call the same functions, and their own, on arguments that make new captures now and then."""
+    shared = [(program, capture.compile(program)) for program in programs(0)]
+
+    def work(number: int) -> int:
+        rng = random.Random(number)
+        both = [*shared, *((program, capture.compile(program)) for program in programs(number))]
+        for k in range(ROUNDS):
+            eager, compiled = rng.choice(both)
+            x, factor, mode = (X + number).to(rng.choice([torch.float32, torch.float64])), rng.randrange(3), rng.choice(MODES)
+            with mode():
+                try:
+                    expected = eager(x, factor)
+                except Exception as error:              # other dtypes than the layer's
+                    expected = type(error)
+                try:
+                    found = compiled(x, factor)
+                except CaptureError:
+                    raise
+                except Exception as error:
+                    found = type(error)
+            assert same(expected, found), (eager.__name__, number, k, expected, found)
+            if resets and rng.random() < 0.05:
+                capture.reset()
+        return sum(capture.stats(compiled).bailouts for _, compiled in both)
+    with config.RECAPTURE_LIMIT.set(64), switching_often():
+        assert in_threads(work) == [0] * THREADS
+
+
+def test_gradients_and_state_of_one_function_in_many_threads() -> None:
+    """Each thread has a model and an optimizer of its own; all go through one compiled function."""
+    @capture.compile
+    def step(model, x, rate):
+        model.zero_grad()
+        model(x).square().sum().backward()
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter -= rate * parameter.grad
+        model.steps += 1
+        return model.steps
+
+    def trained(step: Callable[..., int], number: int) -> list[torch.Tensor]:
+        model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1))
+        model.steps = 0
+        for i, parameter in enumerate(model.parameters()):
+            nn.init.constant_(parameter, 0.1 * (i + 1))
+        for k in range(8):
+            assert step(model, X + number, 0.01) == k + 1
+        return [parameter.detach() for parameter in model.parameters()]
+
+    def work(number: int) -> bool:
+        return same(trained(step.__wrapped__, number), trained(step, number))
+    with switching_often():
+        assert all(in_threads(work))
+
+
+@contextlib.contextmanager
+def switching_often() -> Iterator[None]:
+    """Threads take turns after a hundred times less than usually."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(before / 100)
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(before)

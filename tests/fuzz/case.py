@@ -1,0 +1,190 @@
+"""One case: a world, and steps in it, run eagerly and captured; everything that can be observed must be equal."""
+from __future__ import annotations
+
+import ast
+import contextlib
+import linecache
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.nn.modules import module as module_hooks
+from torch.utils.hooks import RemovableHandle
+
+import capture
+from capture.errors import CaptureError
+from tests import helpers
+from tests.fuzz import pieces, steps, writer
+from tests.snapshot import Snapshot, differences, take
+
+MODULE = "fuzzed_world"                 # not in sys.modules: what it defines is state, see tests/snapshot.py
+TARGETS = ["program"] * 8 + ["box.bump", "helper", "net", "net", "closure", "box", "managed"]
+
+
+@dataclass(frozen=True)
+class Case:
+    """`source` makes a world in which `program` is what is compiled; each of `steps` is a statement in that world."""
+
+    source: str
+    steps: tuple[str, ...]
+
+    @property
+    def calls(self) -> int:
+        return sum("program(" in step for step in self.steps)
+
+    def __str__(self) -> str:
+        return "\n".join(["# world", self.source, "", "# steps", *self.steps])
+
+
+@dataclass
+class Outcome:
+    """What one step did: its exception and output, and, of a call, the state of the whole world behind it."""
+
+    exception: Any
+    output: str
+    world: Snapshot
+
+
+@dataclass
+class Counts:
+    """What became of calls, summed up over cases."""
+
+    calls: int = 0
+    captures: int = 0
+    hits: int = 0
+    native: int = 0
+
+    def add(self, other: Counts) -> None:
+        self.calls, self.captures = self.calls + other.calls, self.captures + other.captures
+        self.hits, self.native = self.hits + other.hits, self.native + other.native
+
+
+@dataclass
+class Engine:
+    """How programs are compiled: arguments of `capture.compile`. `tolerance`: of values, where kernels round otherwise."""
+
+    arguments: dict[str, Any] = field(default_factory=lambda: {"backend": "eager"})
+    tolerance: float | None = None
+    counts: Counts = field(default_factory=Counts)
+
+
+def draw(seed: int, number: int, calls: int = 8) -> Case:
+    """The case of a number, among those of a seed."""
+    rng = random.Random(f"{seed}:{number}")
+    names = [name for name in pieces.PIECES if rng.random() < 0.4]
+    texts, places = pieces.world(names)
+    pen = writer.Writer(rng, places)
+    source = "\n\n".join([*map(pen.fill, texts), steps.PRELUDE.strip(), pen.program()])
+    target = rng.choice(TARGETS)
+    if target != "program" and target.split(".")[0] in places.globals + places.objects + places.modules + places.classes + ["managed"] * ("functions" in names):
+        source += f"\n\nprogram = {target}"
+    return Case(declare_globals(source), tuple(steps.Stepper(rng, places).steps(rng.randint(2, calls))))
+
+
+def declare_globals(source: str) -> str:
+    """The source, with a `global` statement in each function that assigns a name of the module level."""
+    tree = ast.parse(source)
+    names = {name for statement in tree.body for name in _assigned(statement)}
+    for function in ast.walk(tree):
+        if isinstance(function, ast.FunctionDef):
+            arguments = {argument.arg for argument in ast.walk(function.args) if isinstance(argument, ast.arg)}
+            declared = {name for node in ast.walk(function) if isinstance(node, ast.Nonlocal) for name in node.names}
+            written = sorted({name for statement in function.body for name in _assigned(statement)} & names - arguments - declared)
+            if written:
+                function.body.insert(0, ast.Global(written))
+    return ast.unparse(ast.fix_missing_locations(tree))
+
+
+def _assigned(statement: ast.stmt) -> Iterator[str]:
+    """The variables that a statement assigns or deletes, but for those of scopes within it."""
+    inner = (ast.FunctionDef, ast.ClassDef, ast.Lambda, ast.GeneratorExp, ast.ListComp, ast.SetComp, ast.DictComp)
+    queue: list[ast.AST] = [] if isinstance(statement, inner) else [statement]
+    while queue:
+        node = queue.pop()
+        if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
+            yield node.id
+        queue += [child for child in ast.iter_child_nodes(node) if not isinstance(child, inner)]
+
+
+def run(case: Case, engine: Callable[[Any], Any] = lambda program: program) -> list[Outcome]:
+    """The outcome of each step of a case, in a world of its own."""
+    with fresh_process():
+        world: dict[str, Any] = {"__name__": MODULE, "backward": helpers.backpropagate}
+        with contextlib.redirect_stdout(None):
+            exec(_compiled(case.source, "<world>"), world)
+        world["program"] = engine(world["program"])
+        outcomes = []
+        for number, step in enumerate(case.steps, 1):
+            with helpers.observed() as seen:
+                try:
+                    exec(_compiled(step, f"<step {number}>"), world)
+                except CaptureError:
+                    raise
+                except Exception as error:
+                    seen.error = error
+            state = {name: value for name, value in world.items() if name not in ("__builtins__", "program")}
+            observes = "program(" in step or "backward(" in step
+            snapshot = take({"world": state}, helpers.modes()) if observes else Snapshot()
+            snapshot.alive.clear()          # what the program drops dies, in both worlds
+            outcomes.append(Outcome(helpers.describe_exception(seen.error), helpers.without_addresses(seen.output.getvalue()), snapshot))
+        return outcomes
+
+
+def compare(case: Case, engine: Engine) -> list[str]:
+    """One line for each difference between the eager and the captured run of a case, up to the first step that shows some."""
+    compiled: list[Any] = []
+
+    def compile(program: Any) -> Any:
+        compiled.append(capture.compile(program, **engine.arguments))
+        return compiled[0]
+    expected = run(case)
+    if any(step.exception and step.exception["type"] == "RecursionError" for step in expected):
+        return []           # how deep it comes depends on what called it
+    try:
+        found = run(case, compile)
+    except CaptureError as error:
+        return [f"{type(error).__name__}: {error}"]
+    if compiled:
+        stats = capture.stats(compiled[0])
+        engine.counts.add(Counts(case.calls, stats.captures, stats.hits, stats.native_calls))
+    return first_difference(case, expected, found, engine.tolerance)
+
+
+def first_difference(case: Case, expected: list[Outcome], found: list[Outcome], tolerance: float | None = None) -> list[str]:
+    """One line for each difference in the first step that shows some."""
+    for number, (step, left, right) in enumerate(zip(case.steps, expected, found, strict=True), 1):
+        lines = [f"{name}: eager {getattr(left, name)}, captured {getattr(right, name)}" for name in ("exception", "output")
+                 if getattr(left, name) != getattr(right, name)]
+        lines = lines or differences(left.world, right.world, tolerance)
+        if lines:
+            return [f"step {number} ({step}): {line}" for line in lines]
+    return []
+
+
+def is_deterministic(case: Case) -> bool:
+    """Whether two eager runs agree: else a difference says nothing."""
+    return not first_difference(case, run(case), run(case))
+
+
+@contextlib.contextmanager
+def fresh_process() -> Iterator[None]:
+    """The same start for each world: seeds, numbers of hooks; afterwards none of torch's modes and hooks outlives it."""
+    helpers.seed()
+    RemovableHandle.next_id = helpers.FIRST_HOOK
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(torch.float32)
+        torch.set_grad_enabled(True)
+        torch.use_deterministic_algorithms(False)
+        for name, hooks in vars(module_hooks).items():
+            if name.startswith("_global_") and isinstance(hooks, dict):
+                hooks.clear()
+        module_hooks._global_is_full_backward_hook = None
+
+
+def _compiled(source: str, name: str) -> Any:
+    linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
+    return compile(source, name, "exec", dont_inherit=True)

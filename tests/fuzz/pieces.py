@@ -1,0 +1,365 @@
+"""What a world is made of: pieces of source text, with the places in them that programs use and that change from outside.
+
+A line `BODY a b` stands for random statements, which may use and assign the tensors `a` and `b` and the number `n`.
+"""
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+import capture
+
+
+@dataclass
+class Places:
+    """Expressions that denote places of a world, by what they hold at first: all can be assigned, and most can be deleted."""
+
+    numbers: list[str] = field(default_factory=list)
+    tensors: list[str] = field(default_factory=list)
+    parameters: list[str] = field(default_factory=list)
+    lists: list[str] = field(default_factory=list)
+    dicts: list[str] = field(default_factory=list)
+    sets: list[str] = field(default_factory=list)
+    functions: list[str] = field(default_factory=list)      # of a tensor, to a tensor of the same shape
+    readers: list[str] = field(default_factory=list)        # calls and attributes that compute numbers
+    objects: list[str] = field(default_factory=list)        # instances with a dictionary
+    classes: list[str] = field(default_factory=list)
+    modules: list[str] = field(default_factory=list)
+    names: list[str] = field(default_factory=list)          # strings
+    globals: list[str] = field(default_factory=list)
+
+    def __add__(self, other: Places) -> Places:
+        return Places(*([*getattr(self, f.name), *getattr(other, f.name)] for f in fields(self)))
+
+    @property
+    def objects_of_all_kinds(self) -> list[str]:
+        return [*self.objects, *self.modules, *self.lists, *self.dicts, *self.sets, *self.tensors]
+
+
+@dataclass
+class Piece:
+    """A part of a world: its text, and the places that it adds."""
+
+    text: str
+    places: Places
+
+
+def piece(text: str, **places: str) -> Piece:
+    """`places`: expressions of each kind, separated by spaces; those with spaces in them, by semicolons."""
+    split = {kind: [part.strip() for part in (listed.split(";") if ";" in listed else listed.split())] for kind, listed in places.items()}
+    return Piece(textwrap.dedent(text).strip("\n"), Places(**split))
+
+
+@capture.disable
+def outside(value: Any = None, *seen: Any) -> Any:
+    """What no trace can hold."""
+    return value
+
+
+IMPORTS = """
+import collections, contextlib, copy, dataclasses, enum, functools, itertools, math, operator, random, types, weakref
+import torch
+import torch.nn.functional as F
+from torch import nn
+from tests.fuzz.pieces import outside
+"""
+
+BASE = piece("""
+    G, H, flag, name, nothing, log = 2.0, 3, True, "tanh", None, []
+    weight, shift = torch.linspace(0, 1, 3), torch.tensor([1.0, -2.0, 0.5])
+    items, table, flags, pair = [1.0, 2.0], {"a": 5.0, "c": 1}, {"on"}, (1.0, "a")
+
+    class Base:
+        scale = 2.0
+
+        def apply(self, x):
+            return x * self.scale
+
+        @property
+        def doubled(self):
+            return self.value * 2
+
+        @classmethod
+        def made(cls, value):
+            made = cls()
+            made.value = value
+            return made
+
+        @staticmethod
+        def moved(x, by=1.0):
+            return x + by
+
+        def __call__(self, x):
+            return self.apply(x) + self.value
+
+    class Derived(Base):
+        def apply(self, x):
+            return super().apply(x) + 1
+
+        def bump(self, a):
+            n = self.value
+            BODY a
+            return a
+
+    class Other(Base):
+        scale = -1.0
+
+    box, twin = Derived(), Other.made(0.5)
+    box.value, box.items, box.table, box.tensor, box.child = 1.5, [1.0, 2.0], {"a": 1.0, "b": 2}, torch.ones(3), Base.made(3)
+""", numbers="G H box.value twin.value Base.scale box.scale Derived.scale table['a'] items[0] items[-1] box.table['b'] box.child.value box.items[1]",
+    tensors="weight shift box.tensor", lists="items box.items log", dicts="table box.table vars(box)", sets="flags",
+    functions="box.apply twin.apply box twin box.child.apply Base.moved box.moved box.bump",
+    readers="box.doubled len(items) sum(box.items) table.get('b',7.0) getattr(box,'extra',4.0) Base.made(2).value len(box.table) pair[0]",
+    objects="box twin box.child", classes="Base Derived Other", names="name pair[1]", globals="G H flag nothing weight items table")
+
+PIECES = {
+    "slots": piece("""
+        class Slotted:
+            __slots__ = ("value", "tensor", "other")
+
+            def __init__(self, value):
+                self.value, self.tensor = value, torch.full((3,), 0.5)
+
+            def __add__(self, other):
+                return self.value + other
+
+            def __eq__(self, other):
+                return self.value == getattr(other, "value", other)
+
+            __hash__ = object.__hash__
+        slotted = Slotted(2)
+    """, numbers="slotted.value slotted.other", tensors="slotted.tensor", readers="slotted+1; getattr(slotted,'other',3); int(slotted==2)",
+        classes="Slotted"),
+    "dataclass": piece("""
+        @dataclasses.dataclass
+        class Point:
+            x: float = 1.0
+            y: object = None
+            tags: list = dataclasses.field(default_factory=list)
+
+            def __post_init__(self):
+                self.norm = abs(self.x)
+
+        @dataclasses.dataclass(frozen=True)
+        class Config:
+            lr: float = 0.5
+            mode: str = "relu"
+        point, config = Point(2.0), Config()
+        Pair = collections.namedtuple("Pair", "first second")
+        couple = Pair(1.5, [2.0])
+    """, numbers="point.x point.y point.norm Config.lr couple.second[0]", lists="point.tags couple.second", objects="point",
+        classes="Point Config", names="config.mode",
+        readers="config.lr; couple.first; Point(3.0).norm; dataclasses.replace(point,x=2.5).x; int(Config()==config); couple[0]"),
+    "protocols": piece("""
+        class Positive:
+            def __set_name__(self, owner, name):
+                self.slot = "_" + name
+
+            def __get__(self, instance, owner=None):
+                return self if instance is None else getattr(instance, self.slot, 1.0)
+
+            def __set__(self, instance, value):
+                setattr(instance, self.slot, abs(value))
+
+        class Proxy:
+            level = Positive()
+
+            def __init__(self, target):
+                self.__dict__["target"] = target
+
+            def __getattr__(self, name):
+                if name == "target":
+                    raise AttributeError(name)
+                return getattr(self.target, name)
+
+            def __len__(self):
+                return 2
+
+            def __getitem__(self, index):
+                if index > 2:
+                    raise IndexError(index)
+                return index * self.level
+
+            def __bool__(self):
+                return bool(self.level > 1)
+
+            def __contains__(self, value):
+                return value == self.level
+        proxy = Proxy(box)
+    """, numbers="proxy.level proxy._level", objects="proxy", classes="Proxy Positive",
+        readers="proxy.value; len(proxy); sum(proxy); proxy[1]; int(bool(proxy)); int(1.0 in proxy); proxy.scale; max(proxy)",
+        functions="proxy.apply"),
+    "metaclass": piece("""
+        class Meta(type):
+            made = 0
+
+            def __call__(cls, *args):
+                cls.made += 1
+                return super().__call__(*args)
+
+            @property
+            def total(cls):
+                return cls.made * 2
+
+        class Counted(metaclass=Meta):
+            limit = 2
+
+            def __init__(self, value=1):
+                self.value = value * self.limit
+
+        class Color(enum.Enum):
+            RED = 1
+            BLUE = 2.5
+        color, counted = Color.RED, Counted()
+    """, numbers="Counted.limit Counted.made counted.value", objects="counted", classes="Counted Meta",
+        readers="Counted(3).value; Counted.total; color.value; Color['BLUE'].value; int(color is Color.RED); Color(1).value"),
+    "containers": piece("""
+        class Table(dict):
+            def __missing__(self, key):
+                return 4.0
+
+        class Stack(list):
+            top = property(lambda self: self[-1])
+        lookup, stack, queue = Table(a=1.0), Stack([1.0, 3.0]), collections.deque([1.0, 2.0, 3.0], maxlen=4)
+        counts, ordered = collections.Counter("aab"), collections.OrderedDict(b=1.0, a=2.0)
+        groups, nested, tensors = collections.defaultdict(list, a=[1.0]), {"k": {"m": [1.0, 2.0]}}, [torch.ones(3), torch.zeros(3)]
+    """, numbers="lookup['a'] stack[0] queue[0] counts['a'] ordered['a'] groups['a'][0] nested['k']['m'][0]", tensors="tensors[0] tensors[-1]",
+        lists="stack nested['k']['m'] groups['a'] queue tensors", dicts="lookup ordered groups nested nested['k'] counts",
+        readers="lookup['zz']; stack.top; counts['zz']; len(groups['b']); sum(queue); next(iter(ordered.values())); sum(counts.values()); "
+                "len(nested['k']); sum(ordered[k]*i for i,k in enumerate(ordered))", classes="Table Stack"),
+    "functions": piece("""
+        def helper(a, by=1.0, *, power=1):
+            n = by
+            BODY a
+            return a * G + by * power
+
+        def factory(factor=3.0):
+            calls = 0
+
+            def closure(x):
+                nonlocal calls
+                calls += 1
+                return x * factor + calls % 3
+
+            def rebind(value):
+                nonlocal factor
+                factor = value
+            return closure, rebind
+        closure, rebind = factory()
+        cell = closure.__closure__[1]
+        partial = functools.partial(helper, by=0.5)
+
+        def decorator(function):
+            @functools.wraps(function)
+            def wrapper(*args, **kwargs):
+                wrapper.calls += 1
+                return function(*args, **kwargs)
+            wrapper.calls = 0
+            return wrapper
+
+        @decorator
+        def decorated(x):
+            return x + weight
+
+        def rows(a, count=2):
+            for k in range(count):
+                got = yield a + k
+                if got:
+                    a = a * got
+
+        def driven(x):
+            generator = rows(x)
+            first = next(generator)
+            return generator.send(2.0) + first
+
+        @contextlib.contextmanager
+        def raised(place, by):
+            old = place.value
+            place.value = by
+            try:
+                yield place
+            finally:
+                place.value = old
+
+        def managed(x):
+            with raised(box, H) as place:
+                x = x * place.value
+            return x + box.value
+
+        def recursive(x, depth=2):
+            return x if depth <= 0 else recursive(x + depth, depth - 1)
+        listed = [torch.relu, lambda x: x - 1]
+        named = {"f": torch.tanh, "g": lambda x, by=2.0: x * by}
+    """, numbers="cell.cell_contents helper.level decorated.calls", lists="listed", dicts="named partial.keywords",
+        functions="helper closure partial decorated driven managed recursive listed[0] listed[1] named['f'] named['g'] getattr(torch,name)",
+        readers="closure.__closure__[0].cell_contents; helper.__defaults__[0]; decorated.calls; len(listed); getattr(helper,'level',2)",
+        globals="helper closure partial decorated listed"),
+    "nets": piece("""
+        class Block(nn.Module):
+            ratio = 0.5
+
+            def __init__(self):
+                super().__init__()
+                self.lin, self.norm, self.drop = nn.Linear(3, 3), nn.LayerNorm(3), nn.Dropout(0.25)
+                self.register_buffer("steps", torch.zeros(3))
+                self.factor, self.seen = 2.0, []
+
+            def forward(self, a, n=1):
+                if self.training:
+                    self.steps += 1
+                BODY a
+                return self.drop(self.norm(self.lin(a))) * self.factor + self.steps * n
+
+        class Net(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.blocks = nn.ModuleList([Block(), Block()])
+                self.head = nn.Sequential(nn.Linear(3, 3), nn.ReLU())
+                self.kinds = nn.ModuleDict({"a": nn.Tanh(), "b": nn.Identity()})
+                self.scale, self.kind, self.calls, self.config = nn.Parameter(torch.ones(3)), "a", 0, {"depth": 2, "bias": 0.5}
+
+            def forward(self, a, n=1):
+                self.calls += 1
+                for block in list(self.blocks)[:self.config["depth"]]:
+                    a = block(a)
+                BODY a
+                return self.kinds[self.kind](self.head(a)) * self.scale + self.config["bias"]
+
+        def hook(module, args, output):
+            log.append(type(module).__name__)
+            return output * 2
+
+        def pre_hook(module, args):
+            return (args[0] + G, *args[1:])
+
+        def gradient_hook(module, grad_input, grad_output):
+            log.append(len(grad_output))
+        net, handles = Net(), []
+        block = net.blocks[0]
+    """, numbers="net.calls block.factor net.config['depth'] net.config['bias'] Block.ratio", lists="block.seen", dicts="net.config",
+        tensors="block.steps net.scale block.lin.weight net.head[0].bias", parameters="net.scale block.lin.weight block.lin.bias net.head[0].weight",
+        functions="net block net.head net.blocks[1] net.kinds['a'] block.lin block.norm net.forward",
+        readers="int(net.training); len(net.blocks); len(list(net.parameters())); int(hasattr(net,'extra')); sum(p.numel() for p in block.parameters())",
+        modules="net block net.head net.blocks[1] net.kinds net.blocks block.lin block.drop", names="net.kind", classes="Block Net",
+        globals="net block hook"),
+    "aliases": piece("""
+        whole = torch.arange(6.0).reshape(2, 3)
+        row, columns, same = whole[0], whole.t(), whole
+        leaf = torch.ones(3, requires_grad=True)
+        settings = types.ModuleType("settings")
+        settings.rate, settings.items = 0.5, items
+        shared = {"items": items, "row": row, "box": box}
+        watched = weakref.ref(box)
+    """, numbers="settings.rate shared['items'][0] shared['box'].value", lists="shared['items'] settings.items", dicts="shared vars(settings)",
+        tensors="row whole same[0] leaf shared['row'] columns[0]", objects="settings", parameters="leaf",
+        readers="int(items is settings.items); int(shared['row'] is row); watched().value; int(row is whole); int(leaf.requires_grad); leaf.ndim",
+        globals="row leaf whole"),
+}
+
+
+def world(names: Iterable[str]) -> tuple[list[str], Places]:
+    """The texts of the pieces of these names, behind the imports, and all their places."""
+    chosen = [BASE, *(PIECES[name] for name in names)]
+    return [IMPORTS.strip(), *(each.text for each in chosen)], sum((each.places for each in chosen), Places())
