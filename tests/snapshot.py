@@ -17,10 +17,12 @@ from typing import Any
 import numpy
 import torch
 
+from capture import _C
+
 SCALARS = (int, float, complex, bool, str, bytes, bytearray, range, slice, enum.Enum, torch.dtype, torch.device,
            torch.layout, torch.memory_format, torch.Size, type(None), type(...), type(NotImplemented))
 ITERATORS = tuple(type(iter(x)) for x in ([], (), {}, set(), "", b"", range(0), {}.items(), {}.values()))
-LEAVES = (types.BuiltinFunctionType, types.CodeType, types.GeneratorType)
+LEAVES = (_C.CompiledFunction, types.BuiltinFunctionType, types.CodeType, types.GeneratorType)
 
 
 @dataclass(frozen=True)
@@ -111,14 +113,15 @@ class _Walk:
         self.snapshot.alive.append(storage)
         properties |= {"stride": t.stride(), "offset": t.storage_offset(),
                        "storage": self.storages.setdefault(storage._cdata, path)}
-        values = None if t.is_meta else t.detach().resolve_conj().resolve_neg().clone(
-            memory_format=torch.contiguous_format)
+        with torch._C.DisableTorchFunctionSubclass():
+            values = None if t.is_meta else t.detach().resolve_conj().resolve_neg().clone(
+                memory_format=torch.contiguous_format).as_subclass(torch.Tensor)
         return TensorState(tuple(properties.items()), values)
 
 
 def _is_constant(obj: Any) -> bool:
     """Whether an object is a tuple of scalars, which may be shared or made anew as an implementation pleases."""
-    return type(obj) in (tuple, frozenset) and all(isinstance(item, SCALARS) or _is_constant(item) for item in obj)
+    return (type(obj) is tuple or type(obj) is frozenset) and all(isinstance(item, SCALARS) or _is_constant(item) for item in obj)
 
 
 def _children(obj: Any) -> Iterator[tuple[str, Any]]:
@@ -180,8 +183,8 @@ def _attributes(obj: Any) -> Iterator[tuple[str, Any]]:
     except AttributeError:
         pass  # an object without a dictionary
     for cls in type(obj).__mro__:
-        for name, slot in vars(cls).items():
-            if isinstance(slot, types.MemberDescriptorType) and "__slots__" in vars(cls):
+        for name, slot in vars(cls).items() if "__slots__" in vars(cls) else ():
+            if isinstance(slot, types.MemberDescriptorType):
                 try:
                     yield f".{name}", slot.__get__(obj, cls)
                 except AttributeError:

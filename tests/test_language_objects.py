@@ -5,6 +5,7 @@ import abc
 import collections
 import dataclasses
 import enum
+import traceback
 import typing
 from types import SimpleNamespace
 
@@ -506,3 +507,29 @@ def test_identity_of_arguments_is_kept() -> None:
         return (lambda items, obj: (items, [obj], items)), state
     step = call_with(lambda state: (state.items, state.obj))
     check(make, step, step)
+
+
+def test_a_getattribute_of_c_does_not_ask_the_hook() -> None:
+    """`object.__getattribute__` called by name: a `__getattr__` of the class is for `getattr` alone."""
+    class Lazy:
+        plain = property(lambda self: self.missing_too)
+
+        def __getattr__(self, name):
+            if name == "given":
+                return 2.0
+            return object.__getattribute__(self, name)
+
+    def make():
+        lazy = Lazy()
+
+        def program(x):
+            found = []
+            for name in ("given", "missing", "plain"):
+                for get in (getattr, object.__getattribute__):
+                    try:
+                        found.append(get(lazy, name))
+                    except AttributeError as error:
+                        found.append((str(error), len(traceback.extract_tb(error.__traceback__))))
+            return x + 1, found
+        return program
+    check(make, call(X), call(X), captures=None, fullgraph=False)

@@ -72,12 +72,17 @@ def _delattr(interp: Interpreter, args: list[Value], kwargs: dict[str, Value], t
     return True
 
 
-@reduction(object.__getattribute__, types.ModuleType.__getattribute__)
-def _generic_get(interp: Interpreter, args: list[Value], kwargs: dict[str, Value], then: Continuation | None, on_raise: OnRaise | None) -> bool:
-    if kwargs or len(args) != 2 or type(args[1].real) is not str or isinstance(args[0].real, type):
-        return False
-    attributes.generic(interp, args[0], constant_name(interp, args[1]), then, on_raise, fallback=False)
-    return True
+def _generic_get(getter: attributes.Getter) -> None:
+    @reduction(getter)
+    def get(interp: Interpreter, args: list[Value], kwargs: dict[str, Value], then: Continuation | None, on_raise: OnRaise | None) -> bool:
+        if kwargs or len(args) != 2 or type(args[1].real) is not str or isinstance(args[0].real, type):
+            return False
+        attributes.generic(interp, args[0], constant_name(interp, args[1]), then, on_raise, getter)
+        return True
+
+
+_generic_get(object.__getattribute__)
+_generic_get(types.ModuleType.__getattribute__)
 
 
 @reduction(object.__setattr__)

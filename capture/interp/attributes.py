@@ -25,6 +25,7 @@ GENERIC_WRITE = (object.__setattr__, object.__delattr__, type.__setattr__, type.
                  types.SimpleNamespace.__delattr__, BaseException.__setattr__, BaseException.__delattr__)
 GENERIC_GET = (object.__getattribute__, types.ModuleType.__getattribute__, type.__getattribute__, types.SimpleNamespace.__getattribute__,
                BaseException.__getattribute__)
+Getter = Callable[[Any, str], Any]          # getattr, or one of these
 # What the flow of the program, which is guarded, sets of an exception.
 CHAIN = ("__cause__", "__context__", "__suppress_context__")
 # Descriptors of C types: reading through them runs no Python code.
@@ -59,16 +60,15 @@ def load(interp: Interpreter, obj: Value, name: str, then: Continuation | None =
         method = Value(getter, interp.track(calls.class_attribute, interp, cls, "__getattribute__"))
         return _call(interp, method, [obj, Value(name, Const(name))], obj, name, hook_of(interp, obj), then, on_raise)
     interp.track(interp.graph.pin_special, cls, "__getattribute__")
-    generic(interp, obj, name, then, on_raise, fallback=True)
+    generic(interp, obj, name, then, on_raise)
 
 
-def generic(interp: Interpreter, obj: Value, name: str, then: Continuation | None, on_raise: OnRaise | None, fallback: bool) -> None:
-    """`object.__getattribute__(obj, name)`, followed by `__getattr__` when `fallback`."""
-    real, cls = obj.real, type(obj.real)
+def generic(interp: Interpreter, obj: Value, name: str, then: Continuation | None, on_raise: OnRaise | None, getter: Getter = getattr) -> None:
+    """`object.__getattribute__(obj, name)`, followed by `__getattr__` when `getter` is getattr."""
+    real, cls, fallback = obj.real, type(obj.real), getter is getattr
     descriptor = lookup_class(cls, name, MISSING)
     kind = type(descriptor)
-    getter = None if descriptor is MISSING else lookup_class(kind, "__get__")
-    is_data = getter is not None and (lookup_class(kind, "__set__") is not None or lookup_class(kind, "__delete__") is not None)
+    is_data = descriptor is not MISSING and lookup_class(kind, "__get__") is not None and (lookup_class(kind, "__set__") is not None or lookup_class(kind, "__delete__") is not None)
     if descriptor is not MISSING:
         interp.track(pin_kind, interp, cls, name, kind)
     if not is_data:
@@ -84,14 +84,14 @@ def generic(interp: Interpreter, obj: Value, name: str, then: Continuation | Non
         if isinstance(real, types.ModuleType) and fallback:
             return module_fallback(interp, obj, name, then, on_raise)
         return native(interp, obj, name, lambda result: external_c_attribute(interp, obj, name, result), then, on_raise,
-                      lambda: absent(interp, obj, name))
+                      lambda: absent(interp, obj, name), getter)
     if not is_data:
         interp.track(unshadowed, interp, obj, name)
-    bind(interp, obj, cls, name, descriptor, then, on_raise, hook=hook_of(interp, obj) if fallback else None)
+    bind(interp, obj, cls, name, descriptor, then, on_raise, hook=hook_of(interp, obj) if fallback else None, getter=getter)
 
 
 def bind(interp: Interpreter, obj: Value, cls: type, name: str, descriptor: Any, then: Continuation | None,
-         on_raise: OnRaise | None, found: Value | None = None, hook: Value | None = None) -> None:
+         on_raise: OnRaise | None, found: Value | None = None, hook: Value | None = None, getter: Getter = getattr) -> None:
     """Binds what a class has under `name` to an instance."""
     kind = type(descriptor)
     if found is None:
@@ -111,12 +111,12 @@ def bind(interp: Interpreter, obj: Value, cls: type, name: str, descriptor: Any,
             inner = Value(function, interp.track(part, interp, found, "__func__", function))
             return finish(interp, types.MethodType(function, owner.real), build(interp, types.MethodType, inner, owner), then)
     else:
-        getter = lookup_class(kind, "__get__")
-        if isinstance(getter, types.FunctionType):
-            method = Value(getter, interp.track(calls.class_attribute, interp, kind, "__get__"))
+        get = lookup_class(kind, "__get__")
+        if isinstance(get, types.FunctionType):
+            method = Value(get, interp.track(calls.class_attribute, interp, kind, "__get__"))
             owner = Value(type(obj.real), interp.track(class_of, interp, obj))
             return _call(interp, method, [found, obj, owner], obj, name, hook, then, on_raise)
-    native(interp, obj, name, lambda result: bound_by_c(interp, obj, name, descriptor, found, result), then, on_raise)
+    native(interp, obj, name, lambda result: bound_by_c(interp, obj, name, descriptor, found, result), then, on_raise, getter=getter)
 
 
 def load_from_class(interp: Interpreter, cls: Value, name: str, then: Continuation | None, on_raise: OnRaise | None) -> None:
@@ -291,10 +291,10 @@ def build(interp: Interpreter, cls: type, *values: Value) -> Shadow | None:
 
 
 def native(interp: Interpreter, obj: Value, name: str, explain: Callable[[Any], Shadow] | None, then: Continuation | None,
-           on_raise: OnRaise | None, on_missing: Callable[[], Any] | None = None) -> None:
-    """One real `getattr`; `explain(result)` gives the shadow, `on_missing()` guards an AttributeError."""
+           on_raise: OnRaise | None, on_missing: Callable[[], Any] | None = None, getter: Getter = getattr) -> None:
+    """One real `getter(obj, name)`; `explain(result)` gives the shadow, `on_missing()` guards an AttributeError."""
     try:
-        result = interp.real(getattr, obj.real, name)
+        result = interp.real(getter, obj.real, name)
     except UserError as error:
         exception = error.exception
     else:

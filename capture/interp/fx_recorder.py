@@ -13,7 +13,7 @@ from torch import fx
 from capture.errors import Break
 from capture.interp import fx_numbers
 from capture.interp.frame import Value
-from capture.interp.regions import Region, outline
+from capture.interp.regions import Region, graph_module, outline
 from capture.interp.varying import Numbers, Place, place_of
 from capture.refgraph.graph import PINNED, PLAIN_TENSORS, VALUES, RefGraph, parts, storage_of
 from capture.refgraph.node import Build, Const, DictState, Expr, External, ListState, RefNode, Shadow, TensorState, source_of
@@ -250,7 +250,7 @@ class FxRecorder:
         """The recorded graph, returning the tensors `outputs` as a tuple."""
         self.fx.output(tuple(self.node(t) for t in outputs))
         self._copy_snapshots()
-        return fx.GraphModule(outline(self.fx, self.regions), self.fx, "CapturedGraph")
+        return graph_module(outline(self.fx, self.regions), self.fx, "CapturedGraph")
 
 
 def begin() -> None:

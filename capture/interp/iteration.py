@@ -84,7 +84,7 @@ def _element_shadows(interp: Interpreter, value: Value) -> Any:
         return [interp.graph.constant(item) for item in value.real]
     if isinstance(shadow, RefNode) and isinstance(value.real, list):
         items = interp.graph.list_state(shadow).items
-        if len(items) != len(value.real):
+        if len(items) != list.__len__(value.real):
             raise Break("untracked-mutation", "a list was changed by native code")
         return items
     raise Break("opaque-call", f"a {type(value.real).__name__} of unknown origin was taken apart")

@@ -195,7 +195,7 @@ def shadow(interp: Interpreter, kind: str, meaning: Meaning | None, versions: An
     if is_lazy(real, values, kwargs) and type(result) in SCALARS:
         if all(isinstance(v.shadow, Const) for v in values):
             return Const(result)
-        return Expr(real, tuple(v.shadow for v in values))
+        return graph.computed(real, tuple(v.shadow for v in values), result)  # type: ignore[misc]
     computed = replays.lazily(interp, real, tuple(args), kwargs, result) if is_foldable(real, values) else None
     if computed is not None:
         return computed

@@ -5,13 +5,16 @@ function calls, so that on a hit its activations are recomputed in the backward 
 """
 from __future__ import annotations
 
+import linecache
 import operator
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import fx
+from torch.fx.graph_module import _loader
 
 
 @dataclass(slots=True, eq=False)
@@ -22,6 +25,19 @@ class Region:
     options: dict[str, Any]
     start: fx.Node
     end: fx.Node | None = None
+
+
+def graph_module(root: torch.nn.Module, graph: fx.Graph, name: str) -> fx.GraphModule:
+    """A graph module of this class name. Torch keeps the source of each in the process for good; here it is forgotten with the module."""
+    module = fx.GraphModule(root, graph, name)
+    forget = weakref.finalize(module, _forget_source, type(module).forward.__code__.co_filename)
+    forget.atexit = False
+    return module
+
+
+def _forget_source(filename: str) -> None:
+    _loader.eval_cache.pop(filename, None)
+    linecache.cache.pop(filename, None)
 
 
 def outline(graph: fx.Graph, regions: list[Region]) -> torch.nn.Module:
@@ -58,7 +74,7 @@ def _outline(graph: fx.Graph, region: Region, root: torch.nn.Module, name: str) 
     for node in body:
         if node.op == "get_attr":
             setattr(holder, node.target, getattr(root, node.target))
-    setattr(root, name, fx.GraphModule(holder, inner, "CheckpointedGraph"))
+    setattr(root, name, graph_module(holder, inner, "CheckpointedGraph"))
     with graph.inserting_before(region.end):
         call = graph.call_function(region.governor, (graph.get_attr(name), *inputs), region.options)
         call.meta["stack"] = body[0].meta.get("stack", ())

@@ -67,7 +67,7 @@ def is_operation(function: Any) -> bool:
         return function in overridable()
     if cls is types.BuiltinFunctionType:
         owner = function.__self__
-        return owner is None and function in VARIABLE_FUNCTIONS or isinstance(owner, types.ModuleType) and owner.__name__ in OPERATION_MODULES
+        return owner is None and function in VARIABLE_FUNCTIONS or isinstance(owner, types.ModuleType) and getattr(owner, "__name__", None) in OPERATION_MODULES
     if cls in (types.MethodDescriptorType, types.WrapperDescriptorType, types.GetSetDescriptorType):
         return function.__objclass__ in TENSOR_MRO
     return isinstance(function, (torch._ops.OpOverloadPacket, torch._ops.OpOverload))

@@ -1,6 +1,8 @@
 """The reference graph: every object the trace met, what was required of the entry state, and what was changed."""
 from __future__ import annotations
 
+import math
+import operator
 import types
 from bisect import bisect_right
 from collections import OrderedDict, deque
@@ -39,6 +41,12 @@ C_METHODS = (types.BuiltinFunctionType, types.MethodWrapperType)   # … bound t
 # Tensors about which nothing can be hidden.
 PLAIN_TENSORS = (torch.Tensor, torch.nn.Parameter)
 HEAP_TYPE, IMMUTABLE_TYPE = 1 << 9, 1 << 8   # Py_TPFLAGS_*
+# What may raise for some values, though not for those of the capture.
+RISKY = frozenset({operator.truediv, operator.floordiv, operator.mod, operator.pow, operator.lshift, operator.rshift, operator.itruediv,
+                   operator.ifloordiv, operator.imod, operator.ipow, operator.ilshift, operator.irshift, int, round, chr, ord, divmod,
+                   pow, torch.Tensor.__int__, *(function for function in vars(math).values() if callable(function))})
+# … and what may have a result of another type, or that raises only for scalars of some types.
+VARIOUS = RISKY | {min, max, float, complex, format, operator.getitem}
 # Values of C types whose equality is total and builtin.
 VALUES = (torch.device, torch.Size)
 
@@ -54,6 +62,7 @@ class RefGraph:
         self.changed: dict[RefNode, int] = {}       # objects of ours -> when they were changed last; see `mark`
         self.written: dict[int | None, int] = {}    # storages -> when they were written to last; None: perhaps any
         self.volatile: set[RefNode] = set()         # dicts from outside that a call effect may have changed
+        self.risks: list[Expr] = []                 # arithmetic on what only a hit knows, and that may raise there
         self.waited = False                         # time passed in a call effect
         self.nodes: list[RefNode] = []              # outside objects, and those of ours that are alive, by serial
         self._by_id: dict[int, RefNode] = {}
@@ -98,6 +107,24 @@ class RefGraph:
             if shadow.source is not None:
                 self.require(shadow.source, "ID", real)
 
+    def computed(self, op: Callable[..., Any], operands: tuple[Shadow, ...], result: Any) -> Expr:
+        """The shadow of a scalar that a pure builtin function made of others.
+
+        It may never be used on a hit, and yet the program counts on its being there: guards that the operands are such that no code of
+        the program's own runs, and that there is a result, of this type. Where only a hit knows the operands, it is computed on each.
+        """
+        expr = Expr(op, operands)
+        for operand in operands:
+            if isinstance(operand, External):
+                self.require(operand.source, "TYPE", type(operand.value))
+        source = source_of(expr)
+        if source is None:
+            if getattr(op, "function", op) in RISKY:
+                self.risks.append(expr)
+        elif op in VARIOUS:
+            self.require(source, "TYPE", type(result))
+        return expr
+
     # -- objects -----------------------------------------------------------------------------------------------------
 
     def find(self, real: Any) -> RefNode | None:
@@ -115,7 +142,7 @@ class RefGraph:
             return Const(real)
         if cls is tuple or (isinstance(real, tuple) and hasattr(cls, "_fields")):
             self.require(source, "TYPE", cls)
-            self.require(source, "LENGTH", len(real))
+            self.require(source, "LENGTH", tuple.__len__(real))
             return Build(cls, tuple(self.external(item, Item(source, i)) for i, item in enumerate(real)), source)
         if cls is types.MethodType:
             self.require(source, "TYPE", cls)
@@ -221,7 +248,7 @@ class RefGraph:
         """The state of an outside list whose length has not mattered yet, or None."""
         if node.state is None and node.source is not None and isinstance(node.real, list):
             self.touch(node)
-            node.state = ListStart(len(node.real))
+            node.state = ListStart(list.__len__(node.real))
         return node.state if isinstance(node.state, ListStart) else None
 
     def list_item(self, node: RefNode, index: int) -> Shadow | None:
@@ -346,6 +373,8 @@ class RefGraph:
                 value = namespace[name]
                 node = self.find(base)
                 if node is not None and name in node.slots:        # assigned by the trace itself
+                    if base is not cls:     # no guard says of classes before it that they do not have it, each on its own
+                        raise Break("untracked-mutation", f"{base.__qualname__}.{name} was assigned, and read as an attribute of {cls.__qualname__}")
                     return True, value, node.slots[name]
                 return True, value, self.external(value, TypeAttr(root, name))
         self.require(root, "NO_ATTR", name)

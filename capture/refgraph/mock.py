@@ -65,7 +65,7 @@ class Make:
 @dataclass(frozen=True, slots=True, eq=False)
 class MockPlan:
     """`outputs`: the tensors which the graph must return, in order. `numbers`: what it takes besides tensors. `steps` run after the
-    graph, early ones before it. `classes`: the guarded type at each path that the mock function reads, and at the paths below it,
+    graph, early ones before it. `risks`: what is computed even where nothing comes of it. `classes`: the guarded type at each path that the mock function reads, and at the paths below it,
     where one is guarded."""
 
     outputs: tuple[RefNode, ...]
@@ -73,6 +73,7 @@ class MockPlan:
     result: Shadow
     classes: dict[Source, type]
     numbers: tuple[Shadow, ...] = ()
+    risks: tuple[Shadow, ...] = ()
 
 
 def plan(graph: RefGraph, result: Shadow, inputs: Iterable[RefNode], numbers: tuple[Shadow, ...] = ()) -> MockPlan:
@@ -83,10 +84,10 @@ def plan(graph: RefGraph, result: Shadow, inputs: Iterable[RefNode], numbers: tu
     """
     effects = settle(graph.effects)
     _check_shown(graph, effects)
-    roots = [result, *numbers, *[shadow for effect in effects for shadow in operands_of(effect)]]
+    roots = [result, *numbers, *graph.risks, *[shadow for effect in effects for shadow in operands_of(effect)]]
     recipes, outputs, shadows = _reach(graph, roots)
     steps = _construct(recipes, effects)
-    return MockPlan(tuple(outputs), tuple(steps), result, _classes(graph, [*shadows, *inputs]), numbers)
+    return MockPlan(tuple(outputs), tuple(steps), result, _classes(graph, [*shadows, *inputs]), numbers, tuple(graph.risks))
 
 
 def operands_of(effect: Effect | CallEffect) -> tuple[Shadow, ...]:

@@ -50,9 +50,6 @@ UNARY = {operator.neg: ast.USub, operator.pos: ast.UAdd, operator.invert: ast.In
 # Exact types whose own syntax and methods are what the builtin operations do.
 EXACT = (list, dict, set, collections.deque, collections.OrderedDict, bytearray)
 ASSIGN, DELETE = (object.__setattr__, setattr), (object.__delattr__, delattr)
-# What may raise for some values, though not for those of the capture.
-RISKY = frozenset({operator.truediv, operator.floordiv, operator.mod, operator.pow, int, round,
-                   *(function for function in vars(math).values() if callable(function))})
 SUBSCRIPTED = (dict, list, tuple, collections.deque)
 WRITTEN = (Expr, Build, Display, Perform, Traceback)   # composites; a subclass of these is a leaf
 DEEPEST = 16                                        # expressions nested more deeply are split up
@@ -133,14 +130,14 @@ class _Names:
 class _Survey:
     """What a plan uses, and how often: decides what is read or computed once, and kept.
 
-    `risky`: arithmetic on tensors' values that may raise, and so comes before any effect.
+    `risky`: arithmetic on tensors' values that may raise, and so comes before any effect; `risky_late`: arithmetic on what calls returned.
 
     `order`: every shadow once, operands first. `kept`: entry state that something besides arithmetic uses, and so is
     read at the start. `hoisted`: arithmetic on entry state alone, computed at the start.
     """
 
     def __init__(self, plan: MockPlan) -> None:
-        roots: list[Shadow] = list(plan.numbers)
+        roots: list[Shadow] = [*plan.numbers, *plan.risks]
         for step in plan.steps:
             if not isinstance(step, Make):
                 roots += operands_of(step)
@@ -168,13 +165,14 @@ class _Survey:
                 if id(shadow) in kept:
                     self.kept[source] = None
         late: set[int] = set()                      # shadows that depend on what is there only after effects
-        self.risky = []
+        self.risky, risks = [], set(map(id, plan.risks))
         for shadow in self.order:
             if isinstance(shadow, Replayed) or isinstance(shadow, RefNode) and shadow.created and not isinstance(
                     shadow.state, TensorState) or not late.isdisjoint(map(id, operands(shadow))):
                 late.add(id(shadow))
-            elif id(shadow) in replayed and isinstance(shadow, Expr) and shadow.op in RISKY:
+            elif id(shadow) in risks:
                 self.risky.append(shadow)
+        self.risky_late = [shadow for shadow in plan.risks if id(shadow) in late]
         self.used = {shadow.op for shadow in self.order if isinstance(shadow, Replayed)}
         self.hoisted = [shadow for shadow in self.order
                         if isinstance(shadow, Expr) and id(shadow) in kept and id(shadow) not in replayed]
@@ -225,6 +223,8 @@ class _Printer:
         for step in self.plan.steps:
             if step not in early:
                 self.step_of_plan(step)
+        for shadow in self.survey.risky_late:
+            self.define(shadow, kept=True)
         self.body.append(ast.Return(self.value(self.plan.result)))
         parameters = [*self.parameters.values(), *([self.lifted_name] if self.lifted else [])]
         signature = ast.arguments([], [ast.arg(p) for p in parameters], None, [], [], None, [])

@@ -93,7 +93,7 @@ class Constant(Root):
     def expression(self) -> str:
         value = self.value
         if isinstance(value, types.ModuleType):
-            return f"sys.modules[{value.__name__!r}]"
+            return f"sys.modules[{vars(value).get('__name__')!r}]"
         module = getattr(value, "__module__", None)
         name = getattr(value, "__qualname__", None)
         return f"constant({id(value):#x})" if name is None else name if module in (None, "builtins") else f"{module}.{name}"

@@ -19,8 +19,9 @@ from tests import helpers
 from tests.fuzz import pieces, steps, writer
 from tests.snapshot import Snapshot, differences, take
 
+HIDDEN = {"__builtins__", "__warningregistry__", "program"}
 MODULE = "fuzzed_world"                 # not in sys.modules: what it defines is state, see tests/snapshot.py
-TARGETS = ["program"] * 8 + ["box.bump", "helper", "net", "net", "closure", "box", "managed"]
+TARGETS = ["program"] * 8 + ["box.bump", "helper", "net", "net", "closure", "managed"]
 
 
 @dataclass(frozen=True)
@@ -80,7 +81,10 @@ def draw(seed: int, number: int, calls: int = 8) -> Case:
     target = rng.choice(TARGETS)
     if target != "program" and target.split(".")[0] in places.globals + places.objects + places.modules + places.classes + ["managed"] * ("functions" in names):
         source += f"\n\nprogram = {target}"
-    return Case(declare_globals(source), tuple(steps.Stepper(rng, places).steps(rng.randint(2, calls))))
+    drawn = steps.Stepper(rng, places).steps(rng.randint(2, calls))
+    if source.endswith("program = net"):        # a compiled module keeps its class, and the `__call__` of that: docs/roadmap.md
+        drawn = [step for step in drawn if not any(name in step for name in ("__class__", "__bases__", "__call__"))]
+    return Case(declare_globals(source), tuple(drawn))
 
 
 def declare_globals(source: str) -> str:
@@ -124,7 +128,7 @@ def run(case: Case, engine: Callable[[Any], Any] = lambda program: program) -> l
                     raise
                 except Exception as error:
                     seen.error = error
-            state = {name: value for name, value in world.items() if name not in ("__builtins__", "program")}
+            state = {name: value for name, value in world.items() if name not in HIDDEN}
             observes = "program(" in step or "backward(" in step
             snapshot = take({"world": state}, helpers.modes()) if observes else Snapshot()
             snapshot.alive.clear()          # what the program drops dies, in both worlds
@@ -178,7 +182,7 @@ def fresh_process() -> Iterator[None]:
     finally:
         torch.set_default_dtype(torch.float32)
         torch.set_grad_enabled(True)
-        torch.use_deterministic_algorithms(False)
+        torch._C._set_deterministic_algorithms(False, warn_only=False)     # torch's own function imports inductor
         for name, hooks in vars(module_hooks).items():
             if name.startswith("_global_") and isinstance(hooks, dict):
                 hooks.clear()

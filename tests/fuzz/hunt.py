@@ -4,6 +4,7 @@ from __future__ import annotations
 import multiprocessing
 import re
 import time
+import traceback
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -153,5 +154,8 @@ def _work(connection: Connection, seed: int, numbers: range, engine: Engine) -> 
     torch.set_num_threads(1)
     for number in numbers:
         engine.counts = Counts()
-        outcome = examine(seed, number, engine, connection.send)
+        try:
+            outcome: Bug | bool = examine(seed, number, engine, connection.send)
+        except Exception:
+            outcome = Bug(number, [traceback.format_exc()])
         connection.send((outcome, engine.counts))

@@ -4,9 +4,10 @@ from __future__ import annotations
 import random
 
 from tests.fuzz.pieces import Places
+from tests.fuzz.writer import parses
 
-NUMBERS = ["0", "1", "True", "1.0", "2", "2.5", "-0.0", "0.0", "float('nan')", "-1", "2 ** 70", "1e30", "None", "'text'", "0.5", "7", "[1.0]",
-           "torch.tensor(2.0)", "numpy.float64(1.5)"]
+NUMBERS = [*["0", "1", "True", "1.0", "2", "2.5", "-0.0", "0.0", "-1", "0.5", "7", "1", "2", "3.0"] * 3, "float('nan')", "2 ** 70", "1e30", "None",
+           "'text'", "[1.0]", "torch.tensor(2.0)", "numpy.float64(1.5)"]
 TENSORS = ["torch.ones(3)", "torch.ones(1)", "torch.ones(3, dtype=torch.float64)", "torch.arange(3)", "torch.ones(2, 3)", "torch.ones(6)[::2]",
            "torch.ones(3, requires_grad=True)", "nn.Parameter(torch.ones(3))", "torch.ones(3, 2).t()[0]", "torch.tensor([0.0, -0.0, float('nan')])",
            "torch.ones(3).bfloat16()", "torch.tensor(2.0)", "torch.ones(3).expand(2, 3)", "torch.ones(3) * leafy", "None",
@@ -55,7 +56,7 @@ WORLD_CHANGES = ["torch.set_default_dtype(torch.float64)", "torch.set_default_dt
                  "torch.set_grad_enabled(True)", "torch.manual_seed(5)", "random.seed(5)", "len = lambda x: 3", "abs = lambda x: 9", "print = lambda *a: None",
                  "globals().pop('len', 0)", "isinstance = lambda *a: True", "globals().pop('isinstance', 0)", "G += 1", "flag = not flag", "nothing = 2",
                  "del nothing", "name = 'relu'", "name = 'exp'", "pair = (2.0, 'bb')", "pair = [1.0]", "F = types.SimpleNamespace(gelu=torch.tanh)",
-                 "import torch.nn.functional as F", "sum = lambda *a: 0.5", "torch.use_deterministic_algorithms(True, warn_only=True)",
+                 "import torch.nn.functional as F", "sum = lambda *a: 0.5", "torch._C._set_deterministic_algorithms(True, warn_only=True)",
                  "log.clear()", "max = min", "float = int", "import gc; gc.collect()"]
 INPUTS = ["torch.ones(3)", "torch.arange(6.0).reshape(2, 3)", "torch.linspace(-1, 1, 3)", "torch.ones(3, dtype=torch.float64)", "torch.arange(3)",
           "torch.arange(6.0).reshape(3, 2).t()", "torch.ones(4, 3)[::2]", "torch.ones(3, requires_grad=True)", "torch.tensor([float('nan'), -0.0, 0.0])",
@@ -91,8 +92,11 @@ class Stepper:
             elif self.rng.random() < 0.15:
                 steps.append("x, y = x.clone(), y.clone()")
             for _ in range(self.rng.choice([0, 0, 1, 1, 1, 2])):
-                steps.append(self.change())
-            steps.append(self.call())
+                change = self.change()
+                while not parses([change]):
+                    change = self.change()
+                steps.append(change)
+            steps += [self.call()] * self.rng.choice([1, 1, 2, 3])
             if self.rng.random() < 0.15:
                 steps.append(self.rng.choice(["backward(result)", "backward(result)", "result.add_(1)", "results.append(result)", "x.mul_(2)",
                                               "result.grad_fn(torch.ones(3))", "del result", "results.clear()", "result[0].zero_()"]))

@@ -1,6 +1,7 @@
 """Writes the random statements of a world's functions, and of the program itself."""
 from __future__ import annotations
 
+import ast
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,7 +10,7 @@ from tests.fuzz.pieces import Places
 
 DEEPEST = 3
 NUMBERS = ["0", "1", "2", "-1", "0.5", "1.0", "True", "-0.0", "3", "2.5"]
-POINTWISE = ["torch.tanh({})", "{}.relu()", "{} * 2", "{} + 1", "-{}", "{} / 2", "torch.sigmoid({})", "{}.abs()", "F.gelu({})", "{}.clone()",
+POINTWISE = ["torch.tanh({})", "{}.relu()", "({} * 2)", "({} + 1)", "(-{})", "({} / 2)", "torch.sigmoid({})", "{}.abs()", "F.gelu({})", "{}.clone()",
              "{}.clamp(-1, 1)", "torch.where({} > 0, 1.0, 2.0)", "{}.float()", "{}.detach()", "{}.square()", "{}.softmax(-1)",
              "{}.flip(-1)", "{}.roll(1, -1)", "{}.cumsum(-1)", "{}.contiguous()", "F.dropout({}, 0.5)", "torch.rand_like({})"]
 REDUCED = ["{}.sum()", "{}.mean(-1, keepdim=True)", "{}.amax(-1, True)", "{}[..., 0]", "{}[..., :1]", "{}.unsqueeze(0)", "{}.t()"]
@@ -40,6 +41,7 @@ class Writer:
         self.functions: list[str] = []      # local functions of a tensor
         self.loops = self.names = 0
         self.depth = 0
+        self.caution = rng.choice([0.2, 0.5, 0.9])      # how often exceptions are caught
         self.rich = False                   # whether all of the world may be used: not in what other functions call
 
     def fill(self, text: str) -> str:
@@ -135,8 +137,10 @@ class Writer:
                                                          self.match, self.generator]
         if self.depth >= DEEPEST or self.rng.random() < 0.7:
             lines = self.rng.choice(simple)()
+            while not parses(lines):            # what denotes a place may still be no target of an assignment
+                lines = self.rng.choice(simple)()
             return ["try:", *indented(lines), "except Exception as error:", "    log.append(type(error).__name__)"] \
-                if self.rng.random() < 0.35 else lines
+                if self.rng.random() < self.caution else lines
         with self.deeper():
             return self.rng.choice(compound)()
 
@@ -243,13 +247,13 @@ class Writer:
 
     def handlers(self) -> list[str]:
         lines = ["try:", *self.suite()]
-        caught = self.rng.choice(ERRORS)
-        if self.rng.random() < 0.8:
+        caught = self.rng.choice(ERRORS) if self.rng.random() < 0.8 else None
+        if caught:
             lines += [f"except {caught} as error:", "    log.append((type(error).__name__, error.__context__ is None))",
                       *self.rng.choice([self.suite(), ["    raise"], ["    raise KeyError(n) from error"], ["    n = 2"]])]
             if self.rng.random() < 0.3:
                 lines += ["else:", *self.suite()]
-        if "except" not in " ".join(lines) or self.rng.random() < 0.3:
+        if not caught or self.rng.random() < 0.3:
             lines += ["finally:", *self.suite()]
         return lines
 
@@ -288,6 +292,14 @@ class Writer:
         lines = [f"def {name}(v, n=n, a=a, b=b):", f"    got = yield {self.value()}", *self.suite(), "    yield v if got is None else got", f"{name} = {name}(a)",
                  f"log.append(next({name}))"]
         return [*lines, self.rng.choice([f"log.append({name}.send({self.number()}))", f"log.append(list({name}))", f"{name}.close()", f"box.kept = {name}"])]
+
+
+def parses(lines: list[str]) -> bool:
+    try:
+        ast.parse("\n".join(lines))
+    except SyntaxError:
+        return False
+    return True
 
 
 def indented(lines: list[str]) -> list[str]:

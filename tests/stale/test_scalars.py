@@ -4,6 +4,7 @@ from __future__ import annotations
 import collections
 import copy
 import enum
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -126,3 +127,36 @@ def test_two_values(pair: tuple, use: Callable) -> None:
                          ids=lambda value: repr(value)[:20])
 def test_an_equal_value_is_a_hit(value: Any) -> None:
     check(lambda: text, call(X, value), call(X, value), call(X, value), captures=1)
+
+
+def divided(x, n):
+    1 / n
+    return x + 1
+
+
+def added_in_place(x, n):
+    n += 1
+    return x * 2
+
+
+def read(x, n):
+    int(n)
+    return x + 1
+
+
+@pytest.mark.parametrize(("program", "first", "second"), [
+    (divided, 2, 0), (divided, 2.0, -0.0), (divided, 1, "a"), (added_in_place, 1, "a"), (added_in_place, 1.0, None),
+    (added_in_place, 2, torch.ones(2, 3)), (added_in_place, 1, [1]), (read, "12", "x"), (read, 1.0, float("nan")),
+], ids=repr)
+def test_arithmetic_of_which_nothing_comes(program: Callable, first: Any, second: Any) -> None:
+    """… may still raise, or change what it is given."""
+    steps = [Call(lambda _, v=v: ((X.clone(), copy.deepcopy(v)), {})) for v in (first, first, second, second, first)]
+    check(lambda: program, *steps, captures=None, fullgraph=False)
+
+
+@pytest.mark.parametrize("program", [
+    lambda x: (1 / x.sum().item(), x + 1)[1], lambda x: (int(x.sum() * float("inf")), x + 1)[1], lambda x: (7 % int(x.sum()), x + 1)[1],
+    lambda x: (math.log(x.sum().item()), x + 1)[1],
+], ids=["division", "int", "remainder", "logarithm"])
+def test_arithmetic_on_values_of_tensors_of_which_nothing_comes(program: Callable) -> None:
+    check(lambda: program, call(X), call(X), call(X * 0), call(X), captures=None, fullgraph=False)

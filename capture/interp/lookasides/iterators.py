@@ -60,7 +60,7 @@ class Items(Cursor):
         # A list is held by its node alone, so that it can die.
         self.interp = interp
         self.sequence = Value(None, sequence.shadow) if isinstance(sequence.shadow, RefNode) else sequence
-        self.position, self.step = (len(sequence.real) - 1, -1) if backwards else (0, 1)
+        self.position, self.step = (operator.length_hint(node.real) - 1, -1) if backwards else (0, 1)
 
     def sync(self) -> None:
         left = operator.length_hint(self.node.real)

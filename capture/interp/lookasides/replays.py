@@ -75,7 +75,7 @@ def lazily(interp: Interpreter, function: Callable[..., Any], args: tuple[Value,
     if type(result) not in SCALARS or not any(is_replayed(value.shadow) for value in values):
         return None
     operands = tuple(snapshot(interp, value) for value in values)
-    return Expr(Keywords(function, tuple(kwargs)) if kwargs else function, operands)
+    return interp.graph.computed(Keywords(function, tuple(kwargs)) if kwargs else function, operands, result)
 
 
 def is_number_of_numpy(value: Value) -> bool:
@@ -205,7 +205,7 @@ def read(interp: Interpreter, function: Callable[..., Any], args: list[Value], r
         return listed(interp, whole, result) if known else interp.graph.create(result, origin=whole)
     if type(result) not in SCALARS:
         raise Break("data-dependent", "the values of a tensor are asked for")
-    return Expr(function, operands)
+    return interp.graph.computed(function, operands, result)
 
 
 def listed(interp: Interpreter, whole: Shadow, result: list[Any]) -> Shadow:

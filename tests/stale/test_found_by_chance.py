@@ -1,0 +1,62 @@
+"""What random programs found (tests/fuzz), each as a program of its own."""
+from __future__ import annotations
+
+import collections
+import types
+
+import torch
+
+from tests.helpers import call, check
+
+X = torch.arange(6.0).reshape(2, 3)
+
+
+def test_a_list_whose_class_says_that_it_is_empty() -> None:
+    def make():
+        class Stack(list):
+            pass
+        stack = Stack([1.0])
+
+        def program(x):
+            stack[0] = stack[0]
+            return x * stack[-1], [*stack], bool(stack)
+        return program, types.SimpleNamespace(stack=stack, cls=Stack)
+    check(make, call(X), call(X), lambda s: setattr(s.cls, "__len__", lambda self: 0), call(X), call(X), captures=None, fullgraph=False)
+
+
+def test_a_named_tuple_whose_class_says_that_it_is_empty() -> None:
+    def make():
+        Pair = collections.namedtuple("Pair", "a b")
+        pair = Pair(1.0, 2.0)
+        return (lambda x: x * pair.a + pair[1]), types.SimpleNamespace(pair=pair, cls=Pair)
+    check(make, call(X), lambda s: setattr(s.cls, "__len__", lambda self: 0), call(X), call(X), captures=None, fullgraph=False)
+
+
+def test_a_module_without_a_name() -> None:
+    def make():
+        settings = types.ModuleType("settings")
+        vars(settings).clear()
+
+        def program(x):
+            vars(settings).setdefault("scale", 2.0)
+            settings.scale += 1
+            return x * settings.scale
+        return program, settings.__dict__
+    check(make, call(X), call(X), captures=None, fullgraph=False)
+
+
+def test_an_attribute_assigned_to_a_class_and_read_through_one_that_has_its_own_later() -> None:
+    def make():
+        class Base:
+            scale = 2.0
+
+        class Derived(Base):
+            pass
+
+        def program(x):
+            Base.scale = x.shape[0]
+            found = Derived.scale
+            Derived.scale = 5.0
+            return x * found
+        return program, types.SimpleNamespace(base=Base, derived=Derived)
+    check(make, call(X), call(X), call(X), captures=None, fullgraph=False)
