@@ -104,7 +104,7 @@ class _Walk:
     def tensor(self, path: str, t: torch.Tensor) -> TensorState:
         properties: dict[str, Any] = {
             "type": _name(type(t)), "shape": tuple(t.shape), "dtype": t.dtype, "device": t.device, "layout": t.layout,
-            "requires_grad": t.requires_grad, "is_leaf": t.is_leaf, "differentiable": t.grad_fn is not None,
+            "requires_grad": t.requires_grad, "autograd": _autograd(t),
             "inference": t.is_inference(), "conj": t.is_conj(), "neg": t.is_neg(),
         }
         if t.layout is not torch.strided:
@@ -119,6 +119,14 @@ class _Walk:
         return TensorState(tuple(properties.items()), values)
 
 
+def _autograd(t: torch.Tensor) -> tuple[bool, bool] | str:
+    """Whether a tensor is a leaf and whether it was computed; of a view that has become invalid, the error."""
+    try:
+        return t.is_leaf, t.grad_fn is not None
+    except RuntimeError as error:
+        return str(error)
+
+
 def _is_constant(obj: Any) -> bool:
     """Whether an object is a tuple of scalars, which may be shared or made anew as an implementation pleases."""
     return (type(obj) is tuple or type(obj) is frozenset) and all(isinstance(item, SCALARS) or _is_constant(item) for item in obj)
@@ -129,7 +137,7 @@ def _children(obj: Any) -> Iterator[tuple[str, Any]]:
     if isinstance(obj, LEAVES):
         return
     if isinstance(obj, torch.Tensor):
-        if obj.is_leaf:
+        if _autograd(obj) == (True, False):
             yield ".grad", obj.grad
         yield from _attributes(obj)
     elif isinstance(obj, types.ModuleType):

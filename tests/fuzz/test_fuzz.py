@@ -102,7 +102,7 @@ def test_a_failing_case_is_made_small() -> None:
         except Exception:
             return False
     small = shrink(Case(WORLD, STEPS), fails)
-    assert fails(small) and len(small.source.splitlines()) <= 3 and len(small.steps) <= 2, str(small)
+    assert fails(small) and len(small.source.splitlines()) <= 4 and len(small.steps) <= 2, str(small)
 
 
 def test_captured_and_eager_worlds_are_compared() -> None:
