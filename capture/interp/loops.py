@@ -75,10 +75,32 @@ def left_to_cpython(code: types.CodeType, position: Position, then: Callable[[Le
     return plain, raising
 
 
-def loop_around(code: types.CodeType, at: int) -> range:
-    """The instructions of the innermost loop around instruction `at`; empty if there is none."""
-    loops = [range(target, i + 1) for i, instruction in enumerate(decode(code)) for target in successors(instruction, i) if target <= at <= i]
-    return min(loops, key=len, default=range(0))
+def loop_around(code: types.CodeType, at: int) -> frozenset[int]:
+    """The instructions of the innermost loop around instruction `at`, handlers included that lead back; empty if there is none."""
+    instructions, covers = decode(code), exception_table(code)
+    before: dict[int, list[int]] = {}
+    ends: dict[int, list[int]] = {}         # of a loop: its first instruction -> those that lead back there
+    for i, instruction in enumerate(instructions):
+        for target in successors(instruction, i):
+            before.setdefault(target, []).append(i)
+            if target <= i:
+                ends.setdefault(target, []).append(i)
+        for cover in covers:
+            if cover.start <= i < cover.end:
+                before.setdefault(cover.target, []).append(i)
+    loops = [leading_to(last, first, before) for first, last in ends.items()]
+    return min((loop for loop in loops if at in loop), key=len, default=frozenset())
+
+
+def leading_to(ends: list[int], start: int, before: dict[int, list[int]]) -> frozenset[int]:
+    """The instructions from which `ends` are reached without passing `start`, and that."""
+    found, todo = {start}, list(ends)
+    while todo:
+        at = todo.pop()
+        if at not in found:
+            found.add(at)
+            todo += before.get(at, ())
+    return frozenset(found)
 
 
 def exits(code: types.CodeType, at: int) -> list[int]:
