@@ -50,7 +50,7 @@ from capture.interp.varying import Numbers
 from capture.refgraph import mock, pycode
 from capture.refgraph.effects import Effect
 from capture.refgraph.graph import PLAIN_TENSORS, RefGraph
-from capture.refgraph.node import Const, DictState, RefNode, Shadow
+from capture.refgraph.node import Const, DictState, RefNode, Shadow, WrittenDict
 from capture.refgraph.runtime import INVISIBLE
 from capture.refgraph.source import Function, Local, Source
 from capture.refgraph.verify import verify
@@ -575,8 +575,8 @@ def require_separateness(graph: RefGraph, recorder: FxRecorder) -> None:
     outside = [node for node in graph.nodes if node.source is not None]
     effects = [effect for effect in graph.effects if isinstance(effect, Effect)]
     for target in dict.fromkeys(effect.target for effect in effects if effect.target.source is not None):
-        keys = {e.args[0].value for e in effects if e.target is target and e.args and hasattr(e.args[0], "value")
-                and isinstance(target.state, DictState)}
+        keys = {e.args[0].value for e in effects if e.target is target and e.args and isinstance(e.args[0], Const)
+                and isinstance(target.state, (DictState, WrittenDict))}
         rivals = [n.source for n in outside if n is not target and n.cls is target.cls and (
             n.source in looked_at or concerns(n, target, keys))]
         if rivals:

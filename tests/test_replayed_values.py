@@ -88,6 +88,60 @@ def test_work_between_clocks_is_done_between_them_on_a_hit() -> None:
     assert all(work > rest for _, work, rest in results[1:]) and capture.stats(compiled).hits >= 3
 
 
+# --- truth
+
+def asks_without_deciding(x):
+    done = bool(x.sum() > 3)
+    print("done", done, not x[0, 0] > 0, x.max().__bool__())
+    FLAGS.append(done & bool(x.min() < 0))
+    return x * 2, done, not done, bool(x.sum().item())
+
+
+FLAGS: list[bool] = []
+
+
+def test_truth_that_is_passed_on() -> None:
+    def make():
+        FLAGS.clear()
+        return asks_without_deciding, FLAGS
+    one_graph(make)
+
+
+def decides_by_a_flag(x):
+    big = bool(x.sum() > 3)
+    print(big)
+    y = x * 2
+    if big:
+        return y + 1
+    return y if not x[0, 0] > 0 and x[0, 1] else y - 1
+
+
+def stops_by_a_flag(x):
+    rounds = 0
+    while not bool(x.abs().sum() > 50):
+        x = x * 2
+        rounds += 1
+        assert x.isfinite().all(), "finite"
+    return x, rounds
+
+
+@pytest.mark.parametrize("program", [decides_by_a_flag, stops_by_a_flag], ids=lambda program: program.__name__)
+def test_truth_that_decides_cuts(program) -> None:
+    stats = check(lambda: program, *CALLS, *CALLS, call(X * 9), captures=None, fullgraph=False)
+    assert stats.breaks and stats.hits and not stats.bailouts and not stats.native_calls and stats.captures <= 12, stats
+
+
+def test_the_truth_of_several_elements_raises_as_in_eager() -> None:
+    def program(x):
+        y = x * 2
+        try:
+            flag = bool(y)
+        except RuntimeError as error:
+            flag = str(error)
+        return y, flag
+    check(lambda: program, *CALLS, call(X[:1, :1]), call(X[:1, :1]), captures=None, fullgraph=False)
+
+
 # --- values of tensors that are passed on
 
 def passes_items_on(x):

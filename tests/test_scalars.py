@@ -123,6 +123,14 @@ def test_a_row_of_a_tensor() -> None:
     sweep(program, [0, 1, 2, -1, 1, -3, 0])
 
 
+@pytest.mark.parametrize("program", [
+    lambda x, n: x.roll(n), lambda x, n: x.roll((n, n + 1), (0, 1)), lambda x, n: torch.triu(x, n - 1), lambda x, n: x.clone().tril_(n),
+    lambda x, n: x.select(0, n % 3), lambda x, n: x.narrow(0, n % 2, 2) + 1, lambda x, n: (divmod(n, 3), x * divmod(n, 7)[1]),
+], ids=lambda f: None)
+def test_integers_that_move_elements(program) -> None:
+    sweep(program, INTS)
+
+
 def test_a_row_that_is_written_to() -> None:
     def program(x, i):
         x[i] = i
@@ -135,11 +143,71 @@ def test_an_index_out_of_range_raises_as_in_eager() -> None:
     sweep(lambda x, i: x[i] + 1, [0, 1, 7, 2], hits=2)
 
 
+# -- slices ----------------------------------------------------------------------------------------------------------------
+
+ROWS = torch.arange(40.0).reshape(20, 2)
+
+
+@pytest.mark.parametrize("program", [
+    lambda x, i: x[i:i + 2] * 2, lambda x, i: x[i * 2 % 18:i * 2 % 18 + 2].sum(0), lambda x, i: x[i:i + 2, 1], lambda x, i: x[..., None, i % 2:i % 2 + 1],
+    lambda x, i: x[-i - 3:-i - 1:2], lambda x, i: x.t()[:, i:i + 1], lambda x, i: (x[i:i + 2], x[i + 1:i + 3].storage_offset()),
+], ids=lambda f: None)
+def test_a_slice_that_moves(program) -> None:
+    sweep(program, range(17), ROWS)
+
+
+def test_a_slice_that_moves_is_written_to() -> None:
+    def program(x, i):
+        x[i:i + 2] = x[i + 1:i + 3] * 2
+        x[:i, 0] = i
+        x[i:i + 1].add_(1)
+        return x
+    sweep(program, range(1, 12), ROWS)
+
+
+@pytest.mark.parametrize("program", [
+    lambda x, n: x[:n] * 2, lambda x, n: x[:n].sum(), lambda x, n: (x[n:] + 1, x[n:].shape), lambda x, n: x[:, :n % 2 + 1].mean(0),
+    lambda x, n: x[-n:].relu(), lambda x, n: x[::n + 1] - 1, lambda x, n: (x[:n], f"{x[:n].shape[0]} rows"),
+], ids=lambda f: None)
+def test_a_slice_whose_length_changes(program) -> None:
+    sweep(program, range(1, 20), ROWS)
+
+
+def test_a_slice_that_moves_and_is_cut_short_at_the_end() -> None:
+    sweep(lambda x, i: x[i * 6:i * 6 + 6].exp(), [0, 1, 2, 3, 0, 3, 1, 4, 2], ROWS, captures=3)
+
+
+def test_a_length_on_which_the_program_decides() -> None:
+    def program(x, n):
+        y = x[:n]
+        return y * 2 if y.shape[0] > 3 else y + 1
+    stats = sweep(program, [5, 6, 5, 2, 6, 2], ROWS, captures=None, fullgraph=False)
+    assert stats.breaks and stats.hits and not stats.native_calls       # what follows the decision has one graph for each shape
+
+
+def test_bounds_of_other_types() -> None:
+    sweep(lambda x, n: x[:n], [1, 2, None, 3, -1, None], ROWS, captures=3)
+    sweep(lambda x, n: x[n:4], [1, 2, True, False, 3], ROWS, captures=None)
+
+
+def test_gradients_of_slices() -> None:
+    sweep(lambda x, i: x[i:i + 2].sin() + x[:i].sum(), range(1, 10), ROWS.clone().requires_grad_(), backward=True)
+
+
+def test_a_list_of_rows() -> None:
+    sweep(lambda x, i: x[[i, 0, i + 1]], range(10), ROWS)
+
+
+def test_slices_in_compiled_programs() -> None:
+    sweep(lambda x, i: x[i:i + 2].exp() + 1, range(8), ROWS, backend="native", options={"background": False})
+    sweep(lambda x, n: x[:n].exp() + 1, range(8), ROWS, backend="native", options={"background": False})
+
+
 # -- what decides something ------------------------------------------------------------------------------------------------
 
 @pytest.mark.parametrize("program", [
-    lambda x, n: x[:n], lambda x, n: x.sum(n), lambda x, n: torch.zeros(n + 1), lambda x, n: x.repeat(1, n + 1),
-    lambda x, n: torch.arange(n), lambda x, n: x.roll(n), lambda x, n: x * len(range(n)), lambda x, n: x * [1.0, 2.0][n],
+    lambda x, n: x.sum(n), lambda x, n: torch.zeros(n + 1), lambda x, n: x.repeat(1, n + 1),
+    lambda x, n: torch.arange(n), lambda x, n: x * len(range(n)), lambda x, n: x * [1.0, 2.0][n],
     lambda x, n: x.unsqueeze(n),
 ], ids=lambda f: None)
 def test_numbers_that_decide_stay_guarded(program) -> None:
@@ -152,8 +220,16 @@ def test_a_branch_guards_the_condition_alone() -> None:
     sweep(program, [0.1, 0.2, 0.3, 1.5, 1.7, 0.4, 1.9], captures=3)
 
 
-def test_dropout_depends_on_its_probability() -> None:
-    sweep(lambda x, p: F.dropout(x, p), [0.0, 0.5, 0.0, 0.5])
+@pytest.mark.parametrize("program", [
+    lambda x, p: F.dropout(x, p), lambda x, p: F.dropout(x.clone(), p, True, True) + 1, lambda x, p: torch.dropout(x, p, True),
+    lambda x, p: F.alpha_dropout(x, p, True), lambda x, p: F.dropout1d(x, p), lambda x, p: F.dropout(x, p, False),
+    lambda x, p: F.scaled_dot_product_attention(x[None], x[None], x[None], dropout_p=p)], ids=lambda f: None)
+def test_a_sweep_of_the_probability_of_dropout(program) -> None:
+    sweep(program, [0.1, 0.2, 0.3, 0.5, 0.9, 0.7])
+
+
+def test_no_dropout_returns_its_argument_itself() -> None:
+    sweep(lambda x, p: F.dropout(x, p), [0.0, 0.5, 0.0, 0.3, 0.0, 1.0, 0.7, 1.0], captures=3)
 
 
 def test_the_offset_of_a_row_is_no_constant() -> None:

@@ -22,7 +22,8 @@ from capture.refgraph.node import ABSENT, Build, Const, External, FunctionState,
 OnRaise = Callable[[BaseException], bool]
 MISSING = object()
 GENERIC_WRITE = (object.__setattr__, object.__delattr__, type.__setattr__, type.__delattr__, types.SimpleNamespace.__setattr__,
-                 types.SimpleNamespace.__delattr__, BaseException.__setattr__, BaseException.__delattr__)
+                 types.SimpleNamespace.__delattr__, BaseException.__setattr__, BaseException.__delattr__, types.ModuleType.__setattr__,
+                 types.ModuleType.__delattr__)
 GENERIC_GET = (object.__getattribute__, types.ModuleType.__getattribute__, type.__getattribute__, types.SimpleNamespace.__getattribute__,
                BaseException.__getattribute__)
 Getter = Callable[[Any, str], Any]          # getattr, or one of these
@@ -418,6 +419,8 @@ def bound_by_c(interp: Interpreter, obj: Value, name: str, descriptor: Any, foun
         if isinstance(result, (types.BuiltinFunctionType, types.MethodWrapperType)) and getattr(result, "__self__", None) is obj.real:
             return Build(type(result), (Const(descriptor), obj.shadow))  # type: ignore[arg-type]
         return class_builtin(interp, result)
+    if type(result) is types.MethodType and result.__func__ is descriptor and result.__self__ is obj.real:       # Cython's functions
+        return Build(types.MethodType, (found.shadow, node))  # type: ignore[arg-type]
     if name == "__class__":
         return class_of(interp, obj)
     if name == "__dict__" and isinstance(node, RefNode):

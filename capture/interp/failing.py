@@ -16,7 +16,7 @@ from capture.interp import tensors
 from capture.interp.frame import Frame, Value
 from capture.interp.instructions import Cover, decode, exception_table
 from capture.interp.interpreter import Interpreter
-from capture.refgraph.effects import CallEffect, Effect
+from capture.refgraph.effects import CallEffect
 
 # Operations that raise for some values of a tensor: an index out of range, a matrix that is singular, a probability that is negative.
 FAILING = frozenset(
@@ -48,7 +48,8 @@ def may_fail(real: Any, args: list[Value]) -> bool:
 
 def has_acted(interp: Interpreter) -> bool:
     """Whether the trace has effects in Python, which come after its graph."""
-    return any(not effect.early for effect in interp.graph.effects if isinstance(effect, (Effect, CallEffect)))
+    early = interp.graph.early
+    return any(effect not in early if isinstance(effect, CallEffect) else not effect.early for effect in interp.graph.effects)
 
 
 def is_watched(frame: Frame | None) -> bool:
@@ -81,6 +82,7 @@ def is_of_program(frame: Frame, cover: Cover) -> bool:
 
 def refusal(interp: Interpreter, real: Any, args: list[Value]) -> Break | None:
     """Why an operation must not follow what the graph has changed; None if it may."""
-    if interp.recorder.mutates and may_fail(real, args) and is_watched(interp.frame):
-        return Break("failing-operation", f"{tensors.operation_name(real)}() after a write to a tensor")
+    drawn = any(effect.stream is not None for effect in interp.graph.early)
+    if (interp.recorder.mutates or drawn) and may_fail(real, args) and is_watched(interp.frame):
+        return Break("failing-operation", f"{tensors.operation_name(real)}() after a {'draw of a number' if drawn else 'write to a tensor'}")
     return None

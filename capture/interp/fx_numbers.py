@@ -14,7 +14,8 @@ from torch import fx
 
 from capture.interp.frame import Value
 from capture.interp.varying import Place
-from capture.refgraph.node import Build, Const, Display, Expr, External, RefNode, Shadow, TensorState, source_of
+from capture.refgraph.effects import Replayed, calls_in
+from capture.refgraph.node import Build, Const, Display, Expr, External, RefNode, Shadow, TensorState
 
 # Operations whose result has the same shape and type whatever number they are given.
 ARITHMETIC = frozenset("""
@@ -44,7 +45,7 @@ class Recorder(Protocol):
 
 def is_operand(operation: str, shadow: Shadow | None) -> bool:
     """Whether an operation of this name may calculate with a number that was read out of tensors, known as `shadow`."""
-    return type(shadow) is Expr and operation in ARITHMETIC and source_of(shadow) is None and is_computed(shadow)
+    return type(shadow) is Expr and operation in ARITHMETIC and calls_in(shadow) is None and is_computed(shadow)
 
 
 def operand(recorder: Recorder, operation: str, shadow: Shadow | None, args: Sequence[Value]) -> fx.Node | None:
@@ -63,7 +64,7 @@ def write(recorder: Recorder, shadow: Shadow, as_tensor: bool, place: Place = Pl
     """A number as a tensor of one double, or as a number of Python. `place`: what is made of one from outside."""
     if isinstance(shadow, Const):
         return recorder.literal(shadow.value)
-    if isinstance(shadow, External):
+    if isinstance(shadow, (External, Replayed)):
         return recorder.argument(shadow, shadow.value, place)
     if isinstance(shadow, RefNode):
         return recorder.node(shadow)
@@ -82,17 +83,20 @@ def write(recorder: Recorder, shadow: Shadow, as_tensor: bool, place: Place = Pl
 
 
 def is_computed(shadow: Shadow) -> bool:
-    """Whether a value follows from tensors of the graph, from constants and from scalars that can be guarded."""
+    """Whether a value follows from tensors of the graph, from constants, from scalars that can be guarded, and from numbers that calls
+    returned."""
     if isinstance(shadow, RefNode):
         return isinstance(shadow.state, TensorState)
     if isinstance(shadow, (Display, Build)):
         return shadow.cls in (list, tuple) and all(map(is_computed, shadow.items))
+    if isinstance(shadow, Replayed):
+        return shadow.returns in (int, float)
     return isinstance(shadow, (Const, External)) or type(shadow) is Expr and shadow.op is not id and all(map(is_computed, shadow.args))
 
 
 def is_exact(shadow: Shadow) -> bool:
     """Whether torch computes a number from tensors of doubles as Python does from floats."""
-    if isinstance(shadow, (Const, External)):
+    if isinstance(shadow, (Const, External, Replayed)):
         return type(shadow.value) in (int, float)
     if not isinstance(shadow, Expr):
         return False

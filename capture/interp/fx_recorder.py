@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import math
+import numbers
 import operator
 import types
 from collections.abc import Callable, Iterable, Sequence
@@ -11,13 +12,14 @@ import torch
 from torch import fx
 
 from capture.errors import Break
-from capture.interp import fx_numbers
+from capture.interp import fx_numbers, subscripts
 from capture.interp.frame import Value
 from capture.interp.regions import Region, graph_module, outline
 from capture.interp.varying import Numbers, Place, place_of
+from capture.refgraph.effects import Replayed
 from capture.refgraph.graph import PINNED, PLAIN_TENSORS, VALUES, RefGraph, parts, storage_of
 from capture.refgraph.node import Build, Const, DictState, Expr, External, ListState, RefNode, Shadow, TensorState, source_of
-from capture.refgraph.source import Local, Source
+from capture.refgraph.source import Computed, Literal, Local, Source
 
 # One frame of the user's program where an operation was recorded: code object, offset of the instruction, line.
 Position = tuple[types.CodeType, int, int]
@@ -50,9 +52,10 @@ class FxRecorder:
         self.regions: list[Region] = []
         self.positions: Callable[[], tuple[Position, ...]] = tuple
         self._last_input: fx.Node | None = None
-        self._placeholders: dict[Source, fx.Node] = {}          # of numbers
+        self._placeholders: dict[Source | Shadow, fx.Node] = {}         # of numbers: by their paths, or as what a call returned
         self.numbers: dict[tuple[Shadow, bool], Any] = {}       # see fx_numbers
         self._snapshots: list[tuple[fx.Node, torch.Tensor, int | None]] = []
+        self._resized = False                   # the operation being recorded takes a slice of a length that changes
 
     @property
     def operations(self) -> int:
@@ -74,27 +77,46 @@ class FxRecorder:
             self.inputs.append(tensor)
         return state.node
 
-    def number(self, shadow: Shadow, source: Source, real: int | float) -> fx.Node:
-        """The node of a number from outside, which the graph takes as it is on each call: of this type, and any value."""
-        if source not in self._placeholders:
-            self.refs.require(source, "TYPE", type(real))
+    def number(self, shadow: Shadow, key: Source | Shadow, real: int | float) -> fx.Node:
+        """The node of a number, which the graph takes as it is on each call: of this type, and any value. key: its path, or it itself
+        if a call returned it."""
+        if key not in self._placeholders:
+            name = str(key) if isinstance(key, Source) else "number"
+            if isinstance(key, Source):
+                self.refs.require(key, "TYPE", type(real))
             last = next(reversed(self._placeholders.values()), self._last_input)
             with self.fx.inserting_after(last):
-                node = self._placeholders[source] = self.fx.placeholder(str(source))
+                node = self._placeholders[key] = self.fx.placeholder(name)
             node.target = node.name
-            node.meta.update(source=str(source), number=type(real))
+            node.meta.update(source=name, number=type(real))
             self.number_inputs.append(Value(real, shadow))
-        return self._placeholders[source]
+        return self._placeholders[key]
+
+    def changing_number(self, shadow: Shadow, real: Any, place: Place) -> fx.Node | None:
+        """The node of a number that may be another one on each call; None for what is to be a constant."""
+        key = source = source_of(shadow)
+        if not place.allows(real):
+            return None
+        if source is None:
+            if place is Place.RATE or self.watched or self.refs.type_of(shadow) is not type(real) or not self.refs.hasten(shadow):
+                return None
+            key = shadow
+        elif not self.seen.varies(source, real):
+            return None
+        elif place is Place.RATE:
+            for special in (0, 1):
+                self.refs.require(Computed(operator.eq, (source, Literal(special))), "VALUE", real == special)
+        self.moves |= place is Place.INDEX
+        return self.number(shadow, key, real)
 
     def argument(self, shadow: Shadow, real: Any, place: Place = Place.FIXED) -> Any:
         """A value as an argument of an fx node. Scalars become constants, and are guarded, unless `place` lets them change."""
         if isinstance(shadow, Const):
             return self.literal(shadow.value)
         if isinstance(shadow, (External, Expr)):
-            source = source_of(shadow) if place.allows(real) else None
-            if source is not None and self.seen.varies(source, real):
-                self.moves |= place is Place.INDEX
-                return self.number(shadow, source, real)
+            number = self.changing_number(shadow, real, place)
+            if number is not None:
+                return number
             self.refs.depend(shadow, real)
             return self.literal(real)
         if isinstance(shadow, Build):
@@ -108,12 +130,14 @@ class FxRecorder:
             if isinstance(shadow.state, TensorState):
                 return self.node(shadow)
             if isinstance(real, list):
-                inner = place.inner if place is Place.VALUES else Place.FIXED
+                inner = place.inner if place in (Place.VALUES, Place.INDEX) else Place.FIXED
                 return [self.argument(s, r, inner) for s, r in zip(self.refs.list_state(shadow).items, real, strict=True)]
             if isinstance(real, dict):
                 return {key: self.argument(self.refs.dict_get(shadow, key), real[key]) for key in self.refs.dict_keys(shadow)}
             if isinstance(real, (*PINNED, *VALUES)):
                 return self.literal(real)
+            if isinstance(shadow.origin, Replayed) and shadow.origin.returns is type(real) and (kind := kind_of_number(real)) is not None:
+                return self.argument(Expr(kind, (shadow.origin,)), kind(real), place)
             if isinstance(real, (int, float, str)) and shadow.source is not None:     # IntEnum and other subclasses
                 self.refs.depend(shadow, real)
                 return next(convert(real) for cls, convert in PLAIN_VALUE.items() if isinstance(real, cls))
@@ -125,7 +149,38 @@ class FxRecorder:
         number = fx_numbers.operand(self, name_of(target), value.shadow, args)
         if number is not None:
             return number
-        return self.argument(value.shadow, value.real, place_of(target, where, value.real) if changing else Place.FIXED)
+        place = place_of(target, where, value.real) if changing else Place.FIXED
+        tensor = args[0].real if args else None
+        if place is Place.INDEX and isinstance(value.shadow, Build) and not self._dynamic(tensor):
+            return self._subscript(value.shadow, value.real, tensor)
+        return self.argument(value.shadow, value.real, place)
+
+    def _subscript(self, shadow: Build, real: Any, tensor: torch.Tensor) -> Any:
+        """A slice, or a tuple with slices in it, that a tensor of known shape is subscripted with."""
+        if shadow.cls is slice:
+            return self._slice(shadow, real, *subscripts.sizes([real], tensor))
+        return tuple(self._slice(part, item, size) if isinstance(part, Build) and part.cls is slice else self.argument(part, item, Place.INDEX)
+                     for part, item, size in zip(shadow.items, real, subscripts.sizes(real, tensor), strict=True))
+
+    def _slice(self, shadow: Build, real: slice, size: int | None) -> slice:
+        """A slice of a dimension of this size. Its bounds may be others on each call, with as many elements between them; once a
+        capture has found another number of elements, with any number."""
+        path = None if size is None else subscripts.length_at_entry(shadow.items, size)
+        bounds = list(zip(shadow.items, parts(real), strict=True))
+        if path is None or all(isinstance(bound, Const) for bound in shadow.items):
+            return slice(*(self.argument(bound, value) for bound, value in bounds))
+        length = subscripts.length(*parts(real), size)
+        resized = self.seen.varies(path, length)
+        moved = [type(value) is int and not isinstance(bound, Const) and self.seen.varies(source_of(bound), value)  # type: ignore[arg-type]
+                 for bound, value in bounds]
+        if any(moved):
+            self.moves = True
+            if resized:
+                self._resized = True
+            else:
+                self.refs.require(path, "VALUE", length)
+        return slice(*(self.number(bound, source_of(bound), value) if moves else self.argument(bound, value)  # type: ignore[arg-type]
+                       for (bound, value), moves in zip(bounds, moved)))
 
     def literal(self, real: Any) -> Any:
         """A constant as fx can print it: its source code loses the signs of zeros in complex numbers, and of NaNs, and cannot name
@@ -162,7 +217,7 @@ class FxRecorder:
 
     def _record(self, op: str, target: Any, args: Sequence[Value], kwargs: dict[str, Value], result: Any,
                 versions: dict[int, int]) -> Shadow:
-        changing = not is_dynamic(target, args, kwargs) and is_of_tensors(result)
+        changing, self._resized = not is_dynamic(target, args, kwargs) and is_of_tensors(result), False
         arguments = tuple(self._operand(target, place, a, args, changing) for place, a in enumerate(args))
         if target in IN_PLACE and not isinstance(arguments[0], fx.Node):
             target = IN_PLACE[target]           # `0 += tensor` makes a new tensor
@@ -173,7 +228,7 @@ class FxRecorder:
         now = versions_of(tensors)
         if versions != now:
             self.wrote([t for t in tensors if versions.get(id(t)) != now[id(t)]])
-        dynamic = any(self._dynamic(t) for t in tensors)
+        dynamic = self._resized or any(self._dynamic(t) for t in tensors)
         if dynamic and name_of(target) in COUNTED:
             raise Break("data-dependent-shape", f"{name_of(target)} of a tensor whose shape depends on values")
         return self._result(node, result, dynamic or is_dynamic(target, args, kwargs))
@@ -251,6 +306,13 @@ class FxRecorder:
         self.fx.output(tuple(self.node(t) for t in outputs))
         self._copy_snapshots()
         return graph_module(outline(self.fx, self.regions), self.fx, "CapturedGraph")
+
+
+def kind_of_number(real: Any) -> type | None:
+    """The type of Python's that torch takes a number of numpy for."""
+    if not type(real).__module__ == "numpy":
+        return None
+    return float if isinstance(real, float) else int if isinstance(real, numbers.Integral) else None
 
 
 def begin() -> None:

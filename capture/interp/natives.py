@@ -6,6 +6,7 @@ import gc
 import inspect
 import operator
 import types
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -33,6 +34,7 @@ from capture.refgraph.node import (
     SetState,
     Shadow,
     TensorState,
+    WrittenDict,
 )
 from capture.refgraph.source import Attr, Constant, Item
 
@@ -52,6 +54,9 @@ GLOBAL_STATE = frozenset({
     torch._C._set_sdp_use_flash, torch._C._set_sdp_use_math, torch._C._set_sdp_use_mem_efficient, torch.set_anomaly_enabled,
     torch.set_num_threads, torch.set_flush_denormal})
 KEYS = VIEWS[0], VIEWS[3]       # of a dict, of an OrderedDict
+# Functions that store an argument, and look at no dict's items.
+STORES = frozenset({operator.setitem, dict.__setitem__, list.append, list.insert, setattr, object.__setattr__, isinstance, type, id, operator.is_,
+                    operator.is_not})
 VALUE_TAKERS = frozenset({bool, int, float, complex, operator.truth, operator.not_, operator.index, operator.contains, round, range, format,
                           str, repr})
 
@@ -80,11 +85,11 @@ def call(interp: Interpreter, function: Value, args: list[Value], kwargs: dict[s
         meaning = find_model(real, reals, kwreals)
         if meaning is None:
             kind = "opaque"
-    reason = refusal(interp, kind, meaning, real, args, kwargs)
+    reason: Any = refusal(interp, kind, meaning, real, args, kwargs)
+    if reason is None and meaning is not None and meaning.prepare is not None:
+        reason = interp.track(unprepared, interp, meaning.prepare, args, kwargs)
     if reason is not None and resumable and interp.can_cut:
         raise Cut(reason, function, args, kwargs)
-    if reason is None and meaning is not None and meaning.prepare is not None:
-        interp.track(meaning.prepare, interp, *args, **kwargs)
     try:
         result = perform(real, *reals, **kwreals)
     except UserError as error:
@@ -101,8 +106,9 @@ def call(interp: Interpreter, function: Value, args: list[Value], kwargs: dict[s
 
 
 def changes_nothing(kind: str, real: Any, args: list[Value], kwargs: dict[str, Value]) -> bool:
-    """Whether a call changes nothing that the trace describes: it knows of tensors how they are laid out, not what they hold."""
-    return kind != "model" or hashable(real) and (real in LAZY or real in PURE) or all(
+    """Whether a call changes nothing that the trace describes: it knows of tensors how they are laid out, not what they hold. What acts
+    on the world changes nothing else."""
+    return kind != "model" or hashable(real) and (real in LAZY or real in PURE or real in SIDE_EFFECTS) or all(
         isinstance(v.real, torch.Tensor) or is_immutable(v.real) for v in (*args, *kwargs.values()))
 
 
@@ -115,8 +121,10 @@ def refusal(interp: Interpreter, kind: str, meaning: Meaning | None, real: Any, 
         return Break("autograd-inside", "Tensor.backward()") if real is torch.Tensor.backward else failing.refusal(interp, real, args)
     if kind == "value" and not replays.is_repeatable(real, tensors.operation_name(real), kwargs):
         return Break("data-dependent", f"{name_of(real)}() of a tensor")
-    if replays.decides(kind, real, tensors.operation_name(real), [*args, *kwargs.values()]):
+    if kind != "operation" and replays.decides(interp, real, [*args, *kwargs.values()]):
         return Break("data-dependent", f"a value computed on every call decides what {name_of(real)}() does")
+    if not (hashable(real) and real in STORES) and any(map(is_written, (*args, *kwargs.values()))):
+        return Break("opaque-call", f"{name_of(real)}() of a dict in which something was stored under a key that changes from call to call")
     if meaning is not None and meaning.refuses is not None:
         return meaning.refuses(interp, *args, **kwargs)
     if kind not in ("opaque", "other"):
@@ -125,6 +133,20 @@ def refusal(interp: Interpreter, kind: str, meaning: Meaning | None, real: Any, 
     if is_lazy(real, values, kwargs) or is_foldable(real, values):
         return None
     return Break("disabled-call" if is_disabled(real) else effect_of(real), f"{name_of(real)}()")
+
+
+def is_written(value: Value) -> bool:
+    """Whether a value is a dict of which no more is known than what was stored in it."""
+    return isinstance(value.shadow, RefNode) and isinstance(value.shadow.state, WrittenDict)
+
+
+def unprepared(interp: Interpreter, prepare: Callable[..., None], args: list[Value], kwargs: dict[str, Value]) -> Any:
+    """Why the state that a call is about to change, or to read, cannot be known; None if it can."""
+    try:
+        prepare(interp, *args, **kwargs)
+    except Break as reason:
+        return reason
+    return None
 
 
 def is_lazy(real: Any, values: list[Value], kwargs: dict[str, Value]) -> bool:

@@ -3,7 +3,8 @@
 The body of an activation checkpoint, code that an operation of C waits for, a block of inference mode: what began there must end
 there, in one trace or in none. A break in such a place ends the trace, and the rest of that call of the program runs natively. But
 it was led there by a call that some frame made which can be continued. The place of that call is remembered, and later captures
-end the trace before it: it is made natively as a whole, between two traces.
+end the trace before it: it is made natively as a whole, between two traces. So it is with a call that prints an object which the program
+changes later: on a hit it would see the object's final state.
 """
 from __future__ import annotations
 
@@ -11,9 +12,10 @@ import types
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from capture.errors import Break
+from capture.errors import Break, UserFrame
 from capture.interp import resume, unwind
 from capture.interp.frame import Frame, Resume
+from capture.refgraph.effects import user_stack
 
 if TYPE_CHECKING:
     from capture.interp.interpreter import Interpreter
@@ -30,6 +32,7 @@ class Retreats:
         self._reasons: dict[Place, Break] = {}
         self._innermost: set[tuple[int, int]] = set()
         self._codes: list[types.CodeType] = []      # whose ids are in places
+        self._shown: set[tuple[UserFrame, ...]] = set()     # where objects were shown that changed later
 
     def here(self, interp: Interpreter) -> Break | None:
         """Why the trace is to end before the call that the current frame is about to make; None if it need not."""
@@ -37,8 +40,16 @@ class Retreats:
             return None
         return self._reasons.get(place_of(interp.frame))
 
+    def is_too_early(self, interp: Interpreter) -> bool:
+        """Whether what the present call is shown changed after it in an earlier trace."""
+        return bool(self._shown) and user_stack(interp.positions()) in self._shown
+
     def learn(self, interp: Interpreter, reason: Break) -> bool:
         """The trace ends for `reason` where it cannot be cut. Whether the next one will end earlier, and so may be."""
+        if reason.reason.id == "late-change" and reason.stack:
+            known = reason.stack in self._shown
+            self._shown.add(reason.stack)
+            return not known
         for place in next(iter(interp.openings.values()), None) or self.places(interp, interp.at_cut):
             if place not in self._reasons and len(self._reasons) < MOST:
                 self._reasons[place] = Break(reason.reason.id, reason.context, interp.stack())

@@ -106,6 +106,11 @@ def find_cover(frame: Frame) -> Cover | None:
     return None
 
 
+# Exceptions which are all that their arguments are.
+PLAIN_EXCEPTIONS = frozenset((ZeroDivisionError, OverflowError, ArithmeticError, TypeError, ValueError, IndexError, KeyError, LookupError,
+                              RuntimeError, AssertionError, NotImplementedError))
+
+
 def exception_value(interp: Interpreter, exception: BaseException) -> Value:
     """An exception as a stack slot."""
     return Value(exception, interp.track(_exception_shadow, interp, exception))
@@ -114,9 +119,11 @@ def exception_value(interp: Interpreter, exception: BaseException) -> Value:
 def _exception_shadow(interp: Interpreter, exception: BaseException) -> RefNode:
     node = interp.graph.find(exception)
     if node is None:        # of the interpreter itself: what it says follows from what is guarded
-        node = interp.graph.create(exception)
-        if all(type(arg) in SCALARS for arg in exception.args):
-            node.slots["args"] = Build(tuple, tuple(map(Const, exception.args)))
+        if not all(type(arg) in SCALARS for arg in exception.args):
+            return interp.graph.create(exception)
+        args = tuple(map(Const, exception.args))
+        node = interp.graph.create(exception, origin=Build(type(exception), args) if type(exception) in PLAIN_EXCEPTIONS else None)
+        node.slots["args"] = Build(tuple, args)
     return node
 
 

@@ -16,16 +16,18 @@ from typing import Any
 
 import torch
 
-from capture.refgraph.source import Source
+from capture.refgraph.source import Computed, Source
 
 
 class Place(enum.Enum):
     """What an operation makes of an argument. FIXED: more than its value may follow from it. VALUE: a number to calculate with.
-    VALUES: a list of these. INDEX: what a tensor is subscripted with, where an integer picks a row, whichever it is."""
+    VALUES: a list of these. RATE: the probability of dropout, a number to calculate with unless it is 0 or 1: then the argument itself is
+    returned, or no random number is drawn. INDEX: what a tensor is subscripted with, where an integer picks a row, whichever it is."""
 
     FIXED = enum.auto()
     VALUE = enum.auto()
     VALUES = enum.auto()
+    RATE = enum.auto()
     INDEX = enum.auto()
 
     @property
@@ -35,12 +37,12 @@ class Place(enum.Enum):
 
     def allows(self, real: Any) -> bool:
         """Whether the value itself may be another one of its type on each call."""
-        return type(real) is int if self is Place.INDEX else self is Place.VALUE and type(real) in (int, float)
+        return type(real) is int if self is Place.INDEX else self in (Place.VALUE, Place.RATE) and type(real) in (int, float)
 
 
 class Numbers:
-    """The numbers which entered operations in the captures of one function, by the text of their paths: plain data, that holds
-    nothing of the program alive. Two paths of one text at worst make an input of a constant."""
+    """The numbers which entered operations in the captures of one function, and the strings which others were made of, by the text of
+    their paths: plain data, that holds nothing of the program alive. Two paths of one text at worst make an input of a constant."""
 
     __slots__ = ("values", "varying")
 
@@ -49,11 +51,18 @@ class Numbers:
         self.varying: set[str] = set()
 
     def varies(self, source: Source, real: Any) -> bool:
-        """Whether an earlier capture met another number at `source`."""
+        """Whether an earlier capture met another value at `source`, or at what a path that is new is computed from."""
         path, text = str(source), repr(real)
-        if self.values.setdefault(path, text) != text:
+        if path not in self.values:
+            self.values[path] = text
+            if isinstance(source, Computed) and self._rests_on_varying(source):
+                self.varying.add(path)
+        elif self.values[path] != text:
             self.varying.add(path)
         return path in self.varying
+
+    def _rests_on_varying(self, source: Source) -> bool:
+        return str(source) in self.varying or isinstance(source, Computed) and any(map(self._rests_on_varying, source.args))
 
 
 OPTIONAL = re.compile(r"^Optional\[(.*)\]$")
@@ -62,6 +71,8 @@ OPERATORS = frozenset("add sub mul truediv floordiv mod pow and or xor lshift rs
 # Operations for which a number decides how many elements the result has, or which tensor it is.
 DECIDING = frozenset(("arange", "range", "scale_factor"))
 CONSTRUCTORS = frozenset((torch.tensor, torch.as_tensor))
+# Integers of which no more follows than which elements the result has, as of a subscript.
+MOVING = {"roll": "shifts", "triu": "diagonal", "tril": "diagonal", "select": "index", "narrow": "start"}
 # What can be meant by a number, or by a list of numbers, among the types of a schema's arguments, and means values alone …
 SCALAR_TYPES = frozenset(("number", "float", "Tensor"))
 CALCULATED = {int: SCALAR_TYPES, float: SCALAR_TYPES, list: frozenset(("List[number]",))}
@@ -81,7 +92,7 @@ def place_of(target: Any, where: int | str, real: Any) -> Place:
 @functools.lru_cache(maxsize=4096)
 def _place(target: Any, where: int | str, kind: type) -> Place:
     name = target if isinstance(target, str) else getattr(target, "__name__", "")
-    if _decides(name) or isinstance(where, str) and _decides(where):
+    if name in DECIDING:
         return Place.FIXED
     if isinstance(target, types.BuiltinFunctionType) and getattr(operator, name, None) is target or name.startswith("__"):
         return _place_in_operator(name.strip("_"), where)
@@ -89,13 +100,14 @@ def _place(target: Any, where: int | str, kind: type) -> Place:
         return Place.FIXED if where not in (0, "data") else Place.VALUE if kind in (int, float) else Place.VALUES
     if isinstance(target, types.FunctionType):
         return _place_in_python(target, where)
-    return _place_in_schemas(_schemas(target, name), where, kind)
+    return _place_in_schemas(name, _schemas(target, name), where, kind)
 
 
-def _decides(name: str) -> bool:
-    """Whether a function or a parameter of this name is one of those where a number has consequences. What drops out with
-    probability 0 returns its argument itself."""
-    return name in DECIDING or "dropout" in name
+def _place_of_number(function: str, parameter: str) -> Place:
+    """What becomes of a number that is an argument of a function of torch's."""
+    if parameter == "dropout_p" or parameter == "p" and "dropout" in function:
+        return Place.RATE
+    return Place.FIXED if parameter in DECIDING or "dropout" in function or "dropout" in parameter else Place.VALUE
 
 
 def _place_in_operator(name: str, where: int | str) -> Place:
@@ -109,9 +121,9 @@ def _place_in_python(function: types.FunctionType, where: int | str) -> Place:
     """Of a function of torch.nn.functional: its annotations."""
     parameters = enumerate(inspect.signature(function).parameters.values())
     found = next((parameter for position, parameter in parameters if where in (position, parameter.name)), None)
-    if found is None or _decides(found.name):
+    if found is None or found.annotation not in (float, float | None, "float", "float | None", "Optional[float]"):
         return Place.FIXED
-    return Place.VALUE if found.annotation in (float, float | None, "float", "float | None", "Optional[float]") else Place.FIXED
+    return _place_of_number(function.__name__, found.name)
 
 
 def _schemas(target: Any, name: str) -> list[Any]:
@@ -124,11 +136,15 @@ def _schemas(target: Any, name: str) -> list[Any]:
         "Tensor" in str(value.type) for value in (*schema.arguments, *schema.returns))]
 
 
-def _place_in_schemas(schemas: list[Any], where: int | str, kind: type) -> Place:
-    """VALUE or VALUES, if that is what each schema means that has such an argument."""
+def _place_in_schemas(function: str, schemas: list[Any], where: int | str, kind: type) -> Place:
+    """What each schema means that has such an argument; FIXED where they differ."""
     found = [argument for schema in schemas for position, argument in enumerate(schema.arguments)
              if where in (position, argument.name) and not argument.is_out]
+    if {argument.name for argument in found} == {MOVING.get(function.strip("_"))}:
+        return Place.INDEX
     types = {OPTIONAL.sub(r"\1", str(argument.type)) for argument in found} - OTHER.get(kind, frozenset())
-    if not types or not types <= CALCULATED.get(kind, frozenset()) or any(_decides(argument.name) for argument in found):
+    if not types or not types <= CALCULATED.get(kind, frozenset()):
         return Place.FIXED
-    return Place.VALUES if kind is list else Place.VALUE
+    places = {_place_of_number(function, argument.name) for argument in found}
+    place = places.pop() if len(places) == 1 else Place.FIXED
+    return place if kind is not list else Place.VALUES if place is Place.VALUE else Place.FIXED

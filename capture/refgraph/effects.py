@@ -6,14 +6,20 @@ it (clocks, random numbers) are *call effects*; what they return is a replayed v
 from __future__ import annotations
 
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from capture.refgraph.node import Expr, RefNode, Shadow
+from capture.errors import UserFrame
+from capture.refgraph.node import Build, Const, Display, Expr, External, RefNode, Shadow, TensorState, source_of
 
 # One frame of the user's program: code object, offset of the instruction, line.
 Position = tuple[types.CodeType, int, int]
+
+
+def user_stack(positions: tuple[Position, ...]) -> tuple[UserFrame, ...]:
+    """Frames of the program as users are shown them."""
+    return tuple(UserFrame(code.co_filename, line, code.co_qualname) for code, _, line in positions)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -35,15 +41,15 @@ class CallEffect:
     """`function(*args, **kwargs)`, done for real at its place among the effects; the last of `args` go by keyword, `names`.
 
     shown: what of `args` the call may look into; such objects must be as they were at `serial`, a point in the order of
-    the trace. early: the call only asks for a value, which must be had before the graph runs: a clock. positions: the
-    user's frames that made the call, outermost first.
+    the trace. stream: where the call does nothing but draw random numbers, or seed them, that of them; it may then be done before
+    anything but other draws. positions: the user's frames that made the call, outermost first.
     """
 
     function: Shadow
     args: tuple[Shadow, ...]
     names: tuple[str, ...]
     shown: tuple[Shadow, ...]
-    early: bool
+    stream: RefNode | None
     serial: int
     positions: tuple[Position, ...]
 
@@ -55,10 +61,11 @@ class CallEffect:
 @dataclass(frozen=True, slots=True, eq=False)
 class Replayed(Expr):
     """What a call effect returned: another value on every hit. `op` is the effect itself. returns: the type that it always
-    has, or None when it may differ."""
+    has, or None when it may differ. value: what it was in the capture, if that is a scalar."""
 
     op: CallEffect
     returns: type | None = None
+    value: Any = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -73,14 +80,132 @@ def is_foreign(shadow: Shadow | None) -> bool:
     return isinstance(shadow, Replayed)
 
 
+@dataclass(frozen=True)
 class Keywords:
     """`function` as a callable of positional arguments alone, the last of which it takes by keyword, `names`."""
 
-    __slots__ = ("function", "names", "__name__")
+    function: Callable[..., Any]
+    names: tuple[str, ...]
 
-    def __init__(self, function: Callable[..., Any], names: tuple[str, ...]) -> None:
-        self.function, self.names, self.__name__ = function, names, function.__name__
+    @property
+    def __name__(self) -> str:
+        return self.function.__name__
 
     def __call__(self, *args: Any) -> Any:
         split = len(args) - len(self.names)
         return self.function(*args[:split], **dict(zip(self.names, args[split:])))
+
+
+@dataclass(frozen=True)
+class Arranged:
+    """`function` as a callable of scalars alone, which it takes in tuples and lists: `layout` has an entry for each argument, an index
+    among the scalars, or a class and the entries of its items. So what it computes is a path, which a guard can check."""
+
+    function: Callable[..., Any]
+    layout: tuple[Any, ...]
+
+    @property
+    def __name__(self) -> str:
+        return self.function.__name__
+
+    def __call__(self, *scalars: Any) -> Any:
+        return self.function(*(arrange(entry, scalars) for entry in self.layout))
+
+
+def arrange(entry: Any, scalars: tuple[Any, ...]) -> Any:
+    """The argument that an entry of a layout stands for."""
+    return scalars[entry] if type(entry) is int else entry[0](arrange(item, scalars) for item in entry[1:])
+
+
+def function_of(op: Callable[..., Any]) -> Callable[..., Any]:
+    """The function that the operation of an expression calls."""
+    while isinstance(op, (Keywords, Arranged)):
+        op = op.function
+    return op
+
+
+def arranged(function: Callable[..., Any], args: tuple[Shadow, ...]) -> tuple[Callable[..., Any], tuple[Shadow, ...]]:
+    """The operation and the operands of `function(*args)`, with its arguments flattened if they are made of scalars that have paths."""
+    scalars: list[Shadow] = []
+
+    def flatten(shadow: Shadow) -> Any:
+        if isinstance(shadow, (Build, Display)) and shadow.cls in (tuple, list):
+            return shadow.cls, *map(flatten, shadow.items)
+        if isinstance(shadow, Const) and type(shadow.value) is tuple:
+            return tuple, *(flatten(Const(item)) for item in shadow.value)
+        scalars.append(shadow)
+        return len(scalars) - 1
+    layout = tuple(map(flatten, args))
+    nested = any(type(entry) is not int for entry in layout)
+    if not nested or any(source_of(scalar) is None for scalar in scalars):
+        return function, args
+    return Arranged(function, layout), tuple(scalars)
+
+
+# -- what is done before the graph runs --------------------------------------------------------------------------------
+
+def calls_in(shadow: Shadow) -> list[CallEffect] | None:
+    """The call effects that a value comes from; None if it also comes from objects, which may be others, or not there at all, before
+    the graph has run."""
+    if isinstance(shadow, Replayed):
+        return [shadow.op]
+    if isinstance(shadow, (Const, External)):
+        return []
+    if not isinstance(shadow, (Expr, Build, Display)):
+        return None
+    calls: list[CallEffect] = []
+    for part in shadow.args if isinstance(shadow, Expr) else shadow.items:
+        found = calls_in(part)
+        if found is None:
+            return None
+        calls += found
+    return calls
+
+
+def draws_before(effects: list[Effect | CallEffect], early: set[CallEffect], wanted: CallEffect) -> list[CallEffect] | None:
+    """The draws that must be made before the graph too, besides those in `early`, for `wanted` to be made there: all those that
+    come before it, so that the program's order of draws is kept. None where it cannot be made there."""
+    if wanted in early or wanted.stream is None:
+        return [] if wanted in early else None
+    found: list[CallEffect] = []
+    streams = {part for effect in effects if isinstance(effect, CallEffect) and effect.stream is not None
+               for part in (effect.stream, effect.stream.attrs)}
+    changed = False                                 # something outside was, which draws may be given
+    for effect in effects:
+        if isinstance(effect, Effect):
+            if effect.target in streams:
+                return None
+            changed = True
+        elif effect.stream is not None:
+            if effect not in early:
+                if not _can_be_drawn(effect, {*early, *found}, changed):
+                    return None
+                found.append(effect)
+        elif effect not in early and not all(map(_is_plain, effect.shown)):
+            return None
+        if effect is wanted:
+            return found
+    return None
+
+
+def _can_be_drawn(draw: CallEffect, made: set[CallEffect], changed: bool) -> bool:
+    """Whether a draw can be made when only the calls `made` have been. changed: objects from outside may have been, since entry."""
+    for arg in (draw.stream, *draw.args):
+        if arg is draw.stream:
+            if arg.source is None:                  # the trace made it
+                return False
+        elif isinstance(arg, RefNode):
+            if arg.source is None or isinstance(arg.state, TensorState) or changed:
+                return False
+        elif (calls := calls_in(arg)) is None or not made.issuperset(calls):
+            return False
+    return True
+
+
+def _is_plain(shadow: Shadow) -> bool:
+    """Whether a value is data, which is shown without running Python code of the program's: this might draw numbers too."""
+    if isinstance(shadow, RefNode):
+        return isinstance(shadow.state, TensorState)
+    if isinstance(shadow, (Expr, Build, Display)):
+        return all(map(_is_plain, shadow.args if isinstance(shadow, Expr) else shadow.items))
+    return True

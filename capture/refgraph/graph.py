@@ -13,7 +13,7 @@ import torch
 
 from capture import _C
 from capture.errors import Break, UserFrame
-from capture.refgraph.effects import CallEffect, Effect, Position, Replayed, is_foreign
+from capture.refgraph.effects import CallEffect, Effect, Position, Replayed, calls_in, draws_before, function_of, is_foreign
 from capture.refgraph.node import (
     ABSENT,
     SCALARS,
@@ -28,8 +28,10 @@ from capture.refgraph.node import (
     SetState,
     Shadow,
     TensorState,
+    WrittenDict,
     source_of,
 )
+from capture.refgraph.result_types import type_of
 from capture.refgraph.source import Attr, Constant, InstanceDict, Item, Source, TypeAttr
 
 # Immutable, interned or never re-created: read from a path, these are pinned by identity at once. Their *attributes*
@@ -59,6 +61,7 @@ class RefGraph:
         self.places: dict[tuple[Any, ...], UserFrame] = {}          # where the program first asked for it, by the same keys
         self.position: Callable[[], UserFrame | None] = lambda: None
         self.effects: list[Effect | CallEffect] = []
+        self.early: set[CallEffect] = set()         # those that are done before the graph runs
         self.changed: dict[RefNode, int] = {}       # objects of ours -> when they were changed last; see `mark`
         self.written: dict[int | None, int] = {}    # storages -> when they were written to last; None: perhaps any
         self.volatile: set[RefNode] = set()         # dicts from outside that a call effect may have changed
@@ -119,9 +122,9 @@ class RefGraph:
                 self.require(operand.source, "TYPE", type(operand.value))
         source = source_of(expr)
         if source is None:
-            if getattr(op, "function", op) in RISKY:
+            if function_of(op) in RISKY:
                 self.risks.append(expr)
-        elif op in VARIOUS:
+        elif function_of(op) in VARIOUS:
             self.require(source, "TYPE", type(result))
         return expr
 
@@ -263,10 +266,12 @@ class RefGraph:
         return start.known[index]
 
     def dict_state(self, node: RefNode) -> DictState:
-        """What is known of a dict."""
+        """What is known of a dict. Raises Break for one of which nothing is known any more."""
         if node.state is None:
             self.touch(node)
             node.state = DictState({}, complete=False)
+        if isinstance(node.state, WrittenDict):
+            raise Break("opaque-call", "a dict was read in which something was stored under a key that changes from call to call")
         return node.state
 
     def dict_get(self, node: RefNode, key: Any) -> Shadow:
@@ -302,14 +307,22 @@ class RefGraph:
 
     def dict_prepare(self, node: RefNode) -> None:
         """Before a change to a dict's keys by native code: notes the keys at entry."""
+        if isinstance(node.state, WrittenDict):
+            return
         state = self.dict_state(node)
         if node.source is not None and not state.complete and state.entry_keys is None:
             state.entry_keys = tuple(dict_type(node).__iter__(node.real))
 
-    def dict_set(self, node: RefNode, key: Any, value: Shadow) -> None:
-        """`dict.__setitem__`, after the real one."""
-        self.dict_state(node).items[key] = value
-        self.effect(dict_type(node).__setitem__, node, self.find(key) or Const(key), value)
+    def dict_set(self, node: RefNode, key: Any, value: Shadow, changing: Shadow | None = None) -> None:
+        """`dict.__setitem__`, after the real one. changing: the shadow of a key that is another on each call."""
+        where = changing or self.find(key) or Const(key)
+        if changing is not None and not isinstance(node.state, WrittenDict):
+            node.state = WrittenDict(self.dict_state(node))
+        if isinstance(node.state, WrittenDict):
+            node.state.writes.append((where, key, value))
+        else:
+            self.dict_state(node).items[key] = value
+        self.effect(dict_type(node).__setitem__, node, where, value)
 
     def dict_delete(self, node: RefNode, key: Any) -> None:
         """`dict.__delitem__`, after the real one. The key must be known to have been present."""
@@ -412,11 +425,32 @@ class RefGraph:
         self.effects.append(Effect(setattr, node, (Const("grad"), Const(None)), early and not shown))
 
     def call_effect(self, function: Shadow, args: tuple[Shadow, ...], names: tuple[str, ...] = (), shown: tuple[Shadow, ...] = (),
-                    early: bool = False, positions: tuple[Position, ...] = ()) -> CallEffect:
+                    early: bool = False, positions: tuple[Position, ...] = (), stream: RefNode | None = None) -> CallEffect:
         """A call that acts on the world, already done for real."""
-        effect = CallEffect(function, args, names, shown, early, self._next(), positions)
+        effect = CallEffect(function, args, names, shown, stream, self._next(), positions)
         self.effects.append(effect)
+        if early:
+            self.early.add(effect)
         return effect
+
+    def type_of(self, shadow: Shadow) -> type | None:
+        """The type that a scalar has on every call, or None where it may have another. What it rests on is guarded."""
+        given: dict[Source, type] = {}
+        cls = type_of(shadow, given)
+        if cls is not None:
+            for source, expected in given.items():
+                self.require(source, "TYPE", expected)
+        return cls
+
+    def hasten(self, shadow: Shadow) -> bool:
+        """Has what call effects returned, or a scalar that follows from it, there before the graph runs. False where the order of
+        the effects forbids it."""
+        for call in calls_in(shadow) or ():
+            needed = draws_before(self.effects, self.early, call)
+            if needed is None:
+                return False
+            self.early.update(needed)
+        return calls_in(shadow) is not None
 
     def wrote(self, storages: Iterable[int | None]) -> None:
         """Tensors of these storages were written to."""

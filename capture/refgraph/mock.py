@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import collections
 import functools
+import itertools
 import types
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -15,8 +16,8 @@ from typing import Any
 
 import torch
 
-from capture.errors import Break, UserFrame
-from capture.refgraph.effects import CallEffect, Effect, Replayed
+from capture.errors import Break
+from capture.refgraph.effects import CallEffect, Effect, Replayed, user_stack
 from capture.refgraph.graph import RefGraph, instance_dict, storage_of
 from capture.refgraph.node import (
     ABSENT,
@@ -25,6 +26,7 @@ from capture.refgraph.node import (
     DictState,
     Display,
     Expr,
+    External,
     FunctionState,
     IteratorState,
     ListState,
@@ -32,6 +34,7 @@ from capture.refgraph.node import (
     SetState,
     Shadow,
     TensorState,
+    WrittenDict,
 )
 from capture.refgraph.source import Computed, Constant, Source
 
@@ -64,8 +67,9 @@ class Make:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MockPlan:
-    """`outputs`: the tensors which the graph must return, in order. `numbers`: what it takes besides tensors. `steps` run after the
-    graph, early ones before it. `risks`: what is computed even where nothing comes of it. `classes`: the guarded type at each path that the mock function reads, and at the paths below it,
+    """`outputs`: the tensors which the graph must return, in order. `numbers`: what it takes besides tensors. `early` is done before
+    the graph, `steps` after it. `risks`: what is computed even where nothing comes of it. `classes`: the guarded type at each path that
+    the mock function reads, and at the paths below it,
     where one is guarded."""
 
     outputs: tuple[RefNode, ...]
@@ -74,6 +78,7 @@ class MockPlan:
     classes: dict[Source, type]
     numbers: tuple[Shadow, ...] = ()
     risks: tuple[Shadow, ...] = ()
+    early: tuple[Effect | CallEffect, ...] = ()
 
 
 def plan(graph: RefGraph, result: Shadow, inputs: Iterable[RefNode], numbers: tuple[Shadow, ...] = ()) -> MockPlan:
@@ -86,8 +91,9 @@ def plan(graph: RefGraph, result: Shadow, inputs: Iterable[RefNode], numbers: tu
     _check_shown(graph, effects)
     roots = [result, *numbers, *graph.risks, *[shadow for effect in effects for shadow in operands_of(effect)]]
     recipes, outputs, shadows = _reach(graph, roots)
-    steps = _construct(recipes, effects)
-    return MockPlan(tuple(outputs), tuple(steps), result, _classes(graph, [*shadows, *inputs]), numbers, tuple(graph.risks))
+    early = [effect for effect in effects if (effect in graph.early if isinstance(effect, CallEffect) else effect.early)]
+    steps = _construct(recipes, [effect for effect in effects if effect not in early])
+    return MockPlan(tuple(outputs), tuple(steps), result, _classes(graph, [*shadows, *inputs]), numbers, tuple(graph.risks), tuple(early))
 
 
 def operands_of(effect: Effect | CallEffect) -> tuple[Shadow, ...]:
@@ -134,8 +140,8 @@ def _check_shown(graph: RefGraph, effects: list[Effect | CallEffect]) -> None:
             storages = outside.union(map(_storage, reached)) if objects else set()
             times = [*(graph.changed.get(node, 0) for node in reached), *(graph.written.get(storage, 0) for storage in storages)]
             if max(times, default=0) > effect.serial:
-                stack = tuple(UserFrame(code.co_filename, line, code.co_qualname) for code, _, line in effect.positions)
-                raise Break("late-change", "an object was shown to a call that prints or logs, and changed after it", stack)
+                raise Break("late-change", "an object was shown to a call that prints or logs, and changed after it",
+                            user_stack(effect.positions))
         placed += operands_of(effect)
 
 
@@ -151,7 +157,8 @@ def _overwrites(effect: Effect) -> bool:
         return effect.target.cls is types.CellType
     if isinstance(effect.target.state, TensorState):
         return False
-    return effect.operation in (dict.__setitem__, collections.OrderedDict.__setitem__, object.__setattr__)
+    changing = bool(effect.args) and isinstance(effect.args[0], (Expr, External))           # a key which may be any other
+    return not changing and effect.operation in (dict.__setitem__, collections.OrderedDict.__setitem__, object.__setattr__)
 
 
 # -- what outlives the trace -----------------------------------------------------------------------------------------
@@ -263,7 +270,7 @@ class _Cook:
             return Expr(self.cls, (Build(tuple, tuple(state.items)), Const(self.maxlen())))
         if self.cls is set and isinstance(state, SetState):
             return Display(set, tuple(state.items.values()))
-        if self.cls is dict and isinstance(state, DictState):
+        if self.cls is dict and isinstance(state, (DictState, WrittenDict)):
             return Display(dict, tuple(part for entry in self.entries(state) for part in entry))
         return None
 
@@ -278,7 +285,7 @@ class _Cook:
                 yield Effect(extend, node, (Build(tuple, tuple(state.items)),))
         elif isinstance(state, SetState) and state.items:
             yield Effect(set.update, node, (Build(tuple, tuple(state.items.values())),))
-        elif isinstance(state, DictState):
+        elif isinstance(state, (DictState, WrittenDict)):
             ordered = issubclass(self.cls, collections.OrderedDict)
             setitem = collections.OrderedDict.__setitem__ if ordered else dict.__setitem__
             for entry in self.entries(state):
@@ -298,10 +305,14 @@ class _Cook:
             items = tuple(self.key(part) for entry in annotations.items() for part in entry)
             yield Effect(object.__setattr__, self.node, (Const("__annotations__"), Display(dict, items)))
 
-    def entries(self, state: DictState) -> Iterator[tuple[Shadow, Shadow]]:
+    def entries(self, state: DictState | WrittenDict) -> Iterator[tuple[Shadow, Shadow]]:
+        writes = []
+        if isinstance(state, WrittenDict):
+            state, writes = state.before, state.writes
         if not state.complete:
             raise self.escape("not all of its keys are known")
-        return ((self.key(key), value) for key, value in state.items.items() if value is not ABSENT)
+        known = ((self.key(key), value) for key, value in state.items.items() if value is not ABSENT)
+        return itertools.chain(known, ((key, value) for key, _, value in writes))
 
     def key(self, key: Any) -> Shadow:
         """The shadow of a dict's key or an annotation, which are known as real objects."""

@@ -182,6 +182,19 @@ class DictState:
         self.entry_keys: tuple[Any, ...] | None = None
 
 
+class WrittenDict:
+    """A dict in which something was stored under a key that is another on each call: it may be written to, and no more be read.
+
+    `before`: what was known of it before. `writes`: the key's shadow, the key itself and the value's shadow of each store since.
+    """
+
+    __slots__ = ("before", "writes")
+
+    def __init__(self, before: DictState) -> None:
+        self.before = before
+        self.writes: list[tuple[Shadow, Any, Shadow]] = []
+
+
 class SetState:
     """A set's members, all known: member -> its shadow.
 

@@ -138,7 +138,7 @@ class _Survey:
 
     def __init__(self, plan: MockPlan) -> None:
         roots: list[Shadow] = [*plan.numbers, *plan.risks]
-        for step in plan.steps:
+        for step in (*plan.early, *plan.steps):
             if not isinstance(step, Make):
                 roots += operands_of(step)
             else:
@@ -214,15 +214,13 @@ class _Printer:
             self.read(source)
         for shadow in self.survey.hoisted:
             self.define(shadow, kept=True)
-        early = [step for step in self.plan.steps if isinstance(step, (CallEffect, Effect)) and step.early]
-        for step in early:
+        for step in self.plan.early:
             self.step_of_plan(step)
         graph = None if graph_callable is None else self.call_graph(graph_callable)
         for shadow in self.survey.risky:
             self.define(shadow, kept=True)
         for step in self.plan.steps:
-            if step not in early:
-                self.step_of_plan(step)
+            self.step_of_plan(step)
         for shadow in self.survey.risky_late:
             self.define(shadow, kept=True)
         self.body.append(ast.Return(self.value(self.plan.result)))
@@ -261,11 +259,12 @@ class _Printer:
         statement = write(step)
         self.body.append(statement)
         line = len(self.body) + 1
-        if not isinstance(step, Make) and not (isinstance(step, CallEffect) and step.early):
+        asks = isinstance(step, CallEffect) and step in self.plan.early and step.stream is None      # the time, and changes nothing
+        if not isinstance(step, Make) and not asks:
             self.first_effect = min(self.first_effect, line)
         if isinstance(step, CallEffect):
             self.lines[line] = "a call"
-            if not step.early:
+            if not asks:
                 self.calls[line] = None if is_from_stand_ins(step) else step.positions
         else:
             node = step.node if isinstance(step, Make) else step.target

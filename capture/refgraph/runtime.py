@@ -45,6 +45,13 @@ def _format(self: torch.Tensor, spec: str) -> str:
     return format(self.item(), spec) if self.dim() == 0 else object.__format__(self, spec)
 
 
+def shuffled(stream: Any, items: tuple[Any, ...]) -> list[Any]:
+    """The items in the order in which a stream of random numbers shuffles a list of them."""
+    mixed = list(items)
+    stream.shuffle(mixed)
+    return mixed
+
+
 class CallFrom:
     """Calls functions from frames with these code objects, innermost first, which make one call each: of what is given as
     their arguments `function, args, kwargs`. `logging` and `warnings` find in them the program's file, line and function."""

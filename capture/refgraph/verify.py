@@ -15,7 +15,7 @@ import torch
 from capture.errors import Break
 from capture.refgraph.graph import RefGraph, instance_dict, parts
 from capture.refgraph.node import (ABSENT, SCALARS, Build, Const, DictState, Expr, External, FunctionState, ListStart, ListState,
-                                   RefNode, SetState, Shadow)
+                                   RefNode, SetState, Shadow, WrittenDict)
 
 UNKNOWN = object()                                  # a value that cannot be computed from what the graph knows
 
@@ -97,7 +97,9 @@ class _Checker:
         elif isinstance(state, ListStart):
             self.items(node, [*map(state.known.get, range(state.length)), *state.added], real)
         elif isinstance(state, DictState):
-            self.entries(node, state, real)
+            self.entries(node, state, state.items, real)
+        elif isinstance(state, WrittenDict):
+            self.entries(node, state.before, {**state.before.items, **{key: shadow for _, key, shadow in state.writes}}, real)
         elif isinstance(state, SetState):
             self.members(node, state, real)
         elif isinstance(state, FunctionState):
@@ -117,16 +119,16 @@ class _Checker:
             if shadow is not None:
                 self.check(shadow, item, node, index)
 
-    def entries(self, node: RefNode, state: DictState, real: Any) -> None:
-        for key, shadow in state.items.items():
+    def entries(self, node: RefNode, state: DictState, known: dict[Any, Shadow], real: Any) -> None:
+        for key, shadow in known.items():
             self.place(node, key, shadow, dict.__getitem__(real, key) if dict.__contains__(real, key) else ABSENT)
-        present = [key for key, shadow in state.items.items() if shadow is not ABSENT]
+        present = [key for key, shadow in known.items() if shadow is not ABSENT]
         keys = list(_iterate(real, collections.OrderedDict if isinstance(real, collections.OrderedDict) else dict))
         if state.complete:
             if len(keys) != len(present) or not all(map(_same_key, keys, present)):
                 raise _differs(f"the keys of {_describe(node)} are {_keys(keys)}", _keys(present))
         elif state.entry_keys is not None:
-            expected = dict.fromkeys(key for key in state.entry_keys if state.items.get(key) is not ABSENT)
+            expected = dict.fromkeys(key for key in state.entry_keys if known.get(key) is not ABSENT)
             expected |= dict.fromkeys(present)
             if expected.keys() != dict.fromkeys(keys).keys():
                 raise _differs(f"the keys of {_describe(node)} are {_keys(keys)}", _keys(expected))

@@ -211,8 +211,8 @@ def _adapt(gm: fx.GraphModule, numbers: set[fx.Node]) -> None:
             _adapt(inner, {n for n, value in zip(placeholders, values, strict=True) if value in numbers})
             setattr(gm, body.target, inner)
             continue
-        places = [place for place, arg in enumerate(node.args) if arg in numbers]
-        names = [name for name, arg in node.kwargs.items() if arg in numbers]
+        places = [place for place, arg in enumerate(node.args) if isinstance(arg, fx.Node) and arg in numbers]
+        names = [name for name, arg in node.kwargs.items() if isinstance(arg, fx.Node) and arg in numbers]
         name = name_of(node)
         if len(places) + len(names) < sum(arg in numbers for arg in node.all_input_nodes) or name not in HANDLERS:
             raise Unsupported(f"{name} with a number that changes from call to call")

@@ -10,6 +10,7 @@ from capture.interp.frame import Value
 from capture.interp.interpreter import Interpreter
 from capture.interp.lookasides.identity import depend_length
 from capture.interp.lookasides.iterators import make_iterator
+from capture.interp.lookasides.replays import is_changing
 from capture.interp.lookasides.sequences import compares_plainly, look_plain
 from capture.interp.lookasides.shadows import (
     NONE,
@@ -262,13 +263,15 @@ def prepare_key(interp: Interpreter, mapping: Value, key: Value, *rest: Value) -
 
 def prepare_store(interp: Interpreter, mapping: Value, key: Value, value: Value) -> None:
     prepare_change(interp, mapping)
-    find_key(interp, mapping, key)
+    if not is_changing(interp, key):
+        find_key(interp, mapping, key)
 
 
 @model(operator.setitem, *methods("__setitem__"), prepare=prepare_store, applies=is_keyed)
 def setitem(interp: Interpreter, result: None, mapping: Value, key: Value, value: Value) -> Shadow:
     """`mapping[key] = value`."""
-    interp.graph.dict_set(dict_node(mapping), key.real, value.shadow)  # type: ignore[arg-type]
+    changing = key.shadow if is_changing(interp, key) else None
+    interp.graph.dict_set(dict_node(mapping), key.real, value.shadow, changing)  # type: ignore[arg-type]
     return NONE
 
 

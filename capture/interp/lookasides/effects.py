@@ -10,6 +10,7 @@ import datetime
 import io
 import json
 import logging
+import operator
 import os
 import pathlib
 import random
@@ -26,13 +27,14 @@ from capture.errors import Break
 from capture.interp import failing, scope, visible
 from capture.interp.frame import Value
 from capture.interp.interpreter import Interpreter
-from capture.interp.lookasides.replays import snapshot
+from capture.interp.lookasides.replays import MOST_ITEMS, snapshot
+from capture.interp.lookasides.shadows import items_of
 from capture.interp.models import NAMED_EFFECTS, PURE, SEES_CALLERS, SIDE_EFFECTS, hashable, model, polyfill
 from capture.interp.special import in_python
 from capture.refgraph.effects import Replayed
 from capture.refgraph.graph import instance_dict
-from capture.refgraph.node import SCALARS, Build, Const, DictState, Expr, RefNode, Shadow
-from capture.refgraph.runtime import CallFrom
+from capture.refgraph.node import SCALARS, Build, Const, DictState, Expr, ListState, RefNode, Shadow
+from capture.refgraph.runtime import CallFrom, shuffled
 from capture.refgraph.source import Computed, Literal
 
 
@@ -44,6 +46,7 @@ class Traits:
     else. clock: they tell the time, and nothing else. callers: they look at the frames which call them. owner: their first
     argument, a stream or a logger, is what they act through, not what they show. changes: they change attributes of it. fails:
     whether they raise depends on the world: a file, or the user's filters of warnings.
+    draws: they draw random numbers from it, and the type of a number that they return follows from those of their arguments.
     """
 
     returns: type | None = None
@@ -53,6 +56,7 @@ class Traits:
     owner: bool = False
     changes: bool = False
     fails: bool = False
+    draws: bool = False
 
 
 def effect(*functions: Any, **traits: Any) -> None:
@@ -65,7 +69,7 @@ def effect(*functions: Any, **traits: Any) -> None:
     SIDE_EFFECTS.update(functions)
 
 
-def _refusal(function: Any, traits: Traits) -> Callable[..., Break | None] | None:
+def _refusal(function: Any, traits: Traits) -> Callable[..., Break | None]:
     """What tells why a call cannot be repeated where it is in the trace."""
     def no_clock(interp: Interpreter, *args: Value, **kwargs: Value) -> Break | None:
         worked = interp.recorder.operations or interp.graph.waited
@@ -73,12 +77,22 @@ def _refusal(function: Any, traits: Traits) -> Callable[..., Break | None] | Non
 
     def no_stack(interp: Interpreter, *args: Value, **kwargs: Value) -> Break | None:
         asked = any(name in kwargs and kwargs[name].real for name in ("exc_info", "stack_info"))
+        if function is warnings.warn and is_recorded(interp):
+            return Break("side-effect-call", "warnings are recorded by the program")
         return Break("side-effect-call", f"{function.__qualname__}() is to show the stack") if asked else None
 
     def no_handler(interp: Interpreter, *args: Value, **kwargs: Value) -> Break | None:
         watched = failing.is_watched(interp.frame)
         return Break("failing-operation", f"{function.__qualname__}() where a handler is in force") if watched else None
-    return no_clock if traits.clock else no_handler if traits.fails else no_stack if traits.callers else None
+
+    def not_too_early(interp: Interpreter, *args: Value, **kwargs: Value) -> Break | None:
+        late = interp.retreats is not None and interp.retreats.is_too_early(interp)
+        return Break("late-change", f"{function.__qualname__}() was shown an object which changed after it") if late else None
+    rules = [rule for rule, holds in ((no_clock, traits.clock), (no_stack, traits.callers), (no_handler, traits.fails)) if holds]
+
+    def refuse(interp: Interpreter, *args: Value, **kwargs: Value) -> Break | None:
+        return next((reason for rule in (*rules, not_too_early) if (reason := rule(interp, *args, **kwargs)) is not None), None)
+    return refuse
 
 
 def _model(function: Any, traits: Traits) -> Callable[..., Shadow]:
@@ -93,15 +107,67 @@ def _model(function: Any, traits: Traits) -> Callable[..., Shadow]:
         target: Shadow = Const(function)
         if traits.callers:
             target, given = called_from(interp, target, given)
-        call = graph.call_effect(target, given, tuple(kwargs), shown, traits.clock, interp.positions())
+        stream = stream_of(interp, function, args) if traits.draws else None
+        call = graph.call_effect(target, given, tuple(kwargs), shown, traits.clock, interp.positions(), stream)
         if traits.changes and isinstance(args[0].shadow, RefNode):
             attributes = graph.attributes(args[0].shadow)
             graph.volatile |= {attributes} if attributes is not None else set()
         if own is not None or traits.returns is type(None):
             return own.shadow if own is not None else Const(None)  # type: ignore[return-value]
-        value = Replayed(call, (), traits.returns)
-        return value if type(result) in SCALARS else new_object(interp, result, value)
+        returns = traits.returns or (type_drawn(interp, values[1:], result) if stream is not None else None)
+        if type(result) in SCALARS:
+            return Replayed(call, (), returns, result)
+        whole = Replayed(call, (), None if type(result) is list else returns)
+        if stream is not None and type(result) is list and is_of_scalars(result):
+            for value in values[1:]:                # the length follows from one of them
+                if type(value.real) in SCALARS:
+                    graph.depend(value.shadow, value.real)  # type: ignore[arg-type]
+            return graph.create(result, ListState(drawn_items(whole, result, returns)))
+        return new_object(interp, result, whole)
     return replay
+
+
+def stream_of(interp: Interpreter, function: Any, args: tuple[Value, ...]) -> RefNode | None:
+    """The stream of random numbers that a call draws from; None where the program may have written its own."""
+    if function in OWN_STREAM:
+        return interp.graph.constant(OWN_STREAM[function])  # type: ignore[return-value]
+    node = args[0].shadow if args else None
+    return node if isinstance(node, RefNode) and node.cls in STREAMS else None
+
+
+def is_of_scalars(items: Any) -> bool:
+    """Whether a container holds scalars alone, and not too many of them to be known one by one."""
+    return len(items) <= MOST_ITEMS and all(type(item) in SCALARS for item in items)
+
+
+def type_drawn(interp: Interpreter, args: list[Value], result: Any) -> type | None:
+    """The type of a scalar that was drawn, or of each scalar in a list, if it follows from the types of the arguments: of scalars, or
+    of what a container holds."""
+    for arg in args:
+        shadows, real = [arg.shadow], arg.real
+        if isinstance(real, (tuple, list)):
+            if not is_of_scalars(real) or has_unknown_items(interp, arg):
+                return None
+            shadows = items_of(interp, arg)  # type: ignore[assignment]
+        kinds = {interp.graph.type_of(shadow) for shadow in shadows}  # type: ignore[arg-type]
+        if None in kinds or len(kinds) != 1:
+            return None
+    found = set(map(type, result)) if type(result) is list else {type(result)}
+    return found.pop() if len(found) == 1 else None
+
+
+def has_unknown_items(interp: Interpreter, value: Value) -> bool:
+    """Whether a list's items cannot be known, or should not be guarded: one from outside that has grown since an earlier capture."""
+    node = value.shadow
+    if not isinstance(node, RefNode) or isinstance(node.state, ListState):
+        return False
+    return node.source is None or interp.recorder.seen.varies(Computed(len, (node.source,)), len(value.real))
+
+
+def drawn_items(whole: Replayed, result: list[Any], kind: type | None) -> list[Shadow]:
+    """The items of a list that a draw returned; `kind`: the type of all of them, if that is known."""
+    items = [Expr(operator.getitem, (whole, Const(index))) for index in range(len(result))]
+    return [Expr(kind, (item,)) for item in items] if kind in (int, float, str) else items  # type: ignore[return-value]
 
 
 def new_object(interp: Interpreter, real: Any, value: Replayed) -> RefNode:
@@ -158,6 +224,11 @@ effect(logging.debug, logging.info, logging.warning, logging.warn, logging.error
 effect(warnings.warn, returns=type(None), callers=True, fails=True)
 
 
+def is_recorded(interp: Interpreter) -> bool:
+    """Whether warnings are put into a list that the trace knows of: one that `catch_warnings` of the program has made."""
+    return interp.graph.find(getattr(warnings._showwarnmsg_impl, "__self__", None)) is not None
+
+
 def is_enabled(name: str, level: int) -> bool:
     """`logging.getLogger(name).isEnabledFor(level)`, for guards."""
     return logging.getLogger(name).isEnabledFor(level)
@@ -195,10 +266,11 @@ PURE.update(methods(datetime.datetime, "strftime", "isoformat", "timestamp", "__
 
 # -- random numbers ----------------------------------------------------------------------------------------------------
 
-effect(*methods(random.Random, "random", "uniform", "triangular", "gauss", "normalvariate", "expovariate", "betavariate"),
-       returns=float, owner=True)
-effect(*methods(random.Random, "randint", "randrange", "getrandbits"), returns=int, owner=True)
-effect(*methods(random.Random, "choice", "seed", "randbytes"), owner=True)
+effect(*methods(random.Random, "random", "uniform", "triangular", "gauss", "normalvariate", "lognormvariate", "expovariate",
+                "vonmisesvariate", "gammavariate", "betavariate", "paretovariate", "weibullvariate"), returns=float, owner=True, draws=True)
+effect(*methods(random.Random, "randint", "randrange", "getrandbits"), returns=int, owner=True, draws=True)
+effect(*methods(random.Random, "choice", "seed", "randbytes"), owner=True, draws=True)
+effect(*methods(random.Random, "sample", "choices"), fresh=True, owner=True, draws=True)
 effect(os.urandom, secrets.token_bytes, returns=bytes)
 effect(secrets.token_hex, secrets.token_urlsafe, returns=str)
 effect(secrets.randbelow, secrets.randbits, returns=int)
@@ -216,6 +288,13 @@ effect(io.StringIO, io.BytesIO, fresh=True)
 effect(*methods(pathlib.Path, "read_text", "write_text", "read_bytes", "write_bytes", "touch", "unlink"), fails=True)
 effect(json.dumps, returns=str)
 effect(json.dump)
+effect(*methods(pathlib.Path, "exists", "is_file", "is_dir", "is_symlink"), os.path.exists, os.path.lexists, os.path.isfile, os.path.isdir,
+       os.path.islink, returns=bool, owner=True)
+effect(os.path.getsize, returns=int, owner=True)
+effect(os.path.getmtime, os.path.getctime, os.path.getatime, returns=float, owner=True)
+effect(warnings._filters_mutated, os.putenv, os.unsetenv, returns=type(None), owner=True)
+effect(os.mkdir, os.makedirs, os.remove, os.unlink, os.rmdir, os.rename, os.replace,
+       *methods(pathlib.Path, "mkdir", "rmdir"), returns=type(None), owner=True, fails=True)
 PURE.add(os.fspath)
 effect(os.getpid, os.getppid, returns=int)
 effect(os.getcwd, returns=str)
@@ -242,9 +321,37 @@ def numpy_draws() -> Iterable[Any]:
     if numpy is None:
         return ()
     names = ("rand randn randint random random_sample random_integers uniform normal standard_normal permutation integers beta "
-             "binomial exponential gamma laplace poisson multinomial bytes seed").split()
-    return {numpy.random.seed, *(function for cls in (numpy.random.RandomState, numpy.random.Generator) for name in names
+             "binomial exponential gamma laplace poisson multinomial bytes seed choice triangular lognormal chisquare dirichlet logistic "
+             "multivariate_normal geometric rayleigh standard_exponential standard_gamma weibull vonmises permuted").split()
+    return {*(function for cls in (numpy.random.RandomState, numpy.random.Generator) for name in names
             if hashable(function := getattr(cls, name, None)) and function is not None)}
 
 
-effect(*numpy_draws(), fresh=True, owner=True)
+effect(*numpy_draws(), fresh=True, owner=True, draws=True)
+
+
+def streams() -> Iterable[type]:
+    """The classes of streams of random numbers, whose methods do nothing but draw from them."""
+    numpy = sys.modules.get("numpy")
+    return random.Random, random.SystemRandom, *((numpy.random.RandomState, numpy.random.Generator) if numpy is not None else ())
+
+
+STREAMS = frozenset(streams())
+# Functions that act on one stream, which is not among their arguments.
+OWN_STREAM = {module.seed: module.mtrand._rand for module in [sys.modules.get("numpy.random")] if module is not None}
+effect(*OWN_STREAM, returns=type(None), draws=True)
+SHUFFLES = [vars(cls)["shuffle"] for cls in STREAMS if "shuffle" in vars(cls)]
+SIDE_EFFECTS.update(SHUFFLES)
+
+
+@model(*SHUFFLES, applies=lambda stream, items: type(stream) in STREAMS and type(items) is list and is_of_scalars(items),
+       prepare=lambda interp, stream, items: items_of(interp, items))
+def shuffle(interp: Interpreter, result: None, stream: Value, items: Value) -> Shadow:
+    """`stream.shuffle(items)` of a list of scalars."""
+    graph, state = interp.graph, items_of(interp, items)
+    kinds = {graph.type_of(item) for item in state}
+    given = stream.shadow, Build(tuple, tuple(state))
+    call = graph.call_effect(Const(shuffled), given, (), (), False, interp.positions(), stream_of(interp, shuffle, (stream,)))  # type: ignore[arg-type]
+    state[:] = drawn_items(Replayed(call, ()), items.real, kinds.pop() if len(kinds) == 1 else None)
+    graph.effect(list.__setitem__, items.shadow, Const(slice(None)), Build(tuple, tuple(state)))  # type: ignore[arg-type]
+    return Const(None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 import abc
 import operator
 import types
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -212,12 +213,24 @@ def has_plain_truth(x: Any) -> bool:
         lookup_class(type(x), "__bool__") is not None or not in_python(x, "__len__"))
 
 
-@model(bool, operator.truth, operator.not_, applies=lambda *args: not args or has_plain_truth(*args))
-def truth(interp: Interpreter, result: bool, *args: Value) -> Shadow:
-    """`bool(x)`, `not x`."""
-    for x in args:
-        depend_truth(interp, x)
+@model(operator.truth, applies=has_plain_truth)
+def truth(interp: Interpreter, result: bool, x: Value) -> Shadow:
+    """The truth of `x`, by which the program decides."""
+    depend_truth(interp, x)
     return Const(result)
+
+
+def asking(function: Callable[..., bool]) -> None:
+    """Registers a function that asks for the truth of its argument; the program need not decide by it."""
+    @model(function, applies=lambda *args: not args or has_plain_truth(*args))
+    def ask(interp: Interpreter, result: bool, *args: Value) -> Shadow:
+        if args and isinstance(args[0].shadow, Expr) and source_of(args[0].shadow) is None:
+            return Expr(function, (args[0].shadow,))
+        return truth(interp, result, *args) if args else Const(result)
+
+
+asking(bool)
+asking(operator.not_)
 
 
 def depend_truth(interp: Interpreter, x: Value) -> None:

@@ -5,7 +5,9 @@ decides by one of them no guard can hold: `RefGraph.depend` ends the trace there
 """
 from __future__ import annotations
 
+import numbers
 import operator
+import types
 from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -13,13 +15,12 @@ from typing import Any
 import torch
 
 from capture.errors import Break
-from capture.interp import fx_numbers
 from capture.interp.frame import Value
 from capture.interp.interpreter import Interpreter
-from capture.interp.lookasides.shadows import depend_type, elements, has_fixed_type, items_of, settled
+from capture.interp.lookasides.shadows import depend_type, elements, items_of, settled
 from capture.interp.models import hashable, model
-from capture.interp.special import is_plain
-from capture.refgraph.effects import Keywords, is_foreign
+from capture.interp.special import CONTAINERS, is_plain
+from capture.refgraph.effects import Keywords, Replayed, arranged, is_foreign
 from capture.refgraph.graph import PLAIN_TENSORS, parts
 from capture.refgraph.node import (
     SCALARS,
@@ -34,18 +35,22 @@ from capture.refgraph.node import (
     SetState,
     Shadow,
     TensorState,
+    WrittenDict,
     source_of,
 )
+from capture.refgraph.result_types import RETURNS
 from capture.refgraph.runtime import dress
 
 # What asks a tensor for its values in a way that can be asked again of a copy: not for its memory, not for its identity.
-BUILTIN_READERS = frozenset({int, float, complex, operator.index, str, repr, format})
+BUILTIN_READERS = frozenset({int, float, complex, bool, operator.not_, operator.index, str, repr, format})
 READERS = frozenset("""
-    item tolist __int__ __float__ __complex__ __index__ __repr__ __str__ __format__ equal allclose is_nonzero""".split())
-# What the program decides by, and containers in which a key decides.
-DECIDERS = frozenset({bool, operator.truth, operator.not_, range})
+    item tolist __int__ __float__ __complex__ __bool__ __index__ __repr__ __str__ __format__ equal allclose is_nonzero""".split())
+# What the program decides by (branches ask for the `truth`), and containers in which a key decides.
+DECIDERS = frozenset({operator.truth, range})
 TYPE_QUESTIONS = frozenset({isinstance, type, callable, operator.is_, operator.is_not})
 LOOK_UPS = frozenset({operator.getitem, operator.setitem, operator.delitem, operator.contains})
+# Functions of C: those written in Python do not run inside of guards.
+COMPUTING = (types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType, type)
 LOOKED_UP = (list, tuple, dict, set, frozenset, deque)
 MOST_ITEMS = 256        # of a list that `tolist` returned and that are known one by one
 DEEPEST = 8
@@ -59,6 +64,8 @@ def is_replayed(shadow: Shadow | None) -> bool:
         return shadow.source is None and any(map(is_replayed, shadow.items))
     if isinstance(shadow, RefNode) and shadow.created:
         state, items = shadow.state, ()
+        if isinstance(state, WrittenDict):
+            return True
         if isinstance(state, (ListState, DictState, SetState)):
             items = state.items.values() if isinstance(state.items, dict) else state.items  # type: ignore[assignment]
         return is_foreign(shadow) or any(is_replayed(item) for item in items if not isinstance(item, RefNode))
@@ -67,27 +74,63 @@ def is_replayed(shadow: Shadow | None) -> bool:
 
 def lazily(interp: Interpreter, function: Callable[..., Any], args: tuple[Value, ...], kwargs: dict[str, Value],
            result: Any) -> Shadow | None:
-    """The shadow of what a pure function made of replayed values; None when there are none among its arguments."""
+    """The shadow of what a pure function made of values that are others on each call: replayed ones, and those from outside that an
+    earlier capture found to be others; None when there are none among its arguments."""
     values = [*args, *kwargs.values()]
     if function in (float, int) and len(values) == 1 and is_number_of_numpy(values[0]):
-        interp.graph.touch(args[0].shadow)  # type: ignore[arg-type]
-        return Expr(function, (args[0].shadow,))  # type: ignore[arg-type]
-    if type(result) not in SCALARS or not any(is_replayed(value.shadow) for value in values):
+        node = interp.graph.touch(args[0].shadow)  # type: ignore[arg-type]
+        return Expr(function, (node.origin if isinstance(node.origin, Replayed) else node,))
+    if type(result) not in SCALARS:
         return None
-    operands = tuple(snapshot(interp, value) for value in values)
-    return interp.graph.computed(Keywords(function, tuple(kwargs)) if kwargs else function, operands, result)
+    known = isinstance(function, COMPUTING) and function not in DECIDERS
+    changing = known and any([varies(interp, value.shadow, value.real) for value in values])        # all of them: each is remembered
+    if not changing and not any(is_replayed(value.shadow) for value in values):
+        return None
+    operands = tuple(snapshot(interp, value, entry=True) for value in values)
+    op, operands = arranged(Keywords(function, tuple(kwargs)) if kwargs else function, operands)
+    computed = interp.graph.computed(op, operands, result)
+    source = source_of(computed)
+    if source is not None and function not in RETURNS:      # it may raise
+        interp.graph.require(source, "TYPE", type(result))
+    return computed
+
+
+def varies(interp: Interpreter, shadow: Shadow | None, real: Any) -> bool:
+    """Whether a value from outside, or a part of one that the trace composed, was another one in an earlier capture."""
+    if isinstance(shadow, External):
+        return interp.recorder.seen.varies(shadow.source, real)
+    if isinstance(shadow, Expr):
+        return any([varies(interp, arg, getattr(arg, "value", None)) for arg in shadow.args])
+    if isinstance(shadow, Build) and shadow.source is None:
+        items = zip(shadow.items, parts(real), strict=True)
+    elif isinstance(shadow, RefNode) and shadow.created and type(real) is list and isinstance(shadow.state, ListState):
+        items = zip(shadow.state.items, real)
+    else:
+        return False
+    return any([varies(interp, item, part) for item, part in items])
+
+
+def is_changing(interp: Interpreter, key: Value) -> bool:
+    """Whether a scalar, of which no more is asked than to be stored under it, is another one on each call."""
+    shadow = key.shadow
+    if not isinstance(shadow, (External, Expr)) or type(key.real) not in SCALARS:
+        return False
+    varies(interp, shadow, key.real)
+    source = source_of(shadow)
+    return is_replayed(shadow) if source is None else interp.recorder.seen.varies(source, key.real)
 
 
 def is_number_of_numpy(value: Value) -> bool:
     """Whether a value is an immutable number of numpy, which is a new object each time."""
-    return isinstance(value.shadow, RefNode) and type(value.real).__module__ == "numpy" and isinstance(value.real, (float, int))
+    return isinstance(value.shadow, RefNode) and type(value.real).__module__ == "numpy" and isinstance(value.real, numbers.Real)
 
 
 # -- what is shown to others -------------------------------------------------------------------------------------------
 
-def snapshot(interp: Interpreter, value: Value, depth: int = DEEPEST) -> Shadow:
+def snapshot(interp: Interpreter, value: Value, depth: int = DEEPEST, entry: bool = False) -> Shadow:
     """A value as it is now, for a call that the mock function makes later: tensors, and containers that the trace made, may
-    change until then. The copies are for being looked at: their identity is another."""
+    change until then. The copies are for being looked at: their identity is another. entry: containers from outside may change as
+    well, since the call does not keep its place among the effects."""
     shadow, real = value.shadow, value.real
     if isinstance(shadow, External):
         depend_type(interp, value)
@@ -97,24 +140,26 @@ def snapshot(interp: Interpreter, value: Value, depth: int = DEEPEST) -> Shadow:
     if isinstance(shadow, RefNode) and isinstance(shadow.state, TensorState):
         return show_tensor(interp, shadow, real)
     if isinstance(shadow, Build) and issubclass(shadow.cls, tuple):
-        items = snapshots(interp, shadow.items, parts(real), depth)
+        items = snapshots(interp, shadow.items, parts(real), depth, entry)
         return shadow if items == shadow.items else Build(shadow.cls, items)
-    if not isinstance(shadow, RefNode) or not shadow.created:
+    if not isinstance(shadow, RefNode) or not shadow.created and not entry:
         return shadow  # type: ignore[return-value]
-    if type(real) in (list, deque) and isinstance(shadow.state, ListState):
-        shown = snapshots(interp, items_of(interp, value), real, depth)
+    if type(real) in (list, deque) and (isinstance(shadow.state, ListState) or not shadow.created):
+        shown = snapshots(interp, items_of(interp, value), real, depth, entry)
         return Display(list, shown) if type(real) is list else Expr(deque, (Build(tuple, shown), Const(real.maxlen)))
-    if type(real) is set and isinstance(shadow.state, SetState):
+    if type(real) is set and (isinstance(shadow.state, SetState) or not shadow.created):
         return Display(set, tuple(elements(interp, value)))
-    if type(real) is dict and isinstance(shadow.state, DictState):
+    if type(real) is dict and (isinstance(shadow.state, DictState) or not shadow.created):
         return Display(dict, tuple(part for key in interp.graph.dict_keys(shadow) for part in (
-            settled(interp, key), snapshot(interp, Value(real[key], interp.graph.dict_get(shadow, key)), depth - 1))))
+            settled(interp, key), snapshot(interp, Value(real[key], interp.graph.dict_get(shadow, key)), depth - 1, entry))))
+    if entry and isinstance(real, CONTAINERS):
+        raise Break("opaque-call", f"a {type(real).__name__} was formatted")
     return shadow
 
 
-def snapshots(interp: Interpreter, shadows: Iterable[Shadow], reals: Iterable[Any], depth: int) -> tuple[Shadow, ...]:
+def snapshots(interp: Interpreter, shadows: Iterable[Shadow], reals: Iterable[Any], depth: int, entry: bool) -> tuple[Shadow, ...]:
     """The items of a container of this depth, as they are now."""
-    return tuple(snapshot(interp, Value(real, shadow), depth - 1) for shadow, real in zip(shadows, reals, strict=True))
+    return tuple(snapshot(interp, Value(real, shadow), depth - 1, entry) for shadow, real in zip(shadows, reals, strict=True))
 
 
 def show_tensor(interp: Interpreter, node: RefNode, real: torch.Tensor) -> Shadow:
@@ -158,7 +203,7 @@ def text(function: Callable[..., Any], applies: Callable[..., bool] = is_text_of
     """Registers a function that formats what it is given: it is called again on every hit."""
     @model(function, applies=applies)
     def write(interp: Interpreter, result: str, *args: Value, **kwargs: Value) -> Shadow:
-        operands = tuple(snapshot(interp, value) for value in (*args, *kwargs.values()))
+        operands = tuple(snapshot(interp, value, entry=True) for value in (*args, *kwargs.values()))
         return Expr(Keywords(function, tuple(kwargs)) if kwargs else function, operands)
 
 
@@ -178,17 +223,16 @@ def is_repeatable(function: Callable[..., Any], name: str, kwargs: dict[str, Val
     return not kwargs and (function in BUILTIN_READERS or function not in DECIDERS and name in READERS)
 
 
-def decides(kind: str, function: Callable[..., Any], name: str, values: list[Value]) -> bool:
+def decides(interp: Interpreter, function: Callable[..., Any], values: list[Value]) -> bool:
     """Whether a call is certain to end a trace, because of what it does with a replayed value."""
-    if kind == "operation":
-        return any(is_replayed(value.shadow) and not fx_numbers.is_operand(name.strip("_"), value.shadow) for value in values)
     if not hashable(function) or not values:
         return False
     if function in LOOK_UPS:
-        return isinstance(values[0].real, LOOKED_UP) and is_replayed(values[1].shadow)
+        stores = function is operator.setitem and isinstance(values[0].real, dict)
+        return isinstance(values[0].real, LOOKED_UP) and is_replayed(values[1].shadow) and not stores
     if function in TYPE_QUESTIONS:
         exprs = [value.shadow for value in values if isinstance(value.shadow, Expr)]
-        return any(is_replayed(shadow) and not has_fixed_type(shadow) for shadow in exprs)
+        return any(is_replayed(shadow) and interp.graph.type_of(shadow) is None for shadow in exprs)
     return function in DECIDERS and any(is_replayed(value.shadow) for value in values)
 
 

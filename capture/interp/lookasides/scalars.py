@@ -24,7 +24,7 @@ from capture.interp.lookasides.replays import lazily
 from capture.interp.lookasides.shadows import depend_plain, elements, settled
 from capture.interp.models import LAZY, MODELS, PURE, SIDE_EFFECTS, model
 from capture.interp.special import VIEWS, is_plain
-from capture.refgraph.node import SCALARS, Shadow
+from capture.refgraph.node import SCALARS, Build, Const, Shadow
 
 BINARY = "add sub mul truediv floordiv mod pow lshift rshift and_ or_ xor eq ne lt le gt ge"
 UNARY = "neg pos invert abs index"
@@ -48,7 +48,7 @@ def methods(cls: type) -> list[Any]:
     return [fn for name, fn in vars(cls).items() if isinstance(fn, kinds) and name not in NOT_PURE]
 
 
-LAZY.update(OPERATORS, FUNCTIONS, MATHS)
+LAZY.update(OPERATORS, FUNCTIONS, MATHS, [sys.intern])
 PURE.update(AGGREGATES, *(methods(cls) for cls in IMMUTABLE))
 
 
@@ -91,6 +91,15 @@ def plain(function: Callable[..., Any]) -> None:
 for _function in [*OPERATORS, *FUNCTIONS, *MATHS, *PURE]:
     if _function not in MODELS or _function in OPERATORS:
         plain(_function)
+
+
+@model(divmod, applies=lambda a, b: type(a) in (int, float) and type(b) in (int, float))
+def divide(interp: Interpreter, result: tuple[Any, Any], a: Value, b: Value) -> Shadow:
+    """`divmod(a, b)` of numbers."""
+    if isinstance(a.shadow, Const) and isinstance(b.shadow, Const):
+        return Const(result)
+    parts = zip((operator.floordiv, operator.mod), result)
+    return Build(tuple, tuple(interp.graph.computed(part, (a.shadow, b.shadow), value) for part, value in parts))  # type: ignore[arg-type]
 
 
 # -- the world outside of the program ----------------------------------------------------------------------------------

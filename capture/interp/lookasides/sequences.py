@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import operator
+import re
 from collections import deque
 from collections.abc import Callable
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 from capture.interp.frame import Value
 from capture.interp.interpreter import Interpreter
 from capture.interp.lookasides.iterators import drain, prepare_drain
+from capture.interp.lookasides.replays import lazily
 from capture.interp.lookasides.shadows import NONE, compose, depend_plain, elements, items_of, node_of, settled
 from capture.interp.models import model
 from capture.interp.special import is_native_iterable, is_native_iterator, is_plain
@@ -50,7 +52,12 @@ def is_repetition(a: Any, b: Any) -> bool:
 
 def compares_plainly(a: Any, b: Any) -> bool:
     """Whether a comparison, or a search for `b` in `a`, is decided by data alone."""
-    return not (type(a) in SCALARS and type(b) in SCALARS) and is_plain(a) and is_plain(b)
+    return not (type(a) in SCALARS and type(b) in SCALARS) and has_plain_equality(a) and has_plain_equality(b)
+
+
+def has_plain_equality(x: Any) -> bool:
+    """Whether comparing `x` runs no Python code: data, and classes and regular expressions among it."""
+    return is_plain(x) or type(x) in (type, re.Pattern) or type(x) in (list, tuple) and all(map(has_plain_equality, x))
 
 
 # -- reading -----------------------------------------------------------------------------------------------------------
@@ -125,17 +132,23 @@ def searches_plainly(a: Any, b: Any) -> bool:
     return isinstance(a, SEQUENCES) and compares_plainly(a, b)
 
 
-@model(operator.contains, operator.countOf, operator.indexOf,
-       *(method for cls in SEQUENCES for method in (cls.__contains__, cls.count)),
-       applies=searches_plainly)
-@model(operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge,
-       *(getattr(cls, f"__{name}__") for cls in SEQUENCES for name in ("eq", "ne", "lt", "le", "gt", "ge")),
-       applies=compares_plainly)
-def compare(interp: Interpreter, result: Any, a: Value, b: Value) -> Shadow:
-    """Comparison and search among plain data."""
-    depend_plain(interp, a.shadow, a.real)  # type: ignore[arg-type]
-    depend_plain(interp, b.shadow, b.real)  # type: ignore[arg-type]
-    return Const(result)
+def comparison(function: Callable[..., Any], applies: Callable[..., bool]) -> None:
+    """Registers a comparison, or a search, among plain data."""
+    @model(function, applies=applies)
+    def compare(interp: Interpreter, result: Any, a: Value, b: Value) -> Shadow:
+        computed = None if function is operator.indexOf else lazily(interp, function, (a, b), {}, result)      # which may raise
+        if computed is not None:
+            return computed
+        depend_plain(interp, a.shadow, a.real)  # type: ignore[arg-type]
+        depend_plain(interp, b.shadow, b.real)  # type: ignore[arg-type]
+        return Const(result)
+
+
+for _function in (operator.contains, operator.countOf, operator.indexOf, *(m for cls in SEQUENCES for m in (cls.__contains__, cls.count))):
+    comparison(_function, searches_plainly)
+for _name in ("eq", "ne", "lt", "le", "gt", "ge"):
+    for _function in (getattr(operator, _name), *(getattr(cls, f"__{_name}__") for cls in SEQUENCES)):
+        comparison(_function, compares_plainly)
 
 
 @model(list.index, tuple.index, deque.index, applies=lambda sequence, x, *bounds: is_plain(sequence) and is_plain(x))

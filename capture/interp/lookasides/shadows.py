@@ -1,7 +1,6 @@
 """What models of containers share: reading the shadows of items, depending on keys, shadows of known values."""
 from __future__ import annotations
 
-import operator
 from collections import deque
 from collections.abc import Iterable
 from typing import Any
@@ -12,7 +11,6 @@ from capture.errors import Break
 from capture.interp.frame import Value
 from capture.interp.interpreter import Interpreter
 from capture.interp.special import VIEWS
-from capture.refgraph.effects import Keywords, Replayed, Traceback
 from capture.refgraph.graph import VALUES
 from capture.refgraph.node import (
     SCALARS,
@@ -26,6 +24,7 @@ from capture.refgraph.node import (
     SetState,
     Shadow,
     TensorState,
+    WrittenDict,
     source_of,
 )
 
@@ -94,37 +93,8 @@ def depend_type(interp: Interpreter, value: Value) -> None:
         source = source_of(shadow)
         if source is not None:
             interp.graph.require(source, "TYPE", type(value.real))
-        elif not has_fixed_type(shadow):
+        elif interp.graph.type_of(shadow) is None:
             raise Break("data-dependent", "the type of a value computed on every call decides something")
-
-
-# Functions that always return a string.
-TO_STRING = frozenset({str, repr, format, ascii, str.join, str.format, str.strip, str.lower, str.upper, str.replace, str.ljust,
-                       str.rjust, str.center, str.zfill})
-# … and others whose result has always the same type.
-TO_OTHERS = frozenset({float, int, bool, len, operator.truth, operator.not_, operator.index, operator.eq, operator.ne, operator.lt,
-                       operator.le, operator.gt, operator.ge, torch.Tensor.item, torch.Tensor.__float__, torch.Tensor.__int__})
-
-
-def has_fixed_type(shadow: Shadow) -> bool:
-    """Whether a value computed on every call is always of the same type."""
-    if isinstance(shadow, Replayed):
-        return shadow.returns is not None
-    if isinstance(shadow, Traceback):
-        return True
-    if isinstance(shadow, Expr):
-        op = shadow.op.function if isinstance(shadow.op, Keywords) else shadow.op
-        return op in TO_STRING or op in TO_OTHERS or is_string(shadow)
-    return isinstance(shadow, Const)
-
-
-def is_string(shadow: Shadow) -> bool:
-    """Whether a value computed on every call is a string."""
-    while type(shadow) is Expr and shadow.op in (operator.mod, operator.concat, operator.add, operator.getitem):
-        shadow = shadow.args[0]
-    if isinstance(shadow, Const):
-        return type(shadow.value) is str
-    return isinstance(shadow, Replayed) and shadow.returns is str or type(shadow) is Expr and shadow.op in TO_STRING
 
 
 def depend_plain(interp: Interpreter, shadow: Shadow, real: Any) -> None:
@@ -167,7 +137,7 @@ def node_of(value: Value) -> RefNode:
 def dict_node(value: Value) -> RefNode:
     """The node of a dict. Raises Break for one whose items cannot be known."""
     node = node_of(value)
-    if node.created and not isinstance(node.state, DictState):
+    if node.created and not isinstance(node.state, (DictState, WrittenDict)):
         raise Break("opaque-call", f"the items of a new {node.cls.__name__} are not known")
     return node
 

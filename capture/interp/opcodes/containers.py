@@ -13,6 +13,7 @@ from capture.interp.frame import Cut, Frame, Resume, Value, discard
 from capture.interp.instructions import Instruction, opcode
 from capture.interp.interpreter import Interpreter
 from capture.interp.iteration import elements
+from capture.interp.lookasides.replays import is_changing
 from capture.interp.lookasides.shadows import key_of
 from capture.interp.polyfills import iteration, protocols
 from capture.interp.special import in_python, is_iterable, is_key
@@ -45,10 +46,13 @@ def set_shadow(interp: Interpreter, real: set[Any], values: list[Value]) -> Shad
 
 def dict_shadow(interp: Interpreter, real: dict[Any, Any], keys: list[Value], values: list[Value]) -> Shadow:
     """Of a dict just built."""
-    for key in keys:
-        depend_key(interp, key, keys)
-    items = {key.real: value.shadow for key, value in zip(keys, values, strict=True)}
-    return interp.graph.create(real, DictState(items, complete=True))  # type: ignore[arg-type]
+    node = interp.graph.create(real, DictState({}, complete=True))
+    for key, value in zip(keys, values, strict=True):
+        changing = is_changing(interp, key)
+        if not changing:
+            depend_key(interp, key, keys)
+        interp.graph.dict_set(node, key.real, value.shadow, key.shadow if changing else None)  # type: ignore[arg-type]
+    return node
 
 
 def require_keys(interp: Interpreter, cls: type, keys: list[Value], items: Callable[[], list[Value]]) -> None:

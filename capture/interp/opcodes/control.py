@@ -1,6 +1,7 @@
 """Jumps, loops and returns."""
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 
 from capture.interp import calls, generators
@@ -24,7 +25,7 @@ def branch(interp: Interpreter, value: Value, then: Callable[[bool], None], resu
         truth = bool(real)
         interp.describe(lambda: _depend_on_truth(interp, value), Value(bool, Const(bool)), [value], {}, truth, decided)
         return then(truth)
-    calls.apply(interp, bool, value, then=decided)
+    calls.apply(interp, operator.truth, value, then=decided)
 
 
 def _depend_on_truth(interp: Interpreter, value: Value) -> Shadow:

@@ -1,0 +1,35 @@
+"""Slices of tensors whose bounds change from call to call: where these may lie, and how many elements they take."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from capture.refgraph.node import Shadow, source_of
+from capture.refgraph.source import Computed, Literal
+
+
+def length(start: int | None, stop: int | None, step: int | None, size: int) -> int:
+    """How many elements a slice of a dimension of this size has."""
+    return len(range(*slice(start, stop, step).indices(size)))
+
+
+def length_at_entry(bounds: Sequence[Shadow], size: int) -> Computed | None:
+    """The same as a path, which a guard can check; None where a bound is computed on every call."""
+    sources = [source_of(bound) for bound in bounds]
+    return None if None in sources else Computed(length, (*sources, Literal(size)))  # type: ignore[arg-type]
+
+
+def sizes(key: Sequence[Any], tensor: torch.Tensor) -> list[int | None]:
+    """For each part of a subscript the size of the dimension that it takes elements of; None where it takes none, or where that
+    is not simply told: with tensors, lists or booleans among the parts."""
+    if not all(part is None or part is Ellipsis or type(part) in (int, slice) for part in key):
+        return [None] * len(key)
+    taken = sum(type(part) in (int, slice) for part in key)
+    dim, found = 0, []
+    for part in key:
+        takes = type(part) in (int, slice) and dim < tensor.dim()
+        found.append(tensor.shape[dim] if takes else None)
+        dim += takes + (part is Ellipsis) * (tensor.dim() - taken)
+    return found

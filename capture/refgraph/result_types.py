@@ -1,0 +1,89 @@
+"""What type a value always has that is computed anew on every hit."""
+from __future__ import annotations
+
+import math
+import operator
+import types
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from capture.refgraph.effects import Replayed, Traceback, function_of
+from capture.refgraph.node import Const, Expr, External, RefNode, Shadow
+from capture.refgraph.source import Source
+
+# Functions whose result has always the same type …
+RETURNS: dict[Any, type] = {
+    **dict.fromkeys((str, repr, format, ascii, str.join, str.format, str.strip, str.lower, str.upper, str.replace, str.ljust,
+                     str.rjust, str.center, str.zfill), str),
+    **dict.fromkeys((bool, operator.truth, operator.not_, operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge,
+                     math.isnan, math.isinf, math.isfinite), bool),
+    **dict.fromkeys((int, len, operator.index, torch.Tensor.__int__, math.floor, math.ceil, math.trunc), int),
+    **dict.fromkeys((float, torch.Tensor.__float__, math.exp, math.sqrt, math.log, math.log2, math.log10, math.log1p, math.expm1, math.sin,
+                     math.cos, math.tan, math.tanh, math.sinh, math.cosh, math.asin, math.acos, math.atan, math.atan2, math.hypot,
+                     math.pow, math.fabs, math.copysign, math.degrees, math.radians), float)}
+# … operators which make a string of one and anything, and those which make a number of numbers …
+TEXT = frozenset((operator.mod, operator.imod, operator.concat, operator.add, operator.iadd, operator.getitem))
+ARITHMETIC = frozenset((operator.add, operator.sub, operator.mul, operator.floordiv, operator.mod, operator.neg, operator.pos, abs,
+                        operator.iadd, operator.isub, operator.imul, operator.ifloordiv, operator.imod))
+DIVISION, POWER = (operator.truediv, operator.itruediv), (operator.pow, operator.ipow)
+# … and functions which return one of their arguments.
+CHOOSING = frozenset((min, max))
+INTEGERS = frozenset((int, bool))
+NUMBERS = INTEGERS | {float}
+
+
+def type_of(shadow: Shadow, given: dict[Source, type]) -> type | None:
+    """The type of a scalar, or None where it may have another on the next call. `given` collects the paths from outside on whose
+    types that rests."""
+    if isinstance(shadow, Const):
+        return type(shadow.value)
+    if isinstance(shadow, External):
+        return given.setdefault(shadow.source, type(shadow.value))
+    if isinstance(shadow, Replayed):
+        return shadow.returns
+    if isinstance(shadow, Traceback):
+        return types.TracebackType
+    if not isinstance(shadow, Expr):
+        return None
+    op: Any = function_of(shadow.op)
+    if op in RETURNS:
+        return RETURNS[op]
+    if op is torch.Tensor.item:
+        return _type_of_item(shadow.args[0])
+    found: dict[Source, type] = {}
+    first = type_of(shadow.args[0], found) if shadow.args else None
+    if op in TEXT and first is str:
+        given.update(found)
+        return str
+    result = _type_among_numbers(op, [first, *(type_of(arg, found) for arg in shadow.args[1:])], shadow)
+    if result is not None:
+        given.update(found)
+    return result
+
+
+def _type_of_item(tensor: Shadow) -> type | None:
+    real = tensor.real if isinstance(tensor, RefNode) else None
+    if real is None:
+        return None
+    return bool if real.dtype == torch.bool else complex if real.is_complex() else float if real.is_floating_point() else int
+
+
+def _type_among_numbers(op: Callable[..., Any], kinds: list[type | None], shadow: Expr) -> type | None:
+    """The type of what an operator makes of numbers of these types."""
+    if not NUMBERS.issuperset(kinds):
+        return None
+    exact = int if INTEGERS.issuperset(kinds) else float
+    if op in ARITHMETIC:
+        return exact
+    if op in DIVISION:
+        return float
+    if op in CHOOSING:
+        return kinds[0] if len(set(kinds)) == 1 else None
+    if op is round:
+        return int if len(kinds) == 1 else exact if kinds[0] is not bool else int
+    if op in POWER:                          # a negative exponent of an integer makes a float, a fraction may make a complex
+        exponent = shadow.args[1]
+        return exact if isinstance(exponent, Const) and type(exponent.value) is int and exponent.value >= 0 else None
+    return None
