@@ -33,8 +33,6 @@ def compiled_module(module: torch.nn.Module, make_unit: Callable[[types.Function
     if isinstance(module, CompiledModule):
         module = plain_module(module)
     cls = type(module)
-    if isinstance(module, torch.jit.ScriptModule):
-        raise ArgumentError(f"{cls.__name__} is a TorchScript module, which Python does not execute; pass the module it was made from")
     function = lookup_class(cls, "__call__")
     if not isinstance(function, types.FunctionType):
         raise ArgumentError(f"{cls.__name__}.__call__ is a {type(function).__name__}; only Python functions can be captured")

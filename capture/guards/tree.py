@@ -5,6 +5,7 @@ its death takes the entry out of the tree. Objects that cannot be referenced wea
 """
 from __future__ import annotations
 
+import sys
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -184,11 +185,11 @@ class _Lowering:
         if reference is None:
             entry, on_death = self._entry, self._on_death
 
-            def died(_: object) -> None:
+            def died(_: object, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
                 dying = entry()
                 if dying is not None and dying.alive:
                     dying._kill()
-                    if on_death is not None:
+                    if on_death is not None and not is_finalizing():
                         on_death(dying)
 
             try:

@@ -9,6 +9,7 @@ import torch
 from torch import overrides
 
 from capture.errors import Break
+from capture.interp import scripts
 from capture.interp.frame import Value
 from capture.interp.fx_recorder import tensors_in, versions_of
 from capture.refgraph.node import Build, Const, Expr, RefNode, Shadow, TensorState
@@ -70,7 +71,7 @@ def is_operation(function: Any) -> bool:
         return owner is None and function in VARIABLE_FUNCTIONS or isinstance(owner, types.ModuleType) and getattr(owner, "__name__", None) in OPERATION_MODULES
     if cls in (types.MethodDescriptorType, types.WrapperDescriptorType, types.GetSetDescriptorType):
         return function.__objclass__ in TENSOR_MRO
-    return isinstance(function, (torch._ops.OpOverloadPacket, torch._ops.OpOverload))
+    return isinstance(function, (torch._ops.OpOverloadPacket, torch._ops.OpOverload)) or scripts.is_operation(function)
 
 
 # The functions of the namespace `torch` that are C: they have no module for an owner.
@@ -90,7 +91,7 @@ def target_of(function: Any, args: list[Value]) -> tuple[str, Any]:
         return "call_method", function.__name__
     if isinstance(function, types.FunctionType) and function.__qualname__.startswith("Tensor.") and args and isinstance(args[0].real, torch.Tensor):
         return "call_method", function.__name__
-    return "call_function", function
+    return "call_function", scripts.named(function) if isinstance(function, scripts.SCRIPT) else function
 
 
 def is_dynamic_shape(shadow: Shadow | None) -> bool:
