@@ -27,6 +27,11 @@ def scripted_in_place(x: torch.Tensor):
 
 
 @torch.jit.script
+def scripted_twice(x: torch.Tensor):
+    return x + x
+
+
+@torch.jit.script
 def scripted_decision(x: torch.Tensor):
     if bool(x.sum() > 0):
         return x[:1]
@@ -70,7 +75,7 @@ def test_another_scripted_function_is_another_capture() -> None:
     def make():
         state = SimpleNamespace(f=scripted_in_place)
         return lambda x: state.f(x.clone()), state
-    check(make, call(torch.ones(3)), call(torch.zeros(3)), lambda s: setattr(s, "f", torch.jit.script(torch.nn.functional.relu6)),
+    check(make, call(torch.ones(3)), call(torch.zeros(3)), lambda s: setattr(s, "f", scripted_twice),
           call(-torch.ones(3)), call(torch.ones(3)), captures=2, hits=2)
 
 
