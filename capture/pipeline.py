@@ -409,9 +409,10 @@ def install_cut(unit: Unit, interp: Interpreter, cut: Cut, repeatable: bool, tim
     unit.breaks.append(report)
     if unit.resumption is not None:
         unit.resumption.notice(resumption, works)
-        outlines = [frame.outline() for frame in frames]
-        may_leave = all(frame.generator is None for frame in frames) and resumption.is_idle()
-        resumption.leave = functools.partial(leave_loop, root_of(unit), resumption, outlines, report) if may_leave else None
+        if not resumption.is_idle():
+            resumption.idle = None
+        elif resumption.idle is None and all(frame.generator is None for frame in frames):
+            resumption.idle = idle_loop(root_of(unit), resumption, [frame.outline() for frame in frames], report)
     call = everything.real[-3:] if cut.outcome is None else (replay, (cut.outcome,), {})
     return _C.TailCall(resumption, None, (*everything.real[:-3], *call))
 
@@ -450,7 +451,7 @@ def maker(unit: Unit, scope: dict[str, Any], codes: resume.Codes, report: BreakR
     return make_unit
 
 
-def leave_loop(unit: Unit, resumption: Resumption, frames: list[resume.Suspended], report: BreakReport) -> Loop | None:
+def idle_loop(unit: Unit, resumption: Resumption, frames: list[resume.Suspended], report: BreakReport) -> Loop | None:
     """What runs the innermost frame's loop in CPython, whose rounds hold no tensor operation, until it ends and what follows is captured.
     None where that cannot be.
     """
@@ -472,12 +473,12 @@ def leave_loop(unit: Unit, resumption: Resumption, frames: list[resume.Suspended
     made = loops.left_to_cpython(innermost.code, innermost.position, loops.itself if outer else go_on)
     if made is None:
         return None
-    unit.breaks.append(told)
+    tell = functools.partial(unit.breaks.append, told)
     variants = tuple((code, natively(code, innermost.scope)) for code in made)
     if not outer:
-        return Loop(variants)
+        return Loop(variants, tell)
     stand_ins = resumption.stand_ins[:-1]
-    return Loop(variants, resumption_at(unit, outer, stand_ins, told),
+    return Loop(variants, tell, resumption_at(unit, outer, stand_ins, told),
                 lambda left: resumption_at(unit, [*outer, left.outline()], (*stand_ins, None), told))
 
 

@@ -31,6 +31,7 @@ class Loop:
     """
 
     variants: tuple[tuple[types.CodeType, Any], ...]
+    tell: Callable[[], None]            # reports that it is left to CPython
     outer: Any = None
     rest: Any = None
 
@@ -56,7 +57,7 @@ class Resumption:
     there is another one where an exception is awaited. Entries hold resumptions, so that there can be no weak references to them.
     """
 
-    __slots__ = ("codes", "stand_ins", "functions", "units", "leads_to", "leave", "rounds", "loop", "_make_unit")
+    __slots__ = ("codes", "stand_ins", "functions", "units", "leads_to", "idle", "rounds", "loop", "_make_unit")
 
     def __init__(self, codes: Codes, stand_ins: tuple[types.CodeType | None, ...], functions: tuple[int, ...],
                  make_unit: Callable[[types.CodeType], Any]) -> None:
@@ -65,8 +66,8 @@ class Resumption:
         self.units: list[Any] = []
         self._add_unit(codes.codes[0])
         self.leads_to: dict[Resumption, bool] = {}  # where its traces are cut again; whether some of these traces work on tensors
-        self.leave: Callable[[], Loop | None] | None = None     # of an idle loop: makes `loop`, where that can be
-        self.rounds = 0                             # of an idle loop
+        self.idle: Loop | None = None               # around this break
+        self.rounds = 0                             # of that
         self.loop: Loop | None = None               # that is left to CPython
 
     def __call__(self, function: types.FunctionType, arguments: tuple[Any, ...], scopes: tuple[Globals, ...], grad: bool | None,
@@ -85,10 +86,11 @@ class Resumption:
             result, raised = self._attempt(scopes, operation, args, kwargs)
         finally:
             unwind.set_handled(outer)
-        if self.leave is not None:
+        if self.idle is not None and self.loop is None:
             self.rounds += 1
-            if self.rounds == IDLE_ROUNDS:
-                self.loop = self.leave()
+            if self.rounds >= IDLE_ROUNDS:
+                self.loop = self.idle
+                self.idle.tell()
         if self.loop is not None:
             return self._run_loop(self.loop, function, arguments, scopes, result, raised)
         return self.proceed(function, arguments, result, raised)

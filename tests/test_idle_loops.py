@@ -149,6 +149,49 @@ def with_a_handler_inside(x):
 
 
 @program()
+def that_is_left_in_a_handler(x):
+    y = x + 1
+    try:
+        raise KeyError("outer")
+    except KeyError:
+        pass
+    for n in range(9):
+        try:
+            if outside(n) == 5:
+                raises(ValueError)
+        except ValueError:
+            break
+    y = y * n
+    return y, repr(sys.exception())
+
+
+@program()
+def whose_handler_does_not_catch(x):
+    y = x + 1
+    try:
+        for n in range(9):
+            try:
+                if outside(n) == 5:
+                    raises(KeyError)
+            except ValueError:
+                continue
+    except KeyError as error:
+        y = y * n
+        return y, repr(sys.exception()), repr(error.__context__)
+
+
+@program(idle=False)
+def in_a_handler(x):
+    try:
+        raise KeyError("outer")
+    except KeyError as error:
+        y = x * 2
+        for n in range(6):
+            outside(n)
+        return y + 1, repr(sys.exception()), str(error)
+
+
+@program()
 def with_a_handler_around(x):
     y = x + 1
     try:

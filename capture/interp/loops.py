@@ -68,15 +68,16 @@ def left_to_cpython(code: types.CodeType, position: Position, then: Callable[[Le
     if depths.get(position.pc) != len(position.stack) + (position.resume is not Resume.DISCARD):
         return None             # it resumes in the middle of an instruction
     ends = exits(code, waiting_at(position.pc, position.resume))
-    if not ends or any(slot is not Slot.OBJECT for end in ends for slot in position.stack[:depths[end]]):
+    if not ends or any(position.stack[:depths[end]] != (Slot.OBJECT,) * depths[end] for end in ends):
         return None
     stubs = {end: (depths[end], Exit(code, end, then)) for end in ends}
     plain, raising = (continuation(code, position, raises, stubs) for raises in (False, True))
     return plain, raising
 
 
-def loop_around(code: types.CodeType, at: int) -> frozenset[int]:
-    """The instructions of the innermost loop around instruction `at`, handlers included that lead back; empty if there is none."""
+def loop_around(code: types.CodeType, at: int) -> tuple[int, frozenset[int]]:
+    """The first instruction of the innermost loop around instruction `at`, and all of it, handlers included that lead back; none if
+    there is no loop."""
     instructions, covers = decode(code), exception_table(code)
     before: dict[int, list[int]] = {}
     ends: dict[int, list[int]] = {}         # of a loop: its first instruction -> those that lead back there
@@ -88,8 +89,8 @@ def loop_around(code: types.CodeType, at: int) -> frozenset[int]:
         for cover in covers:
             if cover.start <= i < cover.end:
                 before.setdefault(cover.target, []).append(i)
-    loops = [leading_to(last, first, before) for first, last in ends.items()]
-    return min((loop for loop in loops if at in loop), key=len, default=frozenset())
+    loops = [(first, leading_to(last, first, before)) for first, last in ends.items()]
+    return min((loop for loop in loops if at in loop[1]), key=lambda loop: len(loop[1]), default=(0, frozenset()))
 
 
 def leading_to(ends: list[int], start: int, before: dict[int, list[int]]) -> frozenset[int]:
@@ -104,14 +105,26 @@ def leading_to(ends: list[int], start: int, before: dict[int, list[int]]) -> fro
 
 
 def exits(code: types.CodeType, at: int) -> list[int]:
-    """The instructions to which the innermost loop around instruction `at` leads."""
-    loop, instructions = loop_around(code, at), decode(code)
-    return sorted({target for i in loop for target in successors(instructions[i], i) if target not in loop})
+    """The instructions to which the innermost loop around instruction `at` leads. What is left of a handler in it comes before."""
+    first, loop = loop_around(code, at)
+    depths, instructions = stack_depths(code), decode(code)
+    found: set[int] = set()
+    passed, todo = set(loop), list(loop)
+    while todo:
+        i = todo.pop()
+        for target in successors(instructions[i], i):
+            if target in depths and target not in passed:
+                passed.add(target)
+                if depths[target] <= depths[first]:
+                    found.add(target)
+                else:
+                    todo.append(target)
+    return sorted(found)
 
 
 def works(frame: Suspended, depth: int, recorder: FxRecorder) -> bool:
     """Whether the loop around a break has recorded operations, as far as lines tell. depth: of the frame, below the outermost."""
-    loop = loop_around(frame.code, waiting_at(frame.position.pc, frame.position.resume))
+    _, loop = loop_around(frame.code, waiting_at(frame.position.pc, frame.position.resume))
     lines = {decode(frame.code)[i].line for i in loop}
     return any(len(stack) > depth and stack[depth][2] in lines for node in recorder.fx.nodes if (stack := node.meta.get("stack")))
 
