@@ -98,7 +98,7 @@ def a_branch_on_a_tensor(x):
     return [t + 1 for t in steps(x)]
 
 
-@CUTS.add(4)
+@CUTS.add(3)
 def operations_of_every_kind(x):
     def steps(t):
         yield not t.sum() > 0
