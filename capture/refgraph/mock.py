@@ -9,6 +9,7 @@ from __future__ import annotations
 import collections
 import functools
 import itertools
+import pathlib
 import types
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -46,6 +47,9 @@ HEAP_TYPE = 1 << 9                                  # Py_TPFLAGS_HEAPTYPE: a cla
 # Attributes which only an object's creation sets: of functions, deques, partial functions, weak references.
 CHAIN = ("__cause__", "__context__", "__suppress_context__")
 READ_ONLY = {"__closure__", "__globals__", "__builtins__", "maxlen", "func", "keywords", "()"}
+# … and those in which it keeps what it computes again when they are missing.
+CACHES = {pathlib.PurePath: frozenset(("_str", "_hash", "_pparts", "_cached_cparts", "_drv", "_root", "_tail_cached", "_lines_cached",
+                                       "_str_normcase_cached", "_parts_normcase_cached"))}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -333,7 +337,8 @@ class _Cook:
         """Attributes at fixed places: those of `__slots__`, and those that C code defines."""
         node = self.node
         for name, slot in _declared_slots(self.cls):
-            if name not in node.slots and self.real is not None and _is_set(slot, self.real):
+            cached = any(name in names for cls, names in CACHES.items() if issubclass(self.cls, cls))
+            if name not in node.slots and not cached and self.real is not None and _is_set(slot, self.real):
                 raise self.escape(f"its attribute {name!r} is not known")
         chain = self.chain() if isinstance(self.real, BaseException) else {}
         return tuple(Effect(object.__setattr__, node, (Const(name), value)) for name, value in {**chain, **node.slots}.items()

@@ -19,6 +19,7 @@ import sys
 import time
 import uuid
 import warnings
+from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -85,10 +86,16 @@ def _refusal(function: Any, traits: Traits) -> Callable[..., Break | None]:
         watched = failing.is_watched(interp.frame)
         return Break("failing-operation", f"{function.__qualname__}() where a handler is in force") if watched else None
 
+    def no_objects(interp: Interpreter, *args: Value, **kwargs: Value) -> Break | None:
+        containers = [value.real for value in args if isinstance(value.real, (list, tuple, dict, deque))]
+        apart = any(type(item) not in SCALARS for container in containers for item in container)    # a hit would draw from copies
+        return Break("side-effect-call", f"{function.__qualname__}() among objects") if apart else None
+
     def not_too_early(interp: Interpreter, *args: Value, **kwargs: Value) -> Break | None:
         late = interp.retreats is not None and interp.retreats.is_too_early(interp)
         return Break("late-change", f"{function.__qualname__}() was shown an object which changed after it") if late else None
-    rules = [rule for rule, holds in ((no_clock, traits.clock), (no_stack, traits.callers), (no_handler, traits.fails)) if holds]
+    known = (no_clock, traits.clock), (no_stack, traits.callers), (no_handler, traits.fails), (no_objects, traits.draws)
+    rules = [rule for rule, holds in known if holds]
 
     def refuse(interp: Interpreter, *args: Value, **kwargs: Value) -> Break | None:
         return next((reason for rule in (*rules, not_too_early) if (reason := rule(interp, *args, **kwargs)) is not None), None)
