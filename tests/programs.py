@@ -19,6 +19,7 @@ class Programs(list):
 
         @programs.add(torch.randn(3))            # a function, called with these arguments
         @programs.make(torch.randn(3))           # a factory of the program, or of (program, state)
+        @programs.make(torch.randn(3), change=lambda state: setattr(state, "scale", 3.0), captures=2)
     """
 
     def add(self, *args: Any, **options: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -37,9 +38,12 @@ class Programs(list):
 
 
 def run(make: Callable[[], Any], args: tuple, options: dict[str, Any]) -> None:
-    """Capture, hit, and a hit with the same values in another order."""
-    check(make, Call(lambda _: (copy.deepcopy(args), {})), Call(lambda _: (copy.deepcopy(args), {})),
-          Call(lambda _: (other_values(args), {})), **options)
+    """Capture, hit, and a hit with the same values in another order; then, if `change` is among the options, the same two calls
+    again after `change(state)`."""
+    options = dict(options)
+    change = options.pop("change", None)
+    same, other = Call(lambda _: (copy.deepcopy(args), {})), Call(lambda _: (other_values(args), {}))
+    check(make, same, same, other, *([] if change is None else [change, same, other]), **options)
 
 
 def other_values(args: tuple) -> tuple:

@@ -6,12 +6,15 @@ was met first, so two graphs have equal tables exactly if they have the same sha
 from __future__ import annotations
 
 import collections
+import datetime
 import enum
+import re
 import sys
 import types
 import weakref
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from decimal import Decimal
 from typing import Any
 
 import numpy
@@ -20,7 +23,8 @@ import torch
 from capture import _C
 
 SCALARS = (int, float, complex, bool, str, bytes, bytearray, range, slice, enum.Enum, torch.dtype, torch.device,
-           torch.layout, torch.memory_format, torch.Size, type(None), type(...), type(NotImplemented))
+           torch.layout, torch.memory_format, torch.Size, Decimal, datetime.date, datetime.time, datetime.timedelta, re.Pattern, re.Match,
+           type(None), type(...), type(NotImplemented))
 ITERATORS = tuple(type(iter(x)) for x in ([], (), {}, set(), "", b"", range(0), {}.items(), {}.values()))
 LEAVES = (_C.CompiledFunction, types.BuiltinFunctionType, types.CodeType, types.GeneratorType)
 
@@ -167,7 +171,7 @@ def _is_of_program(obj: type | types.FunctionType) -> bool:
 
 def _items(obj: Any) -> Iterator[tuple[str, Any]]:
     if isinstance(obj, dict):
-        for number, (key, value) in enumerate(dict.items(obj)):
+        for number, (key, value) in enumerate((collections.OrderedDict if isinstance(obj, collections.OrderedDict) else dict).items(obj)):
             if not isinstance(key, SCALARS):
                 yield f".key({number})", key
             yield f"[{key!r}]" if isinstance(key, SCALARS) else f".value({number})", value

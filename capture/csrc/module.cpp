@@ -4,6 +4,7 @@
 #include "executor.h"
 #include "frame_view.h"
 #include "guard_tree.h"
+#include "known_hash.h"
 #include "modes.h"
 #include "python_ref.h"
 #include "snapshot.h"
@@ -85,6 +86,7 @@ PyMODINIT_FUNC PyInit__C() {
     init_switch(module.get());
     init_executor(module.get());
     init_snapshot(module.get());
+    init_known_hash(module.get());
     init_watch(module.get());
   } catch (PythonError&) {
     return nullptr;

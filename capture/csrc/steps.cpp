@@ -101,8 +101,8 @@ PyObject* attribute_step(PyObject* base, PyObject* name, Owned& owned) {
     if (PyUnicode_CompareWithASCIIString(name, "get()") != 0) return nullptr;
     return PyContextVar_Get(base, nullptr, &value) == 0 ? owned.keep(value) : no_value();
   }
-  if (PyWeakref_CheckRefExact(base)) {  // what it refers to stands as the attribute "()"
-    return PyUnicode_CompareWithASCIIString(name, "()") == 0 ? PyWeakref_GET_OBJECT(base) : nullptr;
+  if (PyWeakref_CheckRef(base) && PyUnicode_CompareWithASCIIString(name, "()") == 0) {  // what it refers to
+    return PyWeakref_GET_OBJECT(base);
   }
   if (is_tensor(base)) {
     if (PyUnicode_CompareWithASCIIString(name, "grad") == 0) return owned.keep(tensor_grad(base));
@@ -142,14 +142,11 @@ PyObject* type_attribute_step(PyObject* base, PyObject* name) {
   return PyType_Check(base) ? _PyType_Lookup(reinterpret_cast<PyTypeObject*>(base), name) : nullptr;
 }
 
-// An iterator of C, or a coroutine, which operations that look ahead take.
-bool is_plain_iterator(PyObject* object) {
-  return PyCoro_CheckExact(object) || (PyIter_Check(object) && (Py_TYPE(object)->tp_flags & Py_TPFLAGS_HEAPTYPE) == 0);
-}
-
+// Operations of C work on scalars; functions of capture's own see for themselves what they are given.
 PyObject* computed_step(PyObject* operation, PyObject* const* operands, size_t count, Owned& owned) {
+  const bool ours = PyFunction_Check(operation);
   for (size_t i = 0; i < count; i++) {
-    if (operands[i] == nullptr || !(is_scalar(operands[i]) || PyRange_Check(operands[i]) || is_plain_iterator(operands[i]))) return nullptr;
+    if (operands[i] == nullptr || !(ours || is_scalar(operands[i]) || PyRange_Check(operands[i]))) return nullptr;
   }
   CollectorPaused paused;
   PyObject* value = PyObject_Vectorcall(operation, operands, count, nullptr);

@@ -22,7 +22,6 @@ SCALARS = frozenset({int, float, bool, complex, str, bytes, type(None)})
 SIZED = (dict, list, tuple, set, frozenset, str, bytes, bytearray, collections.deque)
 PLAIN = SCALARS | {list, dict, set, frozenset, slice, range, bytearray}
 MISSING = object()
-HEAP_TYPE = 1 << 9                                   # Py_TPFLAGS_HEAPTYPE
 
 
 class Unreachable(Exception):
@@ -54,8 +53,8 @@ def attribute(x: Any, name: str) -> Any:
             return x.get()
         except LookupError:
             raise Unreachable(name) from None
-    if type(x) is weakref.ref and name == "()":
-        return x()
+    if is_a(x, weakref.ref) and name == "()":
+        return weakref.ref.__call__(x)
     descriptor = sources_lookup(type(x), name)
     if is_a(x, torch.Tensor):
         if name != "grad" or type(x) not in (torch.Tensor, torch.nn.Parameter):
@@ -106,18 +105,13 @@ def item(x: Any, key: Any) -> Any:
 
 
 def computed(op: Callable[..., Any], *args: Any) -> Any:
-    """`op(*args)` for exact builtin scalars, ranges, iterators of C, and coroutines."""
-    if not all(type(arg) in SCALARS or type(arg) is range or is_plain_iterator(arg) for arg in args):
+    """`op(*args)` for exact builtin scalars and ranges; functions of ours see for themselves what they are given."""
+    if not isinstance(op, types.FunctionType) and not all(type(arg) in SCALARS or type(arg) is range for arg in args):
         raise Unreachable(op)
     try:
         return op(*args)
     except Exception as error:
         raise Unreachable(op) from error
-
-
-def is_plain_iterator(x: Any) -> bool:
-    """Whether `x` is an iterator of C, or a coroutine."""
-    return type(x) is types.CoroutineType or hasattr(type(x), "__next__") and not type(x).__flags__ & HEAP_TYPE
 
 
 # -- conditions ------------------------------------------------------------------------------------------------

@@ -107,3 +107,19 @@ def _vars(interp: Interpreter, args: list[Value], kwargs: dict[str, Value], then
         return False
     attributes.load(interp, args[0], "__dict__", then, on_raise)
     return True
+
+
+@reduction(type.__setattr__)
+def _class_set(interp: Interpreter, args: list[Value], kwargs: dict[str, Value], then: Continuation | None, on_raise: OnRaise | None) -> bool:
+    if kwargs or len(args) != 3 or type(args[1].real) is not str or not isinstance(args[0].real, type):
+        return False
+    attributes.generic_write(interp, args[0], constant_name(interp, args[1]), args[2], lambda _: interp.deliver(Value(None, Const(None)), then))
+    return True
+
+
+@reduction(type.__delattr__)
+def _class_delete(interp: Interpreter, args: list[Value], kwargs: dict[str, Value], then: Continuation | None, on_raise: OnRaise | None) -> bool:
+    if kwargs or len(args) != 2 or type(args[1].real) is not str or not isinstance(args[0].real, type):
+        return False
+    attributes.generic_write(interp, args[0], constant_name(interp, args[1]), None, lambda _: interp.deliver(Value(None, Const(None)), then))
+    return True

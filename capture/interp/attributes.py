@@ -5,6 +5,7 @@ else is one real `getattr` whose outcome is then explained.
 """
 from __future__ import annotations
 
+import functools
 import types
 from collections.abc import Callable
 from typing import Any
@@ -12,25 +13,26 @@ from typing import Any
 import torch
 
 from capture.errors import Break
-from capture.interp import calls, natives, tensors, unwind
+from capture.interp import calls, unwind
 from capture.interp.frame import Continuation, UserError, Value, discard
 from capture.interp.interpreter import Interpreter
+from capture.interp.members import class_builtin, class_data, external_c_attribute, tensor_attribute
 from capture.interp.polyfills.objects import or_hook
-from capture.refgraph.graph import PINNED, VALUES, instance_dict, is_mutable, lookup_class
-from capture.refgraph.node import ABSENT, Build, Const, External, FunctionState, RefNode, Shadow
+from capture.refgraph.graph import instance_dict, is_mutable, lookup_class
+from capture.refgraph.node import ABSENT, Build, ClassState, Const, External, FunctionState, RefNode, Shadow
 
 OnRaise = Callable[[BaseException], bool]
 MISSING = object()
 GENERIC_WRITE = (object.__setattr__, object.__delattr__, type.__setattr__, type.__delattr__, types.SimpleNamespace.__setattr__,
-                 types.SimpleNamespace.__delattr__, BaseException.__setattr__, BaseException.__delattr__, types.ModuleType.__setattr__,
-                 types.ModuleType.__delattr__)
+                 types.SimpleNamespace.__delattr__, BaseException.__setattr__, BaseException.__delattr__,
+                 types.ModuleType.__setattr__, types.ModuleType.__delattr__,
+                 functools.partial.__setattr__, functools.partial.__delattr__)
 GENERIC_GET = (object.__getattribute__, types.ModuleType.__getattribute__, type.__getattribute__, types.SimpleNamespace.__getattribute__,
                BaseException.__getattribute__)
 Getter = Callable[[Any, str], Any]          # getattr, or one of these
-# What the flow of the program, which is guarded, sets of an exception.
-CHAIN = ("__cause__", "__context__", "__suppress_context__")
 # Descriptors of C types: reading through them runs no Python code.
 C_DATA = (types.GetSetDescriptorType, types.MemberDescriptorType)
+FUNCTION_PARTS = {"__defaults__": "defaults", "__kwdefaults__": "kwdefaults"}
 C_METHODS = (types.MethodDescriptorType, types.WrapperDescriptorType, types.BuiltinFunctionType, types.ClassMethodDescriptorType)
 
 
@@ -430,101 +432,6 @@ def bound_by_c(interp: Interpreter, obj: Value, name: str, descriptor: Any, foun
     return external_c_attribute(interp, obj, name, result)
 
 
-def external_c_attribute(interp: Interpreter, obj: Value, name: str, result: Any) -> Shadow:
-    """A C-level attribute (slot, getset) of an object."""
-    node, graph = obj.shadow, interp.graph
-    if isinstance(node, (Const, External)) or isinstance(obj.real, (*VALUES, torch.dtype, *natives.RECORDS)):
-        natives.depend_deep(interp, node, obj.real)
-        if natives.is_immutable(result) or isinstance(result, PINNED):
-            return natives.fresh(interp, result)
-        if callable(result):
-            return Build(type(result), (Const(lookup_class(type(obj.real), name)), node))  # type: ignore[arg-type]
-    if isinstance(node, Build):
-        if isinstance(obj.real, types.MethodType):
-            index = {"__func__": 0, "__self__": 1}.get(name)
-            if index is not None:
-                return node.items[index]
-            return graph.slot(node.items[0], name, result) if isinstance(node.items[0], RefNode) else graph.constant(result)
-        if isinstance(obj.real, slice):
-            return node.items[("start", "stop", "step").index(name)]
-        if isinstance(obj.real, tuple):
-            for item, real in zip(node.items, obj.real):       # a field of a namedtuple or structseq
-                if real is result:
-                    return item
-    if isinstance(node, RefNode):
-        if isinstance(node.state, FunctionState):
-            return function_attribute(interp, node, name, result)
-        if node.created and name in CHAIN and isinstance(obj.real, BaseException):
-            return exception_part(interp, name, result)
-        return graph.slot(node, name, result)
-    raise Break("opaque-call", f"attribute {name!r} of a {type(obj.real).__name__} was read")
-
-
-def exception_part(interp: Interpreter, name: str, result: Any) -> Shadow:
-    """The cause or context of an exception that the trace made."""
-    node = interp.graph.find(result)
-    if node is None and not isinstance(result, (bool, types.NoneType)):
-        raise Break("opaque-call", f"the {name} of an exception, a {type(result).__name__}, is of unknown origin")
-    return node or Const(result)
-
-
-def function_attribute(interp: Interpreter, node: RefNode, name: str, result: Any) -> Shadow:
-    """A C-level attribute of a function which the trace made."""
-    state: FunctionState = node.state
-    if name in node.slots:
-        return node.slots[name]
-    known = {"__defaults__": state.defaults, "__kwdefaults__": state.kwdefaults, "__globals__": state.globals}
-    if name in known:
-        return known[name]
-    if natives.is_immutable(result):
-        return Const(result)
-    return interp.graph.constant(result) if name == "__code__" else interp.graph.create(result)
-
-
-def tensor_attribute(interp: Interpreter, obj: Value, name: str, result: Any) -> Shadow:
-    """An attribute of a tensor that C code computes."""
-    node: RefNode = obj.shadow  # type: ignore[assignment]
-    if isinstance(result, (types.BuiltinFunctionType, types.MethodWrapperType)):
-        return Build(type(result), (Const(lookup_class(type(obj.real), name)), node))
-    if name in tensors.METADATA:
-        return tensors.metadata(interp, name, [obj], result)
-    if name == "__class__":
-        interp.graph.touch(node)
-        return interp.graph.constant(result)
-    if name == "__dict__":
-        return interp.graph.attributes(node)  # type: ignore[return-value]
-    if name in ("grad", "_grad"):
-        if name in node.slots:
-            return node.slots[name]
-        if node.source is not None and not interp.recorder.mutates:
-            return interp.graph.slot(node, "grad", result)
-    if isinstance(result, torch.Tensor):
-        return interp.recorder.record("call_function", getattr, [obj, Value(name, Const(name))], {}, result,
-                                      tensors.versions_of([obj.real]))
-    if result is None and name in ("grad_fn", "grad"):      # follows from `is_leaf`, which is guarded, and from the graph
-        interp.graph.touch(node)
-        return Const(None)
-    raise Break("data-dependent", f"attribute {name!r} of a tensor")
-
-
-def class_data(interp: Interpreter, cls: type, name: str, result: Any) -> Shadow:
-    """`__name__`, `__mro__`, `__dict__` … of a class, which its identity determines."""
-    if natives.is_immutable(result):
-        return Const(result)
-    if isinstance(result, PINNED) or callable(result):
-        return class_builtin(interp, result)
-    if isinstance(result, tuple):
-        return natives.fresh(interp, result)
-    raise Break("opaque-call", f"attribute {name!r} of class {cls.__qualname__} was read")
-
-
-def class_builtin(interp: Interpreter, result: Any) -> Shadow:
-    """A builtin method or other C object that a class, already guarded, leads to."""
-    if natives.is_immutable(result) or isinstance(result, types.BuiltinFunctionType):   # a class method of C is bound anew each time
-        return Const(result)
-    return interp.graph.constant(result)
-
-
 def module_fallback(interp: Interpreter, obj: Value, name: str, then: Continuation | None, on_raise: OnRaise | None) -> None:
     """A module without the attribute: its own `__getattr__`, or the error. The import system's submodules are data."""
     hook = obj.real.__dict__.get("__getattr__")
@@ -558,14 +465,28 @@ def written(interp: Interpreter, obj: Value, name: str, value: Value | None, des
     if isinstance(obj.real, torch.Tensor) and descriptor is not MISSING and isinstance(descriptor, C_DATA):
         return tensor_write(interp, obj, name, value)
     if isinstance(obj.real, type):
+        if name in ("__name__", "__qualname__", "__bases__"):
+            if name == "__bases__" and isinstance(node.state, ClassState):
+                node.state.bases = value.shadow  # type: ignore[union-attr,assignment]
+            elif not node.created or value is None or not isinstance(value.shadow, Const):
+                raise Break("untracked-mutation", f"{name} of class {obj.real.__qualname__} was assigned")
+            return ABSENT       # kept in C, where the mock function looks for it
         if value is None:
-            raise Break("untracked-mutation", f"attribute {name!r} of class {obj.real.__qualname__} was deleted")
+            if not node.created:
+                raise Break("untracked-mutation", f"attribute {name!r} of class {obj.real.__qualname__} was deleted")
+            node.slots.pop(name, None)
+            return ABSENT
         node.slots[name] = value.shadow  # type: ignore[assignment]
         graph.effect(type.__setattr__, node, Const(name), value.shadow)  # type: ignore[arg-type]
         return ABSENT
     if isinstance(descriptor, C_DATA):
         if value is None:
             raise Break("untracked-mutation", f"slot {name!r} was deleted")
+        if isinstance(node.state, FunctionState) and name in FUNCTION_PARTS:
+            setattr(node.state, FUNCTION_PARTS[name], value.shadow)
+            return ABSENT
+        if name == "__code__":
+            raise Break("untracked-mutation", "the code of a function was assigned")
         graph.type_attr(type(obj.real), name)
         graph.set_slot(node, name, value.shadow)  # type: ignore[arg-type]
         return ABSENT

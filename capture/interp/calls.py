@@ -1,8 +1,10 @@
 """What a call means: reduced to a Python function, which is inlined, or to a C function, whose meaning is looked up."""
 from __future__ import annotations
 
+import dataclasses
 import functools
 import operator
+import reprlib
 import types
 from collections.abc import Callable
 from typing import Any
@@ -11,19 +13,22 @@ import torch
 
 from capture import _C
 from capture.errors import Break
-from capture.interp import natives, unwind
+from capture.interp import natives, scope, unwind
 from capture.interp.binding import bind
 from capture.interp.frame import Continuation, Cut, Frame, UserError, Value
 from capture.interp.instructions import decode
 from capture.interp.interpreter import Interpreter
 from capture.interp.models import REDUCTIONS, find_polyfill, hashable, is_disabled
+from capture.interp.polyfills.functional import DISPATCH_CODE, dispatch
 from capture.interp.polyfills.objects import instantiate
 from capture.interp.special import PROTOCOLS
 from capture.interp.tensors import is_operation
-from capture.refgraph.graph import is_mutable, lookup_class
+from capture.refgraph.graph import BOUND_IN_C, is_mutable, lookup_class
 from capture.refgraph.node import Build, Const, RefNode, Shadow
 
 FUNCTIONS = (types.FunctionType, _C.CompiledFunction)   # they bind alike
+RECURSION_GUARDS = frozenset({dataclasses._recursive_repr(lambda self: "").__code__,  # type: ignore[attr-defined]
+                              reprlib.recursive_repr()(lambda self: "").__code__})
 OnRaise = Callable[[BaseException], bool]
 # torch wraps functions of its own that Dynamo must not see; to us the wrapper means nothing.
 DYNAMO_WRAPPER_CODE = torch._disable_dynamo(lambda: None).__code__  # type: ignore[attr-defined]
@@ -43,14 +48,19 @@ def call(interp: Interpreter, function: Value, args: list[Value], kwargs: dict[s
         real = function.real
         cls = type(real)
         if cls is types.FunctionType:
-            wrapped = wrapped_by_dynamo(real)
+            wrapped = wrapped_by_dynamo(real) or wrapped_against_recursion(interp, real, args)
             if wrapped is not None:
                 function = attribute(interp, function, wrapped)
                 continue
             if real in REDUCTIONS:
                 interp.track(pin, interp, function)
                 return call_native(interp, function, args, kwargs, then, on_raise)
-            if is_operation(real) or is_disabled(real) or find_polyfill(real, reals(args), kwreals(kwargs)) or natives.is_modelled(real):
+            if real.__code__ is DISPATCH_CODE and len(args) == 1:
+                registry = scope.closure(interp, function)[real.__code__.co_freevars.index("registry")]
+                function, args = Value(dispatch, Const(dispatch)), [scope.load_cell(interp, registry, "registry"), *args]
+                continue
+            if is_operation(real) or is_disabled(real) or find_polyfill(real, reals(args), kwreals(kwargs)) or (
+                    natives.is_modelled(real) and not natives.is_left_to_python(real, [*args, *kwargs.values()])):
                 return call_native(interp, function, args, kwargs, then, on_raise)
             return inline(interp, function, args, kwargs, then, on_raise)
         if cls is types.MethodType:
@@ -70,7 +80,7 @@ def call(interp: Interpreter, function: Value, args: list[Value], kwargs: dict[s
             else:
                 interp.track(pin, interp, function)
                 function, args = Value(instantiate, Const(instantiate)), [function, *args]
-        elif cls in (types.BuiltinFunctionType, types.MethodWrapperType):
+        elif isinstance(real, BOUND_IN_C):
             bound = natives.unbind(interp, function)
             if bound is None:
                 return call_native(interp, function, args, kwargs, then, on_raise)
@@ -172,6 +182,19 @@ def wrapped_by_dynamo(function: types.FunctionType) -> str | None:
     original = function.__dict__.get("_torchdynamo_orig_callable")
     own = "_torchdynamo_disable" in function.__dict__ and str(getattr(original, "__module__", None)).startswith("torch.")
     return "_torchdynamo_orig_callable" if own else None
+
+
+def wrapped_against_recursion(interp: Interpreter, function: types.FunctionType, args: list[Value]) -> str | None:
+    """The attribute by which the `__repr__` of a data class leads to what it wraps, unless that is at work on the same object: the
+    wrapper keeps records of objects and threads, for objects that hold themselves."""
+    if function.__code__ not in RECURSION_GUARDS or len(args) != 1:
+        return None
+    code, frame = function.__dict__["__wrapped__"].__code__, interp.frame
+    while frame is not None:
+        if frame.code is code and frame.locals and frame.locals[0] is not None and frame.locals[0].real is args[0].real:
+            return None
+        frame = frame.back
+    return "__wrapped__"
 
 
 # -- helpers -----------------------------------------------------------------------------------------------------------

@@ -3,7 +3,6 @@ from __future__ import annotations
 
 import functools
 import gc
-import inspect
 import operator
 import types
 from collections.abc import Callable
@@ -17,10 +16,22 @@ from capture.interp.frame import Cut, UserError, Value
 from capture.interp.interpreter import Interpreter
 from capture.interp.lookasides import replays
 from capture.interp.lookasides.shadows import settled
-from capture.interp.models import LAZY, MODELS, PURE, SIDE_EFFECTS, Meaning, find_model, hashable, is_disabled, recognise
+from capture.interp.models import (
+    LAZY,
+    MODELS,
+    POLYFILLS,
+    PURE,
+    REDUCTIONS,
+    SIDE_EFFECTS,
+    Meaning,
+    find_model,
+    hashable,
+    is_disabled,
+    recognise,
+)
 from capture.interp.special import VIEWS, is_plain
 from capture.interp.visible import FRAME_READERS, frame_reader, in_sight, must_see, with_scope
-from capture.refgraph.graph import PINNED, VALUES, parts
+from capture.refgraph.graph import PINNED, VALUES, lookup_class, parts
 from capture.refgraph.node import (
     SCALARS,
     Build,
@@ -36,7 +47,9 @@ from capture.refgraph.node import (
     TensorState,
     WrittenDict,
 )
+from capture.refgraph.records import DERIVED, is_record
 from capture.refgraph.source import Attr, Constant, Item
+from capture.refgraph.verify import same
 
 LRU_WRAPPER = type(functools.lru_cache(lambda: None))
 # Instances of C classes that are called without Python code of the user's class.
@@ -224,9 +237,7 @@ def shadow(interp: Interpreter, kind: str, meaning: Meaning | None, versions: An
     if is_foldable(real, values):
         for v in values:
             depend_deep(interp, v.shadow, v.real)
-        if isinstance(real, LRU_WRAPPER):
-            pin_memory(interp, real, [a.real for a in args], kwargs)
-        return fresh(interp, result)
+        return remembered(interp, real, args, kwargs, result) if isinstance(real, LRU_WRAPPER) else fresh(interp, result)
     raise Break(effect_of(real), f"{name_of(real)}()")
 
 
@@ -241,15 +252,33 @@ def effect_of(real: Any) -> str:
     return "side-effect-call" if real in SIDE_EFFECTS else "opaque-call"
 
 
-def pin_memory(interp: Interpreter, cached: Any, args: list[Any], kwargs: dict[str, Value]) -> None:
-    """Guards that a `functools.lru_cache` still remembers this very call: nobody cleared it since. The memory is a dict
-    that only the garbage collector shows; calls on objects are remembered under keys that no guard can hold."""
-    if kwargs or not all(type(arg) in SCALARS for arg in args):
-        return
-    key = args[0] if len(args) == 1 and type(args[0]) in (int, str) else tuple(args)
-    for memory in gc.get_referents(cached):
-        if type(memory) is dict and memory is not cached.__dict__ and key in memory:
-            interp.graph.require(Item(Constant(memory), key), "ID", memory[key])
+def remembered(interp: Interpreter, cached: Any, args: list[Value], kwargs: dict[str, Value], result: Any) -> Shadow:
+    """The shadow of what a `functools.lru_cache` keeps of this very call, as long as it does: nobody cleared it since. The memory is a
+    dict that only the garbage collector shows; calls on objects are remembered under keys that no guard can hold."""
+    graph, values = interp.graph, (*args, *kwargs.values())
+    if any(isinstance(value.shadow, RefNode) and value.shadow.created for value in values):
+        return fresh(interp, result)                # objects that are new on every call: it is computed anew
+    positional, named = [value.real for value in args], {name: value.real for name, value in kwargs.items()}
+    plain = all(type(value.real) in SCALARS for value in values)
+    for memory in gc.get_referents(cached) if plain else ():
+        for key in memory if type(memory) is dict and memory is not cached.__dict__ else ():
+            if is_key_of(key, positional, named):
+                source = Item(Constant(memory), key)
+                if memory[key] is result:
+                    graph.require(source.base, "PRESENT", key)
+                    return graph.external(result, source)
+                graph.require(source, "ID", memory[key])    # a link of a bounded memory, which always holds this result
+    return Const(result) if is_immutable(result) else graph.constant(result)
+
+
+def is_key_of(key: Any, args: list[Any], named: dict[str, Any]) -> bool:
+    """Whether a memory keeps a call under `key`: the arguments, a mark and the named ones, perhaps the types of all."""
+    given = [*args, *(part for pair in named.items() for part in pair)]
+    parts = list(tuple.__iter__(key)) if isinstance(key, tuple) else list(key) if isinstance(key, list) else [key]
+    if named:
+        del parts[len(args):len(args) + 1]
+    types_ = [type(value) for value in (*args, *named.values())]
+    return len(parts) in (len(given), len(given) + len(types_)) and all(map(same, parts, [*given, *types_]))
 
 
 def raised(interp: Interpreter, kind: str, meaning: Meaning | None, real: Any, args: list[Value], kwargs: dict[str, Value], exception: BaseException) -> Shadow:
@@ -293,13 +322,10 @@ def depend_deep(interp: Interpreter, shadow: Shadow | None, real: Any) -> None:
         graph.depend(shadow, real)
 
 
-# Immutable objects whose attributes follow from what they were made of.
-RECORDS = (torch.finfo, torch.iinfo, inspect.Signature, inspect.Parameter, types.MappingProxyType)
-
 
 def is_immutable(real: Any) -> bool:
     """Whether a result may be kept as a constant."""
-    if type(real) in SCALARS or isinstance(real, (*VALUES, *RECORDS)):
+    if type(real) in SCALARS or isinstance(real, (*VALUES, *DERIVED)) or is_record(real):
         return True
     return isinstance(real, (tuple, frozenset)) and all(is_immutable(item) for item in real)
 
@@ -334,9 +360,14 @@ def is_modelled(function: Any) -> bool:
     try:
         if type(function) is types.FunctionType:
             recognise(function)
-        return is_bookkeeping(function) or function in MODELS or function in PURE or function in LAZY or function in SIDE_EFFECTS or function in FRAME_READERS
+        return is_bookkeeping(function) or function in MODELS or function in REDUCTIONS or function in PURE or function in LAZY or function in SIDE_EFFECTS or function in FRAME_READERS
     except TypeError:
         return False
+
+
+def is_left_to_python(function: types.FunctionType, values: list[Value]) -> bool:
+    """Whether a Python function whose calls are folded is inlined this time, because not all it is given is plain data."""
+    return function in PURE and not is_foldable(function, values)
 
 
 def is_pure(real: Any) -> bool:
@@ -361,6 +392,11 @@ def unbind(interp: Interpreter, function: Value) -> tuple[Value, Value] | None:
         return None
     descriptor = next((found for base in type(owner).__mro__ if isinstance(found := base.__dict__.get(real.__name__), UNBOUND)
                        and base is getattr(real, "__objclass__", base)), None)
+    if descriptor is None and isinstance(owner, type):      # a class method of C that is known by its descriptor
+        found = lookup_class(owner, real.__name__)
+        if isinstance(found, types.ClassMethodDescriptorType) and found in POLYFILLS:
+            own = interp.track(interp.graph.constant, owner) if isinstance(function.shadow, Const) else None
+            return None if own is None and interp.tracking else (Value(found, Const(found)), Value(owner, own))
     if descriptor is None:
         return None
     shadows = function.shadow.items if isinstance(function.shadow, Build) else None

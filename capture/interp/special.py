@@ -11,6 +11,7 @@ import torch
 
 from capture.refgraph.graph import lookup_class
 from capture.refgraph.node import SCALARS
+from capture.refgraph.records import is_record
 
 C_METHODS = (types.WrapperDescriptorType, types.MethodDescriptorType, types.BuiltinFunctionType,
              types.ClassMethodDescriptorType,
@@ -74,7 +75,7 @@ def is_key(x: Any) -> bool:
     if isinstance(x, (torch.Tensor, enum.Enum)):
         return True
     if isinstance(x, weakref.ref):                  # equal to others while its referent lives
-        return False
+        return x() is not None and is_key(x())
     if isinstance(x, type):
         return type(x).__hash__ is type.__hash__ or type(x).__hash__ is object.__hash__
     return lookup_class(type(x), "__hash__") is not None and not in_python(x, "__hash__") and not in_python(x, "__eq__")
@@ -84,7 +85,7 @@ def is_plain(x: Any, depth: int = 8) -> bool:
     """Whether `x` is data through and through: comparing, hashing, formatting and counting it runs no Python code and
     has no other effect, and gives the same in another process state with equal data."""
     cls = type(x)
-    if cls in SCALARS or isinstance(x, PLAIN):
+    if cls in SCALARS or isinstance(x, PLAIN) or is_record(x):
         return True
     if depth == 0:
         return False
@@ -93,6 +94,8 @@ def is_plain(x: Any, depth: int = 8) -> bool:
                                                    for name in ("eq", "lt", "hash", "repr", "str", "format"))
     if cls is dict or cls is collections.OrderedDict:
         return all(is_plain(k, depth - 1) and is_plain(v, depth - 1) for k, v in x.items())
+    if cls is bytearray:
+        return True
     if cls is slice:
         return all(is_plain(part, depth - 1) for part in (x.start, x.stop, x.step))
     named = isinstance(x, tuple) and hasattr(cls, "_fields") and not any(

@@ -17,10 +17,10 @@ from capture.interp.frame import Frame, UserError, Value
 from capture.interp.instructions import decoded
 from capture.interp.interpreter import Interpreter
 from capture.interp.models import SEES_CALLERS, hashable
-from capture.refgraph.node import Build, Const, DictState, ListState
+from capture.refgraph.node import Build, Const, DictState, ListState, Shadow
 
-# Answered without a call when they have no arguments.
-FRAME_READERS = frozenset({builtins.super, builtins.globals, builtins.locals, builtins.vars, builtins.dir})
+# Answered without a call when they have no arguments (`_getframe`: at most one).
+FRAME_READERS = frozenset({sys._getframe, builtins.super, builtins.globals, builtins.locals, builtins.vars, builtins.dir})
 # Called from stand-ins: they ask for their callers' frames, globals, or `from __future__` flags.
 SENSITIVE = frozenset({_warnings.warn, sys._getframe, builtins.exec, builtins.eval, builtins.compile, type.__new__,
                        *filter(None, [getattr(sys, "_getframemodulename", None)])})
@@ -112,6 +112,8 @@ def with_scope(interp: Interpreter, real: Any, args: list[Value], kwargs: dict[s
 def frame_reader(interp: Interpreter, real: Any, args: list[Value], kwargs: dict[str, Value]) -> Value | None:
     """`super()`, `globals()`, `locals()`, `vars()`, `dir()`; None for other calls of these."""
     frame = interp.frame
+    if real is sys._getframe and not kwargs and len(args) <= 1:
+        return frame_object(interp, args)
     if args or kwargs or frame is None:
         return None
     if real is builtins.globals:
@@ -139,6 +141,23 @@ def frame_reader(interp: Interpreter, real: Any, args: list[Value], kwargs: dict
         unwind.throw(RuntimeError("super(): arg[0] deleted"))
     proxy = interp.real(super, cls.real, first.real)
     return Value(proxy, Build(super, (cls.shadow, first.shadow)) if interp.tracking else None)  # type: ignore[arg-type]
+
+
+def frame_object(interp: Interpreter, args: list[Value]) -> Value | None:
+    """`sys._getframe(depth)`: a frame like the program's, of which the trace knows the globals; None for one beyond its frames."""
+    depth = args[0].real if args else 0
+    frames = program_frames(interp)
+    if type(depth) is not int or not 0 <= depth < len(frames):
+        return None
+    real = in_sight(interp, sys._getframe, depth)
+
+    def model() -> Shadow:
+        for value in args:
+            interp.graph.depend(value.shadow, value.real)  # type: ignore[arg-type]
+        node = interp.graph.create(real)
+        node.slots["f_globals"] = scope.globals_node(interp, frames[depth])
+        return node
+    return Value(real, interp.track(model))
 
 
 def local_variables(interp: Interpreter, frame: Frame) -> Value:

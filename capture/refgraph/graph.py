@@ -4,9 +4,11 @@ from __future__ import annotations
 import math
 import operator
 import types
+import weakref
 from bisect import bisect_right
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable
+from decimal import Decimal
 from typing import Any
 
 import torch
@@ -14,6 +16,7 @@ import torch
 from capture import _C
 from capture.errors import Break, UserFrame
 from capture.refgraph.effects import CallEffect, Effect, Position, Replayed, calls_in, draws_before, function_of, is_foreign
+from capture.refgraph.keys import KeyTable, hash_kept, is_python_key, put, table, take_out, value_at
 from capture.refgraph.node import (
     ABSENT,
     SCALARS,
@@ -31,15 +34,16 @@ from capture.refgraph.node import (
     WrittenDict,
     source_of,
 )
+from capture.refgraph.records import CONTENTS, content, decimal_rules
 from capture.refgraph.result_types import type_of
-from capture.refgraph.source import Attr, Constant, InstanceDict, Item, Source, TypeAttr
+from capture.refgraph.source import Attr, Computed, Constant, InstanceDict, Item, Literal, Source, TypeAttr
 
 # Immutable, interned or never re-created: read from a path, these are pinned by identity at once. Their *attributes*
 # may still change, and are guarded where they are read.
 PINNED = (type, types.ModuleType, types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType,
           types.MethodWrapperType, types.GetSetDescriptorType, types.MemberDescriptorType, types.ClassMethodDescriptorType,
           types.CodeType, torch.dtype, torch.layout, torch.memory_format, torch.qscheme)
-C_METHODS = (types.BuiltinFunctionType, types.MethodWrapperType)   # … bound to an object
+BOUND_IN_C = (types.BuiltinFunctionType, types.MethodWrapperType)   # and subclasses: methods of C, bound to an object
 # Tensors about which nothing can be hidden.
 PLAIN_TENSORS = (torch.Tensor, torch.nn.Parameter)
 HEAP_TYPE, IMMUTABLE_TYPE = 1 << 9, 1 << 8   # Py_TPFLAGS_*
@@ -90,6 +94,8 @@ class RefGraph:
 
         Raises Break for a tensor, whose value no guard may fix.
         """
+        if type(real) is Decimal:
+            self.require(Computed(decimal_rules, ()), "VALUE", decimal_rules())
         if isinstance(shadow, External):
             self.require(shadow.source, "VALUE", real)
         elif isinstance(shadow, Expr) and shadow.op is id:
@@ -107,7 +113,10 @@ class RefGraph:
         elif isinstance(shadow, RefNode):
             if isinstance(shadow.state, TensorState):
                 raise Break("data-dependent", "the value of a tensor decides something")
-            if shadow.source is not None:
+            if shadow.source is not None and shadow.cls in CONTENTS:
+                self.require(shadow.source, "TYPE", shadow.cls)
+                self.require(Computed(content, (shadow.source,)), "VALUE", content(real))
+            elif shadow.source is not None:
                 self.require(shadow.source, "ID", real)
 
     def computed(self, op: Callable[..., Any], operands: tuple[Shadow, ...], result: Any) -> Expr:
@@ -154,7 +163,7 @@ class RefGraph:
         if cls is slice:
             self.require(source, "VALUE", real)
             return Const(real)
-        if cls in C_METHODS and not isinstance(source, Constant) and (descriptor := descriptor_of(real)) is not None:
+        if isinstance(real, BOUND_IN_C) and not isinstance(source, Constant) and (descriptor := descriptor_of(real)) is not None:
             owner = Attr(source, "__self__")        # bound anew each time: its identity says nothing
             self.require(source, "TYPE", cls)
             self.require(Attr(source, "__name__"), "VALUE", real.__name__)
@@ -282,6 +291,8 @@ class RefGraph:
                 return ABSENT
             if node.source is None:
                 raise Break("untracked-mutation", f"key {key!r:.80} of a new {node.cls.__name__} is not known")
+            if isinstance(key, weakref.ref):
+                raise Break("opaque-call", "a weak reference was looked up in a dict from outside")
             real = node.real
             if dict.__contains__(real, key):
                 if node in self.volatile:
@@ -300,8 +311,10 @@ class RefGraph:
             real = node.real
             self.require(node.source, "KEYS", tuple(dict_type(node).__iter__(real)) if state.entry_keys is None else state.entry_keys)
             known = state.items
-            state.items = {key: known[key] if key in known else
-                           self.external(dict.__getitem__(real, key), Item(node.source, key)) for key in dict_type(node).__iter__(real)}  # type: ignore[arg-type]
+            if any(map(is_python_key, real)) and not isinstance(known, KeyTable):
+                known = KeyTable(known)
+            state.items = table(real, ((key, known[key] if key in known else self.external(value, path_of_entry(node.source, i, key)))
+                                       for i, (key, value) in enumerate(dict_type(node).items(real))))
             state.complete = True
         return [key for key, value in state.items.items() if value is not ABSENT]
 
@@ -317,32 +330,52 @@ class RefGraph:
         """`dict.__setitem__`, after the real one. changing: the shadow of a key that is another on each call."""
         where = changing or self.find(key) or Const(key)
         if changing is not None and not isinstance(node.state, WrittenDict):
+            if isinstance(self.dict_state(node).items, KeyTable):
+                raise Break("opaque-call", "a key that changes from call to call was stored beside one that Python code hashes")
             node.state = WrittenDict(self.dict_state(node))
         if isinstance(node.state, WrittenDict):
             node.state.writes.append((where, key, value))
+        elif is_python_key(key):
+            state = self.dict_state(node)
+            state.items = state.items if isinstance(state.items, KeyTable) else KeyTable(state.items)
+            state.items[key] = value
+            return self.effect(put, node, self.key_shadow(key), value, Const(hash_kept(node.real, key)))
         else:
             self.dict_state(node).items[key] = value
         self.effect(dict_type(node).__setitem__, node, where, value)
 
-    def dict_delete(self, node: RefNode, key: Any) -> None:
-        """`dict.__delitem__`, after the real one. The key must be known to have been present."""
+    def dict_delete(self, node: RefNode, key: Any, number: int | None = None) -> None:
+        """`dict.__delitem__`, after the real one. The key must be known to have been present. `number`: the hash of one that Python code
+        hashes."""
         state = self.dict_state(node)
         if state.complete:
             state.items.pop(key, None)
         else:
             state.items[key] = ABSENT
-        self.effect(dict_type(node).__delitem__, node, self.find(key) or Const(key))
+        if number is not None:
+            self.effect(take_out, node, self.key_shadow(key), Const(number))
+        else:
+            self.effect(dict_type(node).__delitem__, node, self.find(key) or Const(key))
+
+    def key_shadow(self, key: Any) -> Shadow:
+        """The shadow of a key that is known as a real object."""
+        if type(key) is tuple:
+            return Build(tuple, tuple(map(self.key_shadow, key)))
+        return self.find(key) or Const(key)
 
     def set_state(self, node: RefNode) -> SetState:
         """The members of a set, guarded as a whole. Must be called before the first change to an outside one."""
         if node.state is None:
             self.touch(node)
             members = frozenset(node.real)
-            if not all(type(m) in SCALARS for m in members):
-                raise Break("opaque-call", "a set of objects from outside was read")
-            self.require(node.source, "CONTENT", members)
             base = set if isinstance(node.real, set) else frozenset
-            node.state = SetState({m: Const(m) for m in members}, len(members) < 2, tuple(base.__iter__(node.real)))
+            order = tuple(base.__iter__(node.real))
+            if all(type(m) in SCALARS for m in members):
+                self.require(node.source, "CONTENT", members)
+                node.state = SetState({m: Const(m) for m in members}, len(members) < 2, order)
+            else:                                   # objects: those very ones, in this order
+                self.require(node.source, "KEYS", order)
+                node.state = SetState(table(order, ((m, self.find(m) or self.constant(m)) for m in order)), True, order)
         return node.state
 
     def attributes(self, node: RefNode) -> RefNode | None:
@@ -379,6 +412,8 @@ class RefGraph:
 
     def type_attr(self, cls: type, name: str) -> tuple[bool, Any, Shadow]:
         """`(found, value, shadow)` of a class attribute along the MRO, unbound. Guards that it stays what it is."""
+        if self.is_made(cls):
+            return self._made_attr(cls, name)
         root = Constant(cls)
         for base in type.__getattribute__(cls, "__mro__"):
             namespace = type.__getattribute__(base, "__dict__")
@@ -393,6 +428,24 @@ class RefGraph:
         self.require(root, "NO_ATTR", name)
         return False, None, ABSENT
 
+    def is_made(self, cls: type) -> bool:
+        """Whether the trace made a class."""
+        node = self.find(cls)
+        return node is not None and node.created
+
+    def _made_attr(self, cls: type, name: str) -> tuple[bool, Any, Shadow]:
+        """`type_attr` of a class that the trace made: it has what the trace gave it; of its bases from outside, each is guarded."""
+        for base in type.__getattribute__(cls, "__mro__"):
+            node = self.find(base)
+            namespace = type.__getattribute__(base, "__dict__")
+            if node is None or not node.created:
+                found = self.type_attr(base, name) if is_mutable(base) or name in namespace else None
+                if name in namespace:
+                    return found  # type: ignore[return-value]
+            elif name in namespace:             # or what C adds to every class: `__dict__`, `__weakref__`
+                return True, namespace[name], node.slots[name] if name in node.slots else self.constant(namespace[name])
+        return False, None, ABSENT
+
     def pin_special(self, cls: type, *names: str) -> None:
         """Guards that a class keeps these special methods, or goes on without them: C code asks for them unseen."""
         for name in names:
@@ -405,7 +458,11 @@ class RefGraph:
 
     def pin_mro(self, cls: type) -> None:
         """Guards which classes a class derives from, in order."""
-        if is_mutable(cls):
+        if self.is_made(cls):
+            for base in type.__getattribute__(cls, "__mro__"):
+                if not self.is_made(base):
+                    self.pin_mro(base)
+        elif is_mutable(cls):
             self.require(Constant(cls), "MRO", type.__getattribute__(cls, "__mro__"))
 
     # -- effects -----------------------------------------------------------------------------------------------------
@@ -459,6 +516,11 @@ class RefGraph:
     def seal(self) -> None:
         """No more knowledge is added."""
         self.sealed = True
+
+
+def path_of_entry(mapping: Source | None, index: int, key: Any) -> Source:
+    """The path to what a dict has under a key, the one at `index`: where Python code hashes it, by that number alone."""
+    return Computed(value_at, (mapping, Literal(index))) if is_python_key(key) else Item(mapping, key)  # type: ignore[arg-type]
 
 
 def storage_of(real: torch.Tensor) -> tuple[int, int] | None:

@@ -17,12 +17,16 @@ from typing import Any
 
 import torch
 
+from capture import _C
 from capture.errors import Break
 from capture.refgraph.effects import CallEffect, Effect, Replayed, user_stack
 from capture.refgraph.graph import RefGraph, instance_dict, storage_of
+from capture.refgraph.keys import KeyTable, put
 from capture.refgraph.node import (
     ABSENT,
     Build,
+    BytesState,
+    ClassState,
     Const,
     DictState,
     Display,
@@ -37,6 +41,7 @@ from capture.refgraph.node import (
     TensorState,
     WrittenDict,
 )
+from capture.refgraph.runtime import make_class
 from capture.refgraph.source import Computed, Constant, Source
 
 # What a class may extend, the more special first: made empty by the `__new__` of these, then filled.
@@ -44,9 +49,10 @@ CONTAINERS = (collections.OrderedDict, collections.defaultdict, dict, collection
 BASES = (*CONTAINERS, types.SimpleNamespace, object)
 POINTER = object.__basicsize__ // 2
 HEAP_TYPE = 1 << 9                                  # Py_TPFLAGS_HEAPTYPE: a class statement made it, or C at run time
-# Attributes which only an object's creation sets: of functions, deques, partial functions, weak references.
+# Attributes which only an object's creation sets: of functions, deques, partial functions, weak references, descriptors.
 CHAIN = ("__cause__", "__context__", "__suppress_context__")
-READ_ONLY = {"__closure__", "__globals__", "__builtins__", "maxlen", "func", "keywords", "()"}
+READ_ONLY = {"exceptions", "message", "fget", "fset", "fdel", "__func__", "__closure__", "__globals__", "__builtins__", "maxlen", "func",
+             "keywords", "()"}
 # … and those in which it keeps what it computes again when they are missing.
 CACHES = {pathlib.PurePath: frozenset(("_str", "_hash", "_pparts", "_cached_cparts", "_drv", "_root", "_tail_cached", "_lines_cached",
                                        "_str_normcase_cached", "_parts_normcase_cached"))}
@@ -210,6 +216,8 @@ def _reach(graph: RefGraph, roots: list[Shadow]) -> tuple[list[Recipe], list[Ref
                 queue.append(shadow.attrs)
             queue.extend(recipe.contents)
         else:
+            if isinstance(shadow, Build) and graph.is_made(shadow.cls):
+                raise Break("escaping-object", f"a new {shadow.cls.__qualname__} outlives the call, whose class was made in it")
             queue.extend(operands(shadow))
     return recipes, outputs, shadows
 
@@ -252,6 +260,12 @@ class _Cook:
             return Perform(*recipe)
         if node.origin is not None:
             return node.origin
+        if isinstance(state, BytesState):
+            return Expr(bytearray, (Const(state.content),))
+        if isinstance(state, ClassState):
+            entries = {"__module__": Const(self.real.__module__), "__qualname__": Const(self.real.__qualname__), **node.slots}
+            items = tuple(part for name, value in entries.items() for part in (Const(name), value))
+            return Expr(make_class, (state.meta, Const(self.real.__name__), state.bases, Display(dict, items)))
         if isinstance(state, FunctionState):
             return Expr(types.FunctionType, (Const(state.code), state.globals, Const(state.code.co_name),
                                              state.defaults, Build(tuple, state.closure)))
@@ -264,10 +278,12 @@ class _Cook:
             raise self.escape("it is not made of attributes and items alone")
         if base in CONTAINERS and state is None:
             raise self.escape("what it holds is not known")
-        return Expr(base.__new__, (Const(cls),))
+        return Expr(base.__new__, (self.graph.find(cls) if self.graph.is_made(cls) else Const(cls),))  # type: ignore[arg-type]
 
     def display(self) -> Shadow | None:
         state = self.node.state
+        if isinstance(state, (SetState, DictState)) and isinstance(state.items, KeyTable):
+            return None
         if self.cls is list and isinstance(state, ListState):
             return Display(list, tuple(state.items))
         if self.cls is collections.deque and isinstance(state, ListState):
@@ -287,6 +303,8 @@ class _Cook:
             extend = list.extend if issubclass(self.cls, list) else collections.deque.extend
             if state.items:
                 yield Effect(extend, node, (Build(tuple, tuple(state.items)),))
+        elif isinstance(state, (SetState, DictState)) and isinstance(state.items, KeyTable):
+            yield from self.hashed(state)
         elif isinstance(state, SetState) and state.items:
             yield Effect(set.update, node, (Build(tuple, tuple(state.items.values())),))
         elif isinstance(state, (DictState, WrittenDict)):
@@ -300,13 +318,22 @@ class _Cook:
                 and node.origin is None and "default_factory" not in node.slots:
             raise self.escape("its default_factory is not known")
 
+    def hashed(self, state: DictState | SetState) -> Iterator[Effect]:
+        """The entries of a container of which Python code hashes some keys: their hashes are as they were."""
+        if isinstance(state, DictState) and not state.complete:
+            raise self.escape("not all of its keys are known")
+        hashes = {id(key): number for key, number in _C.hashed_keys(self.real)}
+        for key, value in state.items.items():
+            if value is not ABSENT:
+                yield Effect(put, self.node, (self.graph.key_shadow(key), value, Const(hashes[id(key)])))
+
     def function(self, state: FunctionState) -> Iterator[Effect]:
         """What a function is given besides what it is made with."""
         if not _is_none(state.kwdefaults):
             yield Effect(object.__setattr__, self.node, (Const("__kwdefaults__"), state.kwdefaults))
         annotations = getattr(self.real, "__annotations__", None)
         if annotations and "__annotations__" not in self.node.slots:
-            items = tuple(self.key(part) for entry in annotations.items() for part in entry)
+            items = tuple(self.graph.key_shadow(part) for entry in annotations.items() for part in entry)
             yield Effect(object.__setattr__, self.node, (Const("__annotations__"), Display(dict, items)))
 
     def entries(self, state: DictState | WrittenDict) -> Iterator[tuple[Shadow, Shadow]]:
@@ -315,14 +342,8 @@ class _Cook:
             state, writes = state.before, state.writes
         if not state.complete:
             raise self.escape("not all of its keys are known")
-        known = ((self.key(key), value) for key, value in state.items.items() if value is not ABSENT)
+        known = ((self.graph.key_shadow(key), value) for key, value in state.items.items() if value is not ABSENT)
         return itertools.chain(known, ((key, value) for key, _, value in writes))
-
-    def key(self, key: Any) -> Shadow:
-        """The shadow of a dict's key or an annotation, which are known as real objects."""
-        if type(key) is tuple:
-            return Build(tuple, tuple(map(self.key, key)))
-        return self.graph.find(key) or Const(key)
 
     def attributes(self) -> Iterator[Effect]:
         """Attributes in the instance `__dict__`. A dict that is the object's own is filled by its own recipe."""
@@ -336,6 +357,8 @@ class _Cook:
     def slots(self) -> tuple[Effect, ...]:
         """Attributes at fixed places: those of `__slots__`, and those that C code defines."""
         node = self.node
+        if isinstance(node.state, ClassState):
+            return ()
         for name, slot in _declared_slots(self.cls):
             cached = any(name in names for cls, names in CACHES.items() if issubclass(self.cls, cls))
             if name not in node.slots and not cached and self.real is not None and _is_set(slot, self.real):

@@ -208,6 +208,15 @@ class SetState:
         self.items, self.ordered, self.entry_order = items, ordered, entry_order
 
 
+class BytesState:
+    """The content of a byte array, as a whole."""
+
+    __slots__ = ("content",)
+
+    def __init__(self, content: bytes) -> None:
+        self.content = content
+
+
 class TensorState:
     """A tensor: its node in the fx graph (None: an outside tensor not used yet) and its properties when first seen.
 
@@ -228,6 +237,15 @@ class FunctionState:
 
     def __init__(self, code: Any, globals: RefNode, defaults: Shadow, kwdefaults: Shadow, closure: tuple[RefNode, ...]) -> None:
         self.code, self.globals, self.defaults, self.kwdefaults, self.closure = code, globals, defaults, kwdefaults, closure
+
+
+class ClassState:
+    """A class made by the trace: its metaclass and bases. Its slots hold what was in its namespace or was assigned since."""
+
+    __slots__ = ("meta", "bases")
+
+    def __init__(self, meta: Shadow, bases: Shadow) -> None:
+        self.meta, self.bases = meta, bases
 
 
 class IteratorState:

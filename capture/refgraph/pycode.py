@@ -21,9 +21,10 @@ from functools import cached_property
 from typing import Any
 
 from capture.refgraph.effects import CallEffect, Effect, Position, Replayed, Traceback
-from capture.refgraph.graph import instance_dict
+from capture.refgraph.graph import BOUND_IN_C, instance_dict
 from capture.refgraph.mock import HEAP_TYPE, Make, MockPlan, Perform, bases, operands, operands_of
 from capture.refgraph.node import Build, Const, Display, Expr, RefNode, Shadow, TensorState
+from capture.refgraph.records import DERIVED, is_record
 from capture.refgraph.runtime import CallFrom
 from capture.refgraph.source import (
     Attr,
@@ -374,7 +375,7 @@ class _Printer:
         """An immutable composite, by the constructor of the C type that it extends."""
         if cls is tuple:
             return ast.Tuple(parts)
-        if cls in (types.BuiltinFunctionType, types.MethodWrapperType):         # a method of C, bound
+        if issubclass(cls, BOUND_IN_C):
             return ast.Call(ast.Attribute(parts[0], "__get__"), parts[1:], [])
         if issubclass(cls, (tuple, frozenset)):
             parts = [ast.Tuple(parts)]
@@ -423,7 +424,7 @@ class _Printer:
             if source.name == "get()":              # the value of a context variable
                 return ast.Call(ast.Attribute(base, "get"), [], [])
             if source.name == "()":                 # what a weak reference refers to
-                return ast.Call(base, [], [])
+                return ast.Call(base if cls is weakref.ref else ast.Attribute(self.constant(weakref.ref), "__call__"), [] if cls is weakref.ref else [base], [])
             if cls is not None and _has_plain_access(cls) and _is_plain_name(source.name):
                 return ast.Attribute(base, source.name)
             getattribute = ast.Attribute(self.constant(object), "__getattribute__")
@@ -501,7 +502,7 @@ def is_weak(value: Any) -> bool:
     """Whether a constant may belong to the user, so that only a weak reference to it may be held."""
     if isinstance(value, type):
         return bool(value.__flags__ & HEAP_TYPE)
-    if isinstance(value, (types.BuiltinFunctionType, types.CodeType)):
+    if isinstance(value, (types.BuiltinFunctionType, types.CodeType)) or is_record(value) or isinstance(value, DERIVED):
         return False
     return hasattr(type(value), "__weakref__") or type(value).__weakrefoffset__ != 0
 

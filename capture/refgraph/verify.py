@@ -14,8 +14,24 @@ import torch
 
 from capture.errors import Break
 from capture.refgraph.graph import RefGraph, instance_dict, parts
-from capture.refgraph.node import (ABSENT, SCALARS, Build, Const, DictState, Expr, External, FunctionState, ListStart, ListState,
-                                   RefNode, SetState, Shadow, WrittenDict)
+from capture.refgraph.keys import KeyTable, table
+from capture.refgraph.node import (
+    ABSENT,
+    SCALARS,
+    Build,
+    BytesState,
+    Const,
+    DictState,
+    Expr,
+    External,
+    FunctionState,
+    ListStart,
+    ListState,
+    RefNode,
+    SetState,
+    Shadow,
+    WrittenDict,
+)
 
 UNKNOWN = object()                                  # a value that cannot be computed from what the graph knows
 
@@ -102,6 +118,9 @@ class _Checker:
             self.entries(node, state.before, {**state.before.items, **{key: shadow for _, key, shadow in state.writes}}, real)
         elif isinstance(state, SetState):
             self.members(node, state, real)
+        elif isinstance(state, BytesState):
+            if bytes(real) != state.content:
+                raise _differs(f"{_describe(node)} is {_short(bytes(real))}", repr(state.content))
         elif isinstance(state, FunctionState):
             self.function(node, state, real)
         if node.attrs is not None and instance_dict(real) is not node.attrs.real:
@@ -120,6 +139,13 @@ class _Checker:
                 self.check(shadow, item, node, index)
 
     def entries(self, node: RefNode, state: DictState, known: dict[Any, Shadow], real: Any) -> None:
+        if isinstance(state.items, KeyTable):       # no hash of theirs is asked for
+            held = KeyTable(dict.items(real))  # type: ignore[arg-type]
+            for key, shadow in known.items():
+                self.place(node, key, shadow, held.get(key, ABSENT))
+            if len(held) != sum(shadow is not ABSENT for shadow in state.items.values()):
+                raise _differs(f"{_describe(node)} has {len(held)} keys", len(state.items))
+            return
         for key, shadow in known.items():
             self.place(node, key, shadow, dict.__getitem__(real, key) if dict.__contains__(real, key) else ABSENT)
         present = [key for key, shadow in known.items() if shadow is not ABSENT]
@@ -134,7 +160,7 @@ class _Checker:
                 raise _differs(f"the keys of {_describe(node)} are {_keys(keys)}", _keys(expected))
 
     def members(self, node: RefNode, state: SetState, real: Any) -> None:
-        members = {member: member for member in _iterate(real, frozenset if isinstance(real, frozenset) else set)}
+        members = table(real, ((member, member) for member in _iterate(real, frozenset if isinstance(real, frozenset) else set)))
         for member, shadow in state.items.items():
             self.place(node, member, shadow, members.get(member, ABSENT))
         if len(members) != len(state.items):

@@ -1,7 +1,6 @@
 """Outside data that is read through objects of C: mapping proxies and byte arrays."""
 from __future__ import annotations
 
-import gc
 import operator
 import types
 from typing import Any
@@ -9,14 +8,12 @@ from typing import Any
 from capture.errors import Break
 from capture.interp.frame import Value
 from capture.interp.interpreter import Interpreter
-from capture.interp.models import model
-from capture.refgraph.node import ABSENT, SCALARS, Const, RefNode, Shadow
+from capture.interp.lookasides.shadows import depend_plain, node_of, settled
+from capture.interp.models import PURE, model, polyfill
+from capture.interp.polyfills.mappings import mapping_of, proxied
+from capture.interp.special import is_plain
+from capture.refgraph.node import ABSENT, SCALARS, BytesState, ClassState, Const, DictState, Expr, RefNode, Shadow
 from capture.refgraph.source import Constant
-
-
-def proxied(proxy: Any) -> Any:
-    """The mapping behind a mapping proxy, which Python code cannot ask for."""
-    return next(iter(gc.get_referents(proxy)), None)
 
 
 def is_look_up(container: Any, key: Any, *default: Any) -> bool:
@@ -29,6 +26,11 @@ def look_up(interp: Interpreter, proxy: Value, key: Value) -> Shadow:
     graph.depend(proxy.shadow, proxy.real)  # type: ignore[arg-type]
     graph.depend(key.shadow, key.real)  # type: ignore[arg-type]
     mapping = proxied(proxy.real)
+    if isinstance(proxy.shadow, RefNode) and "mapping" in proxy.shadow.slots:
+        return graph.dict_get(proxy.shadow.slots["mapping"], key.real)  # type: ignore[arg-type]
+    owner = next((node for node in graph.nodes if isinstance(node.state, ClassState) and proxied(node.real.__dict__) is mapping), None)
+    if owner is not None:                       # the trace made the class
+        return ABSENT if key.real not in mapping else graph.type_attr(owner.real, key.real)[2]
     return graph.dict_get(graph.find(mapping) or graph.external(mapping, Constant(mapping)), key.real)  # type: ignore[arg-type]
 
 
@@ -48,13 +50,85 @@ def contains(interp: Interpreter, result: bool, proxy: Value, key: Value) -> Sha
     return Const(result)
 
 
-@model(operator.getitem, len, applies=lambda data, *index: type(data) is bytearray)
-def read_bytes(interp: Interpreter, result: Any, data: Value, *index: Value) -> Shadow:
-    """What an outside byte array holds is guarded as a whole."""
-    node = data.shadow
-    if not isinstance(node, RefNode) or node.source is None:
-        raise Break("opaque-call", "a byte array of the trace was read")
-    for i in index:
-        interp.graph.depend(i.shadow, i.real)  # type: ignore[arg-type]
-    interp.graph.require(node.source, "VALUE", bytearray(data.real))
-    return Const(result)
+@model(types.MappingProxyType, applies=lambda mapping: type(mapping) is dict)
+def make_proxy(interp: Interpreter, result: Any, mapping: Value) -> Shadow:
+    """`MappingProxyType(mapping)`."""
+    node = interp.graph.create(result, origin=Expr(types.MappingProxyType, (mapping.shadow,)))  # type: ignore[arg-type]
+    node.slots["mapping"] = mapping.shadow  # type: ignore[assignment]
+    return node
+
+
+@model(mapping_of)
+def show_mapping(interp: Interpreter, result: dict[Any, Any], proxy: Value) -> Shadow:
+    """The dict behind a proxy."""
+    graph, node = interp.graph, proxy.shadow
+    if isinstance(node, RefNode) and "mapping" in node.slots:
+        return node.slots["mapping"]
+    owner = next((node for node in graph.nodes if isinstance(node.state, ClassState) and proxied(node.real.__dict__) is result), None)
+    if owner is None and not isinstance(node, Const):
+        graph.depend(node, proxy.real)  # type: ignore[arg-type]
+        return graph.find(result) or graph.external(result, Constant(result))
+    entries = {name: settled(interp, result[name]) if owner is None else graph.type_attr(owner.real, name)[2] for name in result}
+    return RefNode(result, None, graph.mark, DictState(entries, complete=True))      # as it is now: only looked at
+
+
+# -- byte arrays -------------------------------------------------------------------------------------------------------
+
+def content(interp: Interpreter, data: Value) -> BytesState:
+    """What is known of a byte array: its content, as a whole. Must be called before the first change to an outside one."""
+    node, graph = node_of(data), interp.graph
+    if node.state is None:
+        if node.source is None:
+            raise Break("opaque-call", "the content of a new byte array is not known")
+        graph.touch(node)
+        graph.require(node.source, "VALUE", bytearray(data.real))
+        node.state = BytesState(bytes(data.real))
+    return node.state
+
+
+def replace(data: bytearray, content: bytes) -> None:
+    """Gives a byte array another content, for the mock function."""
+    data[:] = content
+
+
+CHANGES = ("append", "extend", "insert", "pop", "remove", "reverse", "clear", "__setitem__", "__delitem__", "__iadd__", "__imul__")
+
+
+def is_change(data: Any, *args: Any) -> bool:
+    return type(data) is bytearray and all(map(is_plain, args))
+
+
+def look(interp: Interpreter, data: Value, *args: Value) -> None:
+    content(interp, data)
+
+
+@model(operator.setitem, operator.delitem, operator.iadd, operator.imul, *(vars(bytearray)[name] for name in CHANGES),
+       prepare=look, applies=is_change)
+def change(interp: Interpreter, result: Any, data: Value, *args: Value) -> Shadow:
+    """A method that changes a byte array."""
+    for value in args:
+        depend_plain(interp, value.shadow, value.real)  # type: ignore[arg-type]
+    node = node_of(data)
+    after = bytes(data.real)
+    if after != node.state.content:
+        node.state = BytesState(after)
+        interp.graph.effect(replace, node, Const(after))
+    return node if result is data.real else Const(result)
+
+
+@model(bytearray, applies=lambda *args, **kwargs: all(map(is_plain, (*args, *kwargs.values()))))
+def make_bytes(interp: Interpreter, result: bytearray, *args: Value, **kwargs: Value) -> Shadow:
+    """`bytearray(source)`."""
+    for value in (*args, *kwargs.values()):
+        depend_plain(interp, value.shadow, value.real)  # type: ignore[arg-type]
+    return settled(interp, result)
+
+
+KINDS = (types.MethodDescriptorType, types.WrapperDescriptorType)
+PURE.update(method for name, method in vars(bytearray).items() if isinstance(method, KINDS) and name not in (*CHANGES, "__init__", "__iter__"))
+
+
+@polyfill(iter, applies=lambda data, *sentinel: not sentinel and type(data) is bytearray)
+def iterate(data: Any) -> Any:
+    """`iter(data)` of a byte array that stays as it is meanwhile."""
+    return iter(bytes(data))

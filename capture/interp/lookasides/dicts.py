@@ -216,7 +216,7 @@ def make_defaultdict(interp: Interpreter, result: Any, *args: Value, **named: Va
 
 
 @model(OrderedDict.copy, applies=lambda mapping: type(mapping) is OrderedDict)
-@model(dict.copy, applies=is_dict)
+@model(dict.copy, applies=lambda mapping: is_dict(mapping) and merges_natively(mapping))
 def copy(interp: Interpreter, result: Any, mapping: Value) -> Shadow:
     """`mapping.copy()`."""
     return new_dict(interp, result, dict(entries(interp, mapping)))

@@ -229,6 +229,7 @@ effect(*methods(logging.Logger, "debug", "info", "warning", "warn", "error", "cr
 effect(logging.debug, logging.info, logging.warning, logging.warn, logging.error, logging.critical, logging.fatal, logging.log,
        returns=type(None), callers=True)
 effect(warnings.warn, returns=type(None), callers=True, fails=True)
+effect(warnings._filters_mutated, returns=type(None))  # type: ignore[attr-defined]
 
 
 def is_recorded(interp: Interpreter) -> bool:
@@ -293,7 +294,6 @@ effect(open, fresh=True, fails=True)
 effect(*{method for cls in STREAMS for name in STREAM_METHODS if hasattr(cls, name) for method in methods(cls, name)}, owner=True, fails=True)
 effect(io.StringIO, io.BytesIO, fresh=True)
 effect(*methods(pathlib.Path, "read_text", "write_text", "read_bytes", "write_bytes", "touch", "unlink"), fails=True)
-effect(json.dumps, returns=str)
 effect(json.dump)
 effect(*methods(pathlib.Path, "exists", "is_file", "is_dir", "is_symlink"), os.path.exists, os.path.lexists, os.path.isfile, os.path.isdir,
        os.path.islink, returns=bool, owner=True)

@@ -15,7 +15,7 @@ from capture.interp.interpreter import Interpreter
 from capture.interp.lookasides.shadows import depend_type, elements_unordered
 from capture.interp.models import model
 from capture.interp.special import CONTAINERS, has_identity_equality, in_python
-from capture.refgraph.graph import VALUES, lookup_class
+from capture.refgraph.graph import BOUND_IN_C, VALUES, lookup_class
 from capture.refgraph.node import (
     SCALARS,
     Build,
@@ -94,7 +94,7 @@ def depend(interp: Interpreter, *values: Value) -> None:
 
 
 # What else may be compared with an object without an equality of its own: it declines.
-EQUATED = (*VALUES, type, str, int, tuple, list, dict, set)
+EQUATED = (*VALUES, *BOUND_IN_C, type, str, int, tuple, list, dict, set)
 
 
 def compares_by_identity(a: Any, b: Any) -> bool:

@@ -10,11 +10,13 @@ from typing import Any
 from capture.errors import Break
 from capture.interp.frame import Value
 from capture.interp.interpreter import Interpreter
+from capture.interp.lookasides.shadows import node_of
 from capture.interp.models import model
 from capture.refgraph.node import Build, Const, DictState, ListState, SetState, Shadow
 from capture.refgraph.source import Computed
 
-EXCEPTIONS = [cls for cls in vars(__import__("builtins")).values() if isinstance(cls, type) and issubclass(cls, BaseException)]
+ALL_EXCEPTIONS = [cls for cls in vars(__import__("builtins")).values() if isinstance(cls, type) and issubclass(cls, BaseException)]
+EXCEPTIONS = [cls for cls in ALL_EXCEPTIONS if not issubclass(cls, BaseExceptionGroup)]
 
 
 def empty_state(real: Any) -> Any:
@@ -44,7 +46,17 @@ def new_exception(interp: Interpreter, result: Any, cls: Value, *args: Value, **
     return node
 
 
-@model(object.__init__, *{cls.__init__ for cls in EXCEPTIONS})
+@model(*{cls.__init__ for cls in ALL_EXCEPTIONS})
+def init_exception(interp: Interpreter, result: None, exception: Value, *args: Value, **kwargs: Value) -> Shadow:
+    """`BaseException.__init__` sets the arguments anew; those of subclasses keep to them."""
+    node, now = node_of(exception), exception.real.args
+    if len(now) == len(args) and all(real is value.real for real, value in zip(now, args)):
+        interp.graph.touch(node)
+        interp.graph.set_slot(node, "args", Build(tuple, tuple(value.shadow for value in args)))  # type: ignore[misc]
+    return Const(None)
+
+
+@model(object.__init__)
 def no_effect(interp: Interpreter, result: Any, *args: Value, **kwargs: Value) -> Shadow:
     """Initialisers which do no more than `__new__` did."""
     return Const(None)

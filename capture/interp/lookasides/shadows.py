@@ -3,6 +3,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
+from decimal import Decimal
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from capture.refgraph.graph import VALUES
 from capture.refgraph.node import (
     SCALARS,
     Build,
+    BytesState,
     Const,
     DictState,
     Expr,
@@ -27,6 +29,8 @@ from capture.refgraph.node import (
     WrittenDict,
     source_of,
 )
+from capture.refgraph.records import DERIVED, decimal_flags, has_decimal_flags, is_record
+from capture.refgraph.source import Computed, Literal
 
 NONE = Const(None)
 
@@ -44,7 +48,7 @@ class ViewState:
 
 def is_constant(real: Any) -> bool:
     """Whether a value without identity is known by itself."""
-    if type(real) in SCALARS or isinstance(real, VALUES):
+    if type(real) in SCALARS or isinstance(real, (*VALUES, *DERIVED)) or is_record(real):
         return True
     return type(real) in (tuple, frozenset) and all(is_constant(item) for item in real)
 
@@ -64,6 +68,8 @@ def settled(interp: Interpreter, real: Any) -> Shadow:
         return graph.create(real, ListState([settled(interp, item) for item in real]))
     if cls is dict:
         return graph.create(real, DictState({key: settled(interp, item) for key, item in real.items()}, complete=True))
+    if cls is bytearray:
+        return graph.create(real, BytesState(bytes(real)))
     if cls is set:
         return graph.create(real, SetState({item: settled(interp, item) for item in real}))
     if cls is tuple or isinstance(real, tuple) and hasattr(cls, "_fields"):
@@ -100,6 +106,8 @@ def depend_type(interp: Interpreter, value: Value) -> None:
 def depend_plain(interp: Interpreter, shadow: Shadow, real: Any) -> None:
     """Depends on all of a value for which `is_plain` holds."""
     graph = interp.graph
+    if type(real) is Decimal:                       # after the operation: what it noted must be noted already
+        graph.require(Computed(has_decimal_flags, (Literal(decimal_flags()),)), "VALUE", True)
     if not isinstance(shadow, RefNode):
         if isinstance(shadow, Build):
             for part, item in zip(shadow.items, (real.start, real.stop, real.step) if shadow.cls is slice else real,
@@ -115,6 +123,9 @@ def depend_plain(interp: Interpreter, shadow: Shadow, real: Any) -> None:
             depend_plain(interp, graph.dict_get(mapping, key), dict.__getitem__(real, key))
     elif isinstance(real, (set, frozenset)):
         members(interp, value)
+    elif isinstance(real, bytearray):
+        if not isinstance(shadow.state, BytesState):
+            graph.require(shadow.source, "VALUE", bytearray(real))
     elif isinstance(real, VIEWS):
         for item, part in zip(elements(interp, value), real, strict=True):
             depend_plain(interp, item, part)
@@ -237,8 +248,9 @@ def key_of(interp: Interpreter, key: Value, among: Iterable[Any] = (), outside: 
 def depend_key(interp: Interpreter, shadow: Shadow | None, real: Any, among: Iterable[Any], outside: bool) -> None:
     graph = interp.graph
     if isinstance(shadow, Build) and issubclass(shadow.cls, tuple):
+        others = [item for other in among if isinstance(other, tuple) for item in other]
         for part, item in zip(shadow.items, real, strict=True):
-            depend_key(interp, part, item, (), True)
+            depend_key(interp, part, item, others, outside)
     elif isinstance(shadow, RefNode) and isinstance(shadow.state, TensorState):
         if shadow.source is not None and outside:
             graph.require(shadow.source, "ID", real)

@@ -8,7 +8,7 @@ from capture.interp.frame import Value
 from capture.interp.interpreter import Interpreter
 from capture.interp.lookasides.shadows import node_of
 from capture.interp.models import model
-from capture.refgraph.node import Expr, Shadow
+from capture.refgraph.node import Const, Expr, RefNode, Shadow
 from capture.refgraph.source import Attr
 
 REFERENT = "()"                 # the slot, and the path, of what a reference refers to
@@ -24,11 +24,28 @@ def referent(interp: Interpreter, result: Any, reference: Value) -> Shadow:
     return node.slots[REFERENT]
 
 
-@model(weakref.ref, applies=lambda *args: len(args) == 1)
-def make_reference(interp: Interpreter, result: Any, target: Value) -> Shadow:
-    """`weakref.ref(target)`, which may be a reference that exists already."""
+@model(weakref.ref, applies=lambda *args: len(args) in (1, 2))
+def make_reference(interp: Interpreter, result: Any, target: Value, *callback: Value) -> Shadow:
+    """`weakref.ref(target, callback)`, which may be a reference that exists already."""
+    return reference(interp, result, target, weakref.ref, (target, *callback))
+
+
+@model(weakref.ref.__new__, applies=lambda cls, *args: len(args) in (1, 2))
+def make_derived(interp: Interpreter, result: Any, cls: Value, target: Value, *callback: Value) -> Shadow:
+    """`weakref.ref.__new__(cls, target, callback)` of a subclass."""
+    return reference(interp, result, target, weakref.ref.__new__, (cls, target, *callback))
+
+
+def reference(interp: Interpreter, result: Any, target: Value, make: Any, args: tuple[Value, ...]) -> RefNode:
+    """The node of a weak reference, perhaps a new one."""
     known = interp.graph.find(result)
     if known is None:
-        known = interp.graph.create(result, origin=Expr(weakref.ref, (target.shadow,)))  # type: ignore[arg-type]
+        known = interp.graph.create(result, origin=Expr(make, tuple(value.shadow for value in args)))  # type: ignore[misc]
         known.slots[REFERENT] = target.shadow  # type: ignore[assignment]
     return known
+
+
+@model(weakref.ref.__init__)
+def initialise(interp: Interpreter, result: None, *args: Value) -> Shadow:
+    """Does nothing: `__new__` did it all."""
+    return Const(None)

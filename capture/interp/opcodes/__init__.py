@@ -1,8 +1,9 @@
-"""One handler per opcode. Importing this package registers them all."""
+"""One handler per opcode. Importing this package registers them all, and what runs code on a namespace."""
 from __future__ import annotations
 
 import dis
 
+from capture.interp import execution  # noqa: F401
 from capture.interp.instructions import ABSORBED, HANDLERS
 from capture.interp.opcodes import (  # noqa: F401
     asynchronous,

@@ -15,7 +15,7 @@ from capture.interp.iteration import elements
 from capture.interp.opcodes.asynchronous import wrap
 from capture.interp.opcodes.containers import make_tuple
 from capture.interp.opcodes.exceptions import group_value, prepare_reraise
-from capture.refgraph.node import Const, Shadow
+from capture.refgraph.node import Const, DictState, Shadow
 
 GETITEM, SETITEM, DELITEM = (Value(f, Const(f)) for f in (operator.getitem, operator.setitem, operator.delitem))
 
@@ -91,7 +91,7 @@ def setup_annotations(interp: Interpreter, frame: Frame, instruction: Instructio
     def missing(exception: BaseException) -> bool:
         if isinstance(exception, KeyError):
             real: dict[str, Any] = {}
-            annotations = Value(real, interp.track(interp.graph.create, real) if interp.tracking else None)
+            annotations = Value(real, interp.track(interp.graph.create, real, DictState({}, complete=True)))
             calls.call(interp, SETITEM, [namespace, name, annotations], None, discard)
             return True
         return False

@@ -9,13 +9,14 @@ from typing import Any
 
 from capture.errors import Break
 from capture.interp import calls, unwind
-from capture.interp.frame import Cut, Frame, Resume, Value, discard
+from capture.interp.frame import Frame, Resume, Value, discard
 from capture.interp.instructions import Instruction, opcode
 from capture.interp.interpreter import Interpreter
 from capture.interp.iteration import elements
 from capture.interp.lookasides.replays import is_changing
 from capture.interp.lookasides.shadows import key_of
 from capture.interp.polyfills import iteration, protocols
+from capture.interp.polyfills.keys import dict_of, set_of
 from capture.interp.special import in_python, is_iterable, is_key
 from capture.refgraph.node import Build, Const, DictState, Expr, External, ListState, SetState, Shadow
 
@@ -55,21 +56,8 @@ def dict_shadow(interp: Interpreter, real: dict[Any, Any], keys: list[Value], va
     return node
 
 
-def require_keys(interp: Interpreter, cls: type, keys: list[Value], items: Callable[[], list[Value]]) -> None:
-    """Raises Cut before a set or dict is made whose keys Python code compares: it is made of `items` between two traces."""
-    unknown = next((key for key in keys if not is_key(key.real)), None)
-    if unknown is not None and interp.can_cut:
-        raise Cut(unknown_key(unknown), Value(cls, Const(cls)), [make_list(interp, items())], {})
-
-
-def unknown_key(key: Value) -> Break:
-    return Break("opaque-call", f"a {unwind.type_name(key.real)} with an __eq__ or __hash__ of its own was used as a key")
-
-
 def depend_key(interp: Interpreter, key: Value, among: list[Value]) -> None:
-    """Fixes a key of a dict or member of a set. Raises Break for one that Python code compares."""
-    if not is_key(key.real):
-        raise unknown_key(key)
+    """Fixes a key of a dict or member of a set, which no Python code hashes or compares."""
     key_of(interp, key, [other.real for other in among])
 
 
@@ -112,7 +100,8 @@ def list_to_tuple(interp: Interpreter, frame: Frame, instruction: Instruction) -
 @opcode("BUILD_SET")
 def build_set(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     values = frame.popn(instruction.arg)
-    require_keys(interp, set, values, lambda: values)
+    if interp.inlining and not all(is_key(v.real) for v in values):
+        return calls.call(interp, Value(set_of, Const(set_of)), [make_tuple(interp, values)])
     real = interp.real(set, [v.real for v in values])
     frame.stack.append(Value(real, interp.track(set_shadow, interp, real, values)))
 
@@ -130,7 +119,8 @@ def build_const_key_map(interp: Interpreter, frame: Frame, instruction: Instruct
 
 
 def push_dict(interp: Interpreter, frame: Frame, keys: list[Value], values: list[Value]) -> None:
-    require_keys(interp, dict, keys, lambda: [make_tuple(interp, list(pair)) for pair in zip(keys, values)])
+    if interp.inlining and not all(is_key(k.real) for k in keys):
+        return calls.call(interp, Value(dict_of, Const(dict_of)), [make_tuple(interp, keys), make_tuple(interp, values)])
     real = interp.real(dict, zip([k.real for k in keys], [v.real for v in values]))
     frame.stack.append(Value(real, interp.track(dict_shadow, interp, real, keys, values)))
 

@@ -3,15 +3,14 @@ from __future__ import annotations
 
 import itertools
 import sys
-import types
 from collections.abc import Callable
 from typing import Any
 
-from capture.errors import Break
 from capture.interp import attributes, calls, unwind
 from capture.interp.frame import Continuation, Frame, Handled, Resume, UserError, Value
 from capture.interp.instructions import Instruction, opcode
 from capture.interp.interpreter import Interpreter
+from capture.interp.lookasides.groups import depend_members, group_shadow
 from capture.refgraph.graph import lookup_class
 from capture.refgraph.node import Const, Shadow
 
@@ -108,6 +107,13 @@ def is_one_of(exception: BaseException, classes: tuple[type, ...]) -> bool:
     return any(cls is base for cls in classes for base in mro)
 
 
+def depend_classes(interp: Interpreter, expected: Value, exception: Value) -> Shadow:
+    """Guards what an `except*` clause catches, and what it is shown."""
+    interp.graph.depend(expected.shadow, expected.real)  # type: ignore[arg-type]
+    depend_members(interp, exception.real)
+    return Const(None)
+
+
 def _match_shadow(interp: Interpreter, expected: Value, exception: Value, matches: bool) -> Shadow:
     interp.graph.touch(exception.shadow)  # type: ignore[arg-type]
     interp.graph.depend(expected.shadow, expected.real)  # type: ignore[arg-type]
@@ -118,7 +124,9 @@ def _match_shadow(interp: Interpreter, expected: Value, exception: Value, matche
 
 @opcode("CHECK_EG_MATCH")
 def check_eg_match(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
-    expected, exception = frame.pop().real, frame.pop().real
+    caught = frame.pop()
+    interp.track(lambda: depend_classes(interp, caught, frame.stack[-1]))
+    expected, exception = caught.real, frame.pop().real
     classes = expected if isinstance(expected, tuple) else (expected,)
     if not all(is_exception_class(cls) for cls in classes):
         unwind.throw(TypeError(NOT_AN_EXCEPTION))
@@ -149,10 +157,8 @@ def split(interp: Interpreter, exception: BaseException | None, classes: tuple[t
 
 
 def group_value(interp: Interpreter, exception: Any) -> Value:
-    """What except* leaves on the stack. Exception groups are not traced."""
-    def model() -> Shadow:
-        raise Break("opaque-call", "except* was used")
-    return Value(exception, Const(None) if exception is None else interp.track(model))
+    """What except* leaves on the stack: an exception that was there, or a group made of such."""
+    return Value(exception, interp.track(group_shadow, interp, exception))
 
 
 def prepare_reraise(interp: Interpreter, original: BaseException,

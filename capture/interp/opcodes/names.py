@@ -1,6 +1,8 @@
 """Globals, cells, attributes, imports, and the functions that close over them."""
 from __future__ import annotations
 
+import builtins
+import importlib
 import sys
 import types
 from typing import Any
@@ -10,6 +12,7 @@ from capture.interp import attributes, calls, scope, unwind
 from capture.interp.frame import Frame, Value
 from capture.interp.instructions import Instruction, opcode
 from capture.interp.interpreter import Interpreter
+from capture.interp.models import model
 from capture.refgraph.node import Shadow
 from capture.refgraph.source import ImportedModule
 
@@ -139,6 +142,18 @@ def _module_shadow(interp: Interpreter, function: Any, name: str, module: Any, e
     if not effectless or not found or not isinstance(function, types.BuiltinFunctionType):
         raise Break("opaque-call", f"import of {name}")
     return interp.graph.external(module, ImportedModule(module.__name__))
+
+
+def is_there(name: Any, *rest: Any, **named: Any) -> bool:
+    """Whether an import by name finds its module there already."""
+    return type(name) is str and name.isidentifier() and isinstance(sys.modules.get(name), types.ModuleType) and not (rest or named)
+
+
+@model(builtins.__import__, importlib.import_module, applies=is_there)
+def import_by_name(interp: Interpreter, result: Any, name: Value) -> Shadow:
+    """`__import__(name)`, `importlib.import_module(name)` of a module that is there."""
+    interp.graph.depend(name.shadow, name.real)  # type: ignore[arg-type]
+    return interp.graph.external(result, ImportedModule(name.real))
 
 
 @opcode("IMPORT_FROM")

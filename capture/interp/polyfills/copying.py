@@ -1,6 +1,7 @@
 """What `copy` and `pickle` ask of an object, in Python."""
 from __future__ import annotations
 
+import collections
 import copyreg
 from typing import Any
 
@@ -11,9 +12,26 @@ C_STATE = (int, float, complex, str, bytes, bytearray, tuple, list, dict, set, f
 
 
 def is_plain_instance(obj: Any, *rest: Any) -> bool:
-    """Whether all state of an object is its `__dict__`, so that the default protocol of `object` can be spelled out."""
+    """Whether all state of an object is its `__dict__` and its slots, so that the default protocol of `object` can be spelled out."""
     cls = type(obj)
-    return bool(cls.__flags__ & HEAPTYPE) and not issubclass(cls, C_STATE) and not copyreg._slotnames(cls) and hasattr(obj, "__dict__")  # type: ignore[attr-defined]
+    return bool(cls.__flags__ & HEAPTYPE) and not issubclass(cls, C_STATE)
+
+
+def reduces_itself(obj: Any, protocol: int) -> bool:
+    """Whether the default protocol leaves it to the class."""
+    return isinstance(obj, (set, frozenset, collections.deque)) and protocol >= 2
+
+
+@polyfill(object.__reduce_ex__, applies=reduces_itself)
+def container_reduce_ex(self: Any, protocol: int) -> Any:
+    """`object.__reduce_ex__` of a container that has a `__reduce__` of its own."""
+    return self.__reduce__()
+
+
+@polyfill(set.__reduce__, frozenset.__reduce__, applies=lambda self: True)
+def set_reduce(self: Any) -> Any:
+    """`set.__reduce__`."""
+    return type(self), (list(self),), getattr(self, "__dict__", None) or None
 
 
 @polyfill(object.__reduce_ex__, applies=lambda obj, protocol: is_plain_instance(obj) and protocol >= 2)
@@ -29,7 +47,17 @@ def object_reduce_ex(self: Any, protocol: int) -> Any:
     return copyreg.__newobj__, (cls, *args), self.__getstate__(), None, None
 
 
+def slot_names(cls: type) -> list[str]:
+    """The attributes that a class and its bases keep in slots, by the names by which they are set. A model tells."""
+    return list(copyreg._slotnames(cls) or ())  # type: ignore[attr-defined]
+
+
 @polyfill(object.__getstate__, applies=is_plain_instance)
 def object_getstate(self: Any) -> Any:
     """`object.__getstate__`."""
-    return self.__dict__ or None
+    attributes = getattr(self, "__dict__", None) or None
+    slots = {}
+    for name in slot_names(type(self)):
+        if hasattr(self, name):
+            slots[name] = getattr(self, name)
+    return (attributes, slots) if slots else attributes

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import functools
 import operator
+import types
 from typing import Any
 
 from capture.interp.models import polyfill
@@ -84,3 +85,77 @@ def cmp_to_key(mycmp: Any) -> Any:
 def call(function: Any, /, *args: Any, **kwargs: Any) -> Any:
     """`operator.call(function, …)`."""
     return function(*args, **kwargs)
+
+
+@polyfill(*(cls.__call__ for cls in (types.FunctionType, types.MethodType, types.BuiltinFunctionType, types.MethodDescriptorType)),
+          applies=always)
+def call_by_name(function: Any, /, *args: Any, **kwargs: Any) -> Any:
+    """`function.__call__(…)`."""
+    return function(*args, **kwargs)
+
+
+# -- memory ------------------------------------------------------------------------------------------------------------
+
+MISSING = object()
+
+
+class Cached:
+    """What `functools.lru_cache` makes of a function."""
+
+    def __init__(self, function: Any, maxsize: Any, typed: Any, info: Any) -> None:
+        self._function, self._maxsize, self._typed, self._info = function, maxsize, typed, info
+        self._memory: dict[Any, Any] = {}
+        self._hits = self._misses = 0
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        key = args
+        if kwargs:
+            key = (*key, MISSING, *kwargs.items())
+        if self._typed:
+            key = (*key, *map(type, args), *map(type, kwargs.values()))
+        memory = self._memory
+        found = memory.get(key, MISSING)
+        if found is not MISSING:
+            self._hits += 1
+            if self._maxsize is not None:           # the last used goes last
+                del memory[key]
+                memory[key] = found
+            return found
+        self._misses += 1
+        result = self._function(*args, **kwargs)
+        if self._maxsize != 0:
+            if self._maxsize is not None and key not in memory and len(memory) >= self._maxsize:
+                del memory[next(iter(memory))]
+            memory[key] = result
+        return result
+
+    def __get__(self, obj: Any, owner: Any = None) -> Any:
+        return self if obj is None else types.MethodType(self, obj)
+
+    def cache_info(self) -> Any:
+        return self._info(self._hits, self._misses, self._maxsize, len(self._memory))
+
+    def cache_clear(self) -> None:
+        self._memory.clear()
+        self._hits = self._misses = 0
+
+
+@polyfill(type(functools.lru_cache(always)), applies=always)
+def lru_cache(function: Any, maxsize: Any, typed: Any, info: Any) -> Any:
+    """`functools.lru_cache(maxsize, typed)(function)`."""
+    return Cached(function, maxsize, typed, info)
+
+
+# -- dispatch by class -------------------------------------------------------------------------------------------------
+
+DISPATCH_CODE = functools.singledispatch(always).dispatch.__code__  # type: ignore[attr-defined]
+
+
+def find_implementation(registry: Any, cls: Any) -> Any:
+    """The function that `functools.singledispatch` chooses for a class. A model tells what that depends on."""
+    return registry[cls] if cls in registry else functools._find_impl(cls, registry)  # type: ignore[attr-defined]
+
+
+def dispatch(registry: Any, cls: Any) -> Any:
+    """The inner function `dispatch` of a `functools.singledispatch`, without its cache."""
+    return find_implementation(registry, cls)

@@ -2,11 +2,13 @@
 from __future__ import annotations
 
 import collections
+import gc
 import operator
+import types
 from typing import Any
 
 from capture.interp.models import polyfill
-from capture.interp.special import in_python, is_iterable, is_key, is_native_iterable
+from capture.interp.special import VIEWS, in_python, is_iterable, is_key, is_native_iterable
 from capture.refgraph.graph import lookup_class
 
 
@@ -128,3 +130,111 @@ def count_elements(mapping: Any, iterable: Any) -> None:
     """What `Counter` counts with."""
     for item in iterable:
         mapping[item] = mapping.get(item, 0) + 1
+
+
+# -- mapping proxies ---------------------------------------------------------------------------------------------------
+
+def proxied(proxy: Any) -> Any:
+    """The mapping behind a mapping proxy, which Python code cannot ask for."""
+    return next(iter(gc.get_referents(proxy)), None)
+
+
+def mapping_of(proxy: Any) -> Any:
+    """The dict behind a mapping proxy, to be looked at. A model tells."""
+    return proxied(proxy)
+
+
+def is_proxy(x: Any, *rest: Any) -> bool:
+    return type(x) is types.MappingProxyType and type(proxied(x)) in (dict, collections.OrderedDict)
+
+
+@polyfill(len, types.MappingProxyType.__len__, applies=is_proxy)
+def proxy_len(x: Any) -> int:
+    """`len(proxy)`."""
+    return len(mapping_of(x))
+
+
+@polyfill(iter, types.MappingProxyType.__iter__, applies=lambda x, *rest: not rest and is_proxy(x))
+def proxy_iter(x: Any) -> Any:
+    """`iter(proxy)`."""
+    return iter(mapping_of(x))
+
+
+@polyfill(types.MappingProxyType.keys, applies=is_proxy)
+def proxy_keys(x: Any) -> Any:
+    """`proxy.keys()`."""
+    return mapping_of(x).keys()
+
+
+@polyfill(types.MappingProxyType.values, applies=is_proxy)
+def proxy_values(x: Any) -> Any:
+    """`proxy.values()`."""
+    return mapping_of(x).values()
+
+
+@polyfill(types.MappingProxyType.items, applies=is_proxy)
+def proxy_items(x: Any) -> Any:
+    """`proxy.items()`."""
+    return mapping_of(x).items()
+
+
+@polyfill(types.MappingProxyType.copy, applies=is_proxy)
+@polyfill(dict, applies=lambda *args, **named: len(args) == 1 and not named and is_proxy(args[0]))
+def proxy_copy(x: Any) -> Any:
+    """`proxy.copy()`, `dict(proxy)`."""
+    return mapping_of(x).copy()
+
+
+# -- views -------------------------------------------------------------------------------------------------------------
+
+KEYS, ITEMS = ((VIEWS[0], VIEWS[3]), (VIEWS[2], VIEWS[5]))
+SETS = (set, frozenset)
+
+
+def is_view_algebra(a: Any, b: Any) -> bool:
+    """Whether an operator on a view of keys or items is one on sets of what it shows."""
+    shown = (*KEYS, *ITEMS)
+    return (isinstance(a, shown) or isinstance(b, shown)) and all(
+        isinstance(x, (*shown, *SETS)) or x is b and is_iterable(b) for x in (a, b))
+
+
+def is_view_comparison(a: Any, b: Any) -> bool:
+    return is_view_algebra(a, b) and all(isinstance(x, (*KEYS, *ITEMS, *SETS)) for x in (a, b))
+
+
+def algebra(a: Any, b: Any, combine: Any) -> Any:
+    """`a op b` of views and sets."""
+    return combine(set(a), set(b))
+
+
+for _name in ("and_", "or_", "sub", "xor", "eq", "ne", "lt", "le", "gt", "ge"):
+    _operator = getattr(operator, _name)
+    polyfill(_operator, applies=is_view_algebra if _name in ("and_", "or_", "sub", "xor") else is_view_comparison)(
+        types.FunctionType((lambda a, b, combine: algebra(a, b, combine)).__code__, globals(), _name, (_operator,)))
+
+
+@polyfill(*(cls.isdisjoint for cls in (*KEYS, *ITEMS)), applies=lambda view, other: True)
+def isdisjoint(self: Any, other: Any) -> bool:
+    """`view.isdisjoint(other)`."""
+    for item in other:
+        if item in self:
+            return False
+    return True
+
+
+@polyfill(operator.contains, *(cls.__contains__ for cls in ITEMS), applies=lambda view, pair: isinstance(view, ITEMS))
+def contains_item(self: Any, pair: Any) -> bool:
+    """`pair in mapping.items()`."""
+    for item in self:
+        if item == pair:
+            return True
+    return False
+
+
+@polyfill(operator.contains, applies=lambda view, value: isinstance(view, (VIEWS[1], VIEWS[4])))
+def contains_value(self: Any, value: Any) -> bool:
+    """`value in mapping.values()`."""
+    for item in self:
+        if item is value or item == value:
+            return True
+    return False

@@ -1,6 +1,7 @@
 """Creation of instances and look-up of attributes, in Python."""
 from __future__ import annotations
 
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -42,3 +43,49 @@ def or_hook(hook: Callable[[Any, str], Any], obj: Any, name: str, find: Callable
     except AttributeError:
         pass
     return hook(obj, name)
+
+
+# -- descriptors of C, asked by hand -----------------------------------------------------------------------------------
+
+@polyfill(types.FunctionType.__get__, applies=lambda function, obj, cls=None: True)
+def get_method(function: Any, obj: Any, cls: Any = None) -> Any:
+    """`function.__get__(obj, cls)`."""
+    return function if obj is None and cls is not type(None) else types.MethodType(function, obj)
+
+
+@polyfill(property.__get__, applies=lambda descriptor, obj, cls=None: obj is None or descriptor.fget is not None)
+def get_property(descriptor: Any, obj: Any, cls: Any = None) -> Any:
+    """`descriptor.__get__(obj, cls)` of a property."""
+    return descriptor if obj is None else descriptor.fget(obj)
+
+
+@polyfill(property.__set__, applies=lambda descriptor, obj, value: descriptor.fset is not None)
+def set_property(descriptor: Any, obj: Any, value: Any) -> None:
+    """`descriptor.__set__(obj, value)` of a property."""
+    descriptor.fset(obj, value)
+
+
+@polyfill(staticmethod.__get__, applies=lambda descriptor, obj, cls=None: True)
+def get_static(descriptor: Any, obj: Any, cls: Any = None) -> Any:
+    """`descriptor.__get__(obj, cls)` of a static method."""
+    return descriptor.__func__
+
+
+@polyfill(classmethod.__get__, applies=lambda descriptor, obj, cls=None: isinstance(descriptor.__func__, types.FunctionType))
+def get_class_method(descriptor: Any, obj: Any, cls: Any = None) -> Any:
+    """`descriptor.__get__(obj, cls)` of a class method."""
+    return types.MethodType(descriptor.__func__, type(obj) if cls is None else cls)
+
+
+# -- exceptions --------------------------------------------------------------------------------------------------------
+
+@polyfill(BaseException.add_note, applies=lambda exception, note: True)
+def add_note(self: Any, note: Any) -> None:
+    """`exception.add_note(note)`."""
+    if not isinstance(note, str):
+        raise TypeError(f"note must be a str, not '{type(note).__name__}'")
+    if not hasattr(self, "__notes__"):
+        self.__notes__ = []
+    if not isinstance(self.__notes__, list):
+        raise TypeError("Cannot add note: __notes__ is not a list")
+    self.__notes__.append(note)

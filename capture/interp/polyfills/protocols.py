@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from capture.interp.models import polyfill
-from capture.interp.special import C_METHODS, in_python
+from capture.interp.special import C_METHODS, in_python, is_plain
 from capture.refgraph.graph import lookup_class
 
 # -- containers --------------------------------------------------------------------------------------------------------
@@ -220,6 +220,35 @@ def repr_(x: Any) -> Any:
     if not isinstance(result, str):
         raise TypeError(f"__repr__ returned non-string (type {type(result).__name__})")
     return result
+
+
+def holds_python_text(x: Any, depth: int = 8) -> bool:
+    """Whether the text of a container is made of texts that Python code writes; it holds no tensors, and not itself."""
+    if type(x) not in (list, tuple, dict, set, frozenset):
+        return False
+    items = [part for entry in x.items() for part in entry] if type(x) is dict else list(x)
+    return depth > 0 and not any(isinstance(item, torch.Tensor) for item in items) and any(
+        in_python(item, "__repr__") or holds_python_text(item, depth - 1) for item in items) and all(
+        type(item) not in (list, tuple, dict, set, frozenset) or is_plain(item) or holds_python_text(item, depth - 1) for item in items)
+
+
+@polyfill(repr, str, applies=lambda *args, **kwargs: len(args) == 1 and not kwargs and holds_python_text(args[0]))
+@polyfill(format, applies=lambda x, *spec: not any(spec) and holds_python_text(x))
+def container_repr(x: Any, spec: Any = "") -> Any:
+    """`repr(x)` of a container."""
+    parts = []
+    if type(x) is dict:
+        for key, value in x.items():
+            parts.append(repr(key) + ": " + repr(value))
+        return "{" + ", ".join(parts) + "}"
+    for item in x:
+        parts.append(repr(item))
+    text = ", ".join(parts)
+    if type(x) is list:
+        return "[" + text + "]"
+    if type(x) is tuple:
+        return "(" + text + ("," if len(x) == 1 else "") + ")"
+    return "{" + text + "}" if type(x) is set else "frozenset({" + text + "})"
 
 
 @polyfill(format, applies=lambda x, *spec: in_python(x, "__format__"))

@@ -1,0 +1,59 @@
+"""Threads and locks. A lock that the trace makes concerns nobody else; one from outside is taken and given back on every hit, around the changes
+that the program makes while it holds it."""
+from __future__ import annotations
+
+import _thread
+from collections.abc import Callable
+from typing import Any
+
+from capture.interp.frame import Value
+from capture.interp.interpreter import Interpreter
+from capture.interp.lookasides.shadows import node_of
+from capture.interp.models import model
+from capture.refgraph.effects import Replayed
+from capture.refgraph.node import Const, Expr, Shadow
+from capture.refgraph.source import Computed
+
+
+@model(_thread.get_ident)
+def identify(interp: Interpreter, result: int) -> Shadow:
+    """Which thread this is: a trace that asks is one of this thread."""
+    interp.graph.require(Computed(_thread.get_ident, ()), "VALUE", result)
+    return Const(result)
+
+
+LOCKS = (_thread.LockType, _thread.RLock)
+
+
+@model(_thread.allocate_lock, _thread.RLock)
+def make_lock(interp: Interpreter, result: Any) -> Shadow:
+    """A new lock."""
+    return interp.graph.create(result, origin=Expr(_thread.RLock if type(result) is _thread.RLock else _thread.allocate_lock, ()))
+
+
+def operation(method: Callable[..., Any], name: str) -> None:
+    """Registers a method that takes or gives back a lock, or asks for it."""
+    def operate(interp: Interpreter, result: Any, lock: Value, *args: Value, **kwargs: Value) -> Shadow:
+        node, values = node_of(lock), (*args, *kwargs.values())
+        for value in values:
+            interp.graph.depend(value.shadow, value.real)  # type: ignore[arg-type]
+        if node.created:
+            return Const(result)
+        interp.graph.touch(node)
+        given = () if name == "__exit__" else values
+        call = interp.graph.call_effect(Const(_thread_release if name == "__exit__" else method),
+                                        (node, *(value.shadow for value in given)), tuple(kwargs))  # type: ignore[arg-type]
+        waits = name in ("acquire", "__enter__") and not values
+        return Const(result) if result is None or waits else Replayed(call, (), bool)
+    model(method)(operate)
+
+
+def _thread_release(lock: Any) -> None:
+    """Gives a lock back at the end of a `with`, whatever ended it."""
+    lock.release()
+
+
+for _cls in LOCKS:
+    for _name in ("acquire", "release", "__enter__", "__exit__", "locked"):
+        if hasattr(_cls, _name):
+            operation(getattr(_cls, _name), _name)

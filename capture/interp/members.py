@@ -1,0 +1,126 @@
+"""What reading an attribute that C code keeps or computes means: slots, parts of builtin objects, properties of tensors and classes."""
+from __future__ import annotations
+
+import _thread
+import types
+from typing import Any
+
+import torch
+
+from capture.errors import Break
+from capture.interp import natives, tensors
+from capture.interp.frame import Value
+from capture.interp.interpreter import Interpreter
+from capture.interp.lookasides.shadows import settled
+from capture.refgraph.graph import BOUND_IN_C, PINNED, VALUES, lookup_class
+from capture.refgraph.node import Build, Const, Expr, External, FunctionState, RefNode, Shadow
+from capture.refgraph.records import DERIVED
+
+# What the flow of the program, which is guarded, sets of an exception.
+CHAIN = ("__cause__", "__context__", "__suppress_context__")
+
+
+def external_c_attribute(interp: Interpreter, obj: Value, name: str, result: Any) -> Shadow:
+    """A C-level attribute (slot, getset) of an object."""
+    node, graph = obj.shadow, interp.graph
+    if isinstance(node, (Const, External, Expr)) or isinstance(obj.real, (*VALUES, torch.dtype, *DERIVED)):
+        natives.depend_deep(interp, node, obj.real)
+        if natives.is_immutable(result) or isinstance(result, PINNED):
+            return natives.fresh(interp, result)
+        if isinstance(obj.real, DERIVED) and not callable(result):
+            return settled(interp, result)
+        if callable(result):
+            return Build(type(result), (Const(lookup_class(type(obj.real), name)), node))  # type: ignore[arg-type]
+    if isinstance(node, Build):
+        if isinstance(obj.real, types.MethodType):
+            index = {"__func__": 0, "__self__": 1}.get(name)
+            if index is not None:
+                return node.items[index]
+            return graph.slot(node.items[0], name, result) if isinstance(node.items[0], RefNode) else graph.constant(result)
+        if isinstance(obj.real, BOUND_IN_C):
+            return node.items[1] if name == "__self__" else natives.fresh(interp, result)
+        if isinstance(obj.real, slice):
+            return node.items[("start", "stop", "step").index(name)]
+        if isinstance(obj.real, tuple):
+            for item, real in zip(node.items, obj.real):       # a field of a namedtuple or structseq
+                if real is result:
+                    return item
+    if isinstance(obj.real, _thread._local):
+        raise Break("opaque-call", "an attribute of a threading.local was read")
+    if isinstance(node, RefNode):
+        if isinstance(node.state, FunctionState):
+            return function_attribute(interp, node, name, result)
+        if node.created and name in CHAIN and isinstance(obj.real, BaseException):
+            return exception_part(interp, name, result)
+        return graph.slot(node, name, result)
+    raise Break("opaque-call", f"attribute {name!r} of a {type(obj.real).__name__} was read")
+
+
+def exception_part(interp: Interpreter, name: str, result: Any) -> Shadow:
+    """The cause or context of an exception that the trace made."""
+    node = interp.graph.find(result)
+    if node is None and not isinstance(result, (bool, types.NoneType)):
+        raise Break("opaque-call", f"the {name} of an exception, a {type(result).__name__}, is of unknown origin")
+    return node or Const(result)
+
+
+def function_attribute(interp: Interpreter, node: RefNode, name: str, result: Any) -> Shadow:
+    """A C-level attribute of a function which the trace made."""
+    state: FunctionState = node.state
+    if name in node.slots:
+        return node.slots[name]
+    known = {"__defaults__": state.defaults, "__kwdefaults__": state.kwdefaults, "__globals__": state.globals}
+    if name in known:
+        return known[name]
+    if natives.is_immutable(result):
+        return Const(result)
+    if name == "__annotations__":
+        node.slots[name] = natives.fresh(interp, result)
+        return node.slots[name]
+    return interp.graph.constant(result) if name == "__code__" else interp.graph.create(result)
+
+
+def tensor_attribute(interp: Interpreter, obj: Value, name: str, result: Any) -> Shadow:
+    """An attribute of a tensor that C code computes."""
+    node: RefNode = obj.shadow  # type: ignore[assignment]
+    if isinstance(result, (types.BuiltinFunctionType, types.MethodWrapperType)):
+        return Build(type(result), (Const(lookup_class(type(obj.real), name)), node))
+    if name in tensors.METADATA:
+        return tensors.metadata(interp, name, [obj], result)
+    if name == "__class__":
+        interp.graph.touch(node)
+        return interp.graph.constant(result)
+    if name == "__dict__":
+        return interp.graph.attributes(node)  # type: ignore[return-value]
+    if name in ("grad", "_grad"):
+        if name in node.slots:
+            return node.slots[name]
+        if node.source is not None and not interp.recorder.mutates:
+            return interp.graph.slot(node, "grad", result)
+    if isinstance(result, torch.Tensor):
+        return interp.recorder.record("call_function", getattr, [obj, Value(name, Const(name))], {}, result,
+                                      tensors.versions_of([obj.real]))
+    if result is None and name in ("grad_fn", "grad"):      # follows from `is_leaf`, which is guarded, and from the graph
+        interp.graph.touch(node)
+        return Const(None)
+    raise Break("data-dependent", f"attribute {name!r} of a tensor")
+
+
+def class_data(interp: Interpreter, cls: type, name: str, result: Any) -> Shadow:
+    """`__name__`, `__mro__`, `__dict__` … of a class, which its identity determines."""
+    if natives.is_immutable(result):
+        return Const(result)
+    if isinstance(result, PINNED) or callable(result):
+        return class_builtin(interp, result)
+    if isinstance(result, tuple):
+        return natives.fresh(interp, result)
+    if name in cls.__dict__:
+        return interp.graph.type_attr(cls, name)[2]
+    raise Break("opaque-call", f"attribute {name!r} of class {cls.__qualname__} was read")
+
+
+def class_builtin(interp: Interpreter, result: Any) -> Shadow:
+    """A builtin method or other C object that a class, already guarded, leads to."""
+    if natives.is_immutable(result) or isinstance(result, types.BuiltinFunctionType):   # a class method of C is bound anew each time
+        return Const(result)
+    return interp.graph.constant(result)

@@ -1,0 +1,120 @@
+"""How a class comes to be, in Python: the statement, the call of `type`, and what it asks of namespaces and bases."""
+from __future__ import annotations
+
+import builtins
+import sys
+import types
+from types import _calculate_meta, resolve_bases  # type: ignore[attr-defined]
+from typing import Any
+
+from capture.interp.models import polyfill
+from capture.interp.special import C_METHODS, in_python
+from capture.refgraph.graph import lookup_class
+
+MISSING = object()
+# Their `__init_subclass__` looks at the class that is made and at nothing else, and does the same whenever it is made anew.
+TRUSTED = frozenset({"typing", "enum", "abc"})
+
+
+def run_body(function: Any, namespace: Any) -> Any:
+    """Runs a class body on the mapping that its names go to, and returns its `__class__` cell. The interpreter does that in a
+    frame of its own while it traces."""
+    exec(function.__code__, function.__globals__, namespace, closure=function.__closure__)
+    return namespace.get("__classcell__")
+
+
+def bare_class(meta: Any, name: Any, bases: Any, namespace: Any, /, **kwargs: Any) -> Any:
+    """`type.__new__` without the `__set_name__` of what the namespace holds, called by the frame whose module the class gets."""
+    told = {key: value for key, value in dict.items(namespace) if in_python(value, "__set_name__")}
+    module = {} if "__module__" in namespace else {"__module__": sys._getframe(1).f_globals.get("__name__")}
+    cls = type.__new__(meta, name, bases, {**namespace, **module, **dict.fromkeys(told)}, **kwargs)
+    for key, value in told.items():
+        type.__setattr__(cls, key, value)
+    return cls
+
+
+def is_python_attribute(cls: type, name: str) -> bool:
+    """Whether what a class has under `name` is written in Python. A model tells."""
+    found = lookup_class(cls, name)
+    return found is not None and not isinstance(found, C_METHODS)
+
+
+@polyfill(builtins.__build_class__, applies=lambda function, name, *bases, **kwargs: isinstance(function, types.FunctionType))
+def build_class(function: Any, name: Any, /, *bases: Any, metaclass: Any = MISSING, **kwargs: Any) -> Any:
+    """A `class` statement."""
+    resolved = resolve_bases(bases)
+    if metaclass is MISSING:
+        metaclass = type(resolved[0]) if resolved else type
+    if isinstance(metaclass, type):
+        metaclass = _calculate_meta(metaclass, resolved)
+        prepare = metaclass.__prepare__ if is_python_attribute(metaclass, "__prepare__") else None
+    else:
+        prepare = getattr(metaclass, "__prepare__", None)
+    namespace = {} if prepare is None else prepare(name, resolved, **kwargs)
+    if not hasattr(type(namespace), "__getitem__"):
+        owner = metaclass.__name__ if isinstance(metaclass, type) else "<metaclass>"
+        raise TypeError(f"{owner}.__prepare__() must return a mapping, not {type(namespace).__name__}")
+    cell = run_body(function, namespace)
+    if resolved is not bases:
+        namespace["__orig_bases__"] = bases
+    cls = metaclass(name, resolved, namespace, **kwargs)
+    if isinstance(cls, type) and isinstance(cell, types.CellType):
+        check_cell(cell, cls, name)
+    return cls
+
+
+@polyfill(type.__dict__["__prepare__"], applies=lambda meta, *args, **kwargs: True)
+def empty_namespace(meta: Any, *args: Any, **kwargs: Any) -> Any:
+    """`type.__prepare__(name, bases)`."""
+    return {}
+
+
+def check_cell(cell: Any, cls: type, name: str) -> None:
+    """Raises what a metaclass has deserved that lost `__classcell__`."""
+    try:
+        known = cell.cell_contents
+    except ValueError:
+        known = None
+    if known is None:
+        raise RuntimeError(f"__class__ not set defining {name!r} as {cls!r}. Was __classcell__ propagated to type.__new__?")
+    if known is not cls:
+        raise TypeError(f"__class__ set to {known!r} defining {name!r} as {cls!r}")
+
+
+def derives_in_python(bases: Any) -> bool:
+    """Whether making a class runs an `__init_subclass__` of the program."""
+    for base in bases:
+        hook = lookup_class(base, "__init_subclass__") if isinstance(base, type) else None
+        function = hook.__func__ if isinstance(hook, classmethod) else hook
+        if function is not None and not isinstance(function, C_METHODS) and getattr(function, "__module__", None) not in TRUSTED:
+            return True
+    return False
+
+
+def is_made_plainly(meta: Any, name: Any, bases: Any, namespace: Any, /, **kwargs: Any) -> bool:
+    """Whether `type.__new__` of these runs no Python code but what can be spelled out."""
+    if not (isinstance(meta, type) and type(name) is str and type(bases) is tuple and isinstance(namespace, dict)):
+        return False
+    if not all(isinstance(base, type) and issubclass(meta, type(base)) for base in bases):
+        return False            # an error, or the class of another metaclass
+    return not derives_in_python(bases) and not isinstance(lookup_class(meta, "mro"), types.FunctionType)
+
+
+@polyfill(type.__new__, applies=is_made_plainly)
+def new_class(meta: Any, name: Any, bases: Any, namespace: Any, /, **kwargs: Any) -> Any:
+    """`type.__new__(meta, name, bases, namespace)`."""
+    cls = bare_class(meta, name, bases, namespace, **kwargs)
+    for key, value in list(dict.items(namespace)):
+        if in_python(value, "__set_name__"):
+            type(value).__set_name__(value, cls, key)
+    return cls
+
+
+@polyfill(type, applies=lambda name, bases, namespace, /, **kwargs: type(bases) is tuple and all(isinstance(base, type) for base in bases))
+def make_class(name: Any, bases: Any, namespace: Any, /, **kwargs: Any) -> Any:
+    """`type(name, bases, namespace)`."""
+    meta = _calculate_meta(type, bases)
+    cls = meta.__new__(meta, name, bases, namespace, **kwargs)
+    if isinstance(cls, type):
+        type(cls).__init__(cls, name, bases, namespace, **kwargs)
+    return cls

@@ -1,0 +1,228 @@
+"""Keys of dicts and members of sets whose hash or equality is written in Python: the look-up spelled out, so that what it reads of
+them is known. The dict itself is then asked for the very key that was found."""
+from __future__ import annotations
+
+import collections
+import operator
+import weakref
+from typing import Any
+
+from capture import _C
+from capture.interp.models import polyfill
+from capture.interp.special import in_python, is_key
+
+MISSING = object()
+
+
+# -- done by C, and modelled -------------------------------------------------------------------------------------------
+
+def candidates(container: Any, number: int) -> list[Any]:
+    """The keys of a dict, or members of a set, that have this hash."""
+    return [key for key, kept in _C.hashed_keys(container) if kept == number]
+
+
+def stored(mapping: Any, key: Any) -> Any:
+    """What is under a key that is there."""
+    return next(value for known, value in dict.items(mapping) if known is key)
+
+
+def store(container: Any, key: Any, value: Any, number: int) -> None:
+    """Puts a value under a key, or adds a member, that is there or equals none."""
+    _C.put(container, key, value, number)
+
+
+def drop(container: Any, key: Any, number: int) -> None:
+    """Takes a key or member out that is there."""
+    _C.take_out(container, key, number)
+
+
+class Hashed:
+    """Has the hash of a part of a tuple."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def __hash__(self) -> int:
+        return self.number
+
+
+def hash_of_parts(numbers: list[int]) -> int:
+    """The hash of a tuple whose parts have these."""
+    return hash(tuple(map(Hashed, numbers)))
+
+
+# -- looking up --------------------------------------------------------------------------------------------------------
+
+def hash_of(key: Any) -> int:
+    """`hash(key)`."""
+    if type(key) is not tuple:
+        return hash(key)
+    numbers = []
+    for part in key:
+        numbers.append(hash_of(part))
+    return hash_of_parts(numbers)
+
+
+def find(container: Any, key: Any, number: int) -> Any:
+    """The key of a container that equals `key`, which has this hash; or MISSING."""
+    for known in candidates(container, number):
+        if known is key or known == key:
+            return known
+    return MISSING
+
+
+def is_python_key(key: Any) -> bool:
+    """Whether looking up `key` may run Python code, or fails. (Of weak references it is asked elsewhere.)"""
+    return not is_key(key) and not isinstance(key, weakref.ref)
+
+
+def is_dict_by_python(mapping: Any, key: Any, *rest: Any) -> bool:
+    return isinstance(mapping, dict) and not isinstance(mapping, collections.OrderedDict) and is_python_key(key)
+
+
+def is_set_by_python(members: Any, key: Any) -> bool:
+    return isinstance(members, (set, frozenset)) and is_python_key(key)
+
+
+@polyfill(operator.getitem, dict.__getitem__, applies=is_dict_by_python)
+def getitem(self: Any, key: Any) -> Any:
+    """`self[key]`."""
+    known = find(self, key, hash_of(key))
+    if known is not MISSING:
+        return stored(self, known)
+    if isinstance(self, collections.defaultdict):
+        factory = self.default_factory
+        if factory is not None:
+            value = factory()
+            self[key] = value
+            return value
+    elif in_python(self, "__missing__"):
+        return type(self).__missing__(self, key)
+    raise KeyError(key)
+
+
+@polyfill(operator.setitem, dict.__setitem__, applies=is_dict_by_python)
+def setitem(self: Any, key: Any, value: Any) -> None:
+    """`self[key] = value`."""
+    number = hash_of(key)
+    known = find(self, key, number)
+    store(self, key if known is MISSING else known, value, number)
+
+
+@polyfill(operator.delitem, dict.__delitem__, applies=is_dict_by_python)
+def delitem(self: Any, key: Any) -> None:
+    """`del self[key]`."""
+    number = hash_of(key)
+    known = find(self, key, number)
+    if known is MISSING:
+        raise KeyError(key)
+    drop(self, known, number)
+
+
+@polyfill(operator.contains, dict.__contains__, applies=is_dict_by_python)
+@polyfill(operator.contains, set.__contains__, frozenset.__contains__, applies=is_set_by_python)
+def contains(self: Any, key: Any) -> bool:
+    """`key in self`."""
+    return find(self, key, hash_of(key)) is not MISSING
+
+
+@polyfill(dict.get, applies=is_dict_by_python)
+def get(self: Any, key: Any, default: Any = None) -> Any:
+    """`self.get(key, default)`."""
+    known = find(self, key, hash_of(key))
+    return default if known is MISSING else stored(self, known)
+
+
+@polyfill(dict.setdefault, applies=is_dict_by_python)
+def setdefault(self: Any, key: Any, default: Any = None) -> Any:
+    """`self.setdefault(key, default)`."""
+    number = hash_of(key)
+    known = find(self, key, number)
+    if known is not MISSING:
+        return stored(self, known)
+    store(self, key, default, number)
+    return default
+
+
+@polyfill(dict.pop, applies=is_dict_by_python)
+def pop(self: Any, key: Any, default: Any = MISSING) -> Any:
+    """`self.pop(key, default)`."""
+    number = hash_of(key)
+    known = find(self, key, number)
+    if known is MISSING:
+        if default is MISSING:
+            raise KeyError(key)
+        return default
+    value = stored(self, known)
+    drop(self, known, number)
+    return value
+
+
+@polyfill(set.add, applies=is_set_by_python)
+def add(self: Any, key: Any) -> None:
+    """`self.add(key)`."""
+    number = hash_of(key)
+    if find(self, key, number) is MISSING:
+        store(self, key, None, number)
+
+
+@polyfill(set.discard, applies=is_set_by_python)
+def discard(self: Any, key: Any) -> None:
+    """`self.discard(key)`."""
+    number = hash_of(key)
+    known = find(self, key, number)
+    if known is not MISSING:
+        drop(self, known, number)
+
+
+@polyfill(set.remove, applies=is_set_by_python)
+def remove(self: Any, key: Any) -> None:
+    """`self.remove(key)`."""
+    number = hash_of(key)
+    known = find(self, key, number)
+    if known is MISSING:
+        raise KeyError(key)
+    drop(self, known, number)
+
+
+# -- written out -------------------------------------------------------------------------------------------------------
+
+def dict_of(keys: Any, values: Any) -> Any:
+    """`{key: value, …}`."""
+    result: dict[Any, Any] = {}
+    for i in range(len(keys)):
+        result[keys[i]] = values[i]
+    return result
+
+
+def set_of(members: Any) -> Any:
+    """`{member, …}`."""
+    result: set[Any] = set()
+    for member in members:
+        result.add(member)
+    return result
+
+
+def holds_python_keys(x: Any) -> bool:
+    """Whether a container's items, or their first parts, are to be keys that Python code hashes or compares."""
+    return isinstance(x, (list, tuple, set, frozenset, dict, collections.deque)) and not in_python(x, "__iter__") and not all(map(is_key, x))
+
+
+@polyfill(set, applies=lambda *args: len(args) == 1 and holds_python_keys(args[0]))
+def make_set(members: Any) -> Any:
+    """`set(members)`."""
+    return set_of(members)
+
+
+def is_pair_by_python(x: Any) -> bool:
+    return isinstance(x, (list, tuple)) and len(x) == 2 and not is_key(x[0])
+
+
+@polyfill(dict, applies=lambda *args, **named: len(args) == 1 and isinstance(args[0], (list, tuple)) and any(map(is_pair_by_python, args[0])))
+def make_dict(pairs: Any, /, **named: Any) -> Any:
+    """`dict(pairs, **named)`."""
+    result: dict[Any, Any] = {}
+    for key, value in pairs:
+        result[key] = value
+    result.update(named)
+    return result

@@ -1,0 +1,266 @@
+"""Functions of the standard library that compare, call or change what they are given."""
+from __future__ import annotations
+
+import bisect
+import hashlib
+import heapq
+import re
+import struct
+from typing import Any
+
+from capture.interp.models import polyfill
+from capture.interp.special import is_plain
+
+
+def always(*args: Any, **kwargs: Any) -> bool:
+    return True
+
+
+# -- heaps and sorted lists --------------------------------------------------------------------------------------------
+
+@polyfill(heapq.heappush, applies=always)
+def heappush(heap: Any, item: Any) -> None:
+    """`heapq.heappush(heap, item)`."""
+    heap.append(item)
+    heapq._siftdown(heap, 0, len(heap) - 1)  # type: ignore[attr-defined]
+
+
+@polyfill(heapq.heappop, applies=always)
+def heappop(heap: Any) -> Any:
+    """`heapq.heappop(heap)`."""
+    last = heap.pop()
+    if not heap:
+        return last
+    smallest = heap[0]
+    heap[0] = last
+    heapq._siftup(heap, 0)  # type: ignore[attr-defined]
+    return smallest
+
+
+@polyfill(heapq.heapreplace, applies=always)
+def heapreplace(heap: Any, item: Any) -> Any:
+    """`heapq.heapreplace(heap, item)`."""
+    smallest = heap[0]
+    heap[0] = item
+    heapq._siftup(heap, 0)  # type: ignore[attr-defined]
+    return smallest
+
+
+@polyfill(heapq.heappushpop, applies=always)
+def heappushpop(heap: Any, item: Any) -> Any:
+    """`heapq.heappushpop(heap, item)`."""
+    if heap and heap[0] < item:
+        item, heap[0] = heap[0], item
+        heapq._siftup(heap, 0)  # type: ignore[attr-defined]
+    return item
+
+
+@polyfill(heapq.heapify, applies=always)
+def heapify(x: Any) -> None:
+    """`heapq.heapify(x)`."""
+    for i in reversed(range(len(x) // 2)):
+        heapq._siftup(x, i)  # type: ignore[attr-defined]
+
+
+@polyfill(heapq._heapify_max, applies=always)  # type: ignore[attr-defined]
+def heapify_max(x: Any) -> None:
+    """`heapq._heapify_max(x)`."""
+    for i in reversed(range(len(x) // 2)):
+        heapq._siftup_max(x, i)  # type: ignore[attr-defined]
+
+
+@polyfill(heapq._heapreplace_max, applies=always)  # type: ignore[attr-defined]
+def heapreplace_max(heap: Any, item: Any) -> Any:
+    """`heapq._heapreplace_max(heap, item)`."""
+    largest = heap[0]
+    heap[0] = item
+    heapq._siftup_max(heap, 0)  # type: ignore[attr-defined]
+    return largest
+
+
+@polyfill(heapq._heappop_max, applies=always)  # type: ignore[attr-defined]
+def heappop_max(heap: Any) -> Any:
+    """`heapq._heappop_max(heap)`."""
+    last = heap.pop()
+    if not heap:
+        return last
+    largest = heap[0]
+    heap[0] = last
+    heapq._siftup_max(heap, 0)  # type: ignore[attr-defined]
+    return largest
+
+
+def is_searched_in_python(a: Any, x: Any, *bounds: Any, key: Any = None, **named: Any) -> bool:
+    return key is not None or not (is_plain(a) and is_plain(x))
+
+
+@polyfill(bisect.bisect_right, applies=is_searched_in_python)
+def bisect_right(a: Any, x: Any, lo: Any = 0, hi: Any = None, *, key: Any = None) -> int:
+    """`bisect.bisect_right(a, x, lo, hi, key=key)`."""
+    if lo < 0:
+        raise ValueError("lo must be non-negative")
+    if hi is None:
+        hi = len(a)
+    while lo < hi:
+        middle = (lo + hi) // 2
+        if x < (a[middle] if key is None else key(a[middle])):
+            hi = middle
+        else:
+            lo = middle + 1
+    return lo
+
+
+@polyfill(bisect.bisect_left, applies=is_searched_in_python)
+def bisect_left(a: Any, x: Any, lo: Any = 0, hi: Any = None, *, key: Any = None) -> int:
+    """`bisect.bisect_left(a, x, lo, hi, key=key)`."""
+    if lo < 0:
+        raise ValueError("lo must be non-negative")
+    if hi is None:
+        hi = len(a)
+    while lo < hi:
+        middle = (lo + hi) // 2
+        if (a[middle] if key is None else key(a[middle])) < x:
+            lo = middle + 1
+        else:
+            hi = middle
+    return lo
+
+
+@polyfill(bisect.insort_right, applies=always)
+def insort_right(a: Any, x: Any, lo: Any = 0, hi: Any = None, *, key: Any = None) -> None:
+    """`bisect.insort(a, x, lo, hi, key=key)`."""
+    a.insert(bisect.bisect_right(a, x if key is None else key(x), lo, hi, key=key), x)
+
+
+@polyfill(bisect.insort_left, applies=always)
+def insort_left(a: Any, x: Any, lo: Any = 0, hi: Any = None, *, key: Any = None) -> None:
+    """`bisect.insort_left(a, x, lo, hi, key=key)`."""
+    a.insert(bisect.bisect_left(a, x if key is None else key(x), lo, hi, key=key), x)
+
+
+# -- binary data -------------------------------------------------------------------------------------------------------
+
+def unpacked(format: Any, data: Any) -> list[Any]:
+    """All records of a format in data. A model computes them in C."""
+    return list(struct.iter_unpack(format, data))
+
+
+@polyfill(struct.iter_unpack, applies=always)
+def iter_unpack(format: Any, buffer: Any) -> Any:
+    """`struct.iter_unpack(format, buffer)`."""
+    return iter(unpacked(format, buffer))
+
+
+# -- regular expressions -----------------------------------------------------------------------------------------------
+
+def matches(pattern: Any, text: Any, *bounds: Any) -> list[Any]:
+    """All matches of a compiled pattern. A model computes them in C."""
+    return list(pattern.finditer(text, *bounds))
+
+
+@polyfill(re.Pattern.finditer, applies=always)
+def finditer_of_pattern(self: Any, string: Any, *bounds: Any) -> Any:
+    """`pattern.finditer(string, pos, endpos)`."""
+    return iter(matches(self, string, *bounds))
+
+
+@polyfill(re.finditer, applies=always)
+def finditer(pattern: Any, string: Any, flags: Any = 0) -> Any:
+    """`re.finditer(pattern, string, flags)`."""
+    return iter(matches(re.compile(pattern, flags), string))
+
+
+def substitute(pattern: Any, repl: Any, text: Any, count: Any) -> tuple[Any, int]:
+    """`text` with what `repl` makes of each match in its place, and how many there were."""
+    parts = []
+    at = made = 0
+    for match in matches(pattern, text):
+        if count and made == count:
+            break
+        parts.append(text[at:match.start()])
+        parts.append(repl(match))
+        at = match.end()
+        made += 1
+    parts.append(text[at:])
+    return text[:0].join(parts), made
+
+
+@polyfill(re.Pattern.sub, applies=lambda self, repl, *rest, **named: callable(repl))
+def sub_of_pattern(self: Any, repl: Any, string: Any, count: Any = 0) -> Any:
+    """`pattern.sub(function, string, count)`."""
+    return substitute(self, repl, string, count)[0]
+
+
+@polyfill(re.Pattern.subn, applies=lambda self, repl, *rest, **named: callable(repl))
+def subn_of_pattern(self: Any, repl: Any, string: Any, count: Any = 0) -> Any:
+    """`pattern.subn(function, string, count)`."""
+    return substitute(self, repl, string, count)
+
+
+@polyfill(re.sub, applies=lambda pattern, repl, *rest, **named: callable(repl))
+def sub(pattern: Any, repl: Any, string: Any, count: Any = 0, flags: Any = 0) -> Any:
+    """`re.sub(pattern, function, string, count, flags)`."""
+    return substitute(re.compile(pattern, flags), repl, string, count)[0]
+
+
+@polyfill(re.subn, applies=lambda pattern, repl, *rest, **named: callable(repl))
+def subn(pattern: Any, repl: Any, string: Any, count: Any = 0, flags: Any = 0) -> Any:
+    """`re.subn(pattern, function, string, count, flags)`."""
+    return substitute(re.compile(pattern, flags), repl, string, count)
+
+
+# -- digests -----------------------------------------------------------------------------------------------------------
+
+def digest_of(name: str, data: bytes) -> bytes:
+    """The digest of data by an algorithm. A model computes it in C."""
+    return hashlib.new(name, data, usedforsecurity=False).digest()
+
+
+class Hash:
+    """What `hashlib.sha256()` and its siblings return."""
+
+    __slots__ = ("name", "data")
+
+    def __init__(self, name: str, data: Any) -> None:
+        self.name, self.data = name, bytes(data)
+
+    def update(self, data: Any) -> None:
+        self.data += bytes(data)
+
+    def digest(self) -> bytes:
+        return digest_of(self.name, self.data)
+
+    def hexdigest(self) -> str:
+        return self.digest().hex()
+
+    def copy(self) -> Hash:
+        return Hash(self.name, self.data)
+
+    @property
+    def digest_size(self) -> int:
+        return len(self.digest())
+
+
+@polyfill(hashlib.md5, applies=always)
+def md5(string: Any = b"", *, usedforsecurity: bool = True) -> Any:
+    """`hashlib.md5(string)`."""
+    return Hash("md5", string)
+
+
+@polyfill(hashlib.sha1, applies=always)
+def sha1(string: Any = b"", *, usedforsecurity: bool = True) -> Any:
+    """`hashlib.sha1(string)`."""
+    return Hash("sha1", string)
+
+
+@polyfill(hashlib.sha256, applies=always)
+def sha256(string: Any = b"", *, usedforsecurity: bool = True) -> Any:
+    """`hashlib.sha256(string)`."""
+    return Hash("sha256", string)
+
+
+@polyfill(hashlib.sha512, applies=always)
+def sha512(string: Any = b"", *, usedforsecurity: bool = True) -> Any:
+    """`hashlib.sha512(string)`."""
+    return Hash("sha512", string)
+

@@ -1,0 +1,116 @@
+"""Keys whose hash or equality is written in Python. Our own tables hold them by identity, and what the dicts and sets of the program keep
+of them is written without asking for their hash again: its `__hash__` runs as often as the program makes it run."""
+from __future__ import annotations
+
+import enum
+import itertools
+import types
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from capture import _C
+from capture.refgraph.node import SCALARS
+
+# Written in Python, but of no consequence: by identity, by name.
+HARMLESS = frozenset({torch.Tensor.__hash__, enum.Enum.__hash__})
+
+
+def is_python_key(key: Any) -> bool:
+    """Whether hashing a key runs Python code."""
+    cls = type(key)
+    if cls in SCALARS:
+        return False
+    if cls is tuple or cls is frozenset:
+        return any(map(is_python_key, key))
+    for base in type.__getattribute__(cls, "__mro__"):
+        if "__hash__" in base.__dict__:
+            method = base.__dict__["__hash__"]
+            return isinstance(method, types.FunctionType) and method not in HARMLESS
+    return False
+
+
+class Identity:
+    """A key of a `KeyTable`, which stands for one object."""
+
+    __slots__ = ("key",)
+
+    def __init__(self, key: Any) -> None:
+        self.key = key
+
+    def __hash__(self) -> int:
+        return id(self.key)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Identity) and self.key is other.key
+
+
+def own(key: Any) -> Any:
+    return Identity(key) if is_python_key(key) else key
+
+
+class KeyTable(dict[Any, Any]):
+    """A dict of ours by the keys of a dict or set of the program's, some of which Python code hashes."""
+
+    def __init__(self, items: dict[Any, Any] | Iterator[tuple[Any, Any]] = ()) -> None:  # type: ignore[assignment]
+        super().__init__()
+        for key, value in items.items() if isinstance(items, dict) else items:
+            self[key] = value
+
+    def __getitem__(self, key: Any) -> Any:
+        return dict.__getitem__(self, own(key))
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        dict.__setitem__(self, own(key), value)
+
+    def __delitem__(self, key: Any) -> None:
+        dict.__delitem__(self, own(key))
+
+    def __contains__(self, key: object) -> bool:
+        return dict.__contains__(self, own(key))
+
+    def __iter__(self) -> Iterator[Any]:
+        return (key.key if isinstance(key, Identity) else key for key in dict.__iter__(self))
+
+    def get(self, key: Any, default: Any = None) -> Any:
+        return dict.get(self, own(key), default)
+
+    def pop(self, key: Any, *default: Any) -> Any:
+        return dict.pop(self, own(key), *default)
+
+    def items(self) -> Any:
+        return [(key.key if isinstance(key, Identity) else key, value) for key, value in dict.items(self)]
+
+    def keys(self) -> Any:
+        return list(self)
+
+
+def table(container: Any, items: Iterator[tuple[Any, Any]]) -> dict[Any, Any]:
+    """Our own table of what a dict or set of the program's holds."""
+    return KeyTable(items) if any(map(is_python_key, container)) else dict(items)
+
+
+def hash_kept(container: Any, key: Any) -> int:
+    """The hash under which a container keeps this very key. Raises KeyError when it does not."""
+    for known, number in _C.hashed_keys(container):
+        if known is key:
+            return number
+    raise KeyError("no such key")
+
+
+def value_at(mapping: Any, index: int) -> Any:
+    """The value of the dict's entry of this number. Raises TypeError for what is no dict, and StopIteration where there is none."""
+    return next(itertools.islice(dict.values(mapping), index, None))
+
+
+# -- what mock functions do --------------------------------------------------------------------------------------------
+
+def put(container: Any, key: Any, value: Any, number: int) -> None:
+    """`container[key] = value`, or `container.add(key)`, of a key with this hash."""
+    _C.put(container, key, value, number)
+
+
+def take_out(container: Any, key: Any, number: int) -> None:
+    """Takes a key with this hash out of a dict or set."""
+    _C.take_out(container, key, number)

@@ -1,0 +1,74 @@
+"""Immutable values of C types of the standard library. Like numbers they have no identity: plain data tells what they are."""
+from __future__ import annotations
+
+import datetime
+import decimal
+import inspect
+import re
+import struct
+import types
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+# What tells a value from all others of its exact type.
+CONTENTS: dict[type, Callable[[Any], Any]] = {
+    decimal.Decimal: str,
+    datetime.date: lambda x: x.__reduce_ex__(4)[1],
+    datetime.time: lambda x: x.__reduce_ex__(4)[1],         # with its timezone, if any, by identity
+    datetime.datetime: lambda x: x.__reduce_ex__(4)[1],
+    datetime.timedelta: lambda x: (x.days, x.seconds, x.microseconds),
+    re.Pattern: lambda x: (x.pattern, x.flags),
+    struct.Struct: lambda x: x.format,
+    memoryview: lambda x: (bytes(x), x.format, x.shape),
+}
+# All such types; the others among them go by identity.
+RECORDS = frozenset({*CONTENTS, datetime.timezone, re.Match})
+# Immutable objects whose attributes follow from what they were made of.
+DERIVED = (torch.finfo, torch.iinfo, inspect.Signature, inspect.Parameter, types.MappingProxyType, types.GenericAlias, types.UnionType)
+SIGNALS = tuple(decimal.Context().flags)
+
+
+def is_record(x: Any) -> bool:
+    """Whether `x` is such a value, and no Python code (of a timezone) has a say in what it is."""
+    cls = type(x)
+    if cls is memoryview:
+        return not is_released(x) and type(x.obj) is bytes
+    if cls is datetime.datetime or cls is datetime.time:
+        return x.tzinfo is None or type(x.tzinfo) is datetime.timezone
+    return cls in RECORDS
+
+
+def is_released(view: memoryview) -> bool:
+    """Whether a view shows nothing any more."""
+    try:
+        view.obj
+    except ValueError:
+        return True
+    return False
+
+
+def content(x: Any) -> Any:
+    """What a value is, for guards. Raises KeyError for an object of another type."""
+    return CONTENTS[type(x)](x)
+
+
+# -- the decimal context -----------------------------------------------------------------------------------------------
+
+def decimal_rules() -> tuple[Any, ...]:
+    """What the thread's decimal context says of results."""
+    context = decimal.getcontext()
+    return (context.prec, context.rounding, context.Emin, context.Emax, context.capitals, context.clamp,
+            tuple(context.traps[signal] for signal in SIGNALS))
+
+
+def decimal_flags() -> int:
+    """The signals which the thread's decimal context has noted, as bits."""
+    flags = decimal.getcontext().flags
+    return sum(1 << i for i, signal in enumerate(SIGNALS) if flags[signal])
+
+
+def has_decimal_flags(wanted: int) -> bool:
+    """Whether all these signals were noted already, so that noting them changes nothing."""
+    return decimal_flags() & wanted == wanted

@@ -1,0 +1,110 @@
+"""Keys and members whose equality or hash is written in Python, in one graph."""
+from __future__ import annotations
+
+import fractions
+import pathlib
+import uuid
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from tests.programs import Programs, run
+
+X = torch.tensor([[1.0, -2.0, 3.0], [4.0, 5.0, -6.0]])
+programs = Programs()
+
+
+class Key:
+    def __init__(self, name, tag=None):
+        self.name, self.tag = name, tag
+
+    def __eq__(self, other):
+        return isinstance(other, Key) and self.name == other.name
+
+    def __hash__(self):
+        return hash(self.name)
+
+
+class Colliding(Key):
+    __hash__ = lambda self: 7
+
+
+class Unhashable:
+    __hash__ = None
+
+
+@programs.add(X)
+def dicts_by_keys_of_python(x):
+    d = {Key("a"): x, Key("b"): x * 2}
+    d[Key("a", "other")] = x + 1
+    d[Key("c")] = 3
+    removed = d.pop(Key("b"))
+    missing = d.pop(Key("z"), "none")
+    del d[Key("c")]
+    return (d[Key("a")], removed, missing, Key("a") in d, Key("b") in d, d.get(Key("q"), 0), len(d), [k.tag for k in d],
+            d.setdefault(Key("a"), 9) is d[Key("a")], d.setdefault(Key("e"), 5), [k.name for k in d])
+
+
+@programs.add(X)
+def sets_of_keys_of_python(x):
+    s = {Key("a"), Key("b"), Key("a")}
+    s.add(Key("c"))
+    s.add(Key("b"))
+    s.discard(Key("a"))
+    return x * len(s), Key("a") in s, Key("c") in s, len({Key(n) for n in "aab"}), Key("q") not in s
+
+
+@programs.add(X)
+def keys_that_collide(x):
+    d = {Colliding("a"): x, Colliding("b"): x * 2, 7: "seven"}
+    return d[Colliding("b")], d[7], Colliding("c") in d, len(d)
+
+
+@programs.make(X, change=lambda state: state.table.__setitem__(Key("a"), 5.0), captures=2)
+def an_outside_dict_by_keys_of_python():
+    state = SimpleNamespace(table={Key("a"): 2.0, Key("b"): 3.0})
+
+    def program(x):
+        state.table[Key("b")] = 4.0
+        return x * state.table[Key("a")], Key("c") in state.table, state.table.get(Key("b"))
+    return program, state
+
+
+@programs.make(X, change=lambda state: setattr(state.key, "name", "b"), captures=2)
+def a_key_that_comes_to_be_another():
+    state = SimpleNamespace(key=Key("a"), table={Key("a"): 2.0, Key("b"): 3.0})
+    return lambda x: x * state.table[state.key], state
+
+
+@programs.make(X, change=lambda state: state.clear(), captures=None)
+def a_memo_by_keys_of_python():
+    memo = {}
+
+    def program(x):
+        if (key := Key("a")) not in memo:
+            memo[key] = 2.0
+        return x * memo[key]
+    return program, memo
+
+
+@programs.add(X)
+def keys_of_the_library(x):
+    d = {fractions.Fraction(1, 2): x, uuid.UUID(int=3): x + 1, pathlib.PurePosixPath("a/b"): x + 2, (Key("a"), 1): x + 3}
+    return d[fractions.Fraction(2, 4)], d[uuid.UUID(int=3)], d[pathlib.PurePosixPath("a") / "b"], d[Key("a"), 1], 0.5 in d
+
+
+@programs.add(X)
+def what_cannot_be_a_key(x):
+    log = []
+    for key in ([], {}, Unhashable(), (1, [])):
+        try:
+            {}[key]
+        except TypeError as error:
+            log.append(str(error))
+    return x, log
+
+
+@pytest.mark.parametrize(("make", "args", "options"), programs)
+def test_keys(make, args, options) -> None:
+    run(make, args, options)
