@@ -1,6 +1,7 @@
 """Weak references: outside state that leads from one object to another, or to nothing."""
 from __future__ import annotations
 
+import types
 import weakref
 from typing import Any
 
@@ -24,13 +25,21 @@ def referent(interp: Interpreter, result: Any, reference: Value) -> Shadow:
     return node.slots[REFERENT]
 
 
-@model(weakref.ref, applies=lambda *args: len(args) in (1, 2))
+def is_record_keeping(callback: Any) -> bool:
+    """Whether what is called when an object dies only takes it out of a weak container."""
+    if not isinstance(callback, types.FunctionType) or callback.__module__ not in ("weakref", "_weakrefset"):
+        return callback is None
+    cells = dict(zip(callback.__code__.co_freevars, callback.__closure__ or ()))
+    return "callback" not in cells or cells["callback"].cell_contents is None
+
+
+@model(weakref.ref, applies=lambda target, callback=None: is_record_keeping(callback))
 def make_reference(interp: Interpreter, result: Any, target: Value, *callback: Value) -> Shadow:
     """`weakref.ref(target, callback)`, which may be a reference that exists already."""
     return reference(interp, result, target, weakref.ref, (target, *callback))
 
 
-@model(weakref.ref.__new__, applies=lambda cls, *args: len(args) in (1, 2))
+@model(weakref.ref.__new__, applies=lambda cls, target, callback=None: is_record_keeping(callback))
 def make_derived(interp: Interpreter, result: Any, cls: Value, target: Value, *callback: Value) -> Shadow:
     """`weakref.ref.__new__(cls, target, callback)` of a subclass."""
     return reference(interp, result, target, weakref.ref.__new__, (cls, target, *callback))
