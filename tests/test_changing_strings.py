@@ -31,7 +31,8 @@ def formats(x, tag):
 
 
 def calls_methods(x, tag):
-    return x * 2, tag.upper().replace("TAG", "T").ljust(12), tag.startswith("tag1"), tag[3:5], tag.count("x"), tag.zfill(9).strip("0")
+    changed = tag.upper().replace("TAG", "T").ljust(12), tag.zfill(9).strip("0")
+    return x * 2, changed, tag.startswith("tag1"), tag[3:5], tag.count("x")
 
 
 def formats_numbers(x, step):
@@ -123,7 +124,8 @@ def stores_under_new_keys(make_log):
     return make
 
 
-@pytest.mark.parametrize("make_log", [dict, OrderedDict, lambda: defaultdict(list), lambda: {"last": 0, "tag3/x": 1, "tag4/x/loss": 2}],
+@pytest.mark.parametrize("make_log", [
+    dict, OrderedDict, lambda: defaultdict(list), lambda: {"last": 0, "tag3/x": 1, "tag4/x/loss": 2}],
                          ids=["dict", "OrderedDict", "defaultdict", "filled"])
 def test_keys_of_what_is_stored(make_log) -> None:
     check(stores_under_new_keys(make_log), *(call(X, tag) for tag in TAGS), captures=2)
@@ -155,9 +157,10 @@ def test_a_changing_key_among_assignments_keeps_their_order() -> None:
 
 
 @pytest.mark.parametrize("read", [
-    lambda log, key: log["a"], lambda log, key: len(log), lambda log, key: list(log), lambda log, key: key in log, lambda log, key: log.get("b"),
-    lambda log, key: str(log), lambda log, key: print(log), lambda log, key: log.pop("a", 0), lambda log, key: {**log}, lambda log, key: dict(log) == {},
-    lambda log, key: sorted(log.items()), lambda log, key: log.update(b=2), lambda log, key: log.setdefault(key, 5), lambda log, key: log.clear()],
+    lambda log, key: log["a"], lambda log, key: len(log), lambda log, key: list(log), lambda log, key: key in log,
+    lambda log, key: log.get("b"), lambda log, key: str(log), lambda log, key: print(log), lambda log, key: log.pop("a", 0),
+    lambda log, key: {**log}, lambda log, key: dict(log) == {}, lambda log, key: sorted(log.items()), lambda log, key: log.clear(),
+    lambda log, key: log.update(b=2), lambda log, key: log.setdefault(key, 5)],
     ids=lambda f: None)
 @pytest.mark.parametrize("outside", [False, True], ids=["new", "outside"])
 def test_a_dict_that_is_read_after_a_changing_key(read, outside) -> None:
@@ -182,8 +185,8 @@ def test_a_key_that_is_stored_in_what_may_be_the_same_dict() -> None:
             state.one[key] = 7
             return x * 2, before, state.other["a"]
         return program, state
-    check(make, *(call(X, key) for key in "cdef"), lambda state: setattr(state, "other", state.one), *(call(X, key) for key in "gah"),
-          captures=None, fullgraph=False)
+    check(make, *(call(X, key) for key in "cdef"), lambda state: setattr(state, "other", state.one),
+          *(call(X, key) for key in "gah"), captures=None, fullgraph=False)
 
 
 def test_a_miss_names_the_string_its_line_and_a_remedy() -> None:

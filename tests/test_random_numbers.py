@@ -1,5 +1,5 @@
-"""Random numbers and clock readings that enter tensor operations are inputs of the graph: drawn before it runs, from the same streams
-and in the same order as in eager mode."""
+"""Random numbers and clock readings that enter tensor operations are inputs of the graph: drawn before it runs, from the same
+streams and in the same order as in eager mode."""
 from __future__ import annotations
 
 import contextlib
@@ -207,7 +207,8 @@ def drops_out(x):
     return F.dropout(x, random.random()) * 2
 
 
-@pytest.mark.parametrize("program", [drops_a_path, forces_a_teacher, crops, makes_sizes, drops_out], ids=lambda program: program.__name__)
+@pytest.mark.parametrize("program", [drops_a_path, forces_a_teacher, crops, makes_sizes, drops_out],
+                         ids=lambda program: program.__name__)
 def test_numbers_that_decide_cut_and_are_not_guarded(program) -> None:
     steps = [call(X * n) for n in range(12)]
     stats = check(lambda: program, *steps, captures=None, fullgraph=False)
@@ -264,8 +265,8 @@ def test_a_number_of_another_type() -> None:
         def program(x):
             return x.to(torch.int64) * random.choice([state.low, state.high])
         return program, state
-    check(make, call(X), call(X), lambda state: setattr(state, "low", 1.0), call(X), lambda state: setattr(state, "high", 2.5), call(X),
-          call(X), captures=None, fullgraph=False)
+    check(make, call(X), call(X), lambda state: setattr(state, "low", 1.0), call(X),
+          lambda state: setattr(state, "high", 2.5), call(X), call(X), captures=None, fullgraph=False)
 
 
 def test_a_graph_that_raises_on_a_hit_has_drawn_before() -> None:

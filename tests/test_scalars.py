@@ -124,8 +124,8 @@ def test_a_row_of_a_tensor() -> None:
 
 
 @pytest.mark.parametrize("program", [
-    lambda x, n: x.roll(n), lambda x, n: x.roll((n, n + 1), (0, 1)), lambda x, n: torch.triu(x, n - 1), lambda x, n: x.clone().tril_(n),
-    lambda x, n: x.select(0, n % 3), lambda x, n: x.narrow(0, n % 2, 2) + 1, lambda x, n: (divmod(n, 3), x * divmod(n, 7)[1]),
+    lambda x, n: x.roll(n), lambda x, n: x.roll((n, n + 1), (0, 1)), lambda x, n: torch.triu(x, n - 1),
+    lambda x, n: x.clone().tril_(n), lambda x, n: x.select(0, n % 3), lambda x, n: x.narrow(0, n % 2, 2) + 1, lambda x, n: (divmod(n, 3), x * divmod(n, 7)[1]),
 ], ids=lambda f: None)
 def test_integers_that_move_elements(program) -> None:
     sweep(program, INTS)
@@ -149,7 +149,8 @@ ROWS = torch.arange(40.0).reshape(20, 2)
 
 
 @pytest.mark.parametrize("program", [
-    lambda x, i: x[i:i + 2] * 2, lambda x, i: x[i * 2 % 18:i * 2 % 18 + 2].sum(0), lambda x, i: x[i:i + 2, 1], lambda x, i: x[..., None, i % 2:i % 2 + 1],
+    lambda x, i: x[i:i + 2] * 2, lambda x, i: x[i * 2 % 18:i * 2 % 18 + 2].sum(0), lambda x, i: x[i:i + 2, 1],
+    lambda x, i: x[..., None, i % 2:i % 2 + 1],
     lambda x, i: x[-i - 3:-i - 1:2], lambda x, i: x.t()[:, i:i + 1], lambda x, i: (x[i:i + 2], x[i + 1:i + 3].storage_offset()),
 ], ids=lambda f: None)
 def test_a_slice_that_moves(program) -> None:

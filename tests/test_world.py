@@ -1,4 +1,4 @@
-"""Questions to the world and changes of it: what a trace holds, and what is done between two traces. Never is an answer remembered."""
+"""Questions to the world and changes of it: what a trace holds, and what is done between traces. Never is an answer remembered."""
 from __future__ import annotations
 
 import io
@@ -50,11 +50,13 @@ STATE = SimpleNamespace(order=[])
 
 
 def draws_from_generators(x):
-    return x * GENERATOR.normal(), GENERATOR.integers(0, 10), x * GENERATOR.integers(1, 4), GENERATOR.permutation(3), GENERATOR.choice([1.5, 2.5]) * x
+    scaled = x * GENERATOR.normal(), x * GENERATOR.integers(1, 4), GENERATOR.choice([1.5, 2.5]) * x
+    return scaled, GENERATOR.integers(0, 10), GENERATOR.permutation(3)
 
 
 def chooses_by_numpy(x):
-    return x * numpy.random.choice([0.5, 2.0]), float(numpy.random.choice([1.0, 3.0])) * x, numpy.random.choice(5), int(numpy.random.choice(3)) + x
+    scaled = x * numpy.random.choice([0.5, 2.0]), float(numpy.random.choice([1.0, 3.0])) * x
+    return scaled, numpy.random.choice(5), int(numpy.random.choice(3)) + x
 
 
 @pytest.mark.parametrize("program", [shuffles, draws_from_generators, chooses_by_numpy], ids=lambda program: program.__name__)
@@ -79,8 +81,8 @@ def test_the_type_of_what_is_drawn_is_not_taken_for_granted() -> None:
         def program(x):
             return x.long() * numpy.random.choice(state.values), x.long() + random.choice(state.values)
         return program, state
-    check(make, call(X), call(X), lambda state: setattr(state, "values", [0.5, 1.5]), call(X), call(X), lambda state: state.values.append(3),
-          call(X), call(X), captures=None, fullgraph=False)
+    check(make, call(X), call(X), lambda state: setattr(state, "values", [0.5, 1.5]), call(X), call(X),
+          lambda state: state.values.append(3), call(X), call(X), captures=None, fullgraph=False)
 
 
 def shuffles_objects(x):

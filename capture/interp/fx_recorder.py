@@ -78,8 +78,8 @@ class FxRecorder:
         return state.node
 
     def number(self, shadow: Shadow, key: Source | Shadow, real: int | float) -> fx.Node:
-        """The node of a number, which the graph takes as it is on each call: of this type, and any value. key: its path, or it itself
-        if a call returned it."""
+        """The node of a number, which the graph takes as it is on each call: of this type, and any value. key: its path, or it
+        itself if a call returned it."""
         if key not in self._placeholders:
             name = str(key) if isinstance(key, Source) else "number"
             if isinstance(key, Source):
@@ -136,7 +136,8 @@ class FxRecorder:
                 return {key: self.argument(self.refs.dict_get(shadow, key), real[key]) for key in self.refs.dict_keys(shadow)}
             if isinstance(real, (*PINNED, *VALUES)):
                 return self.literal(real)
-            if isinstance(shadow.origin, Replayed) and shadow.origin.returns is type(real) and (kind := kind_of_number(real)) is not None:
+            drawn = isinstance(shadow.origin, Replayed) and shadow.origin.returns is type(real)
+            if drawn and (kind := kind_of_number(real)) is not None:
                 return self.argument(Expr(kind, (shadow.origin,)), kind(real), place)
             if isinstance(real, (int, float, str)) and shadow.source is not None:     # IntEnum and other subclasses
                 self.refs.depend(shadow, real)
@@ -159,8 +160,8 @@ class FxRecorder:
         """A slice, or a tuple with slices in it, that a tensor of known shape is subscripted with."""
         if shadow.cls is slice:
             return self._slice(shadow, real, *subscripts.sizes([real], tensor))
-        return tuple(self._slice(part, item, size) if isinstance(part, Build) and part.cls is slice else self.argument(part, item, Place.INDEX)
-                     for part, item, size in zip(shadow.items, real, subscripts.sizes(real, tensor), strict=True))
+        return tuple(self._slice(part, item, size) if isinstance(part, Build) and part.cls is slice
+                     else self.argument(part, item, Place.INDEX) for part, item, size in zip(shadow.items, real, subscripts.sizes(real, tensor), strict=True))
 
     def _slice(self, shadow: Build, real: slice, size: int | None) -> slice:
         """A slice of a dimension of this size. Its bounds may be others on each call, with as many elements between them; once a
@@ -310,7 +311,7 @@ class FxRecorder:
 
 def kind_of_number(real: Any) -> type | None:
     """The type of Python's that torch takes a number of numpy for."""
-    if not type(real).__module__ == "numpy":
+    if type(real).__module__ != "numpy":
         return None
     return float if isinstance(real, float) else int if isinstance(real, numbers.Integral) else None
 

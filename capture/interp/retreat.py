@@ -3,8 +3,8 @@
 The body of an activation checkpoint, code that an operation of C waits for, a block of inference mode: what began there must end
 there, in one trace or in none. A break in such a place ends the trace, and the rest of that call of the program runs natively. But
 it was led there by a call that some frame made which can be continued. The place of that call is remembered, and later captures
-end the trace before it: it is made natively as a whole, between two traces. So it is with a call that prints an object which the program
-changes later: on a hit it would see the object's final state.
+end the trace before it: it is made natively as a whole, between two traces. So it is with a call that prints an object which
+the program changes later: on a hit it would see the object's final state.
 """
 from __future__ import annotations
 

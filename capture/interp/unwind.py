@@ -107,8 +107,8 @@ def find_cover(frame: Frame) -> Cover | None:
 
 
 # Exceptions which are all that their arguments are.
-PLAIN_EXCEPTIONS = frozenset((ZeroDivisionError, OverflowError, ArithmeticError, TypeError, ValueError, IndexError, KeyError, LookupError,
-                              RuntimeError, AssertionError, NotImplementedError))
+PLAIN_EXCEPTIONS = frozenset((ZeroDivisionError, OverflowError, ArithmeticError, TypeError, ValueError, IndexError, KeyError,
+                              LookupError, RuntimeError, AssertionError, NotImplementedError))
 
 
 def exception_value(interp: Interpreter, exception: BaseException) -> Value:

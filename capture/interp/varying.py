@@ -21,8 +21,9 @@ from capture.refgraph.source import Computed, Source
 
 class Place(enum.Enum):
     """What an operation makes of an argument. FIXED: more than its value may follow from it. VALUE: a number to calculate with.
-    VALUES: a list of these. RATE: the probability of dropout, a number to calculate with unless it is 0 or 1: then the argument itself is
-    returned, or no random number is drawn. INDEX: what a tensor is subscripted with, where an integer picks a row, whichever it is."""
+    VALUES: a list of these. RATE: the probability of dropout, a number to calculate with unless it is 0 or 1: then the argument
+    itself is returned, or no random number is drawn. INDEX: what a tensor is subscripted with, where an integer picks a row,
+    whichever it is."""
 
     FIXED = enum.auto()
     VALUE = enum.auto()
@@ -41,8 +42,8 @@ class Place(enum.Enum):
 
 
 class Numbers:
-    """The numbers which entered operations in the captures of one function, and the strings which others were made of, by the text of
-    their paths: plain data, that holds nothing of the program alive. Two paths of one text at worst make an input of a constant."""
+    """The numbers which entered operations in the captures of one function, and the strings which others were made of, by the
+    text of their paths: plain data, that holds nothing of the program alive. Two paths of one text at worst make an input of a constant."""
 
     __slots__ = ("values", "varying")
 

@@ -6,7 +6,7 @@ it (clocks, random numbers) are *call effects*; what they return is a replayed v
 from __future__ import annotations
 
 import types
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -98,8 +98,8 @@ class Keywords:
 
 @dataclass(frozen=True)
 class Arranged:
-    """`function` as a callable of scalars alone, which it takes in tuples and lists: `layout` has an entry for each argument, an index
-    among the scalars, or a class and the entries of its items. So what it computes is a path, which a guard can check."""
+    """`function` as a callable of scalars alone, which it takes in tuples and lists: `layout` has an entry for each argument, an
+    index among the scalars, or a class and the entries of its items. So what it computes is a path, which a guard can check."""
 
     function: Callable[..., Any]
     layout: tuple[Any, ...]
@@ -125,7 +125,7 @@ def function_of(op: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def arranged(function: Callable[..., Any], args: tuple[Shadow, ...]) -> tuple[Callable[..., Any], tuple[Shadow, ...]]:
-    """The operation and the operands of `function(*args)`, with its arguments flattened if they are made of scalars that have paths."""
+    """The operation and the operands of `function(*args)`, its arguments flattened if they are made of scalars that have paths."""
     scalars: list[Shadow] = []
 
     def flatten(shadow: Shadow) -> Any:
@@ -145,8 +145,8 @@ def arranged(function: Callable[..., Any], args: tuple[Shadow, ...]) -> tuple[Ca
 # -- what is done before the graph runs --------------------------------------------------------------------------------
 
 def calls_in(shadow: Shadow) -> list[CallEffect] | None:
-    """The call effects that a value comes from; None if it also comes from objects, which may be others, or not there at all, before
-    the graph has run."""
+    """The call effects that a value comes from; None if it also comes from objects, which may be others, or not there at all,
+    before the graph has run."""
     if isinstance(shadow, Replayed):
         return [shadow.op]
     if isinstance(shadow, (Const, External)):

@@ -54,8 +54,8 @@ CHAIN = ("__cause__", "__context__", "__suppress_context__")
 READ_ONLY = {"exceptions", "message", "fget", "fset", "fdel", "__func__", "__closure__", "__globals__", "__builtins__", "maxlen", "func",
              "keywords", "()"}
 # … and those in which it keeps what it computes again when they are missing.
-CACHES = {pathlib.PurePath: frozenset(("_str", "_hash", "_pparts", "_cached_cparts", "_drv", "_root", "_tail_cached", "_lines_cached",
-                                       "_str_normcase_cached", "_parts_normcase_cached"))}
+CACHES = {pathlib.PurePath: frozenset(("_str", "_hash", "_pparts", "_cached_cparts", "_drv", "_root", "_tail_cached",
+                                       "_lines_cached", "_str_normcase_cached", "_parts_normcase_cached"))}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -77,10 +77,9 @@ class Make:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MockPlan:
-    """`outputs`: the tensors which the graph must return, in order. `numbers`: what it takes besides tensors. `early` is done before
-    the graph, `steps` after it. `risks`: what is computed even where nothing comes of it. `classes`: the guarded type at each path that
-    the mock function reads, and at the paths below it,
-    where one is guarded."""
+    """`outputs`: the tensors which the graph must return, in order. `numbers`: what it takes besides tensors. `early` is done
+    before the graph, `steps` after it. `risks`: what is computed even where nothing comes of it. `classes`: the guarded type at
+    each path that the mock function reads, and at the paths below it, where one is guarded."""
 
     outputs: tuple[RefNode, ...]
     steps: tuple[Make | Effect | CallEffect, ...]
@@ -103,7 +102,8 @@ def plan(graph: RefGraph, result: Shadow, inputs: Iterable[RefNode], numbers: tu
     recipes, outputs, shadows = _reach(graph, roots)
     early = [effect for effect in effects if (effect in graph.early if isinstance(effect, CallEffect) else effect.early)]
     steps = _construct(recipes, [effect for effect in effects if effect not in early])
-    return MockPlan(tuple(outputs), tuple(steps), result, _classes(graph, [*shadows, *inputs]), numbers, tuple(graph.risks), tuple(early))
+    classes = _classes(graph, [*shadows, *inputs])
+    return MockPlan(tuple(outputs), tuple(steps), result, classes, numbers, tuple(graph.risks), tuple(early))
 
 
 def operands_of(effect: Effect | CallEffect) -> tuple[Shadow, ...]:

@@ -17,11 +17,11 @@ from capture.refgraph.source import Source
 RETURNS: dict[Any, type] = {
     **dict.fromkeys((str, repr, format, ascii, str.join, str.format, str.strip, str.lower, str.upper, str.replace, str.ljust,
                      str.rjust, str.center, str.zfill), str),
-    **dict.fromkeys((bool, operator.truth, operator.not_, operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge,
-                     math.isnan, math.isinf, math.isfinite), bool),
+    **dict.fromkeys((bool, operator.truth, operator.not_, operator.eq, operator.ne, operator.lt, operator.le, operator.gt,
+                     operator.ge, math.isnan, math.isinf, math.isfinite), bool),
     **dict.fromkeys((int, len, operator.index, torch.Tensor.__int__, math.floor, math.ceil, math.trunc), int),
-    **dict.fromkeys((float, torch.Tensor.__float__, math.exp, math.sqrt, math.log, math.log2, math.log10, math.log1p, math.expm1, math.sin,
-                     math.cos, math.tan, math.tanh, math.sinh, math.cosh, math.asin, math.acos, math.atan, math.atan2, math.hypot,
+    **dict.fromkeys((float, torch.Tensor.__float__, math.exp, math.sqrt, math.log, math.log2, math.log10, math.log1p, math.expm1,
+                     math.sin, math.cos, math.tan, math.tanh, math.sinh, math.cosh, math.asin, math.acos, math.atan, math.atan2, math.hypot,
                      math.pow, math.fabs, math.copysign, math.degrees, math.radians), float)}
 # … operators which make a string of one and anything, and those which make a number of numbers …
 TEXT = frozenset((operator.mod, operator.imod, operator.concat, operator.add, operator.iadd, operator.getitem))

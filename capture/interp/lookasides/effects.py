@@ -148,8 +148,8 @@ def is_of_scalars(items: Any) -> bool:
 
 
 def type_drawn(interp: Interpreter, args: list[Value], result: Any) -> type | None:
-    """The type of a scalar that was drawn, or of each scalar in a list, if it follows from the types of the arguments: of scalars, or
-    of what a container holds."""
+    """The type of a scalar that was drawn, or of each scalar in a list, if it follows from the types of the arguments: of scalars,
+    or of what a container holds."""
     for arg in args:
         shadows, real = [arg.shadow], arg.real
         if isinstance(real, (tuple, list)):
@@ -164,7 +164,7 @@ def type_drawn(interp: Interpreter, args: list[Value], result: Any) -> type | No
 
 
 def has_unknown_items(interp: Interpreter, value: Value) -> bool:
-    """Whether a list's items cannot be known, or should not be guarded: one from outside that has grown since an earlier capture."""
+    """Whether a list's items cannot be known, or should not be guarded: one from outside that has grown since the first capture."""
     node = value.shadow
     if not isinstance(node, RefNode) or isinstance(node.state, ListState):
         return False
@@ -275,7 +275,8 @@ PURE.update(methods(datetime.datetime, "strftime", "isoformat", "timestamp", "__
 # -- random numbers ----------------------------------------------------------------------------------------------------
 
 effect(*methods(random.Random, "random", "uniform", "triangular", "gauss", "normalvariate", "lognormvariate", "expovariate",
-                "vonmisesvariate", "gammavariate", "betavariate", "paretovariate", "weibullvariate"), returns=float, owner=True, draws=True)
+                "vonmisesvariate", "gammavariate", "betavariate", "paretovariate", "weibullvariate"), returns=float, owner=True,
+       draws=True)
 effect(*methods(random.Random, "randint", "randrange", "getrandbits"), returns=int, owner=True, draws=True)
 effect(*methods(random.Random, "choice", "seed", "randbytes"), owner=True, draws=True)
 effect(*methods(random.Random, "sample", "choices"), fresh=True, owner=True, draws=True)
@@ -295,8 +296,8 @@ effect(*{method for cls in STREAMS for name in STREAM_METHODS if hasattr(cls, na
 effect(io.StringIO, io.BytesIO, fresh=True)
 effect(*methods(pathlib.Path, "read_text", "write_text", "read_bytes", "write_bytes", "touch", "unlink"), fails=True)
 effect(json.dump)
-effect(*methods(pathlib.Path, "exists", "is_file", "is_dir", "is_symlink"), os.path.exists, os.path.lexists, os.path.isfile, os.path.isdir,
-       os.path.islink, returns=bool, owner=True)
+effect(*methods(pathlib.Path, "exists", "is_file", "is_dir", "is_symlink"), os.path.exists, os.path.lexists, os.path.isfile,
+       os.path.isdir, os.path.islink, returns=bool, owner=True)
 effect(os.path.getsize, returns=int, owner=True)
 effect(os.path.getmtime, os.path.getctime, os.path.getatime, returns=float, owner=True)
 effect(warnings._filters_mutated, os.putenv, os.unsetenv, returns=type(None), owner=True)
@@ -328,8 +329,8 @@ def numpy_draws() -> Iterable[Any]:
     if numpy is None:
         return ()
     names = ("rand randn randint random random_sample random_integers uniform normal standard_normal permutation integers beta "
-             "binomial exponential gamma laplace poisson multinomial bytes seed choice triangular lognormal chisquare dirichlet logistic "
-             "multivariate_normal geometric rayleigh standard_exponential standard_gamma weibull vonmises permuted").split()
+             "binomial exponential gamma laplace poisson multinomial bytes seed choice triangular lognormal chisquare dirichlet "
+             "logistic multivariate_normal geometric rayleigh standard_exponential standard_gamma weibull vonmises permuted").split()
     return {*(function for cls in (numpy.random.RandomState, numpy.random.Generator) for name in names
             if hashable(function := getattr(cls, name, None)) and function is not None)}
 

@@ -83,7 +83,8 @@ def lazily(interp: Interpreter, function: Callable[..., Any], args: tuple[Value,
     if type(result) not in SCALARS:
         return None
     known = isinstance(function, COMPUTING) and function not in DECIDERS
-    changing = known and any([varies(interp, value.shadow, value.real) for value in values])        # all of them: each is remembered
+    # All of them are asked: each is remembered.
+    changing = known and any([varies(interp, value.shadow, value.real) for value in values])  # noqa: C419
     if not changing and not any(is_replayed(value.shadow) for value in values):
         return None
     operands = tuple(snapshot(interp, value, entry=True) for value in values)
@@ -100,14 +101,14 @@ def varies(interp: Interpreter, shadow: Shadow | None, real: Any) -> bool:
     if isinstance(shadow, External):
         return interp.recorder.seen.varies(shadow.source, real)
     if isinstance(shadow, Expr):
-        return any([varies(interp, arg, getattr(arg, "value", None)) for arg in shadow.args])
+        return any([varies(interp, arg, getattr(arg, "value", None)) for arg in shadow.args])  # noqa: C419
     if isinstance(shadow, Build) and shadow.source is None:
         items = zip(shadow.items, parts(real), strict=True)
     elif isinstance(shadow, RefNode) and shadow.created and type(real) is list and isinstance(shadow.state, ListState):
         items = zip(shadow.state.items, real)
     else:
         return False
-    return any([varies(interp, item, part) for item, part in items])
+    return any([varies(interp, item, part) for item, part in items])  # noqa: C419
 
 
 def is_changing(interp: Interpreter, key: Value) -> bool:

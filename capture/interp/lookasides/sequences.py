@@ -144,7 +144,8 @@ def comparison(function: Callable[..., Any], applies: Callable[..., bool]) -> No
         return Const(result)
 
 
-for _function in (operator.contains, operator.countOf, operator.indexOf, *(m for cls in SEQUENCES for m in (cls.__contains__, cls.count))):
+_searches = [method for cls in SEQUENCES for method in (cls.__contains__, cls.count)]
+for _function in (operator.contains, operator.countOf, operator.indexOf, *_searches):
     comparison(_function, searches_plainly)
 for _name in ("eq", "ne", "lt", "le", "gt", "ge"):
     for _function in (getattr(operator, _name), *(getattr(cls, f"__{_name}__") for cls in SEQUENCES)):
