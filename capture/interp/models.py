@@ -111,7 +111,13 @@ def covers(applies: Callable[..., bool], reals: list[Any], kwargs: dict[str, Any
 
 def hashable(function: Any) -> bool:
     """Whether a callable can be looked up in the registry. (A weak reference asks the object it refers to.)"""
-    return getattr(type(function), "__hash__", None) is not None and not isinstance(function, weakref.ref)
+    if isinstance(function, weakref.ref):
+        return False
+    try:
+        hash(function)
+    except TypeError:
+        return False
+    return True
 
 
 def find_polyfill(function: Any, reals: list[Any], kwargs: dict[str, Any]) -> Callable[..., Any] | None:

@@ -103,7 +103,7 @@ def with_scope(interp: Interpreter, real: Any, args: list[Value], kwargs: dict[s
     frame = interp.frame
     if frame is None or kwargs:
         return args
-    if real in (builtins.exec, builtins.eval) and (len(args) == 1 or len(args) == 2 and args[1].real is None):
+    if real in (builtins.exec, builtins.eval) and all(arg.real is None for arg in args[1:]):
         namespace = Value(frame.globals, interp.track(scope.globals_node, interp, frame))
         return [args[0], namespace, local_variables(interp, frame)]
     return args

@@ -104,7 +104,8 @@ def checked_stack() -> Iterator[None]:
         def checked(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
             depth, pc = len(frame.stack), frame.pc
             handler(interp, frame, instruction)
-            if interp.frame is frame and name not in RESHAPED:
+            begins_again = frame.pc == pc - 1
+            if interp.frame is frame and not begins_again and name not in RESHAPED:
                 argument = instruction.arg if dis.opmap[name] >= dis.HAVE_ARGUMENT else None
                 # LOAD_METHOD's second slot and CALL's are counted by PRECALL and KW_NAMES in 3.11
                 effects = {

@@ -18,16 +18,16 @@ from capture.interp.opcodes import (  # noqa: F401
     stack,
 )
 
-# Only at the top level of a module, in the interactive shell, or in CPython's own plumbing.
-NOT_IN_FUNCTIONS = frozenset({"PRINT_EXPR", "IMPORT_STAR", "INTERPRETER_EXIT", "RESERVED"})
+# CPython's own plumbing.
+NOT_IN_CODE = frozenset({"INTERPRETER_EXIT", "RESERVED"})
 FIRST_PSEUDO_OPCODE = 256   # the compiler's own; never in finished code
 
 
 def missing() -> list[str]:
-    """The opcodes of the running CPython which code of a function may contain and no handler covers."""
+    """The opcodes of the running CPython which finished code may contain and no handler covers."""
     return sorted(name for name, number in dis.opmap.items()
                   if number < FIRST_PSEUDO_OPCODE and not name.startswith("INSTRUMENTED_")
-                  and name not in HANDLERS and name not in ABSORBED and name not in NOT_IN_FUNCTIONS)
+                  and name not in HANDLERS and name not in ABSORBED and name not in NOT_IN_CODE)
 
 
 if missing():

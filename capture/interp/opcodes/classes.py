@@ -1,4 +1,4 @@
-"""Class bodies, and the intrinsics of 3.12."""
+"""Bodies of classes and modules, and the intrinsics of 3.12."""
 from __future__ import annotations
 
 import operator
@@ -8,16 +8,18 @@ from typing import Any
 
 from capture.errors import Break
 from capture.interp import calls, generators, scope, unwind
-from capture.interp.frame import Frame, Value, discard
+from capture.interp.frame import Continuation, Frame, Value, discard
 from capture.interp.instructions import Instruction, opcode
 from capture.interp.interpreter import Interpreter
 from capture.interp.iteration import elements
 from capture.interp.opcodes.asynchronous import wrap
 from capture.interp.opcodes.containers import make_tuple
 from capture.interp.opcodes.exceptions import group_value, prepare_reraise
+from capture.interp.polyfills import modules
 from capture.refgraph.node import Const, DictState, Shadow
 
 GETITEM, SETITEM, DELITEM = (Value(f, Const(f)) for f in (operator.getitem, operator.setitem, operator.delitem))
+DISPLAY, IMPORT_ALL = (Value(f, Const(f)) for f in (modules.display, modules.import_all))
 
 
 # -- names in a namespace ----------------------------------------------------------------------------------------------
@@ -98,6 +100,21 @@ def setup_annotations(interp: Interpreter, frame: Frame, instruction: Instructio
     calls.call(interp, GETITEM, [namespace, name], None, discard, missing)
 
 
+@opcode("PRINT_EXPR", until=(3, 11))
+def print_expr(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
+    show(interp, frame.pop(), discard)
+
+
+@opcode("IMPORT_STAR", until=(3, 11))
+def import_star(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
+    calls.call(interp, IMPORT_ALL, [frame.pop(), namespace_of(interp, frame)], None, discard)
+
+
+def show(interp: Interpreter, value: Value, then: Continuation | None = None) -> None:
+    """What code compiled for the interactive shell does with the value of a statement."""
+    calls.call(interp, DISPLAY, [value], None, then)
+
+
 @opcode("LOAD_BUILD_CLASS")
 def load_build_class(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     if "__build_class__" not in frame.builtins:
@@ -138,6 +155,7 @@ TYPING_1: dict[int, Callable[..., Any]] = {
 TYPING_2: dict[int, Callable[..., Any]] = {
     2: _type_parameter("{}: evaluate()"), 3: _type_parameter("{}: (*evaluate(),)"), 4: _set_type_params}
 STOPITERATION_ERROR, ASYNC_GEN_WRAP, UNARY_POSITIVE, LIST_TO_TUPLE = 3, 4, 5, 6
+PRINT, IMPORT_STAR = 1, 2
 PREP_RERAISE_STAR = 1
 
 
@@ -152,6 +170,10 @@ def call_intrinsic_1(interp: Interpreter, frame: Frame, instruction: Instruction
         calls.apply(interp, operator.pos, value)
     elif instruction.arg == LIST_TO_TUPLE:
         frame.stack.append(make_tuple(interp, elements(interp, value)))
+    elif instruction.arg == PRINT:
+        show(interp, value)
+    elif instruction.arg == IMPORT_STAR:
+        calls.call(interp, IMPORT_ALL, [value, namespace_of(interp, frame)])
     else:
         frame.stack.append(typing_value(interp, TYPING_1[instruction.arg], frame, value))
 

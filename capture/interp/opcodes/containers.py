@@ -17,6 +17,7 @@ from capture.interp.lookasides.replays import is_changing
 from capture.interp.lookasides.shadows import key_of
 from capture.interp.polyfills import iteration, protocols
 from capture.interp.polyfills.keys import dict_of, set_of
+from capture.interp.polyfills.mappings import is_foreign, merge_dict, merge_foreign
 from capture.interp.special import in_python, is_iterable, is_key
 from capture.refgraph.node import Build, Const, DictState, Expr, External, ListState, SetState, Shadow
 
@@ -212,20 +213,16 @@ def dict_merge(interp: Interpreter, frame: Frame, instruction: Instruction) -> N
     items, target = frame.pop(), frame.stack[-instruction.arg]
     function = frame.stack[-instruction.arg - 2]
     assert target is not None and function is not None
-    if not isinstance(items.real, dict) and not interp.real(hasattr, items.real, "keys"):
-        unwind.throw(TypeError(f"{function_name(function.real)} argument after ** must be a mapping, "
-                               f"not {unwind.type_name(items.real)}"))
-    if target.real and type(items.real) is not dict:     # its keys are asked for twice: once to compare, once to copy
-        copy = interp.real(dict, items.real)
-        items = Value(copy, interp.track(_unknown_mapping, items.real))
-    for key in target.real:
-        if key in items.real:
-            unwind.throw(TypeError(f"{function_name(function.real)} got multiple values for keyword argument {key!r}"))
-    calls.apply(interp, dict.update, target, items, then=discard)
 
-
-def _unknown_mapping(real: Any) -> Shadow:
-    raise Break("opaque-call", f"a {unwind.type_name(real)} was unpacked as keyword arguments")
+    def explained(exception: BaseException) -> bool:
+        if isinstance(exception, AttributeError):
+            unwind.throw(TypeError(f"{function_name(function.real)} argument after ** must be a mapping, "
+                                   f"not {unwind.type_name(items.real)}"))
+        if isinstance(exception, KeyError) and len(exception.args) == 1:
+            unwind.throw(TypeError(f"{function_name(function.real)} got multiple values for keyword argument '{exception.args[0]}'"))
+        return False
+    merge = merge_foreign if is_foreign(items.real) or not isinstance(items.real, dict) else merge_dict
+    calls.call(interp, Value(merge, Const(merge)), [target, items], None, discard, explained)
 
 
 def function_name(function: Any) -> str:

@@ -314,13 +314,15 @@ def are_unlike(cls: Any) -> Any:
 
 
 def same_items(a: Any, b: Any) -> bool:
-    """Whether two sequences are equal."""
+    """Whether two sequences are equal. Where comparing two items has shortened one of them, their lengths decide."""
     if len(a) != len(b):
         return False
+    i = 0
     for x, y in zip(a, b):
         if not (x is y or x == y):
-            return False
-    return True
+            return len(a) == len(b) and i >= len(a)
+        i += 1
+    return len(a) == len(b)
 
 
 def same_entries(a: Any, b: Any) -> bool:
@@ -429,8 +431,16 @@ def sorted_(iterable: Any, /, *, key: Any = None, reverse: Any = False) -> Any:
 
 @polyfill(list.sort, applies=is_sorted_by_python)
 def sort(self: list[Any], *, key: Any = None, reverse: Any = False) -> None:
-    """`self.sort(key=key, reverse=reverse)`."""
-    self[:] = sorted_(self, key=key, reverse=reverse)
+    """`self.sort(key=key, reverse=reverse)`, meanwhile empty. Raises ValueError where something was put into it."""
+    items = list.copy(self)
+    list.clear(self)
+    try:
+        items = sorted_(items, key=key, reverse=reverse)
+    finally:
+        put = list.copy(self)
+        list.__setitem__(self, slice(None), items)
+    if put:
+        raise ValueError("list modified during sort")
 
 
 def order_of(keys: list[Any], reverse: bool) -> list[int]:

@@ -49,6 +49,22 @@ def update(self: Any, other: Any, /, **named: Any) -> None:
     dict.update(self, named)
 
 
+def merge_dict(target: dict[str, Any], other: dict[str, Any]) -> None:
+    """Keyword arguments `**other` beside those in `target`. Raises KeyError with a name that is in both."""
+    for name in target:
+        if dict.__contains__(other, name):
+            raise KeyError(name)
+    dict.update(target, other)
+
+
+def merge_foreign(target: dict[str, Any], other: Any) -> None:
+    """The same of a mapping with methods of its own. Raises AttributeError for what is no mapping."""
+    for name in other.keys():
+        if name in target:
+            raise KeyError(name)
+        target[name] = other[name]
+
+
 def has_python_items(self: Any) -> bool:
     return in_python(self, "__setitem__") or in_python(self, "__getitem__")
 

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from capture.interp.models import polyfill
+from capture.interp.polyfills.iterators import ENDED, CallableIterator, ReversedIterator, SequenceIterator
 from capture.interp.special import C_METHODS, in_python, is_plain
 from capture.refgraph.graph import lookup_class
 
@@ -115,40 +116,19 @@ def iter_(x: Any) -> Any:
 
 def is_sequence(x: Any) -> bool:
     """Whether `x` is iterated by index."""
-    return lookup_class(type(x), "__iter__") is None and in_python(x, "__getitem__")
+    return lookup_class(type(x), "__iter__", ENDED) is ENDED and in_python(x, "__getitem__")
 
 
 @polyfill(iter, applies=lambda x, *sentinel: not sentinel and is_sequence(x))
 def iter_by_index(x: Any) -> Any:
     """`iter(x)` of an instance with `__getitem__` alone."""
-    return indexed(x)
+    return SequenceIterator(x)
 
 
-def indexed(x: Any) -> Any:
-    """The items of a sequence until one is missing."""
-    i = 0
-    while True:
-        try:
-            item = x[i]
-        except (IndexError, StopIteration):
-            return
-        yield item
-        i += 1
-
-
-@polyfill(iter, applies=lambda x, *sentinel: len(sentinel) == 1)
+@polyfill(iter, applies=lambda x, *sentinel: len(sentinel) == 1 and callable(x))
 def iter_until(function: Any, sentinel: Any) -> Any:
     """`iter(function, sentinel)`."""
-    return called_until(function, sentinel)
-
-
-def called_until(function: Any, sentinel: Any) -> Any:
-    """What `function()` returns, until it is `sentinel`."""
-    while True:
-        item = function()
-        if item is sentinel or item == sentinel:
-            return
-        yield item
+    return CallableIterator(function, sentinel)
 
 
 @polyfill(next, applies=lambda iterator, *default: not default and in_python(iterator, "__next__"))
@@ -178,22 +158,11 @@ def reversed_tensor(x: torch.Tensor) -> Any:
     return x.__reversed__()
 
 
-@polyfill(reversed, applies=lambda x: lookup_class(type(x), "__reversed__") is None and in_python(x, "__getitem__")
+@polyfill(reversed, applies=lambda x: lookup_class(type(x), "__reversed__", ENDED) is ENDED and in_python(x, "__getitem__")
           and in_python(x, "__len__"))
 def reversed_by_index(x: Any) -> Any:
     """`reversed(x)` of a sequence."""
-    return indexed_backwards(x, len(x))
-
-
-def indexed_backwards(x: Any, n: int) -> Any:
-    """The first `n` items of a sequence, from the last to the first."""
-    while n > 0:
-        n -= 1
-        try:
-            item = x[n]
-        except (IndexError, StopIteration):
-            return
-        yield item
+    return ReversedIterator(x, len(x) - 1)
 
 
 # -- text --------------------------------------------------------------------------------------------------------------

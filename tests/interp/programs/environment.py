@@ -4,6 +4,7 @@ from __future__ import annotations
 import functools
 import sys
 import traceback
+import types
 import warnings
 
 from tests.interp.programs.base import Point, program
@@ -21,6 +22,7 @@ def builtins_that_see_frames(log):
             return lambda me: (self, super().__class__)
     log.append((sorted(locals()), dir() == sorted(vars()), eval("a"), eval("a + b", {"b": 1}, {"a": 5})))
     exec("log.append(a)")
+    log.append((eval("a", None, None), eval("len(log)", None)))
     frame = sys._getframe()
     log.append((frame.f_code.co_name, sys._getframe().f_lineno, frame.f_globals is globals(), frame.f_code.co_filename == __file__))
     with warnings.catch_warnings(record=True) as caught:
@@ -63,6 +65,23 @@ def long_jumps(log):
             except AttributeError:
                 total -= 1
     return total
+
+
+@program
+def code_of_modules(log):
+    names = {"log": log, "value": 3}
+    hook, sys.displayhook = sys.displayhook, log.append
+    try:
+        for source, mode in (("value + 1", "single"), ("for i in range(2): i; None", "single"), ("x: int = 1", "exec"),
+                             ("from operator import *\nlog.append(add(value, 2))", "exec"), ("from enum import *", "exec"),
+                             ("from nowhere import *", "exec")):
+            try:
+                types.FunctionType(compile(source, "<code>", mode), names)()
+            except ModuleNotFoundError as error:
+                log.append(str(error))
+    finally:
+        sys.displayhook = hook
+    log.append([name for name in ("i", "x", "__annotations__", "mul", "_compare_digest", "Flag", "EnumType") if name in names])
 
 
 exec("def many_constants(log):\n    return [" + ", ".join(f"'c{i}'" for i in range(300)) + "]\n" +  # noqa: S102

@@ -1,0 +1,94 @@
+"""The iterators that `iter` and `reversed` make of what has no `__iter__`: objects, since CPython's can be resumed from within, copied
+and set back, which generators cannot."""
+from __future__ import annotations
+
+import operator
+import sys
+from collections.abc import Callable
+from typing import Any
+
+ENDED = object()
+
+
+class SequenceIterator:
+    """`iter(x)` of an instance with `__getitem__` alone: its items until one is missing."""
+
+    __slots__ = ("_index", "_sequence")
+    _step = 1
+
+    def __init__(self, sequence: Any, index: int = 0) -> None:
+        self._sequence, self._index = sequence, index
+
+    def __iter__(self) -> SequenceIterator:
+        return self
+
+    def __next__(self) -> Any:
+        item = ENDED
+        if self._sequence is not ENDED and self._index >= 0:
+            if self._index == sys.maxsize:
+                raise OverflowError("iter index too large")
+            try:
+                item = self._sequence[self._index]
+            except (IndexError, StopIteration):
+                pass
+        if item is ENDED:
+            self._sequence = ENDED
+            raise StopIteration
+        self._index += self._step
+        return item
+
+    def __length_hint__(self) -> int:
+        if self._sequence is ENDED:
+            return 0
+        return max(len(self._sequence) - self._index, 0) if hasattr(type(self._sequence), "__len__") else NotImplemented
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (iter, ((),)) if self._sequence is ENDED else (iter, (self._sequence,), self._index)
+
+    def __setstate__(self, index: int) -> None:
+        self._index = max(operator.index(index), 0)
+
+
+class ReversedIterator(SequenceIterator):
+    """`reversed(x)` of a sequence."""
+
+    __slots__ = ()
+    _step = -1
+
+    def __length_hint__(self) -> int:
+        return 0 if self._sequence is ENDED or len(self._sequence) < self._index + 1 else self._index + 1
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (reversed, ((),)) if self._sequence is ENDED else (reversed, (self._sequence,), self._index)
+
+    def __setstate__(self, index: int) -> None:
+        if self._sequence is not ENDED:
+            self._index = max(min(operator.index(index), len(self._sequence) - 1), -1)
+
+
+class CallableIterator:
+    """`iter(function, sentinel)`: what `function()` returns, until it is `sentinel`."""
+
+    __slots__ = ("_function", "_sentinel")
+
+    def __init__(self, function: Callable[[], Any], sentinel: Any) -> None:
+        self._function, self._sentinel = function, sentinel
+
+    def __iter__(self) -> CallableIterator:
+        return self
+
+    def __next__(self) -> Any:
+        item = ENDED
+        if self._function is not ENDED:
+            try:
+                item = self._function()
+            except StopIteration:
+                pass
+        # The call may have used the iterator up.
+        if item is ENDED or self._function is ENDED or item is self._sentinel or item == self._sentinel:
+            self._function = ENDED
+            raise StopIteration
+        return item
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (iter, ((),)) if self._function is ENDED else (iter, (self._function, self._sentinel))
