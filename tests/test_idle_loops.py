@@ -322,15 +322,15 @@ def with_tensors_after_a_second_break(x):
     return x
 
 
-@pytest.fixture(autouse=True, params=[1, 8], ids=["at once", "after a while"])
-def rounds(request, monkeypatch):
-    """After how many rounds a loop is left to CPython."""
-    monkeypatch.setattr(resumption, "IDLE_ROUNDS", request.param)
-    return request.param
+@pytest.fixture(autouse=True)
+def _soon(monkeypatch) -> None:
+    monkeypatch.setattr(resumption, "IDLE_ROUNDS", 1)
 
 
+@pytest.mark.parametrize("rounds", [1, 8])
 @pytest.mark.parametrize(("function", "idle"), PROGRAMS)
-def test_each_loop(function, idle, rounds) -> None:
+def test_each_loop(function, idle, rounds, monkeypatch) -> None:
+    monkeypatch.setattr(resumption, "IDLE_ROUNDS", rounds)
     stats = compared(function, *[call(X)] * 3, call(X + 1), captures=None)
     assert stats.native_calls == 0 and (stats.operations > 0 or not idle and rounds == 1), stats
 

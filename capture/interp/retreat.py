@@ -31,7 +31,7 @@ class Retreats:
     def __init__(self) -> None:
         self._reasons: dict[Place, Break] = {}
         self._innermost: set[tuple[int, int]] = set()
-        self._codes: list[types.CodeType] = []      # whose ids are in places
+        self._codes: dict[int, types.CodeType] = {}     # whose ids are in places
         self._shown: set[tuple[UserFrame, ...]] = set()     # where objects were shown that changed later
 
     def here(self, interp: Interpreter) -> Break | None:
@@ -67,8 +67,9 @@ class Retreats:
                 frames = []
         own = [frame for frame in frames if not (outside and frame is interp.frame)
                and frame.globals.get("__package__") not in unwind.OWN_PACKAGES]
-        for frame in own:
-            self._codes += [resume.own_position(f, Resume.PUSH)[0] for f in frames_from(frame)]
+        if own:
+            codes = [resume.own_position(frame, Resume.PUSH)[0] for frame in frames_from(own[0])]
+            self._codes.update({id(code): code for code in codes})
         return [place_of(frame) for frame in own]
 
 
