@@ -20,7 +20,8 @@ from capture.interp.models import SEES_CALLERS, hashable
 from capture.refgraph.node import Build, Const, DictState, ListState, Shadow
 
 # Answered without a call when they have no arguments (`_getframe`: at most one).
-FRAME_READERS = frozenset({sys._getframe, builtins.super, builtins.globals, builtins.locals, builtins.vars, builtins.dir})
+MODULE_NAME = getattr(sys, "_getframemodulename", None)
+FRAME_READERS = frozenset({sys._getframe, MODULE_NAME, builtins.super, builtins.globals, builtins.locals, builtins.vars, builtins.dir})
 # Called from stand-ins: they ask for their callers' frames, globals, or `from __future__` flags.
 SENSITIVE = frozenset({_warnings.warn, sys._getframe, builtins.exec, builtins.eval, builtins.compile, type.__new__,
                        *filter(None, [getattr(sys, "_getframemodulename", None)])})
@@ -112,8 +113,8 @@ def with_scope(interp: Interpreter, real: Any, args: list[Value], kwargs: dict[s
 def frame_reader(interp: Interpreter, real: Any, args: list[Value], kwargs: dict[str, Value]) -> Value | None:
     """`super()`, `globals()`, `locals()`, `vars()`, `dir()`; None for other calls of these."""
     frame = interp.frame
-    if real is sys._getframe and not kwargs and len(args) <= 1:
-        return frame_object(interp, args)
+    if real in (sys._getframe, MODULE_NAME) and not kwargs and len(args) <= 1:
+        return frame_object(interp, real, args)
     if args or kwargs or frame is None:
         return None
     if real is builtins.globals:
@@ -143,19 +144,23 @@ def frame_reader(interp: Interpreter, real: Any, args: list[Value], kwargs: dict
     return Value(proxy, Build(super, (cls.shadow, first.shadow)) if interp.tracking else None)  # type: ignore[arg-type]
 
 
-def frame_object(interp: Interpreter, args: list[Value]) -> Value | None:
-    """`sys._getframe(depth)`: a frame like the program's, of which the trace knows the globals; None for one beyond its frames."""
+def frame_object(interp: Interpreter, reader: Any, args: list[Value]) -> Value | None:
+    """`sys._getframe(depth)`: a frame like the program's, of which the trace knows the globals; or the name of its module. None for one
+    beyond the program's frames."""
     depth = args[0].real if args else 0
     frames = program_frames(interp)
     if type(depth) is not int or not 0 <= depth < len(frames):
         return None
-    real = in_sight(interp, sys._getframe, depth)
+    real = in_sight(interp, reader, depth)
 
     def model() -> Shadow:
         for value in args:
             interp.graph.depend(value.shadow, value.real)  # type: ignore[arg-type]
+        namespace = scope.globals_node(interp, frames[depth])
+        if reader is MODULE_NAME:
+            return interp.graph.dict_get(namespace, "__name__")
         node = interp.graph.create(real)
-        node.slots["f_globals"] = scope.globals_node(interp, frames[depth])
+        node.slots["f_globals"] = namespace
         return node
     return Value(real, interp.track(model))
 

@@ -77,6 +77,17 @@ def get_class_method(descriptor: Any, obj: Any, cls: Any = None) -> Any:
     return types.MethodType(descriptor.__func__, type(obj) if cls is None else cls)
 
 
+OF_CLASSES = tuple(type.__dict__[name] for name in ("__dict__", "__mro__"))
+
+
+@polyfill(types.GetSetDescriptorType.__get__, types.MemberDescriptorType.__get__,
+          applies=lambda descriptor, obj, cls=None: any(descriptor is known for known in OF_CLASSES) and isinstance(obj, type)
+          and type(obj).__getattribute__ is type.__getattribute__)
+def get_of_class(descriptor: Any, obj: Any, cls: Any = None) -> Any:
+    """`type.__dict__["__mro__"].__get__(obj)`."""
+    return getattr(obj, descriptor.__name__)
+
+
 # -- exceptions --------------------------------------------------------------------------------------------------------
 
 @polyfill(BaseException.add_note, applies=lambda exception, note: True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 import math
 import operator
 import types
+import typing
 from collections import deque
 from typing import Any
 
@@ -61,6 +62,18 @@ def getitem(x: Any, key: Any) -> Any:
 def class_getitem(x: Any, key: Any) -> Any:
     """`cls[key]`."""
     return x.__class_getitem__(key)
+
+
+def is_generic(x: Any, key: Any) -> bool:
+    """Whether `x[key]` is left to `typing` by C."""
+    method = lookup_class(x, "__class_getitem__") if isinstance(x, type) else None
+    return type(method) is types.ClassMethodDescriptorType and method.__objclass__ is typing.Generic and hasattr(typing, "_generic_class_getitem")
+
+
+@polyfill(operator.getitem, applies=is_generic)
+def generic_getitem(x: Any, key: Any) -> Any:
+    """`cls[key]` of a subclass of `typing.Generic`."""
+    return typing._generic_class_getitem(x, key)  # type: ignore[attr-defined]
 
 
 @polyfill(operator.getitem, applies=lambda x, key: isinstance(x, (list, tuple, str, bytes, range, deque))
