@@ -282,3 +282,24 @@ def test_a_graph_that_raises_on_a_hit_has_drawn_before() -> None:
                 function(X, torch.tensor([index]))
         states.append(random.getstate())
     assert states[0] == states[1]
+
+
+class Noisy(torch.autograd.Function):
+    """Multiplies by a random number of Python's."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x * random.random() * numpy.random.rand()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient
+
+
+def test_an_autograd_function_that_draws_keeps_its_place() -> None:
+    def program(x):
+        first = random.random()
+        y = Noisy.apply(x)
+        return y, first, x * random.random(), x * numpy.random.rand()
+    stats = check(lambda: program, *CALLS, *CALLS, captures=None, fullgraph=False)
+    assert stats.breaks and stats.hits and not stats.bailouts, stats

@@ -55,6 +55,7 @@ class FxRecorder:
         self._placeholders: dict[Source | Shadow, fx.Node] = {}         # of numbers: by their paths, or as what a call returned
         self.numbers: dict[tuple[Shadow, bool], Any] = {}       # see fx_numbers
         self._snapshots: list[tuple[fx.Node, torch.Tensor, int | None]] = []
+        self.streams: Any = None                # of random numbers, before an operation which is code of the program's
         self._resized = False                   # the operation being recorded takes a slice of a length that changes
 
     @property

@@ -2,6 +2,9 @@
 from __future__ import annotations
 
 import functools
+import pickle
+import random
+import sys
 from typing import Any
 
 import torch
@@ -15,7 +18,7 @@ from capture.interp.interpreter import Interpreter
 from capture.interp.lookasides.effects import effect
 from capture.interp.lookasides.shadows import depend_type, elements, settled
 from capture.interp.models import PURE, model, polyfill
-from capture.refgraph.node import Const, RefNode, Shadow
+from capture.refgraph.node import Const, Shadow
 
 # The positional and keyword parameters of checkpoint's own that only its generator reads.
 CHECKPOINT_OPTIONS = ("context_fn", "determinism_check", "debug", "early_stop")
@@ -108,9 +111,23 @@ def group_tensors(interp: Interpreter, result: dict[Any, Any], lists: Value, wit
     return settled(interp, result)
 
 
-@model(torch.autograd.Function.__dict__["apply"].__func__)
+def state_of_streams() -> tuple[Any, ...]:
+    """The state of Python's own stream of random numbers, and of numpy's."""
+    numpy = sys.modules.get("numpy.random")
+    return random.getstate(), None if numpy is None else pickle.dumps(numpy.get_state())
+
+
+def note_streams(interp: Interpreter, *args: Value, **kwargs: Value) -> None:
+    """Before code of the program's runs that is one operation of the graph."""
+    interp.recorder.streams = state_of_streams()
+
+
+@model(torch.autograd.Function.__dict__["apply"].__func__, prepare=note_streams)
 def apply(interp: Interpreter, result: Any, cls: Value, *args: Value, **kwargs: Value) -> Shadow:
-    """A user's autograd function is one operation; it may have written to its arguments."""
+    """A user's autograd function is one operation; it may have written to its arguments. One that draws from a stream of which the
+    trace's own draws are made before the graph, or after it, would not find it as it was."""
+    if interp.recorder.streams != state_of_streams():
+        raise Break("side-effect-call", f"{cls.real.__qualname__} draws random numbers of Python's")
     interp.graph.depend(cls.shadow, cls.real)  # type: ignore[arg-type]
     interp.recorder.wrote(tensors_in(args, kwargs))
     return interp.recorder.record("call_function", named_apply(cls.real), args, kwargs, result, {})
