@@ -49,6 +49,7 @@ CONTAINERS = (collections.OrderedDict, collections.defaultdict, dict, collection
 BASES = (*CONTAINERS, types.SimpleNamespace, object)
 POINTER = object.__basicsize__ // 2
 HEAP_TYPE = 1 << 9                                  # Py_TPFLAGS_HEAPTYPE: a class statement made it, or C at run time
+WRAPPERS = (staticmethod, classmethod)              # they take over the attributes of what they wrap
 # Attributes which only an object's creation sets: of functions, deques, partial functions, weak references, descriptors.
 CHAIN = ("__cause__", "__context__", "__suppress_context__")
 READ_ONLY = {"exceptions", "message", "fget", "fset", "fdel", "__func__", "__closure__", "__globals__", "__builtins__", "maxlen", "func",
@@ -349,7 +350,7 @@ class _Cook:
         """Attributes in the instance `__dict__`. A dict that is the object's own is filled by its own recipe."""
         attrs = self.node.attrs
         if attrs is None:
-            if self.real is not None and instance_dict(self.real):
+            if self.real is not None and self.cls not in WRAPPERS and instance_dict(self.real):
                 raise self.escape("its attributes are not known")
         elif attrs.origin is not self.node:
             yield Effect(object.__setattr__, self.node, (Const("__dict__"), attrs))

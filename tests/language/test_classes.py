@@ -265,6 +265,40 @@ def instances_of_inner_classes_that_escape(x):
     return Result(x * 2, "r"), Result
 
 
+@programs.make(X)
+def inner_classes_that_are_registered():
+    registry = []
+
+    class Parent:
+        def run(self):
+            return "parent"
+
+    def program(x):
+        class Made(Parent):
+            __slots__ = ("a",)
+
+            def __init__(self):
+                self.a = x
+
+            def run(self):
+                return super().run() + "made", self.a * 2
+
+            @property
+            def doubled(self):
+                return self.a * 2
+
+            @staticmethod
+            def static():
+                return 1
+
+            @classmethod
+            def name(cls):
+                return cls.__name__
+        registry.append(Made)
+        return Made().run(), Made(), Made.name(), Made().doubled
+    return program, registry
+
+
 @programs.add(X)
 def enums_made_inside(x):
     class Mode(enum.Enum):
