@@ -533,3 +533,17 @@ def test_what_does_something_when_it_dies_lives_on(finalizer, wrapped) -> None:
         log.append("left")
         return log
     compared(program, call(X), call(X), call(X), captures=None)
+
+
+@pytest.mark.parametrize("container", [{1, 2}, {1: 1, 2: 2}], ids=["set", "dict"])
+def test_an_iterator_over_an_outside_container_that_grew_in_the_same_trace(container) -> None:
+    def program(x, items):
+        if isinstance(items, set):
+            items.add(3)
+        else:
+            items[3] = 4
+        total = 0
+        for key in items:
+            total += outside(key)
+        return x * total
+    compared(program, call(X, container), call(X, container), call(X, container), captures=None)

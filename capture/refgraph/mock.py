@@ -428,6 +428,10 @@ def _construct(recipes: list[Recipe], effects: list[Effect | CallEffect]) -> lis
     unfilled = [recipe for recipe in recipes if recipe.empty is None]
     making: set[RefNode] = set()
     undone = {effect for effect in effects if isinstance(effect, CallEffect)}
+    changes: dict[RefNode, list[Effect]] = {}           # of outside containers, which iterators over them must not see
+    for effect in effects:
+        if isinstance(effect, Effect):
+            changes.setdefault(effect.target, []).append(effect)
 
     def ready(shadows: Iterable[Shadow]) -> bool:
         return not any(leaf in pending or leaf in undone for leaf in _leaves(shadows))
@@ -435,6 +439,8 @@ def _construct(recipes: list[Recipe], effects: list[Effect | CallEffect]) -> lis
     def awaits(recipe: Recipe, seen: set[Recipe]) -> bool:
         """Whether an object cannot be made before a call effect was done."""
         seen.add(recipe)
+        if isinstance(recipe.node.state, IteratorState) and any(changes.get(part) for part in _objects([recipe.empty])):  # type: ignore[list-item]
+            return True
         return any(leaf in undone or leaf in pending and pending[leaf] not in seen and awaits(pending[leaf], seen)  # type: ignore[index]
                    for leaf in _leaves([recipe.empty]))  # type: ignore[list-item]
 
@@ -460,7 +466,7 @@ def _construct(recipes: list[Recipe], effects: list[Effect | CallEffect]) -> lis
     def advance() -> None:
         """Makes and fills all that is possible by now."""
         for recipe in list(pending.values()):
-            if recipe.node in pending and not (undone and awaits(recipe, set())):
+            if recipe.node in pending and not ((undone or changes) and awaits(recipe, set())):
                 make(recipe)
         for recipe in list(unfilled):
             if ready(recipe.contents):
@@ -469,10 +475,19 @@ def _construct(recipes: list[Recipe], effects: list[Effect | CallEffect]) -> lis
 
     advance()
     for effect in effects:
+        if isinstance(effect, Effect):
+            for part in _objects(operands_of(effect)):
+                if part in pending:             # held by what is changed: it is made all the same
+                    make(pending[part])
         steps.append(effect)
         if isinstance(effect, CallEffect):
             undone.remove(effect)
             advance()
+        else:
+            changes[effect.target].remove(effect)
+            if not changes[effect.target]:
+                del changes[effect.target]
+                advance()
     return steps
 
 
