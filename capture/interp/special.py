@@ -22,6 +22,7 @@ PLAIN = (torch.dtype, torch.device, torch.Size, torch.layout, torch.memory_forma
 PROTOCOLS = tuple(f"__{name}__" for name in (
     "bool len iter next contains getitem setitem delitem reversed eq ne lt le gt ge hash str repr format index int "
     "float call").split())
+BUILTIN_DATA = (int, float, complex, str, bytes, bytearray, list, tuple, dict, set, frozenset)
 VIEWS = (type({}.keys()), type({}.values()), type({}.items()),
          type(collections.OrderedDict().keys()), type(collections.OrderedDict().values()),
          type(collections.OrderedDict().items()))
@@ -42,6 +43,19 @@ def in_python(x: Any, name: str) -> bool:
         return False
     method = lookup_class(type(x), name)
     return method is not None and not isinstance(method, C_METHODS)
+
+
+def declines(x: Any, other: Any, name: str) -> bool:
+    """Whether the special method of `x` for a binary operation with `other` is not there, or, if written in C, sure to return
+    NotImplemented."""
+    if in_python(x, name):
+        return False
+    method = lookup_class(type(x), name)
+    if method is None or method is getattr(object, name, None):
+        return True
+    if isinstance(other, BUILTIN_DATA) or hasattr(type(other), "__torch_function__"):
+        return False
+    return type(x) in SCALARS or isinstance(x, torch.Tensor) or type(x) in BUILTIN_DATA
 
 
 def is_native_iterable(x: Any) -> bool:

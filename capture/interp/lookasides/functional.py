@@ -12,7 +12,7 @@ from capture.interp.lookasides.shadows import NONE, compose, depend_plain, depen
 from capture.interp.models import model
 from capture.interp.polyfills.iteration import order_of
 from capture.interp.polyfills.streams import itertools_orders
-from capture.interp.special import in_python, is_plain
+from capture.interp.special import declines, in_python, is_plain
 from capture.refgraph.graph import lookup_class
 from capture.refgraph.node import SCALARS, Build, Const, DictState, Expr, RefNode, Shadow
 
@@ -118,6 +118,13 @@ def runs_python(interp: Interpreter, result: bool, x: Value, name: Value) -> Sha
     depend_type(interp, x)
     interp.graph.type_attr(type(x.real), name.real)
     return Const(result)
+
+
+@model(declines)
+def leaves_to_other(interp: Interpreter, result: bool, x: Value, other: Value, name: Value) -> Shadow:
+    """Whether the other operand's method comes next: a matter of the types."""
+    depend_type(interp, other)
+    return runs_python(interp, result, x, name)
 
 
 @model(order_of, itertools_orders, applies=lambda *args: all(map(is_plain, args)))

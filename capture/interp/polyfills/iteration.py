@@ -329,11 +329,9 @@ def same_entries(a: Any, b: Any) -> bool:
     """Whether two dicts are equal."""
     if len(a) != len(b):
         return False
-    for key in a:
-        if key not in b:
-            return False
-        x, y = a[key], b[key]
-        if not (x is y or x == y):
+    for key, x in list(dict.items(a)):      # comparing may change either of them
+        y = dict.get(b, key, a)
+        if y is a and key not in b or not (x is y or x == y):
             return False
     return True
 

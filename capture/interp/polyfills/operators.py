@@ -10,14 +10,9 @@ import types
 from collections.abc import Callable
 from typing import Any
 
-import torch
-
 from capture.interp.models import polyfill
-from capture.interp.special import in_python
-from capture.refgraph.graph import lookup_class
-from capture.refgraph.node import SCALARS
+from capture.interp.special import declines, in_python
 
-BUILTIN_DATA = (int, float, complex, str, bytes, bytearray, list, tuple, dict, set, frozenset)
 BINARY = {"add": "+", "sub": "-", "mul": "*", "matmul": "@", "truediv": "/", "floordiv": "//", "mod": "%",
           "pow": "** or pow()",
           "lshift": "<<", "rshift": ">>", "and": "&", "xor": "^", "or": "|"}
@@ -36,20 +31,9 @@ def copy(template: Callable[..., Any], name: str, *defaults: Any) -> Callable[..
     return function
 
 
-def declines(x: Any, other: Any, name: str) -> bool:
-    """Whether the special method of `x` that is written in C, if any, returns NotImplemented for `other`."""
-    method = lookup_class(type(x), name)
-    if method is None or method is getattr(object, name, None):
-        return True
-    if isinstance(other, BUILTIN_DATA) or hasattr(type(other), "__torch_function__"):
-        return False
-    return type(x) in SCALARS or isinstance(x, torch.Tensor) or type(x) in BUILTIN_DATA
-
-
 def dispatches(a: Any, b: Any, forward: str, reflected: str) -> bool:
-    """Whether a binary operation is decided by Python code alone."""
-    left, right = in_python(a, forward), in_python(b, reflected)
-    return (left or right) and (left or declines(a, b, forward)) and (right or left or declines(b, a, reflected))
+    """Whether Python code decides a binary operation, unless it leaves that to the other operand's method in C."""
+    return in_python(a, forward) or in_python(b, reflected) and declines(a, b, forward)
 
 
 # -- binary ------------------------------------------------------------------------------------------------------------
@@ -67,7 +51,7 @@ def binary(a: Any, b: Any, forward: str, reflected: str, symbol: str) -> Any:
         result = getattr(first, forward)(a, b)
         if result is not NotImplemented:
             return result
-    if not tried and in_python(b, reflected):
+    if not tried and not declines(b, a, reflected):
         result = getattr(second, reflected)(b, a)
         if result is not NotImplemented:
             return result
@@ -123,7 +107,7 @@ def compare(a: Any, b: Any, forward: str, reflected: str, symbol: str) -> Any:
         result = getattr(first, forward)(a, b)
         if result is not NotImplemented:
             return result
-    if not tried and in_python(b, reflected):
+    if not tried and not declines(b, a, reflected):
         result = getattr(second, reflected)(b, a)
         if result is not NotImplemented:
             return result
@@ -149,7 +133,7 @@ def eq(a: Any, b: Any) -> Any:
         result = first.__eq__(a, b)
         if result is not NotImplemented:
             return result
-    if not tried and in_python(b, "__eq__"):
+    if not tried and not declines(b, a, "__eq__"):
         result = second.__eq__(b, a)
         if result is not NotImplemented:
             return result

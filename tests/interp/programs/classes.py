@@ -168,3 +168,67 @@ def dataclass_and_inheritance(log):
     e = E(1)
     e["k"] = D(2, [3])
     return e.a, repr(e["k"]), D(1) == D(1), repr(D(5))
+
+
+@program
+def operators_left_to_the_other_operand(log):
+    class Half(int):
+        def __lt__(self, other):
+            log.append("lt")
+            return NotImplemented
+
+        def __add__(self, other):
+            log.append("add")
+            return NotImplemented
+
+        def __eq__(self, other):
+            return NotImplemented
+
+        __hash__ = int.__hash__
+
+    class Lone:
+        def __mul__(self, other):
+            return NotImplemented
+
+        def __eq__(self, other):
+            return NotImplemented
+
+        def __lt__(self, other):
+            return NotImplemented
+    log.append((Half(3) < 4, 4 > Half(3), Half(3) < Half(5) if False else None, Half(3) == 3, 3 == Half(3), Half(3) + 4.5))
+    for attempt in (lambda: Lone() * 2, lambda: 2 * Lone(), lambda: Lone() < 2, lambda: [1] * Lone(), lambda: Half(1) + 1):
+        try:
+            log.append(attempt())
+        except TypeError as error:
+            log.append(str(error))
+    log.append((Lone() == 2, 2 == Lone(), Lone() != "a", Lone() == Lone()))
+
+
+@program
+def containers_that_change_while_they_are_compared(log):
+    class Emptying:
+        def __init__(self, what):
+            self.what = what
+
+        def __eq__(self, other):
+            self.what.clear()
+            return NotImplemented
+
+        __hash__ = object.__hash__
+    first, second = [], []
+    first.append(Emptying(second))
+    second.append(Emptying(first))
+    log.append(first == second)
+    one, two = {}, {}
+    one[1], two[1] = Emptying(two), Emptying(one)
+    log.append((one == two, one, two))
+    numbers = [3, 1, 2]
+
+    def key(number):
+        log.append(list(numbers))
+        numbers.append(number)
+        return number
+    try:
+        numbers.sort(key=key)
+    except ValueError as error:
+        log.append((str(error), numbers))
