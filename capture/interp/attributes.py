@@ -119,7 +119,8 @@ def bind(interp: Interpreter, obj: Value, cls: type, name: str, descriptor: Any,
             method = Value(get, interp.track(calls.class_attribute, interp, kind, "__get__"))
             owner = Value(type(obj.real), interp.track(class_of, interp, obj))
             return _call(interp, method, [found, obj, owner], obj, name, hook, then, on_raise)
-    native(interp, obj, name, lambda result: bound_by_c(interp, obj, name, descriptor, found, result), then, on_raise, getter=getter)
+    native(interp, obj, name, lambda result: bound_by_c(interp, obj, name, descriptor, found, result), then, on_raise,
+           lambda: unset(interp, obj, name, descriptor), getter)
 
 
 def load_from_class(interp: Interpreter, cls: Value, name: str, then: Continuation | None, on_raise: OnRaise | None) -> None:
@@ -408,6 +409,14 @@ def absent(interp: Interpreter, obj: Value, name: str) -> Shadow:
     elif isinstance(node, External):
         graph.require(node.source, "TYPE", type(obj.real))
     return ABSENT
+
+
+def unset(interp: Interpreter, obj: Value, name: str, descriptor: Any) -> Shadow:
+    """A descriptor of C has nothing to give: an empty slot, of which no guard can say that it stays empty."""
+    node = obj.shadow
+    if isinstance(descriptor, types.MemberDescriptorType) and not (isinstance(node, RefNode) and node.created):
+        raise Break("opaque-call", f"the empty slot {name!r} of a {type(obj.real).__name__} was asked for")
+    return absent(interp, obj, name)
 
 
 def bound_by_c(interp: Interpreter, obj: Value, name: str, descriptor: Any, found: Value, result: Any) -> Shadow:

@@ -2,7 +2,9 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
+import signal
 import sys
 import tempfile
 import time
@@ -43,7 +45,11 @@ def main() -> int:
         told = len(found.bugs)
         if sys.stderr.isatty():
             print(f"\r{found.counts.calls} calls, {found.cases} cases, {told} bugs", end="", file=sys.stderr, flush=True)
-    found = hunt(options.seed, options.first, options.steps, engine, options.jobs, options.bugs, tell)
+    found = Found(options.first)
+    for number in (signal.SIGINT, signal.SIGTERM):      # either ends the run, which says where to go on
+        signal.signal(number, signal.default_int_handler)
+    with contextlib.suppress(KeyboardInterrupt):
+        hunt(found, options.seed, options.steps, engine, options.jobs, options.bugs, tell)
     counts = found.counts
     print(f"\nseed {options.seed}, cases {options.first} to {found.next - 1}: {counts.calls} calls compared in {time.monotonic() - start:.0f} s "
           f"({counts.captures} captures, {counts.hits} hits, {counts.native} native), {len(found.bugs)} bugs, {found.unstable} cases not "

@@ -74,9 +74,8 @@ def examine(seed: int, number: int, engine: Engine, failing: Callable[[list[str]
         return Bug(number, compare(case, quiet) or problems, case)
 
 
-def hunt(seed: int, first: int, steps: int, engine: Engine, jobs: int, most_bugs: int, tell: Callable[[Found], None]) -> Found:
-    """Runs cases from number `first` on until so many calls were compared, or so many bugs found; `tell` is called now and then."""
-    found = Found(first)
+def hunt(found: Found, seed: int, steps: int, engine: Engine, jobs: int, most_bugs: int, tell: Callable[[Found], None]) -> None:
+    """Runs cases from number `found.next` on until so many calls were compared, or so many bugs found; `tell` is called now and then."""
     waiting: deque[range] = deque()
     workers: list[_Worker] = []
     try:
@@ -88,7 +87,7 @@ def hunt(seed: int, first: int, steps: int, engine: Engine, jobs: int, most_bugs
                     found.next += BATCH
                 workers.append(_Worker(seed, waiting.popleft(), engine))
             if not workers:
-                return found
+                return
             wait([worker.connection for worker in workers], timeout=1.0)
             for worker in list(workers):
                 if not worker.report(found):

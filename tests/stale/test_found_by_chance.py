@@ -60,3 +60,35 @@ def test_an_attribute_assigned_to_a_class_and_read_through_one_that_has_its_own_
             return x * found
         return program, types.SimpleNamespace(base=Base, derived=Derived)
     check(make, call(X), call(X), call(X), captures=None, fullgraph=False)
+
+
+def test_an_integer_that_no_tensor_can_take() -> None:
+    def make():
+        log = []
+
+        def program(x, n):
+            log.append(n)
+            y = x - n
+            x.mul_(2)
+            return y
+        return program, log
+    check(make, call(X, 1), call(X, 2), call(X, 3), call(X, 2**70), call(X, -2**63 - 1), call(X, -2**63), captures=None, fullgraph=False)
+
+
+def test_an_empty_slot_that_is_filled_later() -> None:
+    def make():
+        class Slotted:
+            __slots__ = ("value", "other", "third")
+        slotted = Slotted()
+
+        def program(x):
+            found = [hasattr(slotted, "value"), getattr(slotted, "other", 3.0)]
+            try:
+                found.append(slotted.third)
+            except AttributeError as error:
+                found.append(str(error))
+            return x + 1, found
+        return program, slotted
+    for name in ("value", "other", "third"):
+        check(make, call(X), call(X), lambda s: setattr(s, name, 1.0), call(X), call(X), lambda s: delattr(s, name), call(X), captures=None,
+              fullgraph=False)

@@ -88,7 +88,7 @@ def class_attribute_shadows_the_base():
     return lambda x: x * box.factor, lambda: setattr(cls, "factor", 3), lambda: delattr(cls, "factor")
 
 
-@CHANGES.add()
+@CHANGES.add(captures=None, fullgraph=False)
 def slot_is_emptied():
     class Slotted:
         __slots__ = ("factor",)
