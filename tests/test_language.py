@@ -366,7 +366,7 @@ def re_raised(x):
         return x, repr(error.__cause__), error.__context__ is error.__cause__
 
 
-@programs.add(X, **NATIVE)
+@programs.add(X)
 def exception_groups(x):
     log = []
     try:

@@ -11,7 +11,7 @@ import typing
 import pytest
 import torch
 
-from tests.programs import NATIVE, Programs, run
+from tests.programs import Programs, run
 
 X = torch.tensor([[1.0, -2.0, 3.0], [4.0, 5.0, -6.0]])
 programs = Programs()
@@ -129,7 +129,7 @@ def bytes_and_ranges_and_slices(x):
     return x[:, s], s.start, b"abc"[0], bytes([1, 2]), range(3) == range(0, 3), 2 in range(3), s.indices(5)
 
 
-@programs.add(X, **NATIVE)
+@programs.add(X)
 def buffers(x):
     return x, bytearray(b"ab"), memoryview(b"a")[0]
 
@@ -160,7 +160,7 @@ def type_hints_and_types(x):
     return y, types.SimpleNamespace(a=1).a, typing.cast(int, 3)
 
 
-@programs.add(X, **NATIVE)
+@programs.add(X)
 def types_made_inside(x):
     alias = list[int] | None
     return x, isinstance(3, int | str), type("Made", (), {"a": 1}).a, alias is None

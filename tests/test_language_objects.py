@@ -94,7 +94,7 @@ def special_methods(x):
             not p, str(p), f"{p:!}", p @ q, s is q, q.y, [10, 20][p], max(p, q) is q, *p)
 
 
-@programs.add(X, **NATIVE)
+@programs.add(X)
 def keys_with_an_equality_of_their_own(x):
     return {Point(x, 1): x}[Point(None, 1)], Point(x, 2) in {Point(None, 2)}, [Point(x, 1)].index(Point(None, 1))
 
@@ -149,7 +149,7 @@ def data_classes(x):
             dataclasses.is_dataclass(c))
 
 
-@programs.add(X, **NATIVE)
+@programs.add(X)
 def representations_of_data_classes(x):
     return x, repr(Config()), str(Frozen(1))
 
@@ -294,7 +294,7 @@ def properties_and_descriptors(x):
             type(Attributes.described).__name__)
 
 
-@programs.add(X, **NATIVE)
+@programs.add(X)
 def attribute_access_of_its_own(x):
     i = Intercepted()
     i.value = x
