@@ -115,6 +115,10 @@ class Break(CaptureError):
         super().__init__(f"{context}: {self.reason.explanation}")
 
 
+class CheckFailed(CaptureError):
+    """A graph found that a tensor does not hold what the trace rests on, before it changed anything: the call runs natively."""
+
+
 class GraphBreakError(CaptureError):
     """A graph break under `fullgraph=True`. The message holds reason, the user's line, and a remedy."""
 

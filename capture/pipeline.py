@@ -24,7 +24,7 @@ from capture import _C, debug
 from capture.backends import registry
 from capture.blame import blame
 from capture.config import RECAPTURE_LIMIT, STRICT
-from capture.errors import REASONS, BackendError, Break, GraphBreakError, InternalError, Reason, UserFrame, user_frames
+from capture.errors import REASONS, BackendError, Break, CheckFailed, GraphBreakError, InternalError, Reason, UserFrame, user_frames
 from capture.guards.collect import collect
 from capture.guards.explain import Mismatch
 from capture.guards.tree import GuardTree
@@ -45,11 +45,13 @@ from capture.interp import (
 from capture.interp.frame import Cut, Frame, UserError, Value
 from capture.interp.fx_recorder import FxRecorder
 from capture.interp.interpreter import Interpreter
+from capture.interp.protection import protected
 from capture.interp.retreat import Retreats
 from capture.interp.varying import Numbers
 from capture.refgraph import mock, pycode
 from capture.refgraph.effects import Effect
-from capture.refgraph.graph import PLAIN_TENSORS, RefGraph
+from capture.refgraph.graph import RefGraph
+from capture.refgraph.memory import PLAIN_TENSORS
 from capture.refgraph.node import Const, DictState, RefNode, Shadow, WrittenDict
 from capture.refgraph.runtime import INVISIBLE
 from capture.refgraph.source import Function, Local, Source
@@ -199,6 +201,8 @@ class Unit:
         trace: Trace = entry.payload
         if isinstance(exception, InternalError):
             return None
+        if isinstance(exception, CheckFailed):
+            return _C.RUN_NATIVELY
         line = trace.mock.line_of(exception)
         if trace.repeatable and line < trace.mock.first_effect and isinstance(exception, Exception):
             return _C.RUN_NATIVELY
@@ -240,7 +244,6 @@ def capture(unit: Unit, function: types.FunctionType, args: list[Any]) -> Value 
     recorder = FxRecorder(graph, unit.numbers)
     interp = Interpreter(graph, recorder, None if unit.fullgraph else unit.retreats)
     graph.require(None, "MODES", _C.modes())
-    random = torch.get_rng_state()
     root = Value(function, graph.external(function, Function()))
     frame = calls.make_root_frame(interp, root, [
         Value(arg, interp.track(graph.external, arg, Local(name, index)))
@@ -258,16 +261,16 @@ def capture(unit: Unit, function: types.FunctionType, args: list[Any]) -> Value 
             left = run(interp, frame)
         if isinstance(left, Cut):           # outside of `except`: the exception being handled is the program's
             interp.at_cut = True
-            rest = interp.track(install_cut, unit, interp, left, is_repeatable(recorder, random), times)
+            rest = interp.track(install_cut, unit, interp, left, recorder.is_harmless(), times)
             if rest is not None:
                 return rest
             outcome = interp.go_on(lambda: finish(interp, left))
         else:
             outcome = left
-        conclude(unit, interp, outcome, is_repeatable(recorder, random), times)
+        conclude(unit, interp, outcome, recorder.is_harmless(), times)
     except UserError as error:
         outcome = error
-        conclude(unit, interp, outcome, is_repeatable(recorder, random), times)
+        conclude(unit, interp, outcome, recorder.is_harmless(), times)
     finally:
         unwind.set_handled(handled)
         interp.tracking = False
@@ -297,11 +300,6 @@ def finish(interp: Interpreter, cut: Cut) -> None:
     calls.call_native(interp, cut.function, cut.args_, cut.kwargs, cut.then, cut.on_raise)
 
 
-def is_repeatable(recorder: FxRecorder, random: torch.Tensor) -> bool:
-    """Whether the graph changes nothing, given torch's random state before it: it can be run again."""
-    return not recorder.mutates and torch.equal(random, torch.get_rng_state())
-
-
 def conclude(unit: Unit, interp: Interpreter, outcome: Value | UserError, repeatable: bool, times: Times) -> None:
     """Installs an entry for calls like the one that has ended: its trace, or the reason for a native run.
 
@@ -328,6 +326,8 @@ def install(unit: Unit, interp: Interpreter, outcome: Value, repeatable: bool, t
     asleep = sleepers.sleepers(interp, [], None, unit.bodies)
     verify(graph, resume.composite([outcome, *(part for sleeper in asleep for part in sleeper.record)]))
     require_separateness(graph, recorder)
+    if recorder.checks and any(effect.stream is not None for effect in graph.early):
+        raise Break("data-dependent", "a check of what a tensor holds, beside random numbers of Python")
     graph.seal()
     assert outcome.shadow is not None
     with times.measure("mock"):
@@ -343,12 +343,14 @@ def insert(unit: Unit, interp: Interpreter, plan: mock.MockPlan, repeatable: boo
     operations = recorder.operations
     with times.measure("graph"):
         gm = recorder.finish(plan.outputs)
+        if recorder.leaves_behind:
+            gm.forward = protected(gm)
         annotate(gm, graph, recorder, repeatable)
         compiled = None
         if operations or plan.outputs:
-            # A graph that leaves torch in other modes than it found sets them itself, each time: no compiled graph does.
+            # A graph that leaves torch in other modes than it found sets them itself, each time: no compiled graph does. Nor does one carry tangents.
             inputs = [value.real for value in (*recorder.inputs, *recorder.number_inputs)]
-            compiled = compile_graph(unit, gm, inputs) if is_balanced(graph) else gm.forward
+            compiled = compile_graph(unit, gm, inputs) if is_balanced(graph) and not entry_modes(graph).dual_level else gm.forward
     with times.measure("mock"):
         names = argument_names(unit.function.__code__)
         rewinds = recorder.fails and not recorder.mutates and not repeatable        # it draws random numbers, which can be taken back
@@ -563,10 +565,11 @@ def require_separateness(graph: RefGraph, recorder: FxRecorder) -> None:
 
     Tensors: by storage. Other objects: two of them matter to each other only if both know of the key that was set.
     """
-    if recorder.mutates and recorder.inputs:
+    inputs = dict.fromkeys([*(recorder.inputs if recorder.mutates else ()), *graph.placed])
+    if inputs:
         groups: dict[int, int] = {}
         layout: list[tuple[Source, int, int]] = []
-        for node in recorder.inputs:
+        for node in inputs:
             if node.state.storage is not None:
                 storage, offset = node.state.storage
                 layout.append((node.source, groups.setdefault(storage, len(groups)), offset))  # type: ignore[arg-type]

@@ -13,7 +13,7 @@ from capture import _C
 from capture.backends import registry
 from capture.config import BACKEND, RECAPTURE_LIMIT
 from capture.pipeline import Unit
-from capture.refgraph.graph import PLAIN_TENSORS
+from capture.refgraph.memory import PLAIN_TENSORS
 
 MODULE_CALL: types.FunctionType = torch.nn.Module._wrapped_call_impl
 COMPILED_BY_TORCH = torch.jit.ScriptModule, OptimizedModule

@@ -15,7 +15,7 @@ from torch import fx
 
 from capture.backends import eager
 from capture.backends.native import tiers
-from capture.backends.traceable import obstacle
+from capture.backends.traceable import find_obstacle
 from capture.errors import ArgumentError, BackendError
 
 
@@ -78,7 +78,7 @@ def _by_name(name: str, mode: str | None, dynamic: bool | None, options: Mapping
 def _traceable(backend: Backend) -> Backend:
     """torch's backends trace the graph anew: one that cannot be traced runs as it is."""
     def compile_graph(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
-        as_it_is = any(node.target is setattr or obstacle(node) for node in gm.graph.nodes)
+        as_it_is = find_obstacle(gm) is not None or any(node.target is setattr for node in gm.graph.nodes)
         return gm.forward if as_it_is else backend(gm, example_inputs)
     return functools.update_wrapper(compile_graph, backend, assigned=())
 

@@ -18,11 +18,21 @@ def assigns_in_sight(node: fx.Node) -> bool:
 
 def obstacle(node: fx.Node) -> str | None:
     """What a node does that cannot be traced, or None. The tensors traced have no gradients, and no values."""
+    if "obstacle" in node.meta:
+        return str(node.meta["obstacle"])
     if node.target is setattr and not assigns_in_sight(node):
         return f"assigns the attribute {node.args[1]!r} of a tensor"
+    if node.target is getattr and node.args[1] == "grad_fn":
+        return "looks at a node of autograd"
     if node.target is getattr and node.args[1] in ("grad", "_grad"):
         return "reads the gradient of a tensor"
     name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
     if node.op == "call_function" and node.target in BUILTIN_READERS or node.op in ("call_function", "call_method") and name in READERS:
         return "calculates with a number that was read out of a tensor"
     return None
+
+
+def find_obstacle(gm: fx.GraphModule) -> str | None:
+    """What a graph does, or one within it, that cannot be traced, or None."""
+    graphs = (module.graph for module in gm.modules() if isinstance(module, fx.GraphModule))
+    return next((found for graph in graphs for node in graph.nodes if (found := obstacle(node)) is not None), None)

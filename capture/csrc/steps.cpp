@@ -89,6 +89,12 @@ PyObject** attribute_slot(PyObject* base, PyObject* name) {
   return nullptr;
 }
 
+// The hooks of a tensor that requires gradients, which the backward pass runs.
+bool is_hooks(PyObject* name) {
+  return PyUnicode_CompareWithASCIIString(name, "_backward_hooks") == 0 ||
+         PyUnicode_CompareWithASCIIString(name, "_post_accumulate_grad_hooks") == 0;
+}
+
 PyObject* attribute_step(PyObject* base, PyObject* name, Owned& owned) {
   if (PyObject** slot = attribute_slot(base, name)) {
     if (*slot != nullptr) return *slot;
@@ -106,7 +112,7 @@ PyObject* attribute_step(PyObject* base, PyObject* name, Owned& owned) {
   }
   if (is_tensor(base)) {
     if (PyUnicode_CompareWithASCIIString(name, "grad") == 0) return owned.keep(tensor_grad(base));
-    return nullptr;
+    if (!is_hooks(name)) return nullptr;
   }
   PyObject* descriptor = _PyType_Lookup(Py_TYPE(base), name);
   if (descriptor == nullptr) return nullptr;

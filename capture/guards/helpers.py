@@ -57,7 +57,7 @@ def attribute(x: Any, name: str) -> Any:
         return weakref.ref.__call__(x)
     descriptor = sources_lookup(type(x), name)
     if is_a(x, torch.Tensor):
-        if name != "grad" or type(x) not in (torch.Tensor, torch.nn.Parameter):
+        if name not in ("grad", "_backward_hooks", "_post_accumulate_grad_hooks") or type(x) not in (torch.Tensor, torch.nn.Parameter):
             raise Unreachable(name)
     elif type(descriptor) not in (types.MemberDescriptorType, types.GetSetDescriptorType):
         raise Unreachable(name)

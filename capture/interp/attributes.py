@@ -13,13 +13,13 @@ from typing import Any
 import torch
 
 from capture.errors import Break
-from capture.interp import calls, unwind
+from capture.interp import calls, leaves, tensors, unwind
 from capture.interp.frame import Continuation, UserError, Value, discard
 from capture.interp.interpreter import Interpreter
-from capture.interp.members import class_builtin, class_data, external_c_attribute, tensor_attribute
+from capture.interp.members import class_builtin, class_data, external_c_attribute
 from capture.interp.polyfills.objects import or_hook
 from capture.refgraph.graph import instance_dict, is_mutable, lookup_class
-from capture.refgraph.node import ABSENT, Build, ClassState, Const, External, FunctionState, RefNode, Shadow
+from capture.refgraph.node import ABSENT, Build, ClassState, Const, External, FunctionState, HandleState, RefNode, Shadow
 
 OnRaise = Callable[[BaseException], bool]
 MISSING = object()
@@ -101,7 +101,7 @@ def bind(interp: Interpreter, obj: Value, cls: type, name: str, descriptor: Any,
         found = Value(descriptor, interp.track(through_class, interp, obj, cls, name))
     if kind in calls.FUNCTIONS:
         return finish(interp, types.MethodType(descriptor, obj.real), build(interp, types.MethodType, found, obj), then)
-    if kind is property:
+    if is_property(kind):
         if descriptor.fget is not None:
             getter = Value(descriptor.fget, interp.track(part, interp, found, "fget", descriptor.fget))
             return _call(interp, getter, [obj], obj, name, hook, then, on_raise)
@@ -254,7 +254,7 @@ def generic_write(interp: Interpreter, obj: Value, name: str, value: Value | Non
     after = then or discard
     if interp.inlining and descriptor is not MISSING:
         setter = None
-        if type(descriptor) is property:
+        if is_property(type(descriptor)):
             which = "fdel" if value is None else "fset"
             setter = getattr(descriptor, which)
         elif isinstance(lookup_class(type(descriptor), special), types.FunctionType):
@@ -262,7 +262,7 @@ def generic_write(interp: Interpreter, obj: Value, name: str, value: Value | Non
         if setter is not None:
             found = Value(descriptor, interp.track(through_class, interp, obj, cls, name))
             rest = [] if value is None else [value]
-            if type(descriptor) is property:
+            if is_property(type(descriptor)):
                 return calls.call(interp, Value(setter, interp.track(part, interp, found, which, setter)), [obj, *rest], None, after)
             method = Value(setter, interp.track(calls.class_attribute, interp, type(descriptor), special))
             return calls.call(interp, method, [found, obj, *rest], None, after)
@@ -274,6 +274,11 @@ def generic_write(interp: Interpreter, obj: Value, name: str, value: Value | Non
         interp.real(setattr_of(obj.real), obj.real, name, value.real)
     interp.track(written, interp, obj, name, value, descriptor)
     interp.deliver(Value(None, Const(None)), after)
+
+
+def is_property(cls: type) -> bool:
+    """Whether a descriptor is a property, and no subclass with an access of its own."""
+    return issubclass(cls, property) and all(lookup_class(cls, name) is property.__dict__[name] for name in ("__get__", "__set__", "__delete__"))
 
 
 def setattr_of(real: Any) -> Callable[..., Any]:
@@ -423,7 +428,13 @@ def bound_by_c(interp: Interpreter, obj: Value, name: str, descriptor: Any, foun
     """The shadow of an attribute that a descriptor of C code produced."""
     node, graph = obj.shadow, interp.graph
     if isinstance(obj.real, torch.Tensor) and isinstance(node, RefNode):
-        return tensor_attribute(interp, obj, name, result)
+        return tensors.attribute(interp, obj, name, result)
+    if isinstance(node, RefNode) and isinstance(node.state, HandleState):
+        if name in leaves.FACTS and not callable(result):
+            graph.touch(node)
+            return Const(result)
+        if callable(result):
+            return Build(type(result), (Const(descriptor), node))
     if result is descriptor:                            # a plain class attribute
         return found.shadow  # type: ignore[return-value]
     if isinstance(descriptor, C_METHODS):
@@ -472,7 +483,7 @@ def written(interp: Interpreter, obj: Value, name: str, value: Value | None, des
         raise Break("untracked-mutation", f"attribute {name!r} of a {type(obj.real).__name__} was assigned")
     graph.touch(node)
     if isinstance(obj.real, torch.Tensor) and descriptor is not MISSING and isinstance(descriptor, C_DATA):
-        return tensor_write(interp, obj, name, value)
+        return tensors.assign(interp, obj, name, value)
     if isinstance(obj.real, type):
         if name in ("__name__", "__qualname__", "__bases__"):
             if name == "__bases__" and isinstance(node.state, ClassState):
@@ -507,19 +518,4 @@ def written(interp: Interpreter, obj: Value, name: str, value: Value | None, des
         graph.dict_delete(attrs, name)
     else:
         graph.dict_set(attrs, name, value.shadow)  # type: ignore[arg-type]
-    return ABSENT
-
-
-def tensor_write(interp: Interpreter, obj: Value, name: str, value: Value | None) -> Shadow:
-    """Assignment to `data`, `grad`, `requires_grad` … is an operation of the graph."""
-    if value is None:
-        raise Break("untracked-mutation", f"attribute {name!r} of a tensor was deleted")
-    recorder, node = interp.recorder, obj.shadow
-    if name == "grad" and value.real is None and isinstance(value.shadow, Const) and node.source is not None:  # type: ignore[union-attr]
-        interp.graph.drop_gradient(node, early=not recorder.operations)  # type: ignore[arg-type]
-        return ABSENT
-    recorder.wrote(())
-    recorder.effect(setattr, recorder.argument(obj.shadow, obj.real), name, recorder.argument(value.shadow, value.real))  # type: ignore[arg-type]
-    if name == "grad":
-        obj.shadow.slots["grad"] = value.shadow  # type: ignore[union-attr,assignment]
     return ABSENT

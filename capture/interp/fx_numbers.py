@@ -15,7 +15,7 @@ from torch import fx
 from capture.interp.frame import Value
 from capture.interp.varying import Place
 from capture.refgraph.effects import Replayed, calls_in
-from capture.refgraph.node import Build, Const, Display, Expr, External, RefNode, Shadow, TensorState
+from capture.refgraph.node import Build, Const, Display, Expr, External, ListState, RefNode, Shadow, TensorState
 
 # Operations whose result has the same shape and type whatever number they are given.
 ARITHMETIC = frozenset("""
@@ -44,15 +44,20 @@ class Recorder(Protocol):
 
 
 def is_operand(operation: str, shadow: Shadow | None) -> bool:
-    """Whether an operation of this name may calculate with a number that was read out of tensors, known as `shadow`."""
+    """Whether an operation of this name may calculate with a number that was read out of tensors, known as `shadow`; those on lists
+    of tensors take lists of numbers."""
+    if isinstance(shadow, RefNode) and isinstance(shadow.state, ListState) and operation.startswith("foreach_"):
+        return not all(isinstance(item, RefNode) for item in shadow.state.items) and all(map(is_computed, shadow.state.items))
     return type(shadow) is Expr and operation in ARITHMETIC and calls_in(shadow) is None and is_computed(shadow)
 
 
-def operand(recorder: Recorder, operation: str, shadow: Shadow | None, args: Sequence[Value]) -> fx.Node | None:
+def operand(recorder: Recorder, operation: str, shadow: Shadow | None, args: Sequence[Value]) -> Any:
     """A number, known as `shadow`, as an operand beside `args`; None for what is no such number."""
     if not is_operand(operation, shadow):
         return None
     assert shadow is not None
+    if isinstance(shadow, RefNode):
+        return [write(recorder, item, False) for item in shadow.state.items]
     tensor = next((arg.real for arg in args if isinstance(arg.real, torch.Tensor)), None)
     if tensor is None or len(args) != 2 or operation not in CONVERTING or tensor.dim() == 0 or tensor.dtype not in (
             torch.float32, torch.float64) or not is_exact(shadow):

@@ -10,21 +10,36 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from capture.errors import Break
-from capture.interp import fx_numbers, subscripts
+from capture.interp import fixed, fx_numbers, leaves, subscripts
 from capture.interp.frame import Value
 from capture.interp.regions import Region, graph_module, outline
 from capture.interp.varying import Numbers, Place, place_of
 from capture.refgraph.effects import Replayed
-from capture.refgraph.graph import PINNED, PLAIN_TENSORS, VALUES, RefGraph, parts, storage_of
-from capture.refgraph.node import Build, Const, DictState, Expr, External, ListState, RefNode, Shadow, TensorState, source_of
+from capture.refgraph.graph import PINNED, VALUES, RefGraph, parts
+from capture.refgraph.memory import PLAIN_TENSORS, is_handle, storage_of
+from capture.refgraph.node import (
+    Build,
+    Const,
+    DictState,
+    Expr,
+    External,
+    HandleState,
+    ListState,
+    RefNode,
+    Shadow,
+    TensorState,
+    source_of,
+)
 from capture.refgraph.source import Computed, Literal, Local, Source
 
 # One frame of the user's program where an operation was recorded: code object, offset of the instruction, line.
 Position = tuple[types.CodeType, int, int]
 
 
+TENSOR_TYPE = type(torch.FloatTensor)           # of classes of tensors of old
 IN_PLACE = {getattr(operator, f"i{name}"): getattr(operator, name) for name in
             ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "lshift", "rshift")} | {
     operator.iand: operator.and_, operator.ior: operator.or_, operator.ixor: operator.xor}
@@ -38,8 +53,11 @@ class FxRecorder:
     """The fx graph of one capture, in the order of execution.
 
     `inputs`: outside tensors in placeholder order; `number_inputs`: numbers from outside that change from call to call (`seen`
-    tells), whose placeholders come after them. `mutates`: some recorded operation wrote to an existing tensor. `fails`: some may raise on a
-    hit, and the program tells how far it came, by a handler (`watched`) or by effects. `moves`: such a number says where in memory some tensor lies. Every node's `meta["stack"]` says where in the program it comes from.
+    tells), whose placeholders come after them. `mutates`: some recorded operation wrote to an existing tensor; `changes`: to one from
+    outside, or to other state. `leaves_behind`: what is to be undone when the graph raises;
+    `checks`: it may find that the trace does not apply. `switched`: what tells of the kernels that it
+    has chosen. `fails`: some may raise on a hit, and the program tells how far it came, by a handler (`watched`) or by effects. `moves`:
+    such a number says where in memory some tensor lies. Every node's `meta["stack"]` says where in the program it comes from.
     """
 
     def __init__(self, refs: RefGraph, seen: Numbers) -> None:
@@ -48,7 +66,8 @@ class FxRecorder:
         self.inputs: list[RefNode] = []
         self.number_inputs: list[Value] = []
         self.moves = False
-        self.mutates = False
+        self.mutates = self.changes = self.leaves_behind = self.checks = False
+        self.switched: set[Callable[..., Any]] = set()
         self.fails = self.watched = False
         self.regions: list[Region] = []
         self.positions: Callable[[], tuple[Position, ...]] = tuple
@@ -58,6 +77,8 @@ class FxRecorder:
         self._snapshots: list[tuple[fx.Node, torch.Tensor, int | None]] = []
         self.streams: Any = None                # of random numbers, before an operation which is code of the program's
         self._resized = False                   # the operation being recorded takes a slice of a length that changes
+        self._fixed: set[fx.Node] = set()                       # what follows from constants
+        self._random = torch.get_rng_state()
 
     @property
     def operations(self) -> int:
@@ -76,6 +97,8 @@ class FxRecorder:
                 state.node = self._last_input = self.fx.placeholder(name)
             state.node.target = state.node.name         # a parameter's name, made unique by fx
             state.node.meta["source"] = str(source)
+            if isinstance(state, HandleState):
+                state.node.meta["obstacle"] = f"takes a {tensor.cls.__name__}"
             self.inputs.append(tensor)
         return state.node
 
@@ -138,6 +161,8 @@ class FxRecorder:
                 return [self.argument(s, r, inner) for s, r in zip(self.refs.list_state(shadow).items, real, strict=True)]
             if isinstance(real, dict):
                 return {key: self.argument(self.refs.dict_get(shadow, key), real[key]) for key in self.refs.dict_keys(shadow)}
+            if type(real) is TENSOR_TYPE:          # fx cannot print `torch.LongTensor`
+                return f"{real.__module__}.{real.__name__}"
             if isinstance(real, (*PINNED, *VALUES)):
                 return self.literal(real)
             drawn = isinstance(shadow.origin, Replayed) and shadow.origin.returns is type(real)
@@ -229,21 +254,59 @@ class FxRecorder:
         node = self.fx.create_node(op, target, arguments, {
             name: self._operand(target, name, v, (), changing) for name, v in kwargs.items()})
         node.meta["stack"] = self.positions()
+        self._note_obstacle(node, args)
         tensors = list(tensors_in(args, kwargs))
         now = versions_of(tensors)
         if versions != now:
             self.wrote([t for t in tensors if versions.get(id(t)) != now[id(t)]])
+        if target in leaves.RANDOM_STATE or any(isinstance(v.real, torch.Generator) for v in (*args, *kwargs.values())):
+            self.wrote(())
         dynamic = self._resized or any(self._dynamic(t) for t in tensors)
         if dynamic and name_of(target) in COUNTED:
             raise Break("data-dependent-shape", f"{name_of(target)} of a tensor whose shape depends on values")
-        return self._result(node, result, dynamic or is_dynamic(target, args, kwargs))
+        if is_dynamic(target, args, kwargs) and not self.pin(*fixed.deciding(name_of(target), args, tensors)):
+            dynamic = True
+        known = fixed.computes(name_of(target), kwargs) and all(fixed.is_fixed(self.refs, tensor) for tensor in tensors) and all(
+            source in self._fixed or "number" in source.meta for source in node.all_input_nodes)
+        return self._result(node, result, dynamic, known)
+
+    def pin(self, *tensors: torch.Tensor) -> bool:
+        """Whether the values of tensors follow from constants and from numbers from outside, which are guarded by value from now on."""
+        if not all(fixed.is_fixed(self.refs, tensor) for tensor in tensors):
+            return False
+        nodes = [self.node(self.refs.find(tensor)) for tensor in tensors]  # type: ignore[arg-type]
+        seen = set(nodes)
+        for node in nodes:
+            fresh = [source for source in node.all_input_nodes if source not in seen]
+            seen.update(fresh)
+            nodes += fresh
+        needed = [(source, number.real) for number, (source, node) in zip(self.number_inputs, self._placeholders.items()) if node in seen]
+        if not all(isinstance(source, Source) for source, _ in needed):       # what a call returned
+            return False
+        for source, real in needed:
+            self.refs.require(source, "VALUE", real)  # type: ignore[arg-type]
+        return True
+
+    def _note_obstacle(self, node: fx.Node, args: Sequence[Value]) -> None:
+        """Notes why no backend can compile a graph with this node."""
+        self.leaves_behind |= node.target in leaves.UNDONE
+        found = leaves.obstacle(node.target, type(args[0].real) if args else None)
+        if found is not None:
+            node.meta["obstacle"] = found
+
+    def is_harmless(self) -> bool:
+        """Whether the graph has changed nothing so far: neither a tensor nor the state of random numbers."""
+        return not self.mutates and torch.equal(self._random, torch.get_rng_state())
 
     def wrote(self, tensors: Iterable[torch.Tensor]) -> None:
         """These tensors were written to, or may have been. Raises Break where an earlier operation may fail, which must be able to run again."""
         if self.watched:
             raise Break("failing-operation", "a write to a tensor after an operation that may fail")
         self.mutates = True
-        self.refs.wrote([(storage_of(t) or (None,))[0] for t in tensors])
+        storages = [(storage_of(t) or (None,))[0] for t in tensors]
+        outside = {None, *(node.state.storage[0] for node in self.refs.nodes if type(node.state) is TensorState and node.state.storage)}
+        self.changes |= not storages or not outside.isdisjoint(storages)
+        self.refs.wrote(storages)
 
     def snapshot(self, tensor: RefNode, real: torch.Tensor) -> RefNode:
         """The values that a tensor has now, for what happens after the graph. They are copied if they are written to later."""
@@ -268,6 +331,13 @@ class FxRecorder:
         node.meta["stack"] = self.positions()
         return node
 
+    def switch(self, function: Callable[..., Any], args: Sequence[Value], kwargs: dict[str, Value]) -> None:
+        """Appends a call that sets a mode of torch or of the process."""
+        node = self.fx.create_node("call_function", function, tuple(self.argument(a.shadow, a.real) for a in args),  # type: ignore[arg-type]
+                                   {name: self.argument(v.shadow, v.real) for name, v in kwargs.items()})  # type: ignore[arg-type]
+        node.meta["stack"] = self.positions()
+        self._note_obstacle(node, ())
+
     def begin_region(self, governor: Callable[..., Any], options: dict[str, Any]) -> Region:
         """What is recorded until `end_region` will be called by `governor`."""
         return Region(governor, options, self.effect(begin))
@@ -280,25 +350,33 @@ class FxRecorder:
         node = self.refs.find(tensor)
         return node is not None and node.state.dynamic
 
-    def _result(self, node: fx.Node, real: Any, dynamic: bool) -> Shadow:
+    def _result(self, node: fx.Node, real: Any, dynamic: bool, known: bool = False) -> Shadow:
+        """The shadow of a result. known: its values follow from constants."""
+        if known:
+            self._fixed.add(node)
         if isinstance(real, torch.Tensor):
             if type(real) not in PLAIN_TENSORS:
                 raise Break("unsupported-tensor", f"an operation returned a {type(real).__name__}")
-            known = self.refs.find(real)
-            if known is not None:
-                if known.state.node is None:
-                    self.node(known)
-                return known
-            return self.refs.create(real, TensorState(node, None, dynamic))
+            return self._found(real) or self.refs.create(real, TensorState(node, None, dynamic, fixed=known))
+        if is_handle(real):
+            return self._found(real) or self.refs.create(real, HandleState(node, None))
         if isinstance(real, (tuple, list)) and not isinstance(real, torch.Size):
-            items = [self._result(self.fx.call_function(operator.getitem, (node, i)), item, dynamic) if contains_tensor(item)
-                     else self._constant(item, dynamic) for i, item in enumerate(real)]
+            lengths = len(real) == 2 and name_of(node.target) in fixed.LENGTHS and not dynamic
+            items = [self._result(self.fx.call_function(operator.getitem, (node, i)), item, dynamic, known or lengths and i == 1)
+                     if contains_tensor(item) else self._constant(item, dynamic) for i, item in enumerate(real)]
             return self.refs.create(real, ListState(items)) if isinstance(real, list) else Build(type(real), tuple(items))
         if isinstance(real, dict):
             return self.refs.create(real, DictState({
-                key: self._result(self.fx.call_function(operator.getitem, (node, key)), item, dynamic) if contains_tensor(item)
+                key: self._result(self.fx.call_function(operator.getitem, (node, key)), item, dynamic, known) if contains_tensor(item)
                 else self._constant(item, dynamic) for key, item in real.items()}, complete=True))
         return self._constant(real, dynamic)
+
+    def _found(self, real: Any) -> RefNode | None:
+        """The node of a tensor that is known already: an operation in place returned it."""
+        found = self.refs.find(real)
+        if found is not None and found.state.node is None:
+            self.node(found)
+        return found
 
     @staticmethod
     def _constant(real: Any, dynamic: bool) -> Shadow:
@@ -309,6 +387,9 @@ class FxRecorder:
     def finish(self, outputs: Iterable[RefNode]) -> fx.GraphModule:
         """The recorded graph, returning the tensors `outputs` as a tuple."""
         self.fx.output(tuple(self.node(t) for t in outputs))
+        for node in reversed(self.fx.nodes):
+            if node.target is getattr and node.args[1] == "grad_fn" and not node.users:
+                self.fx.erase_node(node)        # the program asked whether there is one
         self._copy_snapshots()
         return graph_module(outline(self.fx, self.regions), self.fx, "CapturedGraph")
 
@@ -356,15 +437,45 @@ def tensors_in(args: Iterable[Value], kwargs: dict[str, Value] | None = None) ->
 
 
 def versions_of(tensors: Iterable[torch.Tensor]) -> dict[int, int]:
-    """Version counters by identity. A tensor of inference mode has none: it counts as changed by every operation."""
-    return {id(t): -id(object()) if t.is_inference() else t._version for t in tensors}
+    """Version counters by identity. A tensor of inference mode has none: `noting_writes` tells what writes to it."""
+    return {id(t): 0 if t.is_inference() else t._version for t in tensors}
+
+
+class _Writes(TorchDispatchMode):
+    """Collects the storages that operations write to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.storages: set[int] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func._schema.is_mutable:
+            for place, argument in enumerate(func._schema.arguments):
+                if argument.alias_info is not None and argument.alias_info.is_write:
+                    given = kwargs[argument.name] if argument.name in kwargs else args[place] if place < len(args) else ()
+                    written = [given] if isinstance(given, torch.Tensor) else given
+                    self.storages.update(storage[0] for t in written if (storage := storage_of(t)) is not None)
+        return func(*args, **kwargs)
+
+
+def noting_writes(versions: dict[int, int], tensors: Iterable[torch.Tensor], function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    """Calls a tensor operation. Those of `tensors` that are of inference mode, and that it writes to, get another version in
+    `versions` than `versions_of` gives them."""
+    with _Writes() as writes:
+        result = function(*args, **kwargs)
+    for tensor in tensors:
+        if tensor.is_inference() and (storage_of(tensor) or (None,))[0] in {None, *writes.storages}:
+            versions[id(tensor)] = -1
+    return result
 
 
 # Operations whose result's shape depends on values: aten's of torch.Tag.dynamic_output_shape (a test compares), and the
 # Python functions built upon them.
 DYNAMIC_SHAPE = frozenset({
     "nonzero", "argwhere", "masked_select", "unique", "unique_consecutive", "_unique", "_unique2", "unique_dim", "bincount",
-    "unique_dim_consecutive", "linalg_lstsq", "lstsq", "_ctc_loss", "to_sparse", "coalesce", "pack_padded_sequence"})
+    "unique_dim_consecutive", "linalg_lstsq", "lstsq", "_ctc_loss", "pack_padded_sequence", "pad_packed_sequence", "indices", "values", "_indices", "_values",
+    "col_indices", "row_indices"})
 # … and those for which it depends on how they are called.
 SOMETIMES_DYNAMIC = {
     "where": lambda args: len(args) == 1,

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from capture.errors import Break
-from capture.interp import natives, tensors
+from capture.interp import natives
 from capture.interp.frame import Value
 from capture.interp.interpreter import Interpreter
 from capture.interp.lookasides.shadows import settled
@@ -78,32 +78,6 @@ def function_attribute(interp: Interpreter, node: RefNode, name: str, result: An
         node.slots[name] = natives.fresh(interp, result)
         return node.slots[name]
     return interp.graph.constant(result) if name == "__code__" else interp.graph.create(result)
-
-
-def tensor_attribute(interp: Interpreter, obj: Value, name: str, result: Any) -> Shadow:
-    """An attribute of a tensor that C code computes."""
-    node: RefNode = obj.shadow  # type: ignore[assignment]
-    if isinstance(result, (types.BuiltinFunctionType, types.MethodWrapperType)):
-        return Build(type(result), (Const(lookup_class(type(obj.real), name)), node))
-    if name in tensors.METADATA:
-        return tensors.metadata(interp, name, [obj], result)
-    if name == "__class__":
-        interp.graph.touch(node)
-        return interp.graph.constant(result)
-    if name == "__dict__":
-        return interp.graph.attributes(node)  # type: ignore[return-value]
-    if name in ("grad", "_grad"):
-        if name in node.slots:
-            return node.slots[name]
-        if node.source is not None and not interp.recorder.mutates:
-            return interp.graph.slot(node, "grad", result)
-    if isinstance(result, torch.Tensor):
-        return interp.recorder.record("call_function", getattr, [obj, Value(name, Const(name))], {}, result,
-                                      tensors.versions_of([obj.real]))
-    if result is None and name in ("grad_fn", "grad"):      # follows from `is_leaf`, which is guarded, and from the graph
-        interp.graph.touch(node)
-        return Const(None)
-    raise Break("data-dependent", f"attribute {name!r} of a tensor")
 
 
 def class_data(interp: Interpreter, cls: type, name: str, result: Any) -> Shadow:

@@ -11,10 +11,11 @@ from typing import Any
 import torch
 
 from capture.errors import Break
-from capture.interp import failing, tensors, unwind
+from capture.interp import failing, leaves, tensors, unwind
 from capture.interp.frame import Cut, UserError, Value
+from capture.interp.fx_recorder import noting_writes
 from capture.interp.interpreter import Interpreter
-from capture.interp.lookasides import replays
+from capture.interp.lookasides import autograd, replays
 from capture.interp.lookasides.shadows import settled
 from capture.interp.models import (
     LAZY,
@@ -40,6 +41,7 @@ from capture.refgraph.node import (
     Expr,
     External,
     FunctionState,
+    HandleState,
     ListState,
     RefNode,
     SetState,
@@ -48,7 +50,7 @@ from capture.refgraph.node import (
     WrittenDict,
 )
 from capture.refgraph.records import DERIVED, is_record
-from capture.refgraph.source import Attr, Constant, Item
+from capture.refgraph.source import Attr, Computed, Constant, Item
 from capture.refgraph.verify import same
 
 LRU_WRAPPER = type(functools.lru_cache(lambda: None))
@@ -93,7 +95,10 @@ def call(interp: Interpreter, function: Value, args: list[Value], kwargs: dict[s
     meaning = versions = None
     kind = classify(real, args, kwargs)
     if kind == "operation":
-        versions = tensors.versions_of(tensors.tensors_in(args, kwargs))
+        operands = list(tensors.tensors_in(args, kwargs))
+        versions = tensors.versions_of(operands)
+        if any(operand.is_inference() for operand in operands):
+            perform = functools.partial(perform, noting_writes, versions, operands)
     elif kind == "model":
         meaning = find_model(real, reals, kwreals)
         if meaning is None:
@@ -130,8 +135,12 @@ def refusal(interp: Interpreter, kind: str, meaning: Meaning | None, real: Any, 
     """Why no trace can hold the call, as far as that is known before it is made; None if one may."""
     if is_bookkeeping(real):
         return None
-    if kind == "operation":
-        return Break("autograd-inside", "Tensor.backward()") if real is torch.Tensor.backward else failing.refusal(interp, real, args)
+    if kind == "operation" and real is torch.autograd.grad:
+        return autograd.refusal(interp, real, args, kwargs)
+    if kind == "operation" and (reason := failing.refusal(interp, real, args)) is not None:
+        return reason
+    if kind == "value" and replays.is_known(interp, args):
+        return None
     if kind == "value" and not replays.is_repeatable(real, tensors.operation_name(real), kwargs):
         return Break("data-dependent", f"{name_of(real)}() of a tensor")
     if kind != "operation" and replays.decides(interp, real, [*args, *kwargs.values()]):
@@ -169,6 +178,8 @@ def is_lazy(real: Any, values: list[Value], kwargs: dict[str, Value]) -> bool:
 
 def is_foldable(real: Any, values: list[Value]) -> bool:
     """Whether the result of a call follows from what its arguments hold."""
+    if isinstance(real, types.MethodDescriptorType) and real.__objclass__ is str and values and isinstance(values[0].real, str):
+        values = values[1:]         # of a subclass, such as a version: its text is all that a method of C looks at
     return is_pure(real) and (isinstance(real, LRU_WRAPPER) or all(is_plain(v.real) or isinstance(v.real, PINNED) for v in values))
 
 
@@ -177,6 +188,10 @@ def classify(real: Any, args: list[Value], kwargs: dict[str, Value]) -> str:
     try:
         if real in tensors.MODE_SETTERS:
             return "mode"
+        if real in leaves.TENSOR_FACTS:
+            return "metadata"
+        if args and isinstance(args[0].shadow, RefNode) and isinstance(args[0].shadow.state, HandleState) and isinstance(real, UNBOUND):
+            return kind_of_method(args[0].real, real.__name__)
         # A tensor as a key counts by its identity.
         operands = args[:1] if args and isinstance(args[0].real, (dict, set, frozenset, *KEYS)) else args
         operates = any(isinstance(a.real, torch.Tensor) for a in operands[:2]) and type(operands[0].real) is not str
@@ -198,7 +213,14 @@ def classify(real: Any, args: list[Value], kwargs: dict[str, Value]) -> str:
         return "value" if name in tensors.VALUE_READERS else "operation"
     if modelled:
         return "model"
-    return "getter" if real in tensors.MODE_GETTERS else "other"
+    return "getter" if real in tensors.MODE_GETTERS or real in tensors.PROCESS_FACTS else "other"
+
+
+def kind_of_method(handle: Any, name: str) -> str:
+    """The kind of a method of an object of torch's own."""
+    if name in leaves.FACTS:
+        return "getter"
+    return "operation" if type(handle) is torch.Generator else "value" if type(handle) is torch.UntypedStorage else "other"
 
 
 def shadow(interp: Interpreter, kind: str, meaning: Meaning | None, versions: Any, real: Any, function: Value, args: list[Value],
@@ -218,13 +240,26 @@ def shadow(interp: Interpreter, kind: str, meaning: Meaning | None, versions: An
     if kind == "metadata":
         return tensors.metadata(interp, tensors.operation_name(real), [*args, *kwargs.values()], result)
     if kind == "value":
-        return replays.read(interp, real, args, result)
+        known = replays.is_known(interp, args) and (type(result) is list or is_immutable(result)) and interp.recorder.pin(
+            *tensors.tensors_in(args))
+        return fresh(interp, result) if known else replays.read(interp, real, args, result)
     if kind == "mode":
-        interp.recorder.effect(real, *[interp.recorder.argument(a.shadow, a.real) for a in args])
+        if real in leaves.KERNELS:
+            interp.recorder.switched.add(leaves.protection.KERNELS[real])
+        interp.recorder.switch(real, args, kwargs)
+        if real in leaves.ENTRIES:
+            level = graph.create(object())
+            interp.opened(level)
+        elif real in leaves.EXITS:
+            interp.openings.pop(next(reversed(interp.openings)), None)
         return Const(result)
     if kind == "getter":
         for a in args:
             depend_deep(interp, a.shadow, a.real)
+        if real in tensors.UNGUARDED and real not in interp.recorder.switched:
+            if not is_immutable(result):
+                raise Break("opaque-call", f"{name_of(real)}()")
+            graph.require(Computed(real, ()), "VALUE", result)      # as it was at entry
         return Const(result) if is_immutable(result) else graph.constant(result)
     values = [*args, *kwargs.values()]
     if is_lazy(real, values, kwargs) and type(result) in SCALARS:
@@ -304,7 +339,7 @@ def new_exception(interp: Interpreter, exception: BaseException) -> Shadow:
 def depend_deep(interp: Interpreter, shadow: Shadow | None, real: Any) -> None:
     """Depends on a value and, for containers, on all that a C function could read of them."""
     graph = interp.graph
-    if isinstance(shadow, RefNode) and not isinstance(shadow.state, TensorState):
+    if isinstance(shadow, RefNode) and type(shadow.state) is not TensorState:
         if isinstance(real, list):
             for s, r in zip(graph.list_state(shadow).items, real):
                 depend_deep(interp, s, r)
@@ -313,6 +348,8 @@ def depend_deep(interp: Interpreter, shadow: Shadow | None, real: Any) -> None:
                 graph.dict_get(shadow, key)
         elif isinstance(real, (set, frozenset)):
             graph.set_state(shadow)
+        elif isinstance(shadow.state, HandleState):
+            graph.touch(shadow)
         elif shadow.source is not None:
             graph.depend(shadow, real)
     elif isinstance(shadow, Build):
@@ -360,7 +397,7 @@ def is_modelled(function: Any) -> bool:
     try:
         if type(function) is types.FunctionType:
             recognise(function)
-        return is_bookkeeping(function) or function in MODELS or function in REDUCTIONS or function in PURE or function in LAZY or function in SIDE_EFFECTS or function in FRAME_READERS
+        return is_bookkeeping(function) or function in tensors.PROCESS_FACTS or function in MODELS or function in REDUCTIONS or function in PURE or function in LAZY or function in SIDE_EFFECTS or function in FRAME_READERS
     except TypeError:
         return False
 

@@ -19,12 +19,15 @@ from torch.fx.graph_module import _loader
 
 @dataclass(slots=True, eq=False)
 class Region:
-    """Nodes `[start, end)` of a graph, run by `governor(body, *inputs, **options)`. `end` is set when the body is over."""
+    """Nodes `[start, end)` of a graph, run by `governor(body, *inputs, **options)`. `end` is set when the body is over. `own`: what
+    the program passed to it, the first of the inputs, whether the body uses it or not. `obstacle`: why backends cannot compile it."""
 
     governor: Callable[..., Any]
     options: dict[str, Any]
     start: fx.Node
     end: fx.Node | None = None
+    own: tuple[fx.Node, ...] = ()
+    obstacle: str | None = None
 
 
 def graph_module(root: torch.nn.Module, graph: fx.Graph, name: str) -> fx.GraphModule:
@@ -61,7 +64,7 @@ def _outline(graph: fx.Graph, region: Region, root: torch.nn.Module, name: str) 
             body.append(node)
         node = node.next
     inside = set(body)
-    inputs = list(dict.fromkeys(n for node in body for n in node.all_input_nodes if n not in inside))
+    inputs = list(dict.fromkeys([*region.own, *(n for node in body for n in node.all_input_nodes if n not in inside)]))
     outputs = [node for node in body if any(user not in inside for user in node.users)]
     if not outputs:
         return
@@ -78,6 +81,8 @@ def _outline(graph: fx.Graph, region: Region, root: torch.nn.Module, name: str) 
     with graph.inserting_before(region.end):
         call = graph.call_function(region.governor, (graph.get_attr(name), *inputs), region.options)
         call.meta["stack"] = body[0].meta.get("stack", ())
+        if region.obstacle is not None:
+            call.meta["obstacle"] = region.obstacle
         for index, output in enumerate(outputs):
             replacement = graph.call_function(operator.getitem, (call, index))
             output.replace_all_uses_with(replacement, delete_user_cb=lambda user: user not in inside)

@@ -8,6 +8,7 @@ import weakref
 from typing import Any
 
 import torch
+from torch.nn.attention import SDPBackend
 
 from capture.refgraph.graph import lookup_class
 from capture.refgraph.node import SCALARS
@@ -15,9 +16,9 @@ from capture.refgraph.records import is_record
 
 C_METHODS = (types.WrapperDescriptorType, types.MethodDescriptorType, types.BuiltinFunctionType,
              types.ClassMethodDescriptorType,
-             types.GetSetDescriptorType, types.MemberDescriptorType)
+             types.GetSetDescriptorType, types.MemberDescriptorType, type(SDPBackend.__dict__["__eq__"]))
 # Immutable values of torch, which compare and print by what they are.
-PLAIN = (torch.dtype, torch.device, torch.Size, torch.layout, torch.memory_format)
+PLAIN = (torch.dtype, torch.device, torch.Size, torch.layout, torch.memory_format, SDPBackend)
 # What C code asks of an object's class without a word in the program.
 PROTOCOLS = tuple(f"__{name}__" for name in (
     "bool len iter next contains getitem setitem delitem reversed eq ne lt le gt ge hash str repr format index int "

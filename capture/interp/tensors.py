@@ -9,12 +9,16 @@ import torch
 from torch import overrides
 
 from capture.errors import Break
-from capture.interp import scripts
+from capture.interp import leaves, scripts
 from capture.interp.frame import Value
 from capture.interp.fx_recorder import tensors_in, versions_of
-from capture.refgraph.node import Build, Const, Expr, RefNode, Shadow, TensorState
+from capture.refgraph.graph import lookup_class
+from capture.refgraph.memory import HANDLES
+from capture.refgraph.node import ABSENT, Build, Const, Expr, RefNode, Shadow, TensorState
 
-TENSOR_MRO = frozenset(torch.Tensor.__mro__) - {object}
+OWNERS = frozenset(torch.Tensor.__mro__) - {object} | frozenset(cls for handle in HANDLES for cls in handle.__mro__) - {object}
+# Subclasses of tensors may override these, which are no operations on tensors but are told of elsewhere.
+NO_OPERATIONS = frozenset({torch.Tensor.backward, torch.Tensor.register_hook})
 
 # Methods, attributes and functions which tell of a tensor's type and shape only: constants of the trace.
 METADATA = frozenset({
@@ -33,23 +37,33 @@ SHAPELESS = frozenset({
 # … those that read the values.
 VALUE_READERS = frozenset({
     "item", "tolist", "numpy", "__bool__", "__int__", "__float__", "__index__", "__complex__", "__contains__", "__array__",
-    "__repr__", "__str__", "__format__", "equal", "allclose", "is_nonzero", "data_ptr", "untyped_storage", "storage", "__reduce_ex__",
+    "__repr__", "__str__", "__format__", "equal", "allclose", "is_nonzero", "data_ptr", "storage", "__reduce_ex__",
     "__deepcopy__", "__dlpack__", "__hash__", "cpu_data"})
 # Functions that set or read a mode of torch: setters are recorded, getters are constants, since the modes at entry are guarded.
 MODE_SETTERS: frozenset[Any] = frozenset({
     torch._C._set_grad_enabled, torch.set_autocast_enabled, torch.set_autocast_dtype, torch.set_autocast_cache_enabled,
-    torch.autocast_increment_nesting, torch.autocast_decrement_nesting, torch.clear_autocast_cache})
+    torch.autocast_increment_nesting, torch.autocast_decrement_nesting, torch.clear_autocast_cache, *leaves.LEVELS, *leaves.KERNELS})
 MODE_GETTERS: frozenset[Any] = frozenset({
     torch._C._is_tracing, torch.is_grad_enabled, torch.is_inference_mode_enabled, torch.is_autocast_enabled, torch.get_autocast_dtype,
     torch.is_autocast_cache_enabled, torch.get_default_dtype, torch.is_autocast_cpu_enabled, torch.get_autocast_gpu_dtype,
     torch.get_autocast_cpu_dtype, torch._C._get_tracing_state, torch._C._get_deterministic_algorithms,
     torch._C._get_deterministic_algorithms_warn_only, torch._C._is_torch_function_enabled, torch._C._is_fwd_grad_enabled,
-    torch._C._functorch.peek_interpreter_stack, torch._C._functorch.maybe_get_level, torch._C._len_torch_function_stack,
+    torch._C._functorch.peek_interpreter_stack, torch._C._are_functorch_transforms_active, torch._C._functorch.get_inplace_requires_grad_allowed,
+    torch._C._functorch.maybe_current_level, torch._C._functorch.get_dynamic_layer_stack_depth, torch._C._functorch.current_level,
+    torch._C._autograd._saved_tensors_hooks_get_disabled_error_message, torch._C._autograd._saved_tensors_hooks_is_enabled, torch._C._len_torch_function_stack,
     torch._C._len_torch_dispatch_stack, torch._C._get_cudnn_enabled, torch._C._get_mkldnn_enabled, torch._C._is_torch_function_mode_enabled,
     torch._C._get_cudnn_allow_tf32, torch._C._get_cudnn_benchmark, torch._C._get_cudnn_deterministic, torch.is_anomaly_enabled,
-    torch._C._get_flash_sdp_enabled, torch._C._get_math_sdp_enabled, torch._C._get_mem_efficient_sdp_enabled,
-    torch._C._log_api_usage_once, torch._C._is_autocast_available, torch._C._accelerator_getAccelerator, torch.is_anomaly_check_nan_enabled,
+    
+    *leaves.protection.KERNELS.values(), torch._C._log_api_usage_once, torch._C._is_autocast_available, torch._C._accelerator_getAccelerator, torch.is_anomaly_check_nan_enabled,
     torch._C._get_privateuse1_backend_name, torch._C._get_dispatch_mode, torch._C._autograd._top_saved_tensors_default_hooks})
+
+
+# Getters of what is not among the modes at entry: guarded by asking again.
+UNGUARDED: frozenset[Any] = frozenset({*leaves.protection.KERNELS.values(), torch.get_num_threads, torch._C._get_cudnn_allow_tf32,
+                                       torch._C._get_mkldnn_enabled})
+# Functions in Python whose result follows from their arguments, or is the same for the life of the process.
+PROCESS_FACTS: frozenset[Any] = frozenset({torch.broadcast_shapes, torch.cuda.device_count, torch.cuda.is_available, torch.get_num_threads,
+                                           torch.get_num_interop_threads})
 
 
 @functools.cache
@@ -58,7 +72,7 @@ def overridable() -> frozenset[Any]:
     torch.nn.functional which only forward to them."""
     functions = {f for group in overrides.get_overridable_functions().values() for f in group}
     functions |= {f for f in overrides.get_ignored_functions() if getattr(f, "__module__", None) == "torch.nn.functional"}
-    return frozenset(f for f in functions if isinstance(f, types.FunctionType))
+    return frozenset(f for f in functions if isinstance(f, types.FunctionType)) - NO_OPERATIONS | leaves.LEAVES
 
 
 def is_operation(function: Any) -> bool:
@@ -66,12 +80,15 @@ def is_operation(function: Any) -> bool:
     cls = type(function)
     if cls is types.FunctionType:
         return function in overridable()
+    if cls is types.BuiltinFunctionType and function in leaves.LEAVES:
+        return True
     if cls is types.BuiltinFunctionType:
         owner = function.__self__
         return owner is None and function in VARIABLE_FUNCTIONS or isinstance(owner, types.ModuleType) and getattr(owner, "__name__", None) in OPERATION_MODULES
     if cls in (types.MethodDescriptorType, types.WrapperDescriptorType, types.GetSetDescriptorType):
-        return function.__objclass__ in TENSOR_MRO
-    return isinstance(function, (torch._ops.OpOverloadPacket, torch._ops.OpOverload)) or scripts.is_operation(function)
+        return function.__objclass__ in OWNERS
+    return (function is torch.Generator or isinstance(function, (torch._ops.OpOverloadPacket, torch._ops.OpOverload))
+            or scripts.is_operation(function))
 
 
 # The functions of the namespace `torch` that are C: they have no module for an owner.
@@ -134,3 +151,46 @@ def operation_name(function: Any) -> str:
     if isinstance(function, types.FunctionType) or hasattr(function, "__name__"):
         return function.__name__
     return ""
+
+
+# -- attributes -------------------------------------------------------------------------------------------------------
+
+def attribute(interp: Any, obj: Value, name: str, result: Any) -> Shadow:
+    """An attribute of a tensor that C code computes."""
+    node: RefNode = obj.shadow  # type: ignore[assignment]
+    if isinstance(result, (types.BuiltinFunctionType, types.MethodWrapperType)):
+        return Build(type(result), (Const(lookup_class(type(obj.real), name)), node))
+    if name in METADATA:
+        return metadata(interp, name, [obj], result)
+    if name == "__class__":
+        interp.graph.touch(node)
+        return interp.graph.constant(result)
+    if name == "__dict__":
+        return interp.graph.attributes(node)  # type: ignore[return-value]
+    if name in ("grad", "_grad"):
+        if name in node.slots:
+            return node.slots[name]
+        if node.source is not None:                         # what changes it in the trace notes so
+            return interp.graph.slot(node, "grad", result)
+    if isinstance(result, torch.Tensor) or name == "grad_fn" and result is not None:
+        return interp.recorder.record("call_function", getattr, [obj, Value(name, Const(name))], {}, result,
+                                      versions_of([obj.real]))
+    if result is None and name in ("grad_fn", "grad"):      # follows from `is_leaf`, which is guarded, and from the graph
+        interp.graph.touch(node)
+        return Const(None)
+    raise Break("data-dependent", f"attribute {name!r} of a tensor")
+
+
+def assign(interp: Any, obj: Value, name: str, value: Value | None) -> Shadow:
+    """Assignment to `data`, `grad`, `requires_grad` … is an operation of the graph."""
+    if value is None:
+        raise Break("untracked-mutation", f"attribute {name!r} of a tensor was deleted")
+    recorder, node = interp.recorder, obj.shadow
+    if name == "grad" and value.real is None and isinstance(value.shadow, Const) and node.source is not None:  # type: ignore[union-attr]
+        interp.graph.drop_gradient(node, early=not recorder.operations)  # type: ignore[arg-type]
+        return ABSENT
+    recorder.wrote(())
+    recorder.effect(setattr, recorder.argument(obj.shadow, obj.real), name, recorder.argument(value.shadow, value.real))  # type: ignore[arg-type]
+    if name == "grad":
+        obj.shadow.slots["grad"] = value.shadow  # type: ignore[union-attr,assignment]
+    return ABSENT

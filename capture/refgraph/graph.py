@@ -17,6 +17,7 @@ from capture import _C
 from capture.errors import Break, UserFrame
 from capture.refgraph.effects import CallEffect, Effect, Position, Replayed, calls_in, draws_before, function_of, is_foreign
 from capture.refgraph.keys import KeyTable, hash_kept, is_python_key, put, table, take_out, value_at
+from capture.refgraph.memory import COMPARISONS, HANDLES, PLAIN_TENSORS, is_address, storage_of
 from capture.refgraph.node import (
     ABSENT,
     SCALARS,
@@ -25,6 +26,7 @@ from capture.refgraph.node import (
     DictState,
     Expr,
     External,
+    HandleState,
     ListStart,
     ListState,
     RefNode,
@@ -44,8 +46,6 @@ PINNED = (type, types.ModuleType, types.BuiltinFunctionType, types.MethodDescrip
           types.MethodWrapperType, types.GetSetDescriptorType, types.MemberDescriptorType, types.ClassMethodDescriptorType,
           types.CodeType, torch.dtype, torch.layout, torch.memory_format, torch.qscheme)
 BOUND_IN_C = (types.BuiltinFunctionType, types.MethodWrapperType)   # and subclasses: methods of C, bound to an object
-# Tensors about which nothing can be hidden.
-PLAIN_TENSORS = (torch.Tensor, torch.nn.Parameter)
 HEAP_TYPE, IMMUTABLE_TYPE = 1 << 9, 1 << 8   # Py_TPFLAGS_*
 # What may raise for some values, though not for those of the capture.
 RISKY = frozenset({operator.truediv, operator.floordiv, operator.mod, operator.pow, operator.lshift, operator.rshift, operator.itruediv,
@@ -68,8 +68,10 @@ class RefGraph:
         self.early: set[CallEffect] = set()         # those that are done before the graph runs
         self.changed: dict[RefNode, int] = {}       # objects of ours -> when they were changed last; see `mark`
         self.written: dict[int | None, int] = {}    # storages -> when they were written to last; None: perhaps any
+        self.hooked: dict[int | None, int] = {}     # … and when hooks were registered on tensors there that the trace has made
         self.volatile: set[RefNode] = set()         # dicts from outside that a call effect may have changed
         self.risks: list[Expr] = []                 # arithmetic on what only a hit knows, and that may raise there
+        self.placed: set[RefNode] = set()           # outside tensors of which it matters which share memory
         self.waited = False                         # time passed in a call effect
         self.nodes: list[RefNode] = []              # outside objects, and those of ours that are alive, by serial
         self._by_id: dict[int, RefNode] = {}
@@ -98,6 +100,8 @@ class RefGraph:
             self.require(Computed(decimal_rules, ()), "VALUE", decimal_rules())
         if isinstance(shadow, External):
             self.require(shadow.source, "VALUE", real)
+        elif isinstance(shadow, Expr) and shadow.op in COMPARISONS and all(map(is_address, shadow.args)):
+            self.placed.update(node for arg in shadow.args for node in self._in_memory(arg.args[0]))  # type: ignore[attr-defined]
         elif isinstance(shadow, Expr) and shadow.op is id:
             node = shadow.args[0]                   # of an object of ours, nothing but its being itself can matter
             if isinstance(node, RefNode) and node.source is not None:
@@ -111,7 +115,7 @@ class RefGraph:
             for item, part in zip(shadow.items, parts(real), strict=True):
                 self.depend(item, part)
         elif isinstance(shadow, RefNode):
-            if isinstance(shadow.state, TensorState):
+            if type(shadow.state) is TensorState:
                 raise Break("data-dependent", "the value of a tensor decides something")
             if shadow.source is not None and shadow.cls in CONTENTS:
                 self.require(shadow.source, "TYPE", shadow.cls)
@@ -137,12 +141,25 @@ class RefGraph:
             self.require(source, "TYPE", type(result))
         return expr
 
+    def _in_memory(self, shadow: Shadow) -> list[RefNode]:
+        """The outside tensors on the memory of a tensor or storage, whose address matters."""
+        if not isinstance(shadow, RefNode) or shadow.real is None:
+            raise Break("data-dependent", "the address of memory that is gone decides something")
+        real = shadow.real
+        storage = real._cdata if isinstance(real, torch.UntypedStorage) else (storage_of(real) or (None,))[0]
+        return [self.touch(node) for node in self.nodes if node.source is not None and type(node.state) is TensorState
+                and node.state.storage is not None and node.state.storage[0] == storage]
+
     # -- objects -----------------------------------------------------------------------------------------------------
 
     def find(self, real: Any) -> RefNode | None:
         """The node of an object met before, by identity."""
         node = self._by_id.get(id(real))
         return node if node is not None and node.real is real else None
+
+    def numbered(self, numbers: Iterable[Any]) -> list[RefNode]:
+        """The objects met before whose `id` is among `numbers`."""
+        return [node for number in numbers if type(number) is int and (node := self._by_id.get(number)) is not None]
 
     def external(self, real: Any, source: Source) -> Shadow:
         """The shadow of a value found outside at `source`, as it was at entry."""
@@ -180,6 +197,8 @@ class RefGraph:
             node = self._register(RefNode(real, source, self._next()))
             if isinstance(real, torch.Tensor):
                 node.state = TensorState(None, _C.tensor_properties(real), storage=storage_of(real))
+            elif cls in HANDLES:
+                node.state = HandleState(None, None)
         return node
 
     def constant(self, real: Any) -> Shadow:
@@ -207,7 +226,7 @@ class RefGraph:
     def touch(self, node: RefNode) -> RefNode:
         """The type of an outside object is about to matter."""
         if node.source is not None and (not isinstance(node.source, Constant) or can_change_class(node.cls)):
-            if isinstance(node.state, TensorState):
+            if type(node.state) is TensorState:
                 if node.cls not in PLAIN_TENSORS:
                     raise Break("unsupported-tensor", f"a {node.cls.__name__} was used")
                 self.require(node.source, "TENSOR", node.state.properties)
@@ -521,13 +540,6 @@ class RefGraph:
 def path_of_entry(mapping: Source | None, index: int, key: Any) -> Source:
     """The path to what a dict has under a key, the one at `index`: where Python code hashes it, by that number alone."""
     return Computed(value_at, (mapping, Literal(index))) if is_python_key(key) else Item(mapping, key)  # type: ignore[arg-type]
-
-
-def storage_of(real: torch.Tensor) -> tuple[int, int] | None:
-    """Identity of a tensor's storage and its offset there in bytes, or None when it has no single one, or is not plain."""
-    if type(real) not in PLAIN_TENSORS or real.layout is not torch.strided:
-        return None
-    return real.untyped_storage()._cdata, real.storage_offset() * real.element_size()
 
 
 def lookup_class(cls: type, name: str, default: Any = None) -> Any:

@@ -20,8 +20,9 @@ import torch
 from capture import _C
 from capture.errors import Break
 from capture.refgraph.effects import CallEffect, Effect, Replayed, user_stack
-from capture.refgraph.graph import RefGraph, instance_dict, storage_of
+from capture.refgraph.graph import RefGraph, instance_dict
 from capture.refgraph.keys import KeyTable, put
+from capture.refgraph.memory import storage_of
 from capture.refgraph.node import (
     ABSENT,
     Build,
@@ -139,8 +140,12 @@ def settle(effects: list[Effect | CallEffect]) -> list[Effect | CallEffect]:
 def _check_shown(graph: RefGraph, effects: list[Effect | CallEffect]) -> None:
     """Raises Break when a call effect looks at an object that was changed afterwards: it would see the final state.
 
-    What a call is shown of the outside may lead to all that was put there before.
+    What a call is shown of the outside may lead to all that was put there before. A hook, registered after the graph, would be on
+    another node of autograd if its tensor was written to in between.
     """
+    for storage, serial in graph.hooked.items():
+        if max(graph.written.get(storage, 0), graph.written.get(None, 0)) > serial:
+            raise Break("late-change", "a hook was registered on a tensor that was written to after it")
     inputs = [node.state for node in graph.nodes if isinstance(node.state, TensorState)]
     outside: set[int | None] = {None, *(state.storage[0] for state in inputs if state.storage is not None)}
     placed: list[Shadow] = []

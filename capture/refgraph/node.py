@@ -222,12 +222,20 @@ class TensorState:
 
     `dynamic`: its shape depends on the values of tensors, so that no constant may be drawn from it. `storage`: identity of
     an outside tensor's storage when first seen, and the offset in it in bytes; None where there is none (sparse tensors).
+    `fixed`: its values follow from constants alone, as long as nobody has written to them.
     """
 
-    __slots__ = ("node", "properties", "dynamic", "storage")
+    __slots__ = ("node", "properties", "dynamic", "storage", "fixed")
 
-    def __init__(self, node: Any, properties: Any, dynamic: bool = False, storage: tuple[int, int] | None = None) -> None:
-        self.node, self.properties, self.dynamic, self.storage = node, properties, dynamic, storage
+    def __init__(self, node: Any, properties: Any, dynamic: bool = False, storage: tuple[int, int] | None = None,
+                 fixed: bool = False) -> None:
+        self.node, self.properties, self.dynamic, self.storage, self.fixed = node, properties, dynamic, storage, fixed
+
+
+class HandleState(TensorState):
+    """An object of torch's own that only the graph knows how to make or to change: a generator, a node of autograd, a storage."""
+
+    __slots__ = ()
 
 
 class FunctionState:

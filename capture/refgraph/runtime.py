@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from capture import _C
+from capture.errors import CheckFailed
 
 # Frames of code from such a file are passed over by `warnings` and `logging`, when these look for a caller.
 INVISIBLE = "<capture importlib._bootstrap>"
@@ -63,6 +64,12 @@ def shuffled(stream: Any, items: tuple[Any, ...]) -> list[Any]:
     mixed = list(items)
     stream.shuffle(mixed)
     return mixed
+
+
+def expect(tensor: torch.Tensor, truth: bool) -> None:
+    """Raises CheckFailed unless the truth of a tensor is as expected."""
+    if bool(tensor) is not truth:
+        raise CheckFailed(f"a tensor of the graph is {not truth}")
 
 
 class CallFrom:

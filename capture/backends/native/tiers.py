@@ -30,6 +30,7 @@ from capture.backends.native import disk_cache, numbers, sidecar, transport
 from capture.backends.native.job import Job, Modes, TensorSpec
 from capture.backends.native.trial import Trial
 from capture.backends.native.worker import Failure
+from capture.backends.traceable import find_obstacle
 from capture.config import DEBUG, STRICT, TRIAL_CALLS
 from capture.errors import ArgumentError, InternalError
 
@@ -349,6 +350,10 @@ def compile_graph(gm: fx.GraphModule, example_inputs: Sequence[Any], *, options:
     switch = tier.attach(gm.forward)
     if devices - DEVICES:
         tier.refuse(Failure("unsupported", f"there are no kernels for tensors on {', '.join(sorted(devices - DEVICES))}"))
+        return switch
+    found = find_obstacle(gm)
+    if found is not None:
+        tier.refuse(Failure("unsupported", f"the graph {found}"))
         return switch
     try:
         job = Job(gm, specs(gm, example_inputs), Modes.current(), {"freezing": options.freezing, "mode": options.mode})

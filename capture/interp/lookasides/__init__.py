@@ -1,7 +1,8 @@
 """What C functions mean: importing this package fills the registry. The first meaning that applies is taken, so the
 modules are imported from the particular to the general."""
 from capture.interp.lookasides import (
-    buffers, classes, contextvars, effects, groups, identity, iterators, keys, locks, sequences, dicts, sets, functional, objects, scalars, library, torch_objects, weakrefs)
+    autograd, buffers, checkpoints, classes, contextvars, effects, groups, identity, iterators, keys, locks, sequences, dicts, sets, functional,
+    objects, scalars, library, torch_legacy, torch_objects, transforms, weakrefs)
 
-__all__ = ["buffers", "classes", "contextvars", "dicts", "effects", "functional", "groups", "identity", "iterators", "keys", "library", "locks", "objects", "scalars", "sequences", "sets",
-           "torch_objects", "weakrefs"]
+__all__ = ["autograd", "buffers", "checkpoints", "classes", "contextvars", "dicts", "effects", "functional", "groups", "identity", "iterators",
+           "keys", "library", "locks", "objects", "scalars", "sequences", "sets", "torch_legacy", "torch_objects", "transforms", "weakrefs"]

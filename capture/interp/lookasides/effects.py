@@ -60,11 +60,11 @@ class Traits:
     draws: bool = False
 
 
-def effect(*functions: Any, **traits: Any) -> None:
-    """Registers functions whose calls are repeated on every hit, and their `Traits`."""
+def effect(*functions: Any, applies: Callable[..., bool] | None = None, **traits: Any) -> None:
+    """Registers functions whose calls are repeated on every hit, and their `Traits`; `applies`: see `Meaning`."""
     known = Traits(**traits)
     for function in functions:
-        model(function, refuses=_refusal(function, known))(_model(function, known))
+        model(function, applies=applies, refuses=_refusal(function, known))(_model(function, known))
         if known.callers:
             SEES_CALLERS.add(function)
     SIDE_EFFECTS.update(functions)

@@ -142,3 +142,19 @@ def make_getter(interp: Interpreter, result: Any, *args: Value, **kwargs: Value)
         interp.graph.depend(value.shadow, value.real)  # type: ignore[arg-type]
     origin = Expr(type(result), tuple(value.shadow for value in args))  # type: ignore[misc]
     return interp.graph.create(result, origin=origin)
+
+
+@model(property.__new__)
+def new_property(interp: Interpreter, result: Any, cls: Value, *args: Value, **kwargs: Value) -> Shadow:
+    """`property.__new__(cls)` of a subclass."""
+    interp.graph.depend(cls.shadow, cls.real)  # type: ignore[arg-type]
+    return interp.graph.create(result)
+
+
+@model(property.__init__)
+def make_property(interp: Interpreter, result: None, self: Value, *args: Value, **kwargs: Value) -> Shadow:
+    """`property.__init__(self, fget, fset, fdel)`."""
+    node = node_of(self)
+    given = dict(zip(("fget", "fset", "fdel", "doc"), args)) | kwargs
+    node.slots.update({name: given[name].shadow if name in given else NONE for name in ("fget", "fset", "fdel")})  # type: ignore[misc]
+    return NONE

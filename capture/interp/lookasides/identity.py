@@ -303,7 +303,7 @@ def length(interp: Interpreter, result: int, x: Value) -> Shadow:
 @model(id)
 def id_(interp: Interpreter, result: int, x: Value) -> Shadow:
     """`id(x)`: another number on every run, whose only use is to tell objects apart."""
-    if isinstance(x.shadow, RefNode):
+    if isinstance(x.shadow, (RefNode, Build)):
         return Expr(id, (x.shadow,))
     interp.graph.depend(x.shadow, x.real)  # type: ignore[arg-type]
     return Const(result)

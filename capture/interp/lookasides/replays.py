@@ -15,13 +15,16 @@ from typing import Any
 import torch
 
 from capture.errors import Break
+from capture.interp.fixed import is_fixed
 from capture.interp.frame import Value
+from capture.interp.fx_recorder import tensors_in
 from capture.interp.interpreter import Interpreter
 from capture.interp.lookasides.shadows import depend_type, elements, items_of, settled
 from capture.interp.models import hashable, model
 from capture.interp.special import CONTAINERS, is_plain
 from capture.refgraph.effects import Keywords, Replayed, arranged, is_foreign
-from capture.refgraph.graph import PLAIN_TENSORS, parts
+from capture.refgraph.graph import parts
+from capture.refgraph.memory import ADDRESSES, PLAIN_TENSORS
 from capture.refgraph.node import (
     SCALARS,
     Build,
@@ -101,7 +104,7 @@ def varies(interp: Interpreter, shadow: Shadow | None, real: Any) -> bool:
     if isinstance(shadow, External):
         return interp.recorder.seen.varies(shadow.source, real)
     if isinstance(shadow, Expr):
-        return any([varies(interp, arg, getattr(arg, "value", None)) for arg in shadow.args])  # noqa: C419
+        return any([varies(interp, arg, getattr(arg, "value", None)) for arg in shadow.args if isinstance(arg, (External, Expr))])  # noqa: C419
     if isinstance(shadow, Build) and shadow.source is None:
         items = zip(shadow.items, parts(real), strict=True)
     elif isinstance(shadow, RefNode) and shadow.created and type(real) is list and isinstance(shadow.state, ListState):
@@ -138,7 +141,7 @@ def snapshot(interp: Interpreter, value: Value, depth: int = DEEPEST, entry: boo
         return shadow
     if depth == 0:
         raise Break("opaque-call", "a deeply nested or recursive container was printed")
-    if isinstance(shadow, RefNode) and isinstance(shadow.state, TensorState):
+    if isinstance(shadow, RefNode) and type(shadow.state) is TensorState:
         return show_tensor(interp, shadow, real)
     if isinstance(shadow, Build) and issubclass(shadow.cls, tuple):
         items = snapshots(interp, shadow.items, parts(real), depth, entry)
@@ -216,12 +219,21 @@ for _function in (operator.mod, operator.imod, str.__mod__):
 
 # -- what tensors hold -------------------------------------------------------------------------------------------------
 
+# Methods of storages, which tensors may share with others that capture does not know.
+SIZES = frozenset({torch.UntypedStorage.nbytes, torch.UntypedStorage.size, torch.UntypedStorage.__len__})
 TEXT = frozenset({str, repr, format, torch.Tensor.__repr__, torch.Tensor.__format__})
 
 
 def is_repeatable(function: Callable[..., Any], name: str, kwargs: dict[str, Value]) -> bool:
     """Whether what `function`, of this name, reads out of a tensor may be read again on every hit."""
-    return not kwargs and (function in BUILTIN_READERS or function not in DECIDERS and name in READERS)
+    return not kwargs and (function in ADDRESSES or function in SIZES or function in BUILTIN_READERS or function not in DECIDERS and name in READERS)
+
+
+def is_known(interp: Interpreter, args: list[Value]) -> bool:
+    """Whether what is read out of these tensors follows from constants."""
+    found = list(tensors_in(args))
+    return bool(found) and all(is_fixed(interp.graph, tensor) for tensor in found) and all(
+        isinstance(arg.real, torch.Tensor) or is_plain(arg.real) and isinstance(arg.shadow, Const) for arg in args)
 
 
 def decides(interp: Interpreter, function: Callable[..., Any], values: list[Value]) -> bool:
@@ -241,6 +253,8 @@ def read(interp: Interpreter, function: Callable[..., Any], args: list[Value], r
     """The shadow of what `function` has read out of tensors: `t.item()`, `float(t)`, `str(t)`."""
     if function in TEXT:
         return Expr(function, tuple(snapshot(interp, value) for value in args))
+    if function in ADDRESSES or isinstance(args[0].real, torch.UntypedStorage):
+        return Expr(function, (args[0].shadow,))  # type: ignore[arg-type]
     operands = tuple(interp.recorder.snapshot(value.shadow, value.real) if isinstance(value.real, torch.Tensor) else value.shadow
                      for value in args)
     if type(result) is list:

@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 from torch.autograd import grad_mode, profiler
-from torch.utils import checkpoint
 
 from capture.errors import Break
 from capture.interp.frame import Value
@@ -19,9 +18,6 @@ from capture.interp.lookasides.effects import effect
 from capture.interp.lookasides.shadows import depend_type, elements, settled
 from capture.interp.models import PURE, model, polyfill
 from capture.refgraph.node import Const, Shadow
-
-# The positional and keyword parameters of checkpoint's own that only its generator reads.
-CHECKPOINT_OPTIONS = ("context_fn", "determinism_check", "debug", "early_stop")
 
 PURE.update({torch.device, torch.Size, torch.finfo, torch.iinfo, torch.Size.numel})
 
@@ -162,57 +158,3 @@ def make_subclass(interp: Interpreter, result: Any, cls: Value, *args: Value, **
 def make_parameter(data: torch.Tensor, requires_grad: bool = False) -> torch.Tensor:
     """What `nn.Parameter(tensor)` does, under a name that generated code can refer to."""
     return torch.Tensor._make_subclass(torch.nn.Parameter, data, requires_grad)
-
-
-@polyfill(checkpoint.checkpoint.__wrapped__, applies=lambda *args, use_reentrant=None, **kwargs: use_reentrant is False
-          and not kwargs.keys() & set(CHECKPOINT_OPTIONS))
-def checkpointed(function: Any, *args: Any, use_reentrant: bool, preserve_rng_state: bool = True, **kwargs: Any) -> Any:
-    """torch.utils.checkpoint: its own generator holds back the activations while the function is inlined."""
-    generator = begin_checkpoint(preserve_rng_state, function, *args, **kwargs)
-    try:
-        result = function(*args, **kwargs)
-    except BaseException as error:
-        abandon_checkpoint(generator, error)
-        raise
-    end_checkpoint(generator)
-    return result
-
-
-def begin_checkpoint(preserve: bool, function: Any, *args: Any, **kwargs: Any) -> Any:
-    """Starts torch's generator, which installs the hooks that drop and recompute saved tensors."""
-    generator = checkpoint._checkpoint_without_reentrant_generator(
-        function, preserve, checkpoint.noop_context_fn, "default", False, True, *args, **kwargs)
-    next(generator)
-    return generator
-
-
-def abandon_checkpoint(generator: Any, error: BaseException) -> None:
-    """The function raised: the hooks are removed."""
-    try:
-        generator.throw(error)
-    except BaseException:
-        return
-
-
-def end_checkpoint(generator: Any) -> None:
-    """The function returned: the hooks are removed."""
-    next(generator, None)
-
-
-@model(begin_checkpoint)
-def began(interp: Interpreter, result: Any, preserve: Value, *args: Value, **kwargs: Value) -> Shadow:
-    """What follows, up to `ended`, is the body of a checkpoint."""
-    interp.graph.depend(preserve.shadow, preserve.real)  # type: ignore[arg-type]
-    node = interp.graph.create(result)
-    node.slots["region"] = Const(interp.recorder.begin_region(
-        checkpoint.checkpoint, {"use_reentrant": False, "preserve_rng_state": preserve.real}))
-    interp.opened(node)
-    return node
-
-
-@model(end_checkpoint)
-def ended(interp: Interpreter, result: Any, generator: Value) -> Shadow:
-    """The body of the checkpoint is complete."""
-    interp.recorder.end_region(generator.shadow.slots["region"].value)  # type: ignore[union-attr,attr-defined]
-    del interp.openings[generator.shadow]  # type: ignore[arg-type]
-    return Const(None)

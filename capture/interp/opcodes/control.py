@@ -4,12 +4,15 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable
 
+import torch
+
 from capture.interp import calls, generators
 from capture.interp.frame import Frame, Resume, Value
 from capture.interp.instructions import Instruction, opcode
 from capture.interp.interpreter import Interpreter
 from capture.interp.iteration import advance
-from capture.refgraph.effects import Replayed
+from capture.refgraph import runtime
+from capture.refgraph.effects import Effect, Replayed
 from capture.refgraph.node import SCALARS, Const, Expr, External, RefNode, Shadow, source_of
 
 
@@ -41,6 +44,45 @@ def _depend_on_truth(interp: Interpreter, value: Value) -> Shadow:
 def _depend(interp: Interpreter, value: Value) -> Shadow:
     interp.graph.depend(value.shadow, value.real)  # type: ignore[arg-type]
     return value.shadow  # type: ignore[return-value]
+
+
+# -- checks ------------------------------------------------------------------------------------------------------------
+
+MOST_STEPS = 100        # from a check to the exception that it raises
+
+
+def check(interp: Interpreter, frame: Frame, value: Value, ways: dict[bool, int], then: Callable[[bool], None]) -> bool:
+    """Whether a branch on a tensor is a check, whose other way does nothing but raise an exception: the graph makes it, and a hit
+    that does not pass it runs natively. `then` has been called in this case.
+
+    Only where no continuation can follow a branch, and only as long as the graph has changed nothing that was there before.
+    """
+    if not isinstance(value.real, torch.Tensor) or value.real.numel() != 1 or not interp.tracking or interp.can_cut:
+        return False
+    truth = interp.real(bool, value.real)
+    if not raises(frame, ways[not truth]) or interp.recorder.changes or any(
+            isinstance(effect, Effect) and effect.early for effect in interp.graph.effects):
+        return False
+    interp.track(_record_check, interp, value, truth)
+    then(truth)
+    return True
+
+
+def _record_check(interp: Interpreter, value: Value, truth: bool) -> Shadow:
+    node = interp.recorder.effect(runtime.expect, interp.recorder.argument(value.shadow, value.real), truth)  # type: ignore[arg-type]
+    node.meta["obstacle"] = "checks what a tensor holds"
+    interp.recorder.checks = interp.recorder.leaves_behind = True
+    return Const(truth)
+
+
+def raises(frame: Frame, start: int) -> bool:
+    """Whether the instructions from `start` on come to the raising of an exception whatever happens."""
+    for instruction in frame.instructions[start:start + MOST_STEPS]:
+        if instruction.opname == "RAISE_VARARGS":
+            return True
+        if instruction.opname.startswith(("RETURN", "YIELD", "FOR_ITER", "SEND")) or "JUMP" in instruction.opname:
+            return False
+    return False
 
 
 def is_none(interp: Interpreter, value: Value) -> bool:
@@ -89,16 +131,20 @@ def pop_jump_if_false(interp: Interpreter, frame: Frame, instruction: Instructio
     def decided(truth: bool) -> None:
         if not truth:
             frame.pc = instruction.value
-    branch(interp, value, decided)
+    if not check(interp, frame, value, {True: frame.pc, False: instruction.value}, decided):
+        branch(interp, value, decided)
 
 
 @opcode("POP_JUMP_FORWARD_IF_TRUE", "POP_JUMP_BACKWARD_IF_TRUE", until=(3, 11))
 @opcode("POP_JUMP_IF_TRUE", since=(3, 12))
 def pop_jump_if_true(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
+    value = frame.pop()
+
     def decided(truth: bool) -> None:
         if truth:
             frame.pc = instruction.value
-    branch(interp, frame.pop(), decided)
+    if not check(interp, frame, value, {True: instruction.value, False: frame.pc}, decided):
+        branch(interp, value, decided)
 
 
 @opcode("JUMP_IF_FALSE_OR_POP", "JUMP_IF_TRUE_OR_POP", until=(3, 11))

@@ -61,3 +61,9 @@ def object_getstate(self: Any) -> Any:
         if hasattr(self, name):
             slots[name] = getattr(self, name)
     return (attributes, slots) if slots else attributes
+
+
+@polyfill(object.__reduce_ex__, collections.OrderedDict.__reduce__, applies=lambda obj, *protocol: type(obj) is collections.OrderedDict)
+def ordered_dict_reduce(self: Any, *protocol: int) -> Any:
+    """`OrderedDict.__reduce__`."""
+    return collections.OrderedDict, (), self.__dict__ or None, None, iter(self.items())

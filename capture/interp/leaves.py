@@ -1,0 +1,77 @@
+"""Functions and classes of torch that are one operation of the graph each, besides those which subclasses of tensors may override;
+and what keeps backends from compiling a graph that calls them."""
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch
+from torch import random
+from torch._C import _functorch as functorch
+from torch._functorch import predispatch
+
+from capture.interp import protection
+
+
+def _existing(module: Any, names: str) -> list[Any]:
+    """Those of the names that this version of torch has."""
+    return [getattr(module, name) for name in names.split() if hasattr(module, name)]
+
+
+def duplicate(tensor: torch.Tensor, *twins: torch.Tensor) -> torch.Tensor:
+    """`copy.deepcopy(tensor)`. twins: tensors copied before by the same `deepcopy`, each followed by its copy: what shared memory
+    with them shares it again."""
+    storages = {twin.untyped_storage()._cdata: copied.untyped_storage() for twin, copied in zip(twins[::2], twins[1::2])
+                if twin.layout is torch.strided}
+    return copy.deepcopy(tensor, {"torch": storages})
+
+
+def shallow(tensor: torch.Tensor) -> torch.Tensor:
+    """`copy.copy(tensor)`."""
+    return copy.copy(tensor)
+
+
+RANDOM_STATE = {getattr(torch.Generator, name): "changes the state of random numbers" for name in (
+    "manual_seed", "set_state", "get_state", "clone_state", "graphsafe_get_state", "graphsafe_set_state")} | {
+    function: "changes the state of random numbers" for function in (
+        *_existing(random, "manual_seed _manual_seed_impl"), random.set_rng_state, torch.cuda.manual_seed, torch.cuda.manual_seed_all, torch.Generator)}
+COPIES = {duplicate: "copies a tensor with all that belongs to it", shallow: "copies a tensor with all that belongs to it"}
+GRADIENTS = {torch.autograd.grad: "runs the backward pass", torch.autograd.backward: "runs the backward pass",
+             torch.Tensor.backward: "runs the backward pass"}
+# Levels of torch.func, by the functions that enter and leave them, and what wraps tensors for them.
+LEVELS = {function: "calls a transform of torch.func" for function in (
+    *_existing(predispatch, "_vmap_increment_nesting _vmap_decrement_nesting _jvp_increment_nesting _jvp_decrement_nesting "
+                            "_enter_dual_level _exit_dual_level"),
+    *_existing(functorch, "_vmap_increment_nesting _vmap_decrement_nesting _grad_increment_nesting _grad_decrement_nesting "
+                          "_jvp_increment_nesting _jvp_decrement_nesting set_inplace_requires_grad_allowed"),
+    *_existing(torch._C, "_enter_dual_level _exit_dual_level _set_fwd_grad_enabled"),
+    *_existing(torch._C._autograd, "_saved_tensors_hooks_disable _saved_tensors_hooks_enable"))}
+# What enters a level, and what leaves it.
+ENTRIES = frozenset(function for function in LEVELS if "increment" in function.__name__ or function.__name__ == "_enter_dual_level")
+EXITS = frozenset(function for function in LEVELS if "decrement" in function.__name__ or function.__name__ == "_exit_dual_level")
+WRAPPERS = {function: "calls a transform of torch.func" for function in (
+    *_existing(predispatch, "_add_batch_dim _remove_batch_dim _unwrap_for_grad _make_dual _unpack_dual"),
+    *_existing(functorch, "_add_batch_dim _remove_batch_dim _wrap_for_grad _unwrap_for_grad"),
+    *_existing(torch._VF, "_make_dual _unpack_dual"))}
+KERNELS = {setter: "chooses kernels of attention" for setter in protection.KERNELS}
+# What follows from the transforms that a trace has entered itself.
+TENSOR_FACTS = frozenset(_existing(functorch, "is_batchedtensor is_gradtrackingtensor is_functorch_wrapped_tensor is_functionaltensor "
+                                              "is_legacy_batchedtensor is_dead_tensor_wrapper maybe_get_level maybe_get_bdim"))
+# Operations whose graphs only torch itself can run, and why.
+OBSTACLES: dict[Any, str] = {**RANDOM_STATE, **COPIES, **GRADIENTS, **LEVELS, **WRAPPERS, **KERNELS, torch.Tensor.untyped_storage: "looks at the memory of a tensor",
+                             random.get_rng_state: "reads the state of random numbers"}
+LEAVES: frozenset[Any] = frozenset({*WRAPPERS, *COPIES, *RANDOM_STATE, random.get_rng_state, torch.autograd.grad})
+# What leaves something behind when the graph raises after it.
+UNDONE = frozenset({*LEVELS, *KERNELS})
+# What C knows of these objects that is the same on every call.
+FACTS = frozenset({"name", "device"})
+
+
+def obstacle(target: Any, cls: type | None = None) -> str | None:
+    """Why no backend can compile a graph with an operation (an fx target; of the class `cls`, if it is a method), or None."""
+    if isinstance(target, str):
+        target = getattr(cls, target, None)
+    try:
+        return OBSTACLES.get(target)
+    except TypeError:
+        return None

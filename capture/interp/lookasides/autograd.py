@@ -1,0 +1,123 @@
+"""The backward pass inside of a trace, and what watches over it: `backward`, gradients that it leaves, hooks of tensors.
+
+The graph runs the pass itself, on the program's own tensors, so that no backend may compile it. Hooks are Python code which the
+pass would run unseen: where there may be one, nothing is recorded.
+"""
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch.utils.hooks import RemovableHandle
+
+from capture.errors import Break
+from capture.interp.frame import Value
+from capture.interp.fx_recorder import tensors_in, versions_of
+from capture.interp.interpreter import Interpreter
+from capture.interp.lookasides.effects import effect, new_object
+from capture.interp.models import model
+from capture.refgraph.effects import CallEffect, Effect, Replayed
+from capture.refgraph.memory import PLAIN_TENSORS, storage_of
+from capture.refgraph.node import Const, RefNode, Shadow, TensorState
+
+HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
+
+
+def leaves_of(interp: Interpreter, args: list[Value], kwargs: dict[str, Value]) -> Iterator[tuple[RefNode, torch.Tensor]]:
+    """The outside tensors that require gradients, and that a backward pass from `args` may come to."""
+    given = [interp.graph.find(tensor) for tensor in tensors_in(args, kwargs)]
+    for node in dict.fromkeys([*interp.recorder.inputs, *given]):
+        if node is not None and node.source is not None and type(node.state) is TensorState:
+            real = node.real
+            if real is not None and real.requires_grad:
+                yield node, real
+
+
+def refusal(interp: Interpreter, function: Any, args: list[Value], kwargs: dict[str, Value]) -> Break | None:
+    """Why a trace cannot hold a backward pass, or None; guards that there are no hooks. Two graphs that backends can compile are
+    better than one that they cannot: where the trace may be cut, it is."""
+    if interp.can_cut:
+        return Break("autograd-inside", f"{function.__qualname__}()")
+    if any(isinstance(done, CallEffect) and isinstance(done.function, Const) and done.function.value is torch.Tensor.register_hook
+           for done in interp.graph.effects):
+        return Break("autograd-inside", "a backward pass after a hook was registered")
+    for node, real in leaves_of(interp, args, kwargs):
+        interp.graph.touch(node)
+        if real.grad_fn is not None and not any(real is tensor for tensor in tensors_in(args[1:2], kwargs)):
+            return Break("autograd-inside", "a backward pass through what was computed before the call")
+        for name in HOOKS:
+            hooks = getattr(real, name)
+            known = interp.graph.slot(node, name, hooks)
+            if hooks and isinstance(known, RefNode) and interp.graph.dict_keys(known):
+                return Break("autograd-inside", "a backward pass with hooks")
+            if hooks is not None and isinstance(known, RefNode):
+                interp.graph.dict_keys(known)
+    return None
+
+
+# -- backward ----------------------------------------------------------------------------------------------------------
+
+def prepare(interp: Interpreter, *args: Value, **kwargs: Value) -> None:
+    """What gradients there are before. Those that were to be dropped after the graph are dropped now, within it."""
+    graph, recorder = interp.graph, interp.recorder
+    late = [done for done in graph.effects if is_drop(done) and not done.early]
+    for done in late:
+        graph.effects.remove(done)
+        recorder.effect(setattr, recorder.node(done.target), "grad", None)  # type: ignore[union-attr]
+    for node, real in leaves_of(interp, list(args), kwargs):
+        if "grad" not in node.slots:
+            graph.slot(node, "grad", real.grad)
+
+
+def is_drop(done: Effect | CallEffect) -> bool:
+    """Whether an effect is `tensor.grad = None`."""
+    return isinstance(done, Effect) and done.operation is setattr and isinstance(done.target.state, TensorState) and (
+        isinstance(done.args[0], Const) and done.args[0].value == "grad")
+
+
+def backward_pass(function: Any) -> None:
+    """Registers a function that runs the backward pass and adds to the gradients of leaves."""
+    @model(function, prepare=prepare, refuses=lambda interp, *args, **kwargs: refusal(interp, function, list(args), kwargs))
+    def run(interp: Interpreter, result: None, *args: Value, **kwargs: Value) -> Shadow:
+        recorder = interp.recorder
+        shadow = recorder.record("call_function", function, args, kwargs, None, versions_of(tensors_in(args, kwargs)))
+        recorder.wrote(())
+        for node, real in leaves_of(interp, list(args), kwargs):
+            before = node.slots["grad"]
+            if real.grad is None:
+                continue
+            if isinstance(before, RefNode) and before.real is real.grad:
+                recorder.wrote([real.grad])
+            else:
+                node.slots["grad"] = recorder.record("call_function", getattr, [Value(real, node), Value("grad", Const("grad"))], {},
+                                                     real.grad, versions_of([real]))
+        return shadow
+
+
+for _function in (torch.Tensor.backward, torch.autograd.backward):
+    backward_pass(_function)
+
+
+# -- hooks -------------------------------------------------------------------------------------------------------------
+
+handles: weakref.WeakSet[RemovableHandle] = weakref.WeakSet()      # of hooks that traces have registered
+
+
+@model(torch.Tensor.register_hook, applies=lambda self, hook: type(self) in PLAIN_TENSORS)
+def register(interp: Interpreter, result: RemovableHandle, tensor: Value, hook: Value) -> Shadow:
+    """`tensor.register_hook(hook)`: done after the graph, to the tensor that the graph has made."""
+    graph, node = interp.graph, tensor.shadow
+    if not isinstance(node, RefNode):
+        raise Break("opaque-call", "a hook was registered on a tensor of unknown origin")
+    graph.touch(node)
+    call = graph.call_effect(Const(torch.Tensor.register_hook), (node, hook.shadow), positions=interp.positions())  # type: ignore[arg-type]
+    if node.source is None:
+        interp.recorder.node(node).meta["obstacle"] = "makes a tensor with a hook"
+        graph.hooked[(storage_of(tensor.real) or (None,))[0]] = call.serial
+    handles.add(result)
+    return new_object(interp, result, Replayed(call, ()))
+
+
+effect(RemovableHandle.remove, returns=type(None), owner=True, applies=lambda handle: handle in handles)

@@ -1,0 +1,86 @@
+"""Constructors of old, and copies of tensors, in terms of what a graph can hold."""
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch
+from torch.autograd import Variable
+
+from capture.interp.leaves import duplicate, shallow
+from capture.interp.models import polyfill
+from capture.refgraph.memory import PLAIN_TENSORS
+
+# Of the CPU: class -> the type of its elements; None: the default.
+LEGACY = {torch.Tensor: None, torch.FloatTensor: torch.float32, torch.DoubleTensor: torch.float64, torch.HalfTensor: torch.float16,
+          torch.BFloat16Tensor: torch.bfloat16, torch.LongTensor: torch.int64, torch.IntTensor: torch.int32, torch.ShortTensor: torch.int16,
+          torch.CharTensor: torch.int8, torch.ByteTensor: torch.uint8, torch.BoolTensor: torch.bool}
+TWINS = "capture: tensors copied so far"        # a key of the memo of `copy.deepcopy`
+
+
+@polyfill(Variable, applies=lambda data, requires_grad=False: type(data) in PLAIN_TENSORS and type(requires_grad) is bool)
+def variable(data: torch.Tensor, requires_grad: bool = False) -> torch.Tensor:
+    """`torch.autograd.Variable(data, requires_grad)`: a leaf on the same memory."""
+    result = data.detach()
+    return result.requires_grad_() if requires_grad else result
+
+
+def is_data(x: Any, depth: int = 8) -> bool:
+    """Whether `x` is numbers, in lists and tuples."""
+    if type(x) in (list, tuple):
+        return depth > 0 and all(is_data(item, depth - 1) for item in x)
+    return type(x) in (int, float, bool)
+
+
+def of_data(cls: Any, data: Any) -> bool:
+    """Whether a legacy constructor is given numbers, of the type that it makes of them."""
+    return type(data) in (list, tuple) and is_data(data) and (LEGACY[cls] is None or LEGACY[cls].is_floating_point or all_integers(data))
+
+
+def all_integers(x: Any) -> bool:
+    return all(map(all_integers, x)) if type(x) in (list, tuple) else type(x) in (int, bool)
+
+
+def of_sizes(*sizes: Any) -> bool:
+    """Whether a legacy constructor is given a size, and leaves the memory as it is."""
+    return all(type(size) is int for size in sizes) or len(sizes) == 1 and type(sizes[0]) is torch.Size
+
+
+def constructor(cls: Any, dtype: torch.dtype | None) -> None:
+    """Registers what a class of tensors of old makes."""
+    @polyfill(cls, applies=lambda data: of_data(cls, data))
+    def make(data: Any) -> torch.Tensor:
+        return torch.tensor(data, dtype=torch.get_default_dtype() if dtype is None else dtype, device="cpu")
+
+    @polyfill(cls, applies=of_sizes)
+    def make_empty(*sizes: Any) -> torch.Tensor:
+        shape = sizes if sizes else (0,)
+        return torch.empty(*shape, dtype=dtype, device="cpu")
+
+
+for _cls, _dtype in LEGACY.items():
+    constructor(_cls, _dtype)
+
+
+@polyfill(torch.Tensor.__deepcopy__, applies=lambda self, memo: type(self) is torch.Tensor)
+def deepcopy(self: torch.Tensor, memo: dict[Any, Any]) -> torch.Tensor:
+    """`Tensor.__deepcopy__`, which keeps what shares memory sharing it."""
+    if id(self) in memo:
+        return memo[id(self)]
+    twins = memo.setdefault(TWINS, [])
+    result = duplicate(self, *twins)
+    memo[id(self)] = result
+    twins.extend((self, result))
+    return result
+
+
+@polyfill(copy.deepcopy, applies=lambda x, memo=None: type(x) is torch.Tensor and memo is None)
+def deepcopy_alone(x: torch.Tensor, memo: None = None) -> torch.Tensor:
+    """`copy.deepcopy` of a tensor."""
+    return duplicate(x)
+
+
+@polyfill(copy.copy, applies=lambda x: type(x) in PLAIN_TENSORS)
+def copy_(x: torch.Tensor) -> torch.Tensor:
+    """`copy.copy` of a tensor: another one on the same memory."""
+    return shallow(x)

@@ -1,0 +1,35 @@
+"""What a graph leaves behind when it raises, and must not: levels of torch.func, choices of kernels, random numbers drawn before a
+check that failed."""
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import fx
+
+from capture.errors import CheckFailed
+
+# Switches of the process for attention: setter -> getter.
+KERNELS: dict[Callable[..., Any], Callable[[], Any]] = {
+    torch._C._set_sdp_use_flash: torch._C._get_flash_sdp_enabled, torch._C._set_sdp_use_math: torch._C._get_math_sdp_enabled,
+    torch._C._set_sdp_use_mem_efficient: torch._C._get_mem_efficient_sdp_enabled,
+    torch._C._set_sdp_use_cudnn: torch._C._get_cudnn_sdp_enabled, torch._C._set_sdp_use_overrideable: torch._C._get_overrideable_sdp_enabled,
+    torch._C._set_sdp_priority_order: torch._C._get_sdp_priority_order}
+
+
+def protected(gm: fx.GraphModule) -> Callable[..., Any]:
+    """The forward function of a graph, which leaves these as it found them when it raises."""
+    def run(*args: Any) -> Any:
+        random = torch.get_rng_state()
+        kernels = [(setter, getter()) for setter, getter in KERNELS.items()]
+        try:
+            return type(gm).forward(gm, *args)      # a backend may have changed the graph
+        except BaseException as error:
+            torch._C._functorch.pop_dynamic_layer_stack_and_undo_to_depth(0)
+            for setter, value in kernels:
+                setter(value)
+            if isinstance(error, CheckFailed):
+                torch.set_rng_state(random)
+            raise
+    return run

@@ -1,0 +1,241 @@
+"""Questions to torch whose answers are no tensors, switches, ranges of the profiler, and choices of kernels."""
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.profiler import record_function
+
+from tests.helpers import call, check
+from tests.programs import Programs, run
+
+X = torch.randn(2, 3, generator=torch.Generator().manual_seed(1))
+Y = torch.randn(2, 3, generator=torch.Generator().manual_seed(2))
+LEAF = X.clone().requires_grad_()
+plain, trained = Programs(), Programs()
+X.to_sparse_csr(), torch.sparse_coo_tensor(torch.zeros(1, 1, dtype=torch.long), torch.ones(1), (1,))     # which warn once
+
+
+@plain.add(X)
+def switches_of_compilers(x):
+    if (torch.jit.is_scripting() or torch.jit.is_tracing() or torch._C._get_tracing_state() or torch.onnx.is_in_onnx_export()
+            or torch.compiler.is_exporting()):
+        return x
+    return x * 2, torch.jit.is_scripting(), torch.jit.is_tracing()
+
+
+@plain.make(X)
+def decorators_of_scripting():
+    @torch.jit.ignore
+    def ignored(x):
+        return x * 2
+
+    @torch.jit.unused
+    def unused(x):
+        return x + 1
+
+    @torch.jit.export
+    def exported(x):
+        return ignored(unused(x))
+    return lambda x: exported(x), None
+
+
+@plain.make(X)
+def a_scripted_function():
+    @torch.jit.script
+    def scripted(x):
+        return x * 2 + 1
+    return lambda x: scripted(x).sin()
+
+
+@plain.add(X)
+def annotations_of_scripting(x):
+    items = torch.jit.annotate(list, [x])
+    return torch.jit._unwrap_optional(items[0]) + 1
+
+
+@plain.add(X)
+def facts_about_types(x):
+    return (x * torch.finfo(x.dtype).eps, torch.finfo(torch.float16).max, torch.iinfo(torch.int8).min, torch.finfo(x.dtype).bits,
+            torch.promote_types(torch.int32, x.dtype), torch.result_type(x, 3), torch.can_cast(torch.float64, torch.int32))
+
+
+@plain.add(X)
+def a_mask_of_the_lowest_value(x):
+    return x.masked_fill(x > 0, torch.finfo(x.dtype).min)
+
+
+@plain.add(X)
+def facts_about_shapes(x):
+    return torch.broadcast_shapes((2, 1), x.shape, (1, 3)), torch.Size([2, 3]) == x.shape, x.shape.numel(), torch.Size((1,)) + x.shape
+
+
+@plain.add(X, 3)
+def facts_about_objects(x, n):
+    return (torch.is_tensor(x), torch.is_tensor(n), torch.is_floating_point(x), torch.is_complex(x), torch.is_storage(x), torch.numel(x),
+            torch.is_same_size(x, x), x.is_same_size(x.t()), torch.overrides.is_tensor_like(x), torch.typename(x))
+
+
+@plain.add(X)
+def defaults(x):
+    return x.to(torch.get_default_dtype()), torch.get_default_dtype(), torch.get_default_device(), torch.get_num_threads() > 0
+
+
+@plain.add(X)
+def grad_modes(x):
+    return torch.is_grad_enabled(), torch.is_inference_mode_enabled(), torch.is_anomaly_enabled(), x + 1
+
+
+@plain.add(X)
+def devices(x):
+    return (torch.cuda.is_available(), x.to(torch.device("cpu")), x.device.type, x.is_cuda, torch.device("cuda", 1).index,
+            torch.backends.mps.is_available(), torch.backends.cudnn.enabled)
+
+
+@plain.add(X)
+def versions(x):
+    major, minor = torch.__version__.split(".")[:2]
+    return x * (2 if (int(major), int(minor)) >= (1, 8) else 3)
+
+
+@plain.add(X)
+def a_deterministic_switch(x):
+    return x + 1 if torch.are_deterministic_algorithms_enabled() else x * 2
+
+
+@plain.add(X, Y)
+def tensors_are_compared_and_the_answer_returned(x, y):
+    return torch.equal(x, y), x.equal(x), torch.allclose(x, y), x + y
+
+
+# --- ranges
+
+@trained.add(LEAF)
+def a_range(x):
+    with record_function("work"):
+        y = x.sin()
+    with torch.autograd.profiler.record_function("more"):
+        return y * 2
+
+
+@plain.make(X)
+def a_range_as_decorator():
+    @record_function("all")
+    def program(x):
+        return x * 2
+    return lambda x: program(x)
+
+
+@plain.add(X)
+def ranges_of_nvtx_and_itt(x):
+    with torch.autograd.profiler.emit_nvtx(enabled=False):
+        return x + 1
+
+
+# --- kernels of attention
+
+@trained.add(LEAF)
+def a_choice_of_kernels(x):
+    q = x[None, None]
+    with sdpa_kernel(SDPBackend.MATH):
+        a = F.scaled_dot_product_attention(q, q, q)
+    with sdpa_kernel([SDPBackend.FLASH_ATTENTION, SDPBackend.MATH]):
+        return a + F.scaled_dot_product_attention(q, q, q, is_causal=True)
+
+
+@trained.add(LEAF)
+def a_mode_set_and_restored(x):
+    before = torch.is_grad_enabled()
+    torch.set_grad_enabled(False)
+    y = x * 2
+    torch.set_grad_enabled(before)
+    return x * y, y.requires_grad
+
+
+# --- sparse and back
+
+@trained.add(LEAF)
+def sparse_and_back(x):
+    y = x.to_sparse().to_dense()
+    return y * 2, y.shape, y.is_sparse
+
+
+@plain.add(X, Y)
+def sparse_products(x, y):
+    s = x.relu().to_sparse()
+    return torch.sparse.mm(s, y.t()), s @ y.t(), s.is_sparse, s.shape, s.layout
+
+
+@plain.make(X)
+def a_sparse_matrix_from_outside():
+    adjacency = torch.eye(2).to_sparse()
+    return lambda x: torch.sparse.mm(adjacency, x), SimpleNamespace(adjacency=adjacency)
+
+
+@plain.add(X)
+def a_sparse_tensor_from_indices(x):
+    s = torch.sparse_coo_tensor(torch.tensor([[0, 1], [1, 0]]), x[0, :2], (2, 2))
+    return s.to_dense(), torch.sparse.sum(s), s.coalesce().to_dense()
+
+
+@plain.add(X)
+def compressed_rows(x):
+    s = x.relu().to_sparse_csr()
+    return s.to_dense(), s @ torch.ones(3, 1), s.shape
+
+
+@plain.add(X)
+def values_of_a_sparse_tensor(x):
+    s = x.relu().to_sparse()
+    return s.values() * 2, s.indices(), torch.sparse_coo_tensor(s.indices(), s.values() + 1, s.shape).to_dense()
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(("make", "args", "options"), plain)
+def test_values(make, args, options) -> None:
+    run(make, args, options)
+
+
+@pytest.mark.parametrize(("make", "args", "options"), trained)
+def test_gradients(make, args, options) -> None:
+    run(make, args, {"backward": True, **options})
+
+
+def test_a_default_changes() -> None:
+    def make():
+        torch.set_default_dtype(torch.float32)
+        return lambda x: x.to(torch.get_default_dtype())
+    check(make, call(X), call(X), lambda state: torch.set_default_dtype(torch.float64), call(X), call(X), captures=2)
+
+
+def test_the_choice_of_kernels_changes() -> None:
+    def make():
+        torch.backends.cuda.enable_flash_sdp(True)
+        return lambda x: x + 1 if torch.backends.cuda.flash_sdp_enabled() else x * 2
+    try:
+        check(make, call(X), call(X), lambda state: torch.backends.cuda.enable_flash_sdp(False), call(X), call(X), captures=2)
+    finally:
+        torch.backends.cuda.enable_flash_sdp(True)
+
+
+def test_the_choice_of_kernels_is_restored_when_an_operation_raises() -> None:
+    def program(x, index):
+        with sdpa_kernel(SDPBackend.MATH):
+            return torch.index_select(x, 0, index)
+    good, bad = torch.tensor([0, 1]), torch.tensor([7])
+    check(lambda: program, call(X, good), call(X, good), call(X, bad), call(X, good), captures=None)
+    assert torch.backends.cuda.flash_sdp_enabled()
+
+
+def test_another_type_is_another_fact() -> None:
+    check(lambda: lambda x: x * torch.finfo(x.dtype).eps, call(X), call(X), call(X.double()), call(X), captures=2)
+
+
+def test_an_answer_about_values_decides() -> None:
+    """A local break: two graphs, with the reason and a remedy."""
+    stats = check(lambda: lambda x, y: x + 1 if torch.equal(x, y) else x - y, call(X, X), call(X, X), call(X, Y), call(X, Y),
+                  captures=None, fullgraph=False)
+    assert stats.breaks >= 1 and stats.native_calls == 0
