@@ -1,0 +1,245 @@
+"""What takes part in attribute access: descriptors, properties, slots, hooks, functions' attributes; in one graph."""
+from __future__ import annotations
+
+import functools
+
+import pytest
+import torch
+
+from tests.programs import Programs, run
+
+X = torch.tensor([[1.0, -2.0, 3.0], [4.0, 5.0, -6.0]])
+programs = Programs()
+
+
+class Positive:
+    def __set_name__(self, owner, name):
+        self.name = f"_{name}"
+
+    def __get__(self, obj, owner=None):
+        return self if obj is None else getattr(obj, self.name)
+
+    def __set__(self, obj, value):
+        if value < 0:
+            raise ValueError(f"{self.name} is negative")
+        setattr(obj, self.name, value)
+
+    def __delete__(self, obj):
+        delattr(obj, self.name)
+
+
+class Measured:
+    width = Positive()
+    _cached = 0
+
+    def __init__(self, width, x):
+        self.width, self.x = width, x
+
+    @property
+    def area(self):
+        return self.x * self.width
+
+    @area.setter
+    def area(self, value):
+        self.x = value / self.width
+
+    @functools.cached_property
+    def squared(self):
+        Measured._cached += 1
+        return self.x * self.x
+
+    def __getattr__(self, name):
+        if name.startswith("times_"):
+            return lambda t: t * int(name[6:])
+        raise AttributeError(f"no {name}")
+
+
+@programs.add(X)
+def descriptors(x):
+    m = Measured(2, x)
+    try:
+        m.width = -1
+    except ValueError as error:
+        message = str(error)
+    m.width = 3
+    area = m.area
+    m.area = x
+    del m.width
+    return area, m.x, message, hasattr(m, "width"), Measured.width.name
+
+
+@programs.make(X, change=lambda state: setattr(state, "width", 5), captures=2)
+def descriptors_of_outside_objects():
+    m = Measured(2, 1.0)
+    return lambda x: x * m.width + m.area, m
+
+
+@programs.add(X)
+def a_cached_property(x):
+    class Lazy:
+        computed = 0
+
+        def __init__(self, t):
+            self.t = t
+
+        @functools.cached_property
+        def doubled(self):
+            log.append("computed")
+            return self.t * 2
+    log = []
+    lazy = Lazy(x)
+    first = lazy.doubled
+    same = lazy.doubled is first
+    del lazy.doubled
+    again = lazy.doubled
+    return first, again, same, log, "doubled" in lazy.__dict__
+
+
+@programs.make(X, change=lambda state: state.__dict__.pop("table", None), captures=None)
+def a_cached_property_of_an_outside_object():
+    class Model:
+        size = 3
+
+        @functools.cached_property
+        def table(self):
+            return [float(n) for n in range(self.size)]
+    model = Model()
+    return lambda x: x * sum(model.table), model
+
+
+@programs.add(X)
+def missing_attributes(x):
+    m = Measured(2, x)
+    return m.times_3(x), getattr(m, "other", None), hasattr(m, "times_4"), getattr(m, "times_2")(m.x)
+
+
+@programs.make(X, change=lambda state: setattr(state, "gamma", 5.0), captures=2)
+def attributes_found_by_getattr_and_then_set():
+    class Config:
+        def __getattr__(self, name):
+            if name == "gamma":
+                return 2.0
+            raise AttributeError(name)
+    config = Config()
+    return lambda x: x * config.gamma, config
+
+
+@programs.make(X, change=lambda state: state._values.__setitem__("scale", 5.0), captures=3)
+def a_config_with_attribute_access():
+    class Config:
+        def __init__(self, **values):
+            object.__setattr__(self, "_values", values)
+
+        def __getattr__(self, name):
+            try:
+                return self._values[name]
+            except KeyError:
+                raise AttributeError(name) from None
+
+        def __setattr__(self, name, value):
+            self._values[name] = value
+
+        def __contains__(self, name):
+            return name in self._values
+    config = Config(scale=2.0, name="c")
+
+    def program(x):
+        config.steps = getattr(config, "steps", 0)
+        return x * config.scale, "scale" in config, hasattr(config, "other"), config.name
+    return program, config
+
+
+@programs.make(X, change=lambda state: state.__setattr__("b", 7.0), captures=2)
+def slots():
+    class Slotted:
+        __slots__ = ("a", "b", "c")
+
+        def __init__(self):
+            self.a, self.b = 1.0, 2.0
+    s = Slotted()
+
+    def program(x):
+        s.a = s.a + 1
+        return x * s.b, Slotted.__slots__
+    return program, s
+
+
+@programs.add(X)
+def a_property_made_by_hand(x):
+    class Point:
+        def __init__(self, t):
+            self._t = t
+
+        def get(self):
+            return self._t
+
+        def put(self, value):
+            self._t = value * 2
+        t = property(get, put, doc="the tensor")
+    p = Point(x)
+    p.t = x + 1
+    return p.t, Point.t.__doc__, Point.t.fget(p) is p.t
+
+
+@programs.make(X, change=lambda state: setattr(state, "scale", 3.0), captures=2)
+def attributes_of_functions():
+    def scaled(x):
+        return x * scaled.scale
+    scaled.scale, scaled.calls = 2.0, 0
+
+    def program(x):
+        scaled.calls += 1
+        scaled.last = "program"
+        return scaled(x)
+    return program, scaled
+
+
+@programs.add(X)
+def attributes_of_functions_made_inside(x):
+    def f(t):
+        f.count += 1
+        return t * f.count
+    f.count = 1
+    setattr(f, "name", "f")
+    return f(x), f(x), f.count, f.name, f.__name__, f.__dict__
+
+
+@programs.make(X, change=lambda state: setattr(state, "method", lambda x: x - 1), captures=2)
+def a_method_shadowed_by_an_instance():
+    class Model:
+        def method(self, x):
+            return x + 1
+    model = Model()
+    return lambda x: model.method(x), model
+
+
+class Tagged:
+    def __init__(self, x):
+        self.x, self.tagged = x, "tagged"
+
+
+@programs.add(X)
+def dunder_attributes(x):
+    t = Tagged(x)
+    return (x, t.__class__ is Tagged, t.__class__.__name__, t.__dict__, type(t).__module__, Tagged.__init__.__name__,
+            Tagged.__qualname__, t.__init__.__self__ is t, object.__getattribute__(t, "x") is x, vars(t))
+
+
+@programs.add(X)
+def a_class_reassigned(x):
+    class A:
+        def run(self):
+            return x * 2
+
+    class B:
+        def run(self):
+            return x * 3
+    a = A()
+    first = a.run()
+    a.__class__ = B
+    return first, a.run(), type(a) is B
+
+
+@pytest.mark.parametrize(("make", "args", "options"), programs)
+def test_attributes(make, args, options) -> None:
+    run(make, args, options)
