@@ -8,7 +8,10 @@ import sys
 import pytest
 import torch
 
-from tests.cuts import Cuts, outside, raises, run
+from capture import pipeline
+from capture.config import RECAPTURE_LIMIT
+from tests.cuts import Cuts, X, compared, outside, raises, run
+from tests.helpers import call
 
 CUTS = Cuts()
 
@@ -511,3 +514,10 @@ def async_with(x):
 @pytest.mark.parametrize(("program", "options"), CUTS)
 def test_each_construct(program, options) -> None:
     run(program, options)
+
+
+@pytest.mark.parametrize(("program", "options"), CUTS)
+def test_each_construct_when_continuations_run_natively(program, options, monkeypatch) -> None:
+    monkeypatch.setattr(pipeline.Unit, "_tell_limit", lambda self, mismatches: None)
+    with RECAPTURE_LIMIT.set(1):
+        compared(program, call(X), call(X), call(X.T.contiguous()), captures=None)

@@ -2,16 +2,14 @@
 from __future__ import annotations
 
 import types
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from capture.interp import generators, resume
 from capture.interp.frame import Resume, Value
 from capture.interp.generators import Body, State
 from capture.interp.interpreter import Interpreter
 from capture.interp.resume import Codes, Position, Suspended, constant
-from capture.refgraph.node import Const, IteratorState, Shadow
+from capture.refgraph.node import Const, Expr, Shadow
 
 NOTHING = constant(None)
 STANDING = {State.CREATED: Resume.PUSH, State.SUSPENDED: Resume.YIELD}
@@ -27,18 +25,6 @@ class Sleeper:
     @property
     def shadows(self) -> tuple[Shadow, ...]:
         return tuple(part.shadow for part in self.record)  # type: ignore[misc]
-
-
-class Asleep(IteratorState):
-    """The state of a generator of the trace that is made anew by `generators.restore`."""
-
-    __slots__ = ("arguments",)
-
-    def __init__(self, arguments: tuple[Shadow, ...]) -> None:
-        self.arguments = arguments
-
-    def recipe(self) -> tuple[Callable[..., Any], tuple[Shadow, ...]]:
-        return generators.restore, self.arguments
 
 
 def sleepers(interp: Interpreter, frames: list[Suspended], codes: Codes | None,
@@ -96,7 +82,7 @@ def _describe(interp: Interpreter, sleeper: Sleeper) -> None:
     node = graph.find(real)
     if node is not None:
         flags = Const(body.frame.code.co_flags & generators.FLAGS)
-        node.state = Asleep((flags, Const(real.__name__), Const(real.__qualname__), *sleeper.shadows))
+        node.origin = Expr(generators.restore, (flags, Const(real.__name__), Const(real.__qualname__), *sleeper.shadows))
 
 
 def lie_down(found: list[Sleeper]) -> None:

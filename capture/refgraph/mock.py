@@ -442,7 +442,7 @@ def _construct(recipes: list[Recipe], effects: list[Effect | CallEffect]) -> lis
         return not any(leaf in pending or leaf in undone for leaf in _leaves(shadows))
 
     def awaits(recipe: Recipe, seen: set[Recipe]) -> bool:
-        """Whether an object cannot be made before a call effect was done."""
+        """Whether an object cannot be made before an effect was done."""
         seen.add(recipe)
         if isinstance(recipe.node.state, IteratorState) and any(changes.get(part) for part in _objects([recipe.empty])):  # type: ignore[list-item]
             return True
@@ -457,6 +457,8 @@ def _construct(recipes: list[Recipe], effects: list[Effect | CallEffect]) -> lis
         for part in _objects([recipe.empty]):  # type: ignore[list-item]
             if part in pending:
                 make(pending[part])
+            if isinstance(recipe.empty, Perform):   # an iterator looks into what it walks over
+                complete_now(part)
         complete = ready(recipe.contents)           # an object that holds itself is not
         del pending[node]
         if complete and recipe.final is not None:
@@ -467,6 +469,19 @@ def _construct(recipes: list[Recipe], effects: list[Effect | CallEffect]) -> lis
             steps.extend(recipe.fill)
         else:
             unfilled.append(recipe)
+
+    def complete_now(node: RefNode) -> None:
+        """Fills an object that was made before what it holds."""
+        recipe = next((recipe for recipe in unfilled if recipe.node is node), None)
+        if recipe is not None:
+            for part in _objects(recipe.contents):
+                if part in pending:
+                    make(pending[part])
+            if not ready(recipe.contents):
+                name = node.cls.__qualname__
+                raise Break("escaping-object", f"an iterator outlives the call; what it walks over, a {name}, is not complete then")
+            unfilled.remove(recipe)
+            steps.extend(recipe.fill)
 
     def advance() -> None:
         """Makes and fills all that is possible by now."""
