@@ -273,7 +273,7 @@ def capture(unit: Unit, function: types.FunctionType, args: list[Any]) -> Value 
         conclude(unit, interp, outcome, recorder.is_harmless(), times)
     finally:
         unwind.set_handled(handled)
-        interp.tracking = False
+        interp.tracking, interp.frame = False, None     # states of iterators know the interpreter, whose frames are to die
         recorder.positions, graph.position = tuple, nowhere
         graph.release()
     return outcome
