@@ -10,7 +10,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import capture
-from tests.helpers import call, call_with, check
+from tests.helpers import call, check
 from tests.programs import Programs, run
 
 X = torch.randn(2, 3, generator=torch.Generator().manual_seed(1))
@@ -424,9 +424,9 @@ def test_backends_leave_what_they_cannot_compile(name: str, backend: str) -> Non
     compiled = capture.compile(program, fullgraph=True, backend=backend, options=options)
     for x in (X, X, Y, Y, X):
         grads = []
-        for run in (program, compiled):
+        for engine in (program, compiled):
             torch.manual_seed(0)
-            y = run(x)
+            y = engine(x)
             grads.append((y.detach(), torch.autograd.grad(y.sum(), weight)[0] if y.requires_grad else None, torch.get_rng_state()))
         torch.testing.assert_close(grads[1], grads[0])
     assert capture.stats(compiled).hits == 4

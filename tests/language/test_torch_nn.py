@@ -1,11 +1,8 @@
 """Features of torch.nn beyond layers: packed sequences, reparametrised weights, gradients that are clipped, subclasses, masks."""
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import nn
 from torch.nn.utils import prune
 from torch.nn.utils.rnn import pack_padded_sequence, pack_sequence, pad_packed_sequence, pad_sequence

@@ -171,12 +171,14 @@ def leaves_made_inside(x):
 
 @plain.add(X)
 def legacy_constructors(x):
-    return torch.Tensor([1.0, 2.0, 3.0]) + x, torch.FloatTensor([[1, 2]]), torch.LongTensor([1, 2]), torch.Tensor(2, 0), torch.Tensor()
+    return (torch.Tensor([1.0, 2.0, 3.0]) + x, torch.FloatTensor([[1, 2]]), torch.LongTensor([1, 2]), torch.Tensor(2, 0),
+            torch.Tensor())
 
 
 @plain.add(X)
 def legacy_constructors_of_sizes(x):
-    return torch.Tensor(2, 3).fill_(1) + x, torch.FloatTensor(3).zero_(), torch.ByteTensor(2).fill_(1), x.new(2, 3).zero_(), x.new([5.0])
+    return (torch.Tensor(2, 3).fill_(1) + x, torch.FloatTensor(3).zero_(), torch.ByteTensor(2).fill_(1), x.new(2, 3).zero_(),
+            x.new([5.0]))
 
 
 @plain.add(X)

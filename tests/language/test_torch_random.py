@@ -7,7 +7,6 @@ import pytest
 import torch
 from torch import distributions as D
 
-import capture
 from tests.helpers import call, call_with, check
 from tests.programs import Programs, run
 
