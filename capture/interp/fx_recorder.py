@@ -44,7 +44,6 @@ IN_PLACE = {getattr(operator, f"i{name}"): getattr(operator, name) for name in
             ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "lshift", "rshift")} | {
     operator.iand: operator.and_, operator.ior: operator.or_, operator.ixor: operator.xor}
 
-INT64 = range(-2**63, 2**63)                                # integers that operations on tensors take
 TENSOR_TYPE = type(torch.FloatTensor)                       # the class of the types of tensors of old
 DTYPES = {bool: torch.bool, int: torch.int64, float: torch.float64, complex: torch.complex128}     # what torch takes these for
 
@@ -109,8 +108,6 @@ class FxRecorder:
             name = str(key) if isinstance(key, Source) else "number"
             if isinstance(key, Source):
                 self.refs.require(key, "TYPE", type(real))
-                if type(real) is int:
-                    self.refs.require(Computed(INT64.__contains__, (key,)), "VALUE", True)
             last = next(reversed(self._placeholders.values()), self._last_input)
             with self.fx.inserting_after(last):
                 node = self._placeholders[key] = self.fx.placeholder(name)
@@ -122,7 +119,7 @@ class FxRecorder:
     def changing_number(self, shadow: Shadow, real: Any, place: Place) -> fx.Node | None:
         """The node of a number that may be another one on each call; None for what is to be a constant."""
         key = source = source_of(shadow)
-        if not place.allows(real) or type(real) is int and real not in INT64:
+        if not place.allows(real):
             return None
         if source is None:
             if place is Place.RATE or self.watched or self.refs.type_of(shadow) is not type(real) or not self.refs.hasten(shadow):

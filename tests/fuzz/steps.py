@@ -64,7 +64,7 @@ INPUTS = ["torch.ones(3)", "torch.arange(6.0).reshape(2, 3)", "torch.linspace(-1
           "torch.arange(12.0).reshape(2, 6)[:, ::2]", "Labelled(torch.ones(3))", "torch.tensor(1.5)", "torch.ones(3, dtype=torch.bool)", "2.0", "torch.ones(0, 3)",
           "torch.ones(3, dtype=torch.complex64)"]
 ARGUMENTS = ["x", "x", "x", "x, x", "x, x[...]", "x, y", "x, y", "x, None, 2", "x, n=2", "x, y, n=True", "x, y, 1.0", "x, y=x", "x, n=float('nan')", "x, n=-0.0",
-             "x, n='text'", "x, weight", "x, x.detach()", "x, x[..., :1]", "x, n=0", "x, n=3", "x, n=None", "x, y.t()", "y", "x, n=weight", "x, n=2 ** 70", "*()"]
+             "x, n='text'", "x, weight", "x, x.detach()", "x, x[..., :1]", "x, n=0", "x, n=3", "x, n=None", "x, y.t()", "y", "x, n=weight", "x, n=2 ** 40", "*()"]
 MODES = ["torch.no_grad()", "torch.enable_grad()", "torch.inference_mode()", "torch.autocast('cpu', dtype=torch.bfloat16)", "torch.set_grad_enabled(False)",
          "torch.random.fork_rng()", "warnings.catch_warnings()", "torch.autograd.forward_ad.dual_level()"]
 PRELUDE = """
