@@ -113,12 +113,6 @@ def a_dict_with_keys_of_python(x):
     return table[Key(2)] + 1, len(table), Key(1) in table
 
 
-@program()
-def a_set_with_members_of_python(x):
-    members = {Key(1), Key(1), Key(2)}
-    return x * len(members), Key(2) in members
-
-
 class Rows:
     def __init__(self, count):
         self.count = count
