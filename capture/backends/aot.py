@@ -489,7 +489,7 @@ def _finished(joint: _Joint, graph: fx.GraphModule, positions: Sequence[int], sp
         advanced=tuple(i for i, fake in enumerate(eager.inputs) for _ in range(fake._version)) if eager else (),
         snapshots=tuple(i for i, node in enumerate(inputs) if node in written and _matters(node, results)) if backward else (),
         random=bool(joint.drawn),
-        numbers=tuple(i for i, spec in enumerate(specs) if spec.number),
+        numbers=tuple(i for i, spec in enumerate(specs) if spec.number), domains=(),
         modes=modes,
         grad_after=metadata.grad_enabled_mutation))
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import struct
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -35,11 +36,12 @@ TRANSLATED = (
     "sgn", "sigmoid_backward", "silu", "silu_backward", "sinc", "softplus", "softplus_backward", "softshrink",
     "special_xlog1py", "std", "std_mean", "tanh_backward", "threshold", "threshold_backward", "tril", "triu", "var", "var_mean",
     "xlogy")
-# Those that torch decomposes before autograd sees them, unless `undecomposed`: their gradients would be scatters.
-RESAMPLING = (
+# Those that torch decomposes before autograd sees them, unless `undecomposed`: their gradients would be scatters; or they would be
+# rounded more than once.
+EARLY = (
     "upsample_linear1d", "upsample_bilinear2d", "upsample_trilinear3d", "upsample_bicubic2d", "upsample_nearest1d",
     "upsample_nearest2d", "upsample_nearest3d", "_upsample_nearest_exact1d", "_upsample_nearest_exact2d",
-    "_upsample_nearest_exact3d")
+    "_upsample_nearest_exact3d", "softshrink", "hardshrink")
 # Operators that torch's core table leaves as they are, and which are decomposed.
 ADDED = (
     "_softmax", "_log_softmax", "native_layer_norm", "native_batch_norm", "_native_batch_norm_legit",
@@ -50,7 +52,7 @@ ADDED = (
 def decompositions() -> Mapping[Any, Callable[..., Any]]:
     """The table for AOTAutograd: operator overload -> the function, of smaller operators, that stands for it."""
     table = dict(core_aten_decompositions())
-    for packet in map(functools.partial(getattr, aten), CALLED + TRANSLATED + RESAMPLING):
+    for packet in map(functools.partial(getattr, aten), CALLED + TRANSLATED + EARLY):
         for name in packet.overloads():
             table.pop(getattr(packet, name), None)
     return table | get_decompositions([getattr(aten, name) for name in ADDED if hasattr(aten, name)]) | OWN
@@ -58,12 +60,12 @@ def decompositions() -> Mapping[Any, Callable[..., Any]]:
 
 @contextlib.contextmanager
 def undecomposed() -> Iterator[None]:
-    """While a graph is traced: RESAMPLING reaches autograd, and the table, as it is. Torch keeps Python kernels with its operators;
+    """While a graph is traced: EARLY reaches autograd, and the table, as it is. Torch keeps Python kernels with its operators;
     those of other threads that trace at the same time are set aside, too, which changes no values."""
     taken: list[tuple[Any, Any, Any]] = []
     with _tracing:
         try:
-            for packet in map(functools.partial(getattr, aten), RESAMPLING):
+            for packet in map(functools.partial(getattr, aten), EARLY):
                 for op in map(functools.partial(getattr, packet), packet.overloads()):
                     for key in (torch._C.DispatchKey.Autograd, torch._C.DispatchKey.CompositeImplicitAutograd):
                         if key in op.py_kernels:
@@ -187,3 +189,30 @@ def group_norm(input: Tensor, weight: Tensor | None, bias: Tensor | None, N: int
     shift = -mean * scale if bias is None else bias.view(1, group, C // group, 1) - mean * scale
     output = (grouped * scale + shift).to(input.dtype).view(input.shape)
     return output, mean.view(N, group), rstd.view(N, group)
+
+
+# --- operations on lists of tensors: as eager mode on a CPU, one after the other
+
+def _in_turn(name: str) -> Callable[..., list[Tensor]]:
+    """The functional form of `_foreach_{name}`: lists give an item to each call, all else goes to all."""
+    single = getattr(torch, FOREACH_NAMES.get(name, name))
+
+    def in_turn(*args: Any, **kwargs: Any) -> list[Tensor]:
+        if name.startswith("addc") and len(args) > 3:
+            *args, kwargs["value"] = args
+        named = kwargs.keys()
+        return [single(*items[:len(args)], **dict(zip(named, items[len(args):], strict=True)))
+                for items in zip(*(value if isinstance(value, (list, tuple)) else itertools.repeat(value)
+                                   for value in (*args, *kwargs.values())))]
+    return in_turn
+
+
+FOREACH_NAMES = {"maximum": "clamp_min", "minimum": "clamp_max"}
+for _name in ("add sub mul div addcmul addcdiv lerp clamp_min clamp_max maximum minimum abs neg sign sqrt rsqrt reciprocal exp expm1 log "
+              "log2 log10 log1p sigmoid tanh sin cos tan floor ceil round trunc frac erf erfc").split():
+    _packet = getattr(aten, f"_foreach_{_name}", None)
+    for _overload in _packet.overloads() if _packet is not None else ():
+        if _overload.startswith("Tensor") and _name.startswith("addc"):     # factors in a tensor, one for each call
+            continue
+        if (_op := getattr(_packet, _overload))._schema.returns and torch.Tag.out not in _op.tags and "out" not in _overload:
+            decomposition(_op)(_in_turn(_name))

@@ -16,12 +16,12 @@ from capture.backends.native.job import Job
 from capture.backends.native.layouts import follow_layouts, gains, use_channels_last
 from capture.backends.native.lowering import lower
 from capture.backends.native.memory import plan_layout, reuse_in_place
-from capture.backends.native.numbers import as_tensors
 from capture.backends.native.patterns import fuse_attention
 from capture.backends.native.plan import Plan, dump, make_plan
 from capture.backends.native.pixelwise import use_products
 from capture.backends.native.products import use_onednn
 from capture.backends.native.render import Rendered, render
+from capture.backends.native.sampling import sample, trace
 from capture.backends.native.show import show
 from capture.backends.native.signature import Result
 from capture.backends.native.toolchain import Compiler, find_compiler
@@ -46,10 +46,12 @@ def _ready_compiler() -> Compiler:
 
 def _compiled(job: Job, pool: concurrent.futures.Executor, compiler: concurrent.futures.Future[Compiler]) -> Artifact:
     """The stages. The C++ compiler is looked for while the graph is traced, and works on one graph while the next one is fused."""
-    graph = as_tensors(fx.GraphModule(job.graph, copy.deepcopy(job.graph.graph)), job.inputs)
+    graph = fx.GraphModule(job.graph, copy.deepcopy(job.graph.graph))
     with aot.tracing_modes(job.modes):
-        fuse_attention(graph, aot.fake_inputs(job.inputs))
-    traced = aot.trace(graph, job.inputs, job.modes)
+        fakes = aot.fake_inputs(job.inputs)
+        fuse_attention(graph, [sample(job.inputs, place, 0) if spec.number else fake
+                               for place, (spec, fake) in enumerate(zip(job.inputs, fakes, strict=True))])
+    traced = trace(graph, job.inputs, job.modes)
     frozen = None
     if traced.backward is None:
         prologue = freeze(traced.forward, job.inputs, traced.signature.written) if job.options.get("freezing") else None

@@ -64,6 +64,7 @@ def _table() -> dict[str, ScalarOp]:
     add(2, NUMBERS, sub=torch.sub, floordiv=torch.floor_divide, truncdiv=functools.partial(torch.div, rounding_mode="trunc"),
         remainder=torch.remainder, fmod=torch.fmod, pow=torch.pow)
     add(2, FLOATS, div=torch.div)
+    add(3, FLOATS, muladd=lambda x, y, z: torch.addcmul(z, x, y))      # rounded once, where the machine can
     add(1, COMPUTED, sign=torch.sign)
     add(1, NUMBERS, neg=torch.neg, abs=torch.abs)
     # powers, exponentials, logarithms

@@ -56,13 +56,13 @@ def picker(indices: Sequence[int]) -> Picker:
 
 def _with_numbers(gm: fx.GraphModule, signature: Signature, call: Forward) -> Forward:
     """`call`, with tensors in place of numbers. Where one does not fit, the graph runs as it is."""
-    places = signature.numbers
+    places = tuple(zip(signature.numbers, signature.domains, strict=True))
 
     def run(*inputs: Any) -> tuple[Tensor, ...]:
         values = list(inputs)
-        for place in places:
+        for place, domain in places:
             value = values[place]
-            if not fits(value):
+            if not fits(value, domain):
                 return gm.forward(*inputs)
             values[place] = torch.scalar_tensor(value, dtype=DTYPES[type(value)], device="cpu")
         return call(*values)

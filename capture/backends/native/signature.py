@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import torch
 
 from capture.backends.native.job import Modes
+from capture.backends.native.numbers import Domain
 from capture.errors import BackendError
 
 
@@ -70,7 +71,7 @@ class Signature:
     written: inputs that the forward callable writes to. advanced: those of them whose versions autograd counts on, once for each
     time (which it does not for the running statistics of a batch normalisation). snapshots: those of them whose value before
     the call the gradients depend on. random: random numbers are drawn. numbers: inputs that are numbers of
-    Python, and tensors for the callables. modes: torch's, at the beginning. grad_after: the grad
+    Python, and tensors for the callables, which take those in `domains`. modes: torch's, at the beginning. grad_after: the grad
     mode that the graph leaves behind, if it changes it.
     """
 
@@ -86,5 +87,6 @@ class Signature:
     snapshots: tuple[int, ...]
     random: bool
     numbers: tuple[int, ...]
+    domains: tuple[Domain, ...]
     modes: Modes
     grad_after: bool | None

@@ -8,8 +8,8 @@ DTYPES = sorted(ops.STORED, key=str)
 
 
 def arguments(op: ops.ScalarOp, dtype: torch.dtype) -> list[torch.Tensor]:
-    values = [torch.tensor([1, 3, 2], dtype=torch.int8).to(dtype), torch.tensor([1, 2, 1], dtype=torch.int8).to(dtype)]
-    return [torch.tensor([True, False, True]), *values] if op.name == "where" else values[:op.arity]
+    values = [torch.tensor(numbers, dtype=torch.int8).to(dtype) for numbers in ([1, 3, 2], [1, 2, 1], [2, 1, 3])]
+    return [torch.tensor([True, False, True]), *values[:2]] if op.name == "where" else values[:op.arity]
 
 
 @pytest.mark.parametrize("name", ops.OPS)

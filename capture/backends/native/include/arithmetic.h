@@ -17,6 +17,9 @@ template <class T> CAPTURE_INLINE T op_mul(T a, T b) {
     else if constexpr (capture::is_float<T>) return a * b;
     else return T(capture::Word<T>(a) * capture::Word<T>(b));
 }
+// a*b + c, rounded once where the machine can: so is eager's.
+CAPTURE_INLINE float op_muladd(float a, float b, float c) { return capture::fused(a, b, c); }
+CAPTURE_INLINE double op_muladd(double a, double b, double c) { return capture::fused(a, b, c); }
 template <class T> CAPTURE_INLINE T op_neg(T a) {
     if constexpr (capture::is_float<T>) return -a;
     else return T(capture::Word<T>(0) - capture::Word<T>(a));

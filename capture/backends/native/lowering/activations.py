@@ -2,10 +2,15 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 
-from capture.backends.native.lowering.elementwise import pointwise
+from capture.backends.native.lowering.elementwise import apply, pointwise
+from capture.backends.native.lowering.lazy import Lazy
+from capture.backends.native.lowering.pointwise import clamped
+from capture.backends.native.lowering.promotion import Kind
+from capture.backends.native.lowering.registry import Call, lowers
 from capture.backends.native.lowering.scalar import Number, Scalar, call, where
 
 aten = torch.ops.aten
@@ -46,13 +51,21 @@ def _silu_backward(g: Scalar, x: Scalar) -> Scalar:
 
 pointwise(aten.silu_backward, formula=_silu_backward)
 
-pointwise(aten.hardtanh, formula=lambda x, low, high: _clamp(x, low, high), operands=(0,))
+@lowers(aten.hardtanh.default, numbers=True)
+def hardtanh(call_: Call, x: Lazy, low: Any = -1, high: Any = 1) -> Any:
+    if x.dtype.is_floating_point:
+        return clamped(call_, x, low, high)
+    return apply(call_, _clamp, Kind.DEFAULT, [x, low, high], (0,))
+
+
 pointwise(aten.hardtanh_backward, formula=lambda g, x, low, high: where((x <= low) | (x >= high), 0, g), operands=(0, 1))
 pointwise(aten.hardsigmoid, formula=lambda x: _clamp(x + 3, 0, 6) / 6)
 pointwise(aten.hardsigmoid_backward, formula=lambda g, x: where((x > -3) & (x < 3), g / 6, 0))
 pointwise(aten.hardswish, formula=lambda x: x * _clamp(x + 3, 0, 6) / 6)
 pointwise(aten.hardswish_backward, formula=lambda g, x: where(x <= -3, 0, where(x < 3, g * (x / 3 + 0.5), g)))
-pointwise(aten.hardshrink, formula=lambda x, limit: where((x >= -limit) & (x <= limit), 0, x), operands=(0,))
+pointwise(aten.hardshrink, formula=lambda x, limit: where((x >= -limit) & (x <= limit), 0, x), operands=(0,), rounded=(1,))
+pointwise(aten.hardshrink_backward, aten.softshrink_backward, operands=(0, 1), rounded=(2,),
+          formula=lambda g, x, limit: where((x >= -limit) & (x <= limit), 0, g))
 pointwise(aten.softshrink, formula=lambda x, limit: where(x > limit, x - limit, where(x < -limit, x + limit, x * 0)), operands=(0,))
 
 

@@ -8,6 +8,7 @@ import torch
 
 from capture.backends.native.index import Index, Size, index
 from capture.backends.native.ir import Expr, position
+from capture.backends.native.lowering.elementwise import check_number
 from capture.backends.native.lowering.lazy import Lazy
 from capture.backends.native.lowering.registry import Call, lowers
 from capture.backends.native.lowering.scalar import Number, Scalar, at_least, below, both, choose, number, to
@@ -19,7 +20,11 @@ def _made(call: Call, at: Callable[[Sequence[Index]], Expr], weight: int = 0) ->
     return Lazy(call.result.shape, call.result.dtype, call.result.strides, at, weight)
 
 
-def _filled(call: Call, value: Number | Index) -> Lazy:
+def _filled(call: Call, value: Number | Index | Lazy) -> Lazy:
+    if isinstance(value, Lazy):
+        check_number(call, value, call.result.dtype, operand=False)
+        at, dtype = value.at, call.result.dtype
+        return Lazy(call.result.shape, dtype, call.result.strides, lambda place: to(at(()), dtype), value.weight, value.reads)
     expr = number(value, call.result.dtype)
     return _made(call, lambda place: expr)
 
@@ -37,11 +42,11 @@ def ones(call: Call, *args: Any, **kwargs: Any) -> Lazy:
     return _filled(call, 1)
 
 
-@lowers(aten.full.default, aten.full_like.default, aten.new_full.default, aten.fill.Scalar)
+@lowers(aten.full.default, aten.full_like.default, aten.new_full.default, aten.fill.Scalar, numbers=True)
 def full(call: Call, *args: Any, **kwargs: Any) -> Any:
     given = {"fill_value": None} | dict(zip((a.name for a in call.op._schema.arguments), args, strict=False)) | kwargs
     value = given.get("value", given["fill_value"])
-    return _filled(call, value) if isinstance(value, (bool, int, float, Index)) else NotImplemented
+    return _filled(call, value) if isinstance(value, (bool, int, float, Index, Lazy)) else NotImplemented
 
 
 @lowers(aten.fill.Tensor)
@@ -49,8 +54,8 @@ def fill(call: Call, x: Lazy, value: Lazy) -> Lazy:
     return Lazy(x.shape, x.dtype, call.result.strides, lambda place: to(value.at(()), x.dtype), value.weight, value.reads)
 
 
-@lowers(aten.scalar_tensor.default)
-def scalar_tensor(call: Call, value: Number | Index, **kwargs: Any) -> Any:
+@lowers(aten.scalar_tensor.default, numbers=True)
+def scalar_tensor(call: Call, value: Number | Index | Lazy, **kwargs: Any) -> Any:
     return _filled(call, value)
 
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ from capture.backends.native.ir import Expr, Load, Program, View
 from capture.backends.native.lowering.builder import DTYPES, Builder, broadcast, converted, is_cheap, is_large, same_strides
 from capture.backends.native.lowering.externs import extern, written_args
 from capture.backends.native.lowering.lazy import Lazy, Spec, Stored, in_memory, variables
+from capture.backends.native.lowering.promotion import Kind, promoted
 from capture.backends.native.lowering.registry import TABLE, Call
 from capture.backends.native.lowering.scalar import number
 from capture.backends.native.lowering.sizes import Sizes
@@ -75,7 +77,9 @@ class GraphLowering:
             spec = self._spec(value)
             stored = self.builder.memory(spec.shape, spec.dtype, spec.strides, "input")
             self.program.inputs.append(stored.buffer.name)
-            return in_memory(stored, spec.shape)
+            lazy = in_memory(stored, spec.shape)
+            lazy.number = node.meta.get("number")
+            return lazy
         if isinstance(value, torch.SymInt) and value.node.expr.is_Symbol:
             size = self.sizes.size(value)
             self.program.inputs.append(next(atom for atom in index(size).atoms() if isinstance(atom, Symbol)))
@@ -121,6 +125,8 @@ class GraphLowering:
         if not isinstance(node.target, OpOverload):
             raise Unsupported(f"{node.target} is not an ATen operator")
         args = tuple(map(self._argument, node.args))
+        if (number_type := node.meta.get("number")) is not None:
+            args = tuple(replace(value, number=None) if isinstance(value, Lazy) else value for value in args)
         kwargs = {name: self._argument(value) for name, value in node.kwargs.items()}
         if node.target is aten.copy_.default:
             return self._assign(node, *args[:2])
@@ -133,6 +139,8 @@ class GraphLowering:
         if value is NotImplemented:
             value = self._extern(node, call, args, kwargs)
         value = value if several else value[0]
+        if number_type is not None:
+            value.number = number_type
         for lazy, user in self._owners(node, value):
             self._settle(lazy, user)
         return value
@@ -140,7 +148,7 @@ class GraphLowering:
     def _lowered(self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The results by the table, NotImplemented where they must come from ATen."""
         lowering = TABLE.get(call.op)
-        if lowering is None:
+        if lowering is None or not lowering.numbers and _takes_numbers(args, kwargs):
             return NotImplemented
         dtypes = [lazy.dtype for lazy in _lazies((args, kwargs))] + [spec.dtype for spec in call.results if spec is not None]
         plain = DTYPES.issuperset(dtypes)
@@ -167,6 +175,8 @@ class GraphLowering:
 
     def _extern(self, node: Node, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Lazy | None]:
         op, results = call.op, call.results
+        if _takes_numbers(args, kwargs):
+            raise Unsupported(f"{op} with a number that changes from call to call")
         if op in PLACES:
             raise Unsupported(f"{op} names places in memory that are eager's")
         if any(r.alias_info is not None and not r.alias_info.is_write for r in op._schema.returns):
@@ -178,7 +188,7 @@ class GraphLowering:
             results = tuple(map(self._spec, copied if isinstance(copied, (tuple, list)) else [copied]))
         if op._schema.is_mutable:
             return self._write(node, call, args, kwargs)
-        lazies = extern(self.builder, op, args, kwargs, results, call.used)
+        lazies = extern(self.builder, op, _with_tensors(op, args), kwargs, results, call.used)
         for lazy, spec in zip(lazies, call.results, strict=True):
             if lazy is not None and spec is not None:
                 lazy.strides = spec.strides
@@ -254,6 +264,24 @@ class GraphLowering:
         if spec.device.type != "cpu":
             raise Unsupported(f"a tensor is on {spec.device}, and there are kernels for the CPU alone")
         return spec
+
+
+def _with_tensors(op: OpOverload, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The arguments, with tensors of no dimensions where numbers are given for tensors: of the dtype to which they would be converted."""
+    declared = [str(argument.type) for argument in op._schema.arguments[:len(args)]]
+    if not any(isinstance(value, (bool, int, float)) and kind == "Tensor" for value, kind in zip(args, declared, strict=True)):
+        return args
+    common = promoted([value for value, kind in zip(args, declared, strict=True) if kind == "Tensor"], Kind.DEFAULT).common
+
+    def tensor(value: bool | int | float) -> Lazy:
+        return Lazy((), common, (), lambda place: number(value, common))
+    return tuple(tensor(value) if isinstance(value, (bool, int, float)) and kind == "Tensor" else value
+                 for value, kind in zip(args, declared, strict=True))
+
+
+def _takes_numbers(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether numbers of Python that change are among the arguments."""
+    return any(lazy.number is not None for lazy in _lazies((args, kwargs)))
 
 
 def _acts(node: Node) -> bool:

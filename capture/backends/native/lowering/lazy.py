@@ -42,7 +42,7 @@ class Lazy:
 
     `strides`: eager's, which it gets when it is stored. `weight`: the work of computing one element, `reads`: names of the buffers
     that this loads from. `source`, `mapped`: of which tensor it is a view, and how; `parts`: that it is a concatenation of, along a
-    dimension, from a position on.
+    dimension, from a position on. `number`: int or float, where this stands for a number of Python, which promotes types as such.
     """
 
     shape: tuple[Size, ...]
@@ -55,6 +55,7 @@ class Lazy:
     source: Lazy | None = None
     mapped: IndexMap | None = None
     parts: tuple[int, tuple[tuple[Size, Lazy], ...]] | None = None
+    number: type | None = None
     _last: tuple[tuple[Index, ...], Expr] | None = field(default=None, repr=False)
 
     def at(self, place: Sequence[Index]) -> Expr:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from capture.backends.native.ir import Constant, Expr
-from capture.backends.native.lowering.elementwise import apply, bound, pointwise, spread
+from capture.backends.native.lowering.elementwise import apply, bound, check_number, pointwise, spread
 from capture.backends.native.lowering.lazy import Lazy
 from capture.backends.native.lowering.promotion import Kind, promoted
 from capture.backends.native.lowering.registry import Call, lowers
@@ -20,9 +20,27 @@ FLOAT = Kind.INT_TO_FLOAT
 BOOL = Kind.ALWAYS_BOOL
 
 
-def _scaled(x: Scalar, alpha: Number) -> Scalar:
+def _scaled(x: Scalar, alpha: Number | Scalar) -> Scalar:
     """`x * alpha`, the factor 1 left out."""
-    return x if alpha == 1 else x * alpha
+    return x if isinstance(alpha, (int, float)) and alpha == 1 else x * alpha
+
+
+def _product_added(x: Scalar, y: Scalar | Number, z: Scalar) -> Scalar:
+    """`x * y + z`, rounded as in eager mode."""
+    return call("muladd", x, y, z) if x.dtype.is_floating_point else x * y + z
+
+
+def _added(x: Scalar, y: Scalar, alpha: Number | Scalar) -> Scalar:
+    """`x + y * alpha`."""
+    return x + y if isinstance(alpha, (int, float)) and alpha == 1 else _product_added(y, alpha, x)
+
+
+def _subtracted(x: Scalar, y: Scalar, alpha: Number | Scalar) -> Scalar:
+    return x - y if isinstance(alpha, (int, float)) and alpha == 1 else _product_added(y, -alpha, x)
+
+
+def _interpolated(x: Scalar, y: Scalar, weight: Scalar) -> Scalar:
+    return where(call("abs", weight) < 0.5, _product_added(weight, y - x, x), _product_added(weight - 1, y - x, y))
 
 
 def _unless_bool(name: str, x: Scalar) -> Scalar:
@@ -41,12 +59,11 @@ def _divided(name: str, x: Scalar, y: Scalar) -> Any:
 
 # Arithmetic.
 
-pointwise(aten.add, formula=lambda x, y, alpha=1: x + _scaled(y, alpha), operands=(0, 1))
-pointwise(aten.sub, formula=lambda x, y, alpha=1: x - _scaled(y, alpha), operands=(0, 1))
-pointwise(aten.rsub, formula=lambda x, y, alpha=1: y - _scaled(x, alpha), operands=(0, 1))
-pointwise(aten.mul, formula=lambda x, y: x * y)
-pointwise(aten.div.Tensor, aten.div.Scalar, aten.true_divide.Tensor, formula=lambda x, y: x / y, kind=FLOAT)
-pointwise(aten.floor_divide, formula=lambda x, y: _divided("floordiv", x, y))
+pointwise(aten.add, formula=lambda x, y, alpha=1: _added(x, y, alpha), operands=(0, 1), rounded=(2,))
+pointwise(aten.sub, formula=lambda x, y, alpha=1: _subtracted(x, y, alpha), operands=(0, 1), rounded=(2,))
+pointwise(aten.rsub, formula=lambda x, y, alpha=1: _subtracted(y, x, alpha), operands=(0, 1), rounded=(2,))
+pointwise(aten.mul, formula=lambda x, y: x * y, exact=(1,))
+pointwise(aten.div.Tensor, aten.div.Scalar, aten.true_divide.Tensor, formula=lambda x, y: x / y, kind=FLOAT, exact=(1,))
 pointwise(aten.remainder, formula=lambda x, y: _divided("remainder", x, y))
 pointwise(aten.fmod, formula=lambda x, y: _divided("fmod", x, y))
 pointwise(aten.neg, formula=lambda x: -x)
@@ -57,37 +74,44 @@ pointwise(aten.maximum, formula=lambda x, y: call("maximum", x, y))
 pointwise(aten.minimum, formula=lambda x, y: call("minimum", x, y))
 pointwise(aten.fmax, formula=lambda x, y: call("fmax", x, y))
 pointwise(aten.fmin, formula=lambda x, y: call("fmin", x, y))
-pointwise(aten.addcmul, formula=lambda x, a, b, value=1: x + _scaled(a, value) * b)
+pointwise(aten.addcmul, formula=lambda x, a, b, value=1: _product_added(_scaled(a, value), b, x))
 pointwise(aten.addcdiv, formula=lambda x, a, b, value=1: x + _scaled(a, value) / b)
-pointwise(aten.lerp, formula=lambda x, y, w: where(call("abs", w) < 0.5, x + w * (y - x), y - (y - x) * (1 - w)))
+pointwise(aten.lerp, formula=_interpolated, exact=(2,))
 
 
-@lowers(aten.div.Tensor_mode, aten.div.Scalar_mode)
-def div_mode(call_: Call, *args: Any, **kwargs: Any) -> Any:
-    name = {None: "div", "floor": "floordiv", "trunc": "truncdiv"}[kwargs.get("rounding_mode")]
-    kind = FLOAT if name == "div" else Kind.DEFAULT
-    return apply(call_, lambda x, y, mode: x / y if name == "div" else _divided(name, x, y), kind,
-                 bound(call_.op, args, kwargs), (0, 1))
+@lowers(aten.floor_divide.default, aten.floor_divide.Scalar, aten.div.Tensor_mode, aten.div.Scalar_mode, numbers=True)
+def divide(call_: Call, x: Any, y: Any, *, rounding_mode: str | None = "floor") -> Any:
+    if rounding_mode is None:
+        return apply(call_, lambda x, y: x / y, FLOAT, [x, y], (0, 1), exact=(1,))
+    if call_.result.dtype in ACCUMULATE and isinstance(y, Lazy) and y.shape:
+        return NotImplemented               # eager mode rounds each step to the narrow dtype
+    name = {"floor": "floordiv", "trunc": "truncdiv"}[rounding_mode]
+    return apply(call_, lambda x, y: _divided(name, x, y), Kind.DEFAULT, [x, y], (0, 1), exact=(1,))
 
 
-def _power(x: Scalar, exponent: Scalar, value: Number | None) -> Scalar:
-    """eager's special cases of constant exponents."""
+def _power(x: Scalar, exponent: Scalar, value: Number | None, narrow: torch.dtype | None) -> Scalar:
+    """eager's special cases of constant exponents. narrow: what it rounds each step to; for float16 it has no cases."""
+    square = x * x
+    if narrow == torch.bfloat16:
+        square = square.to(narrow).to(x.dtype)
     if value == 2:
         return x * x
     if value == 3:
-        return x * x * x
-    if x.dtype.is_floating_point and value in (0.5, -0.5, 1, -1, -2):
+        return square * x
+    if x.dtype.is_floating_point and (value in (1, -1, -2) or value in (0.5, -0.5) and narrow != torch.float16):
         return {0.5: lambda: call("sqrt", x), -0.5: lambda: call("rsqrt", x), 1: lambda: x,
-                -1: lambda: call("reciprocal", x), -2: lambda: call("reciprocal", x * x)}[value]()
+                -1: lambda: call("reciprocal", x), -2: lambda: call("reciprocal", square)}[value]()
     return call("pow", x, exponent)
 
 
-@lowers(aten.pow.Tensor_Scalar, aten.pow.Tensor_Tensor, aten.pow.Scalar)
+@lowers(aten.pow.Tensor_Scalar, aten.pow.Tensor_Tensor, aten.pow.Scalar, numbers=True)
 def power(call_: Call, x: Any, exponent: Any) -> Any:
-    if call_.result.dtype == torch.bool:
+    varies = any(isinstance(value, Lazy) and value.number for value in (x, exponent))
+    if call_.result.dtype == torch.bool or varies and not call_.result.dtype.is_floating_point:     # a negative one may raise
         return NotImplemented
     value = None if isinstance(exponent, Lazy) else exponent
-    return apply(call_, lambda a, b: _power(a, b, value), Kind.DEFAULT, [x, exponent], (0, 1))
+    narrow = call_.result.dtype if call_.result.dtype in ACCUMULATE else None
+    return apply(call_, lambda a, b: _power(a, b, value, narrow), Kind.DEFAULT, [x, exponent], (0, 1))
 
 
 # Rounding. The identity on integers.
@@ -188,9 +212,12 @@ pointwise(aten.bitwise_right_shift, aten.__rshift__, formula=lambda x, y: call("
 
 # Choice.
 
-@lowers(aten.where.self, aten.where.ScalarOther, aten.where.ScalarSelf, aten.where.Scalar)
+@lowers(aten.where.self, aten.where.ScalarOther, aten.where.ScalarSelf, aten.where.Scalar, numbers=True)
 def where_(call_: Call, condition: Lazy, x: Any, y: Any) -> Any:
-    _, dtype = promoted([x, y], Kind.DEFAULT)
+    dtype = promoted([x, y], Kind.DEFAULT).result
+    for value in (x, y):
+        if isinstance(value, Lazy) and value.number:
+            check_number(call_, value, dtype, operand=True)
     numbers = {n: number(v, dtype) for n, v in enumerate((x, y)) if not isinstance(v, Lazy)}
 
     def compute(args: Sequence[Expr]) -> Expr:
@@ -216,11 +243,16 @@ pointwise(aten.clamp_min.Tensor, formula=lambda x, low: _clamped(x, low, None))
 pointwise(aten.clamp_max.Tensor, formula=lambda x, high: _clamped(x, None, high))
 
 
-@lowers(aten.clamp.default, aten.clamp_min.default, aten.clamp_max.default)
+@lowers(aten.clamp.default, aten.clamp_min.default, aten.clamp_max.default, numbers=True)
 def clamp(call_: Call, x: Lazy, low: Any = None, high: Any = None, *, min: Any = None, max: Any = None) -> Any:
     low, high = (low if min is None else min), (high if max is None else max)
     if call_.op is aten.clamp_max.default:
         low, high = None, low if high is None else high
+    return clamped(call_, x, low, high)
+
+
+def clamped(call_: Call, x: Lazy, low: Any, high: Any) -> Any:
+    """`x` within limits that are numbers, or None."""
     by_nan = any(isinstance(limit, float) and math.isnan(limit) for limit in (low, high))
     return apply(call_, _clamped if by_nan else _clamped_by_numbers, Kind.DEFAULT, [x, low, high], (0, 1, 2))
 
@@ -249,9 +281,11 @@ def copy(call_: Call, x: Lazy, source: Lazy, non_blocking: bool = False) -> Lazy
     return spread(call_.builder, [source], x.shape, lambda args: to(args[0], x.dtype), x.dtype, 1)
 
 
-@lowers(aten.masked_fill.Scalar, aten.masked_fill.Tensor)
+@lowers(aten.masked_fill.Scalar, aten.masked_fill.Tensor, numbers=True)
 def masked_fill(call_: Call, x: Lazy, mask: Lazy, value: Any) -> Lazy:
     dtype = x.dtype
+    if isinstance(value, Lazy) and value.number:
+        check_number(call_, value, dtype, operand=False)
     values = [x, mask] + ([value] if isinstance(value, Lazy) else [])
     return spread(call_.builder, values, call_.result.shape,
                   lambda args: choose(args[1], to(args[2], dtype) if len(args) > 2 else number(value, dtype), args[0]), dtype, 1)

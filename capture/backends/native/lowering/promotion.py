@@ -2,6 +2,8 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterable
+from dataclasses import dataclass
 
 import torch
 from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND as Kind
@@ -10,17 +12,31 @@ from torch._prims_common import elementwise_dtypes
 from capture.backends.native.index import Index
 from capture.backends.native.lowering.lazy import Lazy
 
-__all__ = ["Kind", "promoted"]
+__all__ = ["Kind", "Operand", "Types", "promoted"]
 
 
-def promoted(operands: list[Lazy | Index | bool | int | float | None], kind: Kind) -> tuple[torch.dtype, torch.dtype]:
-    """The dtype to compute in, and that of the result. Operands that are None do not count."""
-    return _promoted(tuple((x.dtype, bool(x.shape)) if isinstance(x, Lazy) else int if isinstance(x, Index) else type(x)
+Operand = Lazy | Index | bool | int | float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Types:
+    """The dtypes of an operation: what its operands have in `common`, what it computes in (wider, where that is narrow), and that of
+    the result."""
+
+    common: torch.dtype
+    compute: torch.dtype
+    result: torch.dtype
+
+
+def promoted(operands: Iterable[Operand], kind: Kind) -> Types:
+    """The dtypes of an operation on these operands. Those that are None do not count."""
+    return _promoted(tuple(x.number or (x.dtype, bool(x.shape)) if isinstance(x, Lazy) else int if isinstance(x, Index) else type(x)
                            for x in operands if x is not None), kind, torch.get_default_dtype())
 
 
 @functools.cache
-def _promoted(operands: tuple[tuple[torch.dtype, bool] | type, ...], kind: Kind,
-              default: torch.dtype) -> tuple[torch.dtype, torch.dtype]:
+def _promoted(operands: tuple[tuple[torch.dtype, bool] | type, ...], kind: Kind, default: torch.dtype) -> Types:
     examples = [torch.empty((1,) if x[1] else (), dtype=x[0], device="meta") if isinstance(x, tuple) else x(1) for x in operands]
-    return elementwise_dtypes(*examples, type_promotion_kind=kind)
+    compute, result = elementwise_dtypes(*examples, type_promotion_kind=kind)
+    common = elementwise_dtypes(*examples, type_promotion_kind=Kind.DEFAULT)[1] if kind is Kind.ALWAYS_BOOL else result
+    return Types(common, compute, result)

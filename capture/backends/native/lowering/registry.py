@@ -36,22 +36,24 @@ class Call:
 @dataclass(frozen=True, slots=True)
 class Lowering:
     """`handler(call, *args, **kwargs)` gets tensors as Lazies, sizes as ints or Indexes. It returns a Lazy, a tuple of these for
-    several results, or NotImplemented to leave the call to ATen. `is_view`: the result may be the argument's memory."""
+    several results, or NotImplemented to leave the call to ATen. `is_view`: the result may be the argument's memory. `numbers`:
+    Lazies that stand for numbers of Python are understood."""
 
     handler: Handler
     is_view: bool
+    numbers: bool
 
 
 TABLE: dict[OpOverload, Lowering] = {}
 
 
-def lowers(*ops: OpOverload | OpOverloadPacket, view: bool = False) -> Callable[[Handler], Handler]:
+def lowers(*ops: OpOverload | OpOverloadPacket, view: bool = False, numbers: bool = False) -> Callable[[Handler], Handler]:
     """Registers a handler for overloads, or for all functional overloads of packets."""
     def register(handler: Handler) -> Handler:
         for op in overloads(ops):
             if op in TABLE:
                 raise ValueError(f"{op} has two lowerings")
-            TABLE[op] = Lowering(handler, view)
+            TABLE[op] = Lowering(handler, view, numbers)
         return handler
     return register
 

@@ -12,10 +12,11 @@ import torch
 
 from capture.backends.native.index import Index, Size, Value, bounds, index
 from capture.backends.native.ir import Constant, Expr, Load, Op, Position, constant, intern, op, position
+from capture.backends.native.ops import INTEGERS
 
 Number = bool | int | float
 HEAVY = 8                       # the weight of an operation that takes many instructions
-LIGHT = frozenset(("add sub mul neg abs sign maximum minimum fmax fmin eq ne lt le gt ge isnan isinf signbit "
+LIGHT = frozenset(("add sub mul muladd neg abs sign maximum minimum fmax fmin eq ne lt le gt ge isnan isinf signbit "
                    "and or xor not lshift rshift where to copysign floor ceil round trunc").split())
 TESTS = frozenset("eq ne lt le gt ge isnan isinf signbit".split())
 DIVISIONS = frozenset("floordiv truncdiv remainder fmod".split())
@@ -145,8 +146,16 @@ def number(value: Number | Index, dtype: torch.dtype) -> Expr:
         return to(position(value), dtype)
     if dtype in ACCUMULATE:
         wide = ACCUMULATE[dtype]
-        return op("to", dtype, constant(torch.tensor(value, dtype=dtype).item(), wide))
+        return op("to", dtype, constant(nearest(value, dtype), wide))
+    if dtype in INTEGERS and isinstance(value, int):
+        value = (value - torch.iinfo(dtype).min) % (1 << 8 * dtype.itemsize) + torch.iinfo(dtype).min       # it wraps
     return constant(value, dtype)
+
+
+def nearest(value: Number, dtype: torch.dtype) -> Number:
+    """A Python number rounded to a narrow `dtype`; of others nothing is taken."""
+    rounded = torch.tensor(value, dtype=torch.float64).to(dtype).item() if dtype in ACCUMULATE else value
+    return value if rounded == value else rounded
 
 
 def linear(expr: Expr) -> Index | None:

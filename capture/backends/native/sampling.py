@@ -1,0 +1,283 @@
+"""Graphs with numbers of Python among their inputs, traced.
+
+Operators take numbers as they are, and shapes and types of results do not depend on their values. So a graph is traced with samples, each
+a number that occurs nowhere else; where one turns up among the arguments of the ATen graphs, the number belongs. This is done twice,
+with other samples: where the traces differ in anything else, something was computed from a number that is not known here, and the
+graph stays as it is. DOMAINS says for each operation of torch for which numbers it does the same.
+"""
+from __future__ import annotations
+
+import copy
+import math
+import operator
+import struct
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils import checkpoint
+
+from capture.backends import aot
+from capture.backends.native.job import Modes, TensorSpec
+from capture.backends.native.numbers import ALL, DTYPES, Domain
+from capture.backends.native.signature import Input, Unsupported
+
+aten = torch.ops.aten
+
+NOT_NAN = Domain(nan=False)
+NOT_NEGATIVE = Domain(0.0, apart=frozenset((math.inf,)), nan=False)
+POSITIVE = Domain(5e-324, nan=False)
+# Eager mode multiplies, or takes roots, for some exponents; in a gradient the exponent is one less.
+EXPONENT = Domain(apart=frozenset(value + less for value in (-2.0, -1.0, -0.5, 0.0, 0.5, 1.0, 2.0, 3.0) for less in (0, 1)), nan=False)
+# What is done with numbers, by the names of functions and methods, in place or not.
+DOMAINS: dict[str, Domain] = {
+    **dict.fromkeys(("add", "sub", "subtract", "rsub", "mul", "multiply", "truediv", "div", "divide", "true_divide", "floordiv",
+                     "floor_divide", "mod", "remainder", "fmod", "eq", "ne", "lt", "le", "gt", "ge", "addcmul", "addcdiv", "lerp",
+                     "where", "masked_fill", "setitem", "fill", "full", "full_like", "tensor", "as_tensor", "scalar_tensor"), ALL),
+    **dict.fromkeys(("clamp", "clip", "clamp_min", "clamp_max", "threshold", "hardshrink"), NOT_NAN),
+    **dict.fromkeys(("leaky_relu", "softshrink", "elu"), NOT_NEGATIVE),
+    **dict.fromkeys(("layer_norm", "rms_norm", "group_norm", "batch_norm", "instance_norm", "native_layer_norm", "normalize",
+                     "softplus", "celu", "smooth_l1_loss", "huber_loss", "cosine_similarity", "pairwise_distance"), POSITIVE),
+    "pow": EXPONENT,
+    **dict.fromkeys((f"foreach_{name}" for name in ("add", "sub", "mul", "div", "addcmul", "addcdiv", "lerp")), ALL),
+    **dict.fromkeys(("foreach_clamp_min", "foreach_clamp_max", "foreach_maximum", "foreach_minimum"), NOT_NAN),
+}
+NARROW = {torch.float16, torch.bfloat16}        # where greater numbers than these hold are errors in some operations alone
+SAMPLES = {float: (0.6180339887498949, 0.4142135623730951), int: (11, 14)}
+
+
+def _single(value: float) -> float:
+    """As float32 holds it."""
+    return struct.unpack("f", struct.pack("f", value))[0]
+
+
+def _stored(value: Tensor) -> Tensor:
+    return value.to(torch.float32).to(value.dtype)
+
+
+# Numbers that operators compute from others before they take them: how, and the same on the tensor that stands for the number.
+DERIVED: tuple[tuple[Callable[[Any], Any], Callable[[Tensor], Tensor]], ...] = (
+    (operator.neg, aten.neg.default),
+    (lambda value: value - 1, lambda value: aten.sub.Tensor(value, 1)),
+    (lambda value: 1 - value, lambda value: aten.rsub.Scalar(value, 1)),
+    (lambda value: 1 / value, aten.reciprocal.default),
+    (lambda value: 0.5 * value, lambda value: aten.mul.Tensor(value, 0.5)),
+    (math.log, aten.log.default),
+    (_single, _stored),
+    (lambda value: 1 / _single(value), lambda value: aten.reciprocal.default(_stored(value))),
+)
+
+
+def trace(gm: fx.GraphModule, specs: Sequence[TensorSpec], modes: Modes) -> aot.Traced:
+    """As `aot.trace`. Nodes that stand for numbers, or are computed from them alone, have the number's type as meta["number"].
+
+    Raises Unsupported, also where something unknown is done with a number.
+    """
+    places = [place for place, spec in enumerate(specs) if spec.number]
+    if not places:
+        return aot.trace(gm, specs, modes)
+    domains = _domains(gm, places)
+    first, second = (aot.trace(sampled(gm, specs, series), specs, modes) for series in range(2))
+    if first.signature != second.signature:
+        raise Unsupported("what is computed depends on a number that changes from call to call")
+    numbers = [_Number(place, *(sample(specs, place, series) for series in range(2))) for place in places]
+    _Merge(first.forward, second.forward, numbers, lambda number: _placeholders(first.forward)[number.place]).run()
+    saved = list(first.signature.saved)
+    if first.backward is not None:
+        assert second.backward is not None
+        inputs = _placeholders(first.forward)
+
+        def save(number: _Number) -> fx.Node:
+            """A new input of the backward graph, behind what is saved already."""
+            placeholders = _placeholders(first.backward)
+            graph = first.backward.graph
+            before = placeholders[len(saved)] if len(saved) < len(placeholders) else _first_call(graph)
+            with graph.inserting_before(before):
+                node = graph.placeholder(f"number_{number.place}")
+            node.meta["val"] = inputs[number.place].meta["val"]
+            saved.append(Input(number.place))
+            return node
+        _Merge(first.backward, second.backward, numbers, save).run()
+    narrow = Domain(most=min((torch.finfo(dtype).max for dtype in NARROW & _dtypes(first.forward)), default=math.inf))
+    signature = replace(first.signature, saved=tuple(saved), domains=tuple(domains[place] & narrow for place in places))
+    return replace(first, signature=signature)
+
+
+def sample(specs: Sequence[TensorSpec], place: int, series: int) -> int | float:
+    """What stands for the number at `place` in the graph's inputs while that is traced; series: 0 or 1."""
+    number = sum(spec.number for spec in specs[:place])
+    cls = float if specs[place].dtype == DTYPES[float] else int
+    return SAMPLES[cls][series] + 6 * number if cls is int else SAMPLES[cls][series] / (1 + number)
+
+
+def sampled(gm: fx.GraphModule, specs: Sequence[TensorSpec], series: int) -> fx.GraphModule:
+    """A copy of `gm` that computes with samples; its inputs in the places of numbers are not used."""
+    made = fx.GraphModule(gm, copy.deepcopy(gm.graph))
+    placeholders = _placeholders(made)
+    _substitute(made, {node: sample(specs, place, series) for place, node in enumerate(placeholders) if specs[place].number})
+    return made
+
+
+def _substitute(gm: fx.GraphModule, samples: Mapping[fx.Node, int | float]) -> None:
+    for node in gm.graph.nodes:
+        if samples.keys().isdisjoint(node.all_input_nodes):
+            continue
+        node.args, node.kwargs = (fx.node.map_arg(value, lambda arg: samples.get(arg, arg)) for value in (node.args, node.kwargs))
+        name = name_of(node)
+        if name in ("tensor", "as_tensor"):         # what is made of a number would be a constant
+            node.target, node.args = torch.full, ((), *node.args)
+        elif name == "setitem":
+            node.op, node.target = "call_function", _assign
+    gm.recompile()
+
+
+def _assign(x: Tensor, index: Any, value: int | float) -> None:
+    x[index] = torch.full((), value, dtype=x.dtype, device=x.device)
+
+
+# What is done with numbers.
+
+def _domains(gm: fx.GraphModule, places: Sequence[int]) -> dict[int, Domain]:
+    """For the number at each of `places`, the domain of all that is done with it. Raises Unsupported for what is not known."""
+    placeholders = _placeholders(gm)
+    domains = dict.fromkeys(places, ALL)
+    nodes = {placeholders[place]: place for place in places}
+    for place, name, domain in _uses(gm, nodes):
+        if domain is None:
+            raise Unsupported(f"{name} with a number that changes from call to call")
+        domains[place] &= domain
+    return domains
+
+
+def _uses(gm: fx.GraphModule, numbers: Mapping[fx.Node, int]) -> Iterator[tuple[int, str, Domain | None]]:
+    """(place, name, domain) of each operation on a number."""
+    for node in gm.graph.nodes:
+        used = [numbers[arg] for arg in node.all_input_nodes if arg in numbers]
+        if not used:
+            continue
+        if node.target is checkpoint.checkpoint:
+            body, *values = node.args
+            inner = getattr(gm, body.target)
+            yield from _uses(inner, {n: numbers[value] for n, value in zip(_placeholders(inner), values, strict=True) if value in numbers})
+            continue
+        name, values = name_of(node), (*node.args, *node.kwargs.values())
+        plain = sum(isinstance(value, fx.Node) and value in numbers for value in values) == len(used)
+        known = plain or name.startswith("foreach")      # not within an index, nor one number among several
+        for place in used:
+            yield place, name, DOMAINS.get(name) if known else None
+
+
+def name_of(node: fx.Node) -> str:
+    """What an operation is called, in place or not, of Python or of torch."""
+    name = (node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")).strip("_")
+    shifted = name[:1] in ("i", "r") and name != "rsub" and hasattr(operator, name[1:]) and hasattr(operator, f"i{name[1:]}")
+    return name[1:] if shifted else name
+
+
+# Two traces made one.
+
+@dataclass(frozen=True, slots=True)
+class _Number:
+    """The number at `place` among the inputs, and what stood for it in the two traces."""
+
+    place: int
+    first: int | float
+    second: int | float
+
+
+class _Merge:
+    """Puts nodes in the places of samples in the graph `first`, which must be `second` but for these."""
+
+    def __init__(self, first: fx.GraphModule, second: fx.GraphModule, numbers: Sequence[_Number],
+                 node_of: Callable[[_Number], fx.Node]) -> None:
+        self.first, self.second = first, second
+        self.numbers, self.node_of = numbers, node_of
+        self.nodes: dict[tuple[_Number, int], fx.Node] = {}
+
+    def run(self) -> None:
+        ours, theirs = list(self.first.graph.nodes), list(self.second.graph.nodes)
+        if [(node.op, node.target) for node in ours] != [(node.op, node.target) for node in theirs]:
+            raise _depends()
+        places = {node: place for place, node in enumerate(theirs)}
+        for node, other in zip(ours, theirs, strict=True):
+            if node.op == "get_attr" and not _equal(getattr(self.first, node.target), getattr(self.second, other.target)):
+                raise _depends()
+            merge = self._merging(ours, places)
+            node.args, node.kwargs = merge(node.args, other.args), merge(dict(node.kwargs), dict(other.kwargs))
+        self.first.recompile()
+
+    def _merging(self, ours: Sequence[fx.Node], places: Mapping[fx.Node, int]) -> Callable[[Any, Any], Any]:
+        def merge(a: Any, b: Any) -> Any:
+            if isinstance(a, fx.Node) and isinstance(b, fx.Node) and a is ours[places[b]]:
+                return a
+            if isinstance(a, (list, tuple)) and type(a) is type(b) and len(a) == len(b):
+                return type(a)(map(merge, a, b))
+            if isinstance(a, dict) and isinstance(b, dict) and list(a) == list(b):
+                return {key: merge(value, b[key]) for key, value in a.items()}
+            if type(a) is type(b) and repr(a) == repr(b):
+                return a
+            if type(a) is type(b) and type(a) in DTYPES:
+                return self._number(a, b)
+            raise _depends()
+        return merge
+
+    def _number(self, a: int | float, b: int | float) -> fx.Node:
+        for number in self.numbers:
+            if (a, b) == (number.first, number.second):
+                return self._node(number, -1)
+        for number in self.numbers:
+            for which, (derive, _) in enumerate(DERIVED):
+                if (a, b) == (derive(number.first), derive(number.second)) and type(a) is type(number.first):
+                    return self._node(number, which)
+        raise _depends()
+
+    def _node(self, number: _Number, derived: int) -> fx.Node:
+        """The node of a number, or of the one that DERIVED makes of it."""
+        if (number, derived) in self.nodes:
+            return self.nodes[number, derived]
+        if derived < 0:
+            node = self.node_of(number)
+        else:
+            node = self._insert(DERIVED[derived][1], self._node(number, -1))
+        node.meta["number"] = type(number.first)
+        return self.nodes.setdefault((number, derived), node)
+
+
+    def _insert(self, compute: Callable[[Tensor], Tensor], source: fx.Node) -> fx.Node:
+        """The operations of `compute` on `source`, before all others."""
+        fake = source.meta["val"]
+        with fake.fake_mode:
+            traced = make_fx(compute)(fake)
+        copies: dict[fx.Node, fx.Node] = {}
+        graph, nodes = self.first.graph, iter(traced.graph.nodes)
+        copies[next(nodes)] = source
+        with graph.inserting_before(_first_call(graph)):
+            for node in nodes:
+                if node.op == "output":
+                    return copies[node.args[0]]
+                copies[node] = graph.node_copy(node, copies.__getitem__)
+                copies[node].meta = {"val": node.meta["val"], "number": source.meta["number"]}
+        raise AssertionError("a graph without output")
+
+
+def _depends() -> Unsupported:
+    return Unsupported("something is computed from a number that changes from call to call while the graph is traced")
+
+
+def _equal(left: Any, right: Any) -> bool:
+    return isinstance(left, Tensor) and isinstance(right, Tensor) and left.dtype == right.dtype and torch.equal(left, right)
+
+
+def _dtypes(gm: fx.GraphModule) -> set[torch.dtype]:
+    return {value.dtype for node in gm.graph.nodes if isinstance(value := node.meta.get("val"), Tensor)}
+
+
+def _placeholders(gm: fx.GraphModule) -> list[fx.Node]:
+    return [node for node in gm.graph.nodes if node.op == "placeholder"]
+
+
+def _first_call(graph: fx.Graph) -> fx.Node:
+    return next(node for node in graph.nodes if node.op != "placeholder")

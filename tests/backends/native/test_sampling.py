@@ -1,0 +1,158 @@
+"""Graphs with numbers among their inputs: one compiled graph gives eager mode's results for every number."""
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, fx
+from torch.nn import functional as F
+
+from capture.backends.native.job import Modes, TensorSpec
+from capture.backends.native.lowering import lower
+from capture.backends.native.numbers import DTYPES, spec_of
+from capture.backends.native.runtime import make_callable
+from capture.backends.native.sampling import name_of, sample, sampled, trace
+from capture.backends.native.signature import Unsupported
+from capture.backends.native.verify import verify
+from tests.backends.native.stages import compare, evaluated, finished
+
+X = torch.linspace(-2.0, 2.0, 12).reshape(3, 4)
+DTYPES_TESTED = (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int8, torch.int64, torch.bool)
+VALUES = {float: [0.1, 0.75, 3.7, 1e-3, 100.0, 2.0, 0.5, 1.0, 0.0, -0.3, float("inf"), float("nan")], int: [0, 1, 2, 3, 7, -1, 100]}
+
+
+def recorded(program: Callable[..., Any]) -> fx.GraphModule:
+    """The graph of a program of a tensor and a number, its results as a tuple."""
+    gm = fx.symbolic_trace(program)
+    output = gm.graph.output_node()
+    if not isinstance(output.args[0], (tuple, list)):
+        output.args = ((output.args[0],),)
+        gm.recompile()
+    return gm
+
+
+def compiled(gm: fx.GraphModule, inputs: Sequence[Tensor], kind: type) -> Callable[..., Any]:
+    traced = trace(gm, [*map(TensorSpec.of, inputs), spec_of(kind)], Modes.current())
+    programs = [lower(graph) for graph in (traced.forward, traced.backward) if graph is not None]
+    for program in programs:
+        verify(program)
+    plans = list(map(evaluated, programs))
+    return make_callable(gm, traced.signature, plans[0], (lambda arguments: plans[1](*arguments)) if len(plans) > 1 else None)
+
+
+def check(program: Callable[..., Any], x: Tensor, kind: type = float, values: Sequence[Any] | None = None, tolerance: float = 0.0) -> None:
+    """One graph serves all `values`: those that it does not take run as they are."""
+    gm = recorded(program)
+    function = compiled(gm, [x], kind)
+    served = 0
+    for value in VALUES[kind] if values is None else values:
+        try:
+            gm(x, value)
+        except (RuntimeError, ValueError, ZeroDivisionError):
+            with pytest.raises((RuntimeError, ValueError, ZeroDivisionError)):
+                function(x, value)
+            continue
+        compare(lambda t, value=value: gm(t, value), lambda t, value=value: function(t, value), [x], {"rtol": tolerance, "atol": tolerance})
+        served += 1
+    assert served
+    finished()
+
+
+@pytest.mark.parametrize("dtype", DTYPES_TESTED, ids=str)
+@pytest.mark.parametrize("kind", [float, int])
+@pytest.mark.parametrize("program", [
+    lambda x, s: x * s, lambda x, s: s - (x + s), lambda x, s: x / s, lambda x, s: s / x, lambda x, s: torch.where(x > 0, x, s),
+    lambda x, s: x.ge(s), lambda x, s: x.mul(s), lambda x, s: x.sum() * s], ids=["mul", "sub", "div", "rdiv", "where", "ge", "method", "scalar"])
+def test_types_and_values_are_eager_s(program, kind, dtype) -> None:
+    x = X.to(dtype)
+    try:
+        program(x, kind(1))
+    except (RuntimeError, TypeError):
+        pytest.skip("eager mode refuses it")
+    try:
+        check(program, x, kind)
+    except Unsupported as error:
+        assert dtype is torch.int8 and "int8" in str(error), error
+
+
+@pytest.mark.parametrize("program", [
+    lambda x, s: F.leaky_relu(x, s), lambda x, s: F.elu(x, s), lambda x, s: F.celu(x, s), lambda x, s: F.softplus(x, s),
+    lambda x, s: F.threshold(x, s, 2.5), lambda x, s: F.hardshrink(x, s), lambda x, s: F.softshrink(x, s), lambda x, s: x.clamp(-0.5, s),
+    lambda x, s: F.layer_norm(x, (4,), eps=s), lambda x, s: F.rms_norm(x, (4,), eps=s), lambda x, s: F.group_norm(x, 2, eps=s),
+    lambda x, s: F.batch_norm(x, None, None, training=True, eps=s), lambda x, s: F.normalize(x, dim=1, eps=s),
+    lambda x, s: F.smooth_l1_loss(x, x * 2, beta=s), lambda x, s: F.huber_loss(x, x * 2, delta=s),
+    lambda x, s: x.abs() ** s, lambda x, s: s ** x, lambda x, s: x % s,
+    lambda x, s: x.lerp(x.exp(), s), lambda x, s: x.addcdiv(x, x + 5, value=s), lambda x, s: torch.sub(x, x.exp(), alpha=s),
+    lambda x, s: x.masked_fill(x > 0, s), lambda x, s: torch.full_like(x, s) + x, lambda x, s: torch.scalar_tensor(s) * x,
+    lambda x, s: torch._foreach_add([x, x * 2], [x, x], alpha=s)[1], lambda x, s: torch._foreach_addcdiv([x], [x], [x + 5], [s])[0],
+    lambda x, s: torch._foreach_mul([x, x + 1], s)[1],
+], ids=lambda f: None)
+@pytest.mark.parametrize("gradients", [False, True], ids=["inference", "training"])
+def test_functions(program, gradients) -> None:
+    check(program, X.clone().requires_grad_(gradients), tolerance=2e-5)
+
+
+def test_divisions_that_round() -> None:
+    check(lambda x, s: (x // s, s // x, torch.div(x, s, rounding_mode="trunc")), X)
+
+
+def test_writes() -> None:
+    def program(x, s):
+        y = x.clone()
+        y[:, 0].fill_(s)
+        y.masked_fill_(y > 1.5, s)
+        return y.mul_(s)
+    check(program, X)
+
+
+def test_operands_in_a_narrow_type_are_rounded_as_in_eager_mode() -> None:
+    check(lambda x, s: (x + s, x - s, x * s, x / s, F.leaky_relu(x, s), x > s, x.clamp(min=s)), X.bfloat16(), values=[0.1, 3.7])
+
+
+@pytest.mark.parametrize("program, reason", [
+    (lambda x, s: x[s], "getitem"), (lambda x, s: torch.roll(x, s), "roll"), (lambda x, s: torch.full((2,), s, dtype=torch.int8), "int8"),
+    (lambda x, s: torch.addmm(x, x, x.t() @ x, alpha=s), "addmm"),
+    (lambda x, s: x.to(torch.int64) ** s, "pow"),
+], ids=lambda value: value if isinstance(value, str) else "")
+def test_what_is_not_known_is_refused(program, reason) -> None:
+    with pytest.raises(Unsupported, match=reason):
+        compiled(recorded(program), [X], int)
+
+
+def test_what_is_computed_from_a_number_unseen_is_refused() -> None:
+    def squared(x, negative_slope, inplace):
+        return F.leaky_relu(x, negative_slope) * negative_slope ** 2
+    gm = recorded(lambda x, s: F.leaky_relu(x, s))
+    node = gm.graph.find_nodes(op="call_function", target=F.leaky_relu)[0]
+    node.target = squared
+    squared.__name__ = "leaky_relu"
+    gm.recompile()
+    with pytest.raises(Unsupported, match="while the graph is traced"):
+        compiled(gm, [X], float)
+
+
+def test_samples_differ() -> None:
+    specs = [spec_of(kind) for kind in (float, int, float, int)]
+    drawn = [sample(specs, place, series) for place in range(4) for series in range(2)]
+    assert len(set(drawn)) == 8 and [type(value) for value in drawn[::2]] == [float, int, float, int]
+
+
+def test_a_graph_without_numbers_stays() -> None:
+    gm = fx.symbolic_trace(lambda x: (x * 2,))
+    assert sampled(gm, [TensorSpec.of(X)], 0).code == gm.code
+
+
+def test_names() -> None:
+    graph = fx.Graph()
+    x = graph.placeholder("x")
+    for target, name in ((operator.imul, "mul"), (operator.itruediv, "truediv"), (torch.rsub, "rsub"), (operator.invert, "invert")):
+        assert name_of(graph.call_function(target, (x, x))) == name
+    assert [name_of(graph.call_method(method, (x,))) for method in ("add_", "__iadd__", "index_fill_", "reciprocal")] == [
+        "add", "add", "index_fill", "reciprocal"]
+
+
+def test_the_type_of_the_stand_in() -> None:
+    assert DTYPES == {int: torch.int64, float: torch.float64}
