@@ -21,7 +21,7 @@ from torch import nn
 
 import capture
 
-ALLOWED = 50            # objects; and twenty blocks for each: integers, strings and the like
+ALLOWED = 100           # objects; and twenty blocks for each: integers, strings and the like
 
 
 @capture.disable

@@ -199,7 +199,7 @@ def classify(real: Any, args: list[Value], kwargs: dict[str, Value]) -> str:
             return "operation"
         if real in VALUE_TAKERS and any(isinstance(a.real, torch.Tensor) for a in operands):
             return "value"
-        if real is len and isinstance(args[0].real, torch.Tensor):
+        if real is len and args and isinstance(args[0].real, torch.Tensor):
             return "metadata"
         modelled = real in MODELS
     except TypeError:       # an unhashable callable object

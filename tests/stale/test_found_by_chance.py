@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import collections
+import operator
 import types
 
 import torch
@@ -84,3 +85,16 @@ def test_an_empty_slot_that_is_filled_later() -> None:
 def test_another_type_where_an_integer_was() -> None:
     """Why no entry fits is found out in time, too."""
     check(lambda: lambda x, n: x - n, call(X, 1), call(X, 2), call(X, 3), call(X, -0.0), call(X, 1.5), call(X, True), captures=None, fullgraph=False)
+
+
+def test_a_builtin_without_the_argument_it_needs() -> None:
+    def program(x):
+        found = []
+        for function in (len, iter, next, repr, isinstance, getattr, hash, min, operator.add):
+            try:
+                function()
+            except TypeError as error:
+                found.append(str(error))
+        return x + 1, found
+    check(lambda: program, call(X), call(X), captures=None, fullgraph=False)
+    check(lambda: lambda x: len(), call(X), captures=None, fullgraph=False)
