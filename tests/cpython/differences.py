@@ -11,13 +11,28 @@ ADDRESSES = "takes the addresses of dead tuples for equal: CPython frees each be
 DELETED = "deletes builtins which our own code uses"
 DESCRIPTOR = "a special method given by a property: polyfills call special methods as functions"
 HANDLER = "an error in an iterator's `throw` attribute that close() reports as unraisable leaves through our frames"
+LOCALS = "the frames of our tracebacks hold no locals, and know the line of the exception alone"
+MESSAGE = "a message of Argument Clinic, where a polyfill binds its arguments"
+CALLBACK = "an exception of Python code called by C has lost the entry of that code"
+NAMES = "an AttributeError that `__getattr__` raises is not given the name and the object"
+DEPTH = "exhausts the recursion limit where our own frames need some of it"
+VECTORCALL = "compares what C code calls by identity"
 DEAD_PROXY = "our bookkeeping asks a dead weak proxy for its class, which raises"
 
 DIFFERENCES: dict[str, str] = {
+    "test.test_call.CFunctionCallsErrorMessages.test_varargs14_kw": MESSAGE,
+    "test.test_call.TestPEP590.test_vectorcall_override": VECTORCALL,
     "test.test_class.ClassTests.testForExceptionsRaisedInInstanceGetattr2": DESCRIPTOR,
     "test.test_coroutines.CoroutineTest.test_cr_await": RUNNING,
     "test.test_coroutines.OriginTrackingTest.test_origin_tracking": ORIGIN,
     "test.test_coroutines.OriginTrackingTest.test_origin_tracking_warning": ORIGIN,
+    **{f"test.test_exceptions.AttributeErrorTests.test_getattr_suggestions_{name}": NAMES for name in ("invalid_args", "no_args")},
+    "test.test_exceptions.ExceptionTests.testSettingException": CALLBACK,
+    "test.test_exceptions.ExceptionTests.test_memory_error_cleanup": LOCALS,
+    "test.test_exceptions.ExceptionTests.test_recursion_error_cleanup": LOCALS,
+    "test.test_exceptions.ExceptionTests.test_recursion_in_except_handler": DEPTH,
+    "test.test_exceptions.PEP626Tests.test_lineno_after_other_except": LOCALS,
+    "test.test_exceptions.PEP626Tests.test_lineno_in_try": LOCALS,
     "test.test_generators.YieldFromTests.test_generator_gi_yieldfrom": RUNNING,
     "test.test_generators.__test__.syntax": CODE,
     "test.test_genexps.__test__.doctests": ADDRESSES,
@@ -28,6 +43,8 @@ DIFFERENCES: dict[str, str] = {
     "test.test_raise.TestTracebackType.test_attrs": FRAMES,
     "test.test_set.TestSet.test_weakref": DEAD_PROXY,
     "test.test_set.TestSetSubclass.test_weakref": DEAD_PROXY,
+    "test.test_types.CoroutineTests.test_async_def": CODE,
+    "test.test_types.CoroutineTests.test_duck_gen": DESCRIPTOR,
     "test.test_yield_from.TestPEP380Operation.test_broken_getattr_handling": HANDLER,
     "test.test_yield_from.TestPEP380Operation.test_delegating_generators_claim_to_be_running": RUNNING,
 }
