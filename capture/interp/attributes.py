@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from capture.errors import Break
-from capture.interp import calls, leaves, tensors, unwind
+from capture.interp import calls, leaves, natives, tensors, unwind
 from capture.interp.frame import Continuation, UserError, Value, discard
 from capture.interp.interpreter import Interpreter
 from capture.interp.members import class_builtin, class_data, external_c_attribute
@@ -435,6 +435,8 @@ def bound_by_c(interp: Interpreter, obj: Value, name: str, descriptor: Any, foun
             return Const(result)
         if callable(result):
             return Build(type(result), (Const(descriptor), node))
+    if interp.recorder.arrays.is_computed(obj.real) and not callable(result):
+        return interp.recorder.arrays.fold(graph, result, lambda item: natives.fresh(interp, item))
     if result is descriptor:                            # a plain class attribute
         return found.shadow  # type: ignore[return-value]
     if isinstance(descriptor, C_METHODS):

@@ -13,7 +13,7 @@ from torch import fx
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from capture.errors import Break
-from capture.interp import fixed, fx_numbers, leaves, subscripts
+from capture.interp import arrays, fixed, fx_numbers, leaves, subscripts
 from capture.interp.frame import Value
 from capture.interp.regions import Region, graph_module, outline
 from capture.interp.varying import Numbers, Place, place_of
@@ -73,6 +73,7 @@ class FxRecorder:
         self._last_input: fx.Node | None = None
         self._placeholders: dict[Source | Shadow, fx.Node] = {}         # of numbers: by their paths, or as what a call returned
         self.numbers: dict[tuple[Shadow, bool], Any] = {}       # see fx_numbers
+        self.arrays = arrays.Arrays()
         self._snapshots: list[tuple[fx.Node, torch.Tensor, int | None]] = []
         self.streams: Any = None                # of random numbers, before an operation which is code of the program's
         self._resized = False                   # the operation being recorded takes a slice of a length that changes
@@ -162,6 +163,8 @@ class FxRecorder:
                 return f"{real.__module__}.{real.__name__}"
             if isinstance(real, (*PINNED, *VALUES)):
                 return self.literal(real)
+            if self.arrays.is_computed(real):
+                return self.fx.call_function(self.arrays.maker(real)) if arrays.is_array(real) else real.item()
             drawn = isinstance(shadow.origin, Replayed) and shadow.origin.returns is type(real)
             if drawn and (kind := kind_of_number(real)) is not None:
                 return self.argument(Expr(kind, (shadow.origin,)), kind(real), place)
@@ -216,6 +219,8 @@ class FxRecorder:
             return self.fx.call_function(complex, (self.literal(real.real), self.literal(real.imag)))
         if type(real) is float and real != real and math.copysign(1.0, real) < 0:
             return self.fx.call_function(operator.neg, (math.nan,))
+        if arrays.is_value(real):
+            return real.item()
         if not isinstance(real, type):
             return real
         if type(real) is TENSOR_TYPE:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from capture.errors import Break
-from capture.interp import failing, leaves, tensors, unwind
+from capture.interp import arrays, failing, leaves, tensors, unwind
 from capture.interp.frame import Cut, UserError, Value
 from capture.interp.fx_recorder import noting_writes
 from capture.interp.interpreter import Interpreter
@@ -100,7 +100,8 @@ def call(interp: Interpreter, function: Value, args: list[Value], kwargs: dict[s
         if any(operand.is_inference() for operand in operands):
             perform = functools.partial(perform, noting_writes, versions, operands)
     elif kind == "model":
-        meaning = find_model(real, reals, kwreals)
+        of_numpy = any(map(arrays.is_value, reals)) and interp.recorder.arrays.is_foldable(real, [*args, *kwargs.values()])
+        meaning = None if of_numpy else find_model(real, reals, kwreals)
         if meaning is None:
             kind = "opaque"
     reason: Any = refusal(interp, kind, meaning, real, args, kwargs)
@@ -152,7 +153,7 @@ def refusal(interp: Interpreter, kind: str, meaning: Meaning | None, real: Any, 
     if kind not in ("opaque", "other"):
         return None
     values = [*args, *kwargs.values()]
-    if is_lazy(real, values, kwargs) or is_foldable(real, values):
+    if is_lazy(real, values, kwargs) or is_foldable(real, values) or interp.recorder.arrays.is_foldable(real, values):
         return None
     return Break("disabled-call" if is_disabled(real) else effect_of(real), f"{name_of(real)}()")
 
@@ -266,6 +267,10 @@ def shadow(interp: Interpreter, kind: str, meaning: Meaning | None, versions: An
         if all(isinstance(v.shadow, Const) for v in values):
             return Const(result)
         return graph.computed(real, tuple(v.shadow for v in values), result)  # type: ignore[misc]
+    if interp.recorder.arrays.is_foldable(real, values):
+        for v in values:
+            depend_deep(interp, v.shadow, v.real)
+        return interp.recorder.arrays.fold(graph, result, lambda item: fresh(interp, item))
     computed = replays.lazily(interp, real, tuple(args), kwargs, result) if is_foldable(real, values) else None
     if computed is not None:
         return computed
