@@ -39,7 +39,7 @@ from capture.refgraph.source import Computed, Literal, Local, Source
 Position = tuple[types.CodeType, int, int]
 
 
-TENSOR_TYPE = type(torch.FloatTensor)           # of classes of tensors of old
+SUBSCRIPTING = frozenset({"getitem", "setitem"})            # the operators whose second argument is a subscript
 IN_PLACE = {getattr(operator, f"i{name}"): getattr(operator, name) for name in
             ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "lshift", "rshift")} | {
     operator.iand: operator.and_, operator.ior: operator.or_, operator.ixor: operator.xor}
@@ -159,8 +159,6 @@ class FxRecorder:
                 return [self.argument(s, r, inner) for s, r in zip(self.refs.list_state(shadow).items, real, strict=True)]
             if isinstance(real, dict):
                 return {key: self.argument(self.refs.dict_get(shadow, key), real[key]) for key in self.refs.dict_keys(shadow)}
-            if type(real) is TENSOR_TYPE:          # fx cannot print `torch.LongTensor`
-                return f"{real.__module__}.{real.__name__}"
             if isinstance(real, (*PINNED, *VALUES)):
                 return self.literal(real)
             if self.arrays.is_computed(real):
@@ -180,9 +178,8 @@ class FxRecorder:
         if number is not None:
             return number
         place = place_of(target, where, value.real) if changing else Place.FIXED
-        tensor = args[0].real if args else None
-        if place is Place.INDEX and isinstance(value.shadow, Build) and not self._dynamic(tensor):
-            return self._subscript(value.shadow, value.real, tensor)
+        if place is Place.INDEX and isinstance(value.shadow, Build) and name_of(target) in SUBSCRIPTING and not self._dynamic(args[0].real):
+            return self._subscript(value.shadow, value.real, args[0].real)
         return self.argument(value.shadow, value.real, place)
 
     def _subscript(self, shadow: Build, real: Any, tensor: torch.Tensor) -> Any:

@@ -77,6 +77,10 @@ PROGRAMS = [division, left_operand, identity, shape_arithmetic, positions, branc
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda f: f.__name__)
 def test_in_one_graph(program) -> None:
     check(lambda: program, call(X), call(X + 1), call(X - 1))
+
+
+@pytest.mark.parametrize("program", [division, shape_arithmetic, branch, positions], ids=lambda f: f.__name__)
+def test_another_shape_is_another_constant(program) -> None:
     check(lambda: program, call(X), call(torch.ones(4, 3)), call(X), call(torch.zeros(4, 3)), captures=2)
 
 

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 
 from capture.interp.varying import Numbers, Place, place_of
 from capture.refgraph.source import Attr, Local
+from tests.helpers import call, check
 
 CALCULATED = [
     (operator.mul, 1, 2.0), (operator.sub, 0, 2), (operator.imul, 1, 2), (operator.setitem, 2, 3), ("__rsub__", 1, 2.0), ("add_", 1, 2),
@@ -72,3 +73,10 @@ def test_a_number_varies_once_it_was_another_one() -> None:
     assert [seen.varies(path, value) for value in (0.0, 0.0, -0.0, 0.0)] == [False, False, True, True]
     assert [seen.varies(other, value) for value in (float("nan"), float("nan"), 1.0)] == [False, False, True]
     assert seen.varies(Attr(Local("config", 0), "rate"), 0.0)
+
+
+def test_shifts_of_a_roll_are_no_subscripts() -> None:
+    def program(x, n):
+        return torch.roll(x, shifts=(n, n, 1), dims=(0, 1, 1)), x.roll((n, n, n), (0, 1, 0))
+    x = torch.arange(6.0).reshape(2, 3)
+    check(lambda: program, call(x, 1), call(x, 1), call(x, 2), call(x, 5), captures=None)

@@ -25,11 +25,10 @@ ACCEPTED = {
     "language_model_with_cached_mask": "data-dependent",        # torch.nn compares the mask with the causal one: `if mask.all()`
     "packed_encoder": "data-dependent",                         # lengths are numbers for pack_padded_sequence
     "metered_loss": "no-hit",                                   # a sum is 0 first, then a tensor
-    # Arrays and constructors of old, which capture does not know yet (docs/roadmap.md).
+    # Arrays from outside, and constructors of old (docs/roadmap.md).
     **dict.fromkeys((
-        "ssd_priors", "pointnet", "focal_loss", "dice_loss_with_module_made_inside", "deep_fm", "ssim_with_cached_window",
-        "self_attentive_sequences", "tabnet", "capsule_network", "waveglow_stack", "tacotron_decoder", "genotype_cell",
-        "short_time_fourier", "radiance_field"), "opaque-call"),
+        "ssd_priors", "pointnet", "focal_loss", "deep_fm", "ssim_with_cached_window", "self_attentive_sequences", "capsule_network",
+        "tacotron_decoder", "genotype_cell", "short_time_fourier", "radiance_field"), "opaque-call"),
     "curiosity": "unsupported-tensor",                          # lazy modules
 }
 ALSO = {"opaque-call", "data-dependent", "escaping-object", "outside-iterator"}      # … of further breaks of a program that breaks
