@@ -20,15 +20,12 @@ ACCEPTED = {
     "early_exit": "data-dependent",                             # `if confidence.item() > threshold: break`, in eval mode
     "momentum_contrast": "data-dependent",                      # `ptr = int(self.queue_ptr)` is a position to write to
     "seq2seq_with_teacher_forcing": "data-dependent",           # `random.random() < ratio`
-    "categorical_policy": "data-dependent",                     # distributions check their arguments by `if not valid.all()`
-    "soft_actor_critic": "data-dependent",                      # the same
+    "categorical_policy": "no-hit",                             # a deque that fills up in the three calls
     "language_model_with_cached_mask": "data-dependent",        # torch.nn compares the mask with the causal one: `if mask.all()`
     "packed_encoder": "data-dependent",                         # lengths are numbers for pack_padded_sequence
     "metered_loss": "no-hit",                                   # a sum is 0 first, then a tensor
-    # Arrays from outside, and constructors of old (docs/roadmap.md).
-    **dict.fromkeys((
-        "ssd_priors", "pointnet", "focal_loss", "deep_fm", "ssim_with_cached_window", "self_attentive_sequences", "capsule_network",
-        "tacotron_decoder", "genotype_cell", "short_time_fourier", "radiance_field"), "opaque-call"),
+    "deep_fm": "opaque-call",                                   # an array from outside becomes a tensor
+    "self_attentive_sequences": "escaping-object",              # an array becomes a torch.LongTensor
     "curiosity": "unsupported-tensor",                          # lazy modules
 }
 ALSO = {"opaque-call", "data-dependent", "escaping-object", "outside-iterator"}      # … of further breaks of a program that breaks
