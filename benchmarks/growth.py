@@ -11,6 +11,8 @@ import argparse
 import gc
 import sys
 import time
+import types
+import weakref
 from collections import Counter
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -104,11 +106,18 @@ def captures(count: int, backend: str) -> None:
 
 
 def census() -> tuple[int, Counter[str]]:
-    """Blocks of Python's allocator, and objects of its garbage collector by type."""
+    """Blocks of Python's allocator, and objects of its garbage collector by type; but for what abstract classes remember of the classes
+    that they were asked for, which is bounded."""
     gc.collect()
     gc.collect()
-    objects = Counter(f"{type(each).__module__}.{type(each).__qualname__}" for each in gc.get_objects())
+    objects = Counter(f"{type(each).__module__}.{type(each).__qualname__}" for each in gc.get_objects() if not is_abc_memory(each))
     return sys.getallocatedblocks(), objects
+
+
+def is_abc_memory(each: object) -> bool:
+    """A weak reference in the memory of an abstract class, or its callback."""
+    callback = each.__callback__ if type(each) is weakref.ref else each
+    return type(callback) is types.BuiltinFunctionType and callback.__name__ == "_destroy"
 
 
 def grown(before: Counter[str], after: Counter[str]) -> dict[str, int]:

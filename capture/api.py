@@ -17,7 +17,7 @@ from capture.config import BACKEND
 from capture.errors import ArgumentError
 from capture.interp.models import DISABLED
 from capture.modules import CompiledModule, compiled_module
-from capture.pipeline import GONE, UNITS, Unit, is_capturing
+from capture.pipeline import GONE, UNITS, UNITS_LOCK, Unit, is_capturing
 from capture.report import progress
 from capture.report.build import report_of
 from capture.report.tree import Report
@@ -143,7 +143,7 @@ def report(*compiled: Any) -> Report:
     `str` of it is a summary; `write("report.html")` makes a page of it. Raises ArgumentError for anything else than what
     `compile` returned.
     """
-    return report_of(map(unit_of, compiled)) if compiled else report_of(UNITS, GONE)
+    return report_of(map(unit_of, compiled)) if compiled else report_of(units(), GONE)
 
 
 def wait(timeout: float | None = None) -> bool:
@@ -156,9 +156,15 @@ def wait(timeout: float | None = None) -> bool:
         return native.wait(timeout, show)
 
 
+def units() -> list[Unit]:
+    """Those that are alive."""
+    with UNITS_LOCK:
+        return list(UNITS)
+
+
 def reset() -> None:
     """Forgets all captures of all compiled functions and modules, and frees the memory that compiled graphs work in."""
-    for unit in list(UNITS):
+    for unit in units():
         unit.forget()
     GONE.clear()
     _C.release_workspaces()

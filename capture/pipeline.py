@@ -134,7 +134,8 @@ class Unit:
         departed = self.departed
         self.tree = GuardTree(self.function.__code__, lambda entry: departed.add(counts_of(entry)))
         self.compiled = _C.CompiledFunction(self.function, self.tree, self.miss, self.failed)
-        UNITS.add(self)
+        with UNITS_LOCK:
+            UNITS.add(self)
 
     @property
     def family(self) -> list[Unit]:
@@ -223,6 +224,7 @@ class Unit:
 
 during_capture: Callable[[str], AbstractContextManager[None]] = nullcontext     # entered for each, with the function's name
 UNITS: weakref.WeakSet[Unit] = weakref.WeakSet()
+UNITS_LOCK = threading.RLock()     # sets cannot be walked through while they grow
 GONE: deque[Gone[BreakReport]] = deque(maxlen=1000)     # the latest of those that were here
 for _entry in (Unit.miss, Unit.failed, GuardTree.explain):      # a torch.compile around us leaves our own code alone
     eval_frame.set_code_exec_strategy(_entry.__code__, FRAME_SKIP)
@@ -353,7 +355,7 @@ def insert(unit: Unit, interp: Interpreter, plan: mock.MockPlan, repeatable: boo
             compiled = compile_graph(unit, gm, inputs) if is_balanced(graph) and not entry_modes(graph).dual_level else gm.forward
     with times.measure("mock"):
         names = argument_names(unit.function.__code__)
-        rewinds = recorder.fails and not recorder.mutates and not repeatable        # it draws random numbers, which can be taken back
+        rewinds = recorder.fails and not recorder.changes and not repeatable        # it draws random numbers, which can be taken back
         graph_callable = rewinding(compiled) if rewinds and compiled is not None else compiled
         code = pycode.generate(plan, names, recorder.inputs, graph_callable, f"{unit.name}_{unit.captures}")
         code = debug.on_disk(code, unit.tree, unit.name, unit.captures)

@@ -7,10 +7,17 @@
 """
 from __future__ import annotations
 
-import zlib
+import resource
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor, nn
+
+
+def noises(shape: tuple[int, ...]) -> Iterator[Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    while True:
+        yield torch.randn(shape, generator=generator)
 
 
 class Model(nn.Module):
@@ -20,13 +27,14 @@ class Model(nn.Module):
         super().__init__()
         self.encode = nn.Linear(16, 32)
         self.decode = nn.Linear(32, 1)
-        self.generator = torch.Generator().manual_seed(1)
+        self.noises = noises((24, 32))
+        self.peak = 0
 
     def forward(self, x: Tensor) -> Tensor:
         x = torch.relu(self.encode(self.normalised(x)))
         loss = self.decode(x).square().mean() + 0.1 * self.energy(x)
-        loss = loss + 0.01 * (zlib.crc32(b"features") % 32)     # 3: a C function of which nobody knows what it does
-        x = x + 0.1 * torch.randn(x.shape, generator=self.generator)    # 4: random numbers with a state of their own
+        self.peak = max(self.peak, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)     # 3: a C function that nobody knows
+        x = x + 0.1 * next(self.noises)             # 4: an iterator that lives outside
         return loss + self.decode(x).square().mean() + 0.1 * self.volume(x.detach())
 
     def normalised(self, x: Tensor) -> Tensor:

@@ -4,12 +4,10 @@
 """
 from __future__ import annotations
 
-import zlib
+import resource
 
 import torch
 from torch import Tensor, nn
-
-FEATURES = zlib.crc32(b"features") % 32     # 3: called once, outside
 
 
 class Model(nn.Module):
@@ -23,7 +21,6 @@ class Model(nn.Module):
     def forward(self, x: Tensor, noise: Tensor) -> Tensor:
         x = torch.relu(self.encode(self.normalised(x)))
         loss = self.decode(x).square().mean() + 0.1 * self.energy(x)
-        loss = loss + 0.01 * FEATURES
         x = x + 0.1 * noise
         return loss + self.decode(x).square().mean() + 0.1 * self.volume(x.detach())
 
@@ -44,9 +41,11 @@ def main() -> None:
     model = Model()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     generator = torch.Generator().manual_seed(1)
+    peak = 0
     for _ in range(8):
         x = torch.randn(24, 16)
         loss = model(x, torch.randn(24, 32, generator=generator))       # 4: drawn outside
+        peak = max(peak, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)        # 3: called outside
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()

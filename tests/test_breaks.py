@@ -7,7 +7,6 @@ import io
 import itertools
 import math
 import random
-import sys
 import time
 import warnings
 from types import SimpleNamespace
@@ -92,14 +91,6 @@ def reads_a_file(x):
         return x * len(file.readline())
 
 
-def executes_text(x):
-    return eval("x * 2", {"x": x})
-
-
-def inspects_its_frame(x):
-    return x, sys._getframe().f_code.co_name, inspect.currentframe().f_lineno > 0
-
-
 def sets_the_default_dtype(x):
     torch.set_default_dtype(torch.float64)
     return torch.zeros(2)
@@ -129,7 +120,6 @@ BREAKS = {
     branches_on_a_list: "data-dependent", uses_numpy: "data-dependent", indexes_by_data: "data-dependent",
     branches_on_a_shape: "data-dependent", iterates_over_nonzero: "data-dependent-shape",
     asserts_on_data: "data-dependent", runs_backward: "autograd-inside", reads_a_file: None,
-    executes_text: "opaque-call", inspects_its_frame: "opaque-call",
     sets_the_default_dtype: "changing-global-state", advances_an_outside_iterator: "outside-iterator",
     calls_a_disabled_function: "disabled-call",
 }

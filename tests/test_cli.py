@@ -149,10 +149,10 @@ def test_what_the_script_sets_before_torch_is_imported_counts(tmp_path: Path) ->
 
 def test_only_the_outermost_module_is_a_frame_and_breaks_are_told(tmp_path: Path) -> None:
     script = files(tmp_path, script="""
-        import torch, zlib
+        import gc, torch
         class Inner(torch.nn.Module):
             def forward(self, x):
-                zlib.crc32(b"opaque")
+                gc.get_count()
                 return x + 1
         class Outer(torch.nn.Module):
             def __init__(self):
@@ -172,7 +172,7 @@ def test_only_the_outermost_module_is_a_frame_and_breaks_are_told(tmp_path: Path
     error, _, report = told.stderr.partition("ValueError: the report comes all the same\n")
     assert "capture" not in error and f'File "{script}", line 18, in <module>' in error
     assert "capture: 1 frame" in report and "Outer" in report and "Inner:" not in report
-    assert "[opaque-call] zlib.crc32()" in report and 'zlib.crc32(b"opaque")' in report and "remedy:" in report
+    assert "[opaque-call] gc.get_count()" in report and 'gc.get_count()' in report and "remedy:" in report
     assert "torch/nn/modules" not in report
 
 

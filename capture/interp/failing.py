@@ -83,6 +83,6 @@ def is_of_program(frame: Frame, cover: Cover) -> bool:
 def refusal(interp: Interpreter, real: Any, args: list[Value]) -> Break | None:
     """Why an operation must not follow what the graph has changed; None if it may."""
     drawn = any(effect.stream is not None for effect in interp.graph.early)
-    if (interp.recorder.mutates or drawn) and may_fail(real, args) and is_watched(interp.frame):
+    if (interp.recorder.changes or drawn) and may_fail(real, args) and is_watched(interp.frame):
         return Break("failing-operation", f"{tensors.operation_name(real)}() after a {'draw of a number' if drawn else 'write to a tensor'}")
     return None

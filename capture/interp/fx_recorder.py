@@ -294,17 +294,19 @@ class FxRecorder:
             node.meta["obstacle"] = found
 
     def is_harmless(self) -> bool:
-        """Whether the graph has changed nothing so far: neither a tensor nor the state of random numbers."""
-        return not self.mutates and torch.equal(self._random, torch.get_rng_state())
+        """Whether the graph has changed nothing so far that outlives it: neither a tensor nor the state of random numbers."""
+        return not self.changes and torch.equal(self._random, torch.get_rng_state())
 
     def wrote(self, tensors: Iterable[torch.Tensor]) -> None:
-        """These tensors were written to, or may have been. Raises Break where an earlier operation may fail, which must be able to run again."""
-        if self.watched:
-            raise Break("failing-operation", "a write to a tensor after an operation that may fail")
+        """These tensors were written to, or may have been. Raises Break for one from outside where an earlier operation may fail, which
+        must be able to run again."""
         self.mutates = True
         storages = [(storage_of(t) or (None,))[0] for t in tensors]
         outside = {None, *(node.state.storage[0] for node in self.refs.nodes if type(node.state) is TensorState and node.state.storage)}
-        self.changes |= not storages or not outside.isdisjoint(storages)
+        if not storages or not outside.isdisjoint(storages):
+            if self.watched:
+                raise Break("failing-operation", "a write to a tensor after an operation that may fail")
+            self.changes = True
         self.refs.wrote(storages)
 
     def snapshot(self, tensor: RefNode, real: torch.Tensor) -> RefNode:

@@ -145,7 +145,7 @@ def frame_reader(interp: Interpreter, real: Any, args: list[Value], kwargs: dict
 
 
 def frame_object(interp: Interpreter, reader: Any, args: list[Value]) -> Value | None:
-    """`sys._getframe(depth)`: a frame like the program's, of which the trace knows the globals; or the name of its module. None for one
+    """`sys._getframe(depth)`: a frame like the program's, of which the trace knows globals, code and line; or the name of its module. None for one
     beyond the program's frames."""
     depth = args[0].real if args else 0
     frames = program_frames(interp)
@@ -160,7 +160,7 @@ def frame_object(interp: Interpreter, reader: Any, args: list[Value]) -> Value |
         if reader is MODULE_NAME:
             return interp.graph.dict_get(namespace, "__name__")
         node = interp.graph.create(real)
-        node.slots["f_globals"] = namespace
+        node.slots |= {"f_globals": namespace, "f_code": interp.graph.constant(real.f_code), "f_lineno": Const(real.f_lineno)}
         return node
     return Value(real, interp.track(model))
 
