@@ -24,10 +24,10 @@ test: $(VENV)/built
 
 test-capture: $(VENV)/built
 	CAPTURE_STRICT=1 $(RUN) -m pytest -q --ignore=tests/backends/native --ignore=tests/native
-	CAPTURE_STRICT=1 $(RUN) -m pytest -q $(OPINFO)
 
 test-backends: $(VENV)/built
 	CAPTURE_STRICT=1 $(RUN) -m pytest -q tests/backends/native tests/native --ignore=$(OPINFO)
+	CAPTURE_STRICT=1 $(RUN) -m pytest -q $(OPINFO)
 
 lint: $(VENV)/built
 	$(RUN) -m ruff check .
