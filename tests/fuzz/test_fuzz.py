@@ -21,7 +21,7 @@ def test_random_cases(batch: int) -> None:
     for number in range(batch * BATCH, (batch + 1) * BATCH):
         bug = examine(SEED, number, engine)
         assert bug in (True, False), "\n".join([f"python -m tests.fuzz --seed {SEED} --case {number}", *bug.problems[:5], str(bug.case)])
-    assert engine.counts.hits > BATCH and engine.counts.captures > BATCH
+    assert engine.counts.hits > BATCH and engine.counts.captures > BATCH // 2
     assert engine.counts.native < engine.counts.calls
 
 

@@ -12,6 +12,7 @@ from capture.interp.special import C_METHODS, in_python
 from capture.refgraph.graph import lookup_class
 
 MISSING = object()
+NOTES_ON_NAMING = sys.version_info >= (3, 12)        # before, such an error was the cause of another
 # Their `__init_subclass__` looks at the class that is made and at nothing else, and does the same whenever it is made anew.
 TRUSTED = frozenset({"typing", "enum", "abc"})
 
@@ -106,7 +107,14 @@ def new_class(meta: Any, name: Any, bases: Any, namespace: Any, /, **kwargs: Any
     cls = bare_class(meta, name, bases, namespace, **kwargs)
     for key, value in list(dict.items(namespace)):
         if in_python(value, "__set_name__"):
-            type(value).__set_name__(value, cls, key)
+            try:
+                type(value).__set_name__(value, cls, key)
+            except BaseException as error:
+                text = f"Error calling __set_name__ on '{type(value).__name__}' instance {key!r} in '{name}'"
+                if NOTES_ON_NAMING:
+                    error.add_note(text)
+                    raise
+                raise RuntimeError(text) from error
     return cls
 
 
