@@ -502,8 +502,11 @@ def test_what_is_dead_is_freed_as_early_as_in_eager(program) -> None:
     compiled = capture.compile(program, backend="eager")
     eager = run_once(program)
     run_once(compiled)                              # a capture may hold more, for as long as it lasts
-    assert run_once(compiled) == eager
-    assert run_once(compiled) == eager
+    for _ in range(2):
+        ours = run_once(compiled)
+        # CPython itself frees arguments later where a frame hook is installed, as other tests may have left one.
+        assert [len(look) for look in ours] == [len(look) for look in eager]
+        assert all(mine <= its for look, theirs in zip(ours, eager) for mine, its in zip(look, theirs)), (ours, eager)
     assert capture.stats(compiled).native_calls == 0
 
 
