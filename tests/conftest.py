@@ -5,10 +5,12 @@ Where a test names no backend it is about capture itself, so the graph runs as i
 from __future__ import annotations
 
 import atexit
+import faulthandler
 import os
 import shutil
 import tempfile
 
+LAST_SECONDS = 120      # that the process may take to end after the last test
 CACHE = tempfile.mkdtemp(prefix="capture-tests-")
 atexit.register(shutil.rmtree, CACHE, ignore_errors=True)
 # read when capture is imported; subprocesses inherit it
@@ -29,3 +31,9 @@ def fresh():
     capture.reset()
     torch.set_grad_enabled(True)
     torch.set_default_dtype(torch.float32)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_unconfigure() -> None:
+    """A thread that does not end would keep the process for ever: it says where they all are, and fails."""
+    faulthandler.dump_traceback_later(LAST_SECONDS, exit=True)

@@ -2,11 +2,12 @@
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import random
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, wait
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,18 +20,28 @@ from capture import config
 from capture.errors import CaptureError
 
 THREADS, ROUNDS = 16, 60
+LIMIT = 240     # seconds
 X = torch.arange(6.0).reshape(2, 3)
 
 
 def in_threads(work: Callable[[int], Any]) -> list[Any]:
-    """`work(number)` in each of the threads, started at the same moment. Raises what one of them raised."""
+    """`work(number)` in each of the threads, started at the same moment. Raises what one of them raised, and TimeoutError where
+    one does not end; daemons, so that threads which wait for each other do not keep the process."""
     barrier = threading.Barrier(THREADS)
+    futures: list[Future[Any]] = [Future() for _ in range(THREADS)]
 
-    def start(number: int) -> Any:
+    def start(number: int) -> None:
         barrier.wait()
-        return work(number)
-    with ThreadPoolExecutor(THREADS) as pool:
-        return list(pool.map(start, range(THREADS)))
+        try:
+            futures[number].set_result(work(number))
+        except BaseException as error:
+            futures[number].set_exception(error)
+    for number in range(THREADS):
+        threading.Thread(target=start, args=(number,), daemon=True).start()
+    wait(futures, timeout=LIMIT)
+    if not all(future.done() for future in futures):
+        faulthandler.dump_traceback(all_threads=True)
+    return [future.result(timeout=0) for future in futures]
 
 
 @pytest.mark.parametrize("warm", [False, True], ids=["cold", "warm"])

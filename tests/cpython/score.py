@@ -1,13 +1,15 @@
 """Runs modules of CPython's tests in processes of their own, and compares what passes natively with what passes in ours."""
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import selectors
+import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -49,8 +51,8 @@ def _run_process(module: str, mode: str, limit: float, selection: tuple[str, ...
     command = [sys.executable, "-m", "tests.cpython.worker", module, mode, *selection, "--without", *outcomes.outcome]
     environment = os.environ | {"PYTHONPATH": str(ROOT), "PYTHONHASHSEED": "0", "CAPTURE_STRICT": "1"}
     with (tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile() as errors,
-          subprocess.Popen(command, cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors,
-                           start_new_session=True) as process,
+          _ended(subprocess.Popen(command, cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                                  stderr=errors, start_new_session=True)) as process,
           selectors.DefaultSelector() as ready):
         assert process.stdout is not None
         ready.register(process.stdout, selectors.EVENT_READ)
@@ -71,13 +73,23 @@ def _run_process(module: str, mode: str, limit: float, selection: tuple[str, ...
                     current = ""
         else:
             outcomes.outcome[current] = "timed out"
-            process.kill()
             return current
         process.wait()
         errors.seek(0)
         outcomes.outcome[current] = "crashed"
         outcomes.text[current] = errors.read()[-2000:].decode(errors="replace")
         return current
+
+
+@contextlib.contextmanager
+def _ended(process: subprocess.Popen[bytes]) -> Iterator[subprocess.Popen[bytes]]:
+    """A process that does not outlive the block, however this ends, nor do those it has started."""
+    with process:
+        try:
+            yield process
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
 
 
 @dataclass(frozen=True)
