@@ -3,7 +3,6 @@ from __future__ import annotations
 
 import gc
 import random
-import threading
 import warnings
 import weakref
 from types import SimpleNamespace
@@ -17,6 +16,7 @@ from capture.config import RECAPTURE_LIMIT
 from capture.errors import GraphBreakError
 from tests.cuts import LOG, X, Cuts, compared, outside, raises, run
 from tests.helpers import call, call_with, check
+from tests.threads import in_threads
 
 CUTS = Cuts()
 
@@ -366,20 +366,10 @@ def test_threads_share_continuations() -> None:
             x = outside(x) + 1
         return x
     compiled = capture.compile(program, backend="eager")
-    results, errors = [], []
 
     def work(k):
-        try:
-            for _ in range(20):
-                results.append(torch.equal(compiled(X * k), X * k + 3))
-        except BaseException as error:
-            errors.append(error)
-    threads = [threading.Thread(target=work, args=(k,)) for k in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not errors and len(results) == 80 and all(results)
+        return all([torch.equal(compiled(X * k), X * k + 3) for _ in range(20)])
+    assert in_threads(work, 4) == [True] * 4
 
 
 def test_reset_forgets_continuations() -> None:

@@ -1,13 +1,9 @@
 """Threads: each captures and hits on its own, under modes of its own, whatever the others do."""
 from __future__ import annotations
 
-import contextlib
-import faulthandler
 import random
-import sys
 import threading
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future, wait
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,31 +13,11 @@ from torch import nn
 
 import capture
 from capture import config
-from capture.errors import CaptureError
+from capture.errors import CaptureError, GraphBreakError
+from tests.threads import THREADS, in_threads, switching_often
 
-THREADS, ROUNDS = 16, 60
-LIMIT = 240     # seconds
+ROUNDS = 60
 X = torch.arange(6.0).reshape(2, 3)
-
-
-def in_threads(work: Callable[[int], Any]) -> list[Any]:
-    """`work(number)` in each of the threads, started at the same moment. Raises what one of them raised, and TimeoutError where
-    one does not end; daemons, so that threads which wait for each other do not keep the process."""
-    barrier = threading.Barrier(THREADS)
-    futures: list[Future[Any]] = [Future() for _ in range(THREADS)]
-
-    def start(number: int) -> None:
-        barrier.wait()
-        try:
-            futures[number].set_result(work(number))
-        except BaseException as error:
-            futures[number].set_exception(error)
-    for number in range(THREADS):
-        threading.Thread(target=start, args=(number,), daemon=True).start()
-    wait(futures, timeout=LIMIT)
-    if not all(future.done() for future in futures):
-        faulthandler.dump_traceback(all_threads=True)
-    return [future.result(timeout=0) for future in futures]
 
 
 @pytest.mark.parametrize("warm", [False, True], ids=["cold", "warm"])
@@ -114,6 +90,23 @@ def test_shared_state_is_changed_by_every_call() -> None:
     assert torch.equal(state.total, X * THREADS * ROUNDS) and state.log == [2] * (THREADS * ROUNDS)
 
 
+def test_what_is_read_under_a_lock_is_what_the_last_thread_has_written() -> None:
+    state, lock = SimpleNamespace(count=0), threading.Lock()
+
+    @capture.compile
+    def program(x):
+        with lock:
+            state.count += 1
+            number = state.count
+        return x * number
+
+    def work(number: int) -> list[int]:
+        return [int(program(X)[0, 1]) for _ in range(ROUNDS)]
+    with switching_often():
+        numbers = [number for numbers in in_threads(work) for number in numbers]
+    assert sorted(numbers) == list(range(1, THREADS * ROUNDS + 1))
+
+
 def test_a_capture_does_not_affect_other_threads() -> None:
     """One thread stands still in the midst of a capture; another one runs, captures and hits."""
     inside, go_on = threading.Event(), threading.Event()
@@ -127,7 +120,7 @@ def test_a_capture_does_not_affect_other_threads() -> None:
         return x * 2
 
     quick = capture.compile(lambda x: x + 1, fullgraph=True)
-    thread = threading.Thread(target=lambda: seen.update(result=slow(X)))
+    thread = threading.Thread(target=lambda: seen.update(result=slow(X)), daemon=True)
     thread.start()
     assert inside.wait(10)
     seen["here"] = capture.is_capturing()
@@ -135,7 +128,7 @@ def test_a_capture_does_not_affect_other_threads() -> None:
     assert (capture.stats(quick).captures, capture.stats(quick).hits) == (1, 2)
     assert plain(X) == "plain"
     go_on.set()
-    thread.join()
+    thread.join(10)
     assert seen["slow"] and not seen["here"] and torch.equal(seen["result"], X * 2)
 
 
@@ -194,11 +187,43 @@ def test_a_compiled_function_is_dropped_in_another_thread() -> None:
             program = capture.compile(lambda x: x * number)
             program(X)
             program(X)
-            other = threading.Thread(target=program, args=(X,))
+            other = threading.Thread(target=program, args=(X,), daemon=True)
             other.start()
             del program
             other.join()
     in_threads(work)
+
+
+@pytest.mark.parametrize("fullgraph", [False, True])
+def test_a_generator_of_a_capture_is_resumed_in_another_thread(fullgraph: bool) -> None:
+    """Between two traces, or while the trace goes on, which is given up then."""
+    log: list[str] = []
+
+    @capture.disable
+    def elsewhere(rows):
+        found: list[Any] = []
+        thread = threading.Thread(target=lambda: found.extend(rows), daemon=True)
+        thread.start()
+        thread.join(10)
+        return found
+
+    def program(x):
+        def rows():
+            try:
+                for k in range(3):
+                    yield x + k
+            finally:
+                log.append("end")
+        generator = rows()
+        return [next(generator), *elsewhere(generator)]
+    compiled = capture.compile(program, fullgraph=fullgraph)
+    for _ in range(2):
+        if fullgraph:
+            with pytest.raises(GraphBreakError):
+                compiled(X)
+        else:
+            assert same(compiled(X), [X, X + 1, X + 2])
+    assert log == ["end"] * 2
 
 
 MODES = [torch.enable_grad, torch.no_grad, torch.inference_mode, lambda: torch.autocast("cpu", dtype=torch.bfloat16)]
@@ -253,8 +278,8 @@ def same(left: Any, right: Any) -> bool:
     return left == right
 
 
-@pytest.mark.parametrize("resets", [False, True], ids=["", "with resets"])
-def test_captures_hits_breaks_and_modes_of_all_kinds(resets: bool) -> None:
+@pytest.mark.parametrize("aside", [None, capture.reset, lambda: str(capture.report())], ids=["", "with resets", "with reports"])
+def test_captures_hits_breaks_and_modes_of_all_kinds(aside: Callable[[], object] | None) -> None:
     """Threads call the same functions, and their own, on arguments that make new captures now and then."""
     shared = [(program, capture.compile(program)) for program in programs(0)]
 
@@ -276,8 +301,8 @@ def test_captures_hits_breaks_and_modes_of_all_kinds(resets: bool) -> None:
                 except Exception as error:
                     found = type(error)
             assert same(expected, found), (eager.__name__, number, k, expected, found)
-            if resets and rng.random() < 0.05:
-                capture.reset()
+            if aside is not None and rng.random() < 0.05:
+                aside()
         return sum(capture.stats(compiled).bailouts for _, compiled in both)
     with config.RECAPTURE_LIMIT.set(64), switching_often():
         assert in_threads(work) == [0] * THREADS
@@ -308,14 +333,3 @@ def test_gradients_and_state_of_one_function_in_many_threads() -> None:
         return same(trained(step.__wrapped__, number), trained(step, number))
     with switching_often():
         assert all(in_threads(work))
-
-
-@contextlib.contextmanager
-def switching_often() -> Iterator[None]:
-    """Threads take turns after a hundred times less than usually."""
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(before / 100)
-    try:
-        yield
-    finally:
-        sys.setswitchinterval(before)

@@ -3,7 +3,6 @@ import functools
 import gc
 import inspect
 import sys
-import threading
 import types
 import weakref
 
@@ -14,6 +13,7 @@ from capture import _C
 from capture.guards.guard import Guard, Kind
 from capture.guards.tree import GuardTree
 from capture.refgraph.source import Local
+from tests.threads import in_threads, switching_often
 
 
 def native(function, args, tree):
@@ -291,27 +291,14 @@ def test_threads_do_not_disturb_each_other():
 
     c = compiled(f)
     c.tree.insert([value_guard(0, "x", 1)], [], lambda x, n: -1, None)
-    errors = []
 
-    def work(x):
+    def work(number):
+        x = (0, 1, 1, 2)[number]
         for i in range(3000):
-            result = c(x, 5)
-            if result != (-1 if x == 1 else 10 + x):
-                errors.append((x, result))
-            if f(x, 5) != 10 + x:
-                errors.append("unhooked")
-
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    try:
-        threads = [threading.Thread(target=work, args=(x,)) for x in (0, 1, 1, 2)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    finally:
-        sys.setswitchinterval(interval)
-    assert errors == []
+            assert c(x, 5) == (-1 if x == 1 else 10 + x)
+            assert f(x, 5) == 10 + x, "unhooked"
+    with switching_often(1e-6):
+        in_threads(work, 4)
 
 
 @pytest.mark.parametrize("hook", [sys.settrace, sys.setprofile])

@@ -8,6 +8,7 @@ import pytest
 
 from capture import _C
 from capture.guards.tree import GuardTree
+from tests.threads import in_threads
 
 
 class Watched:
@@ -67,13 +68,8 @@ def test_what_a_compiled_function_calls_is_not_looked_at(watch) -> None:
 def test_all_threads_are_watched(watch) -> None:
     served = compiled(Watched.inner, lambda args: threading.get_ident())
     watch(inner=lambda *_: served)
-    thing, results = Watched(), []
-    threads = [threading.Thread(target=lambda: results.append(thing.inner(1) == threading.get_ident())) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert results == [True] * 3
+    thing = Watched()
+    assert in_threads(lambda number: thing.inner(1) == threading.get_ident(), 3) == [True] * 3
 
 
 def test_errors(watch) -> None:

@@ -11,28 +11,9 @@ import capture
 from capture import config
 from capture.backends.native.tiers import Stage
 from tests.native.engine import tiers
+from tests.threads import in_threads
 
 THREADS = 8
-
-
-def together(work: Callable[[int], None]) -> None:
-    """Runs `work(number)` on all threads, which start at the same time, and raises what one of them raised."""
-    errors: list[BaseException] = []
-    start = threading.Barrier(THREADS)
-
-    def run(number: int) -> None:
-        try:
-            start.wait()
-            work(number)
-        except BaseException as error:
-            errors.append(error)
-    threads = [threading.Thread(target=run, args=(number,)) for number in range(THREADS)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if errors:
-        raise errors[0]
 
 
 def program(number: int) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
@@ -73,7 +54,7 @@ def test_threads_while_code_is_compiled_and_exchanged(trial: int, background: bo
                 check(function, numbers[number], 1)
                 threading.Event().wait(0.001)       # the compiling process is to have its share
             check(function, numbers[number], 10)
-        together(work)
+        in_threads(work, THREADS)
         assert capture.wait() and all(map(done, functions))
 
 
@@ -85,5 +66,5 @@ def test_reset_while_others_call() -> None:
             check(functions[number], number % 2, 2)
             if number == 0:
                 capture.reset()
-    together(work)
+    in_threads(work, THREADS)
     assert capture.wait()
