@@ -9,8 +9,6 @@
 namespace capture {
 namespace {
 
-PyObject* deque_type = nullptr;  // collections.deque
-
 bool same_double(double left, double right) { return std::memcmp(&left, &right, sizeof left) == 0; }
 
 bool equal_by_c_type(PyObject* x, PyObject* expected) {
@@ -280,17 +278,14 @@ Py_ssize_t builtin_length(PyObject* x) {
   if (PyList_Check(x) || PyTuple_Check(x) || PyBytes_Check(x) || PyByteArray_Check(x)) return Py_SIZE(x);
   if (PyUnicode_Check(x)) return PyUnicode_GET_LENGTH(x);
   if (PyAnySet_Check(x)) return PySet_GET_SIZE(x);
-  if (PyObject_TypeCheck(x, reinterpret_cast<PyTypeObject*>(deque_type))) return Py_SIZE(x);
+  if (is_deque(x)) return Py_SIZE(x);
   return -1;
 }
 
 const void* length_field(PyObject* x) {
   if (PyDict_Check(x)) return &reinterpret_cast<PyDictObject*>(x)->ma_used;
   if (PySet_Check(x)) return &reinterpret_cast<PySetObject*>(x)->used;
-  if (PyList_Check(x) || PyByteArray_Check(x) ||
-      PyObject_TypeCheck(x, reinterpret_cast<PyTypeObject*>(deque_type))) {
-    return &reinterpret_cast<PyVarObject*>(x)->ob_size;
-  }
+  if (PyList_Check(x) || PyByteArray_Check(x) || is_deque(x)) return &reinterpret_cast<PyVarObject*>(x)->ob_size;
   return nullptr;
 }
 
@@ -330,11 +325,6 @@ std::string brief(PyObject* x) {
     name = " of length " + std::to_string(length);
   }
   return "<" + std::string(Py_TYPE(x)->tp_name) + name + ">";
-}
-
-void init_checks() {
-  Ref collections = Ref::steal(checked(PyImport_ImportModule("collections")));
-  deque_type = checked(PyObject_GetAttrString(collections.get(), "deque"));
 }
 
 }  // namespace capture

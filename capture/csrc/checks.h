@@ -60,8 +60,6 @@ Py_ssize_t builtin_length(PyObject* x);
 // The field that holds that length, for types where it can change; nullptr for others.
 const void* length_field(PyObject* x);
 
-void init_checks();
-
 // A short text of any object which runs no code of the user.
 std::string brief(PyObject* x);
 

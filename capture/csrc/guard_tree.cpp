@@ -47,6 +47,8 @@ class Tree {
     Tree& tree;
   };
 
+  // Whether the program is that of the rows: one that is added while they are in use is not in it yet.
+  bool is_current() const { return program_ != nullptr && program_->lifted.size() == rows_.size(); }
   static bool refers_to_the_dead(const EntrySpec& spec);
   void order_by_hits();
   void discard_dead();
@@ -57,7 +59,7 @@ class Tree {
 
   static constexpr size_t kMaxMemories = 32;
 
-  std::vector<Row> rows_;
+  std::deque<Row> rows_;  // which stay where they are while others are added
   std::unique_ptr<Program> program_;  // nullptr: to be built
   std::vector<std::unique_ptr<Memory>> memories_;
   size_t last_memory_ = 0;
@@ -82,7 +84,7 @@ void Tree::add(EntryObject* entry, EntrySpec spec) {
     try {
       refresh();
     } catch (...) {
-      rows_.pop_back();
+      std::erase_if(rows_, [&](const Row& row) { return row.object() == entry; });
       throw;
     }
   }
@@ -118,8 +120,10 @@ void Tree::discard_dead() {
   // `dead` is released last: that may run code which comes back here.
 }
 
+// Has the program built, if it is not current; nothing that an entry depends on is dead then.
 void Tree::refresh() {
-  while (program_ == nullptr) {
+  discard_dead();
+  while (!is_current()) {
     for (const Row& row : rows_) {
       if (!refers_to_the_dead(row.spec)) continue;
       row.object()->alive = false;
@@ -130,7 +134,11 @@ void Tree::refresh() {
     last_memory_ = 0;
     std::vector<const EntrySpec*> specs;
     for (const Row& row : rows_) specs.push_back(&row.spec);
-    program_ = std::make_unique<Program>(build_program(specs));
+    {
+      InUse in_use(*this);  // keys are hashed, which may run code
+      program_ = std::make_unique<Program>(build_program(specs));
+    }
+    discard_dead();
   }
 }
 
@@ -161,7 +169,7 @@ Match Tree::match(const Arguments& arguments, const Modes& modes) {
   if (in_use_) return {};  // called by code that runs inside of an evaluation: no entry can be trusted there
   discard_dead();
   if (rows_.empty()) return {};
-  if (program_ == nullptr) refresh();
+  refresh();
   Match match;
   Memory& memory = memory_for(arguments);
   Evaluation evaluation(*program_, memory, arguments);  // released after the match holds what it found
@@ -216,7 +224,6 @@ std::optional<Difference> Tree::failure(const Row& row, size_t index, const Eval
 PyObject* Tree::explain(const Arguments& arguments) {
   Ref reasons = Ref::steal(checked(PyList_New(0)));
   if (in_use_) return reasons.release();
-  discard_dead();
   refresh();
   Memory memory(*program_);
   Modes modes = Modes::current();
@@ -468,7 +475,7 @@ Match guard_tree_match(PyObject* tree, PyObject* function, PyObject* const* argu
 bool is_guard_tree(PyObject* object) { return PyObject_TypeCheck(object, tree_type); }
 
 void init_guard_tree(PyObject* module) {
-  init_checks();
+  init_steps();
   static PyType_Slot tree_slots[] = {
       {Py_tp_doc, const_cast<char*>("The guarded entries of one code object; the base of capture.guards.tree.GuardTree.")},
       {Py_tp_new, reinterpret_cast<void*>(tree_new)},

@@ -7,6 +7,8 @@
 namespace capture {
 namespace {
 
+PyTypeObject* deque_type = nullptr;  // collections.deque
+
 // Keeps the garbage collector, and so finalizers and other threads, out of an evaluation.
 class CollectorPaused {
  public:
@@ -46,13 +48,11 @@ bool may_be_null(const char* name) { return name[2] == 'd' || name[2] == 'k' || 
 
 }  // namespace
 
+bool is_deque(PyObject* object) { return PyObject_TypeCheck(object, deque_type); }
+
 PyObject* deque_item(PyObject* base, Py_ssize_t index) {
-  static PyObject* const type = [] {
-    Ref collections = Ref::steal(PyImport_ImportModule("collections"));
-    return collections ? PyObject_GetAttrString(collections.get(), "deque") : nullptr;
-  }();
-  if (type == nullptr || !PyObject_TypeCheck(base, reinterpret_cast<PyTypeObject*>(type))) return no_value();
-  PyObject* item = reinterpret_cast<PyTypeObject*>(type)->tp_as_sequence->sq_item(base, index < 0 ? index + Py_SIZE(base) : index);
+  if (!is_deque(base)) return nullptr;
+  PyObject* item = deque_type->tp_as_sequence->sq_item(base, index < 0 ? index + Py_SIZE(base) : index);
   if (item == nullptr) return no_value();
   Py_DECREF(item);
   return item;
@@ -157,6 +157,11 @@ PyObject* computed_step(PyObject* operation, PyObject* const* operands, size_t c
   CollectorPaused paused;
   PyObject* value = PyObject_Vectorcall(operation, operands, count, nullptr);
   return value != nullptr ? owned.keep(value) : no_value();
+}
+
+void init_steps() {
+  Ref collections = Ref::steal(checked(PyImport_ImportModule("collections")));
+  deque_type = reinterpret_cast<PyTypeObject*>(checked(PyObject_GetAttrString(collections.get(), "deque")));
 }
 
 }  // namespace capture

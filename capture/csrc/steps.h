@@ -46,6 +46,8 @@ PyObject* instance_dict_step(PyObject* base);
 PyObject* type_attribute_step(PyObject* base, PyObject* name);
 PyObject* computed_step(PyObject* operation, PyObject* const* operands, size_t count, Owned& owned);
 
+bool is_deque(PyObject* object);
+
 // The item of a deque, which holds on to it; nullptr for other objects.
 PyObject* deque_item(PyObject* base, Py_ssize_t index);
 
@@ -74,5 +76,7 @@ PyObject** attribute_slot(PyObject* base, PyObject* name);
 
 // Exact scalar types of Python: their instances are immutable, and their operations run no foreign code.
 bool is_scalar(PyObject* object);
+
+void init_steps();
 
 }  // namespace capture

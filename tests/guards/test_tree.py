@@ -392,6 +392,34 @@ def test_computed_values():
     assert not applies(tree, Number(7), 3)
 
 
+def test_an_entry_may_come_while_guards_are_evaluated():
+    """As another thread adds one: guards may run Python functions of capture's own."""
+    tree, added = GuardTree(subject.__code__), []
+
+    def itself(x):
+        if not added:
+            added.append(tree.insert([Guard(X, Kind.VALUE, 2)], [], None, None))
+        return x
+    first = tree.insert([Guard(Computed(itself, (X,)), Kind.VALUE, 1)], [], None, None)
+    assert tree.check(subject, [3]) is None and tree.entries == [first, *added]
+    assert [mismatch.entry for mismatch in tree.explain(subject, [3])] == [first, *added]
+    assert tree.check(subject, [2]) is added[0] and tree.check(subject, [1]) is first
+
+
+def test_entries_may_come_while_the_tree_is_built():
+    tree, numbers = GuardTree(subject.__code__), iter(range(40))
+
+    class Key:
+        def __hash__(self):
+            for number in numbers:
+                tree.insert([Guard(X, Kind.VALUE, number)], [], None, None)
+            return 1
+    key = Key()
+    first = tree.insert([Guard(Item(X, key), Kind.VALUE, 1)], [], None, None)
+    assert tree.check(subject, [{key: 1}]) is first and len(tree.entries) == 41
+    assert [tree.check(subject, [number]) in tree.entries for number in range(41)] == [True] * 40 + [False]
+
+
 def test_missing_lifted_values_are_a_miss():
     tree, _ = tree_with(lifted=[Item(InstanceDict(X), "a")])
     thing = Plain()
