@@ -73,6 +73,8 @@ _reason("side-effect-call", "the call acts on the world outside of the program, 
         "move it out of the compiled function")
 _reason("clock", "a clock is read after other work, which must be done by then on every call",
         "none needed; or read clocks outside of the compiled function")
+_reason("lock", "a lock is taken: what the program reads while it holds the lock is read then on every call",
+        "none needed; or hold the lock around the call of the compiled function")
 _reason("late-change", "an object was printed or logged, and changed later in the same call",
         "print a copy of the object, or print after the change")
 _reason("outside-iterator", "an iterator or generator created outside of the compiled function was advanced",

@@ -1,11 +1,12 @@
-"""Threads and locks. A lock that the trace makes concerns nobody else; one from outside is taken and given back on every hit, around the changes
-that the program makes while it holds it."""
+"""Threads and locks. A lock that the trace makes concerns nobody else. Before one from outside is taken the trace ends: what the program
+reads while it holds the lock, it reads then on every hit, too. (Under fullgraph it is taken, and given back, around the changes.)"""
 from __future__ import annotations
 
 import _thread
 from collections.abc import Callable
 from typing import Any
 
+from capture.errors import Break
 from capture.interp.frame import Value
 from capture.interp.interpreter import Interpreter
 from capture.interp.lookasides.shadows import node_of
@@ -45,7 +46,14 @@ def operation(method: Callable[..., Any], name: str) -> None:
                                         (node, *(value.shadow for value in given)), tuple(kwargs))  # type: ignore[arg-type]
         waits = name in ("acquire", "__enter__") and not values
         return Const(result) if result is None or waits else Replayed(call, (), bool)
-    model(method)(operate)
+    model(method, refuses=taken_between_traces if name in ("acquire", "__enter__") else None)(operate)
+
+
+def taken_between_traces(interp: Interpreter, lock: Value, *args: Value, **kwargs: Value) -> Break | None:
+    """Why no trace that can be cut takes a lock from outside."""
+    if interp.retreats is None or node_of(lock).created:
+        return None
+    return Break("lock", f"{type(lock.real).__qualname__}.acquire()")
 
 
 def _thread_release(lock: Any) -> None:
