@@ -17,7 +17,7 @@ from capture.config import BACKEND
 from capture.errors import ArgumentError
 from capture.interp.models import DISABLED
 from capture.modules import CompiledModule, compiled_module
-from capture.pipeline import GONE, UNITS, UNITS_LOCK, Unit, is_capturing
+from capture.pipeline import GONE, UNITS, Unit, is_capturing
 from capture.report import progress
 from capture.report.build import report_of
 from capture.report.tree import Report
@@ -158,8 +158,7 @@ def wait(timeout: float | None = None) -> bool:
 
 def units() -> list[Unit]:
     """Those that are alive."""
-    with UNITS_LOCK:
-        return list(UNITS)
+    return [unit for reference in list(UNITS.values()) if (unit := reference()) is not None]
 
 
 def reset() -> None:

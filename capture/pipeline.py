@@ -134,13 +134,13 @@ class Unit:
         departed = self.departed
         self.tree = GuardTree(self.function.__code__, lambda entry: departed.add(counts_of(entry)))
         self.compiled = _C.CompiledFunction(self.function, self.tree, self.miss, self.failed)
-        with UNITS_LOCK:
-            UNITS.add(self)
+        key, forget = id(self), UNITS.pop
+        UNITS[key] = weakref.ref(self, lambda _: forget(key, None))
 
     @property
     def family(self) -> list[Unit]:
         """This function and all continuations of it."""
-        return [self, *(unit for resumption in self.resumptions.values() for unit in resumption.units)]
+        return [self, *(unit for resumption in list(self.resumptions.values()) for unit in resumption.units)]    # other threads add some
 
     def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         if self.parent is None and self.start < math.inf and not is_finalizing():
@@ -223,8 +223,7 @@ class Unit:
 
 
 during_capture: Callable[[str], AbstractContextManager[None]] = nullcontext     # entered for each, with the function's name
-UNITS: weakref.WeakSet[Unit] = weakref.WeakSet()
-UNITS_LOCK = threading.RLock()     # sets cannot be walked through while they grow
+UNITS: dict[int, weakref.ref[Unit]] = {}    # by id: those that are alive, oldest first. Without a lock, which a fork could inherit
 GONE: deque[Gone[BreakReport]] = deque(maxlen=1000)     # the latest of those that were here
 for _entry in (Unit.miss, Unit.failed, GuardTree.explain):      # a torch.compile around us leaves our own code alone
     eval_frame.set_code_exec_strategy(_entry.__code__, FRAME_SKIP)
@@ -271,7 +270,7 @@ def capture(unit: Unit, function: types.FunctionType, args: list[Any]) -> Value 
             outcome = left
         conclude(unit, interp, outcome, recorder.is_harmless(), times)
     except UserError as error:
-        outcome = error
+        outcome = error.with_traceback(None)        # which holds this frame
         conclude(unit, interp, outcome, recorder.is_harmless(), times)
     finally:
         unwind.set_handled(handled)

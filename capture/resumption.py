@@ -145,7 +145,7 @@ class Resumption:
 
     def is_idle(self) -> bool:
         """Whether traces from here lead here again, and none of those in between works on tensors."""
-        around = [(origin, target) for origin in self._reached() for target in origin.leads_to if self in {target, *target._reached()}]
+        around = [(origin, target) for origin in self._reached() for target in list(origin.leads_to) if self in {target, *target._reached()}]
         return bool(around) and not any(origin.leads_to[target] for origin, target in around)
 
     def _reached(self) -> list[Resumption]:
@@ -153,7 +153,7 @@ class Resumption:
         reached = {self: None}
         todo = [self]
         while todo:
-            new = [target for target in todo.pop().leads_to if target not in reached]
+            new = [target for target in list(todo.pop().leads_to) if target not in reached]      # to which other threads add
             reached.update(dict.fromkeys(new))
             todo += new
         return list(reached)

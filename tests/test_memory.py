@@ -194,6 +194,52 @@ def test_inputs_of_a_native_run_and_of_a_failed_call_are_freed() -> None:
             assert freed(reference)
 
 
+@capture.disable
+def outside(x):
+    return x
+
+
+def missing_attribute(x, box):
+    with torch.no_grad():
+        return box.missing
+
+
+def raised(x, box):
+    raise ValueError(box)
+
+
+def raised_behind_a_break(x, box):
+    outside(x)
+    try:
+        raise KeyError(box)
+    except KeyError as error:
+        raise ValueError(box) from error
+
+
+def raised_outside(x, box):
+    return outside(x, box)
+
+
+@pytest.mark.parametrize("program", [missing_attribute, raised, raised_behind_a_break, raised_outside], ids=lambda program: program.__name__)
+def test_what_an_exception_holds_is_freed_with_it(program) -> None:
+    """At once: it is part of no cycle of ours."""
+    compiled = capture.compile(program)
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(3):
+            box = Box()
+            reference = weakref.ref(box)
+            try:
+                compiled(X, box)
+            except (AttributeError, TypeError, ValueError):
+                pass
+            del box
+            assert reference() is None
+    finally:
+        gc.enable()
+
+
 def test_a_model_passed_as_argument_is_freed_while_the_compiled_function_lives() -> None:
     compiled = capture.compile(lambda model, x: model(x))
     for _ in range(3):

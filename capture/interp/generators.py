@@ -12,6 +12,7 @@ from __future__ import annotations
 import enum
 import inspect
 import sys
+import threading
 import types
 import weakref
 from collections.abc import Callable
@@ -342,7 +343,7 @@ class Body:
     def _is_watched(self) -> bool:
         """Whether a trace takes over the body, which is about to die."""
         interp, node = (nobody(), None) if self.watcher is None else (self.watcher[0](), self.watcher[1])
-        return interp is not None and interp.tracking and _take_over(interp, self, node)
+        return interp is not None and interp.tracking and interp.thread == threading.get_ident() and _take_over(interp, self, node)
 
     def _stand_up(self) -> None:
         """Revives a body that does not run."""
@@ -370,15 +371,17 @@ class Body:
         return cover is not None and self.frame.instructions[cover.target].opname != "CALL_INTRINSIC_1"
 
     def _native_interpreter(self, closing: bool) -> Interpreter:
-        """The interpreter of the capture that made the body, on real values alone; after its end, one like it. What a body
-        does when it dies belongs to the trace like all else: its death follows from what the program did."""
+        """The interpreter of the capture that made the body, on real values alone; after its end, and in other threads, one like it.
+        What a body does when it dies belongs to the trace like all else: its death follows from what the program did."""
         interp = self.interp()
-        if interp is None or interp.frame is None and not interp.tracking:
+        lives = interp is not None and (interp.frame is not None or interp.tracking)
+        elsewhere = lives and interp.thread != threading.get_ident()            # type: ignore[union-attr]
+        if lives and (elsewhere or not closing):
+            interp.give_up(Break("opaque-call", f"native code resumed {self.kind} {self.frame.code.co_qualname}"))  # type: ignore[union-attr]
+        if not lives or elsewhere:
             interp = Interpreter(None, None)
             interp.inlining = False
-        elif not closing:
-            interp.give_up(Break("opaque-call", f"native code resumed {self.kind} {self.frame.code.co_qualname}"))
-        return interp
+        return interp   # type: ignore[return-value]
 
 
 GENERATORS = (types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType)

@@ -8,6 +8,7 @@ give up the trace (`Break`, or any fault) without touching the real state.
 from __future__ import annotations
 
 import sys
+import threading
 import types
 import weakref
 from collections.abc import Callable
@@ -36,6 +37,7 @@ class Interpreter:
     def __init__(self, graph: RefGraph | None, recorder: FxRecorder | None, retreats: Retreats | None = None) -> None:
         self.graph = graph if graph is not None else RefGraph()     # untracked: nothing is asked of it, nor noted in it
         self.recorder: FxRecorder = recorder  # type: ignore[assignment]
+        self.thread = threading.get_ident()         # the one that runs the call
         self.tracking = graph is not None           # shadows are kept
         self.inlining = True                        # Python calls get frames of ours; off once a trace was given up
         self.broken: tuple[Break, tuple[UserFrame, ...]] | None = None

@@ -114,7 +114,7 @@ def call(interp: Interpreter, function: Value, args: list[Value], kwargs: dict[s
     except UserError as error:
         interp.track(raised, interp, kind, meaning, real, args, kwargs, error.exception)
         if resumable and interp.can_cut and interp.is_doubtful(error.exception) and unwind.is_handled(interp):
-            raise Cut(interp.doubtful[1], function, args, kwargs, error) from None  # type: ignore[index]
+            raise Cut(interp.doubtful[1], function, args, kwargs, error.with_traceback(None)) from None  # type: ignore[index]
         raise
     if reason is not None:
         interp.give_up(reason)
