@@ -193,8 +193,9 @@ class Pool:
         return process
 
     def _begin(self, compile_job: str) -> Process:
-        process = Process(compile_job)
-        self.processes.append(process)
+        with _spawning:
+            process = Process(compile_job)
+            self.processes.append(process)
         if self._closing:
             process.stop()
         return process
@@ -220,7 +221,8 @@ def _size() -> int:
 
 
 _pool = Pool(_size())
-_lock = threading.Lock()
+_lock = threading.RLock()       # a finalizer that runs while it is held may call a compiled function
+_spawning = threading.RLock()   # no fork in the midst of a spawn: it would keep pipes open of which it knows nothing
 _parents: list[Any] = []        # what a fork has inherited: kept, since its end is the parent's business
 
 
@@ -254,8 +256,9 @@ def _forked() -> None:
     for process in _pool.processes:
         process.disconnect()
     _parents.extend((_pool, _lock))
-    _pool, _lock = Pool(_size()), threading.Lock()
+    _pool, _lock = Pool(_size()), threading.RLock()
+    _spawning.release()
 
 
-os.register_at_fork(after_in_child=_forked)
+os.register_at_fork(before=_spawning.acquire, after_in_parent=_spawning.release, after_in_child=_forked)
 atexit.register(close)

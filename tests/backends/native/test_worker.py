@@ -42,6 +42,25 @@ def outcomes(pool: Pool, *numbers: float) -> list:
     return [answers.get(timeout=60) for _ in numbers]
 
 
+def test_no_fork_takes_place_while_a_process_is_spawned(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would inherit the pipes, and keep them open."""
+    begun, spawned = threading.Event(), []
+
+    class Slow(sidecar.Process):
+        def __init__(self, compile_job: str) -> None:
+            begun.set()
+            time.sleep(0.3)
+            super().__init__(compile_job)
+            spawned.append(self)
+    monkeypatch.setattr(sidecar, "Process", Slow)
+    pool.start(FAKE.compile_job)
+    assert begun.wait(10)
+    child = os.fork()
+    if child == 0:
+        os._exit(len(spawned))
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 1
+
+
 # --- messages
 
 @pytest.mark.parametrize("size", [0, 10, 3_000_000])
