@@ -8,11 +8,13 @@ import atexit
 import faulthandler
 import os
 import shutil
+import signal
 import tempfile
 
 LAST_SECONDS = 120      # that the process may take to end after the last test
 CACHE = tempfile.mkdtemp(prefix="capture-tests-")
 atexit.register(shutil.rmtree, CACHE, ignore_errors=True)
+signal.signal(signal.SIGCHLD, signal.SIG_DFL)       # who starts us may ignore it: then nobody learns how a child of ours has ended
 # read when capture is imported; subprocesses inherit it
 os.environ |= {"CAPTURE_STRICT": "1", "CAPTURE_BACKEND": "eager", "CAPTURE_CACHE_DIR": CACHE}
 
