@@ -4,7 +4,7 @@
 """
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor, nn
@@ -38,6 +38,25 @@ def broken(x: Tensor) -> Tensor:
     return x
 
 
+def halves(x: Tensor) -> Iterator[Tensor]:
+    """The steps of the chain with breaks, one by one."""
+    for step in range(STEPS):
+        x = torch.relu(x) + 1
+        stop()
+        x = x * 0.5
+        yield x[:1]
+
+
+def in_a_generator(x: Tensor) -> Tensor:
+    """The same where a generator takes the steps, which is alive at each break."""
+    total = torch.zeros(1)
+    rows = halves(x)
+    del x
+    for first in rows:
+        total = total + first.clone()
+    return total
+
+
 def capturing(program: Callable, x: Tensor) -> float:
     capture.reset()
     compiled = capture.compile(program, backend="eager")
@@ -50,7 +69,8 @@ def main() -> None:
     deep = nn.Sequential(*(nn.Sequential(nn.ReLU(), nn.Dropout(0.1)) for _ in range(STEPS))).eval()
     ratios, failures = [], {}
     with torch.no_grad():
-        for name, program in (("a chain of operations", chain), ("a chain of modules", deep), ("a chain with breaks", broken)):
+        for name, program in (("a chain of operations", chain), ("a chain of modules", deep), ("a chain with breaks", broken),
+                              ("breaks in a generator", in_a_generator)):
             try:
                 def eager(program: Callable = program) -> float:
                     return peak(lambda: program(x))

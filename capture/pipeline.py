@@ -12,7 +12,7 @@ import types
 import warnings
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -49,12 +49,13 @@ from capture.interp.protection import protected
 from capture.interp.retreat import Retreats
 from capture.interp.varying import Numbers
 from capture.refgraph import mock, pycode
-from capture.refgraph.effects import Effect
 from capture.refgraph.graph import RefGraph
 from capture.refgraph.memory import PLAIN_TENSORS
-from capture.refgraph.node import Const, DictState, RefNode, Shadow, WrittenDict
+from capture.refgraph.node import Const, Shadow, TensorState
 from capture.refgraph.runtime import INVISIBLE
-from capture.refgraph.source import Function, Local, Source
+from capture.refgraph.separateness import require_separateness
+from capture.refgraph.shapes import Shapes, of_any_shape
+from capture.refgraph.source import Function, Local
 from capture.refgraph.verify import verify
 from capture.resumption import Loop, Resumption, natively, replay
 
@@ -124,6 +125,7 @@ class Unit:
     bodies: dict[resume.Position, types.CodeType] = field(default_factory=dict)     # continuations of generators, of the whole family
     retreats: Retreats = field(default_factory=Retreats)                # of the whole family of units
     labels: Mapping[str, str] = field(default_factory=dict)             # of a continuation: what users know its parameters as
+    shapes: Shapes = field(default_factory=Shapes)                      # … and which of its tensors have any
     uncounted: int = 0                  # native calls past the recapture limit, or on tensors that are not plain
     limited: bool = False
     numbers: Numbers = field(default_factory=Numbers)       # which of those that enter operations change from call to call
@@ -241,7 +243,7 @@ def capture(unit: Unit, function: types.FunctionType, args: list[Any]) -> Value 
     args: the frame's arguments in the order of its fast locals. Raises GraphBreakError under fullgraph, after the call
     has come to its end, and InternalError in strict mode.
     """
-    graph = RefGraph()
+    graph = RefGraph(unit.shapes)
     recorder = FxRecorder(graph, unit.numbers)
     interp = Interpreter(graph, recorder, None if unit.fullgraph else unit.retreats)
     graph.require(None, "MODES", _C.modes())
@@ -326,16 +328,21 @@ def install(unit: Unit, interp: Interpreter, outcome: Value, repeatable: bool, t
     graph.sweep(0)
     asleep = sleepers.sleepers(interp, [], None, unit.bodies)
     verify(graph, resume.composite([outcome, *(part for sleeper in asleep for part in sleeper.record)]))
-    require_separateness(graph, recorder)
+    require_separateness(graph, recorder.inputs if recorder.mutates else ())
     if recorder.checks and any(effect.stream is not None for effect in graph.early):
         raise Break("data-dependent", "a check of what a tensor holds, beside random numbers of Python")
     graph.seal()
     assert outcome.shadow is not None
     with times.measure("mock"):
-        plan = mock.plan(graph, outcome.shadow, recorder.inputs, tuple(n.shadow for n in recorder.number_inputs))
+        plan = mock.plan(graph, outcome.shadow, recorder.inputs, tuple(n.shadow for n in recorder.number_inputs), acted_before(recorder))
     insert(unit, interp, plan, repeatable, None, times)
     sleepers.lie_down(asleep)
     return outcome.shadow
+
+
+def acted_before(recorder: FxRecorder) -> int:
+    """How many effects come before the first operation of a graph that may raise, and cannot run again then."""
+    return recorder.acted or 0 if recorder.changes and not recorder.checks else 0
 
 
 def insert(unit: Unit, interp: Interpreter, plan: mock.MockPlan, repeatable: bool, broken: BreakReport | None, times: Times) -> None:
@@ -387,12 +394,16 @@ def install_cut(unit: Unit, interp: Interpreter, cut: Cut, repeatable: bool, tim
     frames = resume.suspend(interp, resume.resume_of(cut.then))
     report = BreakReport(cut.reason.reason, cut.reason.context, cut.reason.stack or interp.stack())
     resumption = resumption_of(unit, interp, frames, report)
+    taken = resume.arguments(frames, resumption.codes)
+    if any(isinstance(node.state, TensorState) and node.state.dynamic for node in graph.nodes):
+        names = resumption.codes.codes[0].co_varnames
+        resumption.units[0].shapes.known |= of_any_shape(zip(names, (value.shadow for value in taken)), [cell.shadow for cell in frames[0].cells])
     graph.depend(cut.function.shadow, cut.function.real)  # type: ignore[arg-type]
     entered, left = entry_modes(graph).grad, torch.is_grad_enabled()
     handling = any(resume.Slot.HANDLED in frame.position.stack for frame in frames)
     arguments = [
         resume.function_of(frames[0], resumption.codes.codes[0]),
-        resume.composite(resume.arguments(frames, resumption.codes)),
+        resume.composite(taken),
         resume.composite(Value(frame.scope, frame.globals) for frame in frames),
         resume.constant(None if entered == left else left),
         unwind.exception_value(interp, sys.exception()) if handling else resume.constant(None),  # type: ignore[arg-type]
@@ -401,11 +412,11 @@ def install_cut(unit: Unit, interp: Interpreter, cut: Cut, repeatable: bool, tim
     graph.sweep(0)
     asleep = sleepers.sleepers(interp, frames, resumption.codes, unit.bodies)
     verify(graph, resume.composite([*arguments[:-1], *cut.kwargs.values(), *(part for sleeper in asleep for part in sleeper.record)]))
-    require_separateness(graph, recorder)
+    require_separateness(graph, recorder.inputs if recorder.mutates else ())
     graph.seal()
     proceed = mock.Perform(_C.TailCall, (Const(resumption), Const(None), everything.shadow))  # type: ignore[arg-type]
     with times.measure("mock"):
-        plan = mock.plan(graph, proceed, recorder.inputs, tuple(n.shadow for n in recorder.number_inputs))
+        plan = mock.plan(graph, proceed, recorder.inputs, tuple(n.shadow for n in recorder.number_inputs), acted_before(recorder))
     works = loops.works(frames[-1], len(frames) - 1, recorder)
     insert(unit, interp, plan, repeatable, report, times)
     sleepers.lie_down(asleep)
@@ -445,12 +456,13 @@ def maker(unit: Unit, scope: dict[str, Any], codes: resume.Codes, report: BreakR
     """What makes the unit of an outermost continuation behind a break of `unit`'s. scope: its globals."""
     where = user_frames(report.stack)[-1]
     name = f"{root_of(unit).name} resumed at {os.path.basename(where.file)}:{where.line}"
+    shapes = Shapes(resume.RESULT)
 
     def make_unit(code: types.CodeType) -> Unit:
         cells = tuple(types.CellType() for _ in code.co_freevars)
         function = types.FunctionType(code, scope, code.co_name, None, cells)
         return Unit(function, unit.backend, False, name, parent=unit, resumed=report, resumptions=unit.resumptions, bodies=unit.bodies,
-                    retreats=unit.retreats, labels=codes.labels)
+                    retreats=unit.retreats, labels=codes.labels, shapes=shapes)
     return make_unit
 
 
@@ -533,10 +545,12 @@ def annotate(gm: torch.fx.GraphModule, graph: RefGraph, recorder: FxRecorder, re
 
 
 def compile_graph(unit: Unit, gm: torch.fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
-    """The backend's callable; when the backend fails the graph runs as it is, and the user is told. It does so too when numbers are
-    among its inputs, and the backend does not know of such."""
-    if any("number" in node.meta for node in gm.graph.nodes) and not registry.takes_numbers(unit.backend):
-        gm.meta["note"] = "runs uncompiled: numbers that change from call to call are among its inputs, unknown to this backend"
+    """The backend's callable; when the backend fails the graph runs as it is, and the user is told. It does so too when numbers, or
+    tensors of any shape, are among its inputs, and the backend does not know of such."""
+    varying = {"number": "numbers that change", "any_shape": "tensors whose shapes change"}
+    found = [what for mark, what in varying.items() if any(mark in node.meta for node in gm.graph.nodes)]
+    if found and not registry.takes_numbers(unit.backend):
+        gm.meta["note"] = f"runs uncompiled: {' and '.join(found)} from call to call are among its inputs, unknown to this backend"
         return _C.Switch(gm.forward)
     try:
         compiled = unit.backend(gm, inputs)
@@ -555,42 +569,3 @@ def argument_names(code: types.CodeType) -> list[str]:
     """The fast locals that hold a call's arguments."""
     count = code.co_argcount + code.co_kwonlyargcount + bool(code.co_flags & 0x04) + bool(code.co_flags & 0x08)
     return list(code.co_varnames[:count])
-
-
-# Guards on what a container holds, beyond single keys of a dict.
-CONTENT_KINDS = frozenset({"LENGTH", "TRUTH", "KEYS", "CONTENT", "MEMBER", "NOT_MEMBER"})
-
-
-def require_separateness(graph: RefGraph, recorder: FxRecorder) -> None:
-    """What was mutated must not come to be one with something else that was read or written.
-
-    Tensors: by storage. Other objects: two of them matter to each other only if both know of the key that was set.
-    """
-    inputs = dict.fromkeys([*(recorder.inputs if recorder.mutates else ()), *graph.placed])
-    if inputs:
-        groups: dict[int, int] = {}
-        layout: list[tuple[Source, int, int]] = []
-        for node in inputs:
-            if node.state.storage is not None:
-                storage, offset = node.state.storage
-                layout.append((node.source, groups.setdefault(storage, len(groups)), offset))  # type: ignore[arg-type]
-        if layout:
-            graph.require(layout[0][0], "STORAGE", tuple(layout))
-    looked_at = {source for source, kind, _ in graph.requirements.values() if kind in CONTENT_KINDS}
-    outside = [node for node in graph.nodes if node.source is not None]
-    effects = [effect for effect in graph.effects if isinstance(effect, Effect)]
-    for target in dict.fromkeys(effect.target for effect in effects if effect.target.source is not None):
-        keys = {e.args[0].value for e in effects if e.target is target and e.args and isinstance(e.args[0], Const)
-                and isinstance(target.state, (DictState, WrittenDict))}
-        rivals = [n.source for n in outside if n is not target and n.cls is target.cls and (
-            n.source in looked_at or concerns(n, target, keys))]
-        if rivals:
-            graph.require(target.source, "DISTINCT", tuple(rivals))
-
-
-def concerns(node: RefNode, target: RefNode, keys: Iterable[Any]) -> bool:
-    """Whether the trace would be wrong if `node` were the mutated `target`."""
-    if isinstance(target.state, DictState) and isinstance(node.state, DictState):
-        return node.state.complete or any(key in node.state.items for key in keys)
-    return node.state is not None or bool(node.slots)
-

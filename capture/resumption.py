@@ -79,13 +79,15 @@ class Resumption:
         """
         if grad is not None:
             torch._C._set_grad_enabled(grad)
-        outer = sys.exception()
-        if handled is not None:
-            unwind.set_handled(handled)
-        try:
+        if handled is None:
             result, raised = self._attempt(scopes, operation, args, kwargs)
-        finally:
-            unwind.set_handled(outer)
+        else:
+            outer = sys.exception()
+            unwind.set_handled(handled)
+            try:
+                result, raised = self._attempt(scopes, operation, args, kwargs)
+            finally:
+                unwind.set_handled(outer)
         if self.idle is not None and self.loop is None:
             self.rounds += 1
             if self.rounds >= IDLE_ROUNDS:
@@ -169,6 +171,8 @@ class Resumption:
         self.units.append(unit)
 
     def _perform(self, scopes: tuple[Globals, ...], operation: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if operation is bool and type(args[0]) is torch.Tensor:        # of C, which looks at no frame
+            return bool(args[0])
         for stand_in, scope in zip(reversed(self.stand_ins[:len(scopes)]), reversed(scopes), strict=True):
             if stand_in is not None:
                 operation, args, kwargs = types.FunctionType(stand_in, scope), (operation, args, kwargs), {}

@@ -115,10 +115,10 @@ def calls_a_disabled_function(x):
 
 # program -> the reason under which it is reported
 BREAKS = {
-    draws_a_size: "data-dependent", branches_on_a_clock: "data-dependent", reads_clocks_around_work: "clock",
+    draws_a_size: "changing-result", branches_on_a_clock: "changing-result", reads_clocks_around_work: "clock",
     branches_on_data: "data-dependent", loops_on_data: "data-dependent",
     branches_on_a_list: "data-dependent", uses_numpy: "data-dependent", indexes_by_data: "data-dependent",
-    branches_on_a_shape: "data-dependent", iterates_over_nonzero: "data-dependent-shape",
+    branches_on_a_shape: "data-dependent-shape", iterates_over_nonzero: "data-dependent-shape",
     asserts_on_data: "data-dependent", runs_backward: "autograd-inside", reads_a_file: None,
     sets_the_default_dtype: "changing-global-state", advances_an_outside_iterator: "outside-iterator",
     calls_a_disabled_function: "disabled-call",

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-REASONS = ["data-dependent", "data-dependent", "opaque-call", "outside-iterator", "tensor-op-raised"]
+REASONS = ["data-dependent", "data-dependent-shape", "opaque-call", "outside-iterator", "tensor-op-raised"]
 
 
 def run(name: str, report: Path) -> tuple[str, list[dict]]:

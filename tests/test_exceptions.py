@@ -302,8 +302,7 @@ def test_what_was_changed_before_the_exception_stays_changed() -> None:
     check(make, call(X, True), call(X, False), call(X, True), call(X, False), captures=None)
 
 
-@pytest.mark.parametrize("in_place", [False, pytest.param(True, marks=pytest.mark.xfail(
-    strict=True, reason="a graph that writes to tensors cannot run again; other effects come after it"))])
+@pytest.mark.parametrize("in_place", [False, True])
 def test_what_was_changed_before_a_tensor_operation_raises_on_a_hit_stays_changed(in_place: bool) -> None:
     def make():
         state = SimpleNamespace(before=0, after=0, total=torch.zeros(2, 2), log=[])
@@ -316,6 +315,39 @@ def test_what_was_changed_before_a_tensor_operation_raises_on_a_hit_stays_change
             state.after += 1
             state.log.append(y)
             return y
+        return program, state
+    check(make, call(X), call(X), call(BAD), call(X), captures=None, fullgraph=False)
+
+
+def test_what_was_printed_and_stored_before_a_tensor_operation_raises_on_a_hit_and_what_was_not() -> None:
+    def make():
+        state = SimpleNamespace(step=0, total=torch.zeros(2, 2), log=[], last=None)
+
+        def program(x, name):
+            state.step += 1
+            state.log.append((name, state.step))
+            print("step", state.step, name)
+            state.last = x
+            state.total.add_(x)
+            y = torch.linalg.cholesky(x)
+            state.step += 1
+            state.log.append(y)
+            print("done", state.step)
+            return y
+        return program, state
+    check(make, call(X, "a"), call(X, "b"), call(BAD, "c"), call(X, "d"), captures=None, fullgraph=False)
+
+
+def test_what_follows_an_earlier_operation_that_may_raise_is_not_done_before_it() -> None:
+    def make():
+        state = SimpleNamespace(log=[], total=torch.zeros(2, 2))
+
+        def program(x):
+            state.total.add_(x)
+            state.log.append("first")
+            y = torch.linalg.cholesky(x)
+            state.log.append("second")
+            return y + torch.linalg.inv(x)
         return program, state
     check(make, call(X), call(X), call(BAD), call(X), captures=None, fullgraph=False)
 

@@ -9,6 +9,8 @@ import pytest
 import torch
 
 import capture
+from tests.helpers import call
+from tests.helpers import check as check_calls
 
 INPUTS = [(1.0, 2.0, -1.0), (1.0, -2.0, -1.0), (1.0, 1.0, 1.0), (-1.0, -1.0, -1.0), (3.0, 2.0, -1.0)]
 PASSED_ON: dict[str, Callable[[torch.Size], Any]] = {
@@ -67,3 +69,185 @@ def test_methods_of_the_tensor() -> None:
         expected, got = program(x), compiled(x)
         assert got[:-1] == expected[:-1] and torch.equal(got[-1], expected[-1])
     assert capture.stats(compiled).captures == 1
+
+
+# --- across breaks: what a continuation is given
+
+class Box:
+    """Holds a tensor between two traces."""
+
+    def __init__(self, kept: torch.Tensor) -> None:
+        self.kept = kept
+
+
+def decided(x):
+    kept = x[x > 0]
+    if len(kept) > 2:
+        return kept * 2
+    return kept + 1
+
+
+def in_containers(x):
+    kept = [x[x > 0], {"other": (x[x < 0],)}]
+    if len(kept[0]) > 2:
+        return kept[0] * 2, kept[1]["other"][0] + 1
+    return kept[1]["other"][0].sum(), kept[0].cumsum(0)
+
+
+def in_an_object(x):
+    box = Box(x[x > 0])
+    if box.kept.sum() > 2:
+        return box.kept * 2
+    return box.kept.neg()
+
+
+def in_a_cell(x):
+    kept = x[x > 0]
+
+    def inner():
+        return kept * 2
+    if kept.sum() > 2:
+        return inner() + kept
+    return inner()
+
+
+def deep(x):
+    def inner(kept):
+        if kept.sum() > 2:
+            return kept * 2
+        return kept - 1
+    kept = x[x > 0]
+    return inner(kept + 1) + kept
+
+
+def shrinks(x):
+    x = x.abs()
+    while len(x) > 1:
+        x = x[x > x.mean()]
+    return x * 2
+
+
+def passes_on(x):
+    kept = x[x > 0]
+    if kept.sum() > 2:
+        kept = kept.view(-1, 1).expand(-1, 2)
+    return kept, kept.shape, len(kept), f"{kept.numel()} of {x.numel()}", kept.is_contiguous()
+
+
+def two_decisions(x):
+    kept = x[x > 0]
+    if len(kept) > 1:
+        kept = kept * 2
+    if kept.numel() > 2:
+        kept = kept + 1
+    return kept.sum() / len(kept) if len(kept) else kept.sum()
+
+
+@capture.disable
+def excluded(x):
+    return x[x > 0]
+
+
+def from_an_excluded_call(x):
+    return (excluded(x) * 2).relu()
+
+
+ACROSS = {decided: 3, in_containers: 3, in_an_object: 3, in_a_cell: 3, deep: 3, shrinks: 4, passes_on: 3, two_decisions: 7,
+          from_an_excluded_call: 3}
+VALUES = [torch.linspace(-k, 3, 8) for k in range(1, 9)]
+
+
+@pytest.mark.parametrize(("program", "most"), [pytest.param(p, n, id=p.__name__) for p, n in ACROSS.items()])
+def test_a_continuation_takes_tensors_of_any_shape(program, most) -> None:
+    stats = check_calls(lambda: program, *map(call, VALUES), *map(call, VALUES), captures=None, fullgraph=False)
+    assert stats.captures <= most and stats.native_calls == 0, stats
+
+
+def test_an_attribute_that_outlives_the_call() -> None:
+    def make():
+        box = Box(torch.ones(1))
+
+        def program(x):
+            box.kept = x[x > 0]
+            if box.kept.sum() > 2:
+                return box.kept * 2
+            return box.kept - 1
+        return program, box
+    stats = check_calls(make, *map(call, VALUES), captures=None, fullgraph=False)
+    assert stats.captures <= 3, stats
+
+
+def test_gradients_flow_through_them() -> None:
+    def make():
+        weight = torch.nn.Parameter(torch.arange(1.0, 9.0))
+
+        def program(x):
+            kept = (x * weight)[x > 0]
+            if len(kept) > 6:
+                return (kept ** 2).sum()
+            return (kept * 3).sum()
+        return program, weight
+    stats = check_calls(make, *map(call, VALUES), captures=None, fullgraph=False, backward=True)
+    assert stats.captures <= 3, stats
+
+
+def test_the_number_of_dimensions_may_depend_on_values() -> None:
+    def program(x):
+        kept = x[x > 0].squeeze()
+        return kept.dim(), kept * 2
+    check_calls(lambda: program, call(torch.ones(3)), call(torch.tensor([1.0, -1.0])), call(torch.ones(3)), captures=None, fullgraph=False)
+
+
+def test_rows_keep_their_length() -> None:
+    def program(x):
+        rows = torch.nonzero(x > 0).squeeze(1)
+        return rows.dim(), rows * 2
+    check_calls(lambda: program, call(torch.ones(3)), call(torch.tensor([1.0, -1.0])), call(torch.ones(4) * -1), captures=None)
+
+
+def test_backends_of_fixed_shapes_are_not_given_them() -> None:
+    given = []
+
+    def backend(gm, example_inputs):
+        given.append([tuple(x.shape) for x in example_inputs])
+        return gm.forward
+    compiled = capture.compile(decided, backend=backend)
+    for x in VALUES:
+        assert torch.equal(compiled(x), decided(x))
+    assert given == [[(8,)]]        # the graph before the decision
+    assert "tensors whose shapes change" in capture.explain(compiled)
+
+
+def test_what_is_added_to_rows_that_values_choose_keeps_its_shape() -> None:
+    def program(x):
+        rows = torch.where(x > 0)[0]
+        y = torch.zeros(8).index_add(0, rows, x[rows] * 2)
+        return (y + 1 if y.shape[0] > 4 else y), y.scatter(0, rows, 3.0).view(y.shape[0] // 2, 2)
+    check_calls(lambda: program, *map(call, VALUES))
+
+
+# --- lengths that decide how often a loop runs
+
+def counts_to_a_value(x):
+    y = x
+    for i in range(int(x.sum())):
+        y = y * 2 + i
+    return y
+
+
+def walks_over_values(x):
+    total = x
+    for value in x[x > 1].tolist():
+        total = total + value
+    return total
+
+
+def numbers_values(x):
+    return [(i, x * value) for i, value in enumerate(x[x > 1].tolist())]
+
+
+@pytest.mark.parametrize("program", [counts_to_a_value, walks_over_values, numbers_values], ids=lambda program: program.__name__)
+def test_loops_as_long_as_values_say_do_not_recapture_for_each_length(program) -> None:
+    values = [torch.tensor([2.0] * k + [0.0] * (9 - k)) for k in (3, 1, 5, 2, 7, 0, 4, 6, 8, 9)]
+    stats = check_calls(lambda: program, *map(call, values), *map(call, values), captures=None, fullgraph=False)
+    assert stats.native_calls == 0 and stats.captures <= 12, stats

@@ -57,8 +57,10 @@ inline bool matches_inline(const TensorProperties& p, PyObject* object) {
   if (impl->dtype() != caffe2::TypeMeta::fromScalarType(static_cast<c10::ScalarType>(p.dtype))) return false;
   const at::Device device = impl->device();
   if (static_cast<int8_t>(device.type()) != p.device_type || device.index() != p.device_index) return false;
-  if (impl->has_symbolic_sizes_strides() || !equal(impl->sizes(), p.sizes)) return false;
-  if (p.has_strides ? !equal(impl->strides(), p.strides) : static_cast<int8_t>(impl->layout()) != p.layout) return false;
+  if (impl->has_symbolic_sizes_strides()) return false;
+  if (p.any_shape ? impl->sizes().size() != p.sizes.size() : !equal(impl->sizes(), p.sizes)) return false;
+  const bool has_plain_strides = p.has_strides && !p.any_shape;
+  if (has_plain_strides ? !equal(impl->strides(), p.strides) : static_cast<int8_t>(impl->layout()) != p.layout) return false;
   const torch::autograd::AutogradMeta* meta = autograd_of(impl);
   return requires_grad_of(meta) == p.requires_grad && is_leaf_of(meta) == p.is_leaf &&
          (has_own_attributes(object) != 0) == p.has_attributes;
@@ -66,7 +68,9 @@ inline bool matches_inline(const TensorProperties& p, PyObject* object) {
 
 std::string text_of(const std::vector<int64_t>& numbers) {
   std::string text = "(";
-  for (size_t i = 0; i < numbers.size(); i++) text += (i ? ", " : "") + std::to_string(numbers[i]);
+  for (size_t i = 0; i < numbers.size(); i++) {
+    text += (i ? ", " : "") + (numbers[i] < 0 ? std::string("any") : std::to_string(numbers[i]));
+  }
   return text + (numbers.size() == 1 ? ",)" : ")");
 }
 
@@ -152,16 +156,26 @@ PyObject* tuple_of(const std::vector<int64_t>& numbers) {
   return tuple;
 }
 
+PyObject* wrap(TensorProperties properties) {
+  PyObject* self = properties_type->tp_alloc(properties_type, 0);
+  if (self == nullptr) return nullptr;
+  Py_INCREF(properties.type);
+  new (&reinterpret_cast<PropertiesObject*>(self)->properties) TensorProperties(std::move(properties));
+  return self;
+}
+
 PyObject* of(PyObject*, PyObject* tensor) {
   try {
-    TensorProperties properties = tensor_properties_of(tensor);
-    PyObject* self = checked(properties_type->tp_alloc(properties_type, 0));
-    Py_INCREF(properties.type);
-    new (&reinterpret_cast<PropertiesObject*>(self)->properties) TensorProperties(std::move(properties));
-    return self;
+    return wrap(tensor_properties_of(tensor));
   } catch (PythonError&) {
     return nullptr;
   }
+}
+
+PyObject* of_any_shape(PyObject* self, PyObject*) {
+  TensorProperties properties = unpack(self);
+  properties.forget_shape();
+  return wrap(std::move(properties));
 }
 
 PyGetSetDef getters[] = {
@@ -188,6 +202,8 @@ PyGetSetDef getters[] = {
      nullptr, nullptr},
     {"keys", [](PyObject* self, void*) { return PyLong_FromUnsignedLongLong(unpack(self).keys); }, nullptr, nullptr,
      nullptr},
+    {"any_shape", [](PyObject* self, void*) { return PyBool_FromLong(unpack(self).any_shape); }, nullptr, nullptr,
+     nullptr},
     {nullptr, nullptr, nullptr, nullptr, nullptr},
 };
 
@@ -195,6 +211,7 @@ PyObject* matches_python(PyObject* self, PyObject* object) { return PyBool_FromL
 
 PyMethodDef methods[] = {
     {"of", of, METH_O | METH_STATIC, "The properties of a tensor; TypeError for anything else."},
+    {"of_any_shape", of_any_shape, METH_NOARGS, "The same but for the shape: with as many dimensions, of any sizes."},
     {"matches", matches_python, METH_O, "Whether an object is a tensor with these properties."},
     {nullptr, nullptr, 0, nullptr},
 };
@@ -205,6 +222,12 @@ PyMethodDef functions[] = {
 };
 
 }  // namespace
+
+void TensorProperties::forget_shape() {
+  any_shape = true;
+  std::fill(sizes.begin(), sizes.end(), -1);
+  strides.clear();
+}
 
 bool TensorProperties::matches(PyObject* object) const { return matches_inline(*this, object); }
 
@@ -264,6 +287,7 @@ TensorProperties tensor_properties_of(PyObject* object) {
 Difference tensor_difference(const TensorProperties& expected, PyObject* object) {
   try {
     TensorProperties got = tensor_properties_of(object);
+    if (expected.any_shape) got.forget_shape();
     for (const Property& property : kProperties) {
       std::string left = property.text(expected), right = property.text(got), name = std::string(property.name) + " ";
       if (left != right) return {name + left, name + right, ""};

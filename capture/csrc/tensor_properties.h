@@ -18,8 +18,10 @@ struct TensorProperties {
   bool requires_grad, is_leaf;
   bool has_attributes;  // of its own, which may hide those of its class
   bool has_strides;
+  bool any_shape;       // of as many dimensions as there are `sizes`, whose values are -1 then
   std::vector<int64_t> sizes, strides;
 
+  void forget_shape();
   bool matches(PyObject* object) const;  // any object; runs no Python code
   bool operator==(const TensorProperties&) const = default;
 };

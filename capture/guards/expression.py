@@ -101,7 +101,7 @@ TEMPLATES: dict[str, Callable[[str, Any, Printer], str]] = {
     "CONTENT": lambda x, e, to: f"same_members({x}, {to.value(e)})",
     "MEMBER": lambda x, e, to: f"is_member({x}, {to.value(e)})",
     "NOT_MEMBER": lambda x, e, to: f"not is_member({x}, {to.value(e)})",
-    "TENSOR": lambda x, e, to: f"tensor_properties({x}) == {to.value(e)}",
+    "TENSOR": lambda x, e, to: f"tensor_properties({x}{', any_shape=True' * e.any_shape}) == {to.value(e)}",
     "ALIAS": lambda x, e, to: f"{x} is {to.path(e)}",
     "DISTINCT": lambda x, e, to: f"distinct({x}, {', '.join(f'lambda: {to.path(other)}' for other in e)})",
     "STORAGE": lambda x, e, to: f"share_memory({', '.join(f'({to.path(s)}, {g}, {offset})' for s, g, offset in e)})",

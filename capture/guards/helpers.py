@@ -201,10 +201,11 @@ def mro(x: Any) -> tuple[type, ...]:
     return type.__getattribute__(x, "__mro__")
 
 
-def tensor_properties(x: Any) -> _C.TensorProperties | None:
-    """The properties of a plain tensor; None for other objects."""
+def tensor_properties(x: Any, any_shape: bool = False) -> _C.TensorProperties | None:
+    """The properties of a plain tensor, of its shape only the number of dimensions if `any_shape`; None for other objects."""
     try:
-        return _C.tensor_properties(x)
+        properties = _C.tensor_properties(x)
+        return properties.of_any_shape() if any_shape else properties
     except TypeError:
         return None
 

@@ -2,7 +2,8 @@
 
 A graph that changes nothing is run again natively when it fails, so that the program's effects and handlers come in their order. Random
 numbers that it has drawn are taken back for that. What it has written to tensors cannot be: so where a handler of the program's is in force,
-no trace holds such an operation together with a write.
+no trace holds such an operation together with a write. Elsewhere effects in Python before the first of these operations come before the
+graph, if entry state is all that they need.
 """
 from __future__ import annotations
 
@@ -33,6 +34,8 @@ SUBSCRIPTS = frozenset({"getitem", "__getitem__", "setitem", "__setitem__"})
 def note(interp: Interpreter, real: Any, args: list[Value]) -> None:
     """Notes an operation that is about to be recorded, if it may fail for values that only a hit meets."""
     if may_fail(real, args):
+        if interp.recorder.acted is None:
+            interp.recorder.acted = len(interp.graph.effects)
         watched = is_watched(interp.frame)
         interp.recorder.watched |= watched
         interp.recorder.fails |= watched or has_acted(interp)

@@ -55,7 +55,8 @@ class FxRecorder:
     tells), whose placeholders come after them. `mutates`: some recorded operation wrote to an existing tensor; `changes`: to one from
     outside, or to other state. `leaves_behind`: what is to be undone when the graph raises;
     `checks`: it may find that the trace does not apply. `switched`: what tells of the kernels that it
-    has chosen. `fails`: some may raise on a hit, and the program tells how far it came, by a handler (`watched`) or by effects. `moves`:
+    has chosen. `fails`: some may raise on a hit, and the program tells how far it came, by a handler (`watched`) or by effects,
+    of which there are `acted` before the first of these operations. `moves`:
     such a number says where in memory some tensor lies. Every node's `meta["stack"]` says where in the program it comes from.
     """
 
@@ -68,6 +69,7 @@ class FxRecorder:
         self.mutates = self.changes = self.leaves_behind = self.checks = False
         self.switched: set[Callable[..., Any]] = set()
         self.fails = self.watched = False
+        self.acted: int | None = None
         self.regions: list[Region] = []
         self.positions: Callable[[], tuple[Position, ...]] = tuple
         self._last_input: fx.Node | None = None
@@ -99,6 +101,8 @@ class FxRecorder:
             state.node.meta["source"] = str(source)
             if isinstance(state, HandleState):
                 state.node.meta["obstacle"] = f"takes a {tensor.cls.__name__}"
+            elif state.dynamic:
+                state.node.meta.update(any_shape=True, obstacle="takes a tensor whose shape depends on values")
             self.inputs.append(tensor)
         return state.node
 
@@ -260,8 +264,8 @@ class FxRecorder:
             self.wrote([t for t in tensors if versions.get(id(t)) != now[id(t)]])
         if target in leaves.RANDOM_STATE or any(isinstance(v.real, torch.Generator) for v in (*args, *kwargs.values())):
             self.wrote(())
-        dynamic = self._resized or any(self._dynamic(t) for t in tensors)
-        if dynamic and name_of(target) in COUNTED:
+        dynamic = self._resized or any(self._dynamic(t) for t in (tensors_in(args[:1]) if name_of(target) in OVERWRITING else tensors))
+        if dynamic and self._counts(target, args, kwargs):
             raise Break("data-dependent-shape", f"{name_of(target)} of a tensor whose shape depends on values")
         if is_dynamic(target, args, kwargs) and not self.pin(*fixed.deciding(name_of(target), args, tensors)):
             dynamic = True
@@ -347,6 +351,15 @@ class FxRecorder:
         region.end = self.effect(end)
         self.regions.append(region)
 
+    def _counts(self, target: Any, args: Sequence[Value], kwargs: dict[str, Value]) -> bool:
+        """Whether the shapes of its operands say how many tensors, or dimensions, an operation returns. Rows are as many as there are,
+        but of a known length."""
+        if name_of(target) != "squeeze":
+            return name_of(target) in COUNTED
+        operand, = tensors_in(args, kwargs)
+        dims = [value.real for value in (*args, *kwargs.values()) if value.real is not operand]
+        return dims not in ([1], [-1]) or name_of(self.refs.find(operand).state.node.target) not in ROWS  # type: ignore[union-attr]
+
     def _dynamic(self, tensor: torch.Tensor) -> bool:
         node = self.refs.find(tensor)
         return node is not None and node.state.dynamic
@@ -358,7 +371,7 @@ class FxRecorder:
         if isinstance(real, torch.Tensor):
             if type(real) not in PLAIN_TENSORS:
                 raise Break("unsupported-tensor", f"an operation returned a {type(real).__name__}")
-            return self._found(real) or self.refs.create(real, TensorState(node, None, dynamic, fixed=known))
+            return self._found(real) or self.refs.create(real, TensorState(node, None, dynamic and real.dim() > 0, fixed=known))
         if is_handle(real):
             return self._found(real) or self.refs.create(real, HandleState(node, None))
         if isinstance(real, (tuple, list)) and not isinstance(real, torch.Size):
@@ -492,6 +505,9 @@ SOMETIMES_DYNAMIC = {
 PLAIN_VALUE: dict[type, Callable[[Any], Any]] = {int: int.__index__, float: float.__float__, str: str.__str__}
 # Operations which return as many tensors as the shape says.
 COUNTED = frozenset({"unbind", "split", "chunk", "tensor_split", "hsplit", "vsplit", "dsplit", "unsafe_split", "unsafe_chunk"})
+ROWS = frozenset({"nonzero", "argwhere"})
+# Operations whose result is of the shape of their first operand, whatever the others are.
+OVERWRITING = frozenset({"index_add", "index_copy", "index_fill", "index_put", "index_reduce", "put", "scatter", "scatter_add", "scatter_reduce"})
 
 
 def name_of(target: Any) -> str:

@@ -8,7 +8,7 @@ from capture.errors import Break
 from capture.interp import calls, generators
 from capture.interp.frame import Continuation, Cut, Value
 from capture.interp.interpreter import Interpreter
-from capture.interp.lookasides.iterators import cursor_of
+from capture.interp.lookasides.iterators import OPEN, Outside, cursor_of
 from capture.interp.special import in_python
 from capture.refgraph.node import Build, Const, RefNode, Shadow
 
@@ -48,10 +48,10 @@ def advance(interp: Interpreter, iterator: Value, then: Continuation, exhausted:
 def refusal(interp: Interpreter, iterator: Value) -> Any:
     """Why the trace cannot know what an iterator yields; None if it can."""
     try:
-        cursor_of(interp, iterator)
+        cursor = cursor_of(interp, iterator)
     except Break as reason:
         return reason
-    return None
+    return Break("changing-result", OPEN) if isinstance(cursor, Outside) and cursor.is_open() else None
 
 
 def _synchronise(interp: Interpreter, iterator: Value) -> None:

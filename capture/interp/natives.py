@@ -32,6 +32,7 @@ from capture.interp.models import (
 )
 from capture.interp.special import VIEWS, is_plain
 from capture.interp.visible import FRAME_READERS, frame_reader, in_sight, must_see, with_scope
+from capture.refgraph.effects import decision
 from capture.refgraph.graph import PINNED, VALUES, lookup_class, parts
 from capture.refgraph.node import (
     SCALARS,
@@ -145,7 +146,8 @@ def refusal(interp: Interpreter, kind: str, meaning: Meaning | None, real: Any, 
     if kind == "value" and not replays.is_repeatable(real, tensors.operation_name(real), kwargs):
         return Break("data-dependent", f"{name_of(real)}() of a tensor")
     if kind != "operation" and replays.decides(interp, real, [*args, *kwargs.values()]):
-        return Break("data-dependent", f"a value computed on every call decides what {name_of(real)}() does")
+        what = "which way the program goes" if real is operator.truth else f"what {name_of(real)}() does"
+        return decision(what, [value.shadow for value in (*args, *kwargs.values())])  # type: ignore[misc]
     if not (hashable(real) and real in STORES) and any(map(is_written, (*args, *kwargs.values()))):
         return Break("opaque-call", f"{name_of(real)}() of a dict in which something was stored under a key that changes from call to call")
     if meaning is not None and meaning.refuses is not None:

@@ -15,6 +15,7 @@ from capture.interp.fx_recorder import tensors_in, versions_of
 from capture.refgraph.graph import lookup_class
 from capture.refgraph.memory import HANDLES
 from capture.refgraph.node import ABSENT, Build, Const, Expr, RefNode, Shadow, TensorState
+from capture.refgraph.shapes import ask
 
 OWNERS = frozenset(torch.Tensor.__mro__) - {object} | frozenset(cls for handle in HANDLES for cls in handle.__mro__) - {object}
 # Subclasses of tensors may override these, which are no operations on tensors but are told of elsewhere.
@@ -138,12 +139,6 @@ def ask_again(name: str, args: list[Value], result: Any) -> Shadow:
     if type(result) in (int, bool) and isinstance(args[0].real, torch.Tensor):
         return Expr(ask, operands)  # type: ignore[arg-type]
     raise Break("data-dependent-shape", f"{name} of a tensor whose shape depends on values")
-
-
-def ask(tensor: torch.Tensor, name: str, *args: Any) -> Any:
-    """What a tensor tells by an attribute or method."""
-    told = len if name == "len" else getattr(type(tensor), name)
-    return told(tensor, *args) if callable(told) else told.__get__(tensor)
 
 
 def operation_name(function: Any) -> str:

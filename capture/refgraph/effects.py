@@ -6,12 +6,13 @@ it (clocks, random numbers) are *call effects*; what they return is a replayed v
 from __future__ import annotations
 
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from capture.errors import UserFrame
-from capture.refgraph.node import Build, Const, Display, Expr, External, RefNode, Shadow, TensorState, source_of
+from capture.errors import Break, UserFrame
+from capture.refgraph.node import Build, Const, Display, Expr, External, ListState, RefNode, Shadow, TensorState, source_of
+from capture.refgraph.shapes import ask
 
 # One frame of the user's program: code object, offset of the instruction, line.
 Position = tuple[types.CodeType, int, int]
@@ -142,6 +143,28 @@ def arranged(function: Callable[..., Any], args: tuple[Shadow, ...]) -> tuple[Ca
     return Arranged(function, layout), tuple(scalars)
 
 
+def decision(what: str, shadows: Iterable[Shadow]) -> Break:
+    """Why a trace ends where values that only a hit can compute decide `what`: by where these come from."""
+    stack = list(shadows)
+    while stack:
+        shadow = stack.pop()
+        if isinstance(shadow, Replayed):
+            function = shadow.op.function
+            name = getattr(function_of(function.value), "__name__", "a call") if isinstance(function, Const) else "a call"
+            return Break("changing-result", f"what {name}() returned decides {what}")
+        if isinstance(shadow, Expr):
+            if shadow.op is ask:
+                return Break("data-dependent-shape", f"a shape decides {what}")
+            stack += shadow.args
+        elif isinstance(shadow, (Build, Display)):
+            stack += shadow.items
+        elif isinstance(shadow, RefNode) and isinstance(shadow.origin, Replayed):
+            stack.append(shadow.origin)
+        elif isinstance(shadow, RefNode) and isinstance(shadow.state, ListState):
+            stack += (item for item in shadow.state.items if not isinstance(item, RefNode))
+    return Break("data-dependent", f"the value of a tensor decides {what}")
+
+
 # -- what is done before the graph runs --------------------------------------------------------------------------------
 
 def calls_in(shadow: Shadow) -> list[CallEffect] | None:
@@ -209,3 +232,23 @@ def _is_plain(shadow: Shadow) -> bool:
     if isinstance(shadow, (Expr, Build, Display)):
         return all(map(_is_plain, shadow.args if isinstance(shadow, Expr) else shadow.items))
     return True
+
+
+def ready_at_entry(effects: list[Effect | CallEffect], early: set[CallEffect]) -> int:
+    """How many effects, from the first on, need nothing that the graph, or the trace, makes: so that they may come before the graph."""
+    for count, effect in enumerate(effects):
+        if isinstance(effect, CallEffect):
+            if effect not in early and not (all(map(_is_plain, effect.shown)) and all(map(_is_there, effect.operands))):
+                return count
+        elif isinstance(effect.target.state, TensorState) and not effect.early or not all(map(_is_there, (effect.target, *effect.args))):
+            return count
+    return len(effects)
+
+
+def _is_there(shadow: Shadow) -> bool:
+    """Whether a value is there when a call begins."""
+    if isinstance(shadow, RefNode):
+        return shadow.source is not None
+    if isinstance(shadow, (Expr, Build, Display)):
+        return not isinstance(shadow, Replayed) and all(map(_is_there, shadow.args if isinstance(shadow, Expr) else shadow.items))
+    return isinstance(shadow, (Const, External))

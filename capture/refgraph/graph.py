@@ -13,9 +13,8 @@ from typing import Any
 
 import torch
 
-from capture import _C
 from capture.errors import Break, UserFrame
-from capture.refgraph.effects import CallEffect, Effect, Position, Replayed, calls_in, draws_before, function_of, is_foreign
+from capture.refgraph.effects import CallEffect, Effect, Position, Replayed, calls_in, decision, draws_before, function_of, is_foreign
 from capture.refgraph.keys import KeyTable, hash_kept, is_python_key, put, table, take_out, value_at
 from capture.refgraph.memory import COMPARISONS, HANDLES, PLAIN_TENSORS, is_address, storage_of
 from capture.refgraph.node import (
@@ -38,6 +37,7 @@ from capture.refgraph.node import (
 )
 from capture.refgraph.records import CONTENTS, content, decimal_rules
 from capture.refgraph.result_types import type_of
+from capture.refgraph.shapes import Shapes
 from capture.refgraph.source import Attr, Computed, Constant, InstanceDict, Item, Literal, Source, TypeAttr
 
 # Immutable, interned or never re-created: read from a path, these are pinned by identity at once. Their *attributes*
@@ -60,7 +60,8 @@ VALUES = (torch.device, torch.Size)
 class RefGraph:
     """The trace's knowledge of the heap. One per capture; read-only once sealed."""
 
-    def __init__(self) -> None:
+    def __init__(self, shapes: Shapes | None = None) -> None:
+        self.shapes = shapes or Shapes()
         self.requirements: dict[tuple[Any, ...], tuple[Source | None, str, Any]] = {}
         self.places: dict[tuple[Any, ...], UserFrame] = {}          # where the program first asked for it, by the same keys
         self.position: Callable[[], UserFrame | None] = lambda: None
@@ -109,7 +110,7 @@ class RefGraph:
         elif isinstance(shadow, Expr):
             source = source_of(shadow)
             if source is None:
-                raise Break("data-dependent", "a value computed on every call decides something")
+                raise decision("something", [shadow])
             self.require(source, "VALUE", real)
         elif isinstance(shadow, Build):
             for item, part in zip(shadow.items, parts(real), strict=True):
@@ -166,7 +167,7 @@ class RefGraph:
         cls = type(real)
         if cls in SCALARS:
             return External(source, real)
-        if isinstance(real, VALUES):
+        if isinstance(real, (*VALUES, slice)):
             self.require(source, "VALUE", real)
             return Const(real)
         if cls is tuple or (isinstance(real, tuple) and hasattr(cls, "_fields")):
@@ -177,9 +178,6 @@ class RefGraph:
             self.require(source, "TYPE", cls)
             return Build(cls, (self.external(real.__func__, Attr(source, "__func__")),
                                self.external(real.__self__, Attr(source, "__self__"))), source)
-        if cls is slice:
-            self.require(source, "VALUE", real)
-            return Const(real)
         if isinstance(real, BOUND_IN_C) and not isinstance(source, Constant) and (descriptor := descriptor_of(real)) is not None:
             owner = Attr(source, "__self__")        # bound anew each time: its identity says nothing
             self.require(source, "TYPE", cls)
@@ -196,7 +194,7 @@ class RefGraph:
         if node is None:
             node = self._register(RefNode(real, source, self._next()))
             if isinstance(real, torch.Tensor):
-                node.state = TensorState(None, _C.tensor_properties(real), storage=storage_of(real))
+                node.state = self.shapes.state_at(source, real)
             elif cls in HANDLES:
                 node.state = HandleState(None, None)
         return node

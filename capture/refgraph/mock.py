@@ -19,7 +19,7 @@ import torch
 
 from capture import _C
 from capture.errors import Break
-from capture.refgraph.effects import CallEffect, Effect, Replayed, user_stack
+from capture.refgraph.effects import CallEffect, Effect, Replayed, ready_at_entry, user_stack
 from capture.refgraph.graph import RefGraph, instance_dict
 from capture.refgraph.keys import KeyTable, put
 from capture.refgraph.memory import storage_of
@@ -80,8 +80,8 @@ class Make:
 @dataclass(frozen=True, slots=True, eq=False)
 class MockPlan:
     """`outputs`: the tensors which the graph must return, in order. `numbers`: what it takes besides tensors. `early` is done
-    before the graph, `steps` after it. `risks`: what is computed even where nothing comes of it. `classes`: the guarded type at
-    each path that the mock function reads, and at the paths below it, where one is guarded."""
+    before the graph, by `clocks` nothing changes; `steps` come after it. `risks`: what is computed even where nothing comes of it.
+    `classes`: the guarded type at each path that the mock function reads, and at the paths below it, where one is guarded."""
 
     outputs: tuple[RefNode, ...]
     steps: tuple[Make | Effect | CallEffect, ...]
@@ -90,22 +90,27 @@ class MockPlan:
     numbers: tuple[Shadow, ...] = ()
     risks: tuple[Shadow, ...] = ()
     early: tuple[Effect | CallEffect, ...] = ()
+    clocks: frozenset[CallEffect] = frozenset()
 
 
-def plan(graph: RefGraph, result: Shadow, inputs: Iterable[RefNode], numbers: tuple[Shadow, ...] = ()) -> MockPlan:
+def plan(graph: RefGraph, result: Shadow, inputs: Iterable[RefNode], numbers: tuple[Shadow, ...] = (), acted: int = 0) -> MockPlan:
     """Plans the mock function of a sealed graph. `inputs`: the tensors that the compiled graph takes; `numbers`: what it takes
-    after them, entry state and arithmetic on it.
+    after them, entry state and arithmetic on it. `acted`: how many effects come before the first operation of a graph that may raise,
+    and cannot run again.
 
     Raises Break when an object outlives the trace that cannot be made anew.
     """
-    effects = settle(graph.effects)
+    first = settle(graph.effects[:acted])
+    effects = [*first, *settle(graph.effects[acted:])]
     _check_shown(graph, effects)
     roots = [result, *numbers, *graph.risks, *[shadow for effect in effects for shadow in operands_of(effect)]]
     recipes, outputs, shadows = _reach(graph, roots)
-    early = [effect for effect in effects if (effect in graph.early if isinstance(effect, CallEffect) else effect.early)]
+    hurried = first[:ready_at_entry(first, graph.early)]
+    early = [effect for effect in effects if effect in hurried or (effect in graph.early if isinstance(effect, CallEffect) else effect.early)]
+    clocks = frozenset(effect for effect in graph.early if effect.stream is None)
     steps = _construct(recipes, [effect for effect in effects if effect not in early])
     classes = _classes(graph, [*shadows, *inputs])
-    return MockPlan(tuple(outputs), tuple(steps), result, classes, numbers, tuple(graph.risks), tuple(early))
+    return MockPlan(tuple(outputs), tuple(steps), result, classes, numbers, tuple(graph.risks), tuple(early), clocks)
 
 
 def operands_of(effect: Effect | CallEffect) -> tuple[Shadow, ...]:

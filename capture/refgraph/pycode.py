@@ -260,7 +260,7 @@ class _Printer:
         statement = write(step)
         self.body.append(statement)
         line = len(self.body) + 1
-        asks = isinstance(step, CallEffect) and step in self.plan.early and step.stream is None      # the time, and changes nothing
+        asks = step in self.plan.clocks
         if not isinstance(step, Make) and not asks:
             self.first_effect = min(self.first_effect, line)
         if isinstance(step, CallEffect):

@@ -449,8 +449,11 @@ def test_guards_print_as_python():
     assert guard.as_python() == str(guard) == "same(x.a, 3)"
     assert Guard(X, Kind.TYPE, nn.Linear).as_python() == "type(x) is torch.nn.modules.linear.Linear"
     assert Guard(X, Kind.DISTINCT, (Y,)).as_python() == "distinct(x, lambda: y)"
+    properties = _C.tensor_properties(torch.ones(1)).of_any_shape()
+    assert Guard(X, Kind.TENSOR, properties).as_python().startswith("tensor_properties(x, any_shape=True) == ")
     for kind in Kind:
-        expected = {Kind.ALIAS: Y, Kind.DISTINCT: (Y,), Kind.STORAGE: ((X, 0, 0),), Kind.MODES: _C.modes()}.get(kind, 1)
+        expected = {Kind.ALIAS: Y, Kind.DISTINCT: (Y,), Kind.STORAGE: ((X, 0, 0),), Kind.MODES: _C.modes(),
+                    Kind.TENSOR: _C.tensor_properties(torch.ones(1))}.get(kind, 1)
         assert Guard(None if kind is Kind.MODES else X, kind, expected).as_python()
 
 

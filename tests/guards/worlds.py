@@ -242,7 +242,8 @@ def guards_for(reached: list[tuple[Source, Any]], rng: random.Random) -> list[Gu
             kinds += [(Kind.CONTENT, frozenset(x)), (Kind.NOT_MEMBER, "absent")]
             kinds += [(Kind.KEYS, tuple(x))] + [(Kind.MEMBER, member) for member in list(x)[:1]]
         if is_any(x, (torch.Tensor,)):
-            kinds.append((Kind.TENSOR, _C.tensor_properties(x)))
+            properties = _C.tensor_properties(x)
+            kinds.append((Kind.TENSOR, rng.choice([properties, properties.of_any_shape()])))
             kinds.append((Kind.STORAGE, ((source, 0, x.storage_offset() * x.element_size()),)))
         other = rng.choice(reached)
         if isinstance(source, Computed):           # has no identity: it is made anew each time

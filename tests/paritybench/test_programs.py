@@ -19,7 +19,7 @@ ACCEPTED = {
     "greedy_decoder": "data-dependent",                         # `if done.all(): break`
     "early_exit": "data-dependent",                             # `if confidence.item() > threshold: break`, in eval mode
     "momentum_contrast": "data-dependent",                      # `ptr = int(self.queue_ptr)` is a position to write to
-    "seq2seq_with_teacher_forcing": "data-dependent",           # `random.random() < ratio`
+    "seq2seq_with_teacher_forcing": "changing-result",          # `random.random() < ratio`
     "categorical_policy": "no-hit",                             # a deque that fills up in the three calls
     "language_model_with_cached_mask": "data-dependent",        # torch.nn compares the mask with the causal one: `if mask.all()`
     "packed_encoder": "data-dependent",                         # lengths are numbers for pack_padded_sequence

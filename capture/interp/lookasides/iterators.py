@@ -17,7 +17,7 @@ from capture.refgraph import iterators
 from capture.refgraph.effects import Effect
 from capture.refgraph.graph import RefGraph
 from capture.refgraph.mock import Display
-from capture.refgraph.node import SCALARS, Build, Const, IteratorState, RefNode, Shadow
+from capture.refgraph.node import SCALARS, Build, Const, Expr, IteratorState, RefNode, Shadow
 from capture.refgraph.source import Computed, Literal
 
 KEYS = VIEWS[0]
@@ -25,6 +25,7 @@ TUPLE = type(iter(()))
 VIEW_METHODS = ((dict.keys, (VIEWS[0], VIEWS[3])), (dict.values, (VIEWS[1], VIEWS[4])), (dict.items, (VIEWS[2], VIEWS[5])))
 REVERSED_DICTS = frozenset(type(reversed(view)) for view in ({}, {}.values(), {}.items()))
 Recipe = tuple[Callable[..., Any], tuple[Shadow, ...]]
+OPEN = "how many items there are decides how often a loop runs"
 
 
 class Cursor(IteratorState):
@@ -193,6 +194,11 @@ class Outside(Cursor):
         ahead = Literal(self.taken)
         self.graph.require(Computed(iterators.has_item, (self.node.source, ahead)), "TRUTH", iterators.has_item(self.node.real, 0))  # type: ignore[arg-type]
 
+    def is_open(self) -> bool:
+        """Whether it has ended after another number of items of one trace, in another capture."""
+        path = Computed(iterators.has_item, (self.node.source, Literal(self.taken)))  # type: ignore[arg-type]
+        return self.taken > 0 and self.graph.shapes.changes(path, iterators.has_item(self.node.real, 0))
+
     def advance(self, item: Any) -> Shadow:
         source = Computed(iterators.peek, (self.node.source, Literal(self.taken)))  # type: ignore[arg-type]
         self.taken += 1
@@ -224,6 +230,8 @@ def cursor_of(interp: Interpreter, value: Value) -> Cursor:
             node.state = Outside(node, interp.graph)
         if isinstance(node.state, Cursor):
             return node.state
+        if node.source is None and isinstance(node.origin, Expr):
+            raise Break("changing-result", OPEN)
     raise Break("outside-iterator", f"a {type(value.real).__name__} from outside was advanced")
 
 
@@ -239,7 +247,11 @@ def can_fork(iterator: Any) -> bool:
 def make_iterator(interp: Interpreter, real: Any, container: Value, backwards: bool = False) -> RefNode:
     """The node of the iterator `real`, just made over a container."""
     node = interp.graph.create(real)
-    if type(container.real) in SCALARS or isinstance(container.real, (str, bytes)):
+    source = getattr(container.shadow, "source", None)
+    if type(container.real) in (list, range) and source is not None and interp.graph.shapes.is_of_any_length(source, container.real):
+        interp.graph.require(source, "TYPE", type(container.real))
+        node.origin = Expr(reversed if backwards else iter, (container.shadow,))  # type: ignore[arg-type]
+    elif type(container.real) in SCALARS or isinstance(container.real, (str, bytes)):
         interp.graph.depend(container.shadow, container.real)  # type: ignore[arg-type]
         node.state = Constants(node)
     elif isinstance(container.real, (set, frozenset)):
@@ -261,7 +273,10 @@ def part_of(interp: Interpreter, real: Any, argument: Value) -> Cursor:
     """The cursor of an iterator which `zip` or `enumerate` holds for `argument`."""
     if real is argument.real:
         return cursor_of(interp, argument)
-    return make_iterator(interp, real, argument).state
+    state = make_iterator(interp, real, argument).state
+    if state is None:
+        raise Break("changing-result", OPEN)
+    return state
 
 
 @model(iter, applies=lambda x, *sentinel: not sentinel and (is_native_iterable(x) or is_native_iterator(x)))

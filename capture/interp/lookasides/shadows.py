@@ -12,6 +12,7 @@ from capture.errors import Break
 from capture.interp.frame import Value
 from capture.interp.interpreter import Interpreter
 from capture.interp.special import VIEWS
+from capture.refgraph.effects import decision
 from capture.refgraph.graph import VALUES
 from capture.refgraph.node import (
     SCALARS,
@@ -100,7 +101,7 @@ def depend_type(interp: Interpreter, value: Value) -> None:
         if source is not None:
             interp.graph.require(source, "TYPE", type(value.real))
         elif interp.graph.type_of(shadow) is None:
-            raise Break("data-dependent", "the type of a value computed on every call decides something")
+            raise decision("something by its type", [shadow])
 
 
 def depend_plain(interp: Interpreter, shadow: Shadow, real: Any) -> None:
