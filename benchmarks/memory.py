@@ -40,7 +40,7 @@ def broken(x: Tensor) -> Tensor:
 
 def halves(x: Tensor) -> Iterator[Tensor]:
     """The steps of the chain with breaks, one by one."""
-    for step in range(STEPS):
+    for _ in range(STEPS):
         x = torch.relu(x) + 1
         stop()
         x = x * 0.5

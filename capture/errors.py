@@ -65,8 +65,8 @@ _reason("data-dependent", "the program asked for the value of a tensor (item, bo
         "keep the value in a tensor (torch.where, index_select, clamp …), or read it outside of the compiled function")
 _reason("data-dependent-shape", "a shape was used that depends on the values of a tensor (nonzero, boolean mask, unique …)",
         "use an operation whose result has a fixed shape (torch.where, multiplication by a mask), or move it out")
-_reason("changing-result", "what a call returned that is made again on every call (a random number, the time, a file …) decides how the program goes on",
-        "none needed: each way is captured once; or make the call outside of the compiled function, and pass on what it returned")
+_reason("changing-result", "what is another on every call (a random number, the time, a file …) decides how the program goes on",
+        "none needed: each way is captured once; or make the call outside of the compiled function, and pass in what it returned")
 _reason("tensor-op-raised", "a tensor operation raised an exception that the program caught",
         "test the condition instead of catching the exception")
 _reason("failing-operation", "an operation or call that may fail on another call is kept apart from what cannot be undone, for handlers to find all as it was",

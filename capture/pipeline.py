@@ -334,10 +334,15 @@ def install(unit: Unit, interp: Interpreter, outcome: Value, repeatable: bool, t
     graph.seal()
     assert outcome.shadow is not None
     with times.measure("mock"):
-        plan = mock.plan(graph, outcome.shadow, recorder.inputs, tuple(n.shadow for n in recorder.number_inputs), acted_before(recorder))
+        plan = mock.plan(graph, outcome.shadow, recorder.inputs, numbers_of(recorder), acted_before(recorder))
     insert(unit, interp, plan, repeatable, None, times)
     sleepers.lie_down(asleep)
     return outcome.shadow
+
+
+def numbers_of(recorder: FxRecorder) -> tuple[Shadow, ...]:
+    """The numbers that a graph takes."""
+    return tuple(number.shadow for number in recorder.number_inputs)  # type: ignore[misc]
 
 
 def acted_before(recorder: FxRecorder) -> int:
@@ -396,8 +401,8 @@ def install_cut(unit: Unit, interp: Interpreter, cut: Cut, repeatable: bool, tim
     resumption = resumption_of(unit, interp, frames, report)
     taken = resume.arguments(frames, resumption.codes)
     if any(isinstance(node.state, TensorState) and node.state.dynamic for node in graph.nodes):
-        names = resumption.codes.codes[0].co_varnames
-        resumption.units[0].shapes.known |= of_any_shape(zip(names, (value.shadow for value in taken)), [cell.shadow for cell in frames[0].cells])
+        parameters = zip(resumption.codes.codes[0].co_varnames, (value.shadow for value in taken))
+        resumption.units[0].shapes.known |= of_any_shape(parameters, [cell.shadow for cell in frames[0].cells])
     graph.depend(cut.function.shadow, cut.function.real)  # type: ignore[arg-type]
     entered, left = entry_modes(graph).grad, torch.is_grad_enabled()
     handling = any(resume.Slot.HANDLED in frame.position.stack for frame in frames)
@@ -416,7 +421,7 @@ def install_cut(unit: Unit, interp: Interpreter, cut: Cut, repeatable: bool, tim
     graph.seal()
     proceed = mock.Perform(_C.TailCall, (Const(resumption), Const(None), everything.shadow))  # type: ignore[arg-type]
     with times.measure("mock"):
-        plan = mock.plan(graph, proceed, recorder.inputs, tuple(n.shadow for n in recorder.number_inputs), acted_before(recorder))
+        plan = mock.plan(graph, proceed, recorder.inputs, numbers_of(recorder), acted_before(recorder))
     works = loops.works(frames[-1], len(frames) - 1, recorder)
     insert(unit, interp, plan, repeatable, report, times)
     sleepers.lie_down(asleep)

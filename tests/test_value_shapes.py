@@ -195,7 +195,8 @@ def test_the_number_of_dimensions_may_depend_on_values() -> None:
     def program(x):
         kept = x[x > 0].squeeze()
         return kept.dim(), kept * 2
-    check_calls(lambda: program, call(torch.ones(3)), call(torch.tensor([1.0, -1.0])), call(torch.ones(3)), captures=None, fullgraph=False)
+    steps = call(torch.ones(3)), call(torch.tensor([1.0, -1.0])), call(torch.ones(3))
+    check_calls(lambda: program, *steps, captures=None, fullgraph=False)
 
 
 def test_rows_keep_their_length() -> None:

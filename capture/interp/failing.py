@@ -2,8 +2,8 @@
 
 A graph that changes nothing is run again natively when it fails, so that the program's effects and handlers come in their order. Random
 numbers that it has drawn are taken back for that. What it has written to tensors cannot be: so where a handler of the program's is in force,
-no trace holds such an operation together with a write. Elsewhere effects in Python before the first of these operations come before the
-graph, if entry state is all that they need.
+no trace holds such an operation together with a write. Elsewhere effects in Python before the first of these operations come before
+the graph, if entry state is all that they need.
 """
 from __future__ import annotations
 

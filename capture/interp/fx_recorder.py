@@ -264,7 +264,8 @@ class FxRecorder:
             self.wrote([t for t in tensors if versions.get(id(t)) != now[id(t)]])
         if target in leaves.RANDOM_STATE or any(isinstance(v.real, torch.Generator) for v in (*args, *kwargs.values())):
             self.wrote(())
-        dynamic = self._resized or any(self._dynamic(t) for t in (tensors_in(args[:1]) if name_of(target) in OVERWRITING else tensors))
+        shaping = tensors_in(args[:1]) if name_of(target) in OVERWRITING else tensors
+        dynamic = self._resized or any(self._dynamic(t) for t in shaping)
         if dynamic and self._counts(target, args, kwargs):
             raise Break("data-dependent-shape", f"{name_of(target)} of a tensor whose shape depends on values")
         if is_dynamic(target, args, kwargs) and not self.pin(*fixed.deciding(name_of(target), args, tensors)):
@@ -352,8 +353,8 @@ class FxRecorder:
         self.regions.append(region)
 
     def _counts(self, target: Any, args: Sequence[Value], kwargs: dict[str, Value]) -> bool:
-        """Whether the shapes of its operands say how many tensors, or dimensions, an operation returns. Rows are as many as there are,
-        but of a known length."""
+        """Whether the shapes of its operands say how many tensors, or dimensions, an operation returns. Of rows, only the number
+        depends on values."""
         if name_of(target) != "squeeze":
             return name_of(target) in COUNTED
         operand, = tensors_in(args, kwargs)
@@ -507,7 +508,8 @@ PLAIN_VALUE: dict[type, Callable[[Any], Any]] = {int: int.__index__, float: floa
 COUNTED = frozenset({"unbind", "split", "chunk", "tensor_split", "hsplit", "vsplit", "dsplit", "unsafe_split", "unsafe_chunk"})
 ROWS = frozenset({"nonzero", "argwhere"})
 # Operations whose result is of the shape of their first operand, whatever the others are.
-OVERWRITING = frozenset({"index_add", "index_copy", "index_fill", "index_put", "index_reduce", "put", "scatter", "scatter_add", "scatter_reduce"})
+OVERWRITING = frozenset(
+    "index_add index_copy index_fill index_put index_reduce put scatter scatter_add scatter_reduce".split())
 
 
 def name_of(target: Any) -> str:

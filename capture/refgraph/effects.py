@@ -235,12 +235,14 @@ def _is_plain(shadow: Shadow) -> bool:
 
 
 def ready_at_entry(effects: list[Effect | CallEffect], early: set[CallEffect]) -> int:
-    """How many effects, from the first on, need nothing that the graph, or the trace, makes: so that they may come before the graph."""
+    """How many effects, from the first on, need nothing that the trace makes, so that they may come before its graph."""
     for count, effect in enumerate(effects):
         if isinstance(effect, CallEffect):
             if effect not in early and not (all(map(_is_plain, effect.shown)) and all(map(_is_there, effect.operands))):
                 return count
-        elif isinstance(effect.target.state, TensorState) and not effect.early or not all(map(_is_there, (effect.target, *effect.args))):
+        elif isinstance(effect.target.state, TensorState) and not effect.early:
+            return count
+        elif not all(map(_is_there, (effect.target, *effect.args))):
             return count
     return len(effects)
 

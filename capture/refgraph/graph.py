@@ -14,7 +14,8 @@ from typing import Any
 import torch
 
 from capture.errors import Break, UserFrame
-from capture.refgraph.effects import CallEffect, Effect, Position, Replayed, calls_in, decision, draws_before, function_of, is_foreign
+from capture.refgraph.effects import (
+    CallEffect, Effect, Position, Replayed, calls_in, decision, draws_before, function_of, is_foreign)
 from capture.refgraph.keys import KeyTable, hash_kept, is_python_key, put, table, take_out, value_at
 from capture.refgraph.memory import COMPARISONS, HANDLES, PLAIN_TENSORS, is_address, storage_of
 from capture.refgraph.node import (

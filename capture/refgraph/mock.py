@@ -95,8 +95,8 @@ class MockPlan:
 
 def plan(graph: RefGraph, result: Shadow, inputs: Iterable[RefNode], numbers: tuple[Shadow, ...] = (), acted: int = 0) -> MockPlan:
     """Plans the mock function of a sealed graph. `inputs`: the tensors that the compiled graph takes; `numbers`: what it takes
-    after them, entry state and arithmetic on it. `acted`: how many effects come before the first operation of a graph that may raise,
-    and cannot run again.
+    after them, entry state and arithmetic on it. `acted`: how many effects come before the first operation that may raise of a
+    graph that cannot run again.
 
     Raises Break when an object outlives the trace that cannot be made anew.
     """
@@ -106,7 +106,8 @@ def plan(graph: RefGraph, result: Shadow, inputs: Iterable[RefNode], numbers: tu
     roots = [result, *numbers, *graph.risks, *[shadow for effect in effects for shadow in operands_of(effect)]]
     recipes, outputs, shadows = _reach(graph, roots)
     hurried = first[:ready_at_entry(first, graph.early)]
-    early = [effect for effect in effects if effect in hurried or (effect in graph.early if isinstance(effect, CallEffect) else effect.early)]
+    early = [effect for effect in effects if effect in hurried
+             or (effect in graph.early if isinstance(effect, CallEffect) else effect.early)]
     clocks = frozenset(effect for effect in graph.early if effect.stream is None)
     steps = _construct(recipes, [effect for effect in effects if effect not in early])
     classes = _classes(graph, [*shadows, *inputs])

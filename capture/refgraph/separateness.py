@@ -16,8 +16,8 @@ CONTENT_KINDS = frozenset({"LENGTH", "TRUTH", "KEYS", "CONTENT", "MEMBER", "NOT_
 def require_separateness(graph: RefGraph, tensors: Iterable[RefNode]) -> None:
     """What was mutated must not come to be one with something else that was read or written.
 
-    tensors: the inputs of a graph that writes to tensors; these are told apart by storage. Other objects: two of them matter to each
-    other only if both know of the key that was set.
+    tensors: the inputs of a graph that writes to tensors; these are told apart by storage. Other objects: two of them matter to
+    each other only if both know of the key that was set.
     """
     inputs = dict.fromkeys([*tensors, *graph.placed])
     if inputs:

@@ -1,4 +1,4 @@
-"""Shapes and lengths that depend on values: where a continuation finds tensors of such shapes, and what turned out to be of another length."""
+"""Shapes and lengths that depend on values: where a continuation finds such tensors, and what was found to change."""
 from __future__ import annotations
 
 import types
@@ -16,8 +16,8 @@ from capture.refgraph.source import Attr, Function, InstanceDict, Item, Local, S
 class Shapes:
     """Which of the things that one compiled function is given have shapes, or lengths, that no guard may fix.
 
-    `known`: the paths of tensors whose shapes depend on values in a trace that led here, and of what was seen to change. awaited: the
-    parameter for what a call has returned that no trace holds: what is in there changes once a later capture has met another size.
+    `known`: the paths of tensors whose shapes depend on values in a trace that led here, and of what was seen to change. awaited:
+    the parameter for what a call has returned that no trace holds: what is in there changes once a capture has met another size.
     """
 
     __slots__ = ("known", "_awaited", "_met")
