@@ -381,11 +381,11 @@ def insert(unit: Unit, interp: Interpreter, plan: mock.MockPlan, repeatable: boo
 def rewinding(compiled: Callable[..., Any]) -> Callable[..., Any]:
     """A graph that takes back the random numbers that it has drawn when it fails, so that the call can run again."""
     def graph(*inputs: Any) -> Any:
-        state = torch.get_rng_state()
+        state = _C.get_random_state()
         try:
             return compiled(*inputs)
         except Exception:
-            torch.set_rng_state(state)
+            _C.set_random_state(state)
             raise
     return graph
 

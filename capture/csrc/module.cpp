@@ -7,6 +7,7 @@
 #include "known_hash.h"
 #include "modes.h"
 #include "python_ref.h"
+#include "random_state.h"
 #include "snapshot.h"
 #include "switch.h"
 #include "tensor_properties.h"
@@ -85,6 +86,7 @@ PyMODINIT_FUNC PyInit__C() {
     init_compiled_function(module.get());
     init_switch(module.get());
     init_executor(module.get());
+    init_random_state(module.get());
     init_snapshot(module.get());
     init_known_hash(module.get());
     init_watch(module.get());

@@ -12,6 +12,7 @@ import torch
 from torch import fx
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from capture import _C
 from capture.errors import Break
 from capture.interp import arrays, fixed, fx_numbers, leaves, subscripts
 from capture.interp.frame import Value
@@ -80,7 +81,7 @@ class FxRecorder:
         self.streams: Any = None                # of random numbers, before an operation which is code of the program's
         self._resized = False                   # the operation being recorded takes a slice of a length that changes
         self._fixed: set[fx.Node] = set()                       # what follows from constants
-        self._random = torch.get_rng_state()
+        self._random = _C.get_random_state()
 
     @property
     def operations(self) -> int:
@@ -300,7 +301,7 @@ class FxRecorder:
 
     def is_harmless(self) -> bool:
         """Whether the graph has changed nothing so far that outlives it: neither a tensor nor the state of random numbers."""
-        return not self.changes and torch.equal(self._random, torch.get_rng_state())
+        return not self.changes and torch.equal(self._random, _C.get_random_state())
 
     def wrote(self, tensors: Iterable[torch.Tensor]) -> None:
         """These tensors were written to, or may have been. Raises Break for one from outside where an earlier operation may fail, which

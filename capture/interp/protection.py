@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from capture import _C
 from capture.errors import CheckFailed
 
 # Switches of the process for attention: setter -> getter.
@@ -21,7 +22,7 @@ KERNELS: dict[Callable[..., Any], Callable[[], Any]] = {
 def protected(gm: fx.GraphModule) -> Callable[..., Any]:
     """The forward function of a graph, which leaves these as it found them when it raises."""
     def run(*args: Any) -> Any:
-        random = torch.get_rng_state()
+        random = _C.get_random_state()
         kernels = [(setter, getter()) for setter, getter in KERNELS.items()]
         try:
             return type(gm).forward(gm, *args)      # a backend may have changed the graph
@@ -30,6 +31,6 @@ def protected(gm: fx.GraphModule) -> Callable[..., Any]:
             for setter, value in kernels:
                 setter(value)
             if isinstance(error, CheckFailed):
-                torch.set_rng_state(random)
+                _C.set_random_state(random)
             raise
     return run

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, fx
 from torch.autograd.graph import increment_version
 
+from capture import _C
 from capture.backends.native.numbers import DTYPES, fits
 from capture.backends.native.signature import Input, Result, Signature, Tangent, View
 
@@ -266,9 +267,9 @@ class Replay:
                 self._set_random_states(before)
 
     def _random_states(self) -> list[Tensor]:
-        return [torch.get_rng_state(), *(torch.cuda.get_rng_state(index) for index in self.cuda)]
+        return [_C.get_random_state(), *(torch.cuda.get_rng_state(index) for index in self.cuda)]
 
     def _set_random_states(self, states: Sequence[Tensor]) -> None:
-        torch.set_rng_state(states[0])
+        _C.set_random_state(states[0])
         for index, state in zip(self.cuda, states[1:], strict=True):
             torch.cuda.set_rng_state(state, index)

@@ -7,6 +7,7 @@ import torch
 from torch import fx
 from torch.utils import checkpoint
 
+from capture import _C
 from capture.errors import Break
 from capture.interp.frame import Value
 from capture.interp.fx_recorder import tensors_in
@@ -82,13 +83,13 @@ class Forward:
 
     def __init__(self, args: tuple[Any, ...]) -> None:
         self.grad = torch.is_grad_enabled()
-        self.random, self.devices = torch.get_rng_state(), checkpoint.get_device_states(*args)
+        self.random, self.devices = _C.get_random_state(), checkpoint.get_device_states(*args)
         torch._C._set_grad_enabled(False)
 
     def __call__(self, function: Any, outputs: Any, preserve: bool, *args: Any) -> Any:
         """The outputs, as results of torch's own autograd function, which runs `function` again in the backward pass."""
-        random, devices = torch.get_rng_state(), checkpoint.get_device_states(*args)
-        torch.set_rng_state(self.random)
+        random, devices = _C.get_random_state(), checkpoint.get_device_states(*args)
+        _C.set_random_state(self.random)
         checkpoint.set_device_states(*self.devices)
         done = False
 
@@ -97,7 +98,7 @@ class Forward:
             if done:
                 return function(*args)
             done = True
-            torch.set_rng_state(random)
+            _C.set_random_state(random)
             checkpoint.set_device_states(*devices)
             return outputs
         torch._C._set_grad_enabled(self.grad)
