@@ -117,6 +117,8 @@ def labelled(source: Source, labels: Mapping[str, str]) -> Source:
     """A path whose parameters have the names that users know."""
     if isinstance(source, Local):
         return Local(labels.get(source.name, source.name), source.index)
+    if isinstance(source, Computed) and source.op.__name__ == "dormant_of":
+        return Local("the state of a generator", 0)
     if isinstance(source, Computed):
         return replace(source, args=tuple(labelled(arg, labels) for arg in source.args))
     if source.base is None:

@@ -61,6 +61,7 @@ from capture.resumption import Loop, Resumption, natively, replay
 
 FRAME_SKIP = eval_frame._FrameExecStrategy(eval_frame._FrameAction.SKIP, eval_frame._FrameAction.SKIP)
 REGISTERED = accessors, generator_methods, lookasides, opcodes       # imported for the tables they fill
+MOST_ENTRIES = 64       # that a guard tree takes
 _thread = threading.local()
 
 
@@ -144,6 +145,12 @@ class Unit:
         """This function and all continuations of it."""
         return [self, *(unit for resumption in list(self.resumptions.values()) for unit in resumption.units)]    # other threads add some
 
+    @property
+    def limit(self) -> int:
+        """The number of entries after which calls run natively: of a continuation, for each entry of the function that it continues."""
+        variants = 1 if self.parent is None else len(root_of(self).tree.entries)
+        return max(RECAPTURE_LIMIT.value, min(RECAPTURE_LIMIT.value * variants, MOST_ENTRIES))
+
     def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         if self.parent is None and self.start < math.inf and not is_finalizing():
             family, counts = self.family, Departed()
@@ -177,7 +184,7 @@ class Unit:
         if not all(map(is_plain, args)):
             self.uncounted += 1
             return _C.RUN_NATIVELY
-        if len(self.tree.entries) >= RECAPTURE_LIMIT.value:
+        if len(self.tree.entries) >= self.limit:
             if not self.limited:
                 self._tell_limit(tree.explain(function, args))
             self.uncounted += 1

@@ -350,6 +350,21 @@ def test_the_limit_of_a_continuation() -> None:
     assert capture.stats(compiled).native_calls > 0
 
 
+def test_the_limit_of_a_continuation_is_for_each_variant_of_the_function() -> None:
+    def program(x, flag):
+        y = x + 1
+        if outside(flag):
+            return y * 2
+        return y * 3
+    compiled = capture.compile(program)
+    with RECAPTURE_LIMIT.set(2):
+        for x in (X, X[0], X, X[0]):
+            for flag in (True, False):
+                assert torch.equal(compiled(x, flag), program(x, flag))
+    stats = capture.stats(compiled)
+    assert (stats.captures, stats.native_calls) == (6, 0), stats
+
+
 def test_fullgraph_still_refuses() -> None:
     def program(x):
         return outside(x) + 1

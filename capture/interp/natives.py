@@ -73,6 +73,7 @@ KEYS = VIEWS[0], VIEWS[3]       # of a dict, of an OrderedDict
 # Functions that store an argument, and look at no dict's items.
 STORES = frozenset({operator.setitem, dict.__setitem__, list.append, list.insert, setattr, object.__setattr__, isinstance, type, id, operator.is_,
                     operator.is_not})
+WHICH_WAY = "which way the program goes"
 VALUE_TAKERS = frozenset({bool, int, float, complex, operator.truth, operator.not_, operator.index, operator.contains, round, range, format,
                           str, repr})
 
@@ -144,9 +145,9 @@ def refusal(interp: Interpreter, kind: str, meaning: Meaning | None, real: Any, 
     if kind == "value" and replays.is_known(interp, args):
         return None
     if kind == "value" and not replays.is_repeatable(real, tensors.operation_name(real), kwargs):
-        return Break("data-dependent", f"{name_of(real)}() of a tensor")
+        return decision(WHICH_WAY, ()) if real is operator.truth else Break("data-dependent", f"{name_of(real)}() of a tensor")
     if kind != "operation" and replays.decides(interp, real, [*args, *kwargs.values()]):
-        what = "which way the program goes" if real is operator.truth else f"what {name_of(real)}() does"
+        what = WHICH_WAY if real is operator.truth else f"what {name_of(real)}() does"
         return decision(what, [value.shadow for value in (*args, *kwargs.values())])  # type: ignore[misc]
     if not (hashable(real) and real in STORES) and any(map(is_written, (*args, *kwargs.values()))):
         return Break("opaque-call", f"{name_of(real)}() of a dict in which something was stored under a key that changes from call to call")
@@ -493,5 +494,5 @@ def name_of(real: Any) -> str:
     owner = getattr(real, "__objclass__", None)
     name = getattr(real, "__qualname__", None) or getattr(real, "__name__", None) or type(real).__name__
     module = getattr(owner or real, "__module__", None)
-    return name if module in (None, "builtins") else f"{module}.{name}"
+    return name if module in (None, "builtins") else f"{module.lstrip('_')}.{name}"
 

@@ -6,13 +6,13 @@ from collections.abc import Callable
 
 import torch
 
-from capture.interp import calls, generators
+from capture.interp import calls, generators, natives
 from capture.interp.frame import Frame, Resume, Value
 from capture.interp.instructions import Instruction, opcode
 from capture.interp.interpreter import Interpreter
 from capture.interp.iteration import advance
 from capture.refgraph import runtime
-from capture.refgraph.effects import Effect, Replayed
+from capture.refgraph.effects import Effect, Replayed, decision
 from capture.refgraph.node import SCALARS, Const, Expr, External, RefNode, Shadow, source_of
 
 
@@ -36,6 +36,8 @@ def _depend_on_truth(interp: Interpreter, value: Value) -> Shadow:
     source = source_of(shadow) if isinstance(shadow, (External, Expr)) else None
     if source is not None:
         interp.graph.require(source, "TRUTH", bool(value.real))
+    elif isinstance(shadow, Expr):
+        raise decision(natives.WHICH_WAY, [shadow])
     else:
         interp.graph.depend(shadow, value.real)  # type: ignore[arg-type]
     return Const(bool(value.real))
