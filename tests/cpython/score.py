@@ -48,7 +48,7 @@ def run_module(module: str, mode: str, limit: float = TEST_LIMIT, only: Sequence
 
 def _run_process(module: str, mode: str, limit: float, selection: tuple[str, ...], outcomes: Outcomes) -> str | None:
     """Runs what has no outcome yet; the id of the test that ended the process, or None when all were run."""
-    command = [sys.executable, "-m", "tests.cpython.worker", module, mode, *selection, "--without", *outcomes.outcome]
+    command = [sys.executable, "-X", "faulthandler", "-m", "tests.cpython.worker", module, mode, *selection, "--without", *outcomes.outcome]
     environment = os.environ | {"PYTHONPATH": str(ROOT), "PYTHONHASHSEED": "0", "CAPTURE_STRICT": "1"}
     with (tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile() as errors,
           _ended(subprocess.Popen(command, cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,

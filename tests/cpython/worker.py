@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import doctest
 import json
+import os
 import random
 import sys
 import traceback
@@ -17,6 +18,7 @@ import types
 import unittest
 import warnings
 from collections.abc import Callable
+from test import support
 from typing import Any
 
 Call = Callable[..., Any]
@@ -53,9 +55,11 @@ class Report(unittest.TestResult):
         self.failed(test, err)
 
     def failed(self, test: Any, err: Any) -> None:
+        if self.outcome:        # noted first: what a test has left behind may let the rest fail
+            self.note("failed")
         text = "".join(traceback.format_exception(*err))
         if self.outcome:
-            self.note("failed", text)
+            self.text = self.text or text[-LONGEST:]
         else:       # of a class or module: no test has been started
             self.tell(id=test.id(), outcome="failed", text=text[-LONGEST:])
 
@@ -131,10 +135,12 @@ def main() -> None:
     parser.add_argument("--without", nargs="*", default=(), metavar="ID")
     parser.add_argument("--only", nargs="*", metavar="ID")
     arguments = parser.parse_args()
-    report = Report(sys.stdout)
+    report = Report(os.fdopen(os.dup(1), "w"))     # which no process that a test starts inherits
+    os.dup2(2, 1)
     sys.stdout = sys.stderr     # what tests print
     warnings.simplefilter("ignore")
     random.seed(0)
+    support.use_resources = []          # as CPython's own runner: nothing that takes long, or needs the network
     suite = unittest.defaultTestLoader.loadTestsFromName(f"test.{arguments.module}")
     install(arguments.mode)
     chosen(suite, lambda test: test not in arguments.without and (arguments.only is None or test in arguments.only)).run(report)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from capture.interp import calls, instructions, opcodes  # noqa: F401  (registers the handlers)
+from capture.interp import accessors, calls, generator_methods, instructions, lookasides, opcodes  # noqa: F401  (what they register)
 from capture.interp.frame import Frame, UserError, Value
 from capture.interp.fx_recorder import FxRecorder
 from capture.interp.instructions import Instruction
