@@ -142,7 +142,7 @@ def zipped(x):
     return [a * b for a, b in zip(steps(x), steps(x * 2))]
 
 
-@CUTS.add(3, captures=3)
+@CUTS.add(3)
 def mapped(x):
     return list(map(lambda t: outside(t) + 1, [x, x * 2, x * 3]))
 

@@ -8,6 +8,8 @@ from capture.interp.attributes import OnRaise
 from capture.interp.frame import Continuation, Resume, Value
 from capture.interp.interpreter import Interpreter
 from capture.interp.models import reduction
+from capture.interp.special import is_a, special_method
+from capture.refgraph.graph import lookup_class
 from capture.refgraph.node import Const
 
 
@@ -75,7 +77,7 @@ def _delattr(interp: Interpreter, args: list[Value], kwargs: dict[str, Value], t
 def _generic_get(getter: attributes.Getter) -> None:
     @reduction(getter)
     def get(interp: Interpreter, args: list[Value], kwargs: dict[str, Value], then: Continuation | None, on_raise: OnRaise | None) -> bool:
-        if kwargs or len(args) != 2 or type(args[1].real) is not str or isinstance(args[0].real, type):
+        if kwargs or len(args) != 2 or type(args[1].real) is not str or is_a(args[0].real, type):
             return False
         attributes.generic(interp, args[0], constant_name(interp, args[1]), then, on_raise, getter)
         return True
@@ -87,7 +89,7 @@ _generic_get(types.ModuleType.__getattribute__)
 
 @reduction(object.__setattr__)
 def _generic_set(interp: Interpreter, args: list[Value], kwargs: dict[str, Value], then: Continuation | None, on_raise: OnRaise | None) -> bool:
-    if kwargs or len(args) != 3 or type(args[1].real) is not str or isinstance(args[0].real, type):
+    if kwargs or len(args) != 3 or type(args[1].real) is not str or is_a(args[0].real, type):
         return False
     attributes.generic_write(interp, args[0], constant_name(interp, args[1]), args[2], returning_none(interp, then))
     return True
@@ -95,7 +97,7 @@ def _generic_set(interp: Interpreter, args: list[Value], kwargs: dict[str, Value
 
 @reduction(object.__delattr__)
 def _generic_delete(interp: Interpreter, args: list[Value], kwargs: dict[str, Value], then: Continuation | None, on_raise: OnRaise | None) -> bool:
-    if kwargs or len(args) != 2 or type(args[1].real) is not str or isinstance(args[0].real, type):
+    if kwargs or len(args) != 2 or type(args[1].real) is not str or is_a(args[0].real, type):
         return False
     attributes.generic_write(interp, args[0], constant_name(interp, args[1]), None, returning_none(interp, then))
     return True
@@ -111,7 +113,7 @@ def _vars(interp: Interpreter, args: list[Value], kwargs: dict[str, Value], then
 
 @reduction(type.__setattr__)
 def _class_set(interp: Interpreter, args: list[Value], kwargs: dict[str, Value], then: Continuation | None, on_raise: OnRaise | None) -> bool:
-    if kwargs or len(args) != 3 or type(args[1].real) is not str or not isinstance(args[0].real, type):
+    if kwargs or len(args) != 3 or type(args[1].real) is not str or not is_a(args[0].real, type):
         return False
     attributes.generic_write(interp, args[0], constant_name(interp, args[1]), args[2], lambda _: interp.deliver(Value(None, Const(None)), then))
     return True
@@ -119,7 +121,15 @@ def _class_set(interp: Interpreter, args: list[Value], kwargs: dict[str, Value],
 
 @reduction(type.__delattr__)
 def _class_delete(interp: Interpreter, args: list[Value], kwargs: dict[str, Value], then: Continuation | None, on_raise: OnRaise | None) -> bool:
-    if kwargs or len(args) != 2 or type(args[1].real) is not str or not isinstance(args[0].real, type):
+    if kwargs or len(args) != 2 or type(args[1].real) is not str or not is_a(args[0].real, type):
         return False
     attributes.generic_write(interp, args[0], constant_name(interp, args[1]), None, lambda _: interp.deliver(Value(None, Const(None)), then))
+    return True
+
+
+@reduction(special_method)
+def _special_method(interp: Interpreter, args: list[Value], kwargs: dict[str, Value], then: Continuation | None, on_raise: OnRaise | None) -> bool:
+    obj, name = args[0], args[1].real
+    cls = type(obj.real)
+    attributes.bind(interp, obj, cls, name, lookup_class(cls, name), then, on_raise, getter=special_method)
     return True

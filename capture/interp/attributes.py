@@ -17,7 +17,9 @@ from capture.interp import calls, leaves, natives, tensors, unwind
 from capture.interp.frame import Continuation, UserError, Value, discard
 from capture.interp.interpreter import Interpreter
 from capture.interp.members import class_builtin, class_data, external_c_attribute
+from capture.interp.models import REDUCTIONS
 from capture.interp.polyfills.objects import or_hook
+from capture.interp.special import is_a
 from capture.refgraph.graph import instance_dict, is_mutable, lookup_class
 from capture.refgraph.node import ABSENT, Build, ClassState, Const, External, FunctionState, HandleState, RefNode, Shadow
 
@@ -39,9 +41,9 @@ C_METHODS = (types.MethodDescriptorType, types.WrapperDescriptorType, types.Buil
 def runs_python(real: Any, name: str) -> bool:
     """Whether reading an attribute may run Python code: of a property or another descriptor, `__getattr__`, `__getattribute__`."""
     cls = type(real)
-    if isinstance(real, types.ModuleType) and "__getattr__" in real.__dict__:
+    if is_a(real, types.ModuleType) and "__getattr__" in real.__dict__:
         return True
-    for owner in (cls, real) if isinstance(real, type) else (cls,):
+    for owner in (cls, real) if is_a(real, type) else (cls,):
         found = lookup_class(owner, name, MISSING)
         if isinstance(found, property) or found is not MISSING and isinstance(lookup_class(type(found), "__get__"), types.FunctionType):
             return True
@@ -54,16 +56,23 @@ def load(interp: Interpreter, obj: Value, name: str, then: Continuation | None =
         return native(interp, obj, name, None, then, on_raise)
     real = obj.real
     cls = type(real)
-    if isinstance(real, super):
+    if is_a(real, super):
         return load_from_super(interp, obj, name, then, on_raise)
-    if isinstance(real, type):
+    if is_a(real, type):
         return load_from_class(interp, obj, name, then, on_raise)
     getter = lookup_class(cls, "__getattribute__")
     if isinstance(getter, types.FunctionType):
         method = Value(getter, interp.track(calls.class_attribute, interp, cls, "__getattribute__"))
         return _call(interp, method, [obj, Value(name, Const(name))], obj, name, hook_of(interp, obj), then, on_raise)
+    if not isinstance(getter, types.WrapperDescriptorType):
+        return native(interp, obj, name, lambda result: hooked(cls), then, on_raise, lambda: hooked(cls))
     interp.track(interp.graph.pin_special, cls, "__getattribute__")
     generic(interp, obj, name, then, on_raise)
+
+
+def hooked(cls: type) -> Shadow:
+    """The shadow of an attribute that a `__getattribute__` computed which is no function."""
+    raise Break("opaque-call", f"the __getattribute__ of {cls.__name__}")
 
 
 def generic(interp: Interpreter, obj: Value, name: str, then: Continuation | None, on_raise: OnRaise | None, getter: Getter = getattr) -> None:
@@ -84,7 +93,7 @@ def generic(interp: Interpreter, obj: Value, name: str, then: Continuation | Non
             interp.track(absent, interp, obj, name)
             method = Value(hook, interp.track(calls.class_attribute, interp, cls, "__getattr__"))
             return calls.call(interp, method, [obj, Value(name, Const(name))], None, then, on_raise)
-        if isinstance(real, types.ModuleType) and fallback:
+        if is_a(real, types.ModuleType) and fallback:
             return module_fallback(interp, obj, name, then, on_raise)
         return native(interp, obj, name, lambda result: external_c_attribute(interp, obj, name, result), then, on_raise,
                       lambda: absent(interp, obj, name), getter)
@@ -110,7 +119,7 @@ def bind(interp: Interpreter, obj: Value, cls: type, name: str, descriptor: Any,
     elif kind is classmethod:
         function = descriptor.__func__
         if isinstance(function, types.FunctionType):
-            owner = Value(type(obj.real), interp.track(class_of, interp, obj)) if not isinstance(obj.real, type) or cls is not obj.real else obj
+            owner = Value(type(obj.real), interp.track(class_of, interp, obj)) if not is_a(obj.real, type) or cls is not obj.real else obj
             inner = Value(function, interp.track(part, interp, found, "__func__", function))
             return finish(interp, types.MethodType(function, owner.real), build(interp, types.MethodType, inner, owner), then)
     else:
@@ -119,6 +128,8 @@ def bind(interp: Interpreter, obj: Value, cls: type, name: str, descriptor: Any,
             method = Value(get, interp.track(calls.class_attribute, interp, kind, "__get__"))
             owner = Value(type(obj.real), interp.track(class_of, interp, obj))
             return _call(interp, method, [found, obj, owner], obj, name, hook, then, on_raise)
+        if kind in C_DATA and descriptor in REDUCTIONS and REDUCTIONS[descriptor](interp, [obj], {}, then, on_raise):
+            return
     native(interp, obj, name, lambda result: bound_by_c(interp, obj, name, descriptor, found, result), then, on_raise,
            lambda: unset(interp, obj, name, descriptor), getter)
 
@@ -166,6 +177,8 @@ def load_from_class(interp: Interpreter, cls: Value, name: str, then: Continuati
 def load_from_super(interp: Interpreter, obj: Value, name: str, then: Continuation | None, on_raise: OnRaise | None) -> None:
     """`super(cls, self).name`."""
     start, self, self_type = obj.real.__thisclass__, obj.real.__self__, obj.real.__self_class__
+    if self_type is None:           # it has not been initialised
+        return generic(interp, obj, name, then, on_raise)
     shadows = obj.shadow.items if isinstance(obj.shadow, Build) else (None, None)
     mro = self_type.__mro__
     for index, base in enumerate(mro[mro.index(start) + 1:], mro.index(start) + 1):
@@ -234,7 +247,7 @@ def write(interp: Interpreter, obj: Value, name: str, value: Value | None, speci
         interp.track(calls.touch, interp, obj)
         method = Value(hook, interp.track(calls.class_attribute, interp, type(obj.real), special))
         calls.call(interp, method, [obj, Value(name, Const(name)), *rest], None, then or discard)
-    elif interp.inlining and (hook in GENERIC_WRITE or isinstance(obj.real, torch.Tensor)):
+    elif interp.inlining and (hook in GENERIC_WRITE or is_a(obj.real, torch.Tensor)):
         generic_write(interp, obj, name, value, then)
     else:
         interp.real(delattr if value is None else setattr, obj.real, name, *[v.real for v in rest])
@@ -249,7 +262,7 @@ def unknown_write(obj: Value, name: str) -> Shadow:
 def generic_write(interp: Interpreter, obj: Value, name: str, value: Value | None, then: Continuation | None = None) -> None:
     """`object.__setattr__(obj, name, value)`, or `object.__delattr__` when `value` is None."""
     cls = type(obj.real)
-    descriptor = lookup_class(cls, name, MISSING) if not isinstance(obj.real, type) else MISSING
+    descriptor = lookup_class(cls, name, MISSING) if not is_a(obj.real, type) else MISSING
     special = "__delete__" if value is None else "__set__"
     after = then or discard
     if interp.inlining and descriptor is not MISSING:
@@ -282,11 +295,11 @@ def is_property(cls: type) -> bool:
 
 
 def setattr_of(real: Any) -> Callable[..., Any]:
-    return type.__setattr__ if isinstance(real, type) else setattr if isinstance(real, torch.Tensor) else object.__setattr__
+    return type.__setattr__ if is_a(real, type) else setattr if is_a(real, torch.Tensor) else object.__setattr__
 
 
 def delattr_of(real: Any) -> Callable[..., Any]:
-    return type.__delattr__ if isinstance(real, type) else delattr if isinstance(real, torch.Tensor) else object.__delattr__
+    return type.__delattr__ if is_a(real, type) else delattr if is_a(real, torch.Tensor) else object.__delattr__
 
 
 # -- shadows -----------------------------------------------------------------------------------------------------------
@@ -369,7 +382,7 @@ def instance_attribute(interp: Interpreter, obj: Value, name: str, descriptor: A
         raise Break("opaque-call", f"attribute {name!r} of a {type(obj.real).__name__} of unknown origin was read")
     graph.touch(node)
     cls = type(obj.real)
-    if not isinstance(obj.real, types.ModuleType):
+    if not is_a(obj.real, types.ModuleType):
         graph.type_attr(cls, name)          # no data descriptor may come to hide it
     return graph.dict_get(graph.attributes(node), name)  # type: ignore[arg-type]
 
@@ -390,7 +403,7 @@ def unshadowed(interp: Interpreter, obj: Value, name: str) -> Shadow:
     """The class has the attribute, and an outside instance's own `__dict__` must not come to hide it."""
     node = obj.shadow
     if isinstance(node, RefNode) and node.source is not None:
-        if isinstance(obj.real, torch.Tensor):          # whether it has attributes at all is one of its properties
+        if is_a(obj.real, torch.Tensor):          # whether it has attributes at all is one of its properties
             interp.graph.touch(node)
             if not node.state.properties.has_attributes:
                 return ABSENT
@@ -405,7 +418,7 @@ def absent(interp: Interpreter, obj: Value, name: str) -> Shadow:
     node, graph = obj.shadow, interp.graph
     if isinstance(node, RefNode):
         graph.touch(node)
-        if not isinstance(obj.real, type):
+        if not is_a(obj.real, type):
             graph.type_attr(type(obj.real), name)
             graph.pin_special(type(obj.real), "__getattr__")
         attrs = graph.attributes(node)
@@ -427,7 +440,7 @@ def unset(interp: Interpreter, obj: Value, name: str, descriptor: Any) -> Shadow
 def bound_by_c(interp: Interpreter, obj: Value, name: str, descriptor: Any, found: Value, result: Any) -> Shadow:
     """The shadow of an attribute that a descriptor of C code produced."""
     node, graph = obj.shadow, interp.graph
-    if isinstance(obj.real, torch.Tensor) and isinstance(node, RefNode):
+    if is_a(obj.real, torch.Tensor) and isinstance(node, RefNode):
         return tensors.attribute(interp, obj, name, result)
     if isinstance(node, RefNode) and isinstance(node.state, HandleState):
         if name in leaves.FACTS and not callable(result):
@@ -469,7 +482,7 @@ def module_fallback(interp: Interpreter, obj: Value, name: str, then: Continuati
 def before_write(interp: Interpreter, obj: Value, name: str, deleting: bool) -> Shadow:
     """Notes, of an instance about to be changed, the keys at entry; and that a key about to be deleted was there."""
     node, graph = obj.shadow, interp.graph
-    if isinstance(node, RefNode) and not isinstance(obj.real, type):
+    if isinstance(node, RefNode) and not is_a(obj.real, type):
         attrs = graph.attributes(node)
         if attrs is not None:
             graph.dict_prepare(attrs)
@@ -484,9 +497,9 @@ def written(interp: Interpreter, obj: Value, name: str, value: Value | None, des
     if not isinstance(node, RefNode):
         raise Break("untracked-mutation", f"attribute {name!r} of a {type(obj.real).__name__} was assigned")
     graph.touch(node)
-    if isinstance(obj.real, torch.Tensor) and descriptor is not MISSING and isinstance(descriptor, C_DATA):
+    if is_a(obj.real, torch.Tensor) and descriptor is not MISSING and isinstance(descriptor, C_DATA):
         return tensors.assign(interp, obj, name, value)
-    if isinstance(obj.real, type):
+    if is_a(obj.real, type):
         if name in ("__name__", "__qualname__", "__bases__"):
             if name == "__bases__" and isinstance(node.state, ClassState):
                 node.state.bases = value.shadow  # type: ignore[union-attr,assignment]
@@ -512,7 +525,7 @@ def written(interp: Interpreter, obj: Value, name: str, value: Value | None, des
         graph.type_attr(type(obj.real), name)
         graph.set_slot(node, name, value.shadow)  # type: ignore[arg-type]
         return ABSENT
-    graph.type_attr(type(obj.real), name) if not isinstance(obj.real, types.ModuleType) else None
+    graph.type_attr(type(obj.real), name) if not is_a(obj.real, types.ModuleType) else None
     attrs = graph.attributes(node)
     if attrs is None:
         raise Break("untracked-mutation", f"attribute {name!r} of a {type(obj.real).__name__} was assigned")

@@ -21,7 +21,7 @@ from capture.interp.interpreter import Interpreter
 from capture.interp.models import REDUCTIONS, find_polyfill, hashable, is_disabled
 from capture.interp.polyfills.functional import DISPATCH_CODE, dispatch
 from capture.interp.polyfills.objects import instantiate
-from capture.interp.special import PROTOCOLS
+from capture.interp.special import PROTOCOLS, is_a
 from capture.interp.tensors import is_operation
 from capture.refgraph.graph import BOUND_IN_C, is_mutable, lookup_class
 from capture.refgraph.node import Build, Const, RefNode, Shadow
@@ -70,17 +70,19 @@ def call(interp: Interpreter, function: Value, args: list[Value], kwargs: dict[s
         elif cls is _C.CompiledFunction:
             interp.track(pin, interp, function)
             function = Value(real.__wrapped__, interp.track(interp.graph.constant, real.__wrapped__))
-        elif isinstance(real, type):
+        elif issubclass(cls, type):
             metacall = lookup_class(cls, "__call__")
             interp.track(interp.graph.pin_special, cls, "__call__")
             if isinstance(metacall, types.FunctionType) and not natives.is_modelled(real):
                 function, args = Value(metacall, interp.track(class_attribute, interp, cls, "__call__")), [function, *args]
+            elif is_a(metacall, type):              # which binds to nothing
+                function = Value(metacall, interp.track(class_attribute, interp, cls, "__call__"))
             elif natives.is_modelled(real) or find_polyfill(real, reals(args), kwreals(kwargs)) or not has_python_constructor(real):
                 return call_native(interp, function, args, kwargs, then, on_raise)
             else:
                 interp.track(pin, interp, function)
                 function, args = Value(instantiate, Const(instantiate)), [function, *args]
-        elif isinstance(real, BOUND_IN_C):
+        elif issubclass(cls, BOUND_IN_C):
             bound = natives.unbind(interp, function)
             if bound is None:
                 return call_native(interp, function, args, kwargs, then, on_raise)
@@ -265,7 +267,7 @@ CLASS_ONLY = frozenset({isinstance, type, id, super, operator.is_, operator.is_n
 
 def has_python_constructor(cls: type) -> bool:
     """Whether creating an instance may run Python code, or makes a plain instance of a Python class."""
-    return bool(cls.__flags__ & HEAPTYPE)
+    return type.__getattribute__(cls, "__flags__") & (HEAPTYPE | NOT_CALLED) == HEAPTYPE
 
 
-HEAPTYPE = 1 << 9
+HEAPTYPE, NOT_CALLED = 1 << 9, 1 << 7       # flags of types (object.h): made at runtime; without a constructor

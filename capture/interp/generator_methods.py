@@ -7,10 +7,10 @@ from typing import Any
 
 from capture.interp import calls, unwind
 from capture.interp.frame import Continuation, Resume, UserError, Value
-from capture.interp.generators import NONE, Body, OnRaise, fail, find, go_on, go_on_raising
+from capture.interp.generators import NONE, Body, OnRaise, State, fail, find, go_on, go_on_raising
 from capture.interp.interpreter import Interpreter
 from capture.interp.models import reduction
-from capture.refgraph.node import Build
+from capture.refgraph.node import Build, Const
 
 Args, Kwargs, Then, Catch = list[Value], dict[str, Value], Continuation | None, OnRaise | None
 
@@ -116,3 +116,38 @@ def _close(interp: Interpreter, args: Args, kwargs: Kwargs, then: Then, on_raise
     return len(args) == 1 and _method(
         interp, args, kwargs, then, on_raise,
         lambda body, yielded, returned: body.close(interp, closed, on_raise))
+
+
+# -- what they tell of themselves --------------------------------------------------------------------------------------
+
+def _code(body: Body) -> Value:
+    return Value(body.frame.code, Const(body.frame.code))
+
+
+def _running(body: Body) -> Value:
+    running = body.state is State.RUNNING
+    return Value(running, Const(running))
+
+
+def _suspended(body: Body) -> Value:
+    suspended = body.state is State.SUSPENDED
+    return Value(suspended, Const(suspended))
+
+
+def _told(cls: type, name: str, tell: Callable[[Body], Value]) -> None:
+    """`generator.<name>`, which the driver would answer for itself."""
+    @reduction(cls.__dict__[name])
+    def get(interp: Interpreter, args: Args, kwargs: Kwargs, then: Then, on_raise: Catch) -> bool:
+        body = find(interp, args[0])
+        if body is None or body.frame is None:
+            return False
+        value = tell(body)
+        interp.deliver(value if interp.tracking else Value(value.real, None), then)
+        return True
+
+
+for _cls, _prefix, _delegate in ((types.GeneratorType, "gi", "yieldfrom"), (types.CoroutineType, "cr", "await")):
+    _told(_cls, f"{_prefix}_code", _code)
+    _told(_cls, f"{_prefix}_running", _running)
+    _told(_cls, f"{_prefix}_suspended", _suspended)
+    _told(_cls, f"{_prefix}_{_delegate}", lambda body: body.delegate() or NONE)

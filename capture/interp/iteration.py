@@ -9,13 +9,12 @@ from capture.interp import calls, generators
 from capture.interp.frame import Continuation, Cut, Value
 from capture.interp.interpreter import Interpreter
 from capture.interp.lookasides.iterators import OPEN, Outside, cursor_of
-from capture.interp.special import in_python
+from capture.refgraph.graph import lookup_class
 from capture.refgraph.node import Build, Const, RefNode, Shadow
 
 NONE = Value(None, Const(None))
 NEXT = Value(next, Const(next))
 END = object()
-HEAPTYPE = 1 << 9
 
 
 def advance(interp: Interpreter, iterator: Value, then: Continuation, exhausted: Callable[[], None]) -> None:
@@ -29,8 +28,8 @@ def advance(interp: Interpreter, iterator: Value, then: Continuation, exhausted:
             exhausted()
             return True
         return False
-    if interp.inlining and type(real).__flags__ & HEAPTYPE and in_python(real, "__next__"):
-        method = type(real).__next__
+    method = lookup_class(type(real), "__next__")
+    if interp.inlining and isinstance(method, calls.FUNCTIONS):
         shadow = interp.track(calls.class_attribute, interp, type(real), "__next__")
         return calls.call(interp, Value(method, shadow), [iterator], None, then, stopped)
     if interp.can_cut and calls.is_resumable(then):

@@ -63,7 +63,7 @@ DISABLED: weakref.WeakSet[Any] = weakref.WeakSet()
 
 def is_disabled(function: Any) -> bool:
     """Whether the user excluded a function from capture, or from torch.compile."""
-    return isinstance(function, types.FunctionType) and (function in DISABLED or "_torchdynamo_disable" in function.__dict__)
+    return type(function) is types.FunctionType and (function in DISABLED or "_torchdynamo_disable" in function.__dict__)
 
 
 def model(*functions: Any, prepare: Prepare | None = None,
@@ -102,16 +102,17 @@ def recognise(function: types.FunctionType) -> None:
 
 
 def covers(applies: Callable[..., bool], reals: list[Any], kwargs: dict[str, Any]) -> bool:
-    """Whether `applies` says so. Its signature is the function's: arguments that do not fit are for the real call."""
+    """Whether `applies` says so. Its signature is the function's: arguments that do not fit are for the real call, and so are
+    weak proxies of what is dead, which raise at any question."""
     try:
         return applies(*reals, **kwargs)
-    except TypeError:
+    except (TypeError, ReferenceError):
         return False
 
 
 def hashable(function: Any) -> bool:
     """Whether a callable can be looked up in the registry. (A weak reference asks the object it refers to.)"""
-    if isinstance(function, weakref.ref):
+    if issubclass(type(function), weakref.ref):
         return False
     try:
         hash(function)

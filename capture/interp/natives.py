@@ -30,7 +30,7 @@ from capture.interp.models import (
     is_disabled,
     recognise,
 )
-from capture.interp.special import VIEWS, is_plain
+from capture.interp.special import VIEWS, is_a, is_plain
 from capture.interp.visible import FRAME_READERS, frame_reader, in_sight, must_see, with_scope
 from capture.refgraph.effects import decision
 from capture.refgraph.graph import PINNED, VALUES, lookup_class, parts
@@ -182,9 +182,9 @@ def is_lazy(real: Any, values: list[Value], kwargs: dict[str, Value]) -> bool:
 
 def is_foldable(real: Any, values: list[Value]) -> bool:
     """Whether the result of a call follows from what its arguments hold."""
-    if isinstance(real, types.MethodDescriptorType) and real.__objclass__ is str and values and isinstance(values[0].real, str):
+    if is_a(real, types.MethodDescriptorType) and real.__objclass__ is str and values and isinstance(values[0].real, str):
         values = values[1:]         # of a subclass, such as a version: its text is all that a method of C looks at
-    return is_pure(real) and (isinstance(real, LRU_WRAPPER) or all(is_plain(v.real) or isinstance(v.real, PINNED) for v in values))
+    return is_pure(real) and (is_a(real, LRU_WRAPPER) or all(is_plain(v.real) or isinstance(v.real, PINNED) for v in values))
 
 
 def classify(real: Any, args: list[Value], kwargs: dict[str, Value]) -> str:
@@ -280,7 +280,7 @@ def shadow(interp: Interpreter, kind: str, meaning: Meaning | None, versions: An
     if is_foldable(real, values):
         for v in values:
             depend_deep(interp, v.shadow, v.real)
-        return remembered(interp, real, args, kwargs, result) if isinstance(real, LRU_WRAPPER) else fresh(interp, result)
+        return remembered(interp, real, args, kwargs, result) if is_a(real, LRU_WRAPPER) else fresh(interp, result)
     raise Break(effect_of(real), f"{name_of(real)}()")
 
 
@@ -396,7 +396,7 @@ def fresh(interp: Interpreter, real: Any) -> Shadow:
 def is_bookkeeping(function: Any) -> bool:
     """Whether a function only keeps Dynamo's own records of modules: the first use of torch.compile patches a call of it into
     `nn.Module.__init__` for the rest of the process."""
-    return isinstance(function, types.FunctionType) and (function.__module__, function.__qualname__) == (
+    return is_a(function, types.FunctionType) and (function.__module__, function.__qualname__) == (
         "torch._dynamo.mutation_guard", "GenerationTracker.tag")
 
 
@@ -422,9 +422,9 @@ def is_pure(real: Any) -> bool:
             return True
     except TypeError:
         return False
-    if isinstance(real, LRU_WRAPPER):
+    if is_a(real, LRU_WRAPPER):
         return True     # its author has said that a repeated call may be answered from memory
-    if isinstance(real, (types.MethodDescriptorType, types.WrapperDescriptorType)):
+    if is_a(real, (types.MethodDescriptorType, types.WrapperDescriptorType)):
         return real.__objclass__ in SCALARS and real.__name__ not in ("__init__", "__setattr__", "__delattr__")
     return False
 
@@ -433,11 +433,11 @@ def unbind(interp: Interpreter, function: Value) -> tuple[Value, Value] | None:
     """`(descriptor, self)` for a builtin method bound to an instance; None for a plain builtin function."""
     real = function.real
     owner = real.__self__
-    if owner is None or isinstance(owner, types.ModuleType):
+    if owner is None or is_a(owner, types.ModuleType):
         return None
     descriptor = next((found for base in type(owner).__mro__ if isinstance(found := base.__dict__.get(real.__name__), UNBOUND)
                        and base is getattr(real, "__objclass__", base)), None)
-    if descriptor is None and isinstance(owner, type):      # a class method of C that is known by its descriptor
+    if descriptor is None and is_a(owner, type):      # a class method of C that is known by its descriptor
         found = lookup_class(owner, real.__name__)
         if isinstance(found, types.ClassMethodDescriptorType) and found in POLYFILLS:
             own = interp.track(interp.graph.constant, owner) if isinstance(function.shadow, Const) else None

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import collections
 import enum
+import itertools
 import types
 import weakref
 from typing import Any
@@ -14,6 +15,7 @@ from capture.refgraph.graph import lookup_class
 from capture.refgraph.node import SCALARS
 from capture.refgraph.records import is_record
 
+MISSING = object()
 C_METHODS = (types.WrapperDescriptorType, types.MethodDescriptorType, types.BuiltinFunctionType,
              types.ClassMethodDescriptorType,
              types.GetSetDescriptorType, types.MemberDescriptorType, type(SDPBackend.__dict__["__eq__"]))
@@ -35,15 +37,30 @@ ITERATORS = (type(iter([])), type(iter(())), type(iter({})), type(iter({}.values
              type(iter("\u0100")), type(iter(b"")), type(reversed([])),
              type(reversed({})), type(reversed({}.values())), type(reversed({}.items())), reversed, zip, enumerate,
              type(iter(collections.OrderedDict())), type(iter(collections.deque())),
-             type(reversed(collections.deque())))
+             type(reversed(collections.deque())),
+             itertools.product, itertools.permutations, itertools.combinations, itertools.combinations_with_replacement)
+
+
+def is_a(x: Any, kinds: type | tuple[type, ...]) -> bool:
+    """Whether `x` is an instance of one of `kinds`, as C code tells it. (`isinstance` would ask `x` for its `__class__`, and so may run code
+    of the program's.)"""
+    return issubclass(type(x), kinds)
 
 
 def in_python(x: Any, name: str) -> bool:
-    """Whether the special method `name` of `x` runs Python code. Tensors are not our business."""
-    if type(x) in SCALARS or isinstance(x, torch.Tensor):
+    """Whether the special method `name` of `x` runs Python code, or is None, which forbids it. Tensors are not our business."""
+    if type(x) in SCALARS or is_a(x, torch.Tensor):
         return False
+    method = lookup_class(type(x), name, MISSING)
+    return method is not MISSING and not is_a(method, C_METHODS) and (method is not None or name != "__hash__")
+
+
+def special_method(x: Any, name: str) -> Any:
+    """The special method of `x`, bound as C binds it: neither `x` itself nor the class of its class is asked for it. The interpreter does this
+    by `attributes.bind`."""
     method = lookup_class(type(x), name)
-    return method is not None and not isinstance(method, C_METHODS)
+    get = lookup_class(type(method), "__get__")
+    return method if get is None else get(method, x, type(x))
 
 
 def declines(x: Any, other: Any, name: str) -> bool:
@@ -54,19 +71,19 @@ def declines(x: Any, other: Any, name: str) -> bool:
     method = lookup_class(type(x), name)
     if method is None or method is getattr(object, name, None):
         return True
-    if isinstance(other, BUILTIN_DATA) or hasattr(type(other), "__torch_function__"):
+    if is_a(other, BUILTIN_DATA) or hasattr(type(other), "__torch_function__"):
         return False
-    return type(x) in SCALARS or isinstance(x, torch.Tensor) or type(x) in BUILTIN_DATA
+    return type(x) in SCALARS or is_a(x, torch.Tensor) or type(x) in BUILTIN_DATA
 
 
 def is_native_iterable(x: Any) -> bool:
     """Whether C code walks over `x` without calling Python, and we know what it meets."""
-    return isinstance(x, CONTAINERS) and not in_python(x, "__iter__")
+    return is_a(x, CONTAINERS) and not in_python(x, "__iter__")
 
 
 def is_native_iterator(x: Any) -> bool:
     """Whether `x` is an iterator whose items are tracked without a frame of its own."""
-    return isinstance(x, ITERATORS)
+    return issubclass(type(x), ITERATORS)
 
 
 def is_iterable(x: Any) -> bool:
@@ -78,20 +95,20 @@ def has_identity_equality(x: Any) -> bool:
     """Whether `x == y` and `hash(x)` go by identity."""
     cls = type(x)
     return (lookup_class(cls, "__eq__") in (object.__eq__, enum.Enum.__dict__.get("__eq__", object.__eq__))
-            and (lookup_class(cls, "__hash__") in (object.__hash__, type.__hash__) or isinstance(x, enum.Enum)))
+            and (lookup_class(cls, "__hash__") in (object.__hash__, type.__hash__) or is_a(x, enum.Enum)))
 
 
 def is_key(x: Any) -> bool:
     """Whether `x` can be a key of a dict or set that is tracked: hashed and compared by value in C, or by identity."""
     if type(x) in SCALARS:
         return True
-    if isinstance(x, (tuple, frozenset)) and not in_python(x, "__hash__") and not in_python(x, "__eq__"):
+    if is_a(x, (tuple, frozenset)) and not in_python(x, "__hash__") and not in_python(x, "__eq__"):
         return all(is_key(item) for item in x)
-    if isinstance(x, (torch.Tensor, enum.Enum)):
+    if is_a(x, (torch.Tensor, enum.Enum)):
         return True
-    if isinstance(x, weakref.ref):                  # equal to others while its referent lives
+    if is_a(x, weakref.ref):                  # equal to others while its referent lives
         return x() is not None and is_key(x())
-    if isinstance(x, type):
+    if is_a(x, type):
         return type(x).__hash__ is type.__hash__ or type(x).__hash__ is object.__hash__
     return lookup_class(type(x), "__hash__") is not None and not in_python(x, "__hash__") and not in_python(x, "__eq__")
 
@@ -100,12 +117,12 @@ def is_plain(x: Any, depth: int = 8) -> bool:
     """Whether `x` is data through and through: comparing, hashing, formatting and counting it runs no Python code and
     has no other effect, and gives the same in another process state with equal data."""
     cls = type(x)
-    if cls in SCALARS or isinstance(x, PLAIN) or is_record(x):
+    if cls in SCALARS or is_a(x, PLAIN) or is_record(x):
         return True
     if depth == 0:
         return False
-    if isinstance(x, (int, float, str, bytes)):
-        return isinstance(x, enum.Enum) or not any(in_python(x, f"__{name}__")
+    if is_a(x, (int, float, str, bytes)):
+        return is_a(x, enum.Enum) or not any(in_python(x, f"__{name}__")
                                                    for name in ("eq", "lt", "hash", "repr", "str", "format"))
     if cls is dict or cls is collections.OrderedDict:
         return all(is_plain(k, depth - 1) and is_plain(v, depth - 1) for k, v in x.items())
@@ -113,7 +130,7 @@ def is_plain(x: Any, depth: int = 8) -> bool:
         return True
     if cls is slice:
         return all(is_plain(part, depth - 1) for part in (x.start, x.stop, x.step))
-    named = isinstance(x, tuple) and hasattr(cls, "_fields") and not any(
+    named = is_a(x, tuple) and hasattr(cls, "_fields") and not any(
         in_python(x, name) for name in ("__eq__", "__hash__", "__lt__", "__str__", "__iter__", "__getitem__"))
     if named or cls in (list, tuple, set, frozenset, collections.deque) or cls in VIEWS:
         return all(is_plain(item, depth - 1) for item in x)

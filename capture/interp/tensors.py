@@ -85,10 +85,10 @@ def is_operation(function: Any) -> bool:
         return True
     if cls is types.BuiltinFunctionType:
         owner = function.__self__
-        return owner is None and function in VARIABLE_FUNCTIONS or isinstance(owner, types.ModuleType) and getattr(owner, "__name__", None) in OPERATION_MODULES
+        return owner is None and function in VARIABLE_FUNCTIONS or type(owner) is types.ModuleType and getattr(owner, "__name__", None) in OPERATION_MODULES
     if cls in (types.MethodDescriptorType, types.WrapperDescriptorType, types.GetSetDescriptorType):
         return function.__objclass__ in OWNERS
-    return (function is torch.Generator or isinstance(function, (torch._ops.OpOverloadPacket, torch._ops.OpOverload))
+    return (function is torch.Generator or issubclass(cls, (torch._ops.OpOverloadPacket, torch._ops.OpOverload))
             or scripts.is_operation(function))
 
 

@@ -3,6 +3,7 @@ stand-ins: real frames of CPython that tell file, line, function and globals of 
 from __future__ import annotations
 import __future__
 
+import _abc
 import _warnings
 import builtins
 import functools
@@ -13,17 +14,17 @@ from collections.abc import Callable
 from typing import Any
 
 from capture.interp import scope, unwind
-from capture.interp.frame import Frame, UserError, Value
+from capture.interp.frame import Continuation, Frame, UserError, Value
 from capture.interp.instructions import decoded
 from capture.interp.interpreter import Interpreter
-from capture.interp.models import SEES_CALLERS, hashable
+from capture.interp.models import PURE, SEES_CALLERS, hashable, reduction
 from capture.refgraph.node import Build, Const, DictState, ListState, Shadow
 
 # Answered without a call when they have no arguments (`_getframe`: at most one).
 MODULE_NAME = getattr(sys, "_getframemodulename", None)
 FRAME_READERS = frozenset({sys._getframe, MODULE_NAME, builtins.super, builtins.globals, builtins.locals, builtins.vars, builtins.dir})
 # Called from stand-ins: they ask for their callers' frames, globals, or `from __future__` flags.
-SENSITIVE = frozenset({_warnings.warn, sys._getframe, builtins.exec, builtins.eval, builtins.compile, type.__new__,
+SENSITIVE = frozenset({_abc._abc_register, _warnings.warn, sys._getframe, builtins.exec, builtins.eval, builtins.compile, type.__new__,
                        *filter(None, [getattr(sys, "_getframemodulename", None)])})
 MOST_STAND_INS = 64     # enough for any reasonable `stacklevel`
 C_TYPES = (types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType, types.MethodWrapperType,
@@ -39,7 +40,7 @@ def must_see(interp: Interpreter, function: Any, count: int) -> bool:
         return count > 1    # a new class gets its `__module__` from them
     if isinstance(function, C_TYPES):
         return hashable(function) and function in SENSITIVE
-    return not interp.inlining or hashable(function) and function in SEES_CALLERS
+    return not interp.inlining or hashable(function) and (function in SEES_CALLERS or type(function) is types.FunctionType and function in PURE)
 
 
 def in_sight(interp: Interpreter, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
@@ -181,3 +182,18 @@ def local_variables(interp: Interpreter, frame: Frame) -> Value:
     real = {k: v.real for k, v in found.items()}
     return Value(real, interp.track(lambda: interp.graph.create(
         real, DictState({k: v.shadow for k, v in found.items()}, complete=True))))  # type: ignore[misc]
+
+
+def _watching(setter: Callable[[Any], None]) -> None:
+    @reduction(setter)
+    def watch(interp: Interpreter, args: list[Value], kwargs: dict[str, Value], then: Continuation | None, on_raise: Any) -> bool:
+        """Who watches frames is told of CPython's alone: what is called from now on gets no frames of ours."""
+        if interp.tracking or kwargs or len(args) != 1:
+            return False                            # which ends the trace
+        interp.inlining = False
+        interp.deliver(Value(interp.real(setter, args[0].real), None), then)
+        return True
+
+
+_watching(sys.settrace)
+_watching(sys.setprofile)

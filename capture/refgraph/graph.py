@@ -552,7 +552,7 @@ def lookup_class(cls: type, name: str, default: Any = None) -> Any:
 
 def is_mutable(cls: type) -> bool:
     """Whether attributes of a class can be assigned: a class of Python."""
-    return cls.__flags__ & (HEAP_TYPE | IMMUTABLE_TYPE) == HEAP_TYPE
+    return type.__getattribute__(cls, "__flags__") & (HEAP_TYPE | IMMUTABLE_TYPE) == HEAP_TYPE
 
 
 def can_change_class(cls: type) -> bool:
@@ -589,7 +589,7 @@ def parts(real: Any) -> tuple[Any, ...]:
 
 def instance_dict(real: Any) -> dict[str, Any] | None:
     """The instance `__dict__` of an object past its class's own opinion, or None when it has none or a proxy."""
-    if isinstance(real, type):
+    if issubclass(type(real), type):
         return None
     for base in type.__getattribute__(type(real), "__mro__"):
         descriptor = type.__getattribute__(base, "__dict__").get("__dict__")

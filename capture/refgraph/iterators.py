@@ -75,6 +75,13 @@ def resume_after(make: Callable[[Any], Any], container: Any, count: int) -> Any:
     return iterator
 
 
+def resume_choices(kind: Callable[..., Any], sizes: tuple[Any, ...], count: int) -> Any:
+    """An iterator of itertools over choices, of which `count` were taken."""
+    iterator = kind(*sizes)
+    skip(iterator, count)
+    return iterator
+
+
 def resume_view(mapping: Any, view: Callable[[Any], Any], backwards: bool, count: int) -> Any:
     """An iterator over a view of a dict, of which `count` items were taken."""
     return resume_after(reversed if backwards else iter, view(mapping), count)

@@ -11,7 +11,6 @@ from capture.interp.interpreter import Interpreter
 from capture.interp.lookasides.shadows import NONE, compose, depend_plain, depend_type, node_of, settled
 from capture.interp.models import model
 from capture.interp.polyfills.iteration import order_of
-from capture.interp.polyfills.streams import itertools_orders
 from capture.interp.special import declines, in_python, is_plain
 from capture.refgraph.graph import lookup_class
 from capture.refgraph.node import SCALARS, Build, Const, DictState, Expr, RefNode, Shadow
@@ -127,7 +126,7 @@ def leaves_to_other(interp: Interpreter, result: bool, x: Value, other: Value, n
     return runs_python(interp, result, x, name)
 
 
-@model(order_of, itertools_orders, applies=lambda *args: all(map(is_plain, args)))
+@model(order_of, applies=lambda *args: all(map(is_plain, args)))
 def compute(interp: Interpreter, result: Any, *args: Value) -> Shadow:
     """A function of plain data that polyfills leave to C."""
     for value in args:

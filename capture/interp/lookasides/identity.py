@@ -14,6 +14,7 @@ from capture.interp.frame import Value
 from capture.interp.interpreter import Interpreter
 from capture.interp.lookasides.shadows import depend_type, elements_unordered
 from capture.interp.models import model
+from capture.interp.polyfills.stand_ins import class_of
 from capture.interp.special import CONTAINERS, has_identity_equality, in_python
 from capture.refgraph.graph import BOUND_IN_C, VALUES, lookup_class
 from capture.refgraph.node import (
@@ -132,6 +133,7 @@ def unequal(interp: Interpreter, result: bool, a: Value, b: Value) -> Shadow:
 
 # -- types -------------------------------------------------------------------------------------------------------------
 
+@model(class_of)
 @model(type, applies=lambda *args, **kwargs: len(args) == 1)
 def type_(interp: Interpreter, result: type, x: Value) -> Shadow:
     """`type(x)`."""

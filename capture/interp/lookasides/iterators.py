@@ -12,6 +12,7 @@ from capture.interp.frame import Value
 from capture.interp.interpreter import Interpreter
 from capture.interp.lookasides.shadows import dict_node, elements, items_of, members, node_of, view_item, view_mapping
 from capture.interp.models import model
+from capture.interp.polyfills.choices import index_choices
 from capture.interp.special import VIEWS, is_native_iterable, is_native_iterator
 from capture.refgraph import iterators
 from capture.refgraph.effects import Effect
@@ -49,6 +50,23 @@ class Constants(Cursor):
         make, args, state = iterators.reduced(self.node.real)
         constants = Const(make), *map(Const, args)
         return (operator.call, constants) if state is None else (iterators.resume_at, (*constants, Const(state)))
+
+
+class Chosen(Cursor):
+    """Over choices of indices. `made`: by what and of what; `taken`: how many."""
+
+    __slots__ = ("made", "taken")
+
+    def __init__(self, node: RefNode, kind: type, sizes: tuple[Any, ...]) -> None:
+        super().__init__(node)
+        self.made, self.taken = (kind, sizes), 0
+
+    def advance(self, item: Any) -> Shadow:
+        self.taken += 1
+        return Const(item)
+
+    def recipe(self) -> Recipe:
+        return iterators.resume_choices, (*map(Const, self.made), Const(self.taken))
 
 
 class Items(Cursor):
@@ -315,6 +333,16 @@ def zip_(interp: Interpreter, result: Any, *iterables: Value, strict: Value | No
     parts = [part_of(interp, real, argument) for real, argument in zip(reals, iterables, strict=True)]
     node = interp.graph.create(result)
     node.state = Together(node, interp, parts)
+    return node
+
+
+@model(index_choices)
+def choose_indices(interp: Interpreter, result: Any, kind: Value, *args: Value) -> Shadow:
+    """An iterator over tuples of indices."""
+    for value in args:
+        interp.graph.depend(value.shadow, value.real)  # type: ignore[arg-type]
+    node = interp.graph.create(result)
+    node.state = Chosen(node, kind.real, tuple(value.real for value in args))
     return node
 
 

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import builtins
+import functools
 import importlib
 import sys
 import types
@@ -13,6 +14,7 @@ from capture.interp.frame import Frame, Value
 from capture.interp.instructions import Instruction, opcode
 from capture.interp.interpreter import Interpreter
 from capture.interp.models import model
+from capture.interp.visible import in_sight
 from capture.refgraph.node import Shadow
 from capture.refgraph.source import ImportedModule
 
@@ -124,7 +126,8 @@ def import_name(interp: Interpreter, frame: Frame, instruction: Instruction) -> 
     function = frame.builtins["__import__"]
     effectless = _is_imported(frame, name, fromlist.real, level.real)
     namespace = None if frame.namespace is None else frame.namespace.real
-    module = interp.real(function, name, frame.globals, namespace, fromlist.real, level.real)
+    perform = interp.real if effectless else functools.partial(in_sight, interp)     # what is imported may warn
+    module = perform(function, name, frame.globals, namespace, fromlist.real, level.real)
     frame.stack.append(Value(module, interp.track(_module_shadow, interp, function, name, module, effectless)))
 
 

@@ -8,7 +8,7 @@ from types import _calculate_meta, resolve_bases  # type: ignore[attr-defined]
 from typing import Any
 
 from capture.interp.models import polyfill
-from capture.interp.special import C_METHODS, in_python
+from capture.interp.special import C_METHODS, in_python, special_method
 from capture.refgraph.graph import lookup_class
 
 MISSING = object()
@@ -124,5 +124,5 @@ def make_class(name: Any, bases: Any, namespace: Any, /, **kwargs: Any) -> Any:
     meta = _calculate_meta(type, bases)
     cls = meta.__new__(meta, name, bases, namespace, **kwargs)
     if isinstance(cls, type):
-        type(cls).__init__(cls, name, bases, namespace, **kwargs)
+        special_method(cls, "__init__")(name, bases, namespace, **kwargs)
     return cls

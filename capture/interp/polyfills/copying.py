@@ -6,6 +6,7 @@ import copyreg
 from typing import Any
 
 from capture.interp.models import polyfill
+from capture.interp.special import is_a
 
 HEAPTYPE = 1 << 9
 C_STATE = (int, float, complex, str, bytes, bytearray, tuple, list, dict, set, frozenset, type, BaseException)
@@ -14,12 +15,12 @@ C_STATE = (int, float, complex, str, bytes, bytearray, tuple, list, dict, set, f
 def is_plain_instance(obj: Any, *rest: Any) -> bool:
     """Whether all state of an object is its `__dict__` and its slots, so that the default protocol of `object` can be spelled out."""
     cls = type(obj)
-    return bool(cls.__flags__ & HEAPTYPE) and not issubclass(cls, C_STATE)
+    return bool(type.__getattribute__(cls, "__flags__") & HEAPTYPE) and not issubclass(cls, C_STATE)
 
 
 def reduces_itself(obj: Any, protocol: int) -> bool:
     """Whether the default protocol leaves it to the class."""
-    return isinstance(obj, (set, frozenset, collections.deque)) and protocol >= 2
+    return is_a(obj, (set, frozenset, collections.deque)) and protocol >= 2
 
 
 @polyfill(object.__reduce_ex__, applies=reduces_itself)
@@ -40,11 +41,32 @@ def object_reduce_ex(self: Any, protocol: int) -> Any:
     cls = type(self)
     if cls.__reduce__ is not object.__reduce__:
         return self.__reduce__()
-    if hasattr(cls, "__getnewargs_ex__"):
-        args, kwargs = self.__getnewargs_ex__()
+    args, kwargs = arguments_of(self, cls)
+    if kwargs:
         return copyreg.__newobj_ex__, (cls, args, kwargs), self.__getstate__(), None, None
-    args = self.__getnewargs__() if hasattr(cls, "__getnewargs__") else ()
     return copyreg.__newobj__, (cls, *args), self.__getstate__(), None, None
+
+
+def arguments_of(obj: Any, cls: Any) -> tuple[Any, Any]:
+    """The arguments with which an object is made anew, as it tells by `__getnewargs_ex__` or `__getnewargs__`."""
+    if hasattr(cls, "__getnewargs_ex__"):
+        told = obj.__getnewargs_ex__()
+        if not isinstance(told, tuple):
+            raise TypeError(f"__getnewargs_ex__ should return a tuple, not '{type(told).__name__}'")
+        if len(told) != 2:
+            raise ValueError(f"__getnewargs_ex__ should return a tuple of length 2, not {len(told)}")
+        args, kwargs = told
+        if not isinstance(args, tuple):
+            raise TypeError(f"first item of the tuple returned by __getnewargs_ex__ must be a tuple, not '{type(args).__name__}'")
+        if not isinstance(kwargs, dict):
+            raise TypeError(f"second item of the tuple returned by __getnewargs_ex__ must be a dict, not '{type(kwargs).__name__}'")
+        return args, kwargs
+    if not hasattr(cls, "__getnewargs__"):
+        return (), None
+    args = obj.__getnewargs__()
+    if not isinstance(args, tuple):
+        raise TypeError(f"__getnewargs__ should return a tuple, not '{type(args).__name__}'")
+    return args, None
 
 
 def slot_names(cls: type) -> list[str]:

@@ -7,6 +7,7 @@ import types
 from typing import Any
 
 from capture.interp.models import polyfill
+from capture.interp.polyfills.stand_ins import StandIn, class_of, stand_in
 
 
 def always(*args: Any, **kwargs: Any) -> bool:
@@ -60,25 +61,48 @@ def call_methodcaller(self: Any, x: Any) -> Any:
     return getattr(x, wrapped.args[0])(*parts[1], **wrapped.keywords)
 
 
-class Ordered:
-    """What `cmp_to_key` wraps each item in."""
+@stand_in(type(functools.cmp_to_key(lambda a, b: 0)))
+class Ordered(StandIn):
+    """What `cmp_to_key` returns, and what that wraps each item in."""
 
-    __slots__ = ("compare", "obj")
+    __slots__ = ("_compare", "obj")
+    __hash__ = None  # type: ignore[assignment]
 
-    def __init__(self, compare: Any, obj: Any) -> None:
-        self.compare, self.obj = compare, obj
+    def __init__(self, compare: Any, obj: Any = None) -> None:
+        self._compare, self.obj = compare, obj
+
+    def __call__(self, obj: Any) -> Any:
+        return Ordered(self._compare, obj)
+
+    def order(self, other: Any) -> Any:
+        """What the function says of the two items."""
+        if class_of(other) is not Ordered:
+            raise TypeError("other argument must be K instance")
+        return self._compare(self.obj, other.obj)
 
     def __lt__(self, other: Any) -> Any:
-        return self.compare(self.obj, other.obj) < 0
+        return self.order(other) < 0
+
+    def __le__(self, other: Any) -> Any:
+        return self.order(other) <= 0
+
+    def __eq__(self, other: Any) -> Any:
+        return self.order(other) == 0
+
+    def __ne__(self, other: Any) -> Any:
+        return self.order(other) != 0
 
     def __gt__(self, other: Any) -> Any:
-        return self.compare(self.obj, other.obj) > 0
+        return self.order(other) > 0
+
+    def __ge__(self, other: Any) -> Any:
+        return self.order(other) >= 0
 
 
-@polyfill(functools.cmp_to_key, applies=always)
+@polyfill(functools.cmp_to_key, applies=lambda mycmp: True)
 def cmp_to_key(mycmp: Any) -> Any:
     """`functools.cmp_to_key(mycmp)`."""
-    return functools.partial(Ordered, mycmp)
+    return Ordered(mycmp)
 
 
 @polyfill(operator.call, applies=always)
@@ -99,20 +123,26 @@ def call_by_name(function: Any, /, *args: Any, **kwargs: Any) -> Any:
 MISSING = object()
 
 
-class Cached:
-    """What `functools.lru_cache` makes of a function."""
+def is_cached(user_function: Any, maxsize: Any, typed: Any, cache_info_type: Any) -> bool:
+    return callable(user_function) and (maxsize is None or type(maxsize) is int)
 
-    def __init__(self, function: Any, maxsize: Any, typed: Any, info: Any) -> None:
-        self._function, self._maxsize, self._typed, self._info = function, maxsize, typed, info
+
+@stand_in(type(functools.lru_cache(always)), applies=is_cached)
+class Cached(StandIn):
+    """What `functools.lru_cache(maxsize, typed)` makes of a function."""
+
+    __slots__ = ("_function", "_maxsize", "_typed", "_info", "_memory", "_hits", "_misses", "__dict__", "__weakref__")
+
+    def __init__(self, user_function: Any, maxsize: Any, typed: Any, cache_info_type: Any) -> None:
+        self._function, self._maxsize, self._typed, self._info = user_function, maxsize, typed, cache_info_type
         self._memory: dict[Any, Any] = {}
         self._hits = self._misses = 0
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        key = args
-        if kwargs:
-            key = (*key, MISSING, *kwargs.items())
-        if self._typed:
-            key = (*key, *map(type, args), *map(type, kwargs.values()))
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
+        if self._maxsize == 0:
+            self._misses += 1
+            return self._function(*args, **kwargs)
+        key = key_of(args, kwargs, self._typed)
         memory = self._memory
         found = memory.get(key, MISSING)
         if found is not MISSING:
@@ -123,14 +153,22 @@ class Cached:
             return found
         self._misses += 1
         result = self._function(*args, **kwargs)
-        if self._maxsize != 0:
-            if self._maxsize is not None and key not in memory and len(memory) >= self._maxsize:
-                del memory[next(iter(memory))]
-            memory[key] = result
+        if self._maxsize is not None and key not in memory and len(memory) >= self._maxsize:
+            del memory[next(iter(memory))]
+        memory[key] = result
         return result
 
     def __get__(self, obj: Any, owner: Any = None) -> Any:
         return self if obj is None else types.MethodType(self, obj)
+
+    def __copy__(self) -> Any:
+        return self
+
+    def __deepcopy__(self, memo: Any) -> Any:
+        return self
+
+    def __reduce__(self) -> Any:
+        return self.__qualname__  # type: ignore[attr-defined]
 
     def cache_info(self) -> Any:
         return self._info(self._hits, self._misses, self._maxsize, len(self._memory))
@@ -140,10 +178,14 @@ class Cached:
         self._hits = self._misses = 0
 
 
-@polyfill(type(functools.lru_cache(always)), applies=always)
-def lru_cache(function: Any, maxsize: Any, typed: Any, info: Any) -> Any:
-    """`functools.lru_cache(maxsize, typed)(function)`."""
-    return Cached(function, maxsize, typed, info)
+def key_of(args: Any, kwargs: Any, typed: Any) -> Any:
+    """Under what a call is remembered."""
+    if not typed and not kwargs and len(args) == 1 and (type(args[0]) is int or type(args[0]) is str):
+        return args[0]
+    key = args
+    if kwargs:
+        key = (*key, MISSING, *kwargs.items())
+    return (*key, *map(type, args), *map(type, kwargs.values())) if typed else key
 
 
 # -- dispatch by class -------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ import operator
 from typing import Any
 
 from capture.interp.models import polyfill
-from capture.interp.special import is_iterable, is_native_iterable, is_native_iterator, is_plain
+from capture.interp.special import in_python, is_a, is_iterable, is_native_iterable, is_native_iterator, is_plain
 
 # -- predicates --------------------------------------------------------------------------------------------------------
 
@@ -40,11 +40,20 @@ def any_walked(*args: Any) -> bool:
 
 # -- containers --------------------------------------------------------------------------------------------------------
 
+def walked(iterable: Any) -> Any:
+    """What a list is filled from: C asks for its iterator, and then how many items there may be."""
+    if not (in_python(iterable, "__len__") or in_python(iterable, "__length_hint__")):
+        return iterable
+    iterator = iter(iterable)
+    operator.length_hint(iterable)
+    return iterator
+
+
 @polyfill(list, applies=first_is_generated)
 def list_(iterable: Any) -> Any:
     """`list(iterable)`."""
     result = []
-    for item in iterable:
+    for item in walked(iterable):
         result.append(item)
     return result
 
@@ -95,19 +104,19 @@ def init_list(self: list[Any], iterable: Any = ()) -> None:
 @polyfill(list.extend, applies=is_last_generated)
 def extend(self: list[Any], iterable: Any) -> None:
     """`self.extend(iterable)`."""
-    for item in iterable:
+    for item in walked(iterable):
         list.append(self, item)
 
 
-@polyfill(list.__iadd__, operator.iadd, applies=lambda a, b: isinstance(a, list) and is_generated(b))
+@polyfill(list.__iadd__, operator.iadd, applies=lambda a, b: is_a(a, list) and is_generated(b))
 def iadd(a: Any, b: Any) -> Any:
     """`a += b`."""
-    for item in b:
+    for item in walked(b):
         list.append(a, item)
     return a
 
 
-@polyfill(list.__setitem__, operator.setitem, applies=lambda self, index, value: isinstance(self, list)
+@polyfill(list.__setitem__, operator.setitem, applies=lambda self, index, value: is_a(self, list)
           and type(index) is slice and is_walked(value))
 def set_slice(self: Any, index: slice, value: Any) -> None:
     """`self[i:j] = iterable`."""
@@ -257,7 +266,7 @@ SEQUENCES = (list, tuple, collections.deque)
 
 def is_compared(sequence: Any, x: Any) -> bool:
     """Whether a search for `x` compares more than plain data."""
-    return isinstance(sequence, SEQUENCES) and not (is_plain(sequence) and is_plain(x))
+    return is_a(sequence, SEQUENCES) and not (is_plain(sequence) and is_plain(x))
 
 
 @polyfill(operator.contains, *(cls.__contains__ for cls in SEQUENCES), applies=is_compared)
@@ -309,7 +318,7 @@ def remove(self: list[Any], x: Any) -> None:
 def are_unlike(cls: Any) -> Any:
     """A predicate: two containers of the type `cls`, which hold more than plain data."""
     def applies(a: Any, b: Any) -> bool:
-        return isinstance(a, cls) and isinstance(b, cls) and not (is_plain(a) and is_plain(b))
+        return is_a(a, cls) and is_a(b, cls) and not (is_plain(a) and is_plain(b))
     return applies
 
 

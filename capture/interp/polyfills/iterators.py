@@ -7,10 +7,18 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-ENDED = object()
+from capture.interp.polyfills.stand_ins import ENDED, Iterator, stand_in
 
 
-class SequenceIterator:
+class Sequence:
+    """Anything that is iterated by index."""
+
+    def __getitem__(self, index: int) -> Any:
+        raise IndexError
+
+
+@stand_in(type(iter(Sequence())))  # type: ignore[call-overload]
+class SequenceIterator(Iterator):
     """`iter(x)` of an instance with `__getitem__` alone: its items until one is missing."""
 
     __slots__ = ("_index", "_sequence")
@@ -18,9 +26,6 @@ class SequenceIterator:
 
     def __init__(self, sequence: Any, index: int = 0) -> None:
         self._sequence, self._index = sequence, index
-
-    def __iter__(self) -> SequenceIterator:
-        return self
 
     def __next__(self) -> Any:
         item = ENDED
@@ -49,6 +54,7 @@ class SequenceIterator:
         self._index = max(operator.index(index), 0)
 
 
+@stand_in(reversed)
 class ReversedIterator(SequenceIterator):
     """`reversed(x)` of a sequence."""
 
@@ -66,16 +72,14 @@ class ReversedIterator(SequenceIterator):
             self._index = max(min(operator.index(index), len(self._sequence) - 1), -1)
 
 
-class CallableIterator:
+@stand_in(type(iter(int, None)))
+class CallableIterator(Iterator):
     """`iter(function, sentinel)`: what `function()` returns, until it is `sentinel`."""
 
     __slots__ = ("_function", "_sentinel")
 
     def __init__(self, function: Callable[[], Any], sentinel: Any) -> None:
         self._function, self._sentinel = function, sentinel
-
-    def __iter__(self) -> CallableIterator:
-        return self
 
     def __next__(self) -> Any:
         item = ENDED

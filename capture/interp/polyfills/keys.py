@@ -9,7 +9,7 @@ from typing import Any
 
 from capture import _C
 from capture.interp.models import polyfill
-from capture.interp.special import in_python, is_key
+from capture.interp.special import in_python, is_a, is_key, special_method
 
 MISSING = object()
 
@@ -73,15 +73,15 @@ def find(container: Any, key: Any, number: int) -> Any:
 
 def is_python_key(key: Any) -> bool:
     """Whether looking up `key` may run Python code, or fails. (Of weak references it is asked elsewhere.)"""
-    return not is_key(key) and not isinstance(key, weakref.ref)
+    return not is_key(key) and not is_a(key, weakref.ref)
 
 
 def is_dict_by_python(mapping: Any, key: Any, *rest: Any) -> bool:
-    return isinstance(mapping, dict) and not isinstance(mapping, collections.OrderedDict) and is_python_key(key)
+    return is_a(mapping, dict) and not is_a(mapping, collections.OrderedDict) and is_python_key(key)
 
 
 def is_set_by_python(members: Any, key: Any) -> bool:
-    return isinstance(members, (set, frozenset)) and is_python_key(key)
+    return is_a(members, (set, frozenset)) and is_python_key(key)
 
 
 @polyfill(operator.getitem, dict.__getitem__, applies=is_dict_by_python)
@@ -97,7 +97,7 @@ def getitem(self: Any, key: Any) -> Any:
             self[key] = value
             return value
     elif in_python(self, "__missing__"):
-        return type(self).__missing__(self, key)
+        return special_method(self, "__missing__")(key)
     raise KeyError(key)
 
 
@@ -205,7 +205,7 @@ def set_of(members: Any) -> Any:
 
 def holds_python_keys(x: Any) -> bool:
     """Whether a container's items, or their first parts, are to be keys that Python code hashes or compares."""
-    return isinstance(x, (list, tuple, set, frozenset, dict, collections.deque)) and not in_python(x, "__iter__") and not all(map(is_key, x))
+    return is_a(x, (list, tuple, set, frozenset, dict, collections.deque)) and not in_python(x, "__iter__") and not all(map(is_key, x))
 
 
 @polyfill(set, applies=lambda *args: len(args) == 1 and holds_python_keys(args[0]))
@@ -215,10 +215,10 @@ def make_set(members: Any) -> Any:
 
 
 def is_pair_by_python(x: Any) -> bool:
-    return isinstance(x, (list, tuple)) and len(x) == 2 and not is_key(x[0])
+    return is_a(x, (list, tuple)) and len(x) == 2 and not is_key(x[0])
 
 
-@polyfill(dict, applies=lambda *args, **named: len(args) == 1 and isinstance(args[0], (list, tuple)) and any(map(is_pair_by_python, args[0])))
+@polyfill(dict, applies=lambda *args, **named: len(args) == 1 and is_a(args[0], (list, tuple)) and any(map(is_pair_by_python, args[0])))
 def make_dict(pairs: Any, /, **named: Any) -> Any:
     """`dict(pairs, **named)`."""
     result: dict[Any, Any] = {}

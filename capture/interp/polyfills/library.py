@@ -6,10 +6,12 @@ import hashlib
 import heapq
 import re
 import struct
+import sys
 from typing import Any
 
 from capture.interp.models import polyfill
-from capture.interp.special import is_plain
+from capture.interp.polyfills.stand_ins import StandIn, stand_in
+from capture.interp.special import is_a, is_plain
 
 
 def always(*args: Any, **kwargs: Any) -> bool:
@@ -18,14 +20,14 @@ def always(*args: Any, **kwargs: Any) -> bool:
 
 # -- heaps and sorted lists --------------------------------------------------------------------------------------------
 
-@polyfill(heapq.heappush, applies=always)
+@polyfill(heapq.heappush, applies=lambda heap, item: is_a(heap, list))
 def heappush(heap: Any, item: Any) -> None:
     """`heapq.heappush(heap, item)`."""
     heap.append(item)
     heapq._siftdown(heap, 0, len(heap) - 1)  # type: ignore[attr-defined]
 
 
-@polyfill(heapq.heappop, applies=always)
+@polyfill(heapq.heappop, applies=lambda heap: is_a(heap, list))
 def heappop(heap: Any) -> Any:
     """`heapq.heappop(heap)`."""
     last = heap.pop()
@@ -37,7 +39,7 @@ def heappop(heap: Any) -> Any:
     return smallest
 
 
-@polyfill(heapq.heapreplace, applies=always)
+@polyfill(heapq.heapreplace, applies=lambda heap, item: is_a(heap, list))
 def heapreplace(heap: Any, item: Any) -> Any:
     """`heapq.heapreplace(heap, item)`."""
     smallest = heap[0]
@@ -46,7 +48,7 @@ def heapreplace(heap: Any, item: Any) -> Any:
     return smallest
 
 
-@polyfill(heapq.heappushpop, applies=always)
+@polyfill(heapq.heappushpop, applies=lambda heap, item: is_a(heap, list))
 def heappushpop(heap: Any, item: Any) -> Any:
     """`heapq.heappushpop(heap, item)`."""
     if heap and heap[0] < item:
@@ -55,21 +57,21 @@ def heappushpop(heap: Any, item: Any) -> Any:
     return item
 
 
-@polyfill(heapq.heapify, applies=always)
+@polyfill(heapq.heapify, applies=lambda x: is_a(x, list))
 def heapify(x: Any) -> None:
     """`heapq.heapify(x)`."""
     for i in reversed(range(len(x) // 2)):
         heapq._siftup(x, i)  # type: ignore[attr-defined]
 
 
-@polyfill(heapq._heapify_max, applies=always)  # type: ignore[attr-defined]
+@polyfill(heapq._heapify_max, applies=lambda x: is_a(x, list))  # type: ignore[attr-defined]
 def heapify_max(x: Any) -> None:
     """`heapq._heapify_max(x)`."""
     for i in reversed(range(len(x) // 2)):
         heapq._siftup_max(x, i)  # type: ignore[attr-defined]
 
 
-@polyfill(heapq._heapreplace_max, applies=always)  # type: ignore[attr-defined]
+@polyfill(heapq._heapreplace_max, applies=lambda heap, item: is_a(heap, list))  # type: ignore[attr-defined]
 def heapreplace_max(heap: Any, item: Any) -> Any:
     """`heapq._heapreplace_max(heap, item)`."""
     largest = heap[0]
@@ -78,7 +80,7 @@ def heapreplace_max(heap: Any, item: Any) -> Any:
     return largest
 
 
-@polyfill(heapq._heappop_max, applies=always)  # type: ignore[attr-defined]
+@polyfill(heapq._heappop_max, applies=lambda heap: is_a(heap, list))  # type: ignore[attr-defined]
 def heappop_max(heap: Any) -> Any:
     """`heapq._heappop_max(heap)`."""
     last = heap.pop()
@@ -158,16 +160,20 @@ def matches(pattern: Any, text: Any, *bounds: Any) -> list[Any]:
     return list(pattern.finditer(text, *bounds))
 
 
-@polyfill(re.Pattern.finditer, applies=always)
-def finditer_of_pattern(self: Any, string: Any, *bounds: Any) -> Any:
+@polyfill(re.Pattern.finditer, applies=lambda self, string, pos=0, endpos=0: type(string) in (str, bytes))
+def finditer_of_pattern(self: Any, string: Any, pos: Any = 0, endpos: Any = sys.maxsize) -> Any:
     """`pattern.finditer(string, pos, endpos)`."""
-    return iter(matches(self, string, *bounds))
+    return iter(matches(self, string, pos, endpos))
 
 
-@polyfill(re.finditer, applies=always)
+@polyfill(re.finditer, applies=lambda pattern, string, flags=0: type(string) in (str, bytes))
 def finditer(pattern: Any, string: Any, flags: Any = 0) -> Any:
     """`re.finditer(pattern, string, flags)`."""
     return iter(matches(re.compile(pattern, flags), string))
+
+
+def is_replaced_in_python(pattern: Any, repl: Any, string: Any, *rest: Any, **named: Any) -> bool:
+    return callable(repl) and type(string) in (str, bytes)
 
 
 def substitute(pattern: Any, repl: Any, text: Any, count: Any) -> tuple[Any, int]:
@@ -175,35 +181,37 @@ def substitute(pattern: Any, repl: Any, text: Any, count: Any) -> tuple[Any, int
     parts = []
     at = made = 0
     for match in matches(pattern, text):
-        if count and made == count:
+        if count and made >= count:
             break
         parts.append(text[at:match.start()])
-        parts.append(repl(match))
+        replacement = repl(match)
+        if replacement is not None:
+            parts.append(replacement)
         at = match.end()
         made += 1
     parts.append(text[at:])
     return text[:0].join(parts), made
 
 
-@polyfill(re.Pattern.sub, applies=lambda self, repl, *rest, **named: callable(repl))
+@polyfill(re.Pattern.sub, applies=is_replaced_in_python)
 def sub_of_pattern(self: Any, repl: Any, string: Any, count: Any = 0) -> Any:
     """`pattern.sub(function, string, count)`."""
     return substitute(self, repl, string, count)[0]
 
 
-@polyfill(re.Pattern.subn, applies=lambda self, repl, *rest, **named: callable(repl))
+@polyfill(re.Pattern.subn, applies=is_replaced_in_python)
 def subn_of_pattern(self: Any, repl: Any, string: Any, count: Any = 0) -> Any:
     """`pattern.subn(function, string, count)`."""
     return substitute(self, repl, string, count)
 
 
-@polyfill(re.sub, applies=lambda pattern, repl, *rest, **named: callable(repl))
+@polyfill(re.sub, applies=is_replaced_in_python)
 def sub(pattern: Any, repl: Any, string: Any, count: Any = 0, flags: Any = 0) -> Any:
     """`re.sub(pattern, function, string, count, flags)`."""
     return substitute(re.compile(pattern, flags), repl, string, count)[0]
 
 
-@polyfill(re.subn, applies=lambda pattern, repl, *rest, **named: callable(repl))
+@polyfill(re.subn, applies=is_replaced_in_python)
 def subn(pattern: Any, repl: Any, string: Any, count: Any = 0, flags: Any = 0) -> Any:
     """`re.subn(pattern, function, string, count, flags)`."""
     return substitute(re.compile(pattern, flags), repl, string, count)
@@ -216,7 +224,8 @@ def digest_of(name: str, data: bytes) -> bytes:
     return hashlib.new(name, data, usedforsecurity=False).digest()
 
 
-class Hash:
+@stand_in(type(hashlib.sha256()))
+class Hash(StandIn):
     """What `hashlib.sha256()` and its siblings return."""
 
     __slots__ = ("name", "data")

@@ -8,13 +8,13 @@ import types
 from typing import Any
 
 from capture.interp.models import polyfill
-from capture.interp.special import VIEWS, in_python, is_iterable, is_key, is_native_iterable
+from capture.interp.special import VIEWS, in_python, is_a, is_iterable, is_key, is_native_iterable, special_method
 from capture.refgraph.graph import lookup_class
 
 
 def is_foreign(x: Any) -> bool:
     """Whether a dict takes up `x` by running Python code, or item by item."""
-    if isinstance(x, dict):
+    if is_a(x, dict):
         return in_python(x, "__iter__") or in_python(x, "keys") or in_python(x, "__getitem__")
     return lookup_class(type(x), "keys") is not None or is_iterable(x) and not is_native_iterable(x)
 
@@ -114,7 +114,7 @@ def fromkeys(keys: Any, value: Any = None) -> Any:
 
 def lacks(self: Any, key: Any) -> bool:
     """Whether looking up `key` asks `__missing__`."""
-    return isinstance(self, dict) and is_key(key) and not dict.__contains__(self, key)
+    return is_a(self, dict) and is_key(key) and not dict.__contains__(self, key)
 
 
 @polyfill(operator.getitem, dict.__getitem__, applies=lambda self, key: lacks(self, key)
@@ -123,7 +123,7 @@ def getitem_or_missing(self: Any, key: Any) -> Any:
     """`self[key]` where the class has a `__missing__`."""
     if dict.__contains__(self, key):
         return dict.get(self, key)
-    return type(self).__missing__(self, key)
+    return special_method(self, "__missing__")(key)
 
 
 @polyfill(operator.getitem, dict.__getitem__, collections.defaultdict.__missing__,
@@ -210,12 +210,12 @@ SETS = (set, frozenset)
 def is_view_algebra(a: Any, b: Any) -> bool:
     """Whether an operator on a view of keys or items is one on sets of what it shows."""
     shown = (*KEYS, *ITEMS)
-    return (isinstance(a, shown) or isinstance(b, shown)) and all(
-        isinstance(x, (*shown, *SETS)) or x is b and is_iterable(b) for x in (a, b))
+    return (is_a(a, shown) or is_a(b, shown)) and all(
+        is_a(x, (*shown, *SETS)) or x is b and is_iterable(b) for x in (a, b))
 
 
 def is_view_comparison(a: Any, b: Any) -> bool:
-    return is_view_algebra(a, b) and all(isinstance(x, (*KEYS, *ITEMS, *SETS)) for x in (a, b))
+    return is_view_algebra(a, b) and all(is_a(x, (*KEYS, *ITEMS, *SETS)) for x in (a, b))
 
 
 def algebra(a: Any, b: Any, combine: Any) -> Any:
@@ -238,7 +238,7 @@ def isdisjoint(self: Any, other: Any) -> bool:
     return True
 
 
-@polyfill(operator.contains, *(cls.__contains__ for cls in ITEMS), applies=lambda view, pair: isinstance(view, ITEMS))
+@polyfill(operator.contains, *(cls.__contains__ for cls in ITEMS), applies=lambda view, pair: is_a(view, ITEMS))
 def contains_item(self: Any, pair: Any) -> bool:
     """`pair in mapping.items()`."""
     for item in self:
@@ -247,7 +247,7 @@ def contains_item(self: Any, pair: Any) -> bool:
     return False
 
 
-@polyfill(operator.contains, applies=lambda view, value: isinstance(view, (VIEWS[1], VIEWS[4])))
+@polyfill(operator.contains, applies=lambda view, value: is_a(view, (VIEWS[1], VIEWS[4])))
 def contains_value(self: Any, value: Any) -> bool:
     """`value in mapping.values()`."""
     for item in self:

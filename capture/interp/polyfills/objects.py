@@ -6,14 +6,17 @@ from collections.abc import Callable
 from typing import Any
 
 from capture.interp.models import polyfill
+from capture.interp.special import is_a, special_method
 
 
-@polyfill(type.__call__, applies=lambda *args, **kwargs: args and isinstance(args[0], type) and args[0] is not type)
+@polyfill(type.__call__, applies=lambda *args, **kwargs: args and is_a(args[0], type) and args[0] is not type)
 def instantiate(cls: type, /, *args: Any, **kwargs: Any) -> Any:
     """`type.__call__`: a new instance of `cls`, initialised when it is one."""
     obj = cls.__new__(cls, *args, **kwargs)
-    if isinstance(obj, cls):
-        type(obj).__init__(obj, *args, **kwargs)
+    if type.__instancecheck__(cls, obj):
+        result = special_method(obj, "__init__")(*args, **kwargs)
+        if result is not None:
+            raise TypeError(f"__init__() should return None, not '{type(result).__name__}'")
     return obj
 
 
@@ -81,7 +84,7 @@ OF_CLASSES = tuple(type.__dict__[name] for name in ("__dict__", "__mro__"))
 
 
 @polyfill(types.GetSetDescriptorType.__get__, types.MemberDescriptorType.__get__,
-          applies=lambda descriptor, obj, cls=None: any(descriptor is known for known in OF_CLASSES) and isinstance(obj, type)
+          applies=lambda descriptor, obj, cls=None: any(descriptor is known for known in OF_CLASSES) and is_a(obj, type)
           and type(obj).__getattribute__ is type.__getattribute__)
 def get_of_class(descriptor: Any, obj: Any, cls: Any = None) -> Any:
     """`type.__dict__["__mro__"].__get__(obj)`."""

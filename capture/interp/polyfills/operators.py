@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from capture.interp.models import polyfill
-from capture.interp.special import declines, in_python
+from capture.interp.special import declines, in_python, special_method
 
 BINARY = {"add": "+", "sub": "-", "mul": "*", "matmul": "@", "truediv": "/", "floordiv": "//", "mod": "%",
           "pow": "** or pow()",
@@ -41,18 +41,18 @@ def dispatches(a: Any, b: Any, forward: str, reflected: str) -> bool:
 def binary(a: Any, b: Any, forward: str, reflected: str, symbol: str) -> Any:
     first, second = type(a), type(b)
     tried = first is second
-    if (not tried and issubclass(second, first) and in_python(b, reflected)
+    if (not tried and type.__subclasscheck__(first, second) and in_python(b, reflected)
             and getattr(second, reflected) is not getattr(first, reflected, None)):
-        result = getattr(second, reflected)(b, a)
+        result = special_method(b, reflected)(a)
         if result is not NotImplemented:
             return result
         tried = True
     if in_python(a, forward):
-        result = getattr(first, forward)(a, b)
+        result = special_method(a, forward)(b)
         if result is not NotImplemented:
             return result
     if not tried and not declines(b, a, reflected):
-        result = getattr(second, reflected)(b, a)
+        result = special_method(b, reflected)(a)
         if result is not NotImplemented:
             return result
     raise TypeError(f"unsupported operand type(s) for {symbol}: '{first.__name__}' and '{second.__name__}'")
@@ -60,7 +60,7 @@ def binary(a: Any, b: Any, forward: str, reflected: str, symbol: str) -> Any:
 
 def in_place(a: Any, b: Any, method: str, fallback: Callable[[Any, Any], Any]) -> Any:
     if in_python(a, method):
-        result = getattr(type(a), method)(a, b)
+        result = special_method(a, method)(b)
         if result is not NotImplemented:
             return result
     return fallback(a, b)
@@ -98,17 +98,17 @@ polyfill(pow, applies=lambda a, b, *modulus: not modulus and dispatches(a, b, "_
 def compare(a: Any, b: Any, forward: str, reflected: str, symbol: str) -> Any:
     first, second = type(a), type(b)
     tried = False
-    if first is not second and issubclass(second, first) and in_python(b, reflected):
-        result = getattr(second, reflected)(b, a)
+    if first is not second and type.__subclasscheck__(first, second) and in_python(b, reflected):
+        result = special_method(b, reflected)(a)
         if result is not NotImplemented:
             return result
         tried = True
     if in_python(a, forward):
-        result = getattr(first, forward)(a, b)
+        result = special_method(a, forward)(b)
         if result is not NotImplemented:
             return result
     if not tried and not declines(b, a, reflected):
-        result = getattr(second, reflected)(b, a)
+        result = special_method(b, reflected)(a)
         if result is not NotImplemented:
             return result
     raise TypeError(f"'{symbol}' not supported between instances of '{first.__name__}' and '{second.__name__}'")
@@ -124,17 +124,17 @@ def eq(a: Any, b: Any) -> Any:
     """`a == b`."""
     first, second = type(a), type(b)
     tried = False
-    if first is not second and issubclass(second, first) and in_python(b, "__eq__"):
-        result = second.__eq__(b, a)
+    if first is not second and type.__subclasscheck__(first, second) and in_python(b, "__eq__"):
+        result = special_method(b, "__eq__")(a)
         if result is not NotImplemented:
             return result
         tried = True
     if in_python(a, "__eq__"):
-        result = first.__eq__(a, b)
+        result = special_method(a, "__eq__")(b)
         if result is not NotImplemented:
             return result
     if not tried and not declines(b, a, "__eq__"):
-        result = second.__eq__(b, a)
+        result = special_method(b, "__eq__")(a)
         if result is not NotImplemented:
             return result
     return a is b
@@ -150,7 +150,7 @@ def ne(a: Any, b: Any) -> Any:
     """`a != b`."""
     first, second = type(a), type(b)
     tried = False
-    if first is not second and issubclass(second, first) and differs_in_python(b):
+    if first is not second and type.__subclasscheck__(first, second) and differs_in_python(b):
         result = unequal(b, a)
         if result is not NotImplemented:
             return result
@@ -168,9 +168,9 @@ def ne(a: Any, b: Any) -> Any:
 def unequal(a: Any, b: Any) -> Any:
     """`a.__ne__(b)`; the one which `object` has inverts `__eq__`."""
     if in_python(a, "__ne__"):
-        return type(a).__ne__(a, b)
+        return special_method(a, "__ne__")(b)
     if in_python(a, "__eq__"):
-        result = type(a).__eq__(a, b)
+        result = special_method(a, "__eq__")(b)
         return result if result is NotImplemented else not result
     return NotImplemented
 
@@ -178,7 +178,7 @@ def unequal(a: Any, b: Any) -> Any:
 # -- unary -------------------------------------------------------------------------------------------------------------
 
 def unary(x: Any, method: str) -> Any:
-    return getattr(type(x), method)(x)
+    return special_method(x, method)()
 
 
 def applies_unary(method: str) -> Callable[..., bool]:

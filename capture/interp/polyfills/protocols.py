@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import math
 import operator
+import sys
 import types
 import typing
 from collections import deque
@@ -12,7 +13,7 @@ import torch
 
 from capture.interp.models import polyfill
 from capture.interp.polyfills.iterators import ENDED, CallableIterator, ReversedIterator, SequenceIterator
-from capture.interp.special import C_METHODS, in_python, is_plain
+from capture.interp.special import C_METHODS, in_python, is_a, is_plain, special_method
 from capture.refgraph.graph import lookup_class
 
 # -- containers --------------------------------------------------------------------------------------------------------
@@ -20,16 +21,41 @@ from capture.refgraph.graph import lookup_class
 @polyfill(len, applies=lambda x: in_python(x, "__len__"))
 def length(x: Any) -> Any:
     """`len(x)`."""
-    n = operator.index(type(x).__len__(x))
+    n = operator.index(special_method(x, "__len__")())
     if n < 0:
         raise ValueError("__len__() should return >= 0")
+    if n > sys.maxsize:
+        raise OverflowError("cannot fit 'int' into an index-sized integer")
     return n
+
+
+@polyfill(operator.length_hint, applies=lambda x, default=0: in_python(x, "__len__") or in_python(x, "__length_hint__"))
+def length_hint(x: Any, default: int = 0) -> Any:
+    """`operator.length_hint(x, default)`, which C code asks for before it makes a list or tuple of `x`."""
+    if in_python(x, "__len__"):
+        try:
+            return len(x)
+        except TypeError:
+            pass
+    if not in_python(x, "__length_hint__"):
+        return default
+    try:
+        hint = special_method(x, "__length_hint__")()
+    except TypeError:
+        return default
+    if hint is NotImplemented:
+        return default
+    if not isinstance(hint, int):
+        raise TypeError(f"__length_hint__ must be an integer, not {type(hint).__name__}")
+    if hint < 0:
+        raise ValueError("__length_hint__() should return >= 0")
+    return hint
 
 
 @polyfill(bool, operator.truth, applies=lambda *args: bool(args) and in_python(args[0], "__bool__"))
 def truth(x: Any) -> Any:
     """`bool(x)`."""
-    result = type(x).__bool__(x)
+    result = special_method(x, "__bool__")()
     if type(result) is not bool:
         raise TypeError(f"__bool__ should return bool, returned {type(result).__name__}")
     return result
@@ -54,10 +80,10 @@ def not_(x: Any) -> Any:
 @polyfill(operator.getitem, applies=lambda x, key: in_python(x, "__getitem__"))
 def getitem(x: Any, key: Any) -> Any:
     """`x[key]`."""
-    return type(x).__getitem__(x, key)
+    return special_method(x, "__getitem__")(key)
 
 
-@polyfill(operator.getitem, applies=lambda x, key: isinstance(x, type) and not in_python(x, "__getitem__")
+@polyfill(operator.getitem, applies=lambda x, key: is_a(x, type) and not in_python(x, "__getitem__")
           and isinstance(getattr(lookup_class(x, "__class_getitem__"), "__func__", None), types.FunctionType))
 def class_getitem(x: Any, key: Any) -> Any:
     """`cls[key]`."""
@@ -66,7 +92,7 @@ def class_getitem(x: Any, key: Any) -> Any:
 
 def is_generic(x: Any, key: Any) -> bool:
     """Whether `x[key]` is left to `typing` by C."""
-    method = lookup_class(x, "__class_getitem__") if isinstance(x, type) else None
+    method = lookup_class(x, "__class_getitem__") if is_a(x, type) else None
     return type(method) is types.ClassMethodDescriptorType and method.__objclass__ is typing.Generic and hasattr(typing, "_generic_class_getitem")
 
 
@@ -76,7 +102,7 @@ def generic_getitem(x: Any, key: Any) -> Any:
     return typing._generic_class_getitem(x, key)  # type: ignore[attr-defined]
 
 
-@polyfill(operator.getitem, applies=lambda x, key: isinstance(x, (list, tuple, str, bytes, range, deque))
+@polyfill(operator.getitem, applies=lambda x, key: is_a(x, (list, tuple, str, bytes, range, deque))
           and in_python(key, "__index__"))
 def getitem_by_index(x: Any, key: Any) -> Any:
     """`sequence[key]` of a key that tells its index."""
@@ -86,24 +112,27 @@ def getitem_by_index(x: Any, key: Any) -> Any:
 @polyfill(operator.setitem, applies=lambda x, key, value: in_python(x, "__setitem__"))
 def setitem(x: Any, key: Any, value: Any) -> Any:
     """`x[key] = value`."""
-    type(x).__setitem__(x, key, value)
+    special_method(x, "__setitem__")(key, value)
 
 
 @polyfill(operator.delitem, applies=lambda x, key: in_python(x, "__delitem__"))
 def delitem(x: Any, key: Any) -> Any:
     """`del x[key]`."""
-    type(x).__delitem__(x, key)
+    special_method(x, "__delitem__")(key)
 
 
 @polyfill(operator.contains, applies=lambda x, item: in_python(x, "__contains__"))
 def contains(x: Any, item: Any) -> Any:
     """`item in x`."""
-    return True if type(x).__contains__(x, item) else False
+    method = special_method(x, "__contains__")
+    if method is None:
+        raise TypeError(f"'{type(x).__name__}' object is not a container")
+    return True if method(item) else False
 
 
 def is_searched(x: Any, item: Any) -> bool:
     """Whether `item in x` walks over `x`."""
-    return lookup_class(type(x), "__contains__") is None and (in_python(x, "__iter__") or is_sequence(x) or isinstance(
+    return lookup_class(type(x), "__contains__") is None and (in_python(x, "__iter__") or is_sequence(x) or is_a(
         x, types.GeneratorType))
 
 
@@ -121,7 +150,10 @@ def contains_by_iteration(x: Any, item: Any) -> Any:
 @polyfill(iter, applies=lambda x, *sentinel: not sentinel and in_python(x, "__iter__"))
 def iter_(x: Any) -> Any:
     """`iter(x)`."""
-    iterator = type(x).__iter__(x)
+    method = special_method(x, "__iter__")
+    if method is None:
+        raise TypeError(f"'{type(x).__name__}' object is not iterable")
+    iterator = method()
     if not hasattr(type(iterator), "__next__"):
         raise TypeError(f"iter() returned non-iterator of type '{type(iterator).__name__}'")
     return iterator
@@ -147,7 +179,7 @@ def iter_until(function: Any, sentinel: Any) -> Any:
 @polyfill(next, applies=lambda iterator, *default: not default and in_python(iterator, "__next__"))
 def next_(iterator: Any) -> Any:
     """`next(iterator)`."""
-    return type(iterator).__next__(iterator)
+    return special_method(iterator, "__next__")()
 
 
 @polyfill(next, applies=lambda iterator, *default: len(default) == 1)
@@ -162,10 +194,13 @@ def next_or(iterator: Any, default: Any) -> Any:
 @polyfill(reversed, applies=lambda x: in_python(x, "__reversed__"))
 def reversed_(x: Any) -> Any:
     """`reversed(x)`."""
-    return type(x).__reversed__(x)
+    method = special_method(x, "__reversed__")
+    if method is None:
+        raise TypeError(f"'{type(x).__name__}' object is not reversible")
+    return method()
 
 
-@polyfill(reversed, applies=lambda x: isinstance(x, torch.Tensor))
+@polyfill(reversed, applies=lambda x: is_a(x, torch.Tensor))
 def reversed_tensor(x: torch.Tensor) -> Any:
     """`reversed(tensor)`, which is a tensor."""
     return x.__reversed__()
@@ -183,7 +218,7 @@ def reversed_by_index(x: Any) -> Any:
 @polyfill(str, applies=lambda *args, **kwargs: len(args) == 1 and not kwargs and in_python(args[0], "__str__"))
 def str_(x: Any) -> Any:
     """`str(x)`."""
-    result = type(x).__str__(x)
+    result = special_method(x, "__str__")()
     if not isinstance(result, str):
         raise TypeError(f"__str__ returned non-string (type {type(result).__name__})")
     return result
@@ -198,7 +233,7 @@ def is_named_by_repr(x: Any) -> bool:
 @polyfill(repr, applies=lambda x: in_python(x, "__repr__"))
 def repr_(x: Any) -> Any:
     """`repr(x)`."""
-    result = type(x).__repr__(x)
+    result = special_method(x, "__repr__")()
     if not isinstance(result, str):
         raise TypeError(f"__repr__ returned non-string (type {type(result).__name__})")
     return result
@@ -209,7 +244,7 @@ def holds_python_text(x: Any, depth: int = 8) -> bool:
     if type(x) not in (list, tuple, dict, set, frozenset):
         return False
     items = [part for entry in x.items() for part in entry] if type(x) is dict else list(x)
-    return depth > 0 and not any(isinstance(item, torch.Tensor) for item in items) and any(
+    return depth > 0 and not any(is_a(item, torch.Tensor) for item in items) and any(
         in_python(item, "__repr__") or holds_python_text(item, depth - 1) for item in items) and all(
         type(item) not in (list, tuple, dict, set, frozenset) or is_plain(item) or holds_python_text(item, depth - 1) for item in items)
 
@@ -236,7 +271,7 @@ def container_repr(x: Any, spec: Any = "") -> Any:
 @polyfill(format, applies=lambda x, *spec: in_python(x, "__format__"))
 def format_(x: Any, spec: Any = "") -> Any:
     """`format(x, spec)`."""
-    result = type(x).__format__(x, spec)
+    result = special_method(x, "__format__")(spec)
     if not isinstance(result, str):
         raise TypeError(f"__format__ must return a str, not {type(result).__name__}")
     return result
@@ -258,7 +293,7 @@ def format_converted(x: Any, convert: Any, spec: Any) -> Any:
 @polyfill(hash, applies=lambda x: in_python(x, "__hash__"))
 def hash_(x: Any) -> Any:
     """`hash(x)`."""
-    result = type(x).__hash__(x)
+    result = special_method(x, "__hash__")()
     if not isinstance(result, int):
         raise TypeError("__hash__ method should return an integer")
     number = int(result)
@@ -272,7 +307,7 @@ def hash_(x: Any) -> Any:
 @polyfill(operator.index, applies=lambda x: in_python(x, "__index__"))
 def index(x: Any) -> Any:
     """`operator.index(x)`."""
-    result = type(x).__index__(x)
+    result = special_method(x, "__index__")()
     if not isinstance(result, int):
         raise TypeError(f"__index__ returned non-int (type {type(result).__name__})")
     return result
@@ -281,7 +316,7 @@ def index(x: Any) -> Any:
 @polyfill(int, applies=lambda *args, **kwargs: len(args) == 1 and not kwargs and in_python(args[0], "__int__"))
 def int_(x: Any) -> Any:
     """`int(x)`."""
-    result = type(x).__int__(x)
+    result = special_method(x, "__int__")()
     if not isinstance(result, int):
         raise TypeError(f"__int__ returned non-int (type {type(result).__name__})")
     return result if type(result) is int else int.__int__(result)
@@ -298,7 +333,7 @@ def int_by_index(x: Any) -> Any:
 @polyfill(float, applies=lambda *args: len(args) == 1 and in_python(args[0], "__float__"))
 def float_(x: Any) -> Any:
     """`float(x)`."""
-    result = type(x).__float__(x)
+    result = special_method(x, "__float__")()
     if not isinstance(result, float):
         raise TypeError(f"{type(x).__name__}.__float__ returned non-float (type {type(result).__name__})")
     return result
@@ -314,47 +349,47 @@ def float_by_index(x: Any) -> Any:
 @polyfill(round, applies=lambda x, *digits, **named: in_python(x, "__round__"))
 def round_(x: Any, ndigits: Any = None) -> Any:
     """`round(x, ndigits)`."""
-    return type(x).__round__(x) if ndigits is None else type(x).__round__(x, ndigits)
+    return special_method(x, "__round__")() if ndigits is None else special_method(x, "__round__")(ndigits)
 
 
 @polyfill(math.floor, applies=lambda x: in_python(x, "__floor__"))
 def floor(x: Any) -> Any:
     """`math.floor(x)`."""
-    return type(x).__floor__(x)
+    return special_method(x, "__floor__")()
 
 
 @polyfill(math.ceil, applies=lambda x: in_python(x, "__ceil__"))
 def ceil(x: Any) -> Any:
     """`math.ceil(x)`."""
-    return type(x).__ceil__(x)
+    return special_method(x, "__ceil__")()
 
 
 @polyfill(math.trunc, applies=lambda x: in_python(x, "__trunc__"))
 def trunc(x: Any) -> Any:
     """`math.trunc(x)`."""
-    return type(x).__trunc__(x)
+    return special_method(x, "__trunc__")()
 
 
 # -- classes -----------------------------------------------------------------------------------------------------------
 
 def checks_in_python(info: Any, name: str) -> bool:
     """Whether a class decides by Python code what belongs to it. Abstract base classes do so by a fixed rule."""
-    if isinstance(info, tuple):
+    if is_a(info, tuple):
         return any(checks_in_python(part, name) for part in info)
     method = lookup_class(type(info), name)
-    return isinstance(info, type) and not isinstance(method, C_METHODS) and getattr(method, "__module__", "") != "abc"
+    return is_a(info, type) and not is_a(method, C_METHODS) and getattr(method, "__module__", "") != "abc"
 
 
-@polyfill(isinstance, applies=lambda x, info: not isinstance(info, tuple)
+@polyfill(isinstance, applies=lambda x, info: not is_a(info, tuple)
           and checks_in_python(info, "__instancecheck__"))
 def isinstance_(x: Any, info: Any) -> Any:
     """`isinstance(x, info)` of a class with a say in it."""
     if type(x) is info:
         return True
-    return True if type(info).__instancecheck__(info, x) else False
+    return True if special_method(info, "__instancecheck__")(x) else False
 
 
-@polyfill(isinstance, applies=lambda x, info: isinstance(info, tuple) and checks_in_python(info, "__instancecheck__"))
+@polyfill(isinstance, applies=lambda x, info: is_a(info, tuple) and checks_in_python(info, "__instancecheck__"))
 def isinstance_of_any(x: Any, info: Any) -> Any:
     """`isinstance(x, (a, b, …))`."""
     for part in info:
@@ -363,14 +398,14 @@ def isinstance_of_any(x: Any, info: Any) -> Any:
     return False
 
 
-@polyfill(issubclass, applies=lambda cls, info: not isinstance(info, tuple)
+@polyfill(issubclass, applies=lambda cls, info: not is_a(info, tuple)
           and checks_in_python(info, "__subclasscheck__"))
 def issubclass_(cls: Any, info: Any) -> Any:
     """`issubclass(cls, info)` of a class with a say in it."""
-    return True if type(info).__subclasscheck__(info, cls) else False
+    return True if special_method(info, "__subclasscheck__")(cls) else False
 
 
-@polyfill(issubclass, applies=lambda cls, info: isinstance(info, tuple) and checks_in_python(info, "__subclasscheck__"))
+@polyfill(issubclass, applies=lambda cls, info: is_a(info, tuple) and checks_in_python(info, "__subclasscheck__"))
 def issubclass_of_any(cls: Any, info: Any) -> Any:
     """`issubclass(cls, (a, b, …))`."""
     for part in info:

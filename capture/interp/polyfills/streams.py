@@ -1,61 +1,87 @@
-"""Lazy iterators as generators: map, filter, zip and enumerate over Python code, and itertools."""
+"""Lazy iterators over what Python code yields or decides: map, filter, zip, enumerate, and most of itertools."""
 from __future__ import annotations
 
 import itertools
 import operator
+import sys
 from typing import Any
 
 from capture.interp.models import polyfill
-from capture.interp.special import is_native_iterable, is_native_iterator
-
-MISSING = object()
+from capture.interp.polyfills.stand_ins import ENDED, Iterator, stand_in
+from capture.interp.special import is_a, is_native_iterable, is_native_iterator
+from capture.refgraph.graph import lookup_class
 
 
 def always(*args: Any, **kwargs: Any) -> bool:
     return True
 
 
-def iterators(iterables: Any) -> Any:
+def iterators(iterables: Any) -> tuple[Any, ...]:
     """`iter` of each."""
     result = []
     for iterable in iterables:
         result.append(iter(iterable))
-    return result
+    return tuple(result)
 
 
 # -- builtins ----------------------------------------------------------------------------------------------------------
 
-@polyfill(map, applies=lambda *args: len(args) > 1)
-def map_(function: Any, *iterables: Any) -> Any:
+@stand_in(map, applies=lambda function, iterable, *iterables: True)
+class Map(Iterator):
     """`map(function, *iterables)`."""
-    if len(iterables) == 1:
-        return mapped(function, iter(iterables[0]))
-    return mapped_together(function, iterators(iterables))
+
+    __slots__ = ("_function", "_parts")
+
+    def __init__(self, function: Any, *iterables: Any) -> None:
+        self._function, self._parts = function, iterators(iterables)
+
+    def __next__(self) -> Any:
+        if len(self._parts) == 1:
+            return self._function(next(self._parts[0]))
+        items = []
+        for part in self._parts:
+            items.append(next(part))
+        return self._function(*items)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return map, (self._function, *self._parts)
 
 
-def mapped(function: Any, iterator: Any) -> Any:
-    """`function(x)` for each item."""
-    for item in iterator:
-        yield function(item)
+class Selection(Iterator):
+    """The items of which a function says what is wanted."""
+
+    __slots__ = ("_function", "_iterator")
+    _wanted = True
+
+    def __init__(self, function: Any, iterable: Any) -> None:
+        self._function, self._iterator = function, iter(iterable)
+
+    def __next__(self) -> Any:
+        while True:
+            item = next(self._iterator)
+            if (True if (item if self._function is None else self._function(item)) else False) is self._wanted:
+                return item
 
 
-def mapped_together(function: Any, parts: Any) -> Any:
-    """`function(x, y, …)` for the items of several iterators."""
-    for items in zipped(parts, False):
-        yield function(*items)
-
-
-@polyfill(filter, applies=lambda *args: len(args) == 2)
-def filter_(function: Any, iterable: Any) -> Any:
+@stand_in(filter, applies=lambda function, iterable, /: True)
+class Filter(Selection):
     """`filter(function, iterable)`."""
-    return filtered(function, iter(iterable), True)
+
+    __slots__ = ()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return filter, (self._function, self._iterator)
 
 
-def filtered(function: Any, iterator: Any, wanted: bool) -> Any:
-    """The items of which `function` says `wanted`."""
-    for item in iterator:
-        if (True if (item if function is None else function(item)) else False) is wanted:
-            yield item
+@stand_in(itertools.filterfalse, applies=lambda function, iterable, /: True)
+class FilterFalse(Selection):
+    """`itertools.filterfalse(function, iterable)`."""
+
+    __slots__ = ()
+    _wanted = False
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return itertools.filterfalse, (self._function, self._iterator)
 
 
 def is_zipped_in_python(*iterables: Any, **strict: Any) -> bool:
@@ -66,24 +92,34 @@ def is_zipped_in_python(*iterables: Any, **strict: Any) -> bool:
     return len(set(map(id, shared))) < len(shared)
 
 
-@polyfill(zip, applies=is_zipped_in_python)
-def zip_(*iterables: Any, strict: Any = False) -> Any:
+@stand_in(zip, applies=lambda *iterables, strict=False: is_zipped_in_python(*iterables))
+class Zip(Iterator):
     """`zip(*iterables, strict=strict)`."""
-    return zipped(iterators(iterables), strict)
 
+    __slots__ = ("_parts", "_strict")
 
-def zipped(parts: Any, strict: Any) -> Any:
-    """Tuples of the items of several iterators."""
-    while parts:
+    def __init__(self, *iterables: Any, strict: Any = False) -> None:
+        self._strict = True if strict else False
+        self._parts = iterators(iterables)
+
+    def __next__(self) -> Any:
         items = []
-        for part in parts:
-            item = next(part, MISSING)
-            if item is MISSING:
-                if strict:
-                    check_ends(parts, len(items))
-                return
+        for part in self._parts:
+            item = next(part, ENDED)
+            if item is ENDED:
+                if self._strict:
+                    check_ends(self._parts, len(items))
+                raise StopIteration
             items.append(item)
-        yield tuple(items)
+        if not items:
+            raise StopIteration
+        return tuple(items)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (zip, self._parts, True) if self._strict else (zip, self._parts)
+
+    def __setstate__(self, state: Any) -> None:
+        self._strict = True if state else False
 
 
 def check_ends(parts: Any, ended: int) -> None:
@@ -91,285 +127,408 @@ def check_ends(parts: Any, ended: int) -> None:
     if ended:
         raise ValueError(f"zip() argument {ended + 1} is shorter than argument{'s 1-' if ended > 1 else ' '}{ended}")
     for i in range(1, len(parts)):
-        if next(parts[i], MISSING) is not MISSING:
+        if next(parts[i], ENDED) is not ENDED:
             raise ValueError(f"zip() argument {i + 1} is longer than argument{'s 1-' if i > 1 else ' '}{i}")
 
 
-@polyfill(enumerate, applies=lambda iterable, start=0: is_zipped_in_python(iterable) or type(start) is not int)
-def enumerate_(iterable: Any, start: Any = 0) -> Any:
+@stand_in(enumerate, applies=lambda iterable, start=0: is_zipped_in_python(iterable) or type(start) is not int)
+class Enumerate(Iterator):
     """`enumerate(iterable, start)`."""
-    return counted(iter(iterable), operator.index(start))
+
+    __slots__ = ("_iterator", "_number")
+
+    def __init__(self, iterable: Any, start: Any = 0) -> None:
+        self._number = operator.index(start)
+        self._iterator = iter(iterable)
+
+    def __next__(self) -> Any:
+        item = next(self._iterator)
+        number = self._number
+        self._number = number + 1
+        return number, item
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return enumerate, (self._iterator, self._number)
 
 
-def counted(iterator: Any, n: int) -> Any:
-    """Items with their numbers."""
-    for item in iterator:
-        yield n, item
-        n += 1
+# -- without end -------------------------------------------------------------------------------------------------------
+
+def is_number(x: Any) -> bool:
+    """Whether C takes `x` for a number."""
+    return is_a(x, complex) or any(lookup_class(type(x), name) is not None for name in ("__index__", "__int__", "__float__"))
 
 
-# -- itertools ---------------------------------------------------------------------------------------------------------
+@stand_in(itertools.count, applies=lambda start=0, step=1: is_number(start) and is_number(step))
+class Count(Iterator):
+    """`itertools.count(start, step)`."""
 
-@polyfill(itertools.chain, applies=always)
-def chain(*iterables: Any) -> Any:
+    __slots__ = ("_number", "_step")
+
+    def __init__(self, start: Any = 0, step: Any = 1) -> None:
+        self._number, self._step = start, step
+
+    def __next__(self) -> Any:
+        number = self._number
+        self._number = number + self._step
+        return number
+
+    def __repr__(self) -> str:
+        return f"count({self._number!r})" if is_one(self._step) else f"count({self._number!r}, {self._step!r})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return itertools.count, (self._number,) if is_one(self._step) else (self._number, self._step)
+
+
+def is_one(step: Any) -> bool:
+    """Whether a step goes without saying."""
+    return isinstance(step, int) and step == 1
+
+
+@stand_in(itertools.cycle, applies=lambda iterable, /: True)
+class Cycle(Iterator):
+    """`itertools.cycle(iterable)`. `_again`: what is taken from the iterator has been seen already."""
+
+    __slots__ = ("_iterator", "_seen", "_index", "_again")
+
+    def __init__(self, iterable: Any, /) -> None:
+        self._iterator, self._index, self._again = iter(iterable), 0, False
+        self._seen: list[Any] = []
+
+    def __next__(self) -> Any:
+        if self._iterator is not ENDED:
+            item = next(self._iterator, ENDED)
+            if item is not ENDED:
+                if not self._again:
+                    self._seen.append(item)
+                return item
+            self._iterator = ENDED
+        if not self._seen:
+            raise StopIteration
+        item = self._seen[self._index]
+        self._index = (self._index + 1) % len(self._seen)
+        return item
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if self._iterator is not ENDED:
+            return itertools.cycle, (self._iterator,), (self._seen, self._again)
+        rest = iter(self._seen)
+        if self._index:
+            rest.__setstate__(self._index)  # type: ignore[attr-defined]
+        return itertools.cycle, (rest,), (self._seen, True)
+
+    def __setstate__(self, state: Any) -> None:
+        if not isinstance(state, tuple):
+            raise TypeError("state is not a tuple")
+        if len(state) != 2 or not isinstance(state[0], list):
+            raise TypeError("cycle() state must be a list and an integer")
+        self._again = True if operator.index(state[1]) else False
+        self._seen, self._index = state[0], 0
+
+
+@stand_in(itertools.repeat, applies=lambda object, times=None: True)
+class Repeat(Iterator):
+    """`itertools.repeat(object, times)`. `_left`: -1 without end."""
+
+    __slots__ = ("_object", "_left")
+
+    def __init__(self, object: Any, times: Any = ENDED) -> None:
+        self._object, self._left = object, -1 if times is ENDED else max(operator.index(times), 0)
+
+    def __next__(self) -> Any:
+        if self._left == 0:
+            raise StopIteration
+        if self._left > 0:
+            self._left -= 1
+        return self._object
+
+    def __length_hint__(self) -> int:
+        if self._left < 0:
+            raise TypeError("len() of unsized object")
+        return self._left
+
+    def __repr__(self) -> str:
+        return f"repeat({self._object!r})" if self._left < 0 else f"repeat({self._object!r}, {self._left})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return itertools.repeat, (self._object,) if self._left < 0 else (self._object, self._left)
+
+
+# -- one after another -------------------------------------------------------------------------------------------------
+
+@stand_in(itertools.chain, applies=lambda *iterables: True)
+class Chain(Iterator):
     """`itertools.chain(*iterables)`."""
-    for iterable in iterables:
-        for item in iterable:
-            yield item
+
+    __slots__ = ("_source", "_current")
+
+    def __init__(self, *iterables: Any) -> None:
+        self._source: Any = iter(iterables)
+        self._current: Any = ENDED
+
+    def __next__(self) -> Any:
+        while self._source is not ENDED:
+            if self._current is ENDED:
+                source, self._source = self._source, ENDED
+                self._current = iter(next(source))
+                self._source = source
+            item = next(self._current, ENDED)
+            if item is not ENDED:
+                return item
+            self._current = ENDED
+        raise StopIteration
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if self._source is ENDED:
+            return itertools.chain, ()
+        return itertools.chain, (), (self._source,) if self._current is ENDED else (self._source, self._current)
+
+    def __setstate__(self, state: Any) -> None:
+        if not isinstance(state, tuple):
+            raise TypeError("state is not a tuple")
+        if not 1 <= len(state) <= 2:
+            raise TypeError(f"function takes 1 or 2 arguments ({len(state)} given)")
+        for part in state:
+            if not hasattr(type(part), "__next__"):
+                raise TypeError("Arguments must be iterators.")
+        self._source, self._current = state if len(state) == 2 else (*state, ENDED)
 
 
-@polyfill(itertools.chain.from_iterable, applies=always)
+@polyfill(itertools.chain.from_iterable, applies=lambda iterables: True)
 def chain_from_iterable(iterables: Any) -> Any:
     """`itertools.chain.from_iterable(iterables)`."""
-    for iterable in iterables:
-        for item in iterable:
-            yield item
+    result = Chain()
+    result._source = iter(iterables)
+    return result
 
 
-@polyfill(itertools.count, applies=always)
-def count(start: Any = 0, step: Any = 1) -> Any:
-    """`itertools.count(start, step)`."""
-    while True:
-        yield start
-        start = start + step
-
-
-@polyfill(itertools.cycle, applies=always)
-def cycle(iterable: Any) -> Any:
-    """`itertools.cycle(iterable)`."""
-    return cycled(iter(iterable))
-
-
-def cycled(iterator: Any) -> Any:
-    """The items again and again."""
-    saved = []
-    for item in iterator:
-        yield item
-        saved.append(item)
-    while saved:
-        for item in saved:
-            yield item
-
-
-@polyfill(itertools.repeat, applies=always)
-def repeat(object: Any, times: Any = None) -> Any:
-    """`itertools.repeat(object, times)`."""
-    if times is None:
-        while True:
-            yield object
-    for _ in range(times):
-        yield object
-
-
-@polyfill(itertools.accumulate, applies=always)
-def accumulate(iterable: Any, func: Any = None, *, initial: Any = None) -> Any:
+@stand_in(itertools.accumulate, applies=lambda iterable, func=None, *, initial=None: True)
+class Accumulate(Iterator):
     """`itertools.accumulate(iterable, func, initial=initial)`."""
-    iterator = iter(iterable)
-    total = initial
-    if initial is None:
-        total = next(iterator, MISSING)
-        if total is MISSING:
-            return
-    yield total
-    for item in iterator:
-        total = total + item if func is None else func(total, item)
-        yield total
+
+    __slots__ = ("_iterator", "_function", "_initial", "_total")
+
+    def __init__(self, iterable: Any, func: Any = None, *, initial: Any = None) -> None:
+        self._iterator, self._function, self._initial, self._total = iter(iterable), func, initial, ENDED
+
+    def __next__(self) -> Any:
+        if self._initial is not None:
+            self._total, self._initial = self._initial, None
+            return self._total
+        item = next(self._iterator)
+        if self._total is ENDED:
+            self._total = item
+        else:
+            self._total = self._total + item if self._function is None else self._function(self._total, item)
+        return self._total
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if self._initial is not None:
+            return itertools.accumulate, (itertools.chain((self._initial,), self._iterator), self._function), None
+        if self._total is None:         # which as a state would say that there is none
+            return itertools.islice, (itertools.accumulate(itertools.chain((None,), self._iterator), self._function), 1, None)
+        return itertools.accumulate, (self._iterator, self._function), None if self._total is ENDED else self._total
+
+    def __setstate__(self, total: Any) -> None:
+        self._total = total
 
 
-@polyfill(itertools.islice, applies=always)
-def islice(iterable: Any, *bounds: Any) -> Any:
-    """`itertools.islice(iterable, start, stop, step)`."""
-    limits = slice(*bounds)
-    start, stop, step = limits.start or 0, limits.stop, 1 if limits.step is None else limits.step
-    for bound in (start, 0 if stop is None else stop):
-        if not isinstance(bound, int) or bound < 0:
-            raise ValueError("Indices for islice() must be None or an integer: 0 <= x <= sys.maxsize."
-                             if len(bounds) > 1 else
-                             "Stop argument for islice() must be None or an integer: 0 <= x <= sys.maxsize.")
-    if step < 1:
-        raise ValueError("Step for islice() must be a positive integer or None.")
-    return sliced(iter(iterable), start, stop, step)
+@stand_in(itertools.islice, applies=lambda iterable, first, *bounds: len(bounds) < 3)
+class Slice(Iterator):
+    """`itertools.islice(iterable, start, stop, step)`: the item number `_wanted` is next, `_taken` have been taken."""
+
+    __slots__ = ("_iterator", "_wanted", "_stop", "_step", "_taken")
+
+    def __init__(self, iterable: Any, *bounds: Any) -> None:
+        limits = slice(*bounds)
+        stop = -1 if limits.stop is None else place(limits.stop)
+        if stop < 0 and limits.stop is not None:
+            raise ValueError("Stop argument for islice() must be None or an integer: 0 <= x <= sys.maxsize.")
+        start = 0 if limits.start is None else place(limits.start)
+        if start < 0:
+            raise ValueError("Indices for islice() must be None or an integer: 0 <= x <= sys.maxsize.")
+        step = 1 if limits.step is None else place(limits.step)
+        if step < 1:
+            raise ValueError("Step for islice() must be a positive integer or None.")
+        self._iterator, self._wanted, self._stop, self._step, self._taken = iter(iterable), start, stop, step, 0
+
+    def __next__(self) -> Any:
+        iterator, self._iterator = self._iterator, ENDED        # gone, unless there is an item
+        if iterator is ENDED:
+            raise StopIteration
+        while self._taken < self._wanted:
+            next(iterator)
+            self._taken += 1
+        if 0 <= self._stop <= self._taken:
+            raise StopIteration
+        item = next(iterator)
+        self._taken += 1
+        self._wanted += self._step
+        if 0 <= self._stop < self._wanted:
+            self._wanted = self._stop
+        self._iterator = iterator
+        return item
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if self._iterator is ENDED:
+            return itertools.islice, (iter([]), 0), 0
+        stop = None if self._stop < 0 else self._stop
+        return itertools.islice, (self._iterator, self._wanted, stop, self._step), self._taken
+
+    def __setstate__(self, taken: Any) -> None:
+        self._taken = operator.index(taken)
 
 
-def sliced(iterator: Any, start: int, stop: Any, step: int) -> Any:
-    """Items `start`, `start + step`, … before `stop`."""
-    i, wanted = 0, start
-    while stop is None or i < stop:
-        item = next(iterator, MISSING)
-        if item is MISSING:
-            return
-        if i == wanted:
-            yield item
-            wanted += step
-        i += 1
+def place(bound: Any) -> int:
+    """A bound as a number, -1 for what is none."""
+    try:
+        number = operator.index(bound)
+    except Exception:
+        return -1
+    return number if 0 <= number <= sys.maxsize else -1
 
 
-@polyfill(itertools.starmap, applies=always)
-def starmap(function: Any, iterable: Any) -> Any:
+@stand_in(itertools.starmap, applies=lambda function, iterable, /: True)
+class StarMap(Iterator):
     """`itertools.starmap(function, iterable)`."""
-    return spread(function, iter(iterable))
+
+    __slots__ = ("_function", "_iterator")
+
+    def __init__(self, function: Any, iterable: Any) -> None:
+        self._function, self._iterator = function, iter(iterable)
+
+    def __next__(self) -> Any:
+        return self._function(*tuple(next(self._iterator)))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return itertools.starmap, (self._function, self._iterator)
 
 
-def spread(function: Any, iterator: Any) -> Any:
-    """`function(*items)` for each."""
-    for items in iterator:
-        yield function(*items)
+class Turning(Iterator):
+    """What changes its mind at the first item of which the predicate is false. `_turned`: it has met that."""
+
+    __slots__ = ("_predicate", "_iterator", "_turned")
+
+    def __init__(self, predicate: Any, iterable: Any) -> None:
+        self._predicate, self._iterator, self._turned = predicate, iter(iterable), False
+
+    def __setstate__(self, turned: Any) -> None:
+        self._turned = True if turned else False
 
 
-@polyfill(itertools.takewhile, applies=always)
-def takewhile(predicate: Any, iterable: Any) -> Any:
+@stand_in(itertools.takewhile, applies=lambda predicate, iterable, /: True)
+class TakeWhile(Turning):
     """`itertools.takewhile(predicate, iterable)`."""
-    for item in iterable:
-        if not predicate(item):
-            return
-        yield item
+
+    __slots__ = ()
+
+    def __next__(self) -> Any:
+        if self._turned:
+            raise StopIteration
+        item = next(self._iterator)
+        if self._predicate(item):
+            return item
+        self._turned = True
+        raise StopIteration
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return itertools.takewhile, (self._predicate, self._iterator), self._turned
 
 
-@polyfill(itertools.dropwhile, applies=always)
-def dropwhile(predicate: Any, iterable: Any) -> Any:
+@stand_in(itertools.dropwhile, applies=lambda predicate, iterable, /: True)
+class DropWhile(Turning):
     """`itertools.dropwhile(predicate, iterable)`."""
-    dropping = True
-    for item in iterable:
-        if dropping and predicate(item):
-            continue
-        dropping = False
-        yield item
+
+    __slots__ = ()
+
+    def __next__(self) -> Any:
+        item = next(self._iterator)
+        while not self._turned:
+            if self._predicate(item):
+                item = next(self._iterator)
+            else:
+                self._turned = True
+        return item
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return itertools.dropwhile, (self._predicate, self._iterator), self._turned
 
 
-@polyfill(itertools.filterfalse, applies=always)
-def filterfalse(function: Any, iterable: Any) -> Any:
-    """`itertools.filterfalse(function, iterable)`."""
-    return filtered(function, iter(iterable), False)
+# -- side by side ------------------------------------------------------------------------------------------------------
 
-
-@polyfill(itertools.compress, applies=always)
-def compress(data: Any, selectors: Any) -> Any:
+@stand_in(itertools.compress, applies=lambda data, selectors: True)
+class Compress(Iterator):
     """`itertools.compress(data, selectors)`."""
-    for item, selected in zip(data, selectors):
-        if selected:
-            yield item
+
+    __slots__ = ("_data", "_selectors")
+
+    def __init__(self, data: Any, selectors: Any) -> None:
+        self._data, self._selectors = iter(data), iter(selectors)
+
+    def __next__(self) -> Any:
+        while True:
+            item = next(self._data)
+            if next(self._selectors):
+                return item
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return itertools.compress, (self._data, self._selectors)
 
 
-@polyfill(itertools.pairwise, applies=always)
-def pairwise(iterable: Any) -> Any:
+@stand_in(itertools.pairwise, applies=lambda iterable, /: True)
+class Pairwise(Iterator):
     """`itertools.pairwise(iterable)`."""
-    last = MISSING
-    for item in iterable:
-        if last is not MISSING:
-            yield last, item
-        last = item
+
+    __slots__ = ("_iterator", "_last")
+
+    def __init__(self, iterable: Any) -> None:
+        self._iterator: Any = iter(iterable)
+        self._last: Any = ENDED
+
+    def __next__(self) -> Any:
+        if self._iterator is not ENDED and self._last is ENDED:
+            self._last = next(self._iterator, ENDED)
+            if self._last is ENDED:
+                self._iterator = ENDED
+        if self._iterator is ENDED:         # which asking for the last item may have done
+            self._last = ENDED
+            raise StopIteration
+        last, item = self._last, next(self._iterator, ENDED)
+        self._last = item
+        if item is ENDED:
+            self._iterator = ENDED
+            raise StopIteration
+        return last, item
 
 
-@polyfill(itertools.zip_longest, applies=always)
-def zip_longest(*iterables: Any, fillvalue: Any = None) -> Any:
+@stand_in(itertools.zip_longest, applies=lambda *iterables, fillvalue=None: True)
+class ZipLongest(Iterator):
     """`itertools.zip_longest(*iterables, fillvalue=fillvalue)`."""
-    return zipped_longest(iterators(iterables), fillvalue)
 
+    __slots__ = ("_parts", "_fillvalue")
 
-def zipped_longest(parts: Any, fillvalue: Any) -> Any:
-    """Tuples of the items of several iterators, until the last ends."""
-    while True:
+    def __init__(self, *iterables: Any, fillvalue: Any = None) -> None:
+        self._parts, self._fillvalue = list(iterators(iterables)), fillvalue
+
+    def __next__(self) -> Any:
         items = []
         left = False
-        for part in parts:
-            item = next(part, MISSING)
-            if item is MISSING:
-                item = fillvalue
+        for i in range(len(self._parts)):
+            item = ENDED if self._parts[i] is ENDED else next(self._parts[i], ENDED)
+            if item is ENDED:
+                self._parts[i] = ENDED
+                items.append(self._fillvalue)
             else:
                 left = True
-            items.append(item)
+                items.append(item)
         if not left:
-            return
-        yield tuple(items)
+            raise StopIteration
+        return tuple(items)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        parts = []
+        for part in self._parts:
+            parts.append(() if part is ENDED else part)
+        return itertools.zip_longest, tuple(parts), self._fillvalue
 
-@polyfill(itertools.product, applies=always)
-def product(*iterables: Any, repeat: int = 1) -> Any:
-    """`itertools.product(*iterables, repeat=repeat)`."""
-    pools = []
-    for iterable in iterables:
-        pools.append(tuple(iterable))
-    pools = pools * repeat
-    results: list[tuple[Any, ...]] = [()]
-    for pool in pools:
-        longer = []
-        for head in results:
-            for item in pool:
-                longer.append(head + (item,))
-        results = longer
-    return iter(results)
-
-
-@polyfill(itertools.permutations, applies=always)
-def permutations(iterable: Any, r: Any = None) -> Any:
-    """`itertools.permutations(iterable, r)`."""
-    pool = tuple(iterable)
-    return picked(pool, itertools_orders(len(pool), len(pool) if r is None else r, "permutations"))
-
-
-@polyfill(itertools.combinations, applies=always)
-def combinations(iterable: Any, r: int) -> Any:
-    """`itertools.combinations(iterable, r)`."""
-    pool = tuple(iterable)
-    return picked(pool, itertools_orders(len(pool), r, "combinations"))
-
-
-@polyfill(itertools.combinations_with_replacement, applies=always)
-def combinations_with_replacement(iterable: Any, r: int) -> Any:
-    """`itertools.combinations_with_replacement(iterable, r)`."""
-    pool = tuple(iterable)
-    return picked(pool, itertools_orders(len(pool), r, "combinations_with_replacement"))
-
-
-def itertools_orders(n: int, r: int, kind: str) -> list[tuple[int, ...]]:
-    """The choices of `r` among `n` indices; a model computes them in C."""
-    return list(getattr(itertools, kind)(range(n), r))
-
-
-def picked(pool: Any, orders: Any) -> Any:
-    """The items of `pool` at the indices of each of `orders`."""
-    for indices in orders:
-        items = []
-        for i in indices:
-            items.append(pool[i])
-        yield tuple(items)
-
-
-@polyfill(itertools.groupby, applies=always)
-def groupby(iterable: Any, key: Any = None) -> Any:
-    """`itertools.groupby(iterable, key)`; each group is complete when it is yielded."""
-    group: list[Any] = []
-    current = MISSING
-    for item in iterable:
-        rank = item if key is None else key(item)
-        if current is not MISSING and not (rank is current or rank == current):
-            yield current, iter(group)
-            group = []
-        current = rank
-        group.append(item)
-    if current is not MISSING:
-        yield current, iter(group)
-
-
-@polyfill(itertools.tee, applies=always)
-def tee(iterable: Any, n: int = 2) -> Any:
-    """`itertools.tee(iterable, n)`."""
-    iterator = iter(iterable)
-    queue: list[Any] = []
-    results = []
-    for _ in range(n):
-        results.append(shared(iterator, queue))
-    return tuple(results)
-
-
-def shared(iterator: Any, queue: list[Any]) -> Any:
-    """The items of `iterator`, of which others that share `queue` may have taken some."""
-    i = 0
-    while True:
-        if i == len(queue):
-            item = next(iterator, MISSING)
-            if item is MISSING:
-                return
-            queue.append(item)
-        yield queue[i]
-        i += 1
+    def __setstate__(self, fillvalue: Any) -> None:
+        self._fillvalue = fillvalue

@@ -1,0 +1,100 @@
+"""Combinatorics of itertools: what is chosen is told by iterators of C over indices."""
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+from capture.interp.polyfills.stand_ins import Iterator, stand_in
+
+
+def index_choices(kind: Any, *args: Any) -> Any:
+    """An iterator of C over tuples of indices. A model tells."""
+    return kind(*args)
+
+
+class Choices(Iterator):
+    """The items of a pool at indices that are told one tuple after the other."""
+
+    __slots__ = ("_pool", "_indices")
+
+    def __init__(self, iterable: Any, *r: Any) -> None:
+        self._pool = tuple(iterable)
+        self._indices = index_choices(self.stands_for, range(len(self._pool)), *r)
+
+    def __next__(self) -> Any:
+        items = []
+        for i in next(self._indices):
+            items.append(self._pool[i])
+        return tuple(items)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        kind, args, *state = self._indices.__reduce__()
+        return kind, (self._pool if args[0] else (), *args[1:]), *state     # an empty pool says that it has ended
+
+    def __setstate__(self, state: Any) -> None:
+        self._indices.__setstate__(state)
+
+    def __sizeof__(self) -> int:
+        return self._indices.__sizeof__()
+
+
+@stand_in(itertools.permutations, applies=lambda iterable, r=None: True)
+class Permutations(Choices):
+    """`itertools.permutations(iterable, r)`."""
+
+    __slots__ = ()
+
+    def __init__(self, iterable: Any, r: Any = None) -> None:
+        Choices.__init__(self, iterable, r)
+
+
+@stand_in(itertools.combinations, applies=lambda iterable, r: True)
+class Combinations(Choices):
+    """`itertools.combinations(iterable, r)`."""
+
+    __slots__ = ()
+
+    def __init__(self, iterable: Any, r: Any) -> None:
+        Choices.__init__(self, iterable, r)
+
+
+@stand_in(itertools.combinations_with_replacement, applies=lambda iterable, r: True)
+class CombinationsWithReplacement(Choices):
+    """`itertools.combinations_with_replacement(iterable, r)`."""
+
+    __slots__ = ()
+
+    def __init__(self, iterable: Any, r: Any) -> None:
+        Choices.__init__(self, iterable, r)
+
+
+@stand_in(itertools.product, applies=lambda *iterables, repeat=1: type(repeat) is int and repeat >= 0)
+class Product(Iterator):
+    """`itertools.product(*iterables, repeat=repeat)`."""
+
+    __slots__ = ("_pools", "_indices")
+
+    def __init__(self, *iterables: Any, repeat: int = 1) -> None:
+        pools, sizes = [], []
+        for iterable in iterables:
+            pool = tuple(iterable)
+            pools.append(pool)
+            sizes.append(range(len(pool)))
+        self._pools = tuple(pools) * repeat
+        self._indices = index_choices(itertools.product, *sizes * repeat)
+
+    def __next__(self) -> Any:
+        items = []
+        for i in next(self._indices):
+            items.append(self._pools[len(items)][i])
+        return tuple(items)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        kind, args, *state = self._indices.__reduce__()
+        return kind, args if args == ((),) else self._pools, *state      # one empty pool says that it has ended
+
+    def __setstate__(self, state: Any) -> None:
+        self._indices.__setstate__(state)
+
+    def __sizeof__(self) -> int:
+        return self._indices.__sizeof__()

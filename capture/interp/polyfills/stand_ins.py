@@ -1,0 +1,78 @@
+"""Objects written in Python in the place of objects of C, and what makes them look like those: whoever asks for their class is told
+the one of C, and what that does with its instances it does with them."""
+from __future__ import annotations
+
+import abc
+import types
+from collections.abc import Callable
+from typing import Any
+
+from capture.interp.models import polyfill
+from capture.interp.special import is_a
+
+ENDED = object()
+# Of classes: what they are made of, not what their instances do.
+OWN = frozenset({"__class__", "__dict__", "__doc__", "__init__", "__module__", "__new__", "__slots__", "__weakref__"})
+
+
+class StandIn:
+    """An object that tells `stands_for` as its class."""
+
+    __slots__ = ()
+    stands_for: type
+
+    @property
+    def __class__(self) -> Any:
+        return self.stands_for
+
+
+class Iterator(StandIn):
+    """An iterator, which is its own."""
+
+    __slots__ = ()
+
+    def __iter__(self) -> Any:
+        return self
+
+
+def stand_in(kind: type, applies: Callable[..., bool] | None = None) -> Callable[[type[StandIn]], type[StandIn]]:
+    """Makes a class stand for `kind`: its methods for the methods of that and, where `applies` to the arguments, it is what the
+    call of `kind` makes."""
+    def register(cls: type[StandIn]) -> type[StandIn]:
+        cls.stands_for = kind
+        cls.__module__, cls.__name__, cls.__qualname__ = kind.__module__, kind.__name__, kind.__qualname__
+        for name in dir(cls):
+            method, own = kind.__dict__.get(name), getattr(cls, name)
+            if method is not None and name not in OWN and isinstance(own, types.FunctionType):
+                polyfill(method, applies=lambda self, *args, **kwargs: type(self) is cls)(own)
+        if applies is not None:
+            polyfill(kind, applies=applies)(cls)
+        return cls
+    return register
+
+
+def is_stand_in(x: Any) -> bool:
+    return issubclass(type(x), StandIn)
+
+
+def class_of(x: Any) -> type:
+    """`type(x)`, also of a stand-in. A model tells."""
+    return type(x)
+
+
+@polyfill(type, applies=lambda *args: len(args) == 1 and is_stand_in(args[0]))
+def type_(x: Any) -> type:
+    """`type(x)` of a stand-in."""
+    return x.stands_for
+
+
+def is_told_by_class(x: Any, info: Any) -> bool:
+    """Whether a stand-in belongs to a class, or one of several, by what its own class is, as C tells it."""
+    return is_stand_in(x) and all(type(cls) in (type, abc.ABCMeta) and not issubclass(cls, StandIn)
+                                  for cls in (info if is_a(info, tuple) else (info,)))
+
+
+@polyfill(isinstance, applies=is_told_by_class)
+def isinstance_(x: Any, info: Any) -> bool:
+    """`isinstance(x, info)` of a stand-in."""
+    return issubclass(x.stands_for, info)
