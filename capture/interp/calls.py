@@ -191,6 +191,8 @@ def wrapped_against_recursion(interp: Interpreter, function: types.FunctionType,
     wrapper keeps records of objects and threads, for objects that hold themselves."""
     if function.__code__ not in RECURSION_GUARDS or len(args) != 1:
         return None
+    if "__wrapped__" not in function.__dict__:      # before Python 3.12 only data classes note it
+        return None
     code, frame = function.__dict__["__wrapped__"].__code__, interp.frame
     while frame is not None:
         if frame.code is code and frame.locals and frame.locals[0] is not None and frame.locals[0].real is args[0].real:

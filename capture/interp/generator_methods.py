@@ -7,7 +7,7 @@ from typing import Any
 
 from capture.interp import calls, unwind
 from capture.interp.frame import Continuation, Resume, UserError, Value
-from capture.interp.generators import NONE, Body, OnRaise, State, fail, find, go_on, go_on_raising
+from capture.interp.generators import NONE, Body, OnRaise, State, code_of, fail, find, go_on, go_on_raising
 from capture.interp.interpreter import Interpreter
 from capture.interp.models import reduction
 from capture.refgraph.node import Build, Const
@@ -139,9 +139,12 @@ def _told(cls: type, name: str, tell: Callable[[Body], Value]) -> None:
     @reduction(cls.__dict__[name])
     def get(interp: Interpreter, args: Args, kwargs: Kwargs, then: Then, on_raise: Catch) -> bool:
         body = find(interp, args[0])
-        if body is None or body.frame is None:
+        if body is None and tell is _code and not interp.tracking and (code := code_of(args[0].real)) is not None:
+            value = Value(code, None)
+        elif body is None or body.frame is None:
             return False
-        value = tell(body)
+        else:
+            value = tell(body)
         interp.deliver(value if interp.tracking else Value(value.real, None), then)
         return True
 

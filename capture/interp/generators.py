@@ -195,8 +195,10 @@ class Body:
         frame.then = frame.on_raise = frame.generator = None
         frame.stack.clear()
         frame.locals.clear()
-        if real is not None and not self.native:
-            real.close()
+        if real is not None:
+            _codes[real] = frame.code
+            if not self.native:
+                real.close()
         return consumer
 
     def _release(self) -> Consumer:
@@ -387,6 +389,8 @@ class Body:
 GENERATORS = (types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType)
 # By id of the object, whose driver keeps the body alive.
 _bodies: weakref.WeakValueDictionary[int, Body] = weakref.WeakValueDictionary()
+# Of those that have finished, whose bodies are gone.
+_codes: weakref.WeakKeyDictionary[Any, types.CodeType] = weakref.WeakKeyDictionary()
 
 
 def stop_iteration_error(kind: str, exception: BaseException) -> RuntimeError | None:
@@ -433,6 +437,11 @@ def body_of(real: Any) -> Body | None:
     """The body of a generator of ours."""
     body = _bodies.get(id(real))
     return body if body is not None and body.reference() is real else None
+
+
+def code_of(real: Any) -> types.CodeType | None:
+    """The code of a generator of ours that has finished."""
+    return _codes.get(real)
 
 
 def dormant_of(real: Any) -> Dormant | None:

@@ -23,7 +23,7 @@ def generators_tell_of_themselves(log):
     outer_generator = outer()
     for _ in range(4):
         state = inspect.getgeneratorstate(outer_generator)
-        log.append((state, state == "GEN_CLOSED" or outer_generator.gi_code is outer.__code__))
+        log.append((state, outer_generator.gi_code is outer.__code__))
         below = outer_generator.gi_yieldfrom
         log.append(below and below.gi_code.co_name)
         log.append(next(outer_generator, "end"))
