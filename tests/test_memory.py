@@ -14,6 +14,7 @@ from torch import nn
 
 import capture
 from benchmarks import growth
+from tests.peak import peak
 
 SIZE = 1 << 18
 X = torch.randn(4, 4)
@@ -97,23 +98,6 @@ def test_the_peak_of_training_while_capturing_is_that_of_eager() -> None:
         parameter.grad = torch.zeros_like(parameter)
     eager, capturing, hit = peak(train, model, x), peak(train, compiled, x), peak(train, compiled, x)
     assert capturing <= 1.1 * eager and hit <= 1.1 * eager, (eager, capturing, hit)
-
-
-def peak(function, *args) -> int:
-    """The most tensor memory, in bytes, that was allocated during a call at one time: by torch's allocator itself."""
-    gc.collect()
-    gc.disable()
-    try:
-        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
-            function(*args)
-    finally:
-        gc.enable()
-    live = most = 0
-    for event in profile.profiler.kineto_results.events():
-        if event.name() == "[memory]":
-            live += event.nbytes()
-            most = max(most, live)
-    return most
 
 
 # --- what must be freed

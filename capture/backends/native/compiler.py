@@ -66,15 +66,16 @@ def _compiled(job: Job, pool: concurrent.futures.Executor, compiler: concurrent.
     for gm in graphs:
         use_products(gm)
         use_onednn(gm)
-    finish = [start(gm, pool, compiler) for gm in graphs]
+    finish = [start(gm, pool, compiler, dying) for gm, dying in zip(graphs, [(), traced.signature.dying()], strict=False)]
     forward, backward = [*(wait() for wait in finish), None][:2]
     assert forward is not None
     return Artifact(traced.signature, forward, backward, frozen)
 
 
-def start(gm: fx.GraphModule, pool: concurrent.futures.Executor,
-          compiler: concurrent.futures.Future[Compiler]) -> Callable[[], Compiled]:
-    """Lowers and fuses an ATen graph and starts the C++ compiler; returns what waits for it."""
+def start(gm: fx.GraphModule, pool: concurrent.futures.Executor, compiler: concurrent.futures.Future[Compiler],
+          dying: Sequence[int]) -> Callable[[], Compiled]:
+    """Lowers and fuses an ATen graph and starts the C++ compiler; returns what waits for it. dying: arguments that nobody holds but
+    the call."""
     try:
         program = lower(gm)
         if STRICT:
@@ -86,7 +87,7 @@ def start(gm: fx.GraphModule, pool: concurrent.futures.Executor,
         kernels = [statement for statement in program.body if isinstance(statement, Kernel)]
         rendered = render(program, kernels)
         library = pool.submit(compiler.result().compile, rendered.sources) if kernels else None
-        plan = make_plan(program, rendered, plan_layout(program))
+        plan = make_plan(program, rendered, plan_layout(program, [program.inputs[place] for place in dying]))
         log = _log(fused.decisions, program, rendered, plan)
     finally:
         forget_interned()

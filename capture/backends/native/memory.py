@@ -3,14 +3,19 @@
 Two passes. `reuse_in_place` changes the program, before kernels are rendered: the output takes the name of the input, so that
 nothing hides from renderer or executor that it is the same memory. `plan_layout` then gives temporaries places; it only looks.
 
+The arena spares a call the allocation of each buffer, and is kept for later calls. But it is there from a call's beginning to its
+end, beside what operators allocate and what is returned. So it is only as large as leaves the call's peak at what it would be if each
+buffer were allocated when it is first written and freed after its last use, which is what eager mode does; the others are.
+
 Sizes may be symbolic. Buffers of known size are packed by best fit at the beginning of the arena. Behind them, those of symbolic
 size share places, one after the other, where one is known to fit whatever the symbols are; the offset of a place is the sum of the
 sizes before it. A buffer of which nothing is known has an allocation of its own, which is released after its last use.
 """
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import Any
 
 from capture.backends.native.index import Index, Var, bounds, index
@@ -18,6 +23,7 @@ from capture.backends.native.ir import Buffer, Extern, Kernel, Load, Nest, Progr
 from capture.backends.native.rewrite import Rewriter, loads_of, reads, writes
 
 ALIGNMENT = 64      # bytes: a cache line, and a vector of AVX-512
+CUTS = 32           # sizes of the arena that are tried
 
 Statement = Nest | Kernel | Extern
 
@@ -59,11 +65,15 @@ def lifetimes(program: Program) -> dict[str, Lifetime]:
     return found
 
 
-def _owned(program: Program) -> set[str]:
-    """Buffers whose memory is not for the plan to choose: what is returned, and what operators allocate."""
-    return {output.buffer for output in program.outputs if isinstance(output, View)} | {
-        name for statement in program.body if isinstance(statement, Extern) and not statement.out
-        for name in statement.results if name is not None}
+def returned(program: Program) -> set[str]:
+    """Buffers that outlive the call."""
+    return {output.buffer for output in program.outputs if isinstance(output, View)}
+
+
+def allocated(program: Program) -> set[str]:
+    """Buffers that operators allocate."""
+    return {name for statement in program.body if isinstance(statement, Extern) and not statement.out
+            for name in statement.results if name is not None}
 
 
 # Writing over an input.
@@ -77,7 +87,7 @@ def reuse_in_place(program: Program) -> Program:
     elements, as its stores do not; and at a point of a stage all loads come before the first store (`ir.Stage`). Stores are plain
     ones, one element for each point, at an index that is not computed.
     """
-    fixed = _owned(program)
+    fixed = returned(program)
     alive = lifetimes(program)
     names: dict[str, str] = {}
     for number, statement in enumerate(program.body):
@@ -164,17 +174,28 @@ def _renamed_extern(extern: Extern, final: Callable[[str], str]) -> Extern:
 
 # Places in the arena.
 
-def plan_layout(program: Program) -> Layout:
-    """Places for the temporaries that statements mention, and that neither operators allocate nor the program returns."""
-    owned = _owned(program)
-    alive = {name: life for name, life in lifetimes(program).items()
-             if program.buffers[name].kind == "temporary" and name not in owned}
+def plan_layout(program: Program, dying: Collection[str] = ()) -> Layout:
+    """Places for temporaries that statements mention, and that neither operators allocate nor the program returns.
+
+    dying: inputs that nobody but the call holds, so that they are freed after their last use.
+    """
+    alive, outlive, chosen = lifetimes(program), returned(program), allocated(program)
     sizes = {name: span(program.buffers[name]) * program.buffers[name].dtype.itemsize for name in alive}
-    known = {name: aligned for name, size in sizes.items() if (aligned := _aligned(size).constant) is not None}
-    places, end = _packed(known, alive)
+    movable = {name: sizes[name] for name in alive
+               if program.buffers[name].kind == "temporary" and name not in outlive and name not in chosen}
+    known = {name: aligned for name, size in movable.items() if (aligned := _aligned(size).constant) is not None}
+    last = len(program.body) - 1
+    beside = []
+    for name, life in alive.items():
+        size = sizes[name].constant
+        if size is None or name in movable or program.buffers[name].kind in ("input", "constant") and name not in dying:
+            continue
+        first = 0 if name in dying else life.first
+        beside.append((size, Lifetime(first, last if name in outlive else life.last)))
+    places, end = _limited(known, alive, beside)
     offsets = {name: index(offset) for name, offset in places.items()}
     bytes_ = index(end)
-    for size, names in _shared({name: size for name, size in sizes.items() if name not in known}, alive):
+    for size, names in _shared({name: size for name, size in movable.items() if name not in known}, alive):
         offsets |= dict.fromkeys(names, bytes_)
         bytes_ = bytes_ + _aligned(size)
     return Layout(offsets, bytes_)
@@ -184,11 +205,38 @@ def _aligned(size: Index) -> Index:
     return (size + (ALIGNMENT - 1)) // ALIGNMENT * ALIGNMENT
 
 
-def _packed(sizes: Mapping[str, int], alive: Mapping[str, Lifetime]) -> tuple[dict[str, int], int]:
+def _peak(blocks: Iterable[tuple[int, Lifetime]]) -> int:
+    """The most bytes that are there at one time, of blocks of memory and when they are there."""
+    changes: dict[int, int] = {}
+    for size, life in blocks:
+        changes[life.first] = changes.get(life.first, 0) + size
+        changes[life.last + 1] = changes.get(life.last + 1, 0) - size
+    return max(accumulate((changes[time] for time in sorted(changes)), initial=0))
+
+
+def _limited(sizes: Mapping[str, int], alive: Mapping[str, Lifetime],
+             beside: Sequence[tuple[int, Lifetime]]) -> tuple[dict[str, int], int]:
+    """Offsets of as many buffers, and the end of the last, as leave the peak what it is when each has memory of its own. `beside`:
+    other memory, its bytes and when it is there."""
+    allowed = _peak([*beside, *((size, alive[name]) for name, size in sizes.items())])
+
+    limit = allowed - _peak(beside)
+    whole = _packed(sizes, alive, sum(sizes.values()))[0]
+    tops = sorted({top for name, offset in whole.items() if (top := offset + sizes[name]) <= limit}, reverse=True)
+    for capacity in tops[::1 + len(tops) // CUTS]:
+        offsets, end = _packed(sizes, alive, capacity)
+        others = [(size, alive[name]) for name, size in sizes.items() if name not in offsets]
+        if end + _peak([*beside, *others]) <= allowed:
+            return offsets, end
+    return {}, 0
+
+
+def _packed(sizes: Mapping[str, int], alive: Mapping[str, Lifetime], capacity: int) -> tuple[dict[str, int], int]:
     """Offsets such that buffers alive at one time do not overlap, and the end of the last: the largest first, each into the
-    smallest gap that is large enough, else at the end."""
+    smallest gap that is large enough, else at the end; none where that would be behind `capacity`. Of equal ones the last come
+    first: it is at the end of a call that results take the most."""
     offsets: dict[str, int] = {}
-    for name in sorted(sizes, key=lambda name: (-sizes[name], alive[name].first, name)):
+    for name in sorted(sizes, key=lambda name: (-sizes[name], -alive[name].first, name)):
         others = sorted((offsets[other], offsets[other] + sizes[other]) for other in offsets if alive[other].overlaps(alive[name]))
         best: tuple[int, int] | None = None
         end = 0
@@ -197,8 +245,10 @@ def _packed(sizes: Mapping[str, int], alive: Mapping[str, Lifetime]) -> tuple[di
             if gap >= sizes[name] and (best is None or gap < best[0]):
                 best = gap, end
             end = max(end, stop)
-        offsets[name] = end if best is None else best[1]
-    return offsets, max((offsets[name] + sizes[name] for name in sizes), default=0)
+        place = end if best is None else best[1]
+        if place + sizes[name] <= capacity:
+            offsets[name] = place
+    return offsets, max((offset + sizes[name] for name, offset in offsets.items()), default=0)
 
 
 def _shared(sizes: Mapping[str, Index], alive: Mapping[str, Lifetime]) -> list[tuple[Index, list[str]]]:

@@ -29,7 +29,7 @@ import torch
 from capture.backends.native.grain import LEAST_WORK, work_per_row
 from capture.backends.native.index import Div, Index, Mod, Size, Symbol, index, product
 from capture.backends.native.ir import Buffer, Extern, Kernel, Program, View
-from capture.backends.native.memory import Layout
+from capture.backends.native.memory import Layout, allocated, returned
 from capture.backends.native.render import Rendered
 from capture.backends.native.render.kernel import INVALID
 from capture.backends.native.rewrite import reads, writes
@@ -164,8 +164,7 @@ class _Planner:
         self.numbers = _Numbers({**arguments, **program.symbols})
         self.slots: dict[str, Slot] = {}
         self.written = {name for statement in program.body for name in writes(statement)}
-        self.allocated = {name for statement in program.body if isinstance(statement, Extern) and not statement.out
-                          for name in statement.results if name is not None}
+        self.allocated = allocated(program)
 
     def plan(self) -> Plan:
         program = self.program
@@ -213,10 +212,10 @@ class _Planner:
         last: dict[str, int] = {}
         for number, statement in enumerate(self.program.body):
             last.update(dict.fromkeys(_mentioned(statement), number))
-        returned = {output.buffer for output in self.program.outputs if isinstance(output, View)}
+        outlive = returned(self.program)
         released: list[list[int]] = [[] for _ in self.program.body]
         for name, number in last.items():
-            if name not in returned and self.slots[name].kind in ("input", "fresh", "result"):
+            if name not in outlive and self.slots[name].kind in ("input", "fresh", "result"):
                 released[number].append(self.position[name])
         return [tuple(sorted(slots)) for slots in released]
 

@@ -90,3 +90,8 @@ class Signature:
     domains: tuple[Domain, ...]
     modes: Modes
     grad_after: bool | None
+
+    def dying(self) -> tuple[int, ...]:
+        """Arguments of the backward callable that die with it: values which nobody was given, and of which it is told by a list
+        that it may empty."""
+        return tuple(place for place, name in enumerate(self.saved) if isinstance(name, Result) and name.index >= self.visible)

@@ -249,6 +249,17 @@ def test_what_is_independent_of_an_operator_moves_past_it() -> None:
     assert len(kernels(fused(b.returns(z, product), torch.randn(8, 8)))) == 1
 
 
+def test_a_kernel_stands_where_its_first_member_stood() -> None:
+    """So that results of operators which it does not need are not in memory before their time."""
+    b = Builder()
+    x, w = b.input(8, 8), b.input(8, 8)
+    y = b.map([8, 8], lambda *i: op("exp", F32, of(x, *i)))
+    product = b.call("aten::mm", [8, 8], w, w)
+    z = b.map([8, 8], lambda *i: op("neg", F32, of(y, *i)))
+    body = fused(b.returns(z, product), torch.randn(8, 8), torch.randn(8, 8))
+    assert [type(statement) for statement in body] == [Kernel, Extern]
+
+
 def test_an_input_is_overwritten_after_its_last_read() -> None:
     b = Builder()
     x = b.input(40)

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable, Container
 from dataclasses import replace
 
 import pytest
@@ -10,7 +11,7 @@ import torch
 from capture.backends.native.evaluate import evaluate
 from capture.backends.native.index import Index, Symbol, Value, Var, index
 from capture.backends.native.ir import Buffer, Kernel, Program, Stage, Store, View, load, op
-from capture.backends.native.memory import ALIGNMENT, lifetimes, plan_layout, reuse_in_place, span
+from capture.backends.native.memory import ALIGNMENT, Layout, lifetimes, plan_layout, reuse_in_place, span
 
 from .programs import buffer, doubling, extern, extern_out, program, whole
 
@@ -57,7 +58,7 @@ def test_a_chain_of_kernels_needs_one_buffer() -> None:
     source = chain(8, 8, 8, 8, 8)
     reused = reuse_in_place(source)
     assert set(reused.buffers) == {"b0", "b1", "b4"} and same_results(source)
-    assert value(plan_layout(reused).bytes) == ALIGNMENT and value(plan_layout(source).bytes) == 2 * ALIGNMENT
+    assert value(plan_layout(reused).bytes) == ALIGNMENT
 
 
 def test_views_of_operators_follow() -> None:
@@ -120,7 +121,7 @@ def test_computed_places_forbid_it() -> None:
     assert "u" in reuse_in_place(source).buffers
 
 
-@pytest.mark.parametrize("change", ["needed later", "another dtype", "another size", "returned", "saved", "input", "allocated"])
+@pytest.mark.parametrize("change", ["needed later", "another dtype", "another size", "returned", "saved", "input"])
 def test_what_else_forbids_it(change: str) -> None:
     x, t, u, y = buffer("x", 4, kind="input"), buffer("t", 4), buffer("u", 4), buffer("y", 4, kind="output")
     outputs = [whole(y)]
@@ -135,11 +136,9 @@ def test_what_else_forbids_it(change: str) -> None:
         outputs.append(whole(u))
     elif change == "saved":
         u = replace(u, kind="output")
-    elif change == "input":
+    else:
         body[0] = extern("a", "aten::copy_", [whole(t), whole(x)], mutates=["t"])
         body[1] = doubling("b", x, u, 4)
-    else:
-        body[0] = extern("a", "aten::neg", [whole(x)], t)
     assert "u" in reuse_in_place(program([x, t, u, y], body, outputs)).buffers
 
 
@@ -151,6 +150,12 @@ def test_one_input_is_written_over_once() -> None:
     source = program([x, t, u, v, y], [doubling("a", x, t, 4), kernel("b", (i,), both),
                                        extern_out("c", "aten::add.out", [whole(u), whole(v)], y)], [whole(y)])
     assert len({"u", "v"} & set(reuse_in_place(source).buffers)) == 1 and same_results(source)
+
+
+def test_what_operators_allocate_is_written_over() -> None:
+    x, t, u, y = buffer("x", 4, kind="input"), buffer("t", 4), buffer("u", 4), buffer("y", 4, kind="output")
+    source = program([x, t, u, y], [extern("a", "aten::neg", [whole(x)], t), doubling("b", t, u, 4), doubling("c", u, y, 4)], [whole(y)])
+    assert "u" not in reuse_in_place(source).buffers and same_results(source)
 
 
 # Places in the arena.
@@ -168,21 +173,63 @@ def overlapping(source: Program, **symbols: int) -> list[tuple[str, str]]:
             and places[a][0] < places[b][1] and places[b][0] < places[a][1]]
 
 
-def random_program(seed: int, symbolic: bool = False) -> Program:
+def random_program(seed: int, symbolic: bool = False, allocating: bool = False) -> Program:
+    """`allocating`: some results are allocated by operators, and some buffers returned."""
     choose = random.Random(seed)
     n = Symbol("n")
     factors = [1, index(n), index(n) + 3] if symbolic else [1]
     sizes = [choose.choice([1, 7, 64, 100, 1000, 4096]) * choose.choice(factors) for _ in range(30)]
     buffers = [buffer("x", index(n) if symbolic else 5, kind="input"), *(
         buffer(f"t{i}", size, dtype=choose.choice([f32, torch.float64, torch.uint8])) for i, size in enumerate(sizes))]
-    body = [extern_out(f"e{i}", "aten::cat.out", [[whole(choose.choice(buffers[:i + 1])) for _ in range(2)]], buffers[i + 1])
-            for i in range(30)]
-    return program(buffers, body, [], {n: (0, 0)} if symbolic else {})
+    joined = [[[whole(choose.choice(buffers[:i + 1])) for _ in range(2)]] for i in range(30)]
+    body = [extern(f"e{i}", "aten::cat", joined[i], buffers[i + 1]) if allocating and choose.random() < 0.3 else
+            extern_out(f"e{i}", "aten::cat.out", joined[i], buffers[i + 1]) for i in range(30)]
+    outputs = list(map(whole, choose.sample(buffers[1:], 5))) if allocating else []
+    return program(buffers, body, outputs, {n: (0, 0)} if symbolic else {})
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_what_is_alive_at_one_time_does_not_overlap(seed: int) -> None:
     assert overlapping(random_program(seed)) == []
+
+
+def most_bytes(source: Program, arena: Container[str] = (), dying: Container[str] = ()) -> int:
+    """What is allocated beside an arena in which the buffers `arena` lie, at the statement where it is the most."""
+    alive, kept = lifetimes(source), {view.buffer for view in source.outputs}
+    totals = [0] * len(source.body)
+    for name, life in alive.items():
+        given = source.buffers[name].kind == "input"
+        if name not in arena and (not given or name in dying):
+            for number in range(0 if given else life.first, len(totals) if name in kept else life.last + 1):
+                totals[number] += value(span(source.buffers[name])) * source.buffers[name].dtype.itemsize
+    return max(totals)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_an_arena_needs_hardly_more_than_allocations_in_time(seed: int) -> None:
+    source = random_program(seed, allocating=True)
+    assert overlapping(source) == []
+    for dying in ([], ["x"]):
+        layout = plan_layout(source, dying)
+        needed = most_bytes(source, dying=dying)
+        assert value(layout.bytes) + most_bytes(source, layout.offsets, dying) <= needed + 30 * ALIGNMENT
+
+
+@pytest.mark.parametrize("operator", [extern, extern_out])
+def test_an_arena_gives_way_to_large_results(operator: Callable) -> None:
+    x, t, u, y = buffer("x", 1000, kind="input"), buffer("t", 1000), buffer("u", 1000), buffer("y", 3000, kind="output")
+    body = [doubling("a", x, t, 1000), extern_out("b", "aten::flip.out", [whole(t), [0]], u),
+            operator("c", "aten::cat" + (".out" if operator is extern_out else ""), [[whole(u), whole(x), whole(x)]], y)]
+    layout = plan_layout(program([x, t, u, y], body, [whole(y)]))
+    assert set(layout.offsets) == {"u"} and value(layout.bytes) == 4032
+
+
+def test_an_input_that_dies_leaves_room_for_both() -> None:
+    x, t, u, y = buffer("x", 4000, kind="input"), buffer("t", 1000), buffer("u", 1000), buffer("y", 3000, kind="output")
+    body = [doubling("a", x, t, 1000), extern_out("b", "aten::add.out", [whole(t), View("x", (1000,), (1,), 1000)], u),
+            extern_out("c", "aten::cat.out", [[whole(u), whole(u), whole(u)]], y)]
+    source = program([x, t, u, y], body, [whole(y)])
+    assert set(plan_layout(source, ["x"]).offsets) == {"t", "u"} and set(plan_layout(source).offsets) == {"u"}
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -194,24 +241,22 @@ def test_nor_with_symbolic_sizes(seed: int) -> None:
 
 def test_the_check_itself_finds_overlaps(monkeypatch: pytest.MonkeyPatch) -> None:
     source = chain(1000, 1000, 1000, 1000)
-    good = plan_layout(source)
-    monkeypatch.setitem(globals(), "plan_layout", lambda _: replace(good, offsets=dict.fromkeys(good.offsets, index(0))))
+    wrong = Layout(dict.fromkeys(("b1", "b2"), index(0)), index(4032))
+    monkeypatch.setitem(globals(), "plan_layout", lambda _: wrong)
     assert overlapping(source) == [("b1", "b2")]
 
 
-@pytest.mark.parametrize("seed", range(10))
-def test_the_arena_is_hardly_larger_than_what_is_alive_at_once(seed: int) -> None:
-    source = random_program(seed)
-    alive = lifetimes(source)
-    sizes = {name: -(-value(span(b)) * b.dtype.itemsize // ALIGNMENT) * ALIGNMENT
-             for name, b in source.buffers.items() if b.kind == "temporary"}
-    most = max(sum(sizes[name] for name in sizes if alive[name].first <= t <= alive[name].last) for t in range(len(source.body)))
-    assert most <= value(plan_layout(source).bytes) <= 1.15 * most
+def test_the_arena_holds_nearly_all_that_is_alive_at_once() -> None:
+    """Where nothing lies beside it; but for programs that no packing of theirs fits."""
+    parts = sorted(value(plan_layout(source).bytes) / most_bytes(source) for source in map(random_program, range(10)))
+    assert parts[2] > 0.99 and parts[-1] < 1.02
 
 
 def test_a_gap_is_filled() -> None:
     """Large, small, large … : a small one lies where a large one was."""
-    assert value(plan_layout(chain(16, 1024, 16, 1024, 16, 1024, 16)).bytes) == 4096 + 64
+    source = chain(16, 1024, 16, 1024, 16, 1024, 16)
+    source = replace(source, outputs=[], buffers=source.buffers | {"b6": replace(source.buffers["b6"], kind="temporary")})
+    assert value(plan_layout(source).bytes) == 4096 + 64
 
 
 def test_symbolic_places_are_shared_where_one_certainly_fits() -> None:

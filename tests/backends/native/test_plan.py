@@ -42,15 +42,15 @@ def small() -> Plan:
 
 def test_the_text_of_a_plan() -> None:
     assert dump(small()) == """\
-arguments 2, constants 0, arena of 128 bytes
+arguments 2, constants 0, arena of 64 bytes
 x: float32(4) strides (1) = argument 0
 w: float32(4, 4) strides (4, 1) = argument 1
-t: float32(4) strides (1) = arena + 0, written
-u: float32(4) strides (1) = arena + 64, written
+t: float32(4) strides (1) = fresh, written
+u: float32(4) strides (1) = arena + 0, written
 s: float32() strides () = result, written
 y: float32(4) strides (1) = fresh, written
 double_float32[4 by 14563](x, t)  releases x
-aten::mv.out(w, t, out=u)  releases w
+aten::mv.out(w, t, out=u)  releases w, t
 s = aten::sum(u(2) strides (2) offset 1, dtype=float32)
 aten::mul_.Tensor(u, s)  releases s
 double_float32[4 by 14563](u, y)
@@ -107,7 +107,7 @@ def test_arguments_that_are_no_plain_data() -> None:
 def test_what_is_released_when() -> None:
     plan = small()
     released = [tuple(plan.slots[slot].name for slot in step.released) for step in plan.steps]
-    assert released == [("x",), ("w",), (), ("s",), ()]
+    assert released == [("x",), ("w", "t"), (), ("s",), ()]
 
 
 def test_returned_inputs_are_not_released() -> None:
