@@ -8,7 +8,8 @@ import importlib
 import random
 from typing import TYPE_CHECKING, Any
 
-from capture import errors
+from capture import config, errors
+from capture.backends.native import sidecar
 
 if TYPE_CHECKING:
     from capture.api import Stats, compile, disable, explain, is_capturing, report, reset, stats, wait  # noqa: F401  # for type checkers
@@ -21,6 +22,8 @@ __version__ = "0.1.0"
 def __getattr__(name: str) -> Any:
     if name not in PUBLIC:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name == "compile" and config.BACKEND.value == "native":
+        sidecar.prepare()                           # the compiling process starts while this one still imports
     state = random.getstate()                       # libraries draw from the program's random numbers when they are imported
     api = importlib.import_module("capture.api")
     random.setstate(state)

@@ -16,6 +16,9 @@ import types
 from collections.abc import Callable
 from typing import Any, NoReturn
 
+from capture.backends.native import sidecar
+from capture.config import BACKEND
+
 EPILOG = """Calls of modules are compiled where no other module's call is under way. The script sees its own sys.argv, sys.path and
 __main__; its output and exit status are its own. The report is written when it ends, after exceptions too."""
 
@@ -52,6 +55,11 @@ class Session:
         self.process = os.getpid()
         self.watch: Any = None
         self.interrupted = False
+
+    def prepare(self) -> None:
+        """The script is about to run: while it imports torch, so does the compiling process, if one will be needed."""
+        if (self.options.backend or BACKEND.value) == "native":
+            sidecar.prepare()
 
     def start(self) -> None:
         """Torch has been imported: from now on there are modules to compile. Only now, since the script may set what torch
@@ -120,6 +128,7 @@ def run(script: str, arguments: list[str], session: Session) -> None:
     sys.argv[:] = [script, *arguments]
     if not sys.flags.safe_path:
         sys.path[0] = os.path.dirname(os.path.realpath(script))
+    session.prepare()
     sys.modules["__main__"] = module
     sys.meta_path.insert(0, AfterTorch(session.start))  # type: ignore[arg-type]
     code = None

@@ -29,9 +29,9 @@ ALLOWED: dict[str, set[str]] = {  # part -> the parts which it may import, besid
     "report": BASE | STAGES | {"history", "pipeline"},
     "modules": BASE | STAGES | {"pipeline"},
     "api": BASE | STAGES | {"pipeline", "modules", "report"},
-    "__init__": BASE | {"api", "report"},
+    "__init__": BASE | {"api", "backends", "report"},
     "watch": BASE | STAGES | {"pipeline"},
-    "__main__": BASE | {"api", "report", "watch"},
+    "__main__": BASE | {"api", "backends", "report", "watch"},
 }
 
 

@@ -14,7 +14,7 @@ import torch
 from torch import fx
 
 from capture.backends import eager
-from capture.backends.native import tiers
+from capture.backends.native import sidecar, tiers
 from capture.backends.traceable import find_obstacle
 from capture.errors import ArgumentError, BackendError
 
@@ -60,7 +60,7 @@ def names() -> list[str]:
 def _by_name(name: str, mode: str | None, dynamic: bool | None, options: Mapping[str, Any] | None) -> Backend:
     if name == "native":
         settings = tiers.Options.parse(mode, options)
-        tiers.prepare()
+        sidecar.prepare()
         return functools.partial(tiers.compile_graph, options=settings)
     if name == "eager":
         if options:

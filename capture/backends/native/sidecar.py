@@ -1,6 +1,6 @@
 """The user's side of compiling elsewhere: the processes that do it, and their end.
 
-`submit` hands a job to a compiling process, and returns at once. Processes start when they are first needed, leave when
+`submit` hands a job to a compiling process, and returns at once. Processes start when they are first needed, or by `prepare`, leave when
 they have been idle for a while, and end with this process. A fork of it has none of its own at first, and never uses its
 parent's.
 """
@@ -22,8 +22,10 @@ from dataclasses import dataclass, replace
 from typing import IO, Any
 
 from capture import config
-from capture.backends.native.worker import Failure, receive, send
+from capture.backends.native import disk_cache
+from capture.backends.native.messages import Failure, receive, send
 
+COMPILE_JOB = "capture.backends.native.compiler:compile_job"       # what does a job, if nothing else is asked for
 IDLE = 120.0            # seconds after which a process without work is let go
 NICENESS = 5            # how far compiling stands back behind the program, from the first import on
 STOPPING = 2.0          # seconds that a process is given to end
@@ -226,10 +228,19 @@ _spawning = threading.RLock()   # no fork in the midst of a spawn: it would keep
 _parents: list[Any] = []        # what a fork has inherited: kept, since its end is the parent's business
 
 
-def start(compile_job: str) -> None:
-    """Starts a compiling process, if there is none, before it is needed."""
-    with _lock:
-        _pool.start(compile_job)
+def prepare(compile_job: str = COMPILE_JOB) -> None:
+    """Starts a compiling process if it is sure to be needed: when nothing was ever compiled. In a program that was compiled before all
+    may come from disk, and the process would cost seconds of a processor for nothing; it starts at the first miss."""
+    if not _was_used(disk_cache.default_cache()):
+        with _lock:
+            _pool.start(compile_job)
+
+
+def _was_used(cache: disk_cache.DiskCache) -> bool:
+    try:
+        return cache.folder is not None and any(os.scandir(cache.folder))
+    except OSError:
+        return False
 
 
 def submit(request: Request) -> None:

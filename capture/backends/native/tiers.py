@@ -28,8 +28,8 @@ from torch import fx
 from capture import _C
 from capture.backends.native import disk_cache, numbers, sidecar, transport
 from capture.backends.native.job import Job, Modes, TensorSpec
+from capture.backends.native.messages import Failure
 from capture.backends.native.trial import Trial
-from capture.backends.native.worker import Failure
 from capture.backends.traceable import find_obstacle
 from capture.config import DEBUG, STRICT, TRIAL_CALLS
 from capture.errors import ArgumentError, InternalError
@@ -67,7 +67,7 @@ class Compiler:
     load(artifact, GraphModule) -> callable, and describe(artifact) -> (one line, a log), run in the user's process and are quick.
     """
 
-    compile_job: str = "capture.backends.native.compiler:compile_job"
+    compile_job: str = sidecar.COMPILE_JOB
     load: str = "capture.backends.native.artifact:load"
     describe: str = "capture.backends.native.report:describe"
 
@@ -385,20 +385,6 @@ def specs(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> tuple[TensorSpec
                  TensorSpec.of(value, node.meta.get("properties"), node.meta.get("storage"),
                                bool(MODULE_STATE.search(node.meta.get("source", ""))))
                  for node, value in zip(placeholders, example_inputs, strict=True))
-
-
-def prepare(compiler: Compiler = COMPILER) -> None:
-    """Starts the compiling process if it is sure to be needed: when nothing was ever compiled. In a program that was compiled
-    before all may come from disk, and the process would cost seconds of a processor for nothing; it starts at the first miss."""
-    if not _was_used(disk_cache.default_cache()):
-        sidecar.start(compiler.compile_job)
-
-
-def _was_used(cache: disk_cache.DiskCache) -> bool:
-    try:
-        return cache.folder is not None and any(os.scandir(cache.folder))
-    except OSError:
-        return False
 
 
 def pending() -> int:

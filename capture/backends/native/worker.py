@@ -2,9 +2,6 @@
 
 It is a process and not a thread since compiling is Python, which would hold the interpreter's lock while the user's
 program waits for it after every operation. It is started by `sidecar.py`, and ends when its input does.
-
-A message is its length, 8 bytes, then a pickle: requests are (name of the function, job as bytes, values of all flags),
-replies bytes or a Failure.
 """
 from __future__ import annotations
 
@@ -15,12 +12,9 @@ import pickle
 import pkgutil
 import queue
 import signal
-import struct
 import threading
 import time
-import traceback
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -29,33 +23,9 @@ from torch import fx
 from capture import config
 from capture.backends.native import transport
 from capture.backends.native.job import Job, Modes, TensorSpec
-from capture.errors import BackendError, ToolchainError
+from capture.backends.native.messages import Failure, receive, send
 
-LENGTH = struct.Struct("<Q")
 GRACE = 1.5     # seconds in which a job may clean up after the user's process has gone
-
-
-@dataclass(frozen=True, slots=True)
-class Failure:
-    """Why there is no compiled code. `kind`: "unsupported" (the backend cannot do this), "toolchain" (the machine lacks what
-    it takes), "internal" (a bug of ours). `text`: one sentence; `details`: a traceback or log, for a report."""
-
-    kind: str
-    text: str
-    details: str = ""
-
-    @classmethod
-    def of(cls, error: Exception) -> Failure:
-        """The failure that an exception of the compiler means."""
-        details = "".join(traceback.format_exception(error))
-        text = str(error) or type(error).__name__
-        if isinstance(error, ToolchainError):
-            return cls("toolchain", text, error.log)
-        if isinstance(error, (OSError, MemoryError)):
-            return cls("toolchain", f"{type(error).__name__}: {text}", details)
-        if isinstance(error, BackendError):
-            return cls("unsupported", text)
-        return cls("internal", f"{type(error).__name__}: {text}", details)
 
 
 def attempt(compile_job: str, job: bytes) -> bytes | Failure:
@@ -64,32 +34,6 @@ def attempt(compile_job: str, job: bytes) -> bytes | Failure:
         return pickle.dumps(pkgutil.resolve_name(compile_job)(transport.decode(job)), protocol=5)
     except Exception as error:
         return Failure.of(error)
-
-
-def send(file: int, message: Any) -> None:
-    """Writes one message. Raises BrokenPipeError when nobody reads any more."""
-    data = pickle.dumps(message, protocol=5)
-    rest = memoryview(LENGTH.pack(len(data)) + data)
-    while rest:
-        rest = rest[os.write(file, rest):]
-
-
-def receive(file: int, ready: Callable[[], object] = lambda: None) -> Any:
-    """Reads one message; `ready` is called before every read, and may wait. Raises EOFError when nobody writes any more."""
-    length, = LENGTH.unpack(_read(file, LENGTH.size, ready))
-    return pickle.loads(_read(file, length, ready))
-
-
-def _read(file: int, count: int, ready: Callable[[], object]) -> bytes:
-    parts = []
-    while count:
-        ready()
-        part = os.read(file, min(count, 1 << 20))
-        if not part:
-            raise EOFError
-        parts.append(part)
-        count -= len(part)
-    return b"".join(parts)
 
 
 def main(compile_job: str) -> None:

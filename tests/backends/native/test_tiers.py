@@ -19,6 +19,7 @@ import torch
 
 import capture
 from capture import config
+from capture.__main__ import Session, parse
 from capture.backends.native import sidecar, tiers
 from capture.backends.native.tiers import Options, Stage
 from capture.errors import ArgumentError, InternalError
@@ -187,11 +188,27 @@ def test_what_cannot_be_loaded_from_disk_is_compiled_again(tmp_path, monkeypatch
 def test_the_compiling_process_starts_when_it_is_sure_to_be_needed(tmp_path, fresh_process) -> None:
     with config.CACHE.set(1), config.CACHE_DIR.set(str(tmp_path)):
         (tmp_path / "entry").touch()
-        tiers.prepare(FAKE)
+        sidecar.prepare(FAKE.compile_job)
         assert not sidecar._pool.threads
         (tmp_path / "entry").unlink()
-        tiers.prepare(FAKE)
+        sidecar.prepare(FAKE.compile_job)
         assert sidecar._pool.threads
+
+
+@pytest.mark.parametrize(("begin", "backend", "starts"), [
+    (lambda: capture.__getattr__("compile"), "native", True), (lambda: capture.__getattr__("compile"), "eager", False),
+    (lambda: capture.__getattr__("report"), "native", False), (lambda: Session(parse(["run", "script.py"])).prepare(), "native", True),
+    (lambda: Session(parse(["run", "--backend", "eager", "script.py"])).prepare(), "native", False)])
+def test_it_starts_before_torch_is_imported(tmp_path, fresh_process, begin, backend, starts) -> None:
+    with config.CACHE.set(1), config.CACHE_DIR.set(str(tmp_path)), config.BACKEND.set(backend):
+        begin()
+        assert bool(sidecar._pool.threads) == starts
+
+
+def test_what_starts_it_does_not_import_torch() -> None:
+    program = "import sys, capture.__main__; print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "False\n"
 
 
 def test_tensors_on_other_devices_are_not_compiled() -> None:

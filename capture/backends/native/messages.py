@@ -1,0 +1,67 @@
+"""Messages between the user's process and the compiling one, and what a compile that failed says.
+
+A message is its length, 8 bytes, then a pickle: requests are (name of the function, job as bytes, values of all flags),
+replies bytes or a Failure. Nothing here needs torch, so that the compiling process can be started before that is imported.
+"""
+from __future__ import annotations
+
+import os
+import pickle
+import struct
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from capture.errors import BackendError, ToolchainError
+
+LENGTH = struct.Struct("<Q")
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why there is no compiled code. `kind`: "unsupported" (the backend cannot do this), "toolchain" (the machine lacks what
+    it takes), "internal" (a bug of ours). `text`: one sentence; `details`: a traceback or log, for a report."""
+
+    kind: str
+    text: str
+    details: str = ""
+
+    @classmethod
+    def of(cls, error: Exception) -> Failure:
+        """The failure that an exception of the compiler means."""
+        details = "".join(traceback.format_exception(error))
+        text = str(error) or type(error).__name__
+        if isinstance(error, ToolchainError):
+            return cls("toolchain", text, error.log)
+        if isinstance(error, (OSError, MemoryError)):
+            return cls("toolchain", f"{type(error).__name__}: {text}", details)
+        if isinstance(error, BackendError):
+            return cls("unsupported", text)
+        return cls("internal", f"{type(error).__name__}: {text}", details)
+
+
+def send(file: int, message: Any) -> None:
+    """Writes one message. Raises BrokenPipeError when nobody reads any more."""
+    data = pickle.dumps(message, protocol=5)
+    rest = memoryview(LENGTH.pack(len(data)) + data)
+    while rest:
+        rest = rest[os.write(file, rest):]
+
+
+def receive(file: int, ready: Callable[[], object] = lambda: None) -> Any:
+    """Reads one message; `ready` is called before every read, and may wait. Raises EOFError when nobody writes any more."""
+    length, = LENGTH.unpack(_read(file, LENGTH.size, ready))
+    return pickle.loads(_read(file, length, ready))
+
+
+def _read(file: int, count: int, ready: Callable[[], object]) -> bytes:
+    parts = []
+    while count:
+        ready()
+        part = os.read(file, min(count, 1 << 20))
+        if not part:
+            raise EOFError
+        parts.append(part)
+        count -= len(part)
+    return b"".join(parts)
