@@ -15,6 +15,7 @@ MOST_BUFFERS = 28               # of one kernel: more pointers than registers to
 MOST_NODES = 1500               # of one kernel: what a compiler gets through quickly
 LOCAL_BYTES = 128 << 10         # a row's own buffer must stay in the second-level cache
 STRIP = 512                     # elements of a vectorised kernel's strip (see ir.Kernel), for sizes of its local buffers
+STREAMED_BYTES = 32 << 20       # of a result of which nothing is left in the last-level cache when it is read
 UNKNOWN = 1 << 12               # taken for the number of elements where a size is symbolic
 
 

@@ -12,7 +12,7 @@ import torch
 
 from capture.backends.native.index import ZERO, Symbol, Value, Var, index
 from capture.backends.native.ir import Kernel, Program, Stage, Store, constant, load, op, position
-from capture.backends.native.render import render
+from capture.backends.native.render import render, tiles
 from capture.backends.native.render.fetching import fetches_of
 from tests.backends.native.kernels import Library, at, boolean, buffer, check, f32, f64, i32, i64, memory_of, program_of
 
@@ -354,6 +354,35 @@ def test_transposes_in_tiles(rows, columns, parallel, dtype):
     library = check(Kernel("transpose", (i, j), parallel, True, (Stage((), NONE, stores),)), (x, w, y, z), *values,
                     cuts=((), (0.1, 0.11, 0.5, 0.501, 0.99)))
     assert library.rendered.sources[0].count("transpose_tile(") == 1
+
+
+@pytest.mark.parametrize("dtype", [f32, f64, torch.bfloat16])
+@pytest.mark.parametrize("rows, columns, parallel", [(300, 80, 2), (300, 70, 2), (40, 33, 1)])
+def test_transposes_past_the_cache(rows, columns, parallel, dtype, monkeypatch):
+    monkeypatch.setattr(tiles, "STREAMED_BYTES", 0)
+    x, w = buffer("x", columns, rows, dtype=dtype), buffer("w", rows, columns, dtype=dtype)
+    y, z = buffer("y", rows, columns, dtype=dtype, kind="output"), buffer("z", rows, columns, dtype=dtype, kind="output")
+    i, j = Var("i", rows), Var("j", columns)
+    stores = (Store("y", at(y, i, j), load(x, at(x, j, i))), Store("z", at(z, i, j), load(w, at(w, i, j))))
+    library = check(Kernel("transpose", (i, j), parallel, True, (Stage((), NONE, stores),)), (x, w, y, z),
+                    torch.randn(columns, rows).to(dtype), torch.randn(rows, columns).to(dtype), cuts=((), (0.1, 0.11, 0.5, 0.501, 0.99)))
+    assert library.rendered.sources[0].count("stream(") == (0 if dtype == torch.bfloat16 else 2)
+
+
+@pytest.mark.parametrize("name", ["argmax", "argmin"])
+@pytest.mark.parametrize("dtype", [f32, f64, torch.int8, i64])
+def test_places_of_extremes_are_found_in_one_block_of_a_long_row(name, dtype):
+    x, y = buffer("x", 6, 2048, dtype=dtype), buffer("y", 6, dtype=i64, kind="output")
+    i, j = Var("i", 6), Var("j", 2048)
+    values = torch.randint(-100, 100, (6, 2048)).to(dtype)      # each of them many times
+    values[1:3] = 7
+    values[2, 1000] = values[2, 1300] = 8 if name == "argmax" else 6
+    if dtype.is_floating_point:
+        values[3, 700] = values[3, 1900] = torch.nan
+        values[4] = -torch.inf if name == "argmax" else torch.inf
+    store = Store("y", index(i), load(x, at(x, i, j)), reduction=name)
+    library = check(Kernel("place", (i,), 1, False, (Stage((j,), frozenset((j,)), (store,)),)), (x, y), values)
+    assert "= 0; j0 < 4;" in library.rendered.sources[0]
 
 
 def test_long_strides_in_the_innermost_loop():

@@ -8,6 +8,22 @@
 #endif
 #endif
 
+// Bytes that one instruction writes past the cache, and that instruction.
+#if defined(__AVX512F__)
+#define CAPTURE_STREAM 64
+#define CAPTURE_STREAM_LINE(to, line) __builtin_ia32_movntdq512(to, line)
+#elif defined(__AVX__)
+#define CAPTURE_STREAM 32
+#define CAPTURE_STREAM_LINE(to, line) __builtin_ia32_movntdq256(to, line)
+#elif defined(__SSE2__)
+#define CAPTURE_STREAM 16
+#define CAPTURE_STREAM_LINE(to, line) __builtin_ia32_movntdq(to, line)
+#endif
+#if defined(CAPTURE_STREAM) && defined(__clang__)
+#undef CAPTURE_STREAM_LINE
+#define CAPTURE_STREAM_LINE(to, line) __builtin_nontemporal_store(line, to)
+#endif
+
 namespace capture {
 
 // to[c * pitch + r] = from[r * stride + c]
@@ -64,6 +80,29 @@ template <class T> CAPTURE_INLINE void transpose_square(T* to, int64_t pitch, co
 
 }  // namespace capture
 
+// Writes whole lines of the cache to memory without reading them first; what is not whole lines, in the ordinary way.
+template <class T> CAPTURE_INLINE void stream(T* to, const T* from, int64_t count) {
+#if defined(CAPTURE_STREAM)
+    typedef long long Line __attribute__((vector_size(CAPTURE_STREAM)));
+    if (((reinterpret_cast<uintptr_t>(to) | uintptr_t(count * int64_t(sizeof(T)))) & 63) == 0) {
+        for (int64_t i = 0; i < count; i += int64_t(CAPTURE_STREAM / sizeof(T))) {
+            Line line;
+            __builtin_memcpy(&line, from + i, sizeof(Line));
+            CAPTURE_STREAM_LINE(reinterpret_cast<Line*>(to + i), line);
+        }
+        return;
+    }
+#endif
+    for (int64_t i = 0; i < count; ++i) to[i] = from[i];
+}
+
+// Other threads see what was streamed only after this.
+CAPTURE_INLINE void streamed() {
+#if defined(CAPTURE_STREAM)
+    __builtin_ia32_sfence();
+#endif
+}
+
 // to[c * pitch + r] = from[r * stride + c] for all r < rows and c < columns.
 template <class T> CAPTURE_CALLED void transpose_tile(T* to, int64_t pitch, const T* from, int64_t stride, int64_t rows, int64_t columns) {
     using namespace capture;
@@ -71,7 +110,10 @@ template <class T> CAPTURE_CALLED void transpose_tile(T* to, int64_t pitch, cons
     if constexpr (sizeof(T) <= 4) {
         int64_t whole_rows = rows & ~int64_t(15), whole_columns = columns & ~int64_t(15);
         for (int64_t r = 0; r < whole_rows; r += 16)
-            for (int64_t c = 0; c < whole_columns; c += 16) transpose_square(to + c * pitch + r, pitch, from + r * stride + c, stride);
+            for (int64_t c = 0; c < whole_columns; c += 16) {
+                for (int64_t next = r + rows; next < r + rows + 16; ++next) __builtin_prefetch(from + next * stride + c, 0, 2);
+                transpose_square(to + c * pitch + r, pitch, from + r * stride + c, stride);
+            }
         transpose_plainly(to + whole_columns * pitch, pitch, from + whole_columns, stride, rows, columns - whole_columns);
         transpose_plainly(to + whole_rows, pitch, from + whole_rows * stride, stride, rows - whole_rows, whole_columns);
         return;

@@ -15,7 +15,7 @@ from capture.backends.native.render.plan import ARGUMENTS, Accumulator, Loop, St
 from capture.backends.native.render.prepare import prepared, with_starts
 from capture.backends.native.render.scopes import INDENT, Path, Scope
 from capture.backends.native.render.target import Target
-from capture.backends.native.render.tiles import COLUMNS, ROWS, tiles_of
+from capture.backends.native.render.tiles import COLUMNS, ROWS, streamed_of, tiles_of
 from capture.backends.native.render.values import Values
 
 STACK_BYTES = 64 << 10      # a larger array comes from the heap, and so do further ones
@@ -54,6 +54,8 @@ class _Writer(Values):
         self.heap: list[str] = []                       # names of arrays from it
         self.tiles = tiles_of(kernel)
         self.tiled: dict[Load, str] = {}                # loads from tiles, and the names of these
+        # streamed buffer -> the array in which a line of it is put together, and its store
+        self.lines = {store.buffer: (f"line{number}", store) for number, store in enumerate(streamed_of(kernel, self.tiles))}
         self.tile = Var("tile row", 0), Var("tile column", 0)   # where the current tile begins
 
     def function(self) -> Function:
@@ -73,6 +75,8 @@ class _Writer(Values):
                     self._declare_array(one.where, target.types[torch.int64], 8, one.length, True)
         for number, node in enumerate(self.tiles.loads if self.tiles else ()):
             path.write(target.array.format(type=target.memory[node.dtype], name=f"tile{number}", length=ROWS * COLUMNS))
+        for name, store in self.lines.values():
+            path.write(target.array.format(type=target.memory[store.value.dtype], name=name, length=COLUMNS))
         with self._outer():
             self.row = path.depth
             fetch_after, fetches = fetches_of(self.kernel)
@@ -80,7 +84,7 @@ class _Writer(Values):
                 self._stage(plan)
                 for fetch in fetches if number == fetch_after else ():
                     self._fetch(fetch)
-        path.write(*(target.free.format(name=name) for name in self.heap))
+        path.write(*(target.free.format(name=name) for name in self.heap), *([target.streamed] if self.lines else []))
         numbers = *self.symbols, *(self.starts[buffer] for buffer in self.buffers if buffer in self.starts)
         return Function(self._text(), (*self.buffers, *([INVALID] if self.checks else [])), tuple(map(index, numbers)))
 
@@ -133,6 +137,8 @@ class _Writer(Values):
         return f"{tile}[{self.index(row * COLUMNS + column, depth)}]"
 
     def place(self, buffer: str, dtype: torch.dtype, where: Index, depth: int) -> str:
+        if buffer in self.lines:
+            return f"{self.lines[buffer][0]}[{self.index(index(self.tiles.column) - index(self.tile[1]), depth)}]"
         if buffer not in self.arrays:
             return super().place(buffer, dtype, where, depth)
         name, is_array = self.arrays[buffer]
@@ -363,6 +369,10 @@ class _Writer(Values):
             self.path.write(*statements)
             if scope is not None:
                 self._mark_parallel(scope, plan)
+        for name, store in self.lines.values():
+            first = store.index.substitute(lambda atom: index(self.tile[1]) if atom == self.tiles.column else None)
+            place = super().place(store.buffer, store.value.dtype, first, self.path.depth)
+            self.path.write(self.target.stream.format(place=place, line=name, count="right - left"))
 
     def _mark_parallel(self, scope: Scope, plan: StagePlan) -> None:
         """Lets the compiler run the iterations of the innermost loop side by side, where they do not depend on each other."""

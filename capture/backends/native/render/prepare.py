@@ -10,7 +10,7 @@
 """
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 import torch
@@ -23,6 +23,8 @@ from capture.backends.native.show import postorder, roots
 JOINED = 4              # rows that are reduced at a time
 JOINED_NODES = 24       # of a stage, at most
 COMBINED = {"sum": "add", "prod": "mul", "max": "maximum", "min": "minimum", "any": "or", "all": "and"}
+BLOCKS = 128, 1024      # elements of a block of a row in which the place of an extreme is looked for
+FEWEST_BLOCKS = 4
 LARGEST = torch.iinfo(torch.int32).max
 CHEAP = frozenset("add sub mul neg abs maximum minimum eq ne lt le gt ge and or xor not where to".split())  # as fast as a load
 
@@ -118,34 +120,97 @@ def _renamed(expr: Expr, stage: Stage, other: Stage) -> Expr | None:
 
 
 def with_extremes_first(kernel: Kernel) -> Kernel:
-    """argmax as max, and then the least position at which that is. (In strips, both vectorise in one pass.)"""
+    """argmax as max, and then the least position at which that is. (In strips, both vectorise in one pass.)
+
+    Long rows are cut into blocks, and the position is looked for in one block alone.
+    """
     if kernel.vectorized:
         return kernel
     stages: list[Stage] = []
     locals_ = list(kernel.locals)
+
+    def local(name: str, dtype: torch.dtype, *variables: Var) -> Buffer:
+        sizes = tuple(variable.extent for variable in variables)
+        locals_.append(Buffer(f"{name} {len(locals_)}", dtype, sizes, contiguous_strides(sizes), "local"))
+        return locals_[-1]
     for stage in kernel.stages:
-        chosen = [store for store in stage.stores if _can_be_found(store, stage)]
-        places: list[Store] = []
-        results: list[Store] = []
-        first: dict[Store, Store] = {}
-        around = tuple(variable for variable in stage.inner if variable not in stage.reduced)
-        for store in chosen:
-            extreme = _local(f"extreme {len(locals_)}", store.value.dtype, around)
-            number = _row_major(stage)
-            small = store.value.dtype.itemsize <= 4 and (bounds(number)[1] or LARGEST) < LARGEST
-            place = _local(f"place {len(locals_)}", torch.int32 if small else torch.int64, around)
-            locals_ += [extreme, place]
-            where = _row_major(Stage(around, frozenset(around), ()))
-            first[store] = Store(extreme.name, where, store.value, reduction=store.reduction.removeprefix("arg"))
-            none = constant(torch.iinfo(place.dtype).max, place.dtype)
-            here = op("where", place.dtype, _same(store.value, load(extreme, where)), position(number, place.dtype), none)
-            places.append(Store(place.name, where, here, reduction="min"))
-            found = load(place, where)
-            results.append(replace(store, value=found if not small else op("to", torch.int64, found), reduction=None))
-        stages.append(replace(stage, stores=tuple(first.get(store, store) for store in stage.stores)))
-        if chosen:
-            stages += [Stage(stage.inner, stage.reduced, tuple(places)), Stage(around, frozenset(), tuple(results))]
+        chosen = tuple(store for store in stage.stores if _can_be_found(store, stage))
+        rest = tuple(store for store in stage.stores if store not in chosen)
+        if chosen and not rest and (block := _block_of(stage)) is not None:
+            stages += _found_in_blocks(stage, chosen, block, local)
+        elif chosen:
+            stages += _found_in_rows(stage, chosen, rest, local)
+        else:
+            stages.append(stage)
     return replace(kernel, stages=tuple(stages), locals=tuple(locals_))
+
+
+def _found_in_rows(stage: Stage, chosen: Sequence[Store], rest: tuple[Store, ...], local: Callable[..., Buffer]) -> list[Stage]:
+    """Extremes, and what else the stage stores; then their places."""
+    around = tuple(variable for variable in stage.inner if variable not in stage.reduced)
+    here, number = _row_major(around), _row_major(variable for variable in stage.inner if variable in stage.reduced)
+    firsts: list[Store] = []
+    places: list[Store] = []
+    results: list[Store] = []
+    for store in chosen:
+        extreme = local("extreme", store.value.dtype, *around)
+        small = store.value.dtype.itemsize <= 4 and (bounds(number)[1] or LARGEST) < LARGEST
+        place = local("place", torch.int32 if small else torch.int64, *around)
+        firsts.append(Store(extreme.name, here, store.value, reduction=_extreme(store)))
+        places.append(_first_place(place, here, store.value, load(extreme, here), number))
+        results.append(replace(store, value=_as_int64(load(place, here)), reduction=None))
+    return [replace(stage, stores=(*firsts, *rest)), Stage(stage.inner, stage.reduced, tuple(places)),
+            Stage(around, frozenset(), tuple(results))]
+
+
+def _found_in_blocks(stage: Stage, chosen: Sequence[Store], length: int, local: Callable[..., Buffer]) -> list[Stage]:
+    """Extremes of blocks of the last loop; the first block that has the extreme of all; and the place in it."""
+    *around, row = stage.inner
+    count = index(row.extent).constant // length
+    block, within = Var(f"{row.name} blocks", count), Var(f"{row.name} in a block", length)
+    here, there = _row_major(around), _row_major((*around, block))
+    stages: list[list[Store]] = [[], [], [], [], []]
+    for store in chosen:
+        extremes, extreme = local("extremes", store.value.dtype, *around, block), local("extreme", store.value.dtype, *around)
+        which, place = local("block", torch.int64, *around), local("place", torch.int32, *around)
+        found = index(Value(load(which, here), count, None)) * length
+        in_block = Rewriter({row: index(block) * length + index(within)}).expr(store.value)
+        in_first = Rewriter({row: found + index(within)}).expr(store.value)
+        stages[0].append(Store(extremes.name, there, in_block, reduction=_extreme(store)))
+        stages[1].append(Store(extreme.name, here, load(extremes, there), reduction=_extreme(store)))
+        stages[2].append(_first_place(which, here, load(extremes, there), load(extreme, here), index(block)))
+        stages[3].append(_first_place(place, here, in_first, load(extreme, here), index(within)))
+        start = op("mul", torch.int64, load(which, here), constant(length, torch.int64))
+        result = op("add", torch.int64, start, _as_int64(load(place, here)))
+        stages[4].append(replace(store, value=result, reduction=None))
+    in_blocks, over_blocks = ((*around, block, within), {within}), ((*around, block), {block})
+    loops = in_blocks, over_blocks, over_blocks, ((*around, within), {within}), (tuple(around), set())
+    return [Stage(inner, frozenset(reduced), tuple(stores)) for (inner, reduced), stores in zip(loops, stages)]
+
+
+def _block_of(stage: Stage) -> int | None:
+    """How long the blocks of a stage's only reduced loop are, such that they cut it evenly; None where they cannot, or it is short."""
+    extent = index(stage.inner[-1].extent).constant
+    if extent is None or len(stage.reduced) != 1:
+        return None
+    least, most = BLOCKS
+    lengths = (length for length in range(least, most + 1) if extent % length == 0)
+    return max((length for length in lengths if extent // length >= FEWEST_BLOCKS), default=None)
+
+
+def _extreme(store: Store) -> str:
+    return store.reduction.removeprefix("arg")
+
+
+def _first_place(place: Buffer, here: Index, value: Expr, extreme: Expr, number: Index) -> Store:
+    """The least `number` at which a value is the extreme."""
+    none = constant(torch.iinfo(place.dtype).max, place.dtype)
+    value = op("where", place.dtype, _same(value, extreme), position(number, place.dtype), none)
+    return Store(place.name, here, value, reduction="min")
+
+
+def _as_int64(value: Expr) -> Expr:
+    return value if value.dtype == torch.int64 else op("to", torch.int64, value)
 
 
 def _can_be_found(store: Store, stage: Stage) -> bool:
@@ -164,17 +229,11 @@ def _same(value: Expr, extreme: Expr) -> Expr:
     return op("or", torch.bool, equal, op("and", torch.bool, op("isnan", torch.bool, extreme), op("isnan", torch.bool, value)))
 
 
-def _local(name: str, dtype: torch.dtype, variables: tuple[Var, ...]) -> Buffer:
-    sizes = tuple(variable.extent for variable in variables)
-    return Buffer(name, dtype, sizes, contiguous_strides(sizes), "local")
-
-
-def _row_major(stage: Stage) -> Index:
-    """The number of a point among those of the reduced variables."""
+def _row_major(variables: Iterable[Var]) -> Index:
+    """The number of a point among those of some loops."""
     number = ZERO
-    for variable in stage.inner:
-        if variable in stage.reduced:
-            number = number * variable.extent + index(variable)
+    for variable in variables:
+        number = number * variable.extent + index(variable)
     return number
 
 

@@ -38,6 +38,8 @@ class Target:
     free: str                                   # frees that: {name}
     fetch: str                                  # asks for {count} elements from {place} on, which will be read
     fetch_for_writing: str                      # the same of what will be written
+    stream: str                                 # writes {count} elements of the array {line} to memory from {place} on, past the cache
+    streamed: str                               # behind all of these
     constant: Callable[[bool | int | float, torch.dtype], str]
 
 
@@ -87,5 +89,7 @@ CPU = Target(
     free="__builtin_free({name});",
     fetch="fetch(&{place}, {count});",
     fetch_for_writing="fetch_for_writing(&{place}, {count});",
+    stream="stream(&{place}, {line}, {count});",
+    streamed="streamed();",
     constant=literal,
 )

@@ -1,12 +1,15 @@
 """Transposes: loads whose neighbours in memory are not those of the innermost loop, but of the loop around it."""
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 
-from capture.backends.native.index import Index, Value, Var, index
-from capture.backends.native.ir import Kernel, Load
+from capture.backends.native.cost import STREAMED_BYTES
+from capture.backends.native.index import Index, Value, Var, index, product
+from capture.backends.native.ir import Kernel, Load, Store
 from capture.backends.native.rewrite import loads_of
 
+LINE = 64                   # bytes of a line of the cache
 ROWS, COLUMNS = 256, 16     # of a tile: long in the direction of reading, which touches few pages; across, a cache line of floats
 
 
@@ -34,6 +37,25 @@ def tiles_of(kernel: Kernel) -> Tiles | None:
     if not loads:
         return None
     return Tiles(row, column, loads, tuple(node.index.coefficient(column) for node in loads))
+
+
+def streamed_of(kernel: Kernel, tiles: Tiles | None) -> tuple[Store, ...]:
+    """The stores of tiles whose lines of memory are written past the cache: whole lines, far apart, of more than the cache keeps.
+
+    A line that is written through the cache is read first, and here nothing foresees which one is next.
+    """
+    if tiles is None:
+        return ()
+    stores = kernel.stages[0].stores
+    touched = Counter([store.buffer for store in stores] + [node.buffer for node in loads_of(stores)])
+    return tuple(store for store in stores if touched[store.buffer] == 1 and _is_streamed(store, kernel, tiles))
+
+
+def _is_streamed(store: Store, kernel: Kernel, tiles: Tiles) -> bool:
+    points = product(variable.extent for variable in kernel.outer if variable in store.index.variables()).constant
+    return (store.mask is None and store.mode == "set" and store.value.dtype.itemsize * COLUMNS % LINE == 0
+            and store.index.coefficient(tiles.column) == 1 and not any(isinstance(atom, Value) for atom in store.index.atoms())
+            and points is not None and points * store.value.dtype.itemsize >= STREAMED_BYTES)
 
 
 def _is_transposed(node: Load, row: Var, column: Var) -> bool:
