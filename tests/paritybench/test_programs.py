@@ -22,7 +22,7 @@ ACCEPTED = {
     "seq2seq_with_teacher_forcing": "changing-result",          # `random.random() < ratio`
     "categorical_policy": "no-hit",                             # a deque that fills up in the three calls
     "language_model_with_cached_mask": "data-dependent",        # torch.nn compares the mask with the causal one: `if mask.all()`
-    "packed_encoder": "data-dependent",                         # lengths are numbers for pack_padded_sequence
+    "packed_encoder": "data-dependent-shape",                   # lengths are numbers for pack_padded_sequence
     "metered_loss": "no-hit",                                   # a sum is 0 first, then a tensor
     "deep_fm": "opaque-call",                                   # an array from outside becomes a tensor
     "self_attentive_sequences": "escaping-object",              # an array becomes a torch.LongTensor
