@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import functools
 import gc
+import inspect
 import operator
 import types
 from collections.abc import Callable
@@ -172,7 +173,19 @@ def unprepared(interp: Interpreter, prepare: Callable[..., None], args: list[Val
         prepare(interp, *args, **kwargs)
     except Break as reason:
         return reason
+    except TypeError:
+        if fit(prepare, interp, *args, **kwargs):       # else it is the call that does not fit, and raises
+            raise
     return None
+
+
+def fit(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> bool:
+    """Whether a function can be called with these arguments."""
+    try:
+        inspect.signature(function).bind(*args, **kwargs)
+    except TypeError:
+        return False
+    return True
 
 
 def is_lazy(real: Any, values: list[Value], kwargs: dict[str, Value]) -> bool:
@@ -326,7 +339,9 @@ def is_key_of(key: Any, args: list[Any], named: dict[str, Any]) -> bool:
 
 def raised(interp: Interpreter, kind: str, meaning: Meaning | None, real: Any, args: list[Value], kwargs: dict[str, Value], exception: BaseException) -> Shadow:
     """A C function raised. What it raises must follow from what is guarded, or the trace cannot outlive a handler."""
-    if kind in ("operation", "metadata", "value", "mode") or real in SIDE_EFFECTS or not (kind == "model" or real in LAZY or is_pure(real)):
+    known = hashable(real)
+    follows = kind == "model" or known and (real in LAZY or is_pure(real))
+    if kind in ("operation", "metadata", "value", "mode") or known and real in SIDE_EFFECTS or not follows:
         interp.doubtful = (exception, Break("tensor-op-raised" if kind != "other" else "opaque-call", f"{name_of(real)}() raised"))
     elif meaning is None or meaning.prepare is None:    # else it has seen to that
         for v in [*args, *kwargs.values()]:

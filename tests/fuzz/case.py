@@ -21,7 +21,7 @@ from tests.snapshot import Snapshot, differences, take
 
 HIDDEN = {"__builtins__", "__warningregistry__", "program"}
 MODULE = "fuzzed_world"                 # not in sys.modules: what it defines is state, see tests/snapshot.py
-TARGETS = ["program"] * 8 + ["box.bump", "helper", "net", "net", "closure", "managed"]
+TARGETS = ["program"] * 8 + ["box.bump", "helper", "net", "net", "closure", "managed", "driven"]
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ def draw(seed: int, number: int, calls: int = 8) -> Case:
     pen = writer.Writer(rng, places)
     source = "\n\n".join([*map(pen.fill, texts), steps.PRELUDE.strip(), pen.program()])
     target = rng.choice(TARGETS)
-    if target != "program" and target.split(".")[0] in places.globals + places.objects + places.modules + places.classes + ["managed"] * ("functions" in names):
+    if target != "program" and target.split(".")[0] in places.globals + places.objects + places.modules + places.classes + ["managed", "driven"] * ("functions" in names):
         source += f"\n\nprogram = {target}"
     drawn = steps.Stepper(rng, places).steps(rng.randint(2, calls))
     if source.endswith("program = net"):        # a compiled module keeps its class, and the `__call__` of that: docs/roadmap.md
@@ -92,7 +92,7 @@ def declare_globals(source: str) -> str:
     tree = ast.parse(source)
     names = {name for statement in tree.body for name in _assigned(statement)}
     for function in ast.walk(tree):
-        if isinstance(function, ast.FunctionDef):
+        if isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)):
             arguments = {argument.arg for argument in ast.walk(function.args) if isinstance(argument, ast.arg)}
             declared = {name for node in ast.walk(function) if isinstance(node, ast.Nonlocal) for name in node.names}
             written = sorted({name for statement in function.body for name in _assigned(statement)} & names - arguments - declared)
@@ -103,7 +103,7 @@ def declare_globals(source: str) -> str:
 
 def _assigned(statement: ast.stmt) -> Iterator[str]:
     """The variables that a statement assigns or deletes, but for those of scopes within it."""
-    inner = (ast.FunctionDef, ast.ClassDef, ast.Lambda, ast.GeneratorExp, ast.ListComp, ast.SetComp, ast.DictComp)
+    inner = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda, ast.GeneratorExp, ast.ListComp, ast.SetComp, ast.DictComp)
     queue: list[ast.AST] = [] if isinstance(statement, inner) else [statement]
     while queue:
         node = queue.pop()
@@ -128,11 +128,13 @@ def run(case: Case, engine: Callable[[Any], Any] = lambda program: program) -> l
                     raise
                 except Exception as error:
                     seen.error = error
+                raised = helpers.describe_exception(seen.error)
+                seen.error = None           # an exception holds the frames that it left, eager ones with their locals
             state = {name: value for name, value in world.items() if name not in HIDDEN}
             observes = "program(" in step or "backward(" in step
             snapshot = take({"world": state}, helpers.modes()) if observes else Snapshot()
             snapshot.alive.clear()          # what the program drops dies, in both worlds
-            outcomes.append(Outcome(helpers.describe_exception(seen.error), helpers.without_addresses(seen.output.getvalue()), snapshot))
+            outcomes.append(Outcome(raised, helpers.without_addresses(seen.output.getvalue()), snapshot))
         return outcomes
 
 

@@ -17,7 +17,7 @@ from capture import config
 from tests.fuzz.case import Case, Counts, Engine, compare, draw, is_deterministic
 from tests.fuzz.shrink import shrink
 
-SECONDS, SECONDS_TO_SHRINK = 60, 900    # that one case may take, before its process is ended
+SECONDS, SECONDS_TO_SHRINK = 180, 900  # that one case may take, before its process is ended
 BATCH = 50                              # cases of one process
 LIMITS = [8, 8, 1, 64]                  # of recaptures, by the number of the case
 

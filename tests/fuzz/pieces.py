@@ -28,6 +28,8 @@ class Places:
     classes: list[str] = field(default_factory=list)
     modules: list[str] = field(default_factory=list)
     names: list[str] = field(default_factory=list)          # strings
+    managers: list[str] = field(default_factory=list)       # of `with` statements
+    generators: list[str] = field(default_factory=list)     # and other iterators, which go on from call to call
     globals: list[str] = field(default_factory=list)
 
     def __add__(self, other: Places) -> Places:
@@ -58,12 +60,18 @@ def outside(value: Any = None, *seen: Any) -> Any:
     return value
 
 
+@capture.disable
+def fails(error: Exception) -> None:
+    """Raises, where no trace can hold it."""
+    raise error
+
+
 IMPORTS = """
 import collections, contextlib, copy, dataclasses, enum, functools, itertools, math, operator, random, types, weakref
 import torch
 import torch.nn.functional as F
 from torch import nn
-from tests.fuzz.pieces import outside
+from tests.fuzz.pieces import fails, outside
 """
 
 BASE = piece("""
@@ -112,7 +120,10 @@ BASE = piece("""
     tensors="weight shift box.tensor", lists="items box.items log", dicts="table box.table vars(box)", sets="flags",
     functions="box.apply twin.apply box twin box.child.apply Base.moved box.moved box.bump",
     readers="box.doubled len(items) sum(box.items) table.get('b',7.0) getattr(box,'extra',4.0) Base.made(2).value len(box.table) pair[0]",
-    objects="box twin box.child", classes="Base Derived Other", names="name pair[1]", globals="G H flag nothing weight items table")
+    objects="box twin box.child", classes="Base Derived Other", names="name pair[1]", globals="G H flag nothing weight items table",
+    managers="torch.no_grad(); torch.enable_grad(); contextlib.suppress(Exception); contextlib.nullcontext(2) as n; contextlib.ExitStack() as stack; "
+             "torch.autocast('cpu', dtype=torch.bfloat16); torch.set_grad_enabled(bool(n)); torch.inference_mode(False)",
+    generators="iter([1.0,2.0])")
 
 PIECES = {
     "slots": piece("""
@@ -295,7 +306,68 @@ PIECES = {
     """, numbers="cell.cell_contents helper.level decorated.calls", lists="listed", dicts="named partial.keywords",
         functions="helper closure partial decorated driven managed recursive listed[0] listed[1] named['f'] named['g'] getattr(torch,name)",
         readers="closure.__closure__[0].cell_contents; helper.__defaults__[0]; decorated.calls; len(listed); getattr(helper,'level',2)",
-        globals="helper closure partial decorated listed"),
+        globals="helper closure partial decorated listed", managers="raised(box, n) as place; raised(twin, 2.0)", generators="rows(a); rows(b, count=1)"),
+    "streams": piece("""
+        def ticks(limit=4, by=1.0):
+            count = 0
+            try:
+                while count < limit:
+                    got = yield count * by
+                    count += 1 if got is None else abs(got) + 1
+            finally:
+                log.append("closed")
+
+        def through(inner):
+            try:
+                got = yield from inner
+            except ValueError as error:
+                got = yield error.args
+            log.append(got)
+
+        class Ticker:
+            def __init__(self, by=1.0):
+                self.by, self.count, self.left = by, 0, [1] * 9
+
+            def __iter__(self):
+                return self
+
+            def __next__(self):
+                if not self.left:
+                    raise StopIteration
+                self.left.pop()
+                self.count += self.by
+                return self.count
+        stream, outer, ticker, mapped = ticks(), through(ticks(2)), Ticker(), map(lambda v: v * G, [1.0, 2.0, 3.0])
+    """, numbers="ticker.by ticker.count", objects="ticker", classes="Ticker",
+        readers="next(stream,-1.0); next(ticker); next(outer,-2.0); next(mapped,0.5); sum(ticks(3)); len([*itertools.islice(ticker,2)])",
+        generators="stream outer mapped ticks(2) through(ticks(2)) through(stream)", globals="stream outer mapped"),
+    "managers": piece("""
+        class Manager:
+            def __init__(self, swallows=False):
+                self.swallows, self.entered = swallows, 0
+
+            def __enter__(self):
+                self.entered += 1
+                log.append("enter")
+                return self.entered
+
+            def __exit__(self, cls, error, traceback):
+                log.append(cls and cls.__name__)
+                return self.swallows and outside(cls is not None and issubclass(cls, LookupError))
+
+        @contextlib.contextmanager
+        def cleared(place):
+            kept = list(place)
+            try:
+                place.clear()
+                yield kept
+            except RuntimeError as error:
+                log.append(str(error))
+            finally:
+                place[:] = kept
+        manager, swallower = Manager(), Manager(True)
+    """, numbers="manager.entered swallower.entered", objects="manager swallower", classes="Manager",
+        managers="manager; manager as n; swallower; Manager(bool(n)); cleared(items); manager, swallower as n; outside(manager); cleared(box.items) as kept"),
     "nets": piece("""
         class Block(nn.Module):
             ratio = 0.5

@@ -67,6 +67,7 @@ ARGUMENTS = ["x", "x", "x", "x, x", "x, x[...]", "x, y", "x, y", "x, None, 2", "
              "x, n='text'", "x, weight", "x, x.detach()", "x, x[..., :1]", "x, n=0", "x, n=3", "x, n=None", "x, y.t()", "y", "x, n=weight", "x, n=2 ** 40", "*()"]
 MODES = ["torch.no_grad()", "torch.enable_grad()", "torch.inference_mode()", "torch.autocast('cpu', dtype=torch.bfloat16)", "torch.set_grad_enabled(False)",
          "torch.random.fork_rng()", "warnings.catch_warnings()", "torch.autograd.forward_ad.dual_level()"]
+GENERATOR_CHANGES = ["{i} = iter([3.0, 4.0])", "next({i}, 0)", "{i}.close()", "{i}.send(None)", "{i}.throw(ValueError(1))", "{i} = {i2}", "del {i}", "list({i})"]
 PRELUDE = """
 import numpy, sys, warnings
 
@@ -99,7 +100,8 @@ class Stepper:
             steps += [self.call()] * self.rng.choice([1, 1, 2, 3])
             if self.rng.random() < 0.15:
                 steps.append(self.rng.choice(["backward(result)", "backward(result)", "result.add_(1)", "results.append(result)", "x.mul_(2)",
-                                              "result.grad_fn(torch.ones(3))", "del result", "results.clear()", "result[0].zero_()"]))
+                                              "result.grad_fn(torch.ones(3))", "del result", "results.clear()", "result[0].zero_()",
+                                              "result = list(result)", "results.append(next(result))", "box.kept(x)", "results.append(list(box.kept))"]))
         return steps
 
     def call(self) -> str:
@@ -112,7 +114,8 @@ class Stepper:
         templates = pick([
             [f"{place} = {{v}}"], [f"{place} = {{v}}"], [f"{place} += 1", f"del {place}", f"{place} = float({place})"], TENSOR_CHANGES,
             [f"{pick(places.tensors)} = {{new}}"], LIST_CHANGES, DICT_CHANGES, SET_CHANGES, CLASS_CHANGES, OBJECT_CHANGES, WORLD_CHANGES,
-            MODULE_CHANGES if places.modules else OBJECT_CHANGES, FUNCTION_CHANGES if "helper" in places.globals else CLASS_CHANGES,
+            GENERATOR_CHANGES if "stream" in places.globals else LIST_CHANGES, MODULE_CHANGES if places.modules else OBJECT_CHANGES,
+            FUNCTION_CHANGES if "helper" in places.globals else CLASS_CHANGES,
             [f"{pick(places.globals)} = {{v}}", f"{pick(places.globals)} = {{new}}", f"del {pick(places.globals)}",
              f"{pick(places.objects_of_all_kinds)} = {pick(places.objects_of_all_kinds)}"]])
         template = pick(templates)
@@ -120,4 +123,5 @@ class Stepper:
         return template.format(
             v=pick(NUMBERS), t=pick(places.tensors), new=pick(TENSORS), l=pick(places.lists), d=pick(places.dicts), s=pick(places.sets),
             c=pick(places.classes), m=pick(places.modules) if templates is MODULE_CHANGES else pick(METHODS), m2=pick(places.modules or ["box"]),
-            o=pick(places.objects), o2=pick(places.objects), f=pick(FUNCTIONS), g=pick(["helper", "closure", "decorated", "recursive", "driven"]), other=other)
+            o=pick(places.objects), o2=pick(places.objects), f=pick(FUNCTIONS), g=pick(["helper", "closure", "decorated", "recursive", "driven"]),
+            i=pick(["stream", "outer", "mapped"]), i2=pick(places.generators), other=other)

@@ -12,7 +12,7 @@ from tests.fuzz.case import Case, Engine, compare, draw, first_difference, is_de
 from tests.fuzz.hunt import examine
 from tests.fuzz.shrink import shrink
 
-SEED, BATCHES, BATCH = 0, 8, 12
+SEED, BATCHES, BATCH = 0, 8, 20
 
 
 @pytest.mark.parametrize("batch", range(BATCHES))

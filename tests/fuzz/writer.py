@@ -21,13 +21,18 @@ LIST_STATEMENTS = ["{l}.append({v})", "{l}.insert(0, {v})", "{l}.pop()", "log.ap
                    "{l}[1:] = [{v}]", "{l}.extend([{v}, {v}])", "{l} += [{v}]", "{l}.reverse()", "{l}.remove({n})", "log.append(list({l}))",
                    "log.append(len({l}))", "log.append({n} in {l})", "n = {l}[-1]", "log.append({l} == [1.0, 2.0])", "{l}.sort(key=str)",
                    "log.append({l}.index(1.0))", "log.append({l} is items)", "log.append([*{l}, {v}])", "{l} = [{v}]", "{l}.clear()",
-                   "first, *rest = {l}; log.append(rest)", "log.append(sorted({l}, key=str))"]
+                   "first, *rest = {l}; log.append(rest)", "log.append(sorted({l}, key=str))", "log.append({l}[::-1])", "del {l}[::2]",
+                   "log.append({l} * 2)", "log.append({l}.count(2.0))", "log.append({l}.copy())", "log.append(not {l})", "{l}[0:1] = ({v}, {v})",
+                   "log.append(dict(enumerate({l})))", "log.append({l}[0] is {v})", "log.append(list(reversed({l})))", "log.append([*zip({l}, items)])"]
 DICT_STATEMENTS = ["{d}[{k}] = {v}", "n = {d}[{k}]", "del {d}[{k}]", "log.append({d}.get({k}))", "log.append({d}.pop({k}, {v}))",
                    "log.append({k} in {d})", "{d}.setdefault({k}, {v})", "{d}.update(a={v})", "log.append(list({d}))", "log.append(len({d}))",
                    "log.append(dict({d}))", "{d} |= {{'q': {v}}}", "log.append([*{d}.items()][:3])", "{d}.popitem()", "log.append({d} == {{'a': 5.0}})",
-                   "log.append({{**{d}, 'z': {v}}}.keys())", "{d}[{k}] += 1"]
+                   "log.append({{**{d}, 'z': {v}}}.keys())", "{d}[{k}] += 1", "log.append({d} | {{'a': {v}}})", "log.append(dict.fromkeys({d}, {v}))",
+                   "{d}.clear()", "log.append({d}.copy())", "{d}.update({{{k}: {v}}})", "log.append({d}.keys() & {{'a', 'b'}})", "log.append(bool({d}))",
+                   "log.append(list({d}.values())[:3])", "log.append(list(reversed({d})))"]
 SET_STATEMENTS = ["{s}.add({k})", "{s}.discard({k})", "log.append({k} in {s})", "log.append(len({s}))", "{s} ^= {{{k}}}", "log.append({s} <= {{'on', 1}})",
-                  "log.append(sorted(map(str, {s})))", "{s}.update([{k}])"]
+                  "log.append(sorted(map(str, {s})))", "{s}.update([{k}])", "{s} |= {{{k}, 2}}", "log.append(len({s} & {{'on', 1}}))", "{s}.remove({k})",
+                  "log.append(sorted(map(str, {s} - {{'on'}})))", "log.append({s} == {{'on'}})", "{s}.clear()", "log.append(len({s} | {{{k}}}))"]
 KEYS = ["'a'", "'b'", "'c'", "name", "1", "True", "'value'", "n"]
 ERRORS = ["KeyError", "ValueError", "LookupError", "RuntimeError", "(TypeError, AttributeError)", "Exception"]
 
@@ -41,6 +46,7 @@ class Writer:
         self.functions: list[str] = []      # local functions of a tensor
         self.loops = self.names = 0
         self.depth = 0
+        self.looping = False                # whether `break` may be written
         self.caution = rng.choice([0.2, 0.5, 0.9])      # how often exceptions are caught
         self.rich = False                   # whether all of the world may be used: not in what other functions call
 
@@ -58,7 +64,7 @@ class Writer:
 
     def body(self, tensors: list[str], count: int, rich: bool = False) -> list[str]:
         """`count` statements that use and assign the given local tensors and the local `n`."""
-        self.tensors, self.functions, self.rich, self.depth = tensors, [], rich, 0
+        self.tensors, self.functions, self.rich, self.depth, self.looping = tensors, [], rich, 0, False
         return [line for _ in range(count) for line in self.statement()]
 
     def program(self) -> str:
@@ -121,9 +127,10 @@ class Writer:
         return self.rng.choice([
             f"{number} > 1", f"{number} > 1", f"{number}", f"not {number}", f"{number} == {self.number()}", "flag", f"{self.rng.choice(KEYS)} in table",
             f"isinstance({self.thing()}, ({', '.join(self.places.classes[:3])}))", f"{self.thing()} is {self.thing()}", f"hasattr({self.object()}, 'extra')",
+            f"{self.tensor()}.sum().item() > {number}", f"bool({self.tensor()}.any())", f"(n := {number}) and n != 2", f"0 <= {number} < 3",
             "torch.is_grad_enabled()", f"{self.tensor()}.ndim > 1", f"{self.tensor()}.dtype == torch.float32", f"{self.tensor()}.requires_grad",
             f"{self.rng.choice(self.places.names)} == 'tanh'", f"callable({self.thing()})", "nothing is None", f"type({self.thing()}) is {self.places.classes[1]}",
-            f"{self.tensor()}.sum() > 0", f"outside({number}) > 0", f"len({self.rng.choice(self.places.lists)}) > 2"])
+            f"{self.tensor()}.sum() > 0", f"outside({number}) > 0", f"outside({number}) % 2", "not outside(log)", f"len({self.rng.choice(self.places.lists)}) > 2"])
 
     def object(self) -> str:
         return self.rng.choice(self.places.objects + self.places.modules)
@@ -132,9 +139,9 @@ class Writer:
 
     def statement(self) -> list[str]:
         simple = [self.assign] * 4 + [self.write] * 3 + [self.in_place] * 3 + [self.container] * 4 + [self.keep] * 2 + [
-            self.attribute, self.attribute, self.note, self.note, self.cut, self.draw, self.fail]
-        compound = [self.branch] * 3 + [self.loop] * 2 + [self.handlers, self.handlers, self.block, self.define, self.define, self.comprehension,
-                                                         self.match, self.generator]
+            self.attribute, self.attribute, self.note, self.note, self.show, self.cut, self.draw, self.fail, self.leave]
+        compound = [self.branch] * 3 + [self.loop] * 2 + [self.handlers] * 2 + [self.block] * 2 + [self.define] * 2 + [self.generator] * 2 + [
+            self.comprehension, self.match, self.closure, self.coroutine, self.make_class]
         if self.depth >= DEEPEST or self.rng.random() < 0.7:
             lines = self.rng.choice(simple)()
             while not parses(lines):            # what denotes a place may still be no target of an assignment
@@ -153,13 +160,23 @@ class Writer:
     def suite(self) -> list[str]:
         return indented([line for _ in range(self.rng.choice([1, 1, 2])) for line in self.statement()])
 
+    @contextmanager
+    def inner(self, *tensors: str) -> Iterator[None]:
+        """Of a function, with parameters that hold tensors."""
+        saved, looping = self.tensors, self.looping
+        self.tensors, self.looping = [*tensors, *saved], False
+        yield
+        self.tensors, self.looping = saved, looping
+
     def new(self, stem: str) -> str:
         self.names += 1
         return f"{stem}{self.names}"
 
     def assign(self) -> list[str]:
-        return [self.rng.choice([f"{self.rng.choice(self.tensors)} = {self.tensor()}", f"{self.rng.choice(self.tensors)} = {self.function()}({self.tensor()})",
-                                 f"n = {self.number()}", "n += 1", f"a = a + {self.tensor()}"])]
+        target = self.rng.choice(self.tensors)
+        return [self.rng.choice([f"{target} = {self.tensor()}", f"{target} = {self.function()}({self.tensor()})", f"n = {self.number()}", "n += 1",
+                                 f"a = a + {self.tensor()}", "a, b = b, a", f"{target}, n = {self.tensor()}, {self.number()}",
+                                 f"{target} = {self.tensor()} if {self.condition()} else {self.tensor()}", f"*_, n = {self.rng.choice(self.places.lists)}"])]
 
     def write(self) -> list[str]:
         place = self.rng.choice(self.places.numbers)
@@ -205,7 +222,19 @@ class Writer:
     def note(self) -> list[str]:
         return [self.rng.choice([f"log.append({self.value()})", f"print('n', {self.number()})", f"log.append(str({self.number()}))",
                                  f"log.append({self.thing()} is {self.thing()})", f"log.append(({self.number()}, {self.number()}))",
-                                 f'print(f"{{{self.number()}!r:>8}}")', f"log.append(tuple({self.tensor()}.shape))", f"log.append({self.condition()})"])]
+                                 f'print(f"{{{self.number()}!r:>8}}")', f"log.append(tuple({self.tensor()}.shape))", f"log.append({self.condition()})",
+                                 "log.append(repr(sys.exception()))"])]
+
+    def show(self) -> list[str]:
+        """What a tensor holds is shown."""
+        tensor = self.tensor()
+        return [self.rng.choice([f"print({tensor})", f"print(f'{{{tensor}.sum():.3f}}')", f"log.append(str({tensor}.sum()))", f"log.append(f'{{{tensor}}}')",
+                                 f"print(n, {tensor}.shape, sep='|')", f"n = {tensor}.sum().item()", f"log.append({tensor}.max().item() * 2)"])]
+
+    def leave(self) -> list[str]:
+        """The function, or a loop, is left."""
+        left = self.rng.choice(["break", "continue"]) if self.looping and self.rng.random() < 0.7 else f"return {self.result()}"
+        return [f"if {self.condition()}:", f"    {left}"]
 
     def cut(self) -> list[str]:
         return [self.rng.choice([f"outside({self.number()})", f"n = int({self.tensor()}.sum() > 1)", f"n = outside({self.number()})",
@@ -218,7 +247,8 @@ class Writer:
 
     def fail(self) -> list[str]:
         error = self.rng.choice(["KeyError", "ValueError", "RuntimeError", "IndexError"])
-        return [f"if {self.condition()}:", f"    raise {error}({self.number()})"]
+        return self.rng.choice([[f"if {self.condition()}:", f"    raise {error}({self.number()})"], [f"fails({error}({self.number()}))"],
+                                [f"if {self.condition()}:", f"    fails({error}('outside'))"], [f"assert {self.condition()}, n"]])
 
     def branch(self) -> list[str]:
         lines = [f"if {self.condition()}:", *self.suite()]
@@ -232,8 +262,11 @@ class Writer:
         over = self.rng.choice(["range(2)", f"list({self.rng.choice(self.places.lists)})[:3]", f"enumerate(list({self.rng.choice(self.places.lists)})[:2])",
                                 f"list({self.rng.choice(self.places.dicts)}.items())[:3]", "zip([1, 2], (a, b))", "[a, b]", f"[{self.number()}, {self.number()}]",
                                 f"reversed({self.rng.choice(self.places.lists)}[:2])", f"itertools.islice({self.rng.choice(self.places.lists)}, 2)",
-                                f"map(float, [{self.number()}])", f"{self.function()}(a)[:2]"])
+                                f"map(float, [{self.number()}])", f"{self.function()}(a)[:2]", f"itertools.islice({self.rng.choice(self.places.generators)}, 3)",
+                                f"zip({self.rng.choice(self.places.generators)}, range(2))", "outside([1, 2])"])
+        looping, self.looping = self.looping, True
         body = self.suite()
+        self.looping = looping
         if self.rng.random() < 0.4:
             body += [f"    log.append({i})"]
         if self.rng.random() < 0.2:
@@ -242,7 +275,7 @@ class Writer:
         if self.rng.random() < 0.15:
             lines += ["else:", *self.suite()]
         if self.rng.random() < 0.15:
-            lines = [f"{i} = 0", f"while {i} < 2:", f"    {i} += 1", *body]
+            lines = [f"{i} = 0", f"while {self.rng.choice([i, f'outside({i})'])} < 2:", f"    {i} += 1", *body]
         return lines
 
     def handlers(self) -> list[str]:
@@ -258,17 +291,26 @@ class Writer:
         return lines
 
     def block(self) -> list[str]:
-        manager = self.rng.choice(["torch.no_grad()", "torch.enable_grad()", "contextlib.suppress(Exception)", "contextlib.nullcontext(2) as n",
-                                   "torch.autocast('cpu', dtype=torch.bfloat16)", "contextlib.ExitStack() as stack", "torch.set_grad_enabled(bool(n))", "torch.inference_mode(False)"])
-        return [f"with {manager}:", *self.suite()]
+        manager = self.rng.choice(self.places.managers)
+        lines = [f"with {manager}:", *self.suite()]
+        if manager.endswith("as stack"):
+            lines[1:1] = [f"    {self.rng.choice([f'stack.enter_context({self.manager()})', f'stack.callback(log.append, {self.number()})', 'stack.pop_all()'])}"]
+        return lines
+
+    def manager(self) -> str:
+        """An expression for one manager."""
+        statement = ast.parse(f"with {self.rng.choice(self.places.managers)}: pass").body[0]
+        return ast.unparse(statement.items[0].context_expr)     # type: ignore[attr-defined]
 
     def define(self) -> list[str]:
         name = self.new("f")
-        saved, self.tensors = self.tensors, ["v", *self.tensors]
-        body = self.suite()
-        self.tensors = saved
+        with self.inner("v"):
+            body = self.suite()
         extra = self.rng.choice(["", "", f", by={self.number()}", ", *rest"])
-        lines = [f"def {name}(v{extra}, n=n, a=a, b=b{self.rng.choice(['', '', ', **more'])}):", *body,
+        head = [f"def {name}(v{extra}, n=n, a=a, b=b{self.rng.choice(['', '', ', **more'])}):"]
+        if self.rng.random() < 0.3:
+            head = [f"def {name}(v, a=a, b=b):", "    nonlocal n"]
+        lines = [*head, *body,
                  f"    return {self.rng.choice(['v', 'v + 1', 'a', 'v * n'])}"]
         self.functions.append(name)
         return [*lines, f"a = {name}({self.tensor()})"]
@@ -289,9 +331,53 @@ class Writer:
 
     def generator(self) -> list[str]:
         name = self.new("g")
-        lines = [f"def {name}(v, n=n, a=a, b=b):", f"    got = yield {self.value()}", *self.suite(), "    yield v if got is None else got", f"{name} = {name}(a)",
-                 f"log.append(next({name}))"]
-        return [*lines, self.rng.choice([f"log.append({name}.send({self.number()}))", f"log.append(list({name}))", f"{name}.close()", f"box.kept = {name}"])]
+        with self.inner("v"):
+            body = [f"    got = yield {self.value()}", *self.suite(), "    yield v if got is None else got"]
+            kind = self.rng.random()
+            if kind < 0.25:
+                body = ["    try:", *indented(body), f"    except {self.rng.choice(['GeneratorExit', 'ValueError', 'Exception'])} as error:",
+                        "        log.append(type(error).__name__)", f"        {self.rng.choice(['raise', 'n = 2', 'yield n', 'return n'])}",
+                        "    finally:", *indented(self.suite())]
+            elif kind < 0.4:
+                body = [f"    with {self.manager()}:", *indented(body)]
+            elif kind < 0.55:
+                body = ["    for k in range(2):", *indented(body)]
+            elif kind < 0.7:
+                body = [*body, f"    n = yield from {self.rng.choice(self.places.generators)}", "    log.append(n)"]
+        lines = [f"def {name}(v, n=n, a=a, b=b):", *body, f"    return {self.number()}", f"{name} = {name}({self.tensor()})"]
+        uses = [f"log.append(next({name}))", f"log.append({name}.send({self.number()}))", f"log.append(list({name}))", f"{name}.close()", f"box.kept = {name}",
+                f"log.append({name}.throw(ValueError({self.number()})))", f"del {name}", f"a, *_ = {name}", f"log.append(next(box.kept, {self.number()}))",
+                f"for v in {name}:\n    log.append(v)\n    break", f"log.append([*zip({name}, range(2))])", f"log.append({name} is {name}.__iter__())"]
+        return [*lines, f"log.append(next({name}))", *"\n".join(self.rng.sample(uses, self.rng.choice([1, 1, 2, 3]))).split("\n")]
+
+    def closure(self) -> list[str]:
+        """Functions that share a variable, and assign it."""
+        make, step = self.new("make"), self.new("step")
+        with self.inner("v"):
+            body = self.suite()
+        lines = [f"def {make}(count={self.number()}, n=n, a=a, b=b):", "    def step(v, n=n, a=a, b=b):", "        nonlocal count", "        count += 1",
+                 *indented(body), f"        return {self.rng.choice(['v * count', 'v', 'a'])}", "    return step, lambda: count", f"{step}, total = {make}()"]
+        uses = [f"a = {step}(a)", f"a = {step}({step}(a))", "log.append(total())", f"box.kept = {step}", "box.extra = total", f"b = {step}(b)",
+                f"log.append([cell.cell_contents for cell in {step}.__closure__])", f"{step}.__closure__[0].cell_contents = {self.number()}", "a = box.kept(a)"]
+        return [*lines, *self.rng.sample(uses, 3)]
+
+    def coroutine(self) -> list[str]:
+        """Driven by hand."""
+        name = self.new("co")
+        with self.inner("v"):
+            body = self.suite()
+        return [f"async def {name}(v, n=n, a=a, b=b):", *body, f"    return {self.rng.choice(['v', 'a', 'n'])}", "try:", f"    {name}(a).send(None)",
+                "except StopIteration as stop:", f"    {self.rng.choice(['log.append(stop.value)', 'a = stop.value', 'n = stop.value'])}"]
+
+    def make_class(self) -> list[str]:
+        name, base = self.new("C"), self.rng.choice(["Base", "Derived", "Other", *self.places.classes])
+        with self.inner("x"):
+            body = self.suite()
+        lines = [f"class {name}({base}):", f"    scale = {self.number()}", "    def apply(self, x, n=n, a=a, b=b):", *indented(body),
+                 f"        return {self.rng.choice(['super().apply(x) * self.scale', 'x', 'x * n'])}", f"made = {name}()"]
+        uses = ["a = made.apply(a)", f"made.value = {self.value()}", "log.append(made.scale)", "box.kept = made", f"log.append(isinstance(made, {base}))",
+                f"log.append({name}.__mro__[1] is {base})", f"{name}.scale = 5.0", "a = made(a)", "log.append(made.doubled)"]
+        return [*lines, *self.rng.sample(uses, 2)]
 
 
 def parses(lines: list[str]) -> bool:

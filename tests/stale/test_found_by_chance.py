@@ -98,3 +98,19 @@ def test_a_builtin_without_the_argument_it_needs() -> None:
         return x + 1, found
     check(lambda: program, call(X), call(X), captures=None, fullgraph=False)
     check(lambda: lambda x: len(), call(X), captures=None, fullgraph=False)
+
+
+def test_methods_without_the_arguments_they_need_and_what_cannot_be_called() -> None:
+    def make():
+        items, table, kinds = [1.0], {"a": 2.0}, {3}
+
+        def program(x):
+            found = []
+            for function in (items.append, items.insert, items.index, table.get, table.pop, table.setdefault, kinds.add, items, table, (), 1):
+                try:
+                    function()
+                except TypeError as error:
+                    found.append(str(error))
+            return x + 1, found
+        return program, (items, table, kinds)
+    check(make, call(X), call(X), captures=None, fullgraph=False)
