@@ -17,7 +17,6 @@ import types
 import weakref
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any
 
 from capture.refgraph.effects import CallEffect, Effect, Position, Replayed, Traceback
@@ -81,9 +80,15 @@ class PythonCode:
             entry = entry.tb_next
         return 0 if entry is None else entry.tb_lineno
 
-    @cached_property
+    @property
     def function(self) -> Callable[..., Any]:
-        """The compiled function. Tracebacks and debuggers find its source for as long as it lives."""
+        """The compiled function, always the same. Tracebacks and debuggers find its source for as long as it lives."""
+        known = vars(self)      # no functools.cached_property: in 3.11 it holds a lock, for which finalizers may wait
+        if "made" not in known:
+            known["made"] = self._make()
+        return known["made"]
+
+    def _make(self) -> Callable[..., Any]:
         module = compile(self.source, self.filename, "exec")
         code = next(constant for constant in module.co_consts if isinstance(constant, types.CodeType))
         self.globals["__builtins__"] = builtins     # C code that imports something asks the current frame for it
