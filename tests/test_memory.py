@@ -204,15 +204,27 @@ def raised_outside(x, box):
     return outside(x, box)
 
 
-@pytest.mark.parametrize("program", [missing_attribute, raised, raised_behind_a_break, raised_outside], ids=lambda program: program.__name__)
-def test_what_an_exception_holds_is_freed_with_it(program) -> None:
-    """At once: it is part of no cycle of ours."""
+def advanced(x, box):
+    return x + next(box.rows)
+
+
+def computed(x, box):
+    box.number = float(x.sum().numpy())
+    return x * box.number
+
+
+RAISING = [missing_attribute, raised, raised_behind_a_break, raised_outside]
+
+
+@pytest.mark.parametrize("program", [*RAISING, advanced, computed], ids=lambda program: program.__name__)
+def test_what_was_captured_is_freed_at_once(program) -> None:
+    """Neither an exception of the program's nor a break of ours is part of a cycle."""
     compiled = capture.compile(program)
     gc.collect()
     gc.disable()
     try:
         for _ in range(3):
-            box = Box()
+            box = Box(rows=(row for row in X))
             reference = weakref.ref(box)
             try:
                 compiled(X, box)

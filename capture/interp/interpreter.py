@@ -201,14 +201,14 @@ class Interpreter:
             except Break as reason:
                 if not self.can_cut or len(self.graph.effects) != done:
                     raise
-                raise Cut(reason, function, args, kwargs, Value(result, None), then) from None
+                raise Cut(reason.with_traceback(None), function, args, kwargs, Value(result, None), then) from None
         return self.track(model_or_cut)
 
     def give_up(self, reason: Break) -> None:
         """Ends the trace here; the program goes on, on real values alone."""
         if not self.tracking:
             return
-        self.broken = (reason, reason.stack or self.stack())
+        self.broken = (reason.with_traceback(None), reason.stack or self.stack())      # whose frames hold this interpreter
         self.tracking = self.inlining = False
         self.retreated = self.fault is None and self.retreats is not None and self.retreats.learn(self, reason)
 

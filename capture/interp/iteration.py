@@ -49,7 +49,7 @@ def refusal(interp: Interpreter, iterator: Value) -> Any:
     try:
         cursor = cursor_of(interp, iterator)
     except Break as reason:
-        return reason
+        return reason.with_traceback(None)      # which leads to the frames that will hold it
     return Break("changing-result", OPEN) if isinstance(cursor, Outside) and cursor.is_open() else None
 
 

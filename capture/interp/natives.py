@@ -172,7 +172,7 @@ def unprepared(interp: Interpreter, prepare: Callable[..., None], args: list[Val
     try:
         prepare(interp, *args, **kwargs)
     except Break as reason:
-        return reason
+        return reason.with_traceback(None)      # which leads to the frames that will hold it
     except TypeError:
         if fit(prepare, interp, *args, **kwargs):       # else it is the call that does not fit, and raises
             raise
