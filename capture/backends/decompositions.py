@@ -214,5 +214,5 @@ for _name in ("add sub mul div addcmul addcdiv lerp clamp_min clamp_max maximum 
     for _overload in _packet.overloads() if _packet is not None else ():
         if _overload.startswith("Tensor") and _name.startswith("addc"):     # factors in a tensor, one for each call
             continue
-        if (_op := getattr(_packet, _overload))._schema.returns and torch.Tag.out not in _op.tags and "out" not in _overload:
+        if (_op := getattr(_packet, _overload))._schema.returns and not _op._schema.is_mutable:
             decomposition(_op)(_in_turn(_name))

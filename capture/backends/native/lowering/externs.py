@@ -28,9 +28,9 @@ def out_variant(op: OpOverload) -> tuple[OpOverload, tuple[str, ...]] | None:
     packet = op.overloadpacket
     for name in packet.overloads():
         other = getattr(packet, name)
-        if torch.Tag.out not in other.tags or torch.Tag.generated in other.tags:
-            continue
         outs = tuple(a.name for a in other._schema.arguments if a.is_out)
+        if not outs or torch.Tag.generated in other.tags:
+            continue
         rest = [a.name for a in other._schema.arguments if not a.is_out]
         types = {a.name: str(a.type) for a in other._schema.arguments}
         same = all(types[a.name] == str(a.type) for a in schema.arguments if a.name in types)

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from capture.backends.native.ir import Constant, Expr
-from capture.backends.native.lowering.elementwise import apply, bound, check_number, pointwise, spread
+from capture.backends.native.lowering.elementwise import apply, check_number, pointwise, spread
 from capture.backends.native.lowering.lazy import Lazy
 from capture.backends.native.lowering.promotion import Kind, promoted
 from capture.backends.native.lowering.registry import Call, lowers

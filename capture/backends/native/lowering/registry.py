@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch._ops import OpOverload, OpOverloadPacket
 from torch.fx import Node
 
@@ -66,6 +65,5 @@ def overloads(ops: Iterable[OpOverload | OpOverloadPacket]) -> Iterable[OpOverlo
             continue
         for name in op.overloads():
             overload = getattr(op, name)
-            if torch.Tag.out not in overload.tags and not overload._schema.is_mutable and any(
-                    "Tensor" in str(result.type) for result in overload._schema.returns):
+            if not overload._schema.is_mutable and any("Tensor" in str(result.type) for result in overload._schema.returns):
                 yield overload
