@@ -42,8 +42,8 @@ ITERATORS = (type(iter([])), type(iter(())), type(iter({})), type(iter({}.values
 
 
 def is_a(x: Any, kinds: type | tuple[type, ...]) -> bool:
-    """Whether `x` is an instance of one of `kinds`, as C code tells it. (`isinstance` would ask `x` for its `__class__`, and so may run code
-    of the program's.)"""
+    """Whether `x` is an instance of one of `kinds`, as C code tells it. (`isinstance` would ask `x` for its `__class__`, and so may
+    run code of the program's.)"""
     return issubclass(type(x), kinds)
 
 
@@ -56,8 +56,8 @@ def in_python(x: Any, name: str) -> bool:
 
 
 def special_method(x: Any, name: str) -> Any:
-    """The special method of `x`, bound as C binds it: neither `x` itself nor the class of its class is asked for it. The interpreter does this
-    by `attributes.bind`."""
+    """The special method of `x`, bound as C binds it: neither `x` itself nor the class of its class is asked for it. The interpreter
+    does this by `attributes.bind`."""
     method = lookup_class(type(x), name)
     get = lookup_class(type(method), "__get__")
     return method if get is None else get(method, x, type(x))

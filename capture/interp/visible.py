@@ -40,7 +40,8 @@ def must_see(interp: Interpreter, function: Any, count: int) -> bool:
         return count > 1    # a new class gets its `__module__` from them
     if isinstance(function, C_TYPES):
         return hashable(function) and function in SENSITIVE
-    return not interp.inlining or hashable(function) and (function in SEES_CALLERS or type(function) is types.FunctionType and function in PURE)
+    return not interp.inlining or hashable(function) and (
+        function in SEES_CALLERS or type(function) is types.FunctionType and function in PURE)
 
 
 def in_sight(interp: Interpreter, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:

@@ -101,8 +101,8 @@ class Hooked:
 def nobody_else_asks_for_attributes(log):
     x = Watchful(log)
     x.attribute = 1
-    return (x + 1, 1 in x, len(x), x[0], x.attribute, [*x], {x: 1}[x], x == x, x is not None, bool(x), isinstance(x, Watchful), f"{x.attribute}",
-            Hooked().anything)
+    return (x + 1, 1 in x, len(x), x[0], x.attribute, [*x], {x: 1}[x], x == x, x is not None, bool(x), isinstance(x, Watchful),
+            f"{x.attribute}", Hooked().anything)
 
 
 def test_nobody_else_asks_for_attributes() -> None:
@@ -143,7 +143,8 @@ class Pickled:
 def objects_are_made_as_in_c(log):
     log += [Typed(a=1), type(Typed(a=1)), Pickled().__reduce_ex__(2)]
     for attempt in (Returning, lambda: type(functools.cmp_to_key(id)).__call__, lambda: type(functools.cmp_to_key(id))(),
-                    lambda: WrongArguments().__reduce_ex__(2), lambda: super.__new__(super).anything, lambda: super.__new__(super).__thisclass__,
+                    lambda: WrongArguments().__reduce_ex__(2), lambda: super.__new__(super).anything,
+                    lambda: super.__new__(super).__thisclass__,
                     *(lambda n=n: Wrong(n).__reduce_ex__(4) for n in ("ab", (), ((), 5), (5, {}), ((), {"a": 1})))):
         try:
             log.append(attempt())
@@ -172,7 +173,8 @@ def expressions_over_buffers(log):
     except BufferError as error:
         log.append(str(error))
     log.append([m.start() for m in matches])
-    log.append([re.compile("b").finditer("abab", pos=2).__next__().start(), re.sub(b"b", lambda m: b"-", data), re.sub("b", lambda m: None, "aba")])
+    log.append([re.compile("b").finditer("abab", pos=2).__next__().start(), re.sub(b"b", lambda m: b"-", data),
+                re.sub("b", lambda m: None, "aba")])
     return re.sub("a", lambda m: "-", "aaa", -1), re.subn("a", lambda m: "-", "aaa", 2)
 
 
