@@ -340,7 +340,8 @@ def is_key_of(key: Any, args: list[Any], named: dict[str, Any]) -> bool:
 def raised(interp: Interpreter, kind: str, meaning: Meaning | None, real: Any, args: list[Value], kwargs: dict[str, Value], exception: BaseException) -> Shadow:
     """A C function raised. What it raises must follow from what is guarded, or the trace cannot outlive a handler."""
     known = hashable(real)
-    follows = kind == "model" or known and (real in LAZY or is_pure(real))
+    # a getter raises for want of a device or driver, for the life of the process
+    follows = kind in ("model", "getter") or known and (real in LAZY or is_pure(real))
     if kind in ("operation", "metadata", "value", "mode") or known and real in SIDE_EFFECTS or not follows:
         interp.doubtful = (exception, Break("tensor-op-raised" if kind != "other" else "opaque-call", f"{name_of(real)}() raised"))
     elif meaning is None or meaning.prepare is None:    # else it has seen to that

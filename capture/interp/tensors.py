@@ -44,6 +44,8 @@ VALUE_READERS = frozenset({
 MODE_SETTERS: frozenset[Any] = frozenset({
     torch._C._set_grad_enabled, torch.set_autocast_enabled, torch.set_autocast_dtype, torch.set_autocast_cache_enabled,
     torch.autocast_increment_nesting, torch.autocast_decrement_nesting, torch.clear_autocast_cache, *leaves.LEVELS, *leaves.KERNELS})
+# Whether a CUDA graph is being captured, which builds of torch with CUDA can tell. Without a driver it raises.
+CAPTURING: list[Any] = [getattr(torch._C, name) for name in ("_cuda_isCurrentStreamCapturing",) if hasattr(torch._C, name)]
 MODE_GETTERS: frozenset[Any] = frozenset({
     torch._C._is_tracing, torch.is_grad_enabled, torch.is_inference_mode_enabled, torch.is_autocast_enabled, torch.get_autocast_dtype,
     torch.is_autocast_cache_enabled, torch.get_default_dtype, torch.is_autocast_cpu_enabled, torch.get_autocast_gpu_dtype,
@@ -54,13 +56,12 @@ MODE_GETTERS: frozenset[Any] = frozenset({
     torch._C._autograd._saved_tensors_hooks_get_disabled_error_message, torch._C._autograd._saved_tensors_hooks_is_enabled, torch._C._len_torch_function_stack,
     torch._C._len_torch_dispatch_stack, torch._C._get_cudnn_enabled, torch._C._get_mkldnn_enabled, torch._C._is_torch_function_mode_enabled,
     torch._C._get_cudnn_allow_tf32, torch._C._get_cudnn_benchmark, torch._C._get_cudnn_deterministic, torch.is_anomaly_enabled,
-    
-    *leaves.protection.KERNELS.values(), torch._C._log_api_usage_once, torch._C._is_autocast_available, torch._C._accelerator_getAccelerator, torch.is_anomaly_check_nan_enabled,
+    *leaves.protection.KERNELS.values(), *CAPTURING, torch._C._log_api_usage_once, torch._C._is_autocast_available, torch._C._accelerator_getAccelerator, torch.is_anomaly_check_nan_enabled,
     torch._C._get_privateuse1_backend_name, torch._C._get_dispatch_mode, torch._C._autograd._top_saved_tensors_default_hooks})
 
 
 # Getters of what is not among the modes at entry: guarded by asking again.
-UNGUARDED: frozenset[Any] = frozenset({*leaves.protection.KERNELS.values(), torch.get_num_threads, torch._C._get_cudnn_allow_tf32,
+UNGUARDED: frozenset[Any] = frozenset({*leaves.protection.KERNELS.values(), *CAPTURING, torch.get_num_threads, torch._C._get_cudnn_allow_tf32,
                                        torch._C._get_mkldnn_enabled})
 # Functions in Python whose result follows from their arguments, or is the same for the life of the process.
 PROCESS_FACTS: frozenset[Any] = frozenset({torch.broadcast_shapes, torch.cuda.device_count, torch.cuda.is_available, torch.get_num_threads,

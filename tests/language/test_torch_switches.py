@@ -27,6 +27,14 @@ def switches_of_compilers(x):
     return x * 2, torch.jit.is_scripting(), torch.jit.is_tracing()
 
 
+@plain.add(X)
+def whether_a_stream_is_captured(x):
+    try:
+        return x + torch.cuda.is_current_stream_capturing()
+    except RuntimeError as error:       # torch was built with CUDA, and the machine has no driver
+        return x * 2, type(error)
+
+
 @plain.make(X)
 def decorators_of_scripting():
     @torch.jit.ignore
