@@ -14,6 +14,7 @@ import warnings
 from pathlib import Path
 
 import pytest
+import torch
 
 from capture import config
 from capture.backends.native import disk_cache, processor, toolchain
@@ -123,7 +124,7 @@ def test_keys_are_the_same_in_every_process() -> None:
     assert other == key_of("a")
 
 
-@pytest.mark.parametrize(("owner", "name"), [(disk_cache.torch, "__version__"), (disk_cache.torch.version, "git_version"),
+@pytest.mark.parametrize(("owner", "name"), [(torch, "__version__"), (torch.version, "git_version"),
                                              (disk_cache.sys, "version"), (disk_cache, "VERSION")])
 def test_keys_change_with_the_versions(owner: object, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(owner, name, f"{getattr(owner, name)} other")
