@@ -34,14 +34,20 @@ class UserFrame:
 
 
 # Files that users did not write, and are not shown: those of capture, of torch, and what Python keeps frozen.
-INTERNAL = (os.path.join(os.path.dirname(os.path.abspath(__file__)), ""), "<frozen ",
-            *(os.path.join(folder, "") for folder in (importlib.util.find_spec("torch").submodule_search_locations or ())))
+TORCH = tuple(os.path.join(folder, "") for folder in (importlib.util.find_spec("torch").submodule_search_locations or ()))
+INTERNAL = (os.path.join(os.path.dirname(os.path.abspath(__file__)), ""), "<frozen ", *TORCH)
 
 
 @functools.cache
 def is_internal(file: str) -> bool:
     """Whether a file is part of the machinery, rather than the user's program or a library that it uses."""
     return file.startswith(INTERNAL)
+
+
+@functools.cache
+def is_of_torch(file: str) -> bool:
+    """Whether a file is torch's own."""
+    return file.startswith(TORCH)
 
 
 def user_frames(stack: Iterable[UserFrame]) -> tuple[UserFrame, ...]:
@@ -121,6 +127,10 @@ class Break(CaptureError):
 
 class CheckFailed(CaptureError):
     """A graph found that a tensor does not hold what the trace rests on, before it changed anything: the call runs natively."""
+
+
+class Surprise(CheckFailed):
+    """… which decided, in torch's own code, between ways to go on."""
 
 
 class GraphBreakError(CaptureError):

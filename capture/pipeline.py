@@ -24,7 +24,7 @@ from capture import _C, debug
 from capture.backends import registry
 from capture.blame import blame
 from capture.config import RECAPTURE_LIMIT, STRICT
-from capture.errors import REASONS, BackendError, Break, CheckFailed, GraphBreakError, InternalError, Reason, UserFrame, user_frames
+from capture.errors import REASONS, BackendError, Break, CheckFailed, GraphBreakError, InternalError, Reason, Surprise, UserFrame, user_frames
 from capture.guards.collect import collect
 from capture.guards.explain import Mismatch
 from capture.guards.tree import GuardTree
@@ -37,6 +37,7 @@ from capture.interp import (
     lookasides,
     loops,
     opcodes,
+    protection,
     resume,
     sleepers,
     unwind,
@@ -45,7 +46,6 @@ from capture.interp import (
 from capture.interp.frame import Cut, Frame, UserError, Value
 from capture.interp.fx_recorder import FxRecorder
 from capture.interp.interpreter import Interpreter
-from capture.interp.protection import protected
 from capture.interp.retreat import Retreats
 from capture.interp.varying import Numbers
 from capture.refgraph import mock, pycode
@@ -89,6 +89,7 @@ class Trace:
     broken: BreakReport | None = None
     operations: int = 0
     repeatable: bool = False        # the graph changes nothing: no tensor, no random numbers
+    rewinds: bool = False           # … or draws random numbers, which can be taken back
     compiled: Callable[..., Any] | None = None
     times: Times = field(default_factory=lambda: Times(time.perf_counter()))
 
@@ -212,6 +213,12 @@ class Unit:
         if isinstance(exception, InternalError):
             return None
         if isinstance(exception, CheckFailed):
+            if trace.rewinds:
+                protection.rewind()
+            if isinstance(exception, Surprise) and not self.fullgraph:      # the next capture ends where this tensor decides
+                self.numbers.surprised = True
+                entry._kill()
+                self.departed.add(counts_of(entry))
             return _C.RUN_NATIVELY
         line = trace.mock.line_of(exception)
         if trace.repeatable and line < trace.mock.first_effect and isinstance(exception, Exception):
@@ -262,7 +269,7 @@ def capture(unit: Unit, function: types.FunctionType, args: list[Any]) -> Value 
     for value in filter(None, frame.locals):
         generators.watch(interp, value)
     handled = sys.exception()
-    recorder.positions, graph.position = interp.positions, interp.place
+    recorder.positions, recorder.can_cut, graph.position = interp.positions, lambda: interp.can_cut, interp.place
     times = Times(time.perf_counter())
     unit.start = min(unit.start, times.start)
     outcome: Value | UserError
@@ -284,7 +291,7 @@ def capture(unit: Unit, function: types.FunctionType, args: list[Any]) -> Value 
     finally:
         unwind.set_handled(handled)
         interp.tracking, interp.frame = False, None     # states of iterators know the interpreter, whose frames are to die
-        recorder.positions, graph.position = tuple, nowhere
+        recorder.positions, recorder.can_cut, graph.position = tuple, bool, nowhere
         graph.release()
     return outcome
 
@@ -335,9 +342,8 @@ def install(unit: Unit, interp: Interpreter, outcome: Value, repeatable: bool, t
     graph.sweep(0)
     asleep = sleepers.sleepers(interp, [], None, unit.bodies)
     verify(graph, resume.composite([outcome, *(part for sleeper in asleep for part in sleeper.record)]))
-    require_separateness(graph, recorder.inputs if recorder.mutates else ())
-    if recorder.checks and any(effect.stream is not None for effect in graph.early):
-        raise Break("data-dependent", "a check of what a tensor holds, beside random numbers of Python")
+    require_separateness(graph, [node for node in recorder.inputs if recorder.mutates and not recorder.arrays.has_tensor(node)])
+    recorder.settle_expectations()
     graph.seal()
     assert outcome.shadow is not None
     with times.measure("mock"):
@@ -354,7 +360,7 @@ def numbers_of(recorder: FxRecorder) -> tuple[Shadow, ...]:
 
 def acted_before(recorder: FxRecorder) -> int:
     """How many effects come before the first operation of a graph that may raise, and cannot run again then."""
-    return recorder.acted or 0 if recorder.changes and not recorder.checks else 0
+    return recorder.acted or 0 if recorder.changes and not recorder.expected else 0
 
 
 def insert(unit: Unit, interp: Interpreter, plan: mock.MockPlan, repeatable: bool, broken: BreakReport | None, times: Times) -> None:
@@ -364,7 +370,7 @@ def insert(unit: Unit, interp: Interpreter, plan: mock.MockPlan, repeatable: boo
     with times.measure("graph"):
         gm = recorder.finish(plan.outputs)
         if recorder.leaves_behind:
-            gm.forward = protected(gm)
+            gm.forward = protection.protected(gm)
         annotate(gm, graph, recorder, repeatable)
         compiled = None
         if operations or plan.outputs:
@@ -373,28 +379,17 @@ def insert(unit: Unit, interp: Interpreter, plan: mock.MockPlan, repeatable: boo
             compiled = compile_graph(unit, gm, inputs) if is_balanced(graph) and not entry_modes(graph).dual_level else gm.forward
     with times.measure("mock"):
         names = argument_names(unit.function.__code__)
-        rewinds = recorder.fails and not recorder.changes and not repeatable        # it draws random numbers, which can be taken back
-        graph_callable = rewinding(compiled) if rewinds and compiled is not None else compiled
+        # It draws random numbers, which can be taken back.
+        rewinds = bool(recorder.fails or recorder.expected) and not recorder.changes and not repeatable
+        graph_callable = protection.rewinding(compiled) if rewinds and compiled is not None else compiled
         code = pycode.generate(plan, names, recorder.inputs, graph_callable, f"{unit.name}_{unit.captures}")
         code = debug.on_disk(code, unit.tree, unit.name, unit.captures)
         function = code.function
     with times.measure("guards"):
-        trace = Trace(gm, code, broken, operations, repeatable or rewinds, compiled, times)
+        trace = Trace(gm, code, broken, operations, repeatable or rewinds, rewinds and compiled is not None, compiled, times)
         entry = unit.tree.insert(collect(graph), code.lifted, function, trace)
     unit.captures += 1
     debug.captured(unit.name, entry)
-
-
-def rewinding(compiled: Callable[..., Any]) -> Callable[..., Any]:
-    """A graph that takes back the random numbers that it has drawn when it fails, so that the call can run again."""
-    def graph(*inputs: Any) -> Any:
-        state = _C.get_random_state()
-        try:
-            return compiled(*inputs)
-        except Exception:
-            _C.set_random_state(state)
-            raise
-    return graph
 
 
 def install_cut(unit: Unit, interp: Interpreter, cut: Cut, repeatable: bool, times: Times) -> _C.TailCall:
@@ -424,7 +419,8 @@ def install_cut(unit: Unit, interp: Interpreter, cut: Cut, repeatable: bool, tim
     graph.sweep(0)
     asleep = sleepers.sleepers(interp, frames, resumption.codes, unit.bodies)
     verify(graph, resume.composite([*arguments[:-1], *cut.kwargs.values(), *(part for sleeper in asleep for part in sleeper.record)]))
-    require_separateness(graph, recorder.inputs if recorder.mutates else ())
+    require_separateness(graph, [node for node in recorder.inputs if recorder.mutates and not recorder.arrays.has_tensor(node)])
+    recorder.settle_expectations()
     graph.seal()
     proceed = mock.Perform(_C.TailCall, (Const(resumption), Const(None), everything.shadow))  # type: ignore[arg-type]
     with times.measure("mock"):

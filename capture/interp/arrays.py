@@ -1,6 +1,7 @@
-"""Numpy on constants: what numpy computes from constants alone is a constant, which tensors may be made of.
+"""Numpy: what it computes from constants, and from arrays whose content is guarded, is a constant, which tensors may be made of.
 
-An array that has become a tensor, with which it may share memory, is computed with no more.
+An array from outside may become a tensor as it is: the graph takes it anew on each call, whatever it holds. An array of the trace's own that
+has become a tensor, with which it may share memory, is computed with no more.
 """
 from __future__ import annotations
 
@@ -10,12 +11,30 @@ import types
 from collections.abc import Callable
 from typing import Any
 
+import torch
+
 from capture.errors import Break
 from capture.interp.frame import Value
 from capture.interp.models import hashable, polyfill
 from capture.interp.special import is_plain
+from capture.interp.varying import Numbers
 from capture.refgraph.graph import PINNED, RefGraph, parts
-from capture.refgraph.node import Build, Const, ListState, RefNode, Shadow
+from capture.refgraph.ndarrays import (
+    LARGEST,
+    content,
+    is_apart,
+    is_array,
+    is_finite,
+    is_ndarray,
+    is_told,
+    is_value,
+    layout,
+    overlaps,
+    tensor_on,
+)
+from capture.refgraph.effects import Replayed
+from capture.refgraph.node import Build, Const, External, ListState, RefNode, Shadow, TensorState
+from capture.refgraph.source import Computed, Literal
 
 # Builtins that ask an array or number of numpy by its C methods.
 ASKING = frozenset({
@@ -28,19 +47,12 @@ ACTING = frozenset({
     "save", "savez", "savez_compressed", "savetxt", "load", "loadtxt", "genfromtxt", "fromfile", "tofile", "dump", "dumps",
     "fromregex", "memmap", "seterr", "seterrcall", "setbufsize", "set_printoptions", "frombuffer", "from_dlpack", "setflags",
     "__array_finalize__", "__setstate__", "__reduce__", "__reduce_ex__", "resize", "byteswap", "frompyfunc", "vectorize"})
-
-
-def is_value(real: Any) -> bool:
-    """Whether an object is an array, a flat view or a number of numpy's own classes, which holds no objects of Python."""
-    cls = type(real)
-    if cls.__module__ != "numpy" or not any(base.__name__ in ("ndarray", "generic", "flatiter") for base in cls.__mro__):
-        return False
-    return not (real if hasattr(real, "dtype") else real.base).dtype.hasobject
-
-
-def is_array(real: Any) -> bool:
-    """Whether a value of numpy is an array, rather than a number."""
-    return any(base.__name__ in ("ndarray", "flatiter") for base in type(real).__mro__)
+# … and those that write to an array which they are given.
+WRITING = frozenset(
+    "setitem fill put sort partition itemset setfield copyto place putmask fill_diagonal put_along_axis at iadd isub imul itruediv ifloordiv "
+    "imod ipow iand ior ixor ilshift irshift imatmul".split())
+# What is known of an array without what it holds.
+LAYOUT = frozenset({"shape", "ndim", "size", "dtype", "strides", "itemsize", "nbytes"})
 
 
 def is_dtype(real: Any) -> bool:
@@ -49,58 +61,181 @@ def is_dtype(real: Any) -> bool:
 
 
 class Arrays:
-    """The arrays and numbers that numpy made in one trace, of constants alone."""
+    """The arrays and numbers of numpy in one trace: those that it made of constants, and those from outside that became tensors."""
 
-    def __init__(self) -> None:
+    def __init__(self, seen: Numbers) -> None:
+        self._seen = seen
         self._computed: dict[int, Any] = {}                 # by id
-        self._crossed: list[tuple[Any, Any]] = []           # those that became tensors, and what they held then
+        self._crossed: list[tuple[Any, Any]] = []           # of these, those that became tensors, and what they held then
+        self.tensors: list[tuple[RefNode, torch.Tensor]] = []       # arrays from outside, and the tensors on their memory
 
     def is_computed(self, real: Any) -> bool:
         """Whether numpy made this very object in the trace."""
         return id(real) in self._computed
 
     def is_foldable(self, real: Any, values: list[Value]) -> bool:
-        """Whether a call computes with numpy, and from constants alone."""
+        """Whether a call computes with numpy, and from what is constant or can be guarded."""
+        if real in (int, float) and len(values) == 1 and not is_array(values[0].real) and not self.is_computed(values[0].real):
+            return False            # a number of Python, which may be another on each call
         asks = hashable(real) and real in ASKING and any(is_value(v.real) or is_dtype(v.real) for v in values)
         return (asks or _computes(real)) and all(self._is_constant(v.shadow, v.real) for v in values)
+
+    def refusal(self, graph: RefGraph, real: Any, args: list[Value], kwargs: dict[str, Value]) -> Break | None:
+        """Why such a call must not be made in the trace: it writes to an array that was there before."""
+        name = getattr(real, "__name__", "").strip("_")
+        written = args if name in WRITING else args[real.nin:] if type(real).__name__ == "ufunc" else []
+        given = [v.real for v in written] + [item for v in kwargs.values() if v is kwargs.get("out")
+                                             for item in (v.real if type(v.real) is tuple else (v.real,))]
+        if any(is_value(item) and is_array(item) and outside_of(graph, item) is not None for item in given):
+            return Break("opaque-call", f"{name}() writes to an array from outside")
+        return None
+
+    def warns(self, values: list[Value], result: Any) -> bool:
+        """Whether a call may have warned that a result is infinite or undefined, as it does each time."""
+        given = [v.real for v in values if is_ndarray(v.real) or is_value(v.real) and not is_array(v.real)]
+        return is_value(result) and hasattr(result, "dtype") and bool(given) and not is_finite(result) and all(map(is_finite, given))
 
     def fold(self, graph: RefGraph, real: Any, fresh: Callable[[Any], Shadow]) -> Shadow:
         """The shadow of what numpy computed. `fresh`: that of anything but arrays and numbers of numpy."""
         if is_value(real):
             if not is_array(real) and real.dtype.kind == "b":
                 return Const(real)                          # one of two objects of the process: no node of the trace's own
+            known = graph.find(real)
+            if known is not None:
+                return known
             self._computed[id(real)] = real
             plain = None if is_array(real) else real.item()
             origin = Build(type(real), (Const(plain),)) if type(plain) in (bool, int, float, complex) else None
-            return graph.find(real) or graph.create(real, origin=origin)
+            return graph.create(real, origin=origin)
         if type(real) is tuple:
             return Build(tuple, tuple(self.fold(graph, item, fresh) for item in real))
         if type(real) is list:
             return graph.create(real, ListState([self.fold(graph, item, fresh) for item in real]))
         return fresh(real)
 
+    def attribute(self, graph: RefGraph, node: RefNode, real: Any, name: str, result: Any, fresh: Callable[[Any], Shadow]) -> Shadow:
+        """The shadow of an attribute of an array or number."""
+        if name in LAYOUT and is_ndarray(real) and node.source is not None and not node.slots:
+            graph.require(node.source, "TYPE", node.cls)
+            graph.require(Computed(layout, (node.source,)), "VALUE", layout(real))
+        else:
+            self.hold(graph, node, real)
+        return self.fold(graph, result, fresh)
+
+    def hold(self, graph: RefGraph, shadow: RefNode, real: Any) -> None:
+        """Depends on what an array or number from outside holds. Raises Break where the trace may have written to its memory."""
+        outside = outside_of(graph, real)
+        if outside is None:
+            return
+        if outside.slots and is_array(real):
+            raise Break("untracked-mutation", "an array from outside was given another shape or type, and is read")
+        if outside.real.nbytes > LARGEST:
+            raise Break("opaque-call", f"numpy reads an array from outside, of {outside.real.nbytes} bytes")
+        held = content(outside.real)
+        if self._seen.is_restless(outside.source, hash(held)):  # type: ignore[arg-type]
+            raise Break("opaque-call", "numpy reads an array, or number, that is another on each call")
+        if not is_array(real):
+            return graph.depend(outside, outside.real)
+        if None in graph.written:
+            raise Break("untracked-mutation", "an array from outside is read after a write to unknown memory")
+        for node in graph.nodes:
+            if node.source is not None and type(node.state) is TensorState and node.state.storage is not None and node.state.storage[0] in graph.written:
+                if node.real is None or overlaps(outside.real, node.real):
+                    raise Break("data-dependent", "an array is read that was written to as a tensor")
+                graph.require(Computed(is_apart, (outside.source, node.source)), "VALUE", True)  # type: ignore[arg-type]
+        graph.require(outside.source, "TYPE", outside.cls)
+        graph.require(Computed(content, (outside.source,)), "VALUE", held)  # type: ignore[arg-type]
+
+    def unshareable(self, graph: RefGraph, shadow: Shadow | None, real: Any) -> Break | None:
+        """Why a tensor on the memory of an array cannot be in the trace; None if it can. Random numbers are drawn before the graph then."""
+        if self.is_computed(real):
+            if outside_of(graph, real) is not None:
+                return Break("opaque-call", "a view of an array from outside becomes a tensor")
+            return self._has_changed(real)
+        if is_drawn(shadow):
+            follows = all(map(is_guardable, operands_of_draw(shadow)))  # type: ignore[arg-type]
+            return None if follows and graph.hasten(shadow.origin) else Break("data-dependent", "random numbers become a tensor")  # type: ignore[union-attr]
+        if not isinstance(shadow, RefNode) or shadow.source is None:
+            return Break("opaque-call", "an array of unknown origin becomes a tensor")
+        return Break("untracked-mutation", "an array from outside was given another shape or type, and becomes a tensor") if shadow.slots else None
+
+    def share(self, graph: RefGraph, node: RefNode, tensor: torch.Tensor) -> Shadow:
+        """The shadow of the tensor that was made on the memory of an array from outside: a tensor from outside, at a path of its own."""
+        number = sum(other is node for other, _ in self.tensors)
+        self.tensors.append((node, tensor))            # which lives as long as the capture: backends are shown it
+        graph.require(node.source, "TYPE", node.cls)
+        return graph.external(tensor, Computed(tensor_on, (node.source, Literal(number))))  # type: ignore[arg-type]
+
+    def has_tensor(self, node: RefNode) -> bool:
+        """Whether a tensor is one on the memory of an array from outside."""
+        return isinstance(node.source, Computed) and node.source.op is tensor_on
+
     def maker(self, array: Any) -> Callable[[], Any]:
         """A function that makes anew an array which becomes a tensor. Raises Break where it has changed since it became one."""
-        for crossed, held in self._crossed:
-            if _owner(crossed) is _owner(array) and crossed.tobytes() != held.tobytes():
-                raise Break("untracked-mutation", "an array of numpy was changed as a tensor, and is used again")
+        changed = self._has_changed(array)
+        if changed is not None:
+            raise changed
         held = array.copy()
         self._crossed.append((array, held))
         target: Any = functools.partial(held.copy)
         target.__name__, target.__module__ = "array", "numpy"
         return target
 
+    def _has_changed(self, array: Any) -> Break | None:
+        for crossed, held in self._crossed:
+            if _owner(crossed) is _owner(array) and crossed.tobytes() != held.tobytes():
+                return Break("untracked-mutation", "an array of numpy was changed as a tensor, and is used again")
+        return None
+
+    def index(self, graph: RefGraph, shadow: RefNode, real: Any) -> list[Any] | None:
+        """What stands for an array that a tensor is subscripted with; None where nothing does."""
+        if not is_ndarray(real) or real.ndim != 1 or not real.size or real.dtype.kind not in "ib" or not self._is_constant(shadow, real):
+            return None
+        self.hold(graph, shadow, real)
+        return real.tolist()
+
     def _is_constant(self, shadow: Shadow | None, real: Any) -> bool:
         if is_value(real):
-            crossed = any(_owner(real) is _owner(array) for array, _ in self._crossed)
-            return isinstance(shadow, Const) or self.is_computed(real) and not crossed
+            if self.is_computed(real):
+                return not any(_owner(real) is _owner(array) for array, _ in self._crossed)
+            return isinstance(shadow, Const) or isinstance(shadow, RefNode) and shadow.source is not None and is_told(real) and real.nbytes <= LARGEST
         if is_dtype(real) or isinstance(real, PINNED):
             return True
         if isinstance(shadow, Build):
             return all(self._is_constant(s, r) for s, r in zip(shadow.items, parts(real), strict=True))
         if isinstance(shadow, RefNode) and isinstance(shadow.state, ListState):
             return all(self._is_constant(s, r) for s, r in zip(shadow.state.items, real, strict=True))
+        if isinstance(shadow, RefNode) and shadow.source is not None and type(real) is list:
+            return all(self._is_constant(shadow, item) if is_value(item) else is_plain(item) for item in real)
         return is_plain(real)
+
+
+def is_drawn(shadow: Shadow | None) -> bool:
+    """Whether an array is what a stream of random numbers gave."""
+    return isinstance(shadow, RefNode) and isinstance(shadow.origin, Replayed) and shadow.origin.op.stream is not None
+
+
+def is_guardable(shadow: Shadow) -> bool:
+    """Whether an argument of a draw, from which the shape of the result may follow, can be guarded by value."""
+    if isinstance(shadow, Build):
+        return all(map(is_guardable, shadow.items))
+    return isinstance(shadow, (Const, External))
+
+
+def operands_of_draw(drawn: RefNode) -> list[Shadow]:
+    """The arguments of the draw that an array comes from, besides the stream."""
+    return [shadow for shadow in drawn.origin.op.args if shadow is not drawn.origin.op.stream]  # type: ignore[union-attr]
+
+
+def depend_on_arguments(graph: RefGraph, drawn: RefNode) -> None:
+    """Guards the arguments of the draw that an array comes from, and with them its shape and type."""
+    stack = operands_of_draw(drawn)
+    while stack:
+        shadow = stack.pop()
+        if isinstance(shadow, Build):
+            stack += shadow.items
+        elif isinstance(shadow, External):
+            graph.depend(shadow, shadow.value)
 
 
 @polyfill(iter, applies=lambda *args: len(args) == 1 and is_value(args[0]) and is_array(args[0]))
@@ -125,8 +260,19 @@ def _computes(real: Any) -> bool:
     return isinstance(real, type) and real.__module__ == "numpy" and any(base.__name__ == "generic" for base in real.__mro__)
 
 
+def _bases(array: Any) -> list[Any]:
+    """An array, the one that it is a view of, and so on."""
+    found = [array]
+    while is_value(getattr(found[-1], "base", None)):
+        found.append(found[-1].base)
+    return found
+
+
+def outside_of(graph: RefGraph, array: Any) -> RefNode | None:
+    """The array from outside that an array is, or is a view of."""
+    return next((node for base in _bases(array) if (node := graph.find(base)) is not None and node.source is not None), None)
+
+
 def _owner(array: Any) -> Any:
     """The array that a view was made of."""
-    while is_value(getattr(array, "base", None)):
-        array = array.base
-    return array
+    return _bases(array)[-1]

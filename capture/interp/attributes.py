@@ -5,6 +5,7 @@ else is one real `getattr` whose outcome is then explained.
 """
 from __future__ import annotations
 
+import _thread
 import functools
 import types
 from collections.abc import Callable
@@ -13,15 +14,17 @@ from typing import Any
 import torch
 
 from capture.errors import Break
-from capture.interp import calls, leaves, natives, tensors, unwind
+from capture.interp import arrays, calls, leaves, natives, tensors, unwind
 from capture.interp.frame import Continuation, UserError, Value, discard
 from capture.interp.interpreter import Interpreter
 from capture.interp.members import class_builtin, class_data, external_c_attribute
 from capture.interp.models import REDUCTIONS
 from capture.interp.polyfills.objects import or_hook
 from capture.interp.special import is_a
+from capture.refgraph.facts import is_of_thread, is_unset
 from capture.refgraph.graph import instance_dict, is_mutable, lookup_class
 from capture.refgraph.node import ABSENT, Build, ClassState, Const, External, FunctionState, HandleState, RefNode, Shadow
+from capture.refgraph.source import Computed, Literal
 
 OnRaise = Callable[[BaseException], bool]
 MISSING = object()
@@ -424,16 +427,20 @@ def absent(interp: Interpreter, obj: Value, name: str) -> Shadow:
         attrs = graph.attributes(node)
         if attrs is not None:
             graph.dict_get(attrs, name)
+        elif isinstance(obj.real, _thread._local):
+            graph.require(Computed(is_of_thread, (node.source, Literal(name))), "VALUE", False)  # type: ignore[arg-type]
     elif isinstance(node, External):
         graph.require(node.source, "TYPE", type(obj.real))
     return ABSENT
 
 
 def unset(interp: Interpreter, obj: Value, name: str, descriptor: Any) -> Shadow:
-    """A descriptor of C has nothing to give: an empty slot, of which no guard can say that it stays empty."""
+    """A descriptor of C has nothing to give: an empty slot."""
     node = obj.shadow
     if isinstance(descriptor, types.MemberDescriptorType) and not (isinstance(node, RefNode) and node.created):
-        raise Break("opaque-call", f"the empty slot {name!r} of a {type(obj.real).__name__} was asked for")
+        if not isinstance(node, RefNode):
+            raise Break("opaque-call", f"the empty slot {name!r} of a {type(obj.real).__name__} was asked for")
+        interp.graph.require(Computed(is_unset, (node.source, Literal(name))), "VALUE", True)  # type: ignore[arg-type]
     return absent(interp, obj, name)
 
 
@@ -448,8 +455,8 @@ def bound_by_c(interp: Interpreter, obj: Value, name: str, descriptor: Any, foun
             return Const(result)
         if callable(result):
             return Build(type(result), (Const(descriptor), node))
-    if interp.recorder.arrays.is_computed(obj.real) and not callable(result):
-        return interp.recorder.arrays.fold(graph, result, lambda item: natives.fresh(interp, item))
+    if isinstance(node, RefNode) and not callable(result) and arrays.is_value(obj.real) and (node.source is not None or interp.recorder.arrays.is_computed(obj.real)):
+        return interp.recorder.arrays.attribute(graph, node, obj.real, name, result, lambda item: natives.fresh(interp, item))
     if result is descriptor:                            # a plain class attribute
         return found.shadow  # type: ignore[return-value]
     if isinstance(descriptor, C_METHODS):

@@ -13,7 +13,7 @@ import torch
 
 from capture import _C
 from capture.errors import Break
-from capture.interp import natives, scope, unwind
+from capture.interp import natives, scope, scripts, unwind
 from capture.interp.binding import bind
 from capture.interp.frame import Continuation, Cut, Frame, UserError, Value
 from capture.interp.instructions import decode
@@ -90,6 +90,8 @@ def call(interp: Interpreter, function: Value, args: list[Value], kwargs: dict[s
             args = [self, *args]
         elif cls is functools.partial:
             function, args, kwargs = natives.expand_partial(interp, function, args, kwargs)
+        elif cls is scripts.METHOD:
+            function, args = Value(scripts.call_method, Const(scripts.call_method)), [function, *args]
         else:
             method = None if cls in natives.CALLABLES or is_operation(real) else lookup_class(cls, "__call__")
             if isinstance(method, types.WrapperDescriptorType) and (

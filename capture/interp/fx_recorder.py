@@ -20,6 +20,7 @@ from capture.interp.regions import Region, graph_module, outline
 from capture.interp.varying import Numbers, Place, place_of
 from capture.refgraph.effects import Replayed
 from capture.refgraph.graph import PINNED, VALUES, RefGraph, parts
+from capture.refgraph.ndarrays import plain_number
 from capture.refgraph.memory import PLAIN_TENSORS, is_handle, storage_of
 from capture.refgraph.node import (
     Build,
@@ -54,10 +55,10 @@ class FxRecorder:
 
     `inputs`: outside tensors in placeholder order; `number_inputs`: numbers from outside that change from call to call (`seen`
     tells), whose placeholders come after them. `mutates`: some recorded operation wrote to an existing tensor; `changes`: to one from
-    outside, or to other state. `leaves_behind`: what is to be undone when the graph raises;
-    `checks`: it may find that the trace does not apply. `switched`: what tells of the kernels that it
-    has chosen. `fails`: some may raise on a hit, and the program tells how far it came, by a handler (`watched`) or by effects,
-    of which there are `acted` before the first of these operations. `moves`:
+    outside, or to other state. `leaves_behind`: what is to be undone when the graph raises. `expected`: tensors of which something
+    is taken for granted, and what looks whether it is so. `can_cut`: whether the trace may end where it is. `switched`: what tells of the
+    kernels that it has chosen. `fails`: some may raise on a hit, and the program tells how far it came, by a handler (`watched`) or by
+    effects, of which there are `acted` before the first of these operations. `moves`:
     such a number says where in memory some tensor lies. Every node's `meta["stack"]` says where in the program it comes from.
     """
 
@@ -67,18 +68,21 @@ class FxRecorder:
         self.inputs: list[RefNode] = []
         self.number_inputs: list[Value] = []
         self.moves = False
-        self.mutates = self.changes = self.leaves_behind = self.checks = False
+        self.mutates = self.changes = self.leaves_behind = False
+        self.expected: list[tuple[Shadow, bool | int, Callable[..., Any], bool]] = []
         self.switched: set[Callable[..., Any]] = set()
         self.fails = self.watched = False
         self.acted: int | None = None
         self.regions: list[Region] = []
         self.positions: Callable[[], tuple[Position, ...]] = tuple
+        self.can_cut: Callable[[], bool] = bool
         self._last_input: fx.Node | None = None
         self._placeholders: dict[Source | Shadow, fx.Node] = {}         # of numbers: by their paths, or as what a call returned
         self.numbers: dict[tuple[Shadow, bool], Any] = {}       # see fx_numbers
-        self.arrays = arrays.Arrays()
+        self.arrays = arrays.Arrays(seen)
         self._snapshots: list[tuple[fx.Node, torch.Tensor, int | None]] = []
         self.streams: Any = None                # of random numbers, before an operation which is code of the program's
+        self.versions: dict[int, int] = {}      # of tensors, before a call of a scripted method
         self._resized = False                   # the operation being recorded takes a slice of a length that changes
         self._fixed: set[fx.Node] = set()                       # what follows from constants
         self._random = _C.get_random_state()
@@ -122,13 +126,23 @@ class FxRecorder:
             self.number_inputs.append(Value(real, shadow))
         return self._placeholders[key]
 
+    def drawn(self, tensor: torch.Tensor, shadow: Shadow) -> RefNode:
+        """A tensor of random numbers that were drawn before the graph, which takes it after all others. shadow: how each call makes it."""
+        last = next(reversed(self._placeholders.values()), self._last_input)
+        with self.fx.inserting_after(last):
+            node = self._placeholders[shadow] = self.fx.placeholder("drawn")
+        node.target = node.name
+        node.meta.update(source="random numbers", obstacle="takes an array of random numbers")
+        self.number_inputs.append(Value(tensor, shadow))
+        return self.refs.create(tensor, TensorState(node, None))
+
     def changing_number(self, shadow: Shadow, real: Any, place: Place) -> fx.Node | None:
         """The node of a number that may be another one on each call; None for what is to be a constant."""
         key = source = source_of(shadow)
         if not place.allows(real):
             return None
         if source is None:
-            if place is Place.RATE or self.watched or self.refs.type_of(shadow) is not type(real) or not self.refs.hasten(shadow):
+            if place is Place.RATE or self.watched or self.expected or self.refs.type_of(shadow) is not type(real) or not self.refs.hasten(shadow):
                 return None
             key = shadow
         elif not self.seen.varies(source, real):
@@ -166,8 +180,12 @@ class FxRecorder:
                 return {key: self.argument(self.refs.dict_get(shadow, key), real[key]) for key in self.refs.dict_keys(shadow)}
             if isinstance(real, (*PINNED, *VALUES)):
                 return self.literal(real)
+            if place is Place.INDEX and (index := self.arrays.index(self.refs, shadow, real)) is not None:
+                return index
             if self.arrays.is_computed(real):
                 return self.fx.call_function(self.arrays.maker(real)) if arrays.is_array(real) else real.item()
+            if arrays.is_value(real) and not arrays.is_array(real) and shadow.source is not None:
+                return self.argument(External(Computed(plain_number, (shadow.source,)), real.item()), real.item(), place)
             drawn = isinstance(shadow.origin, Replayed) and shadow.origin.returns is type(real)
             if drawn and (kind := kind_of_number(real)) is not None:
                 return self.argument(Expr(kind, (shadow.origin,)), kind(real), place)
@@ -263,6 +281,8 @@ class FxRecorder:
         now = versions_of(tensors)
         if versions != now:
             self.wrote([t for t in tensors if versions.get(id(t)) != now[id(t)]])
+        if statistics := running_statistics(target, args, kwargs):
+            self.wrote(statistics)
         if target in leaves.RANDOM_STATE or any(isinstance(v.real, torch.Generator) for v in (*args, *kwargs.values())):
             self.wrote(())
         shaping = tensors_in(args[:1]) if name_of(target) in OVERWRITING else tensors
@@ -310,8 +330,8 @@ class FxRecorder:
         storages = [(storage_of(t) or (None,))[0] for t in tensors]
         outside = {None, *(node.state.storage[0] for node in self.refs.nodes if type(node.state) is TensorState and node.state.storage)}
         if not storages or not outside.isdisjoint(storages):
-            if self.watched:
-                raise Break("failing-operation", "a write to a tensor after an operation that may fail")
+            if self.watched or self.expected and self.can_cut():
+                raise Break("failing-operation", "a write to a tensor after an operation that may fail, or a check that may not pass")
             self.changes = True
         self.refs.wrote(storages)
 
@@ -326,11 +346,32 @@ class FxRecorder:
     def _copy_snapshots(self) -> None:
         """Copies those tensors of `snapshot` that were written to afterwards."""
         for node, tensor, version in self._snapshots:
-            if version is None or tensor._version != version:         # in inference mode nothing tells
+            unseen = version is None or self.mutates and self.arrays.tensors       # in inference mode, and on shared arrays, nothing tells
+            if unseen or tensor._version != version:
                 with self.fx.inserting_after(node):
                     copy = self.fx.call_method("clone", (node,))
                 node.replace_all_uses_with(copy, delete_user_cb=lambda user, copy=copy: user is not copy)
         self._snapshots.clear()
+
+    def expect(self, value: Value, held: bool | int, operation: Callable[..., Any], at_once: bool) -> None:
+        """Takes what a tensor holds, or a value that follows from tensors, or its truth, for granted; `operation` looks whether it is so.
+        at_once: in the midst of the graph, since the tensor does not outlive what has begun there."""
+        known = self.snapshot(value.shadow, value.real) if isinstance(value.shadow, RefNode) else value.shadow
+        self.expected.append((known, held, operation, at_once))  # type: ignore[arg-type]
+
+    def settle_expectations(self) -> None:
+        """What is taken for granted is looked at when the graph has run; in the midst of it, where it changes something afterwards."""
+        for known, held, operation, at_once in self.expected:
+            if not self.changes and not at_once:
+                self.refs.risks.append(Expr(operation, (known, Const(held))))
+                continue
+            if not isinstance(known, RefNode):
+                raise Break("data-dependent", "a value computed on every call decides something before a write to a tensor")
+            node = self.node(known)
+            with self.fx.inserting_after(node):
+                check = self.fx.call_function(operation, (node, held))
+            check.meta.update(stack=node.meta["stack"], obstacle="checks what a tensor holds")
+            self.leaves_behind = True
 
     def effect(self, target: Callable[..., Any], *args: Any) -> fx.Node:
         """Appends an operation on torch's modes, such as switching gradients off."""
@@ -406,6 +447,9 @@ class FxRecorder:
         for node in reversed(self.fx.nodes):
             if node.target is getattr and node.args[1] == "grad_fn" and not node.users:
                 self.fx.erase_node(node)        # the program asked whether there is one
+        for tensor in self.inputs:
+            if self.changes and self.arrays.has_tensor(tensor):
+                tensor.state.node.meta["obstacle"] = "takes the memory of an array, which may overlap with what is written to"
         self._copy_snapshots()
         return graph_module(outline(self.fx, self.regions), self.fx, "CapturedGraph")
 
@@ -455,6 +499,18 @@ def tensors_in(args: Iterable[Value], kwargs: dict[str, Value] | None = None) ->
 def versions_of(tensors: Iterable[torch.Tensor]) -> dict[int, int]:
     """Version counters by identity. A tensor of inference mode has none: `noting_writes` tells what writes to it."""
     return {id(t): 0 if t.is_inference() else t._version for t in tensors}
+
+
+# Normalisations, which write to their running statistics and count no version: the argument that says so, and whether it does by default.
+NORMALISING = {"batch_norm": ("training", False), "instance_norm": ("use_input_stats", True)}
+
+
+def running_statistics(target: Any, args: Sequence[Value], kwargs: dict[str, Value]) -> list[torch.Tensor]:
+    """The tensors that an operation may write to unseen."""
+    name, default = NORMALISING.get(name_of(target), ("", False))
+    flag = args[5].real if len(args) > 5 else kwargs[name].real if name in kwargs else default
+    given = [*(v.real for v in args[1:5]), *(v.real for key, v in kwargs.items() if key.startswith("running_"))]
+    return [x for x in given if isinstance(x, torch.Tensor) and not x.requires_grad] if name and flag else []
 
 
 class _Writes(TorchDispatchMode):

@@ -12,9 +12,11 @@ from capture.interp import natives
 from capture.interp.frame import Value
 from capture.interp.interpreter import Interpreter
 from capture.interp.lookasides.shadows import settled
+from capture.refgraph.facts import of_thread
 from capture.refgraph.graph import BOUND_IN_C, PINNED, VALUES, lookup_class
 from capture.refgraph.node import Build, Const, Expr, External, FunctionState, RefNode, Shadow
 from capture.refgraph.records import DERIVED
+from capture.refgraph.source import Computed, Literal
 
 # What the flow of the program, which is guarded, sets of an exception.
 CHAIN = ("__cause__", "__context__", "__suppress_context__")
@@ -46,7 +48,7 @@ def external_c_attribute(interp: Interpreter, obj: Value, name: str, result: Any
                 if real is result:
                     return item
     if isinstance(obj.real, _thread._local):
-        raise Break("opaque-call", "an attribute of a threading.local was read")
+        return thread_attribute(interp, obj, name, result)
     if isinstance(node, RefNode):
         if isinstance(node.state, FunctionState):
             return function_attribute(interp, node, name, result)
@@ -54,6 +56,16 @@ def external_c_attribute(interp: Interpreter, obj: Value, name: str, result: Any
             return exception_part(interp, name, result)
         return graph.slot(node, name, result)
     raise Break("opaque-call", f"attribute {name!r} of a {type(obj.real).__name__} was read")
+
+
+def thread_attribute(interp: Interpreter, obj: Value, name: str, result: Any) -> Shadow:
+    """An attribute of a `threading.local`: the present thread's own."""
+    node = obj.shadow
+    if type(obj.real) is not _thread._local or not isinstance(node, RefNode) or node.source is None:
+        raise Break("opaque-call", f"attribute {name!r} of a {type(obj.real).__qualname__} was read, in which code of its own may run")
+    shadow = interp.graph.external(result, Computed(of_thread, (node.source, Literal(name))))
+    interp.graph.require(Computed(of_thread, (node.source, Literal(name))), "TYPE", type(result))       # so that it is there
+    return shadow
 
 
 def exception_part(interp: Interpreter, name: str, result: Any) -> Shadow:

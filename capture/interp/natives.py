@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from capture.errors import Break
-from capture.interp import arrays, failing, leaves, tensors, unwind
+from capture.interp import arrays, assumptions, failing, leaves, tensors, unwind
 from capture.interp.frame import Cut, UserError, Value
 from capture.interp.fx_recorder import noting_writes
 from capture.interp.interpreter import Interpreter
@@ -110,6 +110,8 @@ def call(interp: Interpreter, function: Value, args: list[Value], kwargs: dict[s
     reason: Any = refusal(interp, kind, meaning, real, args, kwargs)
     if reason is None and meaning is not None and meaning.prepare is not None:
         reason = interp.track(unprepared, interp, meaning.prepare, args, kwargs)
+    elif reason is None and kind in ("opaque", "other") and interp.recorder.arrays.is_foldable(real, [*args, *kwargs.values()]):
+        reason = interp.track(unprepared, interp, hold_all, args, kwargs)
     if reason is not None and resumable and interp.can_cut:
         raise Cut(reason, function, args, kwargs)
     try:
@@ -157,7 +159,9 @@ def refusal(interp: Interpreter, kind: str, meaning: Meaning | None, real: Any, 
     if kind not in ("opaque", "other"):
         return None
     values = [*args, *kwargs.values()]
-    if is_lazy(real, values, kwargs) or is_foldable(real, values) or interp.recorder.arrays.is_foldable(real, values):
+    if interp.recorder.arrays.is_foldable(real, values):
+        return interp.recorder.arrays.refusal(interp.graph, real, args, kwargs)
+    if is_lazy(real, values, kwargs) or is_foldable(real, values):
         return None
     return Break("disabled-call" if is_disabled(real) else effect_of(real), f"{name_of(real)}()")
 
@@ -186,6 +190,12 @@ def fit(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> bool:
     except TypeError:
         return False
     return True
+
+
+def hold_all(interp: Interpreter, *args: Value, **kwargs: Value) -> None:
+    """Before a call whose result follows from what its arguments hold: depends on that."""
+    for value in (*args, *kwargs.values()):
+        depend_deep(interp, value.shadow, value.real)
 
 
 def is_lazy(real: Any, values: list[Value], kwargs: dict[str, Value]) -> bool:
@@ -259,6 +269,8 @@ def shadow(interp: Interpreter, kind: str, meaning: Meaning | None, versions: An
     if kind == "value":
         known = replays.is_known(interp, args) and (type(result) is list or is_immutable(result)) and interp.recorder.pin(
             *tensors.tensors_in(args))
+        if not known and (supposed := assumptions.supposed(interp, real, args, result)) is not None:
+            return supposed
         return fresh(interp, result) if known else replays.read(interp, real, args, result)
     if kind == "mode":
         if real in leaves.KERNELS:
@@ -284,8 +296,8 @@ def shadow(interp: Interpreter, kind: str, meaning: Meaning | None, versions: An
             return Const(result)
         return graph.computed(real, tuple(v.shadow for v in values), result)  # type: ignore[misc]
     if interp.recorder.arrays.is_foldable(real, values):
-        for v in values:
-            depend_deep(interp, v.shadow, v.real)
+        if interp.recorder.arrays.warns(values, result):
+            raise Break("side-effect-call", f"{name_of(real)}(), which may warn of its result")
         return interp.recorder.arrays.fold(graph, result, lambda item: fresh(interp, item))
     computed = replays.lazily(interp, real, tuple(args), kwargs, result) if is_foldable(real, values) else None
     if computed is not None:
@@ -374,6 +386,8 @@ def depend_deep(interp: Interpreter, shadow: Shadow | None, real: Any) -> None:
             graph.set_state(shadow)
         elif isinstance(shadow.state, HandleState):
             graph.touch(shadow)
+        elif arrays.is_value(real):
+            interp.recorder.arrays.hold(graph, shadow, real)
         elif shadow.source is not None:
             graph.depend(shadow, real)
     elif isinstance(shadow, Build):

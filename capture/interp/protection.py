@@ -2,6 +2,7 @@
 check that failed."""
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -34,3 +35,25 @@ def protected(gm: fx.GraphModule) -> Callable[..., Any]:
                 _C.set_random_state(random)
             raise
     return run
+
+
+_latest = threading.local()
+
+
+def rewinding(compiled: Callable[..., Any]) -> Callable[..., Any]:
+    """A graph that takes back the random numbers that it has drawn when it fails, so that the call can run again; `rewind` does so later."""
+    def graph(*inputs: Any) -> Any:
+        state = _C.get_random_state()
+        try:
+            return compiled(*inputs)
+        except Exception:
+            _C.set_random_state(state)
+            raise
+        finally:
+            _latest.state = state
+    return graph
+
+
+def rewind() -> None:
+    """Takes back the random numbers that such a graph, the last one in this thread, has drawn."""
+    _C.set_random_state(_latest.state)

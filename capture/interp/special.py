@@ -12,6 +12,7 @@ import torch
 from torch.nn.attention import SDPBackend
 
 from capture.refgraph.graph import lookup_class
+from capture.refgraph.ndarrays import is_array, is_told
 from capture.refgraph.node import SCALARS
 from capture.refgraph.records import is_record
 
@@ -134,4 +135,4 @@ def is_plain(x: Any, depth: int = 8) -> bool:
         in_python(x, name) for name in ("__eq__", "__hash__", "__lt__", "__str__", "__iter__", "__getitem__"))
     if named or cls in (list, tuple, set, frozenset, collections.deque) or cls in VIEWS:
         return all(is_plain(item, depth - 1) for item in x)
-    return False
+    return is_told(x) and not is_array(x)           # a number of numpy's

@@ -43,11 +43,15 @@ class Place(enum.Enum):
 
 class Numbers:
     """The numbers which entered operations in the captures of one function, and the strings which others were made of, by the
-    text of their paths: plain data, that holds nothing of the program alive. Two paths of one text at worst make an input of a constant."""
+    text of their paths: plain data, that holds nothing of the program alive. Two paths of one text at worst make an input of a constant.
 
-    __slots__ = ("values", "varying")
+    surprised: a tensor that torch's own code branches on was supposed to hold what it did not."""
+
+    __slots__ = ("values", "varying", "surprised", "contents")
 
     def __init__(self) -> None:
+        self.contents: dict[str, set[int]] = {}         # hashes of what arrays held
+        self.surprised = False
         self.values: dict[str, str] = {}
         self.varying: set[str] = set()
 
@@ -62,10 +66,17 @@ class Numbers:
             self.varying.add(path)
         return path in self.varying
 
+    def is_restless(self, source: Source, content: int) -> bool:
+        """Whether the array at `source` held too many different things, of these hashes, for each to get a trace of its own."""
+        met = self.contents.setdefault(str(source), set())
+        met.add(content)
+        return len(met) > MOST_CONTENTS
+
     def _rests_on_varying(self, source: Source) -> bool:
         return str(source) in self.varying or isinstance(source, Computed) and any(map(self._rests_on_varying, source.args))
 
 
+MOST_CONTENTS = 3
 OPTIONAL = re.compile(r"^Optional\[(.*)\]$")
 # Binary operators of Python: whatever number a tensor is combined with, the result's shape is the tensor's.
 OPERATORS = frozenset("add sub mul truediv floordiv mod pow and or xor lshift rshift eq ne lt le gt ge".split())

@@ -1,6 +1,7 @@
 """The reference graph: every object the trace met, what was required of the entry state, and what was changed."""
 from __future__ import annotations
 
+import itertools
 import math
 import operator
 import types
@@ -16,7 +17,8 @@ import torch
 from capture.errors import Break, UserFrame
 from capture.refgraph.effects import (
     CallEffect, Effect, Position, Replayed, calls_in, decision, draws_before, function_of, is_foreign)
-from capture.refgraph.keys import KeyTable, hash_kept, is_python_key, put, table, take_out, value_at
+from capture.refgraph.facts import lacks
+from capture.refgraph.keys import KeyTable, hash_kept, is_python_key, path_of_entry, put, table, take_out
 from capture.refgraph.memory import COMPARISONS, HANDLES, PLAIN_TENSORS, is_address, storage_of
 from capture.refgraph.node import (
     ABSENT,
@@ -36,7 +38,7 @@ from capture.refgraph.node import (
     WrittenDict,
     source_of,
 )
-from capture.refgraph.records import CONTENTS, content, decimal_rules
+from capture.refgraph.records import content, decimal_rules, has_content
 from capture.refgraph.result_types import type_of
 from capture.refgraph.shapes import Shapes
 from capture.refgraph.source import Attr, Computed, Constant, InstanceDict, Item, Literal, Source, TypeAttr
@@ -119,7 +121,7 @@ class RefGraph:
         elif isinstance(shadow, RefNode):
             if type(shadow.state) is TensorState:
                 raise Break("data-dependent", "the value of a tensor decides something")
-            if shadow.source is not None and shadow.cls in CONTENTS:
+            if shadow.source is not None and has_content(real):
                 self.require(shadow.source, "TYPE", shadow.cls)
                 self.require(Computed(content, (shadow.source,)), "VALUE", content(real))
             elif shadow.source is not None:
@@ -439,8 +441,9 @@ class RefGraph:
                 value = namespace[name]
                 node = self.find(base)
                 if node is not None and name in node.slots:        # assigned by the trace itself
-                    if base is not cls:     # no guard says of classes before it that they do not have it, each on its own
-                        raise Break("untracked-mutation", f"{base.__qualname__}.{name} was assigned, and read as an attribute of {cls.__qualname__}")
+                    self.pin_mro(cls)
+                    for nearer in itertools.takewhile(lambda c: c is not base, type.__getattribute__(cls, "__mro__")):
+                        self.require(Computed(lacks, (Constant(nearer), Literal(name))), "VALUE", True)
                     return True, value, node.slots[name]
                 return True, value, self.external(value, TypeAttr(root, name))
         self.require(root, "NO_ATTR", name)
@@ -534,11 +537,6 @@ class RefGraph:
     def seal(self) -> None:
         """No more knowledge is added."""
         self.sealed = True
-
-
-def path_of_entry(mapping: Source | None, index: int, key: Any) -> Source:
-    """The path to what a dict has under a key, the one at `index`: where Python code hashes it, by that number alone."""
-    return Computed(value_at, (mapping, Literal(index))) if is_python_key(key) else Item(mapping, key)  # type: ignore[arg-type]
 
 
 def lookup_class(cls: type, name: str, default: Any = None) -> Any:

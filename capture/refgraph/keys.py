@@ -12,6 +12,7 @@ import torch
 
 from capture import _C
 from capture.refgraph.node import SCALARS
+from capture.refgraph.source import Computed, Item, Literal, Source
 
 # Written in Python, but of no consequence: by identity, by name.
 HARMLESS = frozenset({torch.Tensor.__hash__, enum.Enum.__hash__})
@@ -102,6 +103,11 @@ def hash_kept(container: Any, key: Any) -> int:
 def value_at(mapping: Any, index: int) -> Any:
     """The value of the dict's entry of this number. Raises TypeError for what is no dict, and StopIteration where there is none."""
     return next(itertools.islice(dict.values(mapping), index, None))
+
+
+def path_of_entry(mapping: Source | None, index: int, key: Any) -> Source:
+    """The path to what a dict has under a key, the one at `index`: where Python code hashes it, by that number alone."""
+    return Computed(value_at, (mapping, Literal(index))) if is_python_key(key) else Item(mapping, key)  # type: ignore[arg-type]
 
 
 # -- what mock functions do --------------------------------------------------------------------------------------------

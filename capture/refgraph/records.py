@@ -12,6 +12,8 @@ from typing import Any
 
 import torch
 
+from capture.refgraph import ndarrays
+
 # What tells a value from all others of its exact type.
 CONTENTS: dict[type, Callable[[Any], Any]] = {
     decimal.Decimal: str,
@@ -49,9 +51,15 @@ def is_released(view: memoryview) -> bool:
     return False
 
 
+def has_content(x: Any) -> bool:
+    """Whether an object is an immutable value, and `content` tells which."""
+    return type(x) in CONTENTS or ndarrays.is_told(x) and not ndarrays.is_array(x)
+
+
 def content(x: Any) -> Any:
-    """What a value is, for guards. Raises KeyError for an object of another type."""
-    return CONTENTS[type(x)](x)
+    """What a value is, for guards. Raises TypeError for an object of another type."""
+    told = CONTENTS.get(type(x))
+    return ndarrays.content(x) if told is None else told(x)
 
 
 # -- the decimal context -----------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from capture import _C
-from capture.errors import CheckFailed
+from capture.errors import CheckFailed, Surprise
 
 # Frames of code from such a file are passed over by `warnings` and `logging`, when these look for a caller.
 INVISIBLE = "<capture importlib._bootstrap>"
@@ -70,6 +70,12 @@ def expect(tensor: torch.Tensor, truth: bool) -> None:
     """Raises CheckFailed unless the truth of a tensor is as expected."""
     if bool(tensor) is not truth:
         raise CheckFailed(f"a tensor of the graph is {not truth}")
+
+
+def suppose(tensor: torch.Tensor, held: bool | int) -> None:
+    """Raises Surprise unless a tensor, or its truth, is as supposed."""
+    if type(held)(tensor) != held:
+        raise Surprise(f"a tensor of the graph is not {held}")
 
 
 class CallFrom:

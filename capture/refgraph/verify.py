@@ -15,6 +15,7 @@ import torch
 from capture.errors import Break
 from capture.refgraph.graph import RefGraph, instance_dict, parts
 from capture.refgraph.keys import KeyTable, table
+from capture.refgraph.ndarrays import content, is_ndarray
 from capture.refgraph.node import (
     ABSENT,
     SCALARS,
@@ -32,6 +33,7 @@ from capture.refgraph.node import (
     Shadow,
     WrittenDict,
 )
+from capture.refgraph.source import Computed
 
 UNKNOWN = object()                                  # a value that cannot be computed from what the graph knows
 
@@ -47,6 +49,10 @@ def verify(graph: RefGraph, result: Any) -> None:
         real = node.real
         if real is not None:
             checker.node(node, real)
+            if node.source is not None and is_ndarray(real):
+                held = graph.requirements.get((Computed(content, (node.source,)), "VALUE"))
+                if held is not None and held[2] != content(real):
+                    raise _differs(f"{_describe(node)} holds something else than at entry", "an array of numpy")
 
 
 class _Checker:

@@ -1,6 +1,8 @@
 """TorchScript: scripted functions are operations; scripted modules run as they are."""
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Callable
 from types import SimpleNamespace
 
@@ -105,12 +107,105 @@ def test_a_scripted_module_runs_as_it_is(make: Callable[[], nn.Module]) -> None:
     assert capture.stats(compiled).bailouts == 0
 
 
-def test_a_scripted_module_inside_of_a_model_breaks_locally() -> None:
+class Block(nn.Module):
+    def __init__(self, scale: float = 2.0):
+        super().__init__()
+        self.inner = nn.Sequential(nn.Linear(3, 3), nn.Dropout(0.5))
+        self.norm = nn.BatchNorm1d(3)
+        self.scale = scale
+        self.register_buffer("shift", torch.ones(3))
+
+    def forward(self, x, twice: bool = False):
+        y = self.norm(self.inner(x)) * self.scale + self.shift
+        if twice:
+            y = y + y
+        return y
+
+
+class Around(nn.Module):
+    def __init__(self, make, training: bool):
+        super().__init__()
+        self.scripted = make()
+        self.train(training)
+
+    def forward(self, x):
+        return self.scripted(x.relu()) * 2
+
+
+SCRIPTED = {"script": lambda: torch.jit.script(Block()), "trace": lambda: torch.jit.trace(nn.Sequential(nn.Linear(3, 3), nn.Tanh()), torch.ones(2, 3)),
+            "class": Scripted, "frozen": lambda: torch.jit.freeze(torch.jit.script(Block().eval()))}
+INPUT = torch.arange(6.0).view(2, 3) - 2
+
+
+@pytest.mark.parametrize("training", [False, True], ids=["eval", "train"])
+@pytest.mark.parametrize("make", SCRIPTED.values(), ids=SCRIPTED)
+def test_a_scripted_module_inside_of_a_model(make, training) -> None:
+    if make is SCRIPTED["frozen"] and training:
+        return
+    check(lambda: Around(make, training), call(INPUT), call(INPUT), call(INPUT + 1), call(INPUT), captures=None, backward=make is not SCRIPTED["frozen"])
+
+
+def shift_in_place(model):
+    model.scripted.shift.add_(1)
+
+
+def other_shift(model):
+    model.scripted.shift = torch.ones(1, 3)
+
+
+def scale(model):
+    model.scripted.scale = 3.0
+
+
+def without_gradients(model):
+    model.scripted.inner[0].weight.requires_grad_(False)
+
+
+def to_eval(model):
+    model.eval()
+
+
+def another(model):
+    model.scripted = torch.jit.script(Block(5.0))
+
+
+@pytest.mark.parametrize("change", [shift_in_place, other_shift, scale, without_gradients, to_eval, another], ids=lambda f: f.__name__)
+def test_what_a_scripted_module_holds_changes(change) -> None:
+    check(lambda: Around(SCRIPTED["script"], True), call(INPUT), call(INPUT), call(INPUT), change, call(INPUT), call(INPUT), captures=None,
+          backward=True)
+
+
+def test_attributes_of_a_scripted_module() -> None:
     class Net(nn.Module):
         def __init__(self):
             super().__init__()
-            self.scripted = torch.jit.script(nn.Linear(3, 3))
+            self.scripted = torch.jit.script(Block())
 
         def forward(self, x):
-            return self.scripted(x.relu()) * 2
-    check(Net, call(torch.ones(2, 3)), call(torch.randn(2, 3)), captures=None, fullgraph=False)
+            if self.scripted.training:
+                x = x + 1
+            return x * self.scripted.scale + self.scripted.shift + self.scripted.inner(x), self.scripted.inner is self.scripted.inner
+    check(Net, call(INPUT), call(INPUT), lambda model: model.eval(), call(INPUT), call(INPUT), captures=None)
+
+
+class Deciding(nn.Module):
+    def forward(self, x):
+        if bool(x.sum() > 0):
+            return x[:1]
+        return x
+
+
+def test_a_scripted_module_that_asks_for_values_breaks_locally() -> None:
+    check(lambda: Around(lambda: torch.jit.script(Deciding()), True), call(INPUT), call(INPUT), call(-INPUT), captures=None, fullgraph=False)
+
+
+def test_a_graph_does_not_keep_a_scripted_module_alive() -> None:
+    model = Around(SCRIPTED["script"], True)
+    compiled = capture.compile(model, backend="eager")
+    for _ in range(3):
+        compiled(INPUT)
+    dead = weakref.ref(model.scripted)
+    model.scripted = nn.Identity()
+    gc.collect()
+    assert dead() is None
+    assert torch.equal(compiled(INPUT), INPUT.relu() * 2)

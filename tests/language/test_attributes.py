@@ -2,10 +2,12 @@
 from __future__ import annotations
 
 import functools
+import threading
 
 import pytest
 import torch
 
+import capture
 from tests.programs import Programs, run
 
 X = torch.tensor([[1.0, -2.0, 3.0], [4.0, 5.0, -6.0]])
@@ -238,6 +240,69 @@ def a_class_reassigned(x):
     first = a.run()
     a.__class__ = B
     return first, a.run(), type(a) is B
+
+
+@programs.make(X, change=lambda local: setattr(local, "scale", 3.0), captures=2)
+def an_attribute_of_a_thread_local():
+    local = threading.local()
+    local.scale = 2.0
+    return lambda x: x * local.scale, local
+
+
+@programs.make(X, change=lambda local: setattr(local, "scale", 3.0), captures=2)
+def an_attribute_that_a_thread_local_lacks():
+    local = threading.local()
+    return lambda x: (x * getattr(local, "scale", 1.0), hasattr(local, "scale")), local
+
+
+@programs.make(X, change=lambda s: setattr(s, "b", 3.0), captures=2)
+def an_empty_slot():
+    class Slotted:
+        __slots__ = ("a", "b")
+    s = Slotted()
+    s.a = 2.0
+    return lambda x: x * (s.b if hasattr(s, "b") else s.a), s
+
+
+@programs.make(X, change=lambda s: delattr(s, "b"), captures=2)
+def a_slot_that_is_emptied():
+    class Slotted:
+        __slots__ = ("a", "b")
+    s = Slotted()
+    s.a, s.b = 2.0, 3.0
+    return lambda x: x * getattr(s, "b", s.a), s
+
+
+@programs.make(X, change=lambda classes: setattr(classes[1], "scale", 5.0), captures=2)
+def a_class_attribute_read_through_a_subclass():
+    class Base:
+        scale = 1.0
+
+    class Derived(Base):
+        pass
+
+    def program(x):
+        Base.scale = 3.0
+        return x * Derived.scale + Derived().scale, Base.scale
+    return program, [Base, Derived]
+
+
+def test_a_thread_local_is_another_in_each_thread() -> None:
+    local = threading.local()
+    local.scale = 2.0
+    program = capture.compile(lambda x: x * getattr(local, "scale", 7.0), fullgraph=True, backend="eager")
+    results: list[torch.Tensor] = []
+
+    def other() -> None:
+        results.append(program(X))
+        local.scale = 3.0
+        results.append(program(X))
+    assert torch.equal(program(X), X * 2) and torch.equal(program(X), X * 2)
+    thread = threading.Thread(target=other, daemon=True)
+    thread.start()
+    thread.join(60)
+    assert torch.equal(results[0], X * 7) and torch.equal(results[1], X * 3) and torch.equal(program(X), X * 2)
+    assert capture.stats(program).captures == 3
 
 
 @pytest.mark.parametrize(("make", "args", "options"), programs)

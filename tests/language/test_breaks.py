@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 import decimal
-import threading
 import weakref
 
 import pytest
@@ -13,8 +12,6 @@ from capture.errors import GraphBreakError
 from tests.helpers import call, check
 
 X = torch.tensor([1.0, -2.0])
-LOCAL = threading.local()
-LOCAL.scale = 2.0
 
 
 class Plugin:
@@ -45,10 +42,6 @@ def a_decimal_context(x):
     return x * 2, third
 
 
-def an_attribute_of_a_thread_local(x):
-    return x * LOCAL.scale
-
-
 def a_weak_key_dictionary_from_outside(x):
     return x * TABLE[TARGET]
 
@@ -61,8 +54,7 @@ def a_weak_reference_with_a_callback(x):
     return x, weakref.ref(TARGET, lambda dead: None)() is TARGET
 
 
-PROGRAMS = [a_hook_of_class_creation, a_decimal_context, an_attribute_of_a_thread_local, a_weak_key_dictionary_from_outside,
-    a_weak_proxy,
+PROGRAMS = [a_hook_of_class_creation, a_decimal_context, a_weak_key_dictionary_from_outside, a_weak_proxy,
             a_weak_reference_with_a_callback]
 
 

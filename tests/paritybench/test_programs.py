@@ -21,11 +21,7 @@ ACCEPTED = {
     "momentum_contrast": "data-dependent",                      # `ptr = int(self.queue_ptr)` is a position to write to
     "seq2seq_with_teacher_forcing": "changing-result",          # `random.random() < ratio`
     "categorical_policy": "no-hit",                             # a deque that fills up in the three calls
-    "language_model_with_cached_mask": "data-dependent",        # torch.nn compares the mask with the causal one: `if mask.all()`
-    "packed_encoder": "data-dependent-shape",                   # lengths are numbers for pack_padded_sequence
     "metered_loss": "no-hit",                                   # a sum is 0 first, then a tensor
-    "deep_fm": "opaque-call",                                   # an array from outside becomes a tensor
-    "self_attentive_sequences": "escaping-object",              # an array becomes a torch.LongTensor
     "curiosity": "unsupported-tensor",                          # lazy modules
 }
 ALSO = {"opaque-call", "data-dependent", "escaping-object", "outside-iterator"}      # … of further breaks of a program that breaks

@@ -41,8 +41,10 @@ from capture.refgraph.node import (
     WrittenDict,
     source_of,
 )
+from capture.refgraph.ndarrays import plain_number
 from capture.refgraph.result_types import RETURNS
 from capture.refgraph.runtime import dress
+from capture.refgraph.source import Computed
 
 # What asks a tensor for its values in a way that can be asked again of a copy: not for its memory, not for its identity.
 BUILTIN_READERS = frozenset({int, float, complex, bool, operator.not_, operator.index, str, repr, format})
@@ -82,6 +84,8 @@ def lazily(interp: Interpreter, function: Callable[..., Any], args: tuple[Value,
     values = [*args, *kwargs.values()]
     if function in (float, int) and len(values) == 1 and is_number_of_numpy(values[0]):
         node = interp.graph.touch(args[0].shadow)  # type: ignore[arg-type]
+        if node.source is not None:
+            return Expr(function, (External(Computed(plain_number, (node.source,)), args[0].real.item()),))
         return Expr(function, (node.origin if isinstance(node.origin, Replayed) else node,))
     if type(result) not in SCALARS:
         return None

@@ -4,15 +4,12 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable
 
-import torch
-
-from capture.interp import calls, generators, natives
+from capture.interp import assumptions, calls, generators, natives
 from capture.interp.frame import Frame, Resume, Value
 from capture.interp.instructions import Instruction, opcode
 from capture.interp.interpreter import Interpreter
 from capture.interp.iteration import advance
-from capture.refgraph import runtime
-from capture.refgraph.effects import Effect, Replayed, decision
+from capture.refgraph.effects import Replayed, decision
 from capture.refgraph.node import SCALARS, Const, Expr, External, RefNode, Shadow, source_of
 
 
@@ -48,43 +45,12 @@ def _depend(interp: Interpreter, value: Value) -> Shadow:
     return value.shadow  # type: ignore[return-value]
 
 
-# -- checks ------------------------------------------------------------------------------------------------------------
-
-MOST_STEPS = 100        # from a check to the exception that it raises
-
-
-def check(interp: Interpreter, frame: Frame, value: Value, ways: dict[bool, int], then: Callable[[bool], None]) -> bool:
-    """Whether a branch on a tensor is a check, whose other way does nothing but raise an exception: the graph makes it, and a hit
-    that does not pass it runs natively. `then` has been called in this case.
-
-    Only where no continuation can follow a branch, and only as long as the graph has changed nothing that was there before.
-    """
-    if not isinstance(value.real, torch.Tensor) or value.real.numel() != 1 or not interp.tracking or interp.can_cut:
-        return False
-    truth = interp.real(bool, value.real)
-    if not raises(frame, ways[not truth]) or interp.recorder.changes or any(
-            isinstance(effect, Effect) and effect.early for effect in interp.graph.effects):
-        return False
-    interp.track(_record_check, interp, value, truth)
-    then(truth)
-    return True
-
-
-def _record_check(interp: Interpreter, value: Value, truth: bool) -> Shadow:
-    node = interp.recorder.effect(runtime.expect, interp.recorder.argument(value.shadow, value.real), truth)  # type: ignore[arg-type]
-    node.meta["obstacle"] = "checks what a tensor holds"
-    interp.recorder.checks = interp.recorder.leaves_behind = True
-    return Const(truth)
-
-
-def raises(frame: Frame, start: int) -> bool:
-    """Whether the instructions from `start` on come to the raising of an exception whatever happens."""
-    for instruction in frame.instructions[start:start + MOST_STEPS]:
-        if instruction.opname == "RAISE_VARARGS":
-            return True
-        if instruction.opname.startswith(("RETURN", "YIELD", "FOR_ITER", "SEND")) or "JUMP" in instruction.opname:
-            return False
-    return False
+def assumed(interp: Interpreter, frame: Frame, value: Value, ways: dict[bool, int], then: Callable[[bool], None]) -> bool:
+    """Whether the trace goes on with the truth of a tensor as it is now; `then` has been called in this case."""
+    truth = assumptions.truth_of_branch(interp, frame, value, ways)
+    if truth is not None:
+        then(truth)
+    return truth is not None
 
 
 def is_none(interp: Interpreter, value: Value) -> bool:
@@ -133,7 +99,7 @@ def pop_jump_if_false(interp: Interpreter, frame: Frame, instruction: Instructio
     def decided(truth: bool) -> None:
         if not truth:
             frame.pc = instruction.value
-    if not check(interp, frame, value, {True: frame.pc, False: instruction.value}, decided):
+    if not assumed(interp, frame, value, {True: frame.pc, False: instruction.value}, decided):
         branch(interp, value, decided)
 
 
@@ -145,7 +111,7 @@ def pop_jump_if_true(interp: Interpreter, frame: Frame, instruction: Instruction
     def decided(truth: bool) -> None:
         if truth:
             frame.pc = instruction.value
-    if not check(interp, frame, value, {True: instruction.value, False: frame.pc}, decided):
+    if not assumed(interp, frame, value, {True: instruction.value, False: frame.pc}, decided):
         branch(interp, value, decided)
 
 

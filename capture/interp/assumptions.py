@@ -1,0 +1,91 @@
+"""What a trace takes for granted of tensors, whose values only a hit knows: they are looked at when the graph has run, before anything
+else is done, and a call for which they are otherwise runs natively.
+
+A branch on a tensor whose other way does nothing but raise is a check. In torch's own code a branch on a tensor chooses between ways to the
+same result, or tells whether arguments are valid, and nearly always goes the same way: it is supposed to, until it has not.
+"""
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import torch
+
+from capture.errors import is_of_torch
+from capture.interp import failing
+from capture.interp.frame import Frame, Value
+from capture.interp.interpreter import Interpreter
+from capture.interp.lookasides import replays
+from capture.refgraph import runtime
+from capture.refgraph.effects import Effect
+from capture.refgraph.node import Const, Expr, External, RefNode, Shadow, TensorState
+
+MOST_STEPS = 100        # from a check to the exception that it raises
+
+
+def truth_of_branch(interp: Interpreter, frame: Frame, value: Value, ways: dict[bool, int]) -> bool | None:
+    """The truth of a value that is branched upon, if the trace goes on with it; None if it is not for this, or the trace ends.
+    ways: where the branch leads."""
+    if not interp.tracking or not is_of_graph(interp, value):
+        return None
+    truth = interp.real(bool, value.real)
+    is_check = raises(frame, ways[not truth]) and not (interp.can_cut and failing.is_watched(frame))    # by whom it may be caught
+    if not is_check and not may_suppose(interp) or not can_look_back(interp):
+        return None
+    interp.track(assume, interp, value, truth, runtime.expect if is_check else runtime.suppose)
+    return truth
+
+
+def is_of_graph(interp: Interpreter, value: Value) -> bool:
+    """Whether a value is a tensor of one element, or follows from tensors, and is known when the graph has run."""
+    if isinstance(value.real, torch.Tensor):
+        return value.real.numel() == 1 and not replays.is_known(interp, [value])
+    stack = [value.shadow]
+    found = False
+    while stack:
+        shadow = stack.pop()
+        if type(shadow) is Expr:
+            stack += shadow.args
+        elif isinstance(shadow, RefNode) and type(shadow.state) is TensorState:
+            found = True
+        elif not isinstance(shadow, (Const, External)):
+            return False
+    return found
+
+
+def may_suppose(interp: Interpreter) -> bool:
+    """Whether what a tensor holds may be taken for what it held in the capture."""
+    return interp.frame is not None and is_of_torch(interp.frame.code.co_filename) and not interp.recorder.seen.surprised
+
+
+def can_look_back(interp: Interpreter) -> bool:
+    """Whether nothing was done so far that could not be taken back if a tensor turns out to hold something else."""
+    effects, early = interp.graph.effects, interp.graph.early
+    return not interp.recorder.changes and not any(effect.stream is not None for effect in early) and not any(
+        isinstance(effect, Effect) and effect.early for effect in effects)
+
+
+def assume(interp: Interpreter, value: Value, held: bool | int, operation: Any) -> Shadow:
+    """Takes a value, or its truth, for granted. operation: what looks whether it is so."""
+    interp.recorder.expect(value, held, operation, at_once=bool(interp.openings))  # type: ignore[arg-type]
+    return Const(held)
+
+
+def supposed(interp: Interpreter, function: Any, args: list[Value], result: Any) -> Shadow | None:
+    """The shadow of a number or truth that torch's own code reads out of a tensor, if it is taken for what it is now."""
+    if function not in (bool, int, operator.not_) or len(args) != 1 or not isinstance(args[0].real, torch.Tensor) or type(result) not in (bool, int):
+        return None
+    if not may_suppose(interp) or not can_look_back(interp):
+        return None
+    assume(interp, args[0], not result if function is operator.not_ else result, runtime.suppose)
+    return Const(result)
+
+
+def raises(frame: Frame, start: int) -> bool:
+    """Whether the instructions from `start` on come to the raising of an exception whatever happens."""
+    for instruction in frame.instructions[start:start + MOST_STEPS]:
+        if instruction.opname == "RAISE_VARARGS":
+            return True
+        if instruction.opname.startswith(("RETURN", "YIELD", "FOR_ITER", "SEND")) or "JUMP" in instruction.opname:
+            return False
+    return False

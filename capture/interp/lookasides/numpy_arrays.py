@@ -1,0 +1,79 @@
+"""Arrays of numpy that become tensors, on their memory or as copies."""
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from capture.errors import Break
+from capture.interp.arrays import depend_on_arguments, is_drawn
+from capture.interp.frame import Value
+from capture.interp.interpreter import Interpreter
+from capture.interp.lookasides.torch_legacy import LEGACY
+from capture.interp.models import model, polyfill
+from capture.refgraph.ndarrays import is_ndarray, tensor_on
+from capture.refgraph.node import Const, Expr, RefNode, Shadow
+
+
+def shared(array: Any) -> torch.Tensor:
+    """`torch.from_numpy(array)`."""
+    return torch.from_numpy(array)
+
+
+def not_shareable(interp: Interpreter, array: Value) -> Break | None:
+    """Why an array cannot become a tensor in this trace."""
+    return interp.recorder.arrays.unshareable(interp.graph, array.shadow, array.real)
+
+
+@model(shared, refuses=not_shareable)
+def share(interp: Interpreter, result: torch.Tensor, array: Value) -> Shadow:
+    """A tensor on the memory of an array: of one from outside it is a tensor from outside."""
+    node: RefNode = array.shadow  # type: ignore[assignment]
+    if node.source is not None:
+        return interp.recorder.arrays.share(interp.graph, node, result)
+    if is_drawn(node):
+        depend_on_arguments(interp.graph, node)
+        return interp.recorder.drawn(result, Expr(tensor_on, (node.origin, Const(0))))  # type: ignore[arg-type]
+    return interp.recorder.record("call_function", torch.from_numpy, [array], {}, result, {})
+
+
+def is_writeable(data: Any) -> bool:
+    """Whether an array becomes a tensor without a warning."""
+    return is_ndarray(data) and data.flags.writeable
+
+
+@polyfill(torch.from_numpy, applies=is_ndarray)
+def from_numpy(array: Any) -> torch.Tensor:
+    """`torch.from_numpy(array)`."""
+    return shared(array)
+
+
+@polyfill(torch.tensor, applies=lambda data, *, dtype=None, device=None, requires_grad=False: is_writeable(data))
+def tensor(data: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> torch.Tensor:
+    """`torch.tensor(array)`: a copy."""
+    result = shared(data).to(device=device, dtype=dtype, copy=True)
+    return result.requires_grad_() if requires_grad else result
+
+
+@polyfill(torch.Tensor.new_tensor, applies=lambda self, data, dtype=None, device=None, requires_grad=False: is_writeable(data))
+def new_tensor(self: torch.Tensor, data: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> torch.Tensor:
+    """`tensor.new_tensor(array)`: a copy, of the tensor's own type."""
+    result = shared(data).to(device=self.device if device is None else device, dtype=self.dtype if dtype is None else dtype, copy=True)
+    return result.requires_grad_() if requires_grad else result
+
+
+@polyfill(torch.as_tensor, applies=lambda data, dtype=None, device=None: is_writeable(data))
+def as_tensor(data: Any, dtype: Any = None, device: Any = None) -> torch.Tensor:
+    """`torch.as_tensor(array)`: on the same memory, where that is possible."""
+    return shared(data).to(device=device, dtype=dtype)
+
+
+def constructor(cls: Any, dtype: torch.dtype | None) -> None:
+    """Registers what a class of tensors of old makes of an array: it is on the same memory if it is of the same type."""
+    @polyfill(cls, applies=lambda data: is_writeable(data) and data.ndim > 0)
+    def make(data: Any) -> torch.Tensor:
+        return shared(data).to(dtype=torch.get_default_dtype() if dtype is None else dtype)
+
+
+for _cls, _dtype in LEGACY.items():
+    constructor(_cls, _dtype)

@@ -1,0 +1,85 @@
+"""Arrays and numbers of numpy: what they hold, for guards, and tensors on the memory of arrays.
+
+Numpy is not imported: where the program has not, there are none. What guards call sees for itself that it is given these.
+"""
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import torch
+
+LARGEST = 1 << 16           # bytes of an array whose content a guard compares
+PLAIN_KINDS = "biufcSU"     # of elements which bytes tell all of
+
+
+def is_value(x: Any) -> bool:
+    """Whether an object is an array, a flat view or a number of numpy's own classes, which holds no objects of Python."""
+    cls = type(x)
+    if cls.__module__ != "numpy" or not any(base.__name__ in ("ndarray", "generic", "flatiter") for base in cls.__mro__):
+        return False
+    return not (x if hasattr(x, "dtype") else x.base).dtype.hasobject
+
+
+def is_array(x: Any) -> bool:
+    """Whether a value of numpy is an array, rather than a number."""
+    return any(base.__name__ in ("ndarray", "flatiter") for base in type(x).__mro__)
+
+
+def is_ndarray(x: Any) -> bool:
+    """Whether an object is an array of numpy's own class, and of no subclass."""
+    return type(x).__name__ == "ndarray" and type(x).__module__ == "numpy"
+
+
+def is_told(x: Any) -> bool:
+    """Whether `content` tells all of an object: an array of numpy's own class, or a number."""
+    return is_value(x) and (is_ndarray(x) or not is_array(x)) and x.dtype.kind in PLAIN_KINDS
+
+
+def is_finite(x: Any) -> bool:
+    """Whether there is no infinity and no NaN in an array or number of numpy."""
+    return x.dtype.kind not in "fc" or bool(sys.modules["numpy"].isfinite(x).all())
+
+
+def layout(x: Any) -> tuple[Any, ...]:
+    """Type, sizes and strides (in bytes) of the elements of an array. Raises TypeError for other objects."""
+    if not is_ndarray(x):
+        raise TypeError("no array of numpy's own class")
+    return x.dtype.str, x.shape, x.strides
+
+
+def content(x: Any) -> tuple[Any, ...]:
+    """What an array or number is, bit for bit. Raises TypeError for what `is_told` does not hold for."""
+    if not is_told(x):
+        raise TypeError("neither an array of plain elements nor a number of numpy's own classes")
+    return x.dtype.str, x.shape, x.strides, x.tobytes()
+
+
+def plain_number(x: Any) -> Any:
+    """The number of Python that a number of numpy is. Raises TypeError for other objects."""
+    if not is_value(x) or is_array(x):
+        raise TypeError("no number of numpy's own classes")
+    return x.item()
+
+
+def tensor_on(array: Any, number: int) -> torch.Tensor:
+    """`torch.from_numpy(array)`, a new tensor on the memory of the array, the one of this number that a call makes."""
+    if not is_ndarray(array):
+        raise TypeError("no array of numpy's own class")
+    return torch.from_numpy(array)
+
+
+def overlaps(array: Any, tensor: torch.Tensor) -> bool:
+    """Whether an array may share memory with a tensor's storage."""
+    spans = [(size - 1) * stride for size, stride in zip(array.shape, array.strides)]
+    first = array.__array_interface__["data"][0]
+    start, end = first + sum(span for span in spans if span < 0), first + sum(span for span in spans if span > 0) + array.itemsize
+    storage = tensor.untyped_storage()
+    return array.size > 0 and start < storage.data_ptr() + storage.nbytes() and storage.data_ptr() < end
+
+
+def is_apart(array: Any, tensor: Any) -> bool:
+    """Whether an array shares no memory with a tensor."""
+    if not (is_ndarray(array) and isinstance(tensor, torch.Tensor)):
+        raise TypeError("no array and tensor")
+    return not overlaps(array, tensor)
