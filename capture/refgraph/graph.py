@@ -95,10 +95,10 @@ class RefGraph:
             if place is not None:
                 self.places[key] = place
 
-    def depend(self, shadow: Shadow, real: Any) -> None:
+    def depend(self, shadow: Shadow, real: Any, decided: str = "something") -> None:
         """Makes everything that `shadow` says of `real` hold on a hit: afterwards it may be treated as a constant.
 
-        Raises Break for a tensor, whose value no guard may fix.
+        decided: by it, in words. Raises Break for a tensor, whose value no guard may fix.
         """
         if type(real) is Decimal:
             self.require(Computed(decimal_rules, ()), "VALUE", decimal_rules())
@@ -113,7 +113,7 @@ class RefGraph:
         elif isinstance(shadow, Expr):
             source = source_of(shadow)
             if source is None:
-                raise decision("something", [shadow])
+                raise decision(decided, [shadow])
             self.require(source, "VALUE", real)
         elif isinstance(shadow, Build):
             for item, part in zip(shadow.items, parts(real), strict=True):

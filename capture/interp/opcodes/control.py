@@ -33,10 +33,8 @@ def _depend_on_truth(interp: Interpreter, value: Value) -> Shadow:
     source = source_of(shadow) if isinstance(shadow, (External, Expr)) else None
     if source is not None:
         interp.graph.require(source, "TRUTH", bool(value.real))
-    elif isinstance(shadow, Expr):
-        raise decision(natives.WHICH_WAY, [shadow])
     else:
-        interp.graph.depend(shadow, value.real)  # type: ignore[arg-type]
+        interp.graph.depend(shadow, value.real, natives.WHICH_WAY)  # type: ignore[arg-type]
     return Const(bool(value.real))
 
 
