@@ -9,7 +9,7 @@ from capture.interp.frame import Frame, Resume, Value
 from capture.interp.instructions import Instruction, opcode
 from capture.interp.interpreter import Interpreter
 from capture.interp.iteration import advance
-from capture.refgraph.effects import Replayed, decision
+from capture.refgraph.effects import Replayed
 from capture.refgraph.node import SCALARS, Const, Expr, External, RefNode, Shadow, source_of
 
 
