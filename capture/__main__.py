@@ -70,13 +70,23 @@ class Session:
         self.watch = Watch(self.options.function, self.options.backend)
         self.watch.start()
 
+    @property
+    def reports(self) -> bool:
+        """Whether there will be a report. A child that was forked has nothing to say."""
+        return bool(self.options.report or self.options.command == "explain") and os.getpid() == self.process
+
+    def conclude(self) -> None:
+        """The script is done: what a report takes is imported, since torch cannot be any more when Python shuts down."""
+        if self.reports:
+            state = random.getstate()
+            importlib.import_module("capture.report.build")
+            random.setstate(state)
+
     def end(self) -> None:
-        """Writes the report. A child that was forked has nothing to say."""
-        if os.getpid() != self.process:
-            return
-        if self.options.report or self.options.command == "explain":
+        """Writes the report."""
+        if self.reports:
             self.report()
-        if self.interrupted:        # a script that is interrupted dies by the signal
+        if self.interrupted and os.getpid() == self.process:        # a script that is interrupted dies by the signal
             sys.stdout.flush()
             signal.signal(signal.SIGINT, signal.SIG_DFL)
             os.kill(os.getpid(), signal.SIGINT)
@@ -143,6 +153,8 @@ def run(script: str, arguments: list[str], session: Session) -> None:
         session.interrupted = isinstance(error, KeyboardInterrupt)
         show(code)
         raise
+    finally:
+        session.conclude()
 
 
 def main_module(script: str) -> types.ModuleType:
