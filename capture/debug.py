@@ -12,12 +12,13 @@ import os
 import re
 import sys
 import warnings
+import weakref
 from typing import Any, TypeVar
 
 from capture.config import DEBUG, DEBUG_DIR
 
 Code = TypeVar("Code")
-_folders: dict[int, str] = {}       # of frames, by the id of the tree of their entries
+_folders: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()       # of frames, by the tree of their entries
 _taken: set[str] = set()
 
 
@@ -56,12 +57,12 @@ def on_disk(code: Code, frame: Any, name: str, number: int) -> Code:
 
 def folder_of(frame: Any, name: str) -> str:
     """The folder of a frame; frames of the same name have different ones. Those of earlier processes are written over."""
-    if id(frame) not in _folders:
+    if frame not in _folders:
         base = os.path.join(os.path.abspath(DEBUG_DIR.value), re.sub(r"[^\w.<>-]+", "_", name))
         candidates = itertools.chain([base], (f"{base}_{number}" for number in itertools.count(1)))
-        _folders[id(frame)] = next(folder for folder in candidates if folder not in _taken)
-        _taken.add(_folders[id(frame)])
-    return _folders[id(frame)]
+        _folders[frame] = next(folder for folder in candidates if folder not in _taken)
+        _taken.add(_folders[frame])
+    return _folders[frame]
 
 
 def write(path: str, text: str) -> bool:

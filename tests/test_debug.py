@@ -79,6 +79,16 @@ def test_names_of_folders_are_harmless(folder: Path) -> None:
     assert "/" not in name and " " not in name
 
 
+def test_frames_have_folders_of_their_own_after_others_have_died(folder: Path) -> None:
+    names = {f"frame_{number}" for number in range(20)}
+    for name in sorted(names):
+        def f(x):
+            return x + 1
+        f.__name__ = name
+        capture.compile(f)(X)
+    assert set(os.listdir(folder)) == names
+
+
 def test_a_folder_that_cannot_be_written_to_is_told_and_does_not_matter(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with config.DEBUG_DIR.set(str(tmp_path / "file")):
