@@ -5,7 +5,7 @@ from capture.backends.native.index import Index, Size, index, product
 from capture.backends.native.ir import Kernel, Load, Op, Stage
 from capture.backends.native.rewrite import roots_of, walk
 
-LEAST_WORK = 1 << 17        # per thread: about ten microseconds, some times what it takes to wake a thread
+LEAST_WORK = 1 << 17        # per thread: some times what handing it to a thread that waits costs (0.1 µs)
 SLOW_WORK = 8               # of an operation that is a polynomial or a division, in vectors; others count 1, as does a byte moved
 SLOW = frozenset((
     "div floordiv truncdiv remainder fmod pow sqrt rsqrt reciprocal exp exp2 expm1 log log2 log10 log1p sigmoid "
