@@ -36,7 +36,8 @@ def main() -> int:
     start, told = time.monotonic(), 0
 
     def show(bug: Bug) -> None:
-        print(f"\n{'=' * 100}\nseed {options.seed}, case {bug.number}\n", *bug.problems[:10], "", bug.case or "", sep="\n", flush=True)
+        print(f"\n{'=' * 100}\nseed {options.seed}, case {bug.number}\n", *bug.problems[:10], "", bug.case or "", sep="\n",
+              flush=True)
 
     def tell(found: Found) -> None:
         nonlocal told
@@ -51,9 +52,9 @@ def main() -> int:
     with contextlib.suppress(KeyboardInterrupt):
         hunt(found, options.seed, options.steps, engine, options.jobs, options.bugs, tell)
     counts = found.counts
-    print(f"\nseed {options.seed}, cases {options.first} to {found.next - 1}: {counts.calls} calls compared in {time.monotonic() - start:.0f} s "
-          f"({counts.captures} captures, {counts.hits} hits, {counts.native} native), {len(found.bugs)} bugs, {found.unstable} cases not "
-          f"deterministic. Go on with --first {found.next}.")
+    print(f"\nseed {options.seed}, cases {options.first} to {found.next - 1}: {counts.calls} calls compared in "
+          f"{time.monotonic() - start:.0f} s ({counts.captures} captures, {counts.hits} hits, {counts.native} native), "
+          f"{len(found.bugs)} bugs, {found.unstable} cases not deterministic. Go on with --first {found.next}.")
     return bool(found.bugs)
 
 

@@ -79,7 +79,8 @@ def draw(seed: int, number: int, calls: int = 8) -> Case:
     pen = writer.Writer(rng, places)
     source = "\n\n".join([*map(pen.fill, texts), steps.PRELUDE.strip(), pen.program()])
     target = rng.choice(TARGETS)
-    if target != "program" and target.split(".")[0] in places.globals + places.objects + places.modules + places.classes + ["managed", "driven"] * ("functions" in names):
+    named = places.globals + places.objects + places.modules + places.classes + ["managed", "driven"] * ("functions" in names)
+    if target != "program" and target.split(".")[0] in named:
         source += f"\n\nprogram = {target}"
     drawn = steps.Stepper(rng, places).steps(rng.randint(2, calls))
     if source.endswith("program = net"):        # a compiled module keeps its class, and the `__call__` of that: docs/roadmap.md
@@ -103,7 +104,8 @@ def declare_globals(source: str) -> str:
 
 def _assigned(statement: ast.stmt) -> Iterator[str]:
     """The variables that a statement assigns or deletes, but for those of scopes within it."""
-    inner = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda, ast.GeneratorExp, ast.ListComp, ast.SetComp, ast.DictComp)
+    inner = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda, ast.GeneratorExp, ast.ListComp, ast.SetComp,
+             ast.DictComp)
     queue: list[ast.AST] = [] if isinstance(statement, inner) else [statement]
     while queue:
         node = queue.pop()

@@ -75,7 +75,7 @@ def examine(seed: int, number: int, engine: Engine, failing: Callable[[list[str]
 
 
 def hunt(found: Found, seed: int, steps: int, engine: Engine, jobs: int, most_bugs: int, tell: Callable[[Found], None]) -> None:
-    """Runs cases from number `found.next` on until so many calls were compared, or so many bugs found; `tell` is called now and then."""
+    """Runs cases from number `found.next` on until so many calls were compared, or bugs found; `tell` is called now and then."""
     waiting: deque[range] = deque()
     workers: list[_Worker] = []
     try:

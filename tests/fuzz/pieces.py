@@ -50,7 +50,8 @@ class Piece:
 
 def piece(text: str, **places: str) -> Piece:
     """`places`: expressions of each kind, separated by spaces; those with spaces in them, by semicolons."""
-    split = {kind: [part.strip() for part in (listed.split(";") if ";" in listed else listed.split())] for kind, listed in places.items()}
+    split = {kind: [part.strip() for part in (listed.split(";") if ";" in listed else listed.split())] for kind,
+             listed in places.items()}
     return Piece(textwrap.dedent(text).strip("\n"), Places(**split))
 
 
@@ -116,13 +117,16 @@ BASE = piece("""
 
     box, twin = Derived(), Other.made(0.5)
     box.value, box.items, box.table, box.tensor, box.child = 1.5, [1.0, 2.0], {"a": 1.0, "b": 2}, torch.ones(3), Base.made(3)
-""", numbers="G H box.value twin.value Base.scale box.scale Derived.scale table['a'] items[0] items[-1] box.table['b'] box.child.value box.items[1]",
+""", numbers="G H box.value twin.value Base.scale box.scale Derived.scale table['a'] items[0] items[-1] box.table['b'] "
+             "box.child.value box.items[1]",
     tensors="weight shift box.tensor", lists="items box.items log", dicts="table box.table vars(box)", sets="flags",
     functions="box.apply twin.apply box twin box.child.apply Base.moved box.moved box.bump",
-    readers="box.doubled len(items) sum(box.items) table.get('b',7.0) getattr(box,'extra',4.0) Base.made(2).value len(box.table) pair[0]",
+    readers="box.doubled len(items) sum(box.items) table.get('b',7.0) getattr(box,'extra',4.0) Base.made(2).value len(box.table) "
+            "pair[0]",
     objects="box twin box.child", classes="Base Derived Other", names="name pair[1]", globals="G H flag nothing weight items table",
-    managers="torch.no_grad(); torch.enable_grad(); contextlib.suppress(Exception); contextlib.nullcontext(2) as n; contextlib.ExitStack() as stack; "
-             "torch.autocast('cpu', dtype=torch.bfloat16); torch.set_grad_enabled(bool(n)); torch.inference_mode(False)",
+    managers="torch.no_grad(); torch.enable_grad(); contextlib.suppress(Exception); contextlib.nullcontext(2) as n; "
+             "contextlib.ExitStack() as stack; torch.autocast('cpu', dtype=torch.bfloat16); torch.set_grad_enabled(bool(n)); "
+             "torch.inference_mode(False)",
     generators="iter([1.0,2.0])")
 
 PIECES = {
@@ -141,7 +145,8 @@ PIECES = {
 
             __hash__ = object.__hash__
         slotted = Slotted(2)
-    """, numbers="slotted.value slotted.other", tensors="slotted.tensor", readers="slotted+1; getattr(slotted,'other',3); int(slotted==2)",
+    """, numbers="slotted.value slotted.other", tensors="slotted.tensor",
+        readers="slotted+1; getattr(slotted,'other',3); int(slotted==2)",
         classes="Slotted"),
     "dataclass": piece("""
         @dataclasses.dataclass
@@ -236,10 +241,11 @@ PIECES = {
         lookup, stack, queue = Table(a=1.0), Stack([1.0, 3.0]), collections.deque([1.0, 2.0, 3.0], maxlen=4)
         counts, ordered = collections.Counter("aab"), collections.OrderedDict(b=1.0, a=2.0)
         groups, nested, tensors = collections.defaultdict(list, a=[1.0]), {"k": {"m": [1.0, 2.0]}}, [torch.ones(3), torch.zeros(3)]
-    """, numbers="lookup['a'] stack[0] queue[0] counts['a'] ordered['a'] groups['a'][0] nested['k']['m'][0]", tensors="tensors[0] tensors[-1]",
+    """, numbers="lookup['a'] stack[0] queue[0] counts['a'] ordered['a'] groups['a'][0] nested['k']['m'][0]",
+        tensors="tensors[0] tensors[-1]",
         lists="stack nested['k']['m'] groups['a'] queue tensors", dicts="lookup ordered groups nested nested['k'] counts",
-        readers="lookup['zz']; stack.top; counts['zz']; len(groups['b']); sum(queue); next(iter(ordered.values())); sum(counts.values()); "
-                "len(nested['k']); sum(ordered[k]*i for i,k in enumerate(ordered))", classes="Table Stack"),
+        readers="lookup['zz']; stack.top; counts['zz']; len(groups['b']); sum(queue); next(iter(ordered.values())); "
+                "sum(counts.values()); len(nested['k']); sum(ordered[k]*i for i,k in enumerate(ordered))", classes="Table Stack"),
     "functions": piece("""
         def helper(a, by=1.0, *, power=1):
             n = by
@@ -304,9 +310,12 @@ PIECES = {
         listed = [torch.relu, lambda x: x - 1]
         named = {"f": torch.tanh, "g": lambda x, by=2.0: x * by}
     """, numbers="cell.cell_contents helper.level decorated.calls", lists="listed", dicts="named partial.keywords",
-        functions="helper closure partial decorated driven managed recursive listed[0] listed[1] named['f'] named['g'] getattr(torch,name)",
-        readers="closure.__closure__[0].cell_contents; helper.__defaults__[0]; decorated.calls; len(listed); getattr(helper,'level',2)",
-        globals="helper closure partial decorated listed", managers="raised(box, n) as place; raised(twin, 2.0)", generators="rows(a); rows(b, count=1)"),
+        functions="helper closure partial decorated driven managed recursive listed[0] listed[1] named['f'] named['g'] "
+                  "getattr(torch,name)",
+        readers="closure.__closure__[0].cell_contents; helper.__defaults__[0]; decorated.calls; len(listed); "
+                "getattr(helper,'level',2)",
+        globals="helper closure partial decorated listed", managers="raised(box, n) as place; raised(twin, 2.0)",
+        generators="rows(a); rows(b, count=1)"),
     "streams": piece("""
         def ticks(limit=4, by=1.0):
             count = 0
@@ -339,7 +348,8 @@ PIECES = {
                 return self.count
         stream, outer, ticker, mapped = ticks(), through(ticks(2)), Ticker(), map(lambda v: v * G, [1.0, 2.0, 3.0])
     """, numbers="ticker.by ticker.count", objects="ticker", classes="Ticker",
-        readers="next(stream,-1.0); next(ticker); next(outer,-2.0); next(mapped,0.5); sum(ticks(3)); len([*itertools.islice(ticker,2)])",
+        readers="next(stream,-1.0); next(ticker); next(outer,-2.0); next(mapped,0.5); sum(ticks(3)); "
+                "len([*itertools.islice(ticker,2)])",
         generators="stream outer mapped ticks(2) through(ticks(2)) through(stream)", globals="stream outer mapped"),
     "managers": piece("""
         class Manager:
@@ -367,7 +377,8 @@ PIECES = {
                 place[:] = kept
         manager, swallower = Manager(), Manager(True)
     """, numbers="manager.entered swallower.entered", objects="manager swallower", classes="Manager",
-        managers="manager; manager as n; swallower; Manager(bool(n)); cleared(items); manager, swallower as n; outside(manager); cleared(box.items) as kept"),
+        managers="manager; manager as n; swallower; Manager(bool(n)); cleared(items); manager, swallower as n; outside(manager); "
+                 "cleared(box.items) as kept"),
     "nets": piece("""
         class Block(nn.Module):
             ratio = 0.5
@@ -410,10 +421,12 @@ PIECES = {
             log.append(len(grad_output))
         net, handles = Net(), []
         block = net.blocks[0]
-    """, numbers="net.calls block.factor net.config['depth'] net.config['bias'] Block.ratio", lists="block.seen", dicts="net.config",
-        tensors="block.steps net.scale block.lin.weight net.head[0].bias", parameters="net.scale block.lin.weight block.lin.bias net.head[0].weight",
+    """, numbers="net.calls block.factor net.config['depth'] net.config['bias'] Block.ratio",
+        lists="block.seen", dicts="net.config", tensors="block.steps net.scale block.lin.weight net.head[0].bias",
+        parameters="net.scale block.lin.weight block.lin.bias net.head[0].weight",
         functions="net block net.head net.blocks[1] net.kinds['a'] block.lin block.norm net.forward",
-        readers="int(net.training); len(net.blocks); len(list(net.parameters())); int(hasattr(net,'extra')); sum(p.numel() for p in block.parameters())",
+        readers="int(net.training); len(net.blocks); len(list(net.parameters())); int(hasattr(net,'extra')); "
+                "sum(p.numel() for p in block.parameters())",
         modules="net block net.head net.blocks[1] net.kinds net.blocks block.lin block.drop", names="net.kind", classes="Block Net",
         globals="net block hook"),
     "aliases": piece("""
@@ -424,9 +437,11 @@ PIECES = {
         settings.rate, settings.items = 0.5, items
         shared = {"items": items, "row": row, "box": box}
         watched = weakref.ref(box)
-    """, numbers="settings.rate shared['items'][0] shared['box'].value", lists="shared['items'] settings.items", dicts="shared vars(settings)",
+    """, numbers="settings.rate shared['items'][0] shared['box'].value",
+        lists="shared['items'] settings.items", dicts="shared vars(settings)",
         tensors="row whole same[0] leaf shared['row'] columns[0]", objects="settings", parameters="leaf",
-        readers="int(items is settings.items); int(shared['row'] is row); watched().value; int(row is whole); int(leaf.requires_grad); leaf.ndim",
+        readers="int(items is settings.items); int(shared['row'] is row); watched().value; int(row is whole); "
+                "int(leaf.requires_grad); leaf.ndim",
         globals="row leaf whole"),
 }
 

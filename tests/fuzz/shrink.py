@@ -115,15 +115,20 @@ def _unwrappings(tree: ast.Module) -> Iterator[Callable[[], Callable[[], None]]]
                         yield _slices(body, index, index + 1, inner)
 
 
+LISTS = {"elts", "targets", "args", "keywords", "decorator_list", "bases", "names", "items", "comparators", "keys"}
+
+
 def _simplifications(tree: ast.Module) -> Iterator[Callable[[], Callable[[], None]]]:
     """Expressions replaced by a part of theirs or a constant; items and arguments left out."""
     for node in list(ast.walk(tree)):
         for name, value in list(ast.iter_fields(node)):
-            if isinstance(value, list) and name in ("elts", "targets", "args", "keywords", "decorator_list", "bases", "names", "items", "comparators", "keys"):
+            if isinstance(value, list) and name in LISTS:
                 for index in reversed(range(len(value))):
                     if len(value) > 1 or name in ("elts", "args", "keywords", "decorator_list", "bases"):
                         yield _slices(value, index, index + 1, [])
-            elif isinstance(value, ast.expr) and isinstance(getattr(value, "ctx", ast.Load()), ast.Load) and not isinstance(value, (ast.Name, ast.Constant)):
+            elif isinstance(value, ast.expr) and not isinstance(value, (ast.Name, ast.Constant)):
+                if not isinstance(getattr(value, "ctx", ast.Load()), ast.Load):
+                    continue
                 parts = [part for part in ast.iter_child_nodes(value) if isinstance(part, ast.expr)]
                 for part in [*parts, ast.Constant(1)]:
                     if getattr(node, name) is value:

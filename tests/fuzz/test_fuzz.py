@@ -20,7 +20,8 @@ def test_random_cases(batch: int) -> None:
     engine = Engine()
     for number in range(batch * BATCH, (batch + 1) * BATCH):
         bug = examine(SEED, number, engine)
-        assert bug in (True, False), "\n".join([f"python -m tests.fuzz --seed {SEED} --case {number}", *bug.problems[:5], str(bug.case)])
+        assert bug in (True, False), "\n".join([f"python -m tests.fuzz --seed {SEED} --case {number}", *bug.problems[:5],
+                                                str(bug.case)])
     assert engine.counts.hits > BATCH and engine.counts.captures > BATCH // 2
     assert engine.counts.native < engine.counts.calls
 
@@ -49,8 +50,8 @@ def program(x):
         return x * box.scale
     return x
 """
-STEPS = ("x = torch.ones(3)", "result = program(x)", "log.clear()", "result = program(x)", "Box.scale = 0.5", "result = program(x)", "log.append(1)",
-         "result = program(x)")
+STEPS = ("x = torch.ones(3)", "result = program(x)", "log.clear()", "result = program(x)", "Box.scale = 0.5", "result = program(x)",
+         "log.append(1)", "result = program(x)")
 
 
 def frozen(program):
@@ -113,7 +114,9 @@ def test_captured_and_eager_worlds_are_compared() -> None:
 
 
 def test_no_mode_of_a_case_outlives_it() -> None:
-    case = Case("import torch\ndef program(x): return x", ("torch.set_default_dtype(torch.float64)", "torch.set_grad_enabled(False)",
-                                                          "torch.nn.modules.module.register_module_forward_hook(print)"))
+    case = Case("import torch\ndef program(x): return x", ("torch.set_default_dtype(torch.float64)",
+                                                           "torch.set_grad_enabled(False)",
+                                                           "torch.nn.modules.module.register_module_forward_hook(print)"))
     cases.run(case, capture.compile)
-    assert torch.get_default_dtype() is torch.float32 and torch.is_grad_enabled() and not torch.nn.modules.module._global_forward_hooks
+    assert torch.get_default_dtype() is torch.float32 and torch.is_grad_enabled()
+    assert not torch.nn.modules.module._global_forward_hooks

@@ -10,29 +10,36 @@ from tests.fuzz.pieces import Places
 
 DEEPEST = 3
 NUMBERS = ["0", "1", "2", "-1", "0.5", "1.0", "True", "-0.0", "3", "2.5"]
-POINTWISE = ["torch.tanh({})", "{}.relu()", "({} * 2)", "({} + 1)", "(-{})", "({} / 2)", "torch.sigmoid({})", "{}.abs()", "F.gelu({})", "{}.clone()",
-             "{}.clamp(-1, 1)", "torch.where({} > 0, 1.0, 2.0)", "{}.float()", "{}.detach()", "{}.square()", "{}.softmax(-1)",
-             "{}.flip(-1)", "{}.roll(1, -1)", "{}.cumsum(-1)", "{}.contiguous()", "F.dropout({}, 0.5)", "torch.rand_like({})"]
+POINTWISE = ["torch.tanh({})", "{}.relu()", "({} * 2)", "({} + 1)", "(-{})", "({} / 2)", "torch.sigmoid({})", "{}.abs()",
+             "F.gelu({})", "{}.clone()", "{}.clamp(-1, 1)", "torch.where({} > 0, 1.0, 2.0)", "{}.float()", "{}.detach()",
+             "{}.square()", "{}.softmax(-1)", "{}.flip(-1)", "{}.roll(1, -1)", "{}.cumsum(-1)", "{}.contiguous()",
+             "F.dropout({}, 0.5)", "torch.rand_like({})"]
 REDUCED = ["{}.sum()", "{}.mean(-1, keepdim=True)", "{}.amax(-1, True)", "{}[..., 0]", "{}[..., :1]", "{}.unsqueeze(0)", "{}.t()"]
-VIEWS = ["{}.view_as({})", "{}[...]", "{}[..., :]", "{}.expand_as({})", "{}.detach()", "{}.t().t()", "{}.unsqueeze(0)[0]", "{}.data"]
-IN_PLACE = ["{}.add_({n})", "{}.mul_({n})", "{}.zero_()", "{}.neg_()", "{}[..., 0] = {n}", "{}[0] = {n}", "{} += {n}", "{}[..., 1:] *= {n}",
-            "{}.copy_({t})", "{}.sub_({t})", "{}.fill_({n})", "torch.add({}, {n}, out={})", "{}.uniform_()", "{}.relu_()", "{}.requires_grad_()"]
+VIEWS = ["{}.view_as({})", "{}[...]", "{}[..., :]", "{}.expand_as({})", "{}.detach()", "{}.t().t()", "{}.unsqueeze(0)[0]",
+         "{}.data"]
+IN_PLACE = ["{}.add_({n})", "{}.mul_({n})", "{}.zero_()", "{}.neg_()", "{}[..., 0] = {n}", "{}[0] = {n}", "{} += {n}",
+            "{}[..., 1:] *= {n}", "{}.copy_({t})", "{}.sub_({t})", "{}.fill_({n})", "torch.add({}, {n}, out={})", "{}.uniform_()",
+            "{}.relu_()", "{}.requires_grad_()"]
 LIST_STATEMENTS = ["{l}.append({v})", "{l}.insert(0, {v})", "{l}.pop()", "log.append({l}.pop(0))", "{l}[0] = {v}", "del {l}[0]",
-                   "{l}[1:] = [{v}]", "{l}.extend([{v}, {v}])", "{l} += [{v}]", "{l}.reverse()", "{l}.remove({n})", "log.append(list({l}))",
-                   "log.append(len({l}))", "log.append({n} in {l})", "n = {l}[-1]", "log.append({l} == [1.0, 2.0])", "{l}.sort(key=str)",
-                   "log.append({l}.index(1.0))", "log.append({l} is items)", "log.append([*{l}, {v}])", "{l} = [{v}]", "{l}.clear()",
-                   "first, *rest = {l}; log.append(rest)", "log.append(sorted({l}, key=str))", "log.append({l}[::-1])", "del {l}[::2]",
-                   "log.append({l} * 2)", "log.append({l}.count(2.0))", "log.append({l}.copy())", "log.append(not {l})", "{l}[0:1] = ({v}, {v})",
-                   "log.append(dict(enumerate({l})))", "log.append({l}[0] is {v})", "log.append(list(reversed({l})))", "log.append([*zip({l}, items)])"]
+                   "{l}[1:] = [{v}]", "{l}.extend([{v}, {v}])", "{l} += [{v}]", "{l}.reverse()", "{l}.remove({n})",
+                   "log.append(list({l}))", "log.append(len({l}))", "log.append({n} in {l})", "n = {l}[-1]",
+                   "log.append({l} == [1.0, 2.0])", "{l}.sort(key=str)", "log.append({l}.index(1.0))", "log.append({l} is items)",
+                   "log.append([*{l}, {v}])", "{l} = [{v}]", "{l}.clear()", "first, *rest = {l}; log.append(rest)",
+                   "log.append(sorted({l}, key=str))", "log.append({l}[::-1])", "del {l}[::2]", "log.append({l} * 2)",
+                   "log.append({l}.count(2.0))", "log.append({l}.copy())", "log.append(not {l})", "{l}[0:1] = ({v}, {v})",
+                   "log.append(dict(enumerate({l})))", "log.append({l}[0] is {v})", "log.append(list(reversed({l})))",
+                   "log.append([*zip({l}, items)])"]
 DICT_STATEMENTS = ["{d}[{k}] = {v}", "n = {d}[{k}]", "del {d}[{k}]", "log.append({d}.get({k}))", "log.append({d}.pop({k}, {v}))",
-                   "log.append({k} in {d})", "{d}.setdefault({k}, {v})", "{d}.update(a={v})", "log.append(list({d}))", "log.append(len({d}))",
-                   "log.append(dict({d}))", "{d} |= {{'q': {v}}}", "log.append([*{d}.items()][:3])", "{d}.popitem()", "log.append({d} == {{'a': 5.0}})",
-                   "log.append({{**{d}, 'z': {v}}}.keys())", "{d}[{k}] += 1", "log.append({d} | {{'a': {v}}})", "log.append(dict.fromkeys({d}, {v}))",
-                   "{d}.clear()", "log.append({d}.copy())", "{d}.update({{{k}: {v}}})", "log.append({d}.keys() & {{'a', 'b'}})", "log.append(bool({d}))",
+                   "log.append({k} in {d})", "{d}.setdefault({k}, {v})", "{d}.update(a={v})", "log.append(list({d}))",
+                   "log.append(len({d}))", "log.append(dict({d}))", "{d} |= {{'q': {v}}}", "log.append([*{d}.items()][:3])",
+                   "{d}.popitem()", "log.append({d} == {{'a': 5.0}})", "log.append({{**{d}, 'z': {v}}}.keys())", "{d}[{k}] += 1",
+                   "log.append({d} | {{'a': {v}}})", "log.append(dict.fromkeys({d}, {v}))", "{d}.clear()", "log.append({d}.copy())",
+                   "{d}.update({{{k}: {v}}})", "log.append({d}.keys() & {{'a', 'b'}})", "log.append(bool({d}))",
                    "log.append(list({d}.values())[:3])", "log.append(list(reversed({d})))"]
-SET_STATEMENTS = ["{s}.add({k})", "{s}.discard({k})", "log.append({k} in {s})", "log.append(len({s}))", "{s} ^= {{{k}}}", "log.append({s} <= {{'on', 1}})",
-                  "log.append(sorted(map(str, {s})))", "{s}.update([{k}])", "{s} |= {{{k}, 2}}", "log.append(len({s} & {{'on', 1}}))", "{s}.remove({k})",
-                  "log.append(sorted(map(str, {s} - {{'on'}})))", "log.append({s} == {{'on'}})", "{s}.clear()", "log.append(len({s} | {{{k}}}))"]
+SET_STATEMENTS = ["{s}.add({k})", "{s}.discard({k})", "log.append({k} in {s})", "log.append(len({s}))", "{s} ^= {{{k}}}",
+                  "log.append({s} <= {{'on', 1}})", "log.append(sorted(map(str, {s})))", "{s}.update([{k}])", "{s} |= {{{k}, 2}}",
+                  "log.append(len({s} & {{'on', 1}}))", "{s}.remove({k})", "log.append(sorted(map(str, {s} - {{'on'}})))",
+                  "log.append({s} == {{'on'}})", "{s}.clear()", "log.append(len({s} | {{{k}}}))"]
 KEYS = ["'a'", "'b'", "'c'", "name", "1", "True", "'value'", "n"]
 ERRORS = ["KeyError", "ValueError", "LookupError", "RuntimeError", "(TypeError, AttributeError)", "Exception"]
 
@@ -73,8 +80,9 @@ class Writer:
         return "\n".join(["def program(x, y=None, n=1):", *indented([*lines, f"return {self.result()}"])])
 
     def result(self) -> str:
-        return self.rng.choice(["a", "a, b", "a, n", "[a, b, n]", "{'a': a, 'n': n}", "a, x", f"a, {self.number()}", f"a, {self.thing()}", "a + b",
-                                f"{self.function()}(a)", f"a, [{self.thing()}, {self.thing()}]", "(v for v in [a, n])", "n"])
+        return self.rng.choice(["a", "a, b", "a, n", "[a, b, n]", "{'a': a, 'n': n}", "a, x", f"a, {self.number()}",
+                                f"a, {self.thing()}", "a + b", f"{self.function()}(a)", f"a, [{self.thing()}, {self.thing()}]",
+                                "(v for v in [a, n])", "n"])
 
     # -- expressions ------------------------------------------------------------------------------------------------
 
@@ -89,10 +97,10 @@ class Writer:
         if roll < 0.8:
             return self.rng.choice(self.places.readers)
         one, other = self.number(depth + 1), self.number(depth + 1)
-        return self.rng.choice([f"({one} + {other})", f"{one} * {other}", f"max({one}, {other})", f"({one} if {other} else 1)", f"abs({one})",
-                                f"int({one})", f"({one} or {other})", f"round({one}, 1)", f"-{one}", f"({one} - {other}) % 3",
-                                f"min([{one}, {other}])", f"{one} // 1", f"float({one})", f"bool({one})", f"math.floor({one})",
-                                f"sum(v for v in [{one}, {other}])", f"(lambda v=1: v + {one})({other})"])
+        return self.rng.choice([f"({one} + {other})", f"{one} * {other}", f"max({one}, {other})", f"({one} if {other} else 1)",
+                                f"abs({one})", f"int({one})", f"({one} or {other})", f"round({one}, 1)", f"-{one}",
+                                f"({one} - {other}) % 3", f"min([{one}, {other}])", f"{one} // 1", f"float({one})", f"bool({one})",
+                                f"math.floor({one})", f"sum(v for v in [{one}, {other}])", f"(lambda v=1: v + {one})({other})"])
 
     def tensor(self, depth: int = 0) -> str:
         roll = self.rng.random()
@@ -114,23 +122,26 @@ class Writer:
     def function(self) -> str:
         if self.functions and self.rng.random() < 0.3:
             return self.rng.choice(self.functions)
-        return self.rng.choice(self.places.functions) if self.rich else self.rng.choice(["torch.tanh", "Base.moved", "outside", "(lambda v: v * G)"])
+        return self.rng.choice(self.places.functions if self.rich else ["torch.tanh", "Base.moved", "outside", "(lambda v: v * G)"])
 
     def thing(self) -> str:
         return self.rng.choice(self.places.objects_of_all_kinds)
 
     def value(self) -> str:
-        return self.rng.choice([self.number(), self.number(), self.tensor(), self.rng.choice(KEYS), "None", self.thing(), f"({self.number()}, 'v')"])
+        return self.rng.choice([self.number(), self.number(), self.tensor(), self.rng.choice(KEYS), "None", self.thing(),
+                                f"({self.number()}, 'v')"])
 
     def condition(self) -> str:
         number = self.number()
         return self.rng.choice([
-            f"{number} > 1", f"{number} > 1", f"{number}", f"not {number}", f"{number} == {self.number()}", "flag", f"{self.rng.choice(KEYS)} in table",
-            f"isinstance({self.thing()}, ({', '.join(self.places.classes[:3])}))", f"{self.thing()} is {self.thing()}", f"hasattr({self.object()}, 'extra')",
-            f"{self.tensor()}.sum().item() > {number}", f"bool({self.tensor()}.any())", f"(n := {number}) and n != 2", f"0 <= {number} < 3",
-            "torch.is_grad_enabled()", f"{self.tensor()}.ndim > 1", f"{self.tensor()}.dtype == torch.float32", f"{self.tensor()}.requires_grad",
-            f"{self.rng.choice(self.places.names)} == 'tanh'", f"callable({self.thing()})", "nothing is None", f"type({self.thing()}) is {self.places.classes[1]}",
-            f"{self.tensor()}.sum() > 0", f"outside({number}) > 0", f"outside({number}) % 2", "not outside(log)", f"len({self.rng.choice(self.places.lists)}) > 2"])
+            f"{number} > 1", f"{number} > 1", f"{number}", f"not {number}", f"{number} == {self.number()}", "flag",
+            f"{self.rng.choice(KEYS)} in table", f"isinstance({self.thing()}, ({', '.join(self.places.classes[:3])}))",
+            f"{self.thing()} is {self.thing()}", f"hasattr({self.object()}, 'extra')", f"{self.tensor()}.sum().item() > {number}",
+            f"bool({self.tensor()}.any())", f"(n := {number}) and n != 2", f"0 <= {number} < 3", "torch.is_grad_enabled()",
+            f"{self.tensor()}.ndim > 1", f"{self.tensor()}.dtype == torch.float32", f"{self.tensor()}.requires_grad",
+            f"{self.rng.choice(self.places.names)} == 'tanh'", f"callable({self.thing()})", "nothing is None",
+            f"type({self.thing()}) is {self.places.classes[1]}", f"{self.tensor()}.sum() > 0", f"outside({number}) > 0",
+            f"outside({number}) % 2", "not outside(log)", f"len({self.rng.choice(self.places.lists)}) > 2"])
 
     def object(self) -> str:
         return self.rng.choice(self.places.objects + self.places.modules)
@@ -140,7 +151,8 @@ class Writer:
     def statement(self) -> list[str]:
         simple = [self.assign] * 4 + [self.write] * 3 + [self.in_place] * 3 + [self.container] * 4 + [self.keep] * 2 + [
             self.attribute, self.attribute, self.note, self.note, self.show, self.cut, self.draw, self.fail, self.leave]
-        compound = [self.branch] * 3 + [self.loop] * 2 + [self.handlers] * 2 + [self.block] * 2 + [self.define] * 2 + [self.generator] * 2 + [
+        twice = [self.loop, self.handlers, self.block, self.define, self.generator]
+        compound = [self.branch] * 3 + [kind for kind in twice for _ in range(2)] + [
             self.comprehension, self.match, self.closure, self.coroutine, self.make_class]
         if self.depth >= DEEPEST or self.rng.random() < 0.7:
             lines = self.rng.choice(simple)()
@@ -174,14 +186,17 @@ class Writer:
 
     def assign(self) -> list[str]:
         target = self.rng.choice(self.tensors)
-        return [self.rng.choice([f"{target} = {self.tensor()}", f"{target} = {self.function()}({self.tensor()})", f"n = {self.number()}", "n += 1",
-                                 f"a = a + {self.tensor()}", "a, b = b, a", f"{target}, n = {self.tensor()}, {self.number()}",
-                                 f"{target} = {self.tensor()} if {self.condition()} else {self.tensor()}", f"*_, n = {self.rng.choice(self.places.lists)}"])]
+        return [self.rng.choice([f"{target} = {self.tensor()}", f"{target} = {self.function()}({self.tensor()})",
+                                 f"n = {self.number()}", "n += 1", f"a = a + {self.tensor()}", "a, b = b, a",
+                                 f"{target}, n = {self.tensor()}, {self.number()}",
+                                 f"{target} = {self.tensor()} if {self.condition()} else {self.tensor()}",
+                                 f"*_, n = {self.rng.choice(self.places.lists)}"])]
 
     def write(self) -> list[str]:
         place = self.rng.choice(self.places.numbers)
-        return [self.rng.choice([f"{place} = {self.number()}", f"{place} += {self.rng.choice(NUMBERS)}", f"{place} = -{place}", f"{place} = {place}",
-                                 f"{place}, n = n, {place}", f"{self.rng.choice(self.places.names)} = 'relu'"])]
+        return [self.rng.choice([f"{place} = {self.number()}", f"{place} += {self.rng.choice(NUMBERS)}", f"{place} = -{place}",
+                                 f"{place} = {place}", f"{place}, n = n, {place}",
+                                 f"{self.rng.choice(self.places.names)} = 'relu'"])]
 
     def in_place(self) -> list[str]:
         target = self.rng.choice(self.tensors + self.places.tensors)
@@ -201,20 +216,24 @@ class Writer:
             texts, place = DICT_STATEMENTS, self.rng.choice(self.places.dicts)
         else:
             texts, place = SET_STATEMENTS, self.rng.choice(self.places.sets)
-        return self.rng.choice(texts).format(l=place, d=place, s=place, n=self.number(), v=self.value(), k=self.rng.choice(KEYS)).split("; ")
+        text = self.rng.choice(texts)
+        return text.format(l=place, d=place, s=place, n=self.number(), v=self.value(), k=self.rng.choice(KEYS)).split("; ")
 
     def keep(self) -> list[str]:
         """Something outlives the call."""
         name = self.rng.choice(["kept", "extra", "value", "tensor", "last"])
-        return [self.rng.choice([f"{self.object()}.{name} = {self.value()}", f"{self.rng.choice(self.places.tensors)} = {self.tensor()}",
-                                 f"log.append({self.tensor()})", f"table[{self.rng.choice(KEYS)}] = {self.value()}",
-                                 f"{self.object()}.{name} = [{self.tensor()}, {self.value()}]", f"{self.object()}.kept = lambda v: v + {self.number()}",
-                                 f"{self.object()}.kept = {self.object()}", f"{self.rng.choice(self.places.classes)}.extra = {self.number()}"])]
+        return [self.rng.choice([f"{self.object()}.{name} = {self.value()}",
+                                 f"{self.rng.choice(self.places.tensors)} = {self.tensor()}", f"log.append({self.tensor()})",
+                                 f"table[{self.rng.choice(KEYS)}] = {self.value()}",
+                                 f"{self.object()}.{name} = [{self.tensor()}, {self.value()}]",
+                                 f"{self.object()}.kept = lambda v: v + {self.number()}", f"{self.object()}.kept = {self.object()}",
+                                 f"{self.rng.choice(self.places.classes)}.extra = {self.number()}"])]
 
     def attribute(self) -> list[str]:
         name, thing = self.rng.choice(["extra", "value", "kept", "scale", "factor", "tensor", "__class__"]), self.object()
-        return [self.rng.choice([f"log.append(getattr({thing}, {name!r}, None))", f"del {thing}.{name}", f"log.append(hasattr({thing}, {name!r}))",
-                                 f"setattr({thing}, {name!r}, {self.number()})", f"log.append(sorted(vars({thing}))[:4])", f"n = {thing}.{name}",
+        return [self.rng.choice([f"log.append(getattr({thing}, {name!r}, None))", f"del {thing}.{name}",
+                                 f"log.append(hasattr({thing}, {name!r}))", f"setattr({thing}, {name!r}, {self.number()})",
+                                 f"log.append(sorted(vars({thing}))[:4])", f"n = {thing}.{name}",
                                  f"log.append(vars({thing}).get({name!r}))", f"log.append({thing}.__class__.__name__)",
                                  f"log.append({self.rng.choice(self.places.classes)}.__dict__.get({name!r}))",
                                  f"delattr({self.rng.choice(self.places.classes)}, {name!r})"])]
@@ -222,14 +241,15 @@ class Writer:
     def note(self) -> list[str]:
         return [self.rng.choice([f"log.append({self.value()})", f"print('n', {self.number()})", f"log.append(str({self.number()}))",
                                  f"log.append({self.thing()} is {self.thing()})", f"log.append(({self.number()}, {self.number()}))",
-                                 f'print(f"{{{self.number()}!r:>8}}")', f"log.append(tuple({self.tensor()}.shape))", f"log.append({self.condition()})",
-                                 "log.append(repr(sys.exception()))"])]
+                                 f'print(f"{{{self.number()}!r:>8}}")', f"log.append(tuple({self.tensor()}.shape))",
+                                 f"log.append({self.condition()})", "log.append(repr(sys.exception()))"])]
 
     def show(self) -> list[str]:
         """What a tensor holds is shown."""
         tensor = self.tensor()
-        return [self.rng.choice([f"print({tensor})", f"print(f'{{{tensor}.sum():.3f}}')", f"log.append(str({tensor}.sum()))", f"log.append(f'{{{tensor}}}')",
-                                 f"print(n, {tensor}.shape, sep='|')", f"n = {tensor}.sum().item()", f"log.append({tensor}.max().item() * 2)"])]
+        return [self.rng.choice([f"print({tensor})", f"print(f'{{{tensor}.sum():.3f}}')", f"log.append(str({tensor}.sum()))",
+                                 f"log.append(f'{{{tensor}}}')", f"print(n, {tensor}.shape, sep='|')", f"n = {tensor}.sum().item()",
+                                 f"log.append({tensor}.max().item() * 2)"])]
 
     def leave(self) -> list[str]:
         """The function, or a loop, is left."""
@@ -237,18 +257,21 @@ class Writer:
         return [f"if {self.condition()}:", f"    {left}"]
 
     def cut(self) -> list[str]:
-        return [self.rng.choice([f"outside({self.number()})", f"n = int({self.tensor()}.sum() > 1)", f"n = outside({self.number()})",
-                                 f"n = float({self.tensor()}.flatten()[0])", f"a = outside({self.tensor()})", f"n = {self.tensor()}.sum().item()",
+        return [self.rng.choice([f"outside({self.number()})", f"n = int({self.tensor()}.sum() > 1)",
+                                 f"n = outside({self.number()})", f"n = float({self.tensor()}.flatten()[0])",
+                                 f"a = outside({self.tensor()})", f"n = {self.tensor()}.sum().item()",
                                  f"log.append({self.tensor()}.tolist())", f"a = outside(a, {self.thing()})"])]
 
     def draw(self) -> list[str]:
-        return [self.rng.choice(["n = random.random()", f"a = {self.tensor()} + torch.rand(3)", f"a = F.dropout({self.tensor()}, 0.5)",
-                                 "n = random.choice([1, 2, 3])", "a = torch.randn(3) * a", "torch.manual_seed(3)", "random.seed(n)"])]
+        return [self.rng.choice(["n = random.random()", f"a = {self.tensor()} + torch.rand(3)",
+                                 f"a = F.dropout({self.tensor()}, 0.5)", "n = random.choice([1, 2, 3])", "a = torch.randn(3) * a",
+                                 "torch.manual_seed(3)", "random.seed(n)"])]
 
     def fail(self) -> list[str]:
         error = self.rng.choice(["KeyError", "ValueError", "RuntimeError", "IndexError"])
-        return self.rng.choice([[f"if {self.condition()}:", f"    raise {error}({self.number()})"], [f"fails({error}({self.number()}))"],
-                                [f"if {self.condition()}:", f"    fails({error}('outside'))"], [f"assert {self.condition()}, n"]])
+        return self.rng.choice([[f"if {self.condition()}:", f"    raise {error}({self.number()})"],
+                                [f"fails({error}({self.number()}))"], [f"if {self.condition()}:", f"    fails({error}('outside'))"],
+                                [f"assert {self.condition()}, n"]])
 
     def branch(self) -> list[str]:
         lines = [f"if {self.condition()}:", *self.suite()]
@@ -259,10 +282,12 @@ class Writer:
     def loop(self) -> list[str]:
         self.loops += 1
         i = f"i{self.loops}"
-        over = self.rng.choice(["range(2)", f"list({self.rng.choice(self.places.lists)})[:3]", f"enumerate(list({self.rng.choice(self.places.lists)})[:2])",
-                                f"list({self.rng.choice(self.places.dicts)}.items())[:3]", "zip([1, 2], (a, b))", "[a, b]", f"[{self.number()}, {self.number()}]",
-                                f"reversed({self.rng.choice(self.places.lists)}[:2])", f"itertools.islice({self.rng.choice(self.places.lists)}, 2)",
-                                f"map(float, [{self.number()}])", f"{self.function()}(a)[:2]", f"itertools.islice({self.rng.choice(self.places.generators)}, 3)",
+        over = self.rng.choice(["range(2)", f"list({self.rng.choice(self.places.lists)})[:3]",
+                                f"enumerate(list({self.rng.choice(self.places.lists)})[:2])",
+                                f"list({self.rng.choice(self.places.dicts)}.items())[:3]", "zip([1, 2], (a, b))", "[a, b]",
+                                f"[{self.number()}, {self.number()}]", f"reversed({self.rng.choice(self.places.lists)}[:2])",
+                                f"itertools.islice({self.rng.choice(self.places.lists)}, 2)", f"map(float, [{self.number()}])",
+                                f"{self.function()}(a)[:2]", f"itertools.islice({self.rng.choice(self.places.generators)}, 3)",
                                 f"zip({self.rng.choice(self.places.generators)}, range(2))", "outside([1, 2])"])
         looping, self.looping = self.looping, True
         body = self.suite()
@@ -294,7 +319,9 @@ class Writer:
         manager = self.rng.choice(self.places.managers)
         lines = [f"with {manager}:", *self.suite()]
         if manager.endswith("as stack"):
-            lines[1:1] = [f"    {self.rng.choice([f'stack.enter_context({self.manager()})', f'stack.callback(log.append, {self.number()})', 'stack.pop_all()'])}"]
+            call = self.rng.choice([f"stack.enter_context({self.manager()})", f"stack.callback(log.append, {self.number()})",
+                                    "stack.pop_all()"])
+            lines[1:1] = [f"    {call}"]
         return lines
 
     def manager(self) -> str:
@@ -321,13 +348,17 @@ class Writer:
             f"log.append([v for v in {places} if v != {self.number()}])", f"log.append({{k: v for k, v in enumerate({places})}})",
             f"a = sum([v * 2 for v in [a, {self.tensor()}]])", f"log.append(sum(v for v in [n, {self.number()}]))",
             f"log.append([{self.function()}(v) for v in (a, b)])", f"n = max(({self.number()} for _ in range(2)), default=0)",
-            f"log.append([(i, v) for i, v in zip(range(3), {places})])", f"a = functools.reduce(operator.add, [a, {self.tensor()}])",
-            f"log.append(list(map(lambda v: v, {places})))", f"log.append(any(v is a for v in {places}))"])]
+            f"log.append([(i, v) for i, v in zip(range(3), {places})])",
+            f"a = functools.reduce(operator.add, [a, {self.tensor()}])", f"log.append(list(map(lambda v: v, {places})))",
+            f"log.append(any(v is a for v in {places}))"])]
 
     def match(self) -> list[str]:
         return [f"match {self.rng.choice([self.number(), self.thing(), 'pair', 'table', 'items'])}:",
-                "    case 1 | 2.0:", *indented(self.suite()), "    case [first, *_]:", "        n = first", "    case {'a': value}:", "        n = value",
-                f"    case {self.places.classes[0]}(value=value):", "        n = value", "    case _:", *indented(self.suite())]
+                "    case 1 | 2.0:", *indented(self.suite()),
+                "    case [first, *_]:", "        n = first",
+                "    case {'a': value}:", "        n = value",
+                f"    case {self.places.classes[0]}(value=value):", "        n = value",
+                "    case _:", *indented(self.suite())]
 
     def generator(self) -> list[str]:
         name = self.new("g")
@@ -335,9 +366,11 @@ class Writer:
             body = [f"    got = yield {self.value()}", *self.suite(), "    yield v if got is None else got"]
             kind = self.rng.random()
             if kind < 0.25:
-                body = ["    try:", *indented(body), f"    except {self.rng.choice(['GeneratorExit', 'ValueError', 'Exception'])} as error:",
-                        "        log.append(type(error).__name__)", f"        {self.rng.choice(['raise', 'n = 2', 'yield n', 'return n'])}",
-                        "    finally:", *indented(self.suite())]
+                body = ["    try:", *indented(body),
+                        f"    except {self.rng.choice(['GeneratorExit', 'ValueError', 'Exception'])} as error:",
+                        "        log.append(type(error).__name__)",
+                        f"        {self.rng.choice(['raise', 'n = 2', 'yield n', 'return n'])}", "    finally:",
+                        *indented(self.suite())]
             elif kind < 0.4:
                 body = [f"    with {self.manager()}:", *indented(body)]
             elif kind < 0.55:
@@ -345,9 +378,11 @@ class Writer:
             elif kind < 0.7:
                 body = [*body, f"    n = yield from {self.rng.choice(self.places.generators)}", "    log.append(n)"]
         lines = [f"def {name}(v, n=n, a=a, b=b):", *body, f"    return {self.number()}", f"{name} = {name}({self.tensor()})"]
-        uses = [f"log.append(next({name}))", f"log.append({name}.send({self.number()}))", f"log.append(list({name}))", f"{name}.close()", f"box.kept = {name}",
-                f"log.append({name}.throw(ValueError({self.number()})))", f"del {name}", f"a, *_ = {name}", f"log.append(next(box.kept, {self.number()}))",
-                f"for v in {name}:\n    log.append(v)\n    break", f"log.append([*zip({name}, range(2))])", f"log.append({name} is {name}.__iter__())"]
+        uses = [f"log.append(next({name}))", f"log.append({name}.send({self.number()}))", f"log.append(list({name}))",
+                f"{name}.close()", f"box.kept = {name}", f"log.append({name}.throw(ValueError({self.number()})))", f"del {name}",
+                f"a, *_ = {name}", f"log.append(next(box.kept, {self.number()}))",
+                f"for v in {name}:\n    log.append(v)\n    break", f"log.append([*zip({name}, range(2))])",
+                f"log.append({name} is {name}.__iter__())"]
         return [*lines, f"log.append(next({name}))", *"\n".join(self.rng.sample(uses, self.rng.choice([1, 1, 2, 3]))).split("\n")]
 
     def closure(self) -> list[str]:
@@ -355,10 +390,12 @@ class Writer:
         make, step = self.new("make"), self.new("step")
         with self.inner("v"):
             body = self.suite()
-        lines = [f"def {make}(count={self.number()}, n=n, a=a, b=b):", "    def step(v, n=n, a=a, b=b):", "        nonlocal count", "        count += 1",
-                 *indented(body), f"        return {self.rng.choice(['v * count', 'v', 'a'])}", "    return step, lambda: count", f"{step}, total = {make}()"]
-        uses = [f"a = {step}(a)", f"a = {step}({step}(a))", "log.append(total())", f"box.kept = {step}", "box.extra = total", f"b = {step}(b)",
-                f"log.append([cell.cell_contents for cell in {step}.__closure__])", f"{step}.__closure__[0].cell_contents = {self.number()}", "a = box.kept(a)"]
+        lines = [f"def {make}(count={self.number()}, n=n, a=a, b=b):", "    def step(v, n=n, a=a, b=b):", "        nonlocal count",
+                 "        count += 1", *indented(body), f"        return {self.rng.choice(['v * count', 'v', 'a'])}",
+                 "    return step, lambda: count", f"{step}, total = {make}()"]
+        uses = [f"a = {step}(a)", f"a = {step}({step}(a))", "log.append(total())", f"box.kept = {step}", "box.extra = total",
+                f"b = {step}(b)", f"log.append([cell.cell_contents for cell in {step}.__closure__])",
+                f"{step}.__closure__[0].cell_contents = {self.number()}", "a = box.kept(a)"]
         return [*lines, *self.rng.sample(uses, 3)]
 
     def coroutine(self) -> list[str]:
@@ -366,17 +403,20 @@ class Writer:
         name = self.new("co")
         with self.inner("v"):
             body = self.suite()
-        return [f"async def {name}(v, n=n, a=a, b=b):", *body, f"    return {self.rng.choice(['v', 'a', 'n'])}", "try:", f"    {name}(a).send(None)",
-                "except StopIteration as stop:", f"    {self.rng.choice(['log.append(stop.value)', 'a = stop.value', 'n = stop.value'])}"]
+        return [f"async def {name}(v, n=n, a=a, b=b):", *body, f"    return {self.rng.choice(['v', 'a', 'n'])}", "try:",
+                f"    {name}(a).send(None)", "except StopIteration as stop:",
+                f"    {self.rng.choice(['log.append(stop.value)', 'a = stop.value', 'n = stop.value'])}"]
 
     def make_class(self) -> list[str]:
         name, base = self.new("C"), self.rng.choice(["Base", "Derived", "Other", *self.places.classes])
         with self.inner("x"):
             body = self.suite()
-        lines = [f"class {name}({base}):", f"    scale = {self.number()}", "    def apply(self, x, n=n, a=a, b=b):", *indented(body),
-                 f"        return {self.rng.choice(['super().apply(x) * self.scale', 'x', 'x * n'])}", f"made = {name}()"]
-        uses = ["a = made.apply(a)", f"made.value = {self.value()}", "log.append(made.scale)", "box.kept = made", f"log.append(isinstance(made, {base}))",
-                f"log.append({name}.__mro__[1] is {base})", f"{name}.scale = 5.0", "a = made(a)", "log.append(made.doubled)"]
+        lines = [f"class {name}({base}):", f"    scale = {self.number()}", "    def apply(self, x, n=n, a=a, b=b):",
+                 *indented(body), f"        return {self.rng.choice(['super().apply(x) * self.scale', 'x', 'x * n'])}",
+                 f"made = {name}()"]
+        uses = ["a = made.apply(a)", f"made.value = {self.value()}", "log.append(made.scale)", "box.kept = made",
+                f"log.append(isinstance(made, {base}))", f"log.append({name}.__mro__[1] is {base})", f"{name}.scale = 5.0",
+                "a = made(a)", "log.append(made.doubled)"]
         return [*lines, *self.rng.sample(uses, 2)]
 
 
