@@ -13,7 +13,7 @@ if sys.version_info[:2] not in FRAME_VIEWS:
 
 WARNINGS = ["-Wall", "-Wextra", "-Wno-missing-field-initializers", "-Wno-cast-function-type", "-Wno-unused-parameter"]
 
-# With -fopenmp at::parallel_for runs on several threads. It is not given to the linker: the functions are those of torch's own libgomp.
+# With -fopenmp at::parallel_for runs on several threads. The linker is not given it: the functions are of torch's own libgomp.
 setup(
     ext_modules=[
         CppExtension(

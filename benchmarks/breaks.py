@@ -3,8 +3,8 @@
     python -m benchmarks.breaks
 
 Each program calls something in its midst that no graph can hold (a function excluded from compilation), or prints, where it is
-hardest: in a loop, in `try`, in a `with` of a class of the user's, one and three calls deep. Both engines get the same backend, which
-counts. Operations are counted in an eager run; those that no graph ran were run eagerly. Counts, not times: one run tells.
+hardest: in a loop, in `try`, in a `with` of a class of the user's, one and three calls deep. Both engines get the same backend,
+which counts. Operations are counted in an eager run; those that no graph ran were run eagerly. Counts, not times: one run tells.
 """
 from __future__ import annotations
 
@@ -125,11 +125,13 @@ def measure(program: Callable[[Tensor], Tensor], compiled: Callable[[Tensor], Te
 
 
 def main() -> None:
-    table = Table("the program", "breaks at", "graphs, ours", "graphs, torch.compile", "eager operations, ours", "eager operations, torch.compile")
+    table = Table("the program", "breaks at", "graphs, ours", "graphs, torch.compile", "eager operations, ours",
+                  "eager operations, torch.compile")
 
     def excluded(x: Any) -> None:
         pass
-    kinds = {"a call that cannot be captured": (capture.disable(lambda x: None), torch.compiler.disable(excluded)), "print": (print, print)}
+    kinds = {"a call that cannot be captured": (capture.disable(lambda x: None), torch.compiler.disable(excluded)),
+             "print": (print, print)}
     for kind, (ours_stop, theirs_stop) in kinds.items():
         for name in programs(print):
             results = []

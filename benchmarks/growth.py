@@ -2,8 +2,8 @@
 
     python -m benchmarks.growth [--captures N] [--backend NAME]         (Linux: reads /proc/self)
 
-Prints, ten times on the way, the resident memory, the blocks of Python's allocator and the objects of its garbage collector. Fails when
-objects or blocks grew after the first tenth, which fills the caches that are bounded.
+Prints, ten times on the way, the resident memory, the blocks of Python's allocator and the objects of its garbage collector. Fails
+when objects or blocks grew after the first tenth, which fills the caches that are bounded.
 """
 from __future__ import annotations
 
@@ -106,8 +106,8 @@ def captures(count: int, backend: str) -> None:
 
 
 def census() -> tuple[int, Counter[str]]:
-    """Blocks of Python's allocator, and objects of its garbage collector by type; but for what abstract classes remember of the classes
-    that they were asked for, which is bounded."""
+    """Blocks of Python's allocator, and objects of its garbage collector by type; but for what abstract classes remember of the
+    classes that they were asked for, which is bounded."""
     gc.collect()
     gc.collect()
     objects = Counter(f"{type(each).__module__}.{type(each).__qualname__}" for each in gc.get_objects() if not is_abc_memory(each))
@@ -132,7 +132,8 @@ def resident() -> float:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.growth", description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.growth", description=__doc__,
+                                     formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--captures", type=int, default=100_000)
     parser.add_argument("--backend", default="eager")
     options = parser.parse_args()

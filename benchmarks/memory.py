@@ -31,7 +31,7 @@ def stop() -> None:
 
 def broken(x: Tensor) -> Tensor:
     """The chain with a break in each step, at which continuations take over what is alive."""
-    for step in range(STEPS):
+    for _ in range(STEPS):
         x = torch.relu(x) + 1
         stop()
         x = x * 0.5

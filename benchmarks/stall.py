@@ -7,6 +7,7 @@ a hundred, which shows single stalls.
 """
 from __future__ import annotations
 
+import functools
 import statistics
 import time
 from collections.abc import Callable
@@ -33,11 +34,17 @@ def during(module: torch.nn.Module, example: dict[str, Any]) -> list[float]:
         capture.reset()
         compiled = capture.compile(module, backend="native")
         compiled(**example)
-        times += timed(lambda: compiled(**example), lambda: capture.stats(compiled).pending > 0)
+        times += timed(functools.partial(compiled, **example), functools.partial(is_pending, compiled))
         capture.wait()
         if len(times) >= CALLS:
             return times
-    raise RuntimeError(f"only {len(times)} calls were made during {MOST_COMPILES} compiles: {capture.stats(compiled).compile_errors}")
+    errors = capture.stats(compiled).compile_errors
+    raise RuntimeError(f"only {len(times)} calls were made during {MOST_COMPILES} compiles: {errors}")
+
+
+def is_pending(compiled: torch.nn.Module) -> bool:
+    """Whether a graph of the module's is being compiled, or waits for that."""
+    return capture.stats(compiled).pending > 0
 
 
 def without(module: torch.nn.Module, example: dict[str, Any], calls: int) -> list[float]:

@@ -47,7 +47,7 @@ class Graphs:
         return run
 
 
-# What a graph need not hold: the mark of a new constant, which computes nothing, and the reading of a value, which may follow the graph.
+# What a graph need not hold: the mark of a new constant, which computes nothing, and the reading of a value, which may follow it.
 BESIDE = frozenset({"aten.lift_fresh.default", "aten._local_scalar_dense.default"})
 
 

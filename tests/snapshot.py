@@ -171,7 +171,8 @@ def _is_of_program(obj: type | types.FunctionType) -> bool:
 
 def _items(obj: Any) -> Iterator[tuple[str, Any]]:
     if isinstance(obj, dict):
-        for number, (key, value) in enumerate((collections.OrderedDict if isinstance(obj, collections.OrderedDict) else dict).items(obj)):
+        cls = collections.OrderedDict if isinstance(obj, collections.OrderedDict) else dict
+        for number, (key, value) in enumerate(cls.items(obj)):
             if not isinstance(key, SCALARS):
                 yield f".key({number})", key
             yield f"[{key!r}]" if isinstance(key, SCALARS) else f".value({number})", value

@@ -343,4 +343,4 @@ def test_no_object_is_left_by_captures_that_were_forgotten() -> None:
     growth.captures(280, "eager")
     blocks_after, objects_after = growth.census()
     assert objects_after.total() - objects.total() < 20, growth.grown(objects, objects_after)
-    assert blocks_after - blocks < 20 * 280     # bounded caches go on filling for some thousand captures; one that is kept has hundreds
+    assert blocks_after - blocks < 20 * 280     # bounded caches fill for some thousand captures; one that is kept has hundreds

@@ -71,7 +71,8 @@ def show(scores: list[Score]) -> None:
 def add_row(table: Table, name: str, scores: list[Score]) -> None:
     passed, failed, unexplained = (sum(len(getattr(s, part)) for s in scores) for part in ("passed", "failed", "unexplained"))
     total = passed + failed
-    table.add_row(name, str(total), str(passed), f"{100 * passed / total:.2f}" if total else "–", str(failed - unexplained), str(unexplained))
+    share = f"{100 * passed / total:.2f}" if total else "–"
+    table.add_row(name, str(total), str(passed), share, str(failed - unexplained), str(unexplained))
 
 
 if __name__ == "__main__":

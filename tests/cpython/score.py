@@ -17,16 +17,16 @@ from tests.cpython.differences import DIFFERENCES
 
 ROOT = Path(__file__).resolve().parents[2]
 MODULES = tuple("test_" + name for name in (
-    "grammar generators coroutines asyncgen contextlib exceptions exception_group except_star with scope descr super class subclassinit "
-    "metaclass property decorators dataclasses enum functools itertools collections dict dictcomps list set setcomps tuple iter "
-    "listcomps genexps named_expressions unpack unpack_ex extcall keywordonlyarg positional_only_arg patma fstring format operator "
-    "copy weakref heapq json decimal datetime re string typing types abc call raise yield_from").split())
+    "grammar generators coroutines asyncgen contextlib exceptions exception_group except_star with scope descr super class "
+    "subclassinit metaclass property decorators dataclasses enum functools itertools collections dict dictcomps list set setcomps "
+    "tuple iter listcomps genexps named_expressions unpack unpack_ex extcall keywordonlyarg positional_only_arg patma fstring "
+    "format operator copy weakref heapq json decimal datetime re string typing types abc call raise yield_from").split())
 TEST_LIMIT = 300        # seconds for one test, by the mode that is slower
 
 
 @dataclass
 class Outcomes:
-    """What became of a module's tests in one mode: id -> passed, failed, skipped, crashed or timed out; and the texts of failures."""
+    """What became of a module's tests in one mode: id -> passed, failed, skipped, crashed or timed out; and texts of failures."""
 
     module: str
     mode: str
@@ -48,7 +48,8 @@ def run_module(module: str, mode: str, limit: float = TEST_LIMIT, only: Sequence
 
 def _run_process(module: str, mode: str, limit: float, selection: tuple[str, ...], outcomes: Outcomes) -> str | None:
     """Runs what has no outcome yet; the id of the test that ended the process, or None when all were run."""
-    command = [sys.executable, "-X", "faulthandler", "-m", "tests.cpython.worker", module, mode, *selection, "--without", *outcomes.outcome]
+    command = [sys.executable, "-X", "faulthandler", "-m", "tests.cpython.worker", module, mode, *selection,
+               "--without", *outcomes.outcome]
     environment = os.environ | {"PYTHONPATH": str(ROOT), "PYTHONHASHSEED": "0", "CAPTURE_STRICT": "1"}
     with (tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile() as errors,
           _ended(subprocess.Popen(command, cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
@@ -113,7 +114,8 @@ class Score:
 def compare(native: Outcomes, ours: Outcomes) -> Score:
     passing = [test for test, outcome in native.outcome.items() if outcome == "passed"]
     passed = tuple(test for test in passing if ours.outcome.get(test) == "passed")
-    failed = {test: f"{ours.outcome.get(test, 'not run')}\n{ours.text.get(test, '')}" for test in passing if test not in set(passed)}
+    failed = {test: f"{ours.outcome.get(test, 'not run')}\n{ours.text.get(test, '')}"
+              for test in passing if test not in set(passed)}
     return Score(native.module, passed, failed)
 
 

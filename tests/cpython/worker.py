@@ -18,8 +18,9 @@ import types
 import unittest
 import warnings
 from collections.abc import Callable
-from test import support
 from typing import Any
+
+from test import support
 
 Call = Callable[..., Any]
 LONGEST = 4000      # characters kept of a failure's text

@@ -1,4 +1,4 @@
-"""Numpy on constants: what it computes is a constant; what it is made of is guarded; arrays that become tensors are new ones each time."""
+"""Numpy on constants: what it computes is a constant, what it is made of is guarded, tensors made of it are new each time."""
 from __future__ import annotations
 
 from types import SimpleNamespace
@@ -148,7 +148,10 @@ def test_a_truth_value_that_is_computed_is_not_one_from_outside() -> None:
     def make():
         state = SimpleNamespace(flag=np.True_, other=np.False_)
         return lambda x: (x + 1, state.flag, state.other, np.any(np.ones(2)), np.all(np.zeros(2))), state
-    check(make, call(X), call(X), lambda s: (setattr(s, "flag", np.False_), setattr(s, "other", np.True_)), call(X), call(X), captures=None)
+
+    def change(state):
+        state.flag, state.other = np.False_, np.True_
+    check(make, call(X), call(X), change, call(X), call(X), captures=None)
 
 
 def test_arrays_from_outside_are_no_constants() -> None:

@@ -234,7 +234,7 @@ def test_workers_of_a_data_loader(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("function", ["f", "g"], ids=["in the background", "while a thread waits"])
 def test_a_program_ends_while_a_graph_is_compiled(function: str, tmp_path: Path) -> None:
-    """Its thread either waits for the compiler or has ended: one that is in the middle of an operation of torch can abort the process
+    """Its thread either waits for the compiler or has ended: one in the middle of an operation of torch can abort the process
     on its own account."""
     lines = output(f"""
         {function}(x, w)

@@ -87,7 +87,8 @@ def step(model: nn.Module, inputs: tuple[Any, ...]) -> None:
     torch.autograd.backward([result.square().sum() for result in differentiable])
 
 
-@pytest.mark.parametrize(("name", "training"), [*((name, False) for name in MODELS), ("convolutional", True), ("recommender", True)])
+@pytest.mark.parametrize(("name", "training"),
+                         [*((name, False) for name in MODELS), ("convolutional", True), ("recommender", True)])
 def test_the_peak_is_at_most_that_of_eager(name: str, training: bool) -> None:
     build, draw = MODELS[name]
     model, inputs = build().train(training), draw()

@@ -22,7 +22,8 @@ def test_a_list_whose_class_says_that_it_is_empty() -> None:
             stack[0] = stack[0]
             return x * stack[-1], [*stack], bool(stack)
         return program, types.SimpleNamespace(stack=stack, cls=Stack)
-    check(make, call(X), call(X), lambda s: setattr(s.cls, "__len__", lambda self: 0), call(X), call(X), captures=None, fullgraph=False)
+    check(make, call(X), call(X), lambda s: setattr(s.cls, "__len__", lambda self: 0), call(X), call(X), captures=None,
+          fullgraph=False)
 
 
 def test_a_named_tuple_whose_class_says_that_it_is_empty() -> None:
@@ -78,13 +79,14 @@ def test_an_empty_slot_that_is_filled_later() -> None:
             return x + 1, found
         return program, slotted
     for name in ("value", "other", "third"):
-        check(make, call(X), call(X), lambda s: setattr(s, name, 1.0), call(X), call(X), lambda s: delattr(s, name), call(X), captures=None,
-              fullgraph=False)
+        check(make, call(X), call(X), lambda s: setattr(s, name, 1.0), call(X), call(X), lambda s: delattr(s, name), call(X),
+              captures=None, fullgraph=False)
 
 
 def test_another_type_where_an_integer_was() -> None:
     """Why no entry fits is found out in time, too."""
-    check(lambda: lambda x, n: x - n, call(X, 1), call(X, 2), call(X, 3), call(X, -0.0), call(X, 1.5), call(X, True), captures=None, fullgraph=False)
+    check(lambda: lambda x, n: x - n, call(X, 1), call(X, 2), call(X, 3), call(X, -0.0), call(X, 1.5), call(X, True), captures=None,
+          fullgraph=False)
 
 
 def test_a_builtin_without_the_argument_it_needs() -> None:
@@ -106,7 +108,8 @@ def test_methods_without_the_arguments_they_need_and_what_cannot_be_called() -> 
 
         def program(x):
             found = []
-            for function in (items.append, items.insert, items.index, table.get, table.pop, table.setdefault, kinds.add, items, table, (), 1):
+            for function in (items.append, items.insert, items.index, table.get, table.pop, table.setdefault, kinds.add, items,
+                             table, (), 1):
                 try:
                     function()
                 except TypeError as error:

@@ -155,8 +155,8 @@ def test_arithmetic_of_which_nothing_comes(program: Callable, first: Any, second
 
 
 @pytest.mark.parametrize("program", [
-    lambda x: (1 / x.sum().item(), x + 1)[1], lambda x: (int(x.sum() * float("inf")), x + 1)[1], lambda x: (7 % int(x.sum()), x + 1)[1],
-    lambda x: (math.log(x.sum().item()), x + 1)[1],
+    lambda x: (1 / x.sum().item(), x + 1)[1], lambda x: (int(x.sum() * float("inf")), x + 1)[1],
+    lambda x: (7 % int(x.sum()), x + 1)[1], lambda x: (math.log(x.sum().item()), x + 1)[1],
 ], ids=["division", "int", "remainder", "logarithm"])
 def test_arithmetic_on_values_of_tensors_of_which_nothing_comes(program: Callable) -> None:
     check(lambda: program, call(X), call(X), call(X * 0), call(X), captures=None, fullgraph=False)

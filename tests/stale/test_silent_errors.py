@@ -53,7 +53,8 @@ BACKWARD_HOOKS = {
     "full_backward_pre_hook_of_the_root": lambda net: net.register_full_backward_pre_hook(lambda m, go: (go[0] * 2,)),
     "global_full_backward_hook": lambda net: nn.modules.module.register_module_full_backward_hook(
         lambda m, gi, go: (gi[0] * 2,) if gi[0] is not None else None),
-    "global_full_backward_pre_hook": lambda net: nn.modules.module.register_module_full_backward_pre_hook(lambda m, go: (go[0] * 2,)),
+    "global_full_backward_pre_hook": lambda net: nn.modules.module.register_module_full_backward_pre_hook(
+        lambda m, go: (go[0] * 2,)),
     "post_accumulate_hook": lambda net: net.linear.weight.register_post_accumulate_grad_hook(lambda p: (p.grad.mul_(3), None)[1]),
     "hook_on_a_parameter": lambda net: net.linear.weight.register_hook(lambda g: g * 3),
     "hook_on_a_frozen_parameter_that_is_none": lambda net: net.linear.bias.register_hook(lambda g: None),
@@ -264,7 +265,8 @@ def test_forward_mode_of_a_parameter_of_a_closure() -> None:
 # --- tensors of inference mode have no version
 
 @pytest.mark.parametrize("write", [lambda y: y.add_(1), lambda y: y.__setitem__(0, 5.0), lambda y: torch.mul(y, 2, out=y),
-                                   lambda y: torch.relu_(y), lambda y: y.view(-1).zero_()], ids=["add", "item", "out", "relu", "view"])
+                                   lambda y: torch.relu_(y), lambda y: y.view(-1).zero_()],
+                         ids=["add", "item", "out", "relu", "view"])
 def test_writes_in_inference_mode_are_seen(write) -> None:
     """What was printed or read before a write is what it was then."""
     def program(x):

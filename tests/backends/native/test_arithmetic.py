@@ -1,7 +1,7 @@
 """Arithmetic of every dtype, beside tensors and numbers of other types, against eager mode: equal to the last bit.
 
-Each operation is a line of text. Those of one case, which all work on the same tensors, make one graph. Values are the ones at which
-implementations differ: zeros with signs, NaN, infinities, the ends of the range, numbers that a narrow type cannot hold.
+Each operation is a line of text. Those of one case, which all work on the same tensors, make one graph. Values are the ones at
+which implementations differ: zeros with signs, NaN, infinities, the ends of the range, numbers that a narrow type cannot hold.
 """
 from __future__ import annotations
 
@@ -21,36 +21,42 @@ FLOATS = (torch.float32, torch.float64, *NARROW)
 INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 DTYPES = (*FLOATS, *INTEGERS, torch.bool)
 NUMBERS = (2, 3.7)                  # beside every dtype, and beside some:
-MORE_NUMBERS = {torch.float32: (-0.0, math.nan), torch.bfloat16: (0, True, 0.3333, -math.inf), torch.float16: (-0.1,), torch.uint8: (100, -3)}
-VECTOR = 64                         # elements: eager mode rounds some operations otherwise in what is left of a tensor behind its vectors
+MORE_NUMBERS = {torch.float32: (-0.0, math.nan), torch.bfloat16: (0, True, 0.3333, -math.inf), torch.float16: (-0.1,),
+                torch.uint8: (100, -3)}
+VECTOR = 64                         # elements: behind a tensor's last whole vector, eager mode rounds some operations otherwise
 POSITIVE = (2, 3.7)        # of parameters that must not be zero or less
 
 # Operations on x and y, tensors or one of them a number.
 BINARY = ("x + y", "x - y", "x * y", "x / y", "x % y", "x // y", "torch.fmod(x, y)", "torch.div(x, y, rounding_mode='trunc')",
           "torch.div(x, y, rounding_mode='floor')", "torch.where(c, x, y)", "torch.add(x, y, alpha=2)", "torch.sub(x, y, alpha=3)",
-          "x == y", "x != y", "x < y", "x <= y", "x > y", "x >= y", "x & y", "x | y", "x ^ y",
-          "torch.logical_and(x, y)", "torch.logical_xor(x, y)", "torch.copysign(x, y)", "torch.clamp(x, min=y)", "torch.clamp(x, max=y)")
-TENSORS_ALONE = ("torch.maximum(x, y)", "torch.minimum(x, y)", "torch.fmax(x, y) + 0", "torch.fmin(x, y) + 0", "torch.heaviside(x, y)",
-                 "torch.clamp(x, y, y)", "torch.addcmul(x, x, y, value=2)", "x << y", "x >> y", "torch.nextafter(x, y)")
+          "x == y", "x != y", "x < y", "x <= y", "x > y", "x >= y", "x & y", "x | y", "x ^ y", "torch.logical_and(x, y)",
+          "torch.logical_xor(x, y)", "torch.copysign(x, y)", "torch.clamp(x, min=y)", "torch.clamp(x, max=y)")
+TENSORS_ALONE = ("torch.maximum(x, y)", "torch.minimum(x, y)", "torch.fmax(x, y) + 0", "torch.fmin(x, y) + 0",
+                 "torch.heaviside(x, y)", "torch.clamp(x, y, y)", "torch.addcmul(x, x, y, value=2)", "x << y", "x >> y",
+                 "torch.nextafter(x, y)")
 NUMBER_FIRST = ("y + x", "y - x", "y * x", "y / x", "y // x", "y % x", "torch.where(c, y, x)")
-NUMBER_SECOND = ("torch.add(x, x, alpha=y)", "torch.sub(x, x, alpha=y)", "torch.rsub(x, y)", "x.masked_fill(c, y)", "x.clone().fill_(y)",
-                 "torch.full_like(x, y)", "torch.addcmul(x, x, x, value=y)", "torch.addcdiv(x, x, x, value=y)", "torch.lerp(x, x * 2, y)",
-                 "F.threshold(x, y, 2)", "F.threshold(x, 1, y)", "F.leaky_relu(x, y)", "torch.clamp(x, -1, y)", "F.hardtanh(x, -100.5, y)",
-                 "x ** 2", "x ** 3", "x ** -1", "F.pad(c.reshape(1, -1) * x, (1, 1), value=y)",
-                 "torch.index_fill(x, 0, k, y)", "torch.masked_fill(x, c, y) + y", "x + y * 2", "(x * y + 1) * y", "x[:1] + y - y")
-ROUNDED = ("x ** 0.5", "x ** -0.5", "x ** -2", "F.elu(x, y)", "F.softplus(x, y)", "F.celu(x, y)", "x ** y", "y ** x", "F.softshrink(x, y)", "F.hardshrink(x, y)",
-           "torch.logit(x, y)", "torch.hypot(x, x * 0 + y)", "torch.xlogy(x, y)")       # with numbers, to some digits
-UNARY = ("-x", "x.abs()", "x.sign()", "x.sgn()", "torch.relu(x)", "x.floor()", "x.ceil()", "x.round()", "x.trunc()", "x.frac()", "~x",
-         "x.square()", "x.isnan()", "x.isinf()", "x.isfinite()", "x.signbit()", "torch.logical_not(x)", "torch.nan_to_num(x)", "F.relu6(x)",
-         "F.hardtanh(x)", "torch.clamp(x, -1, 3)", "torch.clamp(x, min=0)", "x.reciprocal()", "x.bool()", "x.double()", "x.float()",
-         "x.bfloat16()", "x.half()", "x.float().bfloat16()", "x.round(decimals=1)", "F.hardshrink(x)", "F.hardsigmoid(x)", "x.clone()",
-         "torch.where(c, x, -x)", "x.deg2rad()", "x.rad2deg()", "x.positive()", "x + x * x", "x - x / 3")
+NUMBER_SECOND = ("torch.add(x, x, alpha=y)", "torch.sub(x, x, alpha=y)", "torch.rsub(x, y)", "x.masked_fill(c, y)",
+                 "x.clone().fill_(y)", "torch.full_like(x, y)", "torch.addcmul(x, x, x, value=y)",
+                 "torch.addcdiv(x, x, x, value=y)", "torch.lerp(x, x * 2, y)", "F.threshold(x, y, 2)", "F.threshold(x, 1, y)",
+                 "F.leaky_relu(x, y)", "torch.clamp(x, -1, y)", "F.hardtanh(x, -100.5, y)", "x ** 2", "x ** 3", "x ** -1",
+                 "F.pad(c.reshape(1, -1) * x, (1, 1), value=y)", "torch.index_fill(x, 0, k, y)", "torch.masked_fill(x, c, y) + y",
+                 "x + y * 2", "(x * y + 1) * y", "x[:1] + y - y")
+ROUNDED = ("x ** 0.5", "x ** -0.5", "x ** -2", "F.elu(x, y)", "F.softplus(x, y)", "F.celu(x, y)", "x ** y", "y ** x",
+           "F.softshrink(x, y)", "F.hardshrink(x, y)", "torch.logit(x, y)", "torch.hypot(x, x * 0 + y)",
+           "torch.xlogy(x, y)")       # with numbers, to some digits
+UNARY = ("-x", "x.abs()", "x.sign()", "x.sgn()", "torch.relu(x)", "x.floor()", "x.ceil()", "x.round()", "x.trunc()", "x.frac()",
+         "~x", "x.square()", "x.isnan()", "x.isinf()", "x.isfinite()", "x.signbit()", "torch.logical_not(x)", "torch.nan_to_num(x)",
+         "F.relu6(x)", "F.hardtanh(x)", "torch.clamp(x, -1, 3)", "torch.clamp(x, min=0)", "x.reciprocal()", "x.bool()",
+         "x.double()", "x.float()", "x.bfloat16()", "x.half()", "x.float().bfloat16()", "x.round(decimals=1)", "F.hardshrink(x)",
+         "F.hardsigmoid(x)", "x.clone()", "torch.where(c, x, -x)", "x.deg2rad()", "x.rad2deg()", "x.positive()", "x + x * x",
+         "x - x / 3")
 NARROWING = ("x.to(torch.uint8)", "x.to(torch.int8)", "x.to(torch.int16)", "x.to(torch.int32)", "x.to(torch.int64)")
 SMOOTH = ("x.sqrt()", "x.rsqrt()", "x.exp()", "x.log()", "x.tanh()", "x.sigmoid()", "x.erf()", "x.expm1()", "x.log1p()",
           "F.silu(x)", "F.hardswish(x)", "F.mish(x)", "F.selu(x)", "x.sin()", "x.atan()", "x.exp2()", "x.log2()")
-REDUCTIONS = ("x.amax()", "x.amin()", "x.max()", "x.min()", "x.argmax()", "x.argmin()", "m.amax(0)", "m.amin(1)", "m.max(1)", "m.min(0)",
-              "m.argmax(0)", "m.argmin(1, keepdim=True)", "x.any()", "x.all()", "m.any(1)", "m.all(0)", "torch.sort(m, 1, stable=True)",
-              "m.sort(0, descending=True, stable=True)", "torch.aminmax(x)", "m.logical_not().sum(0)", "x.count_nonzero()", "m.cummax(1)")
+REDUCTIONS = ("x.amax()", "x.amin()", "x.max()", "x.min()", "x.argmax()", "x.argmin()", "m.amax(0)", "m.amin(1)", "m.max(1)",
+              "m.min(0)", "m.argmax(0)", "m.argmin(1, keepdim=True)", "x.any()", "x.all()", "m.any(1)", "m.all(0)",
+              "torch.sort(m, 1, stable=True)", "m.sort(0, descending=True, stable=True)", "torch.aminmax(x)",
+              "m.logical_not().sum(0)", "x.count_nonzero()", "m.cummax(1)")
 SUMS = ("x.sum()", "m.sum(0)", "m.sum(1)", "x.prod()", "m.prod(1)", "m.cumsum(0)", "m.cumprod(1)", "x.sum(dtype=torch.int32)",
         "x.sum(dtype=torch.float64)", "x.double().mean()")      # of integers: those of floats depend on the order
 
@@ -61,11 +67,12 @@ def values_of(dtype: torch.dtype) -> Tensor:
         return torch.tensor([False, True, True])
     if not dtype.is_floating_point:
         limits = torch.iinfo(dtype)
-        wanted = {0, 1, 2, 3, 5, 7, 8, 100, 127, 128, 200, 255, -1, -2, -7, limits.max, limits.max - 1, limits.max // 2 + 1, limits.min, limits.min + 1}
+        wanted = {0, 1, 2, 3, 5, 7, 8, 100, 127, 128, 200, 255, -1, -2, -7, limits.max, limits.max - 1, limits.max // 2 + 1,
+                  limits.min, limits.min + 1}
         return torch.tensor(sorted(v for v in wanted if limits.min <= v <= limits.max), dtype=dtype)
     limits = torch.finfo(dtype)
-    return torch.tensor([0.0, -0.0, 1.0, -1.0, 0.5, -0.5, 1.5, 2.5, -2.5, 3.0, 3.7, -7.3, 0.1, 100.25, -255.5, 1e-3, limits.max, limits.min, limits.tiny,
-                         math.inf, -math.inf, math.nan], dtype=torch.float64).to(dtype)
+    return torch.tensor([0.0, -0.0, 1.0, -1.0, 0.5, -0.5, 1.5, 2.5, -2.5, 3.0, 3.7, -7.3, 0.1, 100.25, -255.5, 1e-3, limits.max,
+                         limits.min, limits.tiny, math.inf, -math.inf, math.nan], dtype=torch.float64).to(dtype)
 
 
 def raised(text: str, names: dict[str, Any]) -> bool:
@@ -133,7 +140,7 @@ def check(cases: Sequence[Case], kernels: bool, rounded: bool = False) -> None:
 
 
 def pairs(left: torch.dtype, right: torch.dtype, zeros: bool = True, extremes: bool = True) -> dict[str, Tensor]:
-    """Every value of the one dtype beside every value of the other. `extremes`: also such as eager mode cannot divide by one another."""
+    """Every value of the one dtype beside every value of the other. `extremes`: also such as eager mode cannot divide."""
     second = values_of(right)
     if not zeros:
         second = second[(second != 0) & ~((second == -1) & torch.tensor(not right.is_floating_point))]
@@ -165,7 +172,8 @@ def test_tensors_of_two_dtypes(left: torch.dtype) -> None:
     for right in (left, *(DTYPES[(number + step) % len(DTYPES)] for step in (1, 4, 7))):
         texts = [text for text in BINARY + TENSORS_ALONE if left != torch.bool != right or "<<" not in text and ">>" not in text]
         cases = [Case([text for text in texts if not dividing(text)], pairs(left, right)),
-                 Case([text for text in texts if dividing(text)], pairs(left, right, zeros=left.is_floating_point or right.is_floating_point, extremes=False))]
+                 Case([text for text in texts if dividing(text)],
+                      pairs(left, right, zeros=left.is_floating_point or right.is_floating_point, extremes=False))]
         check(cases, kernels=left == right and left in COMPILED)
 
 
@@ -177,7 +185,8 @@ def test_numbers(dtype: torch.dtype) -> None:
         if not dtype.is_floating_point and number == 0:
             texts = tuple(text for text in texts if not dividing(text))
         tensors = beside_numbers(dtype)
-        extreme = ~(tensors["x"].double().abs() <= 1e30) if dtype.is_floating_point else torch.zeros(len(tensors["x"]), dtype=torch.bool)
+        x = tensors["x"]
+        extreme = ~(x.double().abs() <= 1e30) if dtype.is_floating_point else torch.zeros(len(x), dtype=torch.bool)
         ordinary = tensors | {"x": tensors["x"].where(~extreme, 5)}
         cases += [Case([text for text in texts if not dividing(text)], tensors, y=number),
                   Case([text for text in texts if dividing(text)], ordinary, y=number)]
@@ -193,7 +202,7 @@ def test_numbers_in_smooth_functions(dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("scalar", [torch.tensor(3.7), torch.tensor(3.7, dtype=torch.float64), torch.tensor(3), torch.tensor(True),
                                     torch.tensor(3.7, dtype=torch.bfloat16)], ids=str)
 def test_tensors_without_dimensions(scalar: Tensor) -> None:
-    texts = [text for text in BINARY + NUMBER_FIRST + TENSORS_ALONE if "clamp" not in text and "<<" not in text and ">>" not in text]
+    texts = [text for text in BINARY + NUMBER_FIRST + TENSORS_ALONE if not any(part in text for part in ("clamp", "<<", ">>"))]
     check([Case(texts, {**beside_numbers(dtype), "y": scalar}) for dtype in DTYPES], kernels=False)
 
 

@@ -167,7 +167,8 @@ def test_padding_that_is_stored_tests_no_element() -> None:
                for node in loads_of(nest.stores))
 
 
-@pytest.mark.parametrize("divide", [torch.floor_divide, torch.remainder, torch.fmod, lambda x, y: torch.div(x, y, rounding_mode="trunc")])
+@pytest.mark.parametrize("divide",
+                         [torch.floor_divide, torch.remainder, torch.fmod, lambda x, y: torch.div(x, y, rounding_mode="trunc")])
 def test_integers_are_divided_by_what_may_be_zero_in_aten(divide: Any) -> None:
     x, y = torch.tensor([5, -7]), torch.tensor([2, 3])
     program = check(divide, x, y)

@@ -154,7 +154,8 @@ def test_one_input_is_written_over_once() -> None:
 
 def test_what_operators_allocate_is_written_over() -> None:
     x, t, u, y = buffer("x", 4, kind="input"), buffer("t", 4), buffer("u", 4), buffer("y", 4, kind="output")
-    source = program([x, t, u, y], [extern("a", "aten::neg", [whole(x)], t), doubling("b", t, u, 4), doubling("c", u, y, 4)], [whole(y)])
+    source = program([x, t, u, y], [extern("a", "aten::neg", [whole(x)], t), doubling("b", t, u, 4), doubling("c", u, y, 4)],
+                     [whole(y)])
     assert "u" not in reuse_in_place(source).buffers and same_results(source)
 
 

@@ -15,7 +15,8 @@ def test_numbers_that_fit() -> None:
 
 def test_domains() -> None:
     domain = Domain(least=0.0, nan=False) & Domain(apart=frozenset((2.0,)))
-    assert [fits(value, domain) for value in (0.0, 1.5, 3, 2, 2.0, -1, math.nan, math.inf)] == [True, True, True, False, False, False, False, True]
+    assert all(fits(value, domain) for value in (0.0, 1.5, 3, math.inf))
+    assert not any(fits(value, domain) for value in (2, 2.0, -1, math.nan))
     assert [fits(value, Domain(most=65504.0)) for value in (65504.0, -65505.0, 70000, math.inf)] == [True, False, False, True]
     assert domain & ALL == domain and ALL.holds(math.nan)
 

@@ -365,7 +365,8 @@ def test_transposes_past_the_cache(rows, columns, parallel, dtype, monkeypatch):
     i, j = Var("i", rows), Var("j", columns)
     stores = (Store("y", at(y, i, j), load(x, at(x, j, i))), Store("z", at(z, i, j), load(w, at(w, i, j))))
     library = check(Kernel("transpose", (i, j), parallel, True, (Stage((), NONE, stores),)), (x, w, y, z),
-                    torch.randn(columns, rows).to(dtype), torch.randn(rows, columns).to(dtype), cuts=((), (0.1, 0.11, 0.5, 0.501, 0.99)))
+                    torch.randn(columns, rows).to(dtype), torch.randn(rows, columns).to(dtype),
+                    cuts=((), (0.1, 0.11, 0.5, 0.501, 0.99)))
     assert library.rendered.sources[0].count("stream(") == (0 if dtype == torch.bfloat16 else 2)
 
 
@@ -467,7 +468,7 @@ def test_like_kernels_share_a_function():
 
 
 def test_kernels_that_differ_in_where_they_begin_share_a_function():
-    """Steps of an unrolled loop: each reads two rows of one tensor, adds to a row of another, and writes to its column of the result."""
+    """Steps of an unrolled loop: each reads two rows of one tensor, adds to a row of another, and writes a column of the result."""
     x, z, y = buffer("x", 8, 9), buffer("z", 8, 9), buffer("y", 9, 4, kind="output")
     i = Var("i", 9)
 

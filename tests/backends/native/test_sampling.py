@@ -43,7 +43,8 @@ def compiled(gm: fx.GraphModule, inputs: Sequence[Tensor], kind: type) -> Callab
     return make_callable(gm, traced.signature, plans[0], (lambda arguments: plans[1](*arguments)) if len(plans) > 1 else None)
 
 
-def check(program: Callable[..., Any], x: Tensor, kind: type = float, values: Sequence[Any] | None = None, tolerance: float = 0.0) -> None:
+def check(program: Callable[..., Any], x: Tensor, kind: type = float, values: Sequence[Any] | None = None,
+          tolerance: float = 0.0) -> None:
     """One graph serves all `values`: those that it does not take run as they are."""
     gm = recorded(program)
     function = compiled(gm, [x], kind)
@@ -55,7 +56,8 @@ def check(program: Callable[..., Any], x: Tensor, kind: type = float, values: Se
             with pytest.raises((RuntimeError, ValueError, ZeroDivisionError)):
                 function(x, value)
             continue
-        compare(lambda t, value=value: gm(t, value), lambda t, value=value: function(t, value), [x], {"rtol": tolerance, "atol": tolerance})
+        compare(lambda t, value=value: gm(t, value), lambda t, value=value: function(t, value), [x],
+                {"rtol": tolerance, "atol": tolerance})
         served += 1
     assert served
     finished()
@@ -133,8 +135,8 @@ def test_operands_in_a_narrow_type_are_rounded_as_in_eager_mode() -> None:
 
 
 @pytest.mark.parametrize("program, reason", [
-    (lambda x, s: x[s], "getitem"), (lambda x, s: torch.roll(x, s), "roll"), (lambda x, s: torch.full((2,), s, dtype=torch.int8), "int8"),
-    (lambda x, s: torch.addmm(x, x, x.t() @ x, alpha=s), "addmm"),
+    (lambda x, s: x[s], "getitem"), (lambda x, s: torch.roll(x, s), "roll"),
+    (lambda x, s: torch.full((2,), s, dtype=torch.int8), "int8"), (lambda x, s: torch.addmm(x, x, x.t() @ x, alpha=s), "addmm"),
     (lambda x, s: x.to(torch.int64) ** s, "pow"),
 ], ids=lambda value: value if isinstance(value, str) else "")
 def test_what_is_not_known_is_refused(program, reason) -> None:

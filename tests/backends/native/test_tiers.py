@@ -197,7 +197,8 @@ def test_the_compiling_process_starts_when_it_is_sure_to_be_needed(tmp_path, fre
 
 @pytest.mark.parametrize(("begin", "backend", "starts"), [
     (lambda: capture.__getattr__("compile"), "native", True), (lambda: capture.__getattr__("compile"), "eager", False),
-    (lambda: capture.__getattr__("report"), "native", False), (lambda: Session(parse(["run", "script.py"])).prepare(), "native", True),
+    (lambda: capture.__getattr__("report"), "native", False),
+    (lambda: Session(parse(["run", "script.py"])).prepare(), "native", True),
     (lambda: Session(parse(["run", "--backend", "eager", "script.py"])).prepare(), "native", False)])
 def test_it_starts_before_torch_is_imported(tmp_path, fresh_process, begin, backend, starts) -> None:
     with config.CACHE.set(1), config.CACHE_DIR.set(str(tmp_path)), config.BACKEND.set(backend):

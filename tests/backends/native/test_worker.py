@@ -13,8 +13,8 @@ import pytest
 from capture import config
 from capture.backends.native import sidecar, transport, worker
 from capture.backends.native.job import Job, Modes
-from capture.backends.native.sidecar import Pool, Request
 from capture.backends.native.messages import Failure, receive, send
+from capture.backends.native.sidecar import Pool, Request
 from capture.backends.native.worker import attempt
 from capture.errors import BackendError, ToolchainError
 from tests.backends.native import fakes

@@ -77,7 +77,8 @@ def raising(log):
         try:
             f()
         except BaseException as error:
-            log.append((type(error).__name__, error.args, repr(error.__cause__), repr(error.__context__), error.__suppress_context__))
+            log.append((type(error).__name__, error.args, repr(error.__cause__), repr(error.__context__),
+                        error.__suppress_context__))
 
     def chain():
         try:
@@ -304,7 +305,8 @@ def except_star(log):
             finally:
                 log.append(repr(sys.exception()))
         except BaseException as error:
-            log.append((type(error).__name__, str(error), [repr(e) for e in getattr(error, "exceptions", ())], repr(error.__context__)))
+            log.append((type(error).__name__, str(error), [repr(e) for e in getattr(error, "exceptions", ())],
+                        repr(error.__context__)))
     run(ExceptionGroup("g", [ValueError(1), TypeError(2)]))
     run(ExceptionGroup("g", [ValueError(1), KeyError(2), ExceptionGroup("h", [ValueError(3), IndexError(4)])]))
     run(ValueError("naked"))
