@@ -19,7 +19,7 @@ from paritybench_subset import standins
 from paritybench_subset.cases import Case
 from paritybench_subset.compare import differences
 from paritybench_subset.engines import Engine
-from paritybench_subset.operators import Counting, missing
+from paritybench_subset.operators import Counting, holds, missing
 from paritybench_subset.results import Reason, Result, Verdict
 
 MODES = ("eval", "train")
@@ -96,6 +96,8 @@ class Judge:
             return Verdict.WRONG, [Reason("differs", line) for line in differing] + engine.obstacles(self.calls), {}
         obstacles = engine.obstacles(self.calls)
         lacking = missing(reference.operators, run.operators) if engine.graphs.counter is not None else {}
+        if not obstacles and not holds(reference.operators, lacking):
+            obstacles = [Reason("missing-operators", ", ".join(sorted(lacking)))]
         return Verdict.BREAKS if obstacles else Verdict.ONE_GRAPH, obstacles, lacking
 
     def run(self, case: Case, mode: str, engine: Engine, counting: bool = False) -> Run:

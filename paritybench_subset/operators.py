@@ -27,6 +27,8 @@ class Graphs:
     `made`: how many graphs; `calls`: how often one ran; `counter`: while it is set, the operators of graphs are counted there.
     """
 
+    takes_numbers = True        # among the inputs of a graph: what runs it by torch's operators makes no constants of them
+
     def __init__(self, inner: Callable[[fx.GraphModule, Sequence[Any]], Callable[..., Any]]) -> None:
         self.inner = inner
         self.made = self.calls = 0
@@ -49,6 +51,15 @@ class Graphs:
 
 # What a graph need not hold: the mark of a new constant, which computes nothing, and the reading of a value, which may follow it.
 BESIDE = frozenset({"aten.lift_fresh.default", "aten._local_scalar_dense.default"})
+
+
+LEAST = 0.5                 # of the operators of a program a graph must hold: compilers leave out what nothing depends on
+
+
+def holds(operators: Counter[str], lacking: dict[str, int]) -> bool:
+    """Whether graphs that lack some of a program's operators hold what it computes."""
+    computing = sum(count for name, count in operators.items() if name not in BESIDE)
+    return computing - sum(lacking.values()) >= LEAST * computing
 
 
 def missing(program: Counter[str], graph: Counter[str]) -> dict[str, int]:

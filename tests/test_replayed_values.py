@@ -11,6 +11,8 @@ import numpy
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional as F
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 import capture
 from tests.helpers import call, check
@@ -192,6 +194,96 @@ def test_numbers_in_arithmetic_keep_types_and_bits(dtype) -> None:
         return x * n, x + n * 3, n - x, y, x.sum() * n, x.float() * (n + 0.1), torch.add(x, n)
     x = torch.tensor([3.0, 1.0, 7.0]).to(dtype)
     one_graph(lambda: program, call(x, x + 1), call(x + 1, x), call(x * 3, x), hits=2)
+
+
+class Queue(nn.Module):
+    """Keys are written around the end of a queue, where a pointer in a buffer says."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("queue", torch.zeros(2, 6))
+        self.register_buffer("pointer", torch.zeros(1, dtype=torch.long))
+
+    def forward(self, x):
+        pointer = int(self.pointer)
+        self.queue[:, pointer:pointer + 2] = x
+        row, last = self.queue[:, pointer], self.queue.select(1, pointer)
+        pointer = (pointer + 2) % self.queue.shape[1]
+        self.pointer[0] = pointer
+        return row + 1, last * 2, pointer
+
+
+def test_positions_that_a_tensor_holds() -> None:
+    one_graph(Queue, *CALLS, *CALLS)
+
+
+def test_a_position_moves_a_view() -> None:
+    def program(x, n):
+        row = x[int(n)]
+        return row, row.storage_offset(), x[int(n), :1]
+    one_graph(lambda: program, *(call(X, torch.tensor(n)) for n in (0, 1, 0)))
+
+
+def takes_as_many(x):
+    n = int(x.abs().max())
+    taken = x.view(-1)[:n]
+    return taken * 2, taken.shape[0], x.view(-1)[1:n].sum(), x.roll(n, 0), x[0].narrow(0, n % 2, 1)
+
+
+def fills_with_an_item(x):
+    return torch.full((2,), x.mean().item()), torch.tensor([x[0, 0].item(), 1.0]), x.new_full((1,), int(x[1, 1]))
+
+
+def sizes_of_results(x):
+    n = int(x.abs().max())
+    positive = x[x > 0]
+    k = positive.shape[0]
+    mask = torch.arange(n)[None] < torch.tensor([[1], [2]])
+    largest = x.abs().max().long()
+    return (torch.arange(largest).shape, torch.zeros(largest, 1).numel(), x.view(-1)[1:largest].shape[0], torch.zeros(n, 2), mask.sum(1), F.pad(x, [0, n]), x.view(-1).topk(min(n, 2))[0], positive.view(k, 1) * 2, positive.new_ones(positive.shape),
+            x.new_ones((n, 1)), x.repeat(n, 1), torch.linspace(0, 1, n), x[None].expand(n, -1, -1).mean(0), mask.shape[1] + 1)
+
+
+@pytest.mark.parametrize("program", [takes_as_many, fills_with_an_item, sizes_of_results], ids=lambda program: program.__name__)
+def test_slices_and_fillings(program) -> None:
+    one_graph(lambda: program)
+
+
+class Packed(nn.Module):
+    """Sequences of lengths that tensors hold."""
+
+    def __init__(self):
+        super().__init__()
+        self.rnn = nn.GRU(2, 2, batch_first=True)
+
+    def forward(self, x, lengths):
+        by_number = pack_padded_sequence(x, lengths.tolist(), batch_first=True)
+        by_tensor = pack_padded_sequence(x, (x[..., 0] > -100).sum(1), batch_first=True, enforce_sorted=False)
+        (y, n), (z, _) = (pad_packed_sequence(self.rnn(packed)[0], batch_first=True) for packed in (by_number, by_tensor))
+        return y, n, z.view(z.size(0), z.size(1), 2, -1).sum(2)
+
+
+def test_packed_sequences_of_any_length() -> None:
+    x = torch.linspace(-1, 1, 12).view(2, 3, 2)
+    one_graph(Packed, *(call(x, torch.tensor(lengths)) for lengths in ([3, 2], [2, 1], [3, 3])))
+
+
+@pytest.mark.parametrize("index", [lambda n: int(n), lambda n: (0, int(n)), lambda n: slice(None, int(n))], ids=["row", "item", "slice"])
+def test_a_position_out_of_range(index) -> None:
+    def raises(x, n):
+        return x.exp()[index(n)]
+
+    def catches(x, n):
+        y = x.clone()
+        try:
+            y[index(n)] = x[0, 0]
+            z = torch.zeros(3 - n.item())
+        except (IndexError, RuntimeError):
+            y, z = y - 1, None
+        return y, z
+    calls = [call(X, torch.tensor(n)) for n in (0, 1, 7, 1)]
+    check(lambda: raises, *calls, captures=None)
+    check(lambda: catches, *calls, captures=None, fullgraph=False)
 
 
 def test_gradients_of_what_is_shown() -> None:

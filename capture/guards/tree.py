@@ -98,6 +98,16 @@ class GuardTree(_C.GuardTree):
         return mismatches
 
 
+class KeyPart(weakref.ref):     # type: ignore[type-arg]
+    """A weak reference to a part of a key, which is found where that very object is."""
+
+    __slots__ = ()
+    __hash__ = weakref.ref.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        return self() is other or weakref.ref.__eq__(self, other) is True
+
+
 class _Lowering:
     """Guards of one entry as nodes (base, step, key) and checks (node, kind, expected), for `_C.GuardTree._add`.
 
@@ -130,7 +140,7 @@ class _Lowering:
             case Constant(value=value):
                 return self.identity(value)
             case Item(key=key):
-                return self.hold(key)
+                return self.key(key)
             case Literal(value=value):
                 return value
             case ImportedModule(name=name) | Attr(name=name) | TypeAttr(name=name):
@@ -156,6 +166,8 @@ class _Lowering:
                 held = self._properties.setdefault(expected, expected)
             case Kind.TYPE | Kind.ID:
                 held = self.identity(expected)
+            case Kind.PRESENT | Kind.ABSENT | Kind.MEMBER | Kind.NOT_MEMBER:
+                held = self.key(expected)
             case Kind.MODES | Kind.TRUTH | Kind.LENGTH | Kind.NO_ATTR | Kind.CONTENT:
                 held = expected
             case _:
@@ -178,6 +190,14 @@ class _Lowering:
         if issubclass(cls, tuple) or cls in (slice, range):
             return value
         return self.identity(value)
+
+    def key(self, value: Any) -> Any:
+        """What is found in a dict or set where `value` is: the extension looks up what a weak reference refers to, but not within tuples."""
+        return tuple(map(self._part, value)) if type(value) is tuple else self.hold(value)
+
+    def _part(self, value: Any) -> Any:
+        held = self.key(value)
+        return KeyPart(value, held.__callback__) if type(held) is weakref.ref else held
 
     def identity(self, value: Any) -> Any:
         """A weak reference whose death is the entry's, or the object itself where it allows none."""
@@ -249,7 +269,7 @@ def _referent(value: Any) -> Any:
 
 def _thawed_value(value: Any) -> Any:
     cls = type(value)
-    if cls is weakref.ref:
+    if cls in (weakref.ref, KeyPart):
         return value()
     if cls in (tuple, list, set, frozenset):
         return cls(map(_thawed_value, value))

@@ -9,9 +9,10 @@ import functools
 import operator
 import types
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 import torch
+from torch import fx
 
 from capture.errors import Break
 from capture.interp.frame import Value
@@ -33,7 +34,7 @@ from capture.refgraph.ndarrays import (
     tensor_on,
 )
 from capture.refgraph.effects import Replayed
-from capture.refgraph.node import Build, Const, External, ListState, RefNode, Shadow, TensorState
+from capture.refgraph.node import Build, Const, Expr, External, ListState, RefNode, Shadow, TensorState
 from capture.refgraph.source import Computed, Literal
 
 # Builtins that ask an array or number of numpy by its C methods.
@@ -58,6 +59,16 @@ LAYOUT = frozenset({"shape", "ndim", "size", "dtype", "strides", "itemsize", "nb
 def is_dtype(real: Any) -> bool:
     """Whether an object is one of numpy's dtypes."""
     return type(real).__module__ == "numpy.dtypes"
+
+
+class Recorder(Protocol):
+    """What is asked of the recorder of a graph."""
+
+    refs: RefGraph
+
+    def node(self, tensor: RefNode) -> fx.Node: ...
+
+    def drawn(self, tensor: torch.Tensor, shadow: Shadow) -> RefNode: ...
 
 
 class Arrays:
@@ -187,12 +198,23 @@ class Arrays:
                 return Break("untracked-mutation", "an array of numpy was changed as a tensor, and is used again")
         return None
 
-    def index(self, graph: RefGraph, shadow: RefNode, real: Any) -> list[Any] | None:
-        """What stands for an array that a tensor is subscripted with; None where nothing does."""
-        if not is_ndarray(real) or real.ndim != 1 or not real.size or real.dtype.kind not in "ib" or not self._is_constant(shadow, real):
+    def tensor(self, recorder: Recorder, shadow: RefNode, tensor: torch.Tensor) -> Shadow:
+        """The shadow of a tensor on the memory of an array from outside, or of random numbers."""
+        if shadow.source is not None:
+            return self.share(recorder.refs, shadow, tensor)
+        depend_on_arguments(recorder.refs, shadow)
+        return recorder.drawn(tensor, Expr(tensor_on, (shadow.origin, Const(0))))  # type: ignore[arg-type]
+
+    def index(self, recorder: Recorder, shadow: RefNode, real: Any) -> Any:
+        """What stands for an array that a tensor is subscripted with: what it holds, as a list, or a tensor; None where nothing does."""
+        if not is_ndarray(real) or real.dtype.kind not in "ib":
             return None
-        self.hold(graph, shadow, real)
-        return real.tolist()
+        if real.ndim == 1 and real.size and self._is_constant(shadow, real):
+            self.hold(recorder.refs, shadow, real)
+            return real.tolist()
+        if real.dtype.kind == "b" or self.is_computed(real) or self.unshareable(recorder.refs, shadow, real) is not None:
+            return None
+        return recorder.node(self.tensor(recorder, shadow, torch.from_numpy(real)))  # type: ignore[arg-type]
 
     def _is_constant(self, shadow: Shadow | None, real: Any) -> bool:
         if is_value(real):

@@ -18,7 +18,7 @@ from capture.interp.interpreter import Interpreter
 from capture.interp.lookasides import replays
 from capture.refgraph import runtime
 from capture.refgraph.effects import Effect
-from capture.refgraph.node import Const, Expr, External, RefNode, Shadow, TensorState
+from capture.refgraph.node import Build, Const, Expr, External, RefNode, Shadow, TensorState
 
 MOST_STEPS = 100        # from a check to the exception that it raises
 
@@ -46,6 +46,8 @@ def is_of_graph(interp: Interpreter, value: Value) -> bool:
         shadow = stack.pop()
         if type(shadow) is Expr:
             stack += shadow.args
+        elif isinstance(shadow, Build):
+            stack += shadow.items
         elif isinstance(shadow, RefNode) and type(shadow.state) is TensorState:
             found = True
         elif not isinstance(shadow, (Const, External)):

@@ -13,10 +13,11 @@ from typing import Any
 import torch
 
 from capture.errors import Break, is_internal
-from capture.interp import tensors
+from capture.interp import fx_numbers, tensors
 from capture.interp.frame import Frame, Value
 from capture.interp.instructions import Cover, decode, exception_table
 from capture.interp.interpreter import Interpreter
+from capture.interp.varying import MAKING, SIZING
 from capture.refgraph.effects import CallEffect
 
 # Operations that raise for some values of a tensor: an index out of range, a matrix that is singular, a probability that is negative.
@@ -45,7 +46,9 @@ def may_fail(real: Any, args: list[Value]) -> bool:
     """Whether an operation raises for some values of its arguments. Operators of other libraries may."""
     name = tensors.operation_name(real)
     if name in SUBSCRIPTS:
-        return any(isinstance(index, torch.Tensor) for index in (args[1].real if isinstance(args[1].real, tuple) else (args[1].real,)))
+        return fx_numbers.has_read(args[1].shadow)
+    if name in SIZING and any(fx_numbers.has_read(arg.shadow) for arg in args[name not in MAKING:]):
+        return True
     return name in FAILING or isinstance(real, torch._ops.OpOverload) and real.namespace != "aten"
 
 

@@ -15,7 +15,7 @@ from torch import fx
 from capture.interp.frame import Value
 from capture.interp.varying import Place
 from capture.refgraph.effects import Replayed, calls_in
-from capture.refgraph.node import Build, Const, Display, Expr, External, ListState, RefNode, Shadow, TensorState
+from capture.refgraph.node import Build, Const, Display, Expr, External, ListState, RefNode, Shadow, TensorState, source_of
 
 # Operations whose result has the same shape and type whatever number they are given.
 ARITHMETIC = frozenset("""
@@ -48,7 +48,21 @@ def is_operand(operation: str, shadow: Shadow | None) -> bool:
     of tensors take lists of numbers."""
     if isinstance(shadow, RefNode) and isinstance(shadow.state, ListState) and operation.startswith("foreach_"):
         return not all(isinstance(item, RefNode) for item in shadow.state.items) and all(map(is_computed, shadow.state.items))
-    return type(shadow) is Expr and operation in ARITHMETIC and calls_in(shadow) is None and is_computed(shadow)
+    return operation in ARITHMETIC and type(shadow) is Expr and calls_in(shadow) is None and is_computed(shadow)
+
+
+def is_read(shadow: Shadow | None) -> bool:
+    """Whether a number was read out of tensors, or follows from such numbers: only the graph knows it."""
+    return type(shadow) is Expr and source_of(shadow) is None and calls_in(shadow) is None and is_computed(shadow)
+
+
+def has_read(shadow: Shadow | None) -> bool:
+    """Whether a subscript, or what tells a size, is read out of a tensor, or is one, as a whole or in part."""
+    if isinstance(shadow, RefNode):
+        if type(shadow.state) is TensorState:
+            return shadow.real is not None and not shadow.real.is_floating_point()
+        return isinstance(shadow.state, ListState) and any(map(has_read, shadow.state.items))
+    return any(map(has_read, shadow.items)) if isinstance(shadow, Build) else is_read(shadow)
 
 
 def operand(recorder: Recorder, operation: str, shadow: Shadow | None, args: Sequence[Value]) -> Any:

@@ -17,7 +17,7 @@ from capture.errors import Break
 from capture.interp import arrays, fixed, fx_numbers, leaves, subscripts
 from capture.interp.frame import Value
 from capture.interp.regions import Region, graph_module, outline
-from capture.interp.varying import Numbers, Place, place_of
+from capture.interp.varying import MAKING, SIZING, Numbers, Place, place_of
 from capture.refgraph.effects import Replayed
 from capture.refgraph.graph import PINNED, VALUES, RefGraph, parts
 from capture.refgraph.ndarrays import plain_number
@@ -141,6 +141,13 @@ class FxRecorder:
         key = source = source_of(shadow)
         if not place.allows(real):
             return None
+        if fx_numbers.is_read(shadow):
+            if place is Place.RATE or self.refs.type_of(shadow) is not type(real):
+                return None
+            self.moves |= place is Place.INDEX
+            return fx_numbers.write(self, shadow, False)
+        if place is Place.SIZE:
+            return None
         if source is None:
             if place is Place.RATE or self.watched or self.expected or self.refs.type_of(shadow) is not type(real) or not self.refs.hasten(shadow):
                 return None
@@ -164,7 +171,7 @@ class FxRecorder:
             self.refs.depend(shadow, real)
             return self.literal(real)
         if isinstance(shadow, Build):
-            inner = place.inner if shadow.cls is tuple else Place.FIXED
+            inner = place.inner if shadow.cls in (tuple, torch.Size) else Place.FIXED
             items = [self.argument(s, r, inner) for s, r in zip(shadow.items, parts(real), strict=True)]
             if shadow.cls is slice:
                 return slice(*items)
@@ -174,13 +181,12 @@ class FxRecorder:
             if isinstance(shadow.state, TensorState):
                 return self.node(shadow)
             if isinstance(real, list):
-                inner = place.inner if place in (Place.VALUES, Place.INDEX) else Place.FIXED
-                return [self.argument(s, r, inner) for s, r in zip(self.refs.list_state(shadow).items, real, strict=True)]
+                return [self.argument(s, r, place.inner) for s, r in zip(self.refs.list_state(shadow).items, real, strict=True)]
             if isinstance(real, dict):
                 return {key: self.argument(self.refs.dict_get(shadow, key), real[key]) for key in self.refs.dict_keys(shadow)}
             if isinstance(real, (*PINNED, *VALUES)):
                 return self.literal(real)
-            if place is Place.INDEX and (index := self.arrays.index(self.refs, shadow, real)) is not None:
+            if place is Place.INDEX and (index := self.arrays.index(self, shadow, real)) is not None:
                 return index
             if self.arrays.is_computed(real):
                 return self.fx.call_function(self.arrays.maker(real)) if arrays.is_array(real) else real.item()
@@ -197,26 +203,34 @@ class FxRecorder:
     def _operand(self, target: Any, where: int | str, value: Value, args: Sequence[Value], changing: bool) -> Any:
         """The argument `where` of an operation. A number that was read out of a tensor may be calculated with, and, if `changing`,
         one that is another on each call."""
-        number = fx_numbers.operand(self, name_of(target), value.shadow, args)
+        name = name_of(target)
+        number = fx_numbers.operand(self, name, value.shadow, args)
         if number is not None:
             return number
         place = place_of(target, where, value.real) if changing else Place.FIXED
-        if place is Place.INDEX and isinstance(value.shadow, Build) and name_of(target) in SUBSCRIPTING and not self._dynamic(args[0].real):
+        if name in SIZING and (where != 0 or name in MAKING) and place is Place.FIXED and fx_numbers.has_read(value.shadow):
+            place, self._resized = Place.SIZE, True
+        if place is Place.INDEX and isinstance(value.shadow, Build) and name in SUBSCRIPTING:
             return self._subscript(value.shadow, value.real, args[0].real)
         return self.argument(value.shadow, value.real, place)
 
     def _subscript(self, shadow: Build, real: Any, tensor: torch.Tensor) -> Any:
-        """A slice, or a tuple with slices in it, that a tensor of known shape is subscripted with."""
+        """A slice, or a tuple with slices in it, that a tensor is subscripted with."""
+        key = [real] if shadow.cls is slice else real
+        sizes = [None] * len(key) if self._dynamic(tensor) else subscripts.sizes(key, tensor)
         if shadow.cls is slice:
-            return self._slice(shadow, real, *subscripts.sizes([real], tensor))
+            return self._slice(shadow, real, *sizes)
         return tuple(self._slice(part, item, size) if isinstance(part, Build) and part.cls is slice
-                     else self.argument(part, item, Place.INDEX) for part, item, size in zip(shadow.items, real, subscripts.sizes(real, tensor), strict=True))
+                     else self.argument(part, item, Place.INDEX) for part, item, size in zip(shadow.items, real, sizes, strict=True))
 
     def _slice(self, shadow: Build, real: slice, size: int | None) -> slice:
         """A slice of a dimension of this size. Its bounds may be others on each call, with as many elements between them; once a
-        capture has found another number of elements, with any number."""
+        capture has found another number of elements, or if a bound is computed on every call, with any number."""
         path = None if size is None else subscripts.length_at_entry(shadow.items, size)
         bounds = list(zip(shadow.items, parts(real), strict=True))
+        if any(source_of(bound) is None for bound in shadow.items):
+            self._resized = True
+            return slice(*(self.argument(bound, value, Place.INDEX) for bound, value in bounds))
         if path is None or all(isinstance(bound, Const) for bound in shadow.items):
             return slice(*(self.argument(bound, value) for bound, value in bounds))
         length = subscripts.length(*parts(real), size)

@@ -23,22 +23,23 @@ class Place(enum.Enum):
     """What an operation makes of an argument. FIXED: more than its value may follow from it. VALUE: a number to calculate with.
     VALUES: a list of these. RATE: the probability of dropout, a number to calculate with unless it is 0 or 1: then the argument
     itself is returned, or no random number is drawn. INDEX: what a tensor is subscripted with, where an integer picks a row,
-    whichever it is."""
+    whichever it is. SIZE: how large the result is in a dimension, or such sizes, some of which only the graph knows."""
 
     FIXED = enum.auto()
     VALUE = enum.auto()
     VALUES = enum.auto()
     RATE = enum.auto()
     INDEX = enum.auto()
+    SIZE = enum.auto()
 
     @property
     def inner(self) -> Place:
         """The place of an item of such an argument."""
-        return {Place.VALUES: Place.VALUE, Place.INDEX: Place.INDEX}.get(self, Place.FIXED)
+        return {Place.VALUES: Place.VALUE, Place.INDEX: Place.INDEX, Place.SIZE: Place.SIZE}.get(self, Place.FIXED)
 
     def allows(self, real: Any) -> bool:
         """Whether the value itself may be another one of its type on each call."""
-        return type(real) is int if self is Place.INDEX else self in (Place.VALUE, Place.RATE) and type(real) in (int, float)
+        return type(real) is int if self in (Place.INDEX, Place.SIZE) else self in (Place.VALUE, Place.RATE) and type(real) in (int, float)
 
 
 class Numbers:
@@ -85,6 +86,12 @@ DECIDING = frozenset(("arange", "range", "scale_factor"))
 CONSTRUCTORS = frozenset((torch.tensor, torch.as_tensor))
 # Integers of which no more follows than which elements the result has, as of a subscript.
 MOVING = {"roll": "shifts", "triu": "diagonal", "tril": "diagonal", "select": "index", "narrow": "start"}
+# Operations which integers tell how many elements the result has, and nothing else: neither how many dimensions nor of which type.
+# The first argument of those which make a tensor of nothing is one of these integers, too.
+MAKING = frozenset("arange empty eye full linspace ones rand randint randn randperm zeros".split())
+SIZING = MAKING | frozenset("""
+    adaptive_avg_pool1d adaptive_avg_pool2d adaptive_max_pool1d adaptive_max_pool2d broadcast_to expand interpolate kthvalue multinomial
+    narrow new_empty new_full new_ones new_zeros one_hot pad pad_packed_sequence repeat repeat_interleave reshape tile topk unfold view""".split())
 # What can be meant by a number, or by a list of numbers, among the types of a schema's arguments, and means values alone …
 SCALAR_TYPES = frozenset(("number", "float", "Tensor"))
 CALCULATED = {int: SCALAR_TYPES, float: SCALAR_TYPES, list: frozenset(("List[number]",))}

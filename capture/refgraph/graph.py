@@ -277,10 +277,10 @@ class RefGraph:
         return node.state
 
     def list_start(self, node: RefNode) -> ListStart | None:
-        """The state of an outside list whose length has not mattered yet, or None."""
-        if node.state is None and node.source is not None and isinstance(node.real, list):
+        """The state of an outside list or deque whose length has not mattered yet, or None."""
+        if node.state is None and node.source is not None and isinstance(node.real, (list, deque)):
             self.touch(node)
-            node.state = ListStart(list.__len__(node.real))
+            node.state = ListStart((list if isinstance(node.real, list) else deque).__len__(node.real))
         return node.state if isinstance(node.state, ListStart) else None
 
     def list_item(self, node: RefNode, index: int) -> Shadow | None:

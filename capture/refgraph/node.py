@@ -152,8 +152,8 @@ class ListState:
 
 
 class ListStart:
-    """What is known of an outside list of which items were read, or to which items were appended, and nothing else:
-    however long it is, the trace holds.
+    """What is known of an outside list of which items were read, or to which items were appended, and nothing else, or of
+    a deque to which items were appended: however long it is, the trace holds.
 
     `length`: at entry. `known`: items at entry, by index. `added`: what was appended.
     """

@@ -11,6 +11,7 @@ import torch
 
 from capture.refgraph.effects import Replayed, Traceback, function_of
 from capture.refgraph.node import Const, Expr, External, RefNode, Shadow
+from capture.refgraph.shapes import ask
 from capture.refgraph.source import Source
 
 # Functions whose result has always the same type …
@@ -30,6 +31,9 @@ ARITHMETIC = frozenset((operator.add, operator.sub, operator.mul, operator.floor
 DIVISION, POWER = (operator.truediv, operator.itruediv), (operator.pow, operator.ipow)
 # … and functions which return one of their arguments.
 CHOOSING = frozenset((min, max))
+# What a tensor whose shape depends on values tells by a truth; all else is a number.
+FLAGS = frozenset("is_contiguous is_same_size is_pinned is_mkldnn is_vulkan is_maia is_ipu is_xla is_mtia is_shared is_storage is_distributed "
+                  "is_non_overlapping_and_dense has_names _is_view _is_zerotensor retains_grad".split())
 INTEGERS = frozenset((int, bool))
 NUMBERS = INTEGERS | {float}
 
@@ -50,8 +54,12 @@ def type_of(shadow: Shadow, given: dict[Source, type]) -> type | None:
     op: Any = function_of(shadow.op)
     if op in RETURNS:
         return RETURNS[op]
+    if op is ask:
+        return bool if shadow.args[1].value in FLAGS else int  # type: ignore[attr-defined]
     if op is torch.Tensor.item:
         return _type_of_item(shadow.args[0])
+    if op is operator.getitem and (tensor := _listed(shadow)) is not None:
+        return _type_of_item(tensor)
     found: dict[Source, type] = {}
     first = type_of(shadow.args[0], found) if shadow.args else None
     if op in TEXT and first is str:
@@ -61,6 +69,15 @@ def type_of(shadow: Shadow, given: dict[Source, type]) -> type | None:
     if result is not None:
         given.update(found)
     return result
+
+
+def _listed(shadow: Shadow) -> Shadow | None:
+    """The tensor of which a value is an item of the `tolist()`; None for what is no such item."""
+    depth = 0
+    while isinstance(shadow, Expr) and shadow.op is operator.getitem:
+        shadow, depth = shadow.args[0], depth + 1
+    tensor = shadow.args[0] if isinstance(shadow, Expr) and shadow.op is torch.Tensor.tolist else None
+    return tensor if isinstance(tensor, RefNode) and tensor.real is not None and tensor.real.dim() == depth else None
 
 
 def _type_of_item(tensor: Shadow) -> type | None:

@@ -161,5 +161,14 @@ def test_arrays_from_outside_are_no_constants() -> None:
     check(make, call(X), call(X), lambda s: s.offsets.__setitem__(1, 2), call(X), captures=None, fullgraph=False)
 
 
+def test_random_positions_are_drawn_each_time() -> None:
+    def program(x):
+        columns = np.random.choice(3, 2, replace=False)
+        y = x.clone()
+        y[:, np.random.permutation(3)] = x
+        return x[:, columns], x[np.random.randint(0, 2, (2, 2))], y, np.random.rand()
+    check(lambda: program, *[call(X)] * 4)
+
+
 def test_random_numbers_of_numpy_are_drawn_each_time() -> None:
     check(lambda: lambda x: x * float(np.sqrt(np.random.rand())), call(X), call(X), call(X), captures=None, fullgraph=False)

@@ -277,3 +277,22 @@ def test_tensor_keys_are_told_apart() -> None:
     a = torch.ones(2)
     check(make, call(torch.ones(2), torch.ones(2)), call(a, a), call(torch.ones(2), torch.ones(2)), call(a, a),
           captures=2)
+
+
+def test_keys_of_several_objects() -> None:
+    def make():
+        state = SimpleNamespace(cache={}, kind=dict)
+        def f(x):
+            key = int, (state.kind, 1)
+            if key not in state.cache:
+                state.cache[key] = 2.0
+            return x * state.cache[key]
+        return f, state
+    def forget(state):
+        del state.cache[int, (dict, 1)]
+    def change(state):
+        state.cache[int, (dict, 1)] = 3.0
+    def rename(state):
+        state.kind = list
+    x = call(torch.ones(2))
+    check(make, x, x, x, forget, x, x, change, x, x, rename, x, x, captures=5)

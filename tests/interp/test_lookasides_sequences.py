@@ -207,6 +207,44 @@ def test_a_list_that_grows_has_any_length() -> None:
     check(make, *[call(torch.ones(2)) for _ in range(5)], captures=1)
 
 
+def test_a_deque_that_fills_up_has_any_length() -> None:
+    def make():
+        state = SimpleNamespace(history=deque(), last=deque([0.0], maxlen=3))
+        def f(x):
+            state.history.append(x * 2)
+            state.last.append(x + 1)
+            return x + 3 if state.history else x
+        return f, state
+    check(make, *[call(torch.ones(2)) for _ in range(5)], captures=1)
+
+
+def test_a_deque_that_was_appended_to_and_is_read_has_its_length_and_bound() -> None:
+    def make():
+        state = SimpleNamespace(last=deque([1.0], maxlen=3))
+        def f(x):
+            state.last.append(x.sum())
+            return x + len(state.last), list(state.last), state.last[0]
+        return f, state
+    def enlarge(state):
+        state.last = deque(state.last, maxlen=4)
+    check(make, *[call(torch.ones(2)) for _ in range(4)], enlarge, call(torch.ones(2)), call(torch.ones(2)), captures=5)
+
+
+@pytest.mark.parametrize("program", [lambda d, x: d.extend([x, x]), lambda d, x: d.copy(), lambda d, x: d + d, lambda d, x: d * 2,
+                                     lambda d, x: d.appendleft(x), lambda d, x: d.__iadd__([x])])
+def test_what_falls_out_of_a_deque_depends_on_its_bound(program) -> None:
+    def make():
+        state = SimpleNamespace(last=deque([1.0], maxlen=2))
+        def f(x):
+            made = program(state.last, x)
+            return len(state.last), made
+        return f, state
+    def reset(state, maxlen):
+        state.last = deque([1.0], maxlen=maxlen)
+    check(make, call(torch.ones(2)), lambda s: reset(s, 1), call(torch.ones(2)), lambda s: reset(s, None), call(torch.ones(2)),
+          lambda s: reset(s, 2), call(torch.ones(2)), captures=3)
+
+
 def test_a_list_that_grew_and_is_read_has_its_length() -> None:
     def make():
         state = SimpleNamespace(history=[1.0])

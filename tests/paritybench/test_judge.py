@@ -179,6 +179,31 @@ def test_wrong_gradients() -> None:
     assert ".grad" in result.reasons[0].detail
 
 
+def test_a_graph_without_what_the_program_computes_is_not_one_graph() -> None:
+    class Outside(Engine):
+        counts = True
+
+        def __init__(self, within: int) -> None:
+            super().__init__()
+            self.within = within
+
+        def compile(self, module):
+            graph = self.graphs(torch.fx.symbolic_trace(module), ())
+            calls = []
+
+            def call(x):
+                calls.append(x)
+                return graph(x) if len(calls) > self.within else module(x)
+            return call
+
+        def obstacles(self, calls):
+            return []
+    assert judge(Relu, lambda: Outside(2)).verdict is Verdict.ONE_GRAPH
+    result = judge(Relu, lambda: Outside(3))
+    assert (result.verdict, result.reasons[0].id) == (Verdict.BREAKS, "missing-operators")
+    assert result.missing == {"aten.relu.default": 1, "aten.mul.Tensor": 1}
+
+
 def test_error() -> None:
     def refuse(module):
         raise RuntimeError("not today\nnor ever")

@@ -6,13 +6,13 @@ from typing import Any
 import torch
 
 from capture.errors import Break
-from capture.interp.arrays import depend_on_arguments, is_drawn
+from capture.interp.arrays import is_drawn
 from capture.interp.frame import Value
 from capture.interp.interpreter import Interpreter
 from capture.interp.lookasides.torch_legacy import LEGACY
 from capture.interp.models import model, polyfill
-from capture.refgraph.ndarrays import is_ndarray, tensor_on
-from capture.refgraph.node import Const, Expr, RefNode, Shadow
+from capture.refgraph.ndarrays import is_ndarray
+from capture.refgraph.node import RefNode, Shadow
 
 
 def shared(array: Any) -> torch.Tensor:
@@ -29,11 +29,8 @@ def not_shareable(interp: Interpreter, array: Value) -> Break | None:
 def share(interp: Interpreter, result: torch.Tensor, array: Value) -> Shadow:
     """A tensor on the memory of an array: of one from outside it is a tensor from outside."""
     node: RefNode = array.shadow  # type: ignore[assignment]
-    if node.source is not None:
-        return interp.recorder.arrays.share(interp.graph, node, result)
-    if is_drawn(node):
-        depend_on_arguments(interp.graph, node)
-        return interp.recorder.drawn(result, Expr(tensor_on, (node.origin, Const(0))))  # type: ignore[arg-type]
+    if node.source is not None or is_drawn(node):
+        return interp.recorder.arrays.tensor(interp.recorder, node, result)
     return interp.recorder.record("call_function", torch.from_numpy, [array], {}, result, {})
 
 

@@ -69,6 +69,13 @@ def look(interp: Interpreter, sequence: Value, *indices: Value, **_: Value) -> N
         depend_plain(interp, index.shadow, index.real)  # type: ignore[arg-type]
 
 
+def depend_bound(interp: Interpreter, sequence: Value) -> None:
+    """Guards how many items a deque from outside holds at most: what is beyond that falls out."""
+    node = node_of(sequence) if isinstance(sequence.real, deque) else None
+    if node is not None and not node.created:
+        interp.graph.depend(interp.graph.slot(node, "maxlen", sequence.real.maxlen), sequence.real.maxlen)
+
+
 def item_of(interp: Interpreter, sequence: Value, index: Any) -> Shadow | None:
     """The item at `index` of a list from outside, if its length does not matter."""
     if isinstance(sequence.shadow, RefNode) and type(index) is int and isinstance(sequence.real, list):
@@ -100,12 +107,14 @@ def getitem(interp: Interpreter, result: Any, sequence: Value, index: Value) -> 
 @model(list.copy, deque.copy, deque.__copy__)
 def copy(interp: Interpreter, result: Any, sequence: Value) -> Shadow:
     """`sequence.copy()`."""
+    depend_bound(interp, sequence)
     return new_sequence(interp, result, list(items_of(interp, sequence)))
 
 
 @model(operator.add, operator.concat, list.__add__, tuple.__add__, deque.__add__, applies=is_concatenation)
 def add(interp: Interpreter, result: Any, a: Value, b: Value) -> Shadow:
     """`a + b`."""
+    depend_bound(interp, a)
     return new_sequence(interp, result, [*items_of(interp, a), *items_of(interp, b)])
 
 
@@ -114,6 +123,7 @@ def mul(interp: Interpreter, result: Any, a: Value, b: Value) -> Shadow:
     """`a * n`, `n * a`."""
     sequence, n = (a, b) if isinstance(a.real, SEQUENCES) else (b, a)
     interp.graph.depend(n.shadow, n.real)  # type: ignore[arg-type]
+    depend_bound(interp, sequence)
     return new_sequence(interp, result, items_of(interp, sequence) * n.real)
 
 
@@ -221,6 +231,7 @@ def structural(method: Callable[..., Any], kinds: str, **registration: Any) -> N
     """
     def prepare(interp: Interpreter, sequence: Value, *args: Value) -> None:
         look(interp, sequence, *(arg for arg, kind in zip(args, kinds) if kind == "i"))
+        depend_bound(interp, sequence)
         for arg, kind in zip(args, kinds):
             if kind == "*":
                 prepare_drain(interp, arg)
@@ -264,14 +275,32 @@ def through(interp: Interpreter, sequence: Value, method: Callable[..., Any], *o
     return result
 
 
-@model(list.append, prepare=lambda interp, sequence, item: interp.graph.list_start(node_of(sequence)))
-def append(interp: Interpreter, result: None, sequence: Value, item: Value) -> Shadow:
-    """`sequence.append(item)`, whatever the length of a list from outside."""
-    node = node_of(sequence)
-    start = interp.graph.list_start(node)
-    (items_of(interp, sequence) if start is None else start.added).append(item.shadow)  # type: ignore[arg-type]
-    interp.graph.effect(list.append, node, item.shadow)  # type: ignore[arg-type]
-    return NONE
+def prepare_append(interp: Interpreter, sequence: Value, item: Value) -> None:
+    """Before an item is appended to a list or deque. What falls out of a deque that is full must be known."""
+    depend_bound(interp, sequence)
+    if isinstance(sequence.real, deque) and deque.__len__(sequence.real) == sequence.real.maxlen:
+        items_of(interp, sequence)
+    else:
+        interp.graph.list_start(node_of(sequence))
+
+
+def appending(method: Callable[..., None]) -> None:
+    """Registers `list.append` or `deque.append`."""
+    @model(method, prepare=prepare_append)
+    def append(interp: Interpreter, result: None, sequence: Value, item: Value) -> Shadow:
+        """`sequence.append(item)`, whatever the length of a container from outside."""
+        node = node_of(sequence)
+        start = interp.graph.list_start(node)
+        if start is None:
+            through(interp, sequence, method, item.shadow)
+        else:
+            start.added.append(item.shadow)  # type: ignore[arg-type]
+        interp.graph.effect(method, node, item.shadow)  # type: ignore[arg-type]
+        return NONE
+
+
+appending(list.append)
+appending(deque.append)
 
 
 structural(list.insert, "ix")
@@ -279,7 +308,6 @@ structural(list.pop, "i")
 structural(list.clear, "")
 structural(list.reverse, "")
 structural(list.extend, "*", applies=extends_natively)
-structural(deque.append, "x")
 structural(deque.appendleft, "x")
 structural(deque.insert, "ix")
 structural(deque.pop, "")
@@ -299,6 +327,7 @@ structural(deque.extendleft, "*", applies=extends_deque)
 
 def look_both(interp: Interpreter, a: Value, b: Value) -> None:
     look(interp, a)
+    depend_bound(interp, a)
     prepare_drain(interp, b)
 
 
@@ -312,7 +341,7 @@ def iadd(interp: Interpreter, result: Any, a: Value, b: Value) -> Shadow:
     return node_of(a)
 
 
-@model(operator.iadd, deque.__iadd__, prepare=lambda interp, a, b: look(interp, a),
+@model(operator.iadd, deque.__iadd__, prepare=look_both,
        applies=lambda a, b: isinstance(a, deque) and extends_deque(a, b))
 def iadd_deque(interp: Interpreter, result: Any, a: Value, b: Value) -> Shadow:
     """`a += b` of a deque."""
