@@ -10,8 +10,6 @@ COUNTS = "counts the objects of the process, of which some are ours"
 CONSTRUCTOR = "expects what C makes of a class of lists that has the `__new__` of object: ours refuses it, as Python code would"
 BASES = "changes the bases of a class while an attribute is looked up in it"
 CODE = "asks for the code of a generator that another run of the interpreter made"
-EQUALITY = "counts how often keys are compared: one that is stored anew is compared by the look-up and by C"
-VIEWS = "looks pairs up in a view of items by their keys, where a polyfill compares them one by one"
 IMPORTS = "a warning of a module that `importlib.import_module` runs names our frame as its caller"
 TIME = "takes minutes in our interpreter"
 COMPARISON = "C drops the exception of a property that is to give a comparison: polyfills do not"
@@ -30,9 +28,6 @@ DIFFERENCES: dict[str, str] = {
     "test.test_descr.ClassPropertiesAndMethods.test_bad_new": CONSTRUCTOR,
     "test.test_descr.ClassPropertiesAndMethods.test_slots": COUNTS,
     "test.test_descr.MiscTests.test_type_lookup_mro_reference": BASES,
-    "test.test_dict.DictTest.test_dictitems_contains_use_after_free": VIEWS,
-    "test.test_dict.DictTest.test_errors_in_view_containment_check": VIEWS,
-    **{f"test.test_dict.DictTest.test_{name}": EQUALITY for name in ("setdefault_atomic", "setitem_atomic_at_resize")},
     **{f"test.test_exceptions.AttributeErrorTests.test_getattr_suggestions_{name}": NAMES for name in ("invalid_args", "no_args")},
     "test.test_exceptions.ExceptionTests.testSettingException": CALLBACK,
     "test.test_exceptions.ExceptionTests.test_memory_error_cleanup": LOCALS,

@@ -88,6 +88,59 @@ def a_memo_by_keys_of_python():
     return program, memo
 
 
+class Counting(Colliding):
+    """Keeps the number of comparisons, and shows each."""
+    compared = 0
+
+    def __eq__(self, other):
+        Counting.compared += 1
+        print("compares", self.name, getattr(other, "name", other))
+        return isinstance(other, Key) and self.name == other.name
+
+    __hash__ = Colliding.__hash__
+
+
+@programs.add(X)
+def how_often_keys_are_compared(x):
+    Counting.compared = 0
+    d = {Counting("a"): 1, Counting("b"): 2}
+    d[Counting("c")] = x
+    d[Counting("b")] = 4
+    d.setdefault(Counting("d"), 5)
+    del d[Counting("c")]
+    s = {Counting("a"), Counting("b")}
+    s.add(Counting("c"))
+    s.discard(Counting("b"))
+    return x + 1, Counting.compared, [key.name for key in d], sorted(key.name for key in s)
+
+
+@programs.make(X, change=lambda state: state.table.__setitem__(Counting("q"), 5.0), captures=2)
+def how_often_keys_from_outside_are_compared():
+    state = SimpleNamespace(table={Counting("a"): 2.0, Counting("b"): 3.0, 7: 1}, members={Counting("c"), Counting("d")}, log=[])
+
+    def program(x):
+        table, members = state.table, state.members
+        table[Counting("b")] += 1
+        table[Counting("z")] = x
+        del table[Counting("z")]
+        members.add(Counting("e"))
+        members.discard(Counting("e"))
+        state.log.append([getattr(key, "name", key) for key in table])
+        return x * 2
+    return program, state
+
+
+@programs.make(X)
+def tuples_with_keys_of_python():
+    state = SimpleNamespace(table={(Key("a"), 1.5): 1.0, (Key("b"), "b", (2 ** 70,)): 2.0})
+
+    def program(x):
+        state.table[Key("b"), "b", (2 ** 70,)] += 1
+        state.table.pop((Key("q"), 1.5), None)
+        return x * state.table[Key("a"), 1.5], len(state.table)
+    return program, state
+
+
 @programs.add(X)
 def keys_of_the_library(x):
     d = {fractions.Fraction(1, 2): x, uuid.UUID(int=3): x + 1, pathlib.PurePosixPath("a/b"): x + 2, (Key("a"), 1): x + 3}

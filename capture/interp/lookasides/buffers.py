@@ -1,4 +1,4 @@
-"""Outside data that is read through objects of C: mapping proxies and byte arrays."""
+"""Data that is read through objects of C: mapping proxies, views and byte arrays."""
 from __future__ import annotations
 
 import operator
@@ -8,10 +8,10 @@ from typing import Any
 from capture.errors import Break
 from capture.interp.frame import Value
 from capture.interp.interpreter import Interpreter
-from capture.interp.lookasides.shadows import depend_plain, node_of, settled
+from capture.interp.lookasides.shadows import depend_plain, node_of, settled, view_mapping
 from capture.interp.models import PURE, model, polyfill
 from capture.interp.polyfills.mappings import mapping_of, proxied
-from capture.interp.special import is_plain
+from capture.interp.special import VIEWS, is_plain
 from capture.refgraph.node import ABSENT, SCALARS, BytesState, ClassState, Const, DictState, Expr, RefNode, Shadow
 from capture.refgraph.source import Constant
 
@@ -56,6 +56,12 @@ def make_proxy(interp: Interpreter, result: Any, mapping: Value) -> Shadow:
     node = interp.graph.create(result, origin=Expr(types.MappingProxyType, (mapping.shadow,)))  # type: ignore[arg-type]
     node.slots["mapping"] = mapping.shadow  # type: ignore[assignment]
     return node
+
+
+@model(mapping_of, applies=lambda shown: isinstance(shown, VIEWS))
+def viewed_mapping(interp: Interpreter, result: dict[Any, Any], view: Value) -> Shadow:
+    """The dict behind a view."""
+    return view_mapping(view.shadow)
 
 
 @model(mapping_of)

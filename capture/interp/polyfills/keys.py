@@ -17,8 +17,8 @@ MISSING = object()
 # -- done by C, and modelled -------------------------------------------------------------------------------------------
 
 def candidates(container: Any, number: int) -> list[Any]:
-    """The keys of a dict, or members of a set, that have this hash."""
-    return [key for key, kept in _C.hashed_keys(container) if kept == number]
+    """The keys of a dict, or members of a set, that have this hash, in the order in which C compares them."""
+    return _C.candidates(container, number)
 
 
 def stored(mapping: Any, key: Any) -> Any:

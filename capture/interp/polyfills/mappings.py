@@ -8,6 +8,7 @@ import types
 from typing import Any
 
 from capture.interp.models import polyfill
+from capture.interp.polyfills.keys import MISSING, is_python_key
 from capture.interp.special import VIEWS, in_python, is_a, is_iterable, is_key, is_native_iterable, special_method
 from capture.refgraph.graph import lookup_class
 
@@ -150,14 +151,14 @@ def count_elements(mapping: Any, iterable: Any) -> None:
 
 # -- mapping proxies ---------------------------------------------------------------------------------------------------
 
-def proxied(proxy: Any) -> Any:
-    """The mapping behind a mapping proxy, which Python code cannot ask for."""
-    return next(iter(gc.get_referents(proxy)), None)
+def proxied(shown: Any) -> Any:
+    """The mapping behind a mapping proxy or a view, which Python code cannot ask for."""
+    return next(iter(gc.get_referents(shown)), None)
 
 
-def mapping_of(proxy: Any) -> Any:
-    """The dict behind a mapping proxy, to be looked at. A model tells."""
-    return proxied(proxy)
+def mapping_of(shown: Any) -> Any:
+    """The dict behind a mapping proxy or a view, to be looked at. A model tells."""
+    return proxied(shown)
 
 
 def is_proxy(x: Any, *rest: Any) -> bool:
@@ -204,29 +205,104 @@ def proxy_copy(x: Any) -> Any:
 # -- views -------------------------------------------------------------------------------------------------------------
 
 KEYS, ITEMS = ((VIEWS[0], VIEWS[3]), (VIEWS[2], VIEWS[5]))
+SHOWN = (*KEYS, *ITEMS)         # as sets
 SETS = (set, frozenset)
 
 
 def is_view_algebra(a: Any, b: Any) -> bool:
     """Whether an operator on a view of keys or items is one on sets of what it shows."""
-    shown = (*KEYS, *ITEMS)
-    return (is_a(a, shown) or is_a(b, shown)) and all(
-        is_a(x, (*shown, *SETS)) or x is b and is_iterable(b) for x in (a, b))
+    return (is_a(a, SHOWN) or is_a(b, SHOWN)) and all(is_a(x, (*SHOWN, *SETS)) or x is b and is_iterable(b) for x in (a, b))
 
 
 def is_view_comparison(a: Any, b: Any) -> bool:
-    return is_view_algebra(a, b) and all(is_a(x, (*KEYS, *ITEMS, *SETS)) for x in (a, b))
+    return is_view_algebra(a, b) and all(is_a(x, (*SHOWN, *SETS)) for x in (a, b))
 
 
-def algebra(a: Any, b: Any, combine: Any) -> Any:
-    """`a op b` of views and sets."""
-    return combine(set(a), set(b))
+@polyfill(operator.or_, applies=is_view_algebra)
+def union(a: Any, b: Any) -> Any:
+    """`view | other`."""
+    return set(a) | set(b)
 
 
-for _name in ("and_", "or_", "sub", "xor", "eq", "ne", "lt", "le", "gt", "ge"):
-    _operator = getattr(operator, _name)
-    polyfill(_operator, applies=is_view_algebra if _name in ("and_", "or_", "sub", "xor") else is_view_comparison)(
-        types.FunctionType((lambda a, b, combine: algebra(a, b, combine)).__code__, globals(), _name, (_operator,)))
+@polyfill(operator.sub, applies=is_view_algebra)
+def difference(a: Any, b: Any) -> Any:
+    """`view - other`."""
+    return set(a) - set(b)
+
+
+@polyfill(operator.and_, applies=is_view_algebra)
+def intersection(a: Any, b: Any) -> Any:
+    """`view & other`: what one shows is looked up in the other, and no more of it is hashed than C would."""
+    view, other = (a, b) if isinstance(a, SHOWN) else (b, a)
+    if type(other) is set and len(view) <= len(other) or isinstance(other, SHOWN) and len(other) > len(view):
+        view, other = other, view
+    result = set()
+    for item in other:
+        if item in view:
+            result.add(item)
+    return result
+
+
+@polyfill(operator.xor, applies=is_view_algebra)
+def symmetric_difference(a: Any, b: Any) -> Any:
+    """`view ^ other`. Of two views of items, what both show is compared and not hashed."""
+    if not (isinstance(a, ITEMS) and isinstance(b, ITEMS)):
+        return set(a) ^ set(b)
+    small, large = (a, b) if len(b) > len(a) else (b, a)
+    left, result = dict(mapping_of(large)), set()
+    for key, value in small:
+        if (key, value) in left.items():
+            del left[key]
+        else:
+            result.add((key, value))
+    for item in left.items():
+        result.add(item)
+    return result
+
+
+@polyfill(operator.eq, applies=is_view_comparison)
+def equal(a: Any, b: Any) -> bool:
+    """`view == other`."""
+    view, other = (a, b) if isinstance(a, SHOWN) else (b, a)
+    return len(a) == len(b) and contains_all(other, view)
+
+
+@polyfill(operator.ne, applies=is_view_comparison)
+def unequal(a: Any, b: Any) -> bool:
+    """`view != other`."""
+    return not equal(a, b)
+
+
+@polyfill(operator.le, applies=is_view_comparison)
+def is_subset(a: Any, b: Any) -> bool:
+    """`view <= other`."""
+    return len(a) <= len(b) and contains_all(b, a)
+
+
+@polyfill(operator.lt, applies=is_view_comparison)
+def is_proper_subset(a: Any, b: Any) -> bool:
+    """`view < other`."""
+    return len(a) < len(b) and contains_all(b, a)
+
+
+@polyfill(operator.ge, applies=is_view_comparison)
+def is_superset(a: Any, b: Any) -> bool:
+    """`view >= other`."""
+    return is_subset(b, a)
+
+
+@polyfill(operator.gt, applies=is_view_comparison)
+def is_proper_superset(a: Any, b: Any) -> bool:
+    """`view > other`."""
+    return is_proper_subset(b, a)
+
+
+def contains_all(other: Any, view: Any) -> bool:
+    """Whether all that `view` shows is in `other`."""
+    for item in view:
+        if item not in other:
+            return False
+    return True
 
 
 @polyfill(*(cls.isdisjoint for cls in (*KEYS, *ITEMS)), applies=lambda view, other: True)
@@ -238,13 +314,20 @@ def isdisjoint(self: Any, other: Any) -> bool:
     return True
 
 
+@polyfill(operator.contains, *(cls.__contains__ for cls in KEYS), applies=lambda view, key: is_a(view, KEYS) and is_python_key(key))
+def contains_key(self: Any, key: Any) -> bool:
+    """`key in mapping.keys()`."""
+    return dict.__contains__(mapping_of(self), key)
+
+
 @polyfill(operator.contains, *(cls.__contains__ for cls in ITEMS), applies=lambda view, pair: is_a(view, ITEMS))
 def contains_item(self: Any, pair: Any) -> bool:
     """`pair in mapping.items()`."""
-    for item in self:
-        if item == pair:
-            return True
-    return False
+    if not isinstance(pair, tuple) or len(pair) != 2:
+        return False
+    key, value = pair
+    found = dict.get(mapping_of(self), key, MISSING)
+    return found is not MISSING and (found is value or bool(found == value))
 
 
 @polyfill(operator.contains, applies=lambda view, value: is_a(view, (VIEWS[1], VIEWS[4])))
