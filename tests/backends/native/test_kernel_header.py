@@ -44,7 +44,8 @@ def all_loops(dtypes):
 
 def built(folder, dtypes, *flags):
     path = folder / "header.so"
-    assert "warning" not in ulp.compile_loops(list(all_loops(dtypes)), path, "-Wall", "-Wextra", "-Wno-unknown-pragmas", *flags)
+    quiet = "-Wno-unknown-pragmas", "-Wno-pass-failed"      # of clang: a loop that it does not vectorise
+    assert "warning" not in ulp.compile_loops(list(all_loops(dtypes)), path, "-Wall", "-Wextra", *quiet, *flags)
     return ctypes.CDLL(str(path))
 
 
@@ -208,14 +209,14 @@ def test_integer_divisions_that_eager_refuses_do_not_trap(native, dtype):
 
 def test_reductions(tmp_path):
     """Each joins its identity with a value to that value; of max and min NaN wins, in either place."""
-    lines = [ulp.loop("max_identity", "reduce_max(identity_max<float>, x)", torch.float32, torch.float32),
-             ulp.loop("min_identity", "reduce_min(identity_min<float>, x)", torch.float32, torch.float32),
-             ulp.loop("max_int", "reduce_max(identity_max<int64_t>, x)", torch.int64, torch.int64),
-             ulp.loop("min_byte", "reduce_min(identity_min<uint8_t>, x)", torch.uint8, torch.uint8),
-             ulp.loop("sum", "reduce_sum(identity_sum<int32_t>, x)", torch.int32, torch.int32),
-             ulp.loop("prod", "reduce_prod(identity_prod<double>, x)", torch.float64, torch.float64),
-             ulp.loop("any", "reduce_any(identity_any<bool>, x)", torch.bool, torch.bool),
-             ulp.loop("all", "reduce_all(identity_all<bool>, x)", torch.bool, torch.bool),
+    lines = [ulp.loop("max_identity", "reduce_max(identity_max<float>(), x)", torch.float32, torch.float32),
+             ulp.loop("min_identity", "reduce_min(identity_min<float>(), x)", torch.float32, torch.float32),
+             ulp.loop("max_int", "reduce_max(identity_max<int64_t>(), x)", torch.int64, torch.int64),
+             ulp.loop("min_byte", "reduce_min(identity_min<uint8_t>(), x)", torch.uint8, torch.uint8),
+             ulp.loop("sum", "reduce_sum(identity_sum<int32_t>(), x)", torch.int32, torch.int32),
+             ulp.loop("prod", "reduce_prod(identity_prod<double>(), x)", torch.float64, torch.float64),
+             ulp.loop("any", "reduce_any(identity_any<bool>(), x)", torch.bool, torch.bool),
+             ulp.loop("all", "reduce_all(identity_all<bool>(), x)", torch.bool, torch.bool),
              ulp.loop("nan_max", "reduce_max(reduce_max(x, y), x)", torch.float32, torch.float32, torch.float32),
              ulp.loop("nan_min", "reduce_min(reduce_min(x, y), x)", torch.float32, torch.float32, torch.float32)]
     ulp.compile_loops(lines, tmp_path / "reductions.so")

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import math
 import os
 import pickle
 import re
@@ -40,7 +41,29 @@ def load(library: bytes) -> ctypes.CDLL:
     return ctypes.CDLL(os.fspath(file))
 
 
+KERNEL = """
+#include "capture_kernel.h"
+#include "loops.h"
+extern "C" float most(const float* values, int64_t count) {
+    float most = identity_max<float>();
+    #pragma omp simd reduction(capture_max: most)
+    for (int64_t i = 0; i < count; ++i) most = reduce_max(most, op_lgamma(values[i]));
+    return most;
+}
+"""
+
+
 # --- what works
+
+@pytest.mark.parametrize("name", toolchain.NAMES)
+def test_kernels_compile_with_every_compiler_that_is_looked_for(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if shutil.which(name) is None:
+        pytest.skip("not on this machine")
+    monkeypatch.setenv("CXX", name)
+    library = load(toolchain.find_compiler().compile([KERNEL]))
+    library.most.restype = ctypes.c_float
+    assert library.most((ctypes.c_float * 5)(3, 7, 2, 1, 4), ctypes.c_int64(5)) == pytest.approx(math.lgamma(7))
+
 
 def test_one_unit_becomes_a_library() -> None:
     assert load(toolchain.find_compiler().compile([UNIT.format(7)])).answer7() == 7

@@ -100,7 +100,7 @@ template <class T> CAPTURE_INLINE bool signs_differ(T a, T b) {
 // n-bit integers is at least 2^-n (relatively) away from the next integer, so it is not rounded to it in n+1 bits.
 template <class T> CAPTURE_INLINE T truncated_quotient(T a, T b) {
     if constexpr (sizeof(T) == 8) {
-        T safe = (b == T(0)) | (b == T(-1)) ? T(1) : b;            // neither may trap; least / -1 wraps
+        T safe = ((b == T(0)) | (b == T(-1))) ? T(1) : b;            // neither may trap; least / -1 wraps
         T quotient = a / safe;
         return b == T(-1) ? op_neg(a) : quotient;
     } else {
@@ -147,7 +147,7 @@ template <class T> CAPTURE_INLINE T op_remainder(T a, T b) {
     T rest = op_fmod(a, b);
     if constexpr (capture::is_float<T> || capture::is_signed<T>) {
         bool other_sign = capture::signs_differ(rest, b);
-        return (rest != T(0)) & other_sign ? op_add(rest, b) : rest;
+        return ((rest != T(0)) & other_sign) ? op_add(rest, b) : rest;
     } else {
         return rest;
     }
@@ -163,7 +163,7 @@ template <class T> CAPTURE_INLINE T op_floordiv(T a, T b) {
     if constexpr (is_float<T>) {
         T quotient = (a - rest) / b;
         bool other_sign = capture::signs_differ(rest, b);
-        quotient = (rest != T(0)) & other_sign ? quotient - T(1) : quotient;
+        quotient = ((rest != T(0)) & other_sign) ? quotient - T(1) : quotient;
         T whole = op_floor(quotient);
         whole = quotient - whole > T(0.5) ? whole + T(1) : whole;
         whole = quotient != T(0) ? whole : copy_sign(T(0), a / b);
@@ -171,7 +171,7 @@ template <class T> CAPTURE_INLINE T op_floordiv(T a, T b) {
     } else if constexpr (is_signed<T>) {
         bool other_sign = capture::signs_differ(rest, b);
         T quotient = truncated_quotient(a, b);
-        return (rest != T(0)) & other_sign ? op_sub(quotient, T(1)) : quotient;
+        return ((rest != T(0)) & other_sign) ? op_sub(quotient, T(1)) : quotient;
     } else {
         return truncated_quotient(a, b);
     }
@@ -206,13 +206,13 @@ template <class T> CAPTURE_INLINE T op_not(T a) {
 template <class T> CAPTURE_INLINE T op_lshift(T a, T count) {
     constexpr T width = capture::bits_of<T>;
     T shifted = T(capture::Word<T>(a) << (count & (width - 1)));
-    return (count < T(0)) | (count >= width) ? T(0) : shifted;
+    return ((count < T(0)) | (count >= width)) ? T(0) : shifted;
 }
 template <class T> CAPTURE_INLINE T op_rshift(T a, T count) {
     constexpr T width = capture::bits_of<T>;
     T shifted = T(a >> (count & (width - 1)));
     T all_out = a < T(0) ? T(-1) : T(0);
-    return (count < T(0)) | (count >= width) ? all_out : shifted;
+    return ((count < T(0)) | (count >= width)) ? all_out : shifted;
 }
 
 template <class T> CAPTURE_INLINE T op_where(bool condition, T a, T b) { return condition ? a : b; }
@@ -226,5 +226,5 @@ template <class T> CAPTURE_INLINE T op_nextafter(T a, T towards) {
     T next = bit_cast<T>(Word<T>(bit_cast<Bits>(a)) + Word<T>(outwards));
     next = a == T(0) ? copy_sign(bit_cast<T>(Bits(1)), towards) : next;
     next = a == towards ? towards : next;
-    return (a != a) | (towards != towards) ? nan<T> : next;
+    return ((a != a) | (towards != towards)) ? nan<T> : next;
 }

@@ -6,7 +6,7 @@
 // `reduction(capture_sum: total)` and so on. One declaration for each type: in a list, GCC takes the first one's initial value for all.
 #define CAPTURE_PRAGMA(text) _Pragma(#text)
 #define CAPTURE_REDUCTION(name, T) \
-    CAPTURE_PRAGMA(omp declare reduction(capture_##name: T: omp_out = reduce_##name(omp_out, omp_in)) initializer(omp_priv = identity_##name<T>))
+    CAPTURE_PRAGMA(omp declare reduction(capture_##name: T: omp_out = reduce_##name(omp_out, omp_in)) initializer(omp_priv = identity_##name<T>()))
 #define CAPTURE_REDUCTIONS(T) CAPTURE_REDUCTION(sum, T) CAPTURE_REDUCTION(prod, T) CAPTURE_REDUCTION(max, T) CAPTURE_REDUCTION(min, T)
 CAPTURE_REDUCTIONS(uint8_t)
 CAPTURE_REDUCTIONS(int8_t)

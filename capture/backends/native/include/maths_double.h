@@ -90,7 +90,7 @@ CAPTURE_INLINE double angle(double y, double x) {
     double result = atan_of_fraction(z);
     result = steep ? 0.5 * pi_high - (result - 0.5 * pi_low) : result;
     result = op_signbit(x) ? pi_high - (result - pi_low) : result;
-    return (x != x) | (y != y) ? nan<double> : result;
+    return ((x != x) | (y != y)) ? nan<double> : result;
 }
 
 // erf(x) for |x| <= 1.
@@ -252,7 +252,7 @@ CAPTURE_INLINE double op_erfc(double x) {
     double tail = erfc_tail(magnitude(x));
     double near = 1.0 - erf_near_zero(x);
     double far = x < 0.0 ? 2.0 - tail : tail;
-    return (x < 0.5) & (x > -1.0) ? near : far;
+    return ((x < 0.5) & (x > -1.0)) ? near : far;
 }
 
 // 2 ulp. The larger one is taken out, so that nothing overflows on the way.
@@ -263,8 +263,8 @@ CAPTURE_INLINE double op_hypot(double x, double y) {
     double ratio = smaller / larger;
     double value = larger * square_root(1.0 + ratio * ratio);
     value = larger == 0.0 ? 0.0 : value;
-    value = (x != x) | (y != y) ? nan<double> : value;
-    return (a == infinity<double>) | (b == infinity<double>) ? infinity<double> : value;
+    value = ((x != x) | (y != y)) ? nan<double> : value;
+    return ((a == infinity<double>) | (b == infinity<double>)) ? infinity<double> : value;
 }
 
 // The C library's: reducing any double modulo pi takes a thousand bits of it. Loops over these are not vectorised.

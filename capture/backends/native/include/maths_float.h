@@ -171,7 +171,7 @@ CAPTURE_INLINE float op_tan(float x) {
                                      -0x1.5555555555166p-3);
     double cosine = 1.0 + s * horner(s, -0x1.25239a9550aefp-22, 0x1.a015c25366932p-16, -0x1.6c16bf534c9ebp-10, 0x1.55555555027adp-5,
                                      -0.5);
-    double tangent = (t.quarters & 1 ? -cosine : sine) / (t.quarters & 1 ? sine : cosine);
+    double tangent = ((t.quarters & 1) ? -cosine : sine) / ((t.quarters & 1) ? sine : cosine);
     return bit_cast<float>(bit_cast<uint32_t>(float(tangent)) ^ (bit_cast<uint32_t>(x) & 0x80000000u));
 }
 
@@ -198,8 +198,8 @@ CAPTURE_INLINE float op_pow(float x, float y) {
     float value = float(op_exp(double(y) * op_log(double(size))));
     bool whole = op_trunc(y) == y;
     bool odd = whole & (op_trunc(0.5f * y) != 0.5f * y);
-    value = (x < 0.0f) & (size < infinity<float>) & !whole ? nan<float> : value;
-    value = (size == 1.0f) & whole ? 1.0f : value;
-    value = (x == 1.0f) | (y == 0.0f) ? 1.0f : value;
+    value = ((x < 0.0f) & (size < infinity<float>) & !whole) ? nan<float> : value;
+    value = ((size == 1.0f) & whole) ? 1.0f : value;
+    value = ((x == 1.0f) | (y == 0.0f)) ? 1.0f : value;
     return odd ? copy_sign(value, x) : value;
 }

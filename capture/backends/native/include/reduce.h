@@ -15,12 +15,13 @@ template <> inline constexpr bool highest<bool> = true;
 
 }  // namespace capture
 
-template <class T> inline constexpr T identity_sum = T(0);
-template <class T> inline constexpr T identity_prod = T(1);
-template <class T> inline constexpr T identity_max = capture::lowest<T>;
-template <class T> inline constexpr T identity_min = capture::highest<T>;
-template <class T> inline constexpr bool identity_any = false;
-template <class T> inline constexpr bool identity_all = true;
+// Functions, since clang wants no variables in the initializer of a reduction.
+template <class T> CAPTURE_INLINE constexpr T identity_sum() { return T(0); }
+template <class T> CAPTURE_INLINE constexpr T identity_prod() { return T(1); }
+template <class T> CAPTURE_INLINE constexpr T identity_max() { return capture::lowest<T>; }
+template <class T> CAPTURE_INLINE constexpr T identity_min() { return capture::highest<T>; }
+template <class T> CAPTURE_INLINE constexpr bool identity_any() { return false; }
+template <class T> CAPTURE_INLINE constexpr bool identity_all() { return true; }
 
 template <class T> CAPTURE_INLINE T reduce_sum(T total, T x) { return op_add(total, x); }
 template <class T> CAPTURE_INLINE T reduce_prod(T total, T x) { return op_mul(total, x); }

@@ -2,12 +2,14 @@
 #pragma once
 #include "maths_float.h"
 
+extern "C" double lgamma_r(double x, int* sign) noexcept;     // of libm; clang knows no builtin of it
+
 namespace capture {
 
 // The sign of gamma goes to a local: that of lgamma is a global variable of the process.
 CAPTURE_INLINE double log_gamma(double x) {
     int sign;
-    return __builtin_lgamma_r(x, &sign);
+    return lgamma_r(x, &sign);
 }
 
 // Cephes' psi. Up the recurrence to x >= 10, then the asymptotic series; below 0 by reflection. A few ulp, where it is not near one
@@ -56,7 +58,7 @@ CAPTURE_CALLED double erfinv(double y) {
 template <class T> CAPTURE_CALLED T integer_power(T base, T exponent) {
     if (exponent < T(0)) {
         if (base == T(1)) return T(1);
-        if (base == T(-1)) return exponent & 1 ? T(-1) : T(1);
+        if (base == T(-1)) return (exponent & 1) ? T(-1) : T(1);
         return T(0);
     }
     T power = 1;

@@ -410,7 +410,7 @@ class _Writer(Values):
 
     def _start(self, one: Accumulator) -> None:
         ctype = self.target.types[one.dtype]
-        identity = f"identity_{one.reduction}<{ctype}>"
+        identity = f"identity_{one.reduction}<{ctype}>()"
         if not self._is_array(one):
             self.path.write(f"{ctype} {one.name} = {identity};", *([f"int64_t {one.where} = 0;"] if one.where else []))
             return
