@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from capture.errors import is_of_torch
-from capture.interp import failing
+from capture.interp import failing, held
 from capture.interp.frame import Frame, Value
 from capture.interp.interpreter import Interpreter
 from capture.interp.lookasides import replays
@@ -39,7 +39,7 @@ def truth_of_branch(interp: Interpreter, frame: Frame, value: Value, ways: dict[
 def is_of_graph(interp: Interpreter, value: Value) -> bool:
     """Whether a value is a tensor of one element, or follows from tensors, and is known when the graph has run."""
     if isinstance(value.real, torch.Tensor):
-        return value.real.numel() == 1 and not replays.is_known(interp, [value])
+        return value.real.numel() == 1 and not replays.is_known(interp, [value]) and not held.is_held(interp, operator.truth, [value])
     stack = [value.shadow]
     found = False
     while stack:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from capture.errors import Break
-from capture.interp import arrays, assumptions, failing, leaves, tensors, unwind
+from capture.interp import arrays, assumptions, failing, held, leaves, tensors, unwind
 from capture.interp.frame import Cut, UserError, Value
 from capture.interp.fx_recorder import noting_writes
 from capture.interp.interpreter import Interpreter
@@ -145,7 +145,7 @@ def refusal(interp: Interpreter, kind: str, meaning: Meaning | None, real: Any, 
         return autograd.refusal(interp, real, args, kwargs)
     if kind == "operation" and (reason := failing.refusal(interp, real, args)) is not None:
         return reason
-    if kind == "value" and replays.is_known(interp, args):
+    if kind == "value" and (replays.is_known(interp, args) or held.is_held(interp, real, args)):
         return None
     if kind == "value" and not replays.is_repeatable(real, tensors.operation_name(real), kwargs):
         return decision(WHICH_WAY, ()) if real is operator.truth else Break("data-dependent", f"{name_of(real)}() of a tensor")
@@ -266,6 +266,8 @@ def shadow(interp: Interpreter, kind: str, meaning: Meaning | None, versions: An
         return interp.recorder.record(op, target, args, kwargs, result, versions)
     if kind == "metadata":
         return tensors.metadata(interp, tensors.operation_name(real), [*args, *kwargs.values()], result)
+    if kind == "value" and held.is_held(interp, real, args):
+        return held.read(interp, real, args)
     if kind == "value":
         known = replays.is_known(interp, args) and (type(result) is list or is_immutable(result)) and interp.recorder.pin(
             *tensors.tensors_in(args))
