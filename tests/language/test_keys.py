@@ -131,6 +131,15 @@ def how_often_keys_from_outside_are_compared():
 
 
 @programs.make(X)
+def a_frozen_set_of_keys_that_collide():
+    members = frozenset([Counting("a"), Counting("b")])
+
+    def program(x):
+        return x * 2, Counting("b") in members, Counting("q") in members
+    return program, SimpleNamespace(members=members)
+
+
+@programs.make(X)
 def tuples_with_keys_of_python():
     state = SimpleNamespace(table={(Key("a"), 1.5): 1.0, (Key("b"), "b", (2 ** 70,)): 2.0})
 

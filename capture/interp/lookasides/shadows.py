@@ -14,6 +14,7 @@ from capture.interp.interpreter import Interpreter
 from capture.interp.special import VIEWS
 from capture.refgraph.effects import decision
 from capture.refgraph.graph import VALUES
+from capture.refgraph.keys import table
 from capture.refgraph.node import (
     SCALARS,
     Build,
@@ -206,13 +207,13 @@ def members(interp: Interpreter, value: Value) -> dict[Any, Shadow]:
     """The members of a set or frozenset, and their shadows."""
     real, shadow, graph = value.real, value.shadow, interp.graph
     if isinstance(shadow, (Const, Build)):
-        return {member: settled(interp, member) for member in real}
+        return table(real, ((member, settled(interp, member)) for member in real))
     node = node_of(value)
     if node.created and not isinstance(node.state, SetState):
         raise Break("opaque-call", f"the members of a new {node.cls.__name__} are not known")
     if node.state is None and isinstance(real, frozenset) and not all(type(member) in SCALARS for member in real):
         graph.depend(node, real)
-        node.state = SetState({member: settled(interp, member) for member in real})
+        node.state = SetState(table(real, ((member, settled(interp, member)) for member in real)))
     return graph.set_state(node).items
 
 
