@@ -59,7 +59,7 @@ def call(interp: Interpreter, function: Value, args: list[Value], kwargs: dict[s
                 registry = scope.closure(interp, function)[real.__code__.co_freevars.index("registry")]
                 function, args = Value(dispatch, Const(dispatch)), [scope.load_cell(interp, registry, "registry"), *args]
                 continue
-            if is_operation(real) or is_disabled(real) or find_polyfill(real, reals(args), kwreals(kwargs)) or (
+            if is_operation(real) or is_disabled(real) or find_polyfill(real, args, kwargs) or (
                     natives.is_modelled(real) and not natives.is_left_to_python(real, [*args, *kwargs.values()])):
                 return call_native(interp, function, args, kwargs, then, on_raise)
             return inline(interp, function, args, kwargs, then, on_raise)
@@ -77,7 +77,7 @@ def call(interp: Interpreter, function: Value, args: list[Value], kwargs: dict[s
                 function, args = Value(metacall, interp.track(class_attribute, interp, cls, "__call__")), [function, *args]
             elif is_a(metacall, type):              # which binds to nothing
                 function = Value(metacall, interp.track(class_attribute, interp, cls, "__call__"))
-            elif natives.is_modelled(real) or find_polyfill(real, reals(args), kwreals(kwargs)) or not has_python_constructor(real):
+            elif natives.is_modelled(real) or find_polyfill(real, args, kwargs) or not has_python_constructor(real):
                 return call_native(interp, function, args, kwargs, then, on_raise)
             else:
                 interp.track(pin, interp, function)
@@ -95,7 +95,7 @@ def call(interp: Interpreter, function: Value, args: list[Value], kwargs: dict[s
         else:
             method = None if cls in natives.CALLABLES or is_operation(real) else lookup_class(cls, "__call__")
             if isinstance(method, types.WrapperDescriptorType) and (
-                    natives.is_modelled(method) or find_polyfill(method, [real, *reals(args)], kwreals(kwargs))):
+                    natives.is_modelled(method) or find_polyfill(method, [function, *args], kwargs)):
                 function, args = Value(method, Const(method)), [function, *args]
                 continue
             if not isinstance(method, FUNCTIONS):
@@ -128,7 +128,7 @@ def call_native(interp: Interpreter, function: Value, args: list[Value], kwargs:
         cut_early(interp, function, args, kwargs, then, on_raise)
         if hashable(real) and real in REDUCTIONS and REDUCTIONS[real](interp, args, kwargs, then, on_raise):
             return
-        substitute = find_polyfill(real, reals(args), kwreals(kwargs))
+        substitute = find_polyfill(real, args, kwargs)
         if substitute is not None:
             return call(interp, Value(substitute, Const(substitute)), args, kwargs, then, on_raise)
     try:
@@ -204,10 +204,6 @@ def wrapped_against_recursion(interp: Interpreter, function: types.FunctionType,
 
 
 # -- helpers -----------------------------------------------------------------------------------------------------------
-
-def reals(args: list[Value]) -> list[Any]:
-    return [a.real for a in args]
-
 
 def kwreals(kwargs: dict[str, Value]) -> dict[str, Any]:
     return {k: v.real for k, v in kwargs.items()}

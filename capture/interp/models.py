@@ -14,7 +14,7 @@ from capture.errors import Break
 from capture.refgraph.node import Shadow
 
 if TYPE_CHECKING:
-    pass
+    from capture.interp.frame import Value
 
 # model(interp, result, *args: Value, **kwargs: Value) -> the shadow of `result`. It runs after the real call, and
 # brings the shadow state of the arguments up to date.
@@ -121,12 +121,14 @@ def hashable(function: Any) -> bool:
     return True
 
 
-def find_polyfill(function: Any, reals: list[Any], kwargs: dict[str, Any]) -> Callable[..., Any] | None:
+def find_polyfill(function: Any, args: list[Value], kwargs: dict[str, Value]) -> Callable[..., Any] | None:
     """The Python function to inline in place of `function`, or None."""
-    if not hashable(function):
+    entries = POLYFILLS.get(function) if hashable(function) else None
+    if not entries:
         return None
-    for applies, fn in POLYFILLS.get(function, ()):
-        if covers(applies, reals, kwargs):
+    reals, named = [arg.real for arg in args], {name: value.real for name, value in kwargs.items()}
+    for applies, fn in entries:
+        if covers(applies, reals, named):
             return fn
     return None
 

@@ -3,8 +3,11 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import copy
 import linecache
+import math
 import random
+import types
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,7 +22,10 @@ from tests import helpers
 from tests.fuzz import pieces, steps, writer
 from tests.snapshot import Snapshot, differences, take
 
-HIDDEN = {"__builtins__", "__warningregistry__", "program"}
+# (`shown` keeps a memory of what it dispatched, which polyfills do without.)
+HIDDEN = {"__builtins__", "__warningregistry__", "program", "shown"}
+PATCHED = (torch, torch.nn.functional, torch.Tensor, torch.nn.Module, torch.nn.Linear, torch.nn.LayerNorm, torch.nn.Dropout,
+           math, copy, random)
 MODULE = "fuzzed_world"                 # not in sys.modules: what it defines is state, see tests/snapshot.py
 TARGETS = ["program"] * 8 + ["box.bump", "helper", "net", "net", "closure", "managed", "driven"]
 
@@ -178,12 +184,25 @@ def is_deterministic(case: Case) -> bool:
 
 @contextlib.contextmanager
 def fresh_process() -> Iterator[None]:
-    """The same start for each world: seeds, numbers of hooks; afterwards none of torch's modes and hooks outlives it."""
+    """The same start for each world: seeds, numbers of hooks; afterwards none of torch's modes and hooks outlives it, nor what it
+    put in the library's modules and classes."""
     helpers.seed()
     RemovableHandle.next_id = helpers.FIRST_HOOK
+    library = [(owner, dict(vars(owner))) for owner in PATCHED]
     try:
         yield
     finally:
+        for owner, names in library:
+            for name, value in dict(vars(owner)).items():
+                if name not in names and not isinstance(value, types.ModuleType):       # which was imported meanwhile
+                    delattr(owner, name)
+            for name, value in names.items():
+                if vars(owner).get(name) is not value:
+                    setattr(owner, name, value)
+        torch.set_default_device(None)
+        torch.set_autocast_enabled("cpu", False)
+        torch.set_autocast_dtype("cpu", torch.bfloat16)
+        torch.set_printoptions(profile="default")
         torch.set_default_dtype(torch.float32)
         torch.set_grad_enabled(True)
         torch._C._set_deterministic_algorithms(False, warn_only=False)     # torch's own function imports inductor

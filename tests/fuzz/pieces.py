@@ -5,7 +5,8 @@ A line `BODY a b` stands for random statements, which may use and assign the ten
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable
+import threading
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -61,6 +62,23 @@ def outside(value: Any = None, *seen: Any) -> Any:
     return value
 
 
+def in_thread(function: Callable[[], Any]) -> Any:
+    """What a function returns, or raises, in a thread of its own."""
+    outcome: list[Any] = []
+
+    def run() -> None:
+        try:
+            outcome.extend((function(), None))
+        except Exception as error:
+            outcome.extend((None, error))
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    if outcome[1] is not None:
+        raise outcome.pop()
+    return outcome[0]
+
+
 @capture.disable
 def fails(error: Exception) -> None:
     """Raises, where no trace can hold it."""
@@ -68,11 +86,13 @@ def fails(error: Exception) -> None:
 
 
 IMPORTS = """
-import collections, contextlib, copy, dataclasses, enum, functools, itertools, math, operator, random, types, weakref
-import torch
+import abc, collections, contextlib, contextvars, copy, dataclasses, enum, functools, itertools, math, operator, os, random
+import threading, types, weakref
+import numpy
+import torch, torch.utils.checkpoint
 import torch.nn.functional as F
 from torch import nn
-from tests.fuzz.pieces import fails, outside
+from tests.fuzz.pieces import fails, in_thread, outside
 """
 
 BASE = piece("""
@@ -443,6 +463,82 @@ PIECES = {
         readers="int(items is settings.items); int(shared['row'] is row); watched().value; int(row is whole); "
                 "int(leaf.requires_grad); leaf.ndim",
         globals="row leaf whole"),
+    "library": piece("""
+        @functools.lru_cache(maxsize=None)
+        def remembered(value, by=1):
+            return value * by + 1
+
+        @functools.singledispatch
+        def shown(value):
+            return 1.0
+
+        @shown.register(int)
+        def shown_int(value):
+            return value + 0.5
+
+        class Kind(abc.ABC):
+            pass
+
+        class Lazy:
+            def __init__(self, value=1.0):
+                self.value = value
+
+            @functools.cached_property
+            def squared(self):
+                return self.value * self.value
+
+            def __init_subclass__(cls, **named):
+                log.append(cls.__name__)
+        context, local, lazy = contextvars.ContextVar("context", default=1.0), threading.local(), Lazy(1.5)
+        local.value = 2.0
+        os.environ["FUZZED"] = "2.0"
+    """, numbers="lazy.value local.value lazy.squared", objects="lazy", classes="Lazy Kind",
+        readers="remembered(2); remembered(3,by=2); shown(2); shown(1.5); shown('text'); int(isinstance(box,Kind)); "
+                "int(issubclass(Other,Kind)); "
+                "lazy.squared; context.get(); local.value; float(os.environ.get('FUZZED','0')); Lazy(3).squared"),
+    "arrays": piece("""
+        array, arrays = numpy.array([1.0, 2.0, 3.0]), {"a": numpy.ones(3, dtype=numpy.float32), "b": numpy.arange(3)}
+    """, numbers="array[0] array[-1] arrays['b'][1]", dicts="arrays",
+        tensors="torch.from_numpy(array) torch.from_numpy(arrays['a'])",
+        readers="float(array[0]); float(array.sum()); len(array); float(arrays['a'].mean()); int(array.dtype.itemsize); "
+                "arrays['b'].tolist()[-1]",
+        functions="(lambda a:a*torch.from_numpy(array)); (lambda a:a+torch.tensor(arrays['b']))", globals="array"),
+    "keys": piece("""
+        class Key:
+            def __init__(self, name, tag=0):
+                self.name, self.tag = name, tag
+
+            def __eq__(self, other):
+                log.append(("equals", self.name))
+                return isinstance(other, Key) and self.name == other.name
+
+            def __hash__(self):
+                return ord(self.name[0]) % 2
+        key, keyed, keys = Key("a"), {Key("a"): 1.0, Key("b"): [2.0], "c": 3.0}, {Key("a"), Key("c"), 1}
+    """, numbers="keyed[key] keyed[Key('z')]", dicts="keyed", sets="keys", objects="key", classes="Key", names="key.name",
+        readers="keyed[Key('a')]; len(keys); int(Key('b') in keyed); int(key in keys); keyed.get(key,3.0); "
+                "keyed.pop(Key('b'),[1])[0]; key.tag"),
+    "autograd": piece("""
+        class Double(torch.autograd.Function):
+            factor = 2
+
+            @staticmethod
+            def forward(ctx, a):
+                ctx.save_for_backward(a)
+                return a * Double.factor
+
+            @staticmethod
+            def backward(ctx, gradient):
+                a, = ctx.saved_tensors
+                return gradient * a
+        draws = torch.Generator()
+        draws.manual_seed(1)
+        source, saved = torch.ones(3, requires_grad=True), torch.full((3,), 2.0)
+    """, numbers="Double.factor", tensors="source saved", parameters="source", classes="Double", globals="source saved",
+        functions="Double.apply; torch.func.vmap(torch.tanh); "
+                  "(lambda a:torch.utils.checkpoint.checkpoint(torch.sin,a,use_reentrant=False)); "
+                  "(lambda a:a*torch.rand(3,generator=draws))",
+        readers="float(torch.rand(1,generator=draws)); int(source.grad is None); int(source.is_leaf); source._version"),
 }
 
 

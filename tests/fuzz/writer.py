@@ -55,6 +55,7 @@ class Writer:
         self.depth = 0
         self.looping = False                # whether `break` may be written
         self.caution = rng.choice([0.2, 0.5, 0.9])      # how often exceptions are caught
+        self.keys = KEYS + ["key", "Key('a')", "Key('d', 2)"] * ("keyed" in places.dicts)
         self.rich = False                   # whether all of the world may be used: not in what other functions call
 
     def fill(self, text: str) -> str:
@@ -128,14 +129,14 @@ class Writer:
         return self.rng.choice(self.places.objects_of_all_kinds)
 
     def value(self) -> str:
-        return self.rng.choice([self.number(), self.number(), self.tensor(), self.rng.choice(KEYS), "None", self.thing(),
+        return self.rng.choice([self.number(), self.number(), self.tensor(), self.rng.choice(self.keys), "None", self.thing(),
                                 f"({self.number()}, 'v')"])
 
     def condition(self) -> str:
         number = self.number()
         return self.rng.choice([
             f"{number} > 1", f"{number} > 1", f"{number}", f"not {number}", f"{number} == {self.number()}", "flag",
-            f"{self.rng.choice(KEYS)} in table", f"isinstance({self.thing()}, ({', '.join(self.places.classes[:3])}))",
+            f"{self.rng.choice(self.keys)} in table", f"isinstance({self.thing()}, ({', '.join(self.places.classes[:3])}))",
             f"{self.thing()} is {self.thing()}", f"hasattr({self.object()}, 'extra')", f"{self.tensor()}.sum().item() > {number}",
             f"bool({self.tensor()}.any())", f"(n := {number}) and n != 2", f"0 <= {number} < 3", "torch.is_grad_enabled()",
             f"{self.tensor()}.ndim > 1", f"{self.tensor()}.dtype == torch.float32", f"{self.tensor()}.requires_grad",
@@ -217,14 +218,14 @@ class Writer:
         else:
             texts, place = SET_STATEMENTS, self.rng.choice(self.places.sets)
         text = self.rng.choice(texts)
-        return text.format(l=place, d=place, s=place, n=self.number(), v=self.value(), k=self.rng.choice(KEYS)).split("; ")
+        return text.format(l=place, d=place, s=place, n=self.number(), v=self.value(), k=self.rng.choice(self.keys)).split("; ")
 
     def keep(self) -> list[str]:
         """Something outlives the call."""
         name = self.rng.choice(["kept", "extra", "value", "tensor", "last"])
         return [self.rng.choice([f"{self.object()}.{name} = {self.value()}",
                                  f"{self.rng.choice(self.places.tensors)} = {self.tensor()}", f"log.append({self.tensor()})",
-                                 f"table[{self.rng.choice(KEYS)}] = {self.value()}",
+                                 f"table[{self.rng.choice(self.keys)}] = {self.value()}",
                                  f"{self.object()}.{name} = [{self.tensor()}, {self.value()}]",
                                  f"{self.object()}.kept = lambda v: v + {self.number()}", f"{self.object()}.kept = {self.object()}",
                                  f"{self.rng.choice(self.places.classes)}.extra = {self.number()}"])]
