@@ -4,8 +4,7 @@ from __future__ import annotations
 import types
 
 from capture.interp import attributes, calls
-from capture.interp.attributes import OnRaise
-from capture.interp.frame import Continuation, Resume, Value
+from capture.interp.frame import Args, Catch, Continuation, Kwargs, Resume, Then, Value
 from capture.interp.interpreter import Interpreter
 from capture.interp.models import reduction
 from capture.interp.special import is_a, special_method
@@ -29,7 +28,7 @@ def returning_none(interp: Interpreter, then: Continuation | None) -> Continuati
 
 
 @reduction(getattr)
-def _getattr(interp: Interpreter, args: list[Value], kwargs: dict[str, Value], then: Continuation | None, on_raise: OnRaise | None) -> bool:
+def _getattr(interp: Interpreter, args: Args, kwargs: Kwargs, then: Then, on_raise: Catch) -> bool:
     if kwargs or not 2 <= len(args) <= 3 or type(args[1].real) is not str:
         return False
     if len(args) == 3 and attributes.runs_python(args[0].real, args[1].real):
@@ -45,7 +44,7 @@ def _getattr(interp: Interpreter, args: list[Value], kwargs: dict[str, Value], t
 
 
 @reduction(hasattr)
-def _hasattr(interp: Interpreter, args: list[Value], kwargs: dict[str, Value], then: Continuation | None, on_raise: OnRaise | None) -> bool:
+def _hasattr(interp: Interpreter, args: Args, kwargs: Kwargs, then: Then, on_raise: Catch) -> bool:
     if kwargs or len(args) != 2 or type(args[1].real) is not str or attributes.runs_python(args[0].real, args[1].real):
         return False
 
@@ -54,12 +53,15 @@ def _hasattr(interp: Interpreter, args: list[Value], kwargs: dict[str, Value], t
             interp.deliver(Value(False, Const(False)), then)
             return True
         return on_raise is not None and on_raise(exception)
-    attributes.load(interp, args[0], constant_name(interp, args[1]), lambda value: interp.deliver(Value(True, Const(True)), then), no)
+
+    def yes(_: Value) -> None:
+        interp.deliver(Value(True, Const(True)), then)
+    attributes.load(interp, args[0], constant_name(interp, args[1]), yes, no)
     return True
 
 
 @reduction(setattr)
-def _setattr(interp: Interpreter, args: list[Value], kwargs: dict[str, Value], then: Continuation | None, on_raise: OnRaise | None) -> bool:
+def _setattr(interp: Interpreter, args: Args, kwargs: Kwargs, then: Then, on_raise: Catch) -> bool:
     if kwargs or len(args) != 3 or type(args[1].real) is not str:
         return False
     attributes.write(interp, args[0], constant_name(interp, args[1]), args[2], "__setattr__", returning_none(interp, then))
@@ -67,7 +69,7 @@ def _setattr(interp: Interpreter, args: list[Value], kwargs: dict[str, Value], t
 
 
 @reduction(delattr)
-def _delattr(interp: Interpreter, args: list[Value], kwargs: dict[str, Value], then: Continuation | None, on_raise: OnRaise | None) -> bool:
+def _delattr(interp: Interpreter, args: Args, kwargs: Kwargs, then: Then, on_raise: Catch) -> bool:
     if kwargs or len(args) != 2 or type(args[1].real) is not str:
         return False
     attributes.write(interp, args[0], constant_name(interp, args[1]), None, "__delattr__", returning_none(interp, then))
@@ -76,7 +78,7 @@ def _delattr(interp: Interpreter, args: list[Value], kwargs: dict[str, Value], t
 
 def _generic_get(getter: attributes.Getter) -> None:
     @reduction(getter)
-    def get(interp: Interpreter, args: list[Value], kwargs: dict[str, Value], then: Continuation | None, on_raise: OnRaise | None) -> bool:
+    def get(interp: Interpreter, args: Args, kwargs: Kwargs, then: Then, on_raise: Catch) -> bool:
         if kwargs or len(args) != 2 or type(args[1].real) is not str or is_a(args[0].real, type):
             return False
         attributes.generic(interp, args[0], constant_name(interp, args[1]), then, on_raise, getter)
@@ -88,7 +90,7 @@ _generic_get(types.ModuleType.__getattribute__)
 
 
 @reduction(object.__setattr__)
-def _generic_set(interp: Interpreter, args: list[Value], kwargs: dict[str, Value], then: Continuation | None, on_raise: OnRaise | None) -> bool:
+def _generic_set(interp: Interpreter, args: Args, kwargs: Kwargs, then: Then, on_raise: Catch) -> bool:
     if kwargs or len(args) != 3 or type(args[1].real) is not str or is_a(args[0].real, type):
         return False
     attributes.generic_write(interp, args[0], constant_name(interp, args[1]), args[2], returning_none(interp, then))
@@ -96,7 +98,7 @@ def _generic_set(interp: Interpreter, args: list[Value], kwargs: dict[str, Value
 
 
 @reduction(object.__delattr__)
-def _generic_delete(interp: Interpreter, args: list[Value], kwargs: dict[str, Value], then: Continuation | None, on_raise: OnRaise | None) -> bool:
+def _generic_delete(interp: Interpreter, args: Args, kwargs: Kwargs, then: Then, on_raise: Catch) -> bool:
     if kwargs or len(args) != 2 or type(args[1].real) is not str or is_a(args[0].real, type):
         return False
     attributes.generic_write(interp, args[0], constant_name(interp, args[1]), None, returning_none(interp, then))
@@ -104,7 +106,7 @@ def _generic_delete(interp: Interpreter, args: list[Value], kwargs: dict[str, Va
 
 
 @reduction(vars)
-def _vars(interp: Interpreter, args: list[Value], kwargs: dict[str, Value], then: Continuation | None, on_raise: OnRaise | None) -> bool:
+def _vars(interp: Interpreter, args: Args, kwargs: Kwargs, then: Then, on_raise: Catch) -> bool:
     if kwargs or len(args) != 1:
         return False
     attributes.load(interp, args[0], "__dict__", then, on_raise)
@@ -112,23 +114,23 @@ def _vars(interp: Interpreter, args: list[Value], kwargs: dict[str, Value], then
 
 
 @reduction(type.__setattr__)
-def _class_set(interp: Interpreter, args: list[Value], kwargs: dict[str, Value], then: Continuation | None, on_raise: OnRaise | None) -> bool:
+def _class_set(interp: Interpreter, args: Args, kwargs: Kwargs, then: Then, on_raise: Catch) -> bool:
     if kwargs or len(args) != 3 or type(args[1].real) is not str or not is_a(args[0].real, type):
         return False
-    attributes.generic_write(interp, args[0], constant_name(interp, args[1]), args[2], lambda _: interp.deliver(Value(None, Const(None)), then))
+    attributes.generic_write(interp, args[0], constant_name(interp, args[1]), args[2], returning_none(interp, then))
     return True
 
 
 @reduction(type.__delattr__)
-def _class_delete(interp: Interpreter, args: list[Value], kwargs: dict[str, Value], then: Continuation | None, on_raise: OnRaise | None) -> bool:
+def _class_delete(interp: Interpreter, args: Args, kwargs: Kwargs, then: Then, on_raise: Catch) -> bool:
     if kwargs or len(args) != 2 or type(args[1].real) is not str or not is_a(args[0].real, type):
         return False
-    attributes.generic_write(interp, args[0], constant_name(interp, args[1]), None, lambda _: interp.deliver(Value(None, Const(None)), then))
+    attributes.generic_write(interp, args[0], constant_name(interp, args[1]), None, returning_none(interp, then))
     return True
 
 
 @reduction(special_method)
-def _special_method(interp: Interpreter, args: list[Value], kwargs: dict[str, Value], then: Continuation | None, on_raise: OnRaise | None) -> bool:
+def _special_method(interp: Interpreter, args: Args, kwargs: Kwargs, then: Then, on_raise: Catch) -> bool:
     obj, name = args[0], args[1].real
     cls = type(obj.real)
     attributes.bind(interp, obj, cls, name, lookup_class(cls, name), then, on_raise, getter=special_method)

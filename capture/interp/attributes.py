@@ -15,7 +15,7 @@ import torch
 
 from capture.errors import Break
 from capture.interp import arrays, calls, leaves, natives, tensors, unwind
-from capture.interp.frame import Continuation, UserError, Value, discard
+from capture.interp.frame import Catch, Continuation, OnRaise, Then, UserError, Value, discard
 from capture.interp.interpreter import Interpreter
 from capture.interp.members import class_builtin, class_data, external_c_attribute
 from capture.interp.models import REDUCTIONS
@@ -26,14 +26,13 @@ from capture.refgraph.graph import instance_dict, is_mutable, lookup_class
 from capture.refgraph.node import ABSENT, Build, ClassState, Const, External, FunctionState, HandleState, RefNode, Shadow
 from capture.refgraph.source import Computed, Literal
 
-OnRaise = Callable[[BaseException], bool]
 MISSING = object()
 GENERIC_WRITE = (object.__setattr__, object.__delattr__, type.__setattr__, type.__delattr__, types.SimpleNamespace.__setattr__,
                  types.SimpleNamespace.__delattr__, BaseException.__setattr__, BaseException.__delattr__,
                  types.ModuleType.__setattr__, types.ModuleType.__delattr__,
                  functools.partial.__setattr__, functools.partial.__delattr__)
-GENERIC_GET = (object.__getattribute__, types.ModuleType.__getattribute__, type.__getattribute__, types.SimpleNamespace.__getattribute__,
-               BaseException.__getattribute__)
+GENERIC_GET = (object.__getattribute__, types.ModuleType.__getattribute__, type.__getattribute__,
+               types.SimpleNamespace.__getattribute__, BaseException.__getattribute__)
 Getter = Callable[[Any, str], Any]          # getattr, or one of these
 # Descriptors of C types: reading through them runs no Python code.
 C_DATA = (types.GetSetDescriptorType, types.MemberDescriptorType)
@@ -48,7 +47,9 @@ def runs_python(real: Any, name: str) -> bool:
         return True
     for owner in (cls, real) if is_a(real, type) else (cls,):
         found = lookup_class(owner, name, MISSING)
-        if isinstance(found, property) or found is not MISSING and isinstance(lookup_class(type(found), "__get__"), types.FunctionType):
+        if found is MISSING:
+            continue
+        if isinstance(found, property) or isinstance(lookup_class(type(found), "__get__"), types.FunctionType):
             return True
     return any(isinstance(lookup_class(cls, hook), types.FunctionType) for hook in ("__getattr__", "__getattribute__"))
 
@@ -78,12 +79,13 @@ def hooked(cls: type) -> Shadow:
     raise Break("opaque-call", f"the __getattribute__ of {cls.__name__}")
 
 
-def generic(interp: Interpreter, obj: Value, name: str, then: Continuation | None, on_raise: OnRaise | None, getter: Getter = getattr) -> None:
+def generic(interp: Interpreter, obj: Value, name: str, then: Then, on_raise: Catch, getter: Getter = getattr) -> None:
     """`object.__getattribute__(obj, name)`, followed by `__getattr__` when `getter` is getattr."""
     real, cls, fallback = obj.real, type(obj.real), getter is getattr
     descriptor = lookup_class(cls, name, MISSING)
     kind = type(descriptor)
-    is_data = descriptor is not MISSING and lookup_class(kind, "__get__") is not None and (lookup_class(kind, "__set__") is not None or lookup_class(kind, "__delete__") is not None)
+    is_data = descriptor is not MISSING and lookup_class(kind, "__get__") is not None and (
+        lookup_class(kind, "__set__") is not None or lookup_class(kind, "__delete__") is not None)
     if descriptor is not MISSING:
         interp.track(pin_kind, interp, cls, name, kind)
     if not is_data:
@@ -122,7 +124,8 @@ def bind(interp: Interpreter, obj: Value, cls: type, name: str, descriptor: Any,
     elif kind is classmethod:
         function = descriptor.__func__
         if isinstance(function, types.FunctionType):
-            owner = Value(type(obj.real), interp.track(class_of, interp, obj)) if not is_a(obj.real, type) or cls is not obj.real else obj
+            is_owner = is_a(obj.real, type) and cls is obj.real
+            owner = obj if is_owner else Value(type(obj.real), interp.track(class_of, interp, obj))
             inner = Value(function, interp.track(part, interp, found, "__func__", function))
             return finish(interp, types.MethodType(function, owner.real), build(interp, types.MethodType, inner, owner), then)
     else:
@@ -206,7 +209,8 @@ def load_from_super(interp: Interpreter, obj: Value, name: str, then: Continuati
                 return finish(interp, descriptor.__func__, interp.track(part, interp, found, "__func__", descriptor.__func__), then)
             if type(descriptor) is classmethod:
                 inner = Value(descriptor.__func__, interp.track(part, interp, found, "__func__", descriptor.__func__))
-                return finish(interp, types.MethodType(descriptor.__func__, self), build(interp, types.MethodType, inner, target), then)
+                method = types.MethodType(descriptor.__func__, self)
+                return finish(interp, method, build(interp, types.MethodType, inner, target), then)
             if isinstance(descriptor, types.FunctionType):
                 return finish(interp, descriptor, found.shadow, then)
             return native(interp, obj, name, lambda result: class_builtin(interp, result), then, on_raise)
@@ -279,7 +283,8 @@ def generic_write(interp: Interpreter, obj: Value, name: str, value: Value | Non
             found = Value(descriptor, interp.track(through_class, interp, obj, cls, name))
             rest = [] if value is None else [value]
             if is_property(type(descriptor)):
-                return calls.call(interp, Value(setter, interp.track(part, interp, found, which, setter)), [obj, *rest], None, after)
+                function = Value(setter, interp.track(part, interp, found, which, setter))
+                return calls.call(interp, function, [obj, *rest], None, after)
             method = Value(setter, interp.track(calls.class_attribute, interp, type(descriptor), special))
             return calls.call(interp, method, [found, obj, *rest], None, after)
     interp.track(interp.graph.pin_special, cls, "__setattr__" if value is not None else "__delattr__")
@@ -294,7 +299,8 @@ def generic_write(interp: Interpreter, obj: Value, name: str, value: Value | Non
 
 def is_property(cls: type) -> bool:
     """Whether a descriptor is a property, and no subclass with an access of its own."""
-    return issubclass(cls, property) and all(lookup_class(cls, name) is property.__dict__[name] for name in ("__get__", "__set__", "__delete__"))
+    return issubclass(cls, property) and all(
+        lookup_class(cls, name) is property.__dict__[name] for name in ("__get__", "__set__", "__delete__"))
 
 
 def setattr_of(real: Any) -> Callable[..., Any]:
@@ -333,7 +339,8 @@ def _explained(interp: Interpreter, obj: Value, name: str, result: Any, explain:
     if explain is None:
         return None
     if on_raise is None and calls.is_resumable(then):
-        return interp.describe(lambda: explain(result), Value(getattr, Const(getattr)), [obj, Value(name, Const(name))], {}, result, then)
+        args = [obj, Value(name, Const(name))]
+        return interp.describe(lambda: explain(result), Value(getattr, Const(getattr)), args, {}, result, then)
     return interp.track(explain, result)
 
 
@@ -455,15 +462,18 @@ def bound_by_c(interp: Interpreter, obj: Value, name: str, descriptor: Any, foun
             return Const(result)
         if callable(result):
             return Build(type(result), (Const(descriptor), node))
-    if isinstance(node, RefNode) and not callable(result) and arrays.is_value(obj.real) and (node.source is not None or interp.recorder.arrays.is_computed(obj.real)):
+    if isinstance(node, RefNode) and not callable(result) and arrays.is_value(obj.real) and (
+            node.source is not None or interp.recorder.arrays.is_computed(obj.real)):
         return interp.recorder.arrays.attribute(graph, node, obj.real, name, result, lambda item: natives.fresh(interp, item))
     if result is descriptor:                            # a plain class attribute
         return found.shadow  # type: ignore[return-value]
     if isinstance(descriptor, C_METHODS):
-        if isinstance(result, (types.BuiltinFunctionType, types.MethodWrapperType)) and getattr(result, "__self__", None) is obj.real:
+        bound = isinstance(result, (types.BuiltinFunctionType, types.MethodWrapperType))
+        if bound and getattr(result, "__self__", None) is obj.real:
             return Build(type(result), (Const(descriptor), obj.shadow))  # type: ignore[arg-type]
         return class_builtin(interp, result)
-    if type(result) is types.MethodType and result.__func__ is descriptor and result.__self__ is obj.real:       # Cython's functions
+    # Functions of Cython's.
+    if type(result) is types.MethodType and result.__func__ is descriptor and result.__self__ is obj.real:
         return Build(types.MethodType, (found.shadow, node))  # type: ignore[arg-type]
     if name == "__class__":
         return class_of(interp, obj)

@@ -15,7 +15,7 @@ from capture import _C
 from capture.errors import Break
 from capture.interp import natives, scope, scripts, unwind
 from capture.interp.binding import bind
-from capture.interp.frame import Continuation, Cut, Frame, UserError, Value
+from capture.interp.frame import Continuation, Cut, Frame, OnRaise, UserError, Value
 from capture.interp.instructions import decode
 from capture.interp.interpreter import Interpreter
 from capture.interp.models import REDUCTIONS, find_polyfill, hashable, is_disabled
@@ -29,7 +29,7 @@ from capture.refgraph.node import Build, Const, RefNode, Shadow
 FUNCTIONS = (types.FunctionType, _C.CompiledFunction)   # they bind alike
 RECURSION_GUARDS = frozenset({dataclasses._recursive_repr(lambda self: "").__code__,  # type: ignore[attr-defined]
                               reprlib.recursive_repr()(lambda self: "").__code__})
-OnRaise = Callable[[BaseException], bool]
+
 # torch wraps functions of its own that Dynamo must not see; to us the wrapper means nothing.
 DYNAMO_WRAPPER_CODE = torch._disable_dynamo(lambda: None).__code__  # type: ignore[attr-defined]
 

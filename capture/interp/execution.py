@@ -7,8 +7,7 @@ import operator
 import types
 
 from capture.interp import calls, natives, scope, unwind, visible
-from capture.interp.attributes import OnRaise
-from capture.interp.frame import Continuation, Frame, UserError, Value
+from capture.interp.frame import Args, Catch, Frame, Kwargs, Then, UserError, Value
 from capture.interp.instructions import decode
 from capture.interp.interpreter import Interpreter
 from capture.interp.lookasides.classes import class_made
@@ -21,13 +20,13 @@ NONE = Value(None, Const(None))
 
 
 @reduction(run_body)
-def _run_body(interp: Interpreter, args: list[Value], kwargs: dict[str, Value], then: Continuation | None, on_raise: OnRaise | None) -> bool:
+def _run_body(interp: Interpreter, args: Args, kwargs: Kwargs, then: Then, on_raise: Catch) -> bool:
     function, namespace = args
     enter(interp, calls.make_frame(interp, function, [], {}), namespace, then, on_raise)
     return True
 
 
-def enter(interp: Interpreter, frame: Frame, namespace: Value, then: Continuation | None, on_raise: OnRaise | None) -> None:
+def enter(interp: Interpreter, frame: Frame, namespace: Value, then: Then, on_raise: Catch) -> None:
     """Runs a frame whose names are stored into `namespace`."""
     interp.check_depth()
     frame.namespace, frame.then, frame.on_raise = namespace, then, on_raise
@@ -35,7 +34,7 @@ def enter(interp: Interpreter, frame: Frame, namespace: Value, then: Continuatio
 
 
 @reduction(bare_class)
-def _bare_class(interp: Interpreter, args: list[Value], kwargs: dict[str, Value], then: Continuation | None, on_raise: OnRaise | None) -> bool:
+def _bare_class(interp: Interpreter, args: Args, kwargs: Kwargs, then: Then, on_raise: Catch) -> bool:
     meta, name, bases, namespace = args
     try:
         real = visible.in_sight(interp, bare_class, meta.real, name.real, bases.real, namespace.real, **calls.kwreals(kwargs))
@@ -52,12 +51,12 @@ def _bare_class(interp: Interpreter, args: list[Value], kwargs: dict[str, Value]
 # -- exec and eval -----------------------------------------------------------------------------------------------------
 
 @reduction(exec)
-def _exec(interp: Interpreter, args: list[Value], kwargs: dict[str, Value], then: Continuation | None, on_raise: OnRaise | None) -> bool:
+def _exec(interp: Interpreter, args: Args, kwargs: Kwargs, then: Then, on_raise: Catch) -> bool:
     return not kwargs and run_source(interp, "exec", args, then, on_raise)
 
 
 @reduction(eval)
-def _eval(interp: Interpreter, args: list[Value], kwargs: dict[str, Value], then: Continuation | None, on_raise: OnRaise | None) -> bool:
+def _eval(interp: Interpreter, args: Args, kwargs: Kwargs, then: Then, on_raise: Catch) -> bool:
     return not kwargs and run_source(interp, "eval", args, then, on_raise)
 
 
@@ -77,7 +76,7 @@ def is_of_functions(code: types.CodeType) -> bool:
                    for i in dis.get_instructions(code))
 
 
-def run_source(interp: Interpreter, mode: str, args: list[Value], then: Continuation | None, on_raise: OnRaise | None) -> bool:
+def run_source(interp: Interpreter, mode: str, args: Args, then: Then, on_raise: Catch) -> bool:
     """`exec(source, globals, locals)` or `eval(…)` of a string or a code object; False for what only C can do."""
     if not 1 <= len(args) <= 3 or interp.frame is None:
         return False
@@ -85,7 +84,9 @@ def run_source(interp: Interpreter, mode: str, args: list[Value], then: Continua
     globals_, locals_ = (*args[1:], NONE, NONE)[:2]
     code = source.real if isinstance(source.real, types.CodeType) else (
         code_of(source.real, mode, caller.code.co_flags & visible.FUTURE) if type(source.real) is str else None)
-    if code is None or code.co_freevars or not is_of_functions(code) or globals_.real is not None and type(globals_.real) is not dict:
+    if code is None or code.co_freevars or not is_of_functions(code):
+        return False
+    if globals_.real is not None and type(globals_.real) is not dict:
         return False
     interp.track(calls.pin, interp, source)
     if globals_.real is None:

@@ -67,13 +67,19 @@ class UserError(Exception):
 
 
 Continuation = Callable[[Value], None]
+OnRaise = Callable[[BaseException], bool]       # whether it deals with the exception
+# The arguments of a call; who takes its result, and what it raises (None: the frame that is running).
+Args = list[Value]
+Kwargs = dict[str, Value]
+Then = Continuation | None
+Catch = OnRaise | None
 
 
 class Cut(BaseException):
     """Leaves the interpreter at a call that no trace can hold, for the trace to be ended before it.
 
-    The result of `function(*args, **kwargs)` is for `then`, what it raises for `on_raise`. The call has not been made yet, or, where it changed nothing that
-    the trace knows, it has: `outcome` is its result, or the UserError with what it raised.
+    The result of `function(*args, **kwargs)` is for `then`, what it raises for `on_raise`. The call has not been made yet, or,
+    where it changed nothing that the trace knows, it has: `outcome` is its result, or the UserError with what it raised.
     """
 
     def __init__(self, reason: Break, function: Value, args: list[Value], kwargs: dict[str, Value],
@@ -95,7 +101,8 @@ class Frame:
     __slots__ = ("code", "function", "instructions", "pc", "locals", "stack", "globals", "builtins", "namespace",
                  "back", "then", "on_raise", "generator", "mark", "depth", "rounds")
 
-    def __init__(self, code: types.CodeType, instructions: tuple[Instruction, ...], function: Value, globals: dict[str, Any]) -> None:
+    def __init__(self, code: types.CodeType, instructions: tuple[Instruction, ...], function: Value,
+                 globals: dict[str, Any]) -> None:
         self.code = code
         self.function = function                    # the function object, whose shadow leads to globals and closure
         self.instructions = instructions

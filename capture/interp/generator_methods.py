@@ -6,13 +6,11 @@ from collections.abc import Callable, Generator
 from typing import Any
 
 from capture.interp import calls, unwind
-from capture.interp.frame import Continuation, Resume, UserError, Value
-from capture.interp.generators import NONE, Body, OnRaise, State, code_of, fail, find, go_on, go_on_raising
+from capture.interp.frame import Args, Catch, Continuation, Kwargs, Resume, Then, UserError, Value
+from capture.interp.generators import NONE, Body, State, code_of, fail, find, go_on, go_on_raising
 from capture.interp.interpreter import Interpreter
 from capture.interp.models import reduction
 from capture.refgraph.node import Build, Const
-
-Args, Kwargs, Then, Catch = list[Value], dict[str, Value], Continuation | None, OnRaise | None
 
 
 def thrown_exception(interp: Interpreter, args: list[Any]) -> BaseException:

@@ -21,12 +21,11 @@ from typing import Any
 from capture.errors import Break
 from capture.interp import attributes, calls, unwind
 from capture.interp.drivers import DRIVER_CODES, KINDS, Outcome
-from capture.interp.frame import Continuation, Frame, UserError, Value
+from capture.interp.frame import Continuation, Frame, OnRaise, UserError, Value
 from capture.interp.interpreter import Interpreter
 from capture.refgraph.node import Build, Const, IteratorState, RefNode, Shadow
 from capture.refgraph.source import Computed
 
-OnRaise = Callable[[BaseException], bool]
 Consumer = tuple[Continuation, Continuation, OnRaise | None]
 # State; the continuation and its first arguments; the one for an exception, where the value of a call is awaited.
 Dormant = tuple[str, types.FunctionType | None, tuple[Any, ...], types.FunctionType | None]
@@ -373,8 +372,8 @@ class Body:
         return cover is not None and self.frame.instructions[cover.target].opname != "CALL_INTRINSIC_1"
 
     def _native_interpreter(self, closing: bool) -> Interpreter:
-        """The interpreter of the capture that made the body, on real values alone; after its end, and in other threads, one like it.
-        What a body does when it dies belongs to the trace like all else: its death follows from what the program did."""
+        """The interpreter of the capture that made the body, on real values alone; after its end, and in other threads, one like
+        it. What a body does when it dies belongs to the trace like all else: its death follows from what the program did."""
         interp = self.interp()
         lives = interp is not None and (interp.frame is not None or interp.tracking)
         elsewhere = lives and interp.thread != threading.get_ident()            # type: ignore[union-attr]

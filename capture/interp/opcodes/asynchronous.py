@@ -8,7 +8,7 @@ from typing import Any
 from capture.errors import Break
 from capture.interp import attributes, calls, generators, unwind
 from capture.interp.drivers import Wrapped
-from capture.interp.frame import Continuation, Cut, Frame, Resume, UserError, Value
+from capture.interp.frame import Continuation, Cut, Frame, OnRaise, Resume, UserError, Value
 from capture.interp.instructions import Instruction, opcode
 from capture.interp.interpreter import Interpreter
 from capture.interp.iteration import NEXT, refusal
@@ -94,7 +94,7 @@ def cleanup_throw(interp: Interpreter, frame: Frame, instruction: Instruction) -
 # -- await -------------------------------------------------------------------------------------------------------------
 
 def awaitable(interp: Interpreter, obj: Value, then: Continuation, problem: str,
-              on_raise: generators.OnRaise | None = None) -> None:
+              on_raise: OnRaise | None = None) -> None:
     """The iterator behind an awaitable. Raises UserError with TypeError, worded by `problem`."""
     real = obj.real
     if isinstance(real, types.CoroutineType) or (
