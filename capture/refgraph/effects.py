@@ -238,11 +238,11 @@ def ready_at_entry(effects: list[Effect | CallEffect], early: set[CallEffect]) -
     """How many effects, from the first on, need nothing that the trace makes, so that they may come before its graph."""
     for count, effect in enumerate(effects):
         if isinstance(effect, CallEffect):
-            if effect not in early and not (all(map(_is_plain, effect.shown)) and all(map(_is_there, effect.operands))):
-                return count
-        elif isinstance(effect.target.state, TensorState) and not effect.early:
-            return count
-        elif not all(map(_is_there, (effect.target, *effect.args))):
+            ready = effect in early or all(map(_is_plain, effect.shown)) and all(map(_is_there, effect.operands))
+        else:
+            settled = effect.early or not isinstance(effect.target.state, TensorState)
+            ready = settled and all(map(_is_there, (effect.target, *effect.args)))
+        if not ready:
             return count
     return len(effects)
 

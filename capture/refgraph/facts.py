@@ -25,8 +25,8 @@ def is_unset(x: Any, name: str) -> bool:
 
 
 def of_thread(local: Any, name: str) -> Any:
-    """The attribute of a `threading.local` in the present thread. Raises AttributeError where there is none, TypeError for a subclass,
-    which may run code in each thread."""
+    """The attribute of a `threading.local` in the present thread. Raises AttributeError where there is none, TypeError for a
+    subclass, which may run code in each thread."""
     if type(local) is not _thread._local:
         raise TypeError("no threading.local")
     return _thread._local.__getattribute__(local, name)

@@ -1,9 +1,6 @@
 """The reference graph: every object the trace met, what was required of the entry state, and what was changed."""
 from __future__ import annotations
 
-import itertools
-import math
-import operator
 import types
 import weakref
 from bisect import bisect_right
@@ -15,8 +12,7 @@ from typing import Any
 import torch
 
 from capture.errors import Break, UserFrame
-from capture.refgraph.effects import (
-    CallEffect, Effect, Position, Replayed, calls_in, decision, draws_before, function_of, is_foreign)
+from capture.refgraph.effects import CallEffect, Effect, Position, Replayed, calls_in, decision, draws_before, is_foreign
 from capture.refgraph.facts import lacks
 from capture.refgraph.keys import KeyTable, hash_kept, is_python_key, path_of_entry, put, table, take_out
 from capture.refgraph.memory import COMPARISONS, HANDLES, PLAIN_TENSORS, is_address, storage_of
@@ -39,7 +35,7 @@ from capture.refgraph.node import (
     source_of,
 )
 from capture.refgraph.records import content, decimal_rules, has_content
-from capture.refgraph.result_types import type_of
+from capture.refgraph.result_types import may_raise, may_vary, type_of
 from capture.refgraph.shapes import Shapes
 from capture.refgraph.source import Attr, Computed, Constant, InstanceDict, Item, Literal, Source, TypeAttr
 
@@ -50,12 +46,6 @@ PINNED = (type, types.ModuleType, types.BuiltinFunctionType, types.MethodDescrip
           types.CodeType, torch.dtype, torch.layout, torch.memory_format, torch.qscheme)
 BOUND_IN_C = (types.BuiltinFunctionType, types.MethodWrapperType)   # and subclasses: methods of C, bound to an object
 HEAP_TYPE, IMMUTABLE_TYPE = 1 << 9, 1 << 8   # Py_TPFLAGS_*
-# What may raise for some values, though not for those of the capture.
-RISKY = frozenset({operator.truediv, operator.floordiv, operator.mod, operator.pow, operator.lshift, operator.rshift, operator.itruediv,
-                   operator.ifloordiv, operator.imod, operator.ipow, operator.ilshift, operator.irshift, int, round, chr, ord, divmod,
-                   pow, torch.Tensor.__int__, *(function for function in vars(math).values() if callable(function))})
-# … and what may have a result of another type, or that raises only for scalars of some types.
-VARIOUS = RISKY | {min, max, float, complex, format, operator.getitem}
 # Values of C types whose equality is total and builtin.
 VALUES = (torch.device, torch.Size)
 
@@ -130,8 +120,8 @@ class RefGraph:
     def computed(self, op: Callable[..., Any], operands: tuple[Shadow, ...], result: Any) -> Expr:
         """The shadow of a scalar that a pure builtin function made of others.
 
-        It may never be used on a hit, and yet the program counts on its being there: guards that the operands are such that no code of
-        the program's own runs, and that there is a result, of this type. Where only a hit knows the operands, it is computed on each.
+        It may never be used on a hit, and yet the program counts on its being there: guards that the operands are such that no code
+        of the program's own runs, and that there is a result of this type. Where only a hit knows them, it is computed on each.
         """
         expr = Expr(op, operands)
         for operand in operands:
@@ -139,9 +129,9 @@ class RefGraph:
                 self.require(operand.source, "TYPE", type(operand.value))
         source = source_of(expr)
         if source is None:
-            if function_of(op) in RISKY:
+            if may_raise(op):
                 self.risks.append(expr)
-        elif function_of(op) in VARIOUS:
+        elif may_vary(op):
             self.require(source, "TYPE", type(result))
         return expr
 
@@ -328,13 +318,14 @@ class RefGraph:
         """The keys of a dict now, in order. An outside dict's keys at entry are guarded."""
         state = self.dict_state(node)
         if not state.complete:
-            real = node.real
-            self.require(node.source, "KEYS", tuple(dict_type(node).__iter__(real)) if state.entry_keys is None else state.entry_keys)
-            known = state.items
+            real, known = node.real, state.items
+            keys = tuple(dict_type(node).__iter__(real)) if state.entry_keys is None else state.entry_keys
+            self.require(node.source, "KEYS", keys)
             if any(map(is_python_key, real)) and not isinstance(known, KeyTable):
                 known = KeyTable(known)
-            state.items = table(real, ((key, known[key] if key in known else self.external(value, path_of_entry(node.source, i, key)))
-                                       for i, (key, value) in enumerate(dict_type(node).items(real))))
+            state.items = table(real, (
+                (key, known[key] if key in known else self.external(value, path_of_entry(node.source, i, key)))
+                for i, (key, value) in enumerate(dict_type(node).items(real))))
             state.complete = True
         return [key for key, value in state.items.items() if value is not ABSENT]
 
@@ -365,8 +356,8 @@ class RefGraph:
         self.effect(dict_type(node).__setitem__, node, where, value)
 
     def dict_delete(self, node: RefNode, key: Any, number: int | None = None) -> None:
-        """`dict.__delitem__`, after the real one. The key must be known to have been present. `number`: the hash of one that Python code
-        hashes."""
+        """`dict.__delitem__`, after the real one. The key must be known to have been present. `number`: the hash of one that
+        Python code hashes."""
         state = self.dict_state(node)
         if state.complete:
             state.items.pop(key, None)
@@ -434,15 +425,15 @@ class RefGraph:
         """`(found, value, shadow)` of a class attribute along the MRO, unbound. Guards that it stays what it is."""
         if self.is_made(cls):
             return self._made_attr(cls, name)
-        root = Constant(cls)
-        for base in type.__getattribute__(cls, "__mro__"):
+        root, mro = Constant(cls), type.__getattribute__(cls, "__mro__")
+        for place, base in enumerate(mro):
             namespace = type.__getattribute__(base, "__dict__")
             if name in namespace:
                 value = namespace[name]
                 node = self.find(base)
                 if node is not None and name in node.slots:        # assigned by the trace itself
                     self.pin_mro(cls)
-                    for nearer in itertools.takewhile(lambda c: c is not base, type.__getattribute__(cls, "__mro__")):
+                    for nearer in mro[:place]:
                         self.require(Computed(lacks, (Constant(nearer), Literal(name))), "VALUE", True)
                     return True, value, node.slots[name]
                 return True, value, self.external(value, TypeAttr(root, name))
@@ -496,9 +487,10 @@ class RefGraph:
             self.changed[target] = self._next()
 
     def drop_gradient(self, node: RefNode, early: bool) -> None:
-        """`tensor.grad = None` of an outside tensor, already done for real: it lets go of memory, so that it is done before the graph
-        runs if nothing was computed yet, nor shown to a call (`early`)."""
-        shown = any(isinstance(effect, CallEffect) and any(isinstance(shadow, RefNode) for shadow in effect.shown) for effect in self.effects)
+        """`tensor.grad = None` of an outside tensor, already done for real: it lets go of memory, so that it is done before the
+        graph runs if nothing was computed yet, nor shown to a call (`early`)."""
+        calls = (effect for effect in self.effects if isinstance(effect, CallEffect))
+        shown = any(isinstance(shadow, RefNode) for call in calls for shadow in call.shown)
         node.slots["grad"] = Const(None)
         self.effects.append(Effect(setattr, node, (Const("grad"), Const(None)), early and not shown))
 

@@ -1,5 +1,5 @@
-"""Keys whose hash or equality is written in Python. Our own tables hold them by identity, and what the dicts and sets of the program keep
-of them is written without asking for their hash again: its `__hash__` runs as often as the program makes it run."""
+"""Keys whose hash or equality is written in Python. Our own tables hold them by identity, and what the dicts and sets of the
+program keep of them is written without asking for their hash again: its `__hash__` runs as often as the program makes it run."""
 from __future__ import annotations
 
 import enum

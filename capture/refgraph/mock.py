@@ -53,8 +53,8 @@ HEAP_TYPE = 1 << 9                                  # Py_TPFLAGS_HEAPTYPE: a cla
 WRAPPERS = (staticmethod, classmethod)              # they take over the attributes of what they wrap
 # Attributes which only an object's creation sets: of functions, deques, partial functions, weak references, descriptors.
 CHAIN = ("__cause__", "__context__", "__suppress_context__")
-READ_ONLY = {"exceptions", "message", "fget", "fset", "fdel", "__func__", "__closure__", "__globals__", "__builtins__", "maxlen", "func",
-             "keywords", "()"}
+READ_ONLY = {"exceptions", "message", "fget", "fset", "fdel", "__func__", "__closure__", "__globals__", "__builtins__", "maxlen",
+             "func", "keywords", "()"}
 # … and those in which it keeps what it computes again when they are missing.
 CACHES = {pathlib.PurePath: frozenset(("_str", "_hash", "_pparts", "_cached_cparts", "_drv", "_root", "_tail_cached",
                                        "_lines_cached", "_str_normcase_cached", "_parts_normcase_cached"))}

@@ -136,10 +136,9 @@ class _Names:
 class _Survey:
     """What a plan uses, and how often: decides what is read or computed once, and kept.
 
-    `risky`: arithmetic on tensors' values that may raise, and so comes before any effect; `risky_late`: arithmetic on what calls returned.
-
     `order`: every shadow once, operands first. `kept`: entry state that something besides arithmetic uses, and so is
-    read at the start. `hoisted`: arithmetic on entry state alone, computed at the start.
+    read at the start. `hoisted`: arithmetic on entry state alone, computed at the start. `risky`: arithmetic on tensors' values
+    that may raise, and so comes before any effect; `risky_late`: arithmetic on what calls returned.
     """
 
     def __init__(self, plan: MockPlan) -> None:
@@ -429,7 +428,9 @@ class _Printer:
             if source.name == "get()":              # the value of a context variable
                 return ast.Call(ast.Attribute(base, "get"), [], [])
             if source.name == "()":                 # what a weak reference refers to
-                return ast.Call(base if cls is weakref.ref else ast.Attribute(self.constant(weakref.ref), "__call__"), [] if cls is weakref.ref else [base], [])
+                if cls is weakref.ref:
+                    return ast.Call(base, [], [])
+                return ast.Call(ast.Attribute(self.constant(weakref.ref), "__call__"), [base], [])
             if cls is not None and _has_plain_access(cls) and _is_plain_name(source.name):
                 return ast.Attribute(base, source.name)
             getattribute = ast.Attribute(self.constant(object), "__getattribute__")

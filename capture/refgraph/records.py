@@ -28,7 +28,8 @@ CONTENTS: dict[type, Callable[[Any], Any]] = {
 # All such types; the others among them go by identity.
 RECORDS = frozenset({*CONTENTS, datetime.timezone, re.Match})
 # Immutable objects whose attributes follow from what they were made of.
-DERIVED = (torch.finfo, torch.iinfo, inspect.Signature, inspect.Parameter, types.MappingProxyType, types.GenericAlias, types.UnionType)
+DERIVED = (torch.finfo, torch.iinfo, inspect.Signature, inspect.Parameter, types.MappingProxyType, types.GenericAlias,
+           types.UnionType)
 SIGNALS = tuple(decimal.Context().flags)
 
 
@@ -45,7 +46,7 @@ def is_record(x: Any) -> bool:
 def is_released(view: memoryview) -> bool:
     """Whether a view shows nothing any more."""
     try:
-        view.obj
+        _ = view.obj
     except ValueError:
         return True
     return False

@@ -1,4 +1,4 @@
-"""What type a value always has that is computed anew on every hit."""
+"""What type a value always has that is computed anew on every hit, and which functions may raise then."""
 from __future__ import annotations
 
 import math
@@ -22,8 +22,8 @@ RETURNS: dict[Any, type] = {
                      operator.ge, math.isnan, math.isinf, math.isfinite), bool),
     **dict.fromkeys((int, len, operator.index, torch.Tensor.__int__, math.floor, math.ceil, math.trunc), int),
     **dict.fromkeys((float, torch.Tensor.__float__, math.exp, math.sqrt, math.log, math.log2, math.log10, math.log1p, math.expm1,
-                     math.sin, math.cos, math.tan, math.tanh, math.sinh, math.cosh, math.asin, math.acos, math.atan, math.atan2, math.hypot,
-                     math.pow, math.fabs, math.copysign, math.degrees, math.radians), float)}
+                     math.sin, math.cos, math.tan, math.tanh, math.sinh, math.cosh, math.asin, math.acos, math.atan, math.atan2,
+                     math.hypot, math.pow, math.fabs, math.copysign, math.degrees, math.radians), float)}
 # … operators which make a string of one and anything, and those which make a number of numbers …
 TEXT = frozenset((operator.mod, operator.imod, operator.concat, operator.add, operator.iadd, operator.getitem))
 ARITHMETIC = frozenset((operator.add, operator.sub, operator.mul, operator.floordiv, operator.mod, operator.neg, operator.pos, abs,
@@ -36,6 +36,23 @@ FLAGS = frozenset("is_contiguous is_same_size is_pinned is_mkldnn is_vulkan is_m
                   "is_non_overlapping_and_dense has_names _is_view _is_zerotensor retains_grad".split())
 INTEGERS = frozenset((int, bool))
 NUMBERS = INTEGERS | {float}
+# What may raise for some values, though not for those of the capture.
+RISKY = frozenset({operator.truediv, operator.floordiv, operator.mod, operator.pow, operator.lshift, operator.rshift,
+                   operator.itruediv, operator.ifloordiv, operator.imod, operator.ipow, operator.ilshift, operator.irshift, int,
+                   round, chr, ord, divmod, pow, torch.Tensor.__int__,
+                   *(function for function in vars(math).values() if callable(function))})
+# … and what may have a result of another type, or that raises only for scalars of some types.
+VARIOUS = RISKY | {min, max, float, complex, format, operator.getitem}
+
+
+def may_raise(op: Callable[..., Any]) -> bool:
+    """Whether a function may raise for other scalars of the same types."""
+    return function_of(op) in RISKY
+
+
+def may_vary(op: Callable[..., Any]) -> bool:
+    """Whether a function may raise, or have a result of another type, for other scalars."""
+    return function_of(op) in VARIOUS
 
 
 def type_of(shadow: Shadow, given: dict[Source, type]) -> type | None:

@@ -9,8 +9,9 @@ from __future__ import annotations
 import operator
 import sys
 import types
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Callable, TypeVar, dataclass_transform
+from typing import Any, TypeVar, dataclass_transform
 
 S = TypeVar("S", bound="Source")
 SYMBOLS: dict[Callable[..., Any], str] = {
