@@ -58,7 +58,7 @@ def compile(model: Any = None, *, fullgraph: bool = False, dynamic: bool | None 
         return types.MethodType(_function(model.__func__, compiler, fullgraph), model.__self__)
     if isinstance(model, types.FunctionType):
         return _function(model, compiler, fullgraph)
-    if not isinstance(model, type) and isinstance(getattr(type(model), "__call__", None), types.FunctionType):
+    if not isinstance(model, type) and isinstance(type(model).__call__, types.FunctionType):
         return types.MethodType(_function(type(model).__call__, compiler, fullgraph), model)
     raise ArgumentError(f"capture.compile takes a Python function, a method, a callable object or an nn.Module, "
                         f"got {type(model).__name__}: {model!r:.80}")
@@ -112,10 +112,10 @@ def stats(compiled: Any) -> Stats:
     tiers = [e.payload.tier for e in captured if e.payload.tier is not None]
     past = [unit.departed for unit in family]
     return Stats(sum(unit.captures for unit in family), sum(e.hits for e in captured) + sum(p.hits for p in past),
-                 sum(e.hits for e in native) + sum(p.native_calls for p in past) + sum(unit.uncounted for unit in family), sum(len(unit.breaks) for unit in family),
-                 sum(len(unit.bailouts) for unit in family), sum(1 for e in captured if e.payload.operations),
-                 sum(e.payload.operations for e in captured), sum(len(e.guards) for e in captured),
-                 [str(miss) for unit in family for miss in unit.misses],
+                 sum(e.hits for e in native) + sum(p.native_calls for p in past) + sum(unit.uncounted for unit in family),
+                 sum(len(unit.breaks) for unit in family), sum(len(unit.bailouts) for unit in family),
+                 sum(1 for e in captured if e.payload.operations), sum(e.payload.operations for e in captured),
+                 sum(len(e.guards) for e in captured), [str(miss) for unit in family for miss in unit.misses],
                  sum(tier.stage in (Stage.TRIAL, Stage.COMPILED) for tier in tiers),
                  sum(tier.stage in (Stage.COMPILING, Stage.WAITING) for tier in tiers),
                  [tier.reason for tier in tiers if tier.stage in (Stage.UNSUPPORTED, Stage.FAILED)])
@@ -137,8 +137,8 @@ def explain(function: Any, *args: Any, **kwargs: Any) -> str:
 
 
 def report(*compiled: Any) -> Report:
-    """What was captured so far, and what was not and why, as data; of these compiled functions or modules, or of all, those that are
-    gone included.
+    """What was captured so far, and what was not and why, as data; of these compiled functions or modules, or of all, also of those
+    that are gone.
 
     `str` of it is a summary; `write("report.html")` makes a page of it. Raises ArgumentError for anything else than what
     `compile` returned.

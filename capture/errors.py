@@ -75,7 +75,8 @@ _reason("changing-result", "what is another on every call (a random number, the 
         "none needed: each way is captured once; or make the call outside of the compiled function, and pass in what it returned")
 _reason("tensor-op-raised", "a tensor operation raised an exception that the program caught",
         "test the condition instead of catching the exception")
-_reason("failing-operation", "an operation or call that may fail on another call is kept apart from what cannot be undone, for handlers to find all as it was",
+_reason("failing-operation", "an operation or call that may fail on another call is kept apart from what cannot be undone, for "
+                             "handlers to find all as it was",
         "none needed; or keep it, or the changes around it, outside of the `try`")
 _reason("side-effect-call", "the call acts on the world outside of the program, and cannot be repeated as it is on every call",
         "move it out of the compiled function")
@@ -95,7 +96,8 @@ _reason("untracked-mutation", "an object was changed by native code in a way tha
         "make the change in Python code that capture can see, or outside of the compiled function")
 _reason("changing-global-state", "the call changes state of the process that guards depend on",
         "make the change outside of the compiled function")
-_reason("idle-loop", "each round of a loop breaks the graph, and works on no tensor: the loop is left to CPython, what follows it is captured",
+_reason("idle-loop", "each round of a loop breaks the graph, and works on no tensor: the loop is left to CPython, what follows it "
+                     "is captured",
         "none needed; or move what breaks out of the loop")
 _reason("autograd-inside", "the backward pass was run inside of the compiled function",
         "compile the forward pass and the loss, and call backward() outside")

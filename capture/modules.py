@@ -59,7 +59,8 @@ def compiled_class(cls: type, unit: Unit, rebuild: Callable[[torch.nn.Module], A
         if plain is not None:
             CLASS.__set__(plain, new)
 
-    namespace = {"__call__": unit.compiled, "__class__": property(type, become), "__reduce_ex__": reduce_ex, "__deepcopy__": deepcopy, "capture_unit": unit,
+    namespace = {"__call__": unit.compiled, "__class__": property(type, become), "__reduce_ex__": reduce_ex,
+                 "__deepcopy__": deepcopy, "capture_unit": unit,
                  "__module__": cls.__module__, "__qualname__": cls.__qualname__, "__doc__": cls.__doc__}
     return type(cls)(cls.__name__, (CompiledModule, cls), namespace)
 

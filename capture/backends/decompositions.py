@@ -208,8 +208,8 @@ def _in_turn(name: str) -> Callable[..., list[Tensor]]:
 
 
 FOREACH_NAMES = {"maximum": "clamp_min", "minimum": "clamp_max"}
-for _name in ("add sub mul div addcmul addcdiv lerp clamp_min clamp_max maximum minimum abs neg sign sqrt rsqrt reciprocal exp expm1 log "
-              "log2 log10 log1p sigmoid tanh sin cos tan floor ceil round trunc frac erf erfc").split():
+for _name in ("add sub mul div addcmul addcdiv lerp clamp_min clamp_max maximum minimum abs neg sign sqrt rsqrt reciprocal exp "
+              "expm1 log log2 log10 log1p sigmoid tanh sin cos tan floor ceil round trunc frac erf erfc").split():
     _packet = getattr(aten, f"_foreach_{_name}", None)
     for _overload in _packet.overloads() if _packet is not None else ():
         if _overload.startswith("Tensor") and _name.startswith("addc"):     # factors in a tensor, one for each call

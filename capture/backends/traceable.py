@@ -27,7 +27,8 @@ def obstacle(node: fx.Node) -> str | None:
     if node.target is getattr and node.args[1] in ("grad", "_grad"):
         return "reads the gradient of a tensor"
     name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
-    if node.op == "call_function" and node.target in BUILTIN_READERS or node.op in ("call_function", "call_method") and name in READERS:
+    called = node.op in ("call_function", "call_method")
+    if node.op == "call_function" and node.target in BUILTIN_READERS or called and name in READERS:
         return "calculates with a number that was read out of a tensor"
     return None
 

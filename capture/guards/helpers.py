@@ -22,6 +22,7 @@ SCALARS = frozenset({int, float, bool, complex, str, bytes, type(None)})
 SIZED = (dict, list, tuple, set, frozenset, str, bytes, bytearray, collections.deque)
 PLAIN = SCALARS | {list, dict, set, frozenset, slice, range, bytearray}
 MISSING = object()
+TENSOR_SLOTS = frozenset({"grad", "_backward_hooks", "_post_accumulate_grad_hooks"})    # what a tensor keeps, besides its metadata
 
 
 class Unreachable(Exception):
@@ -57,7 +58,7 @@ def attribute(x: Any, name: str) -> Any:
         return weakref.ref.__call__(x)
     descriptor = sources_lookup(type(x), name)
     if is_a(x, torch.Tensor):
-        if name not in ("grad", "_backward_hooks", "_post_accumulate_grad_hooks") or type(x) not in (torch.Tensor, torch.nn.Parameter):
+        if name not in TENSOR_SLOTS or type(x) not in (torch.Tensor, torch.nn.Parameter):
             raise Unreachable(name)
     elif type(descriptor) not in (types.MemberDescriptorType, types.GetSetDescriptorType):
         raise Unreachable(name)

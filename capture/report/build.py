@@ -37,8 +37,8 @@ def report_of(units: Iterable[Unit], gone: Iterable[Gone[BreakReport]] = ()) -> 
 def frame_of_gone(gone: Gone[BreakReport], start: float) -> Frame:
     """A compiled function that is no more."""
     counts, place = gone.counts, place_of(gone.place)
-    return Frame(name=gone.name, place=None if is_internal(place.file) else place, resumed=None, captures=gone.captures, hits=counts.hits,
-                 native_calls=counts.native_calls + gone.uncounted, uncounted=gone.uncounted, entries=(),
+    return Frame(name=gone.name, place=None if is_internal(place.file) else place, resumed=None, captures=gone.captures,
+                 hits=counts.hits, native_calls=counts.native_calls + gone.uncounted, uncounted=gone.uncounted, entries=(),
                  breaks=tuple(map(break_of, gone.breaks)), bailouts=(),
                  recaptures=tuple(recapture_of(miss, start) for miss in gone.misses), continuations=(),
                  departed=Departed(counts.entries, counts.graphs, counts.operations))

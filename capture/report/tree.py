@@ -117,7 +117,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Departed:
-    """Entries that are gone, because objects which they depended on have died: how many there were, and what was captured in them."""
+    """Entries that are gone, because objects which they depended on have died: their number, and what was captured in them."""
 
     entries: int
     graphs: int

@@ -17,8 +17,8 @@ from capture.backends.native.layouts import follow_layouts, gains, use_channels_
 from capture.backends.native.lowering import lower
 from capture.backends.native.memory import plan_layout, reuse_in_place
 from capture.backends.native.patterns import fuse_attention
-from capture.backends.native.plan import Plan, dump, make_plan
 from capture.backends.native.pixelwise import use_products
+from capture.backends.native.plan import Plan, dump, make_plan
 from capture.backends.native.products import use_onednn
 from capture.backends.native.render import Rendered, render
 from capture.backends.native.sampling import sample, trace

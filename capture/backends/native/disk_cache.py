@@ -187,7 +187,7 @@ def _spelling(file: int) -> str:
 @functools.cache
 def _installation() -> bytes:
     """A hash of all besides its input that decides what this process compiles to."""
-    import torch        # not before: where the cache lies is asked of it before torch is imported
+    import torch  # not before: where the cache lies is asked of it before torch is imported
     digest = hashlib.sha256(repr((VERSION, torch.__version__, torch.version.git_version, sys.version, sys.byteorder,
                                   processor.identity())).encode())
     for path in sorted(BACKENDS.rglob("*")):

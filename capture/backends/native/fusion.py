@@ -151,8 +151,8 @@ class _Fusion:
         return replace(self.program, body=body, buffers={n: b for n, b in buffers.items() if n in alive})
 
     def _sorted(self, statements: list[tuple[int, Kernel | Extern]]) -> list[Kernel | Extern]:
-        """In an order that respects all dependencies, otherwise that of the program: a kernel stands where its first member stood. If
-        it stood where its last one did, all that does not need it would come before, and be in memory meanwhile."""
+        """In an order that respects all dependencies, otherwise that of the program: a kernel stands where its first member stood.
+        If it stood where its last one did, all that does not need it would come before, and be in memory meanwhile."""
         waiting = sorted(statements, key=lambda s: min(bits(s[0])))
         done, result = 0, []
         while waiting:

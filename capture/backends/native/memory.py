@@ -4,8 +4,8 @@ Two passes. `reuse_in_place` changes the program, before kernels are rendered: t
 nothing hides from renderer or executor that it is the same memory. `plan_layout` then gives temporaries places; it only looks.
 
 The arena spares a call the allocation of each buffer, and is kept for later calls. But it is there from a call's beginning to its
-end, beside what operators allocate and what is returned. So it is only as large as leaves the call's peak at what it would be if each
-buffer were allocated when it is first written and freed after its last use, which is what eager mode does; the others are.
+end, beside what operators allocate and what is returned. So it is only as large as leaves the call's peak at what it would be if
+each buffer were allocated when it is first written and freed after its last use, which is what eager mode does; the others are.
 
 Sizes may be symbolic. Buffers of known size are packed by best fit at the beginning of the arena. Behind them, those of symbolic
 size share places, one after the other, where one is known to fit whatever the symbols are; the offset of a place is the sum of the

@@ -1,7 +1,7 @@
 """Numbers of Python among a graph's inputs: what stands for them in compiled code, and which of them it takes.
 
-Compiled code is made for all numbers of a type that eager mode treats alike. Others, such as the exponent 2, for which it multiplies,
-are for the graph as it is.
+Compiled code is made for all numbers of a type that eager mode treats alike. Others, such as the exponent 2, for which it
+multiplies, are for the graph as it is.
 """
 from __future__ import annotations
 

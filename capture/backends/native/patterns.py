@@ -64,7 +64,7 @@ class Attention:
 def fuse_attention(gm: fx.GraphModule, inputs: Sequence[torch.Tensor | int | float]) -> int:
     """Replaces every written-out attention in `gm` for which the kernel computes the same. Returns how many.
 
-    inputs: fake tensors for the placeholders, and numbers; they are propagated only when there is a candidate, under the modes in force.
+    inputs: fake tensors for the placeholders, and numbers; propagated, under the modes in force, only when there is a candidate.
     """
     candidates = [node for node in gm.graph.nodes if _attention(node) is not None]
     if not candidates:

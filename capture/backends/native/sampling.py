@@ -1,9 +1,9 @@
 """Graphs with numbers of Python among their inputs, traced.
 
-Operators take numbers as they are, and shapes and types of results do not depend on their values. So a graph is traced with samples, each
-a number that occurs nowhere else; where one turns up among the arguments of the ATen graphs, the number belongs. This is done twice,
-with other samples: where the traces differ in anything else, something was computed from a number that is not known here, and the
-graph stays as it is. DOMAINS says for each operation of torch for which numbers it does the same.
+Operators take numbers as they are, and shapes and types of results do not depend on their values. So a graph is traced with
+samples, each a number that occurs nowhere else; where one turns up among the arguments of the ATen graphs, the number belongs. This
+is done twice, with other samples: where the traces differ in anything else, something was computed from a number that is not known
+here, and the graph stays as it is. DOMAINS says for each operation of torch for which numbers it does the same.
 """
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ NOT_NAN = Domain(nan=False)
 NOT_NEGATIVE = Domain(0.0, apart=frozenset((math.inf,)), nan=False)
 POSITIVE = Domain(5e-324, nan=False)
 # Eager mode multiplies, or takes roots, for some exponents; in a gradient the exponent is one less.
-EXPONENT = Domain(apart=frozenset(value + less for value in (-2.0, -1.0, -0.5, 0.0, 0.5, 1.0, 2.0, 3.0) for less in (0, 1)), nan=False)
+EXPONENTS = (-2.0, -1.0, -0.5, 0.0, 0.5, 1.0, 2.0, 3.0)
+EXPONENT = Domain(apart=frozenset(value + less for value in EXPONENTS for less in (0, 1)), nan=False)
 # What is done with numbers, by the names of functions and methods, in place or not.
 DOMAINS: dict[str, Domain] = {
     **dict.fromkeys(("add", "sub", "subtract", "rsub", "mul", "multiply", "truediv", "div", "divide", "true_divide", "floordiv",
@@ -161,7 +162,8 @@ def _uses(gm: fx.GraphModule, numbers: Mapping[fx.Node, int]) -> Iterator[tuple[
         if node.target is checkpoint.checkpoint:
             body, *values = node.args
             inner = getattr(gm, body.target)
-            yield from _uses(inner, {n: numbers[value] for n, value in zip(_placeholders(inner), values, strict=True) if value in numbers})
+            given = zip(_placeholders(inner), values, strict=True)
+            yield from _uses(inner, {n: numbers[value] for n, value in given if value in numbers})
             continue
         name, values = name_of(node), (*node.args, *node.kwargs.values())
         plain = sum(isinstance(value, fx.Node) and value in numbers for value in values) == len(used)

@@ -1,7 +1,7 @@
 """The user's side of compiling elsewhere: the processes that do it, and their end.
 
-`submit` hands a job to a compiling process, and returns at once. Processes start when they are first needed, or by `prepare`, leave when
-they have been idle for a while, and end with this process. A fork of it has none of its own at first, and never uses its
+`submit` hands a job to a compiling process, and returns at once. Processes start when they are first needed, or by `prepare`, leave
+when they have been idle for a while, and end with this process. A fork of it has none of its own at first, and never uses its
 parent's.
 """
 from __future__ import annotations
@@ -229,8 +229,8 @@ _parents: list[Any] = []        # what a fork has inherited: kept, since its end
 
 
 def prepare(compile_job: str = COMPILE_JOB) -> None:
-    """Starts a compiling process if it is sure to be needed: when nothing was ever compiled. In a program that was compiled before all
-    may come from disk, and the process would cost seconds of a processor for nothing; it starts at the first miss."""
+    """Starts a compiling process if it is sure to be needed: when nothing was ever compiled. In a program that was compiled before,
+    all may come from disk, and the process would cost seconds of a processor for nothing; it starts at the first miss."""
     if not _was_used(disk_cache.default_cache()):
         with _lock:
             _pool.start(compile_job)

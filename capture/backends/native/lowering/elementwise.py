@@ -25,8 +25,8 @@ def pointwise(*ops: OpOverload | OpOverloadPacket, formula: Formula, kind: Kind 
     """Lowers operators by `formula`, which gets their arguments in the schema's order: tensors and numbers at the places `operands`
     as Scalars of the promoted dtype (None stays), the others as they are. It may return NotImplemented, for what ATen shall do.
 
-    A narrow dtype is computed with in a wider one. Operands have been rounded to the narrow one before, but for numbers, and tensors
-    without dimensions, at the places `exact`; of numbers that are no operands, those at the places `rounded` have been.
+    A narrow dtype is computed with in a wider one. Operands have been rounded to the narrow one before, but for numbers, and
+    tensors without dimensions, at the places `exact`; of numbers that are no operands, those at the places `rounded` have been.
     """
     def handler(call: Call, *args: Any, **kwargs: Any) -> Any:
         return apply(call, formula, kind, bound(call.op, args, kwargs), operands, exact, rounded)
@@ -68,11 +68,12 @@ def apply(call: Call, formula: Formula, kind: Kind, arguments: Sequence[Any], op
     if example is NotImplemented:
         return NotImplemented
     weight = weigh(to(example.expr, types.result))
-    return spread(call.builder, [arguments[n] for n in tensors], call.result.shape, lambda exprs: to(evaluate(exprs).expr, types.result),
-                  types.result, weight)
+    return spread(call.builder, [arguments[n] for n in tensors], call.result.shape,
+                  lambda exprs: to(evaluate(exprs).expr, types.result), types.result, weight)
 
 
-WRAPPED = frozenset((aten.add, aten.sub, aten.rsub, aten.mul))      # where a number that is too great for an integer type is no error
+# Where a number that is too great for an integer type is no error.
+WRAPPED = frozenset((aten.add, aten.sub, aten.rsub, aten.mul))
 
 
 def check_number(call: Call, value: Lazy, dtype: torch.dtype, operand: bool) -> None:

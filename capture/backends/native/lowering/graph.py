@@ -267,7 +267,7 @@ class GraphLowering:
 
 
 def _with_tensors(op: OpOverload, args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The arguments, with tensors of no dimensions where numbers are given for tensors: of the dtype to which they would be converted."""
+    """The arguments, with tensors of no dimensions, of the dtype to which they are converted, where numbers stand for tensors."""
     declared = [str(argument.type) for argument in op._schema.arguments[:len(args)]]
     if not any(isinstance(value, (bool, int, float)) and kind == "Tensor" for value, kind in zip(args, declared, strict=True)):
         return args

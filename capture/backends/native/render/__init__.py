@@ -25,8 +25,8 @@ class Rendered:
 
     sources: translation units, for one shared library. symbols: kernel name -> C function; kernels that do the same share one.
     buffers: kernel name -> names of the buffers whose addresses the function takes as `buffers`, in order; the last is INVALID if
-    the kernel can meet an index out of range. numbers: kernel name -> the sizes that it takes as `numbers`, in order, and behind them where in
-    buffers it begins.
+    the kernel can meet an index out of range. numbers: kernel name -> the sizes that it takes as `numbers`, in order, and behind
+    them where in buffers it begins.
     """
 
     sources: tuple[str, ...]

@@ -189,7 +189,7 @@ def _found_in_blocks(stage: Stage, chosen: Sequence[Store], length: int, local: 
 
 
 def _block_of(stage: Stage) -> int | None:
-    """How long the blocks of a stage's only reduced loop are, such that they cut it evenly; None where they cannot, or it is short."""
+    """How long the blocks are that cut a stage's only reduced loop evenly; None where none do, or it is short."""
     extent = index(stage.inner[-1].extent).constant
     if extent is None or len(stage.reduced) != 1:
         return None

@@ -29,7 +29,7 @@ class Target:
     clause: str                                 # {reduction}, {name}: the accumulator
     flag_clause: str                            # {name}: a flag that is only ever set
     buffer: str                                 # a buffer's pointer: {type}, {name}, {number}, {const}: "const " or "", {start}
-    start: str                                  # behind it, where the kernel does not use the buffer from its beginning on: {number}
+    start: str                                  # behind it, unless the kernel uses the buffer from its beginning on: {number}
     number: str                                 # a run-time size: {name}, {number}
     invalid: str                                # declares the variable `invalid`: bits for what indices out of range raise
     report_invalid: str                         # reports it
@@ -38,7 +38,7 @@ class Target:
     free: str                                   # frees that: {name}
     fetch: str                                  # asks for {count} elements from {place} on, which will be read
     fetch_for_writing: str                      # the same of what will be written
-    stream: str                                 # writes {count} elements of the array {line} to memory from {place} on, past the cache
+    stream: str                                 # writes {count} elements of the array {line} to {place} and on, past the cache
     streamed: str                               # behind all of these
     constant: Callable[[bool | int | float, torch.dtype], str]
 
