@@ -24,7 +24,18 @@ from capture import _C, debug
 from capture.backends import registry
 from capture.blame import blame
 from capture.config import RECAPTURE_LIMIT, STRICT
-from capture.errors import REASONS, BackendError, Break, CheckFailed, GraphBreakError, InternalError, Reason, Surprise, UserFrame, user_frames
+from capture.errors import (
+    REASONS,
+    BackendError,
+    Break,
+    CheckFailed,
+    GraphBreakError,
+    InternalError,
+    Reason,
+    Surprise,
+    UserFrame,
+    user_frames,
+)
 from capture.guards.collect import collect
 from capture.guards.explain import Mismatch
 from capture.guards.tree import GuardTree
@@ -124,7 +135,7 @@ class Unit:
     resumed: BreakReport | None = None  # … and why that ended
     resumption: Resumption | None = None        # … which leads to it
     resumptions: dict[Any, Resumption] = field(default_factory=dict)     # by position; of the whole family of units
-    bodies: dict[resume.Position, types.CodeType] = field(default_factory=dict)     # continuations of generators, of the whole family
+    bodies: dict[resume.Position, types.CodeType] = field(default_factory=dict)     # … those of generators
     retreats: Retreats = field(default_factory=Retreats)                # of the whole family of units
     labels: Mapping[str, str] = field(default_factory=dict)             # of a continuation: what users know its parameters as
     shapes: Shapes = field(default_factory=Shapes)                      # … and which of its tensors have any
@@ -143,12 +154,12 @@ class Unit:
 
     @property
     def family(self) -> list[Unit]:
-        """This function and all continuations of it."""
-        return [self, *(unit for resumption in list(self.resumptions.values()) for unit in resumption.units)]    # other threads add some
+        """This function and all continuations of it, to which other threads may be adding."""
+        return [self, *(unit for resumption in list(self.resumptions.values()) for unit in resumption.units)]
 
     @property
     def limit(self) -> int:
-        """The number of entries after which calls run natively: of a continuation, for each entry of the function that it continues."""
+        """The number of entries after which calls run natively; of a continuation, for each entry of the function it continues."""
         variants = 1 if self.parent is None else len(root_of(self).tree.entries)
         return max(RECAPTURE_LIMIT.value, min(RECAPTURE_LIMIT.value * variants, MOST_ENTRIES))
 
@@ -223,7 +234,8 @@ class Unit:
         line = trace.mock.line_of(exception)
         if trace.repeatable and line < trace.mock.first_effect and isinstance(exception, Exception):
             return _C.RUN_NATIVELY
-        blame(exception, self.function, trace.graph_module, frozenset({trace.mock.filename, INVISIBLE}), trace.mock.calls.get(line, ()))
+        hidden = frozenset({trace.mock.filename, INVISIBLE})
+        blame(exception, self.function, trace.graph_module, hidden, trace.mock.calls.get(line, ()))
         return None
 
     def _tell_limit(self, mismatches: list[Mismatch]) -> None:
@@ -363,7 +375,8 @@ def acted_before(recorder: FxRecorder) -> int:
     return recorder.acted or 0 if recorder.changes and not recorder.expected else 0
 
 
-def insert(unit: Unit, interp: Interpreter, plan: mock.MockPlan, repeatable: bool, broken: BreakReport | None, times: Times) -> None:
+def insert(unit: Unit, interp: Interpreter, plan: mock.MockPlan, repeatable: bool, broken: BreakReport | None,
+           times: Times) -> None:
     """Makes a cache entry of a planned trace. `broken`: why it ended before the call did."""
     graph, recorder = interp.graph, interp.recorder
     operations = recorder.operations
@@ -374,7 +387,8 @@ def insert(unit: Unit, interp: Interpreter, plan: mock.MockPlan, repeatable: boo
         annotate(gm, graph, recorder, repeatable)
         compiled = None
         if operations or plan.outputs:
-            # A graph that leaves torch in other modes than it found sets them itself, each time: no compiled graph does. Nor does one carry tangents.
+            # A graph that leaves torch in other modes than it found sets them itself, each time: no compiled graph does.
+            # Nor does one carry tangents.
             inputs = [value.real for value in (*recorder.inputs, *recorder.number_inputs)]
             compiled = compile_graph(unit, gm, inputs) if is_balanced(graph) and not entry_modes(graph).dual_level else gm.forward
     with times.measure("mock"):
@@ -418,7 +432,8 @@ def install_cut(unit: Unit, interp: Interpreter, cut: Cut, repeatable: bool, tim
     everything = resume.composite(arguments)
     graph.sweep(0)
     asleep = sleepers.sleepers(interp, frames, resumption.codes, unit.bodies)
-    verify(graph, resume.composite([*arguments[:-1], *cut.kwargs.values(), *(part for sleeper in asleep for part in sleeper.record)]))
+    records = [part for sleeper in asleep for part in sleeper.record]
+    verify(graph, resume.composite([*arguments[:-1], *cut.kwargs.values(), *records]))
     require_separateness(graph, [node for node in recorder.inputs if recorder.mutates and not recorder.arrays.has_tensor(node)])
     recorder.settle_expectations()
     graph.seal()
@@ -449,7 +464,8 @@ def resumption_of(unit: Unit, interp: Interpreter, frames: list[resume.Suspended
     return resumption_at(unit, frames, tuple(reversed(stand_ins)), report)
 
 
-def resumption_at(unit: Unit, frames: list[resume.Suspended], stand_ins: tuple[types.CodeType | None, ...], report: BreakReport) -> Resumption:
+def resumption_at(unit: Unit, frames: list[resume.Suspended], stand_ins: tuple[types.CodeType | None, ...],
+                  report: BreakReport) -> Resumption:
     """The known continuations at the positions of `frames`, or new ones."""
     key = tuple(frame.position for frame in frames)
     known = unit.resumptions.get(key)
@@ -469,15 +485,14 @@ def maker(unit: Unit, scope: dict[str, Any], codes: resume.Codes, report: BreakR
     def make_unit(code: types.CodeType) -> Unit:
         cells = tuple(types.CellType() for _ in code.co_freevars)
         function = types.FunctionType(code, scope, code.co_name, None, cells)
-        return Unit(function, unit.backend, False, name, parent=unit, resumed=report, resumptions=unit.resumptions, bodies=unit.bodies,
-                    retreats=unit.retreats, labels=codes.labels, shapes=shapes)
+        return Unit(function, unit.backend, False, name, parent=unit, resumed=report, resumptions=unit.resumptions,
+                    bodies=unit.bodies, retreats=unit.retreats, labels=codes.labels, shapes=shapes)
     return make_unit
 
 
 def idle_loop(unit: Unit, resumption: Resumption, frames: list[resume.Suspended], report: BreakReport) -> Loop | None:
-    """What runs the innermost frame's loop in CPython, whose rounds hold no tensor operation, until it ends and what follows is captured.
-    None where that cannot be.
-    """
+    """What runs the innermost frame's loop in CPython, whose rounds hold no tensor operation, until it ends and what follows is
+    captured. None where that cannot be."""
     told = BreakReport(REASONS["idle-loop"], report.context, report.stack)
     owner = weakref.ref(unit)       # which owns the code that holds `go_on`, and code is unknown to the garbage collector
 

@@ -53,8 +53,9 @@ class Resumption:
     """The continuations of one chain of live frames.
 
     `stand_ins`: for each frame, outermost first, what a callee finds above itself (None: nothing). `functions`: where the inner
-    continuations are among the arguments of the outermost one. `make_unit(code)` makes the unit of an outermost continuation, of which
-    there is another one where an exception is awaited. Entries hold resumptions, so that there can be no weak references to them.
+    continuations are among the arguments of the outermost one. `make_unit(code)` makes the unit of an outermost continuation, of
+    which there is another one where an exception is awaited. Entries hold resumptions, so that there can be no weak references to
+    them.
     """
 
     __slots__ = ("codes", "stand_ins", "functions", "units", "leads_to", "idle", "rounds", "loop", "_make_unit")
@@ -70,8 +71,9 @@ class Resumption:
         self.rounds = 0                             # of that
         self.loop: Loop | None = None               # that is left to CPython
 
-    def __call__(self, function: types.FunctionType, arguments: tuple[Any, ...], scopes: tuple[Globals, ...], grad: bool | None,
-                 handled: BaseException | None, operation: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def __call__(self, function: types.FunctionType, arguments: tuple[Any, ...], scopes: tuple[Globals, ...],
+                 grad: bool | None, handled: BaseException | None,
+                 operation: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """`operation(*args, **kwargs)`, then the continuation `function` of `arguments` and the result.
 
         scopes: the globals of each frame, outermost first. grad: the mode of gradients that the trace left behind, if it
@@ -108,9 +110,9 @@ class Resumption:
         arguments = (*arguments[:at], raising, *arguments[at + 1:])
         return _C.TailCall(self.units[0].compiled, function, (*arguments, result))
 
-    def _run_loop(self, loop: Loop, function: types.FunctionType, arguments: tuple[Any, ...], scopes: tuple[Globals, ...], result: Any,
-                  raised: bool) -> _C.TailCall:
-        """The loop that the innermost frame is in, then what follows it in that frame or, where the frame is left with it, outside."""
+    def _run_loop(self, loop: Loop, function: types.FunctionType, arguments: tuple[Any, ...], scopes: tuple[Globals, ...],
+                  result: Any, raised: bool) -> _C.TailCall:
+        """The loop that the innermost frame is in, then what follows it in that frame or, if it is left with the loop, outside."""
         code, native = loop.variants[raised]
         if not self.functions:
             return _C.TailCall(native, _with_code(function, code), (*arguments, result))
@@ -147,7 +149,8 @@ class Resumption:
 
     def is_idle(self) -> bool:
         """Whether traces from here lead here again, and none of those in between works on tensors."""
-        around = [(origin, target) for origin in self._reached() for target in list(origin.leads_to) if self in {target, *target._reached()}]
+        steps = [(origin, target) for origin in self._reached() for target in list(origin.leads_to)]
+        around = [(origin, target) for origin, target in steps if self in {target, *target._reached()}]
         return bool(around) and not any(origin.leads_to[target] for origin, target in around)
 
     def _reached(self) -> list[Resumption]:
@@ -170,7 +173,8 @@ class Resumption:
         unit.resumption = self
         self.units.append(unit)
 
-    def _perform(self, scopes: tuple[Globals, ...], operation: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _perform(self, scopes: tuple[Globals, ...], operation: Callable[..., Any], args: tuple[Any, ...],
+                 kwargs: dict[str, Any]) -> Any:
         if operation is bool and type(args[0]) is torch.Tensor:        # of C, which looks at no frame
             return bool(args[0])
         for stand_in, scope in zip(reversed(self.stand_ins[:len(scopes)]), reversed(scopes), strict=True):

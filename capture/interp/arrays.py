@@ -1,7 +1,7 @@
 """Numpy: what it computes from constants, and from arrays whose content is guarded, is a constant, which tensors may be made of.
 
-An array from outside may become a tensor as it is: the graph takes it anew on each call, whatever it holds. An array of the trace's own that
-has become a tensor, with which it may share memory, is computed with no more.
+An array from outside may become a tensor as it is: the graph takes it anew on each call, whatever it holds. An array of the trace's
+own that has become a tensor, with which it may share memory, is computed with no more.
 """
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from capture.interp.frame import Value
 from capture.interp.models import hashable, polyfill
 from capture.interp.special import is_plain
 from capture.interp.varying import Numbers
+from capture.refgraph.effects import Replayed
 from capture.refgraph.graph import PINNED, RefGraph, parts
 from capture.refgraph.ndarrays import (
     LARGEST,
@@ -33,7 +34,6 @@ from capture.refgraph.ndarrays import (
     overlaps,
     tensor_on,
 )
-from capture.refgraph.effects import Replayed
 from capture.refgraph.node import Build, Const, Expr, External, ListState, RefNode, Shadow, TensorState
 from capture.refgraph.source import Computed, Literal
 
@@ -50,8 +50,8 @@ ACTING = frozenset({
     "__array_finalize__", "__setstate__", "__reduce__", "__reduce_ex__", "resize", "byteswap", "frompyfunc", "vectorize"})
 # … and those that write to an array which they are given.
 WRITING = frozenset(
-    "setitem fill put sort partition itemset setfield copyto place putmask fill_diagonal put_along_axis at iadd isub imul itruediv ifloordiv "
-    "imod ipow iand ior ixor ilshift irshift imatmul".split())
+    "setitem fill put sort partition itemset setfield copyto place putmask fill_diagonal put_along_axis at iadd isub imul itruediv "
+    "ifloordiv imod ipow iand ior ixor ilshift irshift imatmul".split())
 # What is known of an array without what it holds.
 LAYOUT = frozenset({"shape", "ndim", "size", "dtype", "strides", "itemsize", "nbytes"})
 
@@ -104,7 +104,9 @@ class Arrays:
     def warns(self, values: list[Value], result: Any) -> bool:
         """Whether a call may have warned that a result is infinite or undefined, as it does each time."""
         given = [v.real for v in values if is_ndarray(v.real) or is_value(v.real) and not is_array(v.real)]
-        return is_value(result) and hasattr(result, "dtype") and bool(given) and not is_finite(result) and all(map(is_finite, given))
+        if not is_value(result) or not hasattr(result, "dtype"):
+            return False
+        return bool(given) and not is_finite(result) and all(map(is_finite, given))
 
     def fold(self, graph: RefGraph, real: Any, fresh: Callable[[Any], Shadow]) -> Shadow:
         """The shadow of what numpy computed. `fresh`: that of anything but arrays and numbers of numpy."""
@@ -124,7 +126,8 @@ class Arrays:
             return graph.create(real, ListState([self.fold(graph, item, fresh) for item in real]))
         return fresh(real)
 
-    def attribute(self, graph: RefGraph, node: RefNode, real: Any, name: str, result: Any, fresh: Callable[[Any], Shadow]) -> Shadow:
+    def attribute(self, graph: RefGraph, node: RefNode, real: Any, name: str, result: Any,
+                  fresh: Callable[[Any], Shadow]) -> Shadow:
         """The shadow of an attribute of an array or number."""
         if name in LAYOUT and is_ndarray(real) and node.source is not None and not node.slots:
             graph.require(node.source, "TYPE", node.cls)
@@ -150,7 +153,8 @@ class Arrays:
         if None in graph.written:
             raise Break("untracked-mutation", "an array from outside is read after a write to unknown memory")
         for node in graph.nodes:
-            if node.source is not None and type(node.state) is TensorState and node.state.storage is not None and node.state.storage[0] in graph.written:
+            storage = node.state.storage if type(node.state) is TensorState else None
+            if node.source is not None and storage is not None and storage[0] in graph.written:
                 if node.real is None or overlaps(outside.real, node.real):
                     raise Break("data-dependent", "an array is read that was written to as a tensor")
                 graph.require(Computed(is_apart, (outside.source, node.source)), "VALUE", True)  # type: ignore[arg-type]
@@ -158,20 +162,25 @@ class Arrays:
         graph.require(Computed(content, (outside.source,)), "VALUE", held)  # type: ignore[arg-type]
 
     def unshareable(self, graph: RefGraph, shadow: Shadow | None, real: Any) -> Break | None:
-        """Why a tensor on the memory of an array cannot be in the trace; None if it can. Random numbers are drawn before the graph then."""
+        """Why a tensor on the memory of an array cannot be in the trace; None if it can. Random numbers are then drawn before the
+        graph."""
         if self.is_computed(real):
             if outside_of(graph, real) is not None:
                 return Break("opaque-call", "a view of an array from outside becomes a tensor")
             return self._has_changed(real)
         if is_drawn(shadow):
             follows = all(map(is_guardable, operands_of_draw(shadow)))  # type: ignore[arg-type]
-            return None if follows and graph.hasten(shadow.origin) else Break("data-dependent", "random numbers become a tensor")  # type: ignore[union-attr]
+            if follows and graph.hasten(shadow.origin):  # type: ignore[union-attr]
+                return None
+            return Break("data-dependent", "random numbers become a tensor")
         if not isinstance(shadow, RefNode) or shadow.source is None:
             return Break("opaque-call", "an array of unknown origin becomes a tensor")
-        return Break("untracked-mutation", "an array from outside was given another shape or type, and becomes a tensor") if shadow.slots else None
+        if shadow.slots:
+            return Break("untracked-mutation", "an array from outside was given another shape or type, and becomes a tensor")
+        return None
 
     def share(self, graph: RefGraph, node: RefNode, tensor: torch.Tensor) -> Shadow:
-        """The shadow of the tensor that was made on the memory of an array from outside: a tensor from outside, at a path of its own."""
+        """The shadow of the tensor made on the memory of an array from outside: it is from outside, with a path of its own."""
         number = sum(other is node for other, _ in self.tensors)
         self.tensors.append((node, tensor))            # which lives as long as the capture: backends are shown it
         graph.require(node.source, "TYPE", node.cls)
@@ -220,7 +229,9 @@ class Arrays:
         if is_value(real):
             if self.is_computed(real):
                 return not any(_owner(real) is _owner(array) for array, _ in self._crossed)
-            return isinstance(shadow, Const) or isinstance(shadow, RefNode) and shadow.source is not None and is_told(real) and real.nbytes <= LARGEST
+            if isinstance(shadow, RefNode):
+                return shadow.source is not None and is_told(real) and real.nbytes <= LARGEST
+            return isinstance(shadow, Const)
         if is_dtype(real) or isinstance(real, PINNED):
             return True
         if isinstance(shadow, Build):

@@ -1,8 +1,9 @@
-"""What a trace takes for granted of tensors, whose values only a hit knows: they are looked at when the graph has run, before anything
-else is done, and a call for which they are otherwise runs natively.
+"""What a trace takes for granted of tensors, whose values only a hit knows: they are looked at when the graph has run, before
+anything else is done, and a call for which they are otherwise runs natively.
 
-A branch on a tensor whose other way does nothing but raise is a check. In torch's own code a branch on a tensor chooses between ways to the
-same result, or tells whether arguments are valid, and nearly always goes the same way: it is supposed to, until it has not.
+A branch on a tensor whose other way does nothing but raise is a check. In torch's own code a branch on a tensor chooses between
+ways to the same result, or tells whether arguments are valid, and nearly always goes the same way: it is supposed to, until it has
+not.
 """
 from __future__ import annotations
 
@@ -75,7 +76,9 @@ def assume(interp: Interpreter, value: Value, held: bool | int, operation: Any) 
 
 def supposed(interp: Interpreter, function: Any, args: list[Value], result: Any) -> Shadow | None:
     """The shadow of a number or truth that torch's own code reads out of a tensor, if it is taken for what it is now."""
-    if function not in (bool, int, operator.not_) or len(args) != 1 or not isinstance(args[0].real, torch.Tensor) or type(result) not in (bool, int):
+    if function not in (bool, int, operator.not_) or len(args) != 1 or not isinstance(args[0].real, torch.Tensor):
+        return None
+    if type(result) not in (bool, int):
         return None
     if not may_suppose(interp) or not can_look_back(interp):
         return None

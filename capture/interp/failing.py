@@ -1,9 +1,9 @@
 """Tensor operations that fail for some values of their arguments, as on a hit they may.
 
-A graph that changes nothing is run again natively when it fails, so that the program's effects and handlers come in their order. Random
-numbers that it has drawn are taken back for that. What it has written to tensors cannot be: so where a handler of the program's is in force,
-no trace holds such an operation together with a write. Elsewhere effects in Python before the first of these operations come before
-the graph, if entry state is all that they need.
+A graph that changes nothing is run again natively when it fails, so that the program's effects and handlers come in their order.
+Random numbers that it has drawn are taken back for that. What it has written to tensors cannot be: so where a handler of the
+program's is in force, no trace holds such an operation together with a write. Elsewhere effects in Python before the first of these
+operations come before the graph, if entry state is all that they need.
 """
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from capture.interp.interpreter import Interpreter
 from capture.interp.varying import MAKING, SIZING
 from capture.refgraph.effects import CallEffect
 
-# Operations that raise for some values of a tensor: an index out of range, a matrix that is singular, a probability that is negative.
-FAILING = frozenset(
-    "embedding embedding_bag gather scatter scatter_ scatter_add scatter_add_ scatter_reduce scatter_reduce_ index_select index_add index_add_ "
-    "index_copy index_copy_ index_fill index_fill_ index_put index_put_ index_reduce index_reduce_ take take_along_dim put put_ "
-    "masked_scatter masked_scatter_ one_hot bincount repeat_interleave nll_loss cross_entropy multi_margin_loss multilabel_margin_loss ctc_loss "
-    "binary_cross_entropy multinomial bernoulli bernoulli_ poisson normal normal_ histc cholesky cholesky_inverse inverse inv "
-    "linalg_cholesky linalg_inv linalg_solve linalg_solve_ex linalg_eig linalg_eigh linalg_eigvals linalg_eigvalsh linalg_svd linalg_svdvals "
-    "linalg_lu_solve linalg_tensorinv linalg_tensorsolve linalg_qr linalg_lstsq linalg_pinv logdet slogdet svd pinverse "
-    "_assert_async combinations unflatten max_unpool1d max_unpool2d max_unpool3d".split())
+# Operations that raise for some values of a tensor: an index out of range, a singular matrix, a negative probability.
+FAILING = frozenset("""
+    embedding embedding_bag gather scatter scatter_ scatter_add scatter_add_ scatter_reduce scatter_reduce_ index_select index_add
+    index_add_ index_copy index_copy_ index_fill index_fill_ index_put index_put_ index_reduce index_reduce_ take take_along_dim
+    put put_ masked_scatter masked_scatter_ one_hot bincount repeat_interleave nll_loss cross_entropy multi_margin_loss
+    multilabel_margin_loss ctc_loss binary_cross_entropy multinomial bernoulli bernoulli_ poisson normal normal_ histc cholesky
+    cholesky_inverse inverse inv linalg_cholesky linalg_inv linalg_solve linalg_solve_ex linalg_eig linalg_eigh linalg_eigvals
+    linalg_eigvalsh linalg_svd linalg_svdvals linalg_lu_solve linalg_tensorinv linalg_tensorsolve linalg_qr linalg_lstsq
+    linalg_pinv logdet slogdet svd pinverse _assert_async combinations unflatten max_unpool1d max_unpool2d max_unpool3d""".split())
 SUBSCRIPTS = frozenset({"getitem", "__getitem__", "setitem", "__setitem__"})
 
 
@@ -76,8 +76,8 @@ def covers(frame: Frame) -> Iterator[Cover]:
 
 
 def is_of_program(frame: Frame, cover: Cover) -> bool:
-    """Whether a handler is the program's, neither one that the compiler has added nor a `with` block's of torch, which sets modes and puts
-    them back, or of a file."""
+    """Whether a handler is the program's, neither one that the compiler has added nor a `with` block's of torch, which sets modes
+    and puts them back, or of a file."""
     first, second = decode(frame.code)[cover.target:cover.target + 2]
     if first.opname != "PUSH_EXC_INFO" or second.opname != "WITH_EXCEPT_START":
         return first.opname == "PUSH_EXC_INFO"
@@ -90,5 +90,6 @@ def refusal(interp: Interpreter, real: Any, args: list[Value]) -> Break | None:
     """Why an operation must not follow what the graph has changed; None if it may."""
     drawn = any(effect.stream is not None for effect in interp.graph.early)
     if (interp.recorder.changes or drawn) and may_fail(real, args) and is_watched(interp.frame):
-        return Break("failing-operation", f"{tensors.operation_name(real)}() after a {'draw of a number' if drawn else 'write to a tensor'}")
+        change = "draw of a number" if drawn else "write to a tensor"
+        return Break("failing-operation", f"{tensors.operation_name(real)}() after a {change}")
     return None

@@ -17,14 +17,15 @@ FACTORIES = frozenset("""
     hamming_window bartlett_window blackman_window kaiser_window""".split())
 # What computes new tensors of tensors, writes to none, and draws no random numbers.
 OPERATIONS = frozenset("""
-    abs add all amax amin any argmax argmin argsort atan2 bool broadcast_tensors broadcast_to bucketize cat ceil chunk clamp clip clone
-    concat contiguous cos cumprod cumsum deepcopy detach diag diagonal diff div double eq exp expand expand_as flatten flip float
-    floor floor_divide floordiv fmod gather ge getitem gt half index_select int int32 int64 invert is_all_true isfinite isin isinf
-    isnan kron le log log10 log2 logical_and logical_not logical_or logical_xor long lt masked_fill masked_select matmul max maximum
-    mean meshgrid min minimum mm mod movedim mul narrow ne neg new_full new_ones new_tensor new_zeros nonzero norm ones_like or outer
-    permute pow prod reciprocal remainder repeat repeat_interleave reshape roll round rsqrt rsub select sigmoid sign sin softmax sort
-    split sqrt square squeeze stack std sub sum swapaxes t take tan tanh tile to topk transpose tril triu true_divide truediv trunc
-    type type_as unbind unfold unique unique_consecutive unsqueeze var view view_as where xor zeros_like and full_like""".split())
+    abs add all amax amin and any argmax argmin argsort atan2 bool broadcast_tensors broadcast_to bucketize cat ceil chunk clamp
+    clip clone concat contiguous cos cumprod cumsum deepcopy detach diag diagonal diff div double eq exp expand expand_as flatten
+    flip float floor floor_divide floordiv fmod full_like gather ge getitem gt half index_select int int32 int64 invert
+    is_all_true isfinite isin isinf isnan kron le log log10 log2 logical_and logical_not logical_or logical_xor long lt
+    masked_fill masked_select matmul max maximum mean meshgrid min minimum mm mod movedim mul narrow ne neg new_full new_ones
+    new_tensor new_zeros nonzero norm ones_like or outer permute pow prod reciprocal remainder repeat repeat_interleave reshape
+    roll round rsqrt rsub select sigmoid sign sin softmax sort split sqrt square squeeze stack std sub sum swapaxes t take tan
+    tanh tile to topk transpose tril triu true_divide truediv trunc type type_as unbind unfold unique unique_consecutive
+    unsqueeze var view view_as where xor zeros_like""".split())
 # Operations whose shapes, and whose second result, follow from this operand's values alone.
 LENGTHS = {"pack_padded_sequence": 1, "pad_packed_sequence": 1}
 

@@ -102,15 +102,17 @@ def write(recorder: Recorder, shadow: Shadow, as_tensor: bool, place: Place = Pl
 
 
 def is_computed(shadow: Shadow) -> bool:
-    """Whether a value follows from tensors of the graph, from constants, from scalars that can be guarded, and from numbers that calls
-    returned."""
+    """Whether a value follows from tensors of the graph, from constants, from scalars that can be guarded, and from numbers that
+    calls returned."""
     if isinstance(shadow, RefNode):
         return isinstance(shadow.state, TensorState)
     if isinstance(shadow, (Display, Build)):
         return shadow.cls in (list, tuple) and all(map(is_computed, shadow.items))
     if isinstance(shadow, Replayed):
         return shadow.returns in (int, float)
-    return isinstance(shadow, (Const, External)) or type(shadow) is Expr and shadow.op is not id and all(map(is_computed, shadow.args))
+    if type(shadow) is Expr:
+        return shadow.op is not id and all(map(is_computed, shadow.args))
+    return isinstance(shadow, (Const, External))
 
 
 def is_exact(shadow: Shadow) -> bool:

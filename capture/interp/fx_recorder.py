@@ -4,6 +4,7 @@ from __future__ import annotations
 import math
 import numbers
 import operator
+import re
 import types
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -20,8 +21,8 @@ from capture.interp.regions import Region, graph_module, outline
 from capture.interp.varying import MAKING, SIZING, Numbers, Place, place_of
 from capture.refgraph.effects import Replayed
 from capture.refgraph.graph import PINNED, VALUES, RefGraph, parts
-from capture.refgraph.ndarrays import plain_number
 from capture.refgraph.memory import PLAIN_TENSORS, is_handle, storage_of
+from capture.refgraph.ndarrays import plain_number
 from capture.refgraph.node import (
     Build,
     Const,
@@ -54,12 +55,12 @@ class FxRecorder:
     """The fx graph of one capture, in the order of execution.
 
     `inputs`: outside tensors in placeholder order; `number_inputs`: numbers from outside that change from call to call (`seen`
-    tells), whose placeholders come after them. `mutates`: some recorded operation wrote to an existing tensor; `changes`: to one from
-    outside, or to other state. `leaves_behind`: what is to be undone when the graph raises. `expected`: tensors of which something
-    is taken for granted, and what looks whether it is so. `can_cut`: whether the trace may end where it is. `switched`: what tells of the
-    kernels that it has chosen. `fails`: some may raise on a hit, and the program tells how far it came, by a handler (`watched`) or by
-    effects, of which there are `acted` before the first of these operations. `moves`:
-    such a number says where in memory some tensor lies. Every node's `meta["stack"]` says where in the program it comes from.
+    tells), whose placeholders come after them. `mutates`: some recorded operation wrote to an existing tensor; `changes`: to one
+    from outside, or to other state. `leaves_behind`: what is to be undone when the graph raises. `expected`: tensors of which
+    something is taken for granted, and what looks whether it is so. `can_cut`: whether the trace may end where it is. `switched`:
+    what tells of the kernels that it has chosen. `fails`: some may raise on a hit, and the program tells how far it came, by a
+    handler (`watched`) or by effects, of which there are `acted` before the first of these operations. `moves`: such a number
+    says where in memory some tensor lies. Every node's `meta["stack"]` says where in the program it comes from.
     """
 
     def __init__(self, refs: RefGraph, seen: Numbers) -> None:
@@ -98,7 +99,7 @@ class FxRecorder:
         if state.node is None:
             self.refs.touch(tensor)
             source = tensor.source
-            name = source.name if isinstance(source, Local) else str(source).replace("._parameters", "").replace("._buffers", "").replace("._modules", "")
+            name = source.name if isinstance(source, Local) else re.sub(r"\._(parameters|buffers|modules)", "", str(source))
             first = next(iter(self._placeholders.values()), None)
             with self.fx.inserting_after(self._last_input) if first is None else self.fx.inserting_before(first):
                 state.node = self._last_input = self.fx.placeholder(name)
@@ -127,7 +128,7 @@ class FxRecorder:
         return self._placeholders[key]
 
     def drawn(self, tensor: torch.Tensor, shadow: Shadow) -> RefNode:
-        """A tensor of random numbers that were drawn before the graph, which takes it after all others. shadow: how each call makes it."""
+        """A tensor of random numbers drawn before the graph, which takes it after all others. shadow: how each call makes it."""
         last = next(reversed(self._placeholders.values()), self._last_input)
         with self.fx.inserting_after(last):
             node = self._placeholders[shadow] = self.fx.placeholder("drawn")
@@ -149,7 +150,9 @@ class FxRecorder:
         if place is Place.SIZE:
             return None
         if source is None:
-            if place is Place.RATE or self.watched or self.expected or self.refs.type_of(shadow) is not type(real) or not self.refs.hasten(shadow):
+            if place is Place.RATE or self.watched or self.expected:
+                return None
+            if self.refs.type_of(shadow) is not type(real) or not self.refs.hasten(shadow):
                 return None
             key = shadow
         elif not self.seen.varies(source, real):
@@ -310,7 +313,7 @@ class FxRecorder:
         return self._result(node, result, dynamic, known)
 
     def pin(self, *tensors: torch.Tensor) -> bool:
-        """Whether the values of tensors follow from constants and from numbers from outside, which are guarded by value from now on."""
+        """Whether values of tensors follow from constants and from numbers from outside, which are guarded by value from now on."""
         if not all(fixed.is_fixed(self.refs, tensor) for tensor in tensors):
             return False
         nodes = [self.node(self.refs.find(tensor)) for tensor in tensors]  # type: ignore[arg-type]
@@ -319,7 +322,8 @@ class FxRecorder:
             fresh = [source for source in node.all_input_nodes if source not in seen]
             seen.update(fresh)
             nodes += fresh
-        needed = [(source, number.real) for number, (source, node) in zip(self.number_inputs, self._placeholders.items()) if node in seen]
+        numbers = zip(self.number_inputs, self._placeholders.items())
+        needed = [(source, number.real) for number, (source, node) in numbers if node in seen]
         if not all(isinstance(source, Source) for source, _ in needed):       # what a call returned
             return False
         for source, real in needed:
@@ -338,14 +342,15 @@ class FxRecorder:
         return not self.changes and torch.equal(self._random, _C.get_random_state())
 
     def wrote(self, tensors: Iterable[torch.Tensor]) -> None:
-        """These tensors were written to, or may have been. Raises Break for one from outside where an earlier operation may fail, which
-        must be able to run again."""
+        """These tensors were written to, or may have been. Raises Break for one from outside where an earlier operation may fail,
+        which must be able to run again."""
         self.mutates = True
         storages = [(storage_of(t) or (None,))[0] for t in tensors]
-        outside = {None, *(node.state.storage[0] for node in self.refs.nodes if type(node.state) is TensorState and node.state.storage)}
+        states = (node.state for node in self.refs.nodes)
+        outside = {None, *(state.storage[0] for state in states if type(state) is TensorState and state.storage)}
         if not storages or not outside.isdisjoint(storages):
             if self.watched or self.expected and self.can_cut():
-                raise Break("failing-operation", "a write to a tensor after an operation that may fail, or a check that may not pass")
+                raise Break("failing-operation", "a write to a tensor after an operation or check that may fail")
             self.changes = True
         self.refs.wrote(storages)
 
@@ -360,7 +365,7 @@ class FxRecorder:
     def _copy_snapshots(self) -> None:
         """Copies those tensors of `snapshot` that were written to afterwards."""
         for node, tensor, version in self._snapshots:
-            unseen = version is None or self.mutates and self.arrays.tensors       # in inference mode, and on shared arrays, nothing tells
+            unseen = version is None or self.mutates and self.arrays.tensors       # in inference mode, and on shared arrays
             if unseen or tensor._version != version:
                 with self.fx.inserting_after(node):
                     copy = self.fx.call_method("clone", (node,))
@@ -368,13 +373,13 @@ class FxRecorder:
         self._snapshots.clear()
 
     def expect(self, value: Value, held: bool | int, operation: Callable[..., Any], at_once: bool) -> None:
-        """Takes what a tensor holds, or a value that follows from tensors, or its truth, for granted; `operation` looks whether it is so.
-        at_once: in the midst of the graph, since the tensor does not outlive what has begun there."""
+        """Takes what a tensor holds, or a value that follows from tensors, or its truth, for granted; `operation` looks whether it
+        is so. at_once: in the midst of the graph, since the tensor does not outlive what has begun there."""
         known = self.snapshot(value.shadow, value.real) if isinstance(value.shadow, RefNode) else value.shadow
         self.expected.append((known, held, operation, at_once))  # type: ignore[arg-type]
 
     def settle_expectations(self) -> None:
-        """What is taken for granted is looked at when the graph has run; in the midst of it, where it changes something afterwards."""
+        """Looks at what is taken for granted when the graph has run; in the midst of it, where it changes something afterwards."""
         for known, held, operation, at_once in self.expected:
             if not self.changes and not at_once:
                 self.refs.risks.append(Expr(operation, (known, Const(held))))
@@ -438,8 +443,8 @@ class FxRecorder:
             return self.refs.create(real, ListState(items)) if isinstance(real, list) else Build(type(real), tuple(items))
         if isinstance(real, dict):
             return self.refs.create(real, DictState({
-                key: self._result(self.fx.call_function(operator.getitem, (node, key)), item, dynamic, known) if contains_tensor(item)
-                else self._constant(item, dynamic) for key, item in real.items()}, complete=True))
+                key: self._result(self.fx.call_function(operator.getitem, (node, key)), item, dynamic, known)
+                if contains_tensor(item) else self._constant(item, dynamic) for key, item in real.items()}, complete=True))
         return self._constant(real, dynamic)
 
     def _found(self, real: Any) -> RefNode | None:
@@ -515,7 +520,7 @@ def versions_of(tensors: Iterable[torch.Tensor]) -> dict[int, int]:
     return {id(t): 0 if t.is_inference() else t._version for t in tensors}
 
 
-# Normalisations, which write to their running statistics and count no version: the argument that says so, and whether it does by default.
+# Normalisations, which write to their running statistics and count no version: the argument that says so, and its default.
 NORMALISING = {"batch_norm": ("training", False), "instance_norm": ("use_input_stats", True)}
 
 
@@ -545,7 +550,8 @@ class _Writes(TorchDispatchMode):
         return func(*args, **kwargs)
 
 
-def noting_writes(versions: dict[int, int], tensors: Iterable[torch.Tensor], function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+def noting_writes(versions: dict[int, int], tensors: Iterable[torch.Tensor], function: Callable[..., Any], /,
+                  *args: Any, **kwargs: Any) -> Any:
     """Calls a tensor operation. Those of `tensors` that are of inference mode, and that it writes to, get another version in
     `versions` than `versions_of` gives them."""
     with _Writes() as writes:
@@ -560,8 +566,8 @@ def noting_writes(versions: dict[int, int], tensors: Iterable[torch.Tensor], fun
 # Python functions built upon them.
 DYNAMIC_SHAPE = frozenset({
     "nonzero", "argwhere", "masked_select", "unique", "unique_consecutive", "_unique", "_unique2", "unique_dim", "bincount",
-    "unique_dim_consecutive", "linalg_lstsq", "lstsq", "_ctc_loss", "pack_padded_sequence", "pad_packed_sequence", "indices", "values", "_indices", "_values",
-    "col_indices", "row_indices"})
+    "unique_dim_consecutive", "linalg_lstsq", "lstsq", "_ctc_loss", "pack_padded_sequence", "pad_packed_sequence", "indices",
+    "values", "_indices", "_values", "col_indices", "row_indices"})
 # … and those for which it depends on how they are called.
 SOMETIMES_DYNAMIC = {
     "where": lambda args: len(args) == 1,

@@ -31,35 +31,36 @@ def shallow(tensor: torch.Tensor) -> torch.Tensor:
     return copy.copy(tensor)
 
 
-RANDOM_STATE = {getattr(torch.Generator, name): "changes the state of random numbers" for name in (
-    "manual_seed", "set_state", "get_state", "clone_state", "graphsafe_get_state", "graphsafe_set_state")} | {
-    function: "changes the state of random numbers" for function in (
-        *_existing(random, "manual_seed _manual_seed_impl"), random.set_rng_state, torch.cuda.manual_seed, torch.cuda.manual_seed_all, torch.Generator)}
-COPIES = {duplicate: "copies a tensor with all that belongs to it", shallow: "copies a tensor with all that belongs to it"}
-GRADIENTS = {torch.autograd.grad: "runs the backward pass", torch.autograd.backward: "runs the backward pass",
-             torch.Tensor.backward: "runs the backward pass"}
+RANDOM_STATE = dict.fromkeys((
+    *_existing(torch.Generator, "manual_seed set_state get_state clone_state graphsafe_get_state graphsafe_set_state"),
+    *_existing(random, "manual_seed _manual_seed_impl set_rng_state"),
+    torch.cuda.manual_seed, torch.cuda.manual_seed_all, torch.Generator), "changes the state of random numbers")
+COPIES = dict.fromkeys((duplicate, shallow), "copies a tensor with all that belongs to it")
+GRADIENTS = dict.fromkeys((torch.autograd.grad, torch.autograd.backward, torch.Tensor.backward), "runs the backward pass")
 # Levels of torch.func, by the functions that enter and leave them, and what wraps tensors for them.
-LEVELS = {function: "calls a transform of torch.func" for function in (
+LEVELS = dict.fromkeys((
     *_existing(predispatch, "_vmap_increment_nesting _vmap_decrement_nesting _jvp_increment_nesting _jvp_decrement_nesting "
                             "_enter_dual_level _exit_dual_level"),
     *_existing(functorch, "_vmap_increment_nesting _vmap_decrement_nesting _grad_increment_nesting _grad_decrement_nesting "
                           "_jvp_increment_nesting _jvp_decrement_nesting set_inplace_requires_grad_allowed"),
     *_existing(torch._C, "_enter_dual_level _exit_dual_level _set_fwd_grad_enabled"),
-    *_existing(torch._C._autograd, "_saved_tensors_hooks_disable _saved_tensors_hooks_enable"))}
+    *_existing(torch._C._autograd, "_saved_tensors_hooks_disable _saved_tensors_hooks_enable")), "calls a transform of torch.func")
 # What enters a level, and what leaves it.
 ENTRIES = frozenset(function for function in LEVELS if "increment" in function.__name__ or function.__name__ == "_enter_dual_level")
 EXITS = frozenset(function for function in LEVELS if "decrement" in function.__name__ or function.__name__ == "_exit_dual_level")
-WRAPPERS = {function: "calls a transform of torch.func" for function in (
+WRAPPERS = dict.fromkeys((
     *_existing(predispatch, "_add_batch_dim _remove_batch_dim _unwrap_for_grad _make_dual _unpack_dual"),
     *_existing(functorch, "_add_batch_dim _remove_batch_dim _wrap_for_grad _unwrap_for_grad"),
-    *_existing(torch._VF, "_make_dual _unpack_dual"))}
-KERNELS = {setter: "chooses kernels of attention" for setter in protection.KERNELS}
+    *_existing(torch._VF, "_make_dual _unpack_dual")), "calls a transform of torch.func")
+KERNELS = dict.fromkeys(protection.KERNELS, "chooses kernels of attention")
 # What follows from the transforms that a trace has entered itself.
-TENSOR_FACTS = frozenset(_existing(functorch, "is_batchedtensor is_gradtrackingtensor is_functorch_wrapped_tensor is_functionaltensor "
-                                              "is_legacy_batchedtensor is_dead_tensor_wrapper maybe_get_level maybe_get_bdim"))
+TENSOR_FACTS = frozenset(_existing(
+    functorch, "is_batchedtensor is_gradtrackingtensor is_functorch_wrapped_tensor is_functionaltensor is_legacy_batchedtensor "
+               "is_dead_tensor_wrapper maybe_get_level maybe_get_bdim"))
 # Operations whose graphs only torch itself can run, and why.
-OBSTACLES: dict[Any, str] = {**RANDOM_STATE, **COPIES, **GRADIENTS, **LEVELS, **WRAPPERS, **KERNELS, torch.Tensor.untyped_storage: "looks at the memory of a tensor",
-                             random.get_rng_state: "reads the state of random numbers"}
+OBSTACLES: dict[Any, str] = {
+    **RANDOM_STATE, **COPIES, **GRADIENTS, **LEVELS, **WRAPPERS, **KERNELS,
+    torch.Tensor.untyped_storage: "looks at the memory of a tensor", random.get_rng_state: "reads the state of random numbers"}
 LEAVES: frozenset[Any] = frozenset({*WRAPPERS, *COPIES, *RANDOM_STATE, random.get_rng_state, torch.autograd.grad})
 # What leaves something behind when the graph raises after it.
 UNDONE = frozenset({*LEVELS, *KERNELS})

@@ -61,7 +61,8 @@ def is_inert(real: Any) -> bool:
     return isinstance(real, torch.Tensor) or type(real) in SCALARS
 
 
-def left_to_cpython(code: types.CodeType, position: Position, then: Callable[[Left], Any]) -> tuple[types.CodeType, types.CodeType] | None:
+def left_to_cpython(code: types.CodeType, position: Position,
+                    then: Callable[[Left], Any]) -> tuple[types.CodeType, types.CodeType] | None:
     """The continuation at `position` with exits where the innermost loop around it ends, and its raising variant. None where there
     is no such loop, or where more than objects lies on the stack then."""
     depths = stack_depths(code)

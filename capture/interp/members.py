@@ -1,4 +1,4 @@
-"""What reading an attribute that C code keeps or computes means: slots, parts of builtin objects, properties of tensors and classes."""
+"""What reading an attribute that C keeps or computes means: slots, parts of builtin objects, properties of tensors and classes."""
 from __future__ import annotations
 
 import _thread
@@ -62,9 +62,10 @@ def thread_attribute(interp: Interpreter, obj: Value, name: str, result: Any) ->
     """An attribute of a `threading.local`: the present thread's own."""
     node = obj.shadow
     if type(obj.real) is not _thread._local or not isinstance(node, RefNode) or node.source is None:
-        raise Break("opaque-call", f"attribute {name!r} of a {type(obj.real).__qualname__} was read, in which code of its own may run")
-    shadow = interp.graph.external(result, Computed(of_thread, (node.source, Literal(name))))
-    interp.graph.require(Computed(of_thread, (node.source, Literal(name))), "TYPE", type(result))       # so that it is there
+        raise Break("opaque-call", f"attribute {name!r} of a {type(obj.real).__qualname__} was read, in which its own code may run")
+    source = Computed(of_thread, (node.source, Literal(name)))
+    shadow = interp.graph.external(result, source)
+    interp.graph.require(source, "TYPE", type(result))       # so that it is there
     return shadow
 
 
@@ -107,6 +108,7 @@ def class_data(interp: Interpreter, cls: type, name: str, result: Any) -> Shadow
 
 def class_builtin(interp: Interpreter, result: Any) -> Shadow:
     """A builtin method or other C object that a class, already guarded, leads to."""
-    if natives.is_immutable(result) or isinstance(result, types.BuiltinFunctionType):   # a class method of C is bound anew each time
+    # A class method of C is bound anew each time.
+    if natives.is_immutable(result) or isinstance(result, types.BuiltinFunctionType):
         return Const(result)
     return interp.graph.constant(result)

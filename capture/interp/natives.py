@@ -13,7 +13,7 @@ import torch
 
 from capture.errors import Break
 from capture.interp import arrays, assumptions, failing, held, leaves, tensors, unwind
-from capture.interp.frame import Cut, UserError, Value
+from capture.interp.frame import Args, Cut, Kwargs, UserError, Value
 from capture.interp.fx_recorder import noting_writes
 from capture.interp.interpreter import Interpreter
 from capture.interp.lookasides import autograd, replays
@@ -60,23 +60,23 @@ LRU_WRAPPER = type(functools.lru_cache(lambda: None))
 CALLABLES = frozenset({LRU_WRAPPER, types.MethodDescriptorType, types.WrapperDescriptorType, types.ClassMethodDescriptorType})
 UNBOUND = (types.MethodDescriptorType, types.WrapperDescriptorType)
 # Operators that are recorded when an operand is a tensor.
-TENSOR_OPERATORS = frozenset(
-    getattr(operator, name) for name in (
-        "add sub mul truediv floordiv mod pow matmul and_ or_ xor lshift rshift neg pos invert abs eq ne lt le gt ge getitem setitem "
-        "delitem iadd isub imul itruediv ifloordiv imod ipow imatmul iand ior ixor ilshift irshift").split()) | {abs, divmod, pow}
+TENSOR_OPERATORS = frozenset({
+    abs, divmod, pow, *(getattr(operator, name) for name in (
+        "add sub mul truediv floordiv mod pow matmul and_ or_ xor lshift rshift neg pos invert abs eq ne lt le gt ge getitem "
+        "setitem delitem iadd isub imul itruediv ifloordiv imod ipow imatmul iand ior ixor ilshift irshift").split())})
 # Functions that set what guards and entries take for granted.
 GLOBAL_STATE = frozenset({
-    torch._C._set_default_dtype, torch._C._set_default_tensor_type, torch._C._set_deterministic_algorithms, torch._C._set_cudnn_benchmark,
-    torch._C._set_cudnn_enabled, torch._C._set_cudnn_deterministic, torch._C._set_mkldnn_enabled, torch._C._set_float32_matmul_precision,
-    torch._C._set_sdp_use_flash, torch._C._set_sdp_use_math, torch._C._set_sdp_use_mem_efficient, torch.set_anomaly_enabled,
-    torch.set_num_threads, torch.set_flush_denormal})
+    torch._C._set_default_dtype, torch._C._set_default_tensor_type, torch._C._set_deterministic_algorithms,
+    torch._C._set_cudnn_benchmark, torch._C._set_cudnn_enabled, torch._C._set_cudnn_deterministic, torch._C._set_mkldnn_enabled,
+    torch._C._set_float32_matmul_precision, torch._C._set_sdp_use_flash, torch._C._set_sdp_use_math,
+    torch._C._set_sdp_use_mem_efficient, torch.set_anomaly_enabled, torch.set_num_threads, torch.set_flush_denormal})
 KEYS = VIEWS[0], VIEWS[3]       # of a dict, of an OrderedDict
 # Functions that store an argument, and look at no dict's items.
-STORES = frozenset({operator.setitem, dict.__setitem__, list.append, list.insert, setattr, object.__setattr__, isinstance, type, id, operator.is_,
-                    operator.is_not})
+STORES = frozenset({operator.setitem, dict.__setitem__, list.append, list.insert, setattr, object.__setattr__, isinstance, type, id,
+                    operator.is_, operator.is_not})
 WHICH_WAY = "which way the program goes"
-VALUE_TAKERS = frozenset({bool, int, float, complex, operator.truth, operator.not_, operator.index, operator.contains, round, range, format,
-                          str, repr})
+VALUE_TAKERS = frozenset({bool, int, float, complex, operator.truth, operator.not_, operator.index, operator.contains, round, range,
+                          format, str, repr})
 
 
 def call(interp: Interpreter, function: Value, args: list[Value], kwargs: dict[str, Value], resumable: bool = False) -> Value:
@@ -130,8 +130,8 @@ def call(interp: Interpreter, function: Value, args: list[Value], kwargs: dict[s
 
 
 def changes_nothing(kind: str, real: Any, args: list[Value], kwargs: dict[str, Value]) -> bool:
-    """Whether a call changes nothing that the trace describes: it knows of tensors how they are laid out, not what they hold. What acts
-    on the world changes nothing else."""
+    """Whether a call changes nothing that the trace describes: it knows of tensors how they are laid out, not what they hold.
+    What acts on the world changes nothing else."""
     return kind != "model" or hashable(real) and (real in LAZY or real in PURE or real in SIDE_EFFECTS) or all(
         isinstance(v.real, torch.Tensor) or is_immutable(v.real) for v in (*args, *kwargs.values()))
 
@@ -153,7 +153,8 @@ def refusal(interp: Interpreter, kind: str, meaning: Meaning | None, real: Any, 
         what = WHICH_WAY if real is operator.truth else f"what {name_of(real)}() does"
         return decision(what, [value.shadow for value in (*args, *kwargs.values())])  # type: ignore[misc]
     if not (hashable(real) and real in STORES) and any(map(is_written, (*args, *kwargs.values()))):
-        return Break("opaque-call", f"{name_of(real)}() of a dict in which something was stored under a key that changes from call to call")
+        return Break("opaque-call", f"{name_of(real)}() of a dict in which something was stored under a key that changes "
+                                    f"from call to call")
     if meaning is not None and meaning.refuses is not None:
         return meaning.refuses(interp, *args, **kwargs)
     if kind not in ("opaque", "other"):
@@ -217,7 +218,8 @@ def classify(real: Any, args: list[Value], kwargs: dict[str, Value]) -> str:
             return "mode"
         if real in leaves.TENSOR_FACTS:
             return "metadata"
-        if args and isinstance(args[0].shadow, RefNode) and isinstance(args[0].shadow.state, HandleState) and isinstance(real, UNBOUND):
+        first = args[0].shadow if args else None
+        if isinstance(first, RefNode) and isinstance(first.state, HandleState) and isinstance(real, UNBOUND):
             return kind_of_method(args[0].real, real.__name__)
         # A tensor as a key counts by its identity.
         operands = args[:1] if args and isinstance(args[0].real, (dict, set, frozenset, *KEYS)) else args
@@ -323,8 +325,8 @@ def effect_of(real: Any) -> str:
 
 
 def remembered(interp: Interpreter, cached: Any, args: list[Value], kwargs: dict[str, Value], result: Any) -> Shadow:
-    """The shadow of what a `functools.lru_cache` keeps of this very call, as long as it does: nobody cleared it since. The memory is a
-    dict that only the garbage collector shows; calls on objects are remembered under keys that no guard can hold."""
+    """The shadow of what a `functools.lru_cache` keeps of this very call, as long as it does: nobody cleared it since. The memory
+    is a dict that only the garbage collector shows; calls on objects are remembered under keys that no guard can hold."""
     graph, values = interp.graph, (*args, *kwargs.values())
     if any(isinstance(value.shadow, RefNode) and value.shadow.created for value in values):
         return fresh(interp, result)                # objects that are new on every call: it is computed anew
@@ -351,7 +353,8 @@ def is_key_of(key: Any, args: list[Any], named: dict[str, Any]) -> bool:
     return len(parts) in (len(given), len(given) + len(types_)) and all(map(same, parts, [*given, *types_]))
 
 
-def raised(interp: Interpreter, kind: str, meaning: Meaning | None, real: Any, args: list[Value], kwargs: dict[str, Value], exception: BaseException) -> Shadow:
+def raised(interp: Interpreter, kind: str, meaning: Meaning | None, real: Any, args: list[Value], kwargs: dict[str, Value],
+           exception: BaseException) -> Shadow:
     """A C function raised. What it raises must follow from what is guarded, or the trace cannot outlive a handler."""
     known = hashable(real)
     # a getter raises for want of a device or driver, for the life of the process
@@ -437,7 +440,8 @@ def is_modelled(function: Any) -> bool:
     try:
         if type(function) is types.FunctionType:
             recognise(function)
-        return is_bookkeeping(function) or function in tensors.PROCESS_FACTS or function in MODELS or function in REDUCTIONS or function in PURE or function in LAZY or function in SIDE_EFFECTS or function in FRAME_READERS
+        return is_bookkeeping(function) or any(function in known for known in (
+            tensors.PROCESS_FACTS, MODELS, REDUCTIONS, PURE, LAZY, SIDE_EFFECTS, FRAME_READERS))
     except TypeError:
         return False
 
@@ -490,7 +494,7 @@ def owner_shadow(interp: Interpreter, function: Value, owner: Any) -> Shadow:
     raise Break("opaque-call", f"a bound {name_of(function.real)} of unknown origin was called")
 
 
-def expand_partial(interp: Interpreter, function: Value, args: list[Value], kwargs: dict[str, Value]) -> tuple[Value, list[Value], dict[str, Value]]:
+def expand_partial(interp: Interpreter, function: Value, args: Args, kwargs: Kwargs) -> tuple[Value, Args, Kwargs]:
     """A call of functools.partial as a call of what it wraps."""
     real, node = function.real, function.shadow
 

@@ -14,9 +14,11 @@ from capture.errors import CheckFailed
 
 # Switches of the process for attention: setter -> getter.
 KERNELS: dict[Callable[..., Any], Callable[[], Any]] = {
-    torch._C._set_sdp_use_flash: torch._C._get_flash_sdp_enabled, torch._C._set_sdp_use_math: torch._C._get_math_sdp_enabled,
+    torch._C._set_sdp_use_flash: torch._C._get_flash_sdp_enabled,
+    torch._C._set_sdp_use_math: torch._C._get_math_sdp_enabled,
     torch._C._set_sdp_use_mem_efficient: torch._C._get_mem_efficient_sdp_enabled,
-    torch._C._set_sdp_use_cudnn: torch._C._get_cudnn_sdp_enabled, torch._C._set_sdp_use_overrideable: torch._C._get_overrideable_sdp_enabled,
+    torch._C._set_sdp_use_cudnn: torch._C._get_cudnn_sdp_enabled,
+    torch._C._set_sdp_use_overrideable: torch._C._get_overrideable_sdp_enabled,
     torch._C._set_sdp_priority_order: torch._C._get_sdp_priority_order}
 
 
@@ -41,7 +43,8 @@ _latest = threading.local()
 
 
 def rewinding(compiled: Callable[..., Any]) -> Callable[..., Any]:
-    """A graph that takes back the random numbers that it has drawn when it fails, so that the call can run again; `rewind` does so later."""
+    """A graph that takes back, when it fails, the random numbers that it has drawn, so that the call can run again; `rewind` does
+    so later."""
     def graph(*inputs: Any) -> Any:
         state = _C.get_random_state()
         try:

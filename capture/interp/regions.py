@@ -20,7 +20,8 @@ from torch.fx.graph_module import _loader
 @dataclass(slots=True, eq=False)
 class Region:
     """Nodes `[start, end)` of a graph, run by `governor(body, *inputs, **options)`. `end` is set when the body is over. `own`: what
-    the program passed to it, the first of the inputs, whether the body uses it or not. `obstacle`: why backends cannot compile it."""
+    the program passed to it, the first of the inputs, whether the body uses it or not. `obstacle`: why backends cannot compile
+    it."""
 
     governor: Callable[..., Any]
     options: dict[str, Any]
@@ -31,7 +32,7 @@ class Region:
 
 
 def graph_module(root: torch.nn.Module, graph: fx.Graph, name: str) -> fx.GraphModule:
-    """A graph module of this class name. Torch keeps the source of each in the process for good; here it is forgotten with the module."""
+    """A graph module of this class name. Torch keeps the source of each for good; here it is forgotten with the module."""
     module = fx.GraphModule(root, graph, name)
     forget = weakref.finalize(module, _forget_source, type(module).forward.__code__.co_filename)
     forget.atexit = False

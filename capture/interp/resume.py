@@ -236,7 +236,8 @@ def _live_while_waiting(code: types.CodeType, pc: int, resume: Resume) -> frozen
     """The locals that may be read once the waiting instruction is done, or by a handler of it."""
     live, at = live_locals(code), waiting_at(pc, resume)
     after = (pc,) if resume in (Resume.RETRY, Resume.BEGIN) else successors(decode(code)[at], at)
-    return frozenset().union(*(live[i] for i in after), *(live[cover.target] for cover in exception_table(code) if cover.start <= at < cover.end))
+    handlers = (cover.target for cover in exception_table(code) if cover.start <= at < cover.end)
+    return frozenset().union(*(live[i] for i in (*after, *handlers)))
 
 
 def live_locals(code: types.CodeType) -> tuple[frozenset[str], ...]:
@@ -359,12 +360,13 @@ def build(frames: list[Suspended]) -> Codes:
             labels = [*frame.position.bound, *between, *labels]
         known = dict(zip(own, labels, strict=True))
         labels.insert(0, frame.code.co_name)
-        inner = [f"__function{depth}", *(name if name == RESULT else f"__{depth}_{name.lstrip('_')}_{i}" for i, name in enumerate(own))]
+        parameters = (name if name == RESULT else f"__{depth}_{name.lstrip('_')}_{i}" for i, name in enumerate(own))
+        inner = [f"__function{depth}", *parameters]
     return Codes(tuple(codes[::-1]), raising, known)
 
 
 def segment(code: types.CodeType, at: int) -> str:
-    """The user's text of the expression that instruction `at` computes; where it is not to be had in one line, that line's number."""
+    """The user's text of the expression that instruction `at` computes; the number of its line where it has none in one line."""
     instruction = decode(code)[at]
     line, last, start, end = next(itertools.islice(code.co_positions(), instruction.offset // 2, None))
     text = linecache.getline(code.co_filename, line or 0).encode()[start:end].decode(errors="replace") if line == last else ""
@@ -469,7 +471,8 @@ def _finish(emit, code: types.CodeType, position: Position, target: Label, short
     elif position.resume is Resume.NEGATE:
         emit("UNARY_NOT")
     elif position.resume is Resume.SHORT_CIRCUIT:   # the value that was tested stays where it jumps
-        emit("POP_JUMP_FORWARD_IF_" + ("FALSE" if decode(code)[position.pc - 1].opname == "JUMP_IF_FALSE_OR_POP" else "TRUE"), shortcut)
+        if_false = decode(code)[position.pc - 1].opname == "JUMP_IF_FALSE_OR_POP"
+        emit("POP_JUMP_FORWARD_IF_FALSE" if if_false else "POP_JUMP_FORWARD_IF_TRUE", shortcut)
         emit("POP_TOP")
     emit("JUMP_FORWARD", target)
 

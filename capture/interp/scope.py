@@ -110,7 +110,7 @@ def make_cell(interp: Interpreter, value: Value | None) -> Value:
 def is_bound(cell: Value) -> bool:
     """Whether a cell has contents."""
     try:
-        cell.real.cell_contents
+        _ = cell.real.cell_contents
     except ValueError:
         return False
     return True
@@ -120,7 +120,8 @@ def load_cell(interp: Interpreter, cell: Value, name: str) -> Value:
     """A cell's contents. Raises UserError with CPython's NameError when it is empty."""
     if not is_bound(cell):
         if interp.frame is not None and name in interp.frame.code.co_freevars:
-            unwind.throw(NameError(f"cannot access free variable {name!r} where it is not associated with a value in enclosing scope", name=name))
+            unwind.throw(NameError(f"cannot access free variable {name!r} where it is not associated with a value "
+                                   f"in enclosing scope", name=name))
         unwind.throw(UnboundLocalError(f"cannot access local variable {name!r} where it is not associated with a value", name=name))
     real = cell.real.cell_contents
     return Value(real, interp.track(lambda: interp.graph.slot(cell.shadow, "cell_contents", real)))  # type: ignore[arg-type]
@@ -180,5 +181,6 @@ def make_function(interp: Interpreter, frame: Frame, code: Value, defaults: Valu
         trusted = isinstance(frame.function.shadow, Const)
         globals = interp.graph.constant(frame.globals) if trusted else globals_node(interp, frame)
         return interp.graph.create(real, FunctionState(
-            code.real, globals, defaults.shadow if defaults else Const(None), kwdefaults.shadow if kwdefaults else Const(None), known))  # type: ignore[arg-type]
+            code.real, globals, defaults.shadow if defaults else Const(None),  # type: ignore[arg-type]
+            kwdefaults.shadow if kwdefaults else Const(None), known))  # type: ignore[arg-type]
     return Value(real, interp.track(model))

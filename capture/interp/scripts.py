@@ -1,6 +1,8 @@
-"""Functions and methods of TorchScript: one operation each, where what they do follows from their arguments, but for the values of tensors.
+"""Functions and methods of TorchScript: one operation each, where what they do follows from their arguments, but for the values of
+tensors.
 
-A method also reads attributes of its module, which C++ keeps: its tensors are further arguments of the operation, the others are guarded.
+A method also reads attributes of its module, which C++ keeps: its tensors are further arguments of the operation, the others are
+guarded.
 """
 from __future__ import annotations
 
@@ -17,14 +19,12 @@ from capture.interp.special import is_plain
 SCRIPT = torch.jit.ScriptFunction
 METHOD = torch._C.ScriptMethod
 # Steps that read the value of a tensor, on which shapes, aliasing and the path through the function may depend …
-READS = frozenset({"aten::Bool", "aten::Int", "aten::Float", "aten::Complex", "aten::item", "aten::IntImplicit", "aten::FloatImplicit",
-                   "aten::ComplexImplicit", "aten::ScalarImplicit", "aten::tolist", "prim::tolist", "aten::equal", "aten::is_nonzero",
-                   "aten::allclose"})
+READS = frozenset({"aten::Bool", "aten::Int", "aten::Float", "aten::Complex", "aten::item", "aten::IntImplicit",
+                   "aten::FloatImplicit", "aten::ComplexImplicit", "aten::ScalarImplicit", "aten::tolist", "prim::tolist",
+                   "aten::equal", "aten::is_nonzero", "aten::allclose"})
 # … and those that reach beyond tensors.
-ACTS = frozenset({"prim::PythonOp", "prim::Print", "prim::SetAttr", "prim::CallFunction", "prim::CallMethod", "prim::fork", "aten::wait",
-                  "aten::manual_seed", "aten::warn"})
-
-
+ACTS = frozenset({"prim::PythonOp", "prim::Print", "prim::SetAttr", "prim::CallFunction", "prim::CallMethod", "prim::fork",
+                  "aten::wait", "aten::manual_seed", "aten::warn"})
 # Operations that write to statistics of their module, and count no version.
 NORMALISING = frozenset({"aten::batch_norm", "aten::instance_norm"})
 
@@ -60,7 +60,7 @@ def call_method(method: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def operation(method: Any, tensors: int) -> Callable[..., Any]:
-    """A method as an operation that takes the tensors of its module, so many, before its own arguments. It does not keep the method alive."""
+    """A method as an operation that takes so many tensors of its module before its own arguments. It does not keep it alive."""
     reference = weakref.ref(method)
 
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -75,8 +75,8 @@ def tensors_of(method: Any) -> dict[str, torch.Tensor]:
 
 
 def tensor_of(method: Any, path: str) -> torch.Tensor:
-    """A tensor that a method's module, or one inside of it, has at a path. Raises TypeError for anything else than a method, RuntimeError
-    where there is none."""
+    """A tensor that a method's module, or one inside of it, has at a path. Raises TypeError for anything else than a method,
+    RuntimeError where there is none."""
     if not isinstance(method, METHOD):
         raise TypeError("no method of TorchScript")
     return functools.reduce(lambda module, name: module.getattr(name), path.split("."), method.owner)
@@ -97,7 +97,9 @@ def reads_plain_data(method: Any) -> bool:
 def has_member(module: Any, name: str) -> bool:
     """Whether a scripted module keeps an attribute, a module or a method of this name in C++."""
     own = module.__dict__
-    return not own.get("_initializing", True) and (name in own["_modules"]._python_modules or own["_c"].hasattr(name) or own["_c"]._has_method(name))
+    if own.get("_initializing", True):
+        return False
+    return name in own["_modules"]._python_modules or own["_c"].hasattr(name) or own["_c"]._has_method(name)
 
 
 def member_of(module: Any, name: str) -> Any:

@@ -34,7 +34,8 @@ METADATA = frozenset({
 SHAPELESS = frozenset({
     "dim", "ndim", "ndimension", "element_size", "itemsize", "is_floating_point", "is_complex", "is_signed", "is_cuda", "is_cpu",
     "is_sparse", "is_quantized", "is_meta", "is_nested", "dtype", "device", "layout", "requires_grad", "get_device", "is_leaf",
-    "result_type", "can_cast", "promote_types", "is_tensor", "is_conj", "is_neg", "is_inference", "is_sparse_csr", "is_mps", "is_xpu"})
+    "result_type", "can_cast", "promote_types", "is_tensor", "is_conj", "is_neg", "is_inference", "is_sparse_csr", "is_mps",
+    "is_xpu"})
 # … those that read the values.
 VALUE_READERS = frozenset({
     "item", "tolist", "numpy", "__bool__", "__int__", "__float__", "__index__", "__complex__", "__contains__", "__array__",
@@ -43,29 +44,33 @@ VALUE_READERS = frozenset({
 # Functions that set or read a mode of torch: setters are recorded, getters are constants, since the modes at entry are guarded.
 MODE_SETTERS: frozenset[Any] = frozenset({
     torch._C._set_grad_enabled, torch.set_autocast_enabled, torch.set_autocast_dtype, torch.set_autocast_cache_enabled,
-    torch.autocast_increment_nesting, torch.autocast_decrement_nesting, torch.clear_autocast_cache, *leaves.LEVELS, *leaves.KERNELS})
+    torch.autocast_increment_nesting, torch.autocast_decrement_nesting, torch.clear_autocast_cache, *leaves.LEVELS,
+    *leaves.KERNELS})
 # Whether a CUDA graph is being captured, which builds of torch with CUDA can tell. Without a driver it raises.
 CAPTURING: list[Any] = [getattr(torch._C, name) for name in ("_cuda_isCurrentStreamCapturing",) if hasattr(torch._C, name)]
 MODE_GETTERS: frozenset[Any] = frozenset({
-    torch._C._is_tracing, torch.is_grad_enabled, torch.is_inference_mode_enabled, torch.is_autocast_enabled, torch.get_autocast_dtype,
-    torch.is_autocast_cache_enabled, torch.get_default_dtype, torch.is_autocast_cpu_enabled, torch.get_autocast_gpu_dtype,
-    torch.get_autocast_cpu_dtype, torch._C._get_tracing_state, torch._C._get_deterministic_algorithms,
+    torch._C._is_tracing, torch.is_grad_enabled, torch.is_inference_mode_enabled, torch.is_autocast_enabled,
+    torch.get_autocast_dtype, torch.is_autocast_cache_enabled, torch.get_default_dtype, torch.is_autocast_cpu_enabled,
+    torch.get_autocast_gpu_dtype, torch.get_autocast_cpu_dtype, torch._C._get_tracing_state, torch._C._get_deterministic_algorithms,
     torch._C._get_deterministic_algorithms_warn_only, torch._C._is_torch_function_enabled, torch._C._is_fwd_grad_enabled,
-    torch._C._functorch.peek_interpreter_stack, torch._C._are_functorch_transforms_active, torch._C._functorch.get_inplace_requires_grad_allowed,
-    torch._C._functorch.maybe_current_level, torch._C._functorch.get_dynamic_layer_stack_depth, torch._C._functorch.current_level,
-    torch._C._autograd._saved_tensors_hooks_get_disabled_error_message, torch._C._autograd._saved_tensors_hooks_is_enabled, torch._C._len_torch_function_stack,
-    torch._C._len_torch_dispatch_stack, torch._C._get_cudnn_enabled, torch._C._get_mkldnn_enabled, torch._C._is_torch_function_mode_enabled,
-    torch._C._get_cudnn_allow_tf32, torch._C._get_cudnn_benchmark, torch._C._get_cudnn_deterministic, torch.is_anomaly_enabled,
-    *leaves.protection.KERNELS.values(), *CAPTURING, torch._C._log_api_usage_once, torch._C._is_autocast_available, torch._C._accelerator_getAccelerator, torch.is_anomaly_check_nan_enabled,
-    torch._C._get_privateuse1_backend_name, torch._C._get_dispatch_mode, torch._C._autograd._top_saved_tensors_default_hooks})
+    torch._C._functorch.peek_interpreter_stack, torch._C._are_functorch_transforms_active,
+    torch._C._functorch.get_inplace_requires_grad_allowed, torch._C._functorch.maybe_current_level,
+    torch._C._functorch.get_dynamic_layer_stack_depth, torch._C._functorch.current_level,
+    torch._C._autograd._saved_tensors_hooks_get_disabled_error_message, torch._C._autograd._saved_tensors_hooks_is_enabled,
+    torch._C._len_torch_function_stack, torch._C._len_torch_dispatch_stack, torch._C._get_cudnn_enabled,
+    torch._C._get_mkldnn_enabled, torch._C._is_torch_function_mode_enabled, torch._C._get_cudnn_allow_tf32,
+    torch._C._get_cudnn_benchmark, torch._C._get_cudnn_deterministic, torch.is_anomaly_enabled, *leaves.protection.KERNELS.values(),
+    *CAPTURING, torch._C._log_api_usage_once, torch._C._is_autocast_available, torch._C._accelerator_getAccelerator,
+    torch.is_anomaly_check_nan_enabled, torch._C._get_privateuse1_backend_name, torch._C._get_dispatch_mode,
+    torch._C._autograd._top_saved_tensors_default_hooks})
 
 
 # Getters of what is not among the modes at entry: guarded by asking again.
-UNGUARDED: frozenset[Any] = frozenset({*leaves.protection.KERNELS.values(), *CAPTURING, torch.get_num_threads, torch._C._get_cudnn_allow_tf32,
-                                       torch._C._get_mkldnn_enabled})
+UNGUARDED: frozenset[Any] = frozenset({*leaves.protection.KERNELS.values(), *CAPTURING, torch.get_num_threads,
+                                       torch._C._get_cudnn_allow_tf32, torch._C._get_mkldnn_enabled})
 # Functions in Python whose result follows from their arguments, or is the same for the life of the process.
-PROCESS_FACTS: frozenset[Any] = frozenset({torch.broadcast_shapes, torch.cuda.device_count, torch.cuda.is_available, torch.get_num_threads,
-                                           torch.get_num_interop_threads})
+PROCESS_FACTS: frozenset[Any] = frozenset({torch.broadcast_shapes, torch.cuda.device_count, torch.cuda.is_available,
+                                           torch.get_num_threads, torch.get_num_interop_threads})
 
 
 @functools.cache
@@ -86,7 +91,9 @@ def is_operation(function: Any) -> bool:
         return True
     if cls is types.BuiltinFunctionType:
         owner = function.__self__
-        return owner is None and function in VARIABLE_FUNCTIONS or type(owner) is types.ModuleType and getattr(owner, "__name__", None) in OPERATION_MODULES
+        if owner is None:
+            return function in VARIABLE_FUNCTIONS
+        return type(owner) is types.ModuleType and getattr(owner, "__name__", None) in OPERATION_MODULES
     if cls in (types.MethodDescriptorType, types.WrapperDescriptorType, types.GetSetDescriptorType):
         return function.__objclass__ in OWNERS
     return (function is torch.Generator or issubclass(cls, (torch._ops.OpOverloadPacket, torch._ops.OpOverload))
@@ -96,7 +103,7 @@ def is_operation(function: Any) -> bool:
 # The functions of the namespace `torch` that are C: they have no module for an owner.
 VARIABLE_FUNCTIONS = frozenset(f for f in (getattr(torch._C._VariableFunctions, name) for name in dir(torch._C._VariableFunctions))
                                if isinstance(f, types.BuiltinFunctionType))
-OPERATION_MODULES = frozenset({"torch._C._nn", "torch._C._linalg", "torch._C._fft", "torch._C._special", "torch._C._sparse", "torch._C._nested"})
+OPERATION_MODULES = frozenset(f"torch._C.{name}" for name in ("_nn", "_linalg", "_fft", "_special", "_sparse", "_nested"))
 
 
 def has_tensor(args: list[Value], kwargs: dict[str, Value]) -> bool:
@@ -108,7 +115,8 @@ def target_of(function: Any, args: list[Value]) -> tuple[str, Any]:
     """The fx op and target that stand for a call of `function`."""
     if isinstance(function, (types.MethodDescriptorType, types.WrapperDescriptorType)):
         return "call_method", function.__name__
-    if isinstance(function, types.FunctionType) and function.__qualname__.startswith("Tensor.") and args and isinstance(args[0].real, torch.Tensor):
+    of_tensor = bool(args) and isinstance(args[0].real, torch.Tensor)
+    if of_tensor and isinstance(function, types.FunctionType) and function.__qualname__.startswith("Tensor."):
         return "call_method", function.__name__
     return "call_function", scripts.named(function) if isinstance(function, scripts.SCRIPT) else function
 
@@ -119,7 +127,7 @@ def is_dynamic_shape(shadow: Shadow | None) -> bool:
 
 
 def metadata(interp: Any, name: str, args: list[Value], result: Any) -> Shadow:
-    """The shadow of what is known of tensors without their values; where it depends on values, of what is asked anew on every hit."""
+    """The shadow of what is known of tensors without their values; where it depends on them, of what is asked anew on every hit."""
     moves = name == "storage_offset" and interp.recorder.moves
     dynamic = moves or name not in SHAPELESS and any(is_dynamic_shape(arg.shadow) for arg in args)
     for arg in args:

@@ -22,10 +22,11 @@ from capture.refgraph.node import Build, Const, DictState, ListState, Shadow
 
 # Answered without a call when they have no arguments (`_getframe`: at most one).
 MODULE_NAME = getattr(sys, "_getframemodulename", None)
-FRAME_READERS = frozenset({sys._getframe, MODULE_NAME, builtins.super, builtins.globals, builtins.locals, builtins.vars, builtins.dir})
+FRAME_READERS = frozenset({sys._getframe, MODULE_NAME, builtins.super, builtins.globals, builtins.locals, builtins.vars,
+                           builtins.dir})
 # Called from stand-ins: they ask for their callers' frames, globals, or `from __future__` flags.
-SENSITIVE = frozenset({_abc._abc_register, _warnings.warn, sys._getframe, builtins.exec, builtins.eval, builtins.compile, type.__new__,
-                       *filter(None, [getattr(sys, "_getframemodulename", None)])})
+SENSITIVE = frozenset({_abc._abc_register, _warnings.warn, sys._getframe, builtins.exec, builtins.eval, builtins.compile,
+                       type.__new__, *filter(None, [MODULE_NAME])})
 MOST_STAND_INS = 64     # enough for any reasonable `stacklevel`
 C_TYPES = (types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType, types.MethodWrapperType,
            types.ClassMethodDescriptorType)
@@ -147,8 +148,8 @@ def frame_reader(interp: Interpreter, real: Any, args: list[Value], kwargs: dict
 
 
 def frame_object(interp: Interpreter, reader: Any, args: list[Value]) -> Value | None:
-    """`sys._getframe(depth)`: a frame like the program's, of which the trace knows globals, code and line; or the name of its module. None for one
-    beyond the program's frames."""
+    """`sys._getframe(depth)`: a frame like the program's, of which the trace knows globals, code and line; or the name of its
+    module. None for one beyond the program's frames."""
     depth = args[0].real if args else 0
     frames = program_frames(interp)
     if type(depth) is not int or not 0 <= depth < len(frames):

@@ -91,8 +91,8 @@ def backward_pass(function: Any) -> None:
             if isinstance(before, RefNode) and before.real is real.grad:
                 recorder.wrote([real.grad])
             else:
-                node.slots["grad"] = recorder.record("call_function", getattr, [Value(real, node), Value("grad", Const("grad"))], {},
-                                                     real.grad, versions_of([real]))
+                place = [Value(real, node), Value("grad", Const("grad"))]
+                node.slots["grad"] = recorder.record("call_function", getattr, place, {}, real.grad, versions_of([real]))
         return shadow
 
 

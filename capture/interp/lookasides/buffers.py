@@ -12,12 +12,19 @@ from capture.interp.lookasides.shadows import depend_plain, node_of, settled, vi
 from capture.interp.models import PURE, model, polyfill
 from capture.interp.polyfills.mappings import mapping_of, proxied
 from capture.interp.special import VIEWS, is_plain
+from capture.refgraph.graph import RefGraph
 from capture.refgraph.node import ABSENT, SCALARS, BytesState, ClassState, Const, DictState, Expr, RefNode, Shadow
 from capture.refgraph.source import Constant
 
 
 def is_look_up(container: Any, key: Any, *default: Any) -> bool:
     return type(container) is types.MappingProxyType and type(proxied(container)) is dict and type(key) in SCALARS
+
+
+def made_class(graph: RefGraph, namespace: dict[Any, Any]) -> RefNode | None:
+    """The class of the trace's own that has this namespace."""
+    classes = (node for node in graph.nodes if isinstance(node.state, ClassState))
+    return next((node for node in classes if proxied(node.real.__dict__) is namespace), None)
 
 
 def look_up(interp: Interpreter, proxy: Value, key: Value) -> Shadow:
@@ -28,8 +35,8 @@ def look_up(interp: Interpreter, proxy: Value, key: Value) -> Shadow:
     mapping = proxied(proxy.real)
     if isinstance(proxy.shadow, RefNode) and "mapping" in proxy.shadow.slots:
         return graph.dict_get(proxy.shadow.slots["mapping"], key.real)  # type: ignore[arg-type]
-    owner = next((node for node in graph.nodes if isinstance(node.state, ClassState) and proxied(node.real.__dict__) is mapping), None)
-    if owner is not None:                       # the trace made the class
+    owner = made_class(graph, mapping)
+    if owner is not None:
         return ABSENT if key.real not in mapping else graph.type_attr(owner.real, key.real)[2]
     return graph.dict_get(graph.find(mapping) or graph.external(mapping, Constant(mapping)), key.real)  # type: ignore[arg-type]
 
@@ -70,7 +77,7 @@ def show_mapping(interp: Interpreter, result: dict[Any, Any], proxy: Value) -> S
     graph, node = interp.graph, proxy.shadow
     if isinstance(node, RefNode) and "mapping" in node.slots:
         return node.slots["mapping"]
-    owner = next((node for node in graph.nodes if isinstance(node.state, ClassState) and proxied(node.real.__dict__) is result), None)
+    owner = made_class(graph, result)
     if owner is None and not isinstance(node, Const):
         graph.depend(node, proxy.real)  # type: ignore[arg-type]
         return graph.find(result) or graph.external(result, Constant(result))
@@ -131,7 +138,8 @@ def make_bytes(interp: Interpreter, result: bytearray, *args: Value, **kwargs: V
 
 
 KINDS = (types.MethodDescriptorType, types.WrapperDescriptorType)
-PURE.update(method for name, method in vars(bytearray).items() if isinstance(method, KINDS) and name not in (*CHANGES, "__init__", "__iter__"))
+PURE.update(method for name, method in vars(bytearray).items()
+            if isinstance(method, KINDS) and name not in (*CHANGES, "__init__", "__iter__"))
 
 
 @polyfill(iter, applies=lambda data, *sentinel: not sentinel and type(data) is bytearray)

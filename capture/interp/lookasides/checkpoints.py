@@ -105,7 +105,11 @@ class Forward:
         return checkpoint.CheckpointFunction.apply(run, preserve, *args)
 
 
-@polyfill(checkpoint.checkpoint.__wrapped__, applies=lambda function, *args, use_reentrant=None, preserve_rng_state=True: use_reentrant is True)
+def is_reentrant(function: Any, *args: Any, use_reentrant: bool | None = None, preserve_rng_state: bool = True) -> bool:
+    return use_reentrant is True
+
+
+@polyfill(checkpoint.checkpoint.__wrapped__, applies=is_reentrant)
 def reentrant(function: Any, *args: Any, use_reentrant: bool, preserve_rng_state: bool = True) -> Any:
     """torch.utils.checkpoint, by way of an autograd function: the body runs without gradients."""
     forward = begin_reentrant(args)

@@ -91,7 +91,9 @@ def is_alias(cls: Any, item: Any) -> bool:
     """Whether `cls[item]` is a `GenericAlias`, or `cls | item` a union, made in C of types and plain data."""
     parts = item if type(item) is tuple else (item,)
     generic = isinstance(cls, type) and isinstance(lookup_class(cls, "__class_getitem__"), types.ClassMethodDescriptorType)
-    return (generic or isinstance(cls, (types.GenericAlias, types.UnionType))) and all(isinstance(x, TYPES) or is_plain(x) for x in parts)
+    if not generic and not isinstance(cls, (types.GenericAlias, types.UnionType)):
+        return False
+    return all(isinstance(x, TYPES) or is_plain(x) for x in parts)
 
 
 @model(operator.getitem, applies=is_alias)

@@ -12,17 +12,7 @@ from capture.interp.lookasides.identity import depend_length
 from capture.interp.lookasides.iterators import make_iterator
 from capture.interp.lookasides.replays import is_changing
 from capture.interp.lookasides.sequences import compares_plainly, look_plain
-from capture.interp.lookasides.shadows import (
-    NONE,
-    ViewState,
-    dict_node,
-    elements,
-    items_of,
-    key_of,
-    node_of,
-    settled,
-    view_mapping,
-)
+from capture.interp.lookasides.shadows import NONE, ViewState, dict_node, elements, items_of, key_of, node_of, settled, view_mapping
 from capture.interp.models import Model, Prepare, model
 from capture.interp.special import VIEWS, in_python, is_key, is_native_iterable
 from capture.refgraph.node import ABSENT, Build, Const, DictState, Expr, RefNode, Shadow

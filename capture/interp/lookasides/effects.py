@@ -292,7 +292,8 @@ STREAMS = (io.TextIOWrapper, io.StringIO, io.BytesIO, io.BufferedReader, io.Buff
 STREAM_METHODS = ("read readline readlines readall read1 write writelines seek tell truncate flush close getvalue fileno isatty "
                   "readable writable seekable __enter__ __exit__").split()
 effect(open, fresh=True, fails=True)
-effect(*{method for cls in STREAMS for name in STREAM_METHODS if hasattr(cls, name) for method in methods(cls, name)}, owner=True, fails=True)
+effect(*{method for cls in STREAMS for name in STREAM_METHODS if hasattr(cls, name) for method in methods(cls, name)},
+       owner=True, fails=True)
 effect(io.StringIO, io.BytesIO, fresh=True)
 effect(*methods(pathlib.Path, "read_text", "write_text", "read_bytes", "write_bytes", "touch", "unlink"), fails=True)
 effect(json.dump)
@@ -328,9 +329,10 @@ def numpy_draws() -> Iterable[Any]:
     numpy = sys.modules.get("numpy")
     if numpy is None:
         return ()
-    names = ("rand randn randint random random_sample random_integers uniform normal standard_normal permutation integers beta "
-             "binomial exponential gamma laplace poisson multinomial bytes seed choice triangular lognormal chisquare dirichlet "
-             "logistic multivariate_normal geometric rayleigh standard_exponential standard_gamma weibull vonmises permuted").split()
+    names = ("rand randn randint random random_sample random_integers uniform normal standard_normal permutation permuted integers "
+             "beta binomial exponential gamma laplace poisson multinomial bytes seed choice triangular lognormal chisquare "
+             "dirichlet logistic multivariate_normal geometric rayleigh standard_exponential standard_gamma weibull "
+             "vonmises").split()
     return {*(function for cls in (numpy.random.RandomState, numpy.random.Generator) for name in names
             if hashable(function := getattr(cls, name, None)) and function is not None)}
 

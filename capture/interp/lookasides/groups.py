@@ -16,7 +16,8 @@ GROUPS = (BaseExceptionGroup, ExceptionGroup)
 
 def is_plain_group(group: Any) -> bool:
     """Whether a group is taken apart in C alone."""
-    return type(group) in GROUPS and all(not isinstance(item, BaseExceptionGroup) or is_plain_group(item) for item in group.exceptions)
+    return type(group) in GROUPS and all(
+        not isinstance(item, BaseExceptionGroup) or is_plain_group(item) for item in group.exceptions)
 
 
 @model(BaseExceptionGroup.__new__)
@@ -58,7 +59,8 @@ def depend_members(interp: Interpreter, real: Any) -> None:
 
 
 def is_chosen_by_class(group: Any, condition: Any) -> bool:
-    return is_plain_group(group) and (isinstance(condition, type) or isinstance(condition, tuple) and all(isinstance(c, type) for c in condition))
+    classes = condition if isinstance(condition, tuple) else (condition,)
+    return is_plain_group(group) and all(isinstance(cls, type) for cls in classes)
 
 
 @model(BaseExceptionGroup.split, applies=is_chosen_by_class)

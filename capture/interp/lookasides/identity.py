@@ -145,8 +145,10 @@ def tells_its_class(x: Any) -> bool:
     """Whether `x.__class__` is `type(x)`."""
     cls = type(x)
     teller = lookup_class(cls, "__class__")
-    return (isinstance(x, torch.Tensor) or (teller is object.__dict__["__class__"] or isinstance(teller, property) and teller.fget is type)
-            and not in_python(x, "__getattribute__"))
+    if isinstance(x, torch.Tensor):
+        return True
+    plain = teller is object.__dict__["__class__"] or isinstance(teller, property) and teller.fget is type
+    return plain and not in_python(x, "__getattribute__")
 
 
 def classes(info: Any) -> list[Any]:

@@ -221,8 +221,7 @@ class Outside(Cursor):
         source = Computed(iterators.peek, (self.node.source, Literal(self.taken)))  # type: ignore[arg-type]
         self.taken += 1
         self._move()
-        shadow = self.graph.external(item, source)
-        return shadow
+        return self.graph.external(item, source)
 
     def ended(self) -> None:
         self._move()

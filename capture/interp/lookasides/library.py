@@ -34,7 +34,8 @@ from capture.refgraph.records import RECORDS
 def methods_of(cls: type) -> Iterable[Any]:
     """The C methods of an immutable type."""
     kinds = (types.MethodDescriptorType, types.WrapperDescriptorType)
-    return (fn for name, fn in vars(cls).items() if isinstance(fn, kinds) and name not in ("__new__", "__init__", "__getattribute__", "__iter__", "release"))
+    others = ("__new__", "__init__", "__getattribute__", "__iter__", "release")
+    return (fn for name, fn in vars(cls).items() if isinstance(fn, kinds) and name not in others)
 
 
 def functions_of(module: types.ModuleType, *names: str) -> Iterable[Any]:
@@ -51,9 +52,11 @@ PURE.update(
     functions_of(bisect, "bisect_left", "bisect_right"), functions_of(struct, "pack", "unpack", "unpack_from", "calcsize"),
     functions_of(binascii, "a2b_base64", "b2a_base64", "a2b_hex", "b2a_hex", "hexlify", "unhexlify", "crc32", "crc_hqx"),
     functions_of(zlib, "compress", "decompress", "crc32", "adler32"),
-    functions_of(base64, "b64encode", "b64decode", "b32encode", "b32decode", "b16encode", "b16decode", "urlsafe_b64encode", "urlsafe_b64decode"),
+    functions_of(base64, "b64encode", "b64decode", "b32encode", "b32decode", "b16encode", "b16decode"),
+    functions_of(base64, "urlsafe_b64encode", "urlsafe_b64decode"),
     functions_of(textwrap, "dedent", "indent", "wrap", "fill", "shorten"), functions_of(html, "escape", "unescape"),
-    functions_of(urllib.parse, "quote", "unquote", "quote_plus", "unquote_plus", "urlencode"), functions_of(shlex, "split", "quote", "join"),
+    functions_of(urllib.parse, "quote", "unquote", "quote_plus", "unquote_plus", "urlencode"),
+    functions_of(shlex, "split", "quote", "join"),
     functions_of(unicodedata, "normalize", "category", "name", "lookup", "numeric", "digit", "decimal", "east_asian_width"),
     [compile, sys.intern, string.capwords, difflib.get_close_matches, pprint.pformat, json.loads, matches, digest_of, unpacked],
     functions_of(os.path, "join", "split", "splitext", "basename", "dirname", "normpath", "isabs", "commonprefix", "commonpath"))

@@ -1,5 +1,6 @@
-"""Threads and locks. A lock that the trace makes concerns nobody else. Before one from outside is taken the trace ends: what the program
-reads while it holds the lock, it reads then on every hit, too. (Under fullgraph it is taken, and given back, around the changes.)"""
+"""Threads and locks. A lock that the trace makes concerns nobody else. Before one from outside is taken the trace ends: what the
+program reads while it holds the lock, it reads then on every hit, too. (Under fullgraph it is taken, and given back, around the
+changes.)"""
 from __future__ import annotations
 
 import _thread

@@ -55,7 +55,8 @@ def tensor(data: Any, *, dtype: Any = None, device: Any = None, requires_grad: b
 @polyfill(torch.Tensor.new_tensor, applies=lambda self, data, dtype=None, device=None, requires_grad=False: is_writeable(data))
 def new_tensor(self: torch.Tensor, data: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> torch.Tensor:
     """`tensor.new_tensor(array)`: a copy, of the tensor's own type."""
-    result = shared(data).to(device=self.device if device is None else device, dtype=self.dtype if dtype is None else dtype, copy=True)
+    device = self.device if device is None else device
+    result = shared(data).to(device=device, dtype=self.dtype if dtype is None else dtype, copy=True)
     return result.requires_grad_() if requires_grad else result
 
 

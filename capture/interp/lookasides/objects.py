@@ -62,7 +62,7 @@ def no_effect(interp: Interpreter, result: Any, *args: Value, **kwargs: Value) -
     return Const(None)
 
 
-@model(*{cls for cls in EXCEPTIONS})
+@model(*set(EXCEPTIONS))
 def make_exception(interp: Interpreter, result: Any, *args: Value, **kwargs: Value) -> Shadow:
     """`ValueError("…")`."""
     return new_exception(interp, result, Value(type(result), Const(type(result))), *args)

@@ -25,6 +25,7 @@ from capture.interp.special import CONTAINERS, is_plain
 from capture.refgraph.effects import Keywords, Replayed, arranged, is_foreign
 from capture.refgraph.graph import parts
 from capture.refgraph.memory import ADDRESSES, PLAIN_TENSORS
+from capture.refgraph.ndarrays import plain_number
 from capture.refgraph.node import (
     SCALARS,
     Build,
@@ -41,7 +42,6 @@ from capture.refgraph.node import (
     WrittenDict,
     source_of,
 )
-from capture.refgraph.ndarrays import plain_number
 from capture.refgraph.result_types import RETURNS
 from capture.refgraph.runtime import dress
 from capture.refgraph.source import Computed
@@ -230,7 +230,9 @@ TEXT = frozenset({str, repr, format, torch.Tensor.__repr__, torch.Tensor.__forma
 
 def is_repeatable(function: Callable[..., Any], name: str, kwargs: dict[str, Value]) -> bool:
     """Whether what `function`, of this name, reads out of a tensor may be read again on every hit."""
-    return not kwargs and (function in ADDRESSES or function in SIZES or function in BUILTIN_READERS or function not in DECIDERS and name in READERS)
+    if kwargs:
+        return False
+    return any(function in known for known in (ADDRESSES, SIZES, BUILTIN_READERS)) or function not in DECIDERS and name in READERS
 
 
 def is_known(interp: Interpreter, args: list[Value]) -> bool:

@@ -32,7 +32,8 @@ def member(interp: Interpreter, result: Any, module: Value, name: Value) -> Shad
 def not_an_operation(interp: Interpreter, method: Value, *args: Value, **kwargs: Value) -> Break | None:
     """Why a method cannot be an operation of the graph."""
     if not scripts.follows_from_arguments(method.real):
-        return Break("opaque-call", f"{method.real.name}() of a scripted module, which reads values of tensors, prints, or calls Python")
+        return Break("opaque-call", f"{method.real.name}() of a scripted module, which reads values of tensors, prints, or calls "
+                                    f"Python")
     if not isinstance(method.shadow, RefNode) or method.shadow.source is None or not scripts.reads_plain_data(method.real):
         return Break("opaque-call", f"{method.real.name}() of a scripted module, which has attributes that are no plain data")
     return None
@@ -54,4 +55,5 @@ def call(interp: Interpreter, result: Any, method: Value, *args: Value, **kwargs
                for path, tensor in scripts.tensors_of(real).items()]
     if scripts.normalises(real):
         recorder.wrote([tensor.real for tensor in tensors if not tensor.real.requires_grad])
-    return recorder.record("call_function", scripts.operation(real, len(tensors)), [*tensors, *args], kwargs, result, recorder.versions)
+    operation = scripts.operation(real, len(tensors))
+    return recorder.record("call_function", operation, [*tensors, *args], kwargs, result, recorder.versions)

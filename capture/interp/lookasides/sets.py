@@ -7,16 +7,7 @@ from typing import Any
 
 from capture.interp.frame import Value
 from capture.interp.interpreter import Interpreter
-from capture.interp.lookasides.shadows import (
-    NONE,
-    depend_order,
-    elements_unordered,
-    is_constant,
-    key_of,
-    members,
-    node_of,
-    settled,
-)
+from capture.interp.lookasides.shadows import NONE, depend_order, elements_unordered, is_constant, key_of, members, node_of, settled
 from capture.interp.models import model
 from capture.interp.special import is_key, is_native_iterable
 from capture.refgraph.node import Build, Const, RefNode, SetState, Shadow

@@ -13,8 +13,8 @@ from capture.refgraph.memory import PLAIN_TENSORS
 
 # Of the CPU: class -> the type of its elements; None: the default.
 LEGACY = {torch.Tensor: None, torch.FloatTensor: torch.float32, torch.DoubleTensor: torch.float64, torch.HalfTensor: torch.float16,
-          torch.BFloat16Tensor: torch.bfloat16, torch.LongTensor: torch.int64, torch.IntTensor: torch.int32, torch.ShortTensor: torch.int16,
-          torch.CharTensor: torch.int8, torch.ByteTensor: torch.uint8, torch.BoolTensor: torch.bool}
+          torch.BFloat16Tensor: torch.bfloat16, torch.LongTensor: torch.int64, torch.IntTensor: torch.int32,
+          torch.ShortTensor: torch.int16, torch.CharTensor: torch.int8, torch.ByteTensor: torch.uint8, torch.BoolTensor: torch.bool}
 TWINS = "capture: tensors copied so far"        # a key of the memo of `copy.deepcopy`
 
 
@@ -34,7 +34,9 @@ def is_data(x: Any, depth: int = 8) -> bool:
 
 def of_data(cls: Any, data: Any) -> bool:
     """Whether a legacy constructor is given numbers, of the type that it makes of them."""
-    return type(data) in (list, tuple) and is_data(data) and (LEGACY[cls] is None or LEGACY[cls].is_floating_point or all_integers(data))
+    if type(data) not in (list, tuple) or not is_data(data):
+        return False
+    return LEGACY[cls] is None or LEGACY[cls].is_floating_point or all_integers(data)
 
 
 def all_integers(x: Any) -> bool:

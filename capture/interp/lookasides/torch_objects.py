@@ -45,8 +45,9 @@ def exit_inference_mode(self: Any, exc_type: Any, exc_value: Any, traceback: Any
 @model(grad_mode._enter_inference_mode)
 def enter(interp: Interpreter, result: Any, mode: Value) -> Shadow:
     """The guard object is a node of the graph, which the exit refers to."""
-    node = interp.graph.create(result)
-    node.slots["fx"] = Const(interp.recorder.effect(grad_mode._enter_inference_mode, interp.recorder.argument(mode.shadow, mode.real)))  # type: ignore[arg-type]
+    node, recorder = interp.graph.create(result), interp.recorder
+    entered = recorder.effect(grad_mode._enter_inference_mode, recorder.argument(mode.shadow, mode.real))  # type: ignore[arg-type]
+    node.slots["fx"] = Const(entered)
     interp.opened(node)
     return node
 

@@ -14,7 +14,6 @@ from capture.interp.polyfills.iteration import spread
 from capture.interp.special import in_python, is_iterable
 from capture.refgraph.node import Const, DictState, RefNode
 
-
 SPREAD = Value(spread, Const(spread))
 
 

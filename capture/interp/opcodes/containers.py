@@ -219,7 +219,8 @@ def dict_merge(interp: Interpreter, frame: Frame, instruction: Instruction) -> N
             unwind.throw(TypeError(f"{function_name(function.real)} argument after ** must be a mapping, "
                                    f"not {unwind.type_name(items.real)}"))
         if isinstance(exception, KeyError) and len(exception.args) == 1:
-            unwind.throw(TypeError(f"{function_name(function.real)} got multiple values for keyword argument '{exception.args[0]}'"))
+            unwind.throw(TypeError(f"{function_name(function.real)} got multiple values for keyword argument "
+                                   f"'{exception.args[0]}'"))
         return False
     merge = merge_foreign if is_foreign(items.real) or not isinstance(items.real, dict) else merge_dict
     calls.call(interp, Value(merge, Const(merge)), [target, items], None, discard, explained)

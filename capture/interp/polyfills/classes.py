@@ -118,7 +118,11 @@ def new_class(meta: Any, name: Any, bases: Any, namespace: Any, /, **kwargs: Any
     return cls
 
 
-@polyfill(type, applies=lambda name, bases, namespace, /, **kwargs: type(bases) is tuple and all(isinstance(base, type) for base in bases))
+def are_classes(name: Any, bases: Any, namespace: Any, /, **kwargs: Any) -> bool:
+    return type(bases) is tuple and all(isinstance(base, type) for base in bases)
+
+
+@polyfill(type, applies=are_classes)
 def make_class(name: Any, bases: Any, namespace: Any, /, **kwargs: Any) -> Any:
     """`type(name, bases, namespace)`."""
     meta = _calculate_meta(type, bases)

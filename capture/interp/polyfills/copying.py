@@ -13,7 +13,7 @@ C_STATE = (int, float, complex, str, bytes, bytearray, tuple, list, dict, set, f
 
 
 def is_plain_instance(obj: Any, *rest: Any) -> bool:
-    """Whether all state of an object is its `__dict__` and its slots, so that the default protocol of `object` can be spelled out."""
+    """Whether an object's state is its `__dict__` and its slots, so that the default protocol of `object` can be spelled out."""
     cls = type(obj)
     return bool(type.__getattribute__(cls, "__flags__") & HEAPTYPE) and not issubclass(cls, C_STATE)
 
@@ -85,7 +85,8 @@ def object_getstate(self: Any) -> Any:
     return (attributes, slots) if slots else attributes
 
 
-@polyfill(object.__reduce_ex__, collections.OrderedDict.__reduce__, applies=lambda obj, *protocol: type(obj) is collections.OrderedDict)
+@polyfill(object.__reduce_ex__, collections.OrderedDict.__reduce__,
+          applies=lambda obj, *protocol: type(obj) is collections.OrderedDict)
 def ordered_dict_reduce(self: Any, *protocol: int) -> Any:
     """`OrderedDict.__reduce__`."""
     return collections.OrderedDict, (), self.__dict__ or None, None, iter(self.items())

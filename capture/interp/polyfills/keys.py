@@ -205,7 +205,9 @@ def set_of(members: Any) -> Any:
 
 def holds_python_keys(x: Any) -> bool:
     """Whether a container's items, or their first parts, are to be keys that Python code hashes or compares."""
-    return is_a(x, (list, tuple, set, frozenset, dict, collections.deque)) and not in_python(x, "__iter__") and not all(map(is_key, x))
+    if not is_a(x, (list, tuple, set, frozenset, dict, collections.deque)) or in_python(x, "__iter__"):
+        return False
+    return not all(map(is_key, x))
 
 
 @polyfill(set, applies=lambda *args: len(args) == 1 and holds_python_keys(args[0]))
@@ -218,7 +220,11 @@ def is_pair_by_python(x: Any) -> bool:
     return is_a(x, (list, tuple)) and len(x) == 2 and not is_key(x[0])
 
 
-@polyfill(dict, applies=lambda *args, **named: len(args) == 1 and is_a(args[0], (list, tuple)) and any(map(is_pair_by_python, args[0])))
+def are_pairs_by_python(*args: Any, **named: Any) -> bool:
+    return len(args) == 1 and is_a(args[0], (list, tuple)) and any(map(is_pair_by_python, args[0]))
+
+
+@polyfill(dict, applies=are_pairs_by_python)
 def make_dict(pairs: Any, /, **named: Any) -> Any:
     """`dict(pairs, **named)`."""
     result: dict[Any, Any] = {}

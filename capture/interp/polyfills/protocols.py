@@ -93,7 +93,9 @@ def class_getitem(x: Any, key: Any) -> Any:
 def is_generic(x: Any, key: Any) -> bool:
     """Whether `x[key]` is left to `typing` by C."""
     method = lookup_class(x, "__class_getitem__") if is_a(x, type) else None
-    return type(method) is types.ClassMethodDescriptorType and method.__objclass__ is typing.Generic and hasattr(typing, "_generic_class_getitem")
+    if type(method) is not types.ClassMethodDescriptorType or method.__objclass__ is not typing.Generic:
+        return False
+    return hasattr(typing, "_generic_class_getitem")
 
 
 @polyfill(operator.getitem, applies=is_generic)
@@ -244,9 +246,12 @@ def holds_python_text(x: Any, depth: int = 8) -> bool:
     if type(x) not in (list, tuple, dict, set, frozenset):
         return False
     items = [part for entry in x.items() for part in entry] if type(x) is dict else list(x)
-    return depth > 0 and not any(is_a(item, torch.Tensor) for item in items) and any(
-        in_python(item, "__repr__") or holds_python_text(item, depth - 1) for item in items) and all(
-        type(item) not in (list, tuple, dict, set, frozenset) or is_plain(item) or holds_python_text(item, depth - 1) for item in items)
+    if depth <= 0 or any(is_a(item, torch.Tensor) for item in items):
+        return False
+    if not any(in_python(item, "__repr__") or holds_python_text(item, depth - 1) for item in items):
+        return False
+    containers = [item for item in items if type(item) in (list, tuple, dict, set, frozenset)]
+    return all(is_plain(item) or holds_python_text(item, depth - 1) for item in containers)
 
 
 @polyfill(repr, str, applies=lambda *args, **kwargs: len(args) == 1 and not kwargs and holds_python_text(args[0]))
