@@ -22,8 +22,8 @@ import torch
 
 from capture import _C
 
-SCALARS = (int, float, complex, bool, str, bytes, bytearray, range, slice, enum.Enum, torch.dtype, torch.device,
-           torch.layout, torch.memory_format, torch.Size, Decimal, datetime.date, datetime.time, datetime.timedelta, re.Pattern, re.Match,
+SCALARS = (int, float, complex, bool, str, bytes, bytearray, range, slice, enum.Enum, torch.dtype, torch.device, torch.layout,
+           torch.memory_format, torch.Size, Decimal, datetime.date, datetime.time, datetime.timedelta, re.Pattern, re.Match,
            type(None), type(...), type(NotImplemented))
 ITERATORS = tuple(type(iter(x)) for x in ([], (), {}, set(), "", b"", range(0), {}.items(), {}.values()))
 LEAVES = (_C.CompiledFunction, types.BuiltinFunctionType, types.CodeType, types.GeneratorType)

@@ -26,7 +26,7 @@ def sweep(program, values=TAGS, captures=2, **options):
 # --- text made of text
 
 def formats(x, tag):
-    old = "%s: %d %s" % (tag, len(tag), [tag, 1]), "{} {t!r:>12}".format(tag, t=tag)  # noqa: UP031, UP032
+    old = "%s: %d %s" % (tag, len(tag), [tag, 1]), "{} {t!r:>12}".format(tag, t=tag)
     return x * 2, f"{tag}!", old, tag + "?", "/".join([tag, "a"]), "-".join((tag, tag))
 
 
@@ -36,7 +36,7 @@ def calls_methods(x, tag):
 
 
 def formats_numbers(x, step):
-    return x * 2, str(step).zfill(5), f"{step:05d}", "%03d" % step, hex(step), f"{step / 7:.3f}".rjust(9), divmod(step, 6)  # noqa: UP031
+    return x * 2, str(step).zfill(5), f"{step:05d}", "%03d" % step, hex(step), f"{step / 7:.3f}".rjust(9), divmod(step, 6)
 
 
 def prints(x, tag):
@@ -74,7 +74,7 @@ def test_text_of_a_container_that_changes_later() -> None:
         state = SimpleNamespace(parts=["a", "b"], table={"k": [1]}, last=None)
 
         def program(x, tag):
-            shown = str([x, state.parts]), "%s %s" % (tag, state.parts), f"{tag}".join(state.parts), str((tag, state.table))  # noqa: UP031
+            shown = str([x, state.parts]), "%s %s" % (tag, state.parts), f"{tag}".join(state.parts), str((tag, state.table))
             state.parts.append(tag)
             state.table["k"].append(tag)
             state.last = tag
@@ -102,7 +102,7 @@ def test_names_of_attributes_and_keys_that_are_looked_up_are_guarded() -> None:
         state = SimpleNamespace(layer0=1.0, layer1=2.0, layer2=3.0, table={"l0": 4, "l1": 5, "l2": 6})
 
         def program(x, step):
-            return x * getattr(state, "layer%d" % (step % 3)) + state.table["l" + str(step % 3)]  # noqa: UP031
+            return x * getattr(state, "layer%d" % (step % 3)) + state.table["l" + str(step % 3)]
         return program, state
     stats = check(make, *(call(X, n) for n in range(12)), captures=None)
     assert stats.captures <= 6 and not stats.breaks and not stats.native_calls

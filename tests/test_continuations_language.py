@@ -4,10 +4,9 @@ from __future__ import annotations
 import functools
 
 import pytest
-import torch
 from torch import nn
 
-from tests.cuts import X, Cuts, compared, outside, run
+from tests.cuts import Cuts, X, compared, outside, run
 from tests.helpers import call, check
 
 CUTS = Cuts()

@@ -14,7 +14,7 @@ from torch import nn
 import capture
 from capture.config import RECAPTURE_LIMIT
 from capture.errors import GraphBreakError
-from tests.cuts import LOG, X, Cuts, compared, outside, raises, run
+from tests.cuts import LOG, Cuts, X, compared, outside, raises, run
 from tests.helpers import call, call_with, check
 from tests.threads import in_threads
 
@@ -493,7 +493,8 @@ def dead_after_its_last_use_outside(x):
     return x
 
 
-@pytest.mark.parametrize("program", [dead_locals, dead_arguments, dead_in_a_caller, dead_in_a_loop, dead_after_its_last_use_outside],
+@pytest.mark.parametrize("program",
+                         [dead_locals, dead_arguments, dead_in_a_caller, dead_in_a_loop, dead_after_its_last_use_outside],
                          ids=lambda program: program.__name__)
 def test_what_is_dead_is_freed_as_early_as_in_eager(program) -> None:
     def run_once(function):

@@ -137,7 +137,7 @@ def prints_inside(x):
 def prints_results_that_require_gradients(x):
     w = x.clone().requires_grad_()
     y = (w * 2).relu()
-    print(y, y.sum(), w, f"{y.sum():.2f} {y.mean()}", str(y), "%s %.3f" % (y, y.sum()))  # noqa: UP031
+    print(y, y.sum(), w, f"{y.sum():.2f} {y.mean()}", str(y), "%s %.3f" % (y, y.sum()))
     return y.detach()
 
 

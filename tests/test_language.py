@@ -245,7 +245,7 @@ def matching(x, n):
 @programs.add(X, "name", 3.14159)
 def formatted_strings(x, name, number):
     text = f"{name!r:>10}|{number:.{x.ndim}f}|{x.shape}|{name=}|{x.ndim:03d}"
-    return x, text, "%s-%d" % (name, 3), "{} {k}".format(name, k=number), name + "!"  # noqa: UP031, UP032
+    return x, text, "%s-%d" % (name, 3), "{} {k}".format(name, k=number), name + "!"
 
 
 @programs.add(X)
@@ -260,7 +260,7 @@ def deletions(x):
     y = items[1]
     del items[0], d["b"], y
     try:
-        y  # noqa: F821
+        y
     except UnboundLocalError as error:
         return items, d, str(error)
 
@@ -300,7 +300,7 @@ def exceptions_raised_and_caught(x):
 def exceptions_of_builtins(x):
     log = []
     for action in (lambda: {}["a"], lambda: [][1], lambda: None.name, lambda: int("x"), lambda: 1 // 0,
-                   lambda: next(iter(())), lambda: "a" + 1, lambda: undefined, lambda: (lambda a: a)(), lambda: [].index(3)):  # noqa: F821
+                   lambda: next(iter(())), lambda: "a" + 1, lambda: undefined, lambda: (lambda a: a)(), lambda: [].index(3)):
         try:
             action()
         except Exception as error:

@@ -196,7 +196,7 @@ class Flags(enum.IntFlag):
     B = 2
 
 
-class Kind(str, enum.Enum):  # noqa: UP042
+class Kind(str, enum.Enum):
     FIRST = "first"
 
 

@@ -201,7 +201,7 @@ def test_a_decorated_method(kind: str) -> None:
         use = Owner().method
     elif kind == "staticmethod":
         Owner.method = staticmethod(compiled)
-        use = lambda x: Owner.method(Owner, x)  # noqa: E731
+        use = lambda x: Owner.method(Owner, x)
     else:
         Owner.method = classmethod(compiled)
         use = Owner.method

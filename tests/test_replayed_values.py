@@ -157,7 +157,7 @@ ITEMS: list[float] = []
 
 def formats(x):
     loss = x.abs().mean()
-    old = "%s %.2f" % (x, loss), "{:.4f} {a}".format(loss.item(), a=x[0])  # noqa: UP031, UP032
+    old = "%s %.2f" % (x, loss), "{:.4f} {a}".format(loss.item(), a=x[0])
     return x * 2, f"{x}", f"loss {loss:.3f}", old, str([x, 1]), repr(loss)
 
 

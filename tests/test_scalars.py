@@ -125,7 +125,8 @@ def test_a_row_of_a_tensor() -> None:
 
 @pytest.mark.parametrize("program", [
     lambda x, n: x.roll(n), lambda x, n: x.roll((n, n + 1), (0, 1)), lambda x, n: torch.triu(x, n - 1),
-    lambda x, n: x.clone().tril_(n), lambda x, n: x.select(0, n % 3), lambda x, n: x.narrow(0, n % 2, 2) + 1, lambda x, n: (divmod(n, 3), x * divmod(n, 7)[1]),
+    lambda x, n: x.clone().tril_(n), lambda x, n: x.select(0, n % 3), lambda x, n: x.narrow(0, n % 2, 2) + 1,
+    lambda x, n: (divmod(n, 3), x * divmod(n, 7)[1]),
 ], ids=lambda f: None)
 def test_integers_that_move_elements(program) -> None:
     sweep(program, INTS)

@@ -40,7 +40,8 @@ def step_with_zeros(model: nn.Module, optimizer: torch.optim.Optimizer, x: torch
     return 0.0
 
 
-def train(run: Callable[..., float], make: Callable[[Any], torch.optim.Optimizer], steps: int = STEPS) -> tuple[list[float], list[torch.Tensor]]:
+def train(run: Callable[..., float], make: Callable[[Any], torch.optim.Optimizer],
+          steps: int = STEPS) -> tuple[list[float], list[torch.Tensor]]:
     """The losses, and all state that there is afterwards."""
     model = network()
     optimizer = make(model.parameters())

@@ -16,8 +16,8 @@ LIMIT = 200.0       # seconds that all threads together may take: less than a te
 def in_threads(work: Callable[[int], Any], count: int = THREADS, limit: float = LIMIT) -> list[Any]:
     """`work(number)` in each of `count` threads, started at the same moment: the results in order.
 
-    Raises what one of them raised, or AssertionError with the stacks of those that have not ended after `limit` seconds. (As daemons
-    they do not keep the process.)
+    Raises what one of them raised, or AssertionError with the stacks of those that have not ended after `limit` seconds. (As
+    daemons they do not keep the process.)
     """
     results: dict[int, Any] = {}
     errors: list[BaseException] = []

@@ -138,7 +138,8 @@ def escaping(x):
     return x + 1, np.arange(3)
 
 
-@pytest.mark.parametrize("program", [shared_then_written, shared_view_written, written_then_read, restored, crosses_twice, escaping],
+@pytest.mark.parametrize("program",
+                         [shared_then_written, shared_view_written, written_then_read, restored, crosses_twice, escaping],
                          ids=lambda f: f.__name__)
 def test_memory_that_is_shared_is_never_mistaken(program) -> None:
     check(lambda: program, call(X), call(X + 1), call(X - 1), captures=None, fullgraph=False)

@@ -164,7 +164,8 @@ class Net(nn.Module):
 
 def test_a_training_step_with_a_counter_is_one_graph() -> None:
     good, bad = torch.tensor([1, 2]), torch.tensor([1, 12])
-    stats = check(Net, call(good, good.clone()), call(good, good.clone()), call(bad, good), call(good, bad), call(good, good.clone()), hits=4)
+    stats = check(Net, call(good, good.clone()), call(good, good.clone()), call(bad, good), call(good, bad),
+                  call(good, good.clone()), hits=4)
     assert stats.graphs == 1
 
 

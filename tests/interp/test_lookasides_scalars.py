@@ -41,7 +41,7 @@ def arithmetic(x, n, s, xs):
 
 
 def text(x, n, s, xs):
-    return (s.upper(), s + "b", s * 2, f"{n:>4}|{n!r}|{s:>{n}}", "%s-%d" % (s, n), "{} {k}".format(n, k=s),  # noqa: UP031, UP032
+    return (s.upper(), s + "b", s * 2, f"{n:>4}|{n!r}|{s:>{n}}", "%s-%d" % (s, n), "{} {k}".format(n, k=s),
             s.split("e"), ",".join([s, "z"]), s[1:], s[0],
             "e" in s, len(s), s.replace("e", str(n)), s.startswith(("h", "x")), repr(s), str(n), s.encode(), s == "hey",
             ord(s[0]), chr(n + 65),

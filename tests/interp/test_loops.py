@@ -81,7 +81,8 @@ def test_there_is_no_loop_around_other_code() -> None:
     assert not loop_around(call.__code__, 1)[1] and not exits(call.__code__, 1)
 
 
-@pytest.mark.parametrize("function", [simple, branches, handled, nested, returns, dis.findlabels, test_the_lines_of_a_loop_and_what_follows_it])
+@pytest.mark.parametrize("function",
+                         [simple, branches, handled, nested, returns, dis.findlabels, test_the_lines_of_a_loop_and_what_follows_it])
 def test_the_stack_is_as_deep_as_the_compiler_says(function) -> None:
     code = function.__code__
     depths = stack_depths(code)

@@ -186,7 +186,7 @@ class Size(enum.IntEnum):
     LARGE = 2
 
 
-class Mode(str, enum.Enum):  # noqa: UP042
+class Mode(str, enum.Enum):
     TRAIN = "train"
 
 

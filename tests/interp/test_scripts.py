@@ -48,7 +48,8 @@ def scripted_shape(x: torch.Tensor):
 def test_a_scripted_function_is_one_operation() -> None:
     def make():
         return lambda x, n: [t * 2 for t in scripted(x.sin(), n, scale=3.0)[:2]]
-    check(make, call(torch.ones(3, requires_grad=True), 1), call(torch.zeros(3, requires_grad=True), 1), captures=1, hits=1, backward=True)
+    check(make, call(torch.ones(3, requires_grad=True), 1), call(torch.zeros(3, requires_grad=True), 1), captures=1, hits=1,
+          backward=True)
     check(make, call(torch.ones(3), 1), call(torch.ones(3), 2), call(torch.zeros(3), 2), captures=2, hits=1)
 
 
@@ -132,8 +133,9 @@ class Around(nn.Module):
         return self.scripted(x.relu()) * 2
 
 
-SCRIPTED = {"script": lambda: torch.jit.script(Block()), "trace": lambda: torch.jit.trace(nn.Sequential(nn.Linear(3, 3), nn.Tanh()), torch.ones(2, 3)),
-            "class": Scripted, "frozen": lambda: torch.jit.freeze(torch.jit.script(Block().eval()))}
+SCRIPTED = {"script": lambda: torch.jit.script(Block()),
+            "trace": lambda: torch.jit.trace(nn.Sequential(nn.Linear(3, 3), nn.Tanh()), torch.ones(2, 3)), "class": Scripted,
+            "frozen": lambda: torch.jit.freeze(torch.jit.script(Block().eval()))}
 INPUT = torch.arange(6.0).view(2, 3) - 2
 
 
@@ -142,7 +144,8 @@ INPUT = torch.arange(6.0).view(2, 3) - 2
 def test_a_scripted_module_inside_of_a_model(make, training) -> None:
     if make is SCRIPTED["frozen"] and training:
         return
-    check(lambda: Around(make, training), call(INPUT), call(INPUT), call(INPUT + 1), call(INPUT), captures=None, backward=make is not SCRIPTED["frozen"])
+    check(lambda: Around(make, training), call(INPUT), call(INPUT), call(INPUT + 1), call(INPUT), captures=None,
+          backward=make is not SCRIPTED["frozen"])
 
 
 def shift_in_place(model):
@@ -169,10 +172,11 @@ def another(model):
     model.scripted = torch.jit.script(Block(5.0))
 
 
-@pytest.mark.parametrize("change", [shift_in_place, other_shift, scale, without_gradients, to_eval, another], ids=lambda f: f.__name__)
+@pytest.mark.parametrize("change", [shift_in_place, other_shift, scale, without_gradients, to_eval, another],
+                         ids=lambda f: f.__name__)
 def test_what_a_scripted_module_holds_changes(change) -> None:
-    check(lambda: Around(SCRIPTED["script"], True), call(INPUT), call(INPUT), call(INPUT), change, call(INPUT), call(INPUT), captures=None,
-          backward=True)
+    check(lambda: Around(SCRIPTED["script"], True), call(INPUT), call(INPUT), call(INPUT), change, call(INPUT), call(INPUT),
+          captures=None, backward=True)
 
 
 def test_attributes_of_a_scripted_module() -> None:
@@ -184,7 +188,8 @@ def test_attributes_of_a_scripted_module() -> None:
         def forward(self, x):
             if self.scripted.training:
                 x = x + 1
-            return x * self.scripted.scale + self.scripted.shift + self.scripted.inner(x), self.scripted.inner is self.scripted.inner
+            inner = self.scripted.inner
+            return x * self.scripted.scale + self.scripted.shift + self.scripted.inner(x), inner is self.scripted.inner
     check(Net, call(INPUT), call(INPUT), lambda model: model.eval(), call(INPUT), call(INPUT), captures=None)
 
 
@@ -196,7 +201,8 @@ class Deciding(nn.Module):
 
 
 def test_a_scripted_module_that_asks_for_values_breaks_locally() -> None:
-    check(lambda: Around(lambda: torch.jit.script(Deciding()), True), call(INPUT), call(INPUT), call(-INPUT), captures=None, fullgraph=False)
+    check(lambda: Around(lambda: torch.jit.script(Deciding()), True), call(INPUT), call(INPUT), call(-INPUT), captures=None,
+          fullgraph=False)
 
 
 def test_a_graph_does_not_keep_a_scripted_module_alive() -> None:

@@ -19,15 +19,17 @@ MAKERS = [
     lambda: map(str, DATA), lambda: map(pow, DATA, DATA), lambda: filter(lambda x: x > 1, DATA), lambda: filter(None, [0, *DATA]),
     lambda: zip(map(str, DATA), "ab"), lambda: zip(map(str, DATA), DATA, strict=True), lambda: enumerate(map(str, DATA), 3),
     lambda: itertools.count(3), lambda: itertools.count(2.5, -1), lambda: itertools.cycle("abc"), lambda: itertools.cycle([]),
-    lambda: itertools.repeat("x", 3), lambda: itertools.repeat(1), lambda: itertools.repeat(1, -3), lambda: itertools.chain("ab", DATA),
-    lambda: itertools.chain.from_iterable(["ab", DATA]), lambda: itertools.accumulate(DATA), lambda: itertools.accumulate(DATA, max, initial=2),
-    lambda: itertools.accumulate([None, 1], lambda a, b: b), lambda: itertools.islice(DATA, 3), lambda: itertools.islice(DATA, 1, None, 2),
-    lambda: itertools.islice(DATA, 2, 2), lambda: itertools.starmap(pow, [(2, 3), [3, 2]]), lambda: itertools.takewhile(lambda x: x != 2, DATA),
+    lambda: itertools.repeat("x", 3), lambda: itertools.repeat(1), lambda: itertools.repeat(1, -3),
+    lambda: itertools.chain("ab", DATA), lambda: itertools.chain.from_iterable(["ab", DATA]), lambda: itertools.accumulate(DATA),
+    lambda: itertools.accumulate(DATA, max, initial=2), lambda: itertools.accumulate([None, 1], lambda a, b: b),
+    lambda: itertools.islice(DATA, 3), lambda: itertools.islice(DATA, 1, None, 2), lambda: itertools.islice(DATA, 2, 2),
+    lambda: itertools.starmap(pow, [(2, 3), [3, 2]]), lambda: itertools.takewhile(lambda x: x != 2, DATA),
     lambda: itertools.dropwhile(lambda x: x != 2, DATA), lambda: itertools.filterfalse(lambda x: x > 1, DATA),
     lambda: itertools.compress("abcde", [1, 0, 1, 1]), lambda: itertools.zip_longest("abc", DATA, fillvalue=0),
-    lambda: itertools.product("ab", [1, 2]), lambda: itertools.product("ab", repeat=2), lambda: itertools.product(), lambda: itertools.product("", "a"),
-    lambda: itertools.permutations("abc", 2), lambda: itertools.permutations("abc"), lambda: itertools.combinations("abcd", 3),
-    lambda: itertools.combinations("ab", 3), lambda: itertools.combinations_with_replacement("abc", 2), lambda: itertools.tee("abcd")[1],
+    lambda: itertools.product("ab", [1, 2]), lambda: itertools.product("ab", repeat=2), lambda: itertools.product(),
+    lambda: itertools.product("", "a"), lambda: itertools.permutations("abc", 2), lambda: itertools.permutations("abc"),
+    lambda: itertools.combinations("abcd", 3), lambda: itertools.combinations("ab", 3),
+    lambda: itertools.combinations_with_replacement("abc", 2), lambda: itertools.tee("abcd")[1],
 ]
 
 
@@ -61,7 +63,8 @@ def test_native_code_meets_the_same(number: int) -> None:
 
     def seen(iterator):
         twins = copy.deepcopy(iterator), copy.deepcopy(iterator)
-        return iterator.__class__, [(type(twin), list(itertools.islice(twin, 4))) for twin in twins], list(itertools.islice(iterator, 4))
+        copied = [(type(twin), list(itertools.islice(twin, 4))) for twin in twins]
+        return iterator.__class__, copied, list(itertools.islice(iterator, 4))
     assert seen(interpreted(program, [])) == seen(natively(program, []))
 
 
@@ -97,9 +100,10 @@ def nothing_is_taken_ahead(log):
 
 def failing_at_once(log):
     for make in (lambda: map(str, 5), lambda: itertools.accumulate(5), lambda: itertools.cycle(5), lambda: itertools.islice([], -1),
-                 lambda: itertools.islice([], 1, "a"), lambda: itertools.islice([], 1, 2, 0), lambda: itertools.repeat(1, "a"), lambda: itertools.count("a"),
-                 lambda: itertools.groupby(5), lambda: itertools.zip_longest(5), lambda: itertools.combinations("ab", -1), lambda: zip(map(str, "a"), 5),
-                 lambda: itertools.pairwise(5), lambda: itertools.tee([], -1), lambda: itertools.chain().__setstate__(5), lambda: itertools.product(5),
+                 lambda: itertools.islice([], 1, "a"), lambda: itertools.islice([], 1, 2, 0), lambda: itertools.repeat(1, "a"),
+                 lambda: itertools.count("a"), lambda: itertools.groupby(5), lambda: itertools.zip_longest(5),
+                 lambda: itertools.combinations("ab", -1), lambda: zip(map(str, "a"), 5), lambda: itertools.pairwise(5),
+                 lambda: itertools.tee([], -1), lambda: itertools.chain().__setstate__(5), lambda: itertools.product(5),
                  lambda: next(itertools.chain(5)), lambda: list(zip(map(str, "ab"), "a", strict=True)), lambda: map(str)):
         try:
             log.append(make())
@@ -114,12 +118,14 @@ def other_objects(log):
         return x
     digest = hashlib.sha256(b"abc")
     reverse = functools.cmp_to_key(lambda a, b: b - a)
-    log += [type(cached), type(digest), isinstance(digest, type(hashlib.md5())), digest.hexdigest(), copy.copy(cached) is cached, type(reverse(1))]
+    log += [type(cached), type(digest), isinstance(digest, type(hashlib.md5())), digest.hexdigest(), copy.copy(cached) is cached,
+            type(reverse(1))]
     log += [cached(1), cached(1.0), cached(True), cached(1), cached.cache_info(), cached.cache_parameters(), cached.__wrapped__(5)]
     return reverse(1) > reverse(2), reverse(1) == reverse(1), sorted(DATA, key=reverse), vars(cached).keys()
 
 
-@pytest.mark.parametrize("program", [groups_as_they_come, copies_share_what_was_taken, nothing_is_taken_ahead, failing_at_once, other_objects],
+@pytest.mark.parametrize("program",
+                         [groups_as_they_come, copies_share_what_was_taken, nothing_is_taken_ahead, failing_at_once, other_objects],
                          ids=lambda f: f.__name__)
 def test_programs(program) -> None:
     assert observe(interpreted, program) == observe(natively, program)
@@ -212,8 +218,8 @@ class Forbidden(list):
 
 def methods_that_are_none(log):
     x = Forbidden("ab")
-    for attempt in (lambda: list(x), lambda: 1 in x, lambda: reversed(x), lambda: len(x), lambda: x + [], lambda: x == [], lambda: hash(x),
-                    lambda: [*x], lambda: iter(x), lambda: sorted(x)):
+    for attempt in (lambda: list(x), lambda: 1 in x, lambda: reversed(x), lambda: len(x), lambda: x + [], lambda: x == [],
+                    lambda: hash(x), lambda: [*x], lambda: iter(x), lambda: sorted(x)):
         try:
             log.append(attempt())
         except TypeError as error:

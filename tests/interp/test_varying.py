@@ -12,16 +12,18 @@ from capture.refgraph.source import Attr, Local
 from tests.helpers import call, check
 
 CALCULATED = [
-    (operator.mul, 1, 2.0), (operator.sub, 0, 2), (operator.imul, 1, 2), (operator.setitem, 2, 3), ("__rsub__", 1, 2.0), ("add_", 1, 2),
-    ("add_", "alpha", 2.0), ("addcdiv_", "value", 1), ("lerp_", 2, 0.1), ("masked_fill", 2, 1), ("clamp", "min", 1.0), ("pow", 1, 2),
-    ("new_full", 2, 4), ("std", "correction", 1), (torch.where, 2, 1.0), (torch.full, 1, 3.0), (torch.tensor, 0, 3), (torch.quantile, 1, 0.1),
-    (torch._foreach_mul_, 1, 3), (F.layer_norm, 4, 1e-5), (F.softplus, 1, 1), (F.cross_entropy, "label_smoothing", 0.1),
-    (F.scaled_dot_product_attention, "scale", 0.1), (F.pad, 3, 1.0), (torch.ops.aten.mul.Scalar, 1, 2.0), (torch.ops.aten.mul, 1, 2.0)]
+    (operator.mul, 1, 2.0), (operator.sub, 0, 2), (operator.imul, 1, 2), (operator.setitem, 2, 3), ("__rsub__", 1, 2.0),
+    ("add_", 1, 2), ("add_", "alpha", 2.0), ("addcdiv_", "value", 1), ("lerp_", 2, 0.1), ("masked_fill", 2, 1),
+    ("clamp", "min", 1.0), ("pow", 1, 2), ("new_full", 2, 4), ("std", "correction", 1), (torch.where, 2, 1.0), (torch.full, 1, 3.0),
+    (torch.tensor, 0, 3), (torch.quantile, 1, 0.1), (torch._foreach_mul_, 1, 3), (F.layer_norm, 4, 1e-5), (F.softplus, 1, 1),
+    (F.cross_entropy, "label_smoothing", 0.1), (F.scaled_dot_product_attention, "scale", 0.1), (F.pad, 3, 1.0),
+    (torch.ops.aten.mul.Scalar, 1, 2.0), (torch.ops.aten.mul, 1, 2.0)]
 DECIDING = [
-    ("sum", 1, 0), ("view", 1, 2), ("repeat", 2, 3), ("expand", 1, 3), ("unsqueeze", 1, 1), ("to", 1, 0), ("std", 1, 2), ("topk", 1, 1),
-    ("roll", 2, 1), ("select", 1, 1), ("narrow", 3, 2), ("new_full", 1, 4), (torch.arange, 0, 3.0), (torch.zeros, 0, 3), (torch.linspace, 2, 4),
-    (torch.dropout, 2, True), (F.dropout, 2, 1), (F.interpolate, 2, 2.0), (F.softmax, 1, 1), (F.one_hot, 1, 3),
-    (torch.lstm, 5, 0.1), ("sqrt", 1, 2), ("no_such_method", 1, 2.0), (torch.autograd.Function.apply, 0, 1.0)]
+    ("sum", 1, 0), ("view", 1, 2), ("repeat", 2, 3), ("expand", 1, 3), ("unsqueeze", 1, 1), ("to", 1, 0), ("std", 1, 2),
+    ("topk", 1, 1), ("roll", 2, 1), ("select", 1, 1), ("narrow", 3, 2), ("new_full", 1, 4), (torch.arange, 0, 3.0),
+    (torch.zeros, 0, 3), (torch.linspace, 2, 4), (torch.dropout, 2, True), (F.dropout, 2, 1), (F.interpolate, 2, 2.0),
+    (F.softmax, 1, 1), (F.one_hot, 1, 3), (torch.lstm, 5, 0.1), ("sqrt", 1, 2), ("no_such_method", 1, 2.0),
+    (torch.autograd.Function.apply, 0, 1.0)]
 
 
 @pytest.mark.parametrize("target, where, real", CALCULATED, ids=str)
@@ -30,7 +32,8 @@ def test_numbers_that_are_calculated_with(target, where, real) -> None:
 
 
 @pytest.mark.parametrize("target, where", [
-    (torch.dropout, 1), (torch.alpha_dropout, "p"), (F.dropout, 1), (F.feature_alpha_dropout, "p"), (F.scaled_dot_product_attention, "dropout_p")],
+    (torch.dropout, 1), (torch.alpha_dropout, "p"), (F.dropout, 1), (F.feature_alpha_dropout, "p"),
+    (F.scaled_dot_product_attention, "dropout_p")],
                          ids=str)
 def test_probabilities_of_dropout(target, where) -> None:
     assert place_of(target, where, 0.5) is Place.RATE and Place.RATE.allows(0.5)
@@ -52,7 +55,8 @@ def test_subscripts_allow_integers_alone() -> None:
     assert Place.INDEX.allows(3) and not Place.INDEX.allows(True) and not Place.INDEX.allows(slice(3))
 
 
-@pytest.mark.parametrize("target, where", [("roll", 1), (torch.roll, "shifts"), ("triu_", 1), (torch.tril, "diagonal"), ("select", 2), ("narrow", 2)],
+@pytest.mark.parametrize("target, where", [("roll", 1), (torch.roll, "shifts"), ("triu_", 1), (torch.tril, "diagonal"),
+                                           ("select", 2), ("narrow", 2)],
                          ids=str)
 def test_integers_that_move_elements(target, where) -> None:
     assert place_of(target, where, 3) is Place.INDEX

@@ -62,7 +62,8 @@ def lines_are_told(log):
         sys.settrace(before)
 
 
-@pytest.mark.parametrize("program", [generators_tell_of_themselves, coroutines_tell_of_themselves, lines_are_told], ids=lambda f: f.__name__)
+@pytest.mark.parametrize("program", [generators_tell_of_themselves, coroutines_tell_of_themselves, lines_are_told],
+                         ids=lambda f: f.__name__)
 def test_programs(program) -> None:
     assert observe(interpreted, program) == observe(natively, program)
 

@@ -83,8 +83,8 @@ def a_comparison_with_none(state, x):
     return x if state.array is None else x + torch.from_numpy(state.array)
 
 
-PROGRAMS = [from_numpy, a_copy, as_a_tensor, of_the_type_of_another, a_constructor_of_old, itself, twice, its_shape, its_values, items,
-            computed_with, a_view_is_read, several, numbers, a_branch, a_comparison_with_none]
+PROGRAMS = [from_numpy, a_copy, as_a_tensor, of_the_type_of_another, a_constructor_of_old, itself, twice, its_shape, its_values,
+            items, computed_with, a_view_is_read, several, numbers, a_branch, a_comparison_with_none]
 
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda f: f.__name__)
@@ -133,7 +133,8 @@ def test_what_becomes_a_tensor_is_not_guarded() -> None:
 
 def test_an_array_that_is_another_on_each_call() -> None:
     """It gets a few traces of its own; then numpy reads it between two traces."""
-    stats = check(lambda: lambda x, a: (x + 1) * float(a.sum()), *(call(X, np.full(3, n)) for n in range(12)), captures=None, hits=None, fullgraph=False)
+    stats = check(lambda: lambda x, a: (x + 1) * float(a.sum()), *(call(X, np.full(3, n)) for n in range(12)), captures=None,
+                  hits=None, fullgraph=False)
     assert stats.captures < 9 and stats.breaks > 0
 
 
@@ -241,8 +242,8 @@ def test_arguments_share_memory_or_do_not() -> None:
     def overlapping(state):
         array = np.arange(5.0)
         return array[:4], array[1:]
-    check(lambda: program, call_with(two), call_with(two), call_with(one), call_with(one), call_with(overlapping), call_with(overlapping),
-          captures=None, fullgraph=False)
+    check(lambda: program, call_with(two), call_with(two), call_with(one), call_with(one), call_with(overlapping),
+          call_with(overlapping), captures=None, fullgraph=False)
 
 
 def random_numbers(x):

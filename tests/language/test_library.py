@@ -149,14 +149,12 @@ def integers_and_bytes(x, n, data):
 
 @programs.add(X, "Hello, World")
 def strings(x, s):
-    return (x * len(s), s.casefold(), s.removeprefix("Hello"), s.rpartition(","), s.splitlines(), s.translate(str.maketrans("lo",
-            "01")), s.swapcase(),
-            s.format(), "{0:>5}|{k!r}".format(1,
-                k="v"), f"{12345:,}", f"{s[:5]:*^9}", "%05.1f" % 2.25,
-            s.encode("utf-8"), s.count("l"), s.index("W"), s.isascii(), "a\tb".expandtabs(4), ",".join(map(str,
-                range(3))), s.endswith(("x", "d")),
-            string.Template("$a b").substitute(a=1), string.ascii_lowercase[:3], textwrap.dedent("  a\n  b"), textwrap.shorten("a b c d", 5, placeholder=""),
-            "a" "b", s * 2, s[::-1], f"{[7][0]} {(3).real}", "x".zfill(3), repr("q'"), ascii("ä"), s.title().split(), min(s), sorted(set(s))[0])
+    return (x * len(s), s.casefold(), s.removeprefix("Hello"), s.rpartition(","), s.splitlines(),
+            s.translate(str.maketrans("lo", "01")), s.swapcase(), s.format(), "{0:>5}|{k!r}".format(1, k="v"), f"{12345:,}",
+            f"{s[:5]:*^9}", "%05.1f" % 2.25, s.encode("utf-8"), s.count("l"), s.index("W"), s.isascii(), "a\tb".expandtabs(4),
+            ",".join(map(str, range(3))), s.endswith(("x", "d")), string.Template("$a b").substitute(a=1),
+            string.ascii_lowercase[:3], textwrap.dedent("  a\n  b"), textwrap.shorten("a b c d", 5, placeholder=""), "a" "b", s * 2,
+            s[::-1], f"{[7][0]} {(3).real}", "x".zfill(3), repr("q'"), ascii("ä"), s.title().split(), min(s), sorted(set(s))[0])
 
 
 @programs.make(X, change=lambda state: setattr(state, "z", 3 + 1j), captures=2)

@@ -195,7 +195,7 @@ class Access(enum.Flag):
     BOTH = READ | WRITE
 
 
-class Text(str, enum.Enum):  # noqa: UP042
+class Text(str, enum.Enum):
     A = "a"
 
 

@@ -206,7 +206,8 @@ def test_gradients(make, args, options) -> None:
 
 
 @pytest.mark.parametrize("train", [True, False], ids=["train", "eval"])
-@pytest.mark.parametrize("make", [weight_norm, weight_norm_by_a_hook, spectral_norm, spectral_norm_by_a_hook], ids=lambda m: m.__name__)
+@pytest.mark.parametrize("make", [weight_norm, weight_norm_by_a_hook, spectral_norm, spectral_norm_by_a_hook],
+                         ids=lambda m: m.__name__)
 def test_a_normed_weight_changes(make, train: bool) -> None:
     def change(model):
         with torch.no_grad():

@@ -306,7 +306,8 @@ def test_addresses_are_guarded() -> None:
     def together(state):
         x = X.clone()
         return x, x.view(2, 3)
-    check(lambda: program, call_with(apart), call_with(apart), call_with(together), call_with(together), call_with(apart), captures=2)
+    check(lambda: program, call_with(apart), call_with(apart), call_with(together), call_with(together), call_with(apart),
+          captures=2)
 
 
 def test_a_copied_module_follows_its_original() -> None:

@@ -195,7 +195,8 @@ def test_a_generator_is_an_input_of_the_graph() -> None:
 def test_a_generator_or_none() -> None:
     def program(x, generator=None):
         return x + torch.rand(2, 3, generator=generator)
-    check(lambda: program, call(X), call(X), call_with(lambda state: (X.clone(), torch.Generator().manual_seed(1))), call(X), captures=2)
+    check(lambda: program, call(X), call(X), call_with(lambda state: (X.clone(), torch.Generator().manual_seed(1))), call(X),
+          captures=2)
 
 
 def test_parameters_that_are_not_valid_are_refused_on_hits() -> None:
@@ -209,4 +210,5 @@ def test_parameters_that_are_not_valid_are_refused_on_hits() -> None:
 def test_values_that_are_not_valid_are_refused_on_hits() -> None:
     def program(x):
         return D.Bernoulli(torch.full((3,), 0.5)).log_prob(x)
-    check(lambda: program, call(torch.ones(3)), call(torch.zeros(3)), call(torch.full((3,), 2.0)), call(torch.ones(3)), captures=None)
+    check(lambda: program, call(torch.ones(3)), call(torch.zeros(3)), call(torch.full((3,), 2.0)), call(torch.ones(3)),
+          captures=None)

@@ -78,13 +78,14 @@ def a_mask_of_the_lowest_value(x):
 
 @plain.add(X)
 def facts_about_shapes(x):
-    return torch.broadcast_shapes((2, 1), x.shape, (1, 3)), torch.Size([2, 3]) == x.shape, x.shape.numel(), torch.Size((1,)) + x.shape
+    return (torch.broadcast_shapes((2, 1), x.shape, (1, 3)), torch.Size([2, 3]) == x.shape, x.shape.numel(),
+            torch.Size((1,)) + x.shape)
 
 
 @plain.add(X, 3)
 def facts_about_objects(x, n):
-    return (torch.is_tensor(x), torch.is_tensor(n), torch.is_floating_point(x), torch.is_complex(x), torch.is_storage(x), torch.numel(x),
-            torch.is_same_size(x, x), x.is_same_size(x.t()), torch.overrides.is_tensor_like(x), torch.typename(x))
+    return (torch.is_tensor(x), torch.is_tensor(n), torch.is_floating_point(x), torch.is_complex(x), torch.is_storage(x),
+            torch.numel(x), torch.is_same_size(x, x), x.is_same_size(x.t()), torch.overrides.is_tensor_like(x), torch.typename(x))
 
 
 @plain.add(X)

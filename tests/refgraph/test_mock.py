@@ -8,12 +8,12 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
-from tests.refgraph.world import Pair, World
 
 from capture.errors import Break
 from capture.refgraph.effects import Effect
 from capture.refgraph.mock import settle
 from capture.refgraph.node import Build, Const, DictState, Expr, FunctionState, IteratorState, ListState, SetState
+from tests.refgraph.world import Pair, World
 
 
 class Plain:

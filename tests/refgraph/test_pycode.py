@@ -11,14 +11,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
-from tests.refgraph.world import Pair, World
 
 from capture.refgraph.mock import MockPlan
 from capture.refgraph.node import Build, Const, Expr, External, ListState
 from capture.refgraph.pycode import generate
-from capture.refgraph.source import (Attr, Constant, Function, ImportedModule, InstanceDict, Item, Local, TypeAttr,
-                                     TypeOf)
+from capture.refgraph.source import Attr, Constant, Function, ImportedModule, InstanceDict, Item, Local, TypeAttr, TypeOf
 from capture.refgraph.verify import same
+from tests.refgraph.world import Pair, World
 
 NOTHING = Pair(None, Const(None))
 

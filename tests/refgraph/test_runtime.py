@@ -22,7 +22,7 @@ def test_a_dressed_tensor_prints_like_a_result(make) -> None:
     dressed = dress(result.detach(), torch.Tensor, type(result.grad_fn).__name__)
     assert (repr(dressed), str(dressed), f"{dressed}", str([dressed])) == (repr(result), str(result), f"{result}", str([result]))
     if result.dim() == 0:
-        assert f"{dressed:.2f}" == f"{result:.2f}" and "%.2f" % dressed == "%.2f" % result  # noqa: UP031
+        assert f"{dressed:.2f}" == f"{result:.2f}" and "%.2f" % dressed == "%.2f" % result
     assert dressed.requires_grad and isinstance(dressed, torch.Tensor) and torch.equal(dressed, result)
 
 

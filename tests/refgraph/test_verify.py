@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 import torch
-from tests.refgraph.world import Pair, World
 
 from capture.errors import Break
 from capture.refgraph.node import ABSENT, Build, Const, DictState, Expr, FunctionState, ListState, SetState
 from capture.refgraph.verify import same, verify
+from tests.refgraph.world import Pair, World
 
 NOTHING = Pair(None, Const(None))
 

@@ -104,7 +104,7 @@ WAYS: dict[str, Callable[[Callable], torch.Tensor]] = {
 @pytest.mark.parametrize("first", ["plain", "way"])
 @pytest.mark.parametrize("name", WAYS)
 def test_a_way_of_calling(name: str, first: str) -> None:
-    way, plain = WAYS[name], lambda f: f(X.clone())  # noqa: E731
+    way, plain = WAYS[name], lambda f: f(X.clone())
     ways = [plain, plain, way, way, plain] if first == "plain" else [way, way, plain, plain, way]
     compiled = capture.compile(program)
     for number, call in enumerate(ways):

@@ -20,8 +20,8 @@ from tests.backends.native.stages import Stages, compare, compiled, copied, eval
 
 pytest.importorskip("expecttest")       # torch's own tests need it
 
-from torch.testing._internal.common_methods_invocations import op_db  # noqa: E402
-from torch.testing._internal.opinfo.core import OpInfo, SampleInput  # noqa: E402
+from torch.testing._internal.common_methods_invocations import op_db
+from torch.testing._internal.opinfo.core import OpInfo, SampleInput
 
 CHUNKS = 24         # of operators, whose kernels make one library each
 SAMPLES = {torch.float32: 3, torch.bfloat16: 1, torch.int64: 1, torch.bool: 1}      # how many, of each operator

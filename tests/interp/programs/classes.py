@@ -27,7 +27,7 @@ def classes(log):
         y: int = 1
         z: "str"
         own = x
-        x = [prepared]  # noqa: F821
+        x = [prepared]
         squares = [i * i for i in range(3)]
 
         def __init__(self, value):
@@ -71,7 +71,8 @@ def classes(log):
             return super().c(a)
     b, d = Base(1), Derived(2)
     b.double = 10
-    log.append((b, d, b.double, d.double, d.c(3), Base.s(4), Base.__annotations__, Base.__doc__, Base.squares, Base.x, Base.__qualname__))
+    log.append((b, d, b.double, d.double, d.c(3), Base.s(4), Base.__annotations__, Base.__doc__, Base.squares, Base.x,
+                Base.__qualname__))
     try:
         d.double = 3
     except AttributeError as error:

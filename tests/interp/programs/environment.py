@@ -84,7 +84,7 @@ def code_of_modules(log):
     log.append([name for name in ("i", "x", "__annotations__", "mul", "_compare_digest", "Flag", "EnumType") if name in names])
 
 
-exec("def many_constants(log):\n    return [" + ", ".join(f"'c{i}'" for i in range(300)) + "]\n" +  # noqa: S102
+exec("def many_constants(log):\n    return [" + ", ".join(f"'c{i}'" for i in range(300)) + "]\n" +
      "def many_names(log):\n" + "".join(f"    v{i} = {i + 1000}\n" for i in range(300)) + "    return v0, v150, v299\n")
-program(many_constants)  # noqa: F821
-program(many_names)  # noqa: F821
+program(many_constants)
+program(many_names)

@@ -166,8 +166,8 @@ def raising(log):
 
     def exits():
         raise SystemExit(3)
-    for f in (chain, implicit, from_none, from_class, in_finally, nothing, not_exception, bad_cause, odd_class, called, nested, custom,
-              bad_clause, bad_clauses, exits):
+    for f in (chain, implicit, from_none, from_class, in_finally, nothing, not_exception, bad_cause, odd_class, called, nested,
+              custom, bad_clause, bad_clauses, exits):
         attempt(f)
 
 

@@ -344,7 +344,8 @@ def generator_protocol(log):
     list(g)
     log.append(inspect.getgeneratorstate(g))
     squares = (i * i for i in range(3))
-    log.append((squares.__name__, iter(squares) is squares, list(map(lambda v: v + 1, squares)), "x" in gen_of("x"), ",".join(gen_of("abc"))))
+    log.append((squares.__name__, iter(squares) is squares, list(map(lambda v: v + 1, squares)), "x" in gen_of("x"),
+                ",".join(gen_of("abc"))))
     log.append(sorted(gen_of([3, 1]), key=lambda v: v))
     return all(v for v in [1, 0]), min(gen_of([2, 1])), dict((k, v) for k, v in [(1, 2)])
 

@@ -42,8 +42,8 @@ def matching(log):
 
     class Named:
         value = 7
-    for x in (0, 1, -1.5, "s", None, True, [1, 2, 3, 4], (1, [1, 3]), (1, [2, 3]), [5], {"k": 1, "l": [2]}, {"k": 1, "m": 2}, Point(0, 5),
-              Point(1, 2), "text", 11, 9, b"b", bytearray(b"c"), 7, {}, (), range(1), OrderedDict(k=3)):
+    for x in (0, 1, -1.5, "s", None, True, [1, 2, 3, 4], (1, [1, 3]), (1, [2, 3]), [5], {"k": 1, "l": [2]}, {"k": 1, "m": 2},
+              Point(0, 5), Point(1, 2), "text", 11, 9, b"b", bytearray(b"c"), 7, {}, (), range(1), OrderedDict(k=3)):
         log.append(f(x))
 
 
@@ -82,7 +82,7 @@ def handled_behind_builtins(log):
     except KeyError as error:
         log.append(repr(error.__context__))
     try:
-        from types import nothing_at_all  # noqa: F401
+        from types import nothing_at_all
     except ImportError as error:
         log.append(repr(error.__context__))
     c.missing

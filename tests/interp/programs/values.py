@@ -62,7 +62,8 @@ def overloaded(log):
 @program
 def comparisons(log):
     x = 5
-    log += [1 < x < 10, 1 < x < 3, 10 < x < log.append("not evaluated"), x == 5 != 6, x is x, x is not None, x in (5,), x not in [5]]
+    log += [1 < x < 10, 1 < x < 3, 10 < x < log.append("not evaluated"), x == 5 != 6, x is x, x is not None, x in (5,),
+            x not in [5]]
     log += [1 <= x, x >= 6, x != 5, None is None]
     if 0 < x <= 5 and x is not None or log.append("no"):
         log.append("yes")
@@ -166,7 +167,7 @@ def bad_containers(log):
     attempt(lambda: 5 in 5)
     attempt(lambda: -"a")
     attempt(lambda: iter(5))
-    attempt(lambda: undefined_name)  # noqa: F821
+    attempt(lambda: undefined_name)
     attempt(lambda: log.nothing)
     attempt(lambda: setattr(5, "a", 1))
     attempt(lambda: f"{5:zz}")
@@ -288,7 +289,8 @@ def functions(log):
     annotated(1)
     log.append((annotated(2), annotated.__annotations__, annotated.__doc__, annotated.__defaults__, annotated.__kwdefaults__))
     log.append([(lambda x=i, *a, k=i: (x, a, k))() for i in range(2)])
-    return functools.partial(f, 1, d=2)(b"x", e=3), sorted([3, 1, 2], key=lambda v: -v), list(map(lambda v, w: v + w, [1, 2], [3, 4]))
+    return (functools.partial(f, 1, d=2)(b"x", e=3), sorted([3, 1, 2], key=lambda v: -v),
+            list(map(lambda v, w: v + w, [1, 2], [3, 4])))
 
 
 @program
@@ -364,14 +366,14 @@ def imports(log):
     except ImportError as error:
         log.append((str(error), error.name, error.path == os.__file__))
     try:
-        import nothing_like_this  # noqa: F811
+        import nothing_like_this
     except ModuleNotFoundError as error:
         log.append(str(error))
     try:
         from . import missing
     except ImportError as error:
         log.append(type(error).__name__)
-    return nothing_like_this  # noqa: F821
+    return nothing_like_this
 
 
 @program
