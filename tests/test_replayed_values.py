@@ -240,8 +240,10 @@ def sizes_of_results(x):
     k = positive.shape[0]
     mask = torch.arange(n)[None] < torch.tensor([[1], [2]])
     largest = x.abs().max().long()
-    return (torch.arange(largest).shape, torch.zeros(largest, 1).numel(), x.view(-1)[1:largest].shape[0], torch.zeros(n, 2), mask.sum(1), F.pad(x, [0, n]), x.view(-1).topk(min(n, 2))[0], positive.view(k, 1) * 2, positive.new_ones(positive.shape),
-            x.new_ones((n, 1)), x.repeat(n, 1), torch.linspace(0, 1, n), x[None].expand(n, -1, -1).mean(0), mask.shape[1] + 1)
+    return (torch.arange(largest).shape, torch.zeros(largest, 1).numel(), x.view(-1)[1:largest].shape[0], torch.zeros(n, 2),
+            mask.sum(1), F.pad(x, [0, n]), x.view(-1).topk(min(n, 2))[0], positive.view(k, 1) * 2,
+            positive.new_ones(positive.shape), x.new_ones((n, 1)), x.repeat(n, 1), torch.linspace(0, 1, n),
+            x[None].expand(n, -1, -1).mean(0), mask.shape[1] + 1)
 
 
 @pytest.mark.parametrize("program", [takes_as_many, fills_with_an_item, sizes_of_results], ids=lambda program: program.__name__)
@@ -268,7 +270,8 @@ def test_packed_sequences_of_any_length() -> None:
     one_graph(Packed, *(call(x, torch.tensor(lengths)) for lengths in ([3, 2], [2, 1], [3, 3])))
 
 
-@pytest.mark.parametrize("index", [lambda n: int(n), lambda n: (0, int(n)), lambda n: slice(None, int(n))], ids=["row", "item", "slice"])
+@pytest.mark.parametrize("index", [lambda n: int(n), lambda n: (0, int(n)), lambda n: slice(None, int(n))],
+                         ids=["row", "item", "slice"])
 def test_a_position_out_of_range(index) -> None:
     def raises(x, n):
         return x.exp()[index(n.sum())]

@@ -48,9 +48,10 @@ def lookup(backend: str | Backend, *, mode: str | None = None, dynamic: bool | N
 
 
 def takes_numbers(backend: Backend) -> bool:
-    """Whether a backend takes graphs with numbers of Python among their inputs, as it may say by an attribute `takes_numbers`. Others
-    would make constants of them, unseen."""
-    return getattr(backend, "takes_numbers", False) or getattr(backend, "func", backend) in (eager.compile_graph, tiers.compile_graph)
+    """Whether a backend takes graphs with numbers of Python among their inputs, as it may say by an attribute `takes_numbers`.
+    Others would make constants of them, unseen."""
+    own = getattr(backend, "func", backend) in (eager.compile_graph, tiers.compile_graph)
+    return own or getattr(backend, "takes_numbers", False)
 
 
 def names() -> list[str]:

@@ -192,7 +192,8 @@ class _Lowering:
         return self.identity(value)
 
     def key(self, value: Any) -> Any:
-        """What is found in a dict or set where `value` is: the extension looks up what a weak reference refers to, but not within tuples."""
+        """What is found in a dict or set where `value` is: the extension looks up what a weak reference refers to, but in no
+        tuple."""
         return tuple(map(self._part, value)) if type(value) is tuple else self.hold(value)
 
     def _part(self, value: Any) -> Any:

@@ -215,7 +215,7 @@ class Arrays:
         return recorder.drawn(tensor, Expr(tensor_on, (shadow.origin, Const(0))))  # type: ignore[arg-type]
 
     def index(self, recorder: Recorder, shadow: RefNode, real: Any) -> Any:
-        """What stands for an array that a tensor is subscripted with: what it holds, as a list, or a tensor; None where nothing does."""
+        """What stands for an array that a tensor is subscripted with: a list of what it holds, or a tensor; None for nothing."""
         if not is_ndarray(real) or real.dtype.kind not in "ib":
             return None
         if real.ndim == 1 and real.size and self._is_constant(shadow, real):

@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from capture import _C
 from capture.errors import Break
@@ -19,6 +18,7 @@ from capture.interp import arrays, fixed, fx_numbers, leaves, subscripts
 from capture.interp.frame import Value
 from capture.interp.regions import Region, graph_module, outline
 from capture.interp.varying import MAKING, SIZING, Numbers, Place, place_of
+from capture.interp.writes import running_statistics, versions_of
 from capture.refgraph.effects import Replayed
 from capture.refgraph.graph import PINNED, VALUES, RefGraph, parts
 from capture.refgraph.memory import PLAIN_TENSORS, is_handle, storage_of
@@ -224,7 +224,8 @@ class FxRecorder:
         if shadow.cls is slice:
             return self._slice(shadow, real, *sizes)
         return tuple(self._slice(part, item, size) if isinstance(part, Build) and part.cls is slice
-                     else self.argument(part, item, Place.INDEX) for part, item, size in zip(shadow.items, real, sizes, strict=True))
+                     else self.argument(part, item, Place.INDEX)
+                     for part, item, size in zip(shadow.items, real, sizes, strict=True))
 
     def _slice(self, shadow: Build, real: slice, size: int | None) -> slice:
         """A slice of a dimension of this size. Its bounds may be others on each call, with as many elements between them; once a
@@ -298,7 +299,7 @@ class FxRecorder:
         now = versions_of(tensors)
         if versions != now:
             self.wrote([t for t in tensors if versions.get(id(t)) != now[id(t)]])
-        if statistics := running_statistics(target, args, kwargs):
+        if statistics := running_statistics(name_of(target), args, kwargs):
             self.wrote(statistics)
         if target in leaves.RANDOM_STATE or any(isinstance(v.real, torch.Generator) for v in (*args, *kwargs.values())):
             self.wrote(())
@@ -513,53 +514,6 @@ def tensors_in(args: Iterable[Value], kwargs: dict[str, Value] | None = None) ->
             stack.extend(real)
         elif type(real) is dict:
             stack.extend(real.values())
-
-
-def versions_of(tensors: Iterable[torch.Tensor]) -> dict[int, int]:
-    """Version counters by identity. A tensor of inference mode has none: `noting_writes` tells what writes to it."""
-    return {id(t): 0 if t.is_inference() else t._version for t in tensors}
-
-
-# Normalisations, which write to their running statistics and count no version: the argument that says so, and its default.
-NORMALISING = {"batch_norm": ("training", False), "instance_norm": ("use_input_stats", True)}
-
-
-def running_statistics(target: Any, args: Sequence[Value], kwargs: dict[str, Value]) -> list[torch.Tensor]:
-    """The tensors that an operation may write to unseen."""
-    name, default = NORMALISING.get(name_of(target), ("", False))
-    flag = args[5].real if len(args) > 5 else kwargs[name].real if name in kwargs else default
-    given = [*(v.real for v in args[1:5]), *(v.real for key, v in kwargs.items() if key.startswith("running_"))]
-    return [x for x in given if isinstance(x, torch.Tensor) and not x.requires_grad] if name and flag else []
-
-
-class _Writes(TorchDispatchMode):
-    """Collects the storages that operations write to."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.storages: set[int] = set()
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        if func._schema.is_mutable:
-            for place, argument in enumerate(func._schema.arguments):
-                if argument.alias_info is not None and argument.alias_info.is_write:
-                    given = kwargs[argument.name] if argument.name in kwargs else args[place] if place < len(args) else ()
-                    written = [given] if isinstance(given, torch.Tensor) else given
-                    self.storages.update(storage[0] for t in written if (storage := storage_of(t)) is not None)
-        return func(*args, **kwargs)
-
-
-def noting_writes(versions: dict[int, int], tensors: Iterable[torch.Tensor], function: Callable[..., Any], /,
-                  *args: Any, **kwargs: Any) -> Any:
-    """Calls a tensor operation. Those of `tensors` that are of inference mode, and that it writes to, get another version in
-    `versions` than `versions_of` gives them."""
-    with _Writes() as writes:
-        result = function(*args, **kwargs)
-    for tensor in tensors:
-        if tensor.is_inference() and (storage_of(tensor) or (None,))[0] in {None, *writes.storages}:
-            versions[id(tensor)] = -1
-    return result
 
 
 # Operations whose result's shape depends on values: aten's of torch.Tag.dynamic_output_shape (a test compares), and the

@@ -14,7 +14,6 @@ import torch
 from capture.errors import Break
 from capture.interp import arrays, assumptions, failing, held, leaves, tensors, unwind
 from capture.interp.frame import Args, Cut, Kwargs, UserError, Value
-from capture.interp.fx_recorder import noting_writes
 from capture.interp.interpreter import Interpreter
 from capture.interp.lookasides import autograd, replays
 from capture.interp.lookasides.shadows import settled
@@ -33,6 +32,7 @@ from capture.interp.models import (
 )
 from capture.interp.special import VIEWS, is_a, is_plain
 from capture.interp.visible import FRAME_READERS, frame_reader, in_sight, must_see, with_scope
+from capture.interp.writes import noting_writes, versions_of
 from capture.refgraph.effects import decision
 from capture.refgraph.graph import PINNED, VALUES, lookup_class, parts
 from capture.refgraph.node import (
@@ -99,7 +99,7 @@ def call(interp: Interpreter, function: Value, args: list[Value], kwargs: dict[s
     kind = classify(real, args, kwargs)
     if kind == "operation":
         operands = list(tensors.tensors_in(args, kwargs))
-        versions = tensors.versions_of(operands)
+        versions = versions_of(operands)
         if any(operand.is_inference() for operand in operands):
             perform = functools.partial(perform, noting_writes, versions, operands)
     elif kind == "model":

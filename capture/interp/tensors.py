@@ -11,7 +11,8 @@ from torch import overrides
 from capture.errors import Break
 from capture.interp import leaves, scripts
 from capture.interp.frame import Value
-from capture.interp.fx_recorder import tensors_in, versions_of
+from capture.interp.fx_recorder import tensors_in
+from capture.interp.writes import versions_of
 from capture.refgraph.graph import lookup_class
 from capture.refgraph.memory import HANDLES
 from capture.refgraph.node import ABSENT, Build, Const, Expr, RefNode, Shadow, TensorState

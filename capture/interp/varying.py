@@ -39,7 +39,9 @@ class Place(enum.Enum):
 
     def allows(self, real: Any) -> bool:
         """Whether the value itself may be another one of its type on each call."""
-        return type(real) is int if self in (Place.INDEX, Place.SIZE) else self in (Place.VALUE, Place.RATE) and type(real) in (int, float)
+        if self in (Place.INDEX, Place.SIZE):
+            return type(real) is int
+        return self in (Place.VALUE, Place.RATE) and type(real) in (int, float)
 
 
 class Numbers:
@@ -91,8 +93,9 @@ MOVING = {"roll": "shifts", "triu": "diagonal", "tril": "diagonal", "select": "i
 # The first argument of those which make a tensor of nothing is one of these integers, too.
 MAKING = frozenset("arange empty eye full linspace ones rand randint randn randperm zeros".split())
 SIZING = MAKING | frozenset("""
-    adaptive_avg_pool1d adaptive_avg_pool2d adaptive_max_pool1d adaptive_max_pool2d broadcast_to expand interpolate kthvalue multinomial
-    narrow new_empty new_full new_ones new_zeros one_hot pad pad_packed_sequence repeat repeat_interleave reshape tile topk unfold view""".split())
+    adaptive_avg_pool1d adaptive_avg_pool2d adaptive_max_pool1d adaptive_max_pool2d broadcast_to expand interpolate kthvalue
+    multinomial narrow new_empty new_full new_ones new_zeros one_hot pad pad_packed_sequence repeat repeat_interleave reshape tile
+    topk unfold view""".split())
 # What can be meant by a number, or by a list of numbers, among the types of a schema's arguments, and means values alone …
 SCALAR_TYPES = frozenset(("number", "float", "Tensor"))
 CALCULATED = {int: SCALAR_TYPES, float: SCALAR_TYPES, list: frozenset(("List[number]",))}

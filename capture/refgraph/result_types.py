@@ -32,8 +32,9 @@ DIVISION, POWER = (operator.truediv, operator.itruediv), (operator.pow, operator
 # … and functions which return one of their arguments.
 CHOOSING = frozenset((min, max))
 # What a tensor whose shape depends on values tells by a truth; all else is a number.
-FLAGS = frozenset("is_contiguous is_same_size is_pinned is_mkldnn is_vulkan is_maia is_ipu is_xla is_mtia is_shared is_storage is_distributed "
-                  "is_non_overlapping_and_dense has_names _is_view _is_zerotensor retains_grad".split())
+FLAGS = frozenset("""
+    is_contiguous is_same_size is_pinned is_mkldnn is_vulkan is_maia is_ipu is_xla is_mtia is_shared is_storage is_distributed
+    is_non_overlapping_and_dense has_names _is_view _is_zerotensor retains_grad""".split())
 INTEGERS = frozenset((int, bool))
 NUMBERS = INTEGERS | {float}
 # What may raise for some values, though not for those of the capture.

@@ -61,16 +61,18 @@ def views_of_dicts():
 @programs.add(X)
 def views_of_what_has_no_hash(x):
     d, e, same = {"a": [1], "b": [2]}, {"b": [3], "c": 4}, {"b": [2], "a": [1]}
-    found = [d.items() == same.items(), d.items() != e.items(), d.items() <= same.items(), d.items() < same.items(), d.items() >= e.items(),
-             d.items() & {"q": 1}.items(), d.items() ^ same.items(), ("a", [1]) in d.items(), ("a", [2]) in d.items(), ["a", [1]] in d.items(), 1 in d.items(),
-             {("c", 4)} <= e.items(), {("c", 4)} == {"c": 4}.items(), {"c"} > {"c": 4, "d": 5}.keys(), {"c": 1}.keys() < {"c", "d"}]
+    found = [d.items() == same.items(), d.items() != e.items(), d.items() <= same.items(), d.items() < same.items(),
+             d.items() >= e.items(), d.items() & {"q": 1}.items(), d.items() ^ same.items(), ("a", [1]) in d.items(),
+             ("a", [2]) in d.items(), ["a", [1]] in d.items(), 1 in d.items(), {("c", 4)} <= e.items(),
+             {("c", 4)} == {"c": 4}.items(), {"c"} > {"c": 4, "d": 5}.keys(), {"c": 1}.keys() < {"c", "d"}]
     return x, found
 
 
 @programs.add(X, **NATIVE)
 def views_of_what_has_no_hash_as_sets(x):
     d, e, found = {"a": [1], "b": [2]}, {"b": [3], "c": 4}, []
-    for combine in (lambda: d.items() & {**d}.items(), lambda: d.items() | e.items(), lambda: d.items() ^ e.items(), lambda: ([], 1) in d.items()):
+    for combine in (lambda: d.items() & {**d}.items(), lambda: d.items() | e.items(), lambda: d.items() ^ e.items(),
+                    lambda: ([], 1) in d.items()):
         try:
             found.append(combine())
         except TypeError as error:
@@ -87,7 +89,8 @@ def pairs_are_looked_up_by_their_keys(x):
             log.append("compared")
             return 5
     d = {"a": Value(), "b": x}
-    return ("a", 1) in d.items(), ("c", Value()) in d.items(), ("b", x) in d.items(), ("a", d["a"]) in d.items(), {**d}.items() == d.items(), log
+    return (("a", 1) in d.items(), ("c", Value()) in d.items(), ("b", x) in d.items(), ("a", d["a"]) in d.items(),
+            {**d}.items() == d.items(), log)
 
 
 @programs.add(X)

@@ -14,10 +14,11 @@ from torch.utils.hooks import RemovableHandle
 
 from capture.errors import Break
 from capture.interp.frame import Value
-from capture.interp.fx_recorder import tensors_in, versions_of
+from capture.interp.fx_recorder import tensors_in
 from capture.interp.interpreter import Interpreter
 from capture.interp.lookasides.effects import effect, new_object
 from capture.interp.models import model
+from capture.interp.writes import versions_of
 from capture.refgraph.effects import CallEffect, Effect, Replayed
 from capture.refgraph.memory import PLAIN_TENSORS, storage_of
 from capture.refgraph.node import Const, RefNode, Shadow, TensorState

@@ -8,9 +8,10 @@ import torch
 from capture.errors import Break
 from capture.interp import scripts
 from capture.interp.frame import Value
-from capture.interp.fx_recorder import tensors_in, versions_of
+from capture.interp.fx_recorder import tensors_in
 from capture.interp.interpreter import Interpreter
 from capture.interp.models import model
+from capture.interp.writes import versions_of
 from capture.refgraph.node import SCALARS, RefNode, Shadow
 from capture.refgraph.source import Computed, Literal, Source
 

@@ -1,0 +1,58 @@
+"""What operations write to: version counters tell, but for tensors of inference mode and running statistics."""
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from capture.interp.frame import Value
+from capture.refgraph.memory import storage_of
+
+
+def versions_of(tensors: Iterable[torch.Tensor]) -> dict[int, int]:
+    """Version counters by identity. A tensor of inference mode has none: `noting_writes` tells what writes to it."""
+    return {id(t): 0 if t.is_inference() else t._version for t in tensors}
+
+
+# Normalisations, which write to their running statistics and count no version: the argument that says so, and its default.
+NORMALISING = {"batch_norm": ("training", False), "instance_norm": ("use_input_stats", True)}
+
+
+def running_statistics(name: str, args: Sequence[Value], kwargs: dict[str, Value]) -> list[torch.Tensor]:
+    """The tensors that an operation of this name may write to unseen."""
+    option, default = NORMALISING.get(name, ("", False))
+    flag = args[5].real if len(args) > 5 else kwargs[option].real if option in kwargs else default
+    given = [*(v.real for v in args[1:5]), *(v.real for key, v in kwargs.items() if key.startswith("running_"))]
+    return [x for x in given if isinstance(x, torch.Tensor) and not x.requires_grad] if option and flag else []
+
+
+class _Writes(TorchDispatchMode):
+    """Collects the storages that operations write to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.storages: set[int] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func._schema.is_mutable:
+            for place, argument in enumerate(func._schema.arguments):
+                if argument.alias_info is not None and argument.alias_info.is_write:
+                    given = kwargs[argument.name] if argument.name in kwargs else args[place] if place < len(args) else ()
+                    written = [given] if isinstance(given, torch.Tensor) else given
+                    self.storages.update(storage[0] for t in written if (storage := storage_of(t)) is not None)
+        return func(*args, **kwargs)
+
+
+def noting_writes(versions: dict[int, int], tensors: Iterable[torch.Tensor], function: Callable[..., Any], /,
+                  *args: Any, **kwargs: Any) -> Any:
+    """Calls a tensor operation. Those of `tensors` that are of inference mode, and that it writes to, get another version in
+    `versions` than `versions_of` gives them."""
+    with _Writes() as writes:
+        result = function(*args, **kwargs)
+    for tensor in tensors:
+        if tensor.is_inference() and (storage_of(tensor) or (None,))[0] in {None, *writes.storages}:
+            versions[id(tensor)] = -1
+    return result
