@@ -40,7 +40,9 @@ def truth_of_branch(interp: Interpreter, frame: Frame, value: Value, ways: dict[
 def is_of_graph(interp: Interpreter, value: Value) -> bool:
     """Whether a value is a tensor of one element, or follows from tensors, and is known when the graph has run."""
     if isinstance(value.real, torch.Tensor):
-        return value.real.numel() == 1 and not replays.is_known(interp, [value]) and not held.is_held(interp, operator.truth, [value])
+        if value.real.numel() != 1 or replays.is_known(interp, [value]):
+            return False
+        return not held.is_held(interp, operator.truth, [value])
     stack = [value.shadow]
     found = False
     while stack:

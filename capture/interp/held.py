@@ -1,5 +1,5 @@
-"""Truths and integers that tensors from outside hold: flags, counters and pointers in buffers. They are numbers from outside like any
-others: a guard tells them at entry, and each way that the program goes by one of them is a trace of its own."""
+"""Truths and integers that tensors from outside hold: flags, counters and pointers in buffers. They are numbers from outside like
+any others: a guard tells them at entry, and each way that the program goes by one of them is a trace of its own."""
 from __future__ import annotations
 
 import operator
@@ -14,8 +14,10 @@ from capture.refgraph.node import Expr, External, RefNode, Shadow, TensorState
 from capture.refgraph.source import Computed
 
 # What reads a number out of a tensor, and what does the same to the number.
-READERS = {torch.Tensor.item: None, int: int, torch.Tensor.__int__: int, operator.index: operator.index, torch.Tensor.__index__: operator.index,
-           bool: operator.truth, operator.truth: operator.truth, torch.Tensor.__bool__: operator.truth, operator.not_: operator.not_}
+READERS = {torch.Tensor.item: None, int: int, torch.Tensor.__int__: int,
+           operator.index: operator.index, torch.Tensor.__index__: operator.index,
+           bool: operator.truth, operator.truth: operator.truth, torch.Tensor.__bool__: operator.truth,
+           operator.not_: operator.not_}
 EXACT = frozenset({torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64})
 
 
@@ -30,7 +32,9 @@ def is_held(interp: Interpreter, function: Any, args: list[Value]) -> bool:
     if len(args) != 1 or function not in READERS:
         return False
     tensor, node, graph = args[0].real, args[0].shadow, interp.graph
-    if not isinstance(node, RefNode) or type(node.state) is not TensorState or node.source is None or type(tensor) not in PLAIN_TENSORS:
+    if not isinstance(node, RefNode) or type(node.state) is not TensorState or node.source is None:
+        return False
+    if type(tensor) not in PLAIN_TENSORS:
         return False
     state = node.state
     if tensor.numel() != 1 or tensor.dtype not in EXACT or tensor.device.type != "cpu" or state.dynamic or state.storage is None:
