@@ -48,7 +48,11 @@ def call(interp: Interpreter, function: Value, args: list[Value], kwargs: dict[s
         real = function.real
         cls = type(real)
         if cls is types.FunctionType:
-            wrapped = wrapped_by_dynamo(real) or wrapped_against_recursion(interp, real, args)
+            wrapped = wrapped_by_dynamo(real)
+            if is_recursion_guard(real, args):
+                if is_at_work(interp, real, args[0]):
+                    return interp.deliver(recursion_mark(interp, function), then)
+                wrapped = "__wrapped__"
             if wrapped is not None:
                 function = attribute(interp, function, wrapped)
                 continue
@@ -188,19 +192,30 @@ def wrapped_by_dynamo(function: types.FunctionType) -> str | None:
     return "_torchdynamo_orig_callable" if own else None
 
 
-def wrapped_against_recursion(interp: Interpreter, function: types.FunctionType, args: list[Value]) -> str | None:
-    """The attribute by which the `__repr__` of a data class leads to what it wraps, unless that is at work on the same object: the
-    wrapper keeps records of objects and threads, for objects that hold themselves."""
-    if function.__code__ not in RECURSION_GUARDS or len(args) != 1:
-        return None
-    if "__wrapped__" not in function.__dict__:      # before Python 3.12 only data classes note it
-        return None
-    code, frame = function.__dict__["__wrapped__"].__code__, interp.frame
+def is_recursion_guard(function: types.FunctionType, args: list[Value]) -> bool:
+    """Whether a call is one of a `__repr__` that is wrapped for objects which hold themselves, as data classes do. The wrapper
+    keeps records of objects and threads, and so is left out; before Python 3.12 only data classes note what it wraps."""
+    return function.__code__ in RECURSION_GUARDS and len(args) == 1 and "__wrapped__" in function.__dict__
+
+
+def is_at_work(interp: Interpreter, guard: types.FunctionType, self: Value) -> bool:
+    """Whether what a guard against recursion wraps is at work on the same object."""
+    code, frame = guard.__dict__["__wrapped__"].__code__, interp.frame
     while frame is not None:
-        if frame.code is code and frame.locals and frame.locals[0] is not None and frame.locals[0].real is args[0].real:
-            return None
+        if frame.code is code and frame.locals and frame.locals[0] is not None:
+            held = frame.locals[0].real
+            if held is self.real or type(held) is types.CellType and held.cell_contents is self.real:
+                return True
         frame = frame.back
-    return "__wrapped__"
+    return False
+
+
+def recursion_mark(interp: Interpreter, function: Value) -> Value:
+    """What a guard against recursion returns in place of what it wraps."""
+    names = function.real.__code__.co_freevars
+    if "fillvalue" not in names:                # of a data class
+        return Value("...", Const("..."))
+    return scope.load_cell(interp, scope.closure(interp, function)[names.index("fillvalue")], "fillvalue")
 
 
 # -- helpers -----------------------------------------------------------------------------------------------------------

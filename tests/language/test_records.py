@@ -5,6 +5,7 @@ import collections
 import copy
 import dataclasses
 import enum
+import reprlib
 import typing
 from dataclasses import dataclass, field
 
@@ -122,6 +123,42 @@ def compact_instances(x):
 def representations():
     config = Config()
     return lambda x: (x, repr(config), str(Frozen(1, "b")), f"{Ordered(1)!r}", repr([Frozen(1)])), config
+
+
+@dataclass
+class Linked:
+    value: int
+    link: object = None
+    others: list = dataclasses.field(default_factory=list)
+
+
+class Marked(Linked):
+    @reprlib.recursive_repr(fillvalue="<again>")
+    def __repr__(self):
+        return ", ".join(f"{name}={getattr(self, name)!r}" for name in ("value", "link"))
+
+
+@programs.add(X)
+def representations_of_what_holds_itself(x):
+    one, other = Linked(1), Linked(2)
+    one.link, other.link = one, Linked(3, other)
+    both = Linked(4, Linked(5))
+    both.link.link = both
+    one.others.append(one)
+    return x, repr(one), str(other), f"{both!r}", repr(Linked(6, Linked(7)))
+
+
+@programs.make(X, change=lambda state: setattr(state.link, "link", state), captures=2)
+def representations_of_what_comes_to_hold_itself():
+    state = Linked(1, Linked(2))
+    return lambda x: (x, repr(state)), state
+
+
+@programs.make(X, fullgraph=False, captures=None)
+def marks_of_what_holds_itself():
+    marked = Marked(1)
+    marked.link = marked
+    return lambda x: (x, repr(marked), f"{Marked(2, marked)!r}"), marked
 
 
 @programs.add(X)
