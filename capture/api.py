@@ -137,8 +137,7 @@ def explain(function: Any, *args: Any, **kwargs: Any) -> str:
 
 
 def report(*compiled: Any) -> Report:
-    """What was captured so far, and what was not and why, as data; of these compiled functions or modules, or of all, also of those
-    that are gone.
+    """What was captured so far, what was not and why, as data; of these compiled functions or modules, or of all there ever were.
 
     `str` of it is a summary; `write("report.html")` makes a page of it. Raises ArgumentError for anything else than what
     `compile` returned.

@@ -54,8 +54,7 @@ class Resumption:
 
     `stand_ins`: for each frame, outermost first, what a callee finds above itself (None: nothing). `functions`: where the inner
     continuations are among the arguments of the outermost one. `make_unit(code)` makes the unit of an outermost continuation, of
-    which there is another one where an exception is awaited. Entries hold resumptions, so that there can be no weak references to
-    them.
+    which there is another one where an exception is awaited. Entries hold resumptions: weak references to them cannot be.
     """
 
     __slots__ = ("codes", "stand_ins", "functions", "units", "leads_to", "idle", "rounds", "loop", "_make_unit")

@@ -192,8 +192,7 @@ class _Lowering:
         return self.identity(value)
 
     def key(self, value: Any) -> Any:
-        """What is found in a dict or set where `value` is: the extension looks up what a weak reference refers to, but in no
-        tuple."""
+        """What is found in a dict or set where `value` is. The extension looks up what weak references refer to, not in tuples."""
         return tuple(map(self._part, value)) if type(value) is tuple else self.hold(value)
 
     def _part(self, value: Any) -> Any:

@@ -162,8 +162,7 @@ class Arrays:
         graph.require(Computed(content, (outside.source,)), "VALUE", held)  # type: ignore[arg-type]
 
     def unshareable(self, graph: RefGraph, shadow: Shadow | None, real: Any) -> Break | None:
-        """Why a tensor on the memory of an array cannot be in the trace; None if it can. Random numbers are then drawn before the
-        graph."""
+        """Why a tensor on the memory of an array cannot be in the trace; None if it can, random numbers drawn before the graph."""
         if self.is_computed(real):
             if outside_of(graph, real) is not None:
                 return Break("opaque-call", "a view of an array from outside becomes a tensor")

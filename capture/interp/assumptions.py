@@ -2,8 +2,7 @@
 anything else is done, and a call for which they are otherwise runs natively.
 
 A branch on a tensor whose other way does nothing but raise is a check. In torch's own code a branch on a tensor chooses between
-ways to the same result, or tells whether arguments are valid, and nearly always goes the same way: it is supposed to, until it has
-not.
+ways to the same result, or tells whether arguments are valid, and nearly always goes one way: it is supposed to, until it did not.
 """
 from __future__ import annotations
 

@@ -20,8 +20,7 @@ from torch.fx.graph_module import _loader
 @dataclass(slots=True, eq=False)
 class Region:
     """Nodes `[start, end)` of a graph, run by `governor(body, *inputs, **options)`. `end` is set when the body is over. `own`: what
-    the program passed to it, the first of the inputs, whether the body uses it or not. `obstacle`: why backends cannot compile
-    it."""
+    the program passed to it, the first of the inputs, used by the body or not. `obstacle`: why backends cannot compile it."""
 
     governor: Callable[..., Any]
     options: dict[str, Any]

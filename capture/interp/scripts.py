@@ -1,8 +1,6 @@
-"""Functions and methods of TorchScript: one operation each, where what they do follows from their arguments, but for the values of
-tensors.
+"""Functions and methods of TorchScript: one operation each, where all but values of tensors follows from their arguments.
 
-A method also reads attributes of its module, which C++ keeps: its tensors are further arguments of the operation, the others are
-guarded.
+A method also reads attributes of its module, which C++ keeps: tensors are further arguments of the operation, others are guarded.
 """
 from __future__ import annotations
 

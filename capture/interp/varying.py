@@ -46,8 +46,7 @@ class Place(enum.Enum):
 
 class Numbers:
     """The numbers which entered operations in the captures of one function, and the strings which others were made of, by the
-    text of their paths: plain data, that holds nothing of the program alive. Two paths of one text at worst make an input of a
-    constant.
+    text of their paths: plain data, that holds nothing of the program alive. Two paths of one text at worst make a constant vary.
 
     surprised: a tensor that torch's own code branches on was supposed to hold what it did not."""
 

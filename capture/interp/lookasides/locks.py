@@ -1,6 +1,5 @@
-"""Threads and locks. A lock that the trace makes concerns nobody else. Before one from outside is taken the trace ends: what the
-program reads while it holds the lock, it reads then on every hit, too. (Under fullgraph it is taken, and given back, around the
-changes.)"""
+"""Threads and locks. A lock that the trace makes concerns nobody else. Before one from outside is taken the trace ends, so that on
+every hit, too, the program reads what it reads while it holds the lock. (Under fullgraph it is held around the changes.)"""
 from __future__ import annotations
 
 import _thread

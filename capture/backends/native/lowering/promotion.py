@@ -20,8 +20,7 @@ Operand = Lazy | Index | bool | int | float | None
 
 @dataclass(frozen=True, slots=True)
 class Types:
-    """The dtypes of an operation: what its operands have in `common`, what it computes in (wider, where that is narrow), and that
-    of the result."""
+    """The dtypes of an operation: what its operands have in `common`, what it computes in (wider, if narrow), and the result's."""
 
     common: torch.dtype
     compute: torch.dtype
