@@ -43,7 +43,7 @@ _latest = threading.local()
 
 
 def rewinding(compiled: Callable[..., Any]) -> Callable[..., Any]:
-    """A graph that takes back the random numbers that it has drawn when it fails, for the call to run again; `rewind` does later."""
+    """A graph that takes back the random numbers that it has drawn when it fails, for the call to run again; or `rewind` does."""
     def graph(*inputs: Any) -> Any:
         state = _C.get_random_state()
         try:
