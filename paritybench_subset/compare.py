@@ -44,7 +44,7 @@ class _Walk:
             return
         elif id(left) in self.seen:
             where, other = self.seen[id(left)]
-            if other is not right:
+            if not _is_one(other, right):
                 yield f"{path}: is {where} in eager, but not here"
         else:
             self.seen[id(left)] = path, right
@@ -117,6 +117,11 @@ def _same(left: Any, right: Any, tolerance: float) -> bool:
     if isinstance(left, (float, complex)):
         return bool(np.isclose(left, right, tolerance, tolerance, equal_nan=True))
     return bool(left == right)
+
+
+def _is_one(left: Any, right: Any) -> bool:
+    """Whether two objects are one to a program: a compiled module may be another object over the very `__dict__` of the module."""
+    return left is right or isinstance(left, torch.nn.Module) and isinstance(right, torch.nn.Module) and vars(left) is vars(right)
 
 
 def _class(obj: Any) -> tuple[str, str]:

@@ -23,11 +23,13 @@ from capture.refgraph.effects import Replayed
 from capture.refgraph.graph import PINNED, RefGraph, parts
 from capture.refgraph.ndarrays import (
     LARGEST,
+    array_on,
     content,
     is_apart,
     is_array,
     is_finite,
     is_ndarray,
+    is_same_memory,
     is_told,
     is_value,
     layout,
@@ -35,7 +37,7 @@ from capture.refgraph.ndarrays import (
     tensor_on,
 )
 from capture.refgraph.node import Build, Const, Expr, External, ListState, RefNode, Shadow, TensorState
-from capture.refgraph.source import Computed, Literal
+from capture.refgraph.source import Computed, Item, Literal
 
 # Builtins that ask an array or number of numpy by its C methods.
 ASKING = frozenset({
@@ -47,7 +49,7 @@ ASKING = frozenset({
 ACTING = frozenset({
     "save", "savez", "savez_compressed", "savetxt", "load", "loadtxt", "genfromtxt", "fromfile", "tofile", "dump", "dumps",
     "fromregex", "memmap", "seterr", "seterrcall", "setbufsize", "set_printoptions", "frombuffer", "from_dlpack", "setflags",
-    "__array_finalize__", "__setstate__", "__reduce__", "__reduce_ex__", "resize", "byteswap", "frompyfunc", "vectorize"})
+    "__array_finalize__", "__setstate__", "__reduce__", "__reduce_ex__", "byteswap", "frompyfunc", "vectorize"})
 # … and those that write to an array which they are given.
 WRITING = frozenset(
     "setitem fill put sort partition itemset setfield copyto place putmask fill_diagonal put_along_axis at iadd isub imul itruediv "
@@ -78,6 +80,8 @@ class Arrays:
         self._seen = seen
         self._computed: dict[int, Any] = {}                 # by id
         self._crossed: list[tuple[Any, Any]] = []           # of these, those that became tensors, and what they held then
+        self._made = 0
+        self._tied: list[tuple[Any, Any]] = []              # … and those on the memory of tensors that follow from constants
         self.tensors: list[tuple[RefNode, torch.Tensor]] = []       # arrays from outside, and the tensors on their memory
 
     def is_computed(self, real: Any) -> bool:
@@ -206,6 +210,28 @@ class Arrays:
                 return Break("untracked-mutation", "an array of numpy was changed as a tensor, and is used again")
         return None
 
+    def of_tensor(self, graph: RefGraph, real: Any, tensor: torch.Tensor) -> Shadow:
+        """The shadow of the array that `tensor.numpy()` has returned. What the tensor holds follows from constants, or it `lies_in` a module."""
+        node = self.lies_in(graph, tensor)
+        if node is None:
+            self._tied.append((real, real.copy()))
+            return self.fold(graph, real, Const)
+        graph.touch(node)
+        return graph.external(real, Computed(array_on, (node.source, Literal(self._count()))))  # type: ignore[arg-type]
+
+    def lies_in(self, graph: RefGraph, tensor: torch.Tensor) -> RefNode | None:
+        """The parameter or buffer that a tensor is the same memory as."""
+        for node in graph.nodes:
+            place = node.source.base if isinstance(node.source, Item) and type(node.state) is TensorState else None
+            if isinstance(place, Item) and place.key in ("_parameters", "_buffers") and not node.state.dynamic and is_same_memory(node.real, tensor):
+                return node
+        return None
+
+    def _count(self) -> int:
+        """Another number each time: no two arrays are one."""
+        self._made += 1
+        return self._made
+
     def tensor(self, recorder: Recorder, shadow: RefNode, tensor: torch.Tensor) -> Shadow:
         """The shadow of a tensor on the memory of an array from outside, or of random numbers."""
         if shadow.source is not None:
@@ -227,7 +253,9 @@ class Arrays:
     def _is_constant(self, shadow: Shadow | None, real: Any) -> bool:
         if is_value(real):
             if self.is_computed(real):
-                return not any(_owner(real) is _owner(array) for array, _ in self._crossed)
+                if any(_owner(real) is _owner(array) for array, _ in self._crossed):
+                    return False
+                return not any(_owner(real) is _owner(array) and array.tobytes() != held.tobytes() for array, held in self._tied)
             if isinstance(shadow, RefNode):
                 return shadow.source is not None and is_told(real) and real.nbytes <= LARGEST
             return isinstance(shadow, Const)
@@ -281,7 +309,7 @@ def iterate_array(array: Any) -> Any:
 def _computes(real: Any) -> bool:
     """Whether a callable is a C function, method or class of numpy for computing."""
     cls = type(real)
-    if getattr(real, "__name__", "") in ACTING:
+    if getattr(real, "__name__", "") in ACTING or getattr(real, "__qualname__", "") == "ndarray.resize":
         return False
     if cls.__module__ == "numpy":
         return cls.__name__ in ("ufunc", "_ArrayFunctionDispatcher", "_DTypeMeta")

@@ -145,7 +145,8 @@ def refusal(interp: Interpreter, kind: str, meaning: Meaning | None, real: Any, 
         return autograd.refusal(interp, real, args, kwargs)
     if kind == "operation" and (reason := failing.refusal(interp, real, args)) is not None:
         return reason
-    if kind == "value" and (replays.is_known(interp, args) or held.is_held(interp, real, args)):
+    if kind == "value" and (replays.is_known(interp, args) or held.is_held(interp, real, args) or (
+            real is torch.Tensor.numpy and interp.recorder.arrays.lies_in(interp.graph, args[0].real))):
         return None
     if kind == "value" and not replays.is_repeatable(real, tensors.operation_name(real), kwargs):
         return decision(WHICH_WAY, ()) if real is operator.truth else Break("data-dependent", f"{name_of(real)}() of a tensor")
@@ -273,6 +274,9 @@ def shadow(interp: Interpreter, kind: str, meaning: Meaning | None, versions: An
     if kind == "value":
         known = replays.is_known(interp, args) and (type(result) is list or is_immutable(result)) and interp.recorder.pin(
             *tensors.tensors_in(args))
+        if arrays.is_ndarray(result) and interp.recorder.pin(*tensors.tensors_in(args)) | (
+                interp.recorder.arrays.lies_in(graph, args[0].real) is not None):
+            return interp.recorder.arrays.of_tensor(graph, result, args[0].real)
         if not known and (supposed := assumptions.supposed(interp, real, args, result)) is not None:
             return supposed
         return fresh(interp, result) if known else replays.read(interp, real, args, result)

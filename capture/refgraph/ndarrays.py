@@ -69,6 +69,17 @@ def tensor_on(array: Any, number: int) -> torch.Tensor:
     return torch.from_numpy(array)
 
 
+def array_on(tensor: torch.Tensor, number: int) -> Any:
+    """`tensor.detach().numpy()`, a new array on the memory of the tensor, the one of this number that a call makes."""
+    return tensor.detach().numpy()
+
+
+def is_same_memory(tensor: torch.Tensor | None, other: torch.Tensor) -> bool:
+    """Whether two dense tensors are the same elements in memory."""
+    return tensor is not None and tensor.layout is other.layout is torch.strided and tensor.data_ptr() == other.data_ptr() and (
+        tensor.dtype, tensor.device, tensor.shape, tensor.stride()) == (other.dtype, other.device, other.shape, other.stride())
+
+
 def overlaps(array: Any, tensor: torch.Tensor) -> bool:
     """Whether an array may share memory with a tensor's storage."""
     spans = [(size - 1) * stride for size, stride in zip(array.shape, array.strides)]

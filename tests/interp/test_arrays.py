@@ -173,3 +173,40 @@ def test_random_positions_are_drawn_each_time() -> None:
 
 def test_random_numbers_of_numpy_are_drawn_each_time() -> None:
     check(lambda: lambda x: x * float(np.sqrt(np.random.rand())), call(X), call(X), call(X), captures=None, fullgraph=False)
+
+
+class Selects(torch.nn.Module):
+    """Channels by a mask, as pruned networks do."""
+
+    def __init__(self):
+        super().__init__()
+        self.mask = torch.nn.Parameter(torch.ones(3))
+
+    def forward(self, x):
+        chosen = np.squeeze(np.argwhere(self.mask.data.cpu().numpy()))
+        if chosen.size == 1:
+            chosen = np.resize(chosen, (1,))
+        return x[:, chosen], self.mask.detach().numpy().shape
+
+
+def test_what_parameters_hold_is_guarded_where_numpy_reads_it() -> None:
+    check(Selects, call(X), call(X), lambda s: s.mask.data[1:].zero_(), call(X), call(X), lambda s: s.mask.data.fill_(1), call(X), captures=2)
+
+
+def test_an_array_on_a_parameter_that_was_written_to_is_not_read() -> None:
+    class Writes(Selects):
+        def forward(self, x):
+            before = super().forward(x)
+            self.mask.data[0] = 0
+            return before, super().forward(x)
+    check(Writes, call(X), call(X), call(X), captures=None, fullgraph=False)
+
+
+def test_an_array_on_a_tensor_that_follows_from_constants() -> None:
+    def program(x):
+        t = torch.tensor([2.0, 3.0])
+        a = t.numpy()
+        total = float(a.sum())
+        t.add_(1)
+        return x * total, x + float(torch.tensor(0, dtype=x.dtype).numpy().dtype.itemsize), float(a.sum())
+    check(lambda: program, call(X), call(X), captures=None, fullgraph=False)

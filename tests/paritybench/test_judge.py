@@ -169,6 +169,19 @@ def test_wrong(change: Callable[[nn.Module], Any]) -> None:
     assert judge(Stateful, lambda: Fake(lambda module: module)).verdict is Verdict.ONE_GRAPH
 
 
+def test_a_module_that_returns_itself_returns_what_was_called() -> None:
+    class Node(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = nn.Linear(3, 3)
+
+        def forward(self, x):
+            return self.linear(x), {self: 1.0}
+    assert judge(Node).verdict is Verdict.ONE_GRAPH
+    other = Node().eval()
+    assert judge(Node, lambda: Fake(lambda module: lambda x: (module(x)[0], {other: 1.0}))).verdict is Verdict.WRONG
+
+
 def test_wrong_gradients() -> None:
     def scale(module):
         module.weight.register_hook(lambda gradient: gradient * 1.01)
