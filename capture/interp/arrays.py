@@ -211,7 +211,7 @@ class Arrays:
         return None
 
     def of_tensor(self, graph: RefGraph, real: Any, tensor: torch.Tensor) -> Shadow:
-        """The shadow of the array that `tensor.numpy()` has returned. What the tensor holds follows from constants, or it `lies_in` a module."""
+        """The shadow of what `tensor.numpy()` has returned, of a tensor that follows from constants or that `lies_in` a module."""
         node = self.lies_in(graph, tensor)
         if node is None:
             self._tied.append((real, real.copy()))
@@ -223,7 +223,8 @@ class Arrays:
         """The parameter or buffer that a tensor is the same memory as."""
         for node in graph.nodes:
             place = node.source.base if isinstance(node.source, Item) and type(node.state) is TensorState else None
-            if isinstance(place, Item) and place.key in ("_parameters", "_buffers") and not node.state.dynamic and is_same_memory(node.real, tensor):
+            held = isinstance(place, Item) and place.key in ("_parameters", "_buffers") and not node.state.dynamic
+            if held and is_same_memory(node.real, tensor):
                 return node
         return None
 
