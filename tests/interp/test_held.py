@@ -32,7 +32,8 @@ def test_a_module_initialises_itself_by_its_first_call() -> None:
 
 
 @pytest.mark.parametrize("read", [bool, int, lambda t: t.item(), lambda t: not t, lambda t: t.item() > 1,
-                                  lambda t: 2 if t else 3, lambda t: [4, 5, 6][t.item()]])
+                                  lambda t: 2 if t else 3, lambda t: [1, 2, 3][t], lambda t: ("a", "b", "c")[t],
+                                  lambda t: [4, 5, 6][t.item()]])
 @pytest.mark.parametrize("values", [[0, 1, 0, 2], [False, True, False, True]])
 def test_each_way_is_a_trace(read, values) -> None:
     def program(x, t):

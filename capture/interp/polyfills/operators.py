@@ -10,6 +10,8 @@ import types
 from collections.abc import Callable
 from typing import Any
 
+import torch
+
 from capture.interp.models import polyfill
 from capture.interp.special import declines, in_python, special_method
 
@@ -190,3 +192,12 @@ def applies_unary(method: str) -> Callable[..., bool]:
 for _name in ("neg", "pos", "invert", "abs"):
     polyfill(named(_name), applies=applies_unary(f"__{_name}__"))(copy(unary, _name, f"__{_name}__"))
 polyfill(abs, applies=applies_unary("__abs__"))(copy(unary, "abs", "__abs__"))
+
+
+# -- positions ---------------------------------------------------------------------------------------------------------
+
+@polyfill(operator.getitem, list.__getitem__, tuple.__getitem__,
+          applies=lambda sequence, index: type(sequence) in (list, tuple) and isinstance(index, torch.Tensor))
+def item_at(sequence: Any, index: Any) -> Any:
+    """`sequence[index]`, where a tensor says which."""
+    return sequence[operator.index(index)]
