@@ -18,10 +18,7 @@ ACCEPTED = {
     "online_hard_examples": "data-dependent",                   # `if loss[n] > threshold`
     "greedy_decoder": "data-dependent",                         # `if done.all(): break`
     "early_exit": "data-dependent",                             # `if confidence.item() > threshold: break`, in eval mode
-    "momentum_contrast": "data-dependent",                      # `ptr = int(self.queue_ptr)` is a position to write to
     "seq2seq_with_teacher_forcing": "changing-result",          # `random.random() < ratio`
-    "categorical_policy": "no-hit",                             # a deque that fills up in the three calls
-    "metered_loss": "no-hit",                                   # a sum is 0 first, then a tensor
     "curiosity": "unsupported-tensor",                          # lazy modules
 }
 ALSO = {"opaque-call", "data-dependent", "escaping-object", "outside-iterator"}      # … of further breaks of a program that breaks
