@@ -1,4 +1,5 @@
-"""`python -m capture run script.py`: runs a script as `python script.py` does, with the calls of its modules compiled."""
+"""`python -m capture run script.py`: runs a script as `python script.py` does, with the calls of its modules compiled; with `-m` a
+module, as `python -m` does."""
 from __future__ import annotations
 
 import argparse
@@ -10,6 +11,7 @@ import importlib.util
 import io
 import os
 import random
+import runpy
 import signal
 import sys
 import types
@@ -34,6 +36,7 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
         command.add_argument("--function", action="append", default=[], type=function_name, metavar="MODULE:QUALNAME",
                              help="compile this function as well; the script itself is the module __main__")
         command.add_argument("--backend", help="see capture.compile; CAPTURE_BACKEND is the default")
+        command.add_argument("-m", "--module", action="store_true", help="run a module of this name, as `python -m` does")
         command.add_argument("script")
         command.add_argument("args", nargs=argparse.REMAINDER, help="arguments of the script")
     return parser.parse_args(argv)
@@ -132,47 +135,59 @@ class AfterTorch:
         return spec
 
 
-def run(script: str, arguments: list[str], session: Session) -> None:
-    """Executes a script as `__main__`. Its exceptions leave with a traceback that shows nothing of ours."""
-    module = main_module(script)
+def run_script(script: str, arguments: list[str], session: Session) -> None:
+    """Executes a script as `__main__`."""
+    path = os.path.abspath(script)
+    module = main_module(__file__=path, __cached__=None, __loader__=importlib.machinery.SourceFileLoader("__main__", path))
     sys.argv[:] = [script, *arguments]
     if not sys.flags.safe_path:
         sys.path[0] = os.path.dirname(os.path.realpath(script))
+
+    def execute() -> None:
+        with io.open_code(path) as file:
+            source = file.read()
+        exec(compile(source, path, "exec", dont_inherit=True), module.__dict__)
+    run(module, execute, session)
+
+
+def run_module(name: str, arguments: list[str], session: Session) -> None:
+    """Executes a module as `__main__`, which is found from the working folder: `sys.path` is as `python -m` makes it."""
+    sys.argv[:] = ["-m", *arguments]        # until the module is found
+    run(main_module(), lambda: runpy._run_module_as_main(name), session)  # type: ignore[attr-defined]
+
+
+def main_module(**attributes: Any) -> types.ModuleType:
+    """A module as Python makes it for what it runs."""
+    module = types.ModuleType("__main__")
+    module.__dict__.update(__builtins__=builtins, __annotations__={}, **attributes)
+    return module
+
+
+def run(module: types.ModuleType, execute: Callable[[], None], session: Session) -> None:
+    """Calls `execute` with `module` as `__main__`. Its exceptions leave with a traceback that shows nothing of ours."""
     session.prepare()
     sys.modules["__main__"] = module
     sys.meta_path.insert(0, AfterTorch(session.start))  # type: ignore[arg-type]
-    code = None
     try:
-        with io.open_code(module.__file__) as file:  # type: ignore[arg-type]
-            source = file.read()
-        code = compile(source, module.__file__, "exec", dont_inherit=True)  # type: ignore[arg-type]
-        exec(code, module.__dict__)
+        execute()
     except SystemExit:
         raise
     except BaseException as error:
         session.interrupted = isinstance(error, KeyboardInterrupt)
-        show(code)
+        show()
         raise
     finally:
         session.conclude()
 
 
-def main_module(script: str) -> types.ModuleType:
-    """A module as Python makes it for a script."""
-    module = types.ModuleType("__main__")
-    path = os.path.abspath(script)
-    module.__dict__.update(__file__=path, __builtins__=builtins, __annotations__={}, __cached__=None,
-                           __loader__=importlib.machinery.SourceFileLoader("__main__", path))
-    return module
-
-
-def show(code: types.CodeType | None) -> None:
-    """Has Python show the exception that is about to leave the process as if the script's own frame were the outermost."""
+def show() -> None:
+    """Has Python show the exception that is about to leave the process without our frames, and what is outside of them."""
     hook = sys.excepthook
 
     def excepthook(cls: type[BaseException], error: BaseException, traceback: types.TracebackType | None) -> None:
-        while traceback is not None and traceback.tb_frame.f_code is not code:
-            traceback = traceback.tb_next
+        for own in (False, True):
+            while traceback is not None and (traceback.tb_frame.f_globals is globals()) is own:
+                traceback = traceback.tb_next
         hook(cls, error.with_traceback(traceback), traceback)
     sys.excepthook = excepthook
 
@@ -180,11 +195,11 @@ def show(code: types.CodeType | None) -> None:
 def main() -> None:
     """Does what the command line says."""
     options = parse()
-    if not os.path.isfile(options.script):
+    if not options.module and not os.path.isfile(options.script):
         missing(options.script)
     session = Session(options)
     atexit.register(session.end)        # before the script registers anything: it comes last
-    run(options.script, options.args, session)
+    (run_module if options.module else run_script)(options.script, options.args, session)
 
 
 def missing(script: str) -> NoReturn:

@@ -49,15 +49,17 @@ def _follow(tail: Any) -> None:
 FOLLOW = _C.CompiledFunction(_follow, GuardTree(_follow.__code__), lambda function, args, tree: args.pop())
 
 
-class Resumption:
+class Resumption(_C.Resumption):
     """The continuations of one chain of live frames.
+
+    A hit that ends here calls nothing of this in Python, as long as no exception is handled or raised, nor an idle loop around.
 
     `stand_ins`: for each frame, outermost first, what a callee finds above itself (None: nothing). `functions`: where the inner
     continuations are among the arguments of the outermost one. `make_unit(code)` makes the unit of an outermost continuation, of
     which there is another one where an exception is awaited. Entries hold resumptions: weak references to them cannot be.
     """
 
-    __slots__ = ("codes", "stand_ins", "functions", "units", "leads_to", "idle", "rounds", "loop", "_make_unit")
+    __slots__ = ("codes", "functions", "units", "leads_to", "rounds", "_make_unit")
 
     def __init__(self, codes: Codes, stand_ins: tuple[types.CodeType | None, ...], functions: tuple[int, ...],
                  make_unit: Callable[[types.CodeType], Any]) -> None:
@@ -65,6 +67,7 @@ class Resumption:
         self._make_unit = make_unit
         self.units: list[Any] = []
         self._add_unit(codes.codes[0])
+        self.compiled = self.units[0].compiled
         self.leads_to: dict[Resumption, bool] = {}  # where its traces are cut again; whether some of these traces work on tensors
         self.idle: Loop | None = None               # around this break
         self.rounds = 0                             # of that
@@ -98,16 +101,21 @@ class Resumption:
             return self._run_loop(self.loop, function, arguments, scopes, result, raised)
         return self.proceed(function, arguments, result, raised)
 
+    def raised(self, function: types.FunctionType, arguments: tuple[Any, ...], exception: BaseException) -> _C.TailCall:
+        """The call of the continuation `function` when the operation has raised an exception."""
+        self._strip(exception)
+        return self.proceed(function, arguments, exception, True)
+
     def proceed(self, function: types.FunctionType, arguments: tuple[Any, ...], result: Any, raised: bool) -> _C.TailCall:
         """The call of the continuation `function` with a result, or an exception, that it waits for."""
         if not raised:
-            return _C.TailCall(self.units[0].compiled, function, (*arguments, result))
+            return _C.TailCall(self.compiled, function, (*arguments, result))
         if not self.functions:
             return _C.TailCall(self._raising_unit().compiled, _with_code(function, self.codes.raising), (*arguments, result))
         at = self.functions[-1]
         raising = generators.go_on_raising if arguments[at] is generators.go_on else _with_code(arguments[at], self.codes.raising)
         arguments = (*arguments[:at], raising, *arguments[at + 1:])
-        return _C.TailCall(self.units[0].compiled, function, (*arguments, result))
+        return _C.TailCall(self.compiled, function, (*arguments, result))
 
     def _run_loop(self, loop: Loop, function: types.FunctionType, arguments: tuple[Any, ...], scopes: tuple[Globals, ...],
                   result: Any, raised: bool) -> _C.TailCall:
@@ -174,8 +182,6 @@ class Resumption:
 
     def _perform(self, scopes: tuple[Globals, ...], operation: Callable[..., Any], args: tuple[Any, ...],
                  kwargs: dict[str, Any]) -> Any:
-        if operation is bool and type(args[0]) is torch.Tensor:        # of C, which looks at no frame
-            return bool(args[0])
         for stand_in, scope in zip(reversed(self.stand_ins[:len(scopes)]), reversed(scopes), strict=True):
             if stand_in is not None:
                 operation, args, kwargs = types.FunctionType(stand_in, scope), (operation, args, kwargs), {}

@@ -75,7 +75,7 @@ def python(*command: str | Path, cwd: Path | None = None, **options) -> subproce
                           env=environment, **options)
 
 
-def check(script: Path, *arguments: str, before: tuple[str, ...] = (), **options) -> subprocess.CompletedProcess:
+def check(script: Path | str, *arguments: str, before: tuple[str, ...] = (), **options) -> subprocess.CompletedProcess:
     """Runs a script both ways and compares exit status, stdout and stderr. Returns the plain run."""
     plain = python(script, *arguments, **options)
     captured = python("-m", "capture", "run", *before, script, *arguments, **options)
@@ -119,6 +119,52 @@ def test_endings_are_the_same(tmp_path: Path, ending: str) -> None:
     (tmp_path / "data.txt").write_text("relative")
     plain = check(script, "--flag", "--report", "x", cwd=tmp_path, input="typed")
     assert plain.stdout.startswith("begin")
+
+
+MODULE = """
+    import sys, torch
+    from . import helper
+    from .helper import Net
+    net = Net()
+    for _ in range(3):
+        print(net(torch.ones(2)), end=" ")
+    print(sys.argv, sys.path[0], __name__, __package__, __file__, __spec__.name, sorted(vars()))
+    if __name__ == "__main__":
+        {ending}
+    """
+HELPER = """
+    import torch
+    class Net(torch.nn.Module):
+        def forward(self, x):
+            return x * 2
+    def fail():
+        raise KeyError("helper")
+    """
+
+
+@pytest.mark.parametrize("ending", [
+    "print(sys.modules['__main__'].net is net)", "helper.fail()", "sys.exit(3)", "raise KeyboardInterrupt"])
+def test_a_module_is_run_as_python_does(tmp_path: Path, ending: str) -> None:
+    (tmp_path / "pack").mkdir()
+    files(tmp_path / "pack", main=MODULE.replace("{ending}", ending), helper=HELPER, __init__="")
+    plain = check("-m", "pack.main", "--flag", "-m", cwd=tmp_path)
+    assert plain.stdout.startswith("tensor([2., 2.]) tensor")
+
+
+def test_modules_that_cannot_begin_are_the_same(tmp_path: Path) -> None:
+    (tmp_path / "pack").mkdir()
+    files(tmp_path / "pack", __init__="1 / 0", main="print('not here')")
+    files(tmp_path, wrong="def f(:")
+    for name in ("pack.main", "missing", "pack", "wrong"):
+        assert check("-m", name, cwd=tmp_path).returncode == 1
+
+
+def test_the_modules_of_a_module_are_captured(tmp_path: Path) -> None:
+    (tmp_path / "pack").mkdir()
+    files(tmp_path / "pack", main=MODULE.replace("{ending}", "pass"), helper=HELPER, __init__="")
+    python("-m", "capture", "run", "--report", tmp_path / "report.json", "-m", "pack.main", cwd=tmp_path)
+    frame, = json.loads((tmp_path / "report.json").read_text())["frames"]
+    assert (frame["name"], frame["captures"], frame["hits"]) == ("Net", 1, 2)
 
 
 def test_scripts_that_cannot_begin_are_the_same(tmp_path: Path) -> None:
@@ -199,8 +245,10 @@ def test_wrong_command_lines_are_refused(arguments: list[str], capsys: pytest.Ca
 
 def test_options_after_the_script_are_the_scripts() -> None:
     options = parse(["run", "--report", "a.html", "--function", "m:C.f", "x.py", "--report", "b", "--", "-x"])
-    assert (options.report, options.function, options.script) == ("a.html", ["m:C.f"], "x.py")
+    assert (options.report, options.function, options.script, options.module) == ("a.html", ["m:C.f"], "x.py", False)
     assert options.args == ["--report", "b", "--", "-x"]
+    options = parse(["explain", "-m", "a.b", "-m", "c"])
+    assert (options.module, options.script, options.args) == (True, "a.b", ["-m", "c"])
 
 
 def test_an_interrupted_script_dies_by_the_signal_after_its_report(tmp_path: Path) -> None:

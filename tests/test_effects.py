@@ -209,67 +209,6 @@ def test_a_stream_written_in_python() -> None:
     check(make, *CALLS, captures=3, hits=0)         # it asks how much was written
 
 
-def test_an_object_that_changes_after_it_was_printed_breaks() -> None:
-    def program(x):
-        counter = Counter()
-        print(counter)
-        counter.n += 1
-        return x * 2, counter.n
-    compiled = capture.compile(program)
-    with contextlib.redirect_stdout(io.StringIO()) as output:
-        compiled(X)
-        compiled(X)
-    text, line = capture.explain(compiled), program.__code__.co_firstlineno + 2
-    assert output.getvalue() == "<0>\n<0>\n" and "[late-change]" in text and f'File "{__file__}", line {line}' in text
-
-
-def test_an_object_that_changes_after_it_was_printed_costs_a_cut_and_no_native_call() -> None:
-    def make():
-        state = SimpleNamespace(total=0)
-
-        def program(x):
-            counter = Counter()
-            for _ in range(2):
-                x = x * 2
-                print(counter, x.sum())
-                counter.n += 1
-            state.total += counter.n
-            print(state, x)
-            state.total += 1
-            LOGGER.info("the end %s", counter)
-            return x, counter.n
-        return program, state
-    stats = check(make, *CALLS, *CALLS, captures=None, fullgraph=False)
-    assert stats.breaks and stats.hits and not stats.native_calls and not stats.bailouts, stats
-
-
-def test_an_object_shown_in_a_callee_and_changed_by_its_caller() -> None:
-    def show(counter, x):
-        print("now", counter, x.shape)
-        return x + counter.n
-
-    def program(x):
-        counter = Counter()
-        y = show(counter, x)
-        counter.n = 5
-        return show(counter, y)
-    stats = check(lambda: program, *CALLS, *CALLS, captures=None, fullgraph=False)
-    assert stats.breaks and stats.hits and not stats.native_calls, stats
-
-
-def test_a_written_buffer_of_a_printed_module_breaks() -> None:
-    def make():
-        model = nn.BatchNorm1d(2)
-        holder = Counter()
-        holder.__class__ = type("Holder", (Counter,), {"__str__": lambda self: str(model.running_mean)})
-
-        def program(x):
-            print(holder)
-            return model(x)
-        return program, model
-    check(make, *CALLS, captures=None, fullgraph=False)
-
-
 # --- logging and warnings
 
 @contextlib.contextmanager

@@ -3,14 +3,17 @@ from __future__ import annotations
 
 import collections
 import copy
+import io
 import math
 import operator
 import types
 import typing
+import weakref
 
 import pytest
 import torch
 
+from tests.helpers import call, check
 from tests.programs import Programs, run
 
 X = torch.tensor([[1.0, -2.0, 3.0], [4.0, 5.0, -6.0]])
@@ -20,6 +23,10 @@ programs = Programs()
 class Stack(list):
     def top(self):
         return self[-1]
+
+
+class Key:
+    pass
 
 
 class Defaulting(dict):
@@ -169,3 +176,84 @@ def types_made_inside(x):
 @pytest.mark.parametrize(("make", "args", "options"), programs)
 def test_language(make, args, options) -> None:
     run(make, args, options)
+
+
+# --- lists from outside that grow from call to call
+
+def test_the_last_items_of_a_list_that_grows_do_not_recapture() -> None:
+    def make():
+        state = types.SimpleNamespace(losses=[1.0], logs=[[0]], tensors=[torch.ones(2, 3)])
+
+        def program(x):
+            before = state.losses[-1]
+            state.losses.append(x.mean().item())
+            state.logs.append([before])
+            state.logs[-1].append(2)
+            state.logs[-2].append(3)
+            state.tensors.append(x + state.tensors[-1])
+            print(before, state.losses[-1], state.losses[-2])
+            return x * 2, state.losses[0], state.tensors[-2] * before
+        return program, state
+    stats = check(make, *[call(X * i) for i in range(8)], captures=None)
+    assert stats.captures <= 2 and stats.graphs <= 2, stats
+
+
+def test_the_last_item_of_a_list_that_has_one_item_is_its_first() -> None:
+    def make():
+        logs = [[1], [2]]
+
+        def program(x):
+            logs[0].append(x.shape[0])
+            logs[-1].append(5)
+            return x + logs[0][0], logs[-1][-1], len(logs[0])
+        return program, logs
+    changes = lambda logs: logs.pop(), lambda logs: logs.append([3, 4])
+    check(make, call(X), call(X), changes[0], call(X), call(X), changes[1], call(X), captures=None)
+
+
+def test_the_last_item_of_a_list_that_becomes_empty() -> None:
+    def make():
+        losses = [1.0, 2.0]
+
+        def program(x):
+            last = losses[-1]
+            losses.append(3.0)
+            return x * 2, last, losses[-1]
+        return program, losses
+    steps = call(X), call(X), list.clear, call(X), lambda losses: losses.append("text"), call(X), call(X)
+    check(make, *steps, captures=None, fullgraph=False)
+
+
+# --- objects of C
+
+def test_sets_of_weak_references_from_outside() -> None:
+    def make():
+        known = weakref.WeakSet()
+
+        def program(x):
+            key = Key()
+            y = x * 2
+            known.add(key)
+            kept.append(key)
+            return y + 1, len(known)
+        kept = []
+        return program, kept
+    check(make, call(X), call(X), call(X), captures=None, fullgraph=False)
+
+
+def test_methods_of_pybind11_are_not_taken_for_those_of_what_describes_them() -> None:
+    def program(x):
+        writer = torch._C.PyTorchFileWriter(io.BytesIO())
+        y = x * 2
+        writer.write_end_of_file()
+        return y + 1, writer.archive_name()
+    check(lambda: program, *[call(X)] * 4, captures=None, fullgraph=False)
+
+
+def test_saving_and_loading_is_made_between_traces(tmp_path) -> None:
+    def program(x):
+        y = x * 2
+        torch.save({"y": y}, tmp_path / "y.pt")
+        return torch.load(tmp_path / "y.pt")["y"] + 1
+    stats = check(lambda: program, *[call(X * i) for i in range(5)], captures=None, fullgraph=False)
+    assert stats.captures == 3 and stats.breaks == 2 and not stats.native_calls, stats

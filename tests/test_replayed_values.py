@@ -86,8 +86,8 @@ def test_work_between_clocks_is_done_between_them_on_a_hit() -> None:
         return x + 1, middle - start, time.perf_counter() - middle
     compiled = capture.compile(program, backend="eager")
     x = torch.rand(300, 300)
-    results = [compiled(x) for _ in range(4)]
-    assert all(work > rest for _, work, rest in results[1:]) and capture.stats(compiled).hits >= 3
+    results = [compiled(x) for _ in range(8)]
+    assert min(work for _, work, _ in results[1:]) > min(rest for _, _, rest in results[1:]) and capture.stats(compiled).hits >= 7
 
 
 # --- truth
@@ -97,6 +97,37 @@ def asks_without_deciding(x):
     print("done", done, not x[0, 0] > 0, x.max().__bool__())
     FLAGS.append(done & bool(x.min() < 0))
     return x * 2, done, not done, bool(x.sum().item())
+
+
+def sorts_what_it_shows(x):
+    metrics = {"loss": x.sum().item(), "acc": x.mean().item(), "top": x.max().item()}
+    for name, value in sorted(metrics.items()):
+        print(name, value)
+    return sorted([("b", x[0, 0].item()), ("a", 1.0)]), ("a", x.min().item()) < ("b", 2.0), x * 2
+
+
+def adds_in_place(x):
+    total = 0
+    for row in x.tolist():
+        for value in row:
+            total += value
+    count = 1
+    count *= x.sum().item()
+    count -= 2
+    return x * total + count, total, count
+
+
+@pytest.mark.parametrize("program", [sorts_what_it_shows, adds_in_place], ids=lambda program: program.__name__)
+def test_values_among_what_is_known(program) -> None:
+    one_graph(lambda: program)
+
+
+def test_tuples_that_differ_in_a_value_only_are_not_in_a_known_order() -> None:
+    def program(x):
+        first = sorted([("a", x[0, 0].item()), ("a", x[1, 1].item())])
+        return first, sorted([(x.max().item(), "a"), (x.min().item(), "b")], reverse=True), x * 2
+    stats = check(lambda: program, *CALLS, *CALLS, captures=None, fullgraph=False)
+    assert stats.breaks and not stats.native_calls, stats
 
 
 FLAGS: list[bool] = []

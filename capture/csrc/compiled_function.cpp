@@ -6,6 +6,7 @@
 #include <array>
 #include <cstddef>
 #include <exception>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -13,6 +14,7 @@
 #include "frame_hook.h"
 #include "guard_tree.h"
 #include "modes.h"
+#include "resumption.h"
 #include "stopwatch.h"
 
 namespace capture {
@@ -234,8 +236,12 @@ PyObject* follow(PyObject* result) {
     Ref arguments = Ref::steal(std::exchange(tail->arguments, nullptr));
     Py_DECREF(result);
     if (function.get() == Py_None) {
-      result = PyObject_Call(callable.get(), arguments.get(), nullptr);
-      continue;
+      std::optional<PyObject*> outcome = is_resumption(callable.get()) ? resume(callable, function, arguments)
+                                                                       : PyObject_Call(callable.get(), arguments.get(), nullptr);
+      if (outcome) {
+        result = *outcome;
+        continue;
+      }
     }
     // The frame is made with placeholders: who calls a function holds its arguments until it returns.
     std::vector<PyObject*> placeholders(static_cast<size_t>(PyTuple_GET_SIZE(arguments.get())) + 1, Py_None);

@@ -8,6 +8,7 @@
 #include "modes.h"
 #include "python_ref.h"
 #include "random_state.h"
+#include "resumption.h"
 #include "snapshot.h"
 #include "switch.h"
 #include "tensor_properties.h"
@@ -84,6 +85,7 @@ PyMODINIT_FUNC PyInit__C() {
     init_code_cache(module.get());
     init_guard_tree(module.get());
     init_compiled_function(module.get());
+    init_resumption(module.get());
     init_switch(module.get());
     init_executor(module.get());
     init_random_state(module.get());

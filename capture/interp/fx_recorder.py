@@ -36,6 +36,7 @@ from capture.refgraph.node import (
     TensorState,
     source_of,
 )
+from capture.refgraph.result_types import IN_PLACE
 from capture.refgraph.source import Computed, Literal, Local, Source
 
 # One frame of the user's program where an operation was recorded: code object, offset of the instruction, line.
@@ -43,10 +44,6 @@ Position = tuple[types.CodeType, int, int]
 
 
 SUBSCRIPTING = frozenset({"getitem", "setitem"})            # the operators whose second argument is a subscript
-IN_PLACE = {getattr(operator, f"i{name}"): getattr(operator, name) for name in
-            ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "lshift", "rshift")} | {
-    operator.iand: operator.and_, operator.ior: operator.or_, operator.ixor: operator.xor}
-
 TENSOR_TYPE = type(torch.FloatTensor)                       # the class of the types of tensors of old
 DTYPES = {bool: torch.bool, int: torch.int64, float: torch.float64, complex: torch.complex128}     # what torch takes these for
 

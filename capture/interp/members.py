@@ -15,11 +15,9 @@ from capture.interp.lookasides.shadows import settled
 from capture.refgraph.facts import of_thread
 from capture.refgraph.graph import BOUND_IN_C, PINNED, VALUES, lookup_class
 from capture.refgraph.node import Build, Const, Expr, External, FunctionState, RefNode, Shadow
+from capture.refgraph.publishing import CHAIN
 from capture.refgraph.records import DERIVED
 from capture.refgraph.source import Computed, Literal
-
-# What the flow of the program, which is guarded, sets of an exception.
-CHAIN = ("__cause__", "__context__", "__suppress_context__")
 
 
 def external_c_attribute(interp: Interpreter, obj: Value, name: str, result: Any) -> Shadow:

@@ -34,6 +34,7 @@ from capture.interp.special import VIEWS, is_a, is_plain
 from capture.interp.visible import FRAME_READERS, frame_reader, in_sight, must_see, with_scope
 from capture.interp.writes import noting_writes, versions_of
 from capture.refgraph.effects import decision
+from capture.refgraph.facts import is_of
 from capture.refgraph.graph import PINNED, VALUES, lookup_class, parts
 from capture.refgraph.node import (
     SCALARS,
@@ -476,7 +477,7 @@ def unbind(interp: Interpreter, function: Value) -> tuple[Value, Value] | None:
     if owner is None or is_a(owner, types.ModuleType):
         return None
     descriptor = next((found for base in type(owner).__mro__ if isinstance(found := base.__dict__.get(real.__name__), UNBOUND)
-                       and base is getattr(real, "__objclass__", base)), None)
+                       and is_of(real, found)), None)
     if descriptor is None and is_a(owner, type):      # a class method of C that is known by its descriptor
         found = lookup_class(owner, real.__name__)
         if isinstance(found, types.ClassMethodDescriptorType) and found in POLYFILLS:

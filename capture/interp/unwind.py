@@ -137,9 +137,7 @@ def _extend_traceback(interp: Interpreter, frame: Frame, exception: BaseExceptio
         return node             # raised by native code of the program, which the trace does not repeat
     entry = frame.function.shadow, Const(frame.code), Const(frame.instruction.offset), Const(frame.line)
     more = known.args if isinstance(known, Traceback) else (known,)
-    node.slots["__traceback__"] = traceback = Traceback(extend, (*more, *entry))
-    if node.source is not None:
-        graph.set_slot(node, "__traceback__", traceback)
+    graph.set_slot(node, "__traceback__", Traceback(extend, (*more, *entry)))
     return node
 
 

@@ -59,6 +59,11 @@ class CallEffect:
         return self.function, *self.args
 
 
+def operands_of(effect: Effect | CallEffect) -> tuple[Shadow, ...]:
+    """What an effect is done with."""
+    return effect.operands if isinstance(effect, CallEffect) else (effect.target, *effect.args)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Replayed(Expr):
     """What a call effect returned: another value on every hit. `op` is the effect itself. returns: the type that it always

@@ -6,6 +6,17 @@ import types
 from typing import Any
 
 
+def from_end(items: Any, index: int) -> Any:
+    """The item of a list at an index that counts from the end. Raises IndexError without one, TypeError for other objects."""
+    return list.__getitem__(items, index)
+
+
+def is_of(method: Any, descriptor: Any) -> bool:
+    """Whether a method of C is what `descriptor` is for the same instance. (The `__self__` of pybind11's functions is none.)"""
+    bound = descriptor.__get__(method.__self__, type(method.__self__))
+    return type(bound) is type(method) and bound == method
+
+
 def lacks(cls: Any, name: str) -> bool:
     """Whether a class itself, whatever its bases have, has no attribute of this name. Raises TypeError for other objects."""
     return name not in type.__getattribute__(cls, "__dict__")

@@ -13,7 +13,7 @@ import torch
 
 from capture.errors import Break, UserFrame
 from capture.refgraph.effects import CallEffect, Effect, Position, Replayed, calls_in, decision, draws_before, is_foreign
-from capture.refgraph.facts import lacks
+from capture.refgraph.facts import from_end, is_of, lacks
 from capture.refgraph.keys import KeyTable, hash_kept, is_python_key, path_of_entry, put, table, take_out
 from capture.refgraph.memory import COMPARISONS, HANDLES, PLAIN_TENSORS, is_address, storage_of
 from capture.refgraph.node import (
@@ -34,8 +34,9 @@ from capture.refgraph.node import (
     WrittenDict,
     source_of,
 )
+from capture.refgraph.publishing import Past, publish
 from capture.refgraph.records import content, decimal_rules, has_content
-from capture.refgraph.result_types import may_raise, may_vary, type_of
+from capture.refgraph.result_types import IN_PLACE, may_raise, may_vary, type_of
 from capture.refgraph.shapes import Shapes
 from capture.refgraph.source import Attr, Computed, Constant, InstanceDict, Item, Literal, Source, TypeAttr
 
@@ -62,6 +63,7 @@ class RefGraph:
         self.early: set[CallEffect] = set()         # those that are done before the graph runs
         self.changed: dict[RefNode, int] = {}       # objects of ours -> when they were changed last; see `mark`
         self.written: dict[int | None, int] = {}    # storages -> when they were written to last; None: perhaps any
+        self.published: dict[RefNode, Past] = {}    # objects of ours that call effects were shown -> as they were then
         self.hooked: dict[int | None, int] = {}     # … and when hooks were registered on tensors there that the trace has made
         self.volatile: set[RefNode] = set()         # dicts from outside that a call effect may have changed
         self.risks: list[Expr] = []                 # arithmetic on what only a hit knows, and that may raise there
@@ -123,7 +125,7 @@ class RefGraph:
         It may never be used on a hit, and yet the program counts on its being there: guards that the operands are such that no code
         of the program's own runs, and that there is a result of this type. Where only a hit knows them, it is computed on each.
         """
-        expr = Expr(op, operands)
+        expr = Expr(IN_PLACE.get(op, op), operands)
         for operand in operands:
             if isinstance(operand, External):
                 self.require(operand.source, "TYPE", type(operand.value))
@@ -274,15 +276,18 @@ class RefGraph:
         return node.state if isinstance(node.state, ListStart) else None
 
     def list_item(self, node: RefNode, index: int) -> Shadow | None:
-        """The item at `index` of a list whose length does not matter for that; None where it does."""
+        """The item at `index` of a list whose length does not matter for that; None where it does. Some were appended."""
         start = self.list_start(node)
-        if start is None or not 0 <= index < start.length:
+        if start is None or index < 0 and -index <= len(start.added):
+            return None if start is None else start.added[index]
+        at = index if index >= 0 else index + len(start.added)
+        if not -start.length <= at < start.length:
             return None
-        if index not in start.known:
-            item, source = list.__getitem__(node.real, index), Item(node.source, index)  # type: ignore[arg-type]
-            start.known[index] = self.external(item, source)
-            self.require(source, "TYPE", type(item))        # so that it is there
-        return start.known[index]
+        if at not in start.known:
+            path: Source = Item(node.source, at) if at >= 0 else Computed(from_end, (node.source, Literal(at)))  # type: ignore[arg-type]
+            start.known[at] = self.external(list.__getitem__(node.real, index), path)
+            self.require(path, "TYPE", type(list.__getitem__(node.real, index)))        # so that it is there
+        return start.known[at]
 
     def dict_state(self, node: RefNode) -> DictState:
         """What is known of a dict. Raises Break for one of which nothing is known any more."""
@@ -381,6 +386,8 @@ class RefGraph:
             members = frozenset(node.real)
             base = set if isinstance(node.real, set) else frozenset
             order = tuple(base.__iter__(node.real))
+            if any(isinstance(m, weakref.ref) for m in order):
+                raise Break("opaque-call", "a set from outside holds weak references")
             if all(type(m) in SCALARS for m in members):
                 self.require(node.source, "CONTENT", members)
                 node.state = SetState({m: Const(m) for m in members}, len(members) < 2, order)
@@ -480,8 +487,8 @@ class RefGraph:
     # -- effects -----------------------------------------------------------------------------------------------------
 
     def effect(self, operation: Any, target: RefNode, *args: Shadow) -> None:
-        """A mutation of `target`, already done for real. One of our own objects needs no replay."""
-        if target.source is not None or is_foreign(target):
+        """A mutation of `target`, already done for real. One of our own objects that nobody has seen needs no replay."""
+        if target.source is not None or target in self.published or is_foreign(target):
             self.effects.append(Effect(operation, target, args))
         else:
             self.changed[target] = self._next()
@@ -497,6 +504,7 @@ class RefGraph:
     def call_effect(self, function: Shadow, args: tuple[Shadow, ...], names: tuple[str, ...] = (), shown: tuple[Shadow, ...] = (),
                     early: bool = False, positions: tuple[Position, ...] = (), stream: RefNode | None = None) -> CallEffect:
         """A call that acts on the world, already done for real."""
+        publish(self, shown, self.effects)
         effect = CallEffect(function, args, names, shown, stream, self._next(), positions)
         self.effects.append(effect)
         if early:
@@ -561,7 +569,8 @@ def descriptor_of(method: Any) -> Any:
     if owner is None or isinstance(owner, (type, types.ModuleType)):
         return None
     descriptor = lookup_class(type(owner), method.__name__)
-    return descriptor if isinstance(descriptor, (types.MethodDescriptorType, types.WrapperDescriptorType)) else None
+    of_c = isinstance(descriptor, (types.MethodDescriptorType, types.WrapperDescriptorType))
+    return descriptor if of_c and is_of(method, descriptor) else None
 
 
 def parts(real: Any) -> tuple[Any, ...]:

@@ -46,14 +46,31 @@ def reduced(iterator: Any) -> tuple[Callable[..., Any], tuple[Any, ...], Any]:
     return make, args, state[0] if state else None
 
 
+def position(iterator: Any) -> tuple[Any, int] | None:
+    """The sequence that an iterator walks over, from the beginning, and how far it is; None for other iterators."""
+    if type(iterator) not in FORWARD:
+        return None
+    _, (sequence,), *state = iterator.__reduce__()
+    return (sequence, state[0] or 0 if state else 0) if type(sequence) in SEQUENCES else None
+
+
 def peek(iterator: Any, ahead: int) -> Any:
     """The item that `iterator` will yield after `ahead` others. Raises StopIteration at its end."""
-    return next(itertools.islice(fork(iterator), ahead, None))
+    known = position(iterator)
+    if known is None:
+        return next(itertools.islice(fork(iterator), ahead, None))
+    sequence, at = known
+    if at + ahead >= len(sequence):
+        raise StopIteration
+    return sequence[at + ahead]
 
 
 def has_item(iterator: Any, ahead: int) -> bool:
     """Whether `iterator` will yield another item after `ahead` others."""
-    return next(itertools.islice(fork(iterator), ahead, None), END) is not END
+    known = position(iterator)
+    if known is None:
+        return next(itertools.islice(fork(iterator), ahead, None), END) is not END
+    return known[1] + ahead < len(known[0])
 
 
 def skip(iterator: Any, count: int) -> None:

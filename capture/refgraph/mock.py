@@ -19,7 +19,7 @@ import torch
 
 from capture import _C
 from capture.errors import Break
-from capture.refgraph.effects import CallEffect, Effect, Replayed, ready_at_entry, user_stack
+from capture.refgraph.effects import CallEffect, Effect, Replayed, operands_of, ready_at_entry, user_stack
 from capture.refgraph.graph import RefGraph, instance_dict
 from capture.refgraph.keys import KeyTable, put
 from capture.refgraph.memory import storage_of
@@ -42,6 +42,7 @@ from capture.refgraph.node import (
     TensorState,
     WrittenDict,
 )
+from capture.refgraph.publishing import chain_of
 from capture.refgraph.runtime import make_class
 from capture.refgraph.source import Computed, Constant, Source
 
@@ -52,7 +53,6 @@ POINTER = object.__basicsize__ // 2
 HEAP_TYPE = 1 << 9                                  # Py_TPFLAGS_HEAPTYPE: a class statement made it, or C at run time
 WRAPPERS = (staticmethod, classmethod)              # they take over the attributes of what they wrap
 # Attributes which only an object's creation sets: of functions, deques, partial functions, weak references, descriptors.
-CHAIN = ("__cause__", "__context__", "__suppress_context__")
 READ_ONLY = {"exceptions", "message", "fget", "fset", "fdel", "__func__", "__closure__", "__globals__", "__builtins__", "maxlen",
              "func", "keywords", "()"}
 # … and those in which it keeps what it computes again when they are missing.
@@ -112,11 +112,6 @@ def plan(graph: RefGraph, result: Shadow, inputs: Iterable[RefNode], numbers: tu
     steps = _construct(recipes, [effect for effect in effects if effect not in early])
     classes = _classes(graph, [*shadows, *inputs])
     return MockPlan(tuple(outputs), tuple(steps), result, classes, numbers, tuple(graph.risks), tuple(early), clocks)
-
-
-def operands_of(effect: Effect | CallEffect) -> tuple[Shadow, ...]:
-    """What an effect is done with."""
-    return effect.operands if isinstance(effect, CallEffect) else (effect.target, *effect.args)
 
 
 def settle(effects: list[Effect | CallEffect]) -> list[Effect | CallEffect]:
@@ -224,8 +219,9 @@ def _reach(graph: RefGraph, roots: list[Shadow]) -> tuple[list[Recipe], list[Ref
                 outputs.append(shadow)
             else:
                 queue.append(recipe.empty)  # type: ignore[arg-type]
-            if shadow.attrs is not None:
-                queue.append(shadow.attrs)
+            attrs = graph.published.get(shadow, shadow).attrs
+            if attrs is not None:
+                queue.append(attrs)
             queue.extend(recipe.contents)
         else:
             if isinstance(shadow, Build) and graph.is_made(shadow.cls):
@@ -244,25 +240,26 @@ def operands(shadow: Shadow) -> tuple[Shadow, ...]:
 
 
 class _Cook:
-    """Finds the recipe of one created object."""
+    """Finds the recipe of one created object, as it was when it was published, or as it is in the end."""
 
     def __init__(self, graph: RefGraph, node: RefNode) -> None:
         self.graph, self.node, self.cls, self.real = graph, node, node.cls, node.real
+        self.known = graph.published.get(node, node)
 
     def recipe(self) -> Recipe:
-        node, state = self.node, self.node.state
+        node, state = self.node, self.known.state
         if isinstance(state, TensorState) and state.node is not None:
             return Recipe(node, None, None, tuple(self.attributes()))     # what C keeps of it, the graph assigns
         if self.cls is types.CellType:
-            contents = node.slots.get("cell_contents", ABSENT)
+            contents = self.known.slots.get("cell_contents", ABSENT)
             final = None if contents is ABSENT else Expr(types.CellType, (contents,))
             return Recipe(node, Expr(types.CellType, ()), final, self.slots())
         fill = (*self.items(), *self.attributes(), *self.slots())
-        plain = node.origin is None and not node.attrs and not node.slots
+        plain = node.origin is None and not self.known.attrs and not self.known.slots
         return Recipe(node, self.empty(), self.display() if plain else None, fill)
 
     def empty(self) -> Shadow:
-        node, cls, state = self.node, self.cls, self.node.state
+        node, cls, state = self.node, self.cls, self.known.state
         if isinstance(node.origin, RefNode):        # the instance whose attributes this dict holds
             return Expr(instance_dict, (node.origin,))
         if isinstance(state, IteratorState):
@@ -293,7 +290,7 @@ class _Cook:
         return Expr(base.__new__, (self.graph.find(cls) if self.graph.is_made(cls) else Const(cls),))  # type: ignore[arg-type]
 
     def display(self) -> Shadow | None:
-        state = self.node.state
+        state = self.known.state
         if isinstance(state, (SetState, DictState)) and isinstance(state.items, KeyTable):
             return None
         if self.cls is list and isinstance(state, ListState):
@@ -308,7 +305,7 @@ class _Cook:
 
     def items(self) -> Iterator[Effect]:
         """What a container holds."""
-        node, state = self.node, self.node.state
+        node, state = self.node, self.known.state
         if isinstance(state, ListState):
             if self.maxlen() is not None and self.cls is not collections.deque and node.origin is None:
                 yield Effect(collections.deque.__init__, node, (Build(tuple, ()), Const(self.maxlen())))
@@ -359,7 +356,7 @@ class _Cook:
 
     def attributes(self) -> Iterator[Effect]:
         """Attributes in the instance `__dict__`. A dict that is the object's own is filled by its own recipe."""
-        attrs = self.node.attrs
+        attrs = self.known.attrs
         if attrs is None:
             if self.real is not None and self.cls not in WRAPPERS and instance_dict(self.real):
                 raise self.escape("its attributes are not known")
@@ -376,16 +373,18 @@ class _Cook:
             if name not in node.slots and not cached and self.real is not None and _is_set(slot, self.real):
                 raise self.escape(f"its attribute {name!r} is not known")
         chain = self.chain() if isinstance(self.real, BaseException) else {}
-        return tuple(Effect(object.__setattr__, node, (Const(name), value)) for name, value in {**chain, **node.slots}.items()
+        return tuple(Effect(object.__setattr__, node, (Const(name), value)) for name, value in {**chain, **self.known.slots}.items()
                      if value is not ABSENT and name not in READ_ONLY and self.cls is not functools.partial)
 
     def chain(self) -> dict[str, Shadow]:
         """What `raise` has noted in an exception: its cause and its context."""
-        parts = {name: value for name in CHAIN if (value := getattr(self.real, name))}
-        unknown = [name for name, value in parts.items() if value is not True and self.graph.find(value) is None]
-        if unknown:
-            raise self.escape(f"its {unknown[0]} is not known")
-        return {name: Const(True) if value is True else self.graph.find(value) for name, value in parts.items()}  # type: ignore[misc]
+        parts = chain_of(self.graph, self.real)
+        for name, value in parts.items():
+            if value is None:
+                raise self.escape(f"its {name} is not known")
+            if self.known is not self.node and self.known.slots.get(name) is not value and name != "__suppress_context__":
+                raise self.escape(f"its {name} has changed since it was shown to a call")
+        return parts  # type: ignore[return-value]
 
     def maxlen(self) -> int | None:
         return getattr(self.real, "maxlen", None) if issubclass(self.cls, collections.deque) else None

@@ -14,6 +14,9 @@ from capture.refgraph.node import Const, Expr, External, RefNode, Shadow
 from capture.refgraph.shapes import ask
 from capture.refgraph.source import Source
 
+# Operators that assign in place, which do no more on scalars than the plain ones.
+IN_PLACE = {getattr(operator, f"i{name.strip('_')}"): getattr(operator, name) for name in (
+    "add sub mul truediv floordiv mod pow matmul lshift rshift and_ or_ xor").split()}
 # Functions whose result has always the same type …
 RETURNS: dict[Any, type] = {
     **dict.fromkeys((str, repr, format, ascii, str.join, str.format, str.strip, str.lower, str.upper, str.replace, str.ljust,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import _abc
 import abc
 import functools
+import traceback
 import types
 from collections.abc import Callable
 from typing import Any
@@ -18,12 +19,12 @@ from capture.errors import CheckFailed, Surprise
 INVISIBLE = "<capture importlib._bootstrap>"
 
 
-def extend(traceback: types.TracebackType | None, *entries: Any) -> types.TracebackType | None:
+def extend(last: types.TracebackType | None, *entries: Any) -> types.TracebackType | None:
     """A traceback with further entries in front: for each the function, its code, the offset of the instruction, and the line."""
     for at in range(0, len(entries), 4):
         function, code, offset, line = entries[at:at + 4]
-        traceback = _C.make_traceback(traceback, code, function.__globals__, offset, line)
-    return traceback
+        last = _C.make_traceback(last, code, function.__globals__, offset, line)
+    return last
 
 
 def make_class(meta: type, name: str, bases: tuple[type, ...], namespace: dict[str, Any]) -> type:
@@ -57,6 +58,11 @@ def _result_of(grad_fn: str) -> type:
 def _format(self: torch.Tensor, spec: str) -> str:
     """`Tensor.__format__`, which asks for the exact class."""
     return format(self.item(), spec) if self.dim() == 0 else object.__format__(self, spec)
+
+
+def text_of_exception(exception: BaseException, limit: int | None = None, chain: bool = True) -> str:
+    """`traceback.format_exc()` while an exception is being handled."""
+    return "".join(traceback.format_exception(exception, limit=limit, chain=chain))
 
 
 def shuffled(stream: Any, items: tuple[Any, ...]) -> list[Any]:

@@ -5,7 +5,7 @@ import pytest
 
 from capture.errors import Break
 from capture.refgraph.effects import Replayed, is_foreign
-from capture.refgraph.node import Build, Const, Expr, ListState, source_of
+from capture.refgraph.node import Build, BytesState, Const, Expr, ListState, source_of
 from tests.refgraph.world import Pair, World
 
 
@@ -70,16 +70,34 @@ def test_an_early_call_comes_before_the_graph() -> None:
     assert code.first_effect < 100 and len(code.calls) == 1
 
 
-def test_an_object_that_changes_after_it_was_shown_is_refused() -> None:
+def test_an_object_is_shown_as_it_was_and_changed_after_the_call() -> None:
+    log, note = counter()
     world = World()
-    items: list[int] = []
-    node = world.graph.create(items, ListState([]))
-    world.graph.call_effect(Const(print), (node,), shown=(node,))
+    items, inner = [], [0]
+    node, part = world.graph.create(items, ListState([])), world.graph.create(inner, ListState([Const(0)]))
+    items.append(inner)
+    node.state.items.append(part)
+    world.graph.call_effect(Const(note), (node,), shown=(node,))
     items.append(1)
     node.state.items.append(Const(1))
     world.graph.effect(list.append, node, Const(1))
+    inner[0] = 2
+    part.state.items[0] = Const(2)
+    world.graph.effect(list.__setitem__, part, Const(0), Const(2))
+    world.graph.call_effect(Const(note), (node,), shown=(node,))
+    assert world.code(Pair(items, node)).function() == [[2], 1] and log == ["[[0]]", "[[2], 1]"]
+
+
+def test_an_object_that_changes_after_it_was_shown_and_of_which_no_copy_is_kept_is_refused() -> None:
+    world = World()
+    data = bytearray()
+    node = world.graph.create(data, BytesState(b""))
+    world.graph.call_effect(Const(print), (node,), shown=(node,))
+    data.append(1)
+    node.state.content = b"\1"
+    world.graph.effect(bytearray.append, node, Const(1))
     with pytest.raises(Break) as caught:
-        world.code(Pair(items, node))
+        world.code(Pair(data, node))
     assert caught.value.reason.id == "late-change"
 
 

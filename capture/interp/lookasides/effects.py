@@ -7,6 +7,7 @@ objects that the program reads elsewhere.
 from __future__ import annotations
 
 import datetime
+import inspect
 import io
 import json
 import logging
@@ -17,12 +18,15 @@ import random
 import secrets
 import sys
 import time
+import traceback
 import uuid
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
+
+import torch
 
 from capture.errors import Break
 from capture.interp import failing, scope, visible
@@ -35,7 +39,7 @@ from capture.interp.special import in_python
 from capture.refgraph.effects import Replayed
 from capture.refgraph.graph import instance_dict
 from capture.refgraph.node import SCALARS, Build, Const, DictState, Expr, ListState, RefNode, Shadow
-from capture.refgraph.runtime import CallFrom, shuffled
+from capture.refgraph.runtime import CallFrom, shuffled, text_of_exception
 from capture.refgraph.source import Computed, Literal
 
 
@@ -77,7 +81,8 @@ def _refusal(function: Any, traits: Traits) -> Callable[..., Break | None]:
         return Break("clock", f"{function.__qualname__}()") if worked else None
 
     def no_stack(interp: Interpreter, *args: Value, **kwargs: Value) -> Break | None:
-        asked = any(name in kwargs and kwargs[name].real for name in ("exc_info", "stack_info"))
+        stack = "stack_info" in kwargs and kwargs["stack_info"].real
+        asked = stack or tells_of_handled(function, kwargs) and interp.graph.find(sys.exception()) is None
         if function is warnings.warn and is_recorded(interp):
             return Break("side-effect-call", "warnings are recorded by the program")
         return Break("side-effect-call", f"{function.__qualname__}() is to show the stack") if asked else None
@@ -104,7 +109,13 @@ def _refusal(function: Any, traits: Traits) -> Callable[..., Break | None]:
 
 def _model(function: Any, traits: Traits) -> Callable[..., Shadow]:
     def replay(interp: Interpreter, result: Any, *args: Value, **kwargs: Value) -> Shadow:
-        graph, values = interp.graph, [*args, *kwargs.values()]
+        graph = interp.graph
+        for name in SHOWS.intersection(kwargs):
+            if type(kwargs[name].real) in SCALARS:
+                graph.depend(kwargs[name].shadow, kwargs[name].real)  # type: ignore[arg-type]
+        if tells_of_handled(function, kwargs):      # on a hit no exception is being handled
+            kwargs["exc_info"] = Value(sys.exception(), graph.find(sys.exception()))
+        values = [*args, *kwargs.values()]
         graph.waited |= function in WAITING
         own = args[0] if args and result is args[0].real else None
         if own is None and type(result) not in SCALARS and (not traits.fresh or graph.find(result) is not None):
@@ -226,10 +237,40 @@ def print_(*args: Any, sep: Any = " ", end: Any = "\n", file: Any = None, flush:
 
 effect(*methods(logging.Logger, "debug", "info", "warning", "warn", "error", "critical", "fatal", "log"), returns=type(None),
        callers=True, owner=True)
+effect(*methods(logging.Logger, "exception"), returns=type(None), callers=True, owner=True)
+effect(logging.exception, returns=type(None), callers=True)
 effect(logging.debug, logging.info, logging.warning, logging.warn, logging.error, logging.critical, logging.fatal, logging.log,
        returns=type(None), callers=True)
 effect(warnings.warn, returns=type(None), callers=True, fails=True)
 effect(warnings._filters_mutated, returns=type(None))  # type: ignore[attr-defined]
+
+
+def tells_of_handled(function: Any, kwargs: dict[str, Value]) -> bool:
+    """Whether a call of logging is to tell of the exception that is being handled."""
+    told = kwargs["exc_info"].real if "exc_info" in kwargs else function in TELL_OF_HANDLED
+    return bool(told) and not isinstance(told, (BaseException, tuple))
+
+
+SHOWS = frozenset({"exc_info", "stack_info"})
+TELL_OF_HANDLED = frozenset({logging.Logger.exception, logging.exception})
+
+
+def no_exception(interp: Interpreter, *args: Value, **kwargs: Value) -> Break | None:
+    """Why a call that tells of the exception being handled cannot be repeated, if it cannot."""
+    known = interp.graph.find(sys.exception()) is not None
+    return None if known else Break("side-effect-call", "the exception being handled was raised before the call")
+
+
+@model(traceback.print_exc, traceback.format_exc, refuses=no_exception)
+def tell_of_handled(interp: Interpreter, result: str | None, *args: Value, **kwargs: Value) -> Shadow:
+    """`traceback.print_exc()` and `format_exc()`: the same of the exception itself, since on a hit none is being handled."""
+    graph, function = interp.graph, traceback.print_exc if result is None else traceback.format_exc
+    given = {**dict(zip(inspect.signature(function).parameters, args)), **kwargs}
+    exception: Shadow = graph.find(sys.exception())  # type: ignore[assignment]
+    target = Const(traceback.print_exception if result is None else text_of_exception)
+    shown = exception, *(snapshot(interp, value) for value in given.values())
+    call = graph.call_effect(target, shown, tuple(given), (exception,), positions=interp.positions())
+    return Const(None) if result is None else Replayed(call, (), str, result)
 
 
 def is_recorded(interp: Interpreter) -> bool:
@@ -304,6 +345,7 @@ effect(os.path.getmtime, os.path.getctime, os.path.getatime, returns=float, owne
 effect(warnings._filters_mutated, os.putenv, os.unsetenv, returns=type(None), owner=True)
 effect(os.mkdir, os.makedirs, os.remove, os.unlink, os.rmdir, os.rename, os.replace,
        *methods(pathlib.Path, "mkdir", "rmdir"), returns=type(None), owner=True, fails=True)
+SIDE_EFFECTS.update({torch.save, torch.load})       # which run code of all kinds: as a whole, between two traces
 PURE.add(os.fspath)
 effect(os.getpid, os.getppid, returns=int)
 effect(os.getcwd, returns=str)

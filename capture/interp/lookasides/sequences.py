@@ -1,16 +1,17 @@
 """Lists, tuples and deques: the shadow state goes through the same operations as the real container."""
 from __future__ import annotations
 
+import itertools
 import operator
 import re
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from capture.interp.frame import Value
 from capture.interp.interpreter import Interpreter
 from capture.interp.lookasides.iterators import drain, prepare_drain
-from capture.interp.lookasides.replays import lazily
+from capture.interp.lookasides.replays import is_replayed, lazily
 from capture.interp.lookasides.shadows import NONE, compose, depend_plain, elements, items_of, node_of, settled
 from capture.interp.models import model
 from capture.interp.special import is_native_iterable, is_native_iterator, is_plain
@@ -142,10 +143,36 @@ def searches_plainly(a: Any, b: Any) -> bool:
     return isinstance(a, SEQUENCES) and compares_plainly(a, b)
 
 
+ORDERS = frozenset(getattr(operator, name) for name in ("eq", "ne", "lt", "le", "gt", "ge"))
+
+
+def first_difference(a: Value, b: Value) -> list[Value]:
+    """The items of two tuples up to the first two that differ, which decide how the tuples compare. Nothing where one of them is
+    another on each call."""
+    deciding: list[Value] = []
+    for left, right in zip(parts_of_tuple(a), parts_of_tuple(b)):
+        if is_replayed(left.shadow) or is_replayed(right.shadow):
+            break
+        deciding += left, right
+        if left.real != right.real:
+            return deciding
+    return []
+
+
+def parts_of_tuple(value: Value) -> Iterable[Value]:
+    """The items of a tuple; none of anything else."""
+    if type(value.real) is not tuple or not isinstance(value.shadow, (Build, Const)):
+        return ()
+    return map(Value, value.real, value.shadow.items if isinstance(value.shadow, Build) else map(Const, value.real))
+
+
 def comparison(function: Callable[..., Any], applies: Callable[..., bool]) -> None:
     """Registers a comparison, or a search, among plain data."""
     @model(function, applies=applies)
     def compare(interp: Interpreter, result: Any, a: Value, b: Value) -> Shadow:
+        if function in ORDERS and (is_replayed(a.shadow) or is_replayed(b.shadow)) and (deciding := first_difference(a, b)):
+            look_plain(interp, *deciding)
+            return Const(result)
         computed = None if function is operator.indexOf else lazily(interp, function, (a, b), {}, result)      # which may raise
         if computed is not None:
             return computed
@@ -428,8 +455,28 @@ def sort(interp: Interpreter, result: None, sequence: Value, **options: Value) -
     return NONE
 
 
+IN_ORDER = (list, tuple, type({}.items()))
+
+
+def order_of(interp: Interpreter, iterable: Value) -> list[Shadow] | None:
+    """The items of `iterable` in order, where some are others on each call, and yet the order follows from what is known."""
+    shadows, reals = elements(interp, iterable), list(iterable.real)
+    order = sorted(range(len(reals)), key=reals.__getitem__)
+    values = [Value(reals[i], shadows[i]) for i in order]
+    if not any(is_replayed(value.shadow) for value in values):
+        return None
+    deciding = [first_difference(a, b) for a, b in itertools.pairwise(values)]
+    if not all(deciding):
+        return None
+    look_plain(interp, *itertools.chain(*deciding))
+    return [value.shadow for value in values]  # type: ignore[misc]
+
+
 @model(sorted, applies=lambda iterable, *, key=None, reverse=False: key is None and is_plain(iterable))
 def sorted_(interp: Interpreter, result: list[Any], iterable: Value, **options: Value) -> Shadow:
     """`sorted(iterable)` of plain data."""
+    known = order_of(interp, iterable) if not options and isinstance(iterable.real, IN_ORDER) else None
+    if known is not None:
+        return interp.graph.create(result, ListState(known))
     look_plain(interp, iterable, *options.values())
     return interp.graph.create(result, ListState([settled(interp, item) for item in result]))
