@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import importlib.util
 import os
+import sysconfig
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -36,6 +37,8 @@ class UserFrame:
 # Files that users did not write, and are not shown: those of capture, of torch, and what Python keeps frozen.
 TORCH = tuple(os.path.join(folder, "") for folder in (importlib.util.find_spec("torch").submodule_search_locations or ()))
 INTERNAL = (os.path.join(os.path.dirname(os.path.abspath(__file__)), ""), "<frozen ", *TORCH)
+# … and those of installed packages, torch among them.
+LIBRARIES = (*TORCH, *{os.path.join(sysconfig.get_path(kind), "") for kind in ("purelib", "platlib")})
 
 
 @functools.cache
@@ -48,6 +51,12 @@ def is_internal(file: str) -> bool:
 def is_of_torch(file: str) -> bool:
     """Whether a file is torch's own."""
     return file.startswith(TORCH)
+
+
+@functools.cache
+def is_of_library(file: str) -> bool:
+    """Whether a file belongs to an installed package, rather than to the program that uses it."""
+    return file.startswith(LIBRARIES)
 
 
 def user_frames(stack: Iterable[UserFrame]) -> tuple[UserFrame, ...]:
@@ -78,6 +87,8 @@ _reason("tensor-op-raised", "a tensor operation raised an exception that the pro
 _reason("failing-operation", "an operation or call that may fail on another call is kept apart from what cannot be undone, for "
                              "handlers to find all as it was",
         "none needed; or keep it, or the changes around it, outside of the `try`")
+_reason("uninitialized-tensor", "parameters get their shapes in this call, which runs natively; later calls are captured",
+        "none needed; or call the module once before it is compiled")
 _reason("side-effect-call", "the call acts on the world outside of the program, and cannot be repeated as it is on every call",
         "move it out of the compiled function")
 _reason("clock", "a clock is read after other work, which must be done by then on every call",

@@ -11,7 +11,7 @@ import torch
 
 from capture.errors import ArgumentError
 from capture.pipeline import Unit
-from capture.refgraph.graph import lookup_class
+from capture.refgraph.lookup import lookup_class
 
 CLASS: Any = object.__dict__["__class__"]
 

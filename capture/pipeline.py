@@ -59,9 +59,8 @@ from capture.interp.fx_recorder import FxRecorder
 from capture.interp.interpreter import Interpreter
 from capture.interp.retreat import Retreats
 from capture.interp.varying import Numbers
-from capture.refgraph import mock, pycode
+from capture.refgraph import memory, mock, pycode
 from capture.refgraph.graph import RefGraph
-from capture.refgraph.memory import PLAIN_TENSORS
 from capture.refgraph.node import Const, Shadow, TensorState
 from capture.refgraph.runtime import INVISIBLE
 from capture.refgraph.separateness import require_separateness
@@ -259,7 +258,7 @@ for _entry in (Unit.miss, Unit.failed, GuardTree.explain):      # a torch.compil
 
 def is_plain(arg: Any) -> bool:
     """Whether an argument is no tensor of an unknown subclass (fake, functional, distributed …)."""
-    return not isinstance(arg, torch.Tensor) or type(arg) in PLAIN_TENSORS
+    return not isinstance(arg, torch.Tensor) or memory.is_plain(type(arg))
 
 
 def capture(unit: Unit, function: types.FunctionType, args: list[Any]) -> Value | UserError | _C.TailCall:
@@ -344,6 +343,8 @@ def conclude(unit: Unit, interp: Interpreter, outcome: Value | UserError, repeat
         return
     if unit.fullgraph and not isinstance(outcome, UserError):
         reason, stack = interp.broken
+        if reason.reason.id == "uninitialized-tensor":      # they have been initialised by now
+            return
         raise GraphBreakError(reason.reason, reason.context, stack)
     install_native(unit, interp, times)
 
@@ -355,6 +356,8 @@ def install(unit: Unit, interp: Interpreter, outcome: Value, repeatable: bool, t
     asleep = sleepers.sleepers(interp, [], None, unit.bodies)
     verify(graph, resume.composite([outcome, *(part for sleeper in asleep for part in sleeper.record)]))
     require_separateness(graph, [node for node in recorder.inputs if recorder.mutates and not recorder.arrays.has_tensor(node)])
+    if graph.in_own_decimals():
+        raise Break("changing-global-state", "a decimal context is set, and not taken back")
     recorder.settle_expectations()
     graph.seal()
     assert outcome.shadow is not None

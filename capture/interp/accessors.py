@@ -8,7 +8,7 @@ from capture.interp.frame import Args, Catch, Continuation, Kwargs, Resume, Then
 from capture.interp.interpreter import Interpreter
 from capture.interp.models import reduction
 from capture.interp.special import is_a, special_method
-from capture.refgraph.graph import lookup_class
+from capture.refgraph.lookup import lookup_class
 from capture.refgraph.node import Const
 
 

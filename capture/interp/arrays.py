@@ -20,7 +20,8 @@ from capture.interp.models import hashable, polyfill
 from capture.interp.special import is_plain
 from capture.interp.varying import Numbers
 from capture.refgraph.effects import Replayed
-from capture.refgraph.graph import PINNED, RefGraph, parts
+from capture.refgraph.graph import PINNED, RefGraph
+from capture.refgraph.lookup import parts
 from capture.refgraph.ndarrays import (
     LARGEST,
     array_on,

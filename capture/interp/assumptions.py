@@ -1,8 +1,9 @@
 """What a trace takes for granted of tensors, whose values only a hit knows: they are looked at when the graph has run, before
 anything else is done, and a call for which they are otherwise runs natively.
 
-A branch on a tensor whose other way does nothing but raise is a check. In torch's own code a branch on a tensor chooses between
-ways to the same result, or tells whether arguments are valid, and nearly always goes one way: it is supposed to, until it did not.
+A branch on a tensor whose other way does nothing but raise is a check. In torch's own code, and in other installed packages, a
+branch on a tensor chooses between ways to the same result (there is nothing to mask), or tells whether arguments are valid,
+and nearly always goes one way: it is supposed to, until it did not. So is what torch itself reads out of tensors as an integer.
 """
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from typing import Any
 
 import torch
 
-from capture.errors import is_of_torch
+from capture.errors import is_of_library, is_of_torch
 from capture.interp import failing, held
 from capture.interp.frame import Frame, Value
 from capture.interp.interpreter import Interpreter
@@ -57,9 +58,11 @@ def is_of_graph(interp: Interpreter, value: Value) -> bool:
     return found
 
 
-def may_suppose(interp: Interpreter) -> bool:
-    """Whether what a tensor holds may be taken for what it held in the capture."""
-    return interp.frame is not None and is_of_torch(interp.frame.code.co_filename) and not interp.recorder.seen.surprised
+def may_suppose(interp: Interpreter, is_truth: bool = True) -> bool:
+    """Whether the truth of a tensor, or else what it holds, may be taken for what it was in the capture."""
+    if interp.frame is None or interp.recorder.seen.surprised:
+        return False
+    return (is_of_library if is_truth else is_of_torch)(interp.frame.code.co_filename)
 
 
 def can_look_back(interp: Interpreter) -> bool:
@@ -81,7 +84,7 @@ def supposed(interp: Interpreter, function: Any, args: list[Value], result: Any)
         return None
     if type(result) not in (bool, int):
         return None
-    if not may_suppose(interp) or not can_look_back(interp):
+    if not may_suppose(interp, type(result) is bool) or not can_look_back(interp):
         return None
     assume(interp, args[0], not result if function is operator.not_ else result, runtime.suppose)
     return Const(result)

@@ -6,6 +6,7 @@ else is one real `getattr` whose outcome is then explained.
 from __future__ import annotations
 
 import _thread
+import decimal
 import functools
 import types
 from collections.abc import Callable
@@ -17,12 +18,15 @@ from capture.errors import Break
 from capture.interp import arrays, calls, leaves, natives, tensors, unwind
 from capture.interp.frame import Catch, Continuation, OnRaise, Then, UserError, Value, discard
 from capture.interp.interpreter import Interpreter
+from capture.interp.lookasides import decimals
+from capture.interp.lookasides.weakrefs import behind, is_proxy
 from capture.interp.members import class_builtin, class_data, external_c_attribute
 from capture.interp.models import REDUCTIONS
 from capture.interp.polyfills.objects import or_hook
 from capture.interp.special import is_a
-from capture.refgraph.facts import is_of_thread, is_unset
-from capture.refgraph.graph import instance_dict, is_mutable, lookup_class
+from capture.refgraph.facts import is_unset
+from capture.refgraph.graph import is_mutable
+from capture.refgraph.lookup import instance_dict, lookup_class
 from capture.refgraph.node import ABSENT, Build, ClassState, Const, External, FunctionState, HandleState, RefNode, Shadow
 from capture.refgraph.source import Computed, Literal
 
@@ -30,7 +34,9 @@ MISSING = object()
 GENERIC_WRITE = (object.__setattr__, object.__delattr__, type.__setattr__, type.__delattr__, types.SimpleNamespace.__setattr__,
                  types.SimpleNamespace.__delattr__, BaseException.__setattr__, BaseException.__delattr__,
                  types.ModuleType.__setattr__, types.ModuleType.__delattr__,
-                 functools.partial.__setattr__, functools.partial.__delattr__)
+                 functools.partial.__setattr__, functools.partial.__delattr__, _thread._local.__setattr__,
+                 _thread._local.__delattr__, decimal.Context.__setattr__)
+WRITING = type, _thread._local, decimal.Context, object     # each writes attributes in a way of its own; the more special first
 GENERIC_GET = (object.__getattribute__, types.ModuleType.__getattribute__, type.__getattribute__,
                types.SimpleNamespace.__getattribute__, BaseException.__getattribute__)
 Getter = Callable[[Any, str], Any]          # getattr, or one of these
@@ -58,6 +64,9 @@ def load(interp: Interpreter, obj: Value, name: str, then: Continuation | None =
     """`obj.name`. The result goes to `then`, or on the stack. Raises UserError unless `on_raise` takes the exception."""
     if not interp.inlining:
         return native(interp, obj, name, None, then, on_raise)
+    if is_proxy(obj.real):
+        found = behind(interp, obj, on_raise)
+        return None if found is None else load(interp, found, name, then, on_raise)
     real = obj.real
     cls = type(real)
     if is_a(real, super):
@@ -72,6 +81,13 @@ def load(interp: Interpreter, obj: Value, name: str, then: Continuation | None =
         return native(interp, obj, name, lambda result: hooked(cls), then, on_raise, lambda: hooked(cls))
     interp.track(interp.graph.pin_special, cls, "__getattribute__")
     generic(interp, obj, name, then, on_raise)
+
+
+def is_hook(found: Any) -> bool:
+    """Whether what a class has for `__getattr__` or `__setattr__` is a function: of Python, or one of C that is known, such as
+    `dict.__setitem__`."""
+    known = isinstance(found, C_METHODS) and found not in GENERIC_WRITE and natives.is_modelled(found)
+    return known or isinstance(found, types.FunctionType)
 
 
 def hooked(cls: type) -> Shadow:
@@ -94,7 +110,7 @@ def generic(interp: Interpreter, obj: Value, name: str, then: Then, on_raise: Ca
             return finish(interp, namespace[name], interp.track(instance_attribute, interp, obj, name, descriptor), then)
     if descriptor is MISSING:
         hook = lookup_class(cls, "__getattr__") if fallback else None
-        if isinstance(hook, types.FunctionType):
+        if is_hook(hook):
             interp.track(absent, interp, obj, name)
             method = Value(hook, interp.track(calls.class_attribute, interp, cls, "__getattr__"))
             return calls.call(interp, method, [obj, Value(name, Const(name))], None, then, on_raise)
@@ -248,9 +264,11 @@ def delete(interp: Interpreter, obj: Value, name: str) -> None:
 
 def write(interp: Interpreter, obj: Value, name: str, value: Value | None, special: str, then: Continuation | None = None) -> None:
     """Assignment or deletion, by way of the class's `__setattr__` or `__delattr__`."""
+    if interp.inlining and is_proxy(obj.real):
+        obj = behind(interp, obj) or obj
     hook = lookup_class(type(obj.real), special)
     rest = [] if value is None else [value]
-    if interp.inlining and isinstance(hook, types.FunctionType):
+    if interp.inlining and is_hook(hook):
         interp.track(calls.touch, interp, obj)
         method = Value(hook, interp.track(calls.class_attribute, interp, type(obj.real), special))
         calls.call(interp, method, [obj, Value(name, Const(name)), *rest], None, then or discard)
@@ -304,11 +322,11 @@ def is_property(cls: type) -> bool:
 
 
 def setattr_of(real: Any) -> Callable[..., Any]:
-    return type.__setattr__ if is_a(real, type) else setattr if is_a(real, torch.Tensor) else object.__setattr__
+    return setattr if is_a(real, torch.Tensor) else next(cls for cls in WRITING if is_a(real, cls)).__setattr__
 
 
 def delattr_of(real: Any) -> Callable[..., Any]:
-    return type.__delattr__ if is_a(real, type) else delattr if is_a(real, torch.Tensor) else object.__delattr__
+    return delattr if is_a(real, torch.Tensor) else next(cls for cls in WRITING if is_a(real, cls)).__delattr__
 
 
 # -- shadows -----------------------------------------------------------------------------------------------------------
@@ -348,7 +366,7 @@ def hook_of(interp: Interpreter, obj: Value) -> Value | None:
     """The `__getattr__` of an object's class, which is asked where an attribute turns out to be missing."""
     cls = type(obj.real)
     hook = lookup_class(cls, "__getattr__")
-    if isinstance(hook, types.FunctionType):
+    if is_hook(hook):
         return Value(hook, interp.track(calls.class_attribute, interp, cls, "__getattr__"))
     interp.track(interp.graph.pin_special, cls, "__getattr__")
     return None
@@ -434,8 +452,6 @@ def absent(interp: Interpreter, obj: Value, name: str) -> Shadow:
         attrs = graph.attributes(node)
         if attrs is not None:
             graph.dict_get(attrs, name)
-        elif isinstance(obj.real, _thread._local):
-            graph.require(Computed(is_of_thread, (node.source, Literal(name))), "VALUE", False)  # type: ignore[arg-type]
     elif isinstance(node, External):
         graph.require(node.source, "TYPE", type(obj.real))
     return ABSENT
@@ -531,6 +547,8 @@ def written(interp: Interpreter, obj: Value, name: str, value: Value | None, des
         node.slots[name] = value.shadow  # type: ignore[assignment]
         graph.effect(type.__setattr__, node, Const(name), value.shadow)  # type: ignore[arg-type]
         return ABSENT
+    if isinstance(obj.real, decimal.Context):
+        return decimals.assign(interp, node, value)
     if isinstance(descriptor, C_DATA):
         if value is None:
             raise Break("untracked-mutation", f"slot {name!r} was deleted")

@@ -6,6 +6,7 @@ import functools
 import operator
 import reprlib
 import types
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -18,12 +19,14 @@ from capture.interp.binding import bind
 from capture.interp.frame import Continuation, Cut, Frame, OnRaise, UserError, Value
 from capture.interp.instructions import decode
 from capture.interp.interpreter import Interpreter
+from capture.interp.lookasides.weakrefs import behind, is_proxy, through_proxies
 from capture.interp.models import REDUCTIONS, find_polyfill, hashable, is_disabled
 from capture.interp.polyfills.functional import DISPATCH_CODE, dispatch
 from capture.interp.polyfills.objects import instantiate
 from capture.interp.special import PROTOCOLS, is_a
 from capture.interp.tensors import is_operation
-from capture.refgraph.graph import BOUND_IN_C, is_mutable, lookup_class
+from capture.refgraph.graph import BOUND_IN_C, is_mutable
+from capture.refgraph.lookup import lookup_class
 from capture.refgraph.node import Build, Const, RefNode, Shadow
 
 FUNCTIONS = (types.FunctionType, _C.CompiledFunction)   # they bind alike
@@ -92,6 +95,11 @@ def call(interp: Interpreter, function: Value, args: list[Value], kwargs: dict[s
                 return call_native(interp, function, args, kwargs, then, on_raise)
             function, self = bound
             args = [self, *args]
+        elif cls in weakref.ProxyTypes:
+            found = behind(interp, function, on_raise)
+            if found is None or not interp.inlining:
+                return None if found is None else call_native(interp, found, args, kwargs, then, on_raise)
+            function = found
         elif cls is functools.partial:
             function, args, kwargs = natives.expand_partial(interp, function, args, kwargs)
         elif cls is scripts.METHOD:
@@ -130,6 +138,8 @@ def call_native(interp: Interpreter, function: Value, args: list[Value], kwargs:
     interp.track(pin_protocols, interp, real, args)
     if interp.inlining:
         cut_early(interp, function, args, kwargs, then, on_raise)
+        if any(is_proxy(arg.real) for arg in args[:2]) and hashable(real):
+            args = through_proxies(interp, real, args)
         if hashable(real) and real in REDUCTIONS and REDUCTIONS[real](interp, args, kwargs, then, on_raise):
             return
         substitute = find_polyfill(real, args, kwargs)

@@ -20,8 +20,9 @@ from capture.interp.regions import Region, graph_module, outline
 from capture.interp.varying import MAKING, SIZING, Numbers, Place, place_of
 from capture.interp.writes import running_statistics, versions_of
 from capture.refgraph.effects import Replayed
-from capture.refgraph.graph import PINNED, VALUES, RefGraph, parts
-from capture.refgraph.memory import PLAIN_TENSORS, is_handle, storage_of
+from capture.refgraph.graph import PINNED, VALUES, RefGraph
+from capture.refgraph.lookup import parts
+from capture.refgraph.memory import PLAIN_TENSORS, is_handle, pin_tensor_class, storage_of
 from capture.refgraph.ndarrays import plain_number
 from capture.refgraph.node import (
     Build,
@@ -102,7 +103,7 @@ class FxRecorder:
                 state.node = self._last_input = self.fx.placeholder(name)
             state.node.target = state.node.name         # a parameter's name, made unique by fx
             state.node.meta["source"] = str(source)
-            if isinstance(state, HandleState):
+            if isinstance(state, HandleState) or tensor.cls not in PLAIN_TENSORS:
                 state.node.meta["obstacle"] = f"takes a {tensor.cls.__name__}"
             elif state.dynamic:
                 state.node.meta.update(any_shape=True, obstacle="takes a tensor whose shape depends on values")
@@ -429,8 +430,9 @@ class FxRecorder:
         if known:
             self._fixed.add(node)
         if isinstance(real, torch.Tensor):
+            pin_tensor_class(self.refs, type(real))
             if type(real) not in PLAIN_TENSORS:
-                raise Break("unsupported-tensor", f"an operation returned a {type(real).__name__}")
+                node.meta["obstacle"] = f"returns a {type(real).__name__}"
             return self._found(real) or self.refs.create(real, TensorState(node, None, dynamic and real.dim() > 0, fixed=known))
         if is_handle(real):
             return self._found(real) or self.refs.create(real, HandleState(node, None))

@@ -10,6 +10,7 @@ from capture.interp.frame import Args, Catch, Continuation, Kwargs, Resume, Then
 from capture.interp.generators import NONE, Body, State, code_of, fail, find, go_on, go_on_raising
 from capture.interp.interpreter import Interpreter
 from capture.interp.models import reduction
+from capture.interp.polyfills.async_generators import resume
 from capture.refgraph.node import Build, Const
 
 
@@ -43,15 +44,19 @@ def _stopped(interp: Interpreter, stop: StopIteration, value: Value) -> Any:
 
 def _method(interp: Interpreter, args: Args, kwargs: Kwargs, then: Then, on_raise: Catch,
             operate: Callable[[Body, Continuation, Continuation], None]) -> bool:
-    """A method of a generator of ours: whatever it yields is the result; what it returns becomes StopIteration."""
+    """A method of a generator of ours: whatever it yields is the result; what it returns becomes an exception."""
     body = find(interp, args[0]) if args and not kwargs else None
     if body is None:
         return False
 
     def returned(value: Value) -> None:
-        stop = StopIteration() if value.real is None else StopIteration(value.real)
-        interp.track(_stopped, interp, stop, value)
-        fail(stop, on_raise)
+        if body.kind == "async generator":
+            end: Any = StopAsyncIteration()
+            interp.track(interp.graph.create, end)
+        else:
+            end = StopIteration() if value.real is None else StopIteration(value.real)
+            interp.track(_stopped, interp, end, value)
+        fail(end, on_raise)
     caller = interp.frame
     try:
         operate(body, _delivery(interp, then), returned)
@@ -114,6 +119,21 @@ def _close(interp: Interpreter, args: Args, kwargs: Kwargs, then: Then, on_raise
     return len(args) == 1 and _method(
         interp, args, kwargs, then, on_raise,
         lambda body, yielded, returned: body.close(interp, closed, on_raise))
+
+
+@reduction(resume)
+def _resume(interp: Interpreter, args: Args, kwargs: Kwargs, then: Then, on_raise: Catch) -> bool:
+    if find(interp, args[0]) is None and code_of(args[0].real) is not None:        # one that has finished
+        ended: Any = StopAsyncIteration() if len(args) == 2 else args[2].real
+        interp.track(lambda: interp.graph.find(ended) or interp.graph.create(ended))
+        fail(ended, on_raise)
+        return True
+    def operate(body: Body, yielded: Continuation, returned: Continuation) -> None:
+        if len(args) == 2:
+            body.send(interp, args[1], yielded, returned, on_raise)
+        else:
+            body.throw(interp, thrown_exception(interp, [args[2].real]), yielded, returned, on_raise)
+    return _method(interp, args, kwargs, then, on_raise, operate)
 
 
 # -- what they tell of themselves --------------------------------------------------------------------------------------

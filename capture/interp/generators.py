@@ -9,6 +9,7 @@ Native code that resumes it calls the continuation, and has the driver delegate 
 """
 from __future__ import annotations
 
+import contextlib
 import enum
 import inspect
 import sys
@@ -20,7 +21,7 @@ from typing import Any
 
 from capture.errors import Break
 from capture.interp import attributes, calls, unwind
-from capture.interp.drivers import DRIVER_CODES, KINDS, Outcome
+from capture.interp.drivers import DRIVER_CODES, KINDS, Outcome, Wrapped
 from capture.interp.frame import Continuation, Frame, OnRaise, UserError, Value
 from capture.interp.interpreter import Interpreter
 from capture.refgraph.node import Build, Const, IteratorState, RefNode, Shadow
@@ -158,7 +159,7 @@ class Body:
         real, self.alive = self.alive, None
         if not self.driven:     # CPython closes a dying generator only if it was started
             self.driven = True
-            real.send(None)
+            _start(real)
         yielded(value)
 
     def _chain(self, exception: BaseException) -> bool:
@@ -197,7 +198,7 @@ class Body:
         if real is not None:
             _codes[real] = frame.code
             if not self.native:
-                real.close()
+                _end(real)
         return consumer
 
     def _release(self) -> Consumer:
@@ -297,7 +298,7 @@ class Body:
     def begin(self) -> Outcome:
         """The first thing a driver does: a step, unless our own loop has made steps before."""
         if self.driven:
-            return Outcome()
+            return Outcome(Wrapped(None) if self.kind == "async generator" else None)
         self.driven = True
         return self.step(None, None)
 
@@ -422,11 +423,27 @@ def _drive(body: Body, flags: int, name: str, qualname: str) -> Any:
     return real
 
 
+def _start(real: Any) -> None:
+    """Has a driver make its first step."""
+    _step(real.asend(None)) if type(real) is types.AsyncGeneratorType else real.send(None)
+
+
+def _end(real: Any) -> None:
+    """Closes a driver, whose body has finished."""
+    _step(real.aclose()) if type(real) is types.AsyncGeneratorType else real.close()
+
+
+def _step(awaitable: Any) -> None:
+    """Drives an awaitable that does not wait."""
+    with contextlib.suppress(StopIteration):
+        awaitable.send(None)
+
+
 def find(interp: Interpreter, generator: Value) -> Body | None:
-    """The body of a generator or coroutine that may be resumed directly: this capture has made it, or takes it over. None for all
+    """The body of a generator, of any kind, that may be resumed directly: this capture has made it, or takes it over. None for all
     others."""
     real = generator.real
-    if type(real) is not types.GeneratorType and type(real) is not types.CoroutineType:
+    if type(real) not in GENERATORS:
         return None
     body = body_of(real)
     return body if body is not None and (body.interp() is interp or _take_over(interp, body, generator.shadow)) else None

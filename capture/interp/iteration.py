@@ -9,7 +9,7 @@ from capture.interp import calls, generators
 from capture.interp.frame import Continuation, Cut, Value
 from capture.interp.interpreter import Interpreter
 from capture.interp.lookasides.iterators import OPEN, Outside, cursor_of
-from capture.refgraph.graph import lookup_class
+from capture.refgraph.lookup import lookup_class
 from capture.refgraph.node import Build, Const, RefNode, Shadow
 
 NONE = Value(None, Const(None))

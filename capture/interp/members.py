@@ -1,7 +1,7 @@
 """What reading an attribute that C keeps or computes means: slots, parts of builtin objects, properties of tensors and classes."""
 from __future__ import annotations
 
-import _thread
+import decimal
 import types
 from typing import Any
 
@@ -12,12 +12,11 @@ from capture.interp import natives
 from capture.interp.frame import Value
 from capture.interp.interpreter import Interpreter
 from capture.interp.lookasides.shadows import settled
-from capture.refgraph.facts import of_thread
-from capture.refgraph.graph import BOUND_IN_C, PINNED, VALUES, lookup_class
+from capture.refgraph.graph import BOUND_IN_C, PINNED, VALUES
+from capture.refgraph.lookup import lookup_class
 from capture.refgraph.node import Build, Const, Expr, External, FunctionState, RefNode, Shadow
 from capture.refgraph.publishing import CHAIN
 from capture.refgraph.records import DERIVED
-from capture.refgraph.source import Computed, Literal
 
 
 def external_c_attribute(interp: Interpreter, obj: Value, name: str, result: Any) -> Shadow:
@@ -45,26 +44,15 @@ def external_c_attribute(interp: Interpreter, obj: Value, name: str, result: Any
             for item, real in zip(node.items, obj.real):       # a field of a namedtuple or structseq
                 if real is result:
                     return item
-    if isinstance(obj.real, _thread._local):
-        return thread_attribute(interp, obj, name, result)
     if isinstance(node, RefNode):
         if isinstance(node.state, FunctionState):
             return function_attribute(interp, node, name, result)
+        if node.created and isinstance(obj.real, decimal.Context) and natives.is_immutable(result):
+            return Const(result)
         if node.created and name in CHAIN and isinstance(obj.real, BaseException):
             return exception_part(interp, name, result)
         return graph.slot(node, name, result)
     raise Break("opaque-call", f"attribute {name!r} of a {type(obj.real).__name__} was read")
-
-
-def thread_attribute(interp: Interpreter, obj: Value, name: str, result: Any) -> Shadow:
-    """An attribute of a `threading.local`: the present thread's own."""
-    node = obj.shadow
-    if type(obj.real) is not _thread._local or not isinstance(node, RefNode) or node.source is None:
-        raise Break("opaque-call", f"attribute {name!r} of a {type(obj.real).__qualname__} was read, in which its own code may run")
-    source = Computed(of_thread, (node.source, Literal(name)))
-    shadow = interp.graph.external(result, source)
-    interp.graph.require(source, "TYPE", type(result))       # so that it is there
-    return shadow
 
 
 def exception_part(interp: Interpreter, name: str, result: Any) -> Shadow:

@@ -5,6 +5,7 @@ import functools
 import gc
 import inspect
 import operator
+import re
 import types
 from collections.abc import Callable
 from typing import Any
@@ -35,7 +36,8 @@ from capture.interp.visible import FRAME_READERS, frame_reader, in_sight, must_s
 from capture.interp.writes import noting_writes, versions_of
 from capture.refgraph.effects import decision
 from capture.refgraph.facts import is_of
-from capture.refgraph.graph import PINNED, VALUES, lookup_class, parts
+from capture.refgraph.graph import PINNED, VALUES
+from capture.refgraph.lookup import parts
 from capture.refgraph.node import (
     SCALARS,
     Build,
@@ -75,6 +77,7 @@ KEYS = VIEWS[0], VIEWS[3]       # of a dict, of an OrderedDict
 # Functions that store an argument, and look at no dict's items.
 STORES = frozenset({operator.setitem, dict.__setitem__, list.append, list.insert, setattr, object.__setattr__, isinstance, type, id,
                     operator.is_, operator.is_not})
+READS_TEXT = (str, re.Pattern)      # whose methods look at the text of a string, whatever its class
 WHICH_WAY = "which way the program goes"
 VALUE_TAKERS = frozenset({bool, int, float, complex, operator.truth, operator.not_, operator.index, operator.contains, round, range,
                           format, str, repr})
@@ -208,8 +211,8 @@ def is_lazy(real: Any, values: list[Value], kwargs: dict[str, Value]) -> bool:
 
 def is_foldable(real: Any, values: list[Value]) -> bool:
     """Whether the result of a call follows from what its arguments hold."""
-    if is_a(real, types.MethodDescriptorType) and real.__objclass__ is str and values and isinstance(values[0].real, str):
-        values = values[1:]         # of a subclass, such as a version: its text is all that a method of C looks at
+    if is_a(real, types.MethodDescriptorType) and real.__objclass__ in READS_TEXT:      # of a subclass too, such as a version
+        values = [v for v in values[:2] if not isinstance(v.real, str)] + values[2:]
     return is_pure(real) and (is_a(real, LRU_WRAPPER) or all(is_plain(v.real) or isinstance(v.real, PINNED) for v in values))
 
 
@@ -295,10 +298,10 @@ def shadow(interp: Interpreter, kind: str, meaning: Meaning | None, versions: An
         for a in args:
             depend_deep(interp, a.shadow, a.real)
         if real in tensors.UNGUARDED and real not in interp.recorder.switched:
-            if not is_immutable(result):
+            if not is_plain(result):
                 raise Break("opaque-call", f"{name_of(real)}()")
             graph.require(Computed(real, ()), "VALUE", result)      # as it was at entry
-        return Const(result) if is_immutable(result) else graph.constant(result)
+        return fresh(interp, result) if is_plain(result) else graph.constant(result)
     values = [*args, *kwargs.values()]
     if is_lazy(real, values, kwargs) and type(result) in SCALARS:
         if all(isinstance(v.shadow, Const) for v in values):
@@ -479,8 +482,9 @@ def unbind(interp: Interpreter, function: Value) -> tuple[Value, Value] | None:
     descriptor = next((found for base in type(owner).__mro__ if isinstance(found := base.__dict__.get(real.__name__), UNBOUND)
                        and is_of(real, found)), None)
     if descriptor is None and is_a(owner, type):      # a class method of C that is known by its descriptor
-        found = lookup_class(owner, real.__name__)
-        if isinstance(found, types.ClassMethodDescriptorType) and found in POLYFILLS:
+        among = (base.__dict__.get(real.__name__) for base in owner.__mro__)
+        found = next((method for method in among if isinstance(method, types.ClassMethodDescriptorType)), None)
+        if found in POLYFILLS:
             own = interp.track(interp.graph.constant, owner) if isinstance(function.shadow, Const) else None
             return None if own is None and interp.tracking else (Value(found, Const(found)), Value(owner, own))
     if descriptor is None:

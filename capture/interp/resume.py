@@ -33,7 +33,8 @@ from capture.interp import generators, scope, unwind
 from capture.interp.frame import Frame, Handled, Resume, Value
 from capture.interp.instructions import ABSORBED, Instruction, decode, decoded, exception_table
 from capture.interp.interpreter import Interpreter
-from capture.refgraph.graph import PINNED, lookup_class, parts
+from capture.refgraph.graph import PINNED
+from capture.refgraph.lookup import lookup_class, parts
 from capture.refgraph.node import Build, Const, Display, Expr, RefNode, Shadow
 from capture.refgraph.source import Constant
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 import types
 from dataclasses import dataclass
 
+from capture.errors import Break
 from capture.interp import generators, resume
 from capture.interp.frame import Resume, Value
 from capture.interp.generators import Body, State
@@ -29,8 +30,7 @@ class Sleeper:
 
 def sleepers(interp: Interpreter, frames: list[Suspended], codes: Codes | None,
              known: dict[Position, types.CodeType]) -> list[Sleeper]:
-    """What is left of the bodies of this capture's generators, which the graph learns; at the end of a call (no `frames`) only of
-    those that come from outside.
+    """What is left of the bodies of this capture's generators, which the graph learns; at the end of a call there are no `frames`.
 
     frames, codes: the live frames and their continuations, some of them bodies. known: the continuations of bodies that do not run,
     by position; further ones are added. Raises Break for one that cannot be continued.
@@ -43,10 +43,15 @@ def sleepers(interp: Interpreter, frames: list[Suspended], codes: Codes | None,
             body = generators.body_of(frame.generator.real)
             found.append(_sleeper(body, State.RUNNING, resume.function_of(frame, code), frame.values, raising))  # type: ignore[arg-type]
     running = {sleeper.body for sleeper in found}
-    for body in [*interp.taken_over, *(interp.bodies if frames else ())]:
+    for body in [*interp.taken_over, *interp.bodies]:
         lives = body in interp.taken_over or body.reference() is not None and body.kind != "async generator"
-        if lives and body not in running:
+        if not lives or body in running:
+            continue
+        try:
             found.append(_resting(interp, body, known))
+        except Break:
+            if frames or body in interp.taken_over:
+                raise               # else it may be garbage: where the result leads to it, it cannot be made
     for sleeper in found:
         _describe(interp, sleeper)
     return found

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch.nn.attention import SDPBackend
 
-from capture.refgraph.graph import lookup_class
+from capture.refgraph.lookup import lookup_class
 from capture.refgraph.ndarrays import is_array, is_told
 from capture.refgraph.node import SCALARS
 from capture.refgraph.records import is_record

@@ -13,7 +13,7 @@ from capture.interp import leaves, scripts
 from capture.interp.frame import Value
 from capture.interp.fx_recorder import tensors_in
 from capture.interp.writes import versions_of
-from capture.refgraph.graph import lookup_class
+from capture.refgraph.lookup import lookup_class
 from capture.refgraph.memory import HANDLES
 from capture.refgraph.node import ABSENT, Build, Const, Expr, RefNode, Shadow, TensorState
 from capture.refgraph.shapes import ask
@@ -30,7 +30,8 @@ METADATA = frozenset({
     "is_xpu", "is_xla", "is_ipu", "is_maia", "is_vulkan", "is_mtia", "shape", "dtype", "device", "layout", "requires_grad",
     "names", "name", "get_device", "type", "dim_order", "has_names", "__len__", "len", "result_type", "can_cast", "promote_types",
     "is_tensor", "is_storage", "_is_view", "_is_zerotensor", "retains_grad", "is_shared", "broadcast_shapes", "is_leaf",
-    "sparse_dim", "dense_dim", "output_nr", "is_non_overlapping_and_dense", "is_distributed"})
+    "sparse_dim", "dense_dim", "output_nr", "is_non_overlapping_and_dense", "is_distributed",
+    "_has_compatible_shallow_copy_type", "_parse_to"})
 # … those of them that hold even where the shape depends on values.
 SHAPELESS = frozenset({
     "dim", "ndim", "ndimension", "element_size", "itemsize", "is_floating_point", "is_complex", "is_signed", "is_cuda", "is_cpu",

@@ -1,9 +1,16 @@
-"""What guards ask where no path tells: what is not there, and what is another in each thread. None of these runs Python code."""
+"""What guards and mock functions ask where no path tells: what is not there, what is another in each thread, what is kept under
+weak references. None of these runs Python code of the program's."""
 from __future__ import annotations
 
 import _thread
+import ctypes
+import itertools
 import types
+import weakref
 from typing import Any
+
+_thread_state = ctypes.pythonapi.PyThreadState_GetDict
+_thread_state.restype, _thread_state.argtypes = ctypes.c_void_p, []
 
 
 def from_end(items: Any, index: int) -> Any:
@@ -35,18 +42,57 @@ def is_unset(x: Any, name: str) -> bool:
     return False
 
 
-def of_thread(local: Any, name: str) -> Any:
-    """The attribute of a `threading.local` in the present thread. Raises AttributeError where there is none, TypeError for a
-    subclass, which may run code in each thread."""
-    if type(local) is not _thread._local:
+def is_set_up(local: Any) -> bool:
+    """Whether a `threading.local` was used in the present thread, so that using it runs no `__init__`. CPython keeps what a thread
+    has of it in a dict of the thread's, under a name made of its address."""
+    kept = _thread_state()
+    return kept is not None and f"thread.local.{id(local):#x}" in ctypes.cast(kept, ctypes.py_object).value
+
+
+def of_thread(local: Any) -> dict[str, Any]:
+    """The attributes of a `threading.local` in the present thread. Raises LookupError where its class has yet to initialise
+    them, and TypeError for other objects."""
+    if not issubclass(type(local), _thread._local):
         raise TypeError("no threading.local")
-    return _thread._local.__getattribute__(local, name)
+    if type(local) is not _thread._local and not is_set_up(local):
+        raise LookupError("not initialised in this thread")
+    return _thread._local.__getattribute__(local, "__dict__")  # type: ignore[no-any-return]
 
 
-def is_of_thread(local: Any, name: str) -> bool:
-    """Whether a `threading.local` has an attribute in the present thread. Raises TypeError for other objects."""
+def under_reference(mapping: Any, target: Any) -> Any:
+    """What a dict has under a weak reference to an object. Raises KeyError where that is nothing, TypeError for no dict."""
+    return dict.__getitem__(mapping, weakref.ref(target))
+
+
+def holds_reference(container: Any, target: Any) -> bool:
+    """Whether a dict or set has a weak reference to an object among its keys. Raises TypeError for what is neither."""
+    return (dict if issubclass(type(container), dict) else set).__contains__(container, weakref.ref(target))
+
+
+def key_at(container: Any, index: int) -> Any:
+    """The key of this number in a dict or set. Raises StopIteration where there is none, TypeError for what is neither."""
+    return next(itertools.islice((dict if issubclass(type(container), dict) else set).__iter__(container), index, None))
+
+
+def referents(container: Any) -> tuple[Any, ...]:
+    """What the keys of a dict or set refer to, all of them weak references. Raises TypeError for others."""
+    return tuple(map(weakref.ref.__call__, (dict if issubclass(type(container), dict) else set).__iter__(container)))
+
+
+def own_names(cls: Any) -> tuple[str, ...]:
+    """The attributes of a class itself, in the order in which it got them. Raises TypeError for other objects."""
+    return tuple(type.__getattribute__(cls, "__dict__"))
+
+
+def stood_for(proxy: Any) -> Any:
+    """What a weak proxy stands for; None once that is dead. Raises TypeError for other objects, LookupError where it
+    cannot be told."""
+    if type(proxy) not in weakref.ProxyTypes:
+        raise TypeError("no weak proxy")
     try:
-        of_thread(local, name)
-    except AttributeError:
-        return False
-    return True
+        method = proxy.__sizeof__       # a proxy passes on all questions, this one to a method of C, which is bound to the object
+    except ReferenceError:
+        return None
+    if type(method) is not types.BuiltinFunctionType or not any(known is proxy for known in weakref.getweakrefs(method.__self__)):
+        raise LookupError("the object has a method __sizeof__ of its own")
+    return method.__self__

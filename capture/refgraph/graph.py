@@ -1,21 +1,23 @@
 """The reference graph: every object the trace met, what was required of the entry state, and what was changed."""
 from __future__ import annotations
 
+import _thread
+import decimal
 import types
 import weakref
 from bisect import bisect_right
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable
-from decimal import Decimal
 from typing import Any
 
 import torch
 
 from capture.errors import Break, UserFrame
 from capture.refgraph.effects import CallEffect, Effect, Position, Replayed, calls_in, decision, draws_before, is_foreign
-from capture.refgraph.facts import from_end, is_of, lacks
-from capture.refgraph.keys import KeyTable, hash_kept, is_python_key, path_of_entry, put, table, take_out
-from capture.refgraph.memory import COMPARISONS, HANDLES, PLAIN_TENSORS, is_address, storage_of
+from capture.refgraph.facts import from_end, holds_reference, lacks, of_thread, under_reference
+from capture.refgraph.keys import KeyTable, hash_kept, is_python_key, path_of_entry, put, require_keys, table, take_out
+from capture.refgraph.lookup import descriptor_of, instance_dict, parts
+from capture.refgraph.memory import COMPARISONS, HANDLES, is_address, pin_tensor_class, storage_of
 from capture.refgraph.node import (
     ABSENT,
     SCALARS,
@@ -92,8 +94,8 @@ class RefGraph:
 
         decided: by it, in words. Raises Break for a tensor, whose value no guard may fix.
         """
-        if type(real) is Decimal:
-            self.require(Computed(decimal_rules, ()), "VALUE", decimal_rules())
+        if type(real) is decimal.Decimal:
+            self.depend_decimal_rules()
         if isinstance(shadow, External):
             self.require(shadow.source, "VALUE", real)
         elif isinstance(shadow, Expr) and shadow.op in COMPARISONS and all(map(is_address, shadow.args)):
@@ -116,8 +118,20 @@ class RefGraph:
             if shadow.source is not None and has_content(real):
                 self.require(shadow.source, "TYPE", shadow.cls)
                 self.require(Computed(content, (shadow.source,)), "VALUE", content(real))
+            elif shadow.source is not None and isinstance(real, weakref.ref):
+                self.require(Attr(self.touch(shadow).source, "()"), "ID", real())  # type: ignore[arg-type]
             elif shadow.source is not None:
                 self.require(shadow.source, "ID", real)
+
+    def depend_decimal_rules(self) -> None:
+        """What decimal numbers come to is about to matter: it follows from the context at entry, or from one of the trace's."""
+        if not self.in_own_decimals():
+            self.require(Computed(decimal_rules, ()), "VALUE", decimal_rules())
+
+    def in_own_decimals(self) -> bool:
+        """Whether the decimal context in force is one that the trace made."""
+        node = self.find(decimal.getcontext())
+        return node is not None and node.created
 
     def computed(self, op: Callable[..., Any], operands: tuple[Shadow, ...], result: Any) -> Expr:
         """The shadow of a scalar that a pure builtin function made of others.
@@ -162,6 +176,8 @@ class RefGraph:
         cls = type(real)
         if cls in SCALARS:
             return External(source, real)
+        if cls in weakref.ProxyTypes:               # which would answer for what they stand for
+            return self._at(real, source)
         if isinstance(real, (*VALUES, slice)):
             self.require(source, "VALUE", real)
             return Const(real)
@@ -179,19 +195,23 @@ class RefGraph:
             self.require(Attr(source, "__name__"), "VALUE", real.__name__)
             self.require(owner, "TYPE", type(real.__self__))
             return Build(cls, (Const(descriptor), self.external(real.__self__, owner)), source)
+        if isinstance(real, PINNED) and not isinstance(source, Constant):
+            self.require(source, "ID", real)
+            source = Constant(real)             # what is read of it further on does not depend on how we came here
+        node = self._at(real, source)
+        if node.state is None and isinstance(real, torch.Tensor):
+            node.state = self.shapes.state_at(source, real)
+        elif node.state is None and cls in HANDLES:
+            node.state = HandleState(None, None)
+        return node
+
+    def _at(self, real: Any, source: Source) -> RefNode:
+        """The node of an object with identity that was found at `source`."""
         node = self.find(real)
-        if isinstance(real, PINNED):
-            if not isinstance(source, Constant):
-                self.require(source, "ID", real)
-                source = Constant(real)             # what is read of it further on does not depend on how we came here
-        elif node is not None and node.source is not None and node.source != source:
-            self.require(source, "ALIAS", node.source)
         if node is None:
-            node = self._register(RefNode(real, source, self._next()))
-            if isinstance(real, torch.Tensor):
-                node.state = self.shapes.state_at(source, real)
-            elif cls in HANDLES:
-                node.state = HandleState(None, None)
+            return self._register(RefNode(real, source, self._next()))
+        if node.source is not None and node.source != source:
+            self.require(source, "ALIAS", node.source)
         return node
 
     def constant(self, real: Any) -> Shadow:
@@ -220,8 +240,7 @@ class RefGraph:
         """The type of an outside object is about to matter."""
         if node.source is not None and (not isinstance(node.source, Constant) or can_change_class(node.cls)):
             if type(node.state) is TensorState:
-                if node.cls not in PLAIN_TENSORS:
-                    raise Break("unsupported-tensor", f"a {node.cls.__name__} was used")
+                pin_tensor_class(self, node.cls)
                 self.require(node.source, "TENSOR", node.state.properties)
             else:
                 self.require(node.source, "TYPE", node.cls)
@@ -307,7 +326,10 @@ class RefGraph:
             if node.source is None:
                 raise Break("untracked-mutation", f"key {key!r:.80} of a new {node.cls.__name__} is not known")
             if isinstance(key, weakref.ref):
-                raise Break("opaque-call", "a weak reference was looked up in a dict from outside")
+                found = self.holds_reference(node, key)
+                path = None if found is None else Computed(under_reference, found)
+                state.items[key] = ABSENT if path is None else self.external(dict.__getitem__(node.real, key), path)
+                return state.items[key]
             real = node.real
             if dict.__contains__(real, key):
                 if node in self.volatile:
@@ -319,13 +341,26 @@ class RefGraph:
                 self.require(node.source, "ABSENT", key)
         return state.items[key]
 
+    def holds_reference(self, node: RefNode, key: weakref.ref[Any]) -> tuple[Source, ...] | None:
+        """Guards whether an outside dict or set has a weak reference among its keys at entry. Returns the paths to it and to what
+        it refers to; None where it has not. What the trace made nobody else has put there."""
+        target = self.find(key())
+        if target is None:
+            raise Break("opaque-call", "a weak reference to an object that is not known was looked up")
+        if target.source is None:
+            return None
+        operands: Any = (node.source, self.touch(target).source)
+        found = holds_reference(node.real, target.real)
+        self.require(Computed(holds_reference, operands), "VALUE", found)
+        return operands if found else None
+
     def dict_keys(self, node: RefNode) -> list[Any]:
         """The keys of a dict now, in order. An outside dict's keys at entry are guarded."""
         state = self.dict_state(node)
         if not state.complete:
             real, known = node.real, state.items
             keys = tuple(dict_type(node).__iter__(real)) if state.entry_keys is None else state.entry_keys
-            self.require(node.source, "KEYS", keys)
+            require_keys(self, node.source, keys)
             if any(map(is_python_key, real)) and not isinstance(known, KeyTable):
                 known = KeyTable(known)
             state.items = table(real, (
@@ -386,13 +421,11 @@ class RefGraph:
             members = frozenset(node.real)
             base = set if isinstance(node.real, set) else frozenset
             order = tuple(base.__iter__(node.real))
-            if any(isinstance(m, weakref.ref) for m in order):
-                raise Break("opaque-call", "a set from outside holds weak references")
             if all(type(m) in SCALARS for m in members):
                 self.require(node.source, "CONTENT", members)
                 node.state = SetState({m: Const(m) for m in members}, len(members) < 2, order)
             else:                                   # objects: those very ones, in this order
-                self.require(node.source, "KEYS", order)
+                require_keys(self, node.source, order)
                 node.state = SetState(table(order, ((m, self.find(m) or self.constant(m)) for m in order)), True, order)
         return node.state
 
@@ -404,7 +437,9 @@ class RefGraph:
             if namespace is None:
                 return None
             if node.source is not None:
-                node.attrs = self.external(namespace, InstanceDict(self.touch(node).source))  # type: ignore[assignment,arg-type]
+                source: Any = self.touch(node).source
+                path = Computed(of_thread, (source,)) if issubclass(node.cls, _thread._local) else InstanceDict(source)
+                node.attrs = self.external(namespace, path)  # type: ignore[assignment]
             else:
                 node.attrs = self.find(namespace) or self.create(
                     namespace, DictState({}, complete=not namespace), origin=node)
@@ -539,15 +574,6 @@ class RefGraph:
         self.sealed = True
 
 
-def lookup_class(cls: type, name: str, default: Any = None) -> Any:
-    """What a class has under `name` along its MRO, unbound, or `default`."""
-    for base in type.__getattribute__(cls, "__mro__"):
-        namespace = type.__getattribute__(base, "__dict__")
-        if name in namespace:
-            return namespace[name]
-    return default
-
-
 def is_mutable(cls: type) -> bool:
     """Whether attributes of a class can be assigned: a class of Python."""
     return type.__getattribute__(cls, "__flags__") & (HEAP_TYPE | IMMUTABLE_TYPE) == HEAP_TYPE
@@ -561,38 +587,3 @@ def can_change_class(cls: type) -> bool:
 def dict_type(node: RefNode) -> type:
     """The builtin type whose methods change a dict: an OrderedDict keeps an order of its own."""
     return OrderedDict if issubclass(node.cls, OrderedDict) else dict
-
-
-def descriptor_of(method: Any) -> Any:
-    """What a method of C that is bound to an instance was made from; None for one that is not."""
-    owner = method.__self__
-    if owner is None or isinstance(owner, (type, types.ModuleType)):
-        return None
-    descriptor = lookup_class(type(owner), method.__name__)
-    of_c = isinstance(descriptor, (types.MethodDescriptorType, types.WrapperDescriptorType))
-    return descriptor if of_c and is_of(method, descriptor) else None
-
-
-def parts(real: Any) -> tuple[Any, ...]:
-    """The real counterparts of `Build.items`."""
-    if isinstance(real, types.MethodType):
-        return real.__func__, real.__self__
-    if isinstance(real, (types.BuiltinFunctionType, types.MethodWrapperType)):
-        return lookup_class(type(real.__self__), real.__name__), real.__self__
-    if isinstance(real, slice):
-        return real.start, real.stop, real.step
-    if isinstance(real, super):
-        return tuple(vars(super)[name].__get__(real) for name in ("__thisclass__", "__self__"))
-    return tuple(frozenset.__iter__(real) if isinstance(real, frozenset) else tuple.__iter__(real))
-
-
-def instance_dict(real: Any) -> dict[str, Any] | None:
-    """The instance `__dict__` of an object past its class's own opinion, or None when it has none or a proxy."""
-    if issubclass(type(real), type):
-        return None
-    for base in type.__getattribute__(type(real), "__mro__"):
-        descriptor = type.__getattribute__(base, "__dict__").get("__dict__")
-        if isinstance(descriptor, (types.GetSetDescriptorType, types.MemberDescriptorType)):
-            namespace = descriptor.__get__(real)
-            return namespace if isinstance(namespace, dict) else None
-    return None

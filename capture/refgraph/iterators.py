@@ -23,9 +23,11 @@ def fork(iterator: Any) -> Iterator[Any]:
     cls = type(iterator)
     if cls in DICTS or cls in SETS:                 # they tell a list of what is left
         return iter(iterator.__reduce__()[1][0])
-    if cls not in (*FORWARD, *BACKWARD, *DEQUES, zip, enumerate):
+    if cls not in (*FORWARD, *BACKWARD, *DEQUES, zip, enumerate, itertools.count):
         raise TypeError(f"a {cls.__name__} cannot be copied")
     _, args, state = reduced(iterator)
+    if cls is itertools.count:
+        return itertools.count(*args)
     if cls is enumerate:
         return enumerate(fork(args[0]), args[1])
     if cls is zip:

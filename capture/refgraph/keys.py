@@ -5,12 +5,15 @@ from __future__ import annotations
 import enum
 import itertools
 import types
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
 import torch
 
 from capture import _C
+from capture.errors import Break
+from capture.refgraph.facts import key_at, referents
 from capture.refgraph.node import SCALARS
 from capture.refgraph.source import Computed, Item, Literal, Source
 
@@ -106,8 +109,21 @@ def value_at(mapping: Any, index: int) -> Any:
 
 
 def path_of_entry(mapping: Source | None, index: int, key: Any) -> Source:
-    """The path to what a dict has under a key, the one at `index`: where Python code hashes it, by that number alone."""
-    return Computed(value_at, (mapping, Literal(index))) if is_python_key(key) else Item(mapping, key)  # type: ignore[arg-type]
+    """The path to what a dict has under a key, the one at `index`: where Python code hashes it, or what it refers to does, by that
+    number alone."""
+    by_number = is_python_key(key) or isinstance(key, weakref.ref)
+    return Computed(value_at, (mapping, Literal(index))) if by_number else Item(mapping, key)  # type: ignore[arg-type]
+
+
+def require_keys(graph: Any, source: Source | None, keys: tuple[Any, ...]) -> None:
+    """Guards the keys of a dict, or the members of a set, in order. Weak references tell themselves apart by what they refer to."""
+    if not any(isinstance(key, weakref.ref) for key in keys):
+        return graph.require(source, "KEYS", keys)
+    if not all(isinstance(key, weakref.ref) for key in keys):
+        raise Break("opaque-call", "a container of weak references and other keys decides something")
+    graph.require(Computed(referents, (source,)), "VALUE", tuple(key() for key in keys))
+    for index, key in enumerate(keys):
+        graph.external(key, Computed(key_at, (source, Literal(index))))
 
 
 # -- what mock functions do --------------------------------------------------------------------------------------------

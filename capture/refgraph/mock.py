@@ -19,9 +19,11 @@ import torch
 
 from capture import _C
 from capture.errors import Break
+from capture.refgraph.classes import make_class
 from capture.refgraph.effects import CallEffect, Effect, Replayed, operands_of, ready_at_entry, user_stack
-from capture.refgraph.graph import RefGraph, instance_dict
+from capture.refgraph.graph import RefGraph
 from capture.refgraph.keys import KeyTable, put
+from capture.refgraph.lookup import instance_dict
 from capture.refgraph.memory import storage_of
 from capture.refgraph.node import (
     ABSENT,
@@ -43,7 +45,6 @@ from capture.refgraph.node import (
     WrittenDict,
 )
 from capture.refgraph.publishing import chain_of
-from capture.refgraph.runtime import make_class
 from capture.refgraph.source import Computed, Constant, Source
 
 # What a class may extend, the more special first: made empty by the `__new__` of these, then filled.

@@ -20,7 +20,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from capture.refgraph.effects import CallEffect, Effect, Position, Replayed, Traceback
-from capture.refgraph.graph import BOUND_IN_C, instance_dict
+from capture.refgraph.graph import BOUND_IN_C
+from capture.refgraph.lookup import instance_dict
 from capture.refgraph.mock import HEAP_TYPE, Make, MockPlan, Perform, bases, operands, operands_of
 from capture.refgraph.node import Build, Const, Display, Expr, RefNode, Shadow, TensorState
 from capture.refgraph.records import DERIVED, is_record

@@ -67,7 +67,13 @@ def content(x: Any) -> Any:
 
 def decimal_rules() -> tuple[Any, ...]:
     """What the thread's decimal context says of results."""
-    context = decimal.getcontext()
+    return rules_of(decimal.getcontext())
+
+
+def rules_of(context: Any) -> tuple[Any, ...]:
+    """What a decimal context says of results. Raises TypeError for other objects."""
+    if not isinstance(context, decimal.Context):
+        raise TypeError("no decimal context")
     return (context.prec, context.rounding, context.Emin, context.Emax, context.capitals, context.clamp,
             tuple(context.traps[signal] for signal in SIGNALS))
 

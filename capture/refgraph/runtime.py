@@ -1,9 +1,7 @@
 """What mock functions call to repeat an effect as the program did it: tensors that print as in eager mode, calls whose callers are
-the program's own frames, and classes."""
+the program's own frames."""
 from __future__ import annotations
 
-import _abc
-import abc
 import functools
 import traceback
 import types
@@ -25,17 +23,6 @@ def extend(last: types.TracebackType | None, *entries: Any) -> types.TracebackTy
         function, code, offset, line = entries[at:at + 4]
         last = _C.make_traceback(last, code, function.__globals__, offset, line)
     return last
-
-
-def make_class(meta: type, name: str, bases: tuple[type, ...], namespace: dict[str, Any]) -> type:
-    """A class that a trace has made, once more: what its making ran of the program's code is part of the trace."""
-    told = {key: value for key, value in namespace.items() if hasattr(type(value), "__set_name__")}
-    cls = type.__new__(meta, name, bases, {**namespace, **dict.fromkeys(told)})
-    for key, value in told.items():
-        type.__setattr__(cls, key, value)
-    if issubclass(meta, abc.ABCMeta):
-        _abc._abc_init(cls)
-    return cls
 
 
 def dress(values: torch.Tensor, cls: type, grad_fn: str | None) -> torch.Tensor:

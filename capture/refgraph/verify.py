@@ -13,8 +13,9 @@ from typing import Any
 import torch
 
 from capture.errors import Break
-from capture.refgraph.graph import RefGraph, instance_dict, parts
+from capture.refgraph.graph import RefGraph
 from capture.refgraph.keys import KeyTable, table
+from capture.refgraph.lookup import instance_dict, parts
 from capture.refgraph.ndarrays import content, is_ndarray
 from capture.refgraph.node import (
     ABSENT,
@@ -224,7 +225,7 @@ def _same_key(left: Any, right: Any) -> bool:
 
 def _slot(real: Any, name: str) -> Any:
     """An attribute kept in C, ABSENT when it is not set, UNKNOWN when there is no such attribute."""
-    if isinstance(real, type):
+    if issubclass(type(real), type):
         return type.__getattribute__(real, "__dict__").get(name, ABSENT)
     getter = _getter(type(real), name)
     try:

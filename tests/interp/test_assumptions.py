@@ -4,6 +4,8 @@ PYTEST_DONT_REWRITE: assertions are what is tested here.
 """
 from __future__ import annotations
 
+import os
+import sysconfig
 from types import SimpleNamespace
 
 import pytest
@@ -12,6 +14,7 @@ import torch.distributions as D
 import torch.nn as nn
 
 import capture
+from capture.errors import GraphBreakError
 from tests.helpers import call, check
 
 X = torch.tensor([1.0, 2.0, 3.0])
@@ -199,3 +202,43 @@ def test_a_branch_in_the_program_is_not_taken_for_granted() -> None:
         return x - 1
     stats = check(lambda: program, call(X), call(X), call(-X), call(-X), captures=None, fullgraph=False)
     assert stats.breaks > 0
+
+
+def of_an_installed_package(source, name):
+    """A function as if it had been imported from an installed package."""
+    scope = {"torch": torch}
+    exec(compile(source, os.path.join(sysconfig.get_path("purelib"), "some_package", "masks.py"), "exec"), scope)
+    return scope[name]
+
+
+MASKS = """
+def masked(x, mask):
+    if mask.all():
+        return x
+    return x.masked_fill(~mask, -1.0)
+
+def length(x, mask):
+    return x * int(mask.sum())
+"""
+
+
+def test_an_installed_package_is_taken_to_go_on_as_it_did() -> None:
+    masked = of_an_installed_package(MASKS, "masked")
+    full, partial = torch.tensor([True, True, True]), torch.tensor([True, False, True])
+    def make():
+        return lambda x, mask: masked(x * 2, mask) + 1
+    check(make, call(X, full), call(BAD, full), call(X, partial), call(X, full), captures=None)
+    check(make, call(X, full), call(X, partial), call(X, partial), call(X, full), fullgraph=False, captures=None)
+
+
+def test_the_program_itself_is_not() -> None:
+    def program(x):
+        return x if x.sum() > 0 else -x
+    with pytest.raises(GraphBreakError):
+        capture.compile(program, fullgraph=True)(X)
+
+
+def test_numbers_that_an_installed_package_reads_are_not() -> None:
+    length = of_an_installed_package(MASKS, "length")
+    full, partial = torch.tensor([True, True, True]), torch.tensor([True, False, True])
+    check(lambda: lambda x, mask: length(x, mask), call(X, full), call(X, partial))

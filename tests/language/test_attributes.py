@@ -287,6 +287,43 @@ def a_class_attribute_read_through_a_subclass():
     return program, [Base, Derived]
 
 
+@programs.make(X, change=lambda local: setattr(local, "depth", 5), captures=None)
+def attributes_of_a_thread_local_that_are_written():
+    local = threading.local()
+    local.depth = 0
+
+    def program(x):
+        local.depth += 1
+        local.last = "seen"
+        y = x * local.depth
+        local.depth -= 1
+        del local.last
+        return y, hasattr(local, "last"), sorted(vars(local))
+    return program, local
+
+
+class Stack(threading.local):
+    def __init__(self):
+        self.items = [1.0]
+
+    @property
+    def top(self):
+        return self.items[-1]
+
+
+@programs.make(X, change=lambda stack: stack.items.append(4.0), captures=2)
+def a_stack_for_each_thread():
+    stack = Stack()
+
+    def program(x):
+        stack.items.append(3.0)
+        stack.current = x.shape[0]
+        y = x * stack.top + stack.current
+        stack.items.pop()
+        return y * stack.top
+    return program, stack
+
+
 def test_a_thread_local_is_another_in_each_thread() -> None:
     local = threading.local()
     local.scale = 2.0
@@ -303,6 +340,27 @@ def test_a_thread_local_is_another_in_each_thread() -> None:
     thread.join(60)
     assert torch.equal(results[0], X * 7) and torch.equal(results[1], X * 3) and torch.equal(program(X), X * 2)
     assert capture.stats(program).captures == 3
+
+
+def test_what_a_thread_writes_is_its_own() -> None:
+    stack = Stack()
+
+    def program(x):
+        stack.count = getattr(stack, "count", 0) + 1
+        return x * stack.top * stack.count
+    compiled = capture.compile(program, fullgraph=True, backend="eager")
+    expected = [X * 1, X * 2, X * 3]
+    results: dict[str, list[torch.Tensor]] = {}
+
+    def calls(name: str) -> None:
+        results[name] = [compiled(X) for _ in range(3)]
+    calls("main")
+    thread = threading.Thread(target=calls, args=("other",), daemon=True)
+    stack.items[0] = 1.0
+    thread.start()
+    thread.join(60)
+    for found in (results["main"], results["other"]):
+        assert all(map(torch.equal, found, expected))
 
 
 @pytest.mark.parametrize(("make", "args", "options"), programs)

@@ -396,6 +396,130 @@ def a_metaclass_made_inside(x):
     return made.t * 2, name
 
 
+class Plugin:
+    """Keeps a register of what derives from it."""
+
+    kinds: dict = {}
+    required: tuple = ()
+
+    def __init_subclass__(cls, /, name=None, required=(), **kwargs):
+        super().__init_subclass__(**kwargs)
+        Plugin.kinds[name or cls.__name__] = cls
+        cls.required = (*cls.required, *required)
+        for method in cls.required:
+            if not hasattr(cls, method):
+                raise TypeError(f"{cls.__name__} lacks {method}")
+
+
+@programs.add(X)
+def subclasses_that_are_registered(x):
+    class Twice(Plugin, name="twice", required=["run"]):
+        def run(self, t):
+            return t * 2
+
+    class More(Twice):
+        def run(self, t):
+            return super().run(t) + 1
+    try:
+        class Empty(Plugin, required=["run"]):
+            pass
+    except TypeError as error:
+        message = str(error)
+    ran = [Plugin.kinds[name]().run(x) for name in ("twice", "More")]
+    return ran, More.required, More.__mro__[1] is Twice, More.__bases__ == (Twice,), message
+
+
+class Slotted:
+    __slots__ = ("a",)
+
+    def __init_subclass__(cls, **kwargs):
+        super().__init_subclass__(**kwargs)
+        cls.known = True
+
+
+@programs.add(X)
+def subclasses_of_all_layouts(x):
+    class Entry(Slotted):
+        __slots__ = ("b",)
+
+    class Table(dict, Plugin):
+        pass
+
+    class Layer(Plugin, torch.nn.Module):
+        def forward(self, t):
+            return t + 1
+
+    class Failure(ValueError, Plugin):
+        pass
+    entry = Entry()
+    entry.b = 3
+    y = Layer()(x) * entry.b
+    return y, Table(a=1)["a"], hasattr(entry, "__dict__"), Entry.known, issubclass(Failure, ValueError), str(Failure("f"))
+
+
+def scale_by_seven(cls, **kwargs):
+    cls.scale = 7
+
+
+@programs.make(X, change=lambda cls: setattr(cls, "__init_subclass__", classmethod(scale_by_seven)), captures=2)
+def a_hook_that_is_replaced():
+    class Base:
+        def __init_subclass__(cls, **kwargs):
+            cls.scale = 3
+
+    def program(x):
+        class Made(Base):
+            pass
+        return x * Made.scale
+    return program, Base
+
+
+@programs.make(X, change=lambda state: setattr(state, "act_late", torch.relu), captures=2)
+def attributes_by_their_names():
+    class Bag:
+        def op_double(self, t):
+            return t * 2
+
+        def op_plus(self, t):
+            return t + 1
+    bag = Bag()
+    bag.act_tanh = torch.tanh
+
+    def program(x):
+        for name in dir(bag):
+            if name.startswith(("op_", "act_")):
+                x = getattr(bag, name)(x)
+        return x, dir(Bag) == sorted(dir(Bag)), "op_plus" in dir(Bag)
+    return program, bag
+
+
+@programs.make(X, change=lambda cls: setattr(cls, "op_late", lambda self, t: t - 5), captures=2)
+def a_class_that_gets_a_method():
+    class Bag:
+        def op_double(self, t):
+            return t * 2
+
+    def program(x):
+        for name in dir(Bag()):
+            if name.startswith("op_"):
+                x = getattr(Bag(), name)(x)
+        return x
+    return program, Bag
+
+
+@programs.make(X, change=lambda module: setattr(module, "stage2", torch.nn.Sigmoid()), captures=2)
+def stages_of_a_module():
+    module = torch.nn.Module()
+    module.stage0, module.stage1 = torch.nn.ReLU(), torch.nn.Tanh()
+
+    def program(x):
+        for name in dir(module):
+            if name.startswith("stage"):
+                x = getattr(module, name)(x) + 1
+        return x, "relu" in dir(torch.nn.functional)
+    return program, module
+
+
 @pytest.mark.parametrize(("make", "args", "options"), programs)
 def test_classes(make, args, options) -> None:
     run(make, args, options)

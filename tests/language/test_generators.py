@@ -313,6 +313,102 @@ def a_coroutine_that_is_closed(x):
     return y * 2, log, asyncio.iscoroutinefunction(work)
 
 
+@programs.add(X)
+def asynchronous_generators(x):
+    async def rows(t):
+        for row in t:
+            await pause(row)
+            got = yield row * 2
+            if got is not None:
+                yield got
+
+    async def collect():
+        taken = [row async for row in rows(x)]
+        agen = rows(x)
+        first = await agen.__anext__()
+        second = await agen.asend(x[1] + 1)
+        third = await anext(agen)
+        missing = await anext(agen, "none")
+        return taken, first, second, third, missing
+    c = collect()
+    waits = []
+    value = None
+    while True:
+        try:
+            waits.append(c.send(value))
+        except StopIteration as stop:
+            return stop.value, waits
+
+
+@programs.add(X)
+def asynchronous_generators_that_are_closed(x):
+    log = []
+
+    async def rows(t):
+        try:
+            for row in t:
+                try:
+                    yield row
+                except ValueError as error:
+                    log.append(str(error))
+                    yield row * 3
+        finally:
+            log.append("closed")
+
+    async def main():
+        agen = rows(x)
+        first = await anext(agen)
+        second = await agen.athrow(ValueError("thrown"))
+        await agen.aclose()
+        async for row in rows(x):
+            break
+        try:
+            await anext(agen)
+        except StopAsyncIteration:
+            log.append("over")
+        return first, second
+    try:
+        main().send(None)
+    except StopIteration as stop:
+        return stop.value, log
+
+
+@programs.add(X)
+def a_generator_that_outlives_the_call(x):
+    def rows(t):
+        total = 0
+        for row in t:
+            total = total + row
+            yield total
+    generator = rows(x)
+    first = next(generator)
+    return first, [*map(next, [generator])], Tail(generator)
+
+
+class Tail:
+    """What is left of a generator, which the tests look at."""
+
+    def __init__(self, generator):
+        self.generator = generator
+
+
+@programs.make(X, change=lambda state: setattr(state, "stream", None), captures=None)
+def a_stream_that_goes_on_from_call_to_call():
+    state = SimpleNamespace(stream=None)
+
+    def rows(t):
+        step = 0
+        while True:
+            yield t + step
+            step += 1
+
+    def program(x):
+        if state.stream is None:
+            state.stream = rows(x)
+        return next(state.stream)
+    return program, state
+
+
 @pytest.mark.parametrize(("make", "args", "options"), programs)
 def test_generators(make, args, options) -> None:
     run(make, args, options)

@@ -4,9 +4,13 @@ from __future__ import annotations
 import abc
 import base64
 import bisect
+import cmath
 import collections.abc
+import copy
 import datetime
+import decimal
 import hashlib
+import importlib
 import inspect
 import json
 import math
@@ -29,6 +33,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+import capture
 from tests.programs import Programs, run
 
 X = torch.tensor([[1.0, -2.0, 3.0], [4.0, 5.0, -6.0]])
@@ -286,6 +291,85 @@ def warnings_given():
         warnings.warn("careful", UserWarning)
         return x * 2
     return program, log
+
+
+@programs.make(X, change=lambda state: setattr(state, "digits", 7), captures=2)
+def decimals_in_a_context_of_their_own():
+    state = SimpleNamespace(digits=4)
+
+    def program(x):
+        with decimal.localcontext() as context:
+            context.prec = state.digits
+            third = Decimal(1) / 3
+            with decimal.localcontext(prec=2):
+                inner = Decimal(2) / 3
+            again = Decimal(2) / 3, decimal.getcontext() is context, context.prec
+        own = decimal.Context(prec=3)
+        return x * float(third), third, inner, again, Decimal(1) / 7, own.divide(Decimal(1), Decimal(7)), decimal.getcontext().prec
+    return program, state
+
+
+def test_the_context_of_decimals_at_entry_is_guarded() -> None:
+    def program(x):
+        before = Decimal(1) / 7
+        with decimal.localcontext() as context:
+            context.prec += 2
+            return x, before, Decimal(1) / 7
+    compiled = capture.compile(program, fullgraph=True, backend="eager")
+    with decimal.localcontext() as own:
+        for precision in (28, 28, 28, 5, 5, 28):
+            own.prec = precision
+            assert compiled(X)[1:] == program(X)[1:]
+    assert capture.stats(compiled).hits > 0
+
+
+@programs.make(X, change=lambda state: setattr(state, "text", '{"layers": [{"type": "tanh"}], "scale": 3}'), captures=2)
+def json_with_hooks():
+    state = SimpleNamespace(text='{"layers": [{"type": "relu"}, {"type": "tanh", "a": {"b": 1}}], "scale": 2}')
+
+    def program(x):
+        config = json.loads(state.text, object_hook=lambda found: SimpleNamespace(**found))
+        for layer in config.layers:
+            x = getattr(torch, layer.type)(x)
+        pairs = json.loads('{"a": 1, "a": {"b": [{"c": 2}]}}', object_pairs_hook=list)
+        return x * config.scale, pairs
+    return program, state
+
+
+@programs.add(X, 3 + 4j)
+def functions_of_complex_numbers(x, z):
+    return x * cmath.phase(z), cmath.polar(z), cmath.exp(1j), cmath.isclose(z, 3 + 4j)
+
+
+@programs.add(X)
+def versions_and_modules(x):
+    layers = importlib.import_module("torch.nn")
+    functional = getattr(importlib.import_module("torch.nn.functional"), "relu")
+    if torch.__version__ >= "1.8" and not torch.__version__ < "1.10":
+        x = functional(x)
+    return layers.Tanh()(x), importlib.import_module("torch.nn") is layers, __import__("torch.nn").__name__
+
+
+class Config(dict):
+    __getattr__, __setattr__, __delattr__ = dict.get, dict.__setitem__, dict.__delitem__
+
+
+class Sizes(list):
+    pass
+
+
+@programs.make(X, change=lambda config: setattr(config.model, "depth", 3), captures=2)
+def copies_of_configs():
+    config = Config(model=Config(depth=2), sizes=Sizes([1, 2]))
+
+    def program(x):
+        local = copy.deepcopy(config)
+        local.model.depth += 1
+        local.sizes.append(3)
+        shallow = copy.copy(config)
+        y = x * local.model.depth
+        return y, type(local.model), local.sizes, type(local.sizes), shallow.model is config.model, config, config.missing
+    return program, config
 
 
 @pytest.mark.parametrize(("make", "args", "options"), programs)

@@ -236,10 +236,6 @@ def test_a_mask_that_decides_is_a_local_break() -> None:
     assert stats.native_calls == 0
 
 
-class Tagged(torch.Tensor):
-    pass
-
-
 class Logged(torch.Tensor):
     @classmethod
     def __torch_function__(cls, function, types, args=(), kwargs=None):
@@ -247,11 +243,10 @@ class Logged(torch.Tensor):
         return result * 2 if function is torch.Tensor.add else result
 
 
-@pytest.mark.parametrize("cls", [Tagged, Logged])
-def test_subclasses_of_tensors_break_with_a_reason(cls) -> None:
-    program = capture.compile(lambda x: (x.as_subclass(cls).add(1)).as_subclass(torch.Tensor) * 3, backend="eager")
-    expected = X.as_subclass(cls).add(1).as_subclass(torch.Tensor) * 3
+def test_tensors_that_override_functions_break_with_a_reason() -> None:
+    program = capture.compile(lambda x: (x.as_subclass(Logged).add(1)).as_subclass(torch.Tensor) * 3, backend="eager")
+    expected = X.as_subclass(Logged).add(1).as_subclass(torch.Tensor) * 3
     for _ in range(3):
         assert torch.equal(program(X), expected)
     with pytest.raises(GraphBreakError, match=r"(?s)\[(unsupported-tensor|opaque-call)\].*remedy"):
-        capture.compile(lambda x: x.as_subclass(cls).add(1), fullgraph=True)(X)
+        capture.compile(lambda x: x.as_subclass(Logged).add(1), fullgraph=True)(X)

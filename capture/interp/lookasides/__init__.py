@@ -1,9 +1,9 @@
 """What C functions mean: importing this package fills the registry. The first meaning that applies is taken, so the
 modules are imported from the particular to the general."""
 from capture.interp.lookasides import (
-    autograd, buffers, checkpoints, classes, contextvars, effects, groups, identity, iterators, keys, locks, sequences, dicts, sets,
-    functional, objects, scalars, scripted, library, torch_legacy, numpy_arrays, torch_objects, transforms, weakrefs)
+    autograd, buffers, checkpoints, classes, contextvars, decimals, effects, groups, identity, iterators, keys, locks, sequences,
+    dicts, sets, functional, objects, scalars, scripted, library, torch_legacy, numpy_arrays, torch_objects, transforms, weakrefs)
 
-__all__ = ["autograd", "buffers", "checkpoints", "classes", "contextvars", "dicts", "effects", "functional", "groups", "identity",
-           "iterators", "keys", "library", "locks", "numpy_arrays", "objects", "scalars", "scripted", "sequences", "sets",
-           "torch_legacy", "torch_objects", "transforms", "weakrefs"]
+__all__ = ["autograd", "buffers", "checkpoints", "classes", "contextvars", "decimals", "dicts", "effects", "functional", "groups",
+           "identity", "iterators", "keys", "library", "locks", "numpy_arrays", "objects", "scalars", "scripted", "sequences",
+           "sets", "torch_legacy", "torch_objects", "transforms", "weakrefs"]

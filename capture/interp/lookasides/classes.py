@@ -16,9 +16,14 @@ from capture.interp.models import model
 from capture.interp.polyfills.classes import is_python_attribute
 from capture.interp.polyfills.copying import slot_names
 from capture.interp.polyfills.functional import find_implementation
+from capture.interp.polyfills.objects import class_names
 from capture.interp.special import is_plain
-from capture.refgraph.graph import lookup_class
+from capture.refgraph.classes import tells_program
+from capture.refgraph.facts import own_names
+from capture.refgraph.graph import is_mutable
+from capture.refgraph.lookup import lookup_class
 from capture.refgraph.node import SCALARS, Build, ClassState, Const, Expr, RefNode, Shadow
+from capture.refgraph.source import Computed, Constant
 
 # Keys of a namespace that are instructions to `type.__new__`.
 CONSUMED = ("__classcell__", "__qualname__")
@@ -142,6 +147,31 @@ def tells_python(interp: Interpreter, result: bool, cls: Value, name: Value) -> 
     interp.graph.depend(cls.shadow, cls.real)  # type: ignore[arg-type]
     interp.graph.type_attr(cls.real, name.real)
     return Const(result)
+
+
+@model(tells_program)
+def tells_of_program(interp: Interpreter, result: bool, bases: Value) -> Shadow:
+    """Whether code of the program's runs when a class is made of these bases."""
+    interp.graph.depend(bases.shadow, bases.real)  # type: ignore[arg-type]
+    for base in bases.real:
+        interp.graph.pin_mro(base)
+        interp.graph.pin_special(base, "__init_subclass__")
+    return Const(result)
+
+
+@model(class_names)
+def tell_names(interp: Interpreter, result: list[str], cls: Value) -> Shadow:
+    """The attributes of a class and its bases."""
+    graph = interp.graph
+    graph.depend(cls.shadow, cls.real)  # type: ignore[arg-type]
+    graph.pin_mro(cls.real)
+    for base in cls.real.__mro__:
+        known = graph.find(base)
+        if known is not None and known.source is not None and known.slots:
+            raise Break("opaque-call", f"dir() of class {base.__qualname__}, to which an attribute was assigned")
+        if is_mutable(base) and not graph.is_made(base):
+            graph.require(Computed(own_names, (Constant(base),)), "VALUE", own_names(base))
+    return settled(interp, result)
 
 
 @model(slot_names)

@@ -37,7 +37,7 @@ from capture.interp.lookasides.shadows import items_of
 from capture.interp.models import NAMED_EFFECTS, PURE, SEES_CALLERS, SIDE_EFFECTS, hashable, model, polyfill
 from capture.interp.special import in_python
 from capture.refgraph.effects import Replayed
-from capture.refgraph.graph import instance_dict
+from capture.refgraph.lookup import instance_dict
 from capture.refgraph.node import SCALARS, Build, Const, DictState, Expr, ListState, RefNode, Shadow
 from capture.refgraph.runtime import CallFrom, shuffled, text_of_exception
 from capture.refgraph.source import Computed, Literal

@@ -12,7 +12,7 @@ from capture.interp.lookasides.shadows import NONE, compose, depend_plain, depen
 from capture.interp.models import model
 from capture.interp.polyfills.iteration import order_of
 from capture.interp.special import declines, in_python, is_plain
-from capture.refgraph.graph import lookup_class
+from capture.refgraph.lookup import lookup_class
 from capture.refgraph.node import SCALARS, Build, Const, DictState, Expr, RefNode, Shadow
 
 

@@ -16,7 +16,8 @@ from capture.interp.lookasides.shadows import depend_type, elements_unordered
 from capture.interp.models import model
 from capture.interp.polyfills.stand_ins import class_of
 from capture.interp.special import CONTAINERS, has_identity_equality, in_python
-from capture.refgraph.graph import BOUND_IN_C, VALUES, lookup_class
+from capture.refgraph.graph import BOUND_IN_C, VALUES
+from capture.refgraph.lookup import lookup_class
 from capture.refgraph.node import (
     SCALARS,
     Build,

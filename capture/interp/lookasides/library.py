@@ -4,6 +4,7 @@ from __future__ import annotations
 import base64
 import binascii
 import bisect
+import cmath
 import datetime
 import decimal
 import difflib
@@ -27,7 +28,7 @@ from typing import Any
 from capture.interp.lookasides.effects import effect
 from capture.interp.lookasides.scalars import plain
 from capture.interp.models import MODELS, PURE
-from capture.interp.polyfills.library import digest_of, matches, unpacked
+from capture.interp.polyfills.library import digest_of, matches, tokens, unpacked
 from capture.refgraph.records import RECORDS
 
 
@@ -49,7 +50,9 @@ PURE.update(
     functions_of(datetime.date, "fromisoformat", "fromordinal", "fromisocalendar"),  # type: ignore[arg-type]
     [datetime.time.fromisoformat, decimal.Decimal.from_float],
     functions_of(re, "compile", "match", "fullmatch", "search", "sub", "subn", "split", "findall", "escape"),
-    functions_of(bisect, "bisect_left", "bisect_right"), functions_of(struct, "pack", "unpack", "unpack_from", "calcsize"),
+    functions_of(bisect, "bisect_left", "bisect_right"),
+    [fn for fn in vars(cmath).values() if isinstance(fn, types.BuiltinFunctionType)],
+    functions_of(struct, "pack", "unpack", "unpack_from", "calcsize"),
     functions_of(binascii, "a2b_base64", "b2a_base64", "a2b_hex", "b2a_hex", "hexlify", "unhexlify", "crc32", "crc_hqx"),
     functions_of(zlib, "compress", "decompress", "crc32", "adler32"),
     functions_of(base64, "b64encode", "b64decode", "b32encode", "b32decode", "b16encode", "b16decode"),
@@ -58,7 +61,8 @@ PURE.update(
     functions_of(urllib.parse, "quote", "unquote", "quote_plus", "unquote_plus", "urlencode"),
     functions_of(shlex, "split", "quote", "join"),
     functions_of(unicodedata, "normalize", "category", "name", "lookup", "numeric", "digit", "decimal", "east_asian_width"),
-    [compile, sys.intern, string.capwords, difflib.get_close_matches, pprint.pformat, json.loads, matches, digest_of, unpacked],
+    [compile, sys.intern, string.capwords, difflib.get_close_matches, pprint.pformat, json.loads, matches, digest_of,
+     tokens, unpacked],
     functions_of(os.path, "join", "split", "splitext", "basename", "dirname", "normpath", "isabs", "commonprefix", "commonpath"))
 
 # What it writes of other data may follow from the program's own code, which runs anew on every hit.

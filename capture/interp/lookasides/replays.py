@@ -23,7 +23,7 @@ from capture.interp.lookasides.shadows import depend_type, elements, items_of, s
 from capture.interp.models import hashable, model
 from capture.interp.special import CONTAINERS, is_plain
 from capture.refgraph.effects import Keywords, Replayed, arranged, is_foreign
-from capture.refgraph.graph import parts
+from capture.refgraph.lookup import parts
 from capture.refgraph.memory import ADDRESSES, PLAIN_TENSORS
 from capture.refgraph.ndarrays import plain_number
 from capture.refgraph.node import (

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import operator
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -53,6 +54,9 @@ def look_member(interp: Interpreter, container: Value, member: Value) -> None:
     node = container.shadow
     if isinstance(node, RefNode) and node.source is not None and node.state is None:
         interp.graph.touch(node)                # an outside set as it was at entry: only this member matters
+        if isinstance(member.real, weakref.ref):
+            interp.graph.holds_reference(node, member.real)
+            return
         key_of(interp, member, outside=True)
         interp.graph.require(node.source, "MEMBER" if member.real in container.real else "NOT_MEMBER", member.real)
     else:

@@ -108,7 +108,7 @@ def depend_type(interp: Interpreter, value: Value) -> None:
 def depend_plain(interp: Interpreter, shadow: Shadow, real: Any) -> None:
     """Depends on all of a value for which `is_plain` holds."""
     graph = interp.graph
-    if type(real) is Decimal:                       # after the operation: what it noted must be noted already
+    if type(real) is Decimal and not graph.in_own_decimals():     # after the operation: what it noted must be noted already
         graph.require(Computed(has_decimal_flags, (Literal(decimal_flags()),)), "VALUE", True)
     if not isinstance(shadow, RefNode):
         if isinstance(shadow, Build):

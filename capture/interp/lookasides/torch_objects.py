@@ -151,9 +151,34 @@ def has_torch_function(interp: Interpreter, result: bool, *args: Value) -> Shado
 def make_subclass(interp: Interpreter, result: Any, cls: Value, *args: Value, **kwargs: Value) -> Shadow:
     """`nn.Parameter(tensor)`."""
     interp.graph.depend(cls.shadow, cls.real)  # type: ignore[arg-type]
-    if cls.real is not torch.nn.Parameter:
-        raise Break("unsupported-tensor", f"a {cls.real.__name__} was made")
-    return interp.recorder.record("call_function", make_parameter, args, kwargs, result, {})
+    return interp.recorder.record("call_function", maker(torch.Tensor._make_subclass, cls.real), args, kwargs, result, {})
+
+
+@polyfill(torch.Tensor.as_subclass, applies=lambda tensor, cls: issubclass(cls, torch.Tensor))
+def as_subclass(tensor: torch.Tensor, cls: type[torch.Tensor]) -> torch.Tensor:
+    """`tensor.as_subclass(cls)`."""
+    return as_class(cls, tensor)
+
+
+def as_class(cls: type[torch.Tensor], tensor: torch.Tensor) -> torch.Tensor:
+    """The same with the class first."""
+    return tensor.as_subclass(cls)
+
+
+@model(as_class)
+def made_of_class(interp: Interpreter, result: Any, cls: Value, tensor: Value) -> Shadow:
+    """A tensor of a class of the program's."""
+    interp.graph.depend(cls.shadow, cls.real)  # type: ignore[arg-type]
+    return interp.recorder.record("call_function", maker(as_class, cls.real), [tensor], {}, result, {})
+
+
+def maker(function: Any, cls: type[torch.Tensor]) -> Any:
+    """`function(cls, …)`, which makes a tensor of a class, under a name that generated code can refer to."""
+    if cls is torch.nn.Parameter:
+        return make_parameter
+    target: Any = functools.partial(function, cls)
+    target.__name__, target.__module__ = f"make_{cls.__name__}", "tensors"
+    return target
 
 
 def make_parameter(data: torch.Tensor, requires_grad: bool = False) -> torch.Tensor:

@@ -1,18 +1,31 @@
-"""Weak references: outside state that leads from one object to another, or to nothing."""
+"""Weak references and proxies: outside state that leads from one object to another, or to nothing."""
 from __future__ import annotations
 
+import operator
 import types
 import weakref
+from collections.abc import Callable
 from typing import Any
 
+from capture.errors import Break
+from capture.interp import unwind
 from capture.interp.frame import Value
 from capture.interp.interpreter import Interpreter
 from capture.interp.lookasides.shadows import node_of
 from capture.interp.models import model
+from capture.interp.special import in_python
+from capture.refgraph.facts import stood_for
 from capture.refgraph.node import Const, Expr, RefNode, Shadow
-from capture.refgraph.source import Attr
+from capture.refgraph.source import Attr, Computed
 
 REFERENT = "()"                 # the slot, and the path, of what a reference refers to
+# What C does with what a weak proxy stands for, by the proxy; and what of these looks at its first operand alone.
+UNARY = frozenset({
+    iter, len, bool, next, str, reversed, isinstance, int, float, abs, *(getattr(operator, name) for name in (
+        "truth not_ neg pos invert index contains getitem setitem delitem").split())})
+FORWARDED = UNARY | frozenset(getattr(operator, name) for name in (
+    "add sub mul truediv floordiv mod pow matmul and_ or_ xor lshift rshift iadd isub imul itruediv ifloordiv imod ipow imatmul "
+    "iand ior ixor ilshift irshift lt le eq ne gt ge").split())
 
 
 @model(weakref.ref.__call__)
@@ -58,3 +71,53 @@ def reference(interp: Interpreter, result: Any, target: Value, make: Any, args: 
 def initialise(interp: Interpreter, result: None, *args: Value) -> Shadow:
     """Does nothing: `__new__` did it all."""
     return Const(None)
+
+
+# -- proxies -----------------------------------------------------------------------------------------------------------
+
+@model(weakref.proxy, applies=lambda target, callback=None: is_record_keeping(callback))
+def make_proxy(interp: Interpreter, result: Any, target: Value, *callback: Value) -> Shadow:
+    """`weakref.proxy(target, callback)`, which may be a proxy that exists already."""
+    return reference(interp, result, target, weakref.proxy, (target, *callback))
+
+
+def is_proxy(real: Any) -> bool:
+    """Whether an object is a weak proxy. (`isinstance` would ask what it stands for.)"""
+    return type(real) in weakref.ProxyTypes
+
+
+def behind(interp: Interpreter, proxy: Value, on_raise: Callable[[BaseException], bool] | None = None) -> Value | None:
+    """What a weak proxy stands for. Once that is dead, None if `on_raise` takes the exception; else raises UserError. The
+    proxy itself, with the trace given up, where it cannot be told."""
+    try:
+        real = stood_for(proxy.real)
+    except LookupError as error:
+        interp.give_up(Break("opaque-call", f"a weak proxy was used, and {error}"))
+        return proxy
+    shadow = interp.track(shadow_behind, interp, proxy, real)
+    if real is not None:
+        return Value(real, shadow)
+    exception = ReferenceError("weakly-referenced object no longer exists")
+    if on_raise is None or not on_raise(exception):
+        unwind.throw(exception)
+    return None
+
+
+def shadow_behind(interp: Interpreter, proxy: Value, real: Any) -> Shadow:
+    if in_python(real, "__getattribute__"):
+        raise Break("opaque-call", f"a weak proxy of a {type(real).__name__} was used, whose attributes code of its own finds")
+    node, graph = node_of(proxy), interp.graph
+    if REFERENT not in node.slots:
+        path = Computed(stood_for, (graph.touch(node).source,))  # type: ignore[arg-type]
+        node.slots[REFERENT] = graph.external(real, path)
+        if real is None:
+            graph.depend(node.slots[REFERENT], None)
+    return node.slots[REFERENT]
+
+
+def through_proxies(interp: Interpreter, function: Any, args: list[Value]) -> list[Value]:
+    """The arguments of a C function, with what a proxy stands for in its place where that is what the function works on."""
+    if function not in FORWARDED:
+        return args
+    count = 1 if function in UNARY else 2
+    return [behind(interp, arg) or arg if is_proxy(arg.real) else arg for arg in args[:count]] + args[count:]

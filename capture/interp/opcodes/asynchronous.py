@@ -14,7 +14,7 @@ from capture.interp.interpreter import Interpreter
 from capture.interp.iteration import NEXT, refusal
 from capture.interp.opcodes.exceptions import load_special
 from capture.interp.special import in_python
-from capture.refgraph.graph import lookup_class
+from capture.refgraph.lookup import lookup_class
 from capture.refgraph.node import Const, Shadow
 
 PROTOCOL = ("'async for' requires an object with __aiter__ method, got {}",
@@ -171,5 +171,12 @@ def async_gen_wrap(interp: Interpreter, frame: Frame, instruction: Instruction) 
 
 
 def wrap(interp: Interpreter, value: Value) -> Value:
-    """What an asynchronous generator yields to its consumer. Its driver is native code, so no trace goes on here."""
-    return Value(Wrapped(value.real), None)
+    """What an asynchronous generator yields to its consumer."""
+    real = Wrapped(value.real)
+    return Value(real, interp.track(wrapped, interp, real, value))
+
+
+def wrapped(interp: Interpreter, real: Wrapped, value: Value) -> Shadow:
+    node = interp.graph.create(real)
+    node.slots["value"] = value.shadow  # type: ignore[assignment]
+    return node

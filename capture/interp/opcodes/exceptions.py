@@ -11,7 +11,7 @@ from capture.interp.frame import Continuation, Frame, Handled, Resume, UserError
 from capture.interp.instructions import Instruction, opcode
 from capture.interp.interpreter import Interpreter
 from capture.interp.lookasides.groups import depend_members, group_shadow
-from capture.refgraph.graph import lookup_class
+from capture.refgraph.lookup import lookup_class
 from capture.refgraph.node import Const, Shadow
 
 MISSING = object()

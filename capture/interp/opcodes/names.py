@@ -148,15 +148,29 @@ def _module_shadow(interp: Interpreter, function: Any, name: str, module: Any, e
 
 
 def is_there(name: Any, *rest: Any, **named: Any) -> bool:
-    """Whether an import by name finds its module there already."""
-    return type(name) is str and name.isidentifier() and isinstance(sys.modules.get(name), types.ModuleType) and not (rest or named)
+    """Whether an import by name finds its module, and the packages that it is in, there already."""
+    if type(name) is not str or rest or named:
+        return False
+    path = name.split(".")
+    return all(isinstance(sys.modules.get(".".join(path[:i + 1])), types.ModuleType) for i in range(len(path)))
 
 
-@model(builtins.__import__, importlib.import_module, applies=is_there)
-def import_by_name(interp: Interpreter, result: Any, name: Value) -> Shadow:
-    """`__import__(name)`, `importlib.import_module(name)` of a module that is there."""
+def module_shadow(interp: Interpreter, result: Any, name: Value, found: str) -> Shadow:
+    """The module `found`, which an import by `name` gave."""
     interp.graph.depend(name.shadow, name.real)  # type: ignore[arg-type]
-    return interp.graph.external(result, ImportedModule(name.real))
+    return interp.graph.external(result, ImportedModule(found))
+
+
+@model(importlib.import_module, applies=is_there)
+def import_module(interp: Interpreter, result: Any, name: Value) -> Shadow:
+    """`importlib.import_module(name)`: the very module."""
+    return module_shadow(interp, result, name, name.real)
+
+
+@model(builtins.__import__, applies=is_there)
+def import_package(interp: Interpreter, result: Any, name: Value) -> Shadow:
+    """`__import__(name)`: the outermost package."""
+    return module_shadow(interp, result, name, name.real.partition(".")[0])
 
 
 @opcode("IMPORT_FROM")

@@ -9,12 +9,11 @@ from typing import Any
 
 from capture.interp.models import polyfill
 from capture.interp.special import C_METHODS, in_python, special_method
-from capture.refgraph.graph import lookup_class
+from capture.refgraph.classes import bare_type, is_silenced, tells_program
+from capture.refgraph.lookup import lookup_class
 
 MISSING = object()
 NOTES_ON_NAMING = sys.version_info >= (3, 12)        # before, such an error was the cause of another
-# Their `__init_subclass__` looks at the class that is made and at nothing else, and does the same whenever it is made anew.
-TRUSTED = frozenset({"typing", "enum", "abc"})
 
 
 def run_body(function: Any, namespace: Any) -> Any:
@@ -25,10 +24,11 @@ def run_body(function: Any, namespace: Any) -> Any:
 
 
 def bare_class(meta: Any, name: Any, bases: Any, namespace: Any, /, **kwargs: Any) -> Any:
-    """`type.__new__` without the `__set_name__` of what the namespace holds, called by the frame whose module the class gets."""
+    """`type.__new__` without the `__set_name__` of what the namespace holds, and without an `__init_subclass__` of the program's,
+    called by the frame whose module the class gets."""
     told = {key: value for key, value in dict.items(namespace) if in_python(value, "__set_name__")}
     module = {} if "__module__" in namespace else {"__module__": sys._getframe(1).f_globals.get("__name__")}
-    cls = type.__new__(meta, name, bases, {**namespace, **module, **dict.fromkeys(told)}, **kwargs)
+    cls = bare_type(meta, name, bases, {**namespace, **module, **dict.fromkeys(told)}, **kwargs)
     for key, value in told.items():
         type.__setattr__(cls, key, value)
     return cls
@@ -40,7 +40,7 @@ def is_python_attribute(cls: type, name: str) -> bool:
     return found is not None and not isinstance(found, C_METHODS)
 
 
-@polyfill(builtins.__build_class__, applies=lambda function, name, *bases, **kwargs: isinstance(function, types.FunctionType))
+@polyfill(builtins.__build_class__, applies=lambda function, name, /, *bases, **kwargs: isinstance(function, types.FunctionType))
 def build_class(function: Any, name: Any, /, *bases: Any, metaclass: Any = MISSING, **kwargs: Any) -> Any:
     """A `class` statement."""
     resolved = resolve_bases(bases)
@@ -82,23 +82,14 @@ def check_cell(cell: Any, cls: type, name: str) -> None:
         raise TypeError(f"__class__ set to {known!r} defining {name!r} as {cls!r}")
 
 
-def derives_in_python(bases: Any) -> bool:
-    """Whether making a class runs an `__init_subclass__` of the program."""
-    for base in bases:
-        hook = lookup_class(base, "__init_subclass__") if isinstance(base, type) else None
-        function = hook.__func__ if isinstance(hook, classmethod) else hook
-        if function is not None and not isinstance(function, C_METHODS) and getattr(function, "__module__", None) not in TRUSTED:
-            return True
-    return False
-
-
 def is_made_plainly(meta: Any, name: Any, bases: Any, namespace: Any, /, **kwargs: Any) -> bool:
     """Whether `type.__new__` of these runs no Python code but what can be spelled out."""
     if not (isinstance(meta, type) and type(name) is str and type(bases) is tuple and isinstance(namespace, dict)):
         return False
     if not all(isinstance(base, type) and issubclass(meta, type(base)) for base in bases):
         return False            # an error, or the class of another metaclass
-    return not derives_in_python(bases) and not isinstance(lookup_class(meta, "mro"), types.FunctionType)
+    silent = not tells_program(bases) or is_silenced(bases, namespace)
+    return silent and not isinstance(lookup_class(meta, "mro"), types.FunctionType)
 
 
 @polyfill(type.__new__, applies=is_made_plainly)
@@ -115,7 +106,16 @@ def new_class(meta: Any, name: Any, bases: Any, namespace: Any, /, **kwargs: Any
                     error.add_note(text)
                     raise
                 raise RuntimeError(text) from error
+    if tells_program(bases):
+        super(cls, cls).__init_subclass__(**kwargs)
     return cls
+
+
+@polyfill(object.__dict__["__init_subclass__"], applies=lambda cls, **kwargs: True)
+def init_subclass(cls: Any, **kwargs: Any) -> None:
+    """`object.__init_subclass__`."""
+    if kwargs:
+        raise TypeError(f"{cls.__name__}.__init_subclass__() takes no keyword arguments")
 
 
 def are_classes(name: Any, bases: Any, namespace: Any, /, **kwargs: Any) -> bool:

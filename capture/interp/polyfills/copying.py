@@ -9,11 +9,12 @@ from capture.interp.models import polyfill
 from capture.interp.special import is_a
 
 HEAPTYPE = 1 << 9
-C_STATE = (int, float, complex, str, bytes, bytearray, tuple, list, dict, set, frozenset, type, BaseException)
+C_STATE = (int, float, complex, str, bytes, bytearray, tuple, set, frozenset, type, BaseException)
 
 
 def is_plain_instance(obj: Any, *rest: Any) -> bool:
-    """Whether an object's state is its `__dict__` and its slots, so that the default protocol of `object` can be spelled out."""
+    """Whether all state of an object is its `__dict__` and its slots, and
+    the items of a list or dict, so that the default protocol of `object` can be spelled out."""
     cls = type(obj)
     return bool(type.__getattribute__(cls, "__flags__") & HEAPTYPE) and not issubclass(cls, C_STATE)
 
@@ -42,9 +43,11 @@ def object_reduce_ex(self: Any, protocol: int) -> Any:
     if cls.__reduce__ is not object.__reduce__:
         return self.__reduce__()
     args, kwargs = arguments_of(self, cls)
+    items = iter(self) if is_a(self, list) else None
+    entries = iter(self.items()) if is_a(self, dict) else None
     if kwargs:
-        return copyreg.__newobj_ex__, (cls, args, kwargs), self.__getstate__(), None, None
-    return copyreg.__newobj__, (cls, *args), self.__getstate__(), None, None
+        return copyreg.__newobj_ex__, (cls, args, kwargs), self.__getstate__(), items, entries
+    return copyreg.__newobj__, (cls, *args), self.__getstate__(), items, entries
 
 
 def arguments_of(obj: Any, cls: Any) -> tuple[Any, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 import bisect
 import hashlib
 import heapq
+import json
 import re
 import struct
 import sys
@@ -151,6 +152,41 @@ def unpacked(format: Any, data: Any) -> list[Any]:
 def iter_unpack(format: Any, buffer: Any) -> Any:
     """`struct.iter_unpack(format, buffer)`."""
     return iter(unpacked(format, buffer))
+
+
+# -- JSON --------------------------------------------------------------------------------------------------------------
+
+def tokens(text: Any) -> Any:
+    """What a JSON text says, objects as tuples of their pairs. A model computes it in C."""
+    return frozen_tree(json.loads(text, object_pairs_hook=tuple))
+
+
+def frozen_tree(tree: Any) -> Any:
+    """The same with every array as a list in a tuple of its own, which tells it from an object."""
+    if type(tree) is list:
+        return ("array", *map(frozen_tree, tree))
+    return ("object", *((key, frozen_tree(value)) for key, value in tree)) if type(tree) is tuple else tree
+
+
+def hooked(tree: Any, hook: Any, of_pairs: bool) -> Any:
+    """What a decoder makes of it, whose hook is called for each object, after those inside of it."""
+    if type(tree) is not tuple:
+        return tree
+    if tree[0] == "array":
+        return [hooked(item, hook, of_pairs) for item in tree[1:]]
+    pairs = [(key, hooked(value, hook, of_pairs)) for key, value in tree[1:]]
+    return hook(pairs if of_pairs else dict(pairs))
+
+
+def calls_hook(s: Any, *, object_hook: Any = None, object_pairs_hook: Any = None) -> bool:
+    return type(s) in (str, bytes) and (object_hook is not None or object_pairs_hook is not None)
+
+
+@polyfill(json.loads, applies=calls_hook)
+def loads(s: Any, *, object_hook: Any = None, object_pairs_hook: Any = None) -> Any:
+    """`json.loads(s, object_hook=…)`."""
+    of_pairs = object_pairs_hook is not None
+    return hooked(tokens(s), object_pairs_hook if of_pairs else object_hook, of_pairs)
 
 
 # -- regular expressions -----------------------------------------------------------------------------------------------

@@ -103,3 +103,38 @@ def add_note(self: Any, note: Any) -> None:
     if not isinstance(self.__notes__, list):
         raise TypeError("Cannot add note: __notes__ is not a list")
     self.__notes__.append(note)
+
+
+# -- the names of attributes -------------------------------------------------------------------------------------------
+
+@polyfill(dir, applies=lambda obj, /: True)
+def names_of(obj: Any) -> list[str]:
+    """`dir(obj)`."""
+    if is_a(obj, types.ModuleType) and type(obj).__dir__ is types.ModuleType.__dir__:
+        return sorted(module_names(obj))
+    return sorted(special_method(obj, "__dir__")())
+
+
+def class_names(cls: type) -> list[str]:
+    """The attributes of a class and its bases. A model tells."""
+    return sorted({name for base in type.__getattribute__(cls, "__mro__") for name in type.__getattribute__(base, "__dict__")})
+
+
+@polyfill(object.__dir__, applies=lambda self: not is_a(self, type))
+def object_dir(self: Any) -> list[str]:
+    """`object.__dir__`."""
+    names = dict.fromkeys(class_names(self.__class__))
+    names.update(getattr(self, "__dict__", None) or {})
+    return list(names)
+
+
+@polyfill(type.__dir__, applies=lambda cls: True)
+def class_dir(cls: Any) -> list[str]:
+    """`type.__dir__`."""
+    return class_names(cls)
+
+
+def module_names(module: Any) -> list[str]:
+    """`types.ModuleType.__dir__`."""
+    hook = module.__dict__.get("__dir__")
+    return list(module.__dict__) if hook is None else hook()

@@ -14,7 +14,7 @@ import torch
 from capture.interp.models import polyfill
 from capture.interp.polyfills.iterators import ENDED, CallableIterator, ReversedIterator, SequenceIterator
 from capture.interp.special import C_METHODS, in_python, is_a, is_plain, special_method
-from capture.refgraph.graph import lookup_class
+from capture.refgraph.lookup import lookup_class
 
 # -- containers --------------------------------------------------------------------------------------------------------
 

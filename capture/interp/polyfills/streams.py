@@ -9,7 +9,7 @@ from typing import Any
 from capture.interp.models import polyfill
 from capture.interp.polyfills.stand_ins import ENDED, Iterator, stand_in
 from capture.interp.special import is_a, is_native_iterable, is_native_iterator
-from capture.refgraph.graph import lookup_class
+from capture.refgraph.lookup import lookup_class
 
 
 def always(*args: Any, **kwargs: Any) -> bool:

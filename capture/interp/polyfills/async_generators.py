@@ -1,0 +1,88 @@
+"""Steps of asynchronous generators of ours: what the body awaits is passed on to whoever drives the step, what it yields is its
+result."""
+from __future__ import annotations
+
+import types
+from collections.abc import Generator
+from typing import Any
+
+from capture.interp.drivers import DRIVER_CODES, Wrapped
+from capture.interp.models import polyfill
+
+
+def is_ours(agen: Any, *args: Any) -> bool:
+    """Whether the body of an asynchronous generator is a frame of ours."""
+    return type(agen) is types.AsyncGeneratorType and agen.ag_code in DRIVER_CODES
+
+
+def resume(agen: Any, value: Any, exception: BaseException | None = None) -> Any:
+    """Goes on in the body of an asynchronous generator, with a value or an exception: what it awaits, or, wrapped, what it yields.
+    Raises StopAsyncIteration at its end. While it traces, the interpreter enters the body's frame in place of this."""
+    if agen.ag_frame is None:
+        raise StopAsyncIteration if exception is None else exception
+    outcome = agen.ag_frame.f_locals["body"].step(value, exception)
+    if outcome.exception is not None:
+        with outcome:
+            raise outcome.exception
+    if outcome.finished:
+        raise StopAsyncIteration
+    return outcome.value
+
+
+def item(agen: Any, step: Any) -> Generator[Any, Any, Any]:
+    """The next item that a generator yields, which has come to `step`."""
+    while type(step) is not Wrapped:
+        sent = error = None
+        try:
+            sent = yield step
+        except BaseException as raised:
+            error = raised
+        step = resume(agen, sent) if error is None else resume(agen, None, error)
+        error = None            # its traceback holds this frame
+    return step.value
+
+
+@polyfill(types.AsyncGeneratorType.asend, applies=is_ours)
+@types.coroutine
+def asend(agen: Any, value: Any) -> Generator[Any, Any, Any]:
+    """`agen.asend(value)`."""
+    return (yield from item(agen, resume(agen, value)))
+
+
+@polyfill(types.AsyncGeneratorType.__aiter__, aiter, applies=is_ours)
+def itself(agen: Any) -> Any:
+    """`aiter(agen)`."""
+    return agen
+
+
+@polyfill(types.AsyncGeneratorType.__anext__, anext, applies=is_ours)
+def next_item(agen: Any, *default: Any) -> Any:
+    """`anext(agen)`."""
+    return item_or(agen, *default) if default else asend(agen, None)
+
+
+@types.coroutine
+def item_or(agen: Any, default: Any) -> Generator[Any, Any, Any]:
+    """`anext(agen, default)`."""
+    try:
+        return (yield from item(agen, resume(agen, None)))
+    except StopAsyncIteration:
+        return default
+
+
+@polyfill(types.AsyncGeneratorType.athrow, applies=lambda agen, exception: is_ours(agen))
+@types.coroutine
+def athrow(agen: Any, exception: Any) -> Generator[Any, Any, Any]:
+    """`agen.athrow(exception)`."""
+    return (yield from item(agen, resume(agen, None, exception)))
+
+
+@polyfill(types.AsyncGeneratorType.aclose, applies=is_ours)
+@types.coroutine
+def aclose(agen: Any) -> Generator[Any, Any, None]:
+    """`agen.aclose()`."""
+    try:
+        yield from item(agen, resume(agen, None, GeneratorExit()))
+    except (StopAsyncIteration, GeneratorExit):
+        return
+    raise RuntimeError("async generator ignored GeneratorExit")

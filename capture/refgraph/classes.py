@@ -1,0 +1,67 @@
+"""Classes are made in two steps here: first the bare class, then what Python code the program has for its being made
+(`__set_name__`, `__init_subclass__`), which is part of the trace. A mock function makes the bare class
+again, with all that the code gave it."""
+from __future__ import annotations
+
+import _abc
+import abc
+import types
+from typing import Any
+
+# Their `__init_subclass__` looks at the class that is made and at nothing else, and does the same whenever it is made anew.
+TRUSTED = frozenset({"typing", "enum", "abc"})
+HEAP_TYPE = 1 << 9                                  # Py_TPFLAGS_HEAPTYPE: a class statement made it, or C at run time
+
+
+class Silent:
+    """A base beside others whose `__init_subclass__` is not to run, for as long as a class is made. It fits those of instances with
+    attributes."""
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        pass
+
+
+class SilentSlots:
+    """… and those of instances without."""
+
+    __slots__ = ()
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        pass
+
+
+def tells_program(bases: tuple[Any, ...]) -> bool:
+    """Whether making a class of these bases may run an `__init_subclass__` of the program's."""
+    hooks = [type.__getattribute__(cls, "__dict__").get("__init_subclass__")
+             for base in bases if isinstance(base, type) for cls in type.__getattribute__(base, "__mro__")]
+    return any(getattr(getattr(hook, "__func__", hook), "__module__", None) not in TRUSTED
+               for hook in hooks if hook is not None and not isinstance(hook, types.ClassMethodDescriptorType))
+
+
+def is_silenced(bases: tuple[Any, ...], namespace: dict[str, Any]) -> bool:
+    """Whether `bare_type` can make a class of these: one more base neither decides the layout of instances nor adds to it."""
+    ancestors = {cls for base in bases for cls in base.__mro__} - {object}
+    if "__slots__" not in namespace and not all(cls.__flags__ & HEAP_TYPE for cls in ancestors):
+        return True                 # a base of C decides
+    return all((base.__dictoffset__ != 0) == (base.__weakrefoffset__ != 0) for base in bases)
+
+
+def bare_type(meta: type, name: str, bases: tuple[type, ...], namespace: dict[str, Any], /, **kwargs: Any) -> type:
+    """`type.__new__`, but that no `__init_subclass__` of the program's runs."""
+    if not tells_program(bases):
+        return type.__new__(meta, name, bases, namespace, **kwargs)
+    silent = Silent if any(base.__dictoffset__ for base in bases) else SilentSlots
+    made = type.__new__(meta, name, (silent, *bases), namespace)
+    type.__setattr__(made, "__bases__", bases)
+    return made
+
+
+def make_class(meta: type, name: str, bases: tuple[type, ...], namespace: dict[str, Any]) -> type:
+    """A class that a trace has made, once more: what its making ran of the program's code is part of the trace."""
+    told = {key: value for key, value in namespace.items() if hasattr(type(value), "__set_name__")}
+    cls = bare_type(meta, name, bases, {**namespace, **dict.fromkeys(told)})
+    for key, value in told.items():
+        type.__setattr__(cls, key, value)
+    if issubclass(meta, abc.ABCMeta):
+        _abc._abc_init(cls)
+    return cls

@@ -1,0 +1,58 @@
+"""What objects are made of, past their classes' own opinion: nothing here runs Python code of the program's."""
+from __future__ import annotations
+
+import _thread
+import types
+from typing import Any
+
+from capture.refgraph.facts import is_of, of_thread
+
+
+def lookup_class(cls: type, name: str, default: Any = None) -> Any:
+    """What a class has under `name` along its MRO, unbound, or `default`."""
+    for base in type.__getattribute__(cls, "__mro__"):
+        namespace = type.__getattribute__(base, "__dict__")
+        if name in namespace:
+            return namespace[name]
+    return default
+
+
+def descriptor_of(method: Any) -> Any:
+    """What a method of C that is bound to an instance was made from; None for one that is not."""
+    owner = method.__self__
+    if owner is None or isinstance(owner, (type, types.ModuleType)):
+        return None
+    descriptor = lookup_class(type(owner), method.__name__)
+    of_c = isinstance(descriptor, (types.MethodDescriptorType, types.WrapperDescriptorType))
+    return descriptor if of_c and is_of(method, descriptor) else None
+
+
+def parts(real: Any) -> tuple[Any, ...]:
+    """The real counterparts of `Build.items`."""
+    if isinstance(real, types.MethodType):
+        return real.__func__, real.__self__
+    if isinstance(real, (types.BuiltinFunctionType, types.MethodWrapperType)):
+        return lookup_class(type(real.__self__), real.__name__), real.__self__
+    if isinstance(real, slice):
+        return real.start, real.stop, real.step
+    if isinstance(real, super):
+        return tuple(vars(super)[name].__get__(real) for name in ("__thisclass__", "__self__"))
+    return tuple(frozenset.__iter__(real) if isinstance(real, frozenset) else tuple.__iter__(real))
+
+
+def instance_dict(real: Any) -> dict[str, Any] | None:
+    """The instance `__dict__` of an object past its class's own opinion, or None when it has none or a proxy; of a
+    `threading.local` the present thread's, once that has been initialised."""
+    if issubclass(type(real), type):
+        return None
+    if issubclass(type(real), _thread._local):
+        try:
+            return of_thread(real)
+        except LookupError:
+            return None
+    for base in type.__getattribute__(type(real), "__mro__"):
+        descriptor = type.__getattribute__(base, "__dict__").get("__dict__")
+        if isinstance(descriptor, (types.GetSetDescriptorType, types.MemberDescriptorType)):
+            namespace = descriptor.__get__(real)
+            return namespace if isinstance(namespace, dict) else None
+    return None

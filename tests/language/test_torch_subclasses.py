@@ -1,0 +1,157 @@
+"""Tensors of classes of the program's own, and parameters that are yet to get their shapes."""
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import nn
+
+import capture
+from capture.errors import GraphBreakError
+from tests.helpers import call, check
+from tests.programs import Programs, run
+
+X = torch.tensor([[1.0, -2.0, 3.0], [4.0, 5.0, -6.0]])
+programs = Programs()
+
+
+class Named(nn.Parameter):
+    """A parameter with a name and a method."""
+
+    def __new__(cls, data, name="none", requires_grad=True):
+        made = super().__new__(cls, data, requires_grad)
+        made.label = name
+        return made
+
+    def scaled(self, factor):
+        return self * factor
+
+    def __repr__(self):
+        return f"Named({self.label})"
+
+
+class Embedded(torch.Tensor):
+    """Whose operations return more of its kind."""
+
+    def doubled(self):
+        return self * 2
+
+
+class Quiet(torch.Tensor):
+    """Whose operations return plain tensors."""
+
+    __torch_function__ = torch._C._disabled_torch_function_impl
+
+
+class Counting(torch.Tensor):
+    """Which has a say in what operations do."""
+
+    calls = 0
+
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        Counting.calls += 1
+        return super().__torch_function__(func, types, args, kwargs or {})
+
+
+class Loud(torch.Tensor):
+    """Which redefines an operator."""
+
+    def __mul__(self, other):
+        return torch.Tensor.add(self, other)
+
+
+class Layer(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = Named(torch.tensor([1.0, 2.0, 3.0]), "w")
+
+    def forward(self, x):
+        return (x * self.weight).sum() + self.weight.scaled(2.0), self.weight.label, type(self.weight), type(self.weight * 1)
+
+
+@programs.make(X, change=lambda layer: setattr(layer.weight, "label", "other"), backward=True)
+def a_parameter_of_a_class_of_its_own():
+    layer = Layer()
+    return layer, layer
+
+
+@programs.add(X)
+def parameters_made_inside(x):
+    weight = Named(torch.ones(3), "inner")
+    return x * weight.scaled(3.0), weight.label, isinstance(weight, nn.Parameter), weight.requires_grad, type(weight.data)
+
+
+@programs.make(X, change=lambda state: setattr(state, "table", torch.full((3,), 5.0).as_subclass(Embedded)))
+def operations_that_keep_the_class():
+    state = SimpleNamespace(table=torch.tensor([1.0, 2.0, 3.0]).as_subclass(Embedded))
+
+    def program(x):
+        y = torch.relu(x * state.table).doubled()
+        return y, type(y), isinstance(y, Embedded), torch.cat([y, x]).shape, type(y.as_subclass(torch.Tensor)), y.detach()
+    return program, state
+
+
+@programs.add(X)
+def classes_given_inside(x):
+    noted = x.as_subclass(Embedded)
+    noted.origin = "input"
+    quiet = x.as_subclass(Quiet)
+    return type(noted + 1), noted.origin, hasattr(noted + 1, "origin"), type(quiet), type(quiet * 2), quiet.sum() + noted.sum()
+
+
+@pytest.mark.parametrize(("make", "args", "options"), programs)
+def test_subclasses(make, args, options) -> None:
+    run(make, args, options)
+
+
+@pytest.mark.parametrize("cls", [Counting, Loud])
+def test_a_class_with_operations_of_its_own_breaks(cls) -> None:
+    def program(x):
+        return x * 2 + 1, type(x)
+
+    def make():
+        Counting.calls = 0
+        state = SimpleNamespace(x=X.clone().as_subclass(cls), counting=Counting)
+        return (lambda: program(state.x)), state
+    check(make, call(), call(), call(), fullgraph=False, captures=None)
+    with pytest.raises(GraphBreakError) as caught:
+        capture.compile(make()[0], fullgraph=True)()
+    assert caught.value.reason.id == "unsupported-tensor"
+
+
+def test_a_class_that_comes_to_redefine_an_operation() -> None:
+    class Late(torch.Tensor):
+        pass
+    x = X.clone().as_subclass(Late)
+    compiled = capture.compile(lambda t: t * 2, backend="eager")
+    assert torch.equal(compiled(x), X * 2) and torch.equal(compiled(x), X * 2)
+    Late.__mul__ = lambda self, other: torch.Tensor.add(self, other)
+    assert torch.equal(compiled(x), X + 2)
+
+
+class Lazy(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv, self.norm, self.head = nn.LazyConv1d(4, 1), nn.LazyBatchNorm1d(), nn.LazyLinear(2)
+
+    def forward(self, x):
+        return self.head(self.norm(self.conv(x)).relu())
+
+
+def test_lazy_modules() -> None:
+    x = X.clone()[:, :, None]
+
+    def make():
+        module = Lazy()
+        return module, module
+    check(make, call(x), call(x), call(x * 2), hits=1)
+
+
+def test_lazy_modules_without_fullgraph() -> None:
+    def make():
+        module = Lazy()
+        return module, module
+    x = X.clone()[:, :, None]
+    check(make, call(x), call(x), call(x * 2), fullgraph=False, captures=None)
