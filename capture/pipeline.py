@@ -335,7 +335,7 @@ def conclude(unit: Unit, interp: Interpreter, outcome: Value | UserError, repeat
     """
     if isinstance(outcome, UserError):
         exception = outcome.exception
-        if interp.doubtful is not None and interp.doubtful[0] is exception or not isinstance(exception, Exception):
+        if interp.is_doubtful(exception) or not isinstance(exception, Exception) or unwind.is_asynchronous(exception):
             return                  # calls like this one may well end otherwise
         if not interp.broken:
             interp.broken = Break("raised", type(exception).__name__), ()

@@ -111,10 +111,14 @@ class Interpreter:
                 raised, again = error.exception, error.again
             except Cut:
                 raise
-            except (KeyboardInterrupt, RecursionError) as error:    # they come out of our code, but for the program
-                raised, again = error.with_traceback(None), False
             except BaseException as error:
-                fault = error
+                if isinstance(error, RecursionError):           # they come out of our code, but for the program
+                    raised, again = error.with_traceback(None), False
+                elif unwind.is_asynchronous(error):
+                    self.doubtful = error, Break("raised", type(error).__name__)
+                    raised, again = error.with_traceback(unwind.from_handler(error)), False
+                else:
+                    fault = error
         unwind.set_handled(handled)
         try:
             raise fault
@@ -186,6 +190,8 @@ class Interpreter:
         except BackendError:
             raise
         except Exception as fault:
+            if unwind.is_asynchronous(fault):
+                raise
             self.fail(fault)
         return None
 

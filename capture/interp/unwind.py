@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import ctypes
+import signal
 import sys
 import types
 from collections.abc import Callable
@@ -85,6 +86,20 @@ def raised(interp: Interpreter, exception: BaseException, again: bool, outer: Fr
                 return
             if replaced is not None:
                 exception, replaced = replaced, None
+
+
+def is_asynchronous(exception: BaseException) -> bool:
+    """Whether an exception came out of a signal handler, which may run in the midst of our own code."""
+    return isinstance(exception, KeyboardInterrupt) or from_handler(exception) is not None
+
+
+def from_handler(exception: BaseException) -> types.TracebackType | None:
+    """The part of a traceback that begins in a signal handler of the program's; None where there is none."""
+    codes = {getattr(handler, "__code__", None) for handler in map(signal.getsignal, signal.valid_signals()) if callable(handler)}
+    entry = exception.__traceback__
+    while entry is not None and entry.tb_frame.f_code not in codes:
+        entry = entry.tb_next
+    return entry
 
 
 def is_handled(interp: Interpreter) -> bool:
