@@ -56,6 +56,7 @@ class Reader {
         invalid(plan_.slots[read.slot].name + " is returned, but lies in the arena");
       }
     }
+    read_finished();
   }
 
  private:
@@ -74,6 +75,18 @@ class Reader {
       invalid("a number is used before it is computed");
     }
     return read;
+  }
+
+  void read_finished() {
+    plan_.finished.resize(plan_.steps.size());
+    auto steps = py::cast<std::vector<int64_t>>(source_.attr("finished"));
+    if (steps.size() != plan_.outputs.size()) invalid("it does not say of each output when it is finished");
+    for (size_t i = 0; i < steps.size(); i++) {
+      if (steps[i] < 0) continue;
+      if (plan_.outputs[i].kind != Argument::Kind::kTensor) invalid("an output that is no tensor is finished early");
+      if (steps[i] >= static_cast<int64_t>(plan_.steps.size())) invalid("there is no step " + std::to_string(steps[i]));
+      plan_.finished[static_cast<size_t>(steps[i])].push_back(i);
+    }
   }
 
   Number number(py::handle value) const {

@@ -93,6 +93,7 @@ struct Plan {
   std::vector<Slot> slots;
   std::vector<std::variant<KernelStep, ExternStep>> steps;
   std::vector<Argument> outputs;
+  std::vector<std::vector<size_t>> finished;  // by step: outputs that nothing else needs or changes after it
   Number arena = 0;
   std::vector<at::Tensor> constants;
   std::unique_ptr<Library> library;

@@ -116,7 +116,7 @@ void Frame::prepare(void* arena) {
 
 // Running.
 
-std::vector<c10::IValue> Frame::run(void* arena) {
+std::vector<c10::IValue> Frame::run(void* arena, const Leaves& leaves) {
   c10::AutoGradMode no_grad(false);
   at::AutoDispatchBelowADInplaceOrView below_autograd;
   c10::impl::ExcludeDispatchKeyGuard without_autocast(c10::autocast_dispatch_keyset);  // its casts are in the plan
@@ -130,10 +130,11 @@ std::vector<c10::IValue> Frame::run(void* arena) {
       run_step(call, fixed_arguments_[i]);
       release(call.released);
     }
+    hand_over(plan_.finished[i], leaves);
   }
   std::vector<c10::IValue> outputs;
   outputs.reserve(plan_.outputs.size());
-  for (const Argument& output : plan_.outputs) outputs.push_back(value(output));
+  for (size_t i = 0; i < plan_.outputs.size(); i++) outputs.push_back(leaves.takes(i) ? c10::IValue() : value(plan_.outputs[i]));
   return outputs;
 }
 
@@ -195,6 +196,16 @@ void Frame::release(const std::vector<size_t>& slots) {
   for (size_t slot : slots) {
     tensors_[slot].reset();
     addresses_[slot] = nullptr;
+  }
+}
+
+// What leaves take of the outputs that are finished is added to their gradients and freed.
+void Frame::hand_over(const std::vector<size_t>& outputs, const Leaves& leaves) {
+  for (size_t output : outputs) {
+    if (!leaves.takes(output)) continue;
+    at::Tensor gradient = tensor(plan_.outputs[output]);
+    release({plan_.outputs[output].slot});
+    leaves.add(output, std::move(gradient));
   }
 }
 

@@ -5,6 +5,7 @@
 
 #include "executor_memory.h"
 #include "executor_plan.h"
+#include "leaves.h"
 
 namespace capture::executor {
 
@@ -19,9 +20,9 @@ class Frame {
   void set_arguments(std::vector<c10::IValue>& arguments);
   size_t arena_bytes() const { return static_cast<size_t>(numbers_[plan_.arena]); }
 
-  // Runs all steps. `arena`: arena_bytes() long. Returns the outputs: tensors, ints and None. Needs no interpreter lock. Throws
-  // IndexError when a kernel met an index out of range, and what operators throw.
-  std::vector<c10::IValue> run(void* arena);
+  // Runs all steps. `arena`: arena_bytes() long. Returns the outputs: tensors, ints and None, which also stands for what `leaves`
+  // took. Needs no interpreter lock. Throws IndexError when a kernel met an index out of range, and what operators throw.
+  std::vector<c10::IValue> run(void* arena, const Leaves& leaves);
 
   // Forgets the tensors of the call.
   void clear() noexcept;
@@ -34,6 +35,7 @@ class Frame {
   void run_step(const KernelStep& step, const std::vector<int64_t>& numbers);
   void run_step(const ExternStep& step, const std::vector<c10::IValue>& fixed);
   void release(const std::vector<size_t>& slots);
+  void hand_over(const std::vector<size_t>& outputs, const Leaves& leaves);
 
   Sizes sizes(const Numbers& numbers) const;
   void* address(size_t slot);

@@ -14,7 +14,7 @@ from capture import _C
 from capture.backends.native.disk_cache import open_library
 from capture.backends.native.frozen import FrozenCallable
 from capture.backends.native.plan import Plan
-from capture.backends.native.runtime import Forward, make_callable
+from capture.backends.native.runtime import Backward, Forward, make_callable
 from capture.backends.native.signature import Signature
 from capture.backends.native.transport import decode_graph
 
@@ -52,11 +52,17 @@ class Artifact:
 
 def load(artifact: Artifact, gm: fx.GraphModule) -> Callable[..., tuple[torch.Tensor, ...]]:
     """The callable of an artifact: arguments and results are those of `gm`, which it was compiled from."""
-    backward = executor(artifact.backward).run_boxed if artifact.backward is not None else None
+    backward = _backward(artifact.backward, artifact.signature.edges()) if artifact.backward is not None else None
     forward: Forward = executor(artifact.forward)
     if artifact.frozen is not None:
         forward = FrozenCallable(decode_graph(artifact.frozen.graph), artifact.frozen.frozen, artifact.frozen.kept, forward)
     return make_callable(gm, artifact.signature, forward, backward)
+
+
+def _backward(compiled: Compiled, edges: tuple[int, ...]) -> Backward:
+    """The backward callable, which hands gradients to leaves where that is all that the autograd node would do with them."""
+    run = executor(compiled).run_boxed
+    return lambda arguments: run(arguments, edges)
 
 
 def executor(compiled: Compiled) -> _C.Executor:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from torch import fx
 
 from capture.backends import aot
+from capture.backends.native.accumulation import accumulate_products
 from capture.backends.native.artifact import Artifact, Compiled, Frozen
 from capture.backends.native.freezing import freeze
 from capture.backends.native.fusion import fuse
@@ -66,28 +67,32 @@ def _compiled(job: Job, pool: concurrent.futures.Executor, compiler: concurrent.
     for gm in graphs:
         use_products(gm)
         use_onednn(gm)
-    finish = [start(gm, pool, compiler, dying) for gm, dying in zip(graphs, [(), traced.signature.dying()], strict=False)]
+        accumulate_products(gm)
+    finish = [start(traced.forward, pool, compiler)]
+    if traced.backward is not None:
+        finish.append(start(traced.backward, pool, compiler, traced.signature.dying(), leaving=True))
     forward, backward = [*(wait() for wait in finish), None][:2]
     assert forward is not None
     return Artifact(traced.signature, forward, backward, frozen)
 
 
 def start(gm: fx.GraphModule, pool: concurrent.futures.Executor, compiler: concurrent.futures.Future[Compiler],
-          dying: Sequence[int]) -> Callable[[], Compiled]:
+          dying: Sequence[int] = (), leaving: bool = False) -> Callable[[], Compiled]:
     """Lowers and fuses an ATen graph and starts the C++ compiler; returns what waits for it. dying: arguments that nobody holds but
-    the call."""
+    the call. leaving: results may leave the call as soon as they are there."""
     try:
         program = lower(gm)
         if STRICT:
             verify(program)
-        fused = fuse(program)
+        gone = [program.inputs[place] for place in dying]
+        fused = fuse(program, gone)
         if STRICT:
             verify(fused.program)
         program = reuse_in_place(fused.program)
         kernels = [statement for statement in program.body if isinstance(statement, Kernel)]
         rendered = render(program, kernels)
         library = pool.submit(compiler.result().compile, rendered.sources) if kernels else None
-        plan = make_plan(program, rendered, plan_layout(program, [program.inputs[place] for place in dying]))
+        plan = make_plan(program, rendered, plan_layout(program, gone, leaving))
         log = _log(fused.decisions, program, rendered, plan)
     finally:
         forget_interned()

@@ -11,7 +11,7 @@ Greedy: of all pairs of groups that share a buffer, the one that saves the most 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from capture.backends.native import cost
@@ -32,6 +32,9 @@ from capture.backends.native.loops import (
 from capture.backends.native.rewrite import loads_of, needed_outside, reads, roots_of, walk, writes
 from capture.backends.native.schedule import contiguous, kernel_of
 from capture.backends.native.splitting import split_reductions
+from capture.backends.native.waiting import judge
+
+RECUTS = 3          # times that fusion starts again, since too much waited
 
 
 @dataclass(slots=True, eq=False)
@@ -82,13 +85,24 @@ class Fused:
     decisions: list[str]
 
 
-def fuse(program: Program) -> Fused:
-    """Kernels for all nests of `program`, which is left as it is. Nests whose results nobody needs are dropped."""
+def fuse(program: Program, dying: Collection[str] = ()) -> Fused:
+    """Kernels for all nests of `program`, which is left as it is. Nests whose results nobody needs are dropped. dying: inputs that
+    are freed after their last use."""
     program = split_reductions(without_dead(program))
     body = [cut_at_divisors(with_fresh_loops(s)) if isinstance(s, Nest) else s for s in program.body]
     fusion = _Fusion(program, body)
     fusion.run()
-    return Fused(fusion.finish(), fusion.decisions)
+    best, found = fusion, judge(body, fusion.ordered(), program.buffers, fusion.kept, dying)
+    for _ in range(RECUTS):
+        if not found.cuts:
+            break
+        fusion = _Fusion(program, body, [*fusion.cuts, *found.cuts])
+        fusion.run()
+        peak, found = found.peak, judge(body, fusion.ordered(), program.buffers, fusion.kept, dying)
+        if found.peak >= peak:
+            break
+        best = fusion
+    return Fused(best.finish(), best.decisions)
 
 
 def without_dead(program: Program) -> Program:
@@ -104,8 +118,8 @@ def without_dead(program: Program) -> Program:
 
 
 class _Fusion:
-    def __init__(self, program: Program, body: Sequence[Nest | Extern]) -> None:
-        self.program, self.body = program, body
+    def __init__(self, program: Program, body: Sequence[Nest | Extern], cuts: Sequence[tuple[int, int]] = ()) -> None:
+        self.program, self.body, self.cuts = program, body, cuts
         self.order = Order(body)
         self.groups: dict[int, Group] = {p: _single(p, s) for p, s in enumerate(body) if isinstance(s, Nest)}
         self.group_of = {p: p for p in self.groups}             # position of a nest -> key of its group
@@ -137,7 +151,7 @@ class _Fusion:
             self._propose(heap, [left])
 
     def finish(self) -> Program:
-        statements: list[tuple[int, Kernel | Extern]] = [(1 << p, s) for p, s in enumerate(self.body) if isinstance(s, Extern)]
+        statements: dict[int, Kernel | Extern] = {1 << p: s for p, s in enumerate(self.body) if isinstance(s, Extern)}
         buffers = dict(self.program.buffers)
         for group in self.groups.values():
             needed = self.kept | {name for name, mask in self.readers.items() if mask & ~group.members}
@@ -145,24 +159,26 @@ class _Fusion:
             kernel = kernel_of(nests, group.outer, group.strip, needed, buffers)
             for local in kernel.locals:
                 buffers[local.name] = local
-            statements.append((group.members, kernel))
-        body = self._sorted(statements)
+            statements[group.members] = kernel
+        body = [statements[members] for members in self.ordered()]
         alive = self.kept | {name for s in body for name in reads(s) | writes(s)}
         return replace(self.program, body=body, buffers={n: b for n, b in buffers.items() if n in alive})
 
-    def _sorted(self, statements: list[tuple[int, Kernel | Extern]]) -> list[Kernel | Extern]:
-        """In an order that respects all dependencies, otherwise that of the program: a kernel stands where its first member stood.
-        If it stood where its last one did, all that does not need it would come before, and be in memory meanwhile."""
-        waiting = sorted(statements, key=lambda s: min(bits(s[0])))
+    def ordered(self) -> list[int]:
+        """The statements as sets of members, in an order that respects all dependencies, otherwise that of the program: a kernel
+        stands where its first member stood. If it stood where its last one did, all that does not need it would come before, and be
+        in memory meanwhile."""
+        externs = [1 << position for position, statement in enumerate(self.body) if isinstance(statement, Extern)]
+        waiting = sorted([*externs, *(group.members for group in self.groups.values())], key=lambda members: members & -members)
         done, result = 0, []
         while waiting:
-            for number, (members, statement) in enumerate(waiting):
+            for number, members in enumerate(waiting):
                 needs = 0
                 for position in bits(members):
                     needs |= self.order.before[position]
                 if not needs & ~members & ~done:
                     done |= members
-                    result.append(statement)
+                    result.append(members)
                     del waiting[number]
                     break
             else:
@@ -203,6 +219,8 @@ class _Fusion:
             return "one of them runs sequentially"
         if self.order.between(first.members, second.members):
             return "another statement must run between them"
+        if any(first.members & a and second.members & b or first.members & b and second.members & a for a, b in self.cuts):
+            return "what one of them reads would wait for the other at the peak of memory"
         matched = _match(first, second)
         if matched is None:
             return "their loops do not match"

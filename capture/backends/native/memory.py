@@ -1,4 +1,4 @@
-"""Memory planning: kernels that write over an input which dies there, and places in the arena for temporary buffers.
+"""Memory planning: statements that write over an input which dies there, and places in the arena for temporary buffers.
 
 Two passes. `reuse_in_place` changes the program, before kernels are rendered: the output takes the name of the input, so that
 nothing hides from renderer or executor that it is the same memory. `plan_layout` then gives temporaries places; it only looks.
@@ -13,6 +13,8 @@ sizes before it. A buffer of which nothing is known has an allocation of its own
 """
 from __future__ import annotations
 
+import functools
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
@@ -24,6 +26,7 @@ from capture.backends.native.rewrite import Rewriter, loads_of, reads, writes
 
 ALIGNMENT = 64      # bytes: a cache line, and a vector of AVX-512
 CUTS = 32           # sizes of the arena that are tried
+SCRATCH = 64        # the part of the peak that operators may need for themselves
 
 Statement = Nest | Kernel | Extern
 
@@ -70,6 +73,15 @@ def returned(program: Program) -> set[str]:
     return {output.buffer for output in program.outputs if isinstance(output, View)}
 
 
+def finished(program: Program) -> dict[str, int]:
+    """Buffers of the program that one of its outputs returns, and no other, and the last statement that mentions each: after it,
+    who is given the buffer may do with it what they like."""
+    alive = lifetimes(program)
+    times = Counter(output.buffer for output in program.outputs if isinstance(output, View))
+    return {name: alive[name].last for name, count in times.items()
+            if count == 1 and name in alive and program.buffers[name].kind not in ("input", "constant")}
+
+
 def allocated(program: Program) -> set[str]:
     """Buffers that operators allocate."""
     return {name for statement in program.body if isinstance(statement, Extern) and not statement.out
@@ -79,18 +91,26 @@ def allocated(program: Program) -> set[str]:
 # Writing over an input.
 
 def reuse_in_place(program: Program) -> Program:
-    """The program in which kernels write over temporaries that die there, where that is certain to be right.
+    """The program in which kernels write over temporaries that die there, where that is certain to be right, and products are added
+    to sums that die there in place.
 
-    An output takes the place of an input if both are temporaries of one dtype, the input is not needed later, the output not
-    there before, and everything that the kernel loads of the input comes no later than the stores to the output and from just where
-    these go: by the same index, up to the names of a stage's inner variables. Then a row of the kernel touches no other row's
-    elements, as its stores do not; and at a point of a stage all loads come before the first store (`ir.Stage`). Stores are plain
-    ones, one element for each point, at an index that is not computed.
+    An output of a kernel takes the place of an input if both are temporaries of one dtype, the input is not needed later, the
+    output not there before, and everything that the kernel loads of the input comes no later than the stores to the output and from
+    just where these go: by the same index, up to the names of a stage's inner variables. Then a row of the kernel touches no other
+    row's elements, as its stores do not; and at a point of a stage all loads come before the first store (`ir.Stage`). Stores are
+    plain ones, one element for each point, at an index that is not computed.
     """
     fixed = returned(program)
     alive = lifetimes(program)
     names: dict[str, str] = {}
+    body = list(program.body)
     for number, statement in enumerate(program.body):
+        if isinstance(statement, Extern) and (total := _sum_of(statement, program)) is not None:
+            result = statement.results[0]
+            if alive[total].last == number == alive[result].first:
+                names[_final(names, total)] = result
+                rest = {name: value for name, value in statement.kwargs.items() if name != "out"}
+                body[number] = replace(statement, op="aten::addmm_", kwargs=rest, results=(), out=False, mutates=(total,))
         if not isinstance(statement, Kernel):
             continue
         taken: set[str] = set()
@@ -102,7 +122,21 @@ def reuse_in_place(program: Program) -> Program:
                     names[output] = given
                     taken.add(given)
                     break
-    return _renamed(program, names) if names else program
+    return _renamed(replace(program, body=body), names) if names else program
+
+
+def _sum_of(call: Extern, program: Program) -> str | None:
+    """The temporary to which a call of `addmm` adds a product, if the sum can be stored there: element for element, in nothing that
+    the product reads."""
+    if call.op != "aten::addmm.out":
+        return None
+    total, *factors = call.args
+    given, result = program.buffers[total.buffer], program.buffers[call.results[0]]
+    alike = given.kind == "temporary" and replace(result, name=given.name, kind=given.kind) == given
+    whole = [View(buffer.name, buffer.sizes, buffer.strides) for buffer in (given, result)]
+    if alike and [total, call.kwargs["out"]] == whole and given.name not in {factor.buffer for factor in factors}:
+        return given.name
+    return None
 
 
 def _fit(output: Buffer | None, given: Buffer | None) -> bool:
@@ -145,13 +179,16 @@ def _stride(where: Index, variable: Var) -> str:
 
 def _renamed(program: Program, names: Mapping[str, str]) -> Program:
     """With buffers called by the names of those whose memory they take. Names may lead on to others."""
-    def final(name: str) -> str:
-        while name in names:
-            name = names[name]
-        return name
+    final = functools.partial(_final, names)
     body = [_renamed_extern(statement, final) if isinstance(statement, Extern) else
             _renamed_kernel(statement, final) if isinstance(statement, Kernel) else statement for statement in program.body]
     return replace(program, buffers={name: buffer for name, buffer in program.buffers.items() if name not in names}, body=body)
+
+
+def _final(names: Mapping[str, str], name: str) -> str:
+    while name in names:
+        name = names[name]
+    return name
 
 
 def _renamed_kernel(kernel: Kernel, final: Callable[[str], str]) -> Kernel:
@@ -174,10 +211,11 @@ def _renamed_extern(extern: Extern, final: Callable[[str], str]) -> Extern:
 
 # Places in the arena.
 
-def plan_layout(program: Program, dying: Collection[str] = ()) -> Layout:
+def plan_layout(program: Program, dying: Collection[str] = (), leaving: bool = False) -> Layout:
     """Places for temporaries that statements mention, and that neither operators allocate nor the program returns.
 
-    dying: inputs that nobody but the call holds, so that they are freed after their last use.
+    dying: inputs that nobody but the call holds, so that they are freed after their last use. leaving: what is returned may also be
+    taken over and freed as soon as it is `finished`; the arena leaves the peak what it is in either case.
     """
     alive, outlive, chosen = lifetimes(program), returned(program), allocated(program)
     sizes = {name: span(program.buffers[name]) * program.buffers[name].dtype.itemsize for name in alive}
@@ -185,14 +223,18 @@ def plan_layout(program: Program, dying: Collection[str] = ()) -> Layout:
                if program.buffers[name].kind == "temporary" and name not in outlive and name not in chosen}
     known = {name: aligned for name, size in movable.items() if (aligned := _aligned(size).constant) is not None}
     last = len(program.body) - 1
-    beside = []
+    early = finished(program) if leaving else {}
+    staying: list[tuple[int, Lifetime]] = []
+    gone: list[tuple[int, Lifetime]] = []
     for name, life in alive.items():
         size = sizes[name].constant
         if size is None or name in movable or program.buffers[name].kind in ("input", "constant") and name not in dying:
             continue
         first = 0 if name in dying else life.first
-        beside.append((size, Lifetime(first, last if name in outlive else life.last)))
-    places, end = _limited(known, alive, beside)
+        staying.append((size, Lifetime(first, last if name in outlive else life.last)))
+        gone.append((size, Lifetime(first, last if name in outlive and name not in early else life.last)))
+    calls = [number for number, statement in enumerate(program.body) if isinstance(statement, Extern) and not statement.out]
+    places, end = _limited(known, alive, [staying, gone], calls)
     offsets = {name: index(offset) for name, offset in places.items()}
     bytes_ = index(end)
     for size, names in _shared({name: size for name, size in movable.items() if name not in known}, alive):
@@ -207,28 +249,43 @@ def _aligned(size: Index) -> Index:
 
 def _peak(blocks: Iterable[tuple[int, Lifetime]]) -> int:
     """The most bytes that are there at one time, of blocks of memory and when they are there."""
-    changes: dict[int, int] = {}
+    return max(_totals(blocks), default=0)
+
+
+def _totals(blocks: Iterable[tuple[int, Lifetime]]) -> list[int]:
+    """The bytes that are there at each time, up to the end of the last block."""
+    blocks = list(blocks)
+    changes = [0] * (2 + max((life.last for _, life in blocks), default=-1))
     for size, life in blocks:
-        changes[life.first] = changes.get(life.first, 0) + size
-        changes[life.last + 1] = changes.get(life.last + 1, 0) - size
-    return max(accumulate((changes[time] for time in sorted(changes)), initial=0))
+        changes[life.first] += size
+        changes[life.last + 1] -= size
+    return list(accumulate(changes))
 
 
 def _limited(sizes: Mapping[str, int], alive: Mapping[str, Lifetime],
-             beside: Sequence[tuple[int, Lifetime]]) -> tuple[dict[str, int], int]:
-    """Offsets of as many buffers, and the end of the last, as leave the peak what it is when each has memory of its own. `beside`:
-    other memory, its bytes and when it is there."""
-    allowed = _peak([*beside, *((size, alive[name]) for name, size in sizes.items())])
-
-    limit = allowed - _peak(beside)
+             cases: Sequence[Sequence[tuple[int, Lifetime]]], calls: Sequence[int]) -> tuple[dict[str, int], int]:
+    """Offsets of as many buffers, and the end of the last, as leave the peak what it is when each has memory of its own. `cases`:
+    what other memory there may be, its bytes and when it is there. `calls`: the statements that are operators
+    which allocate."""
+    separate = [(size, alive[name]) for name, size in sizes.items()]
+    allowed = [_peak([*beside, *separate]) for beside in cases]
+    cases = [[*beside, *_scratch([*beside, *separate], most, calls)] for beside, most in zip(cases, allowed, strict=True)]
+    limit = min(most - _peak(beside) for most, beside in zip(allowed, cases, strict=True))
     whole = _packed(sizes, alive, sum(sizes.values()))[0]
     tops = sorted({top for name, offset in whole.items() if (top := offset + sizes[name]) <= limit}, reverse=True)
     for capacity in tops[::1 + len(tops) // CUTS]:
         offsets, end = _packed(sizes, alive, capacity)
         others = [(size, alive[name]) for name, size in sizes.items() if name not in offsets]
-        if end + _peak([*beside, *others]) <= allowed:
+        if all(end + _peak([*beside, *others]) <= most for most, beside in zip(allowed, cases, strict=True)):
             return offsets, end
     return {}, 0
+
+
+def _scratch(blocks: Sequence[tuple[int, Lifetime]], peak: int, calls: Iterable[int]) -> list[tuple[int, Lifetime]]:
+    """Memory that operators which allocate may need for themselves while they run, which nobody knows: some of the peak, but no more
+    than it takes to reach it."""
+    totals = dict(enumerate(_totals(blocks)))
+    return [(min(peak // SCRATCH, peak - totals.get(number, 0)), Lifetime(number, number)) for number in calls]
 
 
 def _packed(sizes: Mapping[str, int], alive: Mapping[str, Lifetime], capacity: int) -> tuple[dict[str, int], int]:

@@ -29,7 +29,7 @@ import torch
 from capture.backends.native.grain import LEAST_WORK, work_per_row
 from capture.backends.native.index import Div, Index, Mod, Size, Symbol, index, product
 from capture.backends.native.ir import Buffer, Extern, Kernel, Program, View
-from capture.backends.native.memory import Layout, allocated, returned
+from capture.backends.native.memory import Layout, allocated, finished, returned
 from capture.backends.native.render import Rendered
 from capture.backends.native.render.kernel import INVALID
 from capture.backends.native.rewrite import reads, writes
@@ -93,7 +93,8 @@ class Plan(NamedTuple):
 
     numbers: rows ("const", value), ("argument", input), ("size", input, dimension), and ("add" | "mul" | "div" | "mod" | "max",
     Number, Number) of earlier rows; div rounds down. input_slots: for each argument its slot, -1 for an int. constants: how many
-    there are. outputs: tensor Arguments, ("number", Number) or ("literal", None). arena: the Number of its bytes.
+    there are. outputs: tensor Arguments, ("number", Number) or ("literal", None). finished: for each output the step after which
+    nothing reads or writes it but who is given it, -1 where that is not known. arena: the Number of its bytes.
     """
 
     numbers: tuple[tuple[Any, ...], ...]
@@ -102,6 +103,7 @@ class Plan(NamedTuple):
     slots: tuple[Slot, ...]
     steps: tuple[KernelStep | ExternStep, ...]
     outputs: tuple[Argument, ...]
+    finished: tuple[int, ...]
     arena: Number
 
 
@@ -185,7 +187,10 @@ class _Planner:
         outputs = tuple(map(self._output, program.outputs))
         arena = self.numbers.of(self.layout.bytes)
         inputs = tuple(numbered[name] if isinstance(name, str) else -1 for name in program.inputs)
-        return Plan(tuple(self.numbers.rows), inputs, len(program.constants), tuple(self.slots.values()), steps, outputs, arena)
+        ends = finished(program)
+        done = tuple(ends.get(output.buffer, -1) if isinstance(output, View) else -1 for output in program.outputs)
+        slots, constants = tuple(self.slots.values()), len(program.constants)
+        return Plan(tuple(self.numbers.rows), inputs, constants, slots, steps, outputs, done, arena)
 
     # Slots.
 

@@ -17,7 +17,8 @@ from capture.backends.native.numbers import DTYPES, fits
 from capture.backends.native.signature import Input, Result, Signature, Tangent, View
 
 Forward = Callable[..., tuple[Tensor, ...]]                     # takes tensors
-Backward = Callable[[list[Tensor]], tuple[Tensor, ...]]         # takes a list, which it may empty so that tensors die early
+# Takes a list, which it may empty so that tensors die early. Returns None for what it has added to the `.grad` of a leaf itself.
+Backward = Callable[[list[Tensor]], tuple[Tensor | None, ...]]
 Picker = Callable[[Sequence[Any]], tuple[Any, ...]]
 
 _release = getattr(torch._C._FunctionBase, "maybe_clear_saved_tensors", lambda node: None)      # not in all versions of torch
@@ -159,11 +160,7 @@ def _differentiable(gm: fx.GraphModule, signature: Signature, forward: Forward, 
             ctx.memory = None
             _release(ctx)
         del arguments[saves:]
-        for tangent in signature.tangents:
-            grad = grads[tangent.index]
-            if grad is None or grad.layout is not torch.strided or grad.stride() != tangent.strides or grad.is_neg():
-                grad = as_expected(grad, tangent)
-            arguments.append(grad)
+        arguments += [as_expected(grads[tangent.index], tangent) for tangent in signature.tangents]     # nothing else holds a copy
         return gradients(grads + backward(arguments))
 
     methods = {"forward": staticmethod(run_forward), "backward": staticmethod(run_backward)}
@@ -189,6 +186,8 @@ def _gradients(signature: Signature) -> Picker:
 
 def as_expected(grad: Tensor | None, tangent: Tangent) -> Tensor:
     """A gradient with the strides that the backward callable was compiled for; zeros where there is none."""
+    if grad is not None and grad.layout is torch.strided and grad.stride() == tangent.strides and not grad.is_neg():
+        return grad
     expected = torch.empty_strided(tangent.sizes, tangent.strides, dtype=tangent.dtype, device=tangent.device)
     if grad is None:
         return expected.zero_()

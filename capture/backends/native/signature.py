@@ -95,3 +95,11 @@ class Signature:
         """Arguments of the backward callable that die with it: values which nobody was given, and of which it is told by a list
         that it may empty."""
         return tuple(place for place, name in enumerate(self.saved) if isinstance(name, Result) and name.index >= self.visible)
+
+    def edges(self) -> tuple[int, ...]:
+        """For each result of the backward callable which of the `gradients` it is, -1 where it is several."""
+        places: dict[int, list[int]] = {}
+        for edge, (_, gradient) in enumerate(self.gradients):
+            if isinstance(gradient, Result):
+                places.setdefault(gradient.index, []).append(edge)
+        return tuple(edges[0] if len(edges) == 1 else -1 for _, edges in sorted(places.items()))

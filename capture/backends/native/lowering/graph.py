@@ -36,6 +36,7 @@ class GraphLowering:
         self.symbols: dict[str, Symbol] = {}
         self.sizes = Sizes(self.symbols)
         self.values: dict[Node, Any] = {}
+        self.called: set[str] = set()           # buffers that operators fill
 
     def run(self) -> Program:
         placeholders = [node for node in self.gm.graph.nodes if node.op == "placeholder"]
@@ -192,6 +193,7 @@ class GraphLowering:
         for lazy, spec in zip(lazies, call.results, strict=True):
             if lazy is not None and spec is not None:
                 lazy.strides = spec.strides
+                self.called.add(lazy.stored.buffer.name)
         return lazies
 
     def _write(self, node: Node, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Lazy]:
@@ -243,11 +245,13 @@ class GraphLowering:
                     yield lazy, user
 
     def _settle(self, lazy: Lazy, node: Node) -> None:
-        """Stores a value that several use, unless it is cheap; and one whose expression has become too large."""
+        """Stores a value that several use, unless it is cheap; one whose expression has become too large; and a sum with an
+        operator's result to which more is added: whether all of them shall wait for the last is for fusion to say."""
         if lazy.stored is not None or not lazy.reads and lazy.weight <= 1:
             return
         several = len(node.users) > 1
-        if is_large(lazy) or several and (not is_cheap(lazy) or any(map(_needs_memory, node.users))):
+        waits = _is_added_to(node) and not self.called.isdisjoint(lazy.reads)
+        if is_large(lazy) or waits or several and (not is_cheap(lazy) or any(map(_needs_memory, node.users))):
             self.builder.store(lazy)
 
     def _argument(self, value: Any) -> Any:
@@ -277,6 +281,11 @@ def _with_tensors(op: OpOverload, args: tuple[Any, ...]) -> tuple[Any, ...]:
         return Lazy((), common, (), lambda place: number(value, common))
     return tuple(tensor(value) if isinstance(value, (bool, int, float)) and kind == "Tensor" else value
                  for value, kind in zip(args, declared, strict=True))
+
+
+def _is_added_to(node: Node) -> bool:
+    """Whether a sum is needed for a further sum alone."""
+    return node.target is aten.add.Tensor and [user.target for user in node.users] == [aten.add.Tensor]
 
 
 def _takes_numbers(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:

@@ -1,0 +1,65 @@
+"""Sums of matrix products, such as the gradient of a weight that a program uses in several places: each product is added to those
+before it as it is computed, by `addmm`, and not stored by itself first.
+
+Eager mode adds them one by one as well. A kernel that adds them all passes over memory once, but all of them must wait for it.
+"""
+from __future__ import annotations
+
+import torch
+from torch import fx
+
+from capture.backends.native.nodes import insert_call
+
+aten = torch.ops.aten
+
+
+def accumulate_products(gm: fx.GraphModule) -> int:
+    """Replaces additions of products to products that nothing else needs; returns how many."""
+    count = 0
+    for node in list(gm.graph.nodes):
+        operands = _operands(node)
+        if operands is not None:
+            total, product = operands
+            node.replace_all_uses_with(insert_call(node, aten.addmm.default, total, *product.args, val=node.meta["val"]))
+            gm.graph.erase_node(node)
+            count += 1
+    if count:
+        gm.graph.eliminate_dead_code(lambda node: node.target not in (aten.mm.default, aten.permute.default))
+        gm.recompile()
+    return count
+
+
+def _operands(node: fx.Node) -> tuple[fx.Node, fx.Node] | None:
+    """The sum of products and the product that a node adds up."""
+    if node.target is not aten.add.Tensor or node.kwargs or not all(isinstance(arg, fx.Node) for arg in node.args):
+        return None
+    value = node.meta["val"]
+    if value.dtype not in (torch.float32, torch.float64) or not value.is_contiguous():     # others are rounded after each operation
+        return None
+    operands = [_transposed_back(arg) for arg in node.args]
+    if any(len(operand.users) > 1 or not _fits(operand.meta["val"], value) for operand in operands):
+        return None
+    for total, product in (operands, operands[::-1]):
+        if product.target is aten.mm.default and _is_sum(total):
+            return total, product
+    return None
+
+
+def _fits(operand: torch.Tensor, result: torch.Tensor) -> bool:
+    return operand.shape == result.shape and operand.dtype == result.dtype
+
+
+def _is_sum(node: fx.Node) -> bool:
+    """Whether a node is a product, or a sum of them that this pass has made."""
+    return node.target is aten.mm.default or node.target is aten.addmm.default and node.args[0].meta["val"].dim() == 2
+
+
+def _transposed_back(node: fx.Node) -> fx.Node:
+    """What a node is twice the transpose of, where nothing else needs these transposes; else the node."""
+    if _is_transpose(node) and _is_transpose(node.args[0]) and len(node.users) == len(node.args[0].users) == 1:
+        return _transposed_back(node.args[0].args[0])
+    return node
+
+
+def _is_transpose(node: fx.Node) -> bool:
+    return node.target is aten.permute.default and list(node.args[1]) == [1, 0]
