@@ -29,10 +29,11 @@ from capture.backends.native.loops import (
     split,
     with_fresh_loops,
 )
+from capture.backends.native.ordering import in_order
 from capture.backends.native.rewrite import loads_of, needed_outside, reads, roots_of, walk, writes
 from capture.backends.native.schedule import contiguous, kernel_of
 from capture.backends.native.splitting import split_reductions
-from capture.backends.native.waiting import judge
+from capture.backends.native.waiting import Judgement, judge
 
 RECUTS = 3          # times that fusion starts again, since too much waited
 
@@ -90,15 +91,13 @@ def fuse(program: Program, dying: Collection[str] = ()) -> Fused:
     are freed after their last use."""
     program = split_reductions(without_dead(program))
     body = [cut_at_divisors(with_fresh_loops(s)) if isinstance(s, Nest) else s for s in program.body]
-    fusion = _Fusion(program, body)
-    fusion.run()
-    best, found = fusion, judge(body, fusion.ordered(), program.buffers, fusion.kept, dying)
+    fusion = best = _Fusion(program, body, dying)
+    found = fusion.run()
     for _ in range(RECUTS):
         if not found.cuts:
             break
-        fusion = _Fusion(program, body, [*fusion.cuts, *found.cuts])
-        fusion.run()
-        peak, found = found.peak, judge(body, fusion.ordered(), program.buffers, fusion.kept, dying)
+        fusion = _Fusion(program, body, dying, [*fusion.cuts, *found.cuts])
+        peak, found = found.peak, fusion.run()
         if found.peak >= peak:
             break
         best = fusion
@@ -118,8 +117,9 @@ def without_dead(program: Program) -> Program:
 
 
 class _Fusion:
-    def __init__(self, program: Program, body: Sequence[Nest | Extern], cuts: Sequence[tuple[int, int]] = ()) -> None:
-        self.program, self.body, self.cuts = program, body, cuts
+    def __init__(self, program: Program, body: Sequence[Nest | Extern], dying: Collection[str],
+                 cuts: Sequence[tuple[int, int]] = ()) -> None:
+        self.program, self.body, self.dying, self.cuts = program, body, dying, cuts
         self.order = Order(body)
         self.groups: dict[int, Group] = {p: _single(p, s) for p, s in enumerate(body) if isinstance(s, Nest)}
         self.group_of = {p: p for p in self.groups}             # position of a nest -> key of its group
@@ -129,8 +129,10 @@ class _Fusion:
             for name in reads(statement):
                 self.readers[name] = self.readers.get(name, 0) | 1 << position
         self.kept = needed_outside(program)
+        self.sequence: list[int] = []                           # sets of statements that run as one, in the order of running
 
-    def run(self) -> None:
+    def run(self) -> Judgement:
+        """Fuses, and judges what came of it."""
         heap: list[tuple[int, int, int, int]] = []
         self._propose(heap, self.groups)
         while heap:
@@ -149,6 +151,10 @@ class _Fusion:
             for position in verdict.nests:
                 self.group_of[position] = left
             self._propose(heap, [left])
+        externs = [1 << position for position, statement in enumerate(self.body) if isinstance(statement, Extern)]
+        groups = [*externs, *(group.members for group in self.groups.values())]
+        self.sequence = in_order(self.body, groups, self.order, self.program.buffers, self.kept, self.dying)
+        return judge(self.body, self.sequence, self.program.buffers, self.kept, self.dying)
 
     def finish(self) -> Program:
         statements: dict[int, Kernel | Extern] = {1 << p: s for p, s in enumerate(self.body) if isinstance(s, Extern)}
@@ -160,30 +166,9 @@ class _Fusion:
             for local in kernel.locals:
                 buffers[local.name] = local
             statements[group.members] = kernel
-        body = [statements[members] for members in self.ordered()]
+        body = [statements[members] for members in self.sequence]
         alive = self.kept | {name for s in body for name in reads(s) | writes(s)}
         return replace(self.program, body=body, buffers={n: b for n, b in buffers.items() if n in alive})
-
-    def ordered(self) -> list[int]:
-        """The statements as sets of members, in an order that respects all dependencies, otherwise that of the program: a kernel
-        stands where its first member stood. If it stood where its last one did, all that does not need it would come before, and be
-        in memory meanwhile."""
-        externs = [1 << position for position, statement in enumerate(self.body) if isinstance(statement, Extern)]
-        waiting = sorted([*externs, *(group.members for group in self.groups.values())], key=lambda members: members & -members)
-        done, result = 0, []
-        while waiting:
-            for number, members in enumerate(waiting):
-                needs = 0
-                for position in bits(members):
-                    needs |= self.order.before[position]
-                if not needs & ~members & ~done:
-                    done |= members
-                    result.append(members)
-                    del waiting[number]
-                    break
-            else:
-                raise AssertionError("fusion made a circle of dependencies")
-        return result
 
     def _name(self, key: int) -> str:
         return "·".join(nest.name for _, nest in sorted(self.groups[key].nests.items()))

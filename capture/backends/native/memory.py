@@ -94,7 +94,7 @@ def reuse_in_place(program: Program) -> Program:
     """The program in which kernels write over temporaries that die there, where that is certain to be right, and products are added
     to sums that die there in place.
 
-    An output of a kernel takes the place of an input if both are temporaries of one dtype, the input is not needed later, the
+    An output of a kernel takes the place of an input if that is a temporary of the same dtype, the input is not needed later, the
     output not there before, and everything that the kernel loads of the input comes no later than the stores to the output and from
     just where these go: by the same index, up to the names of a stage's inner variables. Then a row of the kernel touches no other
     row's elements, as its stores do not; and at a point of a stage all loads come before the first store (`ir.Stage`). Stores are
@@ -107,7 +107,7 @@ def reuse_in_place(program: Program) -> Program:
     for number, statement in enumerate(program.body):
         if isinstance(statement, Extern) and (total := _sum_of(statement, program)) is not None:
             result = statement.results[0]
-            if alive[total].last == number == alive[result].first:
+            if total not in fixed and alive[total].last == number == alive[result].first:
                 names[_final(names, total)] = result
                 rest = {name: value for name, value in statement.kwargs.items() if name != "out"}
                 body[number] = replace(statement, op="aten::addmm_", kwargs=rest, results=(), out=False, mutates=(total,))
@@ -116,10 +116,16 @@ def reuse_in_place(program: Program) -> Program:
         taken: set[str] = set()
         for output in sorted(writes(statement)):
             for given in sorted(reads(statement) - writes(statement) - taken):
-                if {output, given} & fixed or not _fit(program.buffers.get(output), program.buffers.get(given)):
+                if given in fixed or not _fit(program.buffers.get(output), program.buffers.get(given)):
                     continue
                 if alive[output].first == number and alive[given].last == number and _same_places(statement, given, output):
-                    names[output] = given
+                    first = _final(names, given)
+                    if program.buffers[output].kind == "temporary" and output not in fixed:
+                        names[output] = given
+                    elif _alike(program.buffers[first], program.buffers[output]):       # as who is given it shall see it
+                        names[first] = output
+                    else:
+                        continue
                     taken.add(given)
                     break
     return _renamed(replace(program, body=body), names) if names else program
@@ -132,16 +138,20 @@ def _sum_of(call: Extern, program: Program) -> str | None:
         return None
     total, *factors = call.args
     given, result = program.buffers[total.buffer], program.buffers[call.results[0]]
-    alike = given.kind == "temporary" and replace(result, name=given.name, kind=given.kind) == given
     whole = [View(buffer.name, buffer.sizes, buffer.strides) for buffer in (given, result)]
-    if alike and [total, call.kwargs["out"]] == whole and given.name not in {factor.buffer for factor in factors}:
+    if _alike(given, result) and [total, call.kwargs["out"]] == whole and given.name not in {factor.buffer for factor in factors}:
         return given.name
     return None
 
 
 def _fit(output: Buffer | None, given: Buffer | None) -> bool:
-    return (output is not None and given is not None and output.kind == given.kind == "temporary" and output.dtype == given.dtype
-            and span(output) == span(given))
+    return (output is not None and given is not None and given.kind == "temporary" and output.kind in ("temporary", "output")
+            and output.dtype == given.dtype and span(output) == span(given))
+
+
+def _alike(given: Buffer, output: Buffer) -> bool:
+    """Whether a temporary has the dtype, sizes and strides of another buffer."""
+    return given.kind == "temporary" and replace(given, name=output.name, kind=output.kind) == output
 
 
 def _same_places(kernel: Kernel, given: str, output: str) -> bool:

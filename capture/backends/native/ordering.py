@@ -1,0 +1,69 @@
+"""The order in which the statements of a fused program run.
+
+It is that of the program, where a kernel stands where its first member stood: if it stood where its last one did, all that does not
+need it would come before, and be in memory meanwhile. And a kernel that frees more memory than it takes runs as soon as it can.
+"""
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from capture.backends.native.cost import bytes_of
+from capture.backends.native.dependencies import Order, bits
+from capture.backends.native.ir import Buffer, Extern, Nest
+from capture.backends.native.rewrite import reads, writes
+
+
+@dataclass(slots=True)
+class _Statement:
+    """What runs as one. members, needs: positions in the body as bit masks; `needs` must come before."""
+
+    members: int
+    needs: int
+    mentions: set[str]
+    is_kernel: bool
+
+
+def in_order(body: Sequence[Nest | Extern], groups: Sequence[int], order: Order, buffers: Mapping[str, Buffer],
+             kept: Collection[str], dying: Collection[str]) -> list[int]:
+    """The groups of statements, as bit masks, in the order in which they run. kept: buffers that outlive the body; dying: inputs that
+    do not, nor their last use in it."""
+    waiting = [_statement(body, members, order) for members in sorted(groups, key=lambda members: members & -members)]
+    kept = set(kept) - set(dying)
+    users: dict[str, int] = {}
+    for statement in waiting:
+        for name in statement.mentions:
+            users[name] = users.get(name, 0) + 1
+    there = {name for name in users if name not in buffers or buffers[name].kind in ("input", "constant")}
+    sizes = {name: 0 if name not in buffers or name in there and name not in dying else bytes_of(buffers[name]) for name in users}
+
+    def freed(statement: _Statement) -> int:
+        """The bytes that are free when the statement has run and were not before; what stays within it is never there."""
+        gain = 0
+        for name in statement.mentions:
+            last = users[name] == 1 and name not in kept
+            if (name in there) == last:
+                gain += sizes[name] if last else -sizes[name]
+        return gain
+
+    done, result = 0, []
+    while waiting:
+        ready = [statement for statement in waiting if not statement.needs & ~done]
+        if not ready:
+            raise AssertionError("fusion made a circle of dependencies")
+        chosen = next((statement for statement in ready if statement.is_kernel and freed(statement) > 0), ready[0])
+        waiting.remove(chosen)
+        done |= chosen.members
+        result.append(chosen.members)
+        there |= chosen.mentions
+        for name in chosen.mentions:
+            users[name] -= 1
+    return result
+
+
+def _statement(body: Sequence[Nest | Extern], members: int, order: Order) -> _Statement:
+    needs, mentions = 0, set()
+    for position in bits(members):
+        needs |= order.before[position]
+        mentions |= reads(body[position]) | writes(body[position])
+    return _Statement(members, needs & ~members, mentions, isinstance(body[bits(members)[0]], Nest))
