@@ -51,9 +51,9 @@ class Call {
   Call(const Call&) = delete;
   Call& operator=(const Call&) = delete;
 
-  std::vector<c10::IValue> run(std::vector<c10::IValue>& arguments, const std::vector<int64_t>& edges) {
+  std::vector<c10::IValue> run(std::vector<c10::IValue>& arguments, const std::vector<int64_t>& edges, size_t loose) {
     executor::Leaves leaves(edges, arguments);
-    frame_->set_arguments(arguments);
+    frame_->set_arguments(arguments, loose);
     workspace_ = executor::take_workspace(frame_->arena_bytes());
     pybind11::gil_scoped_release unlocked;
     return frame_->run(workspace_.memory.get(), leaves);
@@ -91,9 +91,9 @@ PyObject* write_output(const c10::IValue& output) {
   return output.isNone() ? Py_NewRef(Py_None) : owned(PyLong_FromLongLong(output.toInt()));
 }
 
-PyObject* run(Executor* self, std::vector<c10::IValue>& arguments, const std::vector<int64_t>& edges = {}) {
+PyObject* run(Executor* self, std::vector<c10::IValue>& arguments, const std::vector<int64_t>& edges = {}, size_t loose = 0) {
   Ref keep = Ref::borrow(reinterpret_cast<PyObject*>(self));
-  std::vector<c10::IValue> outputs = Call(*self->state).run(arguments, edges);
+  std::vector<c10::IValue> outputs = Call(*self->state).run(arguments, edges, loose);
   Ref result = Ref::steal(owned(PyTuple_New(static_cast<Py_ssize_t>(outputs.size()))));
   for (size_t i = 0; i < outputs.size(); i++) {
     PyTuple_SET_ITEM(result.get(), static_cast<Py_ssize_t>(i), write_output(outputs[i]));
@@ -121,14 +121,16 @@ std::vector<int64_t> read_edges(PyObject* tuple) {
 
 PyObject* run_boxed(PyObject* self, PyObject* const* args, Py_ssize_t count) {
   HANDLE_TH_ERRORS
-  TORCH_CHECK_TYPE(count == 1 || count == 2, "run_boxed takes one or two arguments, not ", count);
+  TORCH_CHECK_TYPE(count >= 1 && count <= 3, "run_boxed takes one to three arguments, not ", count);
   PyObject* list = args[0];
   TORCH_CHECK_TYPE(PyList_Check(list), "run_boxed takes a list, not ", Py_TYPE(list)->tp_name);
   std::vector<int64_t> edges = count > 1 ? read_edges(args[1]) : std::vector<int64_t>();
+  size_t loose = count > 2 ? PyLong_AsSize_t(args[2]) : 0;
+  if (PyErr_Occurred()) throw python_error();
   auto arguments = read_arguments(unpack(self)->state->plan, reinterpret_cast<PyListObject*>(list)->ob_item,
                                   static_cast<size_t>(PyList_GET_SIZE(list)));
   if (PyList_SetSlice(list, 0, PyList_GET_SIZE(list), nullptr) < 0) throw python_error();
-  return run(unpack(self), arguments, edges);
+  return run(unpack(self), arguments, edges, loose);
   END_HANDLE_TH_ERRORS
 }
 
@@ -163,12 +165,13 @@ PyObject* workspace_bytes(PyObject*, PyObject*) { return PyLong_FromSize_t(execu
 
 PyMethodDef methods[] = {
     {"run_boxed", reinterpret_cast<PyCFunction>(run_boxed), METH_FASTCALL,
-     "run_boxed(arguments: list, edges: tuple = ()) -> tuple\n\n"
+     "run_boxed(arguments: list, edges: tuple = (), loose: int = 0) -> tuple\n\n"
      "Like a call, but takes the arguments out of the list, which is empty then: a tensor that nobody else holds dies after\n"
      "the last step that needs it.\n"
      "edges: for each output the edge of the autograd node that runs on this thread along which it is a gradient, -1 for none.\n"
      "A gradient that would only be added to the `.grad` of a leaf, because that is there and no hook waits for it, is added\n"
-     "as soon as it is computed, and dies; None is returned in its place."},
+     "as soon as it is computed, and dies; None is returned in its place.\n"
+     "loose: how many of the last arguments may have other strides than the plan's; they are copied when they are first needed."},
     {nullptr, nullptr, 0, nullptr},
 };
 

@@ -32,6 +32,7 @@ bool same_strides(at::IntArrayRef sizes, at::IntArrayRef left, at::IntArrayRef r
 Frame::Frame(const Plan& plan)
     : plan_(plan),
       tensors_(plan.slots.size()),
+      uncopied_(plan.slots.size()),
       addresses_(plan.slots.size()),
       kernel_numbers_(plan.steps.size()),
       fixed_arguments_(plan.steps.size()) {
@@ -43,7 +44,7 @@ Frame::Frame(const Plan& plan)
 
 // Arguments.
 
-void Frame::set_arguments(std::vector<c10::IValue>& arguments) {
+void Frame::set_arguments(std::vector<c10::IValue>& arguments, size_t loose) {
   for (size_t i = 0; i < arguments.size(); i++) {
     TORCH_CHECK_VALUE(arguments[i].isTensor() == (plan_.input_slots[i] >= 0), "argument ", i, " must be ",
                       plan_.input_slots[i] >= 0 ? "a tensor" : "an int");
@@ -53,17 +54,21 @@ void Frame::set_arguments(std::vector<c10::IValue>& arguments) {
     if (plan_.input_slots[i] < 0) continue;
     auto slot = static_cast<size_t>(plan_.input_slots[i]);
     at::Tensor given = std::move(arguments[i]).toTensor();
-    check(slot, given);
-    set(slot, std::move(given));
+    check(slot, given, i + loose >= arguments.size());
+    if (given.layout() != at::kStrided || same_strides(given.sizes(), given.strides(), shapes_[slot].strides)) {
+      set(slot, std::move(given));
+    } else {
+      uncopied_[slot] = std::move(given);
+    }
   }
 }
 
-void Frame::check(size_t slot, const at::Tensor& tensor) const {
+void Frame::check(size_t slot, const at::Tensor& tensor, bool any_strides) const {
   const auto& [name, dtype] = std::tie(plan_.slots[slot].name, plan_.slots[slot].dtype);
   at::IntArrayRef sizes = shapes_[slot].sizes, strides = shapes_[slot].strides;
   // Weights in a layout of oneDNN's have no strides; only its own operators read them.
   if (tensor.layout() == at::kMkldnn && tensor.scalar_type() == dtype && tensor.sizes() == sizes) return;
-  TORCH_CHECK_VALUE(tensor.scalar_type() == dtype && tensor.sizes() == sizes && same_strides(sizes, tensor.strides(), strides), name, " is ",
+  TORCH_CHECK_VALUE(tensor.scalar_type() == dtype && tensor.sizes() == sizes && (any_strides || same_strides(sizes, tensor.strides(), strides)), name, " is ",
                     tensor.scalar_type(), tensor.sizes(), " with strides ", tensor.strides(), ", not ", dtype, sizes, " with strides ", strides);
 }
 
@@ -215,6 +220,7 @@ void Frame::clear() noexcept {
     Slot::Kind kind = plan_.slots[i].kind;
     if (kind == Slot::Kind::kArena || kind == Slot::Kind::kConstant) continue;
     tensors_[i].reset();
+    uncopied_[i].reset();
     addresses_[i] = nullptr;
   }
 }
@@ -242,8 +248,11 @@ void* Frame::address(size_t slot) {
 const at::Tensor& Frame::tensor(size_t slot) {
   if (!tensors_[slot].defined()) {
     const Slot& missing = plan_.slots[slot];
-    TORCH_CHECK(missing.kind == Slot::Kind::kFresh, missing.name, " is used where it is not there");
-    set(slot, allocate(shapes_[slot].sizes, shapes_[slot].strides, missing.dtype));
+    at::Tensor given = std::move(uncopied_[slot]);
+    TORCH_CHECK(missing.kind == Slot::Kind::kFresh || given.defined(), missing.name, " is used where it is not there");
+    at::Tensor made = allocate(shapes_[slot].sizes, shapes_[slot].strides, missing.dtype);
+    if (given.defined()) made.copy_(given);
+    set(slot, std::move(made));
   }
   return tensors_[slot];
 }

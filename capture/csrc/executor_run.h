@@ -15,9 +15,10 @@ class Frame {
  public:
   explicit Frame(const Plan& plan);
 
-  // Sets the arguments: a tensor for each input slot, an int where there is none. Throws ValueError for a tensor that is not as
-  // the plan declares it; then the frame may be used again.
-  void set_arguments(std::vector<c10::IValue>& arguments);
+  // Sets the arguments: a tensor for each input slot, an int where there is none. The last `loose` ones may have any strides: such
+  // as are not the plan's are copied when they are first needed. Throws ValueError for a tensor that is not as the plan declares
+  // it; then the frame may be used again.
+  void set_arguments(std::vector<c10::IValue>& arguments, size_t loose);
   size_t arena_bytes() const { return static_cast<size_t>(numbers_[plan_.arena]); }
 
   // Runs all steps. `arena`: arena_bytes() long. Returns the outputs: tensors, ints and None, which also stands for what `leaves`
@@ -44,7 +45,7 @@ class Frame {
   c10::IValue value(const Argument& argument);
   c10::IValue list(const Argument& argument);
   void set(size_t slot, at::Tensor tensor);
-  void check(size_t slot, const at::Tensor& tensor) const;
+  void check(size_t slot, const at::Tensor& tensor, bool any_strides) const;
   void keep_results(const ExternStep& step);
   void keep_result(size_t slot, at::Tensor result);
 
@@ -60,6 +61,7 @@ class Frame {
   void* arena_ = nullptr;
   bool prepared_ = false;
   std::vector<at::Tensor> tensors_;                       // by slot; none for slots in the arena
+  std::vector<at::Tensor> uncopied_;                      // by slot: arguments of other strides, until they are needed
   std::vector<void*> addresses_;                          // by slot; nullptr while there is no memory
   std::vector<std::vector<int64_t>> kernel_numbers_;      // by step
   std::vector<std::vector<c10::IValue>> fixed_arguments_; // by step

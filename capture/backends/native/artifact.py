@@ -52,17 +52,18 @@ class Artifact:
 
 def load(artifact: Artifact, gm: fx.GraphModule) -> Callable[..., tuple[torch.Tensor, ...]]:
     """The callable of an artifact: arguments and results are those of `gm`, which it was compiled from."""
-    backward = _backward(artifact.backward, artifact.signature.edges()) if artifact.backward is not None else None
+    backward = _backward(artifact.backward, artifact.signature) if artifact.backward is not None else None
     forward: Forward = executor(artifact.forward)
     if artifact.frozen is not None:
         forward = FrozenCallable(decode_graph(artifact.frozen.graph), artifact.frozen.frozen, artifact.frozen.kept, forward)
-    return make_callable(gm, artifact.signature, forward, backward)
+    return make_callable(gm, artifact.signature, forward, backward, loose=True)
 
 
-def _backward(compiled: Compiled, edges: tuple[int, ...]) -> Backward:
-    """The backward callable, which hands gradients to leaves where that is all that the autograd node would do with them."""
-    run = executor(compiled).run_boxed
-    return lambda arguments: run(arguments, edges)
+def _backward(compiled: Compiled, signature: Signature) -> Backward:
+    """The backward callable, which takes tangents of any strides, and hands gradients to leaves where that is all that the autograd
+    node would do with them."""
+    run, edges, tangents = executor(compiled).run_boxed, signature.edges(), len(signature.tangents)
+    return lambda arguments: run(arguments, edges, tangents)
 
 
 def executor(compiled: Compiled) -> _C.Executor:

@@ -28,13 +28,15 @@ _is_batched = torch._C._functorch.is_legacy_batchedtensor        # by `is_grads_
 _transforms_active = torch._C._are_functorch_transforms_active
 
 
-def make_callable(gm: fx.GraphModule, signature: Signature, forward: Forward, backward: Backward | None) -> Forward:
+def make_callable(gm: fx.GraphModule, signature: Signature, forward: Forward, backward: Backward | None,
+                  loose: bool = False) -> Forward:
     """A callable that stands for `gm.forward`: it takes the same positional arguments and returns the same tuple.
 
     forward, backward: take and return what `signature` says. They run below autograd and autocast: what they return are tensors
-    of their own, and no views in autograd's sense, and the versions of what they write to stay as they are.
+    of their own, and no views in autograd's sense, and the versions of what they write to stay as they are. loose: the backward
+    callable takes tangents of any strides.
     """
-    call = forward if backward is None else _differentiable(gm, signature, forward, backward)
+    call = forward if backward is None else _differentiable(gm, signature, forward, backward, loose)
     if signature.outputs != tuple(map(Result, range(signature.visible))):
         call = _with_outputs(signature, call)
     if signature.advanced or signature.grad_after is not None:
@@ -129,7 +131,7 @@ def _maker(view: View) -> Callable[[Tensor], Tensor]:
 
 # --- the autograd node
 
-def _differentiable(gm: fx.GraphModule, signature: Signature, forward: Forward, backward: Backward) -> Forward:
+def _differentiable(gm: fx.GraphModule, signature: Signature, forward: Forward, backward: Backward, loose: bool) -> Forward:
     """A callable from inputs to visible results, of which the differentiable ones come from one autograd node."""
     differentiable, visible = signature.differentiable, signature.visible
     save = picker([_position(signature, name) for name in signature.saved])
@@ -160,7 +162,7 @@ def _differentiable(gm: fx.GraphModule, signature: Signature, forward: Forward, 
             ctx.memory = None
             _release(ctx)
         del arguments[saves:]
-        arguments += [as_expected(grads[tangent.index], tangent) for tangent in signature.tangents]     # nothing else holds a copy
+        arguments += [as_expected(grads[tangent.index], tangent, loose) for tangent in signature.tangents]  # nobody else holds copies
         return gradients(grads + backward(arguments))
 
     methods = {"forward": staticmethod(run_forward), "backward": staticmethod(run_backward)}
@@ -184,14 +186,17 @@ def _gradients(signature: Signature) -> Picker:
     return lambda values: (None, *pick(values))
 
 
-def as_expected(grad: Tensor | None, tangent: Tangent) -> Tensor:
-    """A gradient with the strides that the backward callable was compiled for; zeros where there is none."""
-    if grad is not None and grad.layout is torch.strided and grad.stride() == tangent.strides and not grad.is_neg():
-        return grad
-    expected = torch.empty_strided(tangent.sizes, tangent.strides, dtype=tangent.dtype, device=tangent.device)
+def as_expected(grad: Tensor | None, tangent: Tangent, loose: bool) -> Tensor:
+    """A gradient as the backward callable takes it, zeros where there is none; unless `loose`, with the strides that it was compiled
+    for. The gradient of a sum has memory for one element."""
     if grad is None:
-        return expected.zero_()
-    return expected.copy_(grad if grad.layout is torch.strided else grad.to_dense())
+        grad = torch.zeros((), dtype=tangent.dtype, device=tangent.device).expand(tangent.sizes)
+    elif grad.layout is not torch.strided:
+        grad = grad.to_dense()
+    grad = grad.resolve_neg()
+    if loose or grad.stride() == tangent.strides:
+        return grad
+    return torch.empty_strided(tangent.sizes, tangent.strides, dtype=tangent.dtype, device=tangent.device).copy_(grad)
 
 
 # --- gradients of gradients
