@@ -244,6 +244,34 @@ def test_gradients_that_the_graph_reads_stay_what_they_are_until_its_end() -> No
     torch.testing.assert_close(*seen)
 
 
+def test_gradients_of_results_may_have_any_strides() -> None:
+    """Those of a sum have memory for one element; some results have none."""
+    class Parts(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(0)
+            self.layer = nn.Linear(WIDTH, WIDTH)
+
+        def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+            x = self.layer(x)
+            return x.tanh(), x.sigmoid()
+
+    model = Parts()
+    run, x = compile(model), torch.randn(3, WIDTH)
+    for _ in range(2):
+        sum(result.sum() for result in run(x)).backward()
+    assert runs_compiled(run)
+    for gradients in ((torch.ones(()).expand(3, WIDTH), torch.randn(WIDTH, 3).t()), (torch.randn(3, 2 * WIDTH)[:, ::2], None),
+                      (None, torch.randn(3, WIDTH)), (torch._neg_view(torch.randn(3, WIDTH)), torch.eye(3, WIDTH).to_sparse())):
+        seen = []
+        for program in (run, model):
+            chosen = [(result, gradient) for result, gradient in zip(program(x), gradients, strict=True) if gradient is not None]
+            model.zero_grad()
+            torch.autograd.backward(*zip(*chosen, strict=True))
+            seen.append([weight.grad for weight in model.parameters()])
+        torch.testing.assert_close(*seen, rtol=1e-4, atol=1e-5)
+
+
 def test_threads_add_to_the_same_gradients() -> None:
     world = World(True)
     world.loss().backward()

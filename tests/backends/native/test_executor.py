@@ -398,6 +398,16 @@ def test_run_boxed_lets_inputs_die_after_their_last_use(watch: Watch) -> None:
     assert watch.alive == [[False, True], [False, False]]
 
 
+def test_the_last_arguments_may_have_any_strides(library: Path) -> None:
+    run, given = executor_of(chain(), library), torch.randn(())
+    expected = given * 16
+    (result,) = run.run_boxed([given.expand(N)], (), 1)
+    assert torch.equal(result, expected.expand(N)) and result.is_contiguous()
+    for arguments in (([given.expand(N)], (), 0), ([torch.randn(2 * N)], (), 1), ([given.expand(N).double()], (), 1)):
+        with pytest.raises(ValueError):
+            run.run_boxed(*arguments)
+
+
 def test_a_call_holds_nothing_afterwards(library: Path) -> None:
     run = executor_of(chain(), library)
     given = torch.randn(N)
