@@ -292,8 +292,8 @@ def _limited(sizes: Mapping[str, int], alive: Mapping[str, Lifetime],
 
 
 def _scratch(blocks: Sequence[tuple[int, Lifetime]], peak: int, calls: Iterable[int]) -> list[tuple[int, Lifetime]]:
-    """Memory that operators which allocate may need for themselves while they run, which nobody knows: some of the peak, but no more
-    than it takes to reach it."""
+    """Memory that operators which allocate may need for themselves while they run, which nobody knows: some of the peak, but no
+    more than it takes to reach it."""
     totals = dict(enumerate(_totals(blocks)))
     return [(min(peak // SCRATCH, peak - totals.get(number, 0)), Lifetime(number, number)) for number in calls]
 

@@ -26,8 +26,8 @@ class _Statement:
 
 def in_order(body: Sequence[Nest | Extern], groups: Sequence[int], order: Order, buffers: Mapping[str, Buffer],
              kept: Collection[str], dying: Collection[str]) -> list[int]:
-    """The groups of statements, as bit masks, in the order in which they run. kept: buffers that outlive the body; dying: inputs that
-    do not, nor their last use in it."""
+    """The groups of statements, as bit masks, in the order in which they run. kept: buffers that outlive the body; dying: inputs
+    that do not, nor their last use in it."""
     waiting = [_statement(body, members, order) for members in sorted(groups, key=lambda members: members & -members)]
     kept = set(kept) - set(dying)
     users: dict[str, int] = {}

@@ -162,7 +162,7 @@ def _differentiable(gm: fx.GraphModule, signature: Signature, forward: Forward, 
             ctx.memory = None
             _release(ctx)
         del arguments[saves:]
-        arguments += [as_expected(grads[tangent.index], tangent, loose) for tangent in signature.tangents]  # nobody else holds copies
+        arguments += [as_expected(grads[tangent.index], tangent, loose) for tangent in signature.tangents]  # and held nowhere else
         return gradients(grads + backward(arguments))
 
     methods = {"forward": staticmethod(run_forward), "backward": staticmethod(run_backward)}
@@ -187,8 +187,8 @@ def _gradients(signature: Signature) -> Picker:
 
 
 def as_expected(grad: Tensor | None, tangent: Tangent, loose: bool) -> Tensor:
-    """A gradient as the backward callable takes it, zeros where there is none; unless `loose`, with the strides that it was compiled
-    for. The gradient of a sum has memory for one element."""
+    """A gradient as the backward callable takes it, zeros where there is none; unless `loose`, with the strides that it was
+    compiled for. The gradient of a sum has memory for one element."""
     if grad is None:
         grad = torch.zeros((), dtype=tangent.dtype, device=tangent.device).expand(tangent.sizes)
     elif grad.layout is not torch.strided:

@@ -75,7 +75,8 @@ def test_others_stay(program: Callable[..., Tensor]) -> None:
     inputs = matrices(4)
     assert accumulated(program, *inputs) == 0
     gm = recorded(program, 4)
-    torch.testing.assert_close(load(compiled(gm, inputs), gm)(*inputs), gm.forward(*inputs), rtol=1e-4, atol=1e-4, check_stride=True)
+    run = load(compiled(gm, inputs), gm)
+    torch.testing.assert_close(run(*inputs), gm.forward(*inputs), rtol=1e-4, atol=1e-4, check_stride=True)
 
 
 def test_half_precision_is_rounded_after_each_operation() -> None:

@@ -163,7 +163,8 @@ def test_what_is_returned_is_not_written_over() -> None:
 @pytest.mark.parametrize("returned", [False, True])
 def test_products_are_added_in_place(returned: bool) -> None:
     x, t, u, y = buffer("x", 3, 3, kind="input"), buffer("t", 3, 3), buffer("u", 3, 3), buffer("y", 3, 3, kind="output")
-    body = [extern_out("a", "aten::mm.out", [whole(x), whole(x)], t), extern_out("b", "aten::addmm.out", [whole(t), whole(x), whole(x)], u),
+    body = [extern_out("a", "aten::mm.out", [whole(x), whole(x)], t),
+            extern_out("b", "aten::addmm.out", [whole(t), whole(x), whole(x)], u),
             extern_out("c", "aten::addmm.out", [whole(u), whole(x), whole(x)], y)]
     source = program([x, t, u, y], body, [whole(y), *[whole(t)] * returned])
     reused = reuse_in_place(source)
@@ -173,7 +174,8 @@ def test_products_are_added_in_place(returned: bool) -> None:
 
 @pytest.mark.parametrize("total", ["a factor", "a row", "transposed", "needed later"])
 def test_which_products_are_not(total: str) -> None:
-    x, t, u, y = buffer("x", 3, 3, kind="input"), buffer("t", 3, 3), buffer("u", 3, 3, kind="output"), buffer("y", 3, 3, kind="output")
+    x, t = buffer("x", 3, 3, kind="input"), buffer("t", 3, 3)
+    u, y = buffer("u", 3, 3, kind="output"), buffer("y", 3, 3, kind="output")
     given, factor, outputs = whole(t), whole(x), [whole(u)]
     body = [extern_out("a", "aten::mm.out", [whole(x), whole(x)], t)]
     if total == "a factor":

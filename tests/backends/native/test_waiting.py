@@ -19,7 +19,8 @@ N = 1000
 
 def adding(left: Buffer, right: Buffer, result: Buffer) -> Nest:
     i = Var(f"i_{result.name}", N)
-    return Nest(f"{result.name}_nest", (i,), (), (Store(result.name, index(i), op("add", f32, load(left, index(i)), load(right, index(i)))),))
+    total = op("add", f32, load(left, index(i)), load(right, index(i)))
+    return Nest(f"{result.name}_nest", (i,), (), (Store(result.name, index(i), total),))
 
 
 def sums(count: int, peak_elsewhere: int = 0, chains: int = 1) -> Program:
@@ -92,8 +93,8 @@ def test_what_frees_nothing_stays_together() -> None:
     """Of two results computed from one operand neither is the last to need it."""
     x, t, u, v = buffer("x", N, kind="input"), buffer("t", N), buffer("u", N, kind="output"), buffer("v", N, kind="output")
     late = buffer("late", N)
-    source = program([x, t, late, u, v], [extern("a", "aten::neg", [whole(x)], t), adding(t, t, u), extern("b", "aten::exp", [whole(x)], late),
-                                         adding(t, late, v)], [whole(u), whole(v)])
+    body = [extern("a", "aten::neg", [whole(x)], t), adding(t, t, u), extern("b", "aten::exp", [whole(x)], late), adding(t, late, v)]
+    source = program([x, t, late, u, v], body, [whole(u), whole(v)])
     assert kernels(fused(source)) == 1
 
 
@@ -114,6 +115,6 @@ def test_inputs_that_die_wait_too() -> None:
         total = result
     source = program(buffers, body, [whole(total)])
     apart = fuse(source, [given.name for given in inputs[1:]]).program
-    assert kernels(apart) > kernels(fuse(source).program) or kernels(apart) > 1
+    assert kernels(apart) > 1
     given = [torch.randn(N) for _ in inputs]
     torch.testing.assert_close(evaluate(apart, given), evaluate(source, given))
