@@ -18,6 +18,7 @@ from capture.interp.frame import Continuation, Frame, UserError, Value
 from capture.interp.instructions import decoded
 from capture.interp.interpreter import Interpreter
 from capture.interp.models import PURE, SEES_CALLERS, hashable, reduction
+from capture.interp.polyfills.protocols import container_repr, is_shown
 from capture.refgraph.node import Build, Const, DictState, ListState, Shadow
 
 # Answered without a call when they have no arguments (`_getframe`: at most one).
@@ -184,6 +185,17 @@ def local_variables(interp: Interpreter, frame: Frame) -> Value:
     real = {k: v.real for k, v in found.items()}
     return Value(real, interp.track(lambda: interp.graph.create(
         real, DictState({k: v.shadow for k, v in found.items()}, complete=True))))  # type: ignore[misc]
+
+
+@reduction(is_shown)
+def _is_shown(interp: Interpreter, args: list[Value], kwargs: dict[str, Value], then: Continuation | None, on_raise: Any) -> bool:
+    frame, found = interp.frame, 0
+    while frame is not None:
+        if frame.code is container_repr.__code__ and frame.locals[0] is not None:
+            found += frame.locals[0].real is args[0].real
+        frame = frame.back
+    interp.deliver(Value(found > 1, Const(found > 1)), then)
+    return True
 
 
 def _watching(setter: Callable[[Any], None]) -> None:

@@ -139,6 +139,25 @@ def a_frozen_set_of_keys_that_collide():
     return program, SimpleNamespace(members=members)
 
 
+class Hashed(Key):
+    """Counts how often it is hashed."""
+    hashed = 0
+
+    def __hash__(self):
+        Hashed.hashed += 1
+        return 7
+
+    __eq__ = Counting.__eq__
+
+
+@programs.add(X)
+def sets_of_what_is_hashed_already(x):
+    d, Hashed.hashed = {Hashed("a"): 1, Hashed("b"): 2}, 0
+    s = set(d)
+    t = set(s)
+    return x, len(s), len(t), Hashed.hashed, sorted(key.name for key in t)
+
+
 @programs.make(X)
 def tuples_with_keys_of_python():
     state = SimpleNamespace(table={(Key("a"), 1.5): 1.0, (Key("b"), "b", (2 ** 70,)): 2.0})

@@ -148,6 +148,25 @@ def representations_of_what_holds_itself(x):
     return x, repr(one), str(other), f"{both!r}", repr(Linked(6, Linked(7)))
 
 
+class Shown:
+    def __init__(self, value=None):
+        self.value = value
+
+    def __repr__(self):
+        return f"<{self.value!r}>"
+
+
+@programs.add(X)
+def representations_of_containers_that_lead_back_to_themselves(x):
+    texts = []
+    for wrap in (lambda item: [item], lambda item: {"a": item}, lambda item: (item, 1), lambda item: {item},
+                 lambda item: frozenset([item])):
+        item = Shown()
+        item.value = wrap(item)
+        texts += [repr(item.value), str(item), f"{[item, [item]]}"]
+    return x, texts
+
+
 @programs.make(X, change=lambda state: setattr(state.link, "link", state), captures=2)
 def representations_of_what_comes_to_hold_itself():
     state = Linked(1, Linked(2))

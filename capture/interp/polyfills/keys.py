@@ -10,6 +10,7 @@ from typing import Any
 from capture import _C
 from capture.interp.models import polyfill
 from capture.interp.special import in_python, is_a, is_key, special_method
+from capture.refgraph.keys import hash_kept
 
 MISSING = object()
 
@@ -19,6 +20,11 @@ MISSING = object()
 def candidates(container: Any, number: int) -> list[Any]:
     """The keys of a dict, or members of a set, that have this hash, in the order in which C compares them."""
     return _C.candidates(container, number)
+
+
+def kept_hash(container: Any, key: Any) -> int:
+    """The hash under which a dict or set keeps this very key."""
+    return hash_kept(container, key)
 
 
 def stored(mapping: Any, key: Any) -> Any:
@@ -212,8 +218,15 @@ def holds_python_keys(x: Any) -> bool:
 
 @polyfill(set, applies=lambda *args: len(args) == 1 and holds_python_keys(args[0]))
 def make_set(members: Any) -> Any:
-    """`set(members)`."""
-    return set_of(members)
+    """`set(members)`: a dict or set tells the hashes of what it holds, and the members of a set are not compared."""
+    if not isinstance(members, (set, frozenset, dict)):
+        return set_of(members)
+    result: set[Any] = set()
+    for member in members:
+        number = kept_hash(members, member)
+        if not isinstance(members, dict) or find(result, member, number) is MISSING:
+            store(result, member, None, number)
+    return result
 
 
 def is_pair_by_python(x: Any) -> bool:

@@ -254,10 +254,17 @@ def holds_python_text(x: Any, depth: int = 8) -> bool:
     return all(is_plain(item) or holds_python_text(item, depth - 1) for item in containers)
 
 
+def is_shown(x: Any) -> bool:
+    """Whether `container_repr` is at work on `x` already, besides the call that asks. The interpreter tells, by its frames."""
+    raise NotImplementedError
+
+
 @polyfill(repr, str, applies=lambda *args, **kwargs: len(args) == 1 and not kwargs and holds_python_text(args[0]))
 @polyfill(format, applies=lambda x, *spec: not any(spec) and holds_python_text(x))
 def container_repr(x: Any, spec: Any = "") -> Any:
     """`repr(x)` of a container."""
+    if is_shown(x):
+        return {list: "[...]", tuple: "(...)", dict: "{...}"}.get(type(x), type(x).__name__ + "(...)")
     parts = []
     if type(x) is dict:
         for key, value in x.items():
