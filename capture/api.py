@@ -16,7 +16,7 @@ from capture.backends.native.tiers import Stage
 from capture.config import BACKEND
 from capture.errors import ArgumentError
 from capture.interp.models import DISABLED
-from capture.modules import CompiledModule, compiled_module
+from capture.modules import CompiledModule, compiled_module, plain_call
 from capture.pipeline import GONE, UNITS, Unit, is_capturing
 from capture.report import progress
 from capture.report.build import report_of
@@ -28,7 +28,8 @@ def compile(model: Any = None, *, fullgraph: bool = False, dynamic: bool | None 
             options: Mapping[str, Any] | None = None, disable: bool = False) -> Any:
     """Captures a function or `nn.Module` on its first call and replays it on later ones. Same meaning as `torch.compile`.
 
-    model: a Python function, a bound method, or a module; without it, a decorator is returned.
+    model: a function, a method, a module, or anything else that can be called; a class, whose instances' calls are compiled; without
+    it, a decorator is returned.
     fullgraph: raise GraphBreakError where the graph would break.
     backend: a name of ours ("native" compiles, "eager" does not), of torch.compile's registry, or `(gm, example_inputs) ->
     callable`. mode, dynamic, options: as torch.compile's, passed to the backend. disable: return `model` as it is.
@@ -54,14 +55,38 @@ def compile(model: Any = None, *, fullgraph: bool = False, dynamic: bool | None 
     if isinstance(model, torch.nn.Module):
         return compiled_module(model, lambda function, name: Unit(function, compiler, fullgraph, name),
                                functools.partial(compile, **settings))
-    if isinstance(model, types.MethodType) and isinstance(model.__func__, types.FunctionType):
-        return types.MethodType(_function(model.__func__, compiler, fullgraph), model.__self__)
-    if isinstance(model, types.FunctionType):
-        return _function(model, compiler, fullgraph)
-    if not isinstance(model, type) and isinstance(type(model).__call__, types.FunctionType):
-        return types.MethodType(_function(type(model).__call__, compiler, fullgraph), model)
-    raise ArgumentError(f"capture.compile takes a Python function, a method, a callable object or an nn.Module, "
-                        f"got {type(model).__name__}: {model!r:.80}")
+    if isinstance(model, type):
+        return _class(model, compiler, fullgraph)
+    if not callable(model):
+        raise ArgumentError(f"capture.compile takes a function, a method, a class, a callable object or an nn.Module, "
+                            f"got {type(model).__name__}: {model!r:.80}")
+    function, *bound = (model.__func__, model.__self__) if isinstance(model, types.MethodType) else (model,)
+    if not isinstance(function, types.FunctionType | _C.CompiledFunction) and not bound:
+        function, *bound = type(model).__call__, model
+    if isinstance(function, _C.CompiledFunction):
+        function = function.__wrapped__
+    if not isinstance(function, types.FunctionType):
+        function, bound = _call_of(model), []
+    compiled = _function(function, compiler, fullgraph)
+    return types.MethodType(compiled, *bound) if bound else compiled
+
+
+def _class(cls: type, backend: Callable[..., Any], fullgraph: bool) -> type:
+    """The class itself, the calls of whose instances are compiled from now on: it has a `__call__` of its own for that."""
+    function = plain_call(cls)
+    if not isinstance(function, types.FunctionType):
+        raise ArgumentError(f"the instances of {cls.__name__} have no __call__ in Python that could be captured; compile a method, "
+                            f"or the function which makes and uses them")
+    cls.__call__ = _function(function, backend, fullgraph)  # type: ignore[assignment]
+    return cls
+
+
+def _call_of(target: Callable[..., Any]) -> types.FunctionType:
+    """A Python function that calls what has no Python frame to capture: builtins, partial functions, methods of C."""
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return target(*args, **kwargs)
+    call.__name__ = call.__qualname__ = getattr(target, "__name__", type(target).__name__)
+    return functools.update_wrapper(call, target)  # type: ignore[return-value]
 
 
 def _function(function: types.FunctionType, backend: Callable[..., Any], fullgraph: bool) -> Any:

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from capture import _C
 from capture.errors import ArgumentError
 from capture.pipeline import Unit
 from capture.refgraph.lookup import lookup_class
@@ -21,19 +22,20 @@ class CompiledModule:
 
     __slots__ = ()
     capture_unit: Unit
+    capture_original: Callable[[], torch.nn.Module | None]     # what was compiled, while it lives
 
 
 def compiled_module(module: torch.nn.Module, make_unit: Callable[[types.FunctionType, str], Unit],
                     rebuild: Callable[[torch.nn.Module], Any]) -> Any:
     """An instance of a subclass of `module`'s class, over the very same `__dict__`, whose `__call__` is compiled.
 
-    Everything but the call is inherited: `state_dict`, `train`, hooks and `to` act on both objects. Pickle and deepcopy
-    carry the plain module and `rebuild`, which compiles it again. Raises ArgumentError for modules whose state lies elsewhere.
+    Everything but the call is inherited: `state_dict`, `train`, hooks and `to` act on both objects; `_orig_mod` is the module, as in
+    torch.compile. Pickle and deepcopy carry the plain module and `rebuild`, which compiles it again. Raises ArgumentError for modules whose state lies elsewhere.
     """
     if isinstance(module, CompiledModule):
         module = plain_module(module)
     cls = type(module)
-    function = lookup_class(cls, "__call__")
+    function = plain_call(cls)
     if not isinstance(function, types.FunctionType):
         raise ArgumentError(f"{cls.__name__}.__call__ is a {type(function).__name__}; only Python functions can be captured")
     compiled = object.__new__(compiled_class(cls, make_unit(function, cls.__name__), rebuild, weakref.ref(module)))
@@ -59,16 +61,22 @@ def compiled_class(cls: type, unit: Unit, rebuild: Callable[[torch.nn.Module], A
         if plain is not None:
             CLASS.__set__(plain, new)
 
-    namespace = {"__call__": unit.compiled, "__class__": property(type, become), "__reduce_ex__": reduce_ex,
-                 "__deepcopy__": deepcopy, "capture_unit": unit,
+    namespace = {"__call__": unit.compiled, "__class__": property(type, become), "__reduce_ex__": reduce_ex, "__deepcopy__": deepcopy,
+                 "_orig_mod": property(plain_module), "capture_unit": unit, "capture_original": staticmethod(original),
                  "__module__": cls.__module__, "__qualname__": cls.__qualname__, "__doc__": cls.__doc__}
     return type(cls)(cls.__name__, (CompiledModule, cls), namespace)
 
 
 def plain_module(compiled: Any) -> torch.nn.Module:
-    """The module that a compiled module stands for: the same state, the plain class."""
-    cls = next(c for c in type(compiled).__mro__[1:] if not issubclass(c, CompiledModule))
-    module = object.__new__(cls)
-    object.__setattr__(module, "__dict__", compiled.__dict__)
+    """The module that a compiled module stands for: what was compiled, or, if that is gone, its like, of the same state and class."""
+    module = type(compiled).capture_original()
+    if module is None:
+        module = object.__new__(next(c for c in type(compiled).__mro__[1:] if not issubclass(c, CompiledModule)))
+        object.__setattr__(module, "__dict__", compiled.__dict__)
     return module
 
+
+def plain_call(cls: type) -> Any:
+    """The `__call__` of a class's instances, of a class that is compiled itself the original one."""
+    function = lookup_class(cls, "__call__")
+    return function.__wrapped__ if isinstance(function, _C.CompiledFunction) else function

@@ -2,13 +2,17 @@
 from __future__ import annotations
 
 import copy
+import functools
 import inspect
 import io
+import operator
 import pickle
 import re
+from collections.abc import Callable
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 import capture
@@ -80,6 +84,63 @@ def test_methods_and_a_lambda() -> None:
     assert torch.equal(capture.compile(lambda x: x - 1)(X), X - 1)
     linear = nn.Linear(3, 2)
     assert torch.equal(capture.compile(linear.forward)(X), linear(X))
+
+
+@pytest.mark.parametrize("target", [torch.sin, F.linear, functools.partial(double, bias=2.0), X.add, operator.itemgetter(0)],
+                         ids=["builtin", "function of C", "partial", "method of a tensor", "object of C"])
+def test_what_has_no_python_frame(target: Callable) -> None:
+    compiled = capture.compile(target, backend="eager")
+    arguments = (X, X[:2]) if target is F.linear else (X,)
+    for _ in range(3):
+        assert torch.equal(compiled(*arguments), target(*arguments))
+    assert (capture.stats(compiled).captures, capture.stats(compiled).hits) == (1, 2)
+
+
+@pytest.mark.parametrize("how", ["method", "bound twice", "callable object", "of a compiled class"])
+def test_what_is_compiled_already_is_compiled_anew(how: str) -> None:
+    class Scaler:
+        factor = 3
+
+        @capture.compile
+        def scale(self, x):
+            return x * self.factor
+
+        __call__ = scale
+    owner = Scaler()
+    target = {"method": owner.scale, "bound twice": capture.compile(owner.scale), "callable object": owner,
+              "of a compiled class": capture.compile(Scaler)()}[how]
+    compiled = capture.compile(target, backend="eager")
+    assert torch.equal(compiled(X), X * 3) and torch.equal(compiled(X), X * 3)
+    assert (capture.stats(compiled).captures, capture.stats(compiled).hits) == (1, 1)
+    assert capture.stats(Scaler.scale).captures == 0
+
+
+def test_a_class_whose_instances_are_called() -> None:
+    @capture.compile(backend="eager")
+    class Net(nn.Module):
+        def __init__(self, factor: float) -> None:
+            super().__init__()
+            self.factor = factor
+
+        def forward(self, x):
+            return x * self.factor
+
+    @capture.compile(backend="eager")
+    class Twice(Net):
+        def __call__(self, x):
+            return super().__call__(x) * 2
+    for net, expected in ((Net(2.0), X * 2), (Net(3.0), X * 3), (Twice(2.0), X * 4), (capture.compile(Net(5.0)), X * 5)):
+        for _ in range(3):
+            assert torch.equal(net(X), expected)
+    assert isinstance(Net, type) and Net(1.0).__class__ is Net
+    stats = capture.stats(Net.__call__)
+    assert (stats.captures, stats.hits) == (2, 4)
+    assert capture.stats(Twice.__call__).hits == 2
+
+    class Plain:
+        pass
+    with pytest.raises(ArgumentError, match="no __call__ in Python"):
+        capture.compile(Plain)
 
 
 def test_a_callable_backend_gets_the_graph_and_its_inputs() -> None:

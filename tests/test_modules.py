@@ -105,6 +105,18 @@ def test_a_shallow_copy_is_the_model_too() -> None:
     assert isinstance(twin, Net) and torch.equal(twin(X), compiled(X))
 
 
+def test_what_was_compiled_is_at_hand_as_in_torch_compile() -> None:
+    module = Net().eval()
+    compiled = capture.compile(module)
+    assert compiled._orig_mod is module and capture.compile(compiled)._orig_mod is module
+    assert not any("_orig_mod" in name for name in compiled.state_dict())
+    both = copy.deepcopy({"plain": module, "compiled": compiled})
+    assert vars(both["compiled"]) is vars(both["plain"]) and both["compiled"]._orig_mod is both["plain"]
+    del module
+    assert type(compiled._orig_mod) is Net and vars(compiled._orig_mod) is vars(compiled)
+    assert torch.equal(compiled._orig_mod(X), compiled(X)) and capture.stats(compiled).captures == 1
+
+
 def test_compiling_twice_is_compiling_once() -> None:
     module = Net().eval()
     once = capture.compile(module)
