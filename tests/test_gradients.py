@@ -169,6 +169,26 @@ class Counted(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
+@pytest.mark.parametrize("native", [False, True], ids=["eager", "native"])
+def test_a_checkpoint_of_a_compiled_module(native: bool) -> None:
+    def gradients(compile):
+        torch.manual_seed(0)
+        blocks = nn.ModuleList(nn.Sequential(nn.Linear(3, 3), nn.LayerNorm(3), nn.Dropout(0.2)) for _ in range(3))
+        compiled, found = [compile(block) for block in blocks], []
+        for _ in range(4):
+            h = X
+            for block in compiled:
+                h = checkpoint(block, h, use_reentrant=False)
+            h.square().sum().backward()
+            found += [p.grad.clone() for p in blocks.parameters()]
+        with torch.autograd.graph.save_on_cpu():
+            found.append(compiled[0](X).detach())
+        return found
+    arguments = {"backend": "native", "options": {"background": False}} if native else {"backend": "eager"}
+    for ours, theirs in zip(gradients(lambda block: capture.compile(block, **arguments)), gradients(lambda block: block), strict=True):
+        assert torch.equal(ours, theirs)
+
+
 @pytest.mark.parametrize("checkpointed", [True, False], ids=["checkpointed", "plain"])
 def test_a_hit_recomputes_the_activations_of_a_checkpoint(checkpointed: bool) -> None:
     def body(x):

@@ -25,6 +25,28 @@ def program(*, backward: bool = False):
 # -- what must end in the trace that it began in -----------------------------------------------------------------------
 
 @program()
+def a_level_of_vmap(x):
+    y = torch.vmap(lambda t: outside(t * 2) + 1)(x)
+    return y * 3
+
+
+@program()
+def a_level_below_another(x):
+    def inner(t):
+        return torch.func.grad(lambda u: (outside(u) * u).sum())(t)
+    y = x * 2
+    return torch.vmap(inner)(y) + 1
+
+
+@program()
+def a_level_one_call_deep(x):
+    def inner(t):
+        return torch.func.jacfwd(lambda u: outside(u).sin())(t)[0] + 1
+    return inner(x[0]) * 2
+
+
+
+@program()
 def a_block_of_inference_mode(x):
     y = x * 3
     with torch.inference_mode():

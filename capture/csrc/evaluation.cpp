@@ -296,7 +296,8 @@ bool Evaluation::storage_holds(const Relation& relation) const {
   for (const auto& operand : relation.operands) {
     PyObject* value = memory_.values[operand.node];
     Place place{operand.group, {}};
-    if (value == nullptr || !tensor_memory(value, place.memory) || place.memory.offset != operand.offset) return false;
+    if (value == nullptr || !tensor_memory(value, place.memory)) return false;
+    if (operand.offset != kAnyOffset && operand.offset != place.memory.offset) return false;
     places.push_back(place);
   }
   // Same group: same storage. Different groups: different storages at different addresses.

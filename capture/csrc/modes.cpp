@@ -2,6 +2,7 @@
 
 #include <ATen/Context.h>
 #include <ATen/PythonTorchFunctionTLS.h>
+#include <ATen/SavedTensorHooks.h>
 #include <ATen/autocast_mode.h>
 #include <c10/core/AutogradState.h>
 #include <c10/core/DefaultDtype.h>
@@ -219,6 +220,7 @@ bool torch_is_tracing() {
       c10::DispatchKey::PreDispatch, c10::DispatchKey::Functionalize});
   if (c10::impl::tls_local_dispatch_key_set().included_.has_any(tracers)) return true;
   if (c10::impl::TorchDispatchModeTLS::stack_len() > 0) return true;
+  if (!at::SavedTensorDefaultHooks::get_tls_state().stack.empty()) return true;
   if (at::impl::PythonTorchFunctionTLS::stack_len() > 0 && default_device_context() == nullptr) return true;
   PyObject* flag = PyDict_GetItemWithError(fx_namespace, fx_flag);
   return flag == Py_True;

@@ -39,7 +39,8 @@ class ModesAtEntry {
   int autocast_nesting_;
 };
 
-// Whether torch's own tracers or transforms (fx, jit.trace, make_fx, functorch, modes in Python) watch this thread.
+// Whether torch's own tracers or transforms (fx, jit.trace, make_fx, functorch, modes in Python) watch this thread, or hooks of
+// saved tensors do: a checkpoint counts what each operation saves, and its second run must save the same as its first.
 bool torch_is_tracing();
 
 // The first field that differs.

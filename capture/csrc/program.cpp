@@ -306,8 +306,8 @@ EntrySpec::Check parse_check(PyObject* object, size_t count) {
     PyObject* const* items = parse_tuple(expected, -1, "the operands of STORAGE");
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(expected); i++) {
       PyObject* const* parts = parse_tuple(items[i], 3, "an operand of STORAGE");
-      check.operands.push_back(
-          {parse_index(parts[0], count, false), PyLong_AsLong(parts[1]), PyLong_AsLongLong(parts[2])});
+      int64_t offset = parts[2] == Py_None ? kAnyOffset : PyLong_AsLongLong(parts[2]);
+      check.operands.push_back({parse_index(parts[0], count, false), PyLong_AsLong(parts[1]), offset});
       if (PyErr_Occurred()) throw PythonError{};
     }
   } else if (check.kind == Kind::Modes && modes_from_python(expected) == nullptr) {

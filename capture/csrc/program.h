@@ -12,6 +12,7 @@ namespace capture {
 
 constexpr size_t kMaxEntries = 64;  // one bit each
 constexpr uint32_t kNone = UINT32_MAX;
+constexpr int64_t kAnyOffset = INT64_MIN;
 
 // One entry's guards as they came from Python. Indices refer to `nodes`, where bases come before what is built on them.
 struct EntrySpec {
@@ -24,7 +25,7 @@ struct EntrySpec {
   struct Operand {
     uint32_t node;
     long group;      // Storage
-    int64_t offset;  // Storage
+    int64_t offset;  // Storage; kAnyOffset: wherever it lies
   };
   struct Check {
     Kind kind;

@@ -39,7 +39,7 @@ class Kind(enum.Enum):
     TENSOR = "x is a tensor with the properties expected: a TensorProperties"
     ALIAS = "x is the object at expected: a Source"
     DISTINCT = "x is none of the objects at expected: a tuple of Sources (unreachable ones differ)"
-    STORAGE = "expected: tuples (Source, group, offset in bytes): tensors share storage within groups only, there"
+    STORAGE = "expected: tuples (Source, group, offset in bytes or None): tensors share storage within groups only, there"
     MODES = "the process-wide and thread-wide modes of torch equal expected: a Modes; source is None"
 
 

@@ -222,11 +222,11 @@ def distinct(x: Any, *others: Callable[[], Any]) -> bool:
     return True
 
 
-def share_memory(*places: tuple[Any, int, int]) -> bool:
-    """Whether tensors share storage exactly within their groups, each at its offset in bytes."""
+def share_memory(*places: tuple[Any, int, int | None]) -> bool:
+    """Whether tensors share storage exactly within their groups, each at its offset in bytes (None: anywhere)."""
     storages: dict[int, tuple[int, int]] = {}
     for tensor, group, offset in places:
-        if not is_a(tensor, torch.Tensor) or tensor.storage_offset() * tensor.element_size() != offset:
+        if not is_a(tensor, torch.Tensor) or offset not in (None, tensor.storage_offset() * tensor.element_size()):
             return False
         storage = tensor.untyped_storage()
         if storages.setdefault(group, (storage._cdata, storage.data_ptr())) != (storage._cdata, storage.data_ptr()):

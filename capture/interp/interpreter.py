@@ -50,6 +50,7 @@ class Interpreter:
         self.retreated = False                      # one was added, so that the next capture goes on further
         self.at_cut = False                         # the interpreter was left by a Cut
         self.openings: dict[RefNode, list[Place]] = {}      # what has begun and must end in the same trace, and where it began
+        self.levels: set[RefNode] = set()           # … of these, what no trace may begin in
         self.result: list[Value] = []
         self._drives = 0                            # nested calls of `drive`
         self.bodies: weakref.WeakSet[Any] = weakref.WeakSet()       # of the generators that this capture has made
@@ -73,9 +74,11 @@ class Interpreter:
         """Whether a break may end the trace where the interpreter is, for a continuation to begin another."""
         return self.tracking and self.retreats is not None and self._drives == 1 and not self.openings
 
-    def opened(self, node: RefNode) -> None:
-        """What `node` stands for has begun, and must end in the same trace."""
+    def opened(self, node: RefNode, level: bool = False) -> None:
+        """What `node` stands for has begun, and must end in the same trace. level: no trace may begin before its end either."""
         self.openings[node] = [] if self.retreats is None else self.retreats.places(self)
+        if level:
+            self.levels.add(node)
 
     def drive(self, start: Callable[[], None], outer: Frame | None) -> None:
         """Calls `start`, which enters a frame or goes on in one, until the current frame is `outer`. Raises UserError, and Cut

@@ -145,6 +145,8 @@ def refusal(interp: Interpreter, kind: str, meaning: Meaning | None, real: Any, 
     """Why no trace can hold the call, as far as that is known before it is made; None if one may."""
     if is_bookkeeping(real):
         return None
+    if kind == "mode" and real in leaves.EXITS and not interp.openings:
+        return Break("changing-global-state", f"{name_of(real)}() ends what began before")
     if kind == "operation" and real is torch.autograd.grad:
         return autograd.refusal(interp, real, args, kwargs)
     if kind == "operation" and (reason := failing.refusal(interp, real, args)) is not None:
@@ -290,9 +292,9 @@ def shadow(interp: Interpreter, kind: str, meaning: Meaning | None, versions: An
         interp.recorder.switch(real, args, kwargs)
         if real in leaves.ENTRIES:
             level = graph.create(object())
-            interp.opened(level)
+            interp.opened(level, level=True)
         elif real in leaves.EXITS:
-            interp.openings.pop(next(reversed(interp.openings)), None)
+            del interp.openings[next(reversed(interp.openings))]
         return Const(result)
     if kind == "getter":
         for a in args:

@@ -50,12 +50,20 @@ class Retreats:
             known = reason.stack in self._shown
             self._shown.add(reason.stack)
             return not known
-        for place in next(iter(interp.openings.values()), None) or self.places(interp, interp.at_cut):
+        for place in self._candidates(interp):
             if place not in self._reasons and len(self._reasons) < MOST:
                 self._reasons[place] = Break(reason.reason.id, reason.context, interp.stack())
                 self._innermost.add(place[-1])
                 return True
         return False
+
+    def _candidates(self, interp: Interpreter) -> list[Place]:
+        """The calls before which the next trace may end, the best first: what began, and has not ended, is to begin between two
+        traces; a level of torch.func is to do so, and to end, inside of the call."""
+        opened, began = next(iter(interp.openings.items()), (None, []))
+        if opened is not None and opened not in interp.levels:
+            return began or self.places(interp, interp.at_cut)
+        return [place for place in self.places(interp, interp.at_cut) if opened is None or place in began]
 
     def places(self, interp: Interpreter, outside: bool = False) -> list[Place]:
         """The places of the calls which the live frames have made, innermost first, of those frames that can be continued and are

@@ -240,6 +240,8 @@ class RefGraph:
         """The type of an outside object is about to matter."""
         if node.source is not None and (not isinstance(node.source, Constant) or can_change_class(node.cls)):
             if type(node.state) is TensorState:
+                if node.state.properties is None:
+                    raise Break("unsupported-tensor", f"a {node.cls.__name__} was used")
                 pin_tensor_class(self, node.cls)
                 self.require(node.source, "TENSOR", node.state.properties)
             else:

@@ -218,7 +218,8 @@ class BytesState:
 
 
 class TensorState:
-    """A tensor: its node in the fx graph (None: an outside tensor not used yet) and its properties when first seen.
+    """A tensor: its node in the fx graph (None: an outside tensor not used yet) and its properties when first seen (None: none
+    that could be guarded, it is only passed on).
 
     `dynamic`: its shape depends on the values of tensors, so that no constant may be drawn from it. `storage`: identity of
     an outside tensor's storage when first seen, and the offset in it in bytes; None where there is none (sparse tensors).

@@ -1,7 +1,8 @@
 """What a trace wrote to must not come to be one with something else that it knows."""
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from capture.refgraph.effects import Effect
@@ -19,16 +20,10 @@ def require_separateness(graph: RefGraph, tensors: Iterable[RefNode]) -> None:
     tensors: the inputs of a graph that writes to tensors; these are told apart by storage. Other objects: two of them matter to
     each other only if both know of the key that was set.
     """
-    inputs = dict.fromkeys([*tensors, *graph.placed])
+    inputs = [node for node in dict.fromkeys([*tensors, *graph.placed]) if node.state.storage is not None]
     if inputs:
-        groups: dict[int, int] = {}
-        layout: list[tuple[Source, int, int]] = []
-        for node in inputs:
-            if node.state.storage is not None:
-                storage, offset = node.state.storage
-                layout.append((node.source, groups.setdefault(storage, len(groups)), offset))  # type: ignore[arg-type]
-        if layout:
-            graph.require(layout[0][0], "STORAGE", tuple(layout))
+        layout = tuple(layout_of(inputs, graph.placed))
+        graph.require(layout[0][0], "STORAGE", layout)
     looked_at = {source for source, kind, _ in graph.requirements.values() if kind in CONTENT_KINDS}
     outside = [node for node in graph.nodes if node.source is not None]
     effects = [effect for effect in graph.effects if isinstance(effect, Effect)]
@@ -39,6 +34,17 @@ def require_separateness(graph: RefGraph, tensors: Iterable[RefNode]) -> None:
             n.source in looked_at or concerns(n, target, keys))]
         if rivals:
             graph.require(target.source, "DISTINCT", tuple(rivals))
+
+
+def layout_of(tensors: list[RefNode], placed: set[RefNode]) -> Iterator[tuple[Source, int, int | None]]:
+    """Path, storage (counted from 0) and offset there in bytes. Where a tensor lies in a storage of its own is nobody's concern: batches
+    are slices of the data. Nor is it where its shape depends on values, and with that its place. placed: whose addresses matter."""
+    groups: dict[int, int] = {}
+    tenants = Counter(node.state.storage[0] for node in tensors)
+    for node in tensors:
+        storage, offset = node.state.storage
+        matters = node in placed or tenants[storage] > 1 and not node.state.dynamic
+        yield node.source, groups.setdefault(storage, len(groups)), offset if matters else None  # type: ignore[misc]
 
 
 def concerns(node: RefNode, target: RefNode, keys: Iterable[Any]) -> bool:

@@ -28,8 +28,13 @@ class Shapes:
         self._met: dict[Source, Any] = {}
 
     def state_at(self, source: Source, tensor: torch.Tensor) -> TensorState:
-        """The state at entry of the tensor at a path."""
-        properties, dynamic = _C.tensor_properties(tensor), self._depends_on_values(source, tensor)
+        """The state at entry of the tensor at a path. One that is nested, or of a subclass that dispatches operations in Python, has
+        no properties: no guard can hold it."""
+        try:
+            properties = _C.tensor_properties(tensor)
+        except TypeError:
+            return TensorState(None, None)
+        dynamic = self._depends_on_values(source, tensor)
         return TensorState(None, properties.of_any_shape() if dynamic else properties, dynamic, storage_of(tensor))
 
     def _depends_on_values(self, source: Source, tensor: torch.Tensor) -> bool:

@@ -345,7 +345,11 @@ def test_storage():
     tree, _ = tree_with(Guard(X, Kind.STORAGE, ((X, 0, 0), (Y, 1, 0))))
     assert applies(tree, base, torch.ones(2))
     assert not applies(tree, base, base) and not applies(tree, base, base.view(2, 3))
+    tree, _ = tree_with(Guard(X, Kind.STORAGE, ((X, 0, None), (Y, 1, 8))))
+    assert applies(tree, base, torch.ones(6)[2:]) and applies(tree, base[3:], torch.ones(6)[2:])
+    assert not applies(tree, base[3:], base[2:]) and not applies(tree, base[3:], torch.ones(6)[1:])
     array = numpy.ones(3)
+    tree, _ = tree_with(Guard(X, Kind.STORAGE, ((X, 0, 0), (Y, 1, 0))))
     assert not applies(tree, torch.from_numpy(array), torch.from_numpy(array))
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.helpers import Call, call, check
+from tests.helpers import Call, call, call_with, check
 from tests.stale.cases import X
 
 
@@ -26,6 +26,40 @@ Size = collections.namedtuple("Size", "a b")
 
 
 # --- identity and aliasing
+
+@pytest.mark.parametrize("backend", ["eager", "native"])
+def test_batches_are_slices_of_the_data(backend: str) -> None:
+    data, targets = torch.arange(40.0).reshape(10, 4), torch.arange(10.0)
+
+    def make():
+        norm, rows = torch.nn.BatchNorm1d(4), torch.zeros(12, 4)
+
+        def step(x, y, row):
+            row.copy_(x[0])
+            return norm(x) * y[:, None]
+        return step, (norm, rows)
+    steps = [call_with(lambda state, i=i: (data[2 * i:2 * i + 2], targets[2 * i:2 * i + 2], state[1][i])) for i in range(5)]
+    options = {"options": {"background": False}, "tolerance": 1e-5} if backend == "native" else {}
+    check(make, *steps, captures=1, backend=backend, **options)
+
+
+def test_places_of_what_depends_on_values() -> None:
+    def make():
+        total = torch.zeros(6)
+
+        def pick(x):
+            row, column = torch.where(x > 0)
+            if row.numel() == 0:
+                return None
+            total.index_add_(0, column, x[row, column])
+            return row * 2
+        return pick, total
+    tensors = [torch.arange(6.0).reshape(2, 3) - shift for shift in range(5)]
+    steps = [call_with(lambda state, x=x: (x.clone(),)) for x in tensors]
+    stats = check(make, *steps, *steps, fullgraph=False, captures=None)
+    assert stats.captures <= 4, stats.misses        # the numbers of elements, and with them the places, are others each time
+
+
 
 def is_same(x, y):
     return x + 1 if x is y else x - y
