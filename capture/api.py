@@ -28,8 +28,8 @@ def compile(model: Any = None, *, fullgraph: bool = False, dynamic: bool | None 
             options: Mapping[str, Any] | None = None, disable: bool = False) -> Any:
     """Captures a function or `nn.Module` on its first call and replays it on later ones. Same meaning as `torch.compile`.
 
-    model: a function, a method, a module, or anything else that can be called; a class, whose instances' calls are compiled; without
-    it, a decorator is returned.
+    model: a function, a method, a module, or anything else that can be called; of a class, the calls of its instances are
+    compiled. Without it, a decorator is returned.
     fullgraph: raise GraphBreakError where the graph would break.
     backend: a name of ours ("native" compiles, "eager" does not), of torch.compile's registry, or `(gm, example_inputs) ->
     callable`. mode, dynamic, options: as torch.compile's, passed to the backend. disable: return `model` as it is.

@@ -29,8 +29,9 @@ def compiled_module(module: torch.nn.Module, make_unit: Callable[[types.Function
                     rebuild: Callable[[torch.nn.Module], Any]) -> Any:
     """An instance of a subclass of `module`'s class, over the very same `__dict__`, whose `__call__` is compiled.
 
-    Everything but the call is inherited: `state_dict`, `train`, hooks and `to` act on both objects; `_orig_mod` is the module, as in
-    torch.compile. Pickle and deepcopy carry the plain module and `rebuild`, which compiles it again. Raises ArgumentError for modules whose state lies elsewhere.
+    Everything but the call is inherited: `state_dict`, `train`, hooks and `to` act on both objects; `_orig_mod` is the module, as
+    in torch.compile. Pickle and deepcopy carry the plain module and `rebuild`, which compiles it again. Raises ArgumentError for
+    modules whose calls are no Python functions.
     """
     if isinstance(module, CompiledModule):
         module = plain_module(module)
@@ -61,14 +62,15 @@ def compiled_class(cls: type, unit: Unit, rebuild: Callable[[torch.nn.Module], A
         if plain is not None:
             CLASS.__set__(plain, new)
 
-    namespace = {"__call__": unit.compiled, "__class__": property(type, become), "__reduce_ex__": reduce_ex, "__deepcopy__": deepcopy,
-                 "_orig_mod": property(plain_module), "capture_unit": unit, "capture_original": staticmethod(original),
+    namespace = {"__call__": unit.compiled, "__class__": property(type, become), "__reduce_ex__": reduce_ex,
+                 "__deepcopy__": deepcopy, "_orig_mod": property(plain_module),
+                 "capture_unit": unit, "capture_original": staticmethod(original),
                  "__module__": cls.__module__, "__qualname__": cls.__qualname__, "__doc__": cls.__doc__}
     return type(cls)(cls.__name__, (CompiledModule, cls), namespace)
 
 
 def plain_module(compiled: Any) -> torch.nn.Module:
-    """The module that a compiled module stands for: what was compiled, or, if that is gone, its like, of the same state and class."""
+    """The module that a compiled module stands for: what was compiled or, if that is gone, one of the same class and state."""
     module = type(compiled).capture_original()
     if module is None:
         module = object.__new__(next(c for c in type(compiled).__mro__[1:] if not issubclass(c, CompiledModule)))

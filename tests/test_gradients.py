@@ -185,7 +185,8 @@ def test_a_checkpoint_of_a_compiled_module(native: bool) -> None:
             found.append(compiled[0](X).detach())
         return found
     arguments = {"backend": "native", "options": {"background": False}} if native else {"backend": "eager"}
-    for ours, theirs in zip(gradients(lambda block: capture.compile(block, **arguments)), gradients(lambda block: block), strict=True):
+    captured, eager = gradients(lambda block: capture.compile(block, **arguments)), gradients(lambda block: block)
+    for ours, theirs in zip(captured, eager, strict=True):
         assert torch.equal(ours, theirs)
 
 

@@ -37,8 +37,8 @@ def require_separateness(graph: RefGraph, tensors: Iterable[RefNode]) -> None:
 
 
 def layout_of(tensors: list[RefNode], placed: set[RefNode]) -> Iterator[tuple[Source, int, int | None]]:
-    """Path, storage (counted from 0) and offset there in bytes. Where a tensor lies in a storage of its own is nobody's concern: batches
-    are slices of the data. Nor is it where its shape depends on values, and with that its place. placed: whose addresses matter."""
+    """Path, storage (counted from 0) and offset there in bytes, None where it does not matter: in a storage of its own (batches
+    are slices of the data), and where its shape depends on values, and with that its place. placed: whose addresses matter."""
     groups: dict[int, int] = {}
     tenants = Counter(node.state.storage[0] for node in tensors)
     for node in tensors:

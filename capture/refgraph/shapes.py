@@ -28,8 +28,8 @@ class Shapes:
         self._met: dict[Source, Any] = {}
 
     def state_at(self, source: Source, tensor: torch.Tensor) -> TensorState:
-        """The state at entry of the tensor at a path. One that is nested, or of a subclass that dispatches operations in Python, has
-        no properties: no guard can hold it."""
+        """The state at entry of the tensor at a path. One that is nested, or of a subclass that dispatches operations in Python,
+        has no properties: no guard can hold it."""
         try:
             properties = _C.tensor_properties(tensor)
         except TypeError:
