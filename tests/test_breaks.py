@@ -5,7 +5,6 @@ import contextlib
 import inspect
 import io
 import itertools
-import math
 import random
 import time
 import warnings
@@ -247,12 +246,12 @@ def test_a_bad_argument_is_one_clear_sentence(arguments, error) -> None:
     assert name in str(caught.value) and "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("thing", [None, 3, "text", [], torch.nn, print, math.sin, int, torch.ones(2)], ids=repr)
+@pytest.mark.parametrize("thing", [None, 3, "text", [], torch.nn, int, torch.ones(2)], ids=repr)
 def test_what_cannot_be_compiled_is_one_clear_sentence(thing) -> None:
     if thing is None:
         assert callable(capture.compile(thing))         # the form of a decorator with arguments
         return
-    with pytest.raises(ArgumentError, match="takes a Python function") as caught:
+    with pytest.raises(ArgumentError, match="takes a function|no __call__ in Python") as caught:
         capture.compile(thing)
     assert "\n" not in str(caught.value)
 
