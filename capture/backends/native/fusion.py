@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from capture.backends.native import cost
-from capture.backends.native.dependencies import Order, bits
+from capture.backends.native.dependencies import Order
 from capture.backends.native.index import Index, Var, bounds, index
 from capture.backends.native.ir import Extern, Kernel, Nest, Program
 from capture.backends.native.loops import (

@@ -93,7 +93,8 @@ def test_what_frees_nothing_stays_together() -> None:
     """Of two results computed from one operand neither is the last to need it."""
     x, t, u, v = buffer("x", N, kind="input"), buffer("t", N), buffer("u", N, kind="output"), buffer("v", N, kind="output")
     late = buffer("late", N)
-    body = [extern("a", "aten::neg", [whole(x)], t), adding(t, t, u), extern("b", "aten::exp", [whole(x)], late), adding(t, late, v)]
+    body = [extern("a", "aten::neg", [whole(x)], t), adding(t, t, u), extern("b", "aten::exp", [whole(x)], late),
+            adding(t, late, v)]
     source = program([x, t, late, u, v], body, [whole(u), whole(v)])
     assert kernels(fused(source)) == 1
 
