@@ -231,7 +231,8 @@ class Unit:
                 self.departed.add(counts_of(entry))
             return _C.RUN_NATIVELY
         line = trace.mock.line_of(exception)
-        if trace.repeatable and line < trace.mock.first_effect and isinstance(exception, Exception):
+        again = isinstance(exception, Exception) and not unwind.is_asynchronous(exception)
+        if trace.repeatable and line < trace.mock.first_effect and again:
             return _C.RUN_NATIVELY
         hidden = frozenset({trace.mock.filename, INVISIBLE})
         blame(exception, self.function, trace.graph_module, hidden, trace.mock.calls.get(line, ()))

@@ -92,3 +92,22 @@ def test_a_handler_that_returns_is_not_noticed(monkeypatch: pytest.MonkeyPatch) 
         compiled(X, [])
     compiled(X, [])
     assert arrived == [signal.SIGUSR1] and (capture.stats(compiled).captures, capture.stats(compiled).hits) == (1, 1)
+
+
+def test_the_exception_of_a_handler_leaves_a_hit() -> None:
+    armed: list[bool] = []
+
+    def backend(gm, inputs):
+        def run(*args):
+            if armed:
+                armed.clear()
+                signal.raise_signal(signal.SIGUSR1)
+            return gm.forward(*args)
+        return run
+    compiled = capture.compile(loops, backend=backend)
+    for _ in range(2):
+        compiled(X, [])
+    armed.append(True)
+    with pytest.raises(Timeout):
+        compiled(X, [])
+    assert torch.equal(compiled(X, []), loops(X, [])) and capture.stats(compiled).hits == 3
