@@ -123,9 +123,14 @@ def samples(x):
     return x[rows], x[order], rows, order, x * random.choices([0.5, 2.0], weights=[1, 3], k=2)[0]
 
 
+def crops(x):
+    i = random.randint(0, 1)
+    return x[i:i + 1] * 2, i
+
+
 @pytest.mark.parametrize("program", [
     scales, scales_by_numpy, fills, mixes_up, weighs_losses, picks_a_row, adds_noise, writes, a_list_of_draws, draws_with_draws,
-    calculates, many_streams, with_items_of_tensors, draws_that_are_shown_and_used, draws_after_a_seed, samples],
+    calculates, many_streams, with_items_of_tensors, draws_that_are_shown_and_used, draws_after_a_seed, samples, crops],
     ids=lambda program: program.__name__)
 def test_numbers_that_are_drawn(program) -> None:
     def make():
@@ -194,11 +199,6 @@ def forces_a_teacher(x):
     return torch.stack(outputs)
 
 
-def crops(x):
-    i = random.randint(0, 1)
-    return x[i:i + 1] * 2, i
-
-
 def makes_sizes(x):
     return torch.zeros(random.randint(1, 3)), x * 2
 
@@ -207,7 +207,7 @@ def drops_out(x):
     return F.dropout(x, random.random()) * 2
 
 
-@pytest.mark.parametrize("program", [drops_a_path, forces_a_teacher, crops, makes_sizes, drops_out],
+@pytest.mark.parametrize("program", [drops_a_path, forces_a_teacher, makes_sizes, drops_out],
                          ids=lambda program: program.__name__)
 def test_numbers_that_decide_cut_and_are_not_guarded(program) -> None:
     steps = [call(X * n) for n in range(12)]

@@ -67,7 +67,7 @@ def list_grows_beyond_what_is_read():
     return lambda x: (x + 1, items[0]), lambda: items.append(5.0), lambda: items.pop()
 
 
-@CHANGES.add()
+@CHANGES.add(captures=1)
 def list_grows_and_the_last_item_is_read():
     items = [2.0, 3.0]
     return lambda x: (x + 1, items[-1]), lambda: items.append(5.0), lambda: items.pop()
