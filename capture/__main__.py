@@ -82,7 +82,7 @@ class Session:
         """The script is done: what a report takes is imported, since torch cannot be any more when Python shuts down."""
         if self.reports:
             state = random.getstate()
-            importlib.import_module("capture.report.build")
+            importlib.import_module("capture.reports.build")
             random.setstate(state)
 
     def end(self) -> None:
@@ -97,7 +97,7 @@ class Session:
     def report(self) -> None:
         from rich.console import Console
 
-        from capture.report.build import report_of
+        from capture.reports.build import report_of
         report = report_of(self.watch.units() if self.watch is not None else [])
         console = Console(stderr=True, soft_wrap=True)
         if self.options.command == "explain":

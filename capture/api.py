@@ -18,9 +18,9 @@ from capture.errors import ArgumentError
 from capture.interp.models import DISABLED
 from capture.modules import CompiledModule, compiled_module, plain_call
 from capture.pipeline import GONE, UNITS, Unit, is_capturing
-from capture.report import progress
-from capture.report.build import report_of
-from capture.report.tree import Report
+from capture.reports import progress
+from capture.reports.build import report_of
+from capture.reports.tree import Report
 
 
 def compile(model: Any = None, *, fullgraph: bool = False, dynamic: bool | None = None,

@@ -13,7 +13,7 @@ import torch
 
 import capture
 from capture import config
-from capture.report import progress
+from capture.reports import progress
 
 X = torch.ones(3)
 
@@ -101,7 +101,7 @@ def test_a_folder_that_cannot_be_written_to_is_told_and_does_not_matter(tmp_path
 SLOW = """
 import random, sys
 import torch, capture
-from capture.report import progress
+from capture.reports import progress
 progress.DELAY = 0.0
 streams, state = (sys.stdout, sys.stderr), random.getstate()
 

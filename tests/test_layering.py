@@ -26,12 +26,12 @@ ALLOWED: dict[str, set[str]] = {  # part -> the parts which it may import, besid
     "blame": BASE | {"_C"},
     "resumption": BASE | STAGES,
     "pipeline": BASE | STAGES | {"history", "resumption"},
-    "report": BASE | STAGES | {"history", "pipeline"},
+    "reports": BASE | STAGES | {"history", "pipeline"},
     "modules": BASE | STAGES | {"pipeline"},
-    "api": BASE | STAGES | {"pipeline", "modules", "report"},
-    "__init__": BASE | {"api", "backends", "report"},
+    "api": BASE | STAGES | {"pipeline", "modules", "reports"},
+    "__init__": BASE | {"api", "backends", "reports"},
     "watch": BASE | STAGES | {"pipeline"},
-    "__main__": BASE | {"api", "backends", "report", "watch"},
+    "__main__": BASE | {"api", "backends", "reports", "watch"},
 }
 
 

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 import capture
-from capture.report import progress
+from capture.reports import progress
 
 
 class Screen(io.StringIO):

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from capture.report.tree import Break, Frame, Place, Report
+    from capture.reports.tree import Break, Frame, Place, Report
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from capture.report.tree import Break, Entry, Frame, Place, Recapture, Report
+    from capture.reports.tree import Break, Entry, Frame, Place, Recapture, Report
 
 Line = tuple[str, str]      # text and style
 STACK = 5                   # user frames of a break that are shown: a break takes at most 15 lines

@@ -14,9 +14,9 @@ import torch
 from torch import nn
 
 import capture
-from capture.report import layout
-from capture.report.source import annotated
-from capture.report.tree import Graph, Node, Report
+from capture.reports import layout
+from capture.reports.source import annotated
+from capture.reports.tree import Graph, Node, Report
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 needs_browser = pytest.mark.skipif(BROWSER is None, reason="there is no Chromium: apt install chromium")

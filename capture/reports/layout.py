@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 
 from markupsafe import Markup, escape
 
-from capture.report.source import short
+from capture.reports.source import short
 
 if TYPE_CHECKING:
-    from capture.report.tree import Graph, Node
+    from capture.reports.tree import Graph, Node
 
 MOST = 200                              # operations that are drawn
 SWEEPS = 6

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 import jinja2
 
-from capture.report import layout, text
-from capture.report.source import annotated, short
+from capture.reports import layout, text
+from capture.reports.source import annotated, short
 
 if TYPE_CHECKING:
-    from capture.report.tree import Frame, Report
+    from capture.reports.tree import Frame, Report
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ def page(report: Report, title: str) -> str:
 @functools.cache
 def template() -> jinja2.Template:
     """The page's template, which lies beside this file."""
-    environment = jinja2.Environment(loader=jinja2.PackageLoader("capture.report", "."), autoescape=True, trim_blocks=True,
+    environment = jinja2.Environment(loader=jinja2.PackageLoader("capture.reports", "."), autoescape=True, trim_blocks=True,
                                      lstrip_blocks=True, undefined=jinja2.StrictUndefined)
     return environment.get_template("page.html.j2")
 

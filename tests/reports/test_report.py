@@ -14,8 +14,8 @@ from torch import nn
 import capture
 from capture.config import RECAPTURE_LIMIT
 from capture.errors import REASONS, ArgumentError, is_internal
-from capture.report import text
-from capture.report.remedies import KINDS
+from capture.reports import text
+from capture.reports.remedies import KINDS
 
 X = torch.arange(3.0)
 
@@ -229,4 +229,9 @@ def test_a_report_is_written_by_the_end_of_its_name(tmp_path) -> None:
 def test_importing_draws_no_random_numbers() -> None:
     program = ("import random; random.seed(0); state = random.getstate(); import capture; str(capture.report()); "
                "assert state == random.getstate()")
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=100)
+
+
+def test_the_report_is_a_function_whatever_was_imported_first() -> None:
+    program = "import capture.reports.tree, capture.reports.build\nimport capture\nassert not capture.report().frames"
     subprocess.run([sys.executable, "-c", program], check=True, timeout=100)

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from capture.report import text
+from capture.reports import text
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -185,7 +185,7 @@ class Report:
 
     def html(self, title: str = "capture") -> str:
         """One self-contained page."""
-        from capture.report import html  # which needs Jinja2: nobody else waits for its import
+        from capture.reports import html  # which needs Jinja2: nobody else waits for its import
         return html.page(self, title)
 
     def write(self, path: str | os.PathLike[str]) -> None:
