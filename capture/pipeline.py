@@ -67,6 +67,7 @@ from capture.refgraph.separateness import require_separateness
 from capture.refgraph.shapes import Shapes, of_any_shape
 from capture.refgraph.source import Function, Local
 from capture.refgraph.verify import verify
+from capture.remedies import remedy
 from capture.resumption import Loop, Resumption, natively, replay
 
 FRAME_SKIP = eval_frame._FrameExecStrategy(eval_frame._FrameAction.SKIP, eval_frame._FrameAction.SKIP)
@@ -246,7 +247,7 @@ class Unit:
         where = "" if cause.place is None else f" ({cause.place})"
         with suppress(Warning):         # made an exception by the user's filters: the program goes on
             warnings.warn(f"capture: {self.name} has {len(self.tree.entries)} entries; calls that none of them fits run natively. "
-                          f"The last such call: {cause}{where}. Remedy: pass what changes as a tensor, or raise "
+                          f"The last such call: {cause}{where}. Remedy: {remedy(cause)}, or raise "
                           f"CAPTURE_RECAPTURE_LIMIT.", stacklevel=3)
 
 

@@ -13,7 +13,7 @@ from torch import fx
 from capture.errors import UserFrame, is_internal, user_frames
 from capture.history import Cause, Gone, Miss
 from capture.pipeline import BreakReport, Trace, Unit, root_of
-from capture.reports.remedies import remedy
+from capture.remedies import remedy
 from capture.reports.tree import Break, Change, Departed, Entry, Frame, Graph, Node, Place, Recapture, Report, Seconds
 
 LONGEST = 200       # characters of a value that changed

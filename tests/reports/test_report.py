@@ -14,8 +14,8 @@ from torch import nn
 import capture
 from capture.config import RECAPTURE_LIMIT
 from capture.errors import REASONS, ArgumentError, is_internal
+from capture.remedies import KINDS
 from capture.reports import text
-from capture.reports.remedies import KINDS
 
 X = torch.arange(3.0)
 
@@ -130,6 +130,7 @@ def test_past_the_limit_the_user_is_told_once_and_entries_go_on() -> None:
     frame, = capture.report(compiled).frames
     message, = [str(w.message) for w in caught]
     assert "CAPTURE_RECAPTURE_LIMIT" in message and f'File "{__file__}"' in message and "shape (2,), got shape (3,)" in message
+    assert "pad or bucket what varies" in message
     assert (frame.captures, frame.hits, frame.native_calls, frame.uncounted) == (2, 4, 6, 6)
     assert [r.limited for r in frame.recaptures] == [False, True]
     assert "too many entries" in str(capture.report(compiled)) and "6 calls ran natively" in str(frame)
