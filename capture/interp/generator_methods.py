@@ -1,16 +1,17 @@
 """The methods of generators and coroutines of ours, called by interpreted code."""
 from __future__ import annotations
 
+import functools
 import types
 from collections.abc import Callable, Generator
 from typing import Any
 
 from capture.interp import calls, unwind
-from capture.interp.frame import Args, Catch, Continuation, Kwargs, Resume, Then, UserError, Value
+from capture.interp.frame import Args, Catch, Continuation, Frame, Kwargs, Resume, Then, UserError, Value
 from capture.interp.generators import NONE, Body, State, code_of, fail, find, go_on, go_on_raising
 from capture.interp.interpreter import Interpreter
 from capture.interp.models import reduction
-from capture.interp.polyfills.async_generators import resume
+from capture.interp.polyfills.async_generators import STEPS, is_ours, resume
 from capture.refgraph.node import Build, Const
 
 
@@ -134,6 +135,24 @@ def _resume(interp: Interpreter, args: Args, kwargs: Kwargs, then: Then, on_rais
         else:
             body.throw(interp, thrown_exception(interp, [args[2].real]), yielded, returned, on_raise)
     return _method(interp, args, kwargs, then, on_raise, operate)
+
+
+def _is_awaited(frame: Frame) -> bool:
+    """Whether what the instruction of a frame calls for is awaited next. Else it is an object that tells whether somebody has
+    awaited it before, and that may be driven by hand; CPython makes it."""
+    return frame.instruction.opname == "GET_ANEXT" or frame.instructions[frame.pc].opname == "GET_AWAITABLE"
+
+
+def _step(step: Any, interp: Interpreter, args: Args, kwargs: Kwargs, then: Then, on_raise: Catch) -> bool:
+    """A step of an asynchronous generator: `step` makes it, of the polyfills."""
+    if kwargs or not args or not is_ours(args[0].real) or len(args) > 2 or not _is_awaited(interp.frame):
+        return False
+    calls.call(interp, Value(step, Const(step)), args, None, then, on_raise)
+    return True
+
+
+for _method_of_c, _function in STEPS.items():
+    reduction(_method_of_c)(functools.partial(_step, _function))
 
 
 # -- what they tell of themselves --------------------------------------------------------------------------------------

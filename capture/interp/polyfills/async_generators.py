@@ -1,5 +1,5 @@
-"""Steps of asynchronous generators of ours: what the body awaits is passed on to whoever drives the step, what it yields is its
-result."""
+"""Steps of asynchronous generators of ours that are awaited at once: what the body awaits is passed on to whoever drives the step,
+what it yields is its result."""
 from __future__ import annotations
 
 import types
@@ -42,7 +42,6 @@ def item(agen: Any, step: Any) -> Generator[Any, Any, Any]:
     return step.value
 
 
-@polyfill(types.AsyncGeneratorType.asend, applies=is_ours)
 @types.coroutine
 def asend(agen: Any, value: Any) -> Generator[Any, Any, Any]:
     """`agen.asend(value)`."""
@@ -55,7 +54,6 @@ def itself(agen: Any) -> Any:
     return agen
 
 
-@polyfill(types.AsyncGeneratorType.__anext__, anext, applies=is_ours)
 def next_item(agen: Any, *default: Any) -> Any:
     """`anext(agen)`."""
     return item_or(agen, *default) if default else asend(agen, None)
@@ -70,14 +68,12 @@ def item_or(agen: Any, default: Any) -> Generator[Any, Any, Any]:
         return default
 
 
-@polyfill(types.AsyncGeneratorType.athrow, applies=lambda agen, exception: is_ours(agen))
 @types.coroutine
 def athrow(agen: Any, exception: Any) -> Generator[Any, Any, Any]:
     """`agen.athrow(exception)`."""
     return (yield from item(agen, resume(agen, None, exception)))
 
 
-@polyfill(types.AsyncGeneratorType.aclose, applies=is_ours)
 @types.coroutine
 def aclose(agen: Any) -> Generator[Any, Any, None]:
     """`agen.aclose()`."""
@@ -86,3 +82,8 @@ def aclose(agen: Any) -> Generator[Any, Any, None]:
     except (StopAsyncIteration, GeneratorExit):
         return
     raise RuntimeError("async generator ignored GeneratorExit")
+
+
+# By the C function that each stands for.
+STEPS = {types.AsyncGeneratorType.asend: asend, types.AsyncGeneratorType.__anext__: next_item, anext: next_item,
+         types.AsyncGeneratorType.athrow: athrow, types.AsyncGeneratorType.aclose: aclose}
