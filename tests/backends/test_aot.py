@@ -9,7 +9,9 @@ import torch.nn.functional as F
 from torch import fx, nn
 from torch.utils.checkpoint import checkpoint
 
-from capture.backends.aot import fake_inputs, is_random, trace
+from capture.backends.aot import trace
+from capture.backends.aot.aten import is_random
+from capture.backends.aot.fakes import fake_inputs
 from capture.backends.decompositions import decompositions, rounded
 from capture.backends.native.job import Modes, TensorSpec
 from capture.backends.native.signature import Input, Unsupported

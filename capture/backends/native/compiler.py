@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from torch import fx
 
-from capture.backends import aot
+from capture.backends.aot.fakes import fake_inputs, tracing_modes
 from capture.backends.native.accumulation import accumulate_products
 from capture.backends.native.artifact import Artifact, Compiled, Frozen
 from capture.backends.native.freezing import freeze
@@ -48,8 +48,8 @@ def _ready_compiler() -> Compiler:
 def _compiled(job: Job, pool: concurrent.futures.Executor, compiler: concurrent.futures.Future[Compiler]) -> Artifact:
     """The stages. The C++ compiler is looked for while the graph is traced, and works on one graph while the next one is fused."""
     graph = fx.GraphModule(job.graph, copy.deepcopy(job.graph.graph))
-    with aot.tracing_modes(job.modes):
-        fakes = aot.fake_inputs(job.inputs)
+    with tracing_modes(job.modes):
+        fakes = fake_inputs(job.inputs)
         fuse_attention(graph, [sample(job.inputs, place, 0) if spec.number else fake
                                for place, (spec, fake) in enumerate(zip(job.inputs, fakes, strict=True))])
     traced = trace(graph, job.inputs, job.modes)

@@ -1,0 +1,97 @@
+"""torch-level graph -> functional ATen graphs, forward and backward, by torch's AOTAutograd.
+
+AOTAutograd traces the graph with tensors that have no data: mutations become functional, operators are decomposed, the
+backward pass is traced along and cut off. What it makes of these graphs at run time are closures, which neither another
+process nor a file can hold; so only the graphs are taken, and a `Signature` says in plain data how they are called.
+"""
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import fx
+from torch._functorch import config as functorch_config
+from torch.fx._lazy_graph_module import _use_lazy_graph_module
+
+from capture.backends.aot.aten import is_random
+from capture.backends.aot.fakes import fake_inputs, tracing_modes
+from capture.backends.aot.inlining import prepared
+from capture.backends.aot.joint import Joint
+from capture.backends.aot.results import Traced, finished
+from capture.backends.decompositions import undecomposed
+from capture.backends.native.job import Modes, TensorSpec
+from capture.backends.native.signature import Unsupported
+
+# AOTAutograd's settings, as far as this version of torch has them.
+SETTINGS: dict[str, Any] = {
+    "functionalize_rng_ops": False,             # random numbers come from torch's own generators
+    "graphsafe_rng_functionalization": False,
+    "backward_pass_autocast": "off",            # the backward pass of eager mode runs outside of autocast
+    "debug_assert": False,
+    "donated_buffer": False,
+    "view_replay_for_aliased_outputs": False,
+    "check_custom_op_aliasing": False,
+    "enable_autograd_cache": False,
+    "cse": False,                               # `merge_duplicates` does it, without importing torch._inductor
+}
+
+
+def trace(gm: fx.GraphModule, inputs: Sequence[torch.Tensor | TensorSpec], modes: Modes | None = None) -> Traced:
+    """Traces `gm`, recorded on inputs like these and under `modes` (default: those in force).
+
+    Raises Unsupported for what a compiled graph could not reproduce exactly.
+    """
+    specs = [spec if isinstance(spec, TensorSpec) else TensorSpec.of(spec) for spec in inputs]
+    modes = modes or Modes.current()
+    graph, positions = prepared(gm)
+    if not any(spec.requires_grad for spec in specs) and any(node.target is setattr for node in graph.graph.nodes):
+        raise Unsupported("the graph makes a tensor of its own require gradients, and has no other that does")
+    joint = Joint()
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(tracing_modes(modes))
+        settings = {name: value for name, value in SETTINGS.items() if hasattr(functorch_config, name)}
+        stack.enter_context(functorch_config.patch(settings))
+        stack.enter_context(undecomposed())
+        stack.enter_context(_use_lazy_graph_module(True))       # graphs are turned into Python code when that is run
+        fakes = fake_inputs(specs)
+        try:
+            joint.trace(graph, fakes)
+        except Unsupported as error:        # without the nodes that fx adds to it
+            raise Unsupported(str(error).partition("\n\nWhile executing")[0]) from None
+        except Exception as error:      # whatever an operator of the program does on tensors without data
+            raise Unsupported(f"AOTAutograd cannot trace the graph: {type(error).__name__}: {error}") from error
+        _check(joint, specs)
+        return finished(joint, graph, positions, specs, modes)
+
+
+def _check(joint: Joint, specs: Sequence[TensorSpec]) -> None:
+    """Raises Unsupported when the graph does what the runtime cannot reproduce."""
+    mutated = [spec for spec, info in zip(specs, joint.metadata.input_info, strict=True) if info.mutates_data]
+    for written in mutated:
+        if any(other is not written and _overlap(written, other) for other in specs):
+            raise Unsupported("an input is written to that shares its memory with another one")
+    for gm in (joint.forward, joint.backward):
+        for node in gm.graph.nodes if gm else ():
+            value = node.meta.get("val")
+            if isinstance(value, torch.Tensor) and (value.layout != torch.strided or value.is_quantized):
+                raise Unsupported(f"a tensor of layout {value.layout} is computed")
+    drawn = Counter(node.target for node in joint.forward.graph.nodes if is_random(node))
+    if drawn != joint.drawn:
+        raise Unsupported("random numbers are drawn that nothing uses, or in the backward pass")
+
+
+def _overlap(a: TensorSpec, b: TensorSpec) -> bool:
+    """Whether two inputs may share memory. Without knowledge of storages the guards say that nothing is shared."""
+    if a.storage is None or b.storage is None or a.storage[0] != b.storage[0]:
+        return False
+    return a.storage[1] < b.storage[1] + _extent(b) and b.storage[1] < a.storage[1] + _extent(a)
+
+
+def _extent(spec: TensorSpec) -> int:
+    """Bytes from the first element to behind the last one."""
+    if 0 in spec.shape:
+        return 0
+    return (1 + sum((size - 1) * stride for size, stride in zip(spec.shape, spec.stride, strict=True))) * spec.dtype.itemsize

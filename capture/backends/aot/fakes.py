@@ -1,0 +1,37 @@
+"""Tensors without data for graphs to be traced with, and the modes to trace them in."""
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch._subclasses import FakeTensor, FakeTensorMode
+
+from capture.backends.native.job import Modes, TensorSpec
+from capture.backends.native.signature import Unsupported
+
+
+@contextlib.contextmanager
+def tracing_modes(modes: Modes) -> Iterator[None]:
+    """Puts `modes` in force for graphs to be traced in: instead of inference mode, the same operations on tensors that AOTAutograd
+    understands."""
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(modes.active())
+        if modes.inference:
+            stack.enter_context(torch.inference_mode(False))
+            stack.enter_context(torch.no_grad())
+        yield
+
+
+def fake_inputs(specs: Sequence[TensorSpec]) -> list[FakeTensor]:
+    """FakeTensors as the specs say, of storages of their own. Raises Unsupported for layouts other than strided."""
+    mode = FakeTensorMode()
+    return [_fake(mode, spec) for spec in specs]
+
+
+def _fake(mode: FakeTensorMode, spec: TensorSpec) -> FakeTensor:
+    if spec.layout != torch.strided:
+        raise Unsupported(f"an input has the layout {spec.layout}")
+    with mode, torch.device(spec.device):
+        fake = torch.empty_strided(spec.shape, spec.stride, dtype=spec.dtype, device=spec.device)
+    return fake.requires_grad_(spec.requires_grad)

@@ -1,0 +1,74 @@
+"""The torch-level graph as AOTAutograd shall see it: regions inlined, each output once, nothing that it cannot trace."""
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+from torch.autograd import grad_mode
+from torch.utils import checkpoint
+
+from capture.backends.native.signature import Unsupported
+from capture.backends.traceable import obstacle
+
+
+def prepared(gm: fx.GraphModule) -> tuple[fx.GraphModule, list[int]]:
+    """A copy of `gm` with checkpointed regions inlined, every output once; and for each output of `gm` which of them it is."""
+    graph = fx.Graph()
+    returned = _inline(graph, gm, [graph.placeholder(n.name) for n in gm.graph.nodes if n.op == "placeholder"], None)
+    distinct = list(dict.fromkeys(returned))
+    graph.output(tuple(distinct))
+    return fx.GraphModule({}, graph), [distinct.index(node) for node in returned]
+
+
+def _inline(graph: fx.Graph, gm: fx.GraphModule, arguments: Sequence[fx.Node], region: int | None) -> Sequence[fx.Node]:
+    """Copies the nodes of `gm` to `graph` and returns its outputs there. region: the checkpoint that they are part of."""
+    copies: dict[fx.Node, Any] = {}
+    placeholders = iter(arguments)
+    for node in gm.graph.nodes:
+        if node.op == "placeholder":
+            copies[node] = next(placeholders)
+        elif node.op == "output":
+            return fx.map_arg(node.args[0], copies.__getitem__)
+        elif node.op == "get_attr" and isinstance(getattr(gm, node.target), fx.GraphModule):
+            copies[node] = getattr(gm, node.target)
+        elif node.target is checkpoint.checkpoint:
+            body, *values = (copies[arg] if isinstance(arg, fx.Node) else arg for arg in node.args)
+            if node.kwargs.get("use_reentrant") is not False or node.kwargs.get("preserve_rng_state", True) is not True:
+                raise Unsupported("a checkpoint that is reentrant or does not preserve the random state")
+            copies[node] = _inline(graph, body, values, len(graph.nodes) if region is None else region)
+        elif node.target is operator.getitem and isinstance(copies[node.args[0]], tuple):
+            copies[node] = copies[node.args[0]][node.args[1]]
+        else:
+            _check_portable(node)
+            copies[node] = graph.node_copy(node, copies.__getitem__)
+            copies[node].target = CHECKED.get(node.target, node.target)
+            copies[node].meta = {}
+            if region is not None:
+                copies[node].meta = {"recompute": checkpoint.CheckpointPolicy.MUST_RECOMPUTE, "ac_graph_id": region}
+    raise AssertionError("a graph without output")
+
+
+def _one_hot(index: torch.Tensor, num_classes: int) -> torch.Tensor:
+    """`one_hot`, which compares and so accepts every index where it is traced."""
+    zeros = torch.zeros((*index.shape, num_classes), dtype=torch.int64, device=index.device)
+    return zeros.scatter(-1, index.unsqueeze(-1), 1)
+
+
+# Functions that forget to check their arguments where these are traced, and what stands for them there.
+CHECKED: dict[Any, Callable[..., Any]] = {torch.nn.functional.one_hot: _one_hot}
+
+
+def _check_portable(node: fx.Node) -> None:
+    if node.op not in ("call_function", "call_method"):
+        raise Unsupported(f"the graph has a node {node.op} {node.target}")
+    if node.target is grad_mode._enter_inference_mode:
+        raise Unsupported("the graph switches the inference mode")
+    found = obstacle(node)
+    if found is not None:
+        raise Unsupported(f"the graph {found}")
+    owner = getattr(getattr(node.target, "func", None), "__self__", None)
+    if isinstance(owner, type) and issubclass(owner, torch.autograd.Function):
+        raise Unsupported(f"the autograd function {owner.__name__}, which is Python code of the program, is called")

@@ -1,0 +1,107 @@
+"""AOTAutograd, run for the graphs that it makes; the closures that it would run them with are thrown away."""
+from __future__ import annotations
+
+import functools
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from torch import fx
+from torch._functorch._aot_autograd.schemas import MutationType, OutputType
+from torch._functorch.aot_autograd import aot_module_simplified
+from torch._functorch.partitioners import min_cut_rematerialization_partition
+from torch._guards import TracingContext, tracing
+from torch._subclasses import FakeTensor, FakeTensorMode
+from torch.utils import checkpoint
+
+from capture.backends.aot.aten import aten, cloned, is_random, merge_duplicates, outputs_of, random_packets
+from capture.backends.decompositions import decompositions
+from capture.backends.native.signature import Unsupported
+
+# Operators whose functional forms draw in another order than what they are the functional forms of, or with another method.
+LAYOUT_MATTERS = frozenset({aten.bernoulli.p, aten.normal_functional.default})
+# Outputs that share their memory with nothing that the program can reach.
+OWN_TENSORS = frozenset({OutputType.non_alias, OutputType.unsafe_view_alias, OutputType.custom_function_view})
+
+
+class Joint:
+    """What AOTAutograd made of one graph: `forward`, which returns `values`, `bases` of views among them, and `saved`; `backward`;
+    `metadata`. tangents: the values that have gradients, in the order in which `backward` takes these. drawn: the random
+    operators that were run."""
+
+    forward: fx.GraphModule
+    backward: fx.GraphModule | None = None
+    metadata: Any
+    values: list[fx.Node]
+    bases: list[fx.Node]
+    saved: list[fx.Node]
+    tangents: list[fx.Node]
+
+    def __init__(self) -> None:
+        self.drawn: Counter[Any] = Counter()
+        self.tangents = []
+
+    def trace(self, gm: fx.GraphModule, fakes: list[FakeTensor]) -> None:
+        """Traces a graph on these inputs. Raises Unsupported, and whatever an operator raises on tensors without data."""
+        context = TracingContext(fakes[0].fake_mode if fakes else FakeTensorMode())
+        with tracing(context):
+            aot_module_simplified(gm, fakes, self._compile, partition_fn=self._partition, inference_compiler=self._compile,
+                                  decompositions=self._counting(decompositions()), keep_inference_input_mutations=True)
+        self.metadata = context.fw_metadata
+        if any(info.mutation_type == MutationType.MUTATED_OUT_GRAPH for info in self.metadata.input_info):
+            raise Unsupported("an input that requires gradients is written to, or its shape, strides or storage changed")
+        if self.metadata.tokens:
+            raise Unsupported("the graph calls an operator with side effects")
+        if self.backward is None:
+            merge_duplicates(self.forward.graph)
+        self._split()
+
+    def _split(self) -> None:
+        """Tells apart what the forward graph returns."""
+        infos = self.metadata.output_info
+        returned = list(outputs_of(self.forward.graph))
+        end = len(infos) + self.metadata.num_intermediate_bases
+        self.values, self.bases, self.saved = returned[:len(infos)], returned[len(infos):end], returned[end:]
+        for i, info in enumerate(infos):
+            if self.values[i].op == "placeholder" and info.output_type in OWN_TENSORS:      # a copy that was optimised away
+                self.values[i] = cloned(self.forward, self.values[i])
+        if self.backward:
+            self.tangents = [v for v, info in zip(self.values, infos, strict=True) if is_differentiable(info)] + self.bases
+
+    def _compile(self, gm: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+        self.forward = gm
+        return _never_called
+
+    def _partition(self, joint: fx.GraphModule, inputs: Any, **options: Any) -> tuple[fx.GraphModule, fx.GraphModule]:
+        """The partition of least memory traffic. What is random is saved."""
+        for node in joint.graph.nodes:
+            if is_random(node):
+                node.meta["recompute"] = checkpoint.CheckpointPolicy.MUST_SAVE
+        merge_duplicates(joint.graph)
+        forward, self.backward = min_cut_rematerialization_partition(joint, inputs, **options)
+        return forward, self.backward
+
+    def _counting(self, table: Mapping[Any, Callable[..., Any]]) -> dict[Any, Callable[..., Any]]:
+        """The table, made to count the random operators that are run: tracing drops those of which nothing is used."""
+        counting = dict(table)
+        for packet in random_packets():
+            for name in packet.overloads():
+                op = getattr(packet, name)
+                if op not in counting:
+                    counting[op] = functools.partial(self._count, op)
+        return counting
+
+    def _count(self, op: Any, *args: Any, **kwargs: Any) -> Any:
+        self.drawn[op] += 1
+        if op in LAYOUT_MATTERS and not args[0].is_contiguous():
+            raise Unsupported("random numbers are drawn into a tensor that is not contiguous")
+        return NotImplemented
+
+
+def _never_called(*args: Any) -> Any:
+    raise AssertionError("what AOTAutograd returns is not used")
+
+
+def is_differentiable(info: Any) -> bool:
+    """Whether AOTAutograd made a tangent for an output. Versions of torch differ in how they tell."""
+    return info.output_type in OWN_TENSORS and getattr(info, "requires_grad_for_backward", info.requires_grad)

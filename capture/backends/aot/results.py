@@ -1,0 +1,152 @@
+"""From AOTAutograd's convention to that of the signature: what the two graphs take and return."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import fx
+
+from capture.backends.aot.aliases import Eager, may_share_memory, returned_by
+from capture.backends.aot.aten import aten, clean, cloned, is_view, outputs_of
+from capture.backends.aot.joint import Joint
+from capture.backends.native.job import Modes, TensorSpec
+from capture.backends.native.signature import Input, Result, Signature, Tangent, Unsupported
+
+
+@dataclass(frozen=True, slots=True)
+class Traced:
+    """The graphs of one trace. `backward` is None when no gradient is asked for.
+
+    forward: placeholders are the inputs of the torch-level graph, all of them and in order; backward: `signature.saved`, then
+    `signature.tangents`. Every node's `meta["val"]` is a FakeTensor. Inputs are written to by `aten.copy_` in `forward`.
+    """
+
+    forward: fx.GraphModule
+    backward: fx.GraphModule | None
+    signature: Signature
+
+
+def finished(joint: Joint, graph: fx.GraphModule, positions: Sequence[int], specs: Sequence[TensorSpec], modes: Modes) -> Traced:
+    """The graphs with the results, saved values and gradients that the signature names. positions: as of `prepared`."""
+    forward, backward, metadata = joint.forward, joint.backward, joint.metadata
+    inputs = [node for node in forward.graph.nodes if node.op == "placeholder"]
+    written = {node.args[0] for node in forward.graph.nodes if node.target is aten.copy_.default}
+    eager = Eager.run(graph, specs, modes) if written or may_share_memory(joint) else None
+    outputs = returned_by(joint, eager, inputs)
+    tangents = joint.tangents
+    if len(set(tangents)) < len(tangents):
+        raise Unsupported("two results are one tensor")
+    saved = _sink_views(joint.saved, backward) if backward else []
+    copies = {node: cloned(forward, node) for node in written.intersection(saved)}
+    saved = [copies.get(node, node) for node in saved]
+    names: dict[fx.Node, Input | Result] = {node: Input(i) for i, node in enumerate(inputs)}
+    results: list[fx.Node] = []
+    for node in (*tangents, *(out.node for out in outputs), None, *saved):
+        if node is None:
+            visible = len(results)
+        elif node not in names:
+            names[node] = Result(len(results))
+            results.append(node)
+    forward.graph.output_node().args = (tuple(results),)
+    clean(forward)
+    gradients, used = _finish_backward(backward, len(saved)) if backward else ((), ())
+    return Traced(forward, backward, Signature(
+        inputs=len(specs),
+        outputs=tuple(out.view(names[out.node]) if out.view else names[out.node] for out in map(outputs.__getitem__, positions)),
+        differentiable=len(tangents),
+        visible=visible,
+        saved=tuple(names[node] for node in saved),
+        tangents=used,
+        gradients=gradients,
+        written=tuple(i for i, node in enumerate(inputs) if node in written),
+        advanced=tuple(i for i, fake in enumerate(eager.inputs) for _ in range(fake._version)) if eager else (),
+        snapshots=tuple(i for i, node in enumerate(inputs) if node in written and _matters(node, results)) if backward else (),
+        random=bool(joint.drawn),
+        numbers=tuple(i for i, spec in enumerate(specs) if spec.number), domains=(),
+        modes=modes,
+        grad_after=metadata.grad_enabled_mutation))
+
+
+def _matters(node: fx.Node, results: Sequence[fx.Node]) -> bool:
+    """Whether some result is computed from the value of an input before the graph writes to it."""
+    reached, stack = {node}, [node]
+    while stack:
+        for user in stack.pop().users:
+            if user not in reached and user.target is not aten.copy_.default:
+                reached.add(user)
+                stack.append(user)
+    return not reached.isdisjoint(results)
+
+
+def _sink_views(saved: Sequence[fx.Node], backward: fx.GraphModule) -> list[fx.Node]:
+    """Computes saved views in the backward graph, from what they are views of; returns what is saved then, once each.
+
+    That way tensors which the program can reach are saved as themselves, and not by a view that autograd knows nothing of,
+    so that a change of them before the backward pass is noticed.
+    """
+    graph = backward.graph
+    placeholders = [node for node in graph.nodes if node.op == "placeholder"]
+    copies: dict[fx.Node, fx.Node] = {}
+    roots: list[fx.Node] = []
+    first = next(node for node in graph.nodes if node.op != "placeholder")
+
+    def copy(node: fx.Node) -> fx.Node:
+        if node not in copies:
+            if is_view(node):
+                source = copy(node.args[0])
+                with graph.inserting_before(first):
+                    copies[node] = graph.node_copy(node, lambda _: source)
+            else:
+                with graph.inserting_before(placeholders[0]):
+                    copies[node] = graph.placeholder(node.name)
+                copies[node].target = copies[node].name         # as fx made it unique
+                copies[node].meta = dict(node.meta)
+                roots.append(node)
+        return copies[node]
+
+    for node, placeholder in zip(saved, placeholders, strict=False):
+        placeholder.replace_all_uses_with(copy(node))
+    for placeholder in placeholders[:len(saved)]:
+        graph.erase_node(placeholder)
+    return roots
+
+
+def _finish_backward(backward: fx.GraphModule, saved: int) -> tuple[Any, Any]:
+    """Makes the backward graph take the tangents that it uses and return each gradient once.
+
+    Returns `Signature.gradients` and `Signature.tangents`.
+    """
+    graph = backward.graph
+    placeholders = [node for node in graph.nodes if node.op == "placeholder"]
+    order = placeholders[saved:]
+    for node in graph.nodes:
+        if node.target is aten.alias.default or node.target is aten.detach.default:
+            node.replace_all_uses_with(node.args[0])
+    results: dict[fx.Node, Result] = {}
+    gradients: list[tuple[int, Result | Tangent]] = []
+    for i, node in enumerate(outputs_of(graph)):
+        if node is None:
+            continue
+        if node in order:
+            gradients.append((i, _tangent(order.index(node), node)))
+            continue
+        if node.op == "placeholder":
+            with graph.inserting_before(graph.output_node()):
+                copy = graph.call_function(aten.clone.default, (node,))
+            copy.meta["val"] = node.meta["val"].clone()
+            node = copy
+        gradients.append((i, results.setdefault(node, Result(len(results)))))
+    graph.output_node().args = (tuple(results),)
+    clean(backward)
+    used = tuple(_tangent(i, node) for i, node in enumerate(order) if node.users)
+    for node in order:
+        if not node.users:
+            graph.erase_node(node)
+    backward.recompile()
+    return tuple(gradients), used
+
+
+def _tangent(index: int, node: fx.Node) -> Tangent:
+    value = node.meta["val"]
+    return Tangent(index, tuple(value.shape), value.stride(), value.dtype, value.device)
