@@ -17,10 +17,11 @@ from capture.config import BACKEND
 from capture.errors import ArgumentError
 from capture.interp.models import DISABLED
 from capture.modules import CompiledModule, compiled_module, plain_call
-from capture.pipeline import GONE, UNITS, Unit, is_capturing
+from capture.pipeline import compiled_unit, is_capturing
 from capture.reports import progress
 from capture.reports.build import report_of
 from capture.reports.tree import Report
+from capture.unit import GONE, Unit, units
 
 
 def compile(model: Any = None, *, fullgraph: bool = False, dynamic: bool | None = None,
@@ -53,7 +54,7 @@ def compile(model: Any = None, *, fullgraph: bool = False, dynamic: bool | None 
     if isinstance(model, _C.CompiledFunction):
         model = model.__wrapped__
     if isinstance(model, torch.nn.Module):
-        return compiled_module(model, lambda function, name: Unit(function, compiler, fullgraph, name),
+        return compiled_module(model, lambda function, name: compiled_unit(function, compiler, fullgraph, name),
                                functools.partial(compile, **settings))
     if isinstance(model, type):
         return _class(model, compiler, fullgraph)
@@ -90,7 +91,7 @@ def _call_of(target: Callable[..., Any]) -> types.FunctionType:
 
 
 def _function(function: types.FunctionType, backend: Callable[..., Any], fullgraph: bool) -> Any:
-    unit = Unit(function, backend, fullgraph, function.__name__)
+    unit = compiled_unit(function, backend, fullgraph, function.__name__)
     functools.update_wrapper(unit.compiled, function)
     unit.compiled.capture_unit = unit
     return unit.compiled
@@ -178,11 +179,6 @@ def wait(timeout: float | None = None) -> bool:
     """
     with progress.status() as show:
         return native.wait(timeout, show)
-
-
-def units() -> list[Unit]:
-    """Those that are alive."""
-    return [unit for reference in list(UNITS.values()) if (unit := reference()) is not None]
 
 
 def reset() -> None:

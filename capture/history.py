@@ -5,13 +5,10 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
-from typing import Generic, TypeVar
 
-from capture.errors import UserFrame
+from capture.errors import Reason, UserFrame
 from capture.guards.explain import Mismatch
 from capture.refgraph.source import Computed, Local, Source
-
-T = TypeVar("T")
 
 
 @dataclass(slots=True)
@@ -37,6 +34,15 @@ class Times:
             yield
         finally:
             setattr(self, stage, getattr(self, stage) + time.perf_counter() - start)
+
+
+@dataclass(slots=True, eq=False)
+class BreakReport:
+    """Why a trace ended: `stack` is the user's, outermost first."""
+
+    reason: Reason
+    context: str
+    stack: tuple[UserFrame, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +90,7 @@ class Departed:
 
 
 @dataclass(frozen=True, slots=True)
-class Gone(Generic[T]):
+class Gone:
     """What is known of a compiled function that is gone itself. `breaks`: its breaks and those of its continuations."""
 
     name: str
@@ -93,7 +99,7 @@ class Gone(Generic[T]):
     captures: int
     uncounted: int
     counts: Departed
-    breaks: tuple[T, ...]
+    breaks: tuple[BreakReport, ...]
     misses: tuple[Miss, ...]
 
 

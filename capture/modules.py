@@ -11,8 +11,8 @@ import torch
 
 from capture import _C
 from capture.errors import ArgumentError
-from capture.pipeline import Unit
 from capture.refgraph.lookup import lookup_class
+from capture.unit import Unit
 
 CLASS: Any = object.__dict__["__class__"]
 

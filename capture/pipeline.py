@@ -3,7 +3,6 @@ from __future__ import annotations
 
 import functools
 import itertools
-import math
 import os
 import sys
 import threading
@@ -11,35 +10,20 @@ import time
 import types
 import warnings
 import weakref
-from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext, suppress
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch._C._dynamo import eval_frame
 
 from capture import _C, debug
-from capture.backends import registry
 from capture.blame import blame
-from capture.config import RECAPTURE_LIMIT, STRICT
-from capture.errors import (
-    REASONS,
-    BackendError,
-    Break,
-    CheckFailed,
-    GraphBreakError,
-    InternalError,
-    Reason,
-    Surprise,
-    UserFrame,
-    user_frames,
-)
-from capture.guards.collect import collect
+from capture.entries import entry_modes, install, install_native
+from capture.errors import REASONS, Break, CheckFailed, GraphBreakError, InternalError, Surprise, user_frames
 from capture.guards.explain import Mismatch
 from capture.guards.tree import GuardTree
-from capture.history import Departed, Gone, Miss, Times, miss_of
+from capture.history import BreakReport, Times, miss_of
 from capture.interp import (
     accessors,
     calls,
@@ -57,22 +41,20 @@ from capture.interp import (
 from capture.interp.frame import Cut, Frame, UserError, Value
 from capture.interp.fx_recorder import FxRecorder
 from capture.interp.interpreter import Interpreter
-from capture.interp.retreat import Retreats
-from capture.interp.varying import Numbers
-from capture.refgraph import memory, mock, pycode
+from capture.refgraph import memory
 from capture.refgraph.graph import RefGraph
+from capture.refgraph.mock import Perform
 from capture.refgraph.node import Const, Shadow, TensorState
 from capture.refgraph.runtime import INVISIBLE
-from capture.refgraph.separateness import require_separateness
 from capture.refgraph.shapes import Shapes, of_any_shape
 from capture.refgraph.source import Function, Local
-from capture.refgraph.verify import verify
 from capture.remedies import remedy
 from capture.resumption import Loop, Resumption, natively, replay
+from capture.unit import Trace, Unit, counts_of
 
 FRAME_SKIP = eval_frame._FrameExecStrategy(eval_frame._FrameAction.SKIP, eval_frame._FrameAction.SKIP)
 REGISTERED = accessors, generator_methods, lookasides, opcodes       # imported for the tables they fill
-MOST_ENTRIES = 64       # that a guard tree takes
+during_capture: Callable[[str], AbstractContextManager[None]] = nullcontext     # entered for each, with the function's name
 _thread = threading.local()
 
 
@@ -81,187 +63,89 @@ def is_capturing() -> bool:
     return getattr(_thread, "capturing", 0) > 0
 
 
-@dataclass(slots=True, eq=False)
-class BreakReport:
-    """Why a trace ended: `stack` is the user's, outermost first."""
-
-    reason: Reason
-    context: str
-    stack: tuple[UserFrame, ...]
+def compiled_unit(function: types.FunctionType, backend: Callable[..., Any], fullgraph: bool, name: str, **continued: Any) -> Unit:
+    """A function of which calls to `compiled` are captured, and served by traces. continued: what a continuation has besides."""
+    unit = Unit(function, backend, fullgraph, name, **continued)
+    unit.compiled = _C.CompiledFunction(function, unit.tree, functools.partial(miss, unit), functools.partial(failed, unit))
+    return unit
 
 
-@dataclass(slots=True, eq=False)
-class Trace:
-    """What a cache entry knows of the capture that made it. `broken`: entries that run natively, and why; `tier`: how far the
-    native backend is with the graph."""
+# -- what the frame hook calls -------------------------------------------------------------------------------------------
 
-    graph_module: torch.fx.GraphModule | None = None
-    mock: pycode.PythonCode | None = None
-    broken: BreakReport | None = None
-    operations: int = 0
-    repeatable: bool = False        # the graph changes nothing: no tensor, no random numbers
-    rewinds: bool = False           # … or draws random numbers, which can be taken back
-    compiled: Callable[..., Any] | None = None
-    times: Times = field(default_factory=lambda: Times(time.perf_counter()))
-
-    @property
-    def tier(self) -> Any:
-        return self.compiled.tier if isinstance(self.compiled, _C.Switch) else None
-
-
-def counts_of(entry: Any) -> Departed:
-    """What is kept of an entry that goes."""
-    trace: Trace = entry.payload
-    if trace.graph_module is None:
-        return Departed(1, native_calls=entry.hits)
-    return Departed(1, hits=entry.hits, graphs=int(trace.operations > 0), operations=trace.operations)
-
-
-@dataclass(slots=True, eq=False, weakref_slot=True)
-class Unit:
-    """One compiled function: its settings, its cache, and what happened to it. `compiled` is what users call."""
-
-    function: types.FunctionType
-    backend: Callable[..., Any]
-    fullgraph: bool
-    name: str
-    compiled: Any = field(init=False)
-    tree: GuardTree = field(init=False)
-    captures: int = 0
-    misses: list[Miss] = field(default_factory=list)
-    breaks: list[BreakReport] = field(default_factory=list)
-    bailouts: list[BreakReport] = field(default_factory=list)
-    parent: Unit | None = None          # of a continuation: whose trace it follows
-    resumed: BreakReport | None = None  # … and why that ended
-    resumption: Resumption | None = None        # … which leads to it
-    resumptions: dict[Any, Resumption] = field(default_factory=dict)     # by position; of the whole family of units
-    bodies: dict[resume.Position, types.CodeType] = field(default_factory=dict)     # … those of generators
-    retreats: Retreats = field(default_factory=Retreats)                # of the whole family of units
-    labels: Mapping[str, str] = field(default_factory=dict)             # of a continuation: what users know its parameters as
-    shapes: Shapes = field(default_factory=Shapes)                      # … and which of its tensors have any
-    uncounted: int = 0                  # native calls past the recapture limit, or on tensors that are not plain
-    limited: bool = False
-    numbers: Numbers = field(default_factory=Numbers)       # which of those that enter operations change from call to call
-    departed: Departed = field(default_factory=Departed)
-    start: float = math.inf             # of the first capture
-
-    def __post_init__(self) -> None:
-        departed = self.departed
-        self.tree = GuardTree(self.function.__code__, lambda entry: departed.add(counts_of(entry)))
-        self.compiled = _C.CompiledFunction(self.function, self.tree, self.miss, self.failed)
-        key, forget = id(self), UNITS.pop
-        UNITS[key] = weakref.ref(self, lambda _: forget(key, None))
-
-    @property
-    def family(self) -> list[Unit]:
-        """This function and all continuations of it, to which other threads may be adding."""
-        return [self, *(unit for resumption in list(self.resumptions.values()) for unit in resumption.units)]
-
-    @property
-    def limit(self) -> int:
-        """The number of entries after which calls run natively; of a continuation, for each entry of the function it continues."""
-        variants = 1 if self.parent is None else len(root_of(self).tree.entries)
-        return max(RECAPTURE_LIMIT.value, min(RECAPTURE_LIMIT.value * variants, MOST_ENTRIES))
-
-    def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
-        if self.parent is None and self.start < math.inf and not is_finalizing():
-            family, counts = self.family, Departed()
-            for unit in family:
-                counts.add(unit.departed)
-                for entry in unit.tree.entries:
-                    counts.add(counts_of(entry))
-            code = self.function.__code__
-            GONE.append(Gone(self.name, UserFrame(code.co_filename, code.co_firstlineno, code.co_qualname), self.start,
-                             sum(unit.captures for unit in family), sum(unit.uncounted for unit in family), counts,
-                             tuple(report for unit in family for report in unit.breaks), tuple(self.misses)))
-
-    def forget(self) -> None:
-        """Drops all entries and counts, and all continuations."""
-        for unit in self.family[1:]:
-            unit.tree.clear()
-        self.resumptions.clear()
-        self.bodies.clear()
-        self.tree.clear()
-        self.captures = self.uncounted = 0
-        self.start = math.inf
-        self.departed.__init__()  # type: ignore[misc]
-        self.limited, self.numbers, self.retreats = False, Numbers(), Retreats()
-        for record in (self.misses, self.breaks, self.bailouts):
-            record.clear()
-
-    def miss(self, function: types.FunctionType, args: list[Any], tree: GuardTree) -> Any:
-        """Called by the frame hook when no entry of `tree` fits: captures the call, or asks for a native run."""
-        if is_capturing() and not self.fullgraph and _thread.unit is self:      # native code of a capture called back
-            return _C.RUN_NATIVELY
-        if not all(map(is_plain, args)):
-            self.uncounted += 1
-            return _C.RUN_NATIVELY
-        if len(self.tree.entries) >= self.limit:
-            if not self.limited:
-                self._tell_limit(tree.explain(function, args))
-            self.uncounted += 1
-            return _C.RUN_NATIVELY
-        if tree.entries:
-            self.misses.append(miss_of(tree.explain(function, args), self.labels, limited=False))
-        outer = getattr(_thread, "unit", None)
-        _thread.capturing, _thread.unit = getattr(_thread, "capturing", 0) + 1, self
-        try:
-            with during_capture(self.name):
-                outcome = capture(self, function, args)
-        finally:
-            _thread.capturing, _thread.unit = _thread.capturing - 1, outer
-        if isinstance(outcome, UserError):
-            _C.reraise(outcome.exception)
-        return outcome.real if isinstance(outcome, Value) else outcome
-
-    def failed(self, entry: Any, exception: BaseException) -> Any:
-        """Called when a mock function raised: its graph did, or a call that it repeats.
-
-        Where nothing was done before that, and the graph has no side effect of its own, the call runs again, natively, so
-        that the program's handlers see the exception; else its traceback is made the user's.
-        """
-        trace: Trace = entry.payload
-        if isinstance(exception, InternalError):
-            return None
-        if isinstance(exception, CheckFailed):
-            if trace.rewinds:
-                protection.rewind()
-            if isinstance(exception, Surprise) and not self.fullgraph:      # the next capture ends where this tensor decides
-                self.numbers.surprised = True
-                entry._kill()
-                self.departed.add(counts_of(entry))
-            return _C.RUN_NATIVELY
-        line = trace.mock.line_of(exception)
-        again = isinstance(exception, Exception) and not unwind.is_asynchronous(exception)
-        if trace.repeatable and line < trace.mock.first_effect and again:
-            return _C.RUN_NATIVELY
-        hidden = frozenset({trace.mock.filename, INVISIBLE})
-        blame(exception, self.function, trace.graph_module, hidden, trace.mock.calls.get(line, ()))
-        return None
-
-    def _tell_limit(self, mismatches: list[Mismatch]) -> None:
-        """Says that calls which no entry fits run natively from now on; the entries stay in use."""
-        self.limited = True
-        self.misses.append(miss_of(mismatches, self.labels, limited=True))
-        cause = self.misses[-1].causes[-1]
-        where = "" if cause.place is None else f" ({cause.place})"
-        with suppress(Warning):         # made an exception by the user's filters: the program goes on
-            warnings.warn(f"capture: {self.name} has {len(self.tree.entries)} entries; calls that none of them fits run natively. "
-                          f"The last such call: {cause}{where}. Remedy: {remedy(cause)}, or raise "
-                          f"CAPTURE_RECAPTURE_LIMIT.", stacklevel=3)
-
-
-during_capture: Callable[[str], AbstractContextManager[None]] = nullcontext     # entered for each, with the function's name
-UNITS: dict[int, weakref.ref[Unit]] = {}    # by id: those that are alive, oldest first. Without a lock, which a fork could inherit
-GONE: deque[Gone[BreakReport]] = deque(maxlen=1000)     # the latest of those that were here
-for _entry in (Unit.miss, Unit.failed, GuardTree.explain):      # a torch.compile around us leaves our own code alone
-    eval_frame.set_code_exec_strategy(_entry.__code__, FRAME_SKIP)
+def miss(unit: Unit, function: types.FunctionType, args: list[Any], tree: GuardTree) -> Any:
+    """Called when no entry of `tree` fits: captures the call, or asks for a native run."""
+    if is_capturing() and not unit.fullgraph and _thread.unit is unit:      # native code of a capture called back
+        return _C.RUN_NATIVELY
+    if not all(map(is_plain, args)):
+        unit.uncounted += 1
+        return _C.RUN_NATIVELY
+    if len(unit.tree.entries) >= unit.limit:
+        if not unit.limited:
+            tell_limit(unit, tree.explain(function, args))
+        unit.uncounted += 1
+        return _C.RUN_NATIVELY
+    if tree.entries:
+        unit.misses.append(miss_of(tree.explain(function, args), unit.labels, limited=False))
+    outer = getattr(_thread, "unit", None)
+    _thread.capturing, _thread.unit = getattr(_thread, "capturing", 0) + 1, unit
+    try:
+        with during_capture(unit.name):
+            outcome = capture(unit, function, args)
+    finally:
+        _thread.capturing, _thread.unit = _thread.capturing - 1, outer
+    if isinstance(outcome, UserError):
+        _C.reraise(outcome.exception)
+    return outcome.real if isinstance(outcome, Value) else outcome
 
 
 def is_plain(arg: Any) -> bool:
     """Whether an argument is no tensor of an unknown subclass (fake, functional, distributed …)."""
     return not isinstance(arg, torch.Tensor) or memory.is_plain(type(arg))
 
+
+def tell_limit(unit: Unit, mismatches: list[Mismatch]) -> None:
+    """Says that calls which no entry fits run natively from now on; the entries stay in use."""
+    unit.limited = True
+    unit.misses.append(miss_of(mismatches, unit.labels, limited=True))
+    cause = unit.misses[-1].causes[-1]
+    where = "" if cause.place is None else f" ({cause.place})"
+    with suppress(Warning):         # made an exception by the user's filters: the program goes on
+        warnings.warn(f"capture: {unit.name} has {len(unit.tree.entries)} entries; calls that none of them fits run natively. "
+                      f"The last such call: {cause}{where}. Remedy: {remedy(cause)}, or raise "
+                      f"CAPTURE_RECAPTURE_LIMIT.", stacklevel=3)
+
+
+def failed(unit: Unit, entry: Any, exception: BaseException) -> Any:
+    """Called when a mock function raised: its graph did, or a call that it repeats.
+
+    Where nothing was done before that, and the graph has no side effect of its own, the call runs again, natively, so
+    that the program's handlers see the exception; else its traceback is made the user's.
+    """
+    trace: Trace = entry.payload
+    if isinstance(exception, InternalError):
+        return None
+    if isinstance(exception, CheckFailed):
+        if trace.rewinds:
+            protection.rewind()
+        if isinstance(exception, Surprise) and not unit.fullgraph:      # the next capture ends where this tensor decides
+            unit.numbers.surprised = True
+            entry._kill()
+            unit.departed.add(counts_of(entry))
+        return _C.RUN_NATIVELY
+    line = trace.mock.line_of(exception)
+    again = isinstance(exception, Exception) and not unwind.is_asynchronous(exception)
+    if trace.repeatable and line < trace.mock.first_effect and again:
+        return _C.RUN_NATIVELY
+    hidden = frozenset({trace.mock.filename, INVISIBLE})
+    blame(exception, unit.function, trace.graph_module, hidden, trace.mock.calls.get(line, ()))
+    return None
+
+
+for _entry in (miss, failed, GuardTree.explain):        # a torch.compile around us leaves our own code alone
+    eval_frame.set_code_exec_strategy(_entry.__code__, FRAME_SKIP)
+
+
+# -- one call ------------------------------------------------------------------------------------------------------------
 
 def capture(unit: Unit, function: types.FunctionType, args: list[Any]) -> Value | UserError | _C.TailCall:
     """Runs one call in the interpreter and installs an entry for calls like it. Returns the call's outcome, or, where the
@@ -341,74 +225,32 @@ def conclude(unit: Unit, interp: Interpreter, outcome: Value | UserError, repeat
             return                  # calls like this one may well end otherwise
         if not interp.broken:
             interp.broken = Break("raised", type(exception).__name__), ()
-    elif interp.track(install, unit, interp, outcome, repeatable, times) is not None:
+    elif interp.track(install_whole, unit, interp, outcome, repeatable, times) is not None:
         return
+    assert interp.broken is not None
+    reason, stack = interp.broken
     if unit.fullgraph and not isinstance(outcome, UserError):
-        reason, stack = interp.broken
         if reason.reason.id == "uninitialized-tensor":      # they have been initialised by now
             return
         raise GraphBreakError(reason.reason, reason.context, stack)
-    install_native(unit, interp, times)
+    report = BreakReport(reason.reason, reason.context, stack)
+    if reason.reason.id != "raised":
+        (unit.bailouts if reason.reason.id in ("internal-fault", "untracked-mutation") else unit.breaks).append(report)
+    debug.broken(unit.name, report)
+    if not interp.retreated:    # else the next call like this one is captured up to a place where the trace can be cut
+        install_native(unit, interp, report, times)
 
 
-def install(unit: Unit, interp: Interpreter, outcome: Value, repeatable: bool, times: Times) -> Shadow:
-    """Seals and checks the trace, and makes a cache entry of it. Raises Break when the trace cannot be replayed."""
-    graph, recorder = interp.graph, interp.recorder
+def install_whole(unit: Unit, interp: Interpreter, outcome: Value, repeatable: bool, times: Times) -> Shadow:
+    """Makes a cache entry of the trace of a call from its beginning to its end. Raises Break when it cannot be replayed."""
+    graph = interp.graph
     graph.sweep(0)
     asleep = sleepers.sleepers(interp, [], None, unit.bodies)
-    verify(graph, resume.composite([outcome, *(part for sleeper in asleep for part in sleeper.record)]))
-    require_separateness(graph, [node for node in recorder.inputs if recorder.mutates and not recorder.arrays.has_tensor(node)])
     if graph.in_own_decimals():
         raise Break("changing-global-state", "a decimal context is set, and not taken back")
-    recorder.settle_expectations()
-    graph.seal()
     assert outcome.shadow is not None
-    with times.measure("mock"):
-        plan = mock.plan(graph, outcome.shadow, recorder.inputs, numbers_of(recorder), acted_before(recorder))
-    insert(unit, interp, plan, repeatable, None, times)
-    sleepers.lie_down(asleep)
+    install(unit, interp, outcome.shadow, [outcome], asleep, repeatable, None, times)
     return outcome.shadow
-
-
-def numbers_of(recorder: FxRecorder) -> tuple[Shadow, ...]:
-    """The numbers that a graph takes."""
-    return tuple(number.shadow for number in recorder.number_inputs)  # type: ignore[misc]
-
-
-def acted_before(recorder: FxRecorder) -> int:
-    """How many effects come before the first operation of a graph that may raise, and cannot run again then."""
-    return recorder.acted or 0 if recorder.changes and not recorder.expected else 0
-
-
-def insert(unit: Unit, interp: Interpreter, plan: mock.MockPlan, repeatable: bool, broken: BreakReport | None,
-           times: Times) -> None:
-    """Makes a cache entry of a planned trace. `broken`: why it ended before the call did."""
-    graph, recorder = interp.graph, interp.recorder
-    operations = recorder.operations
-    with times.measure("graph"):
-        gm = recorder.finish(plan.outputs)
-        if recorder.leaves_behind:
-            gm.forward = protection.protected(gm)
-        annotate(gm, graph, recorder, repeatable)
-        compiled = None
-        if operations or plan.outputs:
-            # A graph that leaves torch in other modes than it found sets them itself, each time: no compiled graph does.
-            # Nor does one carry tangents.
-            inputs = [value.real for value in (*recorder.inputs, *recorder.number_inputs)]
-            compiled = compile_graph(unit, gm, inputs) if is_balanced(graph) and not entry_modes(graph).dual_level else gm.forward
-    with times.measure("mock"):
-        names = argument_names(unit.function.__code__)
-        # It draws random numbers, which can be taken back.
-        rewinds = bool(recorder.fails or recorder.expected) and not recorder.changes and not repeatable
-        graph_callable = protection.rewinding(compiled) if rewinds and compiled is not None else compiled
-        code = pycode.generate(plan, names, recorder.inputs, graph_callable, f"{unit.name}_{unit.captures}")
-        code = debug.on_disk(code, unit.tree, unit.name, unit.captures)
-        function = code.function
-    with times.measure("guards"):
-        trace = Trace(gm, code, broken, operations, repeatable or rewinds, rewinds and compiled is not None, compiled, times)
-        entry = unit.tree.insert(collect(graph), code.lifted, function, trace)
-    unit.captures += 1
-    debug.captured(unit.name, entry)
 
 
 def install_cut(unit: Unit, interp: Interpreter, cut: Cut, repeatable: bool, times: Times) -> _C.TailCall:
@@ -437,27 +279,21 @@ def install_cut(unit: Unit, interp: Interpreter, cut: Cut, repeatable: bool, tim
     everything = resume.composite(arguments)
     graph.sweep(0)
     asleep = sleepers.sleepers(interp, frames, resumption.codes, unit.bodies)
-    records = [part for sleeper in asleep for part in sleeper.record]
-    verify(graph, resume.composite([*arguments[:-1], *cut.kwargs.values(), *records]))
-    require_separateness(graph, [node for node in recorder.inputs if recorder.mutates and not recorder.arrays.has_tensor(node)])
-    recorder.settle_expectations()
-    graph.seal()
-    proceed = mock.Perform(_C.TailCall, (Const(resumption), Const(None), everything.shadow))  # type: ignore[arg-type]
-    with times.measure("mock"):
-        plan = mock.plan(graph, proceed, recorder.inputs, numbers_of(recorder), acted_before(recorder))
+    proceed = Perform(_C.TailCall, (Const(resumption), Const(None), everything.shadow))  # type: ignore[arg-type]
     works = loops.works(frames[-1], len(frames) - 1, recorder)
-    insert(unit, interp, plan, repeatable, report, times)
-    sleepers.lie_down(asleep)
+    install(unit, interp, proceed, [*arguments[:-1], *cut.kwargs.values()], asleep, repeatable, report, times)
     unit.breaks.append(report)
     if unit.resumption is not None:
         unit.resumption.notice(resumption, works)
         if not resumption.is_idle():
             resumption.idle = None
         elif resumption.idle is None and all(frame.generator is None for frame in frames):
-            resumption.idle = idle_loop(root_of(unit), resumption, [frame.outline() for frame in frames], report)
+            resumption.idle = idle_loop(unit.root, resumption, [frame.outline() for frame in frames], report)
     call = everything.real[-3:] if cut.outcome is None else (replay, (cut.outcome,), {})
     return _C.TailCall(resumption, None, (*everything.real[:-3], *call))
 
+
+# -- where the program goes on after a break -----------------------------------------------------------------------------
 
 def resumption_of(unit: Unit, interp: Interpreter, frames: list[resume.Suspended], report: BreakReport) -> Resumption:
     """The continuations of live frames: those of this function's that wait at the same place, or new ones."""
@@ -484,14 +320,14 @@ def resumption_at(unit: Unit, frames: list[resume.Suspended], stand_ins: tuple[t
 def maker(unit: Unit, scope: dict[str, Any], codes: resume.Codes, report: BreakReport) -> Callable[[types.CodeType], Unit]:
     """What makes the unit of an outermost continuation behind a break of `unit`'s. scope: its globals."""
     where = user_frames(report.stack)[-1]
-    name = f"{root_of(unit).name} resumed at {os.path.basename(where.file)}:{where.line}"
+    name = f"{unit.root.name} resumed at {os.path.basename(where.file)}:{where.line}"
     shapes = Shapes(resume.RESULT)
 
     def make_unit(code: types.CodeType) -> Unit:
         cells = tuple(types.CellType() for _ in code.co_freevars)
         function = types.FunctionType(code, scope, code.co_name, None, cells)
-        return Unit(function, unit.backend, False, name, parent=unit, resumed=report, resumptions=unit.resumptions,
-                    bodies=unit.bodies, retreats=unit.retreats, labels=codes.labels, shapes=shapes)
+        return compiled_unit(function, unit.backend, False, name, parent=unit, resumed=report, resumptions=unit.resumptions,
+                             bodies=unit.bodies, retreats=unit.retreats, labels=codes.labels, shapes=shapes)
     return make_unit
 
 
@@ -523,77 +359,3 @@ def idle_loop(unit: Unit, resumption: Resumption, frames: list[resume.Suspended]
     stand_ins = resumption.stand_ins[:-1]
     return Loop(variants, tell, resumption_at(unit, outer, stand_ins, told),
                 lambda left: resumption_at(unit, [*outer, left.outline()], (*stand_ins, None), told))
-
-
-def root_of(unit: Unit) -> Unit:
-    """The unit of the function whose continuation, or continuation's continuation, this one is."""
-    while unit.parent is not None:
-        unit = unit.parent
-    return unit
-
-
-def install_native(unit: Unit, interp: Interpreter, times: Times) -> None:
-    """Calls like this one will run natively; the entry says why."""
-    assert interp.broken is not None
-    reason, stack = interp.broken
-    report = BreakReport(reason.reason, reason.context, stack)
-    if reason.reason.id != "raised":
-        (unit.bailouts if reason.reason.id in ("internal-fault", "untracked-mutation") else unit.breaks).append(report)
-    debug.broken(unit.name, report)
-    if interp.retreated:        # the next call like this one is captured up to a place where the trace can be cut
-        return
-    with times.measure("guards"):
-        unit.tree.insert(collect(interp.graph), [], None, Trace(broken=report, times=times))
-
-
-def entry_modes(graph: RefGraph) -> Any:
-    """The modes of torch in which the call began."""
-    return graph.requirements[None, "MODES"][2]
-
-
-def is_balanced(graph: RefGraph) -> bool:
-    """Whether the modes of torch are those in which the call began, but for that of gradients."""
-    entered = entry_modes(graph)
-    with torch.set_grad_enabled(entered.grad):
-        return bool(_C.modes() == entered)
-
-
-def annotate(gm: torch.fx.GraphModule, graph: RefGraph, recorder: FxRecorder, repeatable: bool) -> None:
-    """Notes in the graph whether it can be run again, and what holds at entry, which the example inputs, read at exit, may not
-    show any more: the modes, the properties of each input, and, where the graph writes to tensors, which inputs share memory."""
-    gm.meta["repeatable"] = repeatable
-    gm.meta["modes"] = entry_modes(graph)
-    groups: dict[int, int] = {}
-    placeholders = (node for node in gm.graph.nodes if node.op == "placeholder")
-    for placeholder, node in zip(placeholders, recorder.inputs):         # those of numbers come after
-        placeholder.meta["properties"] = node.state.properties
-        if recorder.mutates and node.state.storage is not None:
-            storage, offset = node.state.storage
-            placeholder.meta["storage"] = groups.setdefault(storage, len(groups)), offset
-
-
-def compile_graph(unit: Unit, gm: torch.fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
-    """The backend's callable; when the backend fails the graph runs as it is, and the user is told. It does so too when numbers, or
-    tensors of any shape, are among its inputs, and the backend does not know of such."""
-    varying = {"number": "numbers that change", "any_shape": "tensors whose shapes change"}
-    found = [what for mark, what in varying.items() if any(mark in node.meta for node in gm.graph.nodes)]
-    if found and not registry.takes_numbers(unit.backend):
-        gm.meta["note"] = f"runs uncompiled: {' and '.join(found)} from call to call are among its inputs, unknown to this backend"
-        return _C.Switch(gm.forward)
-    try:
-        compiled = unit.backend(gm, inputs)
-        if not callable(compiled):
-            raise TypeError(f"the backend returned a {type(compiled).__name__}, which is not callable")
-        return compiled if isinstance(compiled, _C.Switch) else _C.Switch(compiled)     # which is timed now and then
-    except Exception as error:
-        text = f"the backend failed on a graph of {unit.name} ({type(error).__name__}: {error})"
-        if STRICT:
-            raise BackendError(text) from error
-        warnings.warn(f"capture: {text}; the graph runs uncompiled. Remedy: try backend=\"eager\".", stacklevel=2)
-        return gm.forward
-
-
-def argument_names(code: types.CodeType) -> list[str]:
-    """The fast locals that hold a call's arguments."""
-    count = code.co_argcount + code.co_kwonlyargcount + bool(code.co_flags & 0x04) + bool(code.co_flags & 0x08)
-    return list(code.co_varnames[:count])

@@ -12,8 +12,9 @@ from torch._dynamo.eval_frame import OptimizedModule
 from capture import _C
 from capture.backends import registry
 from capture.config import BACKEND, RECAPTURE_LIMIT
-from capture.pipeline import Unit
+from capture.pipeline import compiled_unit
 from capture.refgraph.memory import PLAIN_TENSORS
+from capture.unit import Unit
 
 MODULE_CALL: types.FunctionType = torch.nn.Module._wrapped_call_impl
 COMPILED_BY_TORCH = torch.jit.ScriptModule, OptimizedModule
@@ -90,7 +91,8 @@ class Watch:
         unit = self.kinds.get(kind)
         if unit is None:
             alike = [other for known, other in self.kinds.items() if known[0] is kind[0]]
-            unit = alike[0] if len(alike) >= MOST_KINDS else self.kinds.setdefault(kind, Unit(function, self.compiler, False, name))
+            unit = alike[0] if len(alike) >= MOST_KINDS else self.kinds.setdefault(
+                kind, compiled_unit(function, self.compiler, False, name))
         known = self.modules[key] = weakref.ref(module, lambda _: self.modules.pop(key, None)), unit
         return known
 
@@ -103,5 +105,5 @@ class Watch:
         if unit is None:
             if len(units) >= RECAPTURE_LIMIT.value:
                 return None
-            unit = units.setdefault(function, Unit(function, self.compiler, False, function.__name__))
+            unit = units.setdefault(function, compiled_unit(function, self.compiler, False, function.__name__))
         return unit.compiled

@@ -518,6 +518,6 @@ def test_each_construct(program, options) -> None:
 
 @pytest.mark.parametrize(("program", "options"), CUTS)
 def test_each_construct_when_continuations_run_natively(program, options, monkeypatch) -> None:
-    monkeypatch.setattr(pipeline.Unit, "_tell_limit", lambda self, mismatches: None)
+    monkeypatch.setattr(pipeline, "tell_limit", lambda unit, mismatches: None)
     with RECAPTURE_LIMIT.set(1):
         compared(program, call(X), call(X), call(X.T.contiguous()), captures=None)

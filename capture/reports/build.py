@@ -11,10 +11,10 @@ from typing import Any
 from torch import fx
 
 from capture.errors import UserFrame, is_internal, user_frames
-from capture.history import Cause, Gone, Miss
-from capture.pipeline import BreakReport, Trace, Unit, root_of
+from capture.history import BreakReport, Cause, Gone, Miss
 from capture.remedies import remedy
 from capture.reports.tree import Break, Change, Departed, Entry, Frame, Graph, Node, Place, Recapture, Report, Seconds
+from capture.unit import Trace, Unit
 
 LONGEST = 200       # characters of a value that changed
 
@@ -22,19 +22,19 @@ SYMBOLS = {operator.add: "+", operator.sub: "-", operator.mul: "×", operator.tr
            operator.getitem: "[ ]", operator.pow: "**", operator.eq: "==", operator.lt: "<", operator.gt: ">"}
 
 
-def report_of(units: Iterable[Unit], gone: Iterable[Gone[BreakReport]] = ()) -> Report:
+def report_of(units: Iterable[Unit], gone: Iterable[Gone] = ()) -> Report:
     """The report of these compiled functions, and of those that are `gone`; continuations are found under the function whose calls
     they continue."""
     units = sorted(dict.fromkeys(member for unit in units for member in unit.family), key=lambda unit: unit.start)
     gone = list(gone)
     start = min((member.start for member in (*units, *gone) if member.start < math.inf), default=0.0)
-    frames = [(unit.start, frame_of(unit, [other for other in units if root_of(other) is unit and other is not unit], start))
+    frames = [(unit.start, frame_of(unit, [other for other in units if other.root is unit and other is not unit], start))
               for unit in units if unit.parent is None]
     frames += [(past.start, frame_of_gone(past, start)) for past in gone]
     return Report(tuple(frame for _, frame in sorted(frames, key=lambda pair: pair[0])))
 
 
-def frame_of_gone(gone: Gone[BreakReport], start: float) -> Frame:
+def frame_of_gone(gone: Gone, start: float) -> Frame:
     """A compiled function that is no more."""
     counts, place = gone.counts, place_of(gone.place)
     return Frame(name=gone.name, place=None if is_internal(place.file) else place, resumed=None, captures=gone.captures,

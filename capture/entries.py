@@ -1,0 +1,138 @@
+"""From a trace that has ended to a cache entry: checked and sealed, planned, compiled and guarded."""
+from __future__ import annotations
+
+import types
+import warnings
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+
+from capture import _C, debug
+from capture.backends import registry
+from capture.config import STRICT
+from capture.errors import BackendError
+from capture.guards.collect import collect
+from capture.history import BreakReport, Times
+from capture.interp import protection, resume, sleepers
+from capture.interp.frame import Value
+from capture.interp.fx_recorder import FxRecorder
+from capture.interp.interpreter import Interpreter
+from capture.interp.sleepers import Sleeper
+from capture.refgraph import mock, pycode
+from capture.refgraph.graph import RefGraph
+from capture.refgraph.node import Shadow
+from capture.refgraph.separateness import require_separateness
+from capture.refgraph.verify import verify
+from capture.unit import Trace, Unit
+
+
+def install(unit: Unit, interp: Interpreter, result: Shadow, held: Iterable[Value], asleep: list[Sleeper], repeatable: bool,
+            broken: BreakReport | None, times: Times) -> None:
+    """Checks and seals a trace, and makes a cache entry of it.
+
+    result: what its mock function returns. held: all that outlives the trace by what it returns; asleep: the generators that do.
+    repeatable: its graph has changed nothing. broken: why it ended before the call did. Raises Break when it cannot be replayed.
+    """
+    graph, recorder = interp.graph, interp.recorder
+    verify(graph, resume.composite([*held, *(part for sleeper in asleep for part in sleeper.record)]))
+    require_separateness(graph, [node for node in recorder.inputs if recorder.mutates and not recorder.arrays.has_tensor(node)])
+    recorder.settle_expectations()
+    graph.seal()
+    with times.measure("mock"):
+        numbers: tuple[Shadow, ...] = tuple(number.shadow for number in recorder.number_inputs)  # type: ignore[misc]
+        # Before the first operation of a graph that may raise, and cannot run again then, so many effects come.
+        acted = recorder.acted or 0 if recorder.changes and not recorder.expected else 0
+        plan = mock.plan(graph, result, recorder.inputs, numbers, acted)
+    insert(unit, interp, plan, repeatable, broken, times)
+    sleepers.lie_down(asleep)
+
+
+def insert(unit: Unit, interp: Interpreter, plan: mock.MockPlan, repeatable: bool, broken: BreakReport | None,
+           times: Times) -> None:
+    """Makes a cache entry of a planned trace. `broken`: why it ended before the call did."""
+    graph, recorder = interp.graph, interp.recorder
+    operations = recorder.operations
+    with times.measure("graph"):
+        gm = recorder.finish(plan.outputs)
+        if recorder.leaves_behind:
+            gm.forward = protection.protected(gm)
+        annotate(gm, graph, recorder, repeatable)
+        compiled = None
+        if operations or plan.outputs:
+            # A graph that leaves torch in other modes than it found sets them itself, each time: no compiled graph does.
+            # Nor does one carry tangents.
+            inputs = [value.real for value in (*recorder.inputs, *recorder.number_inputs)]
+            compiled = compile_graph(unit, gm, inputs) if is_balanced(graph) and not entry_modes(graph).dual_level else gm.forward
+    with times.measure("mock"):
+        names = argument_names(unit.function.__code__)
+        # It draws random numbers, which can be taken back.
+        rewinds = bool(recorder.fails or recorder.expected) and not recorder.changes and not repeatable
+        graph_callable = protection.rewinding(compiled) if rewinds and compiled is not None else compiled
+        code = pycode.generate(plan, names, recorder.inputs, graph_callable, f"{unit.name}_{unit.captures}")
+        code = debug.on_disk(code, unit.tree, unit.name, unit.captures)
+        function = code.function
+    with times.measure("guards"):
+        trace = Trace(gm, code, broken, operations, repeatable or rewinds, rewinds and compiled is not None, compiled, times)
+        entry = unit.tree.insert(collect(graph), code.lifted, function, trace)
+    unit.captures += 1
+    debug.captured(unit.name, entry)
+
+
+def install_native(unit: Unit, interp: Interpreter, report: BreakReport, times: Times) -> None:
+    """Makes a cache entry by which calls like this one run natively; it says why."""
+    with times.measure("guards"):
+        unit.tree.insert(collect(interp.graph), [], None, Trace(broken=report, times=times))
+
+
+def entry_modes(graph: RefGraph) -> Any:
+    """The modes of torch in which the call began."""
+    return graph.requirements[None, "MODES"][2]
+
+
+def is_balanced(graph: RefGraph) -> bool:
+    """Whether the modes of torch are those in which the call began, but for that of gradients."""
+    entered = entry_modes(graph)
+    with torch.set_grad_enabled(entered.grad):
+        return bool(_C.modes() == entered)
+
+
+def annotate(gm: torch.fx.GraphModule, graph: RefGraph, recorder: FxRecorder, repeatable: bool) -> None:
+    """Notes in the graph whether it can be run again, and what holds at entry, which the example inputs, read at exit, may not
+    show any more: the modes, the properties of each input, and, where the graph writes to tensors, which inputs share memory."""
+    gm.meta["repeatable"] = repeatable
+    gm.meta["modes"] = entry_modes(graph)
+    groups: dict[int, int] = {}
+    placeholders = (node for node in gm.graph.nodes if node.op == "placeholder")
+    for placeholder, node in zip(placeholders, recorder.inputs):         # those of numbers come after
+        placeholder.meta["properties"] = node.state.properties
+        if recorder.mutates and node.state.storage is not None:
+            storage, offset = node.state.storage
+            placeholder.meta["storage"] = groups.setdefault(storage, len(groups)), offset
+
+
+def compile_graph(unit: Unit, gm: torch.fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
+    """The backend's callable; when the backend fails the graph runs as it is, and the user is told. It does so too when numbers, or
+    tensors of any shape, are among its inputs, and the backend does not know of such."""
+    varying = {"number": "numbers that change", "any_shape": "tensors whose shapes change"}
+    found = [what for mark, what in varying.items() if any(mark in node.meta for node in gm.graph.nodes)]
+    if found and not registry.takes_numbers(unit.backend):
+        gm.meta["note"] = f"runs uncompiled: {' and '.join(found)} from call to call are among its inputs, unknown to this backend"
+        return _C.Switch(gm.forward)
+    try:
+        compiled = unit.backend(gm, inputs)
+        if not callable(compiled):
+            raise TypeError(f"the backend returned a {type(compiled).__name__}, which is not callable")
+        return compiled if isinstance(compiled, _C.Switch) else _C.Switch(compiled)     # which is timed now and then
+    except Exception as error:
+        text = f"the backend failed on a graph of {unit.name} ({type(error).__name__}: {error})"
+        if STRICT:
+            raise BackendError(text) from error
+        warnings.warn(f"capture: {text}; the graph runs uncompiled. Remedy: try backend=\"eager\".", stacklevel=2)
+        return gm.forward
+
+
+def argument_names(code: types.CodeType) -> list[str]:
+    """The fast locals that hold a call's arguments."""
+    count = code.co_argcount + code.co_kwonlyargcount + bool(code.co_flags & 0x04) + bool(code.co_flags & 0x08)
+    return list(code.co_varnames[:count])

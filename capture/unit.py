@@ -1,0 +1,144 @@
+"""One compiled function: its settings, its cache, and what happened to it; and all that there are, or were."""
+from __future__ import annotations
+
+import math
+import sys
+import time
+import types
+import weakref
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from capture import _C
+from capture.config import RECAPTURE_LIMIT
+from capture.errors import UserFrame
+from capture.guards.tree import GuardTree
+from capture.history import BreakReport, Departed, Gone, Miss, Times
+from capture.interp import resume
+from capture.interp.retreat import Retreats
+from capture.interp.varying import Numbers
+from capture.refgraph import pycode
+from capture.refgraph.shapes import Shapes
+from capture.resumption import Resumption
+
+MOST_ENTRIES = 64       # that a guard tree takes
+
+
+@dataclass(slots=True, eq=False)
+class Trace:
+    """What a cache entry knows of the capture that made it. `broken`: entries that run natively, and why; `tier`: how far the
+    native backend is with the graph."""
+
+    graph_module: torch.fx.GraphModule | None = None
+    mock: pycode.PythonCode | None = None
+    broken: BreakReport | None = None
+    operations: int = 0
+    repeatable: bool = False        # the graph changes nothing: no tensor, no random numbers
+    rewinds: bool = False           # … or draws random numbers, which can be taken back
+    compiled: Callable[..., Any] | None = None
+    times: Times = field(default_factory=lambda: Times(time.perf_counter()))
+
+    @property
+    def tier(self) -> Any:
+        return self.compiled.tier if isinstance(self.compiled, _C.Switch) else None
+
+
+def counts_of(entry: Any) -> Departed:
+    """What is kept of an entry that goes."""
+    trace: Trace = entry.payload
+    if trace.graph_module is None:
+        return Departed(1, native_calls=entry.hits)
+    return Departed(1, hits=entry.hits, graphs=int(trace.operations > 0), operations=trace.operations)
+
+
+@dataclass(slots=True, eq=False, weakref_slot=True)
+class Unit:
+    """One compiled function: its settings, its cache, and what happened to it. `compiled` is what users call."""
+
+    function: types.FunctionType
+    backend: Callable[..., Any]
+    fullgraph: bool
+    name: str
+    compiled: Any = field(init=False)
+    tree: GuardTree = field(init=False)
+    captures: int = 0
+    misses: list[Miss] = field(default_factory=list)
+    breaks: list[BreakReport] = field(default_factory=list)
+    bailouts: list[BreakReport] = field(default_factory=list)
+    parent: Unit | None = None          # of a continuation: whose trace it follows
+    resumed: BreakReport | None = None  # … and why that ended
+    resumption: Resumption | None = None        # … which leads to it
+    resumptions: dict[Any, Resumption] = field(default_factory=dict)     # by position; of the whole family of units
+    bodies: dict[resume.Position, types.CodeType] = field(default_factory=dict)     # … those of generators
+    retreats: Retreats = field(default_factory=Retreats)                # of the whole family of units
+    labels: Mapping[str, str] = field(default_factory=dict)             # of a continuation: what users know its parameters as
+    shapes: Shapes = field(default_factory=Shapes)                      # … and which of its tensors have any
+    uncounted: int = 0                  # native calls past the recapture limit, or on tensors that are not plain
+    limited: bool = False
+    numbers: Numbers = field(default_factory=Numbers)       # which of those that enter operations change from call to call
+    departed: Departed = field(default_factory=Departed)
+    start: float = math.inf             # of the first capture
+
+    def __post_init__(self) -> None:
+        departed = self.departed
+        self.tree = GuardTree(self.function.__code__, lambda entry: departed.add(counts_of(entry)))
+        key, forget = id(self), UNITS.pop
+        UNITS[key] = weakref.ref(self, lambda _: forget(key, None))
+
+    @property
+    def root(self) -> Unit:
+        """The function whose continuation, or continuation's continuation, this one is; else this one."""
+        unit = self
+        while unit.parent is not None:
+            unit = unit.parent
+        return unit
+
+    @property
+    def family(self) -> list[Unit]:
+        """This function and all continuations of it, to which other threads may be adding."""
+        return [self, *(unit for resumption in list(self.resumptions.values()) for unit in resumption.units)]
+
+    @property
+    def limit(self) -> int:
+        """The number of entries after which calls run natively; of a continuation, for each entry of the function it continues."""
+        variants = 1 if self.parent is None else len(self.root.tree.entries)
+        return max(RECAPTURE_LIMIT.value, min(RECAPTURE_LIMIT.value * variants, MOST_ENTRIES))
+
+    def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        if self.parent is None and self.start < math.inf and not is_finalizing():
+            family, counts = self.family, Departed()
+            for unit in family:
+                counts.add(unit.departed)
+                for entry in unit.tree.entries:
+                    counts.add(counts_of(entry))
+            code = self.function.__code__
+            GONE.append(Gone(self.name, UserFrame(code.co_filename, code.co_firstlineno, code.co_qualname), self.start,
+                             sum(unit.captures for unit in family), sum(unit.uncounted for unit in family), counts,
+                             tuple(report for unit in family for report in unit.breaks), tuple(self.misses)))
+
+    def forget(self) -> None:
+        """Drops all entries and counts, and all continuations."""
+        for unit in self.family[1:]:
+            unit.tree.clear()
+        self.resumptions.clear()
+        self.bodies.clear()
+        self.tree.clear()
+        self.captures = self.uncounted = 0
+        self.start = math.inf
+        self.departed.__init__()  # type: ignore[misc]
+        self.limited, self.numbers, self.retreats = False, Numbers(), Retreats()
+        for record in (self.misses, self.breaks, self.bailouts):
+            record.clear()
+
+
+UNITS: dict[int, weakref.ref[Unit]] = {}    # by id: those that are alive, oldest first. Without a lock, which a fork could inherit
+GONE: deque[Gone] = deque(maxlen=1000)     # the latest of those that were here
+
+
+def units() -> list[Unit]:
+    """Those that are alive."""
+    return [unit for reference in list(UNITS.values()) if (unit := reference()) is not None]
