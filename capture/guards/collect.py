@@ -1,11 +1,9 @@
 """From what a trace requires of the entry state to guards."""
 from __future__ import annotations
 
-from types import ModuleType
-from typing import Any
-
 from capture.guards.guard import Guard, Kind
 from capture.refgraph.graph import RefGraph
+from capture.refgraph.lookup import can_change_class
 from capture.refgraph.source import Item
 
 
@@ -17,7 +15,7 @@ def collect(graph: RefGraph) -> list[Guard]:
     """
     guards = [Guard(source, Kind[kind], expected, graph.places.get(key))
               for key, (source, kind, expected) in graph.requirements.items()]
-    pinned = {guard.source for guard in guards if guard.kind is Kind.ID and has_fixed_class(guard.expected)}
+    pinned = {guard.source for guard in guards if guard.kind is Kind.ID and not can_change_class(type(guard.expected))}
     same = {guard.source for guard in guards if guard.kind is Kind.ID}
     reached = {(guard.source.base, guard.source.key) for guard in guards if isinstance(guard.source, Item)}
     guards = [guard for guard in guards
@@ -25,9 +23,3 @@ def collect(graph: RefGraph) -> list[Guard]:
               and not (guard.kind is Kind.ALIAS and guard.source in same)
               and not (guard.kind is Kind.PRESENT and (guard.source, guard.expected) in reached)]
     return sorted(guards, key=lambda guard: guard.kind is not Kind.MODES)
-
-
-def has_fixed_class(x: Any) -> bool:
-    """Whether nobody can assign `x.__class__`: true for instances of static types, save modules."""
-    heap_type = 1 << 9                                  # Py_TPFLAGS_HEAPTYPE
-    return not type(x).__flags__ & heap_type and type(x) is not ModuleType

@@ -25,8 +25,7 @@ from capture.interp.models import REDUCTIONS
 from capture.interp.polyfills.objects import or_hook
 from capture.interp.special import is_a
 from capture.refgraph.facts import is_unset
-from capture.refgraph.graph import is_mutable
-from capture.refgraph.lookup import instance_dict, lookup_class
+from capture.refgraph.lookup import instance_dict, is_mutable, lookup_class
 from capture.refgraph.node import ABSENT, Build, ClassState, Const, External, FunctionState, HandleState, RefNode, Shadow
 from capture.refgraph.source import Computed, Literal
 

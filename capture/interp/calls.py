@@ -25,8 +25,8 @@ from capture.interp.polyfills.functional import DISPATCH_CODE, dispatch
 from capture.interp.polyfills.objects import instantiate
 from capture.interp.special import PROTOCOLS, is_a
 from capture.interp.tensors import is_operation
-from capture.refgraph.graph import BOUND_IN_C, is_mutable
-from capture.refgraph.lookup import lookup_class
+from capture.refgraph.graph import BOUND_IN_C
+from capture.refgraph.lookup import is_heap_type, is_mutable, lookup_class
 from capture.refgraph.node import Build, Const, RefNode, Shadow
 
 FUNCTIONS = (types.FunctionType, _C.CompiledFunction)   # they bind alike
@@ -292,7 +292,7 @@ CLASS_ONLY = frozenset({isinstance, type, id, super, operator.is_, operator.is_n
 
 def has_python_constructor(cls: type) -> bool:
     """Whether creating an instance may run Python code, or makes a plain instance of a Python class."""
-    return type.__getattribute__(cls, "__flags__") & (HEAPTYPE | NOT_CALLED) == HEAPTYPE
+    return is_heap_type(cls) and not type.__getattribute__(cls, "__flags__") & NOT_CALLED
 
 
-HEAPTYPE, NOT_CALLED = 1 << 9, 1 << 7       # flags of types (object.h): made at runtime; without a constructor
+NOT_CALLED = 1 << 7         # a flag of types (object.h): without a constructor

@@ -12,6 +12,7 @@ from capture import _C
 from capture.interp.frame import Frame, UserError, Value
 from capture.interp.instructions import Cover, exception_table
 from capture.refgraph.effects import Traceback
+from capture.refgraph.lookup import is_mutable
 from capture.refgraph.node import SCALARS, Build, Const, RefNode, Shadow
 from capture.refgraph.runtime import extend
 
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
 
 # Builtins written in Python: in a traceback they are as invisible as those written in C.
 OWN_PACKAGES = frozenset({"capture.interp.polyfills", "capture.interp.lookasides"})
-IMMUTABLETYPE = 1 << 8     # a flag of types (object.h), which those of C have
 _set_handled = ctypes.pythonapi.PyErr_SetHandledException
 _set_handled.argtypes, _set_handled.restype = [ctypes.py_object], None
 
@@ -46,7 +46,7 @@ def settle(interp: Interpreter, exception: BaseException, on_raise: Callable[[Ba
 def type_name(x: Any) -> str:
     """How CPython's messages name the type of `x`: those of C with their module."""
     cls = type(x)
-    module = cls.__module__ if cls.__flags__ & IMMUTABLETYPE else "builtins"
+    module = "builtins" if is_mutable(cls) else cls.__module__
     return cls.__name__ if module == "builtins" else f"{module}.{cls.__name__}"
 
 

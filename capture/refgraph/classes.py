@@ -8,9 +8,10 @@ import abc
 import types
 from typing import Any
 
+from capture.refgraph.lookup import is_heap_type
+
 # Their `__init_subclass__` looks at the class that is made and at nothing else, and does the same whenever it is made anew.
 TRUSTED = frozenset({"typing", "enum", "abc"})
-HEAP_TYPE = 1 << 9                                  # Py_TPFLAGS_HEAPTYPE: a class statement made it, or C at run time
 
 
 class Silent:
@@ -41,7 +42,7 @@ def tells_program(bases: tuple[Any, ...]) -> bool:
 def is_silenced(bases: tuple[Any, ...], namespace: dict[str, Any]) -> bool:
     """Whether `bare_type` can make a class of these: one more base neither decides the layout of instances nor adds to it."""
     ancestors = {cls for base in bases for cls in base.__mro__} - {object}
-    if "__slots__" not in namespace and not all(cls.__flags__ & HEAP_TYPE for cls in ancestors):
+    if "__slots__" not in namespace and not all(map(is_heap_type, ancestors)):
         return True                 # a base of C decides
     return all((base.__dictoffset__ != 0) == (base.__weakrefoffset__ != 0) for base in bases)
 

@@ -16,7 +16,7 @@ from capture.errors import Break, UserFrame
 from capture.refgraph.effects import CallEffect, Effect, Position, Replayed, calls_in, decision, draws_before, is_foreign
 from capture.refgraph.facts import from_end, holds_reference, lacks, of_thread, under_reference
 from capture.refgraph.keys import KeyTable, hash_kept, is_python_key, path_of_entry, put, require_keys, table, take_out
-from capture.refgraph.lookup import descriptor_of, instance_dict, parts
+from capture.refgraph.lookup import can_change_class, descriptor_of, instance_dict, is_mutable, parts
 from capture.refgraph.memory import COMPARISONS, HANDLES, is_address, pin_tensor_class, storage_of
 from capture.refgraph.node import (
     ABSENT,
@@ -48,7 +48,6 @@ PINNED = (type, types.ModuleType, types.BuiltinFunctionType, types.MethodDescrip
           types.MethodWrapperType, types.GetSetDescriptorType, types.MemberDescriptorType, types.ClassMethodDescriptorType,
           types.CodeType, torch.dtype, torch.layout, torch.memory_format, torch.qscheme)
 BOUND_IN_C = (types.BuiltinFunctionType, types.MethodWrapperType)   # and subclasses: methods of C, bound to an object
-HEAP_TYPE, IMMUTABLE_TYPE = 1 << 9, 1 << 8   # Py_TPFLAGS_*
 # Values of C types whose equality is total and builtin.
 VALUES = (torch.device, torch.Size)
 
@@ -574,16 +573,6 @@ class RefGraph:
     def seal(self) -> None:
         """No more knowledge is added."""
         self.sealed = True
-
-
-def is_mutable(cls: type) -> bool:
-    """Whether attributes of a class can be assigned: a class of Python."""
-    return type.__getattribute__(cls, "__flags__") & (HEAP_TYPE | IMMUTABLE_TYPE) == HEAP_TYPE
-
-
-def can_change_class(cls: type) -> bool:
-    """Whether an instance of `cls` can come to be of another class."""
-    return is_mutable(cls) or issubclass(cls, types.ModuleType)
 
 
 def dict_type(node: RefNode) -> type:

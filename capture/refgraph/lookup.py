@@ -7,6 +7,8 @@ from typing import Any
 
 from capture.refgraph.facts import is_of, of_thread
 
+HEAP_TYPE, IMMUTABLE_TYPE = 1 << 9, 1 << 8      # flags of types (object.h)
+
 
 def lookup_class(cls: type, name: str, default: Any = None) -> Any:
     """What a class has under `name` along its MRO, unbound, or `default`."""
@@ -15,6 +17,21 @@ def lookup_class(cls: type, name: str, default: Any = None) -> Any:
         if name in namespace:
             return namespace[name]
     return default
+
+
+def is_heap_type(cls: type) -> bool:
+    """Whether a class was made at run time: by a class statement, or by C code that makes its classes so."""
+    return bool(type.__getattribute__(cls, "__flags__") & HEAP_TYPE)
+
+
+def is_mutable(cls: type) -> bool:
+    """Whether attributes of a class can be assigned: a class of Python."""
+    return not type.__getattribute__(cls, "__flags__") & IMMUTABLE_TYPE
+
+
+def can_change_class(cls: type) -> bool:
+    """Whether an instance of `cls` can come to be of another class."""
+    return is_mutable(cls) or issubclass(cls, types.ModuleType)
 
 
 def descriptor_of(method: Any) -> Any:

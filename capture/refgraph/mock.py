@@ -23,7 +23,7 @@ from capture.refgraph.classes import make_class
 from capture.refgraph.effects import CallEffect, Effect, Replayed, operands_of, ready_at_entry, user_stack
 from capture.refgraph.graph import RefGraph
 from capture.refgraph.keys import KeyTable, put
-from capture.refgraph.lookup import instance_dict
+from capture.refgraph.lookup import instance_dict, is_heap_type
 from capture.refgraph.memory import storage_of
 from capture.refgraph.node import (
     ABSENT,
@@ -51,7 +51,6 @@ from capture.refgraph.source import Computed, Constant, Source
 CONTAINERS = (collections.OrderedDict, collections.defaultdict, dict, collections.deque, list, set)
 BASES = (*CONTAINERS, types.SimpleNamespace, object)
 POINTER = object.__basicsize__ // 2
-HEAP_TYPE = 1 << 9                                  # Py_TPFLAGS_HEAPTYPE: a class statement made it, or C at run time
 WRAPPERS = (staticmethod, classmethod)              # they take over the attributes of what they wrap
 # Attributes which only an object's creation sets: of functions, deques, partial functions, weak references, descriptors.
 READ_ONLY = {"exceptions", "message", "fget", "fset", "fdel", "__func__", "__closure__", "__globals__", "__builtins__", "maxlen",
@@ -401,7 +400,7 @@ def _is_none(shadow: Shadow) -> bool:
 def _declared_slots(cls: type) -> Iterator[tuple[str, types.MemberDescriptorType]]:
     """What the Python classes among `cls` and its bases declare in `__slots__`."""
     for base in type.__getattribute__(cls, "__mro__"):
-        if base.__flags__ & HEAP_TYPE and "__slots__" in base.__dict__:
+        if is_heap_type(base) and "__slots__" in base.__dict__:
             yield from ((name, slot) for name, slot in base.__dict__.items()
                         if isinstance(slot, types.MemberDescriptorType))
 
@@ -418,7 +417,7 @@ def _extends_in_python(cls: type, base: type) -> bool:
     """Whether `cls` adds nothing to the layout of `base` but an instance dict, weak references and slots."""
     if cls is base:
         return True
-    if not cls.__flags__ & HEAP_TYPE:
+    if not is_heap_type(cls):
         return False
     size = base.__basicsize__ + POINTER * len(list(_declared_slots(cls)))
     for offset in ("__dictoffset__", "__weakrefoffset__"):

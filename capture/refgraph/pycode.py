@@ -19,10 +19,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from capture.refgraph.effects import CallEffect, Effect, Position, Replayed, Traceback
+from capture.refgraph.effects import CallEffect, Effect, Position, Replayed, Traceback, operands_of
 from capture.refgraph.graph import BOUND_IN_C
-from capture.refgraph.lookup import instance_dict
-from capture.refgraph.mock import HEAP_TYPE, Make, MockPlan, Perform, bases, operands, operands_of
+from capture.refgraph.lookup import instance_dict, is_heap_type
+from capture.refgraph.mock import Make, MockPlan, Perform, bases, operands
 from capture.refgraph.node import Build, Const, Display, Expr, RefNode, Shadow, TensorState
 from capture.refgraph.records import DERIVED, is_record
 from capture.refgraph.runtime import CallFrom
@@ -384,7 +384,7 @@ class _Printer:
             return ast.Call(ast.Attribute(parts[0], "__get__"), parts[1:], [])
         if issubclass(cls, (tuple, frozenset)):
             parts = [ast.Tuple(parts)]
-        if not cls.__flags__ & HEAP_TYPE:
+        if not is_heap_type(cls):
             return ast.Call(self.constant(cls), parts, [])
         base = next(c for c in type.__getattribute__(cls, "__mro__")
                     if isinstance(c.__dict__.get("__new__"), types.BuiltinFunctionType))
@@ -508,7 +508,7 @@ def path_of(shadow: Shadow) -> Source | None:
 def is_weak(value: Any) -> bool:
     """Whether a constant may belong to the user, so that only a weak reference to it may be held."""
     if isinstance(value, type):
-        return bool(value.__flags__ & HEAP_TYPE)
+        return is_heap_type(value)
     if isinstance(value, (types.BuiltinFunctionType, types.CodeType)) or is_record(value) or isinstance(value, DERIVED):
         return False
     return hasattr(type(value), "__weakref__") or type(value).__weakrefoffset__ != 0

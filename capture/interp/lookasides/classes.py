@@ -20,8 +20,7 @@ from capture.interp.polyfills.objects import class_names
 from capture.interp.special import is_plain
 from capture.refgraph.classes import tells_program
 from capture.refgraph.facts import own_names
-from capture.refgraph.graph import is_mutable
-from capture.refgraph.lookup import lookup_class
+from capture.refgraph.lookup import is_mutable, lookup_class
 from capture.refgraph.node import SCALARS, Build, ClassState, Const, Expr, RefNode, Shadow
 from capture.refgraph.source import Computed, Constant
 

@@ -7,8 +7,8 @@ from typing import Any
 
 from capture.interp.models import polyfill
 from capture.interp.special import is_a
+from capture.refgraph.lookup import is_heap_type
 
-HEAPTYPE = 1 << 9
 C_STATE = (int, float, complex, str, bytes, bytearray, tuple, set, frozenset, type, BaseException)
 
 
@@ -16,7 +16,7 @@ def is_plain_instance(obj: Any, *rest: Any) -> bool:
     """Whether all state of an object is its `__dict__` and its slots, and
     the items of a list or dict, so that the default protocol of `object` can be spelled out."""
     cls = type(obj)
-    return bool(type.__getattribute__(cls, "__flags__") & HEAPTYPE) and not issubclass(cls, C_STATE)
+    return is_heap_type(cls) and not issubclass(cls, C_STATE)
 
 
 def reduces_itself(obj: Any, protocol: int) -> bool:
