@@ -114,8 +114,6 @@ _reason("autograd-inside", "the backward pass was run inside of the compiled fun
         "compile the forward pass and the loss, and call backward() outside")
 _reason("raised", "the call ended in an exception, whose traceback only the program itself can produce",
         "none needed: calls like this one run natively")
-_reason("generator-target", "a generator, coroutine or asynchronous generator function cannot be a target by itself",
-        "compile the function that consumes it")
 _reason("internal-fault", "capture itself failed; this is a bug in capture, and the program went on without it",
         "please report it with the text of the fault; set CAPTURE_STRICT=1 to raise it")
 

@@ -36,8 +36,6 @@ GENERIC_WRITE = (object.__setattr__, object.__delattr__, type.__setattr__, type.
                  functools.partial.__setattr__, functools.partial.__delattr__, _thread._local.__setattr__,
                  _thread._local.__delattr__, decimal.Context.__setattr__)
 WRITING = type, _thread._local, decimal.Context, object     # each writes attributes in a way of its own; the more special first
-GENERIC_GET = (object.__getattribute__, types.ModuleType.__getattribute__, type.__getattribute__,
-               types.SimpleNamespace.__getattribute__, BaseException.__getattribute__)
 Getter = Callable[[Any, str], Any]          # getattr, or one of these
 # Descriptors of C types: reading through them runs no Python code.
 C_DATA = (types.GetSetDescriptorType, types.MemberDescriptorType)

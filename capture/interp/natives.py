@@ -412,7 +412,6 @@ def depend_deep(interp: Interpreter, shadow: Shadow | None, real: Any) -> None:
         graph.depend(shadow, real)
 
 
-
 def is_immutable(real: Any) -> bool:
     """Whether a result may be kept as a constant."""
     if type(real) in SCALARS or isinstance(real, (*VALUES, *DERIVED)) or is_record(real):

@@ -13,7 +13,6 @@ from capture.refgraph.node import ABSENT, Build, Const, FunctionState, RefNode, 
 from capture.refgraph.source import ImportedModule, InstanceDict
 
 BUILTINS = InstanceDict(ImportedModule("builtins"))
-EMPTY = object()
 
 
 def globals_node(interp: Interpreter, frame: Frame) -> RefNode:

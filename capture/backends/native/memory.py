@@ -21,14 +21,12 @@ from itertools import accumulate
 from typing import Any
 
 from capture.backends.native.index import Index, Var, bounds, index
-from capture.backends.native.ir import Buffer, Extern, Kernel, Load, Nest, Program, Stage, Store, View, intern
+from capture.backends.native.ir import Buffer, Extern, Kernel, Load, Program, Stage, Store, View, intern
 from capture.backends.native.rewrite import Rewriter, loads_of, reads, writes
 
 ALIGNMENT = 64      # bytes: a cache line, and a vector of AVX-512
 CUTS = 32           # sizes of the arena that are tried
 SCRATCH = 64        # the part of the peak that operators may need for themselves
-
-Statement = Nest | Kernel | Extern
 
 
 @dataclass(frozen=True, slots=True)

@@ -170,7 +170,6 @@ def _times_log(x: Scalar, y: Scalar, log: str) -> Scalar:
     return where(call("isnan", y), math.nan, where(x.eq(0), 0.0, x * call(log, y)))
 
 
-
 pointwise(aten.atan2, formula=lambda y, x: call("atan2", y, x), kind=FLOAT)
 pointwise(aten.hypot, formula=lambda x, y: call("hypot", x, y))
 pointwise(aten.copysign, formula=lambda x, y: call("copysign", x, y), kind=FLOAT)
