@@ -9,6 +9,7 @@ import functools
 import importlib.util
 import os
 import sysconfig
+import types
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -29,6 +30,11 @@ class UserFrame:
     file: str
     line: int
     function: str
+
+    @classmethod
+    def at(cls, code: types.CodeType, line: int) -> UserFrame:
+        """A line of a code object."""
+        return cls(code.co_filename, line, code.co_qualname)
 
     def __str__(self) -> str:
         return f'File "{self.file}", line {self.line}, in {self.function}'

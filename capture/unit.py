@@ -116,7 +116,7 @@ class Unit:
                 for entry in unit.tree.entries:
                     counts.add(counts_of(entry))
             code = self.function.__code__
-            GONE.append(Gone(self.name, UserFrame(code.co_filename, code.co_firstlineno, code.co_qualname), self.start,
+            GONE.append(Gone(self.name, UserFrame.at(code, code.co_firstlineno), self.start,
                              sum(unit.captures for unit in family), sum(unit.uncounted for unit in family), counts,
                              tuple(report for unit in family for report in unit.breaks), tuple(self.misses)))
 

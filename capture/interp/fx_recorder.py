@@ -5,7 +5,6 @@ import math
 import numbers
 import operator
 import re
-import types
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -19,7 +18,7 @@ from capture.interp.frame import Value
 from capture.interp.regions import Region, graph_module, outline
 from capture.interp.varying import MAKING, SIZING, Numbers, Place, place_of
 from capture.interp.writes import running_statistics, versions_of
-from capture.refgraph.effects import Replayed
+from capture.refgraph.effects import Position, Replayed
 from capture.refgraph.graph import PINNED, VALUES, RefGraph
 from capture.refgraph.lookup import parts
 from capture.refgraph.memory import PLAIN_TENSORS, is_handle, pin_tensor_class, storage_of
@@ -39,10 +38,6 @@ from capture.refgraph.node import (
 )
 from capture.refgraph.result_types import IN_PLACE
 from capture.refgraph.source import Computed, Literal, Local, Source
-
-# One frame of the user's program where an operation was recorded: code object, offset of the instruction, line.
-Position = tuple[types.CodeType, int, int]
-
 
 SUBSCRIPTING = frozenset({"getitem", "setitem"})            # the operators whose second argument is a subscript
 TENSOR_TYPE = type(torch.FloatTensor)                       # the class of the types of tensors of old

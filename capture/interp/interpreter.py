@@ -19,6 +19,7 @@ from capture.errors import BackendError, Break, InternalError, UserFrame, is_int
 from capture.interp import unwind
 from capture.interp.frame import Continuation, Cut, Frame, UserError, Value
 from capture.interp.fx_recorder import FxRecorder
+from capture.refgraph.effects import user_stack
 from capture.refgraph.graph import RefGraph
 from capture.refgraph.node import RefNode, Shadow
 
@@ -258,19 +259,15 @@ class Interpreter:
         key = frame.code, frame.line
         place = self._places.get(key)
         if place is None:
-            place = self._places[key] = UserFrame(frame.code.co_filename, frame.line, frame.code.co_qualname)
+            place = self._places[key] = UserFrame.at(frame.code, frame.line)
         return place
 
     def stack(self) -> tuple[UserFrame, ...]:
         """The user's frames, outermost first."""
-        frames: list[UserFrame] = []
-        frame = self.frame
-        while frame is not None:
-            frames.append(UserFrame(frame.code.co_filename, frame.line, frame.code.co_qualname))
-            frame = frame.back
-        if all(is_internal(user.file) for user in frames) and (caller := self.caller()) is not None:
-            frames.append(caller)       # a module of torch itself: what matters is who called it
-        return tuple(reversed(frames))
+        frames = user_stack(self.positions())
+        if all(is_internal(frame.file) for frame in frames) and (caller := self.caller()) is not None:
+            frames = (caller, *frames)      # a module of torch itself: what matters is who called it
+        return frames
 
     def caller(self) -> UserFrame | None:
         """The user's line that called what is captured, or None when it cannot be told."""
@@ -278,7 +275,7 @@ class Interpreter:
             frame = sys._getframe()
             while frame is not None and is_internal(frame.f_code.co_filename):
                 frame = frame.f_back  # type: ignore[assignment]
-            self._caller = None if frame is None else UserFrame(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_qualname)
+            self._caller = None if frame is None else UserFrame.at(frame.f_code, frame.f_lineno)
         return self._caller
 
 

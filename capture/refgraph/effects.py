@@ -20,7 +20,7 @@ Position = tuple[types.CodeType, int, int]
 
 def user_stack(positions: tuple[Position, ...]) -> tuple[UserFrame, ...]:
     """Frames of the program as users are shown them."""
-    return tuple(UserFrame(code.co_filename, line, code.co_qualname) for code, _, line in positions)
+    return tuple(UserFrame.at(code, line) for code, _, line in positions)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -4,7 +4,6 @@ from __future__ import annotations
 import linecache
 import math
 import operator
-import types
 from collections.abc import Iterable
 from typing import Any
 
@@ -12,6 +11,7 @@ from torch import fx
 
 from capture.errors import UserFrame, is_internal, user_frames
 from capture.history import BreakReport, Cause, Gone, Miss
+from capture.refgraph.effects import Position, user_stack
 from capture.remedies import remedy
 from capture.reports.tree import Break, Change, Departed, Entry, Frame, Graph, Node, Place, Recapture, Report, Seconds
 from capture.unit import Trace, Unit
@@ -123,9 +123,9 @@ def place_of(frame: UserFrame) -> Place:
     return Place(frame.file, frame.line, frame.function, linecache.getline(frame.file, frame.line).strip())
 
 
-def place_of_stack(stack: Iterable[tuple[types.CodeType, int, int]]) -> Place | None:
+def place_of_stack(stack: tuple[Position, ...]) -> Place | None:
     """The innermost of the user's own lines."""
-    own = [frame for frame in frames_of(stack) if not is_internal(frame.file)]
+    own = [frame for frame in user_stack(stack) if not is_internal(frame.file)]
     return place_of(own[-1]) if own else None
 
 
@@ -133,22 +133,17 @@ def place_of_unit(unit: Unit) -> Place | None:
     """Where a compiled function is defined; of a module, the first of its own lines that is known."""
     code = unit.function.__code__
     if not is_internal(code.co_filename):
-        return place_of(UserFrame(code.co_filename, code.co_firstlineno, code.co_qualname))
+        return place_of(UserFrame.at(code, code.co_firstlineno))
     for entry in unit.tree.entries:
         trace: Trace = entry.payload
         stacks = [trace.broken.stack] if trace.broken is not None else []
         if trace.graph_module is not None:
-            stacks += [frames_of(node.meta.get("stack", ())) for node in trace.graph_module.graph.nodes]
+            stacks += [user_stack(node.meta.get("stack", ())) for node in trace.graph_module.graph.nodes]
         for stack in stacks:
             own = next((frame for frame in stack if not is_internal(frame.file)), None)
             if own is not None:
                 return place_of(own)
     return None
-
-
-def frames_of(stack: Iterable[tuple[types.CodeType, int, int]]) -> tuple[UserFrame, ...]:
-    """Positions as they are noted in graphs, as frames."""
-    return tuple(UserFrame(code.co_filename, line, code.co_qualname) for code, _, line in stack)
 
 
 def shortened(text: str) -> str:
