@@ -34,11 +34,6 @@ PyObject* make_traceback(PyObject*, PyObject* args) {
   return traceback;
 }
 
-PyObject* handled_exception(PyObject*, PyObject*) {
-  PyObject* exception = PyErr_GetHandledException();
-  return exception != nullptr ? exception : Py_NewRef(Py_None);
-}
-
 PyObject* set_handled_exception(PyObject*, PyObject* exception) {
   if (exception != Py_None && !PyExceptionInstance_Check(exception)) {
     PyErr_Format(PyExc_TypeError, "an exception or None is needed, not %.200s", Py_TYPE(exception)->tp_name);
@@ -59,8 +54,6 @@ PyObject* reraise(PyObject*, PyObject* exception) {
 
 PyMethodDef functions[] = {
     {"reraise", reraise, METH_O, "Raises an exception as it is: its context stays what it was."},
-    {"handled_exception", handled_exception, METH_NOARGS,
-     "The exception that the calling code is handling, as `sys.exception()`; None when there is none."},
     {"set_handled_exception", set_handled_exception, METH_O,
      "Makes an exception, or None, the one that the calling code is handling."},
     {"make_traceback", make_traceback, METH_VARARGS,

@@ -1,7 +1,6 @@
 """Exceptions of the program: raising them, finding their handlers, and keeping true which one is being handled."""
 from __future__ import annotations
 
-import ctypes
 import signal
 import sys
 import types
@@ -21,8 +20,6 @@ if TYPE_CHECKING:
 
 # Builtins written in Python: in a traceback they are as invisible as those written in C.
 OWN_PACKAGES = frozenset({"capture.interp.polyfills", "capture.interp.lookasides"})
-_set_handled = ctypes.pythonapi.PyErr_SetHandledException
-_set_handled.argtypes, _set_handled.restype = [ctypes.py_object], None
 
 
 def throw(exception: BaseException) -> NoReturn:
@@ -176,5 +173,5 @@ def swap_handled(frame: Frame, exception: BaseException | None) -> BaseException
 
 def set_handled(exception: BaseException | None) -> None:
     """Sets the thread's `sys.exception()`."""
-    _set_handled(exception)
+    _C.set_handled_exception(exception)
 
