@@ -34,8 +34,8 @@ def lookup(backend: str | Backend, *, mode: str | None = None, dynamic: bool | N
     """The compiling function that `backend` names: a callable as it is, then our own names, then torch's registry.
 
     `mode` and `options` mean what they mean to `torch.compile`: inductor turns them into its configuration, other
-    backends of torch and callables receive them as keyword arguments; our native backend has the options that
-    `native.tiers.Options` lists, and the eager one has nothing to tune.
+    backends of torch and callables receive them as keyword arguments; our native backend does the same in each mode and has the
+    options that `native.tiers.Options` lists, and the eager one has nothing to tune.
     Raises ArgumentError for a value of the wrong type or an unknown mode or option, BackendError for an unknown name.
     """
     _check_tuning(mode, dynamic, options)
@@ -61,7 +61,7 @@ def names() -> list[str]:
 
 def _by_name(name: str, mode: str | None, dynamic: bool | None, options: Mapping[str, Any] | None) -> Backend:
     if name == "native":
-        settings = tiers.Options.parse(mode, options)
+        settings = tiers.Options.parse(options)
         sidecar.prepare()
         return functools.partial(tiers.compile_graph, options=settings)
     if name == "eager":

@@ -38,16 +38,13 @@ from capture.errors import ArgumentError, InternalError
 @dataclass(frozen=True, slots=True)
 class Options:
     """What users can set. background: use the graph as it is until it is compiled; else wait for that at the first hit.
-    freezing: where no gradient is asked for, compute what depends on parameters and buffers alone only once, until one changes.
-    mode: "default"; "max-autotune" allows the compiler to spend time on measuring variants; "reduce-overhead" is what every
-    compiled graph has, one call without Python."""
+    freezing: where no gradient is asked for, compute what depends on parameters and buffers alone only once, until one changes."""
 
     background: bool = True
     freezing: bool = False
-    mode: str = "default"
 
     @classmethod
-    def parse(cls, mode: str | None, options: Mapping[str, Any] | None) -> Options:
+    def parse(cls, options: Mapping[str, Any] | None) -> Options:
         """Raises ArgumentError for an unknown option, or a value that is not True or False."""
         for name, value in (options or {}).items():
             if name not in ("background", "freezing"):
@@ -56,7 +53,7 @@ class Options:
                                     "; it has 'background' and 'freezing'"))
             if not isinstance(value, bool):
                 raise ArgumentError(f"option {name!r} must be True or False, got {type(value).__name__}: {value!r}")
-        return cls(**(options or {}), mode=mode or "default")
+        return cls(**(options or {}))
 
 
 @dataclass(frozen=True, slots=True)
@@ -356,7 +353,7 @@ def compile_graph(gm: fx.GraphModule, example_inputs: Sequence[Any], *, options:
         tier.refuse(Failure("unsupported", f"the graph {found}"))
         return switch
     try:
-        job = Job(gm, specs(gm, example_inputs), Modes.current(), {"freezing": options.freezing, "mode": options.mode})
+        job = Job(gm, specs(gm, example_inputs), Modes.current(), {"freezing": options.freezing})
     except TypeError as error:
         tier.refuse(Failure("unsupported", str(error)))
         return switch

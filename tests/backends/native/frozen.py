@@ -34,7 +34,7 @@ def frozen(module: nn.Module, *inputs: Tensor) -> tuple[Callable, list[Tensor]]:
     """The compiled callable of a module's graph, and its inputs."""
     gm, tensors = recorded(module, *inputs)
     with torch.no_grad():
-        job = Job(gm, specs(gm, tensors), Modes.current(), {"freezing": True, "mode": "default"})
+        job = Job(gm, specs(gm, tensors), Modes.current(), {"freezing": True})
     return load(compile_job(job), gm), tensors
 
 

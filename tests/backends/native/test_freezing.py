@@ -248,7 +248,7 @@ def test_tensors_of_inference_mode_are_not_frozen() -> None:
         module, image = small(), torch.randn(2, 3, 8, 8)
     gm, tensors = recorded_in_inference_mode(module, image)
     with torch.inference_mode():
-        compiled = load(compile_job(Job(gm, specs(gm, tensors), Modes.current(), {"freezing": True, "mode": "default"})), gm)
+        compiled = load(compile_job(Job(gm, specs(gm, tensors), Modes.current(), {"freezing": True})), gm)
         assert not isinstance(compiled, FrozenCallable)
         module[0].weight.mul_(2)
         torch.testing.assert_close(compiled(*tensors)[0], module(image), rtol=1e-4, atol=1e-4)
