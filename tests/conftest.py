@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import atexit
 import faulthandler
+import gc
 import os
 import shutil
 import signal
@@ -33,6 +34,14 @@ def fresh():
     capture.reset()
     torch.set_grad_enabled(True)
     torch.set_default_dtype(torch.float32)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish() -> None:
+    """What was imported and collected stays until the end. Unless the garbage collector is told so it looks at all of it each time,
+    and many tests run it."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(trylast=True)
