@@ -8,25 +8,26 @@ from __future__ import annotations
 import torch
 from torch import fx
 
-from capture.backends.native.nodes import insert_call
+from capture.backends.native.nodes import insert_call, replace_each
 
 aten = torch.ops.aten
 
 
 def accumulate_products(gm: fx.GraphModule) -> int:
     """Replaces additions of products to products that nothing else needs; returns how many."""
-    count = 0
-    for node in list(gm.graph.nodes):
-        operands = _operands(node)
-        if operands is not None:
-            total, product = operands
-            node.replace_all_uses_with(insert_call(node, aten.addmm.default, total, *product.args, val=node.meta["val"]))
-            gm.graph.erase_node(node)
-            count += 1
+    count = replace_each(gm, _as_sum)
     if count:
         gm.graph.eliminate_dead_code(lambda node: node.target not in (aten.mm.default, aten.permute.default))
         gm.recompile()
     return count
+
+
+def _as_sum(node: fx.Node) -> fx.Node | None:
+    operands = _operands(node)
+    if operands is None:
+        return None
+    total, product = operands
+    return insert_call(node, aten.addmm.default, total, *product.args, val=node.meta["val"])
 
 
 def _operands(node: fx.Node) -> tuple[fx.Node, fx.Node] | None:

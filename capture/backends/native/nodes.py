@@ -1,6 +1,7 @@
 """Nodes of ATen graphs, made by passes over them."""
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from torch import fx
@@ -22,3 +23,17 @@ def fake_result(node: fx.Node) -> Any:
 
 def _fake(node: fx.Node) -> Any:
     return node.meta["val"]
+
+
+def replace_each(gm: fx.GraphModule, substitute: Callable[[fx.Node], fx.Node | None]) -> int:
+    """Puts what `substitute` makes of a node, before it, in the place of each node for which that is not None; returns how many."""
+    count = 0
+    for node in list(gm.graph.nodes):
+        new = substitute(node)
+        if new is not None:
+            node.replace_all_uses_with(new)
+            gm.graph.erase_node(node)
+            count += 1
+    if count:
+        gm.recompile()
+    return count

@@ -12,23 +12,21 @@ import torch
 from torch import fx
 
 from capture.backends.native.layouts import is_channels_last
-from capture.backends.native.nodes import insert_call
+from capture.backends.native.nodes import insert_call, replace_each
 
 aten = torch.ops.aten
 
 
 def use_products(gm: fx.GraphModule) -> int:
     """Replaces convolutions by filters of one pixel; returns how many."""
-    count = 0
-    for node in list(gm.graph.nodes):
-        if is_pixelwise(node):
-            channels_last = all(is_channels_last(n.meta["val"]) for n in (node, node.args[0]))    # an image can lie in both ways
-            node.replace_all_uses_with(_by_rows(node) if channels_last else _by_images(node))
-            gm.graph.erase_node(node)
-            count += 1
-    if count:
-        gm.recompile()
-    return count
+    return replace_each(gm, _as_product)
+
+
+def _as_product(node: fx.Node) -> fx.Node | None:
+    if not is_pixelwise(node):
+        return None
+    channels_last = all(is_channels_last(n.meta["val"]) for n in (node, node.args[0]))    # an image can lie in both ways
+    return _by_rows(node) if channels_last else _by_images(node)
 
 
 def is_pixelwise(node: fx.Node) -> bool:

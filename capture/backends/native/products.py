@@ -16,7 +16,7 @@ import torch
 from torch import fx
 
 from capture.backends.native import processor
-from capture.backends.native.nodes import insert_call
+from capture.backends.native.nodes import insert_call, replace_each
 
 aten, mkldnn = torch.ops.aten, torch.ops.mkldnn
 
@@ -90,17 +90,12 @@ def use_onednn(gm: fx.GraphModule) -> int:
     Of float32 only: those of bfloat16 ATen gives to oneDNN itself. And on processors alone on which it was measured to be faster,
     which are not those of MKL's maker.
     """
-    if processor.vendor() != "AuthenticAMD":
-        return 0
-    count = 0
-    for node in list(gm.graph.nodes):
-        linear = linear_of(node)
-        if linear is not None and node.meta["val"].dtype == torch.float32 and linear.gains_plain():
-            call = insert_call(node, mkldnn._linear_pointwise.default, linear.input, linear.filters(), linear.bias, "none", [], "",
-                               val=node.meta["val"])
-            node.replace_all_uses_with(call)
-            gm.graph.erase_node(node)
-            count += 1
-    if count:
-        gm.recompile()
-    return count
+    return 0 if processor.vendor() != "AuthenticAMD" else replace_each(gm, _as_onednn)
+
+
+def _as_onednn(node: fx.Node) -> fx.Node | None:
+    linear = linear_of(node)
+    if linear is None or node.meta["val"].dtype != torch.float32 or not linear.gains_plain():
+        return None
+    return insert_call(node, mkldnn._linear_pointwise.default, linear.input, linear.filters(), linear.bias, "none", [], "",
+                       val=node.meta["val"])
