@@ -77,7 +77,8 @@ def test_continuations_are_found_under_their_frame() -> None:
     assert frame.resumed is None and rest.resumed == frame.breaks[0] and rest.name.startswith("opaque resumed at ")
     assert [entry.outcome for entry in frame.entries] == ["partial"] and [entry.outcome for entry in rest.entries] == ["captured"]
     assert list(report.walk()) == [frame, rest] and (frame.graphs, rest.graphs) == (1, 1)
-    assert [f.name for f in capture.report().frames if f.name.startswith("opaque")] == ["opaque"]
+    mine = [f.name for f in capture.report().frames if f.captures and f.name.startswith("opaque")]     # of those not forgotten
+    assert mine == ["opaque"]
 
 
 @pytest.mark.parametrize(("change", "kind", "subject", "before", "after", "line"), [
