@@ -54,10 +54,12 @@ class Process:
         program = (f"import gc, os, sys; os.nice({NICENESS}); gc.disable(); sys.path[:] = {path!r}; "
                    f"from capture.backends.native.worker import main; main({compile_job!r})")
         self.log = _scratch_file()
-        # A session of its own: Ctrl-C is for the user's program. Without a name of Python's own program it is looked for on PATH.
+        # A group of its own: Ctrl-C is for the user's program. Not a session of its own: systems that share processors between
+        # sessions would give it as much of them as the program, whatever its niceness. Without a name of Python's own program
+        # it is looked for on PATH.
         self._popen = subprocess.Popen(
             [sys.executable or "python3", "-c", program], bufsize=0, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-            stderr=self.log if self.log else subprocess.DEVNULL, start_new_session=True,
+            stderr=self.log if self.log else subprocess.DEVNULL, process_group=0,
             env={**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"})
         self.id = self._popen.pid
 

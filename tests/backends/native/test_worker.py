@@ -112,6 +112,13 @@ def test_the_process_stands_back_and_collects_garbage(pool: Pool) -> None:
     assert pickle.loads(answer)["collects"]
 
 
+def test_the_process_is_in_the_programs_session_but_not_in_its_group(pool: Pool) -> None:
+    outcomes(pool, 1.0)
+    process, = pool.processes
+    assert os.getsid(process.id) == os.getsid(0)        # else niceness says nothing where each session has its share of processors
+    assert os.getpgid(process.id) == process.id         # Ctrl-C is for the program
+
+
 def test_a_process_made_ready_for_another_compiler(pool: Pool) -> None:
     pool.start("no_such_module:f")
     answer, = outcomes(pool, 1.0)
