@@ -138,10 +138,10 @@ class Arrays:
             graph.require(node.source, "TYPE", node.cls)
             graph.require(Computed(layout, (node.source,)), "VALUE", layout(real))
         else:
-            self.hold(graph, node, real)
+            self.hold(graph, real)
         return self.fold(graph, result, fresh)
 
-    def hold(self, graph: RefGraph, shadow: RefNode, real: Any) -> None:
+    def hold(self, graph: RefGraph, real: Any) -> None:
         """Depends on what an array or number from outside holds. Raises Break where the trace may have written to its memory."""
         outside = outside_of(graph, real)
         if outside is None:
@@ -246,7 +246,7 @@ class Arrays:
         if not is_ndarray(real) or real.dtype.kind not in "ib":
             return None
         if real.ndim == 1 and real.size and self._is_constant(shadow, real):
-            self.hold(recorder.refs, shadow, real)
+            self.hold(recorder.refs, real)
             return real.tolist()
         if real.dtype.kind == "b" or self.is_computed(real) or self.unshareable(recorder.refs, shadow, real) is not None:
             return None

@@ -104,7 +104,7 @@ def generic(interp: Interpreter, obj: Value, name: str, then: Then, on_raise: Ca
     if not is_data:
         namespace = instance_dict(real)
         if namespace is not None and name in namespace:
-            return finish(interp, namespace[name], interp.track(instance_attribute, interp, obj, name, descriptor), then)
+            return finish(interp, namespace[name], interp.track(instance_attribute, interp, obj, name), then)
     if descriptor is MISSING:
         hook = lookup_class(cls, "__getattr__") if fallback else None
         if is_hook(hook):
@@ -236,11 +236,11 @@ def load_from_super(interp: Interpreter, obj: Value, name: str, then: Continuati
     native(interp, obj, name, lambda result: class_builtin(interp, result), then, on_raise)
 
 
-def load_super(interp: Interpreter, cls: Value, self: Value, name: str, then: Continuation | None = None) -> None:
+def load_super(interp: Interpreter, cls: Value, self: Value, name: str) -> None:
     """LOAD_SUPER_ATTR: `super(cls, self).name`."""
     real = interp.real(super, cls.real, self.real)
     shadow = Build(super, (cls.shadow, self.shadow)) if interp.tracking else None  # type: ignore[arg-type]
-    load(interp, Value(real, shadow), name, then)
+    load(interp, Value(real, shadow), name)
 
 
 def load_method(interp: Interpreter, obj: Value, name: str) -> None:
@@ -399,7 +399,7 @@ def part(interp: Interpreter, owner: Value, name: str, real: Any) -> Shadow:
     return interp.graph.constant(real)
 
 
-def instance_attribute(interp: Interpreter, obj: Value, name: str, descriptor: Any) -> Shadow:
+def instance_attribute(interp: Interpreter, obj: Value, name: str) -> Shadow:
     """The value in the instance's own `__dict__`."""
     node = obj.shadow
     graph = interp.graph

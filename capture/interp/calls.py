@@ -71,7 +71,7 @@ def call(interp: Interpreter, function: Value, args: list[Value], kwargs: dict[s
                 return call_native(interp, function, args, kwargs, then, on_raise)
             return inline(interp, function, args, kwargs, then, on_raise)
         if cls is types.MethodType:
-            part = interp.track(composite, interp, function, 2) or (None, None)
+            part = interp.track(composite, function, 2) or (None, None)
             args = [Value(real.__self__, part[1]), *args]
             function = Value(real.__func__, part[0])
         elif cls is _C.CompiledFunction:
@@ -234,7 +234,7 @@ def kwreals(kwargs: dict[str, Value]) -> dict[str, Any]:
     return {k: v.real for k, v in kwargs.items()}
 
 
-def composite(interp: Interpreter, value: Value, n: int) -> tuple[Shadow, ...]:
+def composite(value: Value, n: int) -> tuple[Shadow, ...]:
     """The shadows of the parts of a composite such as a bound method."""
     if isinstance(value.shadow, Build) and len(value.shadow.items) == n:
         return value.shadow.items

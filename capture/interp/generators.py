@@ -549,7 +549,7 @@ def throw_into(interp: Interpreter, iterator: Value, exception: BaseException, y
 
     def stopped(raised: BaseException) -> bool:
         if isinstance(raised, StopIteration):
-            returned(Value(raised.value, interp.track(_stop_value, interp, raised)))
+            returned(Value(raised.value, interp.track(stop_value, raised)))
             return True
         return on_raise(raised)
 
@@ -581,7 +581,8 @@ def close_iterator(interp: Interpreter, iterator: Value, then: Callable[[], None
     attributes.load(interp, iterator, "close", call, missing)
 
 
-def _stop_value(interp: Interpreter, stop: StopIteration) -> Any:
+def stop_value(stop: StopIteration) -> Shadow:
+    """The shadow of what an iterator that the trace does not know has returned."""
     if stop.value is None:
         return Const(None)
     raise Break("outside-iterator", "an iterator returned a value")

@@ -402,7 +402,7 @@ def depend_deep(interp: Interpreter, shadow: Shadow | None, real: Any) -> None:
         elif isinstance(shadow.state, HandleState):
             graph.touch(shadow)
         elif arrays.is_value(real):
-            interp.recorder.arrays.hold(graph, shadow, real)
+            interp.recorder.arrays.hold(graph, real)
         elif shadow.source is not None:
             graph.depend(shadow, real)
     elif isinstance(shadow, Build):

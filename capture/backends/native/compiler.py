@@ -90,7 +90,7 @@ def start(gm: fx.GraphModule, pool: concurrent.futures.Executor, compiler: concu
             verify(fused.program)
         program = reuse_in_place(fused.program)
         kernels = [statement for statement in program.body if isinstance(statement, Kernel)]
-        rendered = render(program, kernels)
+        rendered = render(kernels)
         library = pool.submit(compiler.result().compile, rendered.sources) if kernels else None
         plan = make_plan(program, rendered, plan_layout(program, gone, leaving))
         log = _log(fused.decisions, program, rendered, plan)

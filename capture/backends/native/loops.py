@@ -134,7 +134,7 @@ def merged(kernel: Kernel) -> Kernel:
         changed = False
         expressions = set(indices_of(stores_of(kernel)))
         for position, (major, minor) in enumerate(zip(kernel.outer, kernel.outer[1:])):
-            new = _merge(expressions, major, minor, kernel.locals)
+            new = _merge(expressions, major, minor)
             if new is not None:
                 outer = (*kernel.outer[:position], new, *kernel.outer[position + 2:])
                 parallel = kernel.parallel - (position + 1 < kernel.parallel)
@@ -152,7 +152,7 @@ def _merged_stage(stage: Stage) -> Stage:
     positional = any(s.reduction in ("argmax", "argmin") for s in stage.stores)
     for position, (major, minor) in enumerate(zip(stage.inner, stage.inner[1:])):
         if (major in stage.reduced) == (minor in stage.reduced):
-            new = _merge(set(indices_of(stage.stores)), major, minor, ())
+            new = _merge(set(indices_of(stage.stores)), major, minor)
             if new is not None and not (positional and major not in stage.reduced):
                 rewriter = Rewriter({major: 0, minor: index(new)})
                 inner = (*stage.inner[:position], new, *stage.inner[position + 2:])
@@ -161,7 +161,8 @@ def _merged_stage(stage: Stage) -> Stage:
     return stage
 
 
-def _merge(expressions: set[Index], major: Var, minor: Var, locals_: Sequence[object]) -> Var | None:
+def _merge(expressions: set[Index], major: Var, minor: Var) -> Var | None:
+    """One loop for two neighbouring ones, which every index advances through as through both; None where some does not."""
     for expression in expressions:
         if expression.coefficient(major) != expression.coefficient(minor) * minor.extent:
             return None

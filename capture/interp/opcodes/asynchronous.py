@@ -53,7 +53,7 @@ def send(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
 
     def stopped(exception: BaseException) -> bool:
         if isinstance(exception, StopIteration):
-            returned(Value(exception.value, interp.track(_stop_value, exception)))
+            returned(Value(exception.value, interp.track(generators.stop_value, exception)))
             return True
         return False
 
@@ -75,12 +75,6 @@ def send(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
         attributes.load(interp, receiver, "send", lambda method: calls.call(interp, method, [value], on_raise=stopped))
 
 
-def _stop_value(stop: StopIteration) -> Shadow:
-    if stop.value is None:
-        return Const(None)
-    raise Break("outside-iterator", "an iterator returned a value")
-
-
 @opcode("CLEANUP_THROW", since=(3, 12))
 def cleanup_throw(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     """An exception came out of what the frame delegates to; the jump that follows leads past END_SEND."""
@@ -88,7 +82,7 @@ def cleanup_throw(interp: Interpreter, frame: Frame, instruction: Instruction) -
     if not isinstance(exception, StopIteration):
         raise UserError(exception, again=True)
     frame.popn(3)
-    frame.stack.append(Value(exception.value, interp.track(_stop_value, exception)))
+    frame.stack.append(Value(exception.value, interp.track(generators.stop_value, exception)))
 
 
 # -- await -------------------------------------------------------------------------------------------------------------

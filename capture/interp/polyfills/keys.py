@@ -116,8 +116,9 @@ def setitem(self: Any, key: Any, value: Any) -> None:
 
 
 @polyfill(operator.delitem, dict.__delitem__, applies=is_dict_by_python)
-def delitem(self: Any, key: Any) -> None:
-    """`del self[key]`."""
+@polyfill(set.remove, applies=is_set_by_python)
+def remove(self: Any, key: Any) -> None:
+    """`del self[key]`, `self.remove(key)`."""
     number = hash_of(key)
     known = find(self, key, number)
     if known is MISSING:
@@ -180,15 +181,6 @@ def discard(self: Any, key: Any) -> None:
     if known is not MISSING:
         drop(self, known, number)
 
-
-@polyfill(set.remove, applies=is_set_by_python)
-def remove(self: Any, key: Any) -> None:
-    """`self.remove(key)`."""
-    number = hash_of(key)
-    known = find(self, key, number)
-    if known is MISSING:
-        raise KeyError(key)
-    drop(self, known, number)
 
 
 # -- written out -------------------------------------------------------------------------------------------------------

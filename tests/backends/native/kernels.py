@@ -42,7 +42,7 @@ class Library:
     def __init__(self, program: Program, kernels: Sequence[Kernel]) -> None:
         self.program = program
         self.kernels = {kernel.name: kernel for kernel in kernels}
-        self.rendered: Rendered = render(program, kernels)
+        self.rendered: Rendered = render(kernels)
         self._folder = tempfile.TemporaryDirectory()
         self.path = Path(self._folder.name) / "kernels.so"
         self.path.write_bytes(find_compiler().compile(self.rendered.sources))

@@ -130,7 +130,7 @@ def compiled(programs: Sequence[Program]) -> list[Plan]:
     for number, program in enumerate(programs):
         body = [replace(s, name=f"{s.name}_{number}") if isinstance(s, Kernel) else s for s in program.body]
         renamed.append(reuse_in_place(replace(program, body=body)))
-    rendered = render(renamed[0], [s for program in renamed for s in program.body if isinstance(s, Kernel)])
+    rendered = render([s for program in renamed for s in program.body if isinstance(s, Kernel)])
     library = open_library(find_compiler().compile(rendered.sources)) if rendered.sources else None
     plans = []
     for program in renamed:

@@ -509,7 +509,7 @@ def test_a_compiling_process_ends_with_a_program_that_is_killed() -> None:
         time.sleep(3)
         print(sidecar.processes()[0], flush=True)
         os.kill(os.getpid(), 9)""")
-    for _ in range(100):
+    for _ in range(1200):
         try:
             os.kill(int(done.stdout), 0)
         except ProcessLookupError:

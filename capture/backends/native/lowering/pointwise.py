@@ -180,14 +180,14 @@ pointwise(aten.special_xlog1py, formula=lambda x, y: _times_log(x, y, "log1p"), 
 pointwise(aten.heaviside, formula=lambda x, y: where(x.eq(0), y, (x > 0).to(x.dtype)))
 
 
-def _log_add(x: Scalar, y: Scalar, exp: str, log: str) -> Scalar:
+def _log_add(x: Scalar, y: Scalar, log: str) -> Scalar:
     greater, less = call("maximum", x, y), call("minimum", x, y)
     one = call("log1p", call("exp", less - greater)) if log == "log1p" else call("log2", 1 + call("exp2", less - greater))
     return where(call("isinf", x) & x.eq(y), x, greater + one)
 
 
-pointwise(aten.logaddexp, formula=lambda x, y: _log_add(x, y, "exp", "log1p"))
-pointwise(aten.logaddexp2, formula=lambda x, y: _log_add(x, y, "exp2", "log2"))
+pointwise(aten.logaddexp, formula=lambda x, y: _log_add(x, y, "log1p"))
+pointwise(aten.logaddexp2, formula=lambda x, y: _log_add(x, y, "log2"))
 
 # Comparisons and tests.
 

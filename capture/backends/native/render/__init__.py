@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from capture.backends.native.index import Index
-from capture.backends.native.ir import Kernel, Program
+from capture.backends.native.ir import Kernel
 from capture.backends.native.render.kernel import INVALID, write_kernel
 from capture.backends.native.render.target import CPU, Target
 from capture.errors import InternalError
@@ -35,8 +35,8 @@ class Rendered:
     numbers: dict[str, tuple[Index, ...]]
 
 
-def render(program: Program, kernels: Sequence[Kernel], target: Target = CPU) -> Rendered:
-    """The kernels of `program` as C++. Raises InternalError where two have one name."""
+def render(kernels: Sequence[Kernel], target: Target = CPU) -> Rendered:
+    """Kernels as C++. Raises InternalError where two have one name."""
     rendered = Rendered((), {}, {}, {})
     texts: dict[str, str] = {}          # body -> symbol
     names: dict[str, list[str]] = {}    # symbol -> kernels
