@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from tests.backends.native.lowering_checks import calls
+from tests.backends.native.lowering_checks import calls, check
 from tests.backends.native.stages import Stages, compare, compiled, finished, recorded
 
 
@@ -59,6 +59,12 @@ def test_cubes() -> None:
 def test_strides_are_eagers(layout: torch.memory_format) -> None:
     x = images(2, 4, 10, 12).detach().to(memory_format=layout).requires_grad_()
     assert checked(lambda x: [F.max_pool2d(x, 3, 2, 1), F.avg_pool2d(x, 2), F.interpolate(x, scale_factor=2)], x) == []
+
+
+@pytest.mark.parametrize("pool", [lambda x: F.max_pool2d(x, 2), lambda x: F.adaptive_avg_pool2d(x, (2, 3))])
+def test_windows_are_combined_where_the_result_lies(pool: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    program = check(pool, images(2, 4, 10, 12).detach().to(memory_format=torch.channels_last))
+    assert all(buffer.strides[1] == 1 for buffer in program.buffers.values())       # no detour by rows of pixels
 
 
 def test_maxima_and_their_positions() -> None:

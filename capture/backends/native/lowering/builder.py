@@ -143,11 +143,15 @@ class Builder:
 
     # Reductions.
 
-    def reduce(self, shape: Sequence[Size], dims: Sequence[int], reduction: str, at: At, dtype: torch.dtype) -> Lazy:
-        """Combines `at` (of `dtype`) over the dimensions `dims` of the index space `shape`. They stay, with size 1."""
+    def reduce(self, shape: Sequence[Size], dims: Sequence[int], reduction: str, at: At, dtype: torch.dtype,
+               strides: Sequence[Size] | None = None) -> Lazy:
+        """Combines `at` (of `dtype`) over the dimensions `dims` of the index space `shape`. They stay, with size 1. `strides`: of
+        the result; row-major where these are not given, or not dense."""
         place, reduced = self._split(shape, dims)
         result = tuple(1 if n in dims else size for n, size in enumerate(shape))
-        stored = self.memory(result, torch.int64 if reduction.startswith("arg") else dtype)
+        if strides is not None and not is_dense(result, strides):
+            strides = None
+        stored = self.memory(result, torch.int64 if reduction.startswith("arg") else dtype, strides)
         whole = [r if n in dims else p for n, (p, r) in enumerate(zip(place, reduced, strict=True))]
         self.nest(place, reduced, Store(stored.buffer.name, address(stored, place), at(whole), reduction=reduction))
         return in_memory(stored, result)

@@ -108,8 +108,10 @@ def windows(call: Call, x: Lazy, shape: Sequence[Size], axes: Sequence[Axis], re
             return sum(parts[1:], parts[0]).expr
         call.builder.cheap_to_repeat(x)
         return computed([x], tuple(shape), dtype, total, 4 * math.prod(counts))
+    # Laid out like the result: from another layout it would have to be transposed.
     value = call.builder.reduce((*shape, *counts), range(len(shape), len(shape) + len(axes)), reduction,
-                                lambda place: of_window(place[:len(shape)], place[len(shape):]), dtype)
+                                lambda place: of_window(place[:len(shape)], place[len(shape):]), dtype,
+                                (*call.result.strides, *[1] * len(axes)))
     return viewed(value, tuple(shape), lambda place: [*place, *[index(0)] * len(axes)])
 
 
