@@ -28,6 +28,16 @@ const TensorProperties& unpack(PyObject* self) { return reinterpret_cast<Propert
 
 const at::TensorImpl* impl_of(PyObject* tensor) { return THPVariable_Unpack(tensor).unsafeGetTensorImpl(); }
 
+// Whether its dimensions have names, which they can have in older versions of torch.
+template <class Impl>
+bool has_names(const Impl* impl) {
+  if constexpr (requires { impl->has_named_tensor_meta(); }) {
+    return impl->has_named_tensor_meta();
+  } else {
+    return false;
+  }
+}
+
 // Every TensorImpl's autograd metadata is an AutogradMeta; reading its fields avoids a virtual call.
 const torch::autograd::AutogradMeta* autograd_of(const at::TensorImpl* impl) {
   return static_cast<const torch::autograd::AutogradMeta*>(impl->autograd_meta());
@@ -261,7 +271,7 @@ TensorProperties tensor_properties_of(PyObject* object) {
     throw PythonError{};
   }
   const at::TensorImpl* impl = impl_of(object);
-  if (impl->is_python_dispatch() || impl->has_symbolic_sizes_strides() || impl->is_nested()) {
+  if (impl->is_python_dispatch() || impl->has_symbolic_sizes_strides() || impl->is_nested() || has_names(impl)) {
     PyErr_Format(PyExc_TypeError, "a %.200s has no plain properties: only plain tensors can be guarded",
                  Py_TYPE(object)->tp_name);
     throw PythonError{};

@@ -39,7 +39,7 @@ size_t first_changed(const TensorWatch* watches, size_t begin, size_t end);
 bool is_tensor(PyObject* object);
 
 // The properties of a tensor. Throws PythonError (TypeError) for other objects, and for tensors whose properties are
-// not plain: subclasses with a dispatch of their own, symbolic or nested sizes.
+// not plain: subclasses with a dispatch of their own, symbolic or nested sizes, named dimensions.
 TensorProperties tensor_properties_of(PyObject* object);
 
 // The first property that differs.

@@ -17,8 +17,9 @@ from capture.interp import arrays, fixed, fx_numbers, leaves, subscripts
 from capture.interp.frame import Value
 from capture.interp.regions import Region, graph_module, outline
 from capture.interp.varying import MAKING, SIZING, Numbers, Place, place_of
-from capture.interp.writes import running_statistics, versions_of
+from capture.interp.writes import uncounted, versions_of
 from capture.refgraph.effects import Position, Replayed
+from capture.refgraph.facts import current_gpu
 from capture.refgraph.graph import PINNED, VALUES, RefGraph
 from capture.refgraph.lookup import parts
 from capture.refgraph.memory import PLAIN_TENSORS, is_handle, pin_tensor_class, storage_of
@@ -53,7 +54,8 @@ class FxRecorder:
     something is taken for granted, and what looks whether it is so. `can_cut`: whether the trace may end where it is. `switched`:
     what tells of the kernels that it has chosen. `fails`: some may raise on a hit, and the program tells how far it came, by a
     handler (`watched`) or by effects, of which there are `acted` before the first of these operations. `moves`: such a number
-    says where in memory some tensor lies. Every node's `meta["stack"]` says where in the program it comes from.
+    says where in memory some tensor lies. `devices`: the types of those that results lie on. Every node's `meta["stack"]` says
+    where in the program it comes from.
     """
 
     def __init__(self, refs: RefGraph, seen: Numbers) -> None:
@@ -65,6 +67,7 @@ class FxRecorder:
         self.mutates = self.changes = self.leaves_behind = False
         self.expected: list[tuple[Shadow, bool | int, Callable[..., Any], bool]] = []
         self.switched: set[Callable[..., Any]] = set()
+        self.devices: set[str] = set()
         self.fails = self.watched = False
         self.acted: int | None = None
         self.regions: list[Region] = []
@@ -292,8 +295,8 @@ class FxRecorder:
         now = versions_of(tensors)
         if versions != now:
             self.wrote([t for t in tensors if versions.get(id(t)) != now[id(t)]])
-        if statistics := running_statistics(name_of(target), args, kwargs):
-            self.wrote(statistics)
+        if written := uncounted(target if isinstance(target, str) else getattr(target, "__name__", ""), args, kwargs):
+            self.wrote(written)
         if target in leaves.RANDOM_STATE or any(isinstance(v.real, torch.Generator) for v in (*args, *kwargs.values())):
             self.wrote(())
         shaping = tensors_in(args[:1]) if name_of(target) in OVERWRITING else tensors
@@ -330,6 +333,13 @@ class FxRecorder:
         found = leaves.obstacle(node.target, type(args[0].real) if args else None)
         if found is not None:
             node.meta["obstacle"] = found
+
+    def uses(self, device: str) -> None:
+        """The trace uses a device of this type. Where a program does not say which, it means the current one."""
+        if device not in self.devices:
+            self.devices.add(device)
+            if device != "cpu":
+                self.refs.require(Computed(current_gpu, ()), "VALUE", current_gpu())
 
     def is_harmless(self) -> bool:
         """Whether the graph has changed nothing so far that outlives it: neither a tensor nor the state of random numbers."""
@@ -428,6 +438,8 @@ class FxRecorder:
             pin_tensor_class(self.refs, type(real))
             if type(real) not in PLAIN_TENSORS:
                 node.meta["obstacle"] = f"returns a {type(real).__name__}"
+            else:
+                self.uses(real.device.type)
             return self._found(real) or self.refs.create(real, TensorState(node, None, dynamic and real.dim() > 0, fixed=known))
         if is_handle(real):
             return self._found(real) or self.refs.create(real, HandleState(node, None))
@@ -465,7 +477,9 @@ class FxRecorder:
             if self.changes and self.arrays.has_tensor(tensor):
                 tensor.state.node.meta["obstacle"] = "takes the memory of an array, which may overlap with what is written to"
         self._copy_snapshots()
-        return graph_module(outline(self.fx, self.regions), self.fx, "CapturedGraph")
+        gm = graph_module(outline(self.fx, self.regions), self.fx, "CapturedGraph")
+        gm.meta["devices"] = self.devices
+        return gm
 
 
 def kind_of_number(real: Any) -> type | None:

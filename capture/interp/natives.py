@@ -35,7 +35,7 @@ from capture.interp.special import VIEWS, is_a, is_plain
 from capture.interp.visible import FRAME_READERS, frame_reader, in_sight, must_see, with_scope
 from capture.interp.writes import noting_writes, versions_of
 from capture.refgraph.effects import decision
-from capture.refgraph.facts import is_of
+from capture.refgraph.facts import current_gpu, is_of
 from capture.refgraph.graph import PINNED, VALUES
 from capture.refgraph.lookup import parts
 from capture.refgraph.node import (
@@ -297,8 +297,10 @@ def shadow(interp: Interpreter, kind: str, meaning: Meaning | None, versions: An
             del interp.openings[next(reversed(interp.openings))]
         return Const(result)
     if kind == "getter":
-        for a in args:
+        for a in (*args, *kwargs.values()):
             depend_deep(interp, a.shadow, a.real)
+        if real in tensors.GPU_FACTS:
+            graph.require(Computed(current_gpu, ()), "VALUE", current_gpu())
         if real in tensors.UNGUARDED and real not in interp.recorder.switched:
             if not is_plain(result):
                 raise Break("opaque-call", f"{name_of(real)}()")

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import functools
+import operator
 import types
 from typing import Any
 
@@ -14,9 +15,10 @@ from capture.interp.frame import Value
 from capture.interp.fx_recorder import tensors_in
 from capture.interp.writes import versions_of
 from capture.refgraph.lookup import lookup_class
-from capture.refgraph.memory import HANDLES
-from capture.refgraph.node import ABSENT, Build, Const, Expr, RefNode, Shadow, TensorState
+from capture.refgraph.memory import HANDLES, storage_of
+from capture.refgraph.node import ABSENT, Build, Const, Expr, External, RefNode, Shadow, TensorState, source_of
 from capture.refgraph.shapes import ask
+from capture.refgraph.source import Computed, Literal
 
 OWNERS = frozenset(torch.Tensor.__mro__) - {object} | frozenset(cls for handle in HANDLES for cls in handle.__mro__) - {object}
 # Subclasses of tensors may override these, which are no operations on tensors but are told of elsewhere.
@@ -30,8 +32,11 @@ METADATA = frozenset({
     "is_xpu", "is_xla", "is_ipu", "is_maia", "is_vulkan", "is_mtia", "shape", "dtype", "device", "layout", "requires_grad",
     "names", "name", "get_device", "type", "dim_order", "has_names", "__len__", "len", "result_type", "can_cast", "promote_types",
     "is_tensor", "is_storage", "_is_view", "_is_zerotensor", "retains_grad", "is_shared", "broadcast_shapes", "is_leaf",
-    "sparse_dim", "dense_dim", "output_nr", "is_non_overlapping_and_dense", "is_distributed",
+    "sparse_dim", "dense_dim", "is_non_overlapping_and_dense", "is_distributed",
     "_has_compatible_shallow_copy_type", "_parse_to"})
+# … those that no guard on a tensor tells, so that it is asked for them once more; and by what operations they change.
+UNTOLD = frozenset({"storage_offset", "_is_view", "is_pinned", "is_shared", "retains_grad"})
+REPLACING = frozenset({"set_", "as_strided_", "detach_", "resize_", "share_memory_", "retain_grad", setattr})
 # … those of them that hold even where the shape depends on values.
 SHAPELESS = frozenset({
     "dim", "ndim", "ndimension", "element_size", "itemsize", "is_floating_point", "is_complex", "is_signed", "is_cuda", "is_cpu",
@@ -70,9 +75,12 @@ MODE_GETTERS: frozenset[Any] = frozenset({
 # Getters of what is not among the modes at entry: guarded by asking again.
 UNGUARDED: frozenset[Any] = frozenset({*leaves.protection.KERNELS.values(), *CAPTURING, torch.get_num_threads,
                                        torch._C._get_cudnn_allow_tf32, torch._C._get_mkldnn_enabled})
-# Functions in Python whose result follows from their arguments, or is the same for the life of the process.
+# Functions in Python whose result follows from their arguments and the current GPU …
+GPU_FACTS: frozenset[Any] = frozenset({torch.cuda.current_device, torch.cuda.is_bf16_supported, torch.cuda.get_device_capability,
+                                       torch.cuda.get_device_name})
+# … or from their arguments, or is the same for the life of the process.
 PROCESS_FACTS: frozenset[Any] = frozenset({torch.broadcast_shapes, torch.cuda.device_count, torch.cuda.is_available,
-                                           torch.get_num_threads, torch.get_num_interop_threads})
+                                           torch.get_num_threads, torch.get_num_interop_threads, *GPU_FACTS})
 
 
 @functools.cache
@@ -130,8 +138,9 @@ def is_dynamic_shape(shadow: Shadow | None) -> bool:
 
 def metadata(interp: Any, name: str, args: list[Value], result: Any) -> Shadow:
     """The shadow of what is known of tensors without their values; where it depends on them, of what is asked anew on every hit."""
-    moves = name == "storage_offset" and interp.recorder.moves
-    dynamic = moves or name not in SHAPELESS and any(is_dynamic_shape(arg.shadow) for arg in args)
+    if name in UNTOLD and not is_dynamic_shape(args[0].shadow) and (told := untold(interp, name, args, result)) is not None:
+        return told
+    dynamic = name not in SHAPELESS and any(is_dynamic_shape(arg.shadow) for arg in args)
     for arg in args:
         shadow = arg.shadow
         if isinstance(shadow, RefNode):
@@ -140,6 +149,38 @@ def metadata(interp: Any, name: str, args: list[Value], result: Any) -> Shadow:
         elif not dynamic:
             interp.graph.depend(shadow, arg.real)
     return ask_again(name, args, result) if dynamic else Const(result)
+
+
+def untold(interp: Any, name: str, args: list[Value], result: Any) -> Shadow | None:
+    """The shadow of what no guard on a tensor tells: from outside it is a path, of views from outside an offset is calculated. None
+    for what the trace has made by itself. Raises Break if the trace may have changed it."""
+    node, *others = (arg.shadow for arg in args)
+    if not isinstance(node, RefNode):
+        return None
+    if node.source is None:
+        return offset_of_view(interp, args, result) if name == "storage_offset" else None
+    interp.graph.touch(node)
+    placeholder = node.state.node  # type: ignore[union-attr]
+    if placeholder is not None and any(user.target in REPLACING for user in placeholder.users):
+        raise Break("data-dependent", f"{name} of a tensor after it was changed")
+    sources = tuple(map(source_of, others))  # type: ignore[arg-type]
+    if None in sources:
+        raise Break("opaque-call", f"{name} of a tensor, for a device")
+    return External(Computed(ask, (node.source, Literal(name), *sources)), result)  # type: ignore[arg-type]
+
+
+def offset_of_view(interp: Any, args: list[Value], offset: int) -> Shadow | None:
+    """The shadow of where a tensor that the trace has made lies in its storage, if that is from outside."""
+    tensor = args[0].real
+    storage, _ = storage_of(tensor) or (None, 0)
+    bases = [node for node in interp.graph.nodes if node.source is not None and type(node.state) is TensorState
+             and node.state.storage is not None and node.state.storage[0] == storage]
+    if len(bases) > 1 or interp.recorder.moves or any(base.state.properties.dtype.itemsize != tensor.itemsize for base in bases):
+        return ask_again("storage_offset", args, offset)
+    for base in bases:
+        start = base.state.storage[1] // tensor.itemsize
+        return Expr(operator.add, (External(Computed(ask, (base.source, Literal("storage_offset"))), start), Const(offset - start)))
+    return None
 
 
 def ask_again(name: str, args: list[Value], result: Any) -> Shadow:

@@ -1,6 +1,8 @@
-"""What operations write to: version counters tell, but for tensors of inference mode and running statistics."""
+"""What operations write to: version counters tell, but for tensors of inference mode, running statistics, and what ATen's operators
+write to besides their first argument."""
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -20,12 +22,27 @@ def versions_of(tensors: Iterable[torch.Tensor]) -> dict[int, int]:
 NORMALISING = {"batch_norm": ("training", False), "instance_norm": ("use_input_stats", True)}
 
 
-def running_statistics(name: str, args: Sequence[Value], kwargs: dict[str, Value]) -> list[torch.Tensor]:
-    """The tensors that an operation of this name may write to unseen."""
-    option, default = NORMALISING.get(name, ("", False))
+def uncounted(name: str, args: Sequence[Value], kwargs: dict[str, Value]) -> list[torch.Tensor]:
+    """The tensors that an operation of this name may write to without counting a version."""
+    option, default = NORMALISING.get(name.strip("_"), ("", False))
     flag = args[5].real if len(args) > 5 else kwargs[option].real if option in kwargs else default
     given = [*(v.real for v in args[1:5]), *(v.real for key, v in kwargs.items() if key.startswith("running_"))]
-    return [x for x in given if isinstance(x, torch.Tensor) and not x.requires_grad] if option and flag else []
+    written = [x for x in given if isinstance(x, torch.Tensor) and not x.requires_grad] if option and flag else []
+    for place, key in _written_besides(name):
+        value = kwargs[key].real if key in kwargs else args[place].real if place < len(args) else None
+        written += [x for x in (value if isinstance(value, (list, tuple)) else [value]) if isinstance(x, torch.Tensor)]
+    return written
+
+
+@functools.cache
+def _written_besides(name: str) -> tuple[tuple[int, str], ...]:
+    """The arguments, by place and name, that ATen's operator of this name writes to besides the first: scales and counters of
+    automatic mixed precision, the state of fused optimizers, noise."""
+    packet = getattr(torch.ops.aten, name, None)
+    schemas = [getattr(packet, overload)._schema for overload in packet.overloads()] if packet is not None else []
+    arguments = [(place, argument) for schema in schemas for place, argument in enumerate(schema.arguments) if place]
+    return tuple(dict.fromkeys((place, argument.name) for place, argument in arguments
+                               if argument.alias_info is not None and argument.alias_info.is_write and not argument.is_out))
 
 
 class _Writes(TorchDispatchMode):

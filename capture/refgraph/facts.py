@@ -1,5 +1,5 @@
-"""What guards and mock functions ask where no path tells: what is not there, what is another in each thread, what is kept under
-weak references. None of these runs Python code of the program's."""
+"""What guards and mock functions ask where no path tells: what is not there, what is another in each thread, which GPU is the
+current one, what is kept under weak references. None of these runs Python code of the program's."""
 from __future__ import annotations
 
 import _thread
@@ -9,8 +9,15 @@ import types
 import weakref
 from typing import Any
 
+import torch
+
 _thread_state = ctypes.pythonapi.PyThreadState_GetDict
 _thread_state.restype, _thread_state.argtypes = ctypes.c_void_p, []
+
+
+def current_gpu() -> int | None:
+    """The GPU that a program means unless it names one; None before it uses any."""
+    return torch.cuda.current_device() if torch.cuda.is_initialized() else None
 
 
 def from_end(items: Any, index: int) -> Any:

@@ -30,6 +30,9 @@ IDLE = 120.0            # seconds after which a process without work is let go
 NICENESS = 5            # how far compiling stands back behind the program, from the first import on
 STOPPING = 2.0          # seconds that a process is given to end
 LOG = 4000              # bytes of a process's last words that are kept
+# What a compiling process sees of the machine: one thread, and no GPU. AOTAutograd saves the random state of each GPU that there
+# is, which would set the GPU up, for seconds and hundreds of MB, or fail where another process has it to itself.
+ENVIRONMENT = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": ""}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -59,8 +62,7 @@ class Process:
         # it is looked for on PATH.
         self._popen = subprocess.Popen(
             [sys.executable or "python3", "-c", program], bufsize=0, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-            stderr=self.log if self.log else subprocess.DEVNULL, process_group=0,
-            env={**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"})
+            stderr=self.log if self.log else subprocess.DEVNULL, process_group=0, env={**os.environ, **ENVIRONMENT})
         self.id = self._popen.pid
 
     def perform(self, request: Request, seconds: float) -> bytes | Failure:
@@ -232,10 +234,16 @@ _parents: list[Any] = []        # what a fork has inherited: kept, since its end
 
 def prepare(compile_job: str = COMPILE_JOB) -> None:
     """Starts a compiling process if it is sure to be needed: when nothing was ever compiled. In a program that was compiled before,
-    all may come from disk, and the process would cost seconds of a processor for nothing; it starts at the first miss."""
-    if not _was_used(disk_cache.default_cache()):
+    all may come from disk, and in one that uses a GPU nothing may be there to compile: the process would cost seconds of a
+    processor for nothing; it starts at the first miss."""
+    if not _was_used(disk_cache.default_cache()) and not _uses_gpu():
         with _lock:
             _pool.start(compile_job)
+
+
+def _uses_gpu() -> bool:
+    cuda = sys.modules.get("torch.cuda")
+    return cuda is not None and bool(cuda.is_initialized())
 
 
 def _was_used(cache: disk_cache.DiskCache) -> bool:

@@ -337,12 +337,13 @@ def compile_graph(gm: fx.GraphModule, example_inputs: Sequence[Any], *, options:
                   compiler: Compiler = COMPILER) -> Callable[..., Any]:
     """A callable of `gm`: at first the graph as it is, later compiled. Returns at once, but for an artifact found on disk.
 
-    gm.meta["modes"] may hold the modes that the guards compare, gm.meta["repeatable"] whether the graph changes nothing: no
-    tensor, no random numbers, no mode. Placeholders' meta["properties"] and meta["storage"] are what guards promise of that input
-    (see TensorSpec); without them, the modes and inputs count as they are now. meta["source"]: as which expression the program
-    reaches an input. meta["number"]: int or float, where it is a number of Python, another one on each call.
+    gm.meta["modes"] may hold the modes that the guards compare, gm.meta["devices"] the types of the devices that results lie on,
+    gm.meta["repeatable"] whether the graph changes nothing: no tensor, no random numbers, no mode. Placeholders'
+    meta["properties"] and meta["storage"] are what guards promise of that input (see TensorSpec); without them, the modes and
+    inputs count as they are now. meta["source"]: as which expression the program reaches an input. meta["number"]: int or float,
+    where it is a number of Python, another one on each call.
     """
-    devices = {x.device.type for x in example_inputs if isinstance(x, torch.Tensor)}
+    devices = {x.device.type for x in example_inputs if isinstance(x, torch.Tensor)} | gm.meta.get("devices", set())
     tier = Tier(gm, Stage.COMPILING if options.background else Stage.WAITING, bool(devices - {"cpu"}))
     switch = tier.attach(gm.forward)
     if devices - DEVICES:

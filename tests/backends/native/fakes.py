@@ -49,7 +49,8 @@ def compile_job(job: Job) -> dict[str, Any]:
         print("noise on stdout")
         os.write(1, b"more of it\n")
     return {"job": transport.encode(job), "process": os.getpid(), "order": order, "collects": gc.isenabled(),
-            "options": dict(job.options), "cache_size": config.CACHE_SIZE.value, "debug": config.DEBUG.value}
+            "options": dict(job.options), "cache_size": config.CACHE_SIZE.value, "debug": config.DEBUG.value,
+            "environment": dict(os.environ)}
 
 
 def load(artifact: dict[str, Any], gm: fx.GraphModule) -> Callable[..., Any]:

@@ -195,6 +195,15 @@ def test_the_compiling_process_starts_when_it_is_sure_to_be_needed(tmp_path, fre
         assert sidecar._pool.threads
 
 
+def test_the_compiling_process_does_not_start_for_a_program_on_a_gpu(tmp_path, fresh_process, monkeypatch) -> None:
+    with config.CACHE.set(1), config.CACHE_DIR.set(str(tmp_path)):
+        monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+        sidecar.prepare(FAKE.compile_job)
+        assert not sidecar._pool.threads
+        check(adding(1.0), 1.0, 1)          # what there is to compile for the CPU still is compiled
+        assert capture.wait() and sidecar._pool.threads
+
+
 @pytest.mark.parametrize(("begin", "backend", "starts"), [
     (lambda: capture.__getattr__("compile"), "native", True), (lambda: capture.__getattr__("compile"), "eager", False),
     (lambda: capture.__getattr__("report"), "native", False),
@@ -217,6 +226,15 @@ def test_tensors_on_other_devices_are_not_compiled() -> None:
     for _ in range(2):
         assert function(torch.ones(3, device="meta")).is_meta
     assert "meta" in capture.stats(function).compile_errors[0] and tiers.pending() == 0
+
+
+def test_what_computes_on_another_device_is_not_compiled() -> None:
+    function = capture.compile(lambda x: (x * 2, torch.ones_like(x, device="meta")), backend=native, fullgraph=True)
+    for _ in range(2):
+        doubled, elsewhere = function(X)
+        assert torch.equal(doubled, X * 2) and elsewhere.is_meta
+        assert tiers.pending() == 0 and tier_of(function).stage is Stage.UNSUPPORTED
+    assert "meta" in capture.stats(function).compile_errors[0]
 
 
 def test_modes_of_the_capturing_call_reach_the_compiler() -> None:

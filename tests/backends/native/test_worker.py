@@ -119,6 +119,15 @@ def test_the_process_is_in_the_programs_session_but_not_in_its_group(pool: Pool)
     assert os.getpgid(process.id) == process.id         # Ctrl-C is for the program
 
 
+def test_the_process_sees_no_gpu(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it sees, AOTAutograd would set up."""
+    for name in ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"):
+        monkeypatch.setenv(name, "0,1")
+    answer, = outcomes(pool, 1.0)
+    environment = pickle.loads(answer)["environment"]
+    assert environment["CUDA_VISIBLE_DEVICES"] == environment["HIP_VISIBLE_DEVICES"] == ""
+
+
 def test_a_process_made_ready_for_another_compiler(pool: Pool) -> None:
     pool.start("no_such_module:f")
     answer, = outcomes(pool, 1.0)
