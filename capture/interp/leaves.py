@@ -53,6 +53,9 @@ WRAPPERS = dict.fromkeys((
     *_existing(functorch, "_add_batch_dim _remove_batch_dim _wrap_for_grad _unwrap_for_grad"),
     *_existing(torch._VF, "_make_dual _unpack_dual")), "calls a transform of torch.func")
 KERNELS = dict.fromkeys(protection.KERNELS, "chooses kernels of attention")
+# Default devices, which are modes in Python, by the methods that enter and leave them.
+DEVICES = {torch.device.__enter__: protection.enter_device,  # type: ignore[attr-defined]
+           torch.device.__exit__: protection.leave_device}  # type: ignore[attr-defined]
 # What follows from the transforms that a trace has entered itself.
 TENSOR_FACTS = frozenset(_existing(
     functorch, "is_batchedtensor is_gradtrackingtensor is_functorch_wrapped_tensor is_functionaltensor is_legacy_batchedtensor "
@@ -60,10 +63,11 @@ TENSOR_FACTS = frozenset(_existing(
 # Operations whose graphs only torch itself can run, and why.
 OBSTACLES: dict[Any, str] = {
     **RANDOM_STATE, **COPIES, **GRADIENTS, **LEVELS, **WRAPPERS, **KERNELS,
+    **dict.fromkeys(DEVICES.values(), "changes the default device"),
     torch.Tensor.untyped_storage: "looks at the memory of a tensor", random.get_rng_state: "reads the state of random numbers"}
 LEAVES: frozenset[Any] = frozenset({*WRAPPERS, *COPIES, *RANDOM_STATE, random.get_rng_state, torch.autograd.grad})
 # What leaves something behind when the graph raises after it.
-UNDONE = frozenset({*LEVELS, *KERNELS})
+UNDONE = frozenset({*LEVELS, *KERNELS, *DEVICES.values()})
 # What C knows of these objects that is the same on every call.
 FACTS = frozenset({"name", "device"})
 

@@ -287,6 +287,9 @@ def shadow(interp: Interpreter, kind: str, meaning: Meaning | None, versions: An
             return supposed
         return fresh(interp, result) if known else replays.read(interp, real, args, result)
     if kind == "mode":
+        if real in leaves.DEVICES:
+            interp.recorder.switch(leaves.DEVICES[real], args[:1], {})
+            return args[0].shadow if result is args[0].real else Const(result)  # type: ignore[return-value]
         if real in leaves.KERNELS:
             interp.recorder.switched.add(leaves.protection.KERNELS[real])
         interp.recorder.switch(real, args, kwargs)

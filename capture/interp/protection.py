@@ -1,5 +1,5 @@
-"""What a graph leaves behind when it raises, and must not: levels of torch.func, choices of kernels, random numbers drawn before a
-check that failed."""
+"""What a graph leaves behind when it raises, and must not: levels of torch.func, choices of kernels, default devices, random
+numbers drawn before a check that failed."""
 from __future__ import annotations
 
 import threading
@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import fx
+from torch import fx, overrides
 
 from capture import _C
 from capture.errors import CheckFailed
@@ -22,17 +22,37 @@ KERNELS: dict[Callable[..., Any], Callable[[], Any]] = {
     torch._C._set_sdp_priority_order: torch._C._get_sdp_priority_order}
 
 
+def enter_device(device: torch.device) -> None:
+    """Begins `with device:`, in which tensors are made on that device."""
+    device.__enter__()  # type: ignore[attr-defined]
+
+
+def leave_device(device: torch.device) -> None:
+    """Ends it."""
+    device.__exit__(None, None, None)  # type: ignore[attr-defined]
+
+
+def restore_modes(modes: list[Any]) -> None:
+    """Makes these the modes in Python in which functions of torch are called, outermost first."""
+    while overrides._len_torch_function_stack():
+        overrides._pop_mode()
+    for mode in modes:
+        overrides._push_mode(mode)
+
+
 def protected(gm: fx.GraphModule) -> Callable[..., Any]:
     """The forward function of a graph, which leaves these as it found them when it raises."""
     def run(*args: Any) -> Any:
         random = _C.get_random_state()
         kernels = [(setter, getter()) for setter, getter in KERNELS.items()]
+        modes = overrides._get_current_function_mode_stack()
         try:
             return type(gm).forward(gm, *args)      # a backend may have changed the graph
         except BaseException as error:
             torch._C._functorch.pop_dynamic_layer_stack_and_undo_to_depth(0)
             for setter, value in kernels:
                 setter(value)
+            restore_modes(modes)
             if isinstance(error, CheckFailed):
                 _C.set_random_state(random)
             raise

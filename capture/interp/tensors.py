@@ -52,7 +52,7 @@ VALUE_READERS = frozenset({
 MODE_SETTERS: frozenset[Any] = frozenset({
     torch._C._set_grad_enabled, torch.set_autocast_enabled, torch.set_autocast_dtype, torch.set_autocast_cache_enabled,
     torch.autocast_increment_nesting, torch.autocast_decrement_nesting, torch.clear_autocast_cache, *leaves.LEVELS,
-    *leaves.KERNELS})
+    *leaves.KERNELS, *leaves.DEVICES})
 # Whether a CUDA graph is being captured, which builds of torch with CUDA can tell. Without a driver it raises.
 CAPTURING: list[Any] = [getattr(torch._C, name) for name in ("_cuda_isCurrentStreamCapturing",) if hasattr(torch._C, name)]
 MODE_GETTERS: frozenset[Any] = frozenset({

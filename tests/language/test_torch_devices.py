@@ -28,6 +28,45 @@ def elsewhere(x):
 
 
 @plain.add(X)
+def on_a_default_device(x):
+    before = torch.ones(2)
+    with torch.device("meta") as device:
+        y = torch.zeros(3) + torch.arange(3)
+        with torch.device("cpu"):
+            z = torch.ones(3)
+    return y.device, y, x + z + torch.zeros(3), before, device
+
+
+@plain.make(X)
+def on_a_device_that_a_function_is_given():
+    state = SimpleNamespace(device=torch.device("meta"))
+
+    def program(x):
+        with state.device:
+            return torch.zeros(3), torch.empty(0).device
+    return program, state
+
+
+@plain.add(X, fullgraph=False, captures=None)
+def a_break_in_a_default_device(x):
+    with torch.device("meta"):
+        y = torch.zeros(3)
+        if x.sum() > 1:
+            y = torch.ones(4)
+        return y, torch.empty(2), x * 2
+
+
+@plain.add(X, fullgraph=False, captures=None)
+def an_exception_in_a_default_device(x):
+    try:
+        with torch.device("meta"):
+            torch.zeros(3)
+            raise ValueError
+    except ValueError:
+        return torch.zeros(2), x * 2
+
+
+@plain.add(X)
 def is_there_a_gpu(x):
     return x.to("cuda" if torch.cuda.is_available() else "cpu") + torch.cuda.device_count(), torch.cuda.is_bf16_supported()
 
@@ -81,6 +120,17 @@ def casts_of_the_gpu_that_there_is(x):
 @pytest.mark.parametrize(("make", "args", "options"), plain)
 def test_values(make, args, options) -> None:
     run(make, args, options)
+
+
+def test_a_default_device_ends_when_an_operation_raises() -> None:
+    def program(x, index):
+        with torch.device("meta"):
+            y = torch.zeros(3)
+        with torch.device("cpu"):
+            return y, torch.index_select(x, 0, index), torch.zeros(2)
+    good, bad = torch.tensor([0, 1]), torch.tensor([7])
+    check(lambda: program, call(X, good), call(X, good), call(X, bad), call(X, good), captures=None)
+    assert torch.zeros(1).device.type == "cpu" and not torch.overrides._len_torch_function_stack()
 
 
 @pytest.mark.parametrize("name", ["cuda", "cpu"])

@@ -39,7 +39,7 @@ AGGREGATES = [divmod, sum, hash, range, sorted, bytes, int.from_bytes, float.fro
 MATHS = [fn for name, fn in vars(math).items() if isinstance(fn, types.BuiltinFunctionType) and fn not in AGGREGATES]
 IMMUTABLE = (int, float, complex, bool, str, bytes, range, slice, type(None), torch.Size, torch.dtype, torch.device)
 NOT_PURE = {"__new__", "__init__", "__getattribute__", "__setattr__", "__delattr__", "__iter__", "__getnewargs__",
-            "__init_subclass__"}
+            "__init_subclass__", "__enter__", "__exit__"}
 
 
 def methods(cls: type) -> list[Any]:
