@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 import capture
+from capture import config
 
 STEPS = 8
 OVERFLOWS = 3       # the step whose gradients are infinite
@@ -41,18 +42,34 @@ def train(compiled: Callable[[Callable[..., Any]], Callable[..., Any]], dtype: t
     return results, [*model.state_dict().values(), *moments, *(p.grad for p in model.parameters())]
 
 
+def compiling(functions: list[Any], **options: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """What compiles a step and notes the compiled function."""
+    def compiled(step: Callable[..., Any]) -> Callable[..., Any]:
+        functions.append(capture.compile(step, **options))
+        return functions[-1]
+    return compiled
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_a_scaled_step(dtype: torch.dtype) -> None:
     functions: list[Any] = []
-
-    def compiled(step: Callable[..., Any]) -> Callable[..., Any]:
-        functions.append(capture.compile(step, backend="eager"))
-        return functions[0]
     expected, state = train(lambda step: step, dtype)
-    found, after = train(compiled, dtype)
+    found, after = train(compiling(functions, backend="eager"), dtype)
     assert [(loss.nan_to_num(), *rest) for loss, *rest in found] == [(loss.nan_to_num(), *rest) for loss, *rest in expected]
     assert len(state) == len(after) and all(torch.equal(a, b) for a, b in zip(state, after))
     scales = [scale for _, scale, _ in expected]
     assert max(scales) > scales[0] and scales[OVERFLOWS] < scales[OVERFLOWS - 1]
     stats = capture.stats(functions[0])
     assert stats.native_calls == 0 and stats.hits > stats.captures
+
+
+def test_compiled_by_the_native_backend() -> None:
+    functions: list[Any] = []
+    expected, state = train(lambda step: step, torch.bfloat16)
+    with config.TRIAL_CALLS.set(0):
+        found, after = train(compiling(functions, backend="native", options={"background": False}), torch.bfloat16)
+    losses, expected_losses = ([loss for loss, *_ in results] for results in (found, expected))
+    torch.testing.assert_close(losses, expected_losses, equal_nan=True, rtol=1e-2, atol=1e-2)
+    assert [rest for _, *rest in found] == [rest for _, *rest in expected]
+    torch.testing.assert_close(after, state, rtol=1e-2, atol=1e-2)
+    assert capture.stats(functions[0]).compiled >= 2

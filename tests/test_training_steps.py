@@ -15,6 +15,7 @@ OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
     "SGD with momentum": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, nesterov=True, weight_decay=0.01),
     "Adam": lambda p: torch.optim.Adam(p, lr=0.01),
     "AdamW": lambda p: torch.optim.AdamW(p, lr=0.01, amsgrad=True),
+    "AdamW, fused": lambda p: torch.optim.AdamW(p, lr=0.01, fused=True),
     "RMSprop": lambda p: torch.optim.RMSprop(p, lr=0.01)}
 STEPS = 8
 
@@ -76,7 +77,7 @@ def test_only_the_backward_pass_is_outside_of_graphs(name: str) -> None:
     assert stats.captures <= 6 and stats.graphs == stats.captures       # the first two steps differ: no gradients, no moments yet
 
 
-@pytest.mark.parametrize("name", ["SGD", "AdamW"])
+@pytest.mark.parametrize("name", ["SGD", "AdamW", "AdamW, fused"])
 def test_compiled_by_the_native_backend(name: str) -> None:
     """Gradients must not pile up: dropping them is not left to a compiled graph, which would know nothing of it."""
     losses, state = train(step, OPTIMIZERS[name])

@@ -216,3 +216,13 @@ for _name in ("add sub mul div addcmul addcdiv lerp clamp_min clamp_max maximum 
             continue
         if (_op := getattr(_packet, _overload))._schema.returns and not _op._schema.is_mutable:
             decomposition(_op)(_in_turn(_name))
+
+
+# --- automatic mixed precision
+
+@decomposition(aten._amp_foreach_non_finite_check_and_unscale.default)
+def unscaled(grads: list[Tensor], found_inf: Tensor, inv_scale: Tensor) -> tuple[list[Tensor], Tensor]:
+    """Returns the gradients, multiplied by the inverse of their scale, and 1 where one of their elements is not finite."""
+    for grad in grads:
+        found_inf = torch.where(grad.isfinite().all(), found_inf, torch.ones_like(found_inf))
+    return [(accumulated(grad) * inv_scale.view(())).to(grad.dtype) for grad in grads], found_inf

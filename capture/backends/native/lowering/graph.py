@@ -132,6 +132,8 @@ class GraphLowering:
         if node.target is aten.copy_.default:
             return self._assign(node, *args[:2])
         several = isinstance(result, (tuple, list))
+        if several and any(isinstance(r, (tuple, list)) for r in result):
+            raise Unsupported(f"{node.target} returns lists of tensors")
         results = tuple(self._spec(r) if isinstance(r, torch.Tensor) else None for r in (result if several else [result]))
         used = frozenset(range(len(results))) if not several else frozenset(
             user.args[1] for user in node.users if user.target is operator.getitem)
