@@ -167,6 +167,7 @@ def capture(unit: Unit, function: types.FunctionType, args: list[Any]) -> Value 
         generators.watch(interp, value)
     handled = sys.exception()
     recorder.positions, recorder.can_cut, graph.position = interp.positions, lambda: interp.can_cut, interp.place
+    graph.pin_numbers = recorder.pin_numbers
     times = Times(time.perf_counter())
     unit.start = min(unit.start, times.start)
     outcome: Value | UserError
@@ -188,7 +189,7 @@ def capture(unit: Unit, function: types.FunctionType, args: list[Any]) -> Value 
     finally:
         unwind.set_handled(handled)
         interp.tracking, interp.frame = False, None     # states of iterators know the interpreter, whose frames are to die
-        recorder.positions, recorder.can_cut, graph.position = tuple, bool, nowhere
+        recorder.positions, recorder.can_cut, graph.position, graph.pin_numbers = tuple, bool, nowhere, bool
         graph.release()
     return outcome
 

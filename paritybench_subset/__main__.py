@@ -24,6 +24,7 @@ import torch
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from capture.config import TRIAL_CALLS
 from paritybench_subset import cases, checkout, show
 from paritybench_subset.engines import ENGINES
 from paritybench_subset.judge import MODES, Judge
@@ -42,7 +43,7 @@ def arguments(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--modes", nargs="+", default=list(MODES), choices=MODES)
     parser.add_argument("--calls", type=int, default=3, help="calls of each case; more than one")
-    parser.add_argument("--backend", default="eager", help="what runs the graphs; by default torch's operators do")
+    parser.add_argument("--backend", default="eager", help="what runs the graphs; by default torch's operators do; native: kernels")
     parser.add_argument("--tolerance", type=float, default=1e-4, help="of floating-point values, relative and absolute")
     parser.add_argument("--json", type=Path, metavar="FILE", help="where results are kept")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes at a time")
@@ -90,7 +91,8 @@ def main(argv: list[str] | None = None) -> int:
     assignment = Assignment(Judge(options.calls, options.tolerance), tuple(options.modes), engines)
     left = [(project, {result.key for result in results.of(project.name)})
             for project in projects if project.name not in results.finished]
-    run(console, results, left, assignment, Limits(options.limit, options.memory), options.jobs, len(projects))
+    with TRIAL_CALLS.set(0):            # what is compiled is scored, be it faster or not
+        run(console, results, left, assignment, Limits(options.limit, options.memory), options.jobs, len(projects))
     names = {project.name for project in projects}
     shown = [result for result in results.results if result.project in names]
     console.print(show.reasons(shown))

@@ -11,8 +11,10 @@ import torch._dynamo
 from torch import nn
 
 import capture
+from capture import _C
 from capture.api import unit_of
 from capture.backends import registry
+from capture.backends.native.tiers import Stage
 from capture.errors import user_frames
 from paritybench_subset.operators import Graphs
 from paritybench_subset.results import Reason
@@ -49,12 +51,13 @@ class Engine:
 
 
 class Capture(Engine):
-    """`capture.compile`, in its default mode."""
+    """`capture.compile`, in its default mode. The native backend is waited for: hits run what it has compiled."""
 
     counts = True
 
     def compile(self, module: nn.Module) -> Callable[..., Any]:
-        self.graphs = Graphs(registry.lookup(self.backend))
+        options = {"background": False} if self.backend == "native" else None
+        self.graphs = Graphs(registry.lookup(self.backend, options=options))
         self.compiled = capture.compile(module, backend=self.graphs)
         return self.compiled
 
@@ -70,7 +73,8 @@ class Capture(Engine):
         if self.graphs.calls == 0 or stats.captures + self.graphs.calls < calls:
             return [Reason("no-hit", f"{stats.captures} captures and {self.graphs.calls} runs of graphs in {calls} calls: "
                                      f"{'; '.join(stats.misses)[:300]}")]
-        return []
+        return [Reason("uncompiled", graph.tier.describe().splitlines()[0]) for graph in self.graphs.callables
+                if isinstance(graph, _C.Switch) and graph.tier.stage in (Stage.UNSUPPORTED, Stage.FAILED)]
 
 
 class TorchCompile(Engine):
@@ -90,8 +94,9 @@ class TorchCompile(Engine):
     def obstacles(self, calls: int) -> list[Reason]:
         if self.refusal is not None:
             return [self.refusal]
-        if self.graphs.calls < calls or self.graphs.made == calls:
-            return [Reason("no-hit", f"{self.graphs.made} compiled graphs and {self.graphs.calls} runs of graphs in {calls} calls")]
+        if self.graphs.calls < calls or len(self.graphs.callables) == calls:
+            return [Reason("no-hit", f"{len(self.graphs.callables)} compiled graphs and {self.graphs.calls} runs of graphs in "
+                                     f"{calls} calls")]
         return []
 
     def again(self, error: Exception) -> Engine | None:

@@ -24,19 +24,21 @@ class Counting(TorchDispatchMode):
 class Graphs:
     """A backend around another one, which notes what becomes of its graphs.
 
-    `made`: how many graphs; `calls`: how often one ran; `counter`: while it is set, the operators of graphs are counted there.
+    `callables`: what it has made of graphs; `calls`: how often one ran; `counter`: while it is set, the operators of graphs are
+    counted there.
     """
 
     takes_numbers = True        # among the inputs of a graph: what runs it by torch's operators makes no constants of them
 
     def __init__(self, inner: Callable[[fx.GraphModule, Sequence[Any]], Callable[..., Any]]) -> None:
         self.inner = inner
-        self.made = self.calls = 0
+        self.callables: list[Callable[..., Any]] = []
+        self.calls = 0
         self.counter: Counter[str] | None = None
 
     def __call__(self, gm: fx.GraphModule, example_inputs: Sequence[Any], **_: Any) -> Callable[..., Any]:
         graph = self.inner(gm, example_inputs)
-        self.made += 1
+        self.callables.append(graph)
 
         def run(*args: Any) -> Any:
             self.calls += 1

@@ -255,6 +255,14 @@ def test_a_position_moves_a_view() -> None:
     one_graph(lambda: program, *(call(X, torch.tensor([n])) for n in (0, 1, 0)))
 
 
+def sizes_among_items(x):
+    lengths = (x.abs().sum(1)).long().tolist()
+    mask = torch.zeros(len(lengths), max(lengths))
+    for i, n in enumerate(lengths):
+        mask[i, :n] = 1
+    return mask, torch.ones(sum(lengths)), torch.zeros(min(*lengths), 1), torch.arange(max(lengths) + 1)
+
+
 def takes_as_many(x):
     n = int(x.abs().max())
     taken = x.view(-1)[:n]
@@ -277,7 +285,8 @@ def sizes_of_results(x):
             x[None].expand(n, -1, -1).mean(0), mask.shape[1] + 1)
 
 
-@pytest.mark.parametrize("program", [takes_as_many, fills_with_an_item, sizes_of_results], ids=lambda program: program.__name__)
+@pytest.mark.parametrize("program", [takes_as_many, fills_with_an_item, sizes_of_results, sizes_among_items],
+                         ids=lambda program: program.__name__)
 def test_slices_and_fillings(program) -> None:
     one_graph(lambda: program)
 

@@ -291,7 +291,7 @@ const void* length_field(PyObject* x) {
 
 std::string brief(PyObject* x) {
   constexpr size_t kLongest = 120;
-  if (PyWeakref_CheckRefExact(x)) x = PyWeakref_GET_OBJECT(x);
+  if (PyWeakref_CheckRef(x)) x = PyWeakref_GET_OBJECT(x);  // a part of a key, too
   if (PyType_Check(x)) return reinterpret_cast<PyTypeObject*>(x)->tp_name;
   if (PyTuple_CheckExact(x) || PyList_CheckExact(x)) {
     bool tuple = PyTuple_CheckExact(x);

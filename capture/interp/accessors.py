@@ -3,9 +3,12 @@ from __future__ import annotations
 
 import types
 
+import torch
+
 from capture.interp import attributes, calls
 from capture.interp.frame import Args, Catch, Continuation, Kwargs, Resume, Then, Value
 from capture.interp.interpreter import Interpreter
+from capture.interp.lookasides.torch_legacy import is_volatile
 from capture.interp.models import reduction
 from capture.interp.special import is_a, special_method
 from capture.refgraph.lookup import lookup_class
@@ -102,6 +105,12 @@ def _generic_delete(interp: Interpreter, args: Args, kwargs: Kwargs, then: Then,
     if kwargs or len(args) != 2 or type(args[1].real) is not str or is_a(args[0].real, type):
         return False
     attributes.generic_write(interp, args[0], constant_name(interp, args[1]), None, returning_none(interp, then))
+    return True
+
+
+@reduction(torch.Tensor.volatile)
+def _volatile(interp: Interpreter, args: Args, kwargs: Kwargs, then: Then, on_raise: Catch) -> bool:
+    calls.call(interp, Value(is_volatile, Const(is_volatile)), args, None, then, on_raise)
     return True
 
 

@@ -42,7 +42,7 @@ def is_of_graph(interp: Interpreter, value: Value) -> bool:
     if isinstance(value.real, torch.Tensor):
         if value.real.numel() != 1 or replays.is_known(interp, [value]):
             return False
-        return not held.is_held(interp, operator.truth, [value])
+        return not held.is_held(interp, operator.truth, [value]) and not held.is_decided(interp, operator.truth, [value])
     stack = [value.shadow]
     found = False
     while stack:

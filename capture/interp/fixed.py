@@ -1,5 +1,6 @@
 """Tensors whose values follow from constants: `torch.tensor([4, 2])`, `torch.linspace(0, 1, n)`. What they hold may be read, and
-may decide, as if it were a constant itself."""
+may decide, as if it were a constant itself. What follows from numbers that tensors from outside hold too (`self.count == 0`) may
+decide, for then these numbers are guarded."""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -8,8 +9,9 @@ from typing import Any
 import torch
 
 from capture.refgraph.graph import RefGraph
-from capture.refgraph.memory import storage_of
-from capture.refgraph.node import TensorState
+from capture.refgraph.memory import PLAIN_TENSORS, storage_of
+from capture.refgraph.node import RefNode, TensorState
+from capture.refgraph.source import Computed
 
 # What makes a tensor of nothing but numbers, and is the same each time.
 FACTORIES = frozenset("""
@@ -37,6 +39,38 @@ def is_fixed(refs: RefGraph, tensor: torch.Tensor) -> bool:
         return False
     storage = storage_of(tensor)
     return storage is not None and storage[0] not in refs.written
+
+
+def number_in(tensor: torch.Tensor) -> bool | int | float:
+    """What a tensor of one element holds."""
+    return tensor.item()
+
+
+def path_of_number(node: RefNode) -> Computed:
+    """The path to what a tensor from outside of one element holds."""
+    return Computed(number_in, (node.source,))  # type: ignore[arg-type]
+
+
+def holds_number(refs: RefGraph, tensor: torch.Tensor) -> bool:
+    """Whether a tensor from outside holds one number, and what it has held since entry."""
+    if tensor.numel() != 1 or type(tensor) not in PLAIN_TENSORS or tensor.device.type != "cpu" or tensor.is_complex():
+        return False
+    node = refs.find(tensor)
+    if node is None or type(node.state) is not TensorState or node.source is None:
+        return False
+    state = node.state
+    return not state.dynamic and state.storage is not None and None not in refs.written and state.storage[0] not in refs.written
+
+
+def is_told(refs: RefGraph, tensor: torch.Tensor) -> bool:
+    """Whether the values of a tensor follow from constants and from numbers that tensors have held since entry."""
+    node = refs.find(tensor)
+    if node is None or type(node.state) is not TensorState:
+        return False
+    if not node.state.told:
+        return is_fixed(refs, tensor) or holds_number(refs, tensor)
+    storage = storage_of(tensor)
+    return storage is not None and None not in refs.written and storage[0] not in refs.written
 
 
 def deciding(name: str, args: Sequence[Any], tensors: list[torch.Tensor]) -> list[torch.Tensor]:

@@ -82,6 +82,7 @@ class FxRecorder:
         self.versions: dict[int, int] = {}      # of tensors, before a call of a scripted method
         self._resized = False                   # the operation being recorded takes a slice of a length that changes
         self._fixed: set[fx.Node] = set()                       # what follows from constants
+        self._told: set[fx.Node] = set()                        # … and from numbers that tensors held at entry
         self._random = _C.get_random_state()
 
     @property
@@ -305,14 +306,22 @@ class FxRecorder:
             raise Break("data-dependent-shape", f"{name_of(target)} of a tensor whose shape depends on values")
         if is_dynamic(target, args, kwargs) and not self.pin(*fixed.deciding(name_of(target), args, tensors)):
             dynamic = True
-        known = fixed.computes(name_of(target), kwargs) and all(fixed.is_fixed(self.refs, tensor) for tensor in tensors) and all(
+        computes = fixed.computes(name_of(target), kwargs)
+        known = computes and all(fixed.is_fixed(self.refs, tensor) for tensor in tensors) and all(
             source in self._fixed or "number" in source.meta for source in node.all_input_nodes)
-        return self._result(node, result, dynamic, known)
+        told = computes and not known and not dynamic and all(fixed.is_told(self.refs, tensor) for tensor in tensors) and all(
+            source in self._fixed or source in self._told or source.op == "placeholder" for source in node.all_input_nodes)
+        return self._result(node, result, dynamic, known, told)
 
     def pin(self, *tensors: torch.Tensor) -> bool:
         """Whether values of tensors follow from constants and from numbers from outside, which are guarded by value from now on."""
-        if not all(fixed.is_fixed(self.refs, tensor) for tensor in tensors):
-            return False
+        return all(fixed.is_fixed(self.refs, tensor) for tensor in tensors) and self._pin(tensors)
+
+    def pin_numbers(self, *tensors: torch.Tensor) -> bool:
+        """… and of single numbers that tensors have held since entry: those too, unless they were too many different ones so far."""
+        return all(fixed.is_told(self.refs, tensor) for tensor in tensors) and self._pin(tensors)
+
+    def _pin(self, tensors: Iterable[torch.Tensor]) -> bool:
         nodes = [self.node(self.refs.find(tensor)) for tensor in tensors]  # type: ignore[arg-type]
         seen = set(nodes)
         for node in nodes:
@@ -323,7 +332,14 @@ class FxRecorder:
         needed = [(source, number.real) for number, (source, node) in numbers if node in seen]
         if not all(isinstance(source, Source) for source, _ in needed):       # what a call returned
             return False
-        for source, real in needed:
+        holders = [holder for holder in self.inputs if holder.state.node in seen]
+        if not all(holder.real is not None and fixed.holds_number(self.refs, holder.real) for holder in holders):
+            return False
+        held = [(fixed.path_of_number(holder), fixed.number_in(holder.real)) for holder in holders]
+        if any([self.seen.is_restless(path, hash(repr(number))) for path, number in held]):  # noqa: C419
+            return False
+        self.refs.placed.update(holders)        # what the trace writes to must not come to be their memory
+        for source, real in (*needed, *held):
             self.refs.require(source, "VALUE", real)  # type: ignore[arg-type]
         return True
 
@@ -364,7 +380,9 @@ class FxRecorder:
         node.meta["stack"] = self.positions()
         detached = real.detach()
         self._snapshots.append((node, detached, None if detached.is_inference() else detached._version))
-        return self.refs.create(detached, TensorState(node, None, tensor.state.dynamic))
+        if told := fixed.is_told(self.refs, real):
+            self._told.add(node)
+        return self.refs.create(detached, TensorState(node, None, tensor.state.dynamic, told=told))
 
     def _copy_snapshots(self) -> None:
         """Copies those tensors of `snapshot` that were written to afterwards."""
@@ -430,27 +448,30 @@ class FxRecorder:
         node = self.refs.find(tensor)
         return node is not None and node.state.dynamic
 
-    def _result(self, node: fx.Node, real: Any, dynamic: bool, known: bool = False) -> Shadow:
-        """The shadow of a result. known: its values follow from constants."""
+    def _result(self, node: fx.Node, real: Any, dynamic: bool, known: bool = False, told: bool = False) -> Shadow:
+        """The shadow of a result. known: its values follow from constants; told: and from numbers that tensors held at entry."""
         if known:
             self._fixed.add(node)
+        if told:
+            self._told.add(node)
         if isinstance(real, torch.Tensor):
             pin_tensor_class(self.refs, type(real))
             if type(real) not in PLAIN_TENSORS:
                 node.meta["obstacle"] = f"returns a {type(real).__name__}"
             else:
                 self.uses(real.device.type)
-            return self._found(real) or self.refs.create(real, TensorState(node, None, dynamic and real.dim() > 0, fixed=known))
+            return self._found(real) or self.refs.create(real, TensorState(
+                node, None, dynamic and real.dim() > 0, fixed=known, told=told))
         if is_handle(real):
             return self._found(real) or self.refs.create(real, HandleState(node, None))
         if isinstance(real, (tuple, list)) and not isinstance(real, torch.Size):
             lengths = len(real) == 2 and name_of(node.target) in fixed.LENGTHS and not dynamic
-            items = [self._result(self.fx.call_function(operator.getitem, (node, i)), item, dynamic, known or lengths and i == 1)
+            items = [self._result(self.fx.call_function(operator.getitem, (node, i)), item, dynamic, known or lengths and i == 1, told)
                      if contains_tensor(item) else self._constant(item, dynamic) for i, item in enumerate(real)]
             return self.refs.create(real, ListState(items)) if isinstance(real, list) else Build(type(real), tuple(items))
         if isinstance(real, dict):
             return self.refs.create(real, DictState({
-                key: self._result(self.fx.call_function(operator.getitem, (node, key)), item, dynamic, known)
+                key: self._result(self.fx.call_function(operator.getitem, (node, key)), item, dynamic, known, told)
                 if contains_tensor(item) else self._constant(item, dynamic) for key, item in real.items()}, complete=True))
         return self._constant(real, dynamic)
 

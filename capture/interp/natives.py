@@ -152,6 +152,7 @@ def refusal(interp: Interpreter, kind: str, meaning: Meaning | None, real: Any, 
     if kind == "operation" and (reason := failing.refusal(interp, real, args)) is not None:
         return reason
     if kind == "value" and (replays.is_known(interp, args) or held.is_held(interp, real, args) or (
+            held.is_decided(interp, real, args)) or (
             real is torch.Tensor.numpy and interp.recorder.arrays.lies_in(interp.graph, args[0].real))):
         return None
     if kind == "value" and not replays.is_repeatable(real, tensors.operation_name(real), kwargs):
@@ -277,6 +278,8 @@ def shadow(interp: Interpreter, kind: str, meaning: Meaning | None, versions: An
         return tensors.metadata(interp, tensors.operation_name(real), [*args, *kwargs.values()], result)
     if kind == "value" and held.is_held(interp, real, args):
         return held.read(interp, real, args)
+    if kind == "value" and held.is_decided(interp, real, args):
+        return Const(result)
     if kind == "value":
         known = replays.is_known(interp, args) and (type(result) is list or is_immutable(result)) and interp.recorder.pin(
             *tensors.tensors_in(args))

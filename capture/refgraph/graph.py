@@ -13,11 +13,11 @@ from typing import Any
 import torch
 
 from capture.errors import Break, UserFrame
-from capture.refgraph.effects import CallEffect, Effect, Position, Replayed, calls_in, decision, draws_before, is_foreign
+from capture.refgraph.effects import CallEffect, Effect, Position, Replayed, calls_in, decision, draws_before, is_foreign, readings
 from capture.refgraph.facts import from_end, holds_reference, lacks, of_thread, under_reference
 from capture.refgraph.keys import KeyTable, hash_kept, is_python_key, path_of_entry, put, require_keys, table, take_out
 from capture.refgraph.lookup import can_change_class, descriptor_of, instance_dict, is_mutable, parts
-from capture.refgraph.memory import COMPARISONS, HANDLES, is_address, pin_tensor_class, storage_of
+from capture.refgraph.memory import COMPARISONS, is_address, is_handle, pin_tensor_class, storage_of
 from capture.refgraph.node import (
     ABSENT,
     SCALARS,
@@ -60,6 +60,7 @@ class RefGraph:
         self.requirements: dict[tuple[Any, ...], tuple[Source | None, str, Any]] = {}
         self.places: dict[tuple[Any, ...], UserFrame] = {}          # where the program first asked for it, by the same keys
         self.position: Callable[[], UserFrame | None] = lambda: None
+        self.pin_numbers: Callable[..., bool] = lambda *tensors: False   # guards what their values follow from, if it can
         self.effects: list[Effect | CallEffect] = []
         self.early: set[CallEffect] = set()         # those that are done before the graph runs
         self.changed: dict[RefNode, int] = {}       # objects of ours -> when they were changed last; see `mark`
@@ -105,9 +106,13 @@ class RefGraph:
                 self.require(node.source, "ID", node.real)
         elif isinstance(shadow, Expr):
             source = source_of(shadow)
-            if source is None:
+            if source is not None:
+                self.require(source, "VALUE", real)
+            elif (read := readings(shadow)) is None or not self.pin_numbers(*read[0]):
                 raise decision(decided, [shadow])
-            self.require(source, "VALUE", real)
+            else:
+                for scalar in read[1]:
+                    self.depend(scalar, scalar.value)
         elif isinstance(shadow, Build):
             for item, part in zip(shadow.items, parts(real), strict=True):
                 self.depend(item, part)
@@ -200,7 +205,7 @@ class RefGraph:
         node = self._at(real, source)
         if node.state is None and isinstance(real, torch.Tensor):
             node.state = self.shapes.state_at(source, real)
-        elif node.state is None and cls in HANDLES:
+        elif node.state is None and is_handle(real):
             node.state = HandleState(None, None)
         return node
 

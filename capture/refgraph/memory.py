@@ -45,7 +45,7 @@ def adds_only(cls: type) -> bool:
 
 def is_handle(real: Any) -> bool:
     """Whether an object is one of these, or a node of autograd."""
-    return type(real) in HANDLES or isinstance(real, torch.autograd.graph.Node)
+    return type(real) in HANDLES or issubclass(type(real), torch.autograd.graph.Node)
 
 
 def is_address(shadow: Shadow) -> bool:

@@ -223,14 +223,16 @@ class TensorState:
 
     `dynamic`: its shape depends on the values of tensors, so that no constant may be drawn from it. `storage`: identity of
     an outside tensor's storage when first seen, and the offset in it in bytes; None where there is none (sparse tensors).
-    `fixed`: its values follow from constants alone, as long as nobody has written to them.
+    `fixed`: its values follow from constants alone, as long as nobody has written to them; `told`: from these and from single
+    numbers that tensors from outside held at entry.
     """
 
-    __slots__ = ("node", "properties", "dynamic", "storage", "fixed")
+    __slots__ = ("node", "properties", "dynamic", "storage", "fixed", "told")
 
     def __init__(self, node: Any, properties: Any, dynamic: bool = False, storage: tuple[int, int] | None = None,
-                 fixed: bool = False) -> None:
-        self.node, self.properties, self.dynamic, self.storage, self.fixed = node, properties, dynamic, storage, fixed
+                 fixed: bool = False, told: bool = False) -> None:
+        self.node, self.properties, self.dynamic, self.storage = node, properties, dynamic, storage
+        self.fixed, self.told = fixed, told
 
 
 class HandleState(TensorState):

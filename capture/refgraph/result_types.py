@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from capture.refgraph.effects import Replayed, Traceback, function_of
-from capture.refgraph.node import Const, Expr, External, RefNode, Shadow
+from capture.refgraph.node import Build, Const, Display, Expr, External, RefNode, Shadow
 from capture.refgraph.shapes import ask
 from capture.refgraph.source import Source
 
@@ -34,6 +34,8 @@ ARITHMETIC = frozenset((operator.add, operator.sub, operator.mul, operator.floor
 DIVISION, POWER = (operator.truediv, operator.itruediv), (operator.pow, operator.ipow)
 # … and functions which return one of their arguments.
 CHOOSING = frozenset((min, max))
+# … and functions of what a list or tuple holds.
+AGGREGATING = frozenset((min, max, sum))
 # What a tensor whose shape depends on values tells by a truth; all else is a number.
 FLAGS = frozenset("""
     is_contiguous is_same_size is_pinned is_mkldnn is_vulkan is_maia is_ipu is_xla is_mtia is_shared is_storage is_distributed
@@ -82,14 +84,21 @@ def type_of(shadow: Shadow, given: dict[Source, type]) -> type | None:
     if op is operator.getitem and (tensor := _listed(shadow)) is not None:
         return _type_of_item(tensor)
     found: dict[Source, type] = {}
-    first = type_of(shadow.args[0], found) if shadow.args else None
-    if op in TEXT and first is str:
+    kinds = [type_of(arg, found) for arg in _operands(op, shadow)]
+    if op in TEXT and kinds and kinds[0] is str:
         given.update(found)
         return str
-    result = _type_among_numbers(op, [first, *(type_of(arg, found) for arg in shadow.args[1:])], shadow)
+    result = _type_among_numbers(op, kinds, shadow)
     if result is not None:
         given.update(found)
     return result
+
+
+def _operands(op: Callable[..., Any], shadow: Expr) -> tuple[Shadow, ...]:
+    """The values that a function works on: of those which take a list or tuple, what is in there."""
+    first = shadow.args[0] if shadow.args else None
+    listed = op in AGGREGATING and isinstance(first, (Build, Display)) and first.cls in (list, tuple)
+    return (*first.items, *shadow.args[1:]) if listed else shadow.args  # type: ignore[union-attr]
 
 
 def _listed(shadow: Shadow) -> Shadow | None:
@@ -113,7 +122,7 @@ def _type_among_numbers(op: Callable[..., Any], kinds: list[type | None], shadow
     if not NUMBERS.issuperset(kinds):
         return None
     exact = int if INTEGERS.issuperset(kinds) else float
-    if op in ARITHMETIC:
+    if op in ARITHMETIC or op is sum:
         return exact
     if op in DIVISION:
         return float

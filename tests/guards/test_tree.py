@@ -319,6 +319,13 @@ def test_tensor_properties_tell_tensors_apart(make):
         assert mismatch.guard.kind is Kind.TENSOR and mismatch.expected != mismatch.found
 
 
+def test_parts_of_a_key_are_told_by_name():
+    tree, _ = tree_with(Guard(X, Kind.PRESENT, (Plain, "registered")))
+    mismatch, = tree.explain(subject, [{}])
+    assert mismatch.expected == "a dict with key (Plain, 'registered')"
+    assert applies(tree, {(Plain, "registered"): 1})
+
+
 def test_inference_tensors_differ():
     with torch.inference_mode():
         made = torch.ones(2, 3)

@@ -82,3 +82,59 @@ def test_another_thing_at_that_place(change) -> None:
         return (x * 2 if t == 1 else x) if t is None or type(t) is int or t.numel() > 1 else x - t.item() if t else x
     t = torch.tensor(1)
     check(lambda: program, call(X, t), call(X, change(t)), call(X, t), captures=None, fullgraph=False)
+
+
+class Flagged(nn.Module):
+    """What is decided by follows from single numbers, of any type, that buffers hold."""
+
+    def __init__(self, decide):
+        super().__init__()
+        self.register_buffer("flag", torch.tensor([0.0]))
+        self.register_buffer("count", torch.tensor(0))
+        self.register_buffer("limit", torch.tensor(3.0))
+        self.decide = decide
+
+    def forward(self, x):
+        if self.decide(self):
+            return x * 2 + self.flag
+        return x - self.limit
+
+
+@pytest.mark.parametrize("decide", [
+    lambda m: not m.flag, lambda m: m.flag, lambda m: m.flag == 0, lambda m: m.flag.item() == 0,
+    lambda m: (m.count < m.limit).all(),
+    lambda m: float(m.flag) < 1, lambda m: bool(m.count == 0) and m.flag.sum() < 0.5,
+    lambda m: torch.any(m.flag != 0), lambda m: (m.flag + torch.tensor([1.0])).item() == m.count.item() + 1])
+def test_what_follows_from_numbers_that_tensors_hold_decides(decide) -> None:
+    calls = [call(X * i) for i in range(1, 4)]
+    check(lambda: Flagged(decide), *calls, lambda module: module.flag.fill_(1.0), *calls,
+          lambda module: module.limit.fill_(0.5), *calls, lambda module: module.count.fill_(0), *calls, captures=None)
+
+
+def test_a_flag_of_floats_is_two_traces() -> None:
+    calls = [call(X * i) for i in range(1, 5)]
+    check(lambda: Flagged(lambda m: m.flag == 0), *calls[:1], lambda module: module.flag.fill_(1.0), *calls,
+          lambda module: module.flag.fill_(0.0), *calls, captures=2)
+
+
+def test_the_truth_of_a_number_that_changes_is_one_trace() -> None:
+    steps = [step for i in range(1, 9) for step in (lambda module, i=i: module.flag.fill_(i / 10), call(X))]
+    check(lambda: Flagged(lambda m: m.flag), *steps, captures=1)
+
+
+def test_numbers_that_change_too_often_decide_between_two_traces() -> None:
+    steps = [step for i in range(8) for step in (lambda module, i=i: module.limit.fill_(i / 2), call(X))]
+    stats = check(lambda: Flagged(lambda m: m.limit > 1.2), *steps, captures=None, fullgraph=False)
+    assert stats.native_calls == 0 and stats.breaks
+
+
+def test_a_number_written_before_it_decides_is_not_at_entry() -> None:
+    def make():
+        total = torch.zeros(1)
+
+        def program(x):
+            before = total * 2
+            total.add_(1)
+            return x * 2 if total > 2 else x - 1, x + 1 if before < 3 else x
+        return program, total
+    check(make, *[call(X)] * 6, captures=None, fullgraph=False)

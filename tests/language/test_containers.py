@@ -38,6 +38,30 @@ def tensors_noted_in_an_outside_set():
 
 
 @programs.add(X)
+def special_methods_called_by_name(x):
+    class Bag(list):
+        def __len__(self):
+            return super().__len__() * 2
+
+        def __iter__(self):
+            return (t * 2 for t in super().__iter__())
+
+        def __reversed__(self):
+            return super().__reversed__()
+
+    class Names(set):
+        def __or__(self, other):
+            return super().__or__(other) | {"own"}
+
+        def __le__(self, other):
+            return not super().__le__(other)
+    bag, names = Bag([x, x + 1]), Names("ab")
+    return (x.shape.__len__(), len(bag), list(bag), list(reversed(bag)), (x, 1).__len__(), next((x, 1).__iter__()),
+            sorted(names | {"c"}), names <= {"a", "b", "c"}, {1}.__and__({1, 2}), {1}.__len__(), deque([x]).__len__(),
+            {1, 2}.__rsub__({2, 3}), {1}.__eq__({1}))
+
+
+@programs.add(X)
 def tensors_as_keys(x):
     y = x * 2
     d = {x: "x", y: "y"}

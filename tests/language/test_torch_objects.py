@@ -4,6 +4,7 @@ from __future__ import annotations
 import copy
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -179,6 +180,20 @@ def legacy_constructors(x):
 def legacy_constructors_of_sizes(x):
     return (torch.Tensor(2, 3).fill_(1) + x, torch.FloatTensor(3).zero_(), torch.ByteTensor(2).fill_(1), x.new(2, 3).zero_(),
             x.new([5.0]))
+
+
+@plain.add(X)
+def legacy_constructors_of_numbers_of_numpy(x):
+    halves = [np.exp(-i / 2) for i in range(3)]
+    return (torch.Tensor(halves) + x, torch.DoubleTensor([halves, [1, np.float32(0.1), True]]), torch.LongTensor([np.int64(3), 4]),
+            torch.FloatTensor([np.int32(2)]))
+
+
+@plain.add(X)
+def volatile_variables(x):
+    def is_off():
+        return x.volatile
+    return Variable(x, volatile=is_off()) + 1, Variable(x, volatile=True), not x.volatile
 
 
 @plain.add(X)

@@ -2,16 +2,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
+from capture.backends.native.tiers import Stage
+from capture.config import CACHE_DIR, TRIAL_CALLS
 from paritybench_subset import standins
 from paritybench_subset.cases import Case, inputs
 from paritybench_subset.compare import differences
-from paritybench_subset.engines import ENGINES, Engine
+from paritybench_subset.engines import ENGINES, Capture, Engine
 from paritybench_subset.judge import Judge
 from paritybench_subset.results import Result, Verdict
 
@@ -52,6 +55,38 @@ def test_one_graph() -> None:
 @pytest.mark.parametrize("engine", ["capture", "torch.compile", "torch.jit.script"])
 def test_every_engine_trains_in_one_graph(engine: str, mode: str) -> None:
     assert judge(Train, engine, mode).verdict is Verdict.ONE_GRAPH
+
+
+def native() -> Engine:
+    return Capture("native")
+
+
+@pytest.mark.parametrize("mode", ["eval", "train"])
+def test_compiled_kernels_are_what_is_judged(mode: str, tmp_path: Path) -> None:
+    engine = native()
+    with CACHE_DIR.set(str(tmp_path)), TRIAL_CALLS.set(0):
+        assert judge(Train, lambda: engine, mode).verdict is Verdict.ONE_GRAPH
+    graph, = engine.graphs.callables
+    assert graph.tier.stage is Stage.COMPILED
+    assert engine.graphs.calls == 2
+
+
+def test_a_graph_that_cannot_be_compiled_is_told() -> None:
+    class Doubles(nn.Module):
+        def forward(self, x):
+            return Double.apply(x)
+
+    class Double(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x * 2
+
+        @staticmethod
+        def backward(ctx, gradient):
+            return gradient * 2
+    result = judge(Doubles, native)
+    assert (result.verdict, [reason.id for reason in result.reasons]) == (Verdict.BREAKS, ["uncompiled"])
+    assert judge(Doubles).verdict is Verdict.ONE_GRAPH
 
 
 def test_a_break_has_its_reason_and_line() -> None:

@@ -125,8 +125,9 @@ def cell_of_a_hook_changes():
     lambda net: net.first.register_full_backward_pre_hook(lambda m, go: (go[0] * 2,)),
     lambda net: nn.modules.module.register_module_full_backward_hook(lambda m, gi, go: (gi[0] * 2,) if gi[0] is not None
                                                                      else None),
+    lambda net: net.first.register_backward_hook(lambda m, gi, go: tuple(g if g is None else g * 2 for g in gi)),
     lambda net: net.first.weight.register_hook(lambda g: g * 2),
-], ids=["full_backward_hook", "full_backward_pre_hook", "global_full_backward_hook", "tensor_hook"])
+], ids=["full_backward_hook", "full_backward_pre_hook", "global_full_backward_hook", "backward_hook", "tensor_hook"])
 def test_a_late_backward_hook(register) -> None:
     handles = []
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 import abc
 import operator
 import types
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -298,7 +299,8 @@ def untouched(node: RefNode) -> bool:
     return state is None or isinstance(state, (ListStart, DictState))
 
 
-@model(len, applies=lambda x: type(x) not in SCALARS and isinstance(x, CONTAINERS))
+@model(len, *(cls.__len__ for cls in (list, tuple, set, frozenset, deque)),
+       applies=lambda x: type(x) not in SCALARS and isinstance(x, CONTAINERS))
 def length(interp: Interpreter, result: int, x: Value) -> Shadow:
     """`len(x)` of a container."""
     depend_length(interp, x)

@@ -23,6 +23,7 @@ from capture.refgraph.source import Computed, Literal
 
 KEYS = VIEWS[0]
 TUPLE = type(iter(()))
+WALKED = (list, tuple, set, frozenset, deque)
 VIEW_METHODS = ((dict.keys, (VIEWS[0], VIEWS[3])), (dict.values, (VIEWS[1], VIEWS[4])), (dict.items, (VIEWS[2], VIEWS[5])))
 REVERSED_DICTS = frozenset(type(reversed(view)) for view in ({}, {}.values(), {}.items()))
 Recipe = tuple[Callable[..., Any], tuple[Shadow, ...]]
@@ -309,7 +310,14 @@ def iter_generator(interp: Interpreter, result: Any, x: Value) -> Shadow:
     return node_of(x)
 
 
-@model(reversed, applies=lambda x: isinstance(x, (list, tuple, deque, range, str, bytes, dict, *VIEWS)))
+@model(*(cls.__iter__ for cls in WALKED), applies=lambda x: isinstance(x, WALKED))
+def iterate(interp: Interpreter, result: Any, x: Value) -> Shadow:
+    """`list.__iter__(x)` and its like, of a subclass too that has an `__iter__` of its own."""
+    return make_iterator(interp, result, x)
+
+
+@model(reversed, list.__reversed__, deque.__reversed__, applies=lambda x: isinstance(x, (
+    list, tuple, deque, range, str, bytes, dict, *VIEWS)))
 def reversed_(interp: Interpreter, result: Any, x: Value) -> Shadow:
     """`reversed(x)`."""
     return make_iterator(interp, result, x, backwards=True)

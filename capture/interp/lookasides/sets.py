@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import operator
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from capture.interp.frame import Value
@@ -118,13 +118,20 @@ def relation(interp: Interpreter, result: Any, *operands: Value) -> Shadow:
     return Const(result)
 
 
-@model(operator.or_, operator.and_, operator.sub, operator.xor, prepare=look, applies=is_operation)
+def methods(*operators: str) -> Iterable[Any]:
+    """The methods of sets behind these operators."""
+    return (getattr(cls, f"__{name}__") for cls in SETS for name in operators)
+
+
+@model(operator.or_, operator.and_, operator.sub, operator.xor, *methods("or", "and", "sub", "xor", "ror", "rand", "rsub", "rxor"),
+       prepare=look, applies=is_operation)
 def combine(interp: Interpreter, result: Any, a: Value, b: Value) -> Shadow:
     """`a | b`, `a & b`, `a - b`, `a ^ b`."""
     return new_set(interp, result, a, b)
 
 
-@model(operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge, prepare=look, applies=is_operation)
+@model(operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge, *methods("eq", "ne", "lt", "le", "gt", "ge"),
+       prepare=look, applies=is_operation)
 def compare(interp: Interpreter, result: Any, a: Value, b: Value) -> Shadow:
     """`a <= b` and its like."""
     return Const(result)

@@ -2,6 +2,8 @@
 from __future__ import annotations
 
 import copy
+import numbers
+import warnings
 from typing import Any
 
 import torch
@@ -10,26 +12,41 @@ from torch.autograd import Variable
 from capture.interp.leaves import duplicate, shallow
 from capture.interp.models import polyfill
 from capture.refgraph.memory import PLAIN_TENSORS
+from capture.refgraph.ndarrays import is_array, is_value
 
 # Of the CPU: class -> the type of its elements; None: the default.
 LEGACY = {torch.Tensor: None, torch.FloatTensor: torch.float32, torch.DoubleTensor: torch.float64, torch.HalfTensor: torch.float16,
           torch.BFloat16Tensor: torch.bfloat16, torch.LongTensor: torch.int64, torch.IntTensor: torch.int32,
           torch.ShortTensor: torch.int16, torch.CharTensor: torch.int8, torch.ByteTensor: torch.uint8, torch.BoolTensor: torch.bool}
+REMOVED = "volatile was removed (Variable.volatile is always False)"
+NO_EFFECT = "volatile was removed and now has no effect. Use `with torch.no_grad():` instead."
 TWINS = "capture: tensors copied so far"        # a key of the memo of `copy.deepcopy`
 
 
-@polyfill(Variable, applies=lambda data, requires_grad=False: type(data) in PLAIN_TENSORS and type(requires_grad) is bool)
-def variable(data: torch.Tensor, requires_grad: bool = False) -> torch.Tensor:
+def is_variable(data: Any, requires_grad: Any = False, volatile: Any = False) -> bool:
+    return type(data) in PLAIN_TENSORS and type(requires_grad) is type(volatile) is bool
+
+
+@polyfill(Variable, applies=is_variable)
+def variable(data: torch.Tensor, requires_grad: bool = False, volatile: bool = False) -> torch.Tensor:
     """`torch.autograd.Variable(data, requires_grad)`: a leaf on the same memory."""
+    if volatile:
+        warnings.warn(NO_EFFECT, UserWarning, stacklevel=1)
     result = data.detach()
     return result.requires_grad_() if requires_grad else result
 
 
+def is_volatile(x: torch.Tensor) -> bool:
+    """`x.volatile`."""
+    warnings.warn(REMOVED, UserWarning, stacklevel=1)
+    return False
+
+
 def is_data(x: Any, depth: int = 8) -> bool:
-    """Whether `x` is numbers, in lists and tuples."""
+    """Whether `x` is numbers, of Python or numpy, in lists and tuples."""
     if type(x) in (list, tuple):
         return depth > 0 and all(is_data(item, depth - 1) for item in x)
-    return type(x) in (int, float, bool)
+    return type(x) in (int, float, bool) or is_value(x) and not is_array(x) and x.dtype.kind in "iuf"
 
 
 def of_data(cls: Any, data: Any) -> bool:
@@ -40,7 +57,7 @@ def of_data(cls: Any, data: Any) -> bool:
 
 
 def all_integers(x: Any) -> bool:
-    return all(map(all_integers, x)) if type(x) in (list, tuple) else type(x) in (int, bool)
+    return all(map(all_integers, x)) if type(x) in (list, tuple) else isinstance(x, numbers.Integral)
 
 
 def of_sizes(*sizes: Any) -> bool:
