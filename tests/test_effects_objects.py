@@ -5,6 +5,7 @@ import contextlib
 import io
 import logging
 import traceback
+import warnings
 from collections import OrderedDict, deque
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -208,6 +209,14 @@ def test_a_written_buffer_of_a_printed_module_breaks() -> None:
         return program, model
     stats = check(make, *CALLS, captures=None, fullgraph=False)
     assert stats.breaks
+
+
+def test_a_warning_of_a_category_before_a_write() -> None:
+    class Counts(nn.BatchNorm1d):
+        def forward(self, x):
+            warnings.warn("is deprecated", DeprecationWarning, stacklevel=2)
+            return super().forward(x)
+    check(lambda: Counts(2), *CALLS, *CALLS, captures=1)
 
 
 # --- exceptions that are told of

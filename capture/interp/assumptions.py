@@ -3,7 +3,8 @@ anything else is done, and a call for which they are otherwise runs natively.
 
 A branch on a tensor whose other way does nothing but raise is a check. In torch's own code, and in other installed packages, a
 branch on a tensor chooses between ways to the same result (there is nothing to mask), or tells whether arguments are valid,
-and nearly always goes one way: it is supposed to, until it did not. So is what torch itself reads out of tensors as an integer.
+and nearly always goes one way: it is supposed to, until it did not. So is what torch itself reads out of tensors as an integer; and
+so is, in any code, whether two tensors are equal as a whole, since who asks mostly wants to know whether they are one.
 """
 from __future__ import annotations
 
@@ -21,6 +22,7 @@ from capture.refgraph import runtime
 from capture.refgraph.effects import Effect
 from capture.refgraph.node import Build, Const, Expr, External, RefNode, Shadow, TensorState
 
+COMPARISONS = frozenset({torch.equal, torch.Tensor.equal, torch.allclose, torch.Tensor.allclose})
 MOST_STEPS = 100        # from a check to the exception that it raises
 
 
@@ -31,7 +33,8 @@ def truth_of_branch(interp: Interpreter, frame: Frame, value: Value, ways: dict[
         return None
     truth = interp.real(bool, value.real)
     is_check = raises(frame, ways[not truth]) and not (interp.can_cut and failing.is_watched(frame))    # by whom it may be caught
-    if not is_check and not may_suppose(interp) or not can_look_back(interp):
+    compares = is_comparison(value.shadow) and not interp.recorder.seen.surprised
+    if not (is_check or compares or may_suppose(interp)) or not can_look_back(interp):
         return None
     interp.track(assume, interp, value, truth, runtime.expect if is_check else runtime.suppose)
     return truth
@@ -56,6 +59,13 @@ def is_of_graph(interp: Interpreter, value: Value) -> bool:
         elif not isinstance(shadow, (Const, External)):
             return False
     return found
+
+
+def is_comparison(shadow: Shadow | None) -> bool:
+    """Whether a value says that two tensors are equal as a whole, or that they are not."""
+    while type(shadow) is Expr and shadow.op in (operator.not_, operator.truth, bool):
+        shadow = shadow.args[0]
+    return type(shadow) is Expr and shadow.op in COMPARISONS
 
 
 def may_suppose(interp: Interpreter, is_truth: bool = True) -> bool:

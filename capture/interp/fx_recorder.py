@@ -318,7 +318,7 @@ class FxRecorder:
         return all(fixed.is_fixed(self.refs, tensor) for tensor in tensors) and self._pin(tensors)
 
     def pin_numbers(self, *tensors: torch.Tensor) -> bool:
-        """… and of single numbers that tensors have held since entry: those too, unless they were too many different ones so far."""
+        """… and of numbers that tensors of one element have held since entry: these too, unless there were too many."""
         return all(fixed.is_told(self.refs, tensor) for tensor in tensors) and self._pin(tensors)
 
     def _pin(self, tensors: Iterable[torch.Tensor]) -> bool:
@@ -466,8 +466,9 @@ class FxRecorder:
             return self._found(real) or self.refs.create(real, HandleState(node, None))
         if isinstance(real, (tuple, list)) and not isinstance(real, torch.Size):
             lengths = len(real) == 2 and name_of(node.target) in fixed.LENGTHS and not dynamic
-            items = [self._result(self.fx.call_function(operator.getitem, (node, i)), item, dynamic, known or lengths and i == 1, told)
-                     if contains_tensor(item) else self._constant(item, dynamic) for i, item in enumerate(real)]
+            items = [self._result(
+                self.fx.call_function(operator.getitem, (node, i)), item, dynamic, known or lengths and i == 1, told)
+                if contains_tensor(item) else self._constant(item, dynamic) for i, item in enumerate(real)]
             return self.refs.create(real, ListState(items)) if isinstance(real, list) else Build(type(real), tuple(items))
         if isinstance(real, dict):
             return self.refs.create(real, DictState({

@@ -23,7 +23,7 @@ from capture.refgraph.classes import make_class
 from capture.refgraph.effects import CallEffect, Effect, Replayed, operands_of, ready_at_entry, user_stack
 from capture.refgraph.graph import RefGraph
 from capture.refgraph.keys import KeyTable, put
-from capture.refgraph.lookup import instance_dict, is_heap_type
+from capture.refgraph.lookup import instance_dict, is_heap_type, is_mutable
 from capture.refgraph.memory import storage_of
 from capture.refgraph.node import (
     ABSENT,
@@ -152,7 +152,8 @@ def _check_shown(graph: RefGraph, effects: list[Effect | CallEffect]) -> None:
     placed: list[Shadow] = []
     for effect in effects:
         if isinstance(effect, CallEffect):
-            objects = [node for node in _objects(effect.shown) if not isinstance(node.state, TensorState)]
+            objects = [node for node in _objects(effect.shown)
+                       if not isinstance(node.state, TensorState) and not _is_builtin(node.real)]
             reached = [recipe.node for recipe in _reach(graph, [*objects, *placed])[0]] if objects else []
             storages = outside.union(map(_storage, reached)) if objects else set()
             times = [*(graph.changed.get(node, 0) for node in reached), *(graph.written.get(storage, 0) for storage in storages)]
@@ -160,6 +161,11 @@ def _check_shown(graph: RefGraph, effects: list[Effect | CallEffect]) -> None:
                 raise Break("late-change", "an object was shown to a call that prints or logs, and changed after it",
                             user_stack(effect.positions))
         placed += operands_of(effect)
+
+
+def _is_builtin(real: Any) -> bool:
+    """Whether an object is a class of C, such as the category of a warning: it leads to nothing that changes."""
+    return issubclass(type(real), type) and not is_mutable(real)
 
 
 def _storage(node: RefNode) -> int | None:

@@ -242,3 +242,27 @@ def test_numbers_that_an_installed_package_reads_are_not() -> None:
     length = of_an_installed_package(MASKS, "length")
     full, partial = torch.tensor([True, True, True]), torch.tensor([True, False, True])
     check(lambda: lambda x, mask: length(x, mask), call(X, full), call(X, partial))
+
+
+def attends(query, key, value):
+    same = torch.equal(query, key) and torch.equal(key, value)
+    if same:
+        return query * 3
+    return query + key if not key.equal(value) else query + value
+
+
+Y, Z = X * 2, X * 3
+
+
+def test_tensors_are_equal_as_a_whole_until_they_are_not() -> None:
+    calls = [call(X, X, X), call(Y, Y, Y)]
+    check(lambda: attends, *calls, *calls, captures=1)
+    check(lambda: attends, call(X, Y, Y), call(Y, Z, Z), call(X, Y, Y), captures=1)
+    others = [call(X, Y, Z), call(X, Y, Y), call(X, X, Y), call(BAD, BAD.clone(), BAD)]
+    stats = check(lambda: attends, *calls, *others, *calls, *others, captures=None, fullgraph=False)
+    assert stats.breaks and stats.hits
+
+
+def test_what_is_not_a_number_is_not_equal() -> None:
+    nan = torch.tensor([1.0, float("nan"), 2.0])
+    check(lambda: attends, call(X, X, X), call(nan, nan, nan), call(X, X, X), call(nan, nan, nan), captures=None, fullgraph=False)

@@ -122,7 +122,8 @@ def jump_or_pop(interp: Interpreter, frame: Frame, instruction: Instruction) -> 
             frame.pc = instruction.value
         else:
             frame.stack.pop()
-    branch(interp, value, decided, Resume.SHORT_CIRCUIT)  # type: ignore[arg-type]
+    if not assumed(interp, frame, value, {jumps_on: instruction.value, not jumps_on: frame.pc}, decided):
+        branch(interp, value, decided, Resume.SHORT_CIRCUIT)  # type: ignore[arg-type]
 
 
 @opcode("POP_JUMP_FORWARD_IF_NONE", "POP_JUMP_BACKWARD_IF_NONE", until=(3, 11))
