@@ -369,6 +369,22 @@ def construction_and_super(x):
     return derived.method(x), derived.value, derived.after
 
 
+class Doubling:
+    def scale(self, x):
+        return x * 2
+
+
+class DoublingAndOne(Doubling):
+    def scale(self, x):
+        outside()
+        return super().scale(x) + 1
+
+
+@CUTS.add()
+def an_object_that_only_super_needs(x):
+    return DoublingAndOne().scale(x)
+
+
 @CUTS.add(3)
 def properties(x):
     derived = Derived(2)

@@ -254,13 +254,14 @@ def _live_locals(code: types.CodeType) -> tuple[frozenset[str], ...]:
     if INTROSPECTION.intersection(code.co_names):
         return (frozenset(code.co_varnames),) * (len(instructions) + 1)
     handlers = [[cover.target for cover in covers if cover.start <= i < cover.end] for i in range(len(instructions))]
+    unseen = {*code.co_varnames[:1]} if "super" in code.co_names and "__class__" in code.co_freevars else set()     # by `super()`
     live: list[frozenset[str]] = [frozenset()] * (len(instructions) + 1)
     changed = True
     while changed:
         changed = False
         for i in range(len(instructions) - 1, -1, -1):
             instruction = instructions[i]
-            after: set[str] = set()
+            after = set(unseen)
             for successor in (*successors(instruction, i), *handlers[i]):
                 after |= live[successor]
             name = instruction.value
