@@ -195,6 +195,7 @@ class CompiledFrame final : public FrameTarget {
  private:
   // The frame's result, NULL with an error, or the singleton `run_natively`.
   PyObject* look_up(PyCodeObject* code, PyObject** arguments) {
+    if (arguments_ != nullptr && torch_is_tracing()) return Py_NewRef(run_natively);  // from what was called between two traces on
     if (code != self_->code) switch_code(self_, code);
     size_t count = argument_count(code);
     ModesAtEntry modes;

@@ -7,10 +7,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.overrides import TorchFunctionMode
 from torch.profiler import record_function
 
 from tests.helpers import call, check
-from tests.programs import Programs, run
+from tests.programs import NATIVE, Programs, run
 
 X = torch.randn(2, 3, generator=torch.Generator().manual_seed(1))
 Y = torch.randn(2, 3, generator=torch.Generator().manual_seed(2))
@@ -118,6 +119,30 @@ def a_deterministic_switch(x):
 @plain.add(X, Y)
 def tensors_are_compared_and_the_answer_returned(x, y):
     return torch.equal(x, y), x.equal(x), torch.allclose(x, y), x + y
+
+
+# --- modes of functions
+
+class Noting(TorchFunctionMode):
+    """Notes which functions are called, and doubles what relu returns."""
+
+    def __init__(self):
+        super().__init__()
+        self.names = []
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        self.names.append(func.__name__)
+        result = func(*args, **(kwargs or {}))
+        return result * 2 if func is torch.relu else result
+
+
+@plain.add(X, **NATIVE)
+def a_mode_of_functions_entered_inside(x):
+    mode = Noting()
+    y = x * 3
+    with mode:
+        y = torch.relu(y) * 2 + x.sum()
+    return y + 1, mode.names
 
 
 # --- ranges
