@@ -270,6 +270,32 @@ def a_dict_that_makes_what_is_missing():
     return lambda x: (x * d["a"] + d["abc"], d.get("other"), sorted(d)), d
 
 
+class Counted(dict):
+    reads = 0
+
+    def __getitem__(self, key):
+        self.reads += 1
+        return super().__getitem__(key)
+
+    def keys(self):
+        self.reads += 100
+        return super().keys()
+
+
+@programs.make(X)
+def dicts_that_others_look_into():
+    counted = Counted(a=2.0, b=3.0)
+
+    def program(x):
+        counted.reads = 0
+        taken = [{**counted}, dict(counted), {} | counted, dict(x=1, **counted), dict.fromkeys(counted)]
+        plain = {}
+        plain.update(counted)
+        reads = counted.reads
+        return x * counted["a"], taken, plain, reads, collections.OrderedDict(counted), counted.reads
+    return program, counted
+
+
 @programs.add(X)
 def dicts_with_item_methods_of_their_own(x):
     d = Lowered()
@@ -317,6 +343,17 @@ def mapping_proxies(x):
     p = MappingProxyType(d)
     d["c"] = 3
     return p["a"], p["c"], len(p), list(p), "b" in p, p.get("q"), dict(p)
+
+
+@programs.make(X, change=lambda state: state.defaults.update(k=5), captures=2)
+def unions_of_proxies():
+    state = SimpleNamespace(defaults={"k": 2})
+    shown = MappingProxyType(state.defaults)
+
+    def program(x):
+        made = MappingProxyType(OrderedDict(a=x))
+        return x * shown["k"], shown | {"z": 1}, {"z": 1} | shown, made["a"], "a" in made, made
+    return program, state
 
 
 @programs.add(X)

@@ -36,6 +36,13 @@ def total(x, items):
     return x
 
 
+def found_or(items, default):
+    try:
+        return items["a"]
+    except KeyError:
+        return default
+
+
 gains("__iter__", list, [1.0], lambda self: iter([5.0]), total)
 gains("__len__", list, [1.0], lambda self: 7, lambda x, box: x * len(box))
 gains("__getitem__", list, [1.0], lambda self, index: 7.0, lambda x, box: x * box[0])
@@ -46,6 +53,7 @@ gains("index", list, [1.0], lambda self, item: 7, lambda x, box: x * box.index(1
 gains("__getitem__", dict, {"a": 1.0}, lambda self, key: 7.0, lambda x, box: x * box["a"])
 gains("__missing__", dict, {"a": 1.0}, lambda self, key: 7.0,
       lambda x, box: x * (box["b"] if hasattr(box, "__missing__") else 2))
+gains("__missing__", dict, {"b": 1.0}, lambda self, key: 7.0, lambda x, box: x * found_or(box, 3.0))
 gains("__iter__", dict, {1.0: 1.0}, lambda self: iter([5.0]), total)
 gains("__contains__", dict, {"a": 1.0}, lambda self, key: False, lambda x, box: x + 1 if "a" in box else x)
 gains("items", dict, {"a": 1.0}, lambda self: [("b", 7.0)], lambda x, box: x * [v for _, v in box.items()][0])

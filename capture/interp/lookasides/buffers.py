@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import operator
 import types
+from collections import OrderedDict
 from typing import Any
 
 from capture.errors import Break
@@ -16,9 +17,11 @@ from capture.refgraph.graph import RefGraph
 from capture.refgraph.node import ABSENT, SCALARS, BytesState, ClassState, Const, DictState, Expr, RefNode, Shadow
 from capture.refgraph.source import Constant
 
+PLAIN_DICTS = (dict, OrderedDict)
+
 
 def is_look_up(container: Any, key: Any, *default: Any) -> bool:
-    return type(container) is types.MappingProxyType and type(proxied(container)) is dict and type(key) in SCALARS
+    return type(container) is types.MappingProxyType and type(proxied(container)) in PLAIN_DICTS and type(key) in SCALARS
 
 
 def made_class(graph: RefGraph, namespace: dict[Any, Any]) -> RefNode | None:
@@ -57,7 +60,7 @@ def contains(interp: Interpreter, result: bool, proxy: Value, key: Value) -> Sha
     return Const(result)
 
 
-@model(types.MappingProxyType, applies=lambda mapping: type(mapping) is dict)
+@model(types.MappingProxyType, applies=lambda mapping: type(mapping) in PLAIN_DICTS)
 def make_proxy(interp: Interpreter, result: Any, mapping: Value) -> Shadow:
     """`MappingProxyType(mapping)`."""
     node = interp.graph.create(result, origin=Expr(types.MappingProxyType, (mapping.shadow,)))  # type: ignore[arg-type]

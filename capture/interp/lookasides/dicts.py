@@ -69,10 +69,12 @@ def is_pair(x: Any) -> bool:
     return isinstance(x, (tuple, list)) and len(x) == 2 and is_key(x[0])
 
 
-def merges_natively(x: Any) -> bool:
-    """Whether a dict can take up `x` without running Python code: a dict, or a container of pairs."""
-    if isinstance(x, dict):
-        return not any(in_python(x, name) for name in ("__iter__", "keys", "__getitem__")) and all(map(is_key, x))
+def merges_natively(x: Any, into: type = dict) -> bool:
+    """Whether a dict of the type `into` can take up `x` without running Python code: a dict, or a container of pairs."""
+    if isinstance(x, dict):         # which another looks into that is walked over as such, whatever other methods it has
+        ordered = issubclass(into, OrderedDict) or isinstance(x, OrderedDict)
+        return not any(in_python(x, name) for name in ("__iter__", *(("keys", "__getitem__") if ordered else ()))) and all(
+            map(is_key, dict.__iter__(x)))
     return is_native_iterable(x) and not isinstance(x, (str, bytes, range, set, frozenset)) and all(map(is_pair, x))
 
 
@@ -97,7 +99,14 @@ def look(interp: Interpreter, mapping: Value, key: Value, *rest: Value) -> None:
     interp.graph.dict_get(dict_node(mapping), find_key(interp, mapping, key))
 
 
-@model(operator.getitem, *methods("__getitem__"), prepare=look, applies=is_lookup)
+def look_up(interp: Interpreter, mapping: Value, key: Value) -> None:
+    """Before `mapping[key]`: what is there now; and, where nothing is, that the class has nothing to say to it."""
+    look(interp, mapping, key)
+    if not dict.__contains__(mapping.real, key.real):
+        interp.graph.pin_special(type(mapping.real), "__missing__")
+
+
+@model(operator.getitem, *methods("__getitem__"), prepare=look_up, applies=is_lookup)
 def getitem(interp: Interpreter, result: Any, mapping: Value, key: Value) -> Shadow:
     """`mapping[key]`."""
     return interp.graph.dict_get(dict_node(mapping), key.real)
@@ -232,7 +241,7 @@ def fromkeys(interp: Interpreter, result: Any, keys: Value, value: Value | None 
 
 
 @model(operator.or_, *methods("__or__"), applies=lambda a, b: type(a) in (dict, OrderedDict) and isinstance(b, dict)
-       and merges_natively(b))
+       and merges_natively(b, type(a)))
 def union(interp: Interpreter, result: Any, a: Value, b: Value) -> Shadow:
     """`a | b`."""
     return new_dict(interp, result, dict(entries(interp, a) + entries(interp, b)))
@@ -339,7 +348,7 @@ def init_defaultdict(interp: Interpreter, result: None, self: Value, *args: Valu
 
 
 @model(operator.ior, *methods("__ior__"), prepare=prepare_change, applies=lambda a, b: isinstance(a, dict)
-       and merges_natively(b))
+       and merges_natively(b, type(a)))
 def ior(interp: Interpreter, result: Any, a: Value, b: Value) -> Shadow:
     """`a |= b`."""
     update(interp, None, a, b)

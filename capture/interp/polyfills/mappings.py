@@ -14,7 +14,15 @@ from capture.refgraph.lookup import lookup_class
 
 
 def is_foreign(x: Any) -> bool:
-    """Whether a dict takes up `x` by running Python code, or item by item."""
+    """Whether a dict takes up `x` by running Python code, or item by item. (It looks into a dict that is walked over as such,
+    whatever other methods that has.)"""
+    if is_a(x, dict) and not is_a(x, collections.OrderedDict):
+        return in_python(x, "__iter__")
+    return is_foreign_to_ordered(x)
+
+
+def is_foreign_to_ordered(x: Any) -> bool:
+    """The same of an OrderedDict, which asks dicts for keys and items."""
     if is_a(x, dict):
         return in_python(x, "__iter__") or in_python(x, "keys") or in_python(x, "__getitem__")
     return lookup_class(type(x), "keys") is not None or is_iterable(x) and not is_native_iterable(x)
@@ -33,7 +41,7 @@ def dict_(other: Any, /, **named: Any) -> Any:
     return result
 
 
-@polyfill(collections.OrderedDict, applies=is_construction)
+@polyfill(collections.OrderedDict, applies=lambda *others, **named: len(others) == 1 and is_foreign_to_ordered(others[0]))
 def ordered_dict(other: Any, /, **named: Any) -> Any:
     """`OrderedDict(other, **named)`."""
     result: Any = collections.OrderedDict()
@@ -72,7 +80,7 @@ def has_python_items(self: Any) -> bool:
 
 @polyfill(collections.OrderedDict.update, collections.OrderedDict.__init__,
           applies=lambda self, *others, **named: len(others) <= 1
-          and (any(map(is_foreign, others)) or has_python_items(self)))
+          and (any(map(is_foreign_to_ordered, others)) or has_python_items(self)))
 def update_ordered(self: Any, /, *others: Any, **named: Any) -> None:
     """`OrderedDict.update(self, other, **named)`, which goes through the item methods."""
     for other in others:
@@ -193,6 +201,13 @@ def proxy_values(x: Any) -> Any:
 def proxy_items(x: Any) -> Any:
     """`proxy.items()`."""
     return mapping_of(x).items()
+
+
+@polyfill(operator.or_, applies=lambda a, b: is_proxy(a) or is_proxy(b))
+def proxy_union(a: Any, b: Any) -> Any:
+    """`proxy | other`, `other | proxy`."""
+    left = mapping_of(a) if isinstance(a, types.MappingProxyType) else a
+    return left | (mapping_of(b) if isinstance(b, types.MappingProxyType) else b)
 
 
 @polyfill(types.MappingProxyType.copy, applies=is_proxy)
