@@ -3,6 +3,7 @@ current one, what is kept under weak references. None of these runs Python code 
 from __future__ import annotations
 
 import _thread
+import contextvars
 import ctypes
 import itertools
 import types
@@ -47,6 +48,14 @@ def is_unset(x: Any, name: str) -> bool:
                 return True
             return False
     return False
+
+
+def has_no_value(variable: Any) -> bool:
+    """Whether a context variable has no value in the present context, besides one that it was made with. Raises TypeError for other
+    objects."""
+    if type(variable) is not contextvars.ContextVar:
+        raise TypeError("no context variable")
+    return variable not in contextvars.copy_context()
 
 
 def is_set_up(local: Any) -> bool:

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import threading
 import warnings
 from types import SimpleNamespace
@@ -230,6 +231,26 @@ def a_lock_made_inside(x):
     lock = threading.Lock()
     with lock:
         return x * 2
+
+
+def set_value(state) -> None:
+    state.variable.set(7.0)
+
+
+@programs.make(X, change=set_value, captures=2)
+def context_variables_without_a_value():
+    state = SimpleNamespace(variable=contextvars.ContextVar("variable", default=2.0), bare=contextvars.ContextVar("bare"))
+
+    def program(x):
+        try:
+            state.bare.get()
+        except LookupError:
+            x = x + 1
+        token = state.bare.set(3.0)
+        y = x * state.variable.get() * state.bare.get()
+        state.bare.reset(token)
+        return y, state.bare.get(None)
+    return program, state
 
 
 @programs.add(X)

@@ -9,8 +9,9 @@ from capture.interp.frame import Value
 from capture.interp.interpreter import Interpreter
 from capture.interp.models import model
 from capture.refgraph.effects import Effect
+from capture.refgraph.facts import has_no_value
 from capture.refgraph.node import ABSENT, Const, RefNode, Shadow
-from capture.refgraph.source import Attr
+from capture.refgraph.source import Attr, Computed
 
 VALUE = "get()"                 # the slot, and the path, of a variable's value
 MISSING = object()
@@ -28,13 +29,25 @@ def look(interp: Interpreter, variable: Value, *rest: Value) -> None:
             node.slots[VALUE] = ABSENT if real is MISSING else interp.graph.external(real, Attr(node.source, VALUE))
 
 
-@model(ContextVar.get, prepare=look)
+def look_for_value(interp: Interpreter, variable: Value, *default: Value) -> None:
+    """Before a variable is read: whether it has a value at entry."""
+    look(interp, variable)
+    node: RefNode = variable.shadow  # type: ignore[assignment]
+    if node.slots[VALUE] is ABSENT and node.source is not None:
+        interp.graph.require(Computed(has_no_value, (node.source,)), "VALUE", True)
+
+
+@model(ContextVar.get, prepare=look_for_value)
 def get(interp: Interpreter, result: Any, variable: Value, *default: Value) -> Shadow:
     """`variable.get()`."""
-    known = variable.shadow.slots[VALUE]  # type: ignore[union-attr]
-    if known is ABSENT:
-        raise Break("opaque-call", f"context variable {variable.real.name!r} is read, which has no value")
-    return known
+    node: RefNode = variable.shadow  # type: ignore[assignment]
+    if node.slots[VALUE] is not ABSENT:
+        return node.slots[VALUE]
+    if default:
+        return default[0].shadow  # type: ignore[return-value]
+    if node.source is None:
+        raise Break("opaque-call", f"context variable {variable.real.name!r}, which was made in the call, is read without a value")
+    return interp.graph.external(result, Attr(node.source, VALUE))      # what it was made with
 
 
 @model(ContextVar.set, prepare=look)
