@@ -10,14 +10,19 @@ from capture.interp.frame import Args, Catch, Continuation, Kwargs, Resume, Then
 from capture.interp.interpreter import Interpreter
 from capture.interp.lookasides.torch_legacy import is_volatile
 from capture.interp.models import reduction
-from capture.interp.special import is_a, special_method
+from capture.interp.special import in_python, is_a, special_method
 from capture.refgraph.lookup import lookup_class
 from capture.refgraph.node import Const
 
 
+def is_name(value: Value) -> bool:
+    """Whether a value can name an attribute: a string, perhaps a member of an enumeration, that is looked up as such."""
+    return is_a(value.real, str) and not in_python(value.real, "__hash__") and not in_python(value.real, "__eq__")
+
+
 def constant_name(interp: Interpreter, name: Value) -> str:
     interp.track(calls.pin, interp, name)
-    return name.real
+    return str.__str__(name.real)
 
 
 def returning_none(interp: Interpreter, then: Continuation | None) -> Continuation:
@@ -32,7 +37,7 @@ def returning_none(interp: Interpreter, then: Continuation | None) -> Continuati
 
 @reduction(getattr)
 def _getattr(interp: Interpreter, args: Args, kwargs: Kwargs, then: Then, on_raise: Catch) -> bool:
-    if kwargs or not 2 <= len(args) <= 3 or type(args[1].real) is not str:
+    if kwargs or not 2 <= len(args) <= 3 or not is_name(args[1]):
         return False
     if len(args) == 3 and attributes.runs_python(args[0].real, args[1].real):
         return False
@@ -48,7 +53,7 @@ def _getattr(interp: Interpreter, args: Args, kwargs: Kwargs, then: Then, on_rai
 
 @reduction(hasattr)
 def _hasattr(interp: Interpreter, args: Args, kwargs: Kwargs, then: Then, on_raise: Catch) -> bool:
-    if kwargs or len(args) != 2 or type(args[1].real) is not str or attributes.runs_python(args[0].real, args[1].real):
+    if kwargs or len(args) != 2 or not is_name(args[1]) or attributes.runs_python(args[0].real, args[1].real):
         return False
 
     def no(exception: BaseException) -> bool:
@@ -65,7 +70,7 @@ def _hasattr(interp: Interpreter, args: Args, kwargs: Kwargs, then: Then, on_rai
 
 @reduction(setattr)
 def _setattr(interp: Interpreter, args: Args, kwargs: Kwargs, then: Then, on_raise: Catch) -> bool:
-    if kwargs or len(args) != 3 or type(args[1].real) is not str:
+    if kwargs or len(args) != 3 or not is_name(args[1]):
         return False
     attributes.write(interp, args[0], constant_name(interp, args[1]), args[2], "__setattr__", returning_none(interp, then))
     return True
@@ -73,7 +78,7 @@ def _setattr(interp: Interpreter, args: Args, kwargs: Kwargs, then: Then, on_rai
 
 @reduction(delattr)
 def _delattr(interp: Interpreter, args: Args, kwargs: Kwargs, then: Then, on_raise: Catch) -> bool:
-    if kwargs or len(args) != 2 or type(args[1].real) is not str:
+    if kwargs or len(args) != 2 or not is_name(args[1]):
         return False
     attributes.write(interp, args[0], constant_name(interp, args[1]), None, "__delattr__", returning_none(interp, then))
     return True
@@ -82,7 +87,7 @@ def _delattr(interp: Interpreter, args: Args, kwargs: Kwargs, then: Then, on_rai
 def _generic_get(getter: attributes.Getter) -> None:
     @reduction(getter)
     def get(interp: Interpreter, args: Args, kwargs: Kwargs, then: Then, on_raise: Catch) -> bool:
-        if kwargs or len(args) != 2 or type(args[1].real) is not str or is_a(args[0].real, type):
+        if kwargs or len(args) != 2 or not is_name(args[1]) or is_a(args[0].real, type):
             return False
         attributes.generic(interp, args[0], constant_name(interp, args[1]), then, on_raise, getter)
         return True
@@ -94,7 +99,7 @@ _generic_get(types.ModuleType.__getattribute__)
 
 @reduction(object.__setattr__)
 def _generic_set(interp: Interpreter, args: Args, kwargs: Kwargs, then: Then, on_raise: Catch) -> bool:
-    if kwargs or len(args) != 3 or type(args[1].real) is not str or is_a(args[0].real, type):
+    if kwargs or len(args) != 3 or not is_name(args[1]) or is_a(args[0].real, type):
         return False
     attributes.generic_write(interp, args[0], constant_name(interp, args[1]), args[2], returning_none(interp, then))
     return True
@@ -102,7 +107,7 @@ def _generic_set(interp: Interpreter, args: Args, kwargs: Kwargs, then: Then, on
 
 @reduction(object.__delattr__)
 def _generic_delete(interp: Interpreter, args: Args, kwargs: Kwargs, then: Then, on_raise: Catch) -> bool:
-    if kwargs or len(args) != 2 or type(args[1].real) is not str or is_a(args[0].real, type):
+    if kwargs or len(args) != 2 or not is_name(args[1]) or is_a(args[0].real, type):
         return False
     attributes.generic_write(interp, args[0], constant_name(interp, args[1]), None, returning_none(interp, then))
     return True
@@ -124,7 +129,7 @@ def _vars(interp: Interpreter, args: Args, kwargs: Kwargs, then: Then, on_raise:
 
 @reduction(type.__setattr__)
 def _class_set(interp: Interpreter, args: Args, kwargs: Kwargs, then: Then, on_raise: Catch) -> bool:
-    if kwargs or len(args) != 3 or type(args[1].real) is not str or not is_a(args[0].real, type):
+    if kwargs or len(args) != 3 or not is_name(args[1]) or not is_a(args[0].real, type):
         return False
     attributes.generic_write(interp, args[0], constant_name(interp, args[1]), args[2], returning_none(interp, then))
     return True
@@ -132,7 +137,7 @@ def _class_set(interp: Interpreter, args: Args, kwargs: Kwargs, then: Then, on_r
 
 @reduction(type.__delattr__)
 def _class_delete(interp: Interpreter, args: Args, kwargs: Kwargs, then: Then, on_raise: Catch) -> bool:
-    if kwargs or len(args) != 2 or type(args[1].real) is not str or not is_a(args[0].real, type):
+    if kwargs or len(args) != 2 or not is_name(args[1]) or not is_a(args[0].real, type):
         return False
     attributes.generic_write(interp, args[0], constant_name(interp, args[1]), None, returning_none(interp, then))
     return True

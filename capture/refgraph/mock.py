@@ -52,9 +52,9 @@ CONTAINERS = (collections.OrderedDict, collections.defaultdict, dict, collection
 BASES = (*CONTAINERS, types.SimpleNamespace, object)
 POINTER = object.__basicsize__ // 2
 WRAPPERS = (staticmethod, classmethod)              # they take over the attributes of what they wrap
-# Attributes which only an object's creation sets: of functions, deques, partial functions, weak references, descriptors.
+# Attributes which only an object's creation sets: of functions, deques, partial functions, proxies, weak references, descriptors.
 READ_ONLY = {"exceptions", "message", "fget", "fset", "fdel", "__func__", "__closure__", "__globals__", "__builtins__", "maxlen",
-             "func", "keywords", "()"}
+             "func", "keywords", "mapping", "()"}
 # … and those in which it keeps what it computes again when they are missing.
 CACHES = {pathlib.PurePath: frozenset(("_str", "_hash", "_pparts", "_cached_cparts", "_drv", "_root", "_tail_cached",
                                        "_lines_cached", "_str_normcase_cached", "_parts_normcase_cached"))}
@@ -142,11 +142,11 @@ def _check_shown(graph: RefGraph, effects: list[Effect | CallEffect]) -> None:
     """Raises Break when a call effect looks at an object that was changed afterwards: it would see the final state.
 
     What a call is shown of the outside may lead to all that was put there before. A hook, registered after the graph, would be on
-    another node of autograd if its tensor was written to in between.
+    another node of autograd if its tensor was written to in between; an array of numpy, another one's.
     """
-    for storage, serial in graph.hooked.items():
+    for storage, (serial, done, stack) in graph.unwritten.items():
         if max(graph.written.get(storage, 0), graph.written.get(None, 0)) > serial:
-            raise Break("late-change", "a hook was registered on a tensor that was written to after it")
+            raise Break("late-change", f"{done} that was written to after it", stack)
     inputs = [node.state for node in graph.nodes if isinstance(node.state, TensorState)]
     outside: set[int | None] = {None, *(state.storage[0] for state in inputs if state.storage is not None)}
     placed: list[Shadow] = []
@@ -230,7 +230,7 @@ def _reach(graph: RefGraph, roots: list[Shadow]) -> tuple[list[Recipe], list[Ref
                 queue.append(attrs)
             queue.extend(recipe.contents)
         else:
-            if isinstance(shadow, Build) and graph.is_made(shadow.cls):
+            if isinstance(shadow, Build) and graph.is_made(shadow.cls) and shadow.maker is None:
                 raise Break("escaping-object", f"a new {shadow.cls.__qualname__} outlives the call, whose class was made in it")
             queue.extend(operands(shadow))
     return recipes, outputs, shadows
@@ -240,6 +240,8 @@ def operands(shadow: Shadow) -> tuple[Shadow, ...]:
     """The parts that an expression is made from; objects have none."""
     if isinstance(shadow, (Expr, Perform)):
         return shadow.args
+    if isinstance(shadow, Build) and shadow.maker is not None:
+        return *shadow.items, shadow.maker
     if isinstance(shadow, Display) or isinstance(shadow, Build) and shadow.source is None:
         return shadow.items
     return ()
@@ -364,7 +366,8 @@ class _Cook:
         """Attributes in the instance `__dict__`. A dict that is the object's own is filled by its own recipe."""
         attrs = self.known.attrs
         if attrs is None:
-            if self.real is not None and self.cls not in WRAPPERS and instance_dict(self.real):
+            whole = isinstance(self.known.state, IteratorState) and self.known.state.is_whole
+            if self.real is not None and not whole and self.cls not in WRAPPERS and instance_dict(self.real):
                 raise self.escape("its attributes are not known")
         elif attrs.origin is not self.node:
             yield Effect(object.__setattr__, self.node, (Const("__dict__"), attrs))

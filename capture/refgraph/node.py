@@ -52,12 +52,14 @@ class Expr(Shadow):
 class Build(Shadow):
     """An immutable composite: `cls` is tuple or a subclass of it, MethodType(func, self), slice, frozenset.
 
-    `source`: where it was found outside as a whole; None for one that the trace built.
+    `source`: where it was found outside as a whole; None for one that the trace built. `maker`: the class, where the trace made
+    that too.
     """
 
     cls: type
     items: tuple[Shadow, ...]
     source: Source | None = None
+    maker: RefNode | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -260,9 +262,10 @@ class ClassState:
 
 
 class IteratorState:
-    """An iterator of the trace over known shadows."""
+    """An iterator of the trace over known shadows. `is_whole`: what its recipe makes has all attributes of its own."""
 
     __slots__ = ()
+    is_whole = False
 
     def sync(self) -> None:
         """Called before the real `next`: the iterator may have been moved by another one that shares it."""

@@ -53,7 +53,7 @@ def publish(graph: RefGraph, shown: Iterable[Shadow], effects: Iterable[Effect |
                     todo += past.slots.values()
                 todo += [*_contents(shadow.state), shadow.attrs, *shadow.slots.values(), graph.find(shadow.cls)]
         elif isinstance(shadow, (Build, Display)):
-            todo += shadow.items
+            todo += [*shadow.items, getattr(shadow, "maker", None)]
         elif isinstance(shadow, Expr):
             todo += shadow.args
 

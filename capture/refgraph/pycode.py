@@ -355,7 +355,7 @@ class _Printer:
         if isinstance(shadow, Display):
             return self.display(shadow.cls, parts)
         if isinstance(shadow, Build):
-            return self.build(shadow.cls, parts)
+            return self.build(shadow.cls, parts[:len(shadow.items)], parts[len(shadow.items):])
         if isinstance(shadow, Perform):
             return ast.Call(self.callable(shadow.operation), parts, [])
         op = shadow.op
@@ -376,8 +376,8 @@ class _Printer:
             return ast.Dict(parts[::2], parts[1::2])  # type: ignore[arg-type]
         return ast.Set(parts) if parts else ast.Call(self.constant(set), [], [])
 
-    def build(self, cls: type, parts: list[ast.expr]) -> ast.expr:
-        """An immutable composite, by the constructor of the C type that it extends."""
+    def build(self, cls: type, parts: list[ast.expr], maker: list[ast.expr]) -> ast.expr:
+        """An immutable composite, by the constructor of the C type that it extends. maker: the class, if the trace made it."""
         if cls is tuple:
             return ast.Tuple(parts)
         if issubclass(cls, BOUND_IN_C):
@@ -388,7 +388,7 @@ class _Printer:
             return ast.Call(self.constant(cls), parts, [])
         base = next(c for c in type.__getattribute__(cls, "__mro__")
                     if isinstance(c.__dict__.get("__new__"), types.BuiltinFunctionType))
-        return ast.Call(ast.Attribute(self.constant(base), "__new__"), [self.constant(cls), *parts], [])
+        return ast.Call(ast.Attribute(self.constant(base), "__new__"), [*(maker or [self.constant(cls)]), *parts], [])
 
     # -- paths -------------------------------------------------------------------------------------------------------
 
@@ -511,7 +511,7 @@ def is_weak(value: Any) -> bool:
         return is_heap_type(value)
     if isinstance(value, (types.BuiltinFunctionType, types.CodeType)) or is_record(value) or isinstance(value, DERIVED):
         return False
-    return hasattr(type(value), "__weakref__") or type(value).__weakrefoffset__ != 0
+    return type(value).__weakrefoffset__ != 0
 
 
 def _operands_first(roots: Iterable[Shadow]) -> list[Shadow]:

@@ -333,6 +333,31 @@ def a_typed_named_tuple_made_inside(x):
     return out.logits, out.loss, out[0]
 
 
+@programs.add(X)
+def an_enumeration_of_texts_made_inside(x):
+    class Reduction(str, enum.Enum):
+        MAX = "max"
+        MIN = "min"
+
+        def __str__(self):
+            return self.value
+    return getattr(torch, Reduction.MAX)(x), f"{Reduction.MIN}", Reduction("max") == "max", hasattr(x, Reduction.MIN)
+
+
+@programs.add(X)
+def named_tuples_that_outlive_their_class(x):
+    Point = collections.namedtuple("Point", "x y")
+
+    class Output(typing.NamedTuple):
+        logits: torch.Tensor
+        loss: float = 0.0
+
+        def total(self):
+            return self.logits.sum() + self.loss
+    point = Point(x, 2)
+    return point, [point._replace(y=3)], Output(x * 2), Output(x, 1.0).total()
+
+
 @pytest.mark.parametrize(("make", "args", "options"), programs)
 def test_records(make, args, options) -> None:
     run(make, args, options)

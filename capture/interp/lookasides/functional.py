@@ -29,7 +29,12 @@ def make_slice(interp: Interpreter, result: slice, *args: Value) -> Shadow:
     return Build(slice, (*parts, NONE)[:3])  # type: ignore[arg-type]
 
 
-@model(*(cls.__new__ for cls in (int, float, complex, str, bytes)),
+# The value itself of an object of a subclass, past methods of its own.
+EXACT: dict[type, Any] = {int: int.__index__, float: float.__float__, complex: complex.__complex__, str: str.__str__,
+                          bytes: bytes.__bytes__}
+
+
+@model(*(cls.__new__ for cls in EXACT),
        applies=lambda cls, *args, **kwargs: all(map(is_plain, args)))
 def new_scalar(interp: Interpreter, result: Any, cls: Value, *args: Value, **kwargs: Value) -> Shadow:
     """`int.__new__(cls, x)` of a subclass: an object of fixed value."""
@@ -38,7 +43,7 @@ def new_scalar(interp: Interpreter, result: Any, cls: Value, *args: Value, **kwa
     if type(result) in SCALARS:
         return Const(result)
     base = next(base for base in type(result).__mro__ if base in SCALARS)
-    return interp.graph.create(result, origin=Expr(base.__new__, (Const(cls.real), Const(base(result)))))
+    return interp.graph.create(result, origin=Expr(base.__new__, (Const(cls.real), Const(EXACT[base](result)))))
 
 
 @model(object, applies=lambda: True)

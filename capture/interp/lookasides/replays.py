@@ -149,7 +149,7 @@ def snapshot(interp: Interpreter, value: Value, depth: int = DEEPEST, entry: boo
         return show_tensor(interp, shadow, real)
     if isinstance(shadow, Build) and issubclass(shadow.cls, tuple):
         items = snapshots(interp, shadow.items, parts(real), depth, entry)
-        return shadow if items == shadow.items else Build(shadow.cls, items)
+        return shadow if items == shadow.items else Build(shadow.cls, items, None, shadow.maker)
     if not isinstance(shadow, RefNode) or not shadow.created and not entry:
         return shadow  # type: ignore[return-value]
     if type(real) in (list, deque) and (isinstance(shadow.state, ListState) or not shadow.created):

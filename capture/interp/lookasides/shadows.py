@@ -75,8 +75,13 @@ def settled(interp: Interpreter, real: Any) -> Shadow:
     if cls is set:
         return graph.create(real, SetState({item: settled(interp, item) for item in real}))
     if cls is tuple or isinstance(real, tuple) and hasattr(cls, "_fields"):
-        return Build(cls, tuple(settled(interp, item) for item in real))
+        return composite(interp, cls, [settled(interp, item) for item in real])
     return graph.constant(real)
+
+
+def composite(interp: Interpreter, cls: type, items: list[Shadow]) -> Build:
+    """The shadow of a new tuple of a class, perhaps one that the trace has made."""
+    return Build(cls, tuple(items), None, interp.graph.find(cls) if interp.graph.is_made(cls) else None)
 
 
 def compose(interp: Interpreter, real: tuple[Any, ...], items: list[Shadow]) -> Shadow:
@@ -88,7 +93,7 @@ def compose(interp: Interpreter, real: tuple[Any, ...], items: list[Shadow]) -> 
     cls = type(real)
     if cls is tuple or hasattr(cls, "_fields"):
         constant = cls is tuple and all(isinstance(item, Const) for item in items)
-        return Const(real) if constant else Build(cls, tuple(items))
+        return Const(real) if constant else composite(interp, cls, items)
     return interp.graph.create(real, ListState(items))
 
 
