@@ -18,16 +18,16 @@ from capture.errors import Break
 from capture.interp import arrays, calls, leaves, natives, tensors, unwind
 from capture.interp.frame import Catch, Continuation, OnRaise, Then, UserError, Value, discard
 from capture.interp.interpreter import Interpreter
-from capture.interp.lookasides import decimals
+from capture.interp.lookasides import computed_arrays, decimals
 from capture.interp.lookasides.weakrefs import behind, is_proxy
 from capture.interp.members import class_builtin, class_data, external_c_attribute
 from capture.interp.models import REDUCTIONS
 from capture.interp.polyfills.objects import or_hook
 from capture.interp.special import is_a
-from capture.refgraph.facts import is_unset
+from capture.refgraph.facts import is_unset, lacks
 from capture.refgraph.lookup import instance_dict, is_mutable, lookup_class
 from capture.refgraph.node import ABSENT, Build, ClassState, Const, External, FunctionState, HandleState, RefNode, Shadow
-from capture.refgraph.source import Computed, Literal
+from capture.refgraph.source import Computed, Constant, Literal
 
 MISSING = object()
 GENERIC_WRITE = (object.__setattr__, object.__delattr__, type.__setattr__, type.__delattr__, types.SimpleNamespace.__setattr__,
@@ -478,6 +478,8 @@ def bound_by_c(interp: Interpreter, obj: Value, name: str, descriptor: Any, foun
     if isinstance(node, RefNode) and not callable(result) and arrays.is_value(obj.real) and (
             node.source is not None or interp.recorder.arrays.is_computed(obj.real)):
         return interp.recorder.arrays.attribute(graph, node, obj.real, name, result, lambda item: natives.fresh(interp, item))
+    if isinstance(node, RefNode) and not callable(result) and computed_arrays.is_repeated(node, obj.real):
+        return computed_arrays.repeat(interp, getattr, [obj, Value(name, Const(name))], {}, result)
     if result is descriptor:                            # a plain class attribute
         return found.shadow  # type: ignore[return-value]
     if isinstance(descriptor, C_METHODS):
@@ -510,9 +512,13 @@ def module_fallback(interp: Interpreter, obj: Value, name: str, then: Continuati
 
 
 def before_write(interp: Interpreter, obj: Value, name: str, deleting: bool) -> Shadow:
-    """Notes, of an instance about to be changed, the keys at entry; and that a key about to be deleted was there."""
+    """Notes, of an instance about to be changed, the keys at entry; and that what is about to be deleted was there, of a class as
+    well."""
     node, graph = obj.shadow, interp.graph
-    if isinstance(node, RefNode) and not is_a(obj.real, type):
+    if isinstance(node, RefNode) and is_a(obj.real, type):
+        if deleting and not node.created and name not in node.slots:
+            graph.require(Computed(lacks, (Constant(obj.real), Literal(name))), "VALUE", lacks(obj.real, name))
+    elif isinstance(node, RefNode):
         attrs = graph.attributes(node)
         if attrs is not None:
             graph.dict_prepare(attrs)
@@ -536,10 +542,12 @@ def written(interp: Interpreter, obj: Value, name: str, value: Value | None, des
             elif not node.created or value is None or not isinstance(value.shadow, Const):
                 raise Break("untracked-mutation", f"{name} of class {obj.real.__qualname__} was assigned")
             return ABSENT       # kept in C, where the mock function looks for it
-        if value is None:
-            if not node.created:
-                raise Break("untracked-mutation", f"attribute {name!r} of class {obj.real.__qualname__} was deleted")
+        if value is None and node.created:
             node.slots.pop(name, None)
+        elif value is None:
+            node.slots[name] = ABSENT
+            graph.effect(type.__delattr__, node, Const(name))
+        if value is None:
             return ABSENT
         node.slots[name] = value.shadow  # type: ignore[assignment]
         graph.effect(type.__setattr__, node, Const(name), value.shadow)  # type: ignore[arg-type]

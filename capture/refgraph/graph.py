@@ -66,7 +66,8 @@ class RefGraph:
         self.changed: dict[RefNode, int] = {}       # objects of ours -> when they were changed last; see `mark`
         self.written: dict[int | None, int] = {}    # storages -> when they were written to last; None: perhaps any
         self.published: dict[RefNode, Past] = {}    # objects of ours that call effects were shown -> as they were then
-        self.hooked: dict[int | None, int] = {}     # … and when hooks were registered on tensors there that the trace has made
+        # … and when something was done with tensors there that must not be written to any more, what, and where.
+        self.unwritten: dict[int | None, tuple[int, str, tuple[UserFrame, ...]]] = {}
         self.volatile: set[RefNode] = set()         # dicts from outside that a call effect may have changed
         self.risks: list[Expr] = []                 # arithmetic on what only a hit knows, and that may raise there
         self.placed: set[RefNode] = set()           # outside tensors of which it matters which share memory
@@ -242,7 +243,8 @@ class RefGraph:
 
     def touch(self, node: RefNode) -> RefNode:
         """The type of an outside object is about to matter."""
-        if node.source is not None and (not isinstance(node.source, Constant) or can_change_class(node.cls)):
+        can_change = is_mutable(node.cls) or issubclass(node.cls, types.ModuleType)     # its class
+        if node.source is not None and (not isinstance(node.source, Constant) or can_change):
             if type(node.state) is TensorState:
                 if node.state.properties is None:
                     raise Break("unsupported-tensor", f"a {node.cls.__name__} was used")
@@ -473,20 +475,31 @@ class RefGraph:
         """`(found, value, shadow)` of a class attribute along the MRO, unbound. Guards that it stays what it is."""
         if self.is_made(cls):
             return self._made_attr(cls, name)
-        root, mro = Constant(cls), type.__getattribute__(cls, "__mro__")
-        for place, base in enumerate(mro):
-            namespace = type.__getattribute__(base, "__dict__")
-            if name in namespace:
-                value = namespace[name]
-                node = self.find(base)
-                if node is not None and name in node.slots:        # assigned by the trace itself
-                    self.pin_mro(cls)
-                    for nearer in mro[:place]:
-                        self.require(Computed(lacks, (Constant(nearer), Literal(name))), "VALUE", True)
-                    return True, value, node.slots[name]
-                return True, value, self.external(value, TypeAttr(root, name))
-        self.require(root, "NO_ATTR", name)
+        passed: list[type] = []                     # which have none of their own
+        deleted = False                             # by the trace, from a class that had it
+        for base in type.__getattribute__(cls, "__mro__"):
+            namespace, node = type.__getattribute__(base, "__dict__"), self.find(base)
+            known = None if node is None else node.slots.get(name)
+            if known is ABSENT:
+                deleted = True
+            elif name not in namespace:
+                passed.append(base)
+            else:
+                found = cls if known is None and not deleted else base
+                if found is not cls or known is not None:
+                    self._pin_lacking(cls, passed, name)
+                return True, namespace[name], known or self.external(namespace[name], TypeAttr(Constant(found), name))
+        if deleted:
+            self._pin_lacking(cls, passed, name)
+        else:
+            self.require(Constant(cls), "NO_ATTR", name)
         return False, None, ABSENT
+
+    def _pin_lacking(self, cls: type, bases: list[type], name: str) -> None:
+        """Guards that these bases of a class have no such attribute of their own, where no look-up at entry tells."""
+        self.pin_mro(cls)
+        for base in filter(is_mutable, bases):
+            self.require(Computed(lacks, (Constant(base), Literal(name))), "VALUE", True)
 
     def is_made(self, cls: type) -> bool:
         """Whether the trace made a class."""

@@ -7,10 +7,12 @@ import functools
 import types
 import typing
 from types import SimpleNamespace
+from unittest import mock
 
 import pytest
 import torch
 
+import capture
 from tests.programs import Programs, run
 
 X = torch.tensor([[1.0, -2.0, 3.0], [4.0, 5.0, -6.0]])
@@ -518,6 +520,78 @@ def stages_of_a_module():
                 x = getattr(module, name)(x) + 1
         return x, "relu" in dir(torch.nn.functional)
     return program, module
+
+
+class Flagged:
+    flag = 1
+
+
+class FlaggedMore(Flagged):
+    flag = 5
+
+
+@programs.make(X)
+def a_class_attribute_for_a_while():
+    def program(x):
+        Flagged.extra = 3
+        scaled = x * FlaggedMore().extra
+        del Flagged.extra
+        return scaled, hasattr(FlaggedMore, "extra"), getattr(Flagged(), "extra", None)
+    return program, Flagged
+
+
+@programs.make(X, change=lambda state: setattr(Flagged, "flag", 7), captures=2)
+def a_class_attribute_that_is_deleted():
+    Flagged.flag = 1
+
+    def program(x):
+        FlaggedMore.flag = 5
+        del FlaggedMore.flag
+        try:
+            del FlaggedMore.flag
+        except AttributeError as error:
+            text = str(error)
+        inherited = FlaggedMore.flag, FlaggedMore().flag
+        FlaggedMore.flag = 6
+        return x * inherited[0], inherited[1], text, FlaggedMore.flag
+    return program, FlaggedMore
+
+
+@programs.make(X)
+def a_class_attribute_is_patched():
+    class Scaled:
+        factor = 2.0
+
+        def scale(self, x):
+            return x * self.factor
+    scaled = Scaled()
+
+    def program(x):
+        with mock.patch.object(Scaled, "factor", 5.0):
+            patched = scaled.scale(x)
+        with mock.patch.object(scaled, "factor", 6.0):
+            return patched, scaled.scale(x)
+    return program, scaled
+
+
+def test_a_deleted_class_attribute_is_looked_for_again() -> None:
+    class Base:
+        pass
+
+    class Derived(Base):
+        k = 2.0
+
+    def program(x):
+        del Derived.k
+        return x * getattr(Derived, "k", 3.0)
+    compiled = capture.compile(program, backend="eager")
+    assert torch.equal(compiled(X), X * 3)
+    Derived.k = 2.0
+    assert torch.equal(compiled(X), X * 3) and "k" not in vars(Derived)
+    Derived.k, Base.k = 2.0, 5.0
+    assert torch.equal(compiled(X), X * 5)
+    with pytest.raises(AttributeError):
+        compiled(X)
 
 
 @pytest.mark.parametrize(("make", "args", "options"), programs)
