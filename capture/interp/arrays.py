@@ -94,7 +94,7 @@ class Arrays:
         if real in (int, float) and len(values) == 1 and not is_array(values[0].real) and not self.is_computed(values[0].real):
             return False            # a number of Python, which may be another on each call
         asks = hashable(real) and real in ASKING and any(is_value(v.real) or is_dtype(v.real) for v in values)
-        return (asks or _computes(real)) and all(self._is_constant(v.shadow, v.real) for v in values)
+        return (asks or computes(real)) and all(self._is_constant(v.shadow, v.real) for v in values)
 
     def refusal(self, graph: RefGraph, real: Any, args: list[Value], kwargs: dict[str, Value]) -> Break | None:
         """Why such a call must not be made in the trace: it writes to an array that was there before."""
@@ -177,6 +177,8 @@ class Arrays:
             if follows and graph.hasten(shadow.origin):  # type: ignore[union-attr]
                 return None
             return Break("data-dependent", "random numbers become a tensor")
+        if isinstance(shadow, RefNode) and isinstance(shadow.origin, Replayed):
+            return Break("data-dependent", "what numpy computes anew on each call becomes a tensor")
         if not isinstance(shadow, RefNode) or shadow.source is None:
             return Break("opaque-call", "an array of unknown origin becomes a tensor")
         if shadow.slots:
@@ -308,7 +310,7 @@ def iterate_array(array: Any) -> Any:
     return iter([array[i] for i in range(len(array))])
 
 
-def _computes(real: Any) -> bool:
+def computes(real: Any) -> bool:
     """Whether a callable is a C function, method or class of numpy for computing."""
     cls = type(real)
     if getattr(real, "__name__", "") in ACTING or getattr(real, "__qualname__", "") == "ndarray.resize":

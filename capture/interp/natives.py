@@ -16,7 +16,7 @@ from capture.errors import Break
 from capture.interp import arrays, assumptions, failing, held, leaves, tensors, unwind
 from capture.interp.frame import Args, Cut, Kwargs, UserError, Value
 from capture.interp.interpreter import Interpreter
-from capture.interp.lookasides import autograd, replays
+from capture.interp.lookasides import autograd, computed_arrays, replays
 from capture.interp.lookasides.shadows import settled
 from capture.interp.models import (
     LAZY,
@@ -47,6 +47,7 @@ from capture.refgraph.node import (
     External,
     FunctionState,
     HandleState,
+    IteratorState,
     ListState,
     RefNode,
     SetState,
@@ -107,7 +108,9 @@ def call(interp: Interpreter, function: Value, args: list[Value], kwargs: dict[s
         if any(operand.is_inference() for operand in operands):
             perform = functools.partial(perform, noting_writes, versions, operands)
     elif kind == "model":
-        of_numpy = any(map(arrays.is_value, reals)) and interp.recorder.arrays.is_foldable(real, [*args, *kwargs.values()])
+        given = [*args, *kwargs.values()]
+        of_numpy = any(map(arrays.is_value, reals)) and (
+            interp.recorder.arrays.is_foldable(real, given) or computed_arrays.repeats(real, given))
         meaning = None if of_numpy else find_model(real, reals, kwreals)
         if meaning is None:
             kind = "opaque"
@@ -155,6 +158,8 @@ def refusal(interp: Interpreter, kind: str, meaning: Meaning | None, real: Any, 
             held.is_decided(interp, real, args)) or (
             real is torch.Tensor.numpy and interp.recorder.arrays.lies_in(interp.graph, args[0].real))):
         return None
+    if computed_arrays.is_exposed(kind, real, args, kwargs):
+        return computed_arrays.refusal(interp, real, args, kwargs)
     if kind == "value" and not replays.is_repeatable(real, tensors.operation_name(real), kwargs):
         return decision(WHICH_WAY, ()) if real is operator.truth else Break("data-dependent", f"{name_of(real)}() of a tensor")
     if kind != "operation" and replays.decides(interp, real, [*args, *kwargs.values()]):
@@ -172,6 +177,8 @@ def refusal(interp: Interpreter, kind: str, meaning: Meaning | None, real: Any, 
         return interp.recorder.arrays.refusal(interp.graph, real, args, kwargs)
     if is_lazy(real, values, kwargs) or is_foldable(real, values):
         return None
+    if computed_arrays.repeats(real, values):
+        return computed_arrays.refusal(interp, real, args, kwargs)
     return Break("disabled-call" if is_disabled(real) else effect_of(real), f"{name_of(real)}()")
 
 
@@ -286,6 +293,8 @@ def shadow(interp: Interpreter, kind: str, meaning: Meaning | None, versions: An
         if arrays.is_ndarray(result) and interp.recorder.pin(*tensors.tensors_in(args)) | (
                 interp.recorder.arrays.lies_in(graph, args[0].real) is not None):
             return interp.recorder.arrays.of_tensor(graph, result, args[0].real)
+        if not known and computed_arrays.is_exposed(kind, real, args, kwargs):
+            return computed_arrays.expose(interp, result, args[0])
         if not known and (supposed := assumptions.supposed(interp, real, args, result)) is not None:
             return supposed
         return fresh(interp, result) if known else replays.read(interp, real, args, result)
@@ -328,6 +337,8 @@ def shadow(interp: Interpreter, kind: str, meaning: Meaning | None, versions: An
         for v in values:
             depend_deep(interp, v.shadow, v.real)
         return remembered(interp, real, args, kwargs, result) if is_a(real, LRU_WRAPPER) else fresh(interp, result)
+    if computed_arrays.repeats(real, values):
+        return computed_arrays.repeat(interp, real, args, kwargs, result)
     raise Break(effect_of(real), f"{name_of(real)}()")
 
 
@@ -375,6 +386,9 @@ def raised(interp: Interpreter, kind: str, meaning: Meaning | None, real: Any, a
            exception: BaseException) -> Shadow:
     """A C function raised. What it raises must follow from what is guarded, or the trace cannot outlive a handler."""
     known = hashable(real)
+    iterator = args[0].shadow if args and isinstance(exception, StopIteration) else None
+    if isinstance(iterator, RefNode) and isinstance(iterator.state, IteratorState):
+        iterator.state.ended()
     # a getter raises for want of a device or driver, for the life of the process
     follows = kind in ("model", "getter") or known and (real in LAZY or is_pure(real))
     if kind in ("operation", "metadata", "value", "mode") or known and real in SIDE_EFFECTS or not follows:

@@ -4,7 +4,9 @@ They tell by `__reduce__` what they walk over and how far they are.
 """
 from __future__ import annotations
 
+import gc
 import itertools
+import re
 from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -25,9 +27,9 @@ def fork(iterator: Any) -> Iterator[Any]:
         return iter(iterator.__reduce__()[1][0])
     if cls not in (*FORWARD, *BACKWARD, *DEQUES, zip, enumerate, itertools.count):
         raise TypeError(f"a {cls.__name__} cannot be copied")
-    _, args, state = reduced(iterator)
     if cls is itertools.count:
-        return itertools.count(*args)
+        return itertools.count(*count_of(iterator))
+    _, args, state = reduced(iterator)
     if cls is enumerate:
         return enumerate(fork(args[0]), args[1])
     if cls is zip:
@@ -40,6 +42,16 @@ def fork(iterator: Any) -> Iterator[Any]:
     if state is not None:
         copy.__setstate__(state)
     return copy
+
+
+def count_of(counter: Any) -> tuple[int, int]:
+    """The next number of an `itertools.count` of integers, and its step. (Python 3.12 warns of asking for `__reduce__`.) Raises
+    TypeError for other numbers, which may be of classes of Python."""
+    known = re.fullmatch(r"count\((-?\d+)(?:, (-?\d+))?\)", repr(counter)) if all(
+        type(number) is int for number in gc.get_referents(counter)) else None
+    if known is None:
+        raise TypeError("an itertools.count of other numbers than integers cannot be copied")
+    return int(known[1]), int(known[2] or 1)
 
 
 def reduced(iterator: Any) -> tuple[Callable[..., Any], tuple[Any, ...], Any]:

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from tests.helpers import call, call_with, check
+from tests.programs import NATIVE, Programs, run
 
 X = torch.arange(6, dtype=torch.float32).reshape(2, 3)
 
@@ -275,3 +276,80 @@ def test_random_numbers_of_another_size() -> None:
 def test_a_number_that_is_another_on_each_call() -> None:
     stats = check(lambda: lambda x, n: (x * n, x + float(n)), *(call(X, np.float32(n)) for n in range(6)), captures=None, hits=None)
     assert stats.captures <= 3
+
+
+# -- arrays on the memory of what the graph computes -------------------------------------------------------------------
+
+computed = Programs()
+
+
+@computed.add(X)
+def statistics_of_a_result(x):
+    y = (x * 2).detach().numpy()
+    z = np.exp(y) + y.mean()
+    rows = np.stack([z.astype(np.float32), y], axis=1)
+    return rows, float(z.max()), z.shape, np.argsort(-y), y[0] * 2, y.T, x + 1
+
+
+@computed.add(X)
+def an_array_is_returned(x):
+    y = x.relu()
+    return y, y.numpy(), x.numpy(), y.detach().numpy()[1:]
+
+
+@computed.add(X)
+def tensors_that_numpy_takes(x):
+    return np.asarray(x * 2), np.asarray(x, dtype=np.float64), np.asarray(x.T, np.float32).mean(0), x + 1
+
+
+@computed.add(X)
+def numbers_that_were_drawn_are_computed_with(x):
+    noise = np.random.rand(3) * 2 - 1
+    return x * 2, noise.astype(np.float32).round(2), float(noise.sum()), np.clip(noise, 0, 1)
+
+
+@computed.add(X, fullgraph=False, captures=2, hits=4, breaks=1)
+def an_array_becomes_a_tensor_again(x):
+    y = (x * 2).detach().numpy()
+    z = np.exp(y) / np.exp(y).sum(axis=0)
+    return torch.from_numpy(z * 3) + x
+
+
+@computed.add(X, **NATIVE)
+def an_array_that_is_written_to(x):
+    y = (x * 2).detach()
+    z = y.numpy()
+    z[0] = 5.0
+    z += 1
+    return y * 2, z
+
+
+@computed.add(X, **NATIVE)
+def a_tensor_is_written_to_that_became_an_array(x):
+    y = x * 2
+    z = y.numpy()
+    total = z.sum()
+    y.add_(1)
+    return y, z, total, y.numpy()
+
+
+@computed.add(X, **NATIVE)
+def an_array_decides(x):
+    y = (x * 2).detach().numpy()
+    if y.sum() > 3 and len(y) > 1:
+        return x + y.shape[0]
+    return x - 1
+
+
+@computed.add(X, **NATIVE)
+def numpy_raises(x):
+    y = (x * 2).detach().numpy()
+    try:
+        return x, y.reshape(7)
+    except ValueError as error:
+        return x, str(error)
+
+
+@pytest.mark.parametrize(("make", "args", "options"), computed)
+def test_arrays_of_results(make, args, options) -> None:
+    run(make, args, options)

@@ -116,7 +116,7 @@ def register(interp: Interpreter, result: RemovableHandle, tensor: Value, hook: 
     call = graph.call_effect(Const(torch.Tensor.register_hook), (node, hook.shadow), positions=interp.positions())  # type: ignore[arg-type]
     if node.source is None:
         interp.recorder.node(node).meta["obstacle"] = "makes a tensor with a hook"
-        graph.hooked[(storage_of(tensor.real) or (None,))[0]] = call.serial
+        graph.unwritten.setdefault((storage_of(tensor.real) or (None,))[0], (call.serial, "a hook was registered on a tensor", ()))
     handles.add(result)
     return new_object(interp, result, Replayed(call, ()))
 

@@ -32,6 +32,7 @@ from capture.errors import Break
 from capture.interp import failing, scope, visible
 from capture.interp.frame import Value
 from capture.interp.interpreter import Interpreter
+from capture.interp.lookasides import seeded
 from capture.interp.lookasides.replays import MOST_ITEMS, snapshot
 from capture.interp.lookasides.shadows import items_of
 from capture.interp.models import NAMED_EFFECTS, PURE, SEES_CALLERS, SIDE_EFFECTS, hashable, model, polyfill
@@ -52,6 +53,7 @@ class Traits:
     argument, a stream or a logger, is what they act through, not what they show. changes: they change attributes of it. fails:
     whether they raise depends on the world: a file, or the user's filters of warnings.
     draws: they draw random numbers from it, and the type of a number that they return follows from those of their arguments.
+    makes: they make a stream of random numbers, from a seed if they are given one.
     """
 
     returns: type | None = None
@@ -62,13 +64,15 @@ class Traits:
     changes: bool = False
     fails: bool = False
     draws: bool = False
+    makes: bool = False
 
 
 def effect(*functions: Any, applies: Callable[..., bool] | None = None, **traits: Any) -> None:
     """Registers functions whose calls are repeated on every hit, and their `Traits`; `applies`: see `Meaning`."""
     known = Traits(**traits)
     for function in functions:
-        model(function, applies=applies, refuses=_refusal(function, known))(_model(function, known))
+        prepare = seeded.hold_arguments if known.draws else None
+        model(function, prepare=prepare, applies=applies, refuses=_refusal(function, known))(_model(function, known))
         if known.callers:
             SEES_CALLERS.add(function)
     SIDE_EFFECTS.update(functions)
@@ -110,6 +114,10 @@ def _refusal(function: Any, traits: Traits) -> Callable[..., Break | None]:
 def _model(function: Any, traits: Traits) -> Callable[..., Shadow]:
     def replay(interp: Interpreter, result: Any, *args: Value, **kwargs: Value) -> Shadow:
         graph = interp.graph
+        if traits.draws and seeded.is_seeded(args):
+            return seeded.drawn(interp, function, result, args[0])
+        if traits.makes and (stream := seeded.make(interp, result, [*args, *kwargs.values()])) is not None:
+            return stream
         for name in SHOWS.intersection(kwargs):
             if type(kwargs[name].real) in SCALARS:
                 graph.depend(kwargs[name].shadow, kwargs[name].real)  # type: ignore[arg-type]
@@ -389,6 +397,15 @@ def streams() -> Iterable[type]:
 
 
 STREAMS = frozenset(streams())
+
+
+def makers() -> Iterable[Any]:
+    """What makes streams that a seed tells all of."""
+    numpy = sys.modules.get("numpy")
+    return random.Random, *((numpy.random.RandomState, numpy.random.default_rng) if numpy is not None else ())
+
+
+effect(*makers(), fresh=True, makes=True)
 # Functions that act on one stream, which is not among their arguments.
 OWN_STREAM = {module.seed: module.mtrand._rand for module in [sys.modules.get("numpy.random")] if module is not None}
 effect(*OWN_STREAM, returns=type(None), draws=True)
@@ -396,11 +413,21 @@ SHUFFLES = [vars(cls)["shuffle"] for cls in STREAMS if "shuffle" in vars(cls)]
 SIDE_EFFECTS.update(SHUFFLES)
 
 
+def prepare_shuffle(interp: Interpreter, stream: Value, items: Value) -> None:
+    """Before items are moved about: which there are; and all about them, if where they go is constant."""
+    items_of(interp, items)
+    seeded.hold_arguments(interp, stream, items)
+
+
 @model(*SHUFFLES, applies=lambda stream, items: type(stream) in STREAMS and type(items) is list and is_of_scalars(items),
-       prepare=lambda interp, stream, items: items_of(interp, items))
+       prepare=prepare_shuffle)
 def shuffle(interp: Interpreter, result: None, stream: Value, items: Value) -> Shadow:
     """`stream.shuffle(items)` of a list of scalars."""
     graph, state = interp.graph, items_of(interp, items)
+    if seeded.is_seeded((stream,)):
+        state[:] = map(Const, items.real)
+        graph.effect(list.__setitem__, items.shadow, Const(slice(None)), Build(tuple, tuple(state)))  # type: ignore[arg-type]
+        return seeded.drawn(interp, shuffle, None, stream)
     kinds = {graph.type_of(item) for item in state}
     given = stream.shadow, Build(tuple, tuple(state))
     call = graph.call_effect(Const(shuffled), given, (), (), False, interp.positions(), stream_of(interp, shuffle, (stream,)))  # type: ignore[arg-type]

@@ -1,6 +1,7 @@
 """Iterators written in C. Each knows, for the item that the real one returns, its shadow."""
 from __future__ import annotations
 
+import itertools
 import operator
 from collections import deque
 from collections.abc import Callable
@@ -158,17 +159,27 @@ class Members(Cursor):
 
 
 class Together(Cursor):
-    """`zip` over other iterators."""
+    """`zip` over other iterators. `full`: how many of them, from the first on, have another item, where any is from outside."""
 
-    __slots__ = ("interp", "parts")
+    __slots__ = ("interp", "parts", "full")
 
     def __init__(self, node: RefNode, interp: Interpreter, parts: list[Cursor]) -> None:
         super().__init__(node)
-        self.interp, self.parts = interp, parts
+        self.interp, self.parts, self.full = interp, parts, 0
 
     def sync(self) -> None:
+        if any(map(moves_outside, self.parts)):
+            items = [part.node.real for part in self.parts]
+            if not all(map(can_fork, items)):
+                raise Break("outside-iterator", "an iterator from outside was advanced together with one that cannot be copied")
+            self.full = sum(itertools.takewhile(bool, (iterators.has_item(item, 0) for item in items)))
         for part in self.parts:
             part.sync()
+
+    def ended(self) -> None:
+        """Those before the one that has ended have lost an item."""
+        for part in self.parts[:self.full + 1]:
+            part.ended()
 
     def advance(self, item: Any) -> Shadow:
         return Build(tuple, tuple(part.advance(x) for part, x in zip(self.parts, item, strict=True)))
@@ -192,6 +203,9 @@ class Counted(Cursor):
 
     def advance(self, item: Any) -> Shadow:
         return Build(tuple, (Const(item[0]), self.part.advance(item[1])))
+
+    def ended(self) -> None:
+        self.part.ended()
 
     def recipe(self) -> Recipe:
         return enumerate, (self.part.node, Const(self.node.real.__reduce__()[1][1]))
@@ -225,6 +239,7 @@ class Outside(Cursor):
         return self.graph.external(item, source)
 
     def ended(self) -> None:
+        self.taken += 1
         self._move()
 
     def _move(self) -> None:
@@ -236,6 +251,13 @@ class Outside(Cursor):
         self.since += 1
         self.graph.effect(iterators.skip, self.node, Const(self.since))
         self.moved = effects[-1]
+
+
+def moves_outside(cursor: Cursor) -> bool:
+    """Whether an iterator moves one from outside."""
+    if isinstance(cursor, Together):
+        return any(map(moves_outside, cursor.parts))
+    return isinstance(cursor, Outside) or isinstance(cursor, Counted) and moves_outside(cursor.part)
 
 
 # -- making them -------------------------------------------------------------------------------------------------------
@@ -385,12 +407,21 @@ def next_(interp: Interpreter, result: Any, iterator: Value) -> Shadow:
 def prepare_drain(interp: Interpreter, iterable: Value | None) -> None:
     """Before an iterator is consumed natively."""
     if iterable is not None and is_native_iterator(iterable.real):
-        cursor_of(interp, iterable).sync()
+        cursor = cursor_of(interp, iterable)
+        cursor.sync()
+        while isinstance(cursor, Counted):
+            cursor = cursor.part
+        if isinstance(cursor, Together) and moves_outside(cursor):      # which of them ended is not to be seen afterwards
+            raise Break("outside-iterator", "an iterator from outside was exhausted together with others")
 
 
 def drain(interp: Interpreter, iterator: Value, items: Any) -> list[Shadow]:
     """The shadows of all the `items` that an iterator has yielded."""
     cursor = cursor_of(interp, iterator)
-    return [cursor.advance(item) for item in items]
+    shadows = [cursor.advance(item) for item in items]
+    if moves_outside(cursor):
+        cursor.sync()               # it has ended here
+        cursor.ended()
+    return shadows
 
 

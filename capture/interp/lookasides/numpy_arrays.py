@@ -1,6 +1,7 @@
-"""Arrays of numpy that become tensors, on their memory or as copies."""
+"""Arrays of numpy that become tensors, on their memory or as copies, and tensors that become arrays."""
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ from capture.interp.frame import Value
 from capture.interp.interpreter import Interpreter
 from capture.interp.lookasides.torch_legacy import LEGACY
 from capture.interp.models import model, polyfill
+from capture.refgraph.memory import PLAIN_TENSORS
 from capture.refgraph.ndarrays import is_ndarray
 from capture.refgraph.node import RefNode, Shadow
 
@@ -75,3 +77,12 @@ def constructor(cls: Any, dtype: torch.dtype | None) -> None:
 
 for _cls, _dtype in LEGACY.items():
     constructor(_cls, _dtype)
+
+
+numpy = sys.modules.get("numpy")
+if numpy is not None:
+    @polyfill(numpy.asarray, applies=lambda a, dtype=None: type(a) in PLAIN_TENSORS)
+    def as_array(a: Any, dtype: Any = None) -> Any:
+        """`numpy.asarray(tensor)`."""
+        array = a.numpy()
+        return array if dtype is None else array.astype(dtype, copy=False)
