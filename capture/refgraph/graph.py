@@ -243,8 +243,7 @@ class RefGraph:
 
     def touch(self, node: RefNode) -> RefNode:
         """The type of an outside object is about to matter."""
-        can_change = is_mutable(node.cls) or issubclass(node.cls, types.ModuleType)     # its class
-        if node.source is not None and (not isinstance(node.source, Constant) or can_change):
+        if node.source is not None and (not isinstance(node.source, Constant) or can_change_class(node.cls)):
             if type(node.state) is TensorState:
                 if node.state.properties is None:
                     raise Break("unsupported-tensor", f"a {node.cls.__name__} was used")

@@ -102,6 +102,16 @@ def partial_functions():
     return program, state
 
 
+@programs.make(X, change=lambda state: state.kept.append((state.clamp(X), state.rows(X))))
+def getters_that_outlive_the_call():
+    state = SimpleNamespace(kept=[])
+
+    def program(x):
+        state.clamp, state.rows = operator.methodcaller("clamp", min=0), operator.itemgetter(0, 1)
+        return state.clamp(x), state.rows(x)
+    return program, state
+
+
 @programs.make(X, change=lambda state: setattr(state, "scale", 5.0), captures=2)
 def partial_methods():
     class Model:

@@ -12,6 +12,7 @@ from capture.interp.lookasides.shadows import NONE, compose, depend_plain, depen
 from capture.interp.models import model
 from capture.interp.polyfills.iteration import order_of
 from capture.interp.special import declines, in_python, is_plain
+from capture.refgraph.effects import Keywords
 from capture.refgraph.lookup import lookup_class
 from capture.refgraph.node import SCALARS, Build, Const, DictState, Expr, RefNode, Shadow
 
@@ -144,7 +145,8 @@ def make_getter(interp: Interpreter, result: Any, *args: Value, **kwargs: Value)
     """`itemgetter(key)`, whose parts are constants."""
     for value in (*args, *kwargs.values()):
         interp.graph.depend(value.shadow, value.real)  # type: ignore[arg-type]
-    origin = Expr(type(result), tuple(value.shadow for value in args))  # type: ignore[misc]
+    make = Keywords(type(result), tuple(kwargs)) if kwargs else type(result)
+    origin = Expr(make, tuple(value.shadow for value in (*args, *kwargs.values())))  # type: ignore[misc]
     return interp.graph.create(result, origin=origin)
 
 
