@@ -21,11 +21,12 @@ PASSED_ON: dict[str, Callable[[torch.Size], Any]] = {
     "counted": lambda s: list(enumerate(s)), "zipped": lambda s: list(zip(s, s)), "calculated": lambda s: s[0] // 2 * 3 + 1,
     "compared": lambda s: s[0] > 1, "float": lambda s: float(s[0]), "starred": lambda s: [*s], "percent": lambda s: "%d %d" % s,
     "truth": lambda s: bool(s[0]), "not": lambda s: not s[0], "equal": lambda s: s == torch.Size((2, 2)),
-    "member": lambda s: 1 in s}
+    "member": lambda s: 1 in s, "rest": lambda s: s[1:], "backwards": lambda s: s[::-1], "joined": lambda s: s + (3,),
+    "joined before": lambda s: (3,) + s, "joined with itself": lambda s: s + s, "twice": lambda s: s * 2}
 DECIDING: dict[str, Callable[[torch.Size], Any]] = {
     "branch": lambda s: 5 if s[0] > 1 else 6, "truth": bool, "size": lambda s: torch.zeros(s[0]), "sizes": torch.ones,
     "slice": lambda s: torch.ones(4)[:s[0]], "range": lambda s: range(s[0]), "loop": lambda s: list(range(s[0])),
-    "index": lambda s: [1, 2, 3, 4, 5][s[0]], "joined": lambda s: s + (3,), "repeated": lambda s: [0] * s[0],
+    "index": lambda s: [1, 2, 3, 4, 5][s[0]], "repeated": lambda s: [0] * s[0],
     "key": lambda s: {s[0]: 1}, "hash": lambda s: hash(s) == hash((2, 2)), "sorted": sorted, "divided": lambda s: divmod(s[0], 2),
     "counts": lambda s: s.count(2), "in a tensor": lambda s: torch.arange(6.0) + s.numel() / 2}
 
@@ -62,6 +63,22 @@ def test_a_decision_is_no_guard_on_the_value() -> None:
 def test_the_size_of_another_tensor(name: str) -> None:
     stats = check(DECIDING[name], lambda x: torch.nonzero(x > 0))
     assert (stats.captures, stats.breaks, stats.graphs) == (1, 0, 1)
+
+
+def test_a_graph_convolution() -> None:
+    """Without the loops that there are, and with one for each node: as libraries for graphs write it."""
+    def program(x: torch.Tensor, edges: torch.Tensor) -> torch.Tensor:
+        loops = torch.arange(x.size(0)).repeat(2, 1)
+        edges = torch.cat([edges[:, edges[0] != edges[1]], loops], 1)
+        messages = x[edges[0]]
+        index = edges[1].view((-1, *[1] * (messages.dim() - 1))).expand_as(messages)
+        return messages.new_zeros(messages.size()[:0] + (x.size(0),) + messages.size()[1:]).scatter_add_(0, index, messages)
+    compiled = capture.compile(program, backend="eager", fullgraph=True)
+    for seed in range(4):
+        torch.manual_seed(seed)
+        x, edges = torch.randn(5, 3), torch.randint(0, 5, (2, 12))
+        assert torch.equal(compiled(x, edges), program(x, edges))
+    assert capture.stats(compiled).captures == 1
 
 
 def test_methods_of_the_tensor() -> None:

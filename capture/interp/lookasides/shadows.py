@@ -86,11 +86,13 @@ def composite(interp: Interpreter, cls: type, items: list[Shadow]) -> Build:
 
 def compose(interp: Interpreter, real: tuple[Any, ...], items: list[Shadow]) -> Shadow:
     """The shadow of a new tuple."""
+    cls = type(real)
     if isinstance(real, VALUES):
+        if any(source_of(shadow) is None for shadow in items):      # parts of a shape that depends on values
+            return Build(cls, tuple(items))
         for shadow, item in zip(items, real, strict=True):
             interp.graph.depend(shadow, item)
         return Const(real)
-    cls = type(real)
     if cls is tuple or hasattr(cls, "_fields"):
         constant = cls is tuple and all(isinstance(item, Const) for item in items)
         return Const(real) if constant else composite(interp, cls, items)
