@@ -47,8 +47,9 @@ def fork(iterator: Any) -> Iterator[Any]:
 def count_of(counter: Any) -> tuple[int, int]:
     """The next number of an `itertools.count` of integers, and its step. (Python 3.12 warns of asking for `__reduce__`.) Raises
     TypeError for other numbers, which may be of classes of Python."""
-    known = re.fullmatch(r"count\((-?\d+)(?:, (-?\d+))?\)", repr(counter)) if all(
-        type(number) is int for number in gc.get_referents(counter)) else None
+    held = (part for part in gc.get_referents(counter) if part is not itertools.count)      # which Python 3.12 tells as well
+    plain = all(type(number) is int for number in held)
+    known = re.fullmatch(r"count\((-?\d+)(?:, (-?\d+))?\)", repr(counter)) if plain else None
     if known is None:
         raise TypeError("an itertools.count of other numbers than integers cannot be copied")
     return int(known[1]), int(known[2] or 1)
