@@ -1,7 +1,9 @@
 """The public functions."""
 from __future__ import annotations
 
+import copyreg
 import functools
+import sys
 import types
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -15,7 +17,7 @@ from capture.backends.native import tiers as native
 from capture.backends.native.tiers import Stage
 from capture.config import BACKEND
 from capture.errors import ArgumentError
-from capture.interp.models import DISABLED
+from capture.interp.models import DISABLED, exclusion, exclusion_of_module
 from capture.modules import CompiledModule, compiled_module, plain_call
 from capture.pipeline import compiled_unit, is_capturing
 from capture.reports import progress
@@ -23,10 +25,13 @@ from capture.reports.build import report_of
 from capture.reports.tree import Report
 from capture.unit import GONE, Unit, units
 
+MakeUnit = Callable[[types.FunctionType, str], Unit]      # of a function, and by a name unless the user gave one
+
 
 def compile(model: Any = None, *, fullgraph: bool = False, dynamic: bool | None = None,
             backend: str | Callable[..., Any] | None = None, mode: str | None = None,
-            options: Mapping[str, Any] | None = None, disable: bool = False) -> Any:
+            options: Mapping[str, Any] | None = None, name: str | None = None, disable: bool = False,
+            recompile_limit: int | None = None, isolate_recompiles: bool = False, shapes_spec: Any = None) -> Any:
     """Captures a function or `nn.Module` on its first call and replays it on later ones. Same meaning as `torch.compile`.
 
     model: a function, a method, a module, or anything else that can be called; of a class, the calls of its instances are
@@ -34,30 +39,44 @@ def compile(model: Any = None, *, fullgraph: bool = False, dynamic: bool | None 
     fullgraph: raise GraphBreakError where the graph would break.
     backend: a name of ours ("native" compiles, "eager" does not), of torch.compile's registry, or `(gm, example_inputs) ->
     callable`. mode, dynamic, options: as torch.compile's, passed to the backend. disable: return `model` as it is.
+    name: what reports call it. recompile_limit: how many variants are captured, 64 at most (CAPTURE_RECAPTURE_LIMIT, if None).
+    isolate_recompiles, shapes_spec: taken for the sake of torch.compile's signature, and without effect: nothing compiled
+    shares its entries, and each shape is captured by itself.
 
     The native backend compiles in the background: calls run uncompiled until its code is ready (see `wait`), and also after
     that if it is measured to be slower. `options={"background": False}` waits for the compiler at the first hit.
 
-    A module comes back as an object that shares the module's state and is of its class. Raises ArgumentError for what
-    cannot be compiled, BackendError for an unknown backend.
+    A module comes back as an object that shares the module's state and is of its class. A function that is excluded from
+    capture comes back as it is. Raises ArgumentError for what cannot be compiled, BackendError for an unknown backend.
     """
-    for name, flag in (("fullgraph", fullgraph), ("disable", disable)):
-        if not isinstance(flag, bool):
-            raise ArgumentError(f"{name} must be True or False, got {type(flag).__name__}: {flag!r}")
+    _check(fullgraph=fullgraph, disable=disable, isolate_recompiles=isolate_recompiles)
+    if name is not None and not isinstance(name, str):
+        raise ArgumentError(f"name must be a string or None, got {type(name).__name__}: {name!r:.80}")
+    if recompile_limit is not None and (type(recompile_limit) is not int or recompile_limit < 1):
+        raise ArgumentError(f"recompile_limit must be a number from 1 on, or None, got {recompile_limit!r:.80}; to run natively, "
+                            f"pass disable=True")
     backend = BACKEND.value if backend is None else backend
     compiler = registry.lookup(backend, mode=mode, dynamic=dynamic, options=options)
-    settings = {"fullgraph": fullgraph, "dynamic": dynamic, "backend": backend, "mode": mode, "options": options}
+    settings = {"fullgraph": fullgraph, "dynamic": dynamic, "backend": backend, "mode": mode, "options": options, "name": name,
+                "recompile_limit": recompile_limit}
     if model is None:
         return functools.partial(compile, **settings, disable=disable)
-    if disable:
+    excluded = exclusion_of_module(model) if isinstance(model, torch.nn.Module) else exclusion(getattr(model, "__func__", model))
+    if disable or excluded == "disabled-call":
         return model
+    if excluded is not None:
+        subject = getattr(model, "__qualname__", type(model).__name__)
+        raise ArgumentError(f"{subject} was compiled by torch.compile; take that away, or pass what it was given")
+    rebuild = functools.partial(compile, **settings)
+
+    def make_unit(function: types.FunctionType, its_name: str) -> Unit:
+        return compiled_unit(function, compiler, fullgraph, name or its_name, most=recompile_limit)
     if isinstance(model, _C.CompiledFunction):
         model = model.__wrapped__
     if isinstance(model, torch.nn.Module):
-        return compiled_module(model, lambda function, name: compiled_unit(function, compiler, fullgraph, name),
-                               functools.partial(compile, **settings))
+        return compiled_module(model, make_unit, rebuild)
     if isinstance(model, type):
-        return _class(model, compiler, fullgraph)
+        return _class(model, make_unit, rebuild)
     if not callable(model):
         raise ArgumentError(f"capture.compile takes a function, a method, a class, a callable object or an nn.Module, "
                             f"got {type(model).__name__}: {model!r:.80}")
@@ -68,17 +87,24 @@ def compile(model: Any = None, *, fullgraph: bool = False, dynamic: bool | None 
         function = function.__wrapped__
     if not isinstance(function, types.FunctionType):
         function, bound = _call_of(model), []
-    compiled = _function(function, compiler, fullgraph)
+    compiled = _function(function, make_unit, rebuild)
     return types.MethodType(compiled, *bound) if bound else compiled
 
 
-def _class(cls: type, backend: Callable[..., Any], fullgraph: bool) -> type:
+def _check(**flags: Any) -> None:
+    """Raises ArgumentError for a flag that is not True or False."""
+    for name, flag in flags.items():
+        if not isinstance(flag, bool):
+            raise ArgumentError(f"{name} must be True or False, got {type(flag).__name__}: {flag!r:.80}")
+
+
+def _class(cls: type, make_unit: MakeUnit, rebuild: Callable[..., Any]) -> type:
     """The class itself, the calls of whose instances are compiled from now on: it has a `__call__` of its own for that."""
     function = plain_call(cls)
     if not isinstance(function, types.FunctionType):
         raise ArgumentError(f"the instances of {cls.__name__} have no __call__ in Python that could be captured; compile a method, "
                             f"or the function which makes and uses them")
-    cls.__call__ = _function(function, backend, fullgraph)  # type: ignore[assignment]
+    cls.__call__ = _function(function, make_unit, rebuild)  # type: ignore[assignment]
     return cls
 
 
@@ -90,11 +116,23 @@ def _call_of(target: Callable[..., Any]) -> types.FunctionType:
     return functools.update_wrapper(call, target)  # type: ignore[return-value]
 
 
-def _function(function: types.FunctionType, backend: Callable[..., Any], fullgraph: bool) -> Any:
-    unit = compiled_unit(function, backend, fullgraph, function.__name__)
+def _function(function: types.FunctionType, make_unit: MakeUnit, rebuild: Callable[..., Any]) -> Any:
+    unit = make_unit(function, function.__name__)
     functools.update_wrapper(unit.compiled, function)
-    unit.compiled.capture_unit = unit
+    unit.compiled.capture_unit, unit.compiled.capture_rebuild = unit, rebuild
     return unit.compiled
+
+
+def _reduced(compiled: Any) -> str | tuple[Any, ...]:
+    """How pickle carries a compiled function: by its name, as any function, where that leads to it; else what it was made of, to be
+    compiled again."""
+    found: Any = sys.modules.get(compiled.__module__)
+    for part in compiled.__qualname__.split("."):
+        found = getattr(found, part, None)
+    return compiled.__qualname__ if found is compiled else (compiled.capture_rebuild, (compiled.__wrapped__,))
+
+
+copyreg.pickle(_C.CompiledFunction, _reduced)
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,11 +228,15 @@ def reset() -> None:
 
 
 def disable(function: Any = None) -> Any:
-    """Excludes a Python function from capture: calls of it break the graph. Usable as a decorator."""
+    """Excludes a Python function from capture: calls of it break the graph. Usable as a decorator. Of a compiled function it
+    returns the original."""
     if function is None:
         return disable
+    if isinstance(function, _C.CompiledFunction):
+        function = function.__wrapped__
     if not isinstance(function, types.FunctionType):
-        raise ArgumentError(f"capture.disable takes a Python function, got {type(function).__name__}: {function!r:.80}")
+        raise ArgumentError(f"capture.disable takes a Python function, got {type(function).__name__}: {function!r:.80}; "
+                            f"of a module exclude a method, or the module by torch.compiler.disable, which capture respects")
     DISABLED.add(function)
     return function
 

@@ -11,11 +11,11 @@ import itertools
 import os
 import re
 import sys
-import warnings
 import weakref
 from typing import Any, TypeVar
 
 from capture.config import DEBUG, DEBUG_DIR
+from capture.errors import warn
 
 Code = TypeVar("Code")
 _folders: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()       # of frames, by the tree of their entries
@@ -72,6 +72,6 @@ def write(path: str, text: str) -> bool:
         with open(path, "w", encoding="utf-8") as file:
             file.write(text)
     except OSError as error:
-        warnings.warn(f"capture: CAPTURE_DEBUG_DIR cannot be written to: {error}", stacklevel=2)
+        warn(f"CAPTURE_DEBUG_DIR cannot be written to: {error}")
         return False
     return True

@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 import types
-import warnings
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -11,7 +10,7 @@ import torch
 from capture import _C, debug
 from capture.backends import registry
 from capture.config import STRICT
-from capture.errors import BackendError
+from capture.errors import BackendError, warn
 from capture.guards.collect import collect
 from capture.history import BreakReport, Times
 from capture.interp import protection, resume, sleepers
@@ -80,7 +79,9 @@ def insert(unit: Unit, interp: Interpreter, plan: mock.MockPlan, repeatable: boo
 
 
 def install_native(unit: Unit, interp: Interpreter, report: BreakReport, times: Times) -> None:
-    """Makes a cache entry by which calls like this one run natively; it says why."""
+    """Makes a cache entry by which calls like this one run natively; it says why, and after a fault of ours tells the user."""
+    if report.reason.id == "internal-fault":
+        warn(f"calls of {unit.name} like this one run natively, after a fault of capture's own. Please report it: {report.context}")
     with times.measure("guards"):
         unit.tree.insert(collect(interp.graph), [], None, Trace(broken=report, times=times))
 
@@ -128,7 +129,7 @@ def compile_graph(unit: Unit, gm: torch.fx.GraphModule, inputs: list[Any]) -> Ca
         text = f"the backend failed on a graph of {unit.name} ({type(error).__name__}: {error})"
         if STRICT:
             raise BackendError(text) from error
-        warnings.warn(f"capture: {text}; the graph runs uncompiled. Remedy: try backend=\"eager\".", stacklevel=2)
+        warn(f"{text}; the graph runs uncompiled. Remedy: try backend=\"eager\".")
         return gm.forward
 
 

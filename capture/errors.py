@@ -5,11 +5,14 @@ Modelled on `torch._dynamo.exc.unimplemented`.
 """
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib.util
 import os
+import sys
 import sysconfig
 import types
+import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -43,6 +46,7 @@ class UserFrame:
 # Files that users did not write, and are not shown: those of capture, of torch, and what Python keeps frozen.
 TORCH = tuple(os.path.join(folder, "") for folder in (importlib.util.find_spec("torch").submodule_search_locations or ()))
 INTERNAL = (os.path.join(os.path.dirname(os.path.abspath(__file__)), ""), "<frozen ", *TORCH)
+GENERATED = "<capture", "<eval_with_key>"       # how the files of generated code begin
 # … and those of installed packages, torch among them.
 LIBRARIES = (*TORCH, *{os.path.join(sysconfig.get_path(kind), "") for kind in ("purelib", "platlib")})
 
@@ -71,6 +75,22 @@ def user_frames(stack: Iterable[UserFrame]) -> tuple[UserFrame, ...]:
     return tuple(frame for frame in stack if not is_internal(frame.file)) or stack
 
 
+def warn(text: str) -> None:
+    """Warns the user, in the innermost line of the program that led here; of a thread or process of ours there is none. Filters
+    that make exceptions of warnings do not make one of this: the program goes on."""
+    frame = sys._getframe(1)
+    while frame is not None and (is_internal(frame.f_code.co_filename) or frame.f_code.co_filename.startswith(GENERATED)
+                                 or frame.f_globals.get("__name__") in ("contextlib", "threading")):
+        frame = frame.f_back  # type: ignore[assignment]
+    with contextlib.suppress(Warning):
+        if frame is None:
+            warnings.warn_explicit(f"capture: {text}", UserWarning, "<capture>", 0)
+        else:
+            scope = frame.f_globals
+            warnings.warn_explicit(f"capture: {text}", UserWarning, frame.f_code.co_filename, frame.f_lineno,
+                                   scope.get("__name__"), scope.setdefault("__warningregistry__", {}))
+
+
 REASONS: dict[str, Reason] = {}
 
 
@@ -82,6 +102,8 @@ _reason("opaque-call", "a C function was called whose effects are not known to c
         "move the call out of the compiled function, or express it with torch or plain Python operations")
 _reason("disabled-call", "the function called was excluded with capture.disable or a sibling of it",
         "remove the disable, or move the call out of the compiled function")
+_reason("torch-compiled", "the function called was compiled by torch.compile, and is left to it",
+        "take that torch.compile away: what a compiled function calls is captured with it")
 _reason("data-dependent", "the program asked for the value of a tensor (item, bool, int, tolist, numpy …)",
         "keep the value in a tensor (torch.where, index_select, clamp …), or read it outside of the compiled function")
 _reason("data-dependent-shape", "a shape was used that depends on the values of a tensor (nonzero, boolean mask, unique …)",
@@ -157,6 +179,10 @@ class GraphBreakError(CaptureError):
         self.reason, self.context, self.stack = reason, context, stack
         where = "".join(f"\n  at {frame}" for frame in stack)
         super().__init__(f"[{reason.id}] {context}: {reason.explanation}.{where}\n  remedy: {reason.remedy}.")
+
+
+class RecaptureError(CaptureError, RuntimeError):
+    """A call would be captured under `torch.compiler.set_stance("fail_on_recompile")`. The message says why no entry fits."""
 
 
 class InternalError(CaptureError):

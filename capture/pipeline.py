@@ -8,19 +8,18 @@ import sys
 import threading
 import time
 import types
-import warnings
 import weakref
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
 from torch._C._dynamo import eval_frame
 
-from capture import _C, debug
+from capture import _C, debug, stances
 from capture.blame import blame
 from capture.entries import entry_modes, install, install_native
-from capture.errors import REASONS, Break, CheckFailed, GraphBreakError, InternalError, Surprise, user_frames
+from capture.errors import REASONS, Break, CheckFailed, GraphBreakError, InternalError, Surprise, user_frames, warn
 from capture.guards.explain import Mismatch
 from capture.guards.tree import GuardTree
 from capture.history import BreakReport, Times, miss_of
@@ -76,7 +75,7 @@ def miss(unit: Unit, function: types.FunctionType, args: list[Any], tree: GuardT
     """Called when no entry of `tree` fits: captures the call, or asks for a native run."""
     if is_capturing() and not unit.fullgraph and _thread.unit is unit:      # native code of a capture called back
         return _C.RUN_NATIVELY
-    if not all(map(is_plain, args)):
+    if not all(map(is_plain, args)) or not stances.lets_capture(unit.name, lambda: tree.explain(function, args)):
         unit.uncounted += 1
         return _C.RUN_NATIVELY
     if len(unit.tree.entries) >= unit.limit:
@@ -109,10 +108,8 @@ def tell_limit(unit: Unit, mismatches: list[Mismatch]) -> None:
     unit.misses.append(miss_of(mismatches, unit.labels, limited=True))
     cause = unit.misses[-1].causes[-1]
     where = "" if cause.place is None else f" ({cause.place})"
-    with suppress(Warning):         # made an exception by the user's filters: the program goes on
-        warnings.warn(f"capture: {unit.name} has {len(unit.tree.entries)} entries; calls that none of them fits run natively. "
-                      f"The last such call: {cause}{where}. Remedy: {remedy(cause)}, or raise "
-                      f"CAPTURE_RECAPTURE_LIMIT.", stacklevel=3)
+    warn(f"{unit.name} has {len(unit.tree.entries)} entries; calls that none of them fits run natively. The last such call: "
+         f"{cause}{where}. Remedy: {remedy(cause)}, or raise CAPTURE_RECAPTURE_LIMIT, or recompile_limit.")
 
 
 def failed(unit: Unit, entry: Any, exception: BaseException) -> Any:
@@ -328,7 +325,7 @@ def maker(unit: Unit, scope: dict[str, Any], codes: resume.Codes, report: BreakR
         cells = tuple(types.CellType() for _ in code.co_freevars)
         function = types.FunctionType(code, scope, code.co_name, None, cells)
         return compiled_unit(function, unit.backend, False, name, parent=unit, resumed=report, resumptions=unit.resumptions,
-                             bodies=unit.bodies, retreats=unit.retreats, labels=codes.labels, shapes=shapes)
+                             bodies=unit.bodies, retreats=unit.retreats, labels=codes.labels, shapes=shapes, most=unit.most)
     return make_unit
 
 

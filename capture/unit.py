@@ -82,6 +82,7 @@ class Unit:
     numbers: Numbers = field(default_factory=Numbers)       # which of those that enter operations change from call to call
     departed: Departed = field(default_factory=Departed)
     start: float = math.inf             # of the first capture
+    most: int | None = None             # entries of the function; None: as the flag says
 
     def __post_init__(self) -> None:
         departed = self.departed
@@ -105,8 +106,8 @@ class Unit:
     @property
     def limit(self) -> int:
         """The number of entries after which calls run natively; of a continuation, for each entry of the function it continues."""
-        variants = 1 if self.parent is None else len(self.root.tree.entries)
-        return max(RECAPTURE_LIMIT.value, min(RECAPTURE_LIMIT.value * variants, MOST_ENTRIES))
+        variants = 1 if self.parent is None else max(1, len(self.root.tree.entries))
+        return min((self.most or RECAPTURE_LIMIT.value) * variants, MOST_ENTRIES)
 
     def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         if self.parent is None and self.start < math.inf and not is_finalizing():

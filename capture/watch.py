@@ -7,19 +7,16 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
-from torch._dynamo.eval_frame import OptimizedModule
 
 from capture import _C
 from capture.backends import registry
 from capture.config import BACKEND, RECAPTURE_LIMIT
+from capture.interp.models import exclusion_of_module
 from capture.pipeline import compiled_unit
 from capture.refgraph.memory import PLAIN_TENSORS
 from capture.unit import Unit
 
 MODULE_CALL: types.FunctionType = torch.nn.Module._wrapped_call_impl
-COMPILED_BY_TORCH = torch.jit.ScriptModule, OptimizedModule
-
-
 MOST_KINDS = 64     # of one class that get compiled functions of their own
 Kind = tuple[Any, ...]
 
@@ -78,7 +75,7 @@ class Watch:
         """What runs a call of a module; modules that torch compiles are left to it."""
         if function is not MODULE_CALL:
             return None
-        if isinstance(module, COMPILED_BY_TORCH):
+        if isinstance(module, torch.jit.ScriptModule) or exclusion_of_module(module) is not None:
             return _C.RUN_NATIVELY
         known = self.modules.get(id(module))
         if known is None:

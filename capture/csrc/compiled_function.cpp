@@ -15,6 +15,7 @@
 #include "guard_tree.h"
 #include "modes.h"
 #include "resumption.h"
+#include "stance.h"
 #include "stopwatch.h"
 
 namespace capture {
@@ -256,7 +257,7 @@ PyObject* follow(PyObject* result) {
 
 PyObject* call(PyObject* callable, PyObject* const* args, size_t nargsf, PyObject* kwnames) {
   CompiledFunction* self = unpack(callable);
-  if (torch_is_tracing()) return PyObject_Vectorcall(self->function, args, nargsf, kwnames);
+  if (torch_is_tracing() || eager_is_forced()) return PyObject_Vectorcall(self->function, args, nargsf, kwnames);
   Ref keep = Ref::borrow(callable);
   PyObject* result = nullptr;
   {
@@ -334,7 +335,15 @@ PyObject* bind(PyObject* self, PyObject* instance, PyObject*) {
   return instance == nullptr || instance == Py_None ? Py_NewRef(self) : PyMethod_New(self, instance);
 }
 
+PyObject* itself(PyObject* self, PyObject*) { return Py_NewRef(self); }
+
 PyObject* repr(PyObject* self) { return PyUnicode_FromFormat("<compiled %R>", unpack(self)->function); }
+
+PyMethodDef methods[] = {
+    {"__copy__", itself, METH_NOARGS, "Itself, as of any function."},
+    {"__deepcopy__", itself, METH_O, "Itself, as of any function."},
+    {nullptr, nullptr, 0, nullptr},
+};
 
 PyMemberDef members[] = {
     {"function", T_OBJECT, offsetof(CompiledFunction, function), READONLY, "The original function."},
@@ -425,6 +434,7 @@ void init_compiled_function(PyObject* module) {
       {Py_tp_call, reinterpret_cast<void*>(PyVectorcall_Call)},
       {Py_tp_descr_get, reinterpret_cast<void*>(bind)},
       {Py_tp_repr, reinterpret_cast<void*>(repr)},
+      {Py_tp_methods, methods},
       {Py_tp_members, members},
       {Py_tp_getset, getters},
       {0, nullptr},

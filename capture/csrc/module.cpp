@@ -10,6 +10,7 @@
 #include "random_state.h"
 #include "resumption.h"
 #include "snapshot.h"
+#include "stance.h"
 #include "switch.h"
 #include "tensor_properties.h"
 #include "watch.h"
@@ -85,6 +86,7 @@ PyMODINIT_FUNC PyInit__C() {
     init_snapshot(module.get());
     init_known_hash(module.get());
     init_watch(module.get());
+    init_stance();
   } catch (PythonError&) {
     return nullptr;
   }

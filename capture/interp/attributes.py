@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from capture.errors import Break
-from capture.interp import arrays, calls, leaves, natives, tensors, unwind
+from capture.interp import arrays, calls, leaves, natives, tensors, unwind, visible
 from capture.interp.frame import Catch, Continuation, OnRaise, Then, UserError, Value, discard
 from capture.interp.interpreter import Interpreter
 from capture.interp.lookasides import computed_arrays, decimals
@@ -340,7 +340,10 @@ def native(interp: Interpreter, obj: Value, name: str, explain: Callable[[Any], 
            on_raise: OnRaise | None, on_missing: Callable[[], Any] | None = None, getter: Getter = getattr) -> None:
     """One real `getter(obj, name)`; `explain(result)` gives the shadow, `on_missing()` guards an AttributeError."""
     try:
-        result = interp.real(getter, obj.real, name)
+        if issubclass(type(obj.real), torch.Tensor):
+            result = visible.in_place(interp, getter, obj.real, name)       # it may warn
+        else:
+            result = interp.real(getter, obj.real, name)
     except UserError as error:
         exception = error.exception
     else:

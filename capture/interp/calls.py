@@ -20,7 +20,7 @@ from capture.interp.frame import Continuation, Cut, Frame, OnRaise, UserError, V
 from capture.interp.instructions import decode
 from capture.interp.interpreter import Interpreter
 from capture.interp.lookasides.weakrefs import behind, is_proxy, through_proxies
-from capture.interp.models import REDUCTIONS, find_polyfill, hashable, is_disabled
+from capture.interp.models import REDUCTIONS, exclusion, find_polyfill, hashable
 from capture.interp.polyfills.functional import DISPATCH_CODE, dispatch
 from capture.interp.polyfills.objects import instantiate
 from capture.interp.special import PROTOCOLS, is_a
@@ -34,6 +34,7 @@ RECURSION_GUARDS = frozenset({dataclasses._recursive_repr(lambda self: "").__cod
                               reprlib.recursive_repr()(lambda self: "").__code__})
 
 # torch wraps functions of its own that Dynamo must not see; to us the wrapper means nothing.
+OF_MODULES = frozenset(item for item in vars(torch.nn.Module).values() if type(item) is types.FunctionType)
 DYNAMO_WRAPPER_CODE = torch._disable_dynamo(lambda: None).__code__  # type: ignore[attr-defined]
 
 
@@ -66,7 +67,7 @@ def call(interp: Interpreter, function: Value, args: list[Value], kwargs: dict[s
                 registry = scope.closure(interp, function)[real.__code__.co_freevars.index("registry")]
                 function, args = Value(dispatch, Const(dispatch)), [scope.load_cell(interp, registry, "registry"), *args]
                 continue
-            if is_operation(real) or is_disabled(real) or find_polyfill(real, args, kwargs) or (
+            if is_operation(real) or exclusion(real) or find_polyfill(real, args, kwargs) or (
                     natives.is_modelled(real) and not natives.is_left_to_python(real, [*args, *kwargs.values()])):
                 return call_native(interp, function, args, kwargs, then, on_raise)
             return inline(interp, function, args, kwargs, then, on_raise)
@@ -194,12 +195,14 @@ def make_root_frame(interp: Interpreter, function: Value, args: list[Value]) -> 
 
 def wrapped_by_dynamo(function: types.FunctionType) -> str | None:
     """The attribute by which a function of torch's own, wrapped so that Dynamo does not see it, leads to the original; None for
-    any other function. Loading Dynamo wraps the methods of optimizers."""
+    any other function. Loading Dynamo wraps the methods of optimizers; users wrap modules and their classes, and so what calls
+    these."""
     if function.__code__ is DYNAMO_WRAPPER_CODE:
         return "__wrapped__"
     original = function.__dict__.get("_torchdynamo_orig_callable")
-    own = "_torchdynamo_disable" in function.__dict__ and str(getattr(original, "__module__", None)).startswith("torch.")
-    return "_torchdynamo_orig_callable" if own else None
+    if type(original) is not types.FunctionType or original in OF_MODULES or "_torchdynamo_disable" not in function.__dict__:
+        return None
+    return "_torchdynamo_orig_callable" if str(original.__module__).startswith("torch.") else None
 
 
 def is_recursion_guard(function: types.FunctionType, args: list[Value]) -> bool:

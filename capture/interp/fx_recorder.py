@@ -265,15 +265,15 @@ class FxRecorder:
         raise Break("opaque-call", f"the class {real.__name__} is an argument of a tensor operation")
 
     def record(self, op: str, target: Any, args: Sequence[Value], kwargs: dict[str, Value], result: Any,
-               versions: dict[int, int]) -> Shadow:
+               versions: dict[int, int], warned: Any = None) -> Shadow:
         """Appends an operation, whose real result is `result`, and returns its shadow.
 
-        op: "call_function" or "call_method". versions: `versions_of` the arguments before the operation. Raises Break, having
-        taken back what it appended.
+        op: "call_function" or "call_method". versions: `versions_of` the arguments before the operation. warned: see
+        `visible.warned`. Raises Break, having taken back what it appended.
         """
         last = next(iter(reversed(self.fx.nodes)), None)
         try:
-            return self._record(op, target, args, kwargs, result, versions)
+            return self._record(op, target, args, kwargs, result, versions, warned)
         except Break:
             for node in reversed(self.fx.nodes):
                 if node is last:
@@ -283,7 +283,7 @@ class FxRecorder:
             raise
 
     def _record(self, op: str, target: Any, args: Sequence[Value], kwargs: dict[str, Value], result: Any,
-                versions: dict[int, int]) -> Shadow:
+                versions: dict[int, int], warned: Any) -> Shadow:
         changing, self._resized = not is_dynamic(target, args, kwargs) and is_of_tensors(result), False
         arguments = tuple(self._operand(target, place, a, args, changing) for place, a in enumerate(args))
         if target in IN_PLACE and not isinstance(arguments[0], fx.Node):
@@ -291,6 +291,8 @@ class FxRecorder:
         node = self.fx.create_node(op, target, arguments, {
             name: self._operand(target, name, v, (), changing) for name, v in kwargs.items()})
         node.meta["stack"] = self.positions()
+        if warned is not None:
+            node.meta["warned"] = warned
         self._note_obstacle(node, args)
         tensors = list(tensors_in(args, kwargs))
         now = versions_of(tensors)

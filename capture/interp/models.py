@@ -61,9 +61,24 @@ REDUCTIONS: dict[Any, Callable[..., bool]] = {}
 DISABLED: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
-def is_disabled(function: Any) -> bool:
-    """Whether the user excluded a function from capture, or from torch.compile."""
-    return type(function) is types.FunctionType and (function in DISABLED or "_torchdynamo_disable" in function.__dict__)
+def exclusion(function: Any) -> str | None:
+    """The reason for which a Python function is not captured: the user excluded it from capture, or from torch.compile, or had
+    it compiled by that. None for any other function."""
+    if type(function) is not types.FunctionType:
+        return None
+    known = function.__dict__
+    marked = known.get("_torchdynamo_wrapper_id", id(function)) == id(function)     # else `functools.wraps` has copied the marks
+    if marked and "_torchdynamo_inline" in known:
+        return "torch-compiled"
+    return "disabled-call" if marked and "_torchdynamo_disable" in known or function in DISABLED else None
+
+
+def exclusion_of_module(module: Any) -> str | None:
+    """The same of a module. (Torch's own classes are told by name: importing torch._dynamo takes seconds.)"""
+    cls = type(module)
+    if cls.__module__ == "torch._dynamo.eval_frame" and cls.__qualname__ == "OptimizedModule":
+        return "disabled-call" if type(module.dynamo_ctx).__qualname__ == "DisableContext" else "torch-compiled"
+    return None if module.__dict__.get("_compiled_call_impl") is None else "torch-compiled"
 
 
 def model(*functions: Any, prepare: Prepare | None = None,

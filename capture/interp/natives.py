@@ -26,13 +26,13 @@ from capture.interp.models import (
     REDUCTIONS,
     SIDE_EFFECTS,
     Meaning,
+    exclusion,
     find_model,
     hashable,
-    is_disabled,
     recognise,
 )
 from capture.interp.special import VIEWS, is_a, is_plain
-from capture.interp.visible import FRAME_READERS, frame_reader, in_sight, must_see, with_scope
+from capture.interp.visible import FRAME_READERS, frame_reader, in_place, in_sight, must_see, warned, with_scope
 from capture.interp.writes import noting_writes, versions_of
 from capture.refgraph.effects import decision
 from capture.refgraph.facts import current_gpu, is_of
@@ -92,8 +92,8 @@ def call(interp: Interpreter, function: Value, args: list[Value], kwargs: dict[s
         special = frame_reader(interp, real, args, kwargs)
         if special is not None:
             return special
-    perform = interp.real
-    if must_see(interp, real, len(args)):
+    perform, sees = interp.real, must_see(interp, real, len(args))
+    if sees:
         perform = functools.partial(in_sight, interp)
         args = with_scope(interp, real, args, kwargs)
     reals = [a.real for a in args]
@@ -102,11 +102,15 @@ def call(interp: Interpreter, function: Value, args: list[Value], kwargs: dict[s
         return Value(perform(real, *reals, **kwreals), None)
     meaning = versions = None
     kind = classify(real, args, kwargs)
+    if not sees and type(real) is types.FunctionType:       # it may look at its callers, and warn
+        perform = functools.partial(in_sight, interp)
+    elif not sees and kind in ("operation", "value", "opaque", "other"):
+        perform = functools.partial(in_place, interp)
     if kind == "operation":
         operands = list(tensors.tensors_in(args, kwargs))
         versions = versions_of(operands)
         if any(operand.is_inference() for operand in operands):
-            perform = functools.partial(perform, noting_writes, versions, operands)
+            perform = functools.partial(noting_writes, versions, operands, perform)
     elif kind == "model":
         given = [*args, *kwargs.values()]
         of_numpy = any(map(arrays.is_value, reals)) and (
@@ -179,7 +183,7 @@ def refusal(interp: Interpreter, kind: str, meaning: Meaning | None, real: Any, 
         return None
     if computed_arrays.repeats(real, values):
         return computed_arrays.refusal(interp, real, args, kwargs)
-    return Break("disabled-call" if is_disabled(real) else effect_of(real), f"{name_of(real)}()")
+    return Break(exclusion(real) or effect_of(real), f"{name_of(real)}()")
 
 
 def is_written(value: Value) -> bool:
@@ -280,7 +284,7 @@ def shadow(interp: Interpreter, kind: str, meaning: Meaning | None, versions: An
     if kind == "operation":
         op, target = tensors.target_of(real, args)
         failing.note(interp, real, args)
-        return interp.recorder.record(op, target, args, kwargs, result, versions)
+        return interp.recorder.record(op, target, args, kwargs, result, versions, warned(interp))
     if kind == "metadata":
         return tensors.metadata(interp, tensors.operation_name(real), [*args, *kwargs.values()], result)
     if kind == "value" and held.is_held(interp, real, args):

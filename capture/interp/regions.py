@@ -35,7 +35,21 @@ def graph_module(root: torch.nn.Module, graph: fx.Graph, name: str) -> fx.GraphM
     module = fx.GraphModule(root, graph, name)
     forget = weakref.finalize(module, _forget_source, type(module).forward.__code__.co_filename)
     forget.atexit = False
+    _warn_no_more(module)
     return module
+
+
+def _warn_no_more(module: fx.GraphModule) -> None:
+    """The graph does not tell what the program was told when it was recorded. (Python warns once in each place, by default; and
+    the lines of generated code are other places than the program's.)"""
+    nodes, told = list(module.graph.nodes), {}
+    for line, index in module._lineno_map.items():  # type: ignore[union-attr]
+        if index is not None and "warned" in nodes[index].meta:
+            version, keys = nodes[index].meta["warned"]
+            told["version"] = max(version, told.get("version", 0))
+            told.update({(text, category, line + module._prologue_start): True for text, category, _ in keys})
+    if told:
+        module.forward.__func__.__globals__["__warningregistry__"] = told
 
 
 def _forget_source(filename: str) -> None:

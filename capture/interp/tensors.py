@@ -13,6 +13,7 @@ from capture.errors import Break
 from capture.interp import leaves, scripts
 from capture.interp.frame import Value
 from capture.interp.fx_recorder import tensors_in
+from capture.interp.visible import warned
 from capture.interp.writes import versions_of
 from capture.refgraph.lookup import lookup_class
 from capture.refgraph.memory import HANDLES, storage_of
@@ -221,7 +222,7 @@ def attribute(interp: Any, obj: Value, name: str, result: Any) -> Shadow:
             return interp.graph.slot(node, "grad", result)
     if isinstance(result, torch.Tensor) or name == "grad_fn" and result is not None:
         return interp.recorder.record("call_function", getattr, [obj, Value(name, Const(name))], {}, result,
-                                      versions_of([obj.real]))
+                                      versions_of([obj.real]), warned(interp))
     if result is None and name in ("grad_fn", "grad"):      # follows from `is_leaf`, which is guarded, and from the graph
         interp.graph.touch(node)
         return Const(None)

@@ -55,6 +55,17 @@ def in_sight(interp: Interpreter, function: Callable[..., Any], /, *args: Any, *
             kwargs["stacklevel"] = level + _own_frames()
         else:
             args = (*args[:2], level + _own_frames(), *args[3:])
+    return called_from(frames, function, args, kwargs)
+
+
+def in_place(interp: Interpreter, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    """`Interpreter.real` for an operation, which may warn, and is found on the stack by who looks for what takes long: it is called
+    from a frame like the innermost of the program's."""
+    return called_from(program_frames(interp, 1), function, args, kwargs)
+
+
+def called_from(frames: list[Frame], function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Calls a function from stand-ins of `frames`, the innermost first. Raises UserError, without an entry of ours."""
     call: tuple[Any, tuple[Any, ...], dict[str, Any]] = function, args, kwargs
     stand_ins = set()
     for frame in frames:
@@ -72,11 +83,22 @@ def in_sight(interp: Interpreter, function: Callable[..., Any], /, *args: Any, *
     raise UserError(error)
 
 
-def program_frames(interp: Interpreter) -> list[Frame]:
+def warned(interp: Interpreter) -> tuple[int, tuple[Any, ...]] | None:
+    """What the program has been warned of at its present line, and is not to be again: the version of the filters and the keys, as
+    a module's `__warningregistry__` has them. None if there is nothing."""
+    frame = next(iter(program_frames(interp, 1)), None)
+    known = None if frame is None else frame.globals.get("__warningregistry__")
+    if not known:
+        return None
+    keys = tuple(key for key in known if type(key) is tuple and len(key) == 3 and key[2] == frame.line)  # type: ignore[union-attr]
+    return (known.get("version", 0), keys) if keys else None
+
+
+def program_frames(interp: Interpreter, most: int = MOST_STAND_INS) -> list[Frame]:
     """The innermost frames of the program, the innermost first."""
     frames: list[Frame] = []
     frame = interp.frame
-    while frame is not None and len(frames) < MOST_STAND_INS:
+    while frame is not None and len(frames) < most:
         if frame.globals.get("__package__") not in unwind.OWN_PACKAGES:
             frames.append(frame)
         frame = frame.back
@@ -85,7 +107,7 @@ def program_frames(interp: Interpreter) -> list[Frame]:
 
 def _own_frames() -> int:
     """How many frames of ours are between the program's innermost stand-in and the caller of the compiled function."""
-    frame, count = sys._getframe(1), 0
+    frame, count = sys._getframe(1), 1      # that of `called_from`
     while frame is not None and frame.f_globals.get("__name__", "").startswith("capture."):
         frame, count = frame.f_back, count + 1  # type: ignore[assignment]
     return count

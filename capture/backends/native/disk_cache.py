@@ -22,7 +22,6 @@ import struct
 import sys
 import tempfile
 import time
-import warnings
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -31,6 +30,7 @@ from pathlib import Path
 
 from capture import config
 from capture.backends.native import processor
+from capture.errors import warn
 
 BACKENDS = Path(__file__).parent.parent
 MAGIC = b"CAPTURE\0"
@@ -302,4 +302,4 @@ def _evict(folder: int, limit: int) -> None:
 def _warn_once(subject: Path | None, text: str) -> None:
     if subject not in _warned:
         _warned.add(subject)
-        warnings.warn(f"capture: {text}", stacklevel=2)
+        warn(text)

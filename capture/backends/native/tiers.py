@@ -5,7 +5,6 @@ what comes of it takes the place of tier 1 between two calls. What cannot be com
 """
 from __future__ import annotations
 
-import contextlib
 import difflib
 import enum
 import os
@@ -16,7 +15,6 @@ import sys
 import threading
 import time
 import traceback
-import warnings
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -32,7 +30,16 @@ from capture.backends.native.messages import Failure
 from capture.backends.native.trial import Trial
 from capture.backends.traceable import find_obstacle
 from capture.config import DEBUG, STRICT, TRIAL_CALLS
-from capture.errors import ArgumentError, InternalError
+from capture.errors import ArgumentError, InternalError, warn
+
+OPTIONS = "background", "freezing"
+INDUCTORS = "it is one of torch.compile's: leave it out, or choose backend='inductor'"
+
+
+def is_of_torch(option: Any) -> bool:
+    """Whether torch.compile takes an option of this name with its backend inductor."""
+    from torch._inductor import config  # which takes seconds, and is asked only before an error
+    return option in ("guard_filter_fn", "use_aoti") or str(option).replace("-", "_") in config.get_config_copy()
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +54,10 @@ class Options:
     def parse(cls, options: Mapping[str, Any] | None) -> Options:
         """Raises ArgumentError for an unknown option, or a value that is not True or False."""
         for name, value in (options or {}).items():
-            if name not in ("background", "freezing"):
-                close = difflib.get_close_matches(str(name), ("background", "freezing"), n=1)
-                raise ArgumentError(f"backend 'native' has no option {name!r}" + (f"; did you mean {close[0]!r}?" if close else
-                                    "; it has 'background' and 'freezing'"))
+            if name not in OPTIONS:
+                close = difflib.get_close_matches(str(name), OPTIONS, n=1)
+                known = f"did you mean {close[0]!r}?" if close else "it has 'background' and 'freezing'"
+                raise ArgumentError(f"backend 'native' has no option {name!r}; " + (INDUCTORS if is_of_torch(name) else known))
             if not isinstance(value, bool):
                 raise ArgumentError(f"option {name!r} must be True or False, got {type(value).__name__}: {value!r}")
         return cls(**(options or {}))
@@ -307,8 +314,7 @@ class Compile:
     def done(self, outcome: bytes | Failure) -> None:
         """Gives the outcome to the graphs, and the artifact to the disk cache."""
         if isinstance(outcome, bytes):
-            with contextlib.suppress(Warning):      # made an exception by the user's filters: not on a thread of ours
-                disk_cache.default_cache().put(self.key, outcome)
+            disk_cache.default_cache().put(self.key, outcome)
         while True:
             with _changed:
                 if not self.tiers:
@@ -419,9 +425,7 @@ def _warn(failure: Failure) -> None:
     _warned.add(failure.text)
     remedy = "This is a bug in capture: please report it, with what capture.explain says" if failure.kind == "internal" else \
         "capture.explain says more"
-    text = f"capture: a graph could not be compiled and runs as it is: {failure.text.rstrip('.')}. {remedy}."
-    with contextlib.suppress(Warning):      # made an exception by the user's filters: the program goes on
-        warnings.warn(text, stacklevel=2)
+    warn(f"a graph could not be compiled and runs as it is: {failure.text.rstrip('.')}. {remedy}.")
 
 
 def _forked() -> None:

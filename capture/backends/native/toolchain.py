@@ -133,7 +133,8 @@ def _find(cxx: str, path: str) -> Compiler:
         try:
             return _identified(shlex.split(cxx), path)
         except (ValueError, ToolchainError) as error:
-            raise ToolchainError(f"CXX={cxx!r} is not a usable C++ compiler ({error}); set CXX to g++ or clang++, or unset it",
+            cause = str(error).partition(";")[0]        # without its own remedy
+            raise ToolchainError(f"CXX={cxx!r} is not a usable C++ compiler ({cause}); set CXX to g++ or clang++, or unset it",
                                  getattr(error, "log", "")) from error
     broken = []
     for name in NAMES:

@@ -33,9 +33,10 @@ def cache(tmp_path: Path) -> DiskCache:
 def quiet(monkeypatch: pytest.MonkeyPatch):
     """No test has warned before; and a warning that a test does not expect is an error."""
     monkeypatch.setattr(disk_cache, "_warned", set())
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
+    with warnings.catch_warnings(record=True) as unexpected:
+        warnings.simplefilter("always")
         yield
+    assert [str(warning.message) for warning in unexpected] == []
 
 
 def entry(cache: DiskCache, key: str) -> Path:

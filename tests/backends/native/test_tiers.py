@@ -18,7 +18,7 @@ import pytest
 import torch
 
 import capture
-from capture import config
+from capture import config, errors
 from capture.__main__ import Session, parse
 from capture.backends.native import sidecar, tiers
 from capture.backends.native.tiers import Options, Stage
@@ -335,7 +335,7 @@ def test_warnings_as_errors_do_not_stop_anything() -> None:
     with config.STRICT.set(0), pytest.MonkeyPatch.context() as patch:
         def warn(text, *args, **kwargs):
             raise UserWarning(text)
-        patch.setattr(tiers.warnings, "warn", warn)
+        patch.setattr(errors.warnings, "warn_explicit", warn)
         for number in (fakes.TOOLCHAIN, 1.0):
             function = adding(number)
             check(function, number, 1)

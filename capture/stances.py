@@ -1,0 +1,22 @@
+"""What the program asks of compilers by `torch.compiler.set_stance`, as far as that concerns calls that no entry fits. (Whether
+anything compiled runs at all is seen to before the look-up: csrc/stance.h.)"""
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable
+
+from capture.errors import RecaptureError
+
+
+def lets_capture(name: str, mismatches: Callable[[], Iterable[object]]) -> bool:
+    """Whether a call of the compiled function `name` that no entry fits may be captured; if not, it runs natively.
+
+    mismatches: why not each entry. Raises RecaptureError where the program wants to be told of such calls.
+    """
+    owner = sys.modules.get("torch._dynamo.eval_frame")     # imported when the program first sets a stance
+    stance = getattr(getattr(owner, "_stance", None), "stance", "default")
+    if stance == "fail_on_recompile":
+        causes = "; ".join(map(str, mismatches())) or "nothing was captured yet"
+        raise RecaptureError(f"a call of {name} would be captured under torch.compiler.set_stance('fail_on_recompile'): {causes}. "
+                             f"Remedy: make such a call before the stance is set, or set another one.")
+    return bool(stance != "eager_on_recompile")
