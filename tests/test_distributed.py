@@ -1,0 +1,193 @@
+"""Data parallel, sharded and distributed tensors: compiled inside and around, training as eager mode does.
+
+One process that is a group of its own, for what wrappers do to modules; two, for what they exchange.
+"""
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import nn
+
+import capture
+
+pytestmark = pytest.mark.skipif(not dist.is_available() or not dist.is_gloo_available(), reason="torch was built without gloo")
+if dist.is_available():
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
+    from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+    from torch.nn.parallel import DistributedDataParallel
+
+STEPS = 4
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(6, 8), nn.Linear(8, 6)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.down(F.gelu(self.up(x)))
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(Block() for _ in range(2))
+        self.head = nn.Linear(6, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for block in self.blocks:
+            x = block(x)
+        return self.head(x)
+
+
+Compile = Callable[[nn.Module], nn.Module]
+
+
+def compiled(module: nn.Module) -> nn.Module:
+    return capture.compile(module, backend="eager")
+
+
+def mesh():
+    return init_device_mesh("cpu", (dist.get_world_size(),))
+
+
+def data_parallel_around(compile: Compile) -> nn.Module:
+    return DistributedDataParallel(compile(Net()))
+
+
+def data_parallel_inside(compile: Compile) -> nn.Module:
+    return compile(DistributedDataParallel(Net()))
+
+
+def sharded_inside(compile: Compile) -> nn.Module:
+    return compile(FullyShardedDataParallel(Net(), device_id=torch.device("cpu"), use_orig_params=True))
+
+
+def sharded_around(compile: Compile) -> nn.Module:
+    net = Net()
+    for index, block in enumerate(net.blocks):
+        net.blocks[index] = compile(block)
+    return FullyShardedDataParallel(net, device_id=torch.device("cpu"), use_orig_params=True)
+
+
+def fully_sharded_inside(compile: Compile) -> nn.Module:
+    net = Net()
+    for block in net.blocks:
+        fully_shard(block, mesh=mesh())
+    return compile(fully_shard(net, mesh=mesh()))
+
+
+def fully_sharded_around(compile: Compile) -> nn.Module:
+    net = Net()
+    for block in net.blocks:
+        block.forward = compile(block.forward)
+        fully_shard(block, mesh=mesh())
+    return fully_shard(net, mesh=mesh())
+
+
+def tensor_parallel(compile: Compile) -> nn.Module:
+    net = Net()
+    for block in net.blocks:
+        parallelize_module(block, mesh(), {"up": ColwiseParallel(), "down": RowwiseParallel()})
+    return compile(net)
+
+
+BUILDERS = [data_parallel_around, data_parallel_inside, sharded_inside, sharded_around, fully_sharded_inside, fully_sharded_around,
+            tensor_parallel]
+
+
+def train(build: Callable[[Compile], nn.Module], compile: Compile, rank: int = 0) -> tuple[list[float], list[torch.Tensor]]:
+    """Losses, and the parameters in the end: of a sharded model, this rank's part."""
+    torch.manual_seed(0)
+    model = build(compile)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, foreach=False)
+    generator, losses = torch.Generator().manual_seed(rank), []
+    for _ in range(STEPS):
+        x, y = torch.randn(4, 6, generator=generator), torch.randint(0, 3, (4,), generator=generator)
+        loss = F.cross_entropy(model(x), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    parameters = [p.to_local() if isinstance(p, DTensor) else p for p in model.parameters()]
+    return losses, [p.detach().clone() for p in parameters]
+
+
+def same(left: tuple[list[float], list[torch.Tensor]], right: tuple[list[float], list[torch.Tensor]]) -> bool:
+    return left[0] == right[0] and len(left[1]) == len(right[1]) and all(map(torch.equal, left[1], right[1]))
+
+
+@pytest.fixture(scope="module")
+def group() -> Iterator[None]:
+    """This process alone."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+        yield
+        dist.destroy_process_group()
+
+
+@pytest.mark.parametrize("build", BUILDERS, ids=lambda build: build.__name__)
+def test_training_is_the_same(group: None, build: Callable) -> None:
+    assert same(train(build, compiled), train(build, lambda module: module))
+
+
+def test_distributed_tensors_are_passed_on(group: None) -> None:
+    """A compiled function is given tensors of an unknown kind: it runs natively; one that makes some inside breaks."""
+    def program(x, w):
+        return (x @ w).relu() * 2
+    function = capture.compile(program, backend="eager")
+    x, w = torch.randn(4, 6), torch.randn(6, 2)
+    sharded, replicated = distribute_tensor(x, mesh(), [Shard(0)]), distribute_tensor(w, mesh(), [Replicate()])
+    for _ in range(3):
+        y = function(sharded, replicated)
+        assert type(y) is DTensor and torch.equal(y.full_tensor(), program(x, w)) and torch.equal(function(x, w), program(x, w))
+    assert (capture.stats(function).captures, capture.stats(function).native_calls) == (1, 3)
+
+    def makes(x):
+        return program(distribute_tensor(x, mesh(), [Shard(0)]), replicated).to_local() + 1
+    inside = capture.compile(makes, backend="eager")
+    for _ in range(3):
+        assert torch.equal(inside(x), program(x, w) + 1)
+
+
+def test_a_collective_inside(group: None) -> None:
+    def program(x):
+        y = x * 2
+        dist.all_reduce(y)
+        return y + 1
+    function = capture.compile(program, backend="eager")
+    for _ in range(3):
+        x = torch.randn(3)
+        assert torch.equal(function(x), x * 2 + 1)
+
+
+def worker(rank: int, folder: str) -> None:
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")
+    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
+    for build in (data_parallel_inside, fully_sharded_inside):
+        assert same(train(build, compiled, rank), train(build, lambda module: module, rank)), build.__name__
+    dist.destroy_process_group()
+    Path(folder, str(rank)).touch()
+
+
+def test_two_processes(tmp_path: Path) -> None:
+    context = torch.multiprocessing.spawn(worker, args=(str(tmp_path),), nprocs=2, join=False)
+    try:
+        for _ in range(120):
+            if context.join(timeout=2):
+                break
+    finally:
+        for process in context.processes:
+            process.kill()
+    assert {"0", "1"} <= set(os.listdir(tmp_path))
