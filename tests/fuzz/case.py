@@ -4,6 +4,7 @@ from __future__ import annotations
 import ast
 import contextlib
 import copy
+import gc
 import linecache
 import math
 import random
@@ -187,13 +188,18 @@ def is_deterministic(case: Case) -> bool:
 @contextlib.contextmanager
 def fresh_process() -> Iterator[None]:
     """The same start for each world: seeds, numbers of hooks; afterwards none of torch's modes and hooks outlives it, nor what it
-    put in the library's modules and classes."""
+    put in the library's modules and classes. What earlier worlds have left behind is collected before, and nothing meanwhile: a
+    generator that dies may draw random numbers, and so change those of another world."""
+    gc.collect()
+    gc.disable()
+    _set_modes_back()
     helpers.seed()
     RemovableHandle.next_id = helpers.FIRST_HOOK
     library = [(owner, dict(vars(owner))) for owner in PATCHED]
     try:
         yield
     finally:
+        gc.enable()
         for owner, names in library:
             for name, value in dict(vars(owner)).items():
                 if name not in names and not isinstance(value, types.ModuleType):       # which was imported meanwhile
@@ -201,17 +207,22 @@ def fresh_process() -> Iterator[None]:
             for name, value in names.items():
                 if vars(owner).get(name) is not value:
                     setattr(owner, name, value)
-        torch.set_default_device(None)
-        torch.set_autocast_enabled("cpu", False)
-        torch.set_autocast_dtype("cpu", torch.bfloat16)
-        torch.set_printoptions(profile="default")
-        torch.set_default_dtype(torch.float32)
-        torch.set_grad_enabled(True)
-        torch._C._set_deterministic_algorithms(False, warn_only=False)     # torch's own function imports inductor
-        for name, hooks in vars(module_hooks).items():
-            if name.startswith("_global_") and isinstance(hooks, dict):
-                hooks.clear()
-        module_hooks._global_is_full_backward_hook = None
+        _set_modes_back()
+
+
+def _set_modes_back() -> None:
+    """Torch's modes, and hooks of all modules, as they are in a new process."""
+    torch.set_default_device(None)
+    torch.set_autocast_enabled("cpu", False)
+    torch.set_autocast_dtype("cpu", torch.bfloat16)
+    torch.set_printoptions(profile="default")
+    torch.set_default_dtype(torch.float32)
+    torch.set_grad_enabled(True)
+    torch._C._set_deterministic_algorithms(False, warn_only=False)     # torch's own function imports inductor
+    for name, hooks in vars(module_hooks).items():
+        if name.startswith("_global_") and isinstance(hooks, dict):
+            hooks.clear()
+    module_hooks._global_is_full_backward_hook = None
 
 
 def _compiled(source: str, name: str) -> Any:

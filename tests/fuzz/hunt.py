@@ -1,6 +1,7 @@
 """Looks for cases that fail: in processes of their own, since what is wrong may also end or stop a process."""
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import re
 import time
@@ -151,6 +152,7 @@ class _Worker:
 
 def _work(connection: Connection, seed: int, numbers: range, engine: Engine) -> None:
     torch.set_num_threads(1)
+    gc.freeze()             # each case collects garbage, and need not look at what was there before
     for number in numbers:
         engine.counts = Counts()
         try:

@@ -2,6 +2,8 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
+from collections.abc import Iterator
 
 import pytest
 import torch
@@ -13,6 +15,14 @@ from tests.fuzz.hunt import examine
 from tests.fuzz.shrink import shrink
 
 SEED, BATCHES, BATCH = 0, 8, 20
+
+
+@pytest.fixture(scope="module", autouse=True)
+def frozen_heap() -> Iterator[None]:
+    """Each case collects garbage: what was there before it need not be looked at."""
+    gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 @pytest.mark.parametrize("batch", range(BATCHES))
@@ -111,6 +121,16 @@ def test_captured_and_eager_worlds_are_compared() -> None:
     engine = Engine()
     assert compare(Case(WORLD, STEPS), engine) == []
     assert dataclasses.astuple(engine.counts) == (4, 2, 2, 0)
+
+
+def test_what_one_case_leaves_behind_does_not_change_another() -> None:
+    """A generator that waits in a world that is gone draws a number as the garbage collector finds it."""
+    source = "import random\ndef draws():\n    try: yield\n    finally: random.random()\nkept = draws()\nnext(kept)\n" \
+             "def program(x): return x"
+    case = Case(source, ("result = program(1)", "import gc; gc.collect()", "result = program(2)"))
+    for _ in range(2):
+        assert compare(case, Engine()) == []
+    assert gc.isenabled()
 
 
 def test_no_mode_of_a_case_outlives_it() -> None:
