@@ -25,6 +25,7 @@ from capture import _C
 SCALARS = (int, float, complex, bool, str, bytes, bytearray, range, slice, enum.Enum, torch.dtype, torch.device, torch.layout,
            torch.memory_format, torch.Size, Decimal, datetime.date, datetime.time, datetime.timedelta, re.Pattern, re.Match,
            type(None), type(...), type(NotImplemented))
+COMPOUND = frozenset((dict, list, tuple, set, torch.Tensor, types.FunctionType, type))    # none of which is such: told at once
 ITERATORS = tuple(type(iter(x)) for x in ([], (), {}, set(), "", b"", range(0), {}.items(), {}.values()))
 LEAVES = (_C.CompiledFunction, types.BuiltinFunctionType, types.CodeType, types.GeneratorType)
 
@@ -92,7 +93,7 @@ class _Walk:
 
     def visit(self, path: str, obj: Any) -> None:
         table = self.snapshot.table
-        if isinstance(obj, SCALARS):
+        if type(obj) not in COMPOUND and isinstance(obj, SCALARS):
             table[path] = (_name(type(obj)), repr(obj))
             return
         if id(obj) in self.seen:

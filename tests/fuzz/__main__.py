@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import importlib
 import os
 import signal
 import sys
@@ -25,6 +26,7 @@ def main() -> int:
     parser.add_argument("--bugs", type=int, default=10, help="end after so many bugs")
     parser.add_argument("--backend", default="eager")
     options = parser.parse_args()
+    importlib.import_module("torch._dynamo")        # which programs come to import, for seconds: here, and not in each process
     from tests.fuzz.case import Engine, draw
     from tests.fuzz.hunt import Bug, Found, hunt
     engine = Engine({"backend": options.backend})
