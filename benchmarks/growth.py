@@ -1,6 +1,6 @@
 """What is left in the process by captures that `capture.reset()` forgot: it must be nothing.
 
-    python -m benchmarks.growth [--captures N] [--backend NAME]         (Linux: reads /proc/self)
+    python -m benchmarks.growth [--captures N] [--backend NAME] [--programs NAME …]      (Linux: reads /proc/self)
 
 Prints, ten times on the way, the resident memory, the blocks of Python's allocator and the objects of its garbage collector. Fails
 when objects or blocks grew after the first tenth, which fills the caches that are bounded.
@@ -14,7 +14,7 @@ import time
 import types
 import weakref
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -24,6 +24,7 @@ from torch import nn
 import capture
 
 ALLOWED = 100           # objects; and twenty blocks for each: integers, strings and the like
+PROGRAMS = "plain", "broken", "containers", "raising", "failing", "generators", "module"
 
 
 @capture.disable
@@ -42,8 +43,8 @@ class Model(nn.Module):
         return self.norm(self.linear(x)).relu()
 
 
-def makers() -> list[Callable[[], Callable[[torch.Tensor], Any]]]:
-    """Factories of the programs that are captured: each is made anew, and dropped, with every capture."""
+def makers() -> dict[str, Callable[[], Callable[[torch.Tensor], Any]]]:
+    """Factories of the programs that are captured, by name: each is made anew, and dropped, with every capture."""
     state = SimpleNamespace(scale=2.0, log=[])
     model = Model()
 
@@ -85,12 +86,13 @@ def makers() -> list[Callable[[], Callable[[torch.Tensor], Any]]]:
 
     def module() -> Callable:
         return model
-    return [plain, broken, containers, raising, failing, generators, module]
+    return {make.__name__: make for make in (plain, broken, containers, raising, failing, generators, module)}
 
 
-def captures(count: int, backend: str) -> None:
+def captures(count: int, backend: str, programs: Sequence[str] = PROGRAMS) -> None:
     """`count` times: a program is captured, called again (a hit), and forgotten."""
-    made = makers()
+    known = makers()
+    made = [known[name] for name in programs]
     x = torch.ones(3, 4)
     options = {"background": False} if backend == "native" else None
     for number in range(count):
@@ -136,10 +138,12 @@ def main() -> int:
                                      formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--captures", type=int, default=100_000)
     parser.add_argument("--backend", default="eager")
+    parser.add_argument("--programs", nargs="+", choices=PROGRAMS, default=PROGRAMS, metavar="NAME",
+                        help=f"of {', '.join(PROGRAMS)}; `plain`, `raising` and `failing` are captured in little time")
     options = parser.parse_args()
     start, first = time.monotonic(), None
     for tenth in range(1, 11):
-        captures(options.captures // 10, options.backend)
+        captures(options.captures // 10, options.backend, options.programs)
         blocks, objects = census()
         print(f"{tenth * options.captures // 10} captures, {time.monotonic() - start:.0f} s: {resident():.1f} MB, {blocks} blocks, "
               f"{objects.total()} objects", flush=True)
