@@ -162,6 +162,26 @@ def test_inputs_and_outputs_are_freed_at_once() -> None:
         gc.enable()
 
 
+def test_results_are_freed_at_once_after_iterations_in_the_capture() -> None:
+    class Result:
+        pass
+
+    def program(x, items):
+        result = Result()
+        result.total, result.pairs = sum(item for item in items), dict(zip("ab", items))
+        return result
+    compiled = capture.compile(program, fullgraph=True)
+    gc.disable()
+    try:
+        for _ in range(3):
+            result = compiled(torch.ones(4), [torch.ones(4), torch.ones(4)])
+            reference = weakref.ref(result)
+            del result
+            assert reference() is None
+    finally:
+        gc.enable()
+
+
 def test_inputs_of_a_native_run_and_of_a_failed_call_are_freed() -> None:
     compiled = capture.compile(lambda x: x * float(x.sum().numpy()))
     failing = capture.compile(lambda x: x.no_such_attribute)

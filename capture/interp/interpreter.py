@@ -19,7 +19,7 @@ from capture.errors import BackendError, Break, InternalError, UserFrame, is_int
 from capture.interp import unwind
 from capture.interp.frame import Continuation, Cut, Frame, UserError, Value
 from capture.interp.fx_recorder import FxRecorder
-from capture.refgraph.effects import user_stack
+from capture.refgraph.effects import is_foreign, user_stack
 from capture.refgraph.graph import RefGraph
 from capture.refgraph.node import RefNode, Shadow
 
@@ -56,6 +56,8 @@ class Interpreter:
         self._drives = 0                            # nested calls of `drive`
         self.bodies: weakref.WeakSet[Any] = weakref.WeakSet()       # of the generators that this capture has made
         self.taken_over: dict[Any, RefNode] = {}    # bodies of generators from outside -> their objects
+        me = weakref.ref(self)
+        self.graph.died = lambda node: me().died(node) if me() is not None else None  # type: ignore[union-attr]
 
     # -- running -----------------------------------------------------------------------------------------------------
 
@@ -149,8 +151,12 @@ class Interpreter:
         frame.back = None
         frame.stack.clear()
         frame.locals.clear()
-        if self.tracking:
-            self.graph.sweep(frame.mark)
+        self.graph.sweep(frame.mark)
+
+    def let_go(self, frame: Frame, node: RefNode) -> None:
+        """`frame` no longer holds an object: it dies now, and what it holds, if nobody but the trace does any more."""
+        if node.strong and node.created and node.is_garbage():
+            self.graph.sweep(min(frame.rounds[0], node.serial - 1))
 
     def new_round(self, frame: Frame) -> None:
         """A loop of the current frame begins anew: what was made in its last two rounds, and is dead by now, is let go."""
@@ -221,6 +227,14 @@ class Interpreter:
         self.broken = (reason.with_traceback(None), reason.stack or self.stack())      # whose frames hold this interpreter
         self.tracking = self.inlining = False
         self.retreated = self.fault is None and self.retreats is not None and self.retreats.learn(self, reason)
+
+    def died(self, node: RefNode) -> None:
+        """An object has died, and its finalizer has run unseen: what the trace reads from now on is not the state at entry, and a
+        hit would not make the object. What dies as the call ends, and came from outside, dies so on a hit too."""
+        if self.thread != threading.get_ident() or self.graph.sealed or is_foreign(node):
+            return
+        if node.created or self.frame is not None:
+            self.give_up(Break("finalizer", f"a {node.cls.__name__} died"))
 
     def is_doubtful(self, exception: BaseException) -> bool:
         """Whether no guard vouches for `exception` to be raised again on a hit."""

@@ -16,7 +16,7 @@ from capture.errors import Break, UserFrame
 from capture.refgraph.effects import CallEffect, Effect, Position, Replayed, calls_in, decision, draws_before, is_foreign, readings
 from capture.refgraph.facts import from_end, holds_reference, lacks, of_thread, under_reference
 from capture.refgraph.keys import KeyTable, hash_kept, is_python_key, path_of_entry, put, require_keys, table, take_out
-from capture.refgraph.lookup import can_change_class, descriptor_of, instance_dict, is_mutable, parts
+from capture.refgraph.lookup import can_change_class, descriptor_of, has_finalizer, instance_dict, is_mutable, parts
 from capture.refgraph.memory import COMPARISONS, is_address, is_handle, pin_tensor_class, storage_of
 from capture.refgraph.node import (
     ABSENT,
@@ -27,6 +27,7 @@ from capture.refgraph.node import (
     Expr,
     External,
     HandleState,
+    IteratorState,
     ListStart,
     ListState,
     RefNode,
@@ -61,6 +62,7 @@ class RefGraph:
         self.places: dict[tuple[Any, ...], UserFrame] = {}          # where the program first asked for it, by the same keys
         self.position: Callable[[], UserFrame | None] = lambda: None
         self.pin_numbers: Callable[..., bool] = lambda *tensors: False   # guards what their values follow from, if it can
+        self.died: Callable[[RefNode], None] = lambda node: None    # told of an object whose finalizer has run
         self.effects: list[Effect | CallEffect] = []
         self.early: set[CallEffect] = set()         # those that are done before the graph runs
         self.changed: dict[RefNode, int] = {}       # objects of ours -> when they were changed last; see `mark`
@@ -233,6 +235,8 @@ class RefGraph:
         return node
 
     def _register(self, node: RefNode) -> RefNode:
+        if has_finalizer(node.cls):
+            node.watch(self.died)
         self._by_id[id(node.real)] = node
         self.nodes.append(node)
         return node
@@ -274,9 +278,11 @@ class RefGraph:
 
     def release(self) -> None:
         """Lets go of all objects, when the capture is over."""
-        for node in self._young:
-            node.release()
         self._young.clear()
+        for node in self.nodes:
+            node.release()
+            if isinstance(node.state, IteratorState):       # which leads back here, and to the result of the call
+                node.state = None
 
     # -- containers --------------------------------------------------------------------------------------------------
 

@@ -34,6 +34,11 @@ def can_change_class(cls: type) -> bool:
     return is_mutable(cls) or issubclass(cls, types.ModuleType)
 
 
+def has_finalizer(cls: type) -> bool:
+    """Whether Python code of the program's runs when an instance of `cls` dies."""
+    return is_heap_type(cls) and isinstance(lookup_class(cls, "__del__"), types.FunctionType)
+
+
 def descriptor_of(method: Any) -> Any:
     """What a method of C that is bound to an instance was made from; None for one that is not."""
     owner = method.__self__

@@ -136,6 +136,13 @@ class RefNode(Shadow):
         obj = self._ref
         return sys.getrefcount(obj) <= 3
 
+    def watch(self, died: Callable[[RefNode], None]) -> None:
+        """Has `died` called with the node when the object dies; at once where that cannot be seen."""
+        if self._strong:
+            return died(self)
+        node = weakref.ref(self)
+        self._ref = weakref.ref(self._ref(), lambda _: died(mourned) if (mourned := node()) is not None else None)
+
     def release(self) -> None:
         """Lets go of a dead object."""
         self._ref, self._strong = (lambda: None), False

@@ -3,9 +3,11 @@ from __future__ import annotations
 
 import copy
 import functools
+import gc
 import hashlib
 import itertools
 import operator
+import weakref
 from collections.abc import Iterator
 
 import pytest
@@ -131,6 +133,21 @@ def test_programs(program) -> None:
     assert observe(interpreted, program) == observe(natively, program)
 
 
+def weak_references(log):
+    objects = [map(str, DATA), zip(map(str, DATA)), itertools.count(1), itertools.tee(DATA)[0], functools.cmp_to_key(pow)(1),
+               hashlib.sha256(), functools.lru_cache(str), iter(str, "")]
+    for each in objects:
+        for refer in (weakref.ref, weakref.proxy, weakref.WeakSet().add, lambda each: weakref.WeakValueDictionary(a=each)):
+            try:
+                log.append(refer(each) is None)
+            except TypeError as error:
+                log.append(str(error))
+
+
+def test_weak_references() -> None:
+    assert observe(interpreted, weak_references) == observe(natively, weak_references)
+
+
 def test_one_graph() -> None:
     def program(x, n):
         wanted = filter(lambda t: t.ndim == 1, [x, x.sum()])
@@ -228,3 +245,61 @@ def methods_that_are_none(log):
 
 def test_methods_that_are_none() -> None:
     assert observe(interpreted, methods_that_are_none) == observe(natively, methods_that_are_none)
+
+
+def zipped(noted):
+    for _ in zip(noted("a"), range(2)):
+        pass
+
+
+def dropped(noted):
+    pairs = zip(noted("a"), noted("b"))
+    next(pairs)
+    del pairs
+
+
+def rebound(noted):
+    items = map(lambda item: item, noted("a"))
+    next(items)
+    items = filter(None, items)
+    items = list(itertools.islice(items, 1))
+
+
+def of_itertools(noted):
+    for item in itertools.chain(noted("a"), noted("b")):
+        if item:
+            break
+    for _ in itertools.takewhile(lambda item: item < 1, noted("c")):
+        pass
+    for _ in enumerate(itertools.accumulate(noted("d"))):
+        break
+
+
+def used_up(noted):
+    return len(list(zip(noted("a"), noted("b"), strict=True)))
+
+
+@pytest.mark.parametrize("use", [zipped, dropped, rebound, of_itertools, used_up], ids=lambda f: f.__name__)
+def test_what_an_iterator_holds_dies_with_it(use) -> None:
+    """Generators run their `finally` then, before what the program does next; without the garbage collector."""
+    def make():
+        log = []
+
+        def noted(name):
+            try:
+                yield from range(4)
+            finally:
+                log.append(f"{name} ends")
+
+        def program(x):
+            use(noted)
+            log.append("after")
+            return x + 1
+        return program, log
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        check(make, call(torch.ones(2)), call(torch.ones(2)))
+    finally:
+        if enabled:
+            gc.enable()

@@ -78,9 +78,8 @@ class Items(Cursor):
 
     def __init__(self, node: RefNode, interp: Interpreter, sequence: Value, backwards: bool) -> None:
         super().__init__(node)
-        # A list is held by its node alone, so that it can die.
         self.interp = interp
-        self.sequence = Value(None, sequence.shadow) if isinstance(sequence.shadow, RefNode) else sequence
+        self.sequence = Value(None, sequence.shadow)        # known by its shadow alone, so that what it holds can die
         self.position, self.step = (operator.length_hint(node.real) - 1, -1) if backwards else (0, 1)
 
     def sync(self) -> None:

@@ -33,6 +33,7 @@ def empty_state(real: Any) -> Any:
 def new_instance(interp: Interpreter, result: Any, cls: Value, *args: Value, **kwargs: Value) -> Shadow:
     """An instance in its initial state."""
     interp.graph.depend(cls.shadow, cls.real)  # type: ignore[arg-type]
+    interp.graph.pin_special(type(result), "__del__")
     return interp.graph.create(result, empty_state(result))
 
 

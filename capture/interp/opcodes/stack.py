@@ -7,6 +7,7 @@ from capture.interp import unwind
 from capture.interp.frame import Frame
 from capture.interp.instructions import Instruction, opcode
 from capture.interp.interpreter import Interpreter
+from capture.refgraph.node import RefNode
 
 
 @opcode("RESUME")
@@ -16,7 +17,11 @@ def resume(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
 
 @opcode("POP_TOP")
 def pop_top(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
-    frame.stack.pop()
+    value = frame.stack.pop()
+    if value is not None and type(value.shadow) is RefNode:
+        node = value.shadow
+        del value
+        interp.let_go(frame, node)
 
 
 @opcode("PUSH_NULL")
@@ -61,14 +66,22 @@ def load_fast_and_clear(interp: Interpreter, frame: Frame, instruction: Instruct
 
 @opcode("STORE_FAST")
 def store_fast(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
-    frame.locals[instruction.arg] = frame.stack.pop()
+    old, frame.locals[instruction.arg] = frame.locals[instruction.arg], frame.stack.pop()
+    if old is not None and type(old.shadow) is RefNode:
+        node = old.shadow
+        del old
+        interp.let_go(frame, node)
 
 
 @opcode("DELETE_FAST")
 def delete_fast(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
-    if frame.locals[instruction.arg] is None:
+    old, frame.locals[instruction.arg] = frame.locals[instruction.arg], None
+    if old is None:
         unbound(instruction.value)
-    frame.locals[instruction.arg] = None
+    if type(old.shadow) is RefNode:
+        node = old.shadow
+        del old
+        interp.let_go(frame, node)
 
 
 def unbound(name: str) -> NoReturn:

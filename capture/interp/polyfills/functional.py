@@ -131,7 +131,7 @@ def is_cached(user_function: Any, maxsize: Any, typed: Any, cache_info_type: Any
 class Cached(StandIn):
     """What `functools.lru_cache(maxsize, typed)` makes of a function."""
 
-    __slots__ = ("_function", "_maxsize", "_typed", "_info", "_memory", "_hits", "_misses", "__dict__", "__weakref__")
+    __slots__ = ("_function", "_maxsize", "_typed", "_info", "_memory", "_hits", "_misses", "__dict__")
 
     def __init__(self, user_function: Any, maxsize: Any, typed: Any, cache_info_type: Any) -> None:
         self._function, self._maxsize, self._typed, self._info = user_function, maxsize, typed, cache_info_type

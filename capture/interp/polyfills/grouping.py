@@ -113,7 +113,7 @@ TEE = type(itertools.tee(())[0])
 class Tee(Iterator):
     """One of the iterators that `itertools.tee` returns."""
 
-    __slots__ = ("_link", "__weakref__")
+    __slots__ = ("_link",)
 
     def __init__(self, iterable: Any) -> None:
         iterator = iter(iterable)

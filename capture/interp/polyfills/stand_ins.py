@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import types
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -16,9 +17,9 @@ OWN = frozenset({"__class__", "__dict__", "__doc__", "__init__", "__module__", "
 
 
 class StandIn:
-    """An object that tells `stands_for` as its class."""
+    """An object that tells `stands_for` as its class. The trace refers to it weakly, so that what it holds dies with it."""
 
-    __slots__ = ()
+    __slots__ = ("__weakref__",)
     stands_for: type
 
     @property
@@ -76,3 +77,22 @@ def is_told_by_class(x: Any, info: Any) -> bool:
 def isinstance_(x: Any, info: Any) -> bool:
     """`isinstance(x, info)` of a stand-in."""
     return issubclass(x.stands_for, info)
+
+
+def takes_no_reference(x: Any) -> bool:
+    """Whether there are no weak references to what an object stands for."""
+    return is_stand_in(x) and not x.stands_for.__weakrefoffset__
+
+
+@polyfill(weakref.ref, weakref.proxy, applies=lambda target, *callback: takes_no_reference(target))
+def refer(target: Any, *callback: Any) -> Any:
+    """`weakref.ref(target, callback)` of such an object."""
+    cls = target.stands_for
+    name = cls.__name__ if cls.__module__ == "builtins" else f"{cls.__module__}.{cls.__name__}"
+    raise TypeError(f"cannot create weak reference to '{name}' object")
+
+
+@polyfill(weakref.ref.__new__, applies=lambda cls, target, *callback: takes_no_reference(target))
+def refer_derived(cls: type, target: Any, *callback: Any) -> Any:
+    """`weakref.ref.__new__(cls, target, callback)` of such an object."""
+    return refer(target)
