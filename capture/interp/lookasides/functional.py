@@ -93,7 +93,12 @@ def remake_partial(function: Any, args: tuple[Any, ...], keywords: dict[str, Any
 def reduce_getter(interp: Interpreter, result: Any, getter: Value) -> Shadow:
     """The parts of an immutable getter."""
     interp.graph.depend(getter.shadow, getter.real)  # type: ignore[arg-type]
-    return settled(interp, result)
+    make, args = result
+    if type(make) is not functools.partial:
+        return settled(interp, result)
+    node = interp.graph.create(make)            # of a caller with keywords, one made for this call
+    node.slots.update((name, settled(interp, getattr(make, name))) for name in ("func", "args", "keywords"))
+    return Build(tuple, (node, settled(interp, args)))
 
 
 WORDED_IN_C = (BaseException.__str__, KeyError.__str__, AttributeError.__str__, NameError.__str__)
