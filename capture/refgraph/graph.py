@@ -27,7 +27,6 @@ from capture.refgraph.node import (
     Expr,
     External,
     HandleState,
-    IteratorState,
     ListStart,
     ListState,
     RefNode,
@@ -280,9 +279,7 @@ class RefGraph:
         """Lets go of all objects, when the capture is over."""
         self._young.clear()
         for node in self.nodes:
-            node.release()
-            if isinstance(node.state, IteratorState):       # which leads back here, and to the result of the call
-                node.state = None
+            node.forget()
 
     # -- containers --------------------------------------------------------------------------------------------------
 

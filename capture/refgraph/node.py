@@ -147,6 +147,12 @@ class RefNode(Shadow):
         """Lets go of a dead object."""
         self._ref, self._strong = (lambda: None), False
 
+    def forget(self) -> None:
+        """Lets go of the object, when the capture is over, and of an iterator's state, which leads to all that the capture knew."""
+        self.release()
+        if isinstance(self.state, IteratorState):
+            self.state = None
+
     def __repr__(self) -> str:
         return f"<RefNode {self.serial} {self.cls.__name__} {'new' if self.created else self.source}>"
 
