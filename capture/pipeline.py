@@ -268,7 +268,7 @@ def install_cut(unit: Unit, interp: Interpreter, cut: Cut, repeatable: bool, tim
     entered, left = entry_modes(graph).grad, torch.is_grad_enabled()
     handling = any(resume.Slot.HANDLED in frame.position.stack for frame in frames)
     arguments = [
-        resume.function_of(frames[0], resumption.codes.codes[0]),
+        resume.closure_of(frames[0]),
         resume.composite(taken),
         resume.composite(Value(frame.scope, frame.globals) for frame in frames),
         resume.constant(None if entered == left else left),
@@ -311,7 +311,8 @@ def resumption_at(unit: Unit, frames: list[resume.Suspended], stand_ins: tuple[t
     if known is None:
         codes = resume.build(frames)
         functions = tuple(itertools.accumulate((frame.taken + 1 for frame in frames[:-1]), initial=-1))[1:]
-        known = unit.resumptions[key] = Resumption(codes, stand_ins, functions, maker(unit, frames[0].scope, codes, report))
+        known = unit.resumptions[key] = Resumption(codes, stand_ins, functions, maker(unit, frames[0].scope, codes, report),
+                                                   not frames[0].code.co_cellvars)
     return known
 
 

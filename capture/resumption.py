@@ -56,14 +56,16 @@ class Resumption(_C.Resumption):
 
     `stand_ins`: for each frame, outermost first, what a callee finds above itself (None: nothing). `functions`: where the inner
     continuations are among the arguments of the outermost one. `make_unit(code)` makes the unit of an outermost continuation, of
-    which there is another one where an exception is awaited. Entries hold resumptions: weak references to them cannot be.
+    which there is another one where an exception is awaited. `makes_no_cells`: whether the closure of the outermost one is that of the
+    compiled function. Entries hold resumptions: weak references to them cannot be.
     """
 
     __slots__ = ("codes", "functions", "units", "leads_to", "rounds", "_make_unit")
 
     def __init__(self, codes: Codes, stand_ins: tuple[types.CodeType | None, ...], functions: tuple[int, ...],
-                 make_unit: Callable[[types.CodeType], Any]) -> None:
+                 make_unit: Callable[[types.CodeType], Any], makes_no_cells: bool) -> None:
         self.codes, self.stand_ins, self.functions = codes, stand_ins, functions
+        self.code, self.keeps_function = codes.codes[0], makes_no_cells
         self._make_unit = make_unit
         self.units: list[Any] = []
         self._add_unit(codes.codes[0])
@@ -73,10 +75,10 @@ class Resumption(_C.Resumption):
         self.rounds = 0                             # of that
         self.loop: Loop | None = None               # that is left to CPython
 
-    def __call__(self, function: types.FunctionType, arguments: tuple[Any, ...], scopes: tuple[Globals, ...],
+    def __call__(self, cells: tuple[types.CellType, ...], arguments: tuple[Any, ...], scopes: tuple[Globals, ...],
                  grad: bool | None, handled: BaseException | None,
                  operation: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """`operation(*args, **kwargs)`, then the continuation `function` of `arguments` and the result.
+        """`operation(*args, **kwargs)`, then the continuation over `cells`, of `arguments` and the result.
 
         scopes: the globals of each frame, outermost first. grad: the mode of gradients that the trace left behind, if it
         changed it. handled: the exception that the program is handling.
@@ -92,6 +94,7 @@ class Resumption(_C.Resumption):
                 result, raised = self._attempt(scopes, operation, args, kwargs)
             finally:
                 unwind.set_handled(outer)
+        function = types.FunctionType(self.code, scopes[0], self.code.co_name, None, cells)
         if self.idle is not None and self.loop is None:
             self.rounds += 1
             if self.rounds >= IDLE_ROUNDS:

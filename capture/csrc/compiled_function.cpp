@@ -161,52 +161,27 @@ PyObject* call_on_error(CompiledFunction* self, PyObject* entry) {
   return nullptr;
 }
 
-// The one frame of a call. `arguments`: a tuple that takes the place of the frame's own, or NULL; it is let go of at once, so that
-// an argument lives no longer than the frame needs it.
-class CompiledFrame final : public FrameTarget {
- public:
-  CompiledFrame(CompiledFunction* self, PyObject* function, Ref* arguments)
-      : FrameTarget(function), self_(self), arguments_(arguments) {}
+// How a call goes on once the guards were asked.
+enum class Way { Done, Miss, Native };
 
-  PyObject* run(PyThreadState* tstate, _PyInterpreterFrame* frame) noexcept override {
-    PyObject* result = nullptr;
-    if (arguments_ != nullptr) {
-      Ref tuple = std::move(*arguments_);
-      PyObject** locals = frame_view_locals(frame);
-      for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(tuple.get()); i++) {
-        PyObject* placeholder = locals[i];
-        locals[i] = Py_NewRef(PyTuple_GET_ITEM(tuple.get(), i));
-        Py_DECREF(placeholder);
-      }
-    }
-    try {
-      result = look_up(frame_view_code(frame), frame_view_locals(frame));
-    } catch (PythonError&) {
-    } catch (std::exception& error) {
-      PyErr_Format(PyExc_RuntimeError, "capture: %s", error.what());
-    }
-    if (result != run_natively) {
-      frame_view_discard(tstate, frame);
-      return result;
-    }
-    Py_DECREF(result);
-    return run_frame_natively(tstate, frame);
-  }
+struct Outcome {
+  Way way;
+  PyObject* result = nullptr;  // Done: NULL with an error
+};
 
- private:
-  // The frame's result, NULL with an error, or the singleton `run_natively`.
-  PyObject* look_up(PyCodeObject* code, PyObject** arguments) {
-    if (arguments_ != nullptr && torch_is_tracing()) return Py_NewRef(run_natively);  // from what was called between two traces on
-    if (code != self_->code) switch_code(self_, code);
+// Asks the guards about a call, whose arguments are those of its frame, and does what a hit does.
+Outcome look_up(CompiledFunction* self, PyObject* function, PyCodeObject* code, PyObject* const* arguments) noexcept {
+  try {
+    if (code != self->code) switch_code(self, code);
     size_t count = argument_count(code);
     ModesAtEntry modes;
-    bool timed = is_timed(self_->calls++);
+    bool timed = is_timed(self->calls++);
     uint64_t start = timed ? now_ns() : 0;
-    Match match = guard_tree_match(self_->tree, function(), arguments, count, modes.modes());
-    if (!match.entry) return call_on_miss(self_, function(), arguments, count);
+    Match match = guard_tree_match(self->tree, function, arguments, count, modes.modes());
+    if (!match.entry) return {Way::Miss};
     auto* entry = reinterpret_cast<EntryObject*>(match.entry.get());
     entry->hits++;
-    if (entry->mock == Py_None) return Py_NewRef(run_natively);
+    if (entry->mock == Py_None) return {Way::Native};
     Ref mock = Ref::borrow(entry->mock);  // may be exchanged while it runs
     uint64_t matched = timed ? now_ns() : 0, graph = 0;
     GraphClock clock(timed ? &graph : nullptr);
@@ -217,16 +192,67 @@ class CompiledFrame final : public FrameTarget {
       entry->graph_ns += graph;
       entry->mock_ns += now_ns() - matched - graph;
     }
-    if (result != nullptr) return result;
+    if (result != nullptr) return {Way::Done, result};
     {
       SavedError error;
       modes.restore();
     }
-    return self_->on_error == Py_None ? nullptr : call_on_error(self_, match.entry.get());
+    if (self->on_error == Py_None) return {Way::Done};
+    Ref answer = Ref::steal(call_on_error(self, match.entry.get()));
+    return {answer ? Way::Native : Way::Done};
+  } catch (PythonError&) {
+  } catch (std::exception& error) {
+    PyErr_Format(PyExc_RuntimeError, "capture: %s", error.what());
+  }
+  return {Way::Done};
+}
+
+// Whether positional arguments are those of the frame as they are: none is missing, named or collected.
+bool are_all(const PyCodeObject* code, size_t count, PyObject* kwnames) {
+  return kwnames == nullptr && code->co_kwonlyargcount == 0 && count == static_cast<size_t>(code->co_argcount) &&
+         (code->co_flags & (CO_VARARGS | CO_VARKEYWORDS)) == 0;
+}
+
+// The frame of a call that no hit has spared. `arguments`: a tuple that takes the place of the frame's own, or NULL; it is let go of
+// at once, so that an argument lives no longer than the frame needs it. `known`: what the guards have said already.
+class CompiledFrame final : public FrameTarget {
+ public:
+  CompiledFrame(CompiledFunction* self, PyObject* function, Ref* arguments, std::optional<Way> known)
+      : FrameTarget(function), self_(self), arguments_(arguments), known_(known) {}
+
+  PyObject* run(PyThreadState* tstate, _PyInterpreterFrame* frame) noexcept override {
+    if (arguments_ != nullptr) {
+      Ref tuple = std::move(*arguments_);
+      PyObject** locals = frame_view_locals(frame);
+      for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(tuple.get()); i++) {
+        PyObject* placeholder = locals[i];
+        locals[i] = Py_NewRef(PyTuple_GET_ITEM(tuple.get(), i));
+        Py_DECREF(placeholder);
+      }
+    }
+    PyCodeObject* code = frame_view_code(frame);
+    Outcome outcome = known_ ? Outcome{*known_} : look_up(self_, function(), code, frame_view_locals(frame));
+    if (outcome.way == Way::Miss) outcome = miss(frame_view_locals(frame), argument_count(code));
+    if (outcome.way == Way::Native) return run_frame_natively(tstate, frame);
+    frame_view_discard(tstate, frame);
+    return outcome.result;
+  }
+
+ private:
+  Outcome miss(PyObject** arguments, size_t count) noexcept {
+    try {
+      PyObject* result = call_on_miss(self_, function(), arguments, count);
+      if (result != run_natively) return {Way::Done, result};
+      Py_DECREF(result);
+      return {Way::Native};
+    } catch (PythonError&) {
+      return {Way::Done};
+    }
   }
 
   CompiledFunction* self_;  // the caller holds it
   Ref* arguments_;
+  std::optional<Way> known_;
 };
 
 // Makes the calls that `result` stands for, one after the other, until there is a result.
@@ -245,9 +271,19 @@ PyObject* follow(PyObject* result) {
         continue;
       }
     }
+    CompiledFunction* self = unpack(callable.get());
+    auto* code = reinterpret_cast<PyCodeObject*>(PyFunction_GET_CODE(function.get()));
+    Outcome outcome;
+    {
+      Unwatched scope;
+      outcome = torch_is_tracing() ? Outcome{Way::Native}  // from what was called between two traces on
+                                   : look_up(self, function.get(), code, &PyTuple_GET_ITEM(arguments.get(), 0));
+    }
+    result = outcome.result;
+    if (outcome.way == Way::Done) continue;
     // The frame is made with placeholders: who calls a function holds its arguments until it returns.
     std::vector<PyObject*> placeholders(static_cast<size_t>(PyTuple_GET_SIZE(arguments.get())) + 1, Py_None);
-    CompiledFrame frame(unpack(callable.get()), function.get(), &arguments);
+    CompiledFrame frame(self, function.get(), &arguments, outcome.way);
     ArmedHook armed(frame);
     result = PyObject_Vectorcall(function.get(), placeholders.data() + 1,
                                  (placeholders.size() - 1) | PY_VECTORCALL_ARGUMENTS_OFFSET, nullptr);
@@ -259,9 +295,20 @@ PyObject* call(PyObject* callable, PyObject* const* args, size_t nargsf, PyObjec
   CompiledFunction* self = unpack(callable);
   if (torch_is_tracing() || eager_is_forced()) return PyObject_Vectorcall(self->function, args, nargsf, kwnames);
   Ref keep = Ref::borrow(callable);
+  std::optional<Way> known;
+  auto* code = reinterpret_cast<PyCodeObject*>(PyFunction_GET_CODE(self->function));
+  if (are_all(code, static_cast<size_t>(PyVectorcall_NARGS(nargsf)), kwnames)) {  // a hit needs no frame
+    Outcome outcome;
+    {
+      Unwatched scope;
+      outcome = look_up(self, self->function, code, args);
+    }
+    if (outcome.way == Way::Done) return follow(outcome.result);
+    known = outcome.way;
+  }
   PyObject* result = nullptr;
   {
-    CompiledFrame frame(self, self->function, nullptr);
+    CompiledFrame frame(self, self->function, nullptr, known);
     ArmedHook armed(frame);
     result = PyObject_Vectorcall(self->function, args, nargsf, kwnames);
   }
@@ -360,9 +407,13 @@ PyGetSetDef getters[] = {
     {nullptr, nullptr, nullptr, nullptr, nullptr},
 };
 
-PyObject* create_tail_call(PyTypeObject* type, PyObject* args, PyObject*) {
-  PyObject *callable, *function, *arguments;
-  if (!PyArg_ParseTuple(args, "OOO!:TailCall", &callable, &function, &PyTuple_Type, &arguments)) return nullptr;
+// By vectorcall, since the mock function of every break ends in one.
+PyObject* create_tail_call(PyObject* type, PyObject* const* args, size_t nargsf, PyObject* kwnames) {
+  if (PyVectorcall_NARGS(nargsf) != 3 || kwnames != nullptr || !PyTuple_CheckExact(args[2])) {
+    PyErr_SetString(PyExc_TypeError, "TailCall takes a callable, a function or None, and a tuple of arguments");
+    return nullptr;
+  }
+  PyObject *callable = args[0], *function = args[1], *arguments = args[2];
   if (function != Py_None &&
       (!PyFunction_Check(function) || !PyObject_TypeCheck(callable, compiled_type) ||
        argument_count(reinterpret_cast<PyCodeObject*>(PyFunction_GET_CODE(function))) !=
@@ -370,13 +421,13 @@ PyObject* create_tail_call(PyTypeObject* type, PyObject* args, PyObject*) {
     PyErr_SetString(PyExc_TypeError, "TailCall of a function takes a CompiledFunction, the function and all its arguments");
     return nullptr;
   }
-  PyObject* object = type->tp_alloc(type, 0);
-  if (object == nullptr) return nullptr;
-  auto* tail = reinterpret_cast<TailCall*>(object);
+  auto* tail = PyObject_GC_New(TailCall, reinterpret_cast<PyTypeObject*>(type));
+  if (tail == nullptr) return nullptr;
   tail->callable = Py_NewRef(callable);
   tail->function = Py_NewRef(function);
   tail->arguments = Py_NewRef(arguments);
-  return object;
+  PyObject_GC_Track(tail);
+  return reinterpret_cast<PyObject*>(tail);
 }
 
 int traverse_tail_call(PyObject* object, visitproc visit, void* arg) {
@@ -416,7 +467,7 @@ PyObject* compiled_function_target(PyObject* compiled) { return unpack(compiled)
 
 PyObject* compiled_function_run(PyObject* compiled, PyThreadState* tstate, _PyInterpreterFrame* frame) noexcept {
   Ref keep = Ref::borrow(compiled);
-  return follow(CompiledFrame(unpack(compiled), unpack(compiled)->function, nullptr).run(tstate, frame));
+  return follow(CompiledFrame(unpack(compiled), unpack(compiled)->function, nullptr, std::nullopt).run(tstate, frame));
 }
 
 void init_compiled_function(PyObject* module) {
@@ -449,16 +500,16 @@ void init_compiled_function(PyObject* module) {
       {Py_tp_doc, const_cast<char*>("TailCall(callable, function, arguments)\n\n"
                                     "What a mock function or on_miss returns for its caller to go on with: `function(*arguments)`,\n"
                                     "looked up in the tree of the CompiledFunction `callable`; `callable(*arguments)` if function is None.")},
-      {Py_tp_new, reinterpret_cast<void*>(create_tail_call)},
       {Py_tp_dealloc, reinterpret_cast<void*>(dealloc_tail_call)},
       {Py_tp_traverse, reinterpret_cast<void*>(traverse_tail_call)},
       {Py_tp_clear, reinterpret_cast<void*>(clear_tail_call)},
       {0, nullptr},
   };
   static PyType_Spec tail_call_spec = {"capture._C.TailCall", sizeof(TailCall), 0,
-                                       Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, tail_call_slots};
+                                       Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_DISALLOW_INSTANTIATION, tail_call_slots};
   Ref tail_type = Ref::steal(checked(PyType_FromSpec(&tail_call_spec)));
   tail_call_type = reinterpret_cast<PyTypeObject*>(tail_type.get());
+  tail_call_type->tp_vectorcall = create_tail_call;
   checked(PyModule_AddType(module, tail_call_type));
   tail_type.release();
 

@@ -1,5 +1,7 @@
 #include "evaluation.h"
 
+#include <c10/util/SmallVector.h>
+
 #include <algorithm>
 #include <cstddef>
 #include <cstring>
@@ -75,7 +77,7 @@ PyObject* Evaluation::step(const Node& node) {
     case Step::TypeAttr: return type_attribute_step(base, node.key);
     case Step::Computed: break;
   }
-  std::vector<PyObject*> operands;
+  c10::SmallVector<PyObject*, 8> operands;
   for (uint32_t i = node.operands_begin; i < node.operands_end; i++) {
     operands.push_back(memory_.values[program_.operands[i]]);
   }
@@ -260,30 +262,27 @@ void Evaluation::walk_all() {
   for (uint32_t root : program_.roots) walk(root, !program_.nodes[root].is_live);
 }
 
-bool Evaluation::holds(const Relation& relation, const Modes& modes, Difference* why) const {
+bool Evaluation::holds(const Relation& relation, const Modes& modes) const {
   PyObject* value = relation.node == kNone ? nullptr : memory_.values[relation.node];
-  bool result = true;
-  Difference difference;
   switch (relation.kind) {
-    case Kind::Modes:
-      result = *relation.modes == modes;
-      if (!result && why != nullptr) difference = modes_difference(*relation.modes, modes);
-      break;
-    case Kind::Alias:
-      result = value != nullptr && value == memory_.values[relation.operands[0].node];
-      difference = {"the same object", "different ones", ""};
-      break;
+    case Kind::Modes: return *relation.modes == modes;
+    case Kind::Alias: return value != nullptr && value == memory_.values[relation.operands[0].node];
     case Kind::Distinct:
-      result = value != nullptr;
-      for (const auto& operand : relation.operands) result = result && value != memory_.values[operand.node];
-      difference = {"different objects", "the same one", ""};
-      break;
-    default:
-      result = storage_holds(relation);
-      difference = {"tensors to share memory as they did", "another sharing", ""};
+      return value != nullptr && std::none_of(relation.operands.begin(), relation.operands.end(), [&](const auto& operand) {
+        return memory_.values[operand.node] == value;
+      });
+    default: return storage_holds(relation);
   }
-  if (!result && why != nullptr) *why = difference;
-  return result;
+}
+
+std::optional<Difference> Evaluation::explain_failure(const Relation& relation, const Modes& modes) const {
+  if (holds(relation, modes)) return std::nullopt;
+  switch (relation.kind) {
+    case Kind::Modes: return modes_difference(*relation.modes, modes);
+    case Kind::Alias: return Difference{"the same object", "different ones", ""};
+    case Kind::Distinct: return Difference{"different objects", "the same one", ""};
+    default: return Difference{"tensors to share memory as they did", "another sharing", ""};
+  }
 }
 
 bool Evaluation::storage_holds(const Relation& relation) const {
@@ -291,7 +290,7 @@ bool Evaluation::storage_holds(const Relation& relation) const {
     long group;
     TensorMemory memory;
   };
-  std::vector<Place> places;
+  c10::SmallVector<Place, 8> places;
   places.reserve(relation.operands.size());
   for (const auto& operand : relation.operands) {
     PyObject* value = memory_.values[operand.node];
@@ -302,7 +301,7 @@ bool Evaluation::storage_holds(const Relation& relation) const {
   }
   // Same group: same storage. Different groups: different storages at different addresses.
   std::sort(places.begin(), places.end(), [](const Place& a, const Place& b) { return a.group < b.group; });
-  std::vector<const void*> storages, addresses;
+  c10::SmallVector<const void*, 8> storages, addresses;
   for (size_t i = 0; i < places.size(); i++) {
     if (i > 0 && places[i].group == places[i - 1].group) {
       if (places[i].memory.storage != places[i - 1].memory.storage) return false;

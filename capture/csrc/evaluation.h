@@ -12,6 +12,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "program.h"
@@ -58,8 +59,11 @@ class Evaluation {
   // Walks everything, so that `memory.values` is complete.
   void walk_all();
 
-  // Whether a relation holds between the values as they were walked; `why` says why not.
-  bool holds(const Relation& relation, const Modes& modes, Difference* why = nullptr) const;
+  // Whether a relation holds between the values as they were walked.
+  bool holds(const Relation& relation, const Modes& modes) const;
+
+  // Why it does not; nothing when it does.
+  std::optional<Difference> explain_failure(const Relation& relation, const Modes& modes) const;
 
  private:
   void walk(uint32_t index, bool pinned);

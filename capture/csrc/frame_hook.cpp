@@ -14,18 +14,6 @@ int armed_count = 0;
 bool installed = false;
 _PyFrameEvalFunction previous = _PyEval_EvalFrameDefault;
 
-// Whether the watcher sees frames of this thread, for a lifetime.
-class Unwatched {
- public:
-  explicit Unwatched(bool value) : outer_(std::exchange(unwatched, value)) {}
-  ~Unwatched() { unwatched = outer_; }
-  Unwatched(const Unwatched&) = delete;
-  Unwatched& operator=(const Unwatched&) = delete;
-
- private:
-  bool outer_;
-};
-
 PyObject* evaluate_frame(PyThreadState* tstate, _PyInterpreterFrame* frame, int throwflag);
 
 void install() {
@@ -62,6 +50,10 @@ PyObject* evaluate_frame(PyThreadState* tstate, _PyInterpreterFrame* frame, int 
 }
 
 }  // namespace
+
+Unwatched::Unwatched(bool value) : outer_(std::exchange(unwatched, value)) {}
+
+Unwatched::~Unwatched() { unwatched = outer_; }
 
 ArmedHook::ArmedHook(FrameTarget& target) : outer_(armed) {
   armed = &target;

@@ -53,6 +53,18 @@ class FrameWatcher {
   ~FrameWatcher() = default;
 };
 
+// Hides the frames of this thread from the watcher for its lifetime, as inside of a frame that was taken over.
+class Unwatched {
+ public:
+  explicit Unwatched(bool value = true);
+  ~Unwatched();
+  Unwatched(const Unwatched&) = delete;
+  Unwatched& operator=(const Unwatched&) = delete;
+
+ private:
+  bool outer_;
+};
+
 // Replaces the watcher of the process; nullptr: there is none.
 void set_watcher(FrameWatcher* watcher);
 

@@ -29,6 +29,12 @@ void frame_view_set_lasti(PyFrameObject *frame, int lasti);
 /* Whether an instance has attributes of its own, in its __dict__ or where they lie before there is one. */
 int has_own_attributes(PyObject *object);
 
+/* What an iterator over a range of machine integers has left: the next item, the step to the one after it, and how many items. */
+void range_iterator_state(PyObject *iterator, long *next, long *step, long *left);
+
+/* What an iterator over a list or tuple walks over, borrowed, NULL once it is exhausted; and the position of its next item. */
+PyObject *sequence_iterator_state(PyObject *iterator, Py_ssize_t *position);
+
 #ifdef __cplusplus
 }
 #endif

@@ -44,3 +44,31 @@ int has_own_attributes(PyObject *object) {
     }
     return type->tp_dictoffset > 0 && has_items(*(PyObject **)((char *)object + type->tp_dictoffset));
 }
+
+/* As in Objects/rangeobject.c, which no header declares. */
+typedef struct {
+    PyObject_HEAD
+    long index;
+    long start;
+    long step;
+    long len;
+} RangeIterator;
+
+void range_iterator_state(PyObject *iterator, long *next, long *step, long *left) {
+    RangeIterator *range = (RangeIterator *)iterator;
+    *next = (long)((unsigned long)range->start + (unsigned long)range->index * (unsigned long)range->step);
+    *step = range->step;
+    *left = range->len - range->index;
+}
+
+/* As in Objects/listobject.c and Objects/tupleobject.c. */
+typedef struct {
+    PyObject_HEAD
+    Py_ssize_t index;
+    PyObject *sequence;
+} SequenceIterator;
+
+PyObject *sequence_iterator_state(PyObject *iterator, Py_ssize_t *position) {
+    *position = ((SequenceIterator *)iterator)->index;
+    return ((SequenceIterator *)iterator)->sequence;
+}

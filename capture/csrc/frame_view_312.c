@@ -3,7 +3,10 @@
 #include "frame_view.h"
 #include "internal/pycore_dict.h"
 #include "internal/pycore_frame.h"
+#include "internal/pycore_list.h"
 #include "internal/pycore_object.h"
+#include "internal/pycore_range.h"
+#include "internal/pycore_tuple.h"
 
 PyObject *frame_view_function(struct _PyInterpreterFrame *frame) {
     return frame->f_funcobj;
@@ -68,4 +71,20 @@ int has_own_attributes(PyObject *object) {
         return _PyDictOrValues_IsValues(where) ? has_values(_PyDictOrValues_GetValues(where)) : has_items(where.dict);
     }
     return type->tp_dictoffset > 0 && has_items(*(PyObject **)((char *)object + type->tp_dictoffset));
+}
+
+void range_iterator_state(PyObject *iterator, long *next, long *step, long *left) {
+    _PyRangeIterObject *range = (_PyRangeIterObject *)iterator;
+    *next = range->start;
+    *step = range->step;
+    *left = range->len;
+}
+
+PyObject *sequence_iterator_state(PyObject *iterator, Py_ssize_t *position) {
+    if (Py_TYPE(iterator) == &PyListIter_Type) {
+        *position = ((_PyListIterObject *)iterator)->it_index;
+        return (PyObject *)((_PyListIterObject *)iterator)->it_seq;
+    }
+    *position = ((_PyTupleIterObject *)iterator)->it_index;
+    return (PyObject *)((_PyTupleIterObject *)iterator)->it_seq;
 }

@@ -204,8 +204,7 @@ std::optional<Difference> Tree::failure(const Row& row, size_t index, const Eval
     if (spec.kind >= Kind::Alias) {
       Relation relation{spec.kind, 0, node, modes_from_python(spec.expected.get()), spec.operands};
       for (auto& operand : relation.operands) operand.node = node_of[operand.node];
-      Difference why;
-      if (!evaluation.holds(relation, modes, &why)) return why;
+      if (auto why = evaluation.explain_failure(relation, modes)) return why;
     } else {
       Check check{spec.kind, node, 0, expected_object(spec.kind, spec.expected.get()), 0, 0, nullptr};
       prepare(check);
@@ -475,7 +474,7 @@ Match guard_tree_match(PyObject* tree, PyObject* function, PyObject* const* argu
 bool is_guard_tree(PyObject* object) { return PyObject_TypeCheck(object, tree_type); }
 
 void init_guard_tree(PyObject* module) {
-  init_steps();
+  init_steps(module);
   static PyType_Slot tree_slots[] = {
       {Py_tp_doc, const_cast<char*>("The guarded entries of one code object; the base of capture.guards.tree.GuardTree.")},
       {Py_tp_new, reinterpret_cast<void*>(tree_new)},

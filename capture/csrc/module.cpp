@@ -5,6 +5,7 @@
 #include "frame_view.h"
 #include "guard_tree.h"
 #include "known_hash.h"
+#include "look_ahead.h"
 #include "modes.h"
 #include "python_ref.h"
 #include "random_state.h"
@@ -85,6 +86,7 @@ PyMODINIT_FUNC PyInit__C() {
     init_random_state(module.get());
     init_snapshot(module.get());
     init_known_hash(module.get());
+    init_look_ahead(module.get());
     init_watch(module.get());
     init_stance();
   } catch (PythonError&) {

@@ -280,6 +280,11 @@ EntrySpec::Node parse_node(PyObject* object, size_t count) {
     throw PythonError{};
   }
   node.key = Ref::borrow(key);
+  if (named) {  // steps compare names by identity
+    PyObject* name = node.key.release();
+    PyUnicode_InternInPlace(&name);
+    node.key = Ref::steal(name);
+  }
   return node;
 }
 

@@ -8,6 +8,12 @@ namespace capture {
 namespace {
 
 PyTypeObject* deque_type = nullptr;  // collections.deque
+PyObject* own_module = nullptr;      // capture._C
+
+// Names of attributes, interned as those of nodes are: equal ones are one object.
+struct Names {
+  PyObject *cell_contents, *func, *self, *backward_hooks, *post_accumulate_grad_hooks, *grad, *value_of_context, *referent;
+} names;
 
 // Keeps the garbage collector, and so finalizers and other threads, out of an evaluation.
 class CollectorPaused {
@@ -29,12 +35,13 @@ PyObject* no_value() {
 }
 
 struct FunctionField {
-  const char* name;
+  const char* text;
   size_t offset;
+  PyObject* name = nullptr;  // interned
 };
 
 // Direct, because the getters of `__code__` and `__defaults__` raise audit events, which run Python code.
-constexpr FunctionField kFunctionFields[] = {
+FunctionField function_fields[] = {
     {"__code__", offsetof(PyFunctionObject, func_code)},
     {"__defaults__", offsetof(PyFunctionObject, func_defaults)},
     {"__kwdefaults__", offsetof(PyFunctionObject, func_kwdefaults)},
@@ -73,26 +80,25 @@ PyObject* module_step(PyObject* name) {
 
 PyObject** attribute_slot(PyObject* base, PyObject* name) {
   if (PyFunction_Check(base)) {
-    for (const FunctionField& field : kFunctionFields) {
-      if (PyUnicode_CompareWithASCIIString(name, field.name) == 0) {
+    for (const FunctionField& field : function_fields) {
+      if (name == field.name) {
         return reinterpret_cast<PyObject**>(reinterpret_cast<char*>(base) + field.offset);
       }
     }
   }
-  if (PyCell_Check(base) && PyUnicode_CompareWithASCIIString(name, "cell_contents") == 0) {
+  if (PyCell_Check(base) && name == names.cell_contents) {
     return &reinterpret_cast<PyCellObject*>(base)->ob_ref;
   }
   if (PyMethod_Check(base)) {
-    if (PyUnicode_CompareWithASCIIString(name, "__func__") == 0) return &reinterpret_cast<PyMethodObject*>(base)->im_func;
-    if (PyUnicode_CompareWithASCIIString(name, "__self__") == 0) return &reinterpret_cast<PyMethodObject*>(base)->im_self;
+    if (name == names.func) return &reinterpret_cast<PyMethodObject*>(base)->im_func;
+    if (name == names.self) return &reinterpret_cast<PyMethodObject*>(base)->im_self;
   }
   return nullptr;
 }
 
 // The hooks of a tensor that requires gradients, which the backward pass runs.
 bool is_hooks(PyObject* name) {
-  return PyUnicode_CompareWithASCIIString(name, "_backward_hooks") == 0 ||
-         PyUnicode_CompareWithASCIIString(name, "_post_accumulate_grad_hooks") == 0;
+  return name == names.backward_hooks || name == names.post_accumulate_grad_hooks;
 }
 
 PyObject* attribute_step(PyObject* base, PyObject* name, Owned& owned) {
@@ -104,14 +110,14 @@ PyObject* attribute_step(PyObject* base, PyObject* name, Owned& owned) {
   CollectorPaused paused;
   if (PyContextVar_CheckExact(base)) {  // its value, in the thread's present context, stands as the attribute "get()"
     PyObject* value = nullptr;
-    if (PyUnicode_CompareWithASCIIString(name, "get()") != 0) return nullptr;
+    if (name != names.value_of_context) return nullptr;
     return PyContextVar_Get(base, nullptr, &value) == 0 ? owned.keep(value) : no_value();
   }
-  if (PyWeakref_CheckRef(base) && PyUnicode_CompareWithASCIIString(name, "()") == 0) {  // what it refers to
+  if (PyWeakref_CheckRef(base) && name == names.referent) {  // what it refers to
     return PyWeakref_GET_OBJECT(base);
   }
   if (is_tensor(base)) {
-    if (PyUnicode_CompareWithASCIIString(name, "grad") == 0) return owned.keep(tensor_grad(base));
+    if (name == names.grad) return owned.keep(tensor_grad(base));
     if (!is_hooks(name)) return nullptr;
   }
   PyObject* descriptor = _PyType_Lookup(Py_TYPE(base), name);
@@ -148,9 +154,13 @@ PyObject* type_attribute_step(PyObject* base, PyObject* name) {
   return PyType_Check(base) ? _PyType_Lookup(reinterpret_cast<PyTypeObject*>(base), name) : nullptr;
 }
 
+bool is_ours(PyObject* operation) {
+  return PyFunction_Check(operation) || (PyCFunction_Check(operation) && PyCFunction_GET_SELF(operation) == own_module);
+}
+
 // Operations of C work on scalars; functions of capture's own see for themselves what they are given.
 PyObject* computed_step(PyObject* operation, PyObject* const* operands, size_t count, Owned& owned) {
-  const bool ours = PyFunction_Check(operation);
+  const bool ours = is_ours(operation);
   for (size_t i = 0; i < count; i++) {
     if (operands[i] == nullptr || !(ours || is_scalar(operands[i]) || PyRange_Check(operands[i]))) return nullptr;
   }
@@ -159,7 +169,12 @@ PyObject* computed_step(PyObject* operation, PyObject* const* operands, size_t c
   return value != nullptr ? owned.keep(value) : no_value();
 }
 
-void init_steps() {
+void init_steps(PyObject* module) {
+  own_module = module;
+  auto interned = [](const char* text) { return checked(PyUnicode_InternFromString(text)); };
+  for (FunctionField& field : function_fields) field.name = interned(field.text);
+  names = {interned("cell_contents"), interned("__func__"), interned("__self__"), interned("_backward_hooks"),
+           interned("_post_accumulate_grad_hooks"), interned("grad"), interned("get()"), interned("()")};
   Ref collections = Ref::steal(checked(PyImport_ImportModule("collections")));
   deque_type = reinterpret_cast<PyTypeObject*>(checked(PyObject_GetAttrString(collections.get(), "deque")));
 }

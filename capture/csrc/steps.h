@@ -1,4 +1,4 @@
-// One step of an access path: from an object to the next, without running Python code.
+// One step of an access path: from an object to the next, without running Python code. Names of attributes are interned strings.
 #pragma once
 
 #include <cstdint>
@@ -77,6 +77,7 @@ PyObject** attribute_slot(PyObject* base, PyObject* name);
 // Exact scalar types of Python: their instances are immutable, and their operations run no foreign code.
 bool is_scalar(PyObject* object);
 
-void init_steps();
+// `module`: capture._C, which borrows it for as long as it lives.
+void init_steps(PyObject* module);
 
 }  // namespace capture

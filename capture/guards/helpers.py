@@ -107,7 +107,8 @@ def item(x: Any, key: Any) -> Any:
 
 def computed(op: Callable[..., Any], *args: Any) -> Any:
     """`op(*args)` for exact builtin scalars and ranges; functions of ours see for themselves what they are given."""
-    if not isinstance(op, types.FunctionType) and not all(type(arg) in SCALARS or type(arg) is range for arg in args):
+    ours = isinstance(op, types.FunctionType) or getattr(op, "__self__", None) is _C
+    if not ours and not all(type(arg) in SCALARS or type(arg) is range for arg in args):
         raise Unreachable(op)
     try:
         return op(*args)

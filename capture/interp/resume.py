@@ -28,6 +28,7 @@ from typing import Any
 import torch
 from bytecode import Bytecode, CellVar, FreeVar, Instr, Label, TryBegin, TryEnd
 
+from capture import _C
 from capture.errors import Break
 from capture.interp import generators, scope, unwind
 from capture.interp.frame import Frame, Handled, Resume, Value
@@ -36,7 +37,7 @@ from capture.interp.interpreter import Interpreter
 from capture.refgraph.graph import PINNED
 from capture.refgraph.lookup import lookup_class, parts
 from capture.refgraph.node import Build, Const, Display, Expr, RefNode, Shadow
-from capture.refgraph.source import Constant
+from capture.refgraph.source import Attr, Constant, Function, Item
 
 Exits = dict[int, tuple[int, Callable[..., Any]]]
 RESULT = "__result"
@@ -294,9 +295,17 @@ def callee_of(frame: Suspended, code: types.CodeType) -> Value:
 
 def function_of(frame: Suspended, code: types.CodeType) -> Value:
     """A continuation as a new function."""
-    real = types.FunctionType(code, frame.scope, code.co_name, None, tuple(cell.real for cell in frame.cells))
-    cells = Build(tuple, tuple(cell.shadow for cell in frame.cells))  # type: ignore[misc]
-    return Value(real, Expr(types.FunctionType, (Const(code), frame.globals, Const(code.co_name), Const(None), cells)))
+    cells = composite(frame.cells)
+    return Value(_C.continuation(code, frame.scope, cells.real), Expr(_C.continuation, (Const(code), frame.globals, cells.shadow)))  # type: ignore[arg-type]
+
+
+def closure_of(frame: Suspended) -> Value:
+    """The closure of the outermost frame's continuation: as a whole where it is that of the function which the trace began in."""
+    cells = composite(frame.cells)
+    whole = Attr(Function(), "__closure__")
+    if cells.real and all(getattr(cell.shadow, "source", None) == Item(whole, i) for i, cell in enumerate(frame.cells)):
+        return Value(cells.real, Build(tuple, cells.shadow.items, whole))  # type: ignore[union-attr]
+    return cells
 
 
 def arguments(frames: list[Suspended], codes: Codes) -> list[Value]:

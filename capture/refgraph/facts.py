@@ -21,9 +21,14 @@ def current_gpu() -> int | None:
     return torch.cuda.current_device() if torch.cuda.is_initialized() else None
 
 
-def from_end(items: Any, index: int) -> Any:
-    """The item of a list at an index that counts from the end. Raises IndexError without one, TypeError for other objects."""
+def item_at(items: Any, index: int) -> Any:
+    """The item of a list at an index. Raises IndexError without one, TypeError for other objects."""
     return list.__getitem__(items, index)
+
+
+def length_of(items: Any) -> int:
+    """The length of a list. Raises TypeError for other objects."""
+    return list.__len__(items)
 
 
 def is_of(method: Any, descriptor: Any) -> bool:

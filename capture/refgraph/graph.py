@@ -14,7 +14,7 @@ import torch
 
 from capture.errors import Break, UserFrame
 from capture.refgraph.effects import CallEffect, Effect, Position, Replayed, calls_in, decision, draws_before, is_foreign, readings
-from capture.refgraph.facts import from_end, holds_reference, lacks, of_thread, under_reference
+from capture.refgraph.facts import holds_reference, item_at, lacks, of_thread, under_reference
 from capture.refgraph.keys import KeyTable, hash_kept, is_python_key, path_of_entry, put, require_keys, table, take_out
 from capture.refgraph.lookup import can_change_class, descriptor_of, has_finalizer, instance_dict, is_mutable, parts
 from capture.refgraph.memory import COMPARISONS, is_address, is_handle, pin_tensor_class, storage_of
@@ -313,7 +313,7 @@ class RefGraph:
         if not -start.length <= at < start.length:
             return None
         if at not in start.known:
-            path: Source = Item(node.source, at) if at >= 0 else Computed(from_end, (node.source, Literal(at)))  # type: ignore[arg-type]
+            path: Source = Item(node.source, at) if at >= 0 else Computed(item_at, (node.source, Literal(at)))  # type: ignore[arg-type]
             start.known[at] = self.external(list.__getitem__(node.real, index), path)
             self.require(path, "TYPE", type(list.__getitem__(node.real, index)))        # so that it is there
         return start.known[at]

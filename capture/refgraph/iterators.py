@@ -11,6 +11,8 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from capture import _C
+
 END = object()
 SEQUENCES = (list, tuple, range, str, bytes, deque)
 FORWARD = tuple(type(iter(x)) for x in ([], (), range(0), range(1 << 70), "", "\u0100", b""))
@@ -88,9 +90,9 @@ def has_item(iterator: Any, ahead: int) -> bool:
     return known[1] + ahead < len(known[0])
 
 
-def skip(iterator: Any, count: int) -> None:
-    """Takes `count` items; one more than there are to exhaust the iterator."""
-    next(itertools.islice(iterator, count, count), None)
+def looking_ahead_of(iterator: Any) -> tuple[Callable[[Any, int], bool], Callable[[Any, int], Any]]:
+    """`has_item` and `peek` for iterators like this one: C does for the most usual kinds what these do for all."""
+    return (_C.has_item, _C.peek) if _C.can_look_ahead(iterator) else (has_item, peek)
 
 
 def resume_at(make: Callable[[Any], Any], container: Any, state: Any) -> Any:
@@ -103,14 +105,14 @@ def resume_at(make: Callable[[Any], Any], container: Any, state: Any) -> Any:
 def resume_after(make: Callable[[Any], Any], container: Any, count: int) -> Any:
     """An iterator `make(container)` of which `count` items were taken."""
     iterator = make(container)
-    skip(iterator, count)
+    _C.skip(iterator, count)
     return iterator
 
 
 def resume_choices(kind: Callable[..., Any], sizes: tuple[Any, ...], count: int) -> Any:
     """An iterator of itertools over choices, of which `count` were taken."""
     iterator = kind(*sizes)
-    skip(iterator, count)
+    _C.skip(iterator, count)
     return iterator
 
 

@@ -53,6 +53,7 @@ EXACT = (list, dict, set, collections.deque, collections.OrderedDict, bytearray)
 ASSIGN, DELETE = (object.__setattr__, setattr), (object.__delattr__, delattr)
 SUBSCRIPTED = (dict, list, tuple, collections.deque)
 WRITTEN = (Expr, Build, Display, Perform, Traceback)   # composites; a subclass of these is a leaf
+PARTS = frozenset(("__globals__", "__closure__"))      # of a function
 DEEPEST = 16                                        # expressions nested more deeply are split up
 
 
@@ -357,7 +358,7 @@ class _Printer:
         if isinstance(shadow, Build):
             return self.build(shadow.cls, parts[:len(shadow.items)], parts[len(shadow.items):])
         if isinstance(shadow, Perform):
-            return ast.Call(self.callable(shadow.operation), parts, [])
+            return ast.Call(self.pin(shadow.operation, shadow.operation.__name__), parts, [])       # of our own, or of C
         op = shadow.op
         if op in BINARY:
             return ast.BinOp(parts[0], BINARY[op](), parts[1])
@@ -398,7 +399,7 @@ class _Printer:
             return _name(self.locals[source])
         if isinstance(source, Local) and source.name in self.parameters:
             return _name(self.parameters[source.name])
-        if isinstance(source, Function) and source not in self.places:
+        if source not in self.places and is_of_function(source):
             self.places[source] = len(self.lifted)
             self.lifted.append(source)
         if source in self.places:
@@ -503,6 +504,15 @@ def path_of(shadow: Shadow) -> Source | None:
     if isinstance(shadow, Const):
         return Constant(shadow.value) if is_weak(shadow.value) else None
     return getattr(shadow, "source", None)
+
+
+def is_of_function(source: Source) -> bool:
+    """Whether a path leads to the function itself, a part of it, or what its closure or globals hold: guards walk it anyway."""
+    if isinstance(source, Attr) and (source.name in PARTS or source.name == "cell_contents" and isinstance(source.base, Item)):
+        return is_of_function(source.base)
+    if isinstance(source, Item) and isinstance(source.base, Attr):
+        return source.base.name in PARTS and is_of_function(source.base)
+    return isinstance(source, Function)
 
 
 def is_weak(value: Any) -> bool:

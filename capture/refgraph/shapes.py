@@ -1,7 +1,6 @@
 """Shapes and lengths that depend on values: where a continuation finds such tensors, and what was found to change."""
 from __future__ import annotations
 
-import types
 from collections.abc import Iterable
 from typing import Any
 
@@ -69,8 +68,8 @@ def of_any_shape(parameters: Iterable[tuple[str, Shadow]], cells: Iterable[Shado
         source, shadow = todo.pop()
         if isinstance(shadow, Build):
             todo += ((Item(source, i), item) for i, item in enumerate(shadow.items) if issubclass(shadow.cls, tuple))
-        elif isinstance(shadow, Expr) and shadow.op is types.FunctionType:
-            todo += of_closure(source, shadow.args[4].items)  # type: ignore[attr-defined]
+        elif isinstance(shadow, Expr) and shadow.op is _C.continuation:
+            todo += of_closure(source, shadow.args[2].items)  # type: ignore[attr-defined]
         elif isinstance(shadow, RefNode) and isinstance(shadow.state, TensorState):
             if shadow.state.dynamic:
                 found.add(source)

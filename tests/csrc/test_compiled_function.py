@@ -58,6 +58,33 @@ def test_a_hit_calls_the_mock_with_the_locals_and_the_lifted_values():
     assert (plain.hits, lifting.hits) == (1, 1)
 
 
+WAYS_TO_CALL = [lambda f: f(1), lambda f: f(1, 2), lambda f: f(1, b=2), lambda f: f(b=2, a=1), lambda f: f(*(1, 2), **{})]
+
+
+@pytest.mark.parametrize("way", ["hit", "miss", "native entry", "native miss", "native after an error", "error"])
+def test_every_way_to_give_arguments_leads_there(way):
+    def function(a, b=2):
+        return "native", a, b
+
+    def fails(a, b):
+        raise KeyError("mock")
+
+    mock = {"hit": lambda a, b: ("mock", a, b), "native after an error": fails, "error": fails}.get(way)
+    answer = {"native after an error": _C.RUN_NATIVELY}.get(way)
+    seen = []
+    on_miss = native if way == "native miss" else lambda function, args, tree: seen.append(args) or ("miss", *args)
+    f = _C.CompiledFunction(function, GuardTree(function.__code__), on_miss, lambda entry, error: seen.append(error) or answer)
+    entry = None if "miss" in way else f.tree.insert([value_guard(0, "a", 1)], [], mock, None)
+    for number, run in enumerate(WAYS_TO_CALL, 1):
+        if way == "error":
+            with pytest.raises(KeyError):
+                run(f)
+        else:
+            assert run(f) == (way.split()[0] if way != "hit" else "mock", 1, 2)
+        assert entry is None or entry.hits == number
+    assert len(seen) == (0 if way in ("hit", "native entry", "native miss") else len(WAYS_TO_CALL))
+
+
 def test_many_arguments_and_lifted_values():
     names = [f"a{i}" for i in range(40)]
     space = {}

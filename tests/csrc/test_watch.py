@@ -95,3 +95,12 @@ def test_some_hits_are_timed() -> None:
         function(Watched(), 1)
     assert entry.hits == 100 and 8 <= entry.samples < 20
     assert entry.guard_ns > 0 and entry.mock_ns > 0 and entry.graph_ns > 0
+
+
+def test_what_a_hit_calls_is_not_taken_over(watch) -> None:
+    outer, log = compiled(Watched.outer, lambda args: None), []
+    outer.tree.insert([], [], lambda self, x: ("hit", self.inner(x)), None)
+    watch(outer=lambda *_: outer, inner=lambda *_: log.append("inner"))
+    thing = Watched()
+    assert outer(thing, 1) == thing.outer(1) == Watched.outer(thing, x=1) == ("hit", 2) and log == []
+    assert thing.inner(1) == 2 and log == ["inner"]

@@ -17,6 +17,7 @@ from capture.interp.lookasides.shadows import depend_type, elements_unordered
 from capture.interp.models import model
 from capture.interp.polyfills.stand_ins import class_of
 from capture.interp.special import CONTAINERS, has_identity_equality, in_python
+from capture.refgraph.facts import length_of
 from capture.refgraph.graph import BOUND_IN_C, VALUES
 from capture.refgraph.lookup import lookup_class
 from capture.refgraph.node import (
@@ -299,10 +300,25 @@ def untouched(node: RefNode) -> bool:
     return state is None or isinstance(state, (ListStart, DictState))
 
 
+def changing_length(interp: Interpreter, x: Value) -> Shadow | None:
+    """The length of a list from outside that had another one in an earlier capture; None elsewhere, or where items were changed."""
+    start = interp.graph.list_start(x.shadow) if isinstance(x.shadow, RefNode) and isinstance(x.real, list) else None
+    if start is None:
+        return None
+    path = Computed(length_of, (x.shadow.source,))  # type: ignore[union-attr]
+    if not interp.recorder.seen.varies(path, start.length):
+        return None
+    at_entry = External(path, start.length)
+    return Expr(operator.add, (at_entry, Const(len(start.added)))) if start.added else at_entry
+
+
 @model(len, *(cls.__len__ for cls in (list, tuple, set, frozenset, deque)),
        applies=lambda x: type(x) not in SCALARS and isinstance(x, CONTAINERS))
 def length(interp: Interpreter, result: int, x: Value) -> Shadow:
     """`len(x)` of a container."""
+    changing = changing_length(interp, x)
+    if changing is not None:
+        return changing
     depend_length(interp, x)
     return Const(result)
 

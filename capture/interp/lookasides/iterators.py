@@ -8,6 +8,7 @@ from collections.abc import Callable
 from types import GeneratorType
 from typing import Any
 
+from capture import _C
 from capture.errors import Break
 from capture.interp.frame import Value
 from capture.interp.interpreter import Interpreter
@@ -214,25 +215,24 @@ class Outside(Cursor):
     """Over anything, by an iterator from outside: what it will yield is looked up ahead of it. `taken`: how many items the trace
     has taken, in all and since `moved`, the effect that repeats it."""
 
-    __slots__ = ("graph", "taken", "moved", "since")
+    __slots__ = ("graph", "taken", "moved", "since", "has_item", "peek")
 
     def __init__(self, node: RefNode, graph: RefGraph) -> None:
         super().__init__(node)
         self.graph, self.taken, self.since = graph, 0, 0
+        self.has_item, self.peek = iterators.looking_ahead_of(node.real)
         self.moved: Effect | None = None
         graph.touch(node)
 
     def sync(self) -> None:
-        ahead = Literal(self.taken)
-        self.graph.require(Computed(iterators.has_item, (self.node.source, ahead)), "TRUTH", iterators.has_item(self.node.real, 0))  # type: ignore[arg-type]
+        self.graph.require(self._ahead(self.has_item), "TRUTH", self.has_item(self.node.real, 0))
 
     def is_open(self) -> bool:
         """Whether it has ended after another number of items of one trace, in another capture."""
-        path = Computed(iterators.has_item, (self.node.source, Literal(self.taken)))  # type: ignore[arg-type]
-        return self.taken > 0 and self.graph.shapes.changes(path, iterators.has_item(self.node.real, 0))
+        return self.taken > 0 and self.graph.shapes.changes(self._ahead(self.has_item), self.has_item(self.node.real, 0))
 
     def advance(self, item: Any) -> Shadow:
-        source = Computed(iterators.peek, (self.node.source, Literal(self.taken)))  # type: ignore[arg-type]
+        source = self._ahead(self.peek)
         self.taken += 1
         self._move()
         return self.graph.external(item, source)
@@ -241,6 +241,10 @@ class Outside(Cursor):
         self.taken += 1
         self._move()
 
+    def _ahead(self, look: Callable[[Any, int], Any]) -> Computed:
+        """What a look past the items that were taken finds, as a path."""
+        return Computed(look, (self.node.source, Literal(self.taken)))  # type: ignore[arg-type]
+
     def _move(self) -> None:
         effects = self.graph.effects
         if self.moved is not None and effects and effects[-1] is self.moved:
@@ -248,7 +252,7 @@ class Outside(Cursor):
         else:
             self.since = 0
         self.since += 1
-        self.graph.effect(iterators.skip, self.node, Const(self.since))
+        self.graph.effect(_C.skip, self.node, Const(self.since))
         self.moved = effects[-1]
 
 
@@ -278,7 +282,7 @@ def can_fork(iterator: Any) -> bool:
     """Whether one can look ahead of an iterator."""
     try:
         iterators.fork(iterator)
-    except TypeError:
+    except (TypeError, RuntimeError):       # the latter where a dict has changed meanwhile, which ends the loop
         return False
     return True
 

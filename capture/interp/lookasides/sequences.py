@@ -4,6 +4,7 @@ from __future__ import annotations
 import itertools
 import operator
 import re
+import types
 from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -11,12 +12,14 @@ from typing import Any
 from capture.interp.frame import Value
 from capture.interp.interpreter import Interpreter
 from capture.interp.lookasides.iterators import drain, prepare_drain
-from capture.interp.lookasides.replays import is_replayed, lazily
+from capture.interp.lookasides.replays import is_replayed, lazily, varies
 from capture.interp.lookasides.shadows import NONE, compose, depend_plain, elements, items_of, node_of, settled
 from capture.interp.models import model
 from capture.interp.special import is_native_iterable, is_native_iterator, is_plain
+from capture.refgraph.facts import item_at
 from capture.refgraph.graph import VALUES
-from capture.refgraph.node import SCALARS, Build, Const, ListState, RefNode, Shadow
+from capture.refgraph.node import SCALARS, Build, Const, ListState, RefNode, Shadow, source_of
+from capture.refgraph.source import Computed
 
 SEQUENCES = (list, tuple, deque)
 
@@ -77,17 +80,63 @@ def depend_bound(interp: Interpreter, sequence: Value) -> None:
         interp.graph.depend(interp.graph.slot(node, "maxlen", sequence.real.maxlen), sequence.real.maxlen)
 
 
-def item_of(interp: Interpreter, sequence: Value, index: Any) -> Shadow | None:
-    """The item at `index` of a list from outside, if its length does not matter."""
-    if isinstance(sequence.shadow, RefNode) and type(index) is int and isinstance(sequence.real, list):
-        return interp.graph.list_item(sequence.shadow, index)
-    return None
+def picked(interp: Interpreter, sequence: Value, index: Value) -> Shadow | list[Shadow] | None:
+    """The item, or the items, that a subscript picks from a list from outside, if its length does not matter for that."""
+    node, at, graph = sequence.shadow, index.real, interp.graph
+    if not isinstance(node, RefNode) or not isinstance(sequence.real, list):
+        return None
+    if type(at) is int:
+        changing = item_at_changing(interp, node, index)
+        if changing is not None:
+            return changing
+        depend_plain(interp, index.shadow, at)  # type: ignore[arg-type]
+        return graph.list_item(node, at)
+    places = anchored(at) if type(at) is slice else None
+    start = graph.list_start(node)
+    if places is None or start is None:
+        return None
+    depend_plain(interp, index.shadow, at)  # type: ignore[arg-type]
+    is_there = range(-start.length - len(start.added), start.length)
+    if not all(place in is_there for place in places):
+        return None
+    return [graph.list_item(node, place) for place in places]  # type: ignore[misc]
+
+
+def item_at_changing(interp: Interpreter, node: RefNode, index: Value) -> Shadow | None:
+    """The item of a list from outside at an index which was another one in an earlier capture, or follows from such; None where that
+    is not so, or the list was changed."""
+    start = interp.graph.list_start(node)
+    if start is None or start.added or not -start.length <= index.real < start.length:
+        return None
+    source = source_of(index.shadow) if varies(interp, index.shadow, index.real) else None  # type: ignore[arg-type]
+    if source is None:
+        return None
+    item = list.__getitem__(node.real, index.real)
+    path = Computed(item_at, (node.source, source))  # type: ignore[arg-type]
+    interp.graph.require(path, "TYPE", type(item))          # so that it is there
+    return interp.graph.external(item, path)
+
+
+def anchored(places: slice) -> range | None:
+    """The indices that a slice picks from a list of any length that has items at all of these: positive ones, or negative ones. None
+    where which they are depends on the length."""
+    if any(type(part) not in (int, types.NoneType) for part in (places.start, places.stop, places.step)) or places.step == 0:
+        return None
+    step = 1 if places.step is None else places.step
+    start, stop = places.start, places.stop
+    if start is None and stop is not None and (step > 0) == (stop >= 0):
+        start = 0 if step > 0 else -1
+    if stop is None and start is not None and (step > 0) == (start < 0):
+        stop = 0 if step > 0 else -1
+    elif start is None or stop is None or (start < 0) != (stop < 0):
+        return None
+    return range(start, stop, step)
 
 
 def look_item(interp: Interpreter, sequence: Value, index: Value) -> None:
     """Before an item is read."""
-    depend_plain(interp, index.shadow, index.real)  # type: ignore[arg-type]
-    if item_of(interp, sequence, index.real) is None:
+    if picked(interp, sequence, index) is None:
+        depend_plain(interp, index.shadow, index.real)  # type: ignore[arg-type]
         items_of(interp, sequence)
 
 
@@ -96,13 +145,10 @@ def getitem(interp: Interpreter, result: Any, sequence: Value, index: Value) -> 
     """`sequence[index]`."""
     if isinstance(sequence.shadow, Const) and isinstance(sequence.real, VALUES):
         return Const(result)
-    item = item_of(interp, sequence, index.real)
-    if item is not None:
-        return item
-    picked = items_of(interp, sequence)[index.real]
-    if type(index.real) is slice:
-        return new_sequence(interp, result, picked)  # type: ignore[arg-type]
-    return picked  # type: ignore[return-value]
+    item: Any = picked(interp, sequence, index)
+    if item is None:
+        item = items_of(interp, sequence)[index.real]
+    return new_sequence(interp, result, item) if type(index.real) is slice else item
 
 
 @model(list.copy, deque.copy, deque.__copy__)

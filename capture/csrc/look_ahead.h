@@ -1,0 +1,10 @@
+// What iterators of C will yield, told without moving them: `_C.has_item`, `_C.peek`, `_C.skip`, `_C.can_look_ahead`.
+#pragma once
+
+#include "python_ref.h"
+
+namespace capture {
+
+void init_look_ahead(PyObject* module);
+
+}  // namespace capture
