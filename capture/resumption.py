@@ -56,8 +56,8 @@ class Resumption(_C.Resumption):
 
     `stand_ins`: for each frame, outermost first, what a callee finds above itself (None: nothing). `functions`: where the inner
     continuations are among the arguments of the outermost one. `make_unit(code)` makes the unit of an outermost continuation, of
-    which there is another one where an exception is awaited. `makes_no_cells`: whether the closure of the outermost one is that of the
-    compiled function. Entries hold resumptions: weak references to them cannot be.
+    which there is another one where an exception is awaited. `makes_no_cells`: whether the closure of the outermost one is that of
+    the compiled function. Entries hold resumptions: weak references to them cannot be.
     """
 
     __slots__ = ("codes", "functions", "units", "leads_to", "rounds", "_make_unit")

@@ -37,8 +37,8 @@ def test_a_slice_that_no_length_moves_is_one_capture(places) -> None:
     check(world(program), *[call(X), grow] * 4, captures=1)
 
 
-@pytest.mark.parametrize("places", [slice(1, None), slice(None, -1), slice(None), slice(None, None, -1), slice(-9, None), slice(1, 9),
-                                    slice(-3, 9)], ids=str)
+@pytest.mark.parametrize("places", [slice(1, None), slice(None, -1), slice(None), slice(None, None, -1), slice(-9, None),
+                                    slice(1, 9), slice(-3, 9)], ids=str)
 def test_a_slice_that_depends_on_the_length_is_captured_for_each(places) -> None:
     def program(state, x):
         return [item * 2 for item in state.items[places]], x + 1

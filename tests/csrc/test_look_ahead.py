@@ -9,7 +9,6 @@ import pytest
 from capture import _C
 from capture.refgraph import iterators
 
-
 MAKERS = {
     "list": lambda: iter([1, "b", None]), "empty list": lambda: iter([]),
     "tuple": lambda: iter((1, 2.5, ())), "range": lambda: iter(range(2, 9, 3)), "range backwards": lambda: iter(range(9, -4, -5)),
@@ -79,8 +78,8 @@ def test_lengths_that_differ_are_no_end() -> None:
     assert not _C.has_item(zip([], [], strict=True), 0)
 
 
-@pytest.mark.parametrize("iterator", [iter("ab"), iter({1}), itertools.count(), iter([].append, 1), (i for i in ()), zip("ab", [1]), 5,
-                                      enumerate(i for i in ())], ids=lambda iterator: type(iterator).__name__)
+@pytest.mark.parametrize("iterator", [iter("ab"), iter({1}), itertools.count(), iter([].append, 1), (i for i in ()), 5,
+                                      zip("ab", [1]), enumerate(i for i in ())], ids=lambda iterator: type(iterator).__name__)
 def test_other_iterators_are_refused(iterator) -> None:
     assert not _C.can_look_ahead(iterator)
     for look in (_C.has_item, _C.peek):

@@ -245,14 +245,14 @@ def test_what_falls_out_of_a_deque_depends_on_its_bound(program) -> None:
           lambda s: reset(s, 2), call(torch.ones(2)), captures=3)
 
 
-def test_a_list_that_grew_and_is_read_has_its_length() -> None:
+def test_a_list_that_grows_and_is_read_has_its_length() -> None:
     def make():
         state = SimpleNamespace(history=[1.0])
         def f(x):
             state.history.append(x)
             return x + len(state.history), state.history[-1], state.history[0]
         return f, state
-    check(make, call(torch.ones(2)), call(torch.ones(2)), call(torch.ones(2)), captures=3)
+    check(make, *[call(torch.ones(2))] * 5, captures=2)
 
 
 def test_values_that_only_move_are_not_guarded() -> None:

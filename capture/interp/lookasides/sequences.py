@@ -103,8 +103,8 @@ def picked(interp: Interpreter, sequence: Value, index: Value) -> Shadow | list[
 
 
 def item_at_changing(interp: Interpreter, node: RefNode, index: Value) -> Shadow | None:
-    """The item of a list from outside at an index which was another one in an earlier capture, or follows from such; None where that
-    is not so, or the list was changed."""
+    """The item of a list from outside at an index which was another one in an earlier capture, or follows from such. None
+    where that is not so, or the list was changed."""
     start = interp.graph.list_start(node)
     if start is None or start.added or not -start.length <= index.real < start.length:
         return None
@@ -118,8 +118,8 @@ def item_at_changing(interp: Interpreter, node: RefNode, index: Value) -> Shadow
 
 
 def anchored(places: slice) -> range | None:
-    """The indices that a slice picks from a list of any length that has items at all of these: positive ones, or negative ones. None
-    where which they are depends on the length."""
+    """The indices that a slice picks from a list of any length that has items at all of these: positive ones, or negative ones.
+    None where which they are depends on the length."""
     if any(type(part) not in (int, types.NoneType) for part in (places.start, places.stop, places.step)) or places.step == 0:
         return None
     step = 1 if places.step is None else places.step
