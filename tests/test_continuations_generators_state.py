@@ -221,3 +221,25 @@ def test_an_iterator_over_a_list_that_is_filled_later() -> None:
         parts += [iter((x, x + 1)), iter([x * 2])]
         return [outside(next(part)) for part in walk]
     compared(program, call(X), call(X), call(X), captures=None)
+
+
+def test_a_cut_inside_of_an_asynchronous_generator() -> None:
+    def program(x):
+        async def rows(t):
+            try:
+                outside()
+                for row in t:
+                    yield row * 2
+            finally:
+                outside(None, t)
+
+        async def main():
+            generator = rows(x)
+            first = await anext(generator)
+            await generator.aclose()
+            return first
+        try:
+            main().send(None)
+        except StopIteration as stop:
+            return stop.value
+    compared(program, call(X), call(X), call(X * 2), captures=None)

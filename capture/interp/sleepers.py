@@ -41,6 +41,8 @@ def sleepers(interp: Interpreter, frames: list[Suspended], codes: Codes | None,
             awaits = frame is frames[-1]            # the result itself, and not an inner continuation
             raising = resume.function_of(frame, codes.raising) if awaits else NOTHING  # type: ignore[union-attr]
             body = generators.body_of(frame.generator.real)
+            if body.kind == "async generator":  # type: ignore[union-attr]
+                raise Break("opaque-call", f"inside of an asynchronous generator, {frame.code.co_qualname}")
             found.append(_sleeper(body, State.RUNNING, resume.function_of(frame, code), frame.values, raising))  # type: ignore[arg-type]
     running = {sleeper.body for sleeper in found}
     for body in [*interp.taken_over, *interp.bodies]:
