@@ -166,6 +166,20 @@ def test_nothing_is_wider_than_the_screen(report: Report, tmp_path: Path, width:
 
 
 @needs_browser
+def test_a_long_path_is_broken_on_a_small_screen(tmp_path: Path) -> None:
+    deep = nn.Sequential(nn.Sequential(nn.Sequential(nn.Sequential(nn.Linear(2, 2)))))
+    compiled = capture.compile(deep)
+    for needed in (True, False):
+        compiled(torch.ones(1, 2))
+        deep.requires_grad_(not needed)
+    script = "[document.documentElement.scrollWidth, innerWidth]"
+    report = capture.report(compiled)
+    assert len(report.frames[0].recaptures) == 1
+    found, available = ask(report, tmp_path, script, 360)
+    assert found <= available == 360
+
+
+@needs_browser
 def test_search_and_filters(report: Report, tmp_path: Path) -> None:
     script = """(() => {
       const shown = selector => [...document.querySelectorAll(selector)].filter(e => e.offsetParent !== null).length;
