@@ -83,8 +83,8 @@ def test_a_graph_convolution() -> None:
 
 def test_methods_of_the_tensor() -> None:
     def program(x: torch.Tensor) -> Any:
-        y = x[x > 0]
-        return y.numel(), len(y), y.size(0), y.size(), y.dim(), y * 2
+        y = x[x > 0].view(-1, 1).repeat(1, 2)
+        return y.numel(), len(y), y.size(0), y.size(), y.dim(), y.T.stride(), y.stride(0), y * 2
     compiled = capture.compile(program, backend="eager")
     for values in INPUTS:
         x = torch.tensor(values)

@@ -187,8 +187,9 @@ def offset_of_view(interp: Any, args: list[Value], offset: int) -> Shadow | None
 def ask_again(name: str, args: list[Value], result: Any) -> Shadow:
     """The shadow of what a tensor whose shape depends on values tells of it."""
     operands = args[0].shadow, Const(name), *(arg.shadow for arg in args[1:])
-    if type(result) is torch.Size and len(args) == 1:
-        return Build(torch.Size, tuple(Expr(ask, (args[0].shadow, Const("size"), Const(i))) for i in range(len(result))))  # type: ignore[arg-type]
+    if name in ("size", "shape", "stride") and len(args) == 1:
+        part = Const("stride" if name == "stride" else "size")
+        return Build(type(result), tuple(Expr(ask, (args[0].shadow, part, Const(i))) for i in range(len(result))))  # type: ignore[arg-type]
     if type(result) in (int, bool) and isinstance(args[0].real, torch.Tensor):
         return Expr(ask, operands)  # type: ignore[arg-type]
     raise Break("data-dependent-shape", f"{name} of a tensor whose shape depends on values")
