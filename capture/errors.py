@@ -178,8 +178,8 @@ class GraphBreakError(CaptureError):
     """A graph break under `fullgraph=True`. The message holds reason, the user's line, and a remedy."""
 
     def __init__(self, reason: Reason, context: str, stack: tuple[UserFrame, ...]) -> None:
-        self.reason, self.context, self.stack = reason, context, stack
-        where = "".join(f"\n  at {frame}" for frame in stack)
+        self.reason, self.context, self.stack = reason, context, user_frames(stack)
+        where = "".join(f"\n  at {frame}" for frame in self.stack)
         super().__init__(f"[{reason.id}] {context}: {reason.explanation}.{where}\n  remedy: {reason.remedy}.")
 
 

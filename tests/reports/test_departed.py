@@ -16,6 +16,7 @@ X = torch.ones(3)
 
 @pytest.fixture(autouse=True)
 def _fresh() -> None:
+    gc.collect()        # what other tests have left is gone before
     capture.reset()
 
 
