@@ -208,7 +208,7 @@ def test_a_script_without_its_interpreter(tmp_path: Path, monkeypatch: pytest.Mo
     (tmp_path / "c++").write_text("#!/no/such/shell\n")
     (tmp_path / "c++").chmod(0o755)
     monkeypatch.setenv("CXX", str(tmp_path / "c++"))
-    with pytest.raises(ToolchainError, match=r"not a usable C++ compiler .*cannot be run \(No such file or directory\)"):
+    with pytest.raises(ToolchainError, match=r"cannot be run \(No such file or directory\)\); set CXX"):
         toolchain.find_compiler()
 
 
