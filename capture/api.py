@@ -179,7 +179,7 @@ def stats(compiled: Any) -> Stats:
                  sum(e.hits for e in native) + sum(p.native_calls for p in past) + sum(unit.uncounted for unit in family),
                  sum(len(unit.breaks) for unit in family), sum(len(unit.bailouts) for unit in family),
                  sum(1 for e in captured if e.payload.operations), sum(e.payload.operations for e in captured),
-                 sum(len(e.guards) for e in captured), [str(miss) for unit in family for miss in unit.misses],
+                 sum(e.guard_count for e in captured), [str(miss) for unit in family for miss in unit.misses],
                  sum(tier.stage in (Stage.TRIAL, Stage.COMPILED) for tier in tiers),
                  sum(tier.stage in (Stage.COMPILING, Stage.WAITING) for tier in tiers),
                  [tier.reason for tier in tiers if tier.stage in (Stage.UNSUPPORTED, Stage.FAILED)])

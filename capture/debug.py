@@ -32,7 +32,7 @@ def captured(name: str, entry: Any) -> None:
     """A trace was installed."""
     trace = entry.payload
     if DEBUG.value >= 1:
-        say(1, f"captured {name}: {trace.operations} operations, {len(entry.guards)} guards")
+        say(1, f"captured {name}: {trace.operations} operations, {entry.guard_count} guards")
         say(2, "\n".join(["guards:", *(f"  {guard}" for guard in entry.guards), "graph:", trace.graph_module.code,
                           "mock:", trace.mock.source]))
     if DEBUG_DIR.value:

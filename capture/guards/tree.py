@@ -43,8 +43,13 @@ class CacheEntry(_C.CacheEntry):
         self._lifted: tuple[Source, ...] = ()
 
     @property
+    def guard_count(self) -> int:
+        """How many guards there are."""
+        return len(self._guards)
+
+    @property
     def guards(self) -> list[Guard]:
-        """The guards, in order; what died is shown as None."""
+        """The guards, in order, each made anew to be shown; what died is shown as None."""
         return [self.guard(index) for index in range(len(self._guards))]
 
     def guard(self, index: int) -> Guard:

@@ -96,7 +96,7 @@ def test_an_entry_dies_with_an_object_it_expects():
         assert alive() is None
         assert not entry.alive and tree.entries == []
         assert not applies(tree, None)
-        assert len(entry.guards) == 1
+        assert len(entry.guards) == entry.guard_count == 1
 
 
 def test_entries_hold_nothing_of_the_program():
