@@ -130,6 +130,42 @@ def how_often_keys_from_outside_are_compared():
     return program, state
 
 
+class Emptying(Key):
+    """Empties a container whenever it is compared, and then equals everything."""
+
+    def __init__(self, container):
+        self.container = container
+
+    def __eq__(self, other):
+        self.container.clear()
+        return True
+
+    __hash__ = Colliding.__hash__
+
+
+@programs.add(X)
+def comparisons_that_empty_the_container(x):
+    log, key = [], Colliding("a")
+    for operation in (lambda d: key in d, lambda d: d.get(key), lambda d: d.pop(key, "none"), lambda d: d.setdefault(key, 1),
+                      lambda d: d[key], lambda d: d.__setitem__(key, 2), lambda d: d.__delitem__(key)):
+        table = {}
+        table[Emptying(table)] = x
+        try:
+            log.append(operation(table))
+        except KeyError as error:
+            log.append(error.args[0] is key)
+        log.append([value for value in table.values()])
+    for operation in (lambda s: key in s, lambda s: s.add(key), lambda s: s.discard(key), lambda s: s.remove(key)):
+        members = set()
+        members.add(Emptying(members))
+        try:
+            log.append(operation(members))
+        except KeyError as error:
+            log.append(error.args[0] is key)
+        log.append([member is key for member in members])
+    return x * 2, log
+
+
 @programs.make(X)
 def a_frozen_set_of_keys_that_collide():
     members = frozenset([Counting("a"), Counting("b")])

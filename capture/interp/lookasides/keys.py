@@ -27,6 +27,12 @@ def candidates(interp: Interpreter, result: list[Any], container: Value, number:
     return interp.graph.create(result, ListState([known.get(item) or settled(interp, item) for item in result]))
 
 
+@model(keys.keeps, prepare=look)
+def keeps(interp: Interpreter, result: bool, container: Value, key: Value, number: Value) -> Shadow:
+    """Whether a key is still there."""
+    return Const(result)
+
+
 @model(keys.kept_hash, prepare=look)
 def kept_hash(interp: Interpreter, result: int, container: Value, key: Value) -> Shadow:
     """The hash of a key that is there."""

@@ -22,6 +22,11 @@ def candidates(container: Any, number: int) -> list[Any]:
     return _C.candidates(container, number)
 
 
+def keeps(container: Any, key: Any, number: int) -> bool:
+    """Whether this very key is still among those with this hash."""
+    return any(known is key for known in _C.candidates(container, number))
+
+
 def kept_hash(container: Any, key: Any) -> int:
     """The hash under which a dict or set keeps this very key."""
     return hash_kept(container, key)
@@ -69,12 +74,20 @@ def hash_of(key: Any) -> int:
     return hash_of_parts(numbers)
 
 
-def find(container: Any, key: Any, number: int) -> Any:
-    """The key of a container that equals `key`, which has this hash; or MISSING."""
-    for known in candidates(container, number):
-        if known is key or known == key:
-            return known
-    return MISSING
+def find(container: Any, key: Any, number: int, adding: bool = False) -> Any:
+    """The key of a container that equals `key`, which has this hash; or MISSING. As in C, a comparison that takes out what it
+    compares lets the search begin anew. adding: to a set; what has been found to be equal is not added then, there or not."""
+    while True:
+        for known in candidates(container, number):
+            if known is key:
+                return known
+            equal = True if known == key else False
+            if not (equal and adding or keeps(container, known, number)):
+                break
+            if equal:
+                return known
+        else:
+            return MISSING
 
 
 def is_python_key(key: Any) -> bool:
@@ -169,7 +182,7 @@ def pop(self: Any, key: Any, default: Any = MISSING) -> Any:
 def add(self: Any, key: Any) -> None:
     """`self.add(key)`."""
     number = hash_of(key)
-    if find(self, key, number) is MISSING:
+    if find(self, key, number, adding=True) is MISSING:
         store(self, key, None, number)
 
 
@@ -216,7 +229,7 @@ def make_set(members: Any) -> Any:
     result: set[Any] = set()
     for member in members:
         number = kept_hash(members, member)
-        if not isinstance(members, dict) or find(result, member, number) is MISSING:
+        if not isinstance(members, dict) or find(result, member, number, adding=True) is MISSING:
             store(result, member, None, number)
     return result
 
