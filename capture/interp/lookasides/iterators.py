@@ -12,9 +12,19 @@ from capture import _C
 from capture.errors import Break
 from capture.interp.frame import Value
 from capture.interp.interpreter import Interpreter
-from capture.interp.lookasides.shadows import dict_node, elements, items_of, members, node_of, view_item, view_mapping
+from capture.interp.lookasides.shadows import (
+    compose,
+    depend_plain,
+    dict_node,
+    elements,
+    items_of,
+    members,
+    node_of,
+    view_item,
+    view_mapping,
+)
 from capture.interp.models import model
-from capture.interp.polyfills.choices import index_choices
+from capture.interp.polyfills.choices import chosen, index_choices
 from capture.interp.special import VIEWS, is_native_iterable, is_native_iterator
 from capture.refgraph import iterators
 from capture.refgraph.effects import Effect
@@ -376,6 +386,14 @@ def choose_indices(interp: Interpreter, result: Any, kind: Value, *args: Value) 
     node = interp.graph.create(result)
     node.state = Chosen(node, kind.real, tuple(value.real for value in args))
     return node
+
+
+@model(chosen)
+def choose(interp: Interpreter, result: tuple[Any, ...], pools: Value, indices: Value) -> Shadow:
+    """An item of each pool."""
+    depend_plain(interp, indices.shadow, indices.real)  # type: ignore[arg-type]
+    known = [items_of(interp, Value(pool, shadow)) for pool, shadow in zip(pools.real, items_of(interp, pools))]
+    return compose(interp, result, [items[index] for items, index in zip(known, indices.real)])
 
 
 @model(enumerate, applies=lambda iterable, start=0: only_native(iterable) and type(start) is int)

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import itertools
+import operator
 from typing import Any
 
 from capture.interp.polyfills.stand_ins import Iterator, stand_in
@@ -10,6 +11,11 @@ from capture.interp.polyfills.stand_ins import Iterator, stand_in
 def index_choices(kind: Any, *args: Any) -> Any:
     """An iterator of C over tuples of indices. A model tells."""
     return kind(*args)
+
+
+def chosen(pools: Any, indices: Any) -> tuple[Any, ...]:
+    """The item at its index of each of these pools. A model tells."""
+    return tuple(map(operator.getitem, pools, indices))
 
 
 class Choices(Iterator):
@@ -22,10 +28,8 @@ class Choices(Iterator):
         self._indices = index_choices(self.stands_for, range(len(self._pool)), *r)
 
     def __next__(self) -> Any:
-        items = []
-        for i in next(self._indices):
-            items.append(self._pool[i])
-        return tuple(items)
+        indices = next(self._indices)
+        return chosen((self._pool,) * len(indices), indices)
 
     def __reduce__(self) -> tuple[Any, ...]:
         kind, args, *state = self._indices.__reduce__()
@@ -84,10 +88,7 @@ class Product(Iterator):
         self._indices = index_choices(itertools.product, *sizes * repeat)
 
     def __next__(self) -> Any:
-        items = []
-        for i in next(self._indices):
-            items.append(self._pools[len(items)][i])
-        return tuple(items)
+        return chosen(self._pools, next(self._indices))
 
     def __reduce__(self) -> tuple[Any, ...]:
         kind, args, *state = self._indices.__reduce__()
