@@ -4,15 +4,14 @@
 
 Every module runs in processes of its own, natively and in frames of ours; a test that takes more than `--limit` seconds, or takes
 its process down, has failed. Tests that fail, and are not listed with a reason in `differences.py`, are printed with their text.
-With `--json` the results are kept, and the same command goes on where an earlier one was stopped.
+With `--json` each result is kept, and the same command goes on where an earlier one was stopped; a higher `--limit` runs again what
+took too long.
 """
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import asdict
 from pathlib import Path
 
 from rich.console import Console
@@ -31,25 +30,17 @@ def main() -> int:
     parser.add_argument("--limit", type=float, default=TEST_LIMIT, metavar="SECONDS")
     parser.add_argument("--json", type=Path, metavar="FILE")
     arguments = parser.parse_args()
-    scores = [] if arguments.json is None else known(arguments.json)
-    left = [name for name in arguments.modules if name not in {s.module for s in scores}]
+    scores: list[Score] = []
     console = Console(stderr=True)
     with ThreadPoolExecutor(arguments.jobs) as pool, Progress(console=console, disable=not console.is_terminal) as progress:
-        task = progress.add_task("CPython's tests", total=len(left))
-        for future in as_completed([pool.submit(score, name, arguments.mode, arguments.limit) for name in left]):
+        task = progress.add_task("CPython's tests", total=len(arguments.modules))
+        for future in as_completed([pool.submit(score, name, arguments.mode, arguments.limit, arguments.json)
+                                    for name in arguments.modules]):
             scores.append(future.result())
             progress.advance(task)
-            if arguments.json:
-                arguments.json.write_text(json.dumps([asdict(s) for s in scores], indent=1))
-    asked = sorted((s for s in scores if s.module in arguments.modules), key=lambda s: s.module)
-    show(asked)
-    return 1 if any(s.unexplained for s in asked) else 0
-
-
-def known(file: Path) -> list[Score]:
-    """The scores that a file keeps."""
-    kept = json.loads(file.read_text()) if file.exists() else []
-    return [Score(s["module"], tuple(s["passed"]), s["failed"]) for s in kept]
+    scores.sort(key=lambda s: s.module)
+    show(scores)
+    return 1 if any(s.unexplained for s in scores) else 0
 
 
 def show(scores: list[Score]) -> None:

@@ -26,29 +26,57 @@ TEST_LIMIT = 300        # seconds for one test, by the mode that is slower
 
 @dataclass
 class Outcomes:
-    """What became of a module's tests in one mode: id -> passed, failed, skipped, crashed or timed out; and texts of failures."""
+    """What became of a module's tests in one mode: id -> passed, failed, skipped, crashed or timed out; and texts of failures.
+    `limit`: seconds for one test; `file`: where each outcome is kept as well, as a line of JSON."""
 
     module: str
     mode: str
+    limit: float = TEST_LIMIT
+    file: Path | None = None
     outcome: dict[str, str] = field(default_factory=dict)
     text: dict[str, str] = field(default_factory=dict)
+    finished: bool = False      # no test is left
+
+    @classmethod
+    def kept(cls, module: str, mode: str, limit: float, file: Path | None) -> Outcomes:
+        """With what a file knows. What timed out under a lower limit is to run again."""
+        self, again = cls(module, mode, limit, file), set()
+        for line in map(json.loads, file.read_text().splitlines() if file is not None and file.exists() else ()):
+            if (line["module"], line["mode"]) != (module, mode):
+                continue
+            if line["outcome"] == "finished":
+                self.finished = True
+            else:
+                self.outcome[line["id"]], self.text[line["id"]] = line["outcome"], line["text"]
+                (again.add if line["outcome"] == "timed out" and line["limit"] < limit else again.discard)(line["id"])
+        for test in again:
+            del self.outcome[test], self.text[test]
+        self.finished &= not again
+        return self
+
+    def note(self, test: str, outcome: str, text: str = "") -> None:
+        """A test's outcome, or that all are `finished`."""
+        if outcome == "finished":
+            self.finished = True
+        else:
+            self.outcome[test], self.text[test] = outcome, text
+        if self.file is not None:
+            fields = {"module": self.module, "mode": self.mode, "limit": self.limit, "id": test, "outcome": outcome, "text": text}
+            with self.file.open("ab", buffering=0) as file:         # a line at a time, for other threads write there too
+                file.write(json.dumps(fields).encode() + b"\n")
 
 
-def run_module(module: str, mode: str, limit: float = TEST_LIMIT, only: Sequence[str] | None = None) -> Outcomes:
-    """Runs a module's tests, or some of them. One that takes the process down, or more than `limit` seconds, is noted, and a new
-    process goes on with those not yet run."""
-    outcomes = Outcomes(module, mode)
+def run_module(outcomes: Outcomes, only: Sequence[str] | None = None) -> None:
+    """Runs those of a module's tests, or of some of them, that have no outcome yet. One that takes the process down, or more than
+    the limit, is noted, and a new process goes on with the others."""
     selection = () if only is None else ("--only", *only)
-    while (last := _run_process(module, mode, limit, selection, outcomes)) is not None:
-        if last == "":      # it died before the first test, or between two
-            outcomes.outcome[f"test.{module}"] = "crashed"
-            break
-    return outcomes
+    while not outcomes.finished:
+        _run_process(outcomes, selection)
 
 
-def _run_process(module: str, mode: str, limit: float, selection: tuple[str, ...], outcomes: Outcomes) -> str | None:
-    """Runs what has no outcome yet; the id of the test that ended the process, or None when all were run."""
-    command = [sys.executable, "-X", "faulthandler", "-m", "tests.cpython.worker", module, mode, *selection,
+def _run_process(outcomes: Outcomes, selection: tuple[str, ...]) -> None:
+    """Runs what has no outcome yet, in one process, for as long as that lives."""
+    command = [sys.executable, "-X", "faulthandler", "-m", "tests.cpython.worker", outcomes.module, outcomes.mode, *selection,
                "--without", *outcomes.outcome]
     environment = os.environ | {"PYTHONPATH": str(ROOT), "PYTHONHASHSEED": "0", "CAPTURE_STRICT": "1"}
     with (tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile() as errors,
@@ -58,28 +86,26 @@ def _run_process(module: str, mode: str, limit: float, selection: tuple[str, ...
         assert process.stdout is not None
         ready.register(process.stdout, selectors.EVENT_READ)
         current, buffer = "", b""
-        while ready.select(limit):
+        while timely := bool(ready.select(outcomes.limit)):
             chunk = os.read(process.stdout.fileno(), 1 << 16)
             if not chunk:
                 break
             *lines, buffer = (buffer + chunk).split(b"\n")
             for line in map(json.loads, lines):
-                if line["outcome"] == "finished":
-                    return None
                 if line["outcome"] == "started":
                     current = line["id"]
                 else:
-                    outcomes.outcome[line["id"]] = line["outcome"]
-                    outcomes.text[line["id"]] = line["text"]
+                    outcomes.note(line["id"], line["outcome"], line["text"])
                     current = ""
-        else:
-            outcomes.outcome[current] = "timed out"
-            return current
-        process.wait()
-        errors.seek(0)
-        outcomes.outcome[current] = "crashed"
-        outcomes.text[current] = errors.read()[-2000:].decode(errors="replace")
-        return current
+        if outcomes.finished:
+            return
+        text = ""
+        if timely:
+            process.wait()
+            errors.seek(0)
+            text = errors.read()[-2000:].decode(errors="replace")
+        outcomes.note(current or f"test.{outcomes.module}", "crashed" if timely else "timed out", text)
+        outcomes.finished = not current     # before the first test, or between two: another process would not get further
 
 
 @contextlib.contextmanager
@@ -119,13 +145,16 @@ def compare(native: Outcomes, ours: Outcomes) -> Score:
     return Score(native.module, passed, failed)
 
 
-def score(module: str, mode: str = "interpreted", limit: float = TEST_LIMIT) -> Score:
-    """Runs a module natively and in ours. What fails there runs again in a process of its own: it may suffer from what a test
-    before it has left behind."""
-    native, ours = run_module(module, "native", limit), run_module(module, mode, limit)
+def score(module: str, mode: str = "interpreted", limit: float = TEST_LIMIT, file: Path | None = None) -> Score:
+    """Runs a module natively and in ours, but for what a file knows already. What fails there runs again in a process of its own:
+    it may suffer from what a test before it has left behind."""
+    native, ours = (Outcomes.kept(module, each, limit, file) for each in ("native", mode))
+    run_module(native)
+    run_module(ours)
     for test in compare(native, ours).unexplained:
         if ours.outcome.get(test) != "timed out":
-            alone = run_module(module, mode, limit, [test])
-            ours.outcome |= alone.outcome
-            ours.text |= alone.text
+            alone = Outcomes(module, mode, limit)
+            run_module(alone, [test])
+            for name, outcome in alone.outcome.items():
+                ours.note(name, outcome, alone.text[name])
     return compare(native, ours)

@@ -145,7 +145,7 @@ def main() -> None:
     suite = unittest.defaultTestLoader.loadTestsFromName(f"test.{arguments.module}")
     install(arguments.mode)
     chosen(suite, lambda test: test not in arguments.without and (arguments.only is None or test in arguments.only)).run(report)
-    report.tell(id="", outcome="finished")
+    report.tell(id="", outcome="finished", text="")
 
 
 if __name__ == "__main__":
