@@ -24,7 +24,7 @@ from capture.interp.lookasides.shadows import (
     view_mapping,
 )
 from capture.interp.models import model
-from capture.interp.polyfills.choices import chosen, index_choices
+from capture.interp.polyfills.choices import at_indices, index_choices, one_of_each
 from capture.interp.special import VIEWS, is_native_iterable, is_native_iterator
 from capture.refgraph import iterators
 from capture.refgraph.effects import Effect
@@ -388,8 +388,16 @@ def choose_indices(interp: Interpreter, result: Any, kind: Value, *args: Value) 
     return node
 
 
-@model(chosen)
-def choose(interp: Interpreter, result: tuple[Any, ...], pools: Value, indices: Value) -> Shadow:
+@model(at_indices)
+def pick(interp: Interpreter, result: tuple[Any, ...], pool: Value, indices: Value) -> Shadow:
+    """The items of a pool at indices."""
+    depend_plain(interp, indices.shadow, indices.real)  # type: ignore[arg-type]
+    items = items_of(interp, pool)
+    return compose(interp, result, [items[index] for index in indices.real])
+
+
+@model(one_of_each)
+def pick_of_each(interp: Interpreter, result: tuple[Any, ...], pools: Value, indices: Value) -> Shadow:
     """An item of each pool."""
     depend_plain(interp, indices.shadow, indices.real)  # type: ignore[arg-type]
     known = [items_of(interp, Value(pool, shadow)) for pool, shadow in zip(pools.real, items_of(interp, pools))]

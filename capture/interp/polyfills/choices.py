@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 import itertools
-import operator
 from typing import Any
 
 from capture.interp.polyfills.stand_ins import Iterator, stand_in
@@ -13,9 +12,14 @@ def index_choices(kind: Any, *args: Any) -> Any:
     return kind(*args)
 
 
-def chosen(pools: Any, indices: Any) -> tuple[Any, ...]:
-    """The item at its index of each of these pools. A model tells."""
-    return tuple(map(operator.getitem, pools, indices))
+def at_indices(pool: Any, indices: Any) -> tuple[Any, ...]:
+    """The items of a pool at these indices. A model tells."""
+    return tuple([pool[i] for i in indices])
+
+
+def one_of_each(pools: Any, indices: Any) -> tuple[Any, ...]:
+    """The item of each pool at its index. A model tells."""
+    return tuple([pool[i] for pool, i in zip(pools, indices)])
 
 
 class Choices(Iterator):
@@ -28,8 +32,7 @@ class Choices(Iterator):
         self._indices = index_choices(self.stands_for, range(len(self._pool)), *r)
 
     def __next__(self) -> Any:
-        indices = next(self._indices)
-        return chosen((self._pool,) * len(indices), indices)
+        return at_indices(self._pool, next(self._indices))
 
     def __reduce__(self) -> tuple[Any, ...]:
         kind, args, *state = self._indices.__reduce__()
@@ -88,7 +91,7 @@ class Product(Iterator):
         self._indices = index_choices(itertools.product, *sizes * repeat)
 
     def __next__(self) -> Any:
-        return chosen(self._pools, next(self._indices))
+        return one_of_each(self._pools, next(self._indices))
 
     def __reduce__(self) -> tuple[Any, ...]:
         kind, args, *state = self._indices.__reduce__()
