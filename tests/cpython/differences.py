@@ -40,7 +40,8 @@ DIFFERENCES: dict[str, str] = {
     "test.test_generators.__test__.syntax": CODE,
     "test.test_genexps.__test__.doctests": ADDRESSES,
     **{f"test.test_itertools.TestBasicOps.test_{name}": TIME for name in ("combinations_with_replacement", "tee_del_backward")},
-    "test.test_itertools.TestBasicOps.test_product_tuple_reuse": ADDRESSES,
+    **{f"test.test_itertools.TestBasicOps.test_{name}_tuple_reuse": ADDRESSES for name in (
+        "combinations", "combinations_with_replacement", "permutations", "product", "zip_longest")},
     "test.test_iter.TestCase.test_reduce_mutating_builtins_iter": BUILTINS,
     "test.test_raise.TestTracebackType.test_attrs": FRAMES,
     "test.test_re.ImplementationTest.test_deprecated_modules": IMPORTS,
