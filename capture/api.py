@@ -17,6 +17,7 @@ from capture.backends.native import tiers as native
 from capture.backends.native.tiers import Stage
 from capture.config import BACKEND
 from capture.errors import ArgumentError
+from capture.history import total
 from capture.interp.models import DISABLED, exclusion, exclusion_of_module
 from capture.modules import CompiledModule, compiled_module, plain_call
 from capture.pipeline import compiled_unit, is_capturing
@@ -170,19 +171,17 @@ def unit_of(compiled: Any) -> Unit:
 def stats(compiled: Any) -> Stats:
     """Counts for one compiled function or module, with its continuations. Raises ArgumentError for anything else."""
     family = unit_of(compiled).family
-    entries = [entry for unit in family for entry in unit.tree.entries]
-    captured = [e for e in entries if e.payload.graph_module is not None]
-    native = [e for e in entries if e.payload.graph_module is None]
-    tiers = [e.payload.tier for e in captured if e.payload.tier is not None]
-    past = [unit.departed for unit in family]
-    return Stats(sum(unit.captures for unit in family), sum(e.hits for e in captured) + sum(p.hits for p in past),
-                 sum(e.hits for e in native) + sum(p.native_calls for p in past) + sum(unit.uncounted for unit in family),
-                 sum(len(unit.breaks) for unit in family), sum(len(unit.bailouts) for unit in family),
-                 sum(1 for e in captured if e.payload.operations), sum(e.payload.operations for e in captured),
-                 sum(e.guard_count for e in captured), [str(miss) for unit in family for miss in unit.misses],
-                 sum(tier.stage in (Stage.TRIAL, Stage.COMPILED) for tier in tiers),
-                 sum(tier.stage in (Stage.COMPILING, Stage.WAITING) for tier in tiers),
-                 [tier.reason for tier in tiers if tier.stage in (Stage.UNSUPPORTED, Stage.FAILED)])
+    alive, counts = total(unit.alive for unit in family), total(unit.counts for unit in family)
+    captured = [entry for unit in family for entry in unit.tree.entries if entry.payload.graph_module is not None]
+    tiers = [entry.payload.tier for entry in captured if entry.payload.tier is not None]
+    return Stats(
+        captures=sum(unit.captures for unit in family), hits=counts.hits, native_calls=counts.native_calls,
+        breaks=sum(len(unit.breaks) for unit in family), bailouts=sum(len(unit.bailouts) for unit in family),
+        graphs=alive.graphs, operations=alive.operations, guards=sum(entry.guard_count for entry in captured),
+        misses=[str(miss) for unit in family for miss in unit.misses],
+        compiled=sum(tier.stage in (Stage.TRIAL, Stage.COMPILED) for tier in tiers),
+        pending=sum(tier.stage in (Stage.COMPILING, Stage.WAITING) for tier in tiers),
+        compile_errors=[tier.reason for tier in tiers if tier.stage in (Stage.UNSUPPORTED, Stage.FAILED)])
 
 
 def explain(function: Any, *args: Any, **kwargs: Any) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields, replace
 
 from capture.errors import Reason, UserFrame
 from capture.guards.explain import Mismatch
-from capture.refgraph.source import Computed, Local, Source
+from capture.refgraph.source import DESCRIPTIONS, Computed, Local, Source
 
 
 @dataclass(slots=True)
@@ -73,9 +73,9 @@ class Miss:
 
 
 @dataclass(slots=True)
-class Departed:
-    """What is known of entries that are gone, because objects which they depend on have died: how many there were, how many
-    calls they served as graphs and natively, and how much was captured in them."""
+class Counts:
+    """Of cache entries: how many there are, or were, how many calls they served as graphs and natively, and how much was captured in
+    them."""
 
     entries: int = 0
     hits: int = 0
@@ -83,10 +83,23 @@ class Departed:
     graphs: int = 0
     operations: int = 0
 
-    def add(self, other: Departed) -> None:
+    def add(self, other: Counts) -> None:
         """Counts others too."""
         for field in fields(self):
             setattr(self, field.name, getattr(self, field.name) + getattr(other, field.name))
+
+    def clear(self) -> None:
+        """Counts from zero on."""
+        for field in fields(self):
+            setattr(self, field.name, field.default)
+
+
+def total(counts: Iterable[Counts]) -> Counts:
+    """All of these together."""
+    result = Counts()
+    for one in counts:
+        result.add(one)
+    return result
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +111,7 @@ class Gone:
     start: float            # of its first capture
     captures: int
     uncounted: int
-    counts: Departed
+    counts: Counts          # of its entries, and those of its continuations; with the native calls that had none
     breaks: tuple[BreakReport, ...]
     misses: tuple[Miss, ...]
 
@@ -123,8 +136,8 @@ def labelled(source: Source, labels: Mapping[str, str]) -> Source:
     """A path whose parameters have the names that users know."""
     if isinstance(source, Local):
         return Local(labels.get(source.name, source.name), source.index)
-    if isinstance(source, Computed) and source.op.__name__ == "dormant_of":
-        return Local("the state of a generator", 0)
+    if isinstance(source, Computed) and source.op in DESCRIPTIONS:
+        return Local(DESCRIPTIONS[source.op], 0)
     if isinstance(source, Computed):
         return replace(source, args=tuple(labelled(arg, labels) for arg in source.args))
     if source.base is None:

@@ -17,7 +17,7 @@ from capture import _C
 from capture.config import RECAPTURE_LIMIT
 from capture.errors import UserFrame
 from capture.guards.tree import GuardTree
-from capture.history import BreakReport, Departed, Gone, Miss, Times
+from capture.history import BreakReport, Counts, Gone, Miss, Times, total
 from capture.interp import resume
 from capture.interp.retreat import Retreats
 from capture.interp.varying import Numbers
@@ -47,12 +47,12 @@ class Trace:
         return self.compiled.tier if isinstance(self.compiled, _C.Switch) else None
 
 
-def counts_of(entry: Any) -> Departed:
-    """What is kept of an entry that goes."""
+def counts_of(entry: Any) -> Counts:
+    """What one entry counts for."""
     trace: Trace = entry.payload
     if trace.graph_module is None:
-        return Departed(1, native_calls=entry.hits)
-    return Departed(1, hits=entry.hits, graphs=int(trace.operations > 0), operations=trace.operations)
+        return Counts(1, native_calls=entry.hits)
+    return Counts(1, hits=entry.hits, graphs=int(trace.operations > 0), operations=trace.operations)
 
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
@@ -80,7 +80,7 @@ class Unit:
     uncounted: int = 0                  # native calls past the recapture limit, or on tensors that are not plain
     limited: bool = False
     numbers: Numbers = field(default_factory=Numbers)       # which of those that enter operations change from call to call
-    departed: Departed = field(default_factory=Departed)
+    departed: Counts = field(default_factory=Counts)        # of the entries that are gone
     start: float = math.inf             # of the first capture
     most: int | None = None             # entries of the function; None: as the flag says
 
@@ -104,6 +104,16 @@ class Unit:
         return [self, *(unit for resumption in list(self.resumptions.values()) for unit in resumption.units)]
 
     @property
+    def alive(self) -> Counts:
+        """Counts of the entries that are there."""
+        return total(map(counts_of, self.tree.entries))
+
+    @property
+    def counts(self) -> Counts:
+        """Counts of all entries that there are or were; the native calls are also those that had no entry."""
+        return total([self.alive, self.departed, Counts(native_calls=self.uncounted)])
+
+    @property
     def limit(self) -> int:
         """The number of entries after which calls run natively; of a continuation, for each entry of the function it continues."""
         variants = 1 if self.parent is None else max(1, len(self.root.tree.entries))
@@ -111,14 +121,10 @@ class Unit:
 
     def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         if self.parent is None and self.start < math.inf and not is_finalizing():
-            family, counts = self.family, Departed()
-            for unit in family:
-                counts.add(unit.departed)
-                for entry in unit.tree.entries:
-                    counts.add(counts_of(entry))
-            code = self.function.__code__
+            family, code = self.family, self.function.__code__
             GONE.append(Gone(self.name, UserFrame.at(code, code.co_firstlineno), self.start,
-                             sum(unit.captures for unit in family), sum(unit.uncounted for unit in family), counts,
+                             sum(unit.captures for unit in family), sum(unit.uncounted for unit in family),
+                             total(unit.counts for unit in family),
                              tuple(report for unit in family for report in unit.breaks), tuple(self.misses)))
 
     def forget(self) -> None:
@@ -130,7 +136,7 @@ class Unit:
         self.tree.clear()
         self.captures = self.uncounted = 0
         self.start = math.inf
-        self.departed.__init__()  # type: ignore[misc]
+        self.departed.clear()
         self.limited, self.numbers, self.retreats = False, Numbers(), Retreats()
         for record in (self.misses, self.breaks, self.bailouts):
             record.clear()

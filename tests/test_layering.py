@@ -32,7 +32,7 @@ ALLOWED: dict[str, set[str]] = {  # part -> the parts which it may import, besid
     "pipeline": BASE | STAGES | {"history", "remedies", "resumption", "stances", "unit", "entries"},
     "reports": BASE | STAGES | {"history", "remedies", "unit"},
     "modules": BASE | STAGES | {"unit"},
-    "api": BASE | STAGES | {"unit", "pipeline", "modules", "reports"},
+    "api": BASE | STAGES | {"history", "unit", "pipeline", "modules", "reports"},
     "__init__": BASE | {"api", "backends", "reports"},
     "watch": BASE | STAGES | {"unit", "pipeline"},
     "__main__": BASE | {"api", "backends", "reports", "watch"},

@@ -50,10 +50,8 @@ def is_of_graph(interp: Interpreter, value: Value) -> bool:
     found = False
     while stack:
         shadow = stack.pop()
-        if type(shadow) is Expr:
-            stack += shadow.args
-        elif isinstance(shadow, Build):
-            stack += shadow.items
+        if type(shadow) is Expr or isinstance(shadow, Build):
+            stack += shadow.parts
         elif isinstance(shadow, RefNode) and type(shadow.state) is TensorState:
             found = True
         elif not isinstance(shadow, (Const, External)):

@@ -25,11 +25,10 @@ from capture.interp.models import REDUCTIONS
 from capture.interp.polyfills.objects import or_hook
 from capture.interp.special import is_a
 from capture.refgraph.facts import is_unset, lacks
-from capture.refgraph.lookup import instance_dict, is_mutable, lookup_class
+from capture.refgraph.lookup import MISSING, instance_dict, is_mutable, lookup_class
 from capture.refgraph.node import ABSENT, Build, ClassState, Const, External, FunctionState, HandleState, RefNode, Shadow
 from capture.refgraph.source import Computed, Constant, Literal
 
-MISSING = object()
 GENERIC_WRITE = (object.__setattr__, object.__delattr__, type.__setattr__, type.__delattr__, types.SimpleNamespace.__setattr__,
                  types.SimpleNamespace.__delattr__, BaseException.__setattr__, BaseException.__delattr__,
                  types.ModuleType.__setattr__, types.ModuleType.__delattr__,

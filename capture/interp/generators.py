@@ -25,7 +25,7 @@ from capture.interp.drivers import DRIVER_CODES, KINDS, Outcome, Wrapped
 from capture.interp.frame import Continuation, Frame, OnRaise, UserError, Value
 from capture.interp.interpreter import Interpreter
 from capture.refgraph.node import Build, Const, IteratorState, RefNode, Shadow
-from capture.refgraph.source import Computed
+from capture.refgraph.source import DESCRIPTIONS, Computed
 
 Consumer = tuple[Continuation, Continuation, OnRaise | None]
 # State; the continuation and its first arguments; the one for an exception, where the value of a call is awaited.
@@ -464,6 +464,9 @@ def dormant_of(real: Any) -> Dormant | None:
     """What is left of a dormant generator; None of any other object."""
     body = body_of(real)
     return None if body is None else body.dormant
+
+
+DESCRIPTIONS[dormant_of] = "the state of a generator"
 
 
 def watch(interp: Interpreter, generator: Value) -> None:

@@ -11,12 +11,11 @@ from typing import Any
 import torch
 from torch.nn.attention import SDPBackend
 
-from capture.refgraph.lookup import lookup_class
+from capture.refgraph.lookup import MISSING, lookup_class
 from capture.refgraph.ndarrays import is_array, is_told
 from capture.refgraph.node import SCALARS
 from capture.refgraph.records import is_record
 
-MISSING = object()
 C_METHODS = (types.WrapperDescriptorType, types.MethodDescriptorType, types.BuiltinFunctionType,
              types.ClassMethodDescriptorType,
              types.GetSetDescriptorType, types.MemberDescriptorType, type(SDPBackend.__dict__["__eq__"]))

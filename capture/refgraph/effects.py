@@ -157,13 +157,10 @@ def decision(what: str, shadows: Iterable[Shadow]) -> Break:
             function = shadow.op.function
             name = getattr(function_of(function.value), "__name__", "a call") if isinstance(function, Const) else "a call"
             return Break("changing-result", f"what {name}() returned decides {what}")
-        if isinstance(shadow, Expr):
-            if shadow.op is ask:
-                return Break("data-dependent-shape", f"a shape decides {what}")
-            stack += shadow.args
-        elif isinstance(shadow, (Build, Display)):
-            stack += shadow.items
-        elif isinstance(shadow, RefNode) and isinstance(shadow.origin, Replayed):
+        if isinstance(shadow, Expr) and shadow.op is ask:
+            return Break("data-dependent-shape", f"a shape decides {what}")
+        stack += shadow.parts
+        if isinstance(shadow, RefNode) and isinstance(shadow.origin, Replayed):
             stack.append(shadow.origin)
         elif isinstance(shadow, RefNode) and isinstance(shadow.state, ListState):
             stack += (item for item in shadow.state.items if not isinstance(item, RefNode))
@@ -201,7 +198,7 @@ def calls_in(shadow: Shadow) -> list[CallEffect] | None:
     if not isinstance(shadow, (Expr, Build, Display)):
         return None
     calls: list[CallEffect] = []
-    for part in shadow.args if isinstance(shadow, Expr) else shadow.items:
+    for part in shadow.parts:
         found = calls_in(part)
         if found is None:
             return None
@@ -254,7 +251,7 @@ def _is_plain(shadow: Shadow) -> bool:
     if isinstance(shadow, RefNode):
         return isinstance(shadow.state, TensorState)
     if isinstance(shadow, (Expr, Build, Display)):
-        return all(map(_is_plain, shadow.args if isinstance(shadow, Expr) else shadow.items))
+        return all(map(_is_plain, shadow.parts))
     return True
 
 
@@ -276,5 +273,5 @@ def _is_there(shadow: Shadow) -> bool:
     if isinstance(shadow, RefNode):
         return shadow.source is not None
     if isinstance(shadow, (Expr, Build, Display)):
-        return not isinstance(shadow, Replayed) and all(map(_is_there, shadow.args if isinstance(shadow, Expr) else shadow.items))
+        return not isinstance(shadow, Replayed) and all(map(_is_there, shadow.parts))
     return isinstance(shadow, (Const, External))

@@ -8,6 +8,7 @@ from typing import Any
 from capture.refgraph.facts import is_of, of_thread
 
 HEAP_TYPE, IMMUTABLE_TYPE = 1 << 9, 1 << 8      # flags of types (object.h)
+MISSING = object()      # what a look-up returns in place of nothing
 
 
 def lookup_class(cls: type, name: str, default: Any = None) -> Any:

@@ -23,6 +23,11 @@ class Shadow:
 
     __slots__ = ("__weakref__",)
 
+    @property
+    def parts(self) -> tuple[Shadow, ...]:
+        """The shadows that it is made of; none of what stands by itself."""
+        return ()
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Const(Shadow):
@@ -47,6 +52,10 @@ class Expr(Shadow):
     op: Callable[..., Any]
     args: tuple[Shadow, ...]
 
+    @property
+    def parts(self) -> tuple[Shadow, ...]:
+        return self.args
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Build(Shadow):
@@ -61,6 +70,10 @@ class Build(Shadow):
     source: Source | None = None
     maker: RefNode | None = None
 
+    @property
+    def parts(self) -> tuple[Shadow, ...]:
+        return self.items
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Display(Shadow):
@@ -68,6 +81,10 @@ class Display(Shadow):
 
     cls: type
     items: tuple[Shadow, ...]
+
+    @property
+    def parts(self) -> tuple[Shadow, ...]:
+        return self.items
 
 
 def source_of(shadow: Shadow) -> Source | None:

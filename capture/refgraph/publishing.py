@@ -52,10 +52,8 @@ def publish(graph: RefGraph, shown: Iterable[Shadow], effects: Iterable[Effect |
                     graph.published[shadow] = past
                     todo += past.slots.values()
                 todo += [*_contents(shadow.state), shadow.attrs, *shadow.slots.values(), graph.find(shadow.cls)]
-        elif isinstance(shadow, (Build, Display)):
-            todo += [*shadow.items, getattr(shadow, "maker", None)]
-        elif isinstance(shadow, Expr):
-            todo += shadow.args
+        elif isinstance(shadow, (Build, Display, Expr)):
+            todo += [*shadow.parts, getattr(shadow, "maker", None)]
 
 
 def chain_of(graph: RefGraph, exception: BaseException) -> dict[str, Shadow | None]:

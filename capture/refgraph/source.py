@@ -19,6 +19,8 @@ SYMBOLS: dict[Callable[..., Any], str] = {
     operator.pow: "**", operator.and_: "&", operator.or_: "|", operator.xor: "^", operator.lshift: "<<", operator.rshift: ">>",
     operator.lt: "<", operator.le: "<=", operator.gt: ">", operator.ge: ">=", operator.eq: "==", operator.ne: "!=",
     operator.is_: "is", operator.is_not: "is not"}
+# What users know as the results of functions of ours, where a printed call would tell them nothing.
+DESCRIPTIONS: dict[Callable[..., Any], str] = {}
 
 
 class Source:

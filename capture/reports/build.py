@@ -38,7 +38,7 @@ def frame_of_gone(gone: Gone, start: float) -> Frame:
     """A compiled function that is no more."""
     counts, place = gone.counts, place_of(gone.place)
     return Frame(name=gone.name, place=None if is_internal(place.file) else place, resumed=None, captures=gone.captures,
-                 hits=counts.hits, native_calls=counts.native_calls + gone.uncounted, uncounted=gone.uncounted, entries=(),
+                 hits=counts.hits, native_calls=counts.native_calls, uncounted=gone.uncounted, entries=(),
                  breaks=tuple(map(break_of, gone.breaks)), bailouts=(),
                  recaptures=tuple(recapture_of(miss, start) for miss in gone.misses), continuations=(),
                  departed=Departed(counts.entries, counts.graphs, counts.operations))
@@ -46,13 +46,11 @@ def frame_of_gone(gone: Gone, start: float) -> Frame:
 
 def frame_of(unit: Unit, continuations: Iterable[Unit], start: float) -> Frame:
     """One compiled function, and its continuations. start: what times count from."""
-    entries, past = unit.tree.entries, unit.departed
+    counts, past = unit.counts, unit.departed
     return Frame(
         name=unit.name, place=place_of_unit(unit), resumed=None if unit.resumed is None else break_of(unit.resumed),
-        captures=unit.captures, hits=sum(e.hits for e in entries if e.payload.graph_module is not None) + past.hits,
-        native_calls=sum(e.hits for e in entries if e.payload.graph_module is None) + past.native_calls + unit.uncounted,
-        uncounted=unit.uncounted,
-        entries=tuple(entry_of(e, start) for e in sorted(entries, key=lambda e: -e.hits)),
+        captures=unit.captures, hits=counts.hits, native_calls=counts.native_calls, uncounted=unit.uncounted,
+        entries=tuple(entry_of(e, start) for e in sorted(unit.tree.entries, key=lambda e: -e.hits)),
         breaks=tuple(map(break_of, unit.breaks)), bailouts=tuple(map(break_of, unit.bailouts)),
         recaptures=tuple(recapture_of(miss, start) for miss in unit.misses),
         continuations=tuple(frame_of(other, (), start) for other in continuations),

@@ -10,11 +10,11 @@ from capture.interp.interpreter import Interpreter
 from capture.interp.models import model
 from capture.refgraph.effects import Effect
 from capture.refgraph.facts import has_no_value
+from capture.refgraph.lookup import MISSING
 from capture.refgraph.node import ABSENT, Const, RefNode, Shadow
 from capture.refgraph.source import Attr, Computed
 
 VALUE = "get()"                 # the slot, and the path, of a variable's value
-MISSING = object()
 
 
 def look(interp: Interpreter, variable: Value, *rest: Value) -> None:

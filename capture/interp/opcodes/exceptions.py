@@ -11,10 +11,9 @@ from capture.interp.frame import Continuation, Frame, Handled, Resume, UserError
 from capture.interp.instructions import Instruction, opcode
 from capture.interp.interpreter import Interpreter
 from capture.interp.lookasides.groups import depend_members, group_shadow
-from capture.refgraph.lookup import lookup_class
+from capture.refgraph.lookup import MISSING, lookup_class
 from capture.refgraph.node import Const, Shadow
 
-MISSING = object()
 NOT_AN_EXCEPTION = "catching classes that do not inherit from BaseException is not allowed"
 
 

@@ -11,11 +11,11 @@ from capture.interp.instructions import Instruction, opcode
 from capture.interp.interpreter import Interpreter
 from capture.interp.iteration import NONE, elements
 from capture.interp.opcodes.containers import make_tuple
+from capture.refgraph.lookup import MISSING
 from capture.refgraph.node import Const, External, RefNode, Shadow
 
 # Flags of types (object.h).
 SEQUENCE, MAPPING, MATCH_SELF = 1 << 5, 1 << 6, 1 << 22
-MISSING = object()
 
 
 def _not_a_class() -> str:

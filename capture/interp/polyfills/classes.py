@@ -10,9 +10,8 @@ from typing import Any
 from capture.interp.models import polyfill
 from capture.interp.special import C_METHODS, in_python, special_method
 from capture.refgraph.classes import bare_type, is_silenced, tells_program
-from capture.refgraph.lookup import lookup_class
+from capture.refgraph.lookup import MISSING, lookup_class
 
-MISSING = object()
 NOTES_ON_NAMING = sys.version_info >= (3, 12)        # before, such an error was the cause of another
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from capture.interp.models import polyfill
 from capture.interp.polyfills.stand_ins import StandIn, class_of, stand_in
+from capture.refgraph.lookup import MISSING
 
 
 def always(*args: Any, **kwargs: Any) -> bool:
@@ -119,9 +120,6 @@ def call_by_name(function: Any, /, *args: Any, **kwargs: Any) -> Any:
 
 
 # -- memory ------------------------------------------------------------------------------------------------------------
-
-MISSING = object()
-
 
 def is_cached(user_function: Any, maxsize: Any, typed: Any, cache_info_type: Any) -> bool:
     return callable(user_function) and (maxsize is None or type(maxsize) is int)

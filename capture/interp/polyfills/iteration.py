@@ -9,6 +9,7 @@ from typing import Any
 
 from capture.interp.models import polyfill
 from capture.interp.special import in_python, is_a, is_iterable, is_native_iterable, is_native_iterator, is_plain
+from capture.refgraph.lookup import MISSING
 
 # -- predicates --------------------------------------------------------------------------------------------------------
 
@@ -199,9 +200,6 @@ def sum_(iterable: Any, /, start: Any = 0) -> Any:
     for item in iterable:
         result = result + item
     return result
-
-
-MISSING = object()
 
 
 def is_searched(*args: Any, key: Any = None, default: Any = None) -> bool:

@@ -11,8 +11,7 @@ from capture import _C
 from capture.interp.models import polyfill
 from capture.interp.special import in_python, is_a, is_key, special_method
 from capture.refgraph.keys import hash_kept
-
-MISSING = object()
+from capture.refgraph.lookup import MISSING
 
 
 # -- done by C, and modelled -------------------------------------------------------------------------------------------

@@ -8,9 +8,9 @@ import types
 from typing import Any
 
 from capture.interp.models import polyfill
-from capture.interp.polyfills.keys import MISSING, is_python_key
+from capture.interp.polyfills.keys import is_python_key
 from capture.interp.special import VIEWS, in_python, is_a, is_iterable, is_key, is_native_iterable, special_method
-from capture.refgraph.lookup import lookup_class
+from capture.refgraph.lookup import MISSING, lookup_class
 
 
 def is_foreign(x: Any) -> bool:
