@@ -24,6 +24,7 @@ from capture.interp.members import class_builtin, class_data, external_c_attribu
 from capture.interp.models import REDUCTIONS
 from capture.interp.polyfills.objects import or_hook
 from capture.interp.special import is_a
+from capture.refgraph.class_attributes import pin_mro, pin_special, type_attr
 from capture.refgraph.facts import is_unset, lacks
 from capture.refgraph.lookup import MISSING, instance_dict, is_mutable, lookup_class
 from capture.refgraph.node import ABSENT, Build, ClassState, Const, External, FunctionState, HandleState, RefNode, Shadow
@@ -170,11 +171,11 @@ def load_from_class(interp: Interpreter, cls: Value, name: str, then: Continuati
             found = Value(in_meta, interp.track(through_class, interp, cls, meta, name))
             return bind(interp, cls, meta, name, in_meta, then, on_raise, found)
         if own is MISSING and in_meta is MISSING and isinstance(hook, types.FunctionType):
-            interp.track(lambda: interp.graph.type_attr(real, name)[2])
+            interp.track(lambda: type_attr(interp.graph, real, name)[2])
             method = Value(hook, interp.track(calls.class_attribute, interp, meta, "__getattr__"))
             return calls.call(interp, method, [cls, Value(name, Const(name))], None, then, on_raise)
         return native(interp, cls, name, lambda result: class_data(interp, real, name, result), then, on_raise,
-                      lambda: interp.graph.type_attr(real, name)[2])
+                      lambda: type_attr(interp.graph, real, name)[2])
     found = Value(own, interp.track(through_class, interp, cls, real, name))
     kind = type(own)
     interp.track(interp.graph.pin_special, kind, "__get__")
@@ -210,9 +211,9 @@ def load_from_super(interp: Interpreter, obj: Value, name: str, then: Continuati
                 interp.graph.depend(shadows[0], start)
             if isinstance(shadows[1], RefNode):
                 interp.graph.touch(shadows[1])
-            interp.graph.pin_mro(self_type)
+            pin_mro(interp.graph, self_type)
             for between in mro[mro.index(start) + 1:index + 1]:     # none of them may come to define it
-                found = interp.graph.type_attr(between, name)[2]
+                found = type_attr(interp.graph, between, name)[2]
             return found
         found = Value(descriptor, interp.track(model))
         target = Value(self, shadows[1])
@@ -385,7 +386,7 @@ def through_class(interp: Interpreter, obj: Value, cls: type, name: str) -> Shad
         interp.graph.touch(obj.shadow)
     elif isinstance(obj.shadow, External):
         interp.graph.require(obj.shadow.source, "TYPE", type(obj.real))
-    return interp.graph.type_attr(cls, name)[2]
+    return type_attr(interp.graph, cls, name)[2]
 
 
 def class_of(interp: Interpreter, obj: Value) -> Shadow:
@@ -410,19 +411,19 @@ def instance_attribute(interp: Interpreter, obj: Value, name: str) -> Shadow:
     graph.touch(node)
     cls = type(obj.real)
     if not is_a(obj.real, types.ModuleType):
-        graph.type_attr(cls, name)          # no data descriptor may come to hide it
+        type_attr(graph, cls, name)          # no data descriptor may come to hide it
     return graph.dict_get(graph.attributes(node), name)  # type: ignore[arg-type]
 
 
 def pin_kind(interp: Interpreter, cls: type, name: str, kind: type) -> Shadow:
     """Guards that what a class has under `name` takes part in attribute access as it does now."""
     graph = interp.graph
-    shadow = graph.type_attr(cls, name)[2]
+    shadow = type_attr(graph, cls, name)[2]
     if isinstance(shadow, External):
         graph.require(shadow.source, "TYPE", kind)
     elif isinstance(shadow, RefNode):
         graph.touch(shadow)
-    graph.pin_special(kind, "__get__", "__set__", "__delete__")
+    pin_special(graph, kind, "__get__", "__set__", "__delete__")
     return shadow
 
 
@@ -446,8 +447,8 @@ def absent(interp: Interpreter, obj: Value, name: str) -> Shadow:
     if isinstance(node, RefNode):
         graph.touch(node)
         if not is_a(obj.real, type):
-            graph.type_attr(type(obj.real), name)
-            graph.pin_special(type(obj.real), "__getattr__")
+            type_attr(graph, type(obj.real), name)
+            pin_special(graph, type(obj.real), "__getattr__")
         attrs = graph.attributes(node)
         if attrs is not None:
             graph.dict_get(attrs, name)
@@ -564,10 +565,10 @@ def written(interp: Interpreter, obj: Value, name: str, value: Value | None, des
             return ABSENT
         if name == "__code__":
             raise Break("untracked-mutation", "the code of a function was assigned")
-        graph.type_attr(type(obj.real), name)
+        type_attr(graph, type(obj.real), name)
         graph.set_slot(node, name, value.shadow)  # type: ignore[arg-type]
         return ABSENT
-    graph.type_attr(type(obj.real), name) if not is_a(obj.real, types.ModuleType) else None
+    type_attr(graph, type(obj.real), name) if not is_a(obj.real, types.ModuleType) else None
     attrs = graph.attributes(node)
     if attrs is None:
         raise Break("untracked-mutation", f"attribute {name!r} of a {type(obj.real).__name__} was assigned")

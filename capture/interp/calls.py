@@ -25,6 +25,7 @@ from capture.interp.polyfills.functional import DISPATCH_CODE, dispatch
 from capture.interp.polyfills.objects import instantiate
 from capture.interp.special import PROTOCOLS, is_a
 from capture.interp.tensors import is_operation
+from capture.refgraph.class_attributes import pin_special, type_attr
 from capture.refgraph.graph import BOUND_IN_C
 from capture.refgraph.lookup import is_heap_type, is_mutable, lookup_class
 from capture.refgraph.node import Build, Const, RefNode, Shadow
@@ -256,7 +257,7 @@ def attribute(interp: Interpreter, value: Value, name: str) -> Value:
 
 
 def class_attribute(interp: Interpreter, cls: type, name: str) -> Shadow:
-    return interp.graph.type_attr(cls, name)[2]
+    return type_attr(interp.graph, cls, name)[2]
 
 
 def pin_protocols(interp: Interpreter, real: Any, args: list[Value]) -> None:
@@ -265,7 +266,7 @@ def pin_protocols(interp: Interpreter, real: Any, args: list[Value]) -> None:
         for value in args:
             cls = type(value.real)
             if is_mutable(cls) and not isinstance(value.real, torch.Tensor):
-                interp.graph.pin_special(cls, *PROTOCOLS, *operator_methods(real))
+                pin_special(interp.graph, cls, *PROTOCOLS, *operator_methods(real))
 
 
 def touch(interp: Interpreter, value: Value) -> Shadow:

@@ -12,6 +12,7 @@ from capture.interp import natives
 from capture.interp.frame import Value
 from capture.interp.interpreter import Interpreter
 from capture.interp.lookasides.shadows import settled
+from capture.refgraph.class_attributes import type_attr
 from capture.refgraph.graph import BOUND_IN_C, PINNED, VALUES
 from capture.refgraph.lookup import lookup_class
 from capture.refgraph.node import Build, Const, Expr, External, FunctionState, RefNode, Shadow
@@ -88,7 +89,7 @@ def class_data(interp: Interpreter, cls: type, name: str, result: Any) -> Shadow
     if isinstance(result, tuple):
         return natives.fresh(interp, result)
     if name in cls.__dict__:
-        return interp.graph.type_attr(cls, name)[2]
+        return type_attr(interp.graph, cls, name)[2]
     raise Break("opaque-call", f"attribute {name!r} of class {cls.__qualname__} was read")
 
 

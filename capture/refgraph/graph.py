@@ -14,9 +14,9 @@ import torch
 
 from capture.errors import Break, UserFrame
 from capture.refgraph.effects import CallEffect, Effect, Position, Replayed, calls_in, decision, draws_before, is_foreign, readings
-from capture.refgraph.facts import holds_reference, item_at, lacks, of_thread, under_reference
+from capture.refgraph.facts import holds_reference, item_at, of_thread, under_reference
 from capture.refgraph.keys import KeyTable, hash_kept, is_python_key, path_of_entry, put, require_keys, table, take_out
-from capture.refgraph.lookup import can_change_class, descriptor_of, has_finalizer, instance_dict, is_mutable, parts
+from capture.refgraph.lookup import can_change_class, descriptor_of, has_finalizer, instance_dict, parts
 from capture.refgraph.memory import COMPARISONS, is_address, is_handle, pin_tensor_class, storage_of
 from capture.refgraph.node import (
     ABSENT,
@@ -40,7 +40,7 @@ from capture.refgraph.publishing import Past, publish
 from capture.refgraph.records import content, decimal_rules, has_content
 from capture.refgraph.result_types import IN_PLACE, may_raise, may_vary, type_of
 from capture.refgraph.shapes import Shapes
-from capture.refgraph.source import Attr, Computed, Constant, InstanceDict, Item, Literal, Source, TypeAttr
+from capture.refgraph.source import Attr, Computed, Constant, InstanceDict, Item, Literal, Source
 
 # Immutable, interned or never re-created: read from a path, these are pinned by identity at once. Their *attributes*
 # may still change, and are guarded where they are read.
@@ -72,11 +72,11 @@ class RefGraph:
         self.volatile: set[RefNode] = set()         # dicts from outside that a call effect may have changed
         self.risks: list[Expr] = []                 # arithmetic on what only a hit knows, and that may raise there
         self.placed: set[RefNode] = set()           # outside tensors of which it matters which share memory
+        self.pinned_specials: set[tuple[type, str]] = set()     # special methods that classes are known to keep
         self.waited = False                         # time passed in a call effect
         self.nodes: list[RefNode] = []              # outside objects, and those of ours that are alive, by serial
         self._by_id: dict[int, RefNode] = {}
         self._young: list[RefNode] = []             # our objects held strongly, in order of creation
-        self._pinned_specials: set[tuple[type, str]] = set()
         self._serial = 0
         self.sealed = False
 
@@ -84,6 +84,7 @@ class RefGraph:
 
     def require(self, source: Source | None, kind: str, expected: Any) -> None:
         """Notes that the trace holds only while `kind` (a name of `guards.Kind`) of the object at `source` is `expected`."""
+        assert not self.sealed, f"{kind} of {source} was required of a sealed graph"
         key = (source, kind, expected) if kind in ("PRESENT", "ABSENT", "NO_ATTR", "ALIAS", "DISTINCT") else (source, kind)
         if key not in self.requirements:
             self.requirements[key] = source, kind, expected
@@ -173,6 +174,11 @@ class RefGraph:
         node = self._by_id.get(id(real))
         return node if node is not None and node.real is real else None
 
+    def is_made(self, cls: type) -> bool:
+        """Whether the trace made a class."""
+        node = self.find(cls)
+        return node is not None and node.created
+
     def numbered(self, numbers: Iterable[Any]) -> list[RefNode]:
         """The objects met before whose `id` is among `numbers`."""
         return [node for number in numbers if type(number) is int and (node := self._by_id.get(number)) is not None]
@@ -234,6 +240,7 @@ class RefGraph:
         return node
 
     def _register(self, node: RefNode) -> RefNode:
+        assert not self.sealed, f"{node} was added to a sealed graph"
         if has_finalizer(node.cls):
             node.watch(self.died)
         self._by_id[id(node.real)] = node
@@ -473,73 +480,6 @@ class RefGraph:
         node.slots[name] = value
         self.effect(object.__setattr__, node, Const(name), value)
 
-    def type_attr(self, cls: type, name: str) -> tuple[bool, Any, Shadow]:
-        """`(found, value, shadow)` of a class attribute along the MRO, unbound. Guards that it stays what it is."""
-        if self.is_made(cls):
-            return self._made_attr(cls, name)
-        passed: list[type] = []                     # which have none of their own
-        deleted = False                             # by the trace, from a class that had it
-        for base in type.__getattribute__(cls, "__mro__"):
-            namespace, node = type.__getattribute__(base, "__dict__"), self.find(base)
-            known = None if node is None else node.slots.get(name)
-            if known is ABSENT:
-                deleted = True
-            elif name not in namespace:
-                passed.append(base)
-            else:
-                found = cls if known is None and not deleted else base
-                if found is not cls or known is not None:
-                    self._pin_lacking(cls, passed, name)
-                return True, namespace[name], known or self.external(namespace[name], TypeAttr(Constant(found), name))
-        if deleted:
-            self._pin_lacking(cls, passed, name)
-        else:
-            self.require(Constant(cls), "NO_ATTR", name)
-        return False, None, ABSENT
-
-    def _pin_lacking(self, cls: type, bases: list[type], name: str) -> None:
-        """Guards that these bases of a class have no such attribute of their own, where no look-up at entry tells."""
-        self.pin_mro(cls)
-        for base in filter(is_mutable, bases):
-            self.require(Computed(lacks, (Constant(base), Literal(name))), "VALUE", True)
-
-    def is_made(self, cls: type) -> bool:
-        """Whether the trace made a class."""
-        node = self.find(cls)
-        return node is not None and node.created
-
-    def _made_attr(self, cls: type, name: str) -> tuple[bool, Any, Shadow]:
-        """`type_attr` of a class that the trace made: it has what the trace gave it; of its bases from outside, each is guarded."""
-        for base in type.__getattribute__(cls, "__mro__"):
-            node = self.find(base)
-            namespace = type.__getattribute__(base, "__dict__")
-            if node is None or not node.created:
-                found = self.type_attr(base, name) if is_mutable(base) or name in namespace else None
-                if name in namespace:
-                    return found  # type: ignore[return-value]
-            elif name in namespace:             # or what C adds to every class: `__dict__`, `__weakref__`
-                return True, namespace[name], node.slots[name] if name in node.slots else self.constant(namespace[name])
-        return False, None, ABSENT
-
-    def pin_special(self, cls: type, *names: str) -> None:
-        """Guards that a class keeps these special methods, or goes on without them: C code asks for them unseen."""
-        for name in names:
-            if (cls, name) not in self._pinned_specials:
-                self._pinned_specials.add((cls, name))
-                if is_mutable(cls):
-                    found, value, shadow = self.type_attr(cls, name)
-                    if found:
-                        self.depend(shadow, value)
-
-    def pin_mro(self, cls: type) -> None:
-        """Guards which classes a class derives from, in order."""
-        if self.is_made(cls):
-            for base in type.__getattribute__(cls, "__mro__"):
-                if not self.is_made(base):
-                    self.pin_mro(base)
-        elif is_mutable(cls):
-            self.require(Constant(cls), "MRO", type.__getattribute__(cls, "__mro__"))
-
     # -- effects -----------------------------------------------------------------------------------------------------
 
     def effect(self, operation: Any, target: RefNode, *args: Shadow) -> None:
@@ -591,7 +531,7 @@ class RefGraph:
         self.written.update(dict.fromkeys(storages, self._next()))
 
     def seal(self) -> None:
-        """No more knowledge is added."""
+        """No more knowledge is added, and nothing required."""
         self.sealed = True
 
 

@@ -9,6 +9,7 @@ import torch
 from torch.nn.parameter import UninitializedTensorMixin
 
 from capture.errors import Break
+from capture.refgraph.class_attributes import pin_mro, pin_special
 from capture.refgraph.facts import own_names
 from capture.refgraph.node import Expr, Shadow
 from capture.refgraph.source import Computed, Constant
@@ -68,7 +69,7 @@ def pin_tensor_class(graph: Any, cls: type) -> None:
         raise Break("uninitialized-tensor", f"a {cls.__name__} was used")
     if not is_plain(cls) or graph.is_made(cls):
         raise Break("unsupported-tensor", f"a {cls.__name__} was used")
-    graph.pin_mro(cls)
-    graph.pin_special(cls, "__torch_function__")
+    pin_mro(graph, cls)
+    pin_special(graph, cls, "__torch_function__")
     for added in additions(cls):
         graph.require(Computed(own_names, (Constant(added),)), "VALUE", own_names(added))

@@ -13,6 +13,7 @@ from capture.interp.lookasides.shadows import depend_plain, node_of, settled, vi
 from capture.interp.models import PURE, model, polyfill
 from capture.interp.polyfills.mappings import mapping_of, proxied
 from capture.interp.special import VIEWS, is_plain
+from capture.refgraph.class_attributes import type_attr
 from capture.refgraph.graph import RefGraph
 from capture.refgraph.node import ABSENT, SCALARS, BytesState, ClassState, Const, DictState, Expr, RefNode, Shadow
 from capture.refgraph.source import Constant
@@ -40,7 +41,7 @@ def look_up(interp: Interpreter, proxy: Value, key: Value) -> Shadow:
         return graph.dict_get(proxy.shadow.slots["mapping"], key.real)  # type: ignore[arg-type]
     owner = made_class(graph, mapping)
     if owner is not None:
-        return ABSENT if key.real not in mapping else graph.type_attr(owner.real, key.real)[2]
+        return ABSENT if key.real not in mapping else type_attr(graph, owner.real, key.real)[2]
     return graph.dict_get(graph.find(mapping) or graph.external(mapping, Constant(mapping)), key.real)  # type: ignore[arg-type]
 
 
@@ -84,7 +85,7 @@ def show_mapping(interp: Interpreter, result: dict[Any, Any], proxy: Value) -> S
     if owner is None and not isinstance(node, Const):
         graph.depend(node, proxy.real)  # type: ignore[arg-type]
         return graph.find(result) or graph.external(result, Constant(result))
-    entries = {name: settled(interp, result[name]) if owner is None else graph.type_attr(owner.real, name)[2] for name in result}
+    entries = {name: settled(interp, result[name]) if owner is None else type_attr(graph, owner.real, name)[2] for name in result}
     return RefNode(result, None, graph.mark, DictState(entries, complete=True))      # as it is now: only looked at
 
 

@@ -18,6 +18,7 @@ from capture.interp.polyfills.copying import slot_names
 from capture.interp.polyfills.functional import find_implementation
 from capture.interp.polyfills.objects import class_names
 from capture.interp.special import is_plain
+from capture.refgraph.class_attributes import pin_mro, pin_special, type_attr
 from capture.refgraph.classes import tells_program
 from capture.refgraph.facts import own_names
 from capture.refgraph.lookup import is_mutable, lookup_class
@@ -144,7 +145,7 @@ for _method, _part in ((property.getter, "fget"), (property.setter, "fset"), (pr
 def tells_python(interp: Interpreter, result: bool, cls: Value, name: Value) -> Shadow:
     """Whether a class has an attribute that is written in Python."""
     interp.graph.depend(cls.shadow, cls.real)  # type: ignore[arg-type]
-    interp.graph.type_attr(cls.real, name.real)
+    type_attr(interp.graph, cls.real, name.real)
     return Const(result)
 
 
@@ -153,8 +154,8 @@ def tells_of_program(interp: Interpreter, result: bool, bases: Value) -> Shadow:
     """Whether code of the program's runs when a class is made of these bases."""
     interp.graph.depend(bases.shadow, bases.real)  # type: ignore[arg-type]
     for base in bases.real:
-        interp.graph.pin_mro(base)
-        interp.graph.pin_special(base, "__init_subclass__")
+        pin_mro(interp.graph, base)
+        pin_special(interp.graph, base, "__init_subclass__")
     return Const(result)
 
 
@@ -163,7 +164,7 @@ def tell_names(interp: Interpreter, result: list[str], cls: Value) -> Shadow:
     """The attributes of a class and its bases."""
     graph = interp.graph
     graph.depend(cls.shadow, cls.real)  # type: ignore[arg-type]
-    graph.pin_mro(cls.real)
+    pin_mro(graph, cls.real)
     for base in cls.real.__mro__:
         known = graph.find(base)
         if known is not None and known.source is not None and known.slots:
@@ -177,7 +178,7 @@ def tell_names(interp: Interpreter, result: list[str], cls: Value) -> Shadow:
 def tell_slots(interp: Interpreter, result: list[str], cls: Value) -> Shadow:
     """What a class and its bases declare in `__slots__`."""
     interp.graph.depend(cls.shadow, cls.real)  # type: ignore[arg-type]
-    interp.graph.pin_mro(cls.real)
+    pin_mro(interp.graph, cls.real)
     return settled(interp, result)
 
 

@@ -15,6 +15,7 @@ from capture.interp.lookasides.sequences import compares_plainly, look_plain
 from capture.interp.lookasides.shadows import NONE, ViewState, dict_node, elements, items_of, key_of, node_of, settled, view_mapping
 from capture.interp.models import Model, Prepare, model
 from capture.interp.special import VIEWS, in_python, is_key, is_native_iterable
+from capture.refgraph.class_attributes import pin_special
 from capture.refgraph.node import ABSENT, Build, Const, DictState, Expr, RefNode, Shadow
 
 DICTS = (dict, OrderedDict, defaultdict)
@@ -103,7 +104,7 @@ def look_up(interp: Interpreter, mapping: Value, key: Value) -> None:
     """Before `mapping[key]`: what is there now; and, where nothing is, that the class has nothing to say to it."""
     look(interp, mapping, key)
     if not dict.__contains__(mapping.real, key.real):
-        interp.graph.pin_special(type(mapping.real), "__missing__")
+        pin_special(interp.graph, type(mapping.real), "__missing__")
 
 
 @model(operator.getitem, *methods("__getitem__"), prepare=look_up, applies=is_lookup)

@@ -12,6 +12,7 @@ from capture.interp.lookasides.shadows import NONE, compose, depend_plain, depen
 from capture.interp.models import model
 from capture.interp.polyfills.iteration import order_of
 from capture.interp.special import declines, in_python, is_plain
+from capture.refgraph.class_attributes import type_attr
 from capture.refgraph.effects import Keywords
 from capture.refgraph.lookup import lookup_class
 from capture.refgraph.node import SCALARS, Build, Const, DictState, Expr, RefNode, Shadow
@@ -126,7 +127,7 @@ def word_exception(interp: Interpreter, result: str, exception: Value) -> Shadow
 def runs_python(interp: Interpreter, result: bool, x: Value, name: Value) -> Shadow:
     """Whether a special method is a Python function: a matter of the type."""
     depend_type(interp, x)
-    interp.graph.type_attr(type(x.real), name.real)
+    type_attr(interp.graph, type(x.real), name.real)
     return Const(result)
 
 

@@ -17,6 +17,7 @@ from capture.interp.lookasides.shadows import depend_type, elements_unordered
 from capture.interp.models import model
 from capture.interp.polyfills.stand_ins import class_of
 from capture.interp.special import CONTAINERS, has_identity_equality, in_python
+from capture.refgraph.class_attributes import pin_mro, pin_special
 from capture.refgraph.facts import length_of
 from capture.refgraph.graph import BOUND_IN_C, VALUES
 from capture.refgraph.lookup import lookup_class
@@ -180,7 +181,7 @@ def isinstance_(interp: Interpreter, result: bool, x: Value, info: Value) -> Sha
         raise Break("opaque-call", f"{type(x.real).__name__} has a __class__ of its own")
     depend_type(interp, x)
     depend(interp, info)
-    interp.graph.pin_special(type(x.real), "__class__")
+    pin_special(interp.graph, type(x.real), "__class__")
     depend_ancestry(interp, result, type(x.real), info.real, "__instancecheck__")
     return Const(result)
 
@@ -201,10 +202,10 @@ def issubclass_(interp: Interpreter, result: bool, x: Value, y: Value) -> Shadow
 
 def depend_ancestry(interp: Interpreter, result: bool, cls: type, info: Any, check: str) -> None:
     """Guards what a class derives from; where abstract base classes deny it, that no class is registered with any."""
-    interp.graph.pin_mro(cls)
+    pin_mro(interp.graph, cls)
     metaclasses = {type(candidate) for candidate in classes(info)}
     for metaclass in metaclasses:
-        interp.graph.pin_special(metaclass, check)
+        pin_special(interp.graph, metaclass, check)
     if not result and any(issubclass(metaclass, abc.ABCMeta) for metaclass in metaclasses):
         interp.graph.require(Computed(abc.get_cache_token, ()), "VALUE", abc.get_cache_token())
 

@@ -12,6 +12,7 @@ from capture.interp.frame import Value
 from capture.interp.interpreter import Interpreter
 from capture.interp.lookasides.shadows import node_of
 from capture.interp.models import model
+from capture.refgraph.class_attributes import pin_special
 from capture.refgraph.node import Build, Const, DictState, ListState, SetState, Shadow
 from capture.refgraph.source import Computed
 
@@ -33,7 +34,7 @@ def empty_state(real: Any) -> Any:
 def new_instance(interp: Interpreter, result: Any, cls: Value, *args: Value, **kwargs: Value) -> Shadow:
     """An instance in its initial state."""
     interp.graph.depend(cls.shadow, cls.real)  # type: ignore[arg-type]
-    interp.graph.pin_special(type(result), "__del__")
+    pin_special(interp.graph, type(result), "__del__")
     return interp.graph.create(result, empty_state(result))
 
 

@@ -1,0 +1,81 @@
+"""What is asked of classes: their attributes, their special methods, the classes which they derive from; and the guards that these
+stay what they are."""
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from capture.refgraph.facts import lacks
+from capture.refgraph.lookup import is_mutable
+from capture.refgraph.node import ABSENT, Shadow
+from capture.refgraph.source import Computed, Constant, Literal, TypeAttr
+
+if TYPE_CHECKING:
+    from capture.refgraph.graph import RefGraph
+
+
+def type_attr(graph: RefGraph, cls: type, name: str) -> tuple[bool, Any, Shadow]:
+    """`(found, value, shadow)` of a class attribute along the MRO, unbound. Guards that it stays what it is."""
+    if graph.is_made(cls):
+        return _made_attr(graph, cls, name)
+    passed: list[type] = []                     # which have none of their own
+    deleted = False                             # by the trace, from a class that had it
+    for base in type.__getattribute__(cls, "__mro__"):
+        namespace, node = type.__getattribute__(base, "__dict__"), graph.find(base)
+        known = None if node is None else node.slots.get(name)
+        if known is ABSENT:
+            deleted = True
+        elif name not in namespace:
+            passed.append(base)
+        else:
+            found = cls if known is None and not deleted else base
+            if found is not cls or known is not None:
+                _pin_lacking(graph, cls, passed, name)
+            return True, namespace[name], known or graph.external(namespace[name], TypeAttr(Constant(found), name))
+    if deleted:
+        _pin_lacking(graph, cls, passed, name)
+    else:
+        graph.require(Constant(cls), "NO_ATTR", name)
+    return False, None, ABSENT
+
+
+def _pin_lacking(graph: RefGraph, cls: type, bases: list[type], name: str) -> None:
+    """Guards that these bases of a class have no such attribute of their own, where no look-up at entry tells."""
+    pin_mro(graph, cls)
+    for base in filter(is_mutable, bases):
+        graph.require(Computed(lacks, (Constant(base), Literal(name))), "VALUE", True)
+
+
+def _made_attr(graph: RefGraph, cls: type, name: str) -> tuple[bool, Any, Shadow]:
+    """`type_attr` of a class that the trace made: it has what the trace gave it; of its bases from outside, each is guarded."""
+    for base in type.__getattribute__(cls, "__mro__"):
+        node = graph.find(base)
+        namespace = type.__getattribute__(base, "__dict__")
+        if node is None or not node.created:
+            if name in namespace:
+                return type_attr(graph, base, name)
+            if is_mutable(base):
+                type_attr(graph, base, name)
+        elif name in namespace:             # or what C adds to every class: `__dict__`, `__weakref__`
+            return True, namespace[name], node.slots[name] if name in node.slots else graph.constant(namespace[name])
+    return False, None, ABSENT
+
+
+def pin_special(graph: RefGraph, cls: type, *names: str) -> None:
+    """Guards that a class keeps these special methods, or goes on without them: C code asks for them unseen."""
+    for name in names:
+        if (cls, name) not in graph.pinned_specials:
+            graph.pinned_specials.add((cls, name))
+            if is_mutable(cls):
+                found, value, shadow = type_attr(graph, cls, name)
+                if found:
+                    graph.depend(shadow, value)
+
+
+def pin_mro(graph: RefGraph, cls: type) -> None:
+    """Guards which classes a class derives from, in order."""
+    if graph.is_made(cls):
+        for base in type.__getattribute__(cls, "__mro__"):
+            if not graph.is_made(base):
+                pin_mro(graph, base)
+    elif is_mutable(cls):
+        graph.require(Constant(cls), "MRO", type.__getattribute__(cls, "__mro__"))
