@@ -4,6 +4,7 @@ The code of a driver is not the body: it hands on to `body.step` whatever native
 """
 from __future__ import annotations
 
+import contextlib
 import inspect
 import types
 from collections.abc import AsyncGenerator, Generator
@@ -102,6 +103,24 @@ _iterable_coroutine = types.coroutine(types.FunctionType(_generator.__code__, gl
 DRIVER_CODES = frozenset(f.__code__ for f in (_wait, _generator, _coroutine, _async_generator, _iterable_coroutine))
 KINDS: dict[int, tuple[str, Any]] = {         # by what says it in the flags of code
     inspect.CO_COROUTINE: ("coroutine", _coroutine),
-          inspect.CO_ASYNC_GENERATOR: ("async generator", _async_generator),
-          inspect.CO_GENERATOR: ("generator", _generator),
-          inspect.CO_GENERATOR | inspect.CO_ITERABLE_COROUTINE: ("generator", _iterable_coroutine)}
+    inspect.CO_ASYNC_GENERATOR: ("async generator", _async_generator),
+    inspect.CO_GENERATOR: ("generator", _generator),
+    inspect.CO_GENERATOR | inspect.CO_ITERABLE_COROUTINE: ("generator", _iterable_coroutine)}
+FLAGS = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR | inspect.CO_ITERABLE_COROUTINE
+GENERATORS = (types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType)
+
+
+def start(driver: Any) -> None:
+    """Has a driver make its first step."""
+    _step(driver.asend(None)) if type(driver) is types.AsyncGeneratorType else driver.send(None)
+
+
+def end(driver: Any) -> None:
+    """Closes a driver, whose body has finished."""
+    _step(driver.aclose()) if type(driver) is types.AsyncGeneratorType else driver.close()
+
+
+def _step(awaitable: Any) -> None:
+    """Drives an awaitable that does not wait."""
+    with contextlib.suppress(StopIteration):
+        awaitable.send(None)

@@ -9,9 +9,7 @@ Native code that resumes it calls the continuation, and has the driver delegate 
 """
 from __future__ import annotations
 
-import contextlib
 import enum
-import inspect
 import sys
 import threading
 import types
@@ -20,8 +18,8 @@ from collections.abc import Callable
 from typing import Any
 
 from capture.errors import Break
-from capture.interp import attributes, calls, unwind
-from capture.interp.drivers import DRIVER_CODES, KINDS, Outcome, Wrapped
+from capture.interp import attributes, calls, drivers, unwind
+from capture.interp.drivers import DRIVER_CODES, FLAGS, GENERATORS, KINDS, Outcome, Wrapped
 from capture.interp.frame import Continuation, Frame, OnRaise, UserError, Value
 from capture.interp.interpreter import Interpreter
 from capture.refgraph.node import Build, Const, IteratorState, RefNode, Shadow
@@ -32,7 +30,6 @@ Consumer = tuple[Continuation, Continuation, OnRaise | None]
 Dormant = tuple[str, types.FunctionType | None, tuple[Any, ...], types.FunctionType | None]
 AWAITING = 2    # RESUME's argument after a `yield from` or `await` is at least this
 NONE = Value(None, Const(None))
-FLAGS = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR | inspect.CO_ITERABLE_COROUTINE
 
 
 class State(enum.Enum):
@@ -159,7 +156,7 @@ class Body:
         real, self.alive = self.alive, None
         if not self.driven:     # CPython closes a dying generator only if it was started
             self.driven = True
-            _start(real)
+            drivers.start(real)
         yielded(value)
 
     def _chain(self, exception: BaseException) -> bool:
@@ -198,7 +195,7 @@ class Body:
         if real is not None:
             _codes[real] = frame.code
             if not self.native:
-                _end(real)
+                drivers.end(real)
         return consumer
 
     def _release(self) -> Consumer:
@@ -386,7 +383,6 @@ class Body:
         return interp   # type: ignore[return-value]
 
 
-GENERATORS = (types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType)
 # By id of the object, whose driver keeps the body alive.
 _bodies: weakref.WeakValueDictionary[int, Body] = weakref.WeakValueDictionary()
 # Of those that have finished, whose bodies are gone.
@@ -421,22 +417,6 @@ def _drive(body: Body, flags: int, name: str, qualname: str) -> Any:
     body.reference = weakref.ref(real)
     _bodies[id(real)] = body
     return real
-
-
-def _start(real: Any) -> None:
-    """Has a driver make its first step."""
-    _step(real.asend(None)) if type(real) is types.AsyncGeneratorType else real.send(None)
-
-
-def _end(real: Any) -> None:
-    """Closes a driver, whose body has finished."""
-    _step(real.aclose()) if type(real) is types.AsyncGeneratorType else real.close()
-
-
-def _step(awaitable: Any) -> None:
-    """Drives an awaitable that does not wait."""
-    with contextlib.suppress(StopIteration):
-        awaitable.send(None)
 
 
 def find(interp: Interpreter, generator: Value) -> Body | None:

@@ -30,7 +30,7 @@ from bytecode import Bytecode, CellVar, FreeVar, Instr, Label, TryBegin, TryEnd
 
 from capture import _C
 from capture.errors import Break
-from capture.interp import generators, scope, unwind
+from capture.interp import drivers, generators, scope, unwind
 from capture.interp.frame import Frame, Handled, Resume, Value
 from capture.interp.instructions import ABSORBED, Instruction, decode, decoded, exception_table
 from capture.interp.interpreter import Interpreter
@@ -414,7 +414,7 @@ def continuation(code: types.CodeType, position: Position, raises: bool = False,
         emit("DELETE_FAST", name)
     if made.freevars:
         emit("COPY_FREE_VARS", len(made.freevars))
-    if code.co_flags & generators.FLAGS:
+    if code.co_flags & drivers.FLAGS:
         emit("RETURN_GENERATOR")
         emit("POP_TOP")
     emit("RESUME", 0)

@@ -5,7 +5,7 @@ import types
 from dataclasses import dataclass
 
 from capture.errors import Break
-from capture.interp import generators, resume
+from capture.interp import drivers, generators, resume
 from capture.interp.frame import Resume, Value
 from capture.interp.generators import Body, State
 from capture.interp.interpreter import Interpreter
@@ -88,7 +88,7 @@ def _describe(interp: Interpreter, sleeper: Sleeper) -> None:
     real = body.reference()
     node = graph.find(real)
     if node is not None:
-        flags = Const(body.frame.code.co_flags & generators.FLAGS)
+        flags = Const(body.frame.code.co_flags & drivers.FLAGS)
         node.origin = Expr(generators.restore, (flags, Const(real.__name__), Const(real.__qualname__), *sleeper.shadows))
 
 

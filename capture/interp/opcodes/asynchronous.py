@@ -6,7 +6,7 @@ import types
 from typing import Any
 
 from capture.errors import Break
-from capture.interp import attributes, calls, generators, unwind
+from capture.interp import attributes, calls, drivers, generators, unwind
 from capture.interp.drivers import Wrapped
 from capture.interp.frame import Continuation, Cut, Frame, OnRaise, Resume, UserError, Value
 from capture.interp.instructions import Instruction, opcode
@@ -68,7 +68,7 @@ def send(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
         if isinstance(unknown, Break):
             raise Cut(unknown, NEXT, [receiver], {}, then=push, on_raise=stopped)
         calls.call(interp, NEXT, [receiver], None, push, stopped)
-    elif isinstance(receiver.real, generators.GENERATORS):
+    elif isinstance(receiver.real, drivers.GENERATORS):
         method = type(receiver.real).send
         calls.call(interp, Value(method, Const(method)), [receiver, value], on_raise=stopped)
     else:
