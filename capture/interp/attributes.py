@@ -19,6 +19,7 @@ from capture.interp import arrays, calls, leaves, natives, tensors, unwind, visi
 from capture.interp.frame import Catch, Continuation, OnRaise, Then, UserError, Value, discard
 from capture.interp.interpreter import Interpreter
 from capture.interp.lookasides import computed_arrays, decimals
+from capture.interp.lookasides.shadows import settled
 from capture.interp.lookasides.weakrefs import behind, is_proxy
 from capture.interp.members import class_builtin, class_data, external_c_attribute
 from capture.interp.models import REDUCTIONS
@@ -480,7 +481,7 @@ def bound_by_c(interp: Interpreter, obj: Value, name: str, descriptor: Any, foun
             return Build(type(result), (Const(descriptor), node))
     if isinstance(node, RefNode) and not callable(result) and arrays.is_value(obj.real) and (
             node.source is not None or interp.recorder.arrays.is_computed(obj.real)):
-        return interp.recorder.arrays.attribute(graph, node, obj.real, name, result, lambda item: natives.fresh(interp, item))
+        return interp.recorder.arrays.attribute(graph, node, obj.real, name, result, lambda item: settled(interp, item, new=True))
     if isinstance(node, RefNode) and not callable(result) and computed_arrays.is_repeated(node, obj.real):
         return computed_arrays.repeat(interp, getattr, [obj, Value(name, Const(name))], {}, result)
     if result is descriptor:                            # a plain class attribute

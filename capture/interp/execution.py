@@ -10,6 +10,7 @@ from capture.interp import calls, natives, scope, unwind, visible
 from capture.interp.frame import Args, Catch, Frame, Kwargs, Then, UserError, Value
 from capture.interp.instructions import decode
 from capture.interp.interpreter import Interpreter
+from capture.interp.kinds import Call, Kind
 from capture.interp.lookasides.classes import class_made
 from capture.interp.models import reduction
 from capture.interp.polyfills.classes import bare_class, run_body
@@ -43,7 +44,7 @@ def _bare_class(interp: Interpreter, args: Args, kwargs: Kwargs, then: Then, on_
     else:
         interp.deliver(Value(real, interp.track(class_made, interp, real, *args)), then)
         return True
-    interp.track(natives.raised, interp, "model", None, type.__new__, args, kwargs, exception)
+    interp.track(natives.raised, interp, Call(Value(type.__new__, None), args, kwargs, Kind.MODEL), exception)
     unwind.settle(interp, exception, on_raise)
     return True
 

@@ -11,7 +11,7 @@ from capture.errors import Break
 from capture.interp import natives
 from capture.interp.frame import Value
 from capture.interp.interpreter import Interpreter
-from capture.interp.lookasides.shadows import settled
+from capture.interp.lookasides.shadows import is_constant, settled
 from capture.refgraph.class_attributes import type_attr
 from capture.refgraph.graph import BOUND_IN_C, PINNED, VALUES
 from capture.refgraph.lookup import lookup_class
@@ -25,8 +25,8 @@ def external_c_attribute(interp: Interpreter, obj: Value, name: str, result: Any
     node, graph = obj.shadow, interp.graph
     if isinstance(node, (Const, External, Expr)) or isinstance(obj.real, (*VALUES, torch.dtype, *DERIVED)):
         natives.depend_deep(interp, node, obj.real)
-        if natives.is_immutable(result) or isinstance(result, PINNED):
-            return natives.fresh(interp, result)
+        if is_constant(result) or isinstance(result, PINNED):
+            return settled(interp, result, new=True)
         if isinstance(obj.real, DERIVED) and not callable(result):
             return settled(interp, result)
         if callable(result):
@@ -38,7 +38,7 @@ def external_c_attribute(interp: Interpreter, obj: Value, name: str, result: Any
                 return node.items[index]
             return graph.slot(node.items[0], name, result) if isinstance(node.items[0], RefNode) else graph.constant(result)
         if isinstance(obj.real, BOUND_IN_C):
-            return node.items[1] if name == "__self__" else natives.fresh(interp, result)
+            return node.items[1] if name == "__self__" else settled(interp, result, new=True)
         if isinstance(obj.real, slice):
             return node.items[("start", "stop", "step").index(name)]
         if isinstance(obj.real, tuple):
@@ -48,7 +48,7 @@ def external_c_attribute(interp: Interpreter, obj: Value, name: str, result: Any
     if isinstance(node, RefNode):
         if isinstance(node.state, FunctionState):
             return function_attribute(interp, node, name, result)
-        if node.created and isinstance(obj.real, decimal.Context) and natives.is_immutable(result):
+        if node.created and isinstance(obj.real, decimal.Context) and is_constant(result):
             return Const(result)
         if node.created and name in CHAIN and isinstance(obj.real, BaseException):
             return exception_part(interp, name, result)
@@ -72,22 +72,22 @@ def function_attribute(interp: Interpreter, node: RefNode, name: str, result: An
     known = {"__defaults__": state.defaults, "__kwdefaults__": state.kwdefaults, "__globals__": state.globals}
     if name in known:
         return known[name]
-    if natives.is_immutable(result):
+    if is_constant(result):
         return Const(result)
     if name == "__annotations__":
-        node.slots[name] = natives.fresh(interp, result)
+        node.slots[name] = settled(interp, result, new=True)
         return node.slots[name]
     return interp.graph.constant(result) if name == "__code__" else interp.graph.create(result)
 
 
 def class_data(interp: Interpreter, cls: type, name: str, result: Any) -> Shadow:
     """`__name__`, `__mro__`, `__dict__` … of a class, which its identity determines."""
-    if natives.is_immutable(result):
+    if is_constant(result):
         return Const(result)
     if isinstance(result, PINNED) or callable(result):
         return class_builtin(interp, result)
     if isinstance(result, tuple):
-        return natives.fresh(interp, result)
+        return settled(interp, result, new=True)
     if name in cls.__dict__:
         return type_attr(interp.graph, cls, name)[2]
     raise Break("opaque-call", f"attribute {name!r} of class {cls.__qualname__} was read")
@@ -96,6 +96,6 @@ def class_data(interp: Interpreter, cls: type, name: str, result: Any) -> Shadow
 def class_builtin(interp: Interpreter, result: Any) -> Shadow:
     """A builtin method or other C object that a class, already guarded, leads to."""
     # A class method of C is bound anew each time.
-    if natives.is_immutable(result) or isinstance(result, types.BuiltinFunctionType):
+    if is_constant(result) or isinstance(result, types.BuiltinFunctionType):
         return Const(result)
     return interp.graph.constant(result)

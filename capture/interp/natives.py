@@ -5,7 +5,6 @@ import functools
 import gc
 import inspect
 import operator
-import re
 import types
 from collections.abc import Callable
 from typing import Any
@@ -16,72 +15,44 @@ from capture.errors import Break
 from capture.interp import arrays, assumptions, failing, held, leaves, tensors, unwind
 from capture.interp.frame import Args, Cut, Kwargs, UserError, Value
 from capture.interp.interpreter import Interpreter
+from capture.interp.kinds import LRU_WRAPPER, OF_TENSORS, UNBOUND, Call, Kind, is_bookkeeping, is_foldable, is_pure, understand
 from capture.interp.lookasides import autograd, computed_arrays, replays
-from capture.interp.lookasides.shadows import settled
-from capture.interp.models import (
-    LAZY,
-    MODELS,
-    POLYFILLS,
-    PURE,
-    REDUCTIONS,
-    SIDE_EFFECTS,
-    Meaning,
-    exclusion,
-    find_model,
-    hashable,
-    recognise,
-)
-from capture.interp.special import VIEWS, is_a, is_plain
+from capture.interp.lookasides.shadows import is_constant, settled
+from capture.interp.models import LAZY, MODELS, POLYFILLS, PURE, REDUCTIONS, SIDE_EFFECTS, exclusion, hashable, recognise
+from capture.interp.special import is_a, is_plain
 from capture.interp.visible import FRAME_READERS, frame_reader, in_place, in_sight, must_see, warned, with_scope
 from capture.interp.writes import noting_writes, versions_of
 from capture.refgraph.effects import decision
 from capture.refgraph.facts import current_gpu, is_of
-from capture.refgraph.graph import PINNED, VALUES
 from capture.refgraph.lookup import parts
 from capture.refgraph.node import (
     SCALARS,
     Build,
     Const,
-    DictState,
-    Expr,
-    External,
     FunctionState,
     HandleState,
     IteratorState,
-    ListState,
     RefNode,
-    SetState,
     Shadow,
     TensorState,
     WrittenDict,
 )
-from capture.refgraph.records import DERIVED, is_record
 from capture.refgraph.source import Attr, Computed, Constant, Item
 from capture.refgraph.verify import same
 
-LRU_WRAPPER = type(functools.lru_cache(lambda: None))
 # Instances of C classes that are called without Python code of the user's class.
 CALLABLES = frozenset({LRU_WRAPPER, types.MethodDescriptorType, types.WrapperDescriptorType, types.ClassMethodDescriptorType})
-UNBOUND = (types.MethodDescriptorType, types.WrapperDescriptorType)
-# Operators that are recorded when an operand is a tensor.
-TENSOR_OPERATORS = frozenset({
-    abs, divmod, pow, *(getattr(operator, name) for name in (
-        "add sub mul truediv floordiv mod pow matmul and_ or_ xor lshift rshift neg pos invert abs eq ne lt le gt ge getitem "
-        "setitem delitem iadd isub imul itruediv ifloordiv imod ipow imatmul iand ior ixor ilshift irshift").split())})
 # Functions that set what guards and entries take for granted.
 GLOBAL_STATE = frozenset({
     torch._C._set_default_dtype, torch._C._set_default_tensor_type, torch._C._set_deterministic_algorithms,
     torch._C._set_cudnn_benchmark, torch._C._set_cudnn_enabled, torch._C._set_cudnn_deterministic, torch._C._set_mkldnn_enabled,
     torch._C._set_float32_matmul_precision, torch._C._set_sdp_use_flash, torch._C._set_sdp_use_math,
     torch._C._set_sdp_use_mem_efficient, torch.set_anomaly_enabled, torch.set_num_threads, torch.set_flush_denormal})
-KEYS = VIEWS[0], VIEWS[3]       # of a dict, of an OrderedDict
 # Functions that store an argument, and look at no dict's items.
 STORES = frozenset({operator.setitem, dict.__setitem__, list.append, list.insert, setattr, object.__setattr__, isinstance, type, id,
                     operator.is_, operator.is_not})
-READS_TEXT = (str, re.Pattern)      # whose methods look at the text of a string, whatever its class
 WHICH_WAY = "which way the program goes"
-VALUE_TAKERS = frozenset({bool, int, float, complex, operator.truth, operator.not_, operator.index, operator.contains, round, range,
-                          format, str, repr})
+QUIET = frozenset({Kind.MODEL, Kind.METADATA, Kind.MODE, Kind.GETTER})      # calls which do not warn, and take no time
 
 
 def call(interp: Interpreter, function: Value, args: list[Value], kwargs: dict[str, Value], resumable: bool = False) -> Value:
@@ -100,90 +71,83 @@ def call(interp: Interpreter, function: Value, args: list[Value], kwargs: dict[s
     kwreals = {k: v.real for k, v in kwargs.items()}
     if not interp.tracking:
         return Value(perform(real, *reals, **kwreals), None)
-    meaning = versions = None
-    kind = classify(real, args, kwargs)
+    known = understand(interp, function, args, kwargs)
     if not sees and type(real) is types.FunctionType:       # it may look at its callers, and warn
         perform = functools.partial(in_sight, interp)
-    elif not sees and kind in ("operation", "value", "opaque", "other"):
+    elif not sees and known.kind not in QUIET:
         perform = functools.partial(in_place, interp)
-    if kind == "operation":
+    versions = None
+    if known.kind is Kind.OPERATION:
         operands = list(tensors.tensors_in(args, kwargs))
         versions = versions_of(operands)
         if any(operand.is_inference() for operand in operands):
             perform = functools.partial(noting_writes, versions, operands, perform)
-    elif kind == "model":
-        given = [*args, *kwargs.values()]
-        of_numpy = any(map(arrays.is_value, reals)) and (
-            interp.recorder.arrays.is_foldable(real, given) or computed_arrays.repeats(real, given))
-        meaning = None if of_numpy else find_model(real, reals, kwreals)
-        if meaning is None:
-            kind = "opaque"
-    reason: Any = refusal(interp, kind, meaning, real, args, kwargs)
-    if reason is None and meaning is not None and meaning.prepare is not None:
-        reason = interp.track(unprepared, interp, meaning.prepare, args, kwargs)
-    elif reason is None and kind in ("opaque", "other") and interp.recorder.arrays.is_foldable(real, [*args, *kwargs.values()]):
+    reason: Any = refusal(interp, known)
+    if reason is None and known.meaning is not None and known.meaning.prepare is not None:
+        reason = interp.track(unprepared, interp, known.meaning.prepare, args, kwargs)
+    elif reason is None and known.kind is Kind.NUMPY:
         reason = interp.track(unprepared, interp, hold_all, args, kwargs)
     if reason is not None and resumable and interp.can_cut:
         raise Cut(reason, function, args, kwargs)
     try:
         result = perform(real, *reals, **kwreals)
     except UserError as error:
-        interp.track(raised, interp, kind, meaning, real, args, kwargs, error.exception)
+        interp.track(raised, interp, known, error.exception)
         if resumable and interp.can_cut and interp.is_doubtful(error.exception) and unwind.is_handled(interp):
             raise Cut(interp.doubtful[1], function, args, kwargs, error.with_traceback(None)) from None  # type: ignore[index]
         raise
     if reason is not None:
         interp.give_up(reason)
-    model = functools.partial(shadow, interp, kind, meaning, versions, real, function, args, kwargs, result)
-    if resumable and changes_nothing(kind, real, args, kwargs):
+    model = functools.partial(shadow, interp, known, versions, result)
+    if resumable and changes_nothing(known):
         return Value(result, interp.describe(model, function, args, kwargs, result))
     return Value(result, interp.track(model))
 
 
-def changes_nothing(kind: str, real: Any, args: list[Value], kwargs: dict[str, Value]) -> bool:
+def changes_nothing(call: Call) -> bool:
     """Whether a call changes nothing that the trace describes: it knows of tensors how they are laid out, not what they hold.
     What acts on the world changes nothing else."""
-    return kind != "model" or hashable(real) and (real in LAZY or real in PURE or real in SIDE_EFFECTS) or all(
-        isinstance(v.real, torch.Tensor) or is_immutable(v.real) for v in (*args, *kwargs.values()))
+    real = call.real
+    return call.kind is not Kind.MODEL or hashable(real) and (real in LAZY or real in PURE or real in SIDE_EFFECTS) or all(
+        isinstance(v.real, torch.Tensor) or is_constant(v.real) for v in call.values)
 
 
-def refusal(interp: Interpreter, kind: str, meaning: Meaning | None, real: Any, args: list[Value],
-            kwargs: dict[str, Value]) -> Break | None:
+def refusal(interp: Interpreter, call: Call) -> Break | None:
     """Why no trace can hold the call, as far as that is known before it is made; None if one may."""
-    if is_bookkeeping(real):
+    real, args, kwargs, kind = call.real, call.args, call.kwargs, call.kind
+    if kind is Kind.BOOKKEEPING:
         return None
-    if kind == "mode" and real in leaves.EXITS and not interp.openings:
+    if kind is Kind.MODE and real in leaves.EXITS and not interp.openings:
         return Break("changing-global-state", f"{name_of(real)}() ends what began before")
-    if kind == "operation" and real is torch.autograd.grad:
-        return autograd.refusal(interp, real, args, kwargs)
-    if kind == "operation" and (reason := failing.refusal(interp, real, args)) is not None:
-        return reason
-    if kind == "value" and (replays.is_known(interp, args) or held.is_held(interp, real, args) or (
+    if kind is Kind.OPERATION:
+        grad = real is torch.autograd.grad
+        reason = autograd.refusal(interp, real, args, kwargs) if grad else failing.refusal(interp, real, args)
+        if reason is not None:
+            return reason
+    if kind is Kind.VALUE and (replays.is_known(interp, args) or held.is_held(interp, real, args) or (
             held.is_decided(interp, real, args)) or (
             real is torch.Tensor.numpy and interp.recorder.arrays.lies_in(interp.graph, args[0].real))):
         return None
-    if computed_arrays.is_exposed(kind, real, args, kwargs):
+    if kind is Kind.VALUE and computed_arrays.is_exposed(real, args, kwargs):
         return computed_arrays.refusal(interp, real, args, kwargs)
-    if kind == "value" and not replays.is_repeatable(real, tensors.operation_name(real), kwargs):
+    if kind is Kind.VALUE and not replays.is_repeatable(real, tensors.operation_name(real), kwargs):
         return decision(WHICH_WAY, ()) if real is operator.truth else Break("data-dependent", f"{name_of(real)}() of a tensor")
-    if kind != "operation" and replays.decides(interp, real, [*args, *kwargs.values()]):
+    if kind is not Kind.OPERATION and replays.decides(interp, real, call.values):
         what = WHICH_WAY if real is operator.truth else f"what {name_of(real)}() does"
-        return decision(what, [value.shadow for value in (*args, *kwargs.values())])  # type: ignore[misc]
-    if not (hashable(real) and real in STORES) and any(map(is_written, (*args, *kwargs.values()))):
+        return decision(what, [value.shadow for value in call.values])  # type: ignore[misc]
+    if not (hashable(real) and real in STORES) and any(map(is_written, call.values)):
         return Break("opaque-call", f"{name_of(real)}() of a dict in which something was stored under a key that changes "
                                     f"from call to call")
-    if meaning is not None and meaning.refuses is not None:
-        return meaning.refuses(interp, *args, **kwargs)
-    if kind not in ("opaque", "other"):
-        return None
-    values = [*args, *kwargs.values()]
-    if interp.recorder.arrays.is_foldable(real, values):
+    if kind is Kind.MODEL:
+        refuses = call.meaning.refuses  # type: ignore[union-attr]
+        return None if refuses is None else refuses(interp, *args, **kwargs)
+    if kind is Kind.NUMPY:
         return interp.recorder.arrays.refusal(interp.graph, real, args, kwargs)
-    if is_lazy(real, values, kwargs) or is_foldable(real, values):
-        return None
-    if computed_arrays.repeats(real, values):
+    if kind is Kind.REPEATED:
         return computed_arrays.refusal(interp, real, args, kwargs)
-    return Break(exclusion(real) or effect_of(real), f"{name_of(real)}()")
+    if kind is Kind.UNKNOWN:
+        return Break(exclusion(real) or effect_of(real), f"{name_of(real)}()")
+    return None
 
 
 def is_written(value: Value) -> bool:
@@ -212,97 +176,30 @@ def fit(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> bool:
     return True
 
 
-def hold_all(interp: Interpreter, *args: Value, **kwargs: Value) -> None:
+def hold_all(interp: Interpreter, /, *args: Value, **kwargs: Value) -> None:
     """Before a call whose result follows from what its arguments hold: depends on that."""
     for value in (*args, *kwargs.values()):
         depend_deep(interp, value.shadow, value.real)
 
 
-def is_lazy(real: Any, values: list[Value], kwargs: dict[str, Value]) -> bool:
-    """Whether the result of a call may be an expression over its arguments."""
-    return hashable(real) and real in LAZY and not kwargs and all(isinstance(v.shadow, (Const, External, Expr)) for v in values)
-
-
-def is_foldable(real: Any, values: list[Value]) -> bool:
-    """Whether the result of a call follows from what its arguments hold."""
-    if is_a(real, types.MethodDescriptorType) and real.__objclass__ in READS_TEXT:      # of a subclass too, such as a version
-        values = [v for v in values[:2] if not isinstance(v.real, str)] + values[2:]
-    return is_pure(real) and (is_a(real, LRU_WRAPPER) or all(is_plain(v.real) or isinstance(v.real, PINNED) for v in values))
-
-
-def classify(real: Any, args: list[Value], kwargs: dict[str, Value]) -> str:
-    """The kind of a C function: operation, mode, value, metadata, model, other."""
-    try:
-        if real in tensors.MODE_SETTERS:
-            return "mode"
-        if real in leaves.TENSOR_FACTS:
-            return "metadata"
-        first = args[0].shadow if args else None
-        if isinstance(first, RefNode) and isinstance(first.state, HandleState) and isinstance(real, UNBOUND):
-            return kind_of_method(args[0].real, real.__name__)
-        # A tensor as a key counts by its identity.
-        operands = args[:1] if args and isinstance(args[0].real, (dict, set, frozenset, *KEYS)) else args
-        operates = any(isinstance(a.real, torch.Tensor) for a in operands[:2]) and type(operands[0].real) is not str
-        if operates and real in TENSOR_OPERATORS:
-            return "operation"
-        if real in VALUE_TAKERS and any(isinstance(a.real, torch.Tensor) for a in operands):
-            return "value"
-        if real is len and args and isinstance(args[0].real, torch.Tensor):
-            return "metadata"
-        modelled = real in MODELS
-    except TypeError:       # an unhashable callable object
-        return "other"
-    if tensors.is_operation(real):
-        name = tensors.operation_name(real)
-        if real in tensors.MODE_GETTERS:
-            return "getter"
-        if name in tensors.METADATA and (name != "type" or len(args) + len(kwargs) == 1):
-            return "metadata"
-        return "value" if name in tensors.VALUE_READERS else "operation"
-    if modelled:
-        return "model"
-    return "getter" if real in tensors.MODE_GETTERS or real in tensors.PROCESS_FACTS else "other"
-
-
-def kind_of_method(handle: Any, name: str) -> str:
-    """The kind of a method of an object of torch's own."""
-    if name in leaves.FACTS:
-        return "getter"
-    return "operation" if type(handle) is torch.Generator else "value" if type(handle) is torch.UntypedStorage else "other"
-
-
-def shadow(interp: Interpreter, kind: str, meaning: Meaning | None, versions: Any, real: Any, function: Value, args: list[Value],
-           kwargs: dict[str, Value], result: Any) -> Shadow:
+def shadow(interp: Interpreter, call: Call, versions: Any, result: Any) -> Shadow:
     """The shadow of a C function's result, after the real call."""
-    graph = interp.graph
-    if not isinstance(function.shadow, Const):
-        graph.depend(function.shadow, real)  # type: ignore[arg-type]
-    if is_bookkeeping(real):
+    graph, kind, real, args, kwargs = interp.graph, call.kind, call.real, call.args, call.kwargs
+    if not isinstance(call.function.shadow, Const):
+        graph.depend(call.function.shadow, real)  # type: ignore[arg-type]
+    if kind is Kind.BOOKKEEPING:
         return Const(result)
-    if kind == "model":
-        return meaning.model(interp, result, *args, **kwargs)  # type: ignore[union-attr]
-    if kind == "operation":
+    if kind is Kind.MODEL:
+        return call.meaning.model(interp, result, *args, **kwargs)  # type: ignore[union-attr]
+    if kind is Kind.OPERATION:
         op, target = tensors.target_of(real, args)
         failing.note(interp, real, args)
         return interp.recorder.record(op, target, args, kwargs, result, versions, warned(interp))
-    if kind == "metadata":
-        return tensors.metadata(interp, tensors.operation_name(real), [*args, *kwargs.values()], result)
-    if kind == "value" and held.is_held(interp, real, args):
-        return held.read(interp, real, args)
-    if kind == "value" and held.is_decided(interp, real, args):
-        return Const(result)
-    if kind == "value":
-        known = replays.is_known(interp, args) and (type(result) is list or is_immutable(result)) and interp.recorder.pin(
-            *tensors.tensors_in(args))
-        if arrays.is_ndarray(result) and interp.recorder.pin(*tensors.tensors_in(args)) | (
-                interp.recorder.arrays.lies_in(graph, args[0].real) is not None):
-            return interp.recorder.arrays.of_tensor(graph, result, args[0].real)
-        if not known and computed_arrays.is_exposed(kind, real, args, kwargs):
-            return computed_arrays.expose(interp, result, args[0])
-        if not known and (supposed := assumptions.supposed(interp, real, args, result)) is not None:
-            return supposed
-        return fresh(interp, result) if known else replays.read(interp, real, args, result)
-    if kind == "mode":
+    if kind is Kind.METADATA:
+        return tensors.metadata(interp, tensors.operation_name(real), call.values, result)
+    if kind is Kind.VALUE:
+        return value_shadow(interp, real, args, kwargs, result)
+    if kind is Kind.MODE:
         if real in leaves.DEVICES:
             interp.recorder.switch(leaves.DEVICES[real], args[:1], {})
             return args[0].shadow if result is args[0].real else Const(result)  # type: ignore[return-value]
@@ -315,35 +212,57 @@ def shadow(interp: Interpreter, kind: str, meaning: Meaning | None, versions: An
         elif real in leaves.EXITS:
             del interp.openings[next(reversed(interp.openings))]
         return Const(result)
-    if kind == "getter":
-        for a in (*args, *kwargs.values()):
-            depend_deep(interp, a.shadow, a.real)
-        if real in tensors.GPU_FACTS:
-            graph.require(Computed(current_gpu, ()), "VALUE", current_gpu())
-        if real in tensors.UNGUARDED and real not in interp.recorder.switched:
-            if not is_plain(result):
-                raise Break("opaque-call", f"{name_of(real)}()")
-            graph.require(Computed(real, ()), "VALUE", result)      # as it was at entry
-        return fresh(interp, result) if is_plain(result) else graph.constant(result)
-    values = [*args, *kwargs.values()]
-    if is_lazy(real, values, kwargs) and type(result) in SCALARS:
-        if all(isinstance(v.shadow, Const) for v in values):
+    if kind is Kind.GETTER:
+        return fact_shadow(interp, call, result)
+    if kind is Kind.LAZY and type(result) in SCALARS:
+        if all(isinstance(v.shadow, Const) for v in args):
             return Const(result)
-        return graph.computed(real, tuple(v.shadow for v in values), result)  # type: ignore[misc]
-    if interp.recorder.arrays.is_foldable(real, values):
-        if interp.recorder.arrays.warns(values, result):
+        return graph.computed(real, tuple(v.shadow for v in args), result)  # type: ignore[misc]
+    if kind is Kind.NUMPY:
+        if interp.recorder.arrays.warns(call.values, result):
             raise Break("side-effect-call", f"{name_of(real)}(), which may warn of its result")
-        return interp.recorder.arrays.fold(graph, result, lambda item: fresh(interp, item))
-    computed = replays.lazily(interp, real, tuple(args), kwargs, result) if is_foldable(real, values) else None
-    if computed is not None:
-        return computed
-    if is_foldable(real, values):
-        for v in values:
-            depend_deep(interp, v.shadow, v.real)
-        return remembered(interp, real, args, kwargs, result) if is_a(real, LRU_WRAPPER) else fresh(interp, result)
-    if computed_arrays.repeats(real, values):
+        return interp.recorder.arrays.fold(graph, result, lambda item: settled(interp, item, new=True))
+    if kind is Kind.PURE or kind is Kind.LAZY and is_foldable(real, args):
+        computed = replays.lazily(interp, real, tuple(args), kwargs, result)
+        if computed is not None:
+            return computed
+        hold_all(interp, *args, **kwargs)
+        return remembered(interp, call, result) if is_a(real, LRU_WRAPPER) else settled(interp, result, new=True)
+    if kind is Kind.REPEATED:
         return computed_arrays.repeat(interp, real, args, kwargs, result)
     raise Break(effect_of(real), f"{name_of(real)}()")
+
+
+def value_shadow(interp: Interpreter, real: Any, args: list[Value], kwargs: dict[str, Value], result: Any) -> Shadow:
+    """The shadow of what was read out of a tensor."""
+    recorder = interp.recorder
+    if held.is_held(interp, real, args):
+        return held.read(interp, real, args)
+    if held.is_decided(interp, real, args):
+        return Const(result)
+    known = replays.is_known(interp, args) and (type(result) is list or is_constant(result)) and recorder.pin(
+        *tensors.tensors_in(args))
+    if arrays.is_ndarray(result) and recorder.pin(*tensors.tensors_in(args)) | (
+            recorder.arrays.lies_in(interp.graph, args[0].real) is not None):
+        return recorder.arrays.of_tensor(interp.graph, result, args[0].real)
+    if known:
+        return settled(interp, result, new=True)
+    if computed_arrays.is_exposed(real, args, kwargs):
+        return computed_arrays.expose(interp, result, args[0])
+    return assumptions.supposed(interp, real, args, result) or replays.read(interp, real, args, result)
+
+
+def fact_shadow(interp: Interpreter, call: Call, result: Any) -> Shadow:
+    """The shadow of a mode of torch, or of another fact of the process."""
+    graph, real = interp.graph, call.real
+    hold_all(interp, *call.args, **call.kwargs)
+    if real in tensors.GPU_FACTS:
+        graph.require(Computed(current_gpu, ()), "VALUE", current_gpu())
+    if real in tensors.UNGUARDED and real not in interp.recorder.switched:
+        if not is_plain(result):
+            raise Break("opaque-call", f"{name_of(real)}()")
+        graph.require(Computed(real, ()), "VALUE", result)      # as it was at entry
+    return settled(interp, result, new=True) if is_plain(result) else graph.constant(result)
 
 
 def effect_of(real: Any) -> str:
@@ -357,12 +276,12 @@ def effect_of(real: Any) -> str:
     return "side-effect-call" if real in SIDE_EFFECTS else "opaque-call"
 
 
-def remembered(interp: Interpreter, cached: Any, args: list[Value], kwargs: dict[str, Value], result: Any) -> Shadow:
+def remembered(interp: Interpreter, call: Call, result: Any) -> Shadow:
     """The shadow of what a `functools.lru_cache` keeps of this very call, as long as it does: nobody cleared it since. The memory
     is a dict that only the garbage collector shows; calls on objects are remembered under keys that no guard can hold."""
-    graph, values = interp.graph, (*args, *kwargs.values())
+    graph, cached, args, kwargs, values = interp.graph, call.real, call.args, call.kwargs, call.values
     if any(isinstance(value.shadow, RefNode) and value.shadow.created for value in values):
-        return fresh(interp, result)                # objects that are new on every call: it is computed anew
+        return settled(interp, result, new=True)    # objects that are new on every call: it is computed anew
     positional, named = [value.real for value in args], {name: value.real for name, value in kwargs.items()}
     plain = all(type(value.real) in SCALARS for value in values)
     for memory in gc.get_referents(cached) if plain else ():
@@ -373,7 +292,7 @@ def remembered(interp: Interpreter, cached: Any, args: list[Value], kwargs: dict
                     graph.require(source.base, "PRESENT", key)
                     return graph.external(result, source)
                 graph.require(source, "ID", memory[key])    # a link of a bounded memory, which always holds this result
-    return Const(result) if is_immutable(result) else graph.constant(result)
+    return Const(result) if is_constant(result) else graph.constant(result)
 
 
 def is_key_of(key: Any, args: list[Any], named: dict[str, Any]) -> bool:
@@ -386,20 +305,20 @@ def is_key_of(key: Any, args: list[Any], named: dict[str, Any]) -> bool:
     return len(parts) in (len(given), len(given) + len(types_)) and all(map(same, parts, [*given, *types_]))
 
 
-def raised(interp: Interpreter, kind: str, meaning: Meaning | None, real: Any, args: list[Value], kwargs: dict[str, Value],
-           exception: BaseException) -> Shadow:
+def raised(interp: Interpreter, call: Call, exception: BaseException) -> Shadow:
     """A C function raised. What it raises must follow from what is guarded, or the trace cannot outlive a handler."""
-    known = hashable(real)
+    args = call.args
     iterator = args[0].shadow if args and isinstance(exception, StopIteration) else None
     if isinstance(iterator, RefNode) and isinstance(iterator.state, IteratorState):
         iterator.state.ended()
     # a getter raises for want of a device or driver, for the life of the process
-    follows = kind in ("model", "getter") or known and (real in LAZY or is_pure(real))
-    if kind in ("operation", "metadata", "value", "mode") or known and real in SIDE_EFFECTS or not follows:
-        interp.doubtful = (exception, Break("tensor-op-raised" if kind != "other" else "opaque-call", f"{name_of(real)}() raised"))
-    elif meaning is None or meaning.prepare is None:    # else it has seen to that
-        for v in [*args, *kwargs.values()]:
-            depend_deep(interp, v.shadow, v.real)
+    known = hashable(call.real)
+    follows = call.kind in (Kind.MODEL, Kind.GETTER) or known and is_pure(call.real)
+    if call.kind in OF_TENSORS or known and call.real in SIDE_EFFECTS or not follows:
+        reason = "tensor-op-raised" if call.kind in OF_TENSORS else "opaque-call"
+        interp.doubtful = exception, Break(reason, f"{name_of(call.real)}() raised")
+    elif call.meaning is None or call.meaning.prepare is None:      # else it has seen to that
+        hold_all(interp, *args, **call.kwargs)
     return interp.graph.find(exception) or new_exception(interp, exception)
 
 
@@ -438,38 +357,6 @@ def depend_deep(interp: Interpreter, shadow: Shadow | None, real: Any) -> None:
         graph.depend(shadow, real)
 
 
-def is_immutable(real: Any) -> bool:
-    """Whether a result may be kept as a constant."""
-    if type(real) in SCALARS or isinstance(real, (*VALUES, *DERIVED)) or is_record(real):
-        return True
-    return isinstance(real, (tuple, frozenset)) and all(is_immutable(item) for item in real)
-
-
-def fresh(interp: Interpreter, real: Any) -> Shadow:
-    """The shadow of a result that a pure function made from constants."""
-    graph = interp.graph
-    if is_immutable(real):
-        return Const(real)
-    if type(real) is list:
-        return graph.create(real, ListState([fresh(interp, item) for item in real]))
-    if type(real) is dict:
-        return graph.create(real, DictState({k: fresh(interp, v) for k, v in real.items()}, complete=True))
-    if type(real) is set:
-        return graph.create(real, SetState({item: fresh(interp, item) for item in real}))
-    if type(real) is tuple:
-        return Build(tuple, tuple(fresh(interp, item) for item in real))
-    if isinstance(real, PINNED):
-        return graph.constant(real)
-    return graph.find(real) or graph.create(real)
-
-
-def is_bookkeeping(function: Any) -> bool:
-    """Whether a function only keeps Dynamo's own records of modules: the first use of torch.compile patches a call of it into
-    `nn.Module.__init__` for the rest of the process."""
-    return is_a(function, types.FunctionType) and (function.__module__, function.__qualname__) == (
-        "torch._dynamo.mutation_guard", "GenerationTracker.tag")
-
-
 def is_modelled(function: Any) -> bool:
     """Whether the registry, or what torch keeps for itself, says what a function or class means."""
     try:
@@ -484,20 +371,6 @@ def is_modelled(function: Any) -> bool:
 def is_left_to_python(function: types.FunctionType, values: list[Value]) -> bool:
     """Whether a Python function whose calls are folded is inlined this time, because not all it is given is plain data."""
     return function in PURE and not is_foldable(function, values)
-
-
-def is_pure(real: Any) -> bool:
-    """Whether a C function's result follows from its arguments: by the table, or as a method of an immutable builtin type."""
-    try:
-        if real in PURE or real in LAZY:
-            return True
-    except TypeError:
-        return False
-    if is_a(real, LRU_WRAPPER):
-        return True     # its author has said that a repeated call may be answered from memory
-    if is_a(real, (types.MethodDescriptorType, types.WrapperDescriptorType)):
-        return real.__objclass__ in SCALARS and real.__name__ not in ("__init__", "__setattr__", "__delattr__")
-    return False
 
 
 def unbind(interp: Interpreter, function: Value) -> tuple[Value, Value] | None:

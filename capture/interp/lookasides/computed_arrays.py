@@ -27,9 +27,9 @@ from capture.refgraph.node import SCALARS, Build, Const, Expr, ListState, RefNod
 QUESTIONS = frozenset({int, float})         # of numbers, which need no call
 
 
-def is_exposed(kind: str, real: Any, args: Args, kwargs: Kwargs) -> bool:
-    """Whether a call makes an array on the memory of a tensor."""
-    if kind != "value" or real is not torch.Tensor.numpy or len(args) != 1 or kwargs:
+def is_exposed(real: Any, args: Args, kwargs: Kwargs) -> bool:
+    """Whether the call of a method of tensors makes an array on the memory of one."""
+    if real is not torch.Tensor.numpy or len(args) != 1 or kwargs:
         return False
     known = isinstance(args[0].shadow, RefNode) and type(args[0].shadow.state) is TensorState
     return known and type(args[0].real) in PLAIN_TENSORS and args[0].real.layout is torch.strided

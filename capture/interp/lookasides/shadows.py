@@ -13,7 +13,7 @@ from capture.interp.frame import Value
 from capture.interp.interpreter import Interpreter
 from capture.interp.special import VIEWS
 from capture.refgraph.effects import decision
-from capture.refgraph.graph import VALUES
+from capture.refgraph.graph import PINNED, VALUES
 from capture.refgraph.keys import table
 from capture.refgraph.node import (
     SCALARS,
@@ -49,34 +49,36 @@ class ViewState:
 # -- values ------------------------------------------------------------------------------------------------------------
 
 def is_constant(real: Any) -> bool:
-    """Whether a value without identity is known by itself."""
-    if type(real) in SCALARS or isinstance(real, (*VALUES, *DERIVED)) or is_record(real):
-        return True
-    return type(real) in (tuple, frozenset) and all(is_constant(item) for item in real)
-
-
-def settled(interp: Interpreter, real: Any) -> Shadow:
-    """The shadow of a value that follows from guarded values: a new object where it is mutable."""
-    graph = interp.graph
-    if is_constant(real):
-        return Const(real)
+    """Whether a value without identity is known by itself. A tuple of another class than C's own is made anew where it is wanted."""
     cls = type(real)
-    if cls is slice:
+    if cls in SCALARS or isinstance(real, (*VALUES, *DERIVED)) or is_record(real):
+        return True
+    is_of_c = cls in (tuple, frozenset) or isinstance(real, tuple) and hasattr(cls, "n_sequence_fields")     # a structseq
+    return is_of_c and all(map(is_constant, real))
+
+
+def settled(interp: Interpreter, real: Any, new: bool = False) -> Shadow:
+    """The shadow of a value that follows from guarded values: a new object where it is mutable.
+
+    new: a function has just made it, and so objects of other types too; else these were there before.
+    """
+    graph, cls = interp.graph, type(real)
+    if is_constant(real) or cls is slice:
         return Const(real)
     known = graph.find(real)
     if known is not None:
         return known
     if cls is list:
-        return graph.create(real, ListState([settled(interp, item) for item in real]))
+        return graph.create(real, ListState([settled(interp, item, new) for item in real]))
     if cls is dict:
-        return graph.create(real, DictState({key: settled(interp, item) for key, item in real.items()}, complete=True))
+        return graph.create(real, DictState({key: settled(interp, item, new) for key, item in real.items()}, complete=True))
     if cls is bytearray:
         return graph.create(real, BytesState(bytes(real)))
     if cls is set:
-        return graph.create(real, SetState({item: settled(interp, item) for item in real}))
+        return graph.create(real, SetState({item: settled(interp, item, new) for item in real}))
     if cls is tuple or isinstance(real, tuple) and hasattr(cls, "_fields"):
-        return composite(interp, cls, [settled(interp, item) for item in real])
-    return graph.constant(real)
+        return composite(interp, cls, [settled(interp, item, new) for item in real])
+    return graph.create(real) if new and not isinstance(real, PINNED) else graph.constant(real)
 
 
 def composite(interp: Interpreter, cls: type, items: list[Shadow]) -> Build:
