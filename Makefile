@@ -31,6 +31,7 @@ test-backends: $(VENV)/built
 
 lint: $(VENV)/built
 	$(RUN) -m ruff check .
+	$(RUN) -m mypy
 
 benchmarks: $(VENV)/built
 	$(RUN) -m benchmarks.dispatch

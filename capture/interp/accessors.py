@@ -6,7 +6,7 @@ import types
 import torch
 
 from capture.interp import attributes, calls
-from capture.interp.frame import Args, Catch, Continuation, Kwargs, Resume, Then, Value
+from capture.interp.frame import Args, Catch, Continuation, Kwargs, Resume, Then, Value, resuming
 from capture.interp.interpreter import Interpreter
 from capture.interp.lookasides.torch_legacy import is_volatile
 from capture.interp.models import reduction
@@ -30,9 +30,7 @@ def returning_none(interp: Interpreter, then: Continuation | None) -> Continuati
     def returned(_: Value) -> None:
         interp.deliver(Value(None, Const(None)), then)
     known = Resume.NONE if then is None else getattr(then, "resume", None)
-    if known in (Resume.NONE, Resume.DISCARD):
-        returned.resume = known  # type: ignore[attr-defined]
-    return returned
+    return resuming(returned, known) if known in (Resume.NONE, Resume.DISCARD) else returned
 
 
 @reduction(getattr)

@@ -14,12 +14,14 @@ if TYPE_CHECKING:
 
 
 class Value:
-    """A stack slot or local: the real value and its shadow (None once the trace was given up)."""
+    """A stack slot or local: the real value and its shadow. Once the trace was given up that is None, and nobody asks for it:
+    `Interpreter.track` does nothing then."""
 
     __slots__ = ("real", "shadow")
 
     def __init__(self, real: Any, shadow: Shadow | None) -> None:
-        self.real, self.shadow = real, shadow
+        self.real = real
+        self.shadow: Shadow = shadow  # type: ignore[assignment]
 
     def __repr__(self) -> str:
         return f"Value({self.real!r:.60}, {self.shadow!r:.60})"
@@ -34,7 +36,7 @@ class Handled(Value):
 class Resume(Enum):
     """What a waiting instruction does with the value that it gets: what a continuation must do in its place.
 
-    A callable that is the `then` of a call says it by its attribute `resume`.
+    A callable that is the `then` of a call says it by its attribute `resume` (`resuming`).
     """
 
     PUSH = "push it and go on with the next instruction"
@@ -49,11 +51,17 @@ class Resume(Enum):
     SHORT_CIRCUIT = "jump or pop, as it says of the truth of the value on the stack"
 
 
+def resuming(then: Continuation, how: Resume) -> Continuation:
+    """The continuation of a call, which says what a continuation behind a break does in its place."""
+    then.resume = how  # type: ignore[attr-defined]
+    return then
+
+
 def discard(value: Value) -> None:
     """The continuation for a result that nobody wants."""
 
 
-discard.resume = Resume.DISCARD  # type: ignore[attr-defined]
+resuming(discard, Resume.DISCARD)
 
 
 class UserError(Exception):
@@ -93,7 +101,7 @@ class Frame:
     """One activation of a code object, as CPython lays it out.
 
     `locals`: co_nlocalsplus slots, None where unbound; a cell or free variable's slot holds the cell object itself.
-    `stack`: Values, or None for CPython's NULL. `pc`: index of the next instruction in `instructions`.
+    `stack`: Values, or None for CPython's NULL (`push`). `pc`: index of the next instruction in `instructions`.
     `then` receives the returned value in place of a push on the caller's stack; `on_raise(exception)` may take over an
     exception that leaves the frame: true when it did.
     """
@@ -108,7 +116,7 @@ class Frame:
         self.instructions = instructions
         self.pc = 0
         self.locals: list[Value | None] = []
-        self.stack: list[Value | None] = []
+        self.stack: list[Value] = []
         self.globals = globals
         builtins = globals.get("__builtins__", types.__dict__["__builtins__"])
         self.builtins: dict[str, Any] = builtins if isinstance(builtins, dict) else builtins.__dict__
@@ -122,10 +130,10 @@ class Frame:
         self.rounds = (0, 0)                        # `mark` at the beginning of the last two rounds of loops
 
     def push(self, value: Value | None) -> None:
-        self.stack.append(value)
+        self.stack.append(value)  # type: ignore[arg-type]
 
     def pop(self) -> Value:
-        return self.stack.pop()  # type: ignore[return-value]
+        return self.stack.pop()
 
     def popn(self, n: int) -> list[Value]:
         """The top `n` slots, deepest first."""
@@ -133,7 +141,7 @@ class Frame:
             return []
         values = self.stack[-n:]
         del self.stack[-n:]
-        return values  # type: ignore[return-value]
+        return values
 
     @property
     def instruction(self) -> Instruction:

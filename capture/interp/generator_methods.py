@@ -7,7 +7,7 @@ from collections.abc import Callable, Generator
 from typing import Any
 
 from capture.interp import calls, unwind
-from capture.interp.frame import Args, Catch, Continuation, Frame, Kwargs, Resume, Then, UserError, Value
+from capture.interp.frame import Args, Catch, Continuation, Frame, Kwargs, Resume, Then, UserError, Value, resuming
 from capture.interp.generators import NONE, Body, State, code_of, fail, find, go_on, go_on_raising
 from capture.interp.interpreter import Interpreter
 from capture.interp.models import reduction
@@ -74,9 +74,9 @@ def _delivery(interp: Interpreter, then: Then) -> Continuation:
     """Hands a value to `then`, or pushes it."""
     def deliver(value: Value) -> None:
         interp.deliver(value, then)
-    if calls.is_resumable(then):
-        deliver.resume = Resume.PUSH if then is None else then.resume  # type: ignore[attr-defined]
-    return deliver
+    if not calls.is_resumable(then):
+        return deliver
+    return resuming(deliver, getattr(then, "resume", Resume.PUSH))
 
 
 @reduction(go_on)

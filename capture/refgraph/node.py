@@ -111,7 +111,7 @@ ABSENT = Absent()
 class RefNode(Shadow):
     """One heap object, by identity.
 
-    Invariants: `source` is None exactly for objects which the trace created; `state` describes the object as it is
+    Invariants: `source` is None exactly for objects which the trace created (`created`); `state` describes the object as it is
     *now*; for an outside object what is missing from `state` is as it was at entry. The real object is held weakly, or
     strongly only where its type allows nothing else (`RefGraph.sweep` lets go of the dead).
     """
@@ -120,7 +120,7 @@ class RefNode(Shadow):
 
     def __init__(self, real: Any, source: Source | None, serial: int, state: Any = None, origin: Shadow | None = None) -> None:
         self.cls: type = type(real)
-        self.source = source
+        self.source: Source = source  # type: ignore[assignment]
         self.serial = serial                        # order of first sight, which is the order of creation
         self.state = state                          # ListState, DictState … below, or None: only identity is known
         self.attrs: RefNode | None = None           # the node of the instance's __dict__, once it was looked at

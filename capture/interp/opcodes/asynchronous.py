@@ -8,7 +8,7 @@ from typing import Any
 from capture.errors import Break
 from capture.interp import attributes, calls, drivers, generators, unwind
 from capture.interp.drivers import Wrapped
-from capture.interp.frame import Continuation, Cut, Frame, OnRaise, Resume, UserError, Value
+from capture.interp.frame import Continuation, Cut, Frame, OnRaise, Resume, UserError, Value, resuming
 from capture.interp.instructions import Instruction, opcode
 from capture.interp.interpreter import Interpreter
 from capture.interp.iteration import NEXT, refusal
@@ -59,7 +59,7 @@ def send(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
 
     def push(value: Value) -> None:
         frame.stack.append(value)
-    push.resume = Resume.SEND  # type: ignore[attr-defined]
+    resuming(push, Resume.SEND)
     body = generators.find(interp, receiver)
     if body is not None:
         body.send(interp, value, push, returned)

@@ -9,7 +9,7 @@ from typing import Any
 
 from capture.errors import Break
 from capture.interp import calls, unwind
-from capture.interp.frame import Frame, Resume, Value, discard
+from capture.interp.frame import Frame, Resume, Value, discard, resuming
 from capture.interp.instructions import Instruction, opcode
 from capture.interp.interpreter import Interpreter
 from capture.interp.iteration import elements
@@ -277,5 +277,4 @@ def take_apart(interp: Interpreter, frame: Frame, sequence: Value, limit: int, t
     def again(items: Value) -> None:
         frame.stack.append(items)
         frame.pc -= 1
-    again.resume = Resume.RETRY  # type: ignore[attr-defined]
-    calls.call(interp, TAKEN, [sequence, Value(limit, Const(limit))], None, again)
+    calls.call(interp, TAKEN, [sequence, Value(limit, Const(limit))], None, resuming(again, Resume.RETRY))

@@ -5,7 +5,7 @@ import operator
 from collections.abc import Callable
 
 from capture.interp import assumptions, calls, generators, natives
-from capture.interp.frame import Frame, Resume, Value
+from capture.interp.frame import Frame, Resume, Value, resuming
 from capture.interp.instructions import Instruction, opcode
 from capture.interp.interpreter import Interpreter
 from capture.interp.iteration import advance
@@ -20,7 +20,7 @@ def branch(interp: Interpreter, value: Value, then: Callable[[bool], None], resu
     def decided(truth: Value) -> None:
         interp.track(_depend, interp, truth)
         then(truth.real)
-    decided.resume = resume  # type: ignore[attr-defined]
+    resuming(decided, resume)
     if type(real) in SCALARS:
         truth = bool(real)
         interp.describe(lambda: _depend_on_truth(interp, value), Value(bool, Const(bool)), [value], {}, truth, decided)
@@ -150,8 +150,7 @@ def for_iter(interp: Interpreter, frame: Frame, instruction: Instruction) -> Non
 
     def push(item: Value) -> None:
         frame.stack.append(item)
-    push.resume = Resume.ADVANCE  # type: ignore[attr-defined]
-    advance(interp, frame.stack[-1], push, exhausted)  # type: ignore[arg-type]
+    advance(interp, frame.stack[-1], resuming(push, Resume.ADVANCE), exhausted)
 
 
 # -- returns -----------------------------------------------------------------------------------------------------------

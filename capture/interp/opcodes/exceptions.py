@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from capture.interp import attributes, calls, unwind
-from capture.interp.frame import Continuation, Frame, Handled, Resume, UserError, Value
+from capture.interp.frame import Continuation, Frame, Handled, Resume, UserError, Value, resuming
 from capture.interp.instructions import Instruction, opcode
 from capture.interp.interpreter import Interpreter
 from capture.interp.lookasides.groups import depend_members, group_shadow
@@ -52,7 +52,7 @@ def raise_varargs(interp: Interpreter, frame: Frame, instruction: Instruction) -
                     raise_instance(made)
                 frame.stack.append(made)
                 frame.pc -= 1
-            again.resume = Resume.RETRY  # type: ignore[attr-defined]
+            resuming(again, Resume.RETRY)
         calls.call(interp, exception, [], then=raise_instance if cause is not None else again)
     elif isinstance(exception.real, BaseException):
         raise_instance(exception)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from capture.interp import calls
-from capture.interp.frame import Frame, Resume, Value, discard
+from capture.interp.frame import Frame, Resume, Value, discard, resuming
 from capture.interp.instructions import Instruction, opcode
 from capture.interp.interpreter import Interpreter
 from capture.interp.opcodes.containers import make_slice
@@ -50,8 +50,7 @@ def contains_op(interp: Interpreter, frame: Frame, instruction: Instruction) -> 
     container, item = frame.pop(), frame.pop()
     def negated(result: Value) -> None:
         calls.apply(interp, operator.not_, result)
-    negated.resume = Resume.NEGATE  # type: ignore[attr-defined]
-    calls.apply(interp, operator.contains, container, item, then=negated if instruction.arg else None)
+    calls.apply(interp, operator.contains, container, item, then=resuming(negated, Resume.NEGATE) if instruction.arg else None)
 
 
 @opcode("BINARY_SUBSCR")
