@@ -5,6 +5,7 @@ One renderer for C-like languages; what differs between machines is a table (`ta
 from __future__ import annotations
 
 import re
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -17,6 +18,7 @@ from capture.errors import InternalError
 __all__ = ["CPU", "INVALID", "Rendered", "Target", "render"]
 
 UNIT_LINES = 400            # of a translation unit, about; a graph with more is compiled as several, side by side
+MOST_NAMED = 4              # kernels that the comment above their function names
 
 
 @dataclass(frozen=True)
@@ -49,10 +51,17 @@ def render(kernels: Sequence[Kernel], target: Target = CPU) -> Rendered:
         rendered.symbols[kernel.name] = symbol
         rendered.buffers[kernel.name] = function.buffers
         rendered.numbers[kernel.name] = function.numbers
-    functions = [f"// {', '.join(names[symbol])}\n{target.signature.format(name=symbol)} {{\n{body}}}\n"
+    functions = [f"{_heading(names[symbol], rendered.buffers)}{target.signature.format(name=symbol)} {{\n{body}}}\n"
                  for body, symbol in texts.items()]
     sources = tuple("\n".join([target.prologue, *part]) for part in _balanced(functions))
     return Rendered(sources, rendered.symbols, rendered.buffers, rendered.numbers)
+
+
+def _heading(kernels: Sequence[str], buffers: dict[str, tuple[str, ...]]) -> str:
+    """Comments above a function: which kernels it is, and what the buffers of the first of them are, in order."""
+    more = f" and {len(kernels) - MOST_NAMED} more" if len(kernels) > MOST_NAMED else ""
+    taken = textwrap.wrap(", ".join(buffers[kernels[0]]), 120, break_long_words=False)
+    return f"// {', '.join(kernels[:MOST_NAMED])}{more}\n" + "".join(f"//   {line}\n" for line in taken)
 
 
 def _balanced(functions: Sequence[str]) -> list[list[str]]:

@@ -16,7 +16,7 @@ from capture.backends.native.render.prepare import prepared, with_starts
 from capture.backends.native.render.scopes import INDENT, Path, Scope
 from capture.backends.native.render.target import Target
 from capture.backends.native.render.tiles import COLUMNS, ROWS, streamed_of, tiles_of
-from capture.backends.native.render.values import Values
+from capture.backends.native.render.values import Values, bare
 
 STACK_BYTES = 64 << 10      # a larger array comes from the heap, and so do further ones
 STACK_TOTAL = 256 << 10     # after these
@@ -403,7 +403,7 @@ class _Writer(Values):
             wide = self.target.computed.get(dtype, dtype)
             before = self._as(self.loaded(place, dtype), dtype, wide)
             value = self._as(f"op_{store.mode}({before}, {self._as(value, dtype, wide)})", wide, dtype)
-        text = f"{place} = {self.kept(value, dtype)};"
+        text = f"{place} = {bare(self.kept(value, dtype))};"
         return text if guard is None else f"if ({guard}) {text}"
 
     # Accumulators.
@@ -426,7 +426,7 @@ class _Writer(Values):
         if one.where:
             place = self.index(plan.position, self.path.depth)
             return f"take_{one.reduction}({element}, {self._element(one, one.where)}, {value}, {place});"
-        return f"{element} = reduce_{one.reduction}({element}, {value});"
+        return f"{element} = reduce_{one.reduction}({element}, {bare(value)});"
 
     def _merge(self, one: Accumulator, into: Accumulator) -> None:
         with self._lane_loop() as scope:

@@ -16,6 +16,16 @@ LONGEST_GROUP = 4           # elements that lie side by side and are loaded toge
 INT32 = 1 << 31
 
 
+def bare(text: str) -> str:
+    """An expression without parentheses around the whole of it."""
+    depth = 0
+    for place, character in enumerate(text):
+        depth += (character == "(") - (character == ")")
+        if depth == 0:
+            return text[1:-1] if 0 < place == len(text) - 1 and text[0] == "(" else text
+    return text
+
+
 class Values:
     """Writes expressions into the scopes of one function.
 
@@ -140,7 +150,7 @@ class Values:
 
     def _define(self, node: Expr, text: str) -> str:
         name = self.path.fresh("x" if isinstance(node, Load) else "t")
-        return self.path.define(self.depth(node), node, self.target.types[node.dtype], name, text, self.reads(node))
+        return self.path.define(self.depth(node), node, self.target.types[node.dtype], name, bare(text), self.reads(node))
 
     def _render(self, node: Expr) -> str:
         target = self.target
@@ -152,11 +162,11 @@ class Values:
         if isinstance(node, Op):
             args = [self._now(arg) for arg in node.args]
             if node.name == "to":
-                return f"op_to<{target.types[node.dtype]}>({args[0]})"
+                return f"op_to<{target.types[node.dtype]}>({bare(args[0])})"
             symbol = target.comparisons.get(node.name) or (target.infix.get(node.name) if node.dtype.is_floating_point else None)
             if symbol is not None:
                 return f"({args[0]} {symbol} {args[1]})"
-            return f"op_{node.name}({', '.join(args)})"
+            return f"op_{node.name}({', '.join(map(bare, args))})"
         assert isinstance(node, Load)
         return self._load(node)
 
