@@ -11,15 +11,16 @@ import itertools
 import os
 import re
 import sys
+import types
 import weakref
-from typing import Any, TypeVar
+from typing import Any
 
 from capture.config import DEBUG, DEBUG_DIR
 from capture.errors import warn
 
-Code = TypeVar("Code")
 _folders: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()       # of frames, by the tree of their entries
 _taken: set[str] = set()
+NAMED = (types.FunctionType, types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType)
 
 
 def say(level: int, text: str) -> None:
@@ -34,7 +35,7 @@ def captured(name: str, entry: Any) -> None:
     if DEBUG.value >= 1:
         say(1, f"captured {name}: {trace.operations} operations, {entry.guard_count} guards")
         say(2, "\n".join(["guards:", *(f"  {guard}" for guard in entry.guards), "graph:", trace.graph_module.code,
-                          "mock:", trace.mock.source]))
+                          "mock:", trace.mock.source + legend(trace.mock)]))
     if DEBUG_DIR.value:
         stem = trace.mock.filename.removesuffix(".mock.py")
         write(f"{stem}.graph.py", trace.graph_module.code.strip() + "\n")
@@ -46,13 +47,35 @@ def broken(name: str, report: Any) -> None:
     say(1, f"gave up {name}: [{report.reason.id}] {report.context}" + (f" at {report.stack[-1]}" if report.stack else ""))
 
 
-def on_disk(code: Code, frame: Any, name: str, number: int) -> Code:
+def on_disk(code: Any, frame: Any, name: str, number: int) -> Any:
     """The code (a PythonCode) of mock function `number` of a frame of this name as the text of a file in the debug folder; as it is
     when there is no such folder, or it cannot be written to."""
     if not DEBUG_DIR.value:
         return code
     path = os.path.join(folder_of(frame, name), f"{number}.mock.py")
-    return dataclasses.replace(code, filename=path) if write(path, code.source) else code  # type: ignore[attr-defined,type-var]
+    return dataclasses.replace(code, filename=path) if write(path, code.source + legend(code)) else code
+
+
+def legend(code: Any) -> str:
+    """What the names in a mock function (a PythonCode) stand for that are not those of arguments, as comments below it."""
+    names = [(f"lifted[{place}]", str(source)) for place, source in enumerate(code.lifted)]
+    names += [(name, "the tensor operations" if name == code.graph else described(value))
+              for name, value in code.globals.items() if name != "__builtins__"]
+    width = max((len(name) for name, _ in names), default=0)
+    return "".join(f"# {name:<{width}}  {meaning}\n" for name, meaning in names)
+
+
+def described(value: Any) -> str:
+    """What a global of a mock function is. Runs no code of the program's."""
+    if type(value) is weakref.ref:
+        return f"a weak reference to {described(value())}"
+    if isinstance(value, type):
+        module, name = (type.__getattribute__(value, attribute) for attribute in ("__module__", "__qualname__"))
+    elif isinstance(value, NAMED):
+        module, name = getattr(value, "__module__", None) or "builtins", value.__qualname__
+    else:
+        return f"an instance of {described(type(value))}"
+    return f"{module}.{name}"
 
 
 def folder_of(frame: Any, name: str) -> str:
