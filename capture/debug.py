@@ -20,6 +20,7 @@ from capture.errors import warn
 
 _folders: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()       # of frames, by the tree of their entries
 _taken: set[str] = set()
+SUFFIX = ".mock.py"
 NAMED = (types.FunctionType, types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType)
 
 
@@ -36,8 +37,8 @@ def captured(name: str, entry: Any) -> None:
         say(1, f"captured {name}: {trace.operations} operations, {entry.guard_count} guards")
         say(2, "\n".join(["guards:", *(f"  {guard}" for guard in entry.guards), "graph:", trace.graph_module.code,
                           "mock:", trace.mock.source + legend(trace.mock)]))
-    if DEBUG_DIR.value:
-        stem = trace.mock.filename.removesuffix(".mock.py")
+    if trace.mock.filename.endswith(SUFFIX):
+        stem = trace.mock.filename.removesuffix(SUFFIX)
         write(f"{stem}.graph.py", trace.graph_module.code.strip() + "\n")
         write(f"{stem}.guards.txt", "".join(f"{guard}\n" for guard in entry.guards))
 
@@ -52,7 +53,7 @@ def on_disk(code: Any, frame: Any, name: str, number: int) -> Any:
     when there is no such folder, or it cannot be written to."""
     if not DEBUG_DIR.value:
         return code
-    path = os.path.join(folder_of(frame, name), f"{number}.mock.py")
+    path = os.path.join(folder_of(frame, name), f"{number}{SUFFIX}")
     return dataclasses.replace(code, filename=path) if write(path, code.source + legend(code)) else code
 
 
