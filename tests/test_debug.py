@@ -6,13 +6,14 @@ import os
 import pty
 import subprocess
 import sys
+import weakref
 from pathlib import Path
 
 import pytest
 import torch
 
 import capture
-from capture import config
+from capture import config, debug
 from capture.reports import progress
 
 X = torch.ones(3)
@@ -56,6 +57,38 @@ def test_mock_functions_are_files_that_debuggers_stop_in(folder: Path) -> None:
     debugger.runcall(compiled, X, state)
     assert len(debugger.lines) >= 3 and set(debugger.lines) <= set(range(first, len(source.splitlines()) + 1)), debugger.lines
     assert state == {"calls": 2}
+
+
+def test_a_mock_function_says_what_its_names_stand_for(folder: Path) -> None:
+    class Box:
+        pass
+
+    weight, box = torch.ones(3), Box()
+
+    def f(x):
+        box.seen = x
+        return x * weight
+    capture.compile(f, backend="eager")(X)
+    source = (folder / "f" / "0.mock.py").read_text()
+    names = dict(line.removeprefix("# ").split(maxsplit=1) for line in source.splitlines() if line.startswith("#"))
+    assert names["graph"] == "the tensor operations" and "weight" in names["lifted[1]"], source
+    assert set(names.values()) >= {"builtins.object"} and not any("at 0x" in meaning for meaning in names.values()), source
+    function = next(line for line in source.splitlines() if line.startswith("def "))
+    assert function.startswith("def f_0(x, lifted)"), source
+
+
+def test_no_code_of_the_programs_runs_for_that() -> None:
+    class Meta(type):
+        def __getattribute__(cls, name):
+            raise AssertionError(name)
+
+    class Odd(metaclass=Meta):
+        def __getattr__(self, name):
+            raise AssertionError(name)
+    odd = Odd()
+    assert debug.described(odd) == f"an instance of {__name__}.test_no_code_of_the_programs_runs_for_that.<locals>.Odd"
+    assert debug.described(weakref.ref(Odd)).startswith("a weak reference to ")
+    assert debug.described(list.append) == "builtins.list.append" and debug.described(len) == "builtins.len"
 
 
 def test_each_entry_has_its_files_and_each_frame_its_folder(folder: Path) -> None:
