@@ -33,7 +33,8 @@ class CompiledFunction:
 
 @final
 class TailCall:
-    def __init__(self, callable: Callable[..., Any], function: types.FunctionType | None, arguments: tuple[Any, ...], /) -> None: ...
+    def __init__(self, callable: Callable[..., Any], function: types.FunctionType | None, arguments: tuple[Any, ...],
+                 /) -> None: ...
 
 class Resumption:
     """What `capture.resumption.Resumption` extends."""

@@ -74,8 +74,8 @@ class Miss:
 
 @dataclass(slots=True)
 class Counts:
-    """Of cache entries: how many there are, or were, how many calls they served as graphs and natively, and how much was captured in
-    them."""
+    """Of cache entries: how many there are, or were, how many calls they served as graphs and natively, and how much was captured
+    in them."""
 
     entries: int = 0
     hits: int = 0

@@ -77,7 +77,7 @@ def load(interp: Interpreter, obj: Value, name: str, then: Continuation | None =
         return _call(interp, method, [obj, Value(name, Const(name))], obj, name, hook_of(interp, obj), then, on_raise)
     if not isinstance(getter, types.WrapperDescriptorType):
         return native(interp, obj, name, lambda result: hooked(cls), then, on_raise, lambda: hooked(cls))
-    interp.track(interp.graph.pin_special, cls, "__getattribute__")
+    interp.track(pin_special, interp.graph, cls, "__getattribute__")
     generic(interp, obj, name, then, on_raise)
 
 
@@ -158,17 +158,17 @@ def load_from_class(interp: Interpreter, cls: Value, name: str, then: Continuati
     """`cls.name` for a class, by `type.__getattribute__`."""
     real, meta = cls.real, type(cls.real)
     interp.track(calls.pin, interp, cls)
-    interp.track(interp.graph.pin_special, meta, "__getattribute__")
+    interp.track(pin_special, interp.graph, meta, "__getattribute__")
     getattribute = lookup_class(meta, "__getattribute__")
     in_meta = lookup_class(meta, name, MISSING)
     own = lookup_class(real, name, MISSING)
     if in_meta is MISSING and is_mutable(meta):
-        interp.track(interp.graph.type_attr, meta, name)
+        interp.track(type_attr, interp.graph, meta, name)
     if isinstance(getattribute, types.FunctionType) or own is MISSING or (
             in_meta is not MISSING and lookup_class(type(in_meta), "__set__") is not None):
         hook = lookup_class(meta, "__getattr__")
         if own is MISSING and in_meta is not MISSING and not isinstance(in_meta, C_DATA):
-            interp.track(interp.graph.type_attr, real, name)
+            interp.track(type_attr, interp.graph, real, name)
             found = Value(in_meta, interp.track(through_class, interp, cls, meta, name))
             return bind(interp, cls, meta, name, in_meta, then, on_raise, found)
         if own is MISSING and in_meta is MISSING and isinstance(hook, types.FunctionType):
@@ -179,7 +179,7 @@ def load_from_class(interp: Interpreter, cls: Value, name: str, then: Continuati
                       lambda: type_attr(interp.graph, real, name)[2])
     found = Value(own, interp.track(through_class, interp, cls, real, name))
     kind = type(own)
-    interp.track(interp.graph.pin_special, kind, "__get__")
+    interp.track(pin_special, interp.graph, kind, "__get__")
     if kind in calls.FUNCTIONS:
         return finish(interp, own, found.shadow, then)
     if kind is staticmethod:
@@ -303,7 +303,7 @@ def generic_write(interp: Interpreter, obj: Value, name: str, value: Value | Non
                 return calls.call(interp, function, [obj, *rest], None, after)
             method = Value(setter, interp.track(calls.class_attribute, interp, type(descriptor), special))
             return calls.call(interp, method, [found, obj, *rest], None, after)
-    interp.track(interp.graph.pin_special, cls, "__setattr__" if value is not None else "__delattr__")
+    interp.track(pin_special, interp.graph, cls, "__setattr__" if value is not None else "__delattr__")
     interp.track(before_write, interp, obj, name, value is None)
     if value is None:
         interp.real(delattr_of(obj.real), obj.real, name)
@@ -369,7 +369,7 @@ def hook_of(interp: Interpreter, obj: Value) -> Value | None:
     hook = lookup_class(cls, "__getattr__")
     if is_hook(hook):
         return Value(hook, interp.track(calls.class_attribute, interp, cls, "__getattr__"))
-    interp.track(interp.graph.pin_special, cls, "__getattr__")
+    interp.track(pin_special, interp.graph, cls, "__getattr__")
     return None
 
 

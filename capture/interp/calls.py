@@ -81,7 +81,7 @@ def call(interp: Interpreter, function: Value, args: list[Value], kwargs: dict[s
             function = Value(real.__wrapped__, interp.track(interp.graph.constant, real.__wrapped__))
         elif issubclass(cls, type):
             metacall = lookup_class(cls, "__call__")
-            interp.track(interp.graph.pin_special, cls, "__call__")
+            interp.track(pin_special, interp.graph, cls, "__call__")
             if isinstance(metacall, types.FunctionType) and not natives.is_modelled(real):
                 function, args = Value(metacall, interp.track(class_attribute, interp, cls, "__call__")), [function, *args]
             elif is_a(metacall, type):              # which binds to nothing

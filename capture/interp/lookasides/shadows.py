@@ -49,7 +49,7 @@ class ViewState:
 # -- values ------------------------------------------------------------------------------------------------------------
 
 def is_constant(real: Any) -> bool:
-    """Whether a value without identity is known by itself. A tuple of another class than C's own is made anew where it is wanted."""
+    """Whether a value without identity is known by itself. A tuple of a class of Python's is made anew where it is wanted."""
     cls = type(real)
     if cls in SCALARS or isinstance(real, (*VALUES, *DERIVED)) or is_record(real):
         return True

@@ -13,7 +13,6 @@ from capture.interp.special import in_python, is_a, is_key, special_method
 from capture.refgraph.keys import hash_kept
 from capture.refgraph.lookup import MISSING
 
-
 # -- done by C, and modelled -------------------------------------------------------------------------------------------
 
 def candidates(container: Any, number: int) -> list[Any]:
