@@ -121,7 +121,7 @@ class AfterTorch:
         """Torch's own spec, whose loader calls `then` at the end, once. None for other modules."""
         if name != "torch":
             return None
-        sys.meta_path.remove(self)  # type: ignore[arg-type]
+        sys.meta_path.remove(self)
         spec = importlib.util.find_spec(name)
         if spec is not None and spec.loader is not None:
             loader: Any = spec.loader
@@ -167,7 +167,7 @@ def run(module: types.ModuleType, execute: Callable[[], None], session: Session)
     """Calls `execute` with `module` as `__main__`. Its exceptions leave with a traceback that shows nothing of ours."""
     session.prepare()
     sys.modules["__main__"] = module
-    sys.meta_path.insert(0, AfterTorch(session.start))  # type: ignore[arg-type]
+    sys.meta_path.insert(0, AfterTorch(session.start))
     try:
         execute()
     except SystemExit:

@@ -105,7 +105,7 @@ def _class(cls: type, make_unit: MakeUnit, rebuild: Callable[..., Any]) -> type:
     if not isinstance(function, types.FunctionType):
         raise ArgumentError(f"the instances of {cls.__name__} have no __call__ in Python that could be captured; compile a method, "
                             f"or the function which makes and uses them")
-    cls.__call__ = _function(function, make_unit, rebuild)  # type: ignore[assignment]
+    cls.__call__ = _function(function, make_unit, rebuild)  # type: ignore[method-assign]
     return cls
 
 

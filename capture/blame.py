@@ -23,7 +23,7 @@ def blame(exception: BaseException, function: types.FunctionType, graph_module: 
     tail = entry = exception.__traceback__
     while entry is not None:
         code = entry.tb_frame.f_code
-        if graph_module is not None and code is graph_module.forward.__func__.__code__:  # type: ignore[union-attr]
+        if graph_module is not None and code is graph_module.forward.__func__.__code__:  # type: ignore[attr-defined]
             positions = position_of(graph_module, entry.tb_lineno)
             tail = entry.tb_next
         elif code.co_filename in generated or code.co_filename.startswith(BACKENDS):
@@ -39,5 +39,5 @@ def blame(exception: BaseException, function: types.FunctionType, graph_module: 
 def position_of(graph_module: torch.fx.GraphModule, line: int) -> tuple[Any, ...]:
     """Where in the user's program the operation on a line of the generated `forward` was recorded."""
     nodes = list(graph_module.graph.nodes)
-    index = graph_module._lineno_map.get(line - graph_module._prologue_start)  # type: ignore[union-attr,operator]
+    index = graph_module._lineno_map.get(line - graph_module._prologue_start)  # type: ignore[union-attr]
     return nodes[index].meta.get("stack", ()) if index is not None else ()

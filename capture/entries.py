@@ -39,7 +39,7 @@ def install(unit: Unit, interp: Interpreter, result: Shadow, held: Iterable[Valu
     recorder.settle_expectations()
     graph.seal()
     with times.measure("mock"):
-        numbers: tuple[Shadow, ...] = tuple(number.shadow for number in recorder.number_inputs)  # type: ignore[misc]
+        numbers: tuple[Shadow, ...] = tuple(number.shadow for number in recorder.number_inputs)
         # Before the first operation of a graph that may raise, and cannot run again then, so many effects come.
         acted = recorder.acted or 0 if recorder.changes and not recorder.expected else 0
         plan = mock.plan(graph, result, recorder.inputs, numbers, acted)

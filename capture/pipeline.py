@@ -264,7 +264,7 @@ def install_cut(unit: Unit, interp: Interpreter, cut: Cut, repeatable: bool, tim
     if any(isinstance(node.state, TensorState) and node.state.dynamic for node in graph.nodes):
         parameters = zip(resumption.codes.codes[0].co_varnames, (value.shadow for value in taken))
         resumption.units[0].shapes.known |= of_any_shape(parameters, [cell.shadow for cell in frames[0].cells])
-    graph.depend(cut.function.shadow, cut.function.real)  # type: ignore[arg-type]
+    graph.depend(cut.function.shadow, cut.function.real)
     entered, left = entry_modes(graph).grad, torch.is_grad_enabled()
     handling = any(resume.Slot.HANDLED in frame.position.stack for frame in frames)
     arguments = [
@@ -277,7 +277,7 @@ def install_cut(unit: Unit, interp: Interpreter, cut: Cut, repeatable: bool, tim
     everything = resume.composite(arguments)
     graph.sweep(0)
     asleep = sleepers.sleepers(interp, frames, resumption.codes, unit.bodies)
-    proceed = Perform(_C.TailCall, (Const(resumption), Const(None), everything.shadow))  # type: ignore[arg-type]
+    proceed = Perform(_C.TailCall, (Const(resumption), Const(None), everything.shadow))
     works = loops.works(frames[-1], len(frames) - 1, recorder)
     install(unit, interp, proceed, [*arguments[:-1], *cut.kwargs.values()], asleep, repeatable, report, times)
     unit.breaks.append(report)

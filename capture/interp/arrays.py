@@ -151,7 +151,7 @@ class Arrays:
         if outside.real.nbytes > LARGEST:
             raise Break("opaque-call", f"numpy reads an array from outside, of {outside.real.nbytes} bytes")
         held = content(outside.real)
-        if self._seen.is_restless(outside.source, hash(held)):  # type: ignore[arg-type]
+        if self._seen.is_restless(outside.source, hash(held)):
             raise Break("opaque-call", "numpy reads an array, or number, that is another on each call")
         if not is_array(real):
             return graph.depend(outside, outside.real)
@@ -162,9 +162,9 @@ class Arrays:
             if node.source is not None and storage is not None and storage[0] in graph.written:
                 if node.real is None or overlaps(outside.real, node.real):
                     raise Break("data-dependent", "an array is read that was written to as a tensor")
-                graph.require(Computed(is_apart, (outside.source, node.source)), "VALUE", True)  # type: ignore[arg-type]
+                graph.require(Computed(is_apart, (outside.source, node.source)), "VALUE", True)
         graph.require(outside.source, "TYPE", outside.cls)
-        graph.require(Computed(content, (outside.source,)), "VALUE", held)  # type: ignore[arg-type]
+        graph.require(Computed(content, (outside.source,)), "VALUE", held)
 
     def unshareable(self, graph: RefGraph, shadow: Shadow | None, real: Any) -> Break | None:
         """Why a tensor on the memory of an array cannot be in the trace; None if it can, random numbers drawn before the graph."""
@@ -190,7 +190,7 @@ class Arrays:
         number = sum(other is node for other, _ in self.tensors)
         self.tensors.append((node, tensor))            # which lives as long as the capture: backends are shown it
         graph.require(node.source, "TYPE", node.cls)
-        return graph.external(tensor, Computed(tensor_on, (node.source, Literal(number))))  # type: ignore[arg-type]
+        return graph.external(tensor, Computed(tensor_on, (node.source, Literal(number))))
 
     def has_tensor(self, node: RefNode) -> bool:
         """Whether a tensor is one on the memory of an array from outside."""
@@ -220,7 +220,7 @@ class Arrays:
             self._tied.append((real, real.copy()))
             return self.fold(graph, real, Const)
         graph.touch(node)
-        return graph.external(real, Computed(array_on, (node.source, Literal(self._count()))))  # type: ignore[arg-type]
+        return graph.external(real, Computed(array_on, (node.source, Literal(self._count()))))
 
     def lies_in(self, graph: RefGraph, tensor: torch.Tensor) -> RefNode | None:
         """The parameter or buffer that a tensor is the same memory as."""
@@ -241,7 +241,7 @@ class Arrays:
         if shadow.source is not None:
             return self.share(recorder.refs, shadow, tensor)
         depend_on_arguments(recorder.refs, shadow)
-        return recorder.drawn(tensor, Expr(tensor_on, (shadow.origin, Const(0))))  # type: ignore[arg-type]
+        return recorder.drawn(tensor, Expr(tensor_on, (shadow.origin, Const(0))))
 
     def index(self, recorder: Recorder, shadow: RefNode, real: Any) -> Any:
         """What stands for an array that a tensor is subscripted with: a list of what it holds, or a tensor; None for nothing."""

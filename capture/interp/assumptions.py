@@ -82,7 +82,7 @@ def can_look_back(interp: Interpreter) -> bool:
 
 def assume(interp: Interpreter, value: Value, held: bool | int, operation: Any) -> Shadow:
     """Takes a value, or its truth, for granted. operation: what looks whether it is so."""
-    interp.recorder.expect(value, held, operation, at_once=bool(interp.openings))  # type: ignore[arg-type]
+    interp.recorder.expect(value, held, operation, at_once=bool(interp.openings))
     return Const(held)
 
 

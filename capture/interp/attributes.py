@@ -240,7 +240,7 @@ def load_from_super(interp: Interpreter, obj: Value, name: str, then: Continuati
 def load_super(interp: Interpreter, cls: Value, self: Value, name: str) -> None:
     """LOAD_SUPER_ATTR: `super(cls, self).name`."""
     real = interp.real(super, cls.real, self.real)
-    shadow = Build(super, (cls.shadow, self.shadow)) if interp.tracking else None  # type: ignore[arg-type]
+    shadow = Build(super, (cls.shadow, self.shadow)) if interp.tracking else None
     load(interp, Value(real, shadow), name)
 
 
@@ -334,7 +334,7 @@ def finish(interp: Interpreter, real: Any, shadow: Shadow | None, then: Continua
 
 
 def build(interp: Interpreter, cls: type, *values: Value) -> Shadow | None:
-    return Build(cls, tuple(v.shadow for v in values)) if interp.tracking else None  # type: ignore[misc]
+    return Build(cls, tuple(v.shadow for v in values)) if interp.tracking else None
 
 
 def native(interp: Interpreter, obj: Value, name: str, explain: Callable[[Any], Shadow] | None, then: Continuation | None,
@@ -464,7 +464,7 @@ def unset(interp: Interpreter, obj: Value, name: str, descriptor: Any) -> Shadow
     if isinstance(descriptor, types.MemberDescriptorType) and not (isinstance(node, RefNode) and node.created):
         if not isinstance(node, RefNode):
             raise Break("opaque-call", f"the empty slot {name!r} of a {type(obj.real).__name__} was asked for")
-        interp.graph.require(Computed(is_unset, (node.source, Literal(name))), "VALUE", True)  # type: ignore[arg-type]
+        interp.graph.require(Computed(is_unset, (node.source, Literal(name))), "VALUE", True)
     return absent(interp, obj, name)
 
 
@@ -485,15 +485,15 @@ def bound_by_c(interp: Interpreter, obj: Value, name: str, descriptor: Any, foun
     if isinstance(node, RefNode) and not callable(result) and computed_arrays.is_repeated(node, obj.real):
         return computed_arrays.repeat(interp, getattr, [obj, Value(name, Const(name))], {}, result)
     if result is descriptor:                            # a plain class attribute
-        return found.shadow  # type: ignore[return-value]
+        return found.shadow
     if isinstance(descriptor, C_METHODS):
         bound = isinstance(result, (types.BuiltinFunctionType, types.MethodWrapperType))
         if bound and getattr(result, "__self__", None) is obj.real:
-            return Build(type(result), (Const(descriptor), obj.shadow))  # type: ignore[arg-type]
+            return Build(type(result), (Const(descriptor), obj.shadow))
         return class_builtin(interp, result)
     # Functions of Cython's.
     if type(result) is types.MethodType and result.__func__ is descriptor and result.__self__ is obj.real:
-        return Build(types.MethodType, (found.shadow, node))  # type: ignore[arg-type]
+        return Build(types.MethodType, (found.shadow, node))
     if name == "__class__":
         return class_of(interp, obj)
     if name == "__dict__" and isinstance(node, RefNode):
@@ -542,7 +542,7 @@ def written(interp: Interpreter, obj: Value, name: str, value: Value | None, des
     if is_a(obj.real, type):
         if name in ("__name__", "__qualname__", "__bases__"):
             if name == "__bases__" and isinstance(node.state, ClassState):
-                node.state.bases = value.shadow  # type: ignore[union-attr,assignment]
+                node.state.bases = value.shadow  # type: ignore[union-attr]
             elif not node.created or value is None or not isinstance(value.shadow, Const):
                 raise Break("untracked-mutation", f"{name} of class {obj.real.__qualname__} was assigned")
             return ABSENT       # kept in C, where the mock function looks for it
@@ -553,8 +553,8 @@ def written(interp: Interpreter, obj: Value, name: str, value: Value | None, des
             graph.effect(type.__delattr__, node, Const(name))
         if value is None:
             return ABSENT
-        node.slots[name] = value.shadow  # type: ignore[assignment]
-        graph.effect(type.__setattr__, node, Const(name), value.shadow)  # type: ignore[arg-type]
+        node.slots[name] = value.shadow
+        graph.effect(type.__setattr__, node, Const(name), value.shadow)
         return ABSENT
     if isinstance(obj.real, decimal.Context):
         return decimals.assign(interp, node, value)
@@ -567,7 +567,7 @@ def written(interp: Interpreter, obj: Value, name: str, value: Value | None, des
         if name == "__code__":
             raise Break("untracked-mutation", "the code of a function was assigned")
         type_attr(graph, type(obj.real), name)
-        graph.set_slot(node, name, value.shadow)  # type: ignore[arg-type]
+        graph.set_slot(node, name, value.shadow)
         return ABSENT
     type_attr(graph, type(obj.real), name) if not is_a(obj.real, types.ModuleType) else None
     attrs = graph.attributes(node)
@@ -576,5 +576,5 @@ def written(interp: Interpreter, obj: Value, name: str, value: Value | None, des
     if value is None:
         graph.dict_delete(attrs, name)
     else:
-        graph.dict_set(attrs, name, value.shadow)  # type: ignore[arg-type]
+        graph.dict_set(attrs, name, value.shadow)
     return ABSENT

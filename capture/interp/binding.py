@@ -41,12 +41,12 @@ def bind(interp: Interpreter, function: Value, args: list[Value], kwargs: dict[s
     at = named
     if code.co_flags & VARARGS:
         rest = args[positional:]
-        slots[at] = Value(tuple([v.real for v in rest]), Build(tuple, tuple([v.shadow for v in rest])) if interp.tracking else None)  # type: ignore[misc]
+        slots[at] = Value(tuple([v.real for v in rest]), Build(tuple, tuple([v.shadow for v in rest])) if interp.tracking else None)
         at += 1
     if code.co_flags & VARKW:
         real_extra = {k: v.real for k, v in extra.items()}
         slots[at] = Value(real_extra, interp.track(
-            lambda: interp.graph.create(real_extra, DictState({k: v.shadow for k, v in extra.items()}, complete=True))))  # type: ignore[misc]
+            lambda: interp.graph.create(real_extra, DictState({k: v.shadow for k, v in extra.items()}, complete=True))))
     return slots
 
 
@@ -87,7 +87,7 @@ def positional_default(interp: Interpreter, function: Value, index: int) -> Shad
     real = function.real.__defaults__
     if isinstance(shadow, Const):
         return interp.graph.constant(real[index])
-    state = shadow.state  # type: ignore[union-attr]
+    state = shadow.state  # type: ignore[attr-defined]
     whole = state.defaults if isinstance(state, FunctionState) else interp.graph.slot(shadow, "__defaults__", real)  # type: ignore[arg-type]
     return item(interp, whole, index, real)
 
@@ -97,7 +97,7 @@ def keyword_default(interp: Interpreter, function: Value, name: str) -> Shadow:
     real = function.real.__kwdefaults__
     if isinstance(shadow, Const):
         return interp.graph.constant(real[name])
-    state = shadow.state  # type: ignore[union-attr]
+    state = shadow.state  # type: ignore[attr-defined]
     whole = state.kwdefaults if isinstance(state, FunctionState) else interp.graph.slot(shadow, "__kwdefaults__", real)  # type: ignore[arg-type]
     if isinstance(whole, RefNode):
         return interp.graph.dict_get(whole, name)

@@ -36,7 +36,7 @@ RECURSION_GUARDS = frozenset({dataclasses._recursive_repr(lambda self: "").__cod
 
 # torch wraps functions of its own that Dynamo must not see; to us the wrapper means nothing.
 OF_MODULES = frozenset(item for item in vars(torch.nn.Module).values() if type(item) is types.FunctionType)
-DYNAMO_WRAPPER_CODE = torch._disable_dynamo(lambda: None).__code__  # type: ignore[attr-defined]
+DYNAMO_WRAPPER_CODE = torch._disable_dynamo(lambda: None).__code__
 
 
 def call(interp: Interpreter, function: Value, args: list[Value], kwargs: dict[str, Value] | None = None,
@@ -272,12 +272,12 @@ def pin_protocols(interp: Interpreter, real: Any, args: list[Value]) -> None:
 def touch(interp: Interpreter, value: Value) -> Shadow:
     if isinstance(value.shadow, RefNode):
         interp.graph.touch(value.shadow)
-    return value.shadow  # type: ignore[return-value]
+    return value.shadow
 
 
 def pin(interp: Interpreter, value: Value) -> Shadow:
-    interp.graph.depend(value.shadow, value.real)  # type: ignore[arg-type]
-    return value.shadow  # type: ignore[return-value]
+    interp.graph.depend(value.shadow, value.real)
+    return value.shadow
 
 
 def operator_methods(real: Any) -> tuple[str, ...]:

@@ -48,7 +48,7 @@ def number_in(tensor: torch.Tensor) -> bool | int | float:
 
 def path_of_number(node: RefNode) -> Computed:
     """The path to what a tensor from outside of one element holds."""
-    return Computed(number_in, (node.source,))  # type: ignore[arg-type]
+    return Computed(number_in, (node.source,))
 
 
 def holds_number(refs: RefGraph, tensor: torch.Tensor) -> bool:

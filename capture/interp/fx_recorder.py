@@ -400,7 +400,7 @@ class FxRecorder:
         """Takes what a tensor holds, or a value that follows from tensors, or its truth, for granted; `operation` looks whether it
         is so. at_once: in the midst of the graph, since the tensor does not outlive what has begun there."""
         known = self.snapshot(value.shadow, value.real) if isinstance(value.shadow, RefNode) else value.shadow
-        self.expected.append((known, held, operation, at_once))  # type: ignore[arg-type]
+        self.expected.append((known, held, operation, at_once))
 
     def settle_expectations(self) -> None:
         """Looks at what is taken for granted when the graph has run; in the midst of it, where it changes something afterwards."""
@@ -424,8 +424,8 @@ class FxRecorder:
 
     def switch(self, function: Callable[..., Any], args: Sequence[Value], kwargs: dict[str, Value]) -> None:
         """Appends a call that sets a mode of torch or of the process."""
-        node = self.fx.create_node("call_function", function, tuple(self.argument(a.shadow, a.real) for a in args),  # type: ignore[arg-type]
-                                   {name: self.argument(v.shadow, v.real) for name, v in kwargs.items()})  # type: ignore[arg-type]
+        node = self.fx.create_node("call_function", function, tuple(self.argument(a.shadow, a.real) for a in args),
+                                   {name: self.argument(v.shadow, v.real) for name, v in kwargs.items()})
         node.meta["stack"] = self.positions()
         self._note_obstacle(node, ())
 

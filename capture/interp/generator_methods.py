@@ -38,8 +38,8 @@ def thrown_exception(interp: Interpreter, args: list[Any]) -> BaseException:
 def _stopped(interp: Interpreter, stop: StopIteration, value: Value) -> Any:
     """The exception by which a generator of ours returns a value."""
     node = interp.graph.create(stop)
-    node.slots["value"] = value.shadow  # type: ignore[assignment]
-    node.slots["args"] = Build(tuple, (value.shadow,) if stop.args else ())  # type: ignore[arg-type]
+    node.slots["value"] = value.shadow
+    node.slots["args"] = Build(tuple, (value.shadow,) if stop.args else ())
     return node
 
 

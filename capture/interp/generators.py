@@ -471,7 +471,7 @@ def _record_of(interp: Interpreter, body: Body, node: Shadow | None) -> Shadow:
     if not isinstance(node, RefNode) or node.source is None:
         raise Break("opaque-call", f"a {body.kind} of unknown origin was resumed")
     graph = interp.graph
-    source = Computed(dormant_of, (graph.touch(node).source,))  # type: ignore[arg-type]
+    source = Computed(dormant_of, (graph.touch(node).source,))
     record: Build = graph.external(body.dormant, source)  # type: ignore[assignment]
     graph.depend(record.items[0], body.state.value)
     return record
@@ -481,13 +481,13 @@ def restore(flags: int, name: str, qualname: str, *record: Any) -> Any:
     """A dormant generator, made anew."""
     body = Body(KINDS[flags][0])
     real = _drive(body, flags, name, qualname)
-    body.lie_down(record)  # type: ignore[arg-type]
+    body.lie_down(record)
     return real
 
 
 def settle(real: Any, *record: Any) -> None:
     """Makes a generator dormant again that a trace has taken over."""
-    body_of(real).lie_down(record)  # type: ignore[union-attr,arg-type]
+    body_of(real).lie_down(record)  # type: ignore[union-attr]
 
 
 def go_on(generator: Any, *rest: Any) -> Any:

@@ -34,7 +34,7 @@ def is_held(interp: Interpreter, function: Any, args: list[Value]) -> bool:
         return False
     number = number_in(tensor)
     content = number if tensor.dtype in EXACT else bool(number)
-    return not interp.recorder.seen.is_restless(args[0].shadow.source, hash(content))  # type: ignore[union-attr]
+    return not interp.recorder.seen.is_restless(args[0].shadow.source, hash(content))  # type: ignore[attr-defined]
 
 
 def read(interp: Interpreter, function: Any, args: list[Value]) -> Shadow:

@@ -54,8 +54,8 @@ WRAPPERS = dict.fromkeys((
     *_existing(torch._VF, "_make_dual _unpack_dual")), "calls a transform of torch.func")
 KERNELS = dict.fromkeys(protection.KERNELS, "chooses kernels of attention")
 # Default devices, which are modes in Python, by the methods that enter and leave them.
-DEVICES = {torch.device.__enter__: protection.enter_device,  # type: ignore[attr-defined]
-           torch.device.__exit__: protection.leave_device}  # type: ignore[attr-defined]
+DEVICES = {torch.device.__enter__: protection.enter_device,
+           torch.device.__exit__: protection.leave_device}
 # What follows from the transforms that a trace has entered itself.
 TENSOR_FACTS = frozenset(_existing(
     functorch, "is_batchedtensor is_gradtrackingtensor is_functorch_wrapped_tensor is_functionaltensor is_legacy_batchedtensor "

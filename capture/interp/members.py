@@ -30,7 +30,7 @@ def external_c_attribute(interp: Interpreter, obj: Value, name: str, result: Any
         if isinstance(obj.real, DERIVED) and not callable(result):
             return settled(interp, result)
         if callable(result):
-            return Build(type(result), (Const(lookup_class(type(obj.real), name)), node))  # type: ignore[arg-type]
+            return Build(type(result), (Const(lookup_class(type(obj.real), name)), node))
     if isinstance(node, Build):
         if isinstance(obj.real, types.MethodType):
             index = {"__func__": 0, "__self__": 1}.get(name)

@@ -134,7 +134,7 @@ def refusal(interp: Interpreter, call: Call) -> Break | None:
         return decision(WHICH_WAY, ()) if real is operator.truth else Break("data-dependent", f"{name_of(real)}() of a tensor")
     if kind is not Kind.OPERATION and replays.decides(interp, real, call.values):
         what = WHICH_WAY if real is operator.truth else f"what {name_of(real)}() does"
-        return decision(what, [value.shadow for value in call.values])  # type: ignore[misc]
+        return decision(what, [value.shadow for value in call.values])
     if not (hashable(real) and real in STORES) and any(map(is_written, call.values)):
         return Break("opaque-call", f"{name_of(real)}() of a dict in which something was stored under a key that changes "
                                     f"from call to call")
@@ -186,7 +186,7 @@ def shadow(interp: Interpreter, call: Call, versions: Any, result: Any) -> Shado
     """The shadow of a C function's result, after the real call."""
     graph, kind, real, args, kwargs = interp.graph, call.kind, call.real, call.args, call.kwargs
     if not isinstance(call.function.shadow, Const):
-        graph.depend(call.function.shadow, real)  # type: ignore[arg-type]
+        graph.depend(call.function.shadow, real)
     if kind is Kind.BOOKKEEPING:
         return Const(result)
     if kind is Kind.MODEL:
@@ -202,7 +202,7 @@ def shadow(interp: Interpreter, call: Call, versions: Any, result: Any) -> Shado
     if kind is Kind.MODE:
         if real in leaves.DEVICES:
             interp.recorder.switch(leaves.DEVICES[real], args[:1], {})
-            return args[0].shadow if result is args[0].real else Const(result)  # type: ignore[return-value]
+            return args[0].shadow if result is args[0].real else Const(result)
         if real in leaves.KERNELS:
             interp.recorder.switched.add(leaves.protection.KERNELS[real])
         interp.recorder.switch(real, args, kwargs)
@@ -217,7 +217,7 @@ def shadow(interp: Interpreter, call: Call, versions: Any, result: Any) -> Shado
     if kind is Kind.LAZY and type(result) in SCALARS:
         if all(isinstance(v.shadow, Const) for v in args):
             return Const(result)
-        return graph.computed(real, tuple(v.shadow for v in args), result)  # type: ignore[misc]
+        return graph.computed(real, tuple(v.shadow for v in args), result)
     if kind is Kind.NUMPY:
         if interp.recorder.arrays.warns(call.values, result):
             raise Break("side-effect-call", f"{name_of(real)}(), which may warn of its result")

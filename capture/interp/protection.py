@@ -24,12 +24,12 @@ KERNELS: dict[Callable[..., Any], Callable[[], Any]] = {
 
 def enter_device(device: torch.device) -> None:
     """Begins `with device:`, in which tensors are made on that device."""
-    device.__enter__()  # type: ignore[attr-defined]
+    device.__enter__()
 
 
 def leave_device(device: torch.device) -> None:
     """Ends it."""
-    device.__exit__(None, None, None)  # type: ignore[attr-defined]
+    device.__exit__(None, None, None)
 
 
 def restore_modes(modes: list[Any]) -> None:

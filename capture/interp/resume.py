@@ -184,7 +184,7 @@ def suspend_frame(interp: Interpreter, frame: Frame, resume: Resume,
         if slot is Slot.HANDLED:
             values.append(unwind.exception_value(interp, being_handled[at]))  # type: ignore[arg-type]
         elif slot is Slot.OBJECT:
-            values.append(item)  # type: ignore[arg-type]
+            values.append(item)
     position = Position(id(code), pc, resume, bound, tuple(slots))
     return Suspended(position, code, frame.globals, scope.globals_shadow(interp, frame), values, cells), handled
 
@@ -296,7 +296,7 @@ def callee_of(frame: Suspended, code: types.CodeType) -> Value:
 def function_of(frame: Suspended, code: types.CodeType) -> Value:
     """A continuation as a new function."""
     cells = composite(frame.cells)
-    return Value(_C.continuation(code, frame.scope, cells.real), Expr(_C.continuation, (Const(code), frame.globals, cells.shadow)))  # type: ignore[arg-type]
+    return Value(_C.continuation(code, frame.scope, cells.real), Expr(_C.continuation, (Const(code), frame.globals, cells.shadow)))
 
 
 def closure_of(frame: Suspended) -> Value:
@@ -304,7 +304,7 @@ def closure_of(frame: Suspended) -> Value:
     cells = composite(frame.cells)
     whole = Attr(Function(), "__closure__")
     if cells.real and all(getattr(cell.shadow, "source", None) == Item(whole, i) for i, cell in enumerate(frame.cells)):
-        return Value(cells.real, Build(tuple, cells.shadow.items, whole))  # type: ignore[union-attr]
+        return Value(cells.real, Build(tuple, cells.shadow.items, whole))  # type: ignore[attr-defined]
     return cells
 
 
@@ -322,14 +322,14 @@ def constant(real: Any) -> Value:
 
 def keywords(values: dict[str, Value]) -> Value:
     """A dict of values."""
-    shadow = Display(dict, tuple(part for key, value in values.items() for part in (Const(key), value.shadow)))  # type: ignore[misc]
+    shadow = Display(dict, tuple(part for key, value in values.items() for part in (Const(key), value.shadow)))
     return Value({key: value.real for key, value in values.items()}, shadow)
 
 
 def composite(values: Iterable[Value]) -> Value:
     """A tuple of values."""
     values = list(values)
-    return Value(tuple(v.real for v in values), Build(tuple, tuple(v.shadow for v in values)))  # type: ignore[misc]
+    return Value(tuple(v.real for v in values), Build(tuple, tuple(v.shadow for v in values)))
 
 
 # -- code --------------------------------------------------------------------------------------------------------------
@@ -549,6 +549,6 @@ def _append_body(made: Bytecode, body: Bytecode, code: types.CodeType, labels: l
         if item.name in skipping and kept <= len(closure_names(code)) + 1:
             continue
         if isinstance(item.arg, CellVar):
-            item = Instr(item.name, FreeVar(item.arg.name), location=item.location)  # type: ignore[arg-type]
+            item = Instr(item.name, FreeVar(item.arg.name), location=item.location)
         made.append(item)
     made.extend(keywords)

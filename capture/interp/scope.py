@@ -72,7 +72,7 @@ def store_global(interp: Interpreter, frame: Frame, name: str, value: Value) -> 
 
 
 def _set(interp: Interpreter, frame: Frame, name: str, value: Value) -> Shadow:
-    interp.graph.dict_set(globals_node(interp, frame), name, value.shadow)  # type: ignore[arg-type]
+    interp.graph.dict_set(globals_node(interp, frame), name, value.shadow)
     return Const(None)
 
 
@@ -101,7 +101,7 @@ def make_cell(interp: Interpreter, value: Value | None) -> Value:
 
     def model() -> Shadow:
         node = interp.graph.create(real)
-        node.slots["cell_contents"] = ABSENT if value is None else value.shadow  # type: ignore[assignment]
+        node.slots["cell_contents"] = ABSENT if value is None else value.shadow
         return node
     return Value(real, interp.track(model))
 
@@ -158,9 +158,9 @@ def closure(interp: Interpreter, function: Value) -> list[Value]:
         node = function.shadow
         if isinstance(node, Const):
             return tuple(interp.graph.constant(cell) for cell in real)
-        if isinstance(node.state, FunctionState):  # type: ignore[union-attr]
-            return node.state.closure  # type: ignore[union-attr]
-        return interp.graph.slot(node, "__closure__", real).items  # type: ignore[arg-type,union-attr]
+        if isinstance(node.state, FunctionState):  # type: ignore[attr-defined]
+            return node.state.closure  # type: ignore[attr-defined]
+        return interp.graph.slot(node, "__closure__", real).items  # type: ignore[arg-type,attr-defined]
     known = interp.track(shadows)
     return [Value(cell, known[i] if known is not None else None) for i, cell in enumerate(real)]  # type: ignore[index]
 

@@ -25,7 +25,7 @@ class Sleeper:
 
     @property
     def shadows(self) -> tuple[Shadow, ...]:
-        return tuple(part.shadow for part in self.record)  # type: ignore[misc]
+        return tuple(part.shadow for part in self.record)
 
 
 def sleepers(interp: Interpreter, frames: list[Suspended], codes: Codes | None,
@@ -95,4 +95,4 @@ def _describe(interp: Interpreter, sleeper: Sleeper) -> None:
 def lie_down(found: list[Sleeper]) -> None:
     """Makes the generators of a trace that has come to its end dormant."""
     for sleeper in found:
-        sleeper.body.lie_down(tuple(part.real for part in sleeper.record))  # type: ignore[arg-type]
+        sleeper.body.lie_down(tuple(part.real for part in sleeper.record))

@@ -161,10 +161,10 @@ def untold(interp: Any, name: str, args: list[Value], result: Any) -> Shadow | N
     if node.source is None:
         return offset_of_view(interp, args, result) if name == "storage_offset" else None
     interp.graph.touch(node)
-    placeholder = node.state.node  # type: ignore[union-attr]
+    placeholder = node.state.node
     if placeholder is not None and any(user.target in REPLACING for user in placeholder.users):
         raise Break("data-dependent", f"{name} of a tensor after it was changed")
-    sources = tuple(map(source_of, others))  # type: ignore[arg-type]
+    sources = tuple(map(source_of, others))
     if None in sources:
         raise Break("opaque-call", f"{name} of a tensor, for a device")
     return External(Computed(ask, (node.source, Literal(name), *sources)), result)  # type: ignore[arg-type]
@@ -189,9 +189,9 @@ def ask_again(name: str, args: list[Value], result: Any) -> Shadow:
     operands = args[0].shadow, Const(name), *(arg.shadow for arg in args[1:])
     if name in ("size", "shape", "stride") and len(args) == 1:
         part = Const("stride" if name == "stride" else "size")
-        return Build(type(result), tuple(Expr(ask, (args[0].shadow, part, Const(i))) for i in range(len(result))))  # type: ignore[arg-type]
+        return Build(type(result), tuple(Expr(ask, (args[0].shadow, part, Const(i))) for i in range(len(result))))
     if type(result) in (int, bool) and isinstance(args[0].real, torch.Tensor):
-        return Expr(ask, operands)  # type: ignore[arg-type]
+        return Expr(ask, operands)
     raise Break("data-dependent-shape", f"{name} of a tensor whose shape depends on values")
 
 
@@ -215,7 +215,7 @@ def attribute(interp: Any, obj: Value, name: str, result: Any) -> Shadow:
         interp.graph.touch(node)
         return interp.graph.constant(result)
     if name == "__dict__":
-        return interp.graph.attributes(node)  # type: ignore[return-value]
+        return interp.graph.attributes(node)
     if name in ("grad", "_grad"):
         if name in node.slots:
             return node.slots[name]
@@ -235,11 +235,11 @@ def assign(interp: Any, obj: Value, name: str, value: Value | None) -> Shadow:
     if value is None:
         raise Break("untracked-mutation", f"attribute {name!r} of a tensor was deleted")
     recorder, node = interp.recorder, obj.shadow
-    if name == "grad" and value.real is None and isinstance(value.shadow, Const) and node.source is not None:  # type: ignore[union-attr]
-        interp.graph.drop_gradient(node, early=not recorder.operations)  # type: ignore[arg-type]
+    if name == "grad" and value.real is None and isinstance(value.shadow, Const) and node.source is not None:  # type: ignore[attr-defined]
+        interp.graph.drop_gradient(node, early=not recorder.operations)
         return ABSENT
     recorder.wrote(())
-    recorder.effect(setattr, recorder.argument(obj.shadow, obj.real), name, recorder.argument(value.shadow, value.real))  # type: ignore[arg-type]
+    recorder.effect(setattr, recorder.argument(obj.shadow, obj.real), name, recorder.argument(value.shadow, value.real))
     if name == "grad":
-        obj.shadow.slots["grad"] = value.shadow  # type: ignore[union-attr,assignment]
+        obj.shadow.slots["grad"] = value.shadow  # type: ignore[attr-defined]
     return ABSENT

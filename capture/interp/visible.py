@@ -167,7 +167,7 @@ def frame_reader(interp: Interpreter, real: Any, args: list[Value], kwargs: dict
     if first is None:
         unwind.throw(RuntimeError("super(): arg[0] deleted"))
     proxy = interp.real(super, cls.real, first.real)
-    return Value(proxy, Build(super, (cls.shadow, first.shadow)) if interp.tracking else None)  # type: ignore[arg-type]
+    return Value(proxy, Build(super, (cls.shadow, first.shadow)) if interp.tracking else None)
 
 
 def frame_object(interp: Interpreter, reader: Any, args: list[Value]) -> Value | None:
@@ -181,7 +181,7 @@ def frame_object(interp: Interpreter, reader: Any, args: list[Value]) -> Value |
 
     def model() -> Shadow:
         for value in args:
-            interp.graph.depend(value.shadow, value.real)  # type: ignore[arg-type]
+            interp.graph.depend(value.shadow, value.real)
         namespace = scope.globals_node(interp, frames[depth])
         if reader is MODULE_NAME:
             return interp.graph.dict_get(namespace, "__name__")
@@ -206,7 +206,7 @@ def local_variables(interp: Interpreter, frame: Frame) -> Value:
             found[name] = value
     real = {k: v.real for k, v in found.items()}
     return Value(real, interp.track(lambda: interp.graph.create(
-        real, DictState({k: v.shadow for k, v in found.items()}, complete=True))))  # type: ignore[misc]
+        real, DictState({k: v.shadow for k, v in found.items()}, complete=True))))
 
 
 @reduction(is_shown)

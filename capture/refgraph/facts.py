@@ -77,7 +77,7 @@ def of_thread(local: Any) -> dict[str, Any]:
         raise TypeError("no threading.local")
     if type(local) is not _thread._local and not is_set_up(local):
         raise LookupError("not initialised in this thread")
-    return _thread._local.__getattribute__(local, "__dict__")  # type: ignore[no-any-return]
+    return _thread._local.__getattribute__(local, "__dict__")
 
 
 def under_reference(mapping: Any, target: Any) -> Any:

@@ -126,7 +126,7 @@ class RefGraph:
                 self.require(shadow.source, "TYPE", shadow.cls)
                 self.require(Computed(content, (shadow.source,)), "VALUE", content(real))
             elif shadow.source is not None and isinstance(real, weakref.ref):
-                self.require(Attr(self.touch(shadow).source, "()"), "ID", real())  # type: ignore[arg-type]
+                self.require(Attr(self.touch(shadow).source, "()"), "ID", real())
             elif shadow.source is not None:
                 self.require(shadow.source, "ID", real)
 
@@ -296,11 +296,11 @@ class RefGraph:
         if start is None or isinstance(start, ListStart):
             self.touch(node)
             source, base = node.source, next(cls for cls in (list, tuple, deque) if isinstance(node.real, cls))
-            items = list(base.__iter__(node.real))      # type: ignore[attr-defined]
+            items = list(base.__iter__(node.real))
             known, added = ({}, []) if start is None else (start.known, start.added)
             del items[len(items) if start is None else start.length:]
             self.require(source, "LENGTH", len(items))
-            shadows = [known[i] if i in known else self.external(item, Item(source, i)) for i, item in enumerate(items)]  # type: ignore[arg-type]
+            shadows = [known[i] if i in known else self.external(item, Item(source, i)) for i, item in enumerate(items)]
             node.state = ListState([*shadows, *added])
         return node.state
 
@@ -320,7 +320,7 @@ class RefGraph:
         if not -start.length <= at < start.length:
             return None
         if at not in start.known:
-            path: Source = Item(node.source, at) if at >= 0 else Computed(item_at, (node.source, Literal(at)))  # type: ignore[arg-type]
+            path: Source = Item(node.source, at) if at >= 0 else Computed(item_at, (node.source, Literal(at)))
             start.known[at] = self.external(list.__getitem__(node.real, index), path)
             self.require(path, "TYPE", type(list.__getitem__(node.real, index)))        # so that it is there
         return start.known[at]
@@ -351,7 +351,7 @@ class RefGraph:
             if dict.__contains__(real, key):
                 if node in self.volatile:
                     raise Break("untracked-mutation", f"{key!r:.80} was read, which a call that is repeated may have changed")
-                state.items[key] = self.external(dict.__getitem__(real, key), Item(node.source, key))  # type: ignore[arg-type]
+                state.items[key] = self.external(dict.__getitem__(real, key), Item(node.source, key))
                 self.require(node.source, "PRESENT", key)
             else:
                 state.items[key] = ABSENT

@@ -460,7 +460,7 @@ def _construct(recipes: list[Recipe], effects: list[Effect | CallEffect]) -> lis
         seen.add(recipe)
         if isinstance(recipe.node.state, IteratorState) and any(changes.get(part) for part in _objects([recipe.empty])):  # type: ignore[list-item]
             return True
-        return any(leaf in undone or leaf in pending and pending[leaf] not in seen and awaits(pending[leaf], seen)  # type: ignore[index]
+        return any(leaf in undone or leaf in pending and pending[leaf] not in seen and awaits(pending[leaf], seen)
                    for leaf in _leaves([recipe.empty]))  # type: ignore[list-item]
 
     def make(recipe: Recipe) -> None:

@@ -202,7 +202,7 @@ class _Printer:
         self.lifted_name = self.names.fresh("lifted")
         self.lifted: list[Source] = []
         if not all(isinstance(node.source, Local) for node in inputs):
-            self.lifted += [node.source for node in inputs]  # type: ignore[misc]
+            self.lifted += [node.source for node in inputs]
         self.places = {source: place for place, source in enumerate(self.lifted)}
         self.globals: dict[str, Any] = {}
         self.pinned: dict[int, str] = {}            # id of a value -> the global that holds it, perhaps weakly
@@ -252,7 +252,7 @@ class _Printer:
                 lifted = _subscript(lifted, ast.Slice(None, ast.Constant(len(self.inputs))))
             arguments: list[ast.expr] = [ast.Starred(lifted)]
         else:
-            arguments = [self.read(node.source) for node in self.inputs]  # type: ignore[arg-type]
+            arguments = [self.read(node.source) for node in self.inputs]
         call = ast.Call(_name(graph), arguments + numbers, [])
         for node in self.plan.outputs:
             self.objects[node] = self.names.fresh("t", numbered=True)

@@ -44,7 +44,7 @@ def layout_of(tensors: list[RefNode], placed: set[RefNode]) -> Iterator[tuple[So
     for node in tensors:
         storage, offset = node.state.storage
         matters = node in placed or tenants[storage] > 1 and not node.state.dynamic
-        yield node.source, groups.setdefault(storage, len(groups)), offset if matters else None  # type: ignore[misc]
+        yield node.source, groups.setdefault(storage, len(groups)), offset if matters else None
 
 
 def concerns(node: RefNode, target: RefNode, keys: Iterable[Any]) -> bool:

@@ -96,7 +96,7 @@ def label_of(node: fx.Node) -> str:
         return str(node.meta.get("source", node.name))
     if node.op != "call_function":
         return str(node.target)
-    return SYMBOLS.get(node.target) or getattr(node.target, "__name__", str(node.target))  # type: ignore[arg-type]
+    return SYMBOLS.get(node.target) or getattr(node.target, "__name__", str(node.target))  # type: ignore[arg-type,return-value]
 
 
 def recapture_of(miss: Miss, start: float) -> Recapture:

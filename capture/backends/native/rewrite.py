@@ -76,7 +76,7 @@ class Rewriter:
             return position(self.index(old.index), old.dtype)
         if isinstance(old, Load):
             new = intern(Load, old.buffer, self.index(old.index), old.dtype, self.expr(old.mask) if old.mask is not None else None)
-            return self.load(new) or new  # type: ignore[arg-type]
+            return self.load(new) or new
         return old
 
     def store(self, old: Store) -> Store:

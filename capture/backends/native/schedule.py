@@ -147,7 +147,7 @@ def _localized(kernel: Kernel, needed: set[str], buffers: Mapping[str, Buffer]) 
         local = Buffer(name, buffers[name].dtype, sizes, contiguous_strides(sizes), "local")
         if cost.bytes_of(local) * lanes <= cost.LOCAL_BYTES:
             locals_.append(local)
-            places[name] = moved        # type: ignore[assignment]
+            places[name] = moved
     if not locals_:
         return kernel
 
@@ -177,7 +177,7 @@ def _compact(expression: Index, rows: frozenset[Var]) -> tuple[tuple[int, ...], 
     if len(inner) != sum(v not in rows for v in terms) or len({stride for stride, _ in inner}) != len(inner):
         return None
     sizes = tuple(v.extent for _, v in inner)
-    return sizes, {stride: new for (stride, _), new in zip(inner, contiguous_strides(sizes))}       # type: ignore[return-value]
+    return sizes, {stride: new for (stride, _), new in zip(inner, contiguous_strides(sizes))}
 
 
 def _moved(expression: Index, rows: frozenset[Var], strides: Mapping[int, Index]) -> Index | None:

@@ -23,7 +23,7 @@ def split_reductions(program: Program) -> Program:
     body: list[Nest | Kernel | Extern] = []
     for statement in program.body:
         part = _variable_to_split(statement) if isinstance(statement, Nest) else None
-        body += [statement] if part is None else _parts(statement, *part, buffers)     # type: ignore[list-item,arg-type]
+        body += [statement] if part is None else _parts(statement, *part, buffers)
     return replace(program, buffers=buffers, body=body)
 
 

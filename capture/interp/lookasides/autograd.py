@@ -113,7 +113,7 @@ def register(interp: Interpreter, result: RemovableHandle, tensor: Value, hook: 
     if not isinstance(node, RefNode):
         raise Break("opaque-call", "a hook was registered on a tensor of unknown origin")
     graph.touch(node)
-    call = graph.call_effect(Const(torch.Tensor.register_hook), (node, hook.shadow), positions=interp.positions())  # type: ignore[arg-type]
+    call = graph.call_effect(Const(torch.Tensor.register_hook), (node, hook.shadow), positions=interp.positions())
     if node.source is None:
         interp.recorder.node(node).meta["obstacle"] = "makes a tensor with a hook"
         graph.unwritten.setdefault((storage_of(tensor.real) or (None,))[0], (call.serial, "a hook was registered on a tensor", ()))

@@ -34,8 +34,8 @@ def made_class(graph: RefGraph, namespace: dict[Any, Any]) -> RefNode | None:
 def look_up(interp: Interpreter, proxy: Value, key: Value) -> Shadow:
     """What is under a key of the dict behind a proxy, which always stands for the same dict; or ABSENT."""
     graph = interp.graph
-    graph.depend(proxy.shadow, proxy.real)  # type: ignore[arg-type]
-    graph.depend(key.shadow, key.real)  # type: ignore[arg-type]
+    graph.depend(proxy.shadow, proxy.real)
+    graph.depend(key.shadow, key.real)
     mapping = proxied(proxy.real)
     if isinstance(proxy.shadow, RefNode) and "mapping" in proxy.shadow.slots:
         return graph.dict_get(proxy.shadow.slots["mapping"], key.real)  # type: ignore[arg-type]
@@ -51,7 +51,7 @@ def read(interp: Interpreter, result: Any, proxy: Value, key: Value, *default: V
     found = look_up(interp, proxy, key)
     if found is not ABSENT:
         return found
-    return default[0].shadow if default else Const(result)  # type: ignore[return-value]
+    return default[0].shadow if default else Const(result)
 
 
 @model(operator.contains, applies=is_look_up)
@@ -64,8 +64,8 @@ def contains(interp: Interpreter, result: bool, proxy: Value, key: Value) -> Sha
 @model(types.MappingProxyType, applies=lambda mapping: type(mapping) in PLAIN_DICTS)
 def make_proxy(interp: Interpreter, result: Any, mapping: Value) -> Shadow:
     """`MappingProxyType(mapping)`."""
-    node = interp.graph.create(result, origin=Expr(types.MappingProxyType, (mapping.shadow,)))  # type: ignore[arg-type]
-    node.slots["mapping"] = mapping.shadow  # type: ignore[assignment]
+    node = interp.graph.create(result, origin=Expr(types.MappingProxyType, (mapping.shadow,)))
+    node.slots["mapping"] = mapping.shadow
     return node
 
 
@@ -83,7 +83,7 @@ def show_mapping(interp: Interpreter, result: dict[Any, Any], proxy: Value) -> S
         return node.slots["mapping"]
     owner = made_class(graph, result)
     if owner is None and not isinstance(node, Const):
-        graph.depend(node, proxy.real)  # type: ignore[arg-type]
+        graph.depend(node, proxy.real)
         return graph.find(result) or graph.external(result, Constant(result))
     entries = {name: settled(interp, result[name]) if owner is None else type_attr(graph, owner.real, name)[2] for name in result}
     return RefNode(result, None, graph.mark, DictState(entries, complete=True))      # as it is now: only looked at
@@ -124,7 +124,7 @@ def look(interp: Interpreter, data: Value, *args: Value) -> None:
 def change(interp: Interpreter, result: Any, data: Value, *args: Value) -> Shadow:
     """A method that changes a byte array."""
     for value in args:
-        depend_plain(interp, value.shadow, value.real)  # type: ignore[arg-type]
+        depend_plain(interp, value.shadow, value.real)
     node = node_of(data)
     after = bytes(data.real)
     if after != node.state.content:
@@ -137,7 +137,7 @@ def change(interp: Interpreter, result: Any, data: Value, *args: Value) -> Shado
 def make_bytes(interp: Interpreter, result: bytearray, *args: Value, **kwargs: Value) -> Shadow:
     """`bytearray(source)`."""
     for value in (*args, *kwargs.values()):
-        depend_plain(interp, value.shadow, value.real)  # type: ignore[arg-type]
+        depend_plain(interp, value.shadow, value.real)
     return settled(interp, result)
 
 

@@ -57,7 +57,7 @@ def end_checkpoint(generator: Any) -> None:
 @model(begin_checkpoint)
 def began(interp: Interpreter, result: Any, preserve: Value, *args: Value, **kwargs: Value) -> Shadow:
     """What follows, up to `ended`, is the body of a checkpoint."""
-    interp.graph.depend(preserve.shadow, preserve.real)  # type: ignore[arg-type]
+    interp.graph.depend(preserve.shadow, preserve.real)
     node = interp.graph.create(result)
     node.slots["region"] = Const(interp.recorder.begin_region(
         checkpoint.checkpoint, {"use_reentrant": False, "preserve_rng_state": preserve.real}))
@@ -68,7 +68,7 @@ def began(interp: Interpreter, result: Any, preserve: Value, *args: Value, **kwa
 @model(end_checkpoint)
 def ended(interp: Interpreter, result: Any, generator: Value) -> Shadow:
     """The body of the checkpoint is complete."""
-    interp.recorder.end_region(generator.shadow.slots["region"].value)  # type: ignore[union-attr,attr-defined]
+    interp.recorder.end_region(generator.shadow.slots["region"].value)  # type: ignore[attr-defined]
     del interp.openings[generator.shadow]  # type: ignore[arg-type]
     return Const(None)
 
@@ -160,8 +160,8 @@ def began_reentrant(interp: Interpreter, result: Forward, args: Value) -> Shadow
 def ended_reentrant(interp: Interpreter, result: Any, forward: Value, function: Value, outputs: Value, preserve: Value,
                     *args: Value) -> Shadow:
     """The body is complete: its outputs are those of the checkpoint."""
-    interp.graph.depend(preserve.shadow, preserve.real)  # type: ignore[arg-type]
-    region = forward.shadow.slots["region"].value  # type: ignore[union-attr,attr-defined]
+    interp.graph.depend(preserve.shadow, preserve.real)
+    region = forward.shadow.slots["region"].value  # type: ignore[attr-defined]
     region.options["preserve_rng_state"] = preserve.real
     node = region.start
     while node.op != "root":

@@ -34,10 +34,10 @@ def class_made(interp: Interpreter, result: type, meta: Value, name: Value, base
     """The node of a class, just made from these. Its slots are what its `__dict__` holds of the namespace."""
     graph = interp.graph
     for value in (meta, name, bases):
-        graph.depend(value.shadow, value.real)  # type: ignore[arg-type]
+        graph.depend(value.shadow, value.real)
     mapping = dict_node(namespace)
     parents = Build(tuple, tuple(items_of(interp, bases)))
-    node = graph.create(result, ClassState(meta.shadow, parents))  # type: ignore[arg-type]
+    node = graph.create(result, ClassState(meta.shadow, parents))
     for key in graph.dict_keys(mapping):
         shadow = graph.dict_get(mapping, key)
         if key == "__classcell__":
@@ -76,8 +76,8 @@ def init_abstract(interp: Interpreter, result: None, cls: Value) -> Shadow:
 @model(staticmethod, classmethod)
 def make_method(interp: Interpreter, result: Any, function: Value) -> Shadow:
     """`staticmethod(function)`, `classmethod(function)`."""
-    node = interp.graph.create(result, origin=Expr(type(result), (function.shadow,)))  # type: ignore[arg-type]
-    node.slots["__func__"] = function.shadow  # type: ignore[assignment]
+    node = interp.graph.create(result, origin=Expr(type(result), (function.shadow,)))
+    node.slots["__func__"] = function.shadow
     return node
 
 
@@ -85,7 +85,7 @@ def make_method(interp: Interpreter, result: Any, function: Value) -> Shadow:
 def make_field(interp: Interpreter, result: Any, index: Value, doc: Value) -> Shadow:
     """The descriptor of a field of a named tuple."""
     for value in (index, doc):
-        interp.graph.depend(value.shadow, value.real)  # type: ignore[arg-type]
+        interp.graph.depend(value.shadow, value.real)
     return interp.graph.create(result, origin=Expr(_tuplegetter, (Const(index.real), Const(doc.real))))
 
 
@@ -106,7 +106,7 @@ def is_alias(cls: Any, item: Any) -> bool:
 def make_alias(interp: Interpreter, result: Any, *args: Value) -> Shadow:
     """`list[int]`, `int | str`."""
     for value in args:
-        interp.graph.depend(value.shadow, value.real)  # type: ignore[arg-type]
+        interp.graph.depend(value.shadow, value.real)
     return settled(interp, result)
 
 
@@ -117,7 +117,7 @@ PARTS = ("fget", "fset", "fdel")
 def make_property(interp: Interpreter, result: property, *args: Value, **kwargs: Value) -> Shadow:
     """`property(fget, fset, fdel, doc)`."""
     given = {**dict(zip((*PARTS, "doc"), args)), **kwargs}
-    return new_property(interp, result, {name: given[name].shadow if name in given else NONE for name in (*PARTS, "doc")})  # type: ignore[misc]
+    return new_property(interp, result, {name: given[name].shadow if name in given else NONE for name in (*PARTS, "doc")})
 
 
 def new_property(interp: Interpreter, result: property, parts: dict[str, Shadow]) -> RefNode:
@@ -133,7 +133,7 @@ def replaces(method: Any, part: str) -> None:
     def apply(interp: Interpreter, result: property, old: Value, function: Value) -> Shadow:
         node, graph = node_of(old), interp.graph
         parts = {name: function.shadow if name == part else graph.slot(node, name, getattr(old.real, name)) for name in PARTS}
-        return new_property(interp, result, {**parts, "doc": Const(result.__doc__)})  # type: ignore[dict-item]
+        return new_property(interp, result, {**parts, "doc": Const(result.__doc__)})
     model(method)(apply)
 
 
@@ -144,7 +144,7 @@ for _method, _part in ((property.getter, "fget"), (property.setter, "fset"), (pr
 @model(is_python_attribute)
 def tells_python(interp: Interpreter, result: bool, cls: Value, name: Value) -> Shadow:
     """Whether a class has an attribute that is written in Python."""
-    interp.graph.depend(cls.shadow, cls.real)  # type: ignore[arg-type]
+    interp.graph.depend(cls.shadow, cls.real)
     type_attr(interp.graph, cls.real, name.real)
     return Const(result)
 
@@ -152,7 +152,7 @@ def tells_python(interp: Interpreter, result: bool, cls: Value, name: Value) -> 
 @model(tells_program)
 def tells_of_program(interp: Interpreter, result: bool, bases: Value) -> Shadow:
     """Whether code of the program's runs when a class is made of these bases."""
-    interp.graph.depend(bases.shadow, bases.real)  # type: ignore[arg-type]
+    interp.graph.depend(bases.shadow, bases.real)
     for base in bases.real:
         pin_mro(interp.graph, base)
         pin_special(interp.graph, base, "__init_subclass__")
@@ -163,7 +163,7 @@ def tells_of_program(interp: Interpreter, result: bool, bases: Value) -> Shadow:
 def tell_names(interp: Interpreter, result: list[str], cls: Value) -> Shadow:
     """The attributes of a class and its bases."""
     graph = interp.graph
-    graph.depend(cls.shadow, cls.real)  # type: ignore[arg-type]
+    graph.depend(cls.shadow, cls.real)
     pin_mro(graph, cls.real)
     for base in cls.real.__mro__:
         known = graph.find(base)
@@ -177,7 +177,7 @@ def tell_names(interp: Interpreter, result: list[str], cls: Value) -> Shadow:
 @model(slot_names)
 def tell_slots(interp: Interpreter, result: list[str], cls: Value) -> Shadow:
     """What a class and its bases declare in `__slots__`."""
-    interp.graph.depend(cls.shadow, cls.real)  # type: ignore[arg-type]
+    interp.graph.depend(cls.shadow, cls.real)
     pin_mro(interp.graph, cls.real)
     return settled(interp, result)
 
@@ -186,7 +186,7 @@ def tell_slots(interp: Interpreter, result: list[str], cls: Value) -> Shadow:
 def found_implementation(interp: Interpreter, result: Any, registry: Value, cls: Value) -> Shadow:
     """The choice of `functools.singledispatch`: by what is registered, and what the class derives from."""
     graph, mapping = interp.graph, dict_node(registry)
-    graph.depend(cls.shadow, cls.real)  # type: ignore[arg-type]
+    graph.depend(cls.shadow, cls.real)
     for known in graph.dict_keys(mapping):
         depend_ancestry(interp, False, cls.real, known, "__subclasscheck__")
     chosen = next(key for key in graph.dict_keys(mapping) if dict.__getitem__(registry.real, key) is result)

@@ -39,7 +39,7 @@ def expose(interp: Interpreter, result: Any, tensor: Value) -> Shadow:
     """The shadow of the array on the memory of a tensor."""
     graph, node = interp.graph, tensor.shadow
     graph.touch(node)  # type: ignore[arg-type]
-    call = graph.call_effect(Const(torch.Tensor.numpy), (node,), positions=interp.positions())  # type: ignore[arg-type]
+    call = graph.call_effect(Const(torch.Tensor.numpy), (node,), positions=interp.positions())
     graph.unwritten.setdefault((storage_of(tensor.real) or (None,))[0], (call.serial, "numpy was given a tensor",
                                                                          user_stack(call.positions)))
     return new_object(interp, result, Replayed(call, ()))

@@ -44,7 +44,7 @@ def get(interp: Interpreter, result: Any, variable: Value, *default: Value) -> S
     if node.slots[VALUE] is not ABSENT:
         return node.slots[VALUE]
     if default:
-        return default[0].shadow  # type: ignore[return-value]
+        return default[0].shadow
     if node.source is None:
         raise Break("opaque-call", f"context variable {variable.real.name!r}, which was made in the call, is read without a value")
     return interp.graph.external(result, Attr(node.source, VALUE))      # what it was made with
@@ -56,8 +56,8 @@ def set_(interp: Interpreter, result: Any, variable: Value, value: Value) -> Sha
     node: RefNode = variable.shadow  # type: ignore[assignment]
     token = interp.graph.create(result)
     token.slots["old"] = node.slots[VALUE]
-    node.slots[VALUE] = value.shadow  # type: ignore[assignment]
-    interp.graph.effect(ContextVar.set, node, value.shadow)  # type: ignore[arg-type]
+    node.slots[VALUE] = value.shadow
+    interp.graph.effect(ContextVar.set, node, value.shadow)
     return token
 
 
@@ -68,9 +68,9 @@ def reset(interp: Interpreter, result: Any, variable: Value, token: Value) -> Sh
     effects = interp.graph.effects
     own = [effect for effect in effects
            if isinstance(effect, Effect) and effect.target is node and effect.operation is ContextVar.set]
-    if not isinstance(mark, RefNode) or "old" not in mark.slots or (node.source is not None and not own):  # type: ignore[union-attr]
+    if not isinstance(mark, RefNode) or "old" not in mark.slots or (node.source is not None and not own):  # type: ignore[attr-defined]
         raise Break("changing-global-state", f"context variable {variable.real.name!r} is reset to a token from outside")
-    node.slots[VALUE] = mark.slots["old"]  # type: ignore[union-attr]
+    node.slots[VALUE] = mark.slots["old"]  # type: ignore[attr-defined]
     if own:
         effects.remove(own[-1])
     return Const(None)

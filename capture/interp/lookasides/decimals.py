@@ -34,13 +34,13 @@ def current(interp: Interpreter, result: Any) -> Shadow:
 def local(interp: Interpreter, result: Any, ctx: Value | None = None, **settings: Value) -> Shadow:
     """`decimal.localcontext(ctx, prec=…)`: a copy of a context, which will be in force."""
     for value in settings.values():
-        depend_plain(interp, value.shadow, value.real)  # type: ignore[arg-type]
+        depend_plain(interp, value.shadow, value.real)
     template = None if ctx is None or ctx.real is None else node_of(ctx)
     if template is None:
         interp.graph.depend_decimal_rules()
     elif template.source is not None:
         source = interp.graph.touch(template).source
-        interp.graph.require(Computed(rules_of, (source,)), "VALUE", rules_of(ctx.real))  # type: ignore[arg-type,union-attr]
+        interp.graph.require(Computed(rules_of, (source,)), "VALUE", rules_of(ctx.real))  # type: ignore[union-attr]
     return interp.graph.create(result)
 
 
@@ -63,7 +63,7 @@ def leave(interp: Interpreter, result: Any, manager: Value, *exception: Value) -
 def make(interp: Interpreter, result: Any, *args: Value, **settings: Value) -> Shadow:
     """`decimal.Context(prec=…)`."""
     for value in (*args, *settings.values()):
-        depend_plain(interp, value.shadow, value.real)  # type: ignore[arg-type]
+        depend_plain(interp, value.shadow, value.real)
     return interp.graph.create(result)
 
 
@@ -71,7 +71,7 @@ def assign(interp: Interpreter, context: Any, value: Value | None) -> Shadow:
     """`context.prec = value`, after the real one. context: its shadow."""
     if not isinstance(context, RefNode) or not context.created or value is None:
         raise Break("changing-global-state", "an attribute of a decimal context from outside was assigned")
-    depend_plain(interp, value.shadow, value.real)  # type: ignore[arg-type]
+    depend_plain(interp, value.shadow, value.real)
     return ABSENT
 
 
@@ -80,7 +80,7 @@ def operation(method: Any) -> None:
     @model(method, applies=lambda context, *args: all(map(is_plain, args)), refuses=is_of_the_trace)
     def operate(interp: Interpreter, result: Any, context: Value, *args: Value) -> Shadow:
         for value in args:
-            depend_plain(interp, value.shadow, value.real)  # type: ignore[arg-type]
+            depend_plain(interp, value.shadow, value.real)
         if result is None:
             return NONE
         return interp.graph.create(result) if isinstance(result, decimal.Context) else settled(interp, result)

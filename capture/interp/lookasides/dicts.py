@@ -123,7 +123,7 @@ def get(interp: Interpreter, result: Any, mapping: Value, key: Value, default: V
 def or_default(found: Shadow, default: Value | None) -> Shadow:
     if found is not ABSENT:
         return found
-    return default.shadow if default is not None else NONE  # type: ignore[return-value]
+    return default.shadow if default is not None else NONE
 
 
 @model(operator.contains, *methods("__contains__"), prepare=look, applies=is_keyed)
@@ -167,7 +167,7 @@ def contains_in_view(shown: Any, x: Any) -> bool:
        prepare=lambda interp, shown, x: interp.graph.dict_get(view_mapping(shown.shadow), x.real))
 def view_contains(interp: Interpreter, result: bool, shown: Value, x: Value) -> Shadow:
     """`x in mapping.keys()`."""
-    interp.graph.depend(x.shadow, x.real)  # type: ignore[arg-type]
+    interp.graph.depend(x.shadow, x.real)
     return Const(result)
 
 
@@ -196,7 +196,7 @@ def gathered(interp: Interpreter, others: tuple[Value, ...], named: dict[str, Va
     items: dict[Any, Shadow] = {}
     for other in others:
         items.update(entries(interp, other))
-    items.update((name, value.shadow) for name, value in named.items())  # type: ignore[misc]
+    items.update((name, value.shadow) for name, value in named.items())
     return items
 
 
@@ -211,7 +211,7 @@ def make_defaultdict(interp: Interpreter, result: Any, *args: Value, **named: Va
     """`defaultdict(factory, x, **named)`."""
     node = new_dict(interp, result, gathered(interp, args[1:], named))
     factory = args[0].shadow if args else NONE
-    node.slots["default_factory"] = factory  # type: ignore[assignment]
+    node.slots["default_factory"] = factory
     return node
 
 
@@ -271,7 +271,7 @@ def prepare_store(interp: Interpreter, mapping: Value, key: Value, value: Value)
 def setitem(interp: Interpreter, result: None, mapping: Value, key: Value, value: Value) -> Shadow:
     """`mapping[key] = value`."""
     changing = key.shadow if is_changing(interp, key) else None
-    interp.graph.dict_set(dict_node(mapping), key.real, value.shadow, changing)  # type: ignore[arg-type]
+    interp.graph.dict_set(dict_node(mapping), key.real, value.shadow, changing)
     return NONE
 
 
@@ -312,7 +312,7 @@ def prepare_keys(interp: Interpreter, mapping: Value, *rest: Value, **named: Val
 def popitem(interp: Interpreter, result: tuple[Any, Any], mapping: Value, *last: Value, **named: Value) -> Shadow:
     """`mapping.popitem()`."""
     for value in (*last, *named.values()):
-        interp.graph.depend(value.shadow, value.real)  # type: ignore[arg-type]
+        interp.graph.depend(value.shadow, value.real)
     node = dict_node(mapping)
     key = result[0]
     pair = Build(tuple, (settled(interp, key), interp.graph.dict_get(node, key)))
@@ -344,7 +344,7 @@ def update(interp: Interpreter, result: None, mapping: Value, *others: Value, **
 def init_defaultdict(interp: Interpreter, result: None, self: Value, *args: Value, **named: Value) -> Shadow:
     """`defaultdict.__init__` of a subclass."""
     node = dict_node(self)
-    node.slots["default_factory"] = args[0].shadow if args else NONE  # type: ignore[assignment]
+    node.slots["default_factory"] = args[0].shadow if args else NONE
     return update(interp, result, self, *args[1:], **named)
 
 
@@ -361,7 +361,7 @@ def move_to_end(interp: Interpreter, result: None, mapping: Value, key: Value, l
     """`mapping.move_to_end(key, last)`."""
     find_key(interp, mapping, key)
     if last is not None:
-        interp.graph.depend(last.shadow, last.real)  # type: ignore[arg-type]
+        interp.graph.depend(last.shadow, last.real)
     node = dict_node(mapping)
     items = node.state.items
     moved = {key.real: items.pop(key.real)}

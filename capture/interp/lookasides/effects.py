@@ -120,7 +120,7 @@ def _model(function: Any, traits: Traits) -> Callable[..., Shadow]:
             return stream
         for name in SHOWS.intersection(kwargs):
             if type(kwargs[name].real) in SCALARS:
-                graph.depend(kwargs[name].shadow, kwargs[name].real)  # type: ignore[arg-type]
+                graph.depend(kwargs[name].shadow, kwargs[name].real)
         if tells_of_handled(function, kwargs):      # on a hit no exception is being handled
             kwargs["exc_info"] = Value(sys.exception(), graph.find(sys.exception()))
         values = [*args, *kwargs.values()]
@@ -139,7 +139,7 @@ def _model(function: Any, traits: Traits) -> Callable[..., Shadow]:
             attributes = graph.attributes(args[0].shadow)
             graph.volatile |= {attributes} if attributes is not None else set()
         if own is not None or traits.returns is type(None):
-            return own.shadow if own is not None else Const(None)  # type: ignore[return-value]
+            return own.shadow if own is not None else Const(None)
         returns = traits.returns or (type_drawn(interp, values[1:], result) if stream is not None else None)
         if type(result) in SCALARS:
             return Replayed(call, (), returns, result)
@@ -147,7 +147,7 @@ def _model(function: Any, traits: Traits) -> Callable[..., Shadow]:
         if stream is not None and type(result) is list and is_of_scalars(result):
             for value in values[1:]:                # the length follows from one of them
                 if type(value.real) in SCALARS:
-                    graph.depend(value.shadow, value.real)  # type: ignore[arg-type]
+                    graph.depend(value.shadow, value.real)
             return graph.create(result, ListState(drawn_items(whole, result, returns)))
         return new_object(interp, result, whole)
     return replay
@@ -174,8 +174,8 @@ def type_drawn(interp: Interpreter, args: list[Value], result: Any) -> type | No
         if isinstance(real, (tuple, list)):
             if not is_of_scalars(real) or has_unknown_items(interp, arg):
                 return None
-            shadows = items_of(interp, arg)  # type: ignore[assignment]
-        kinds = {interp.graph.type_of(shadow) for shadow in shadows}  # type: ignore[arg-type]
+            shadows = items_of(interp, arg)
+        kinds = {interp.graph.type_of(shadow) for shadow in shadows}
         if None in kinds or len(kinds) != 1:
             return None
     found = set(map(type, result)) if type(result) is list else {type(result)}
@@ -299,7 +299,7 @@ def can_be_found(logger: logging.Logger, level: Any) -> bool:
 def is_enabled_for(interp: Interpreter, result: bool, logger: Value, level: Value) -> Shadow:
     """`logger.isEnabledFor(level)` is state that is read."""
     for value in (logger, level):
-        interp.graph.depend(value.shadow, value.real)  # type: ignore[arg-type]
+        interp.graph.depend(value.shadow, value.real)
     interp.graph.require(Computed(is_enabled, (Literal(logger.real.name), Literal(level.real))), "VALUE", result)
     return Const(result)
 
@@ -307,7 +307,7 @@ def is_enabled_for(interp: Interpreter, result: bool, logger: Value, level: Valu
 @model(logging.getLogger, applies=lambda name: type(name) is str)
 def get_logger(interp: Interpreter, result: logging.Logger, name: Value) -> Shadow:
     """`logging.getLogger(name)`: always the same object."""
-    interp.graph.depend(name.shadow, name.real)  # type: ignore[arg-type]
+    interp.graph.depend(name.shadow, name.real)
     return interp.graph.external(result, Computed(logging.getLogger, (Literal(name.real),)))
 
 
@@ -430,7 +430,7 @@ def shuffle(interp: Interpreter, result: None, stream: Value, items: Value) -> S
         return seeded.drawn(interp, shuffle, None, stream)
     kinds = {graph.type_of(item) for item in state}
     given = stream.shadow, Build(tuple, tuple(state))
-    call = graph.call_effect(Const(shuffled), given, (), (), False, interp.positions(), stream_of(interp, shuffle, (stream,)))  # type: ignore[arg-type]
+    call = graph.call_effect(Const(shuffled), given, (), (), False, interp.positions(), stream_of(interp, shuffle, (stream,)))
     state[:] = drawn_items(Replayed(call, ()), items.real, kinds.pop() if len(kinds) == 1 else None)
     graph.effect(list.__setitem__, items.shadow, Const(slice(None)), Build(tuple, tuple(state)))  # type: ignore[arg-type]
     return Const(None)

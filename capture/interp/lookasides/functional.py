@@ -21,14 +21,14 @@ from capture.refgraph.node import SCALARS, Build, Const, DictState, Expr, RefNod
 @model(types.MethodType)
 def make_method(interp: Interpreter, result: Any, function: Value, instance: Value) -> Shadow:
     """`MethodType(function, instance)`."""
-    return Build(types.MethodType, (function.shadow, instance.shadow))  # type: ignore[arg-type]
+    return Build(types.MethodType, (function.shadow, instance.shadow))
 
 
 @model(slice)
 def make_slice(interp: Interpreter, result: slice, *args: Value) -> Shadow:
     """`slice(start, stop, step)`."""
     parts = [NONE, args[0].shadow] if len(args) == 1 else [value.shadow for value in args]
-    return Build(slice, (*parts, NONE)[:3])  # type: ignore[arg-type]
+    return Build(slice, (*parts, NONE)[:3])
 
 
 # The value itself of an object of a subclass, past methods of its own.
@@ -41,7 +41,7 @@ EXACT: dict[type, Any] = {int: int.__index__, float: float.__float__, complex: c
 def new_scalar(interp: Interpreter, result: Any, cls: Value, *args: Value, **kwargs: Value) -> Shadow:
     """`int.__new__(cls, x)` of a subclass: an object of fixed value."""
     for value in (cls, *args, *kwargs.values()):
-        depend_plain(interp, value.shadow, value.real)  # type: ignore[arg-type]
+        depend_plain(interp, value.shadow, value.real)
     if type(result) in SCALARS:
         return Const(result)
     base = next(base for base in type(result).__mro__ if base in SCALARS)
@@ -58,7 +58,7 @@ def make_object(interp: Interpreter, result: Any) -> Shadow:
 def make_namespace(interp: Interpreter, result: Any, **attributes: Value) -> Shadow:
     """`SimpleNamespace(**attributes)`."""
     node = interp.graph.create(result, origin=Expr(types.SimpleNamespace, ()))
-    state = DictState({name: value.shadow for name, value in attributes.items()}, complete=True)  # type: ignore[misc]
+    state = DictState({name: value.shadow for name, value in attributes.items()}, complete=True)
     node.attrs = interp.graph.create(result.__dict__, state, origin=node)
     return node
 
@@ -76,12 +76,12 @@ def make_partial(interp: Interpreter, result: Any, function: Value, *args: Value
         shadow = graph.slot(shadow, "func", inner.func)
         first = [*(before.items if isinstance(before, Build) else map(Const, inner.args)), *first]
         named = {**{name: graph.dict_get(keywords, name) for name in graph.dict_keys(keywords)},
-                 **named}  # type: ignore[arg-type]
-    args_shadow = compose(interp, result.args, first)  # type: ignore[arg-type]
-    keywords_node = graph.create(result.keywords, DictState(named, complete=True))  # type: ignore[arg-type]
-    origin = Expr(remake_partial, (shadow, args_shadow, keywords_node))  # type: ignore[arg-type]
+                 **named}
+    args_shadow = compose(interp, result.args, first)
+    keywords_node = graph.create(result.keywords, DictState(named, complete=True))
+    origin = Expr(remake_partial, (shadow, args_shadow, keywords_node))
     node = graph.create(result, origin=origin)
-    node.slots.update(func=shadow, args=args_shadow, keywords=keywords_node)  # type: ignore[arg-type]
+    node.slots.update(func=shadow, args=args_shadow, keywords=keywords_node)
     return node
 
 
@@ -93,7 +93,7 @@ def remake_partial(function: Any, args: tuple[Any, ...], keywords: dict[str, Any
 @model(*(cls.__reduce__ for cls in (operator.itemgetter, operator.attrgetter, operator.methodcaller)))
 def reduce_getter(interp: Interpreter, result: Any, getter: Value) -> Shadow:
     """The parts of an immutable getter."""
-    interp.graph.depend(getter.shadow, getter.real)  # type: ignore[arg-type]
+    interp.graph.depend(getter.shadow, getter.real)
     make, args = result
     if type(make) is not functools.partial:
         return settled(interp, result)
@@ -142,7 +142,7 @@ def leaves_to_other(interp: Interpreter, result: bool, x: Value, other: Value, n
 def compute(interp: Interpreter, result: Any, *args: Value) -> Shadow:
     """A function of plain data that polyfills leave to C."""
     for value in args:
-        depend_plain(interp, value.shadow, value.real)  # type: ignore[arg-type]
+        depend_plain(interp, value.shadow, value.real)
     return settled(interp, result)
 
 
@@ -150,16 +150,16 @@ def compute(interp: Interpreter, result: Any, *args: Value) -> Shadow:
 def make_getter(interp: Interpreter, result: Any, *args: Value, **kwargs: Value) -> Shadow:
     """`itemgetter(key)`, whose parts are constants."""
     for value in (*args, *kwargs.values()):
-        interp.graph.depend(value.shadow, value.real)  # type: ignore[arg-type]
+        interp.graph.depend(value.shadow, value.real)
     make = Keywords(type(result), tuple(kwargs)) if kwargs else type(result)
-    origin = Expr(make, tuple(value.shadow for value in (*args, *kwargs.values())))  # type: ignore[misc]
+    origin = Expr(make, tuple(value.shadow for value in (*args, *kwargs.values())))
     return interp.graph.create(result, origin=origin)
 
 
 @model(property.__new__)
 def new_property(interp: Interpreter, result: Any, cls: Value, *args: Value, **kwargs: Value) -> Shadow:
     """`property.__new__(cls)` of a subclass."""
-    interp.graph.depend(cls.shadow, cls.real)  # type: ignore[arg-type]
+    interp.graph.depend(cls.shadow, cls.real)
     return interp.graph.create(result)
 
 
@@ -168,5 +168,5 @@ def make_property(interp: Interpreter, result: None, self: Value, *args: Value, 
     """`property.__init__(self, fget, fset, fdel)`."""
     node = node_of(self)
     given = dict(zip(("fget", "fset", "fdel", "doc"), args)) | kwargs
-    node.slots.update({name: given[name].shadow if name in given else NONE for name in ("fget", "fset", "fdel")})  # type: ignore[misc]
+    node.slots.update({name: given[name].shadow if name in given else NONE for name in ("fget", "fset", "fdel")})
     return NONE

@@ -24,7 +24,7 @@ def is_plain_group(group: Any) -> bool:
 def new_group(interp: Interpreter, result: Any, cls: Value, message: Value, exceptions: Value) -> Shadow:
     """`ExceptionGroup(message, exceptions)`."""
     node: RefNode = new_exception(interp, result, cls, message, exceptions)  # type: ignore[assignment]
-    node.slots.update(message=message.shadow, exceptions=Build(tuple, tuple(items_of(interp, exceptions))))  # type: ignore[dict-item]
+    node.slots.update(message=message.shadow, exceptions=Build(tuple, tuple(items_of(interp, exceptions))))
     return node
 
 
@@ -85,5 +85,5 @@ def derive(interp: Interpreter, result: Any, group: Value, exceptions: Value) ->
 
 
 def look_into(interp: Interpreter, group: Value, condition: Value) -> None:
-    interp.graph.depend(condition.shadow, condition.real)  # type: ignore[arg-type]
+    interp.graph.depend(condition.shadow, condition.real)
     depend_members(interp, group.real)

@@ -95,7 +95,7 @@ def relate_scalars(interp: Interpreter, a: Value, b: Value) -> None:
 
 def depend(interp: Interpreter, *values: Value) -> None:
     for value in values:
-        interp.graph.depend(value.shadow, value.real)  # type: ignore[arg-type]
+        interp.graph.depend(value.shadow, value.real)
 
 
 # What else may be compared with an object without an equality of its own: it declines.
@@ -282,7 +282,7 @@ def depend_length(interp: Interpreter, x: Value) -> None:
     """Guards how many items a container has."""
     shadow, graph = x.shadow, interp.graph
     if type(x.real) in SCALARS or isinstance(x.real, (str, bytes)):
-        graph.depend(shadow, x.real)  # type: ignore[arg-type]
+        graph.depend(shadow, x.real)
     elif isinstance(shadow, RefNode) and shadow.created and isinstance(shadow.state, (ListState, DictState, SetState)):
         return      # its size follows from what the trace did
     elif isinstance(shadow, RefNode) and isinstance(x.real, (list, dict, set, frozenset)) and untouched(shadow):
@@ -306,7 +306,7 @@ def changing_length(interp: Interpreter, x: Value) -> Shadow | None:
     start = interp.graph.list_start(x.shadow) if isinstance(x.shadow, RefNode) and isinstance(x.real, list) else None
     if start is None:
         return None
-    path = Computed(length_of, (x.shadow.source,))  # type: ignore[union-attr]
+    path = Computed(length_of, (x.shadow.source,))  # type: ignore[attr-defined]
     if not interp.recorder.seen.varies(path, start.length):
         return None
     at_entry = External(path, start.length)
@@ -329,5 +329,5 @@ def id_(interp: Interpreter, result: int, x: Value) -> Shadow:
     """`id(x)`: another number on every run, whose only use is to tell objects apart."""
     if isinstance(x.shadow, (RefNode, Build)):
         return Expr(id, (x.shadow,))
-    interp.graph.depend(x.shadow, x.real)  # type: ignore[arg-type]
+    interp.graph.depend(x.shadow, x.real)
     return Const(result)

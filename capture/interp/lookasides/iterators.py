@@ -107,12 +107,12 @@ class Items(Cursor):
         real, sequence = self.node.real, self.sequence.shadow
         if type(real) in iterators.DEQUES:
             self.sync()
-            return iterators.resume_after, (Const(iter if self.step > 0 else reversed), sequence, Const(self.taken()))  # type: ignore[return-value]
+            return iterators.resume_after, (Const(iter if self.step > 0 else reversed), sequence, Const(self.taken()))
         position = iterators.position_of(real)
         make = Const(iter if self.step > 0 else reversed)
         if position is None:
             return iterators.resume_after, (make, Build(tuple, ()) if type(real) is TUPLE else Display(list, ()), Const(1))
-        return iterators.resume_at, (make, sequence, Const(position))  # type: ignore[return-value]
+        return iterators.resume_at, (make, sequence, Const(position))
 
     def taken(self) -> int:
         """How many items were taken."""
@@ -161,11 +161,11 @@ class Members(Cursor):
         return self.items[item]
 
     def recipe(self) -> Recipe | None:
-        made_anew = not isinstance(self.container, Const) and self.container.source is None  # type: ignore[union-attr]
+        made_anew = not isinstance(self.container, Const) and self.container.source is None  # type: ignore[attr-defined]
         if made_anew and not (all(type(item) in SCALARS for item in self.order) and tuple(set(self.items)) == self.order):
             return None
         taken = len(self.order) - operator.length_hint(self.node.real)
-        return iterators.resume_after, (Const(iter), self.container, Const(taken))  # type: ignore[return-value]
+        return iterators.resume_after, (Const(iter), self.container, Const(taken))
 
 
 class Together(Cursor):
@@ -253,7 +253,7 @@ class Outside(Cursor):
 
     def _ahead(self, look: Callable[[Any, int], Any]) -> Computed:
         """What a look past the items that were taken finds, as a path."""
-        return Computed(look, (self.node.source, Literal(self.taken)))  # type: ignore[arg-type]
+        return Computed(look, (self.node.source, Literal(self.taken)))
 
     def _move(self) -> None:
         effects = self.graph.effects
@@ -304,9 +304,9 @@ def make_iterator(interp: Interpreter, real: Any, container: Value, backwards: b
     sized = type(container.real) in (list, range) and source is not None
     if sized and interp.graph.shapes.is_of_any_length(source, container.real):  # type: ignore[arg-type]
         interp.graph.require(source, "TYPE", type(container.real))
-        node.origin = Expr(reversed if backwards else iter, (container.shadow,))  # type: ignore[arg-type]
+        node.origin = Expr(reversed if backwards else iter, (container.shadow,))
     elif type(container.real) in SCALARS or isinstance(container.real, (str, bytes)):
-        interp.graph.depend(container.shadow, container.real)  # type: ignore[arg-type]
+        interp.graph.depend(container.shadow, container.real)
         node.state = Constants(node)
     elif isinstance(container.real, (set, frozenset)):
         elements(interp, container)
@@ -370,7 +370,7 @@ def only_native(*iterables: Any, **options: Any) -> bool:
 def zip_(interp: Interpreter, result: Any, *iterables: Value, strict: Value | None = None) -> Shadow:
     """`zip(*iterables)`."""
     if strict is not None:
-        interp.graph.depend(strict.shadow, strict.real)  # type: ignore[arg-type]
+        interp.graph.depend(strict.shadow, strict.real)
     reals = result.__reduce__()[1] if iterables else ()
     parts = [part_of(interp, real, argument) for real, argument in zip(reals, iterables, strict=True)]
     node = interp.graph.create(result)
@@ -382,7 +382,7 @@ def zip_(interp: Interpreter, result: Any, *iterables: Value, strict: Value | No
 def choose_indices(interp: Interpreter, result: Any, kind: Value, *args: Value) -> Shadow:
     """An iterator over tuples of indices."""
     for value in args:
-        interp.graph.depend(value.shadow, value.real)  # type: ignore[arg-type]
+        interp.graph.depend(value.shadow, value.real)
     node = interp.graph.create(result)
     node.state = Chosen(node, kind.real, tuple(value.real for value in args))
     return node
@@ -408,7 +408,7 @@ def pick_of_each(interp: Interpreter, result: tuple[Any, ...], pools: Value, ind
 def enumerate_(interp: Interpreter, result: Any, iterable: Value, start: Value | None = None) -> Shadow:
     """`enumerate(iterable, start)`."""
     if start is not None:
-        interp.graph.depend(start.shadow, start.real)  # type: ignore[arg-type]
+        interp.graph.depend(start.shadow, start.real)
     part = part_of(interp, result.__reduce__()[1][0], iterable)
     node = interp.graph.create(result)
     node.state = Counted(node, part)

@@ -22,7 +22,7 @@ def look(interp: Interpreter, container: Value, *rest: Value) -> None:
 @model(keys.candidates, prepare=look)
 def candidates(interp: Interpreter, result: list[Any], container: Value, number: Value) -> Shadow:
     """The keys with a hash."""
-    interp.graph.depend(number.shadow, number.real)  # type: ignore[arg-type]
+    interp.graph.depend(number.shadow, number.real)
     known = members(interp, container) if isinstance(container.real, SETS) else KeyTable()
     return interp.graph.create(result, ListState([known.get(item) or settled(interp, item) for item in result]))
 
@@ -48,19 +48,19 @@ def stored(interp: Interpreter, result: Any, mapping: Value, key: Value) -> Shad
 @model(keys.hash_of_parts)
 def hash_of_parts(interp: Interpreter, result: int, numbers: Value) -> Shadow:
     """The hash of a tuple."""
-    depend_plain(interp, numbers.shadow, numbers.real)  # type: ignore[arg-type]
+    depend_plain(interp, numbers.shadow, numbers.real)
     return Const(result)
 
 
 @model(keys.store, prepare=look)
 def store(interp: Interpreter, result: None, container: Value, key: Value, value: Value, number: Value) -> Shadow:
     """A value goes under a key, or a member is added."""
-    interp.graph.depend(number.shadow, number.real)  # type: ignore[arg-type]
+    interp.graph.depend(number.shadow, number.real)
     if not isinstance(container.real, set):
-        interp.graph.dict_set(dict_node(container), key.real, value.shadow)  # type: ignore[arg-type]
+        interp.graph.dict_set(dict_node(container), key.real, value.shadow)
         return NONE
     change_members(interp, container, key)
-    interp.graph.effect(put, node_of(container), key.shadow, NONE, Const(number.real))  # type: ignore[arg-type]
+    interp.graph.effect(put, node_of(container), key.shadow, NONE, Const(number.real))
     return NONE
 
 
@@ -71,7 +71,7 @@ def drop(interp: Interpreter, result: None, container: Value, key: Value, number
         interp.graph.dict_delete(dict_node(container), key.real, number.real)
         return NONE
     change_members(interp, container, key)
-    interp.graph.effect(take_out, node_of(container), key.shadow, Const(number.real))  # type: ignore[arg-type]
+    interp.graph.effect(take_out, node_of(container), key.shadow, Const(number.real))
     return NONE
 
 

@@ -37,13 +37,13 @@ def operation(method: Callable[..., Any], name: str) -> None:
     def operate(interp: Interpreter, result: Any, lock: Value, *args: Value, **kwargs: Value) -> Shadow:
         node, values = node_of(lock), (*args, *kwargs.values())
         for value in values:
-            interp.graph.depend(value.shadow, value.real)  # type: ignore[arg-type]
+            interp.graph.depend(value.shadow, value.real)
         if node.created:
             return Const(result)
         interp.graph.touch(node)
         given = () if name == "__exit__" else values
         call = interp.graph.call_effect(Const(_thread_release if name == "__exit__" else method),
-                                        (node, *(value.shadow for value in given)), tuple(kwargs))  # type: ignore[arg-type]
+                                        (node, *(value.shadow for value in given)), tuple(kwargs))
         waits = name in ("acquire", "__enter__") and not values
         return Const(result) if result is None or waits else Replayed(call, (), bool)
     model(method, refuses=taken_between_traces if name in ("acquire", "__enter__") else None)(operate)

@@ -33,7 +33,7 @@ def empty_state(real: Any) -> Any:
        collections.deque.__new__, types.SimpleNamespace.__new__)
 def new_instance(interp: Interpreter, result: Any, cls: Value, *args: Value, **kwargs: Value) -> Shadow:
     """An instance in its initial state."""
-    interp.graph.depend(cls.shadow, cls.real)  # type: ignore[arg-type]
+    interp.graph.depend(cls.shadow, cls.real)
     pin_special(interp.graph, type(result), "__del__")
     return interp.graph.create(result, empty_state(result))
 
@@ -41,8 +41,8 @@ def new_instance(interp: Interpreter, result: Any, cls: Value, *args: Value, **k
 @model(*{cls.__new__ for cls in EXCEPTIONS})
 def new_exception(interp: Interpreter, result: Any, cls: Value, *args: Value, **kwargs: Value) -> Shadow:
     """An exception, whose arguments are what it was called with."""
-    interp.graph.depend(cls.shadow, cls.real)  # type: ignore[arg-type]
-    shadow = Build(tuple, tuple(a.shadow for a in args))  # type: ignore[misc]
+    interp.graph.depend(cls.shadow, cls.real)
+    shadow = Build(tuple, tuple(a.shadow for a in args))
     node = interp.graph.create(result, origin=Build(result.__class__, shadow.items))
     node.slots["args"] = shadow
     return node
@@ -54,7 +54,7 @@ def init_exception(interp: Interpreter, result: None, exception: Value, *args: V
     node, now = node_of(exception), exception.real.args
     if len(now) == len(args) and all(real is value.real for real, value in zip(now, args)):
         interp.graph.touch(node)
-        interp.graph.set_slot(node, "args", Build(tuple, tuple(value.shadow for value in args)))  # type: ignore[misc]
+        interp.graph.set_slot(node, "args", Build(tuple, tuple(value.shadow for value in args)))
     return Const(None)
 
 
@@ -95,7 +95,7 @@ def handled_info(interp: Interpreter, result: tuple[Any, ...]) -> Shadow:
 @model(super)
 def make_super(interp: Interpreter, result: Any, *args: Value) -> Shadow:
     """`super(cls, self)`."""
-    return Build(super, tuple(a.shadow for a in args))  # type: ignore[misc]
+    return Build(super, tuple(a.shadow for a in args))
 
 
 @model(inspect.signature, applies=lambda function, **options: not options)
@@ -105,5 +105,5 @@ def signature(interp: Interpreter, result: Any, function: Value) -> Shadow:
     if isinstance(shadow, Build) and shadow.cls is types.MethodType:
         interp.graph.depend(shadow.items[0], function.real.__func__)
     else:
-        interp.graph.depend(shadow, function.real)  # type: ignore[arg-type]
+        interp.graph.depend(shadow, function.real)
     return Const(result)

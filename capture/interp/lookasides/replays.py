@@ -151,7 +151,7 @@ def snapshot(interp: Interpreter, value: Value, depth: int = DEEPEST, entry: boo
         items = snapshots(interp, shadow.items, parts(real), depth, entry)
         return shadow if items == shadow.items else Build(shadow.cls, items, None, shadow.maker)
     if not isinstance(shadow, RefNode) or not shadow.created and not entry:
-        return shadow  # type: ignore[return-value]
+        return shadow
     if type(real) in (list, deque) and (isinstance(shadow.state, ListState) or not shadow.created):
         shown = snapshots(interp, items_of(interp, value), real, depth, entry)
         return Display(list, shown) if type(real) is list else Expr(deque, (Build(tuple, shown), Const(real.maxlen)))
@@ -260,12 +260,12 @@ def read(interp: Interpreter, function: Callable[..., Any], args: list[Value], r
     if function in TEXT:
         return Expr(function, tuple(snapshot(interp, value) for value in args))
     if function in ADDRESSES or isinstance(args[0].real, torch.UntypedStorage):
-        return Expr(function, (args[0].shadow,))  # type: ignore[arg-type]
+        return Expr(function, (args[0].shadow,))
     operands = tuple(interp.recorder.snapshot(value.shadow, value.real) if isinstance(value.real, torch.Tensor) else value.shadow
                      for value in args)
     if type(result) is list:
         tensor = args[0].real
-        known = not args[0].shadow.state.dynamic and tensor.numel() <= MOST_ITEMS  # type: ignore[union-attr]
+        known = not args[0].shadow.state.dynamic and tensor.numel() <= MOST_ITEMS  # type: ignore[attr-defined]
         whole = Expr(function, operands)
         return listed(interp, whole, result) if known else interp.graph.create(result, origin=whole)
     if type(result) not in SCALARS:

@@ -84,7 +84,7 @@ def plain(function: Callable[..., Any]) -> None:
         for value in (*args, *kwargs.values()):
             if isinstance(value.real, (set, frozenset)) and function not in UNORDERED:
                 elements(interp, value)
-            depend_plain(interp, value.shadow, value.real)  # type: ignore[arg-type]
+            depend_plain(interp, value.shadow, value.real)
         return settled(interp, result)
 
 
@@ -99,7 +99,7 @@ def divide(interp: Interpreter, result: tuple[Any, Any], a: Value, b: Value) -> 
     if isinstance(a.shadow, Const) and isinstance(b.shadow, Const):
         return Const(result)
     parts = zip((operator.floordiv, operator.mod), result)
-    return Build(tuple, tuple(interp.graph.computed(part, (a.shadow, b.shadow), value) for part, value in parts))  # type: ignore[arg-type]
+    return Build(tuple, tuple(interp.graph.computed(part, (a.shadow, b.shadow), value) for part, value in parts))
 
 
 # -- the world outside of the program ----------------------------------------------------------------------------------

@@ -49,7 +49,7 @@ def note_versions(interp: Interpreter, method: Value, *args: Value, **kwargs: Va
 def call(interp: Interpreter, result: Any, method: Value, *args: Value, **kwargs: Value) -> Shadow:
     """`method(*args, **kwargs)`: what it reads of its module is guarded, and the tensors among that are inputs of the graph."""
     graph, recorder, real = interp.graph, interp.recorder, method.real
-    source: Source = method.shadow.source  # type: ignore[union-attr,assignment]
+    source: Source = method.shadow.source  # type: ignore[attr-defined]
     graph.require(source, "ID", real)
     graph.require(Computed(scripts.facts_of, (source,)), "VALUE", scripts.facts_of(real))
     tensors = [Value(tensor, graph.external(tensor, Computed(scripts.tensor_of, (source, Literal(path)))))

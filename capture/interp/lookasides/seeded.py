@@ -34,7 +34,7 @@ def make(interp: Interpreter, result: Any, seeds: list[Value]) -> RefNode | None
         return None
     if is_replayed(seeds[0].shadow) or interp.retreats is not None and varies(interp, seeds[0].shadow, seeds[0].real):
         return None             # under `fullgraph` each seed is a capture, since such numbers can only be passed on
-    interp.graph.depend(seeds[0].shadow, seeds[0].real)  # type: ignore[arg-type]
+    interp.graph.depend(seeds[0].shadow, seeds[0].real)
     node = interp.graph.create(result)
     node.state = Seeded(node)
     return node
@@ -49,9 +49,9 @@ def hold_arguments(interp: Interpreter, *args: Value, **kwargs: Value) -> None:
     """Before a draw from such a stream: what it gives, and how far it is then, follow from the arguments too."""
     for value in (*args[1:], *kwargs.values()) if is_seeded(args) else ():
         if is_value(value.real):
-            interp.recorder.arrays.hold(interp.graph, value.shadow, value.real)  # type: ignore[arg-type]
+            interp.recorder.arrays.hold(interp.graph, value.shadow, value.real)  # type: ignore[call-arg]
         elif is_plain(value.real):
-            depend_plain(interp, value.shadow, value.real)  # type: ignore[arg-type]
+            depend_plain(interp, value.shadow, value.real)
         else:
             raise Break("side-effect-call", f"a {type(value.real).__name__} was given to a stream of random numbers")
 

@@ -70,7 +70,7 @@ def look(interp: Interpreter, sequence: Value, *indices: Value, **_: Value) -> N
     """Before an operation: the items at entry, and the indices."""
     items_of(interp, sequence)
     for index in indices:
-        depend_plain(interp, index.shadow, index.real)  # type: ignore[arg-type]
+        depend_plain(interp, index.shadow, index.real)
 
 
 def depend_bound(interp: Interpreter, sequence: Value) -> None:
@@ -89,13 +89,13 @@ def picked(interp: Interpreter, sequence: Value, index: Value) -> Shadow | list[
         changing = item_at_changing(interp, node, index)
         if changing is not None:
             return changing
-        depend_plain(interp, index.shadow, at)  # type: ignore[arg-type]
+        depend_plain(interp, index.shadow, at)
         return graph.list_item(node, at)
     places = anchored(at) if type(at) is slice else None
     start = graph.list_start(node)
     if places is None or start is None:
         return None
-    depend_plain(interp, index.shadow, at)  # type: ignore[arg-type]
+    depend_plain(interp, index.shadow, at)
     is_there = range(-start.length - len(start.added), start.length)
     if not all(place in is_there for place in places):
         return None
@@ -108,11 +108,11 @@ def item_at_changing(interp: Interpreter, node: RefNode, index: Value) -> Shadow
     start = interp.graph.list_start(node)
     if start is None or start.added or not -start.length <= index.real < start.length:
         return None
-    source = source_of(index.shadow) if varies(interp, index.shadow, index.real) else None  # type: ignore[arg-type]
+    source = source_of(index.shadow) if varies(interp, index.shadow, index.real) else None
     if source is None:
         return None
     item = list.__getitem__(node.real, index.real)
-    path = Computed(item_at, (node.source, source))  # type: ignore[arg-type]
+    path = Computed(item_at, (node.source, source))
     interp.graph.require(path, "TYPE", type(item))          # so that it is there
     return interp.graph.external(item, path)
 
@@ -136,7 +136,7 @@ def anchored(places: slice) -> range | None:
 def look_item(interp: Interpreter, sequence: Value, index: Value) -> None:
     """Before an item is read."""
     if picked(interp, sequence, index) is None:
-        depend_plain(interp, index.shadow, index.real)  # type: ignore[arg-type]
+        depend_plain(interp, index.shadow, index.real)
         items_of(interp, sequence)
 
 
@@ -169,7 +169,7 @@ def add(interp: Interpreter, result: Any, a: Value, b: Value) -> Shadow:
 def mul(interp: Interpreter, result: Any, a: Value, b: Value) -> Shadow:
     """`a * n`, `n * a`."""
     sequence, n = (a, b) if isinstance(a.real, SEQUENCES) else (b, a)
-    interp.graph.depend(n.shadow, n.real)  # type: ignore[arg-type]
+    interp.graph.depend(n.shadow, n.real)
     depend_bound(interp, sequence)
     return new_sequence(interp, result, items_of(interp, sequence) * n.real)
 
@@ -222,8 +222,8 @@ def comparison(function: Callable[..., Any], applies: Callable[..., bool]) -> No
         computed = None if function is operator.indexOf else lazily(interp, function, (a, b), {}, result)      # which may raise
         if computed is not None:
             return computed
-        depend_plain(interp, a.shadow, a.real)  # type: ignore[arg-type]
-        depend_plain(interp, b.shadow, b.real)  # type: ignore[arg-type]
+        depend_plain(interp, a.shadow, a.real)
+        depend_plain(interp, b.shadow, b.real)
         return Const(result)
 
 
@@ -239,7 +239,7 @@ for _name in ("eq", "ne", "lt", "le", "gt", "ge"):
 def index(interp: Interpreter, result: int, sequence: Value, x: Value, *bounds: Value) -> Shadow:
     """`sequence.index(x)`."""
     for value in (sequence, x, *bounds):
-        depend_plain(interp, value.shadow, value.real)  # type: ignore[arg-type]
+        depend_plain(interp, value.shadow, value.real)
     return Const(result)
 
 
@@ -278,7 +278,7 @@ def make_tuple(interp: Interpreter, result: tuple[Any, ...], *args: Value) -> Sh
 @model(tuple.__new__, prepare=prepare_items, applies=lambda cls, *args: is_native(*args))
 def new_tuple(interp: Interpreter, result: tuple[Any, ...], cls: Value, *args: Value) -> Shadow:
     """`tuple.__new__(cls, x)`, which makes namedtuples too."""
-    interp.graph.depend(cls.shadow, cls.real)  # type: ignore[arg-type]
+    interp.graph.depend(cls.shadow, cls.real)
     return make_tuple(interp, result, *args)
 
 
@@ -291,7 +291,7 @@ def make_deque(interp: Interpreter, result: deque[Any], iterable: Value | None =
                maxlen: Value | None = None) -> Shadow:
     """`deque(iterable, maxlen)`."""
     if maxlen is not None:
-        interp.graph.depend(maxlen.shadow, maxlen.real)  # type: ignore[arg-type]
+        interp.graph.depend(maxlen.shadow, maxlen.real)
     return new_sequence(interp, result, elements(interp, iterable) if iterable is not None else [])
 
 
@@ -367,8 +367,8 @@ def appending(method: Callable[..., None]) -> None:
         if start is None:
             through(interp, sequence, method, item.shadow)
         else:
-            start.added.append(item.shadow)  # type: ignore[arg-type]
-        interp.graph.effect(method, node, item.shadow)  # type: ignore[arg-type]
+            start.added.append(item.shadow)
+        interp.graph.effect(method, node, item.shadow)
         return NONE
 
 
@@ -482,14 +482,14 @@ def replace(interp: Interpreter, sequence: Value, items: list[Shadow]) -> None:
 def look_plain(interp: Interpreter, *args: Value, **kwargs: Value) -> None:
     """Before an operation that compares: all data at entry."""
     for value in (*args, *kwargs.values()):
-        depend_plain(interp, value.shadow, value.real)  # type: ignore[arg-type]
+        depend_plain(interp, value.shadow, value.real)
 
 
 @model(list.remove, deque.remove, prepare=look_plain, applies=compares_plainly)
 def remove(interp: Interpreter, result: None, sequence: Value, x: Value) -> Shadow:
     """`sequence.remove(x)`; all items are constants then."""
     items_of(interp, sequence)[:] = [settled(interp, item) for item in sequence.real]
-    interp.graph.effect(type_of(sequence).remove, node_of(sequence), x.shadow)  # type: ignore[arg-type]
+    interp.graph.effect(type_of(sequence).remove, node_of(sequence), x.shadow)
     return NONE
 
 
@@ -515,7 +515,7 @@ def order_of(interp: Interpreter, iterable: Value) -> list[Shadow] | None:
     if not all(deciding):
         return None
     look_plain(interp, *itertools.chain(*deciding))
-    return [value.shadow for value in values]  # type: ignore[misc]
+    return [value.shadow for value in values]
 
 
 @model(sorted, applies=lambda iterable, *, key=None, reverse=False: key is None and is_plain(iterable))

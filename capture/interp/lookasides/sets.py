@@ -80,7 +80,7 @@ def new_set(interp: Interpreter, real: Any, *operands: Value) -> Shadow:
     """The shadow of a set which an operation on `operands` has just returned."""
     for operand in operands:
         if operand.real is real:
-            return operand.shadow  # type: ignore[return-value]
+            return operand.shadow
     if isinstance(real, frozenset):
         items = Build(type(real), tuple(settled(interp, member) for member in real))
         if not is_ordered(*operands) and len(real) > 1:

@@ -192,7 +192,7 @@ def elements(interp: Interpreter, value: Value) -> list[Shadow]:
             depend_order(interp, value.shadow)
         return [known[member] for member in real]
     if type(real) in SCALARS or isinstance(real, (str, bytes)):
-        graph.depend(value.shadow, real)  # type: ignore[arg-type]
+        graph.depend(value.shadow, real)
         return [Const(item) for item in real]
     return list(items_of(interp, value))
 

@@ -46,7 +46,7 @@ def exit_inference_mode(self: Any, exc_type: Any, exc_value: Any, traceback: Any
 def enter(interp: Interpreter, result: Any, mode: Value) -> Shadow:
     """The guard object is a node of the graph, which the exit refers to."""
     node, recorder = interp.graph.create(result), interp.recorder
-    entered = recorder.effect(grad_mode._enter_inference_mode, recorder.argument(mode.shadow, mode.real))  # type: ignore[arg-type]
+    entered = recorder.effect(grad_mode._enter_inference_mode, recorder.argument(mode.shadow, mode.real))
     node.slots["fx"] = Const(entered)
     interp.opened(node)
     return node
@@ -62,7 +62,7 @@ def entered_before(interp: Interpreter, guard: Value) -> Break | None:
 @model(grad_mode._exit_inference_mode, refuses=entered_before)
 def leave(interp: Interpreter, result: Any, guard: Value) -> Shadow:
     """Ends what `enter` began."""
-    interp.recorder.effect(grad_mode._exit_inference_mode, guard.shadow.slots["fx"].value)  # type: ignore[union-attr,attr-defined]
+    interp.recorder.effect(grad_mode._exit_inference_mode, guard.shadow.slots["fx"].value)  # type: ignore[attr-defined]
     del interp.openings[guard.shadow]  # type: ignore[arg-type]
     return Const(None)
 
@@ -99,7 +99,7 @@ effect(end_range, returns=type(None), owner=True)
 def group_tensors(interp: Interpreter, result: dict[Any, Any], lists: Value, with_indices: Value | None = None) -> Shadow:
     """Tensors, list by list, sorted by properties that are guarded; the lists returned are new."""
     if with_indices is not None:
-        interp.graph.depend(with_indices.shadow, with_indices.real)  # type: ignore[arg-type]
+        interp.graph.depend(with_indices.shadow, with_indices.real)
     for shadow, tensors in zip(elements(interp, lists), lists.real, strict=True):
         for item, tensor in zip(elements(interp, Value(tensors, shadow)), tensors, strict=True):
             depend_type(interp, Value(tensor, item))
@@ -125,7 +125,7 @@ def apply(interp: Interpreter, result: Any, cls: Value, *args: Value, **kwargs: 
     trace's own draws are made before the graph, or after it, would not find it as it was."""
     if interp.recorder.streams != state_of_streams():
         raise Break("side-effect-call", f"{cls.real.__qualname__} draws random numbers of Python's")
-    interp.graph.depend(cls.shadow, cls.real)  # type: ignore[arg-type]
+    interp.graph.depend(cls.shadow, cls.real)
     interp.recorder.wrote(tensors_in(args, kwargs))
     return interp.recorder.record("call_function", named_apply(cls.real), args, kwargs, result, {})
 
@@ -150,7 +150,7 @@ def has_torch_function(interp: Interpreter, result: bool, *args: Value) -> Shado
 @model(torch.Tensor._make_subclass)
 def make_subclass(interp: Interpreter, result: Any, cls: Value, *args: Value, **kwargs: Value) -> Shadow:
     """`nn.Parameter(tensor)`."""
-    interp.graph.depend(cls.shadow, cls.real)  # type: ignore[arg-type]
+    interp.graph.depend(cls.shadow, cls.real)
     return interp.recorder.record("call_function", maker(torch.Tensor._make_subclass, cls.real), args, kwargs, result, {})
 
 
@@ -168,7 +168,7 @@ def as_class(cls: type[torch.Tensor], tensor: torch.Tensor) -> torch.Tensor:
 @model(as_class)
 def made_of_class(interp: Interpreter, result: Any, cls: Value, tensor: Value) -> Shadow:
     """A tensor of a class of the program's."""
-    interp.graph.depend(cls.shadow, cls.real)  # type: ignore[arg-type]
+    interp.graph.depend(cls.shadow, cls.real)
     return interp.recorder.record("call_function", maker(as_class, cls.real), [tensor], {}, result, {})
 
 

@@ -34,7 +34,7 @@ def referent(interp: Interpreter, result: Any, reference: Value) -> Shadow:
     node, graph = node_of(reference), interp.graph
     if REFERENT not in node.slots:
         graph.touch(node)
-        node.slots[REFERENT] = graph.external(result, Attr(node.source, REFERENT))  # type: ignore[arg-type]
+        node.slots[REFERENT] = graph.external(result, Attr(node.source, REFERENT))
     return node.slots[REFERENT]
 
 
@@ -62,8 +62,8 @@ def reference(interp: Interpreter, result: Any, target: Value, make: Any, args: 
     """The node of a weak reference, perhaps a new one."""
     known = interp.graph.find(result)
     if known is None:
-        known = interp.graph.create(result, origin=Expr(make, tuple(value.shadow for value in args)))  # type: ignore[misc]
-        known.slots[REFERENT] = target.shadow  # type: ignore[assignment]
+        known = interp.graph.create(result, origin=Expr(make, tuple(value.shadow for value in args)))
+        known.slots[REFERENT] = target.shadow
     return known
 
 
@@ -108,7 +108,7 @@ def shadow_behind(interp: Interpreter, proxy: Value, real: Any) -> Shadow:
         raise Break("opaque-call", f"a weak proxy of a {type(real).__name__} was used, whose attributes code of its own finds")
     node, graph = node_of(proxy), interp.graph
     if REFERENT not in node.slots:
-        path = Computed(stood_for, (graph.touch(node).source,))  # type: ignore[arg-type]
+        path = Computed(stood_for, (graph.touch(node).source,))
         node.slots[REFERENT] = graph.external(real, path)
         if real is None:
             graph.depend(node.slots[REFERENT], None)

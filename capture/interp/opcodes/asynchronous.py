@@ -78,7 +78,7 @@ def send(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
 @opcode("CLEANUP_THROW", since=(3, 12))
 def cleanup_throw(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     """An exception came out of what the frame delegates to; the jump that follows leads past END_SEND."""
-    exception = frame.stack[-1].real  # type: ignore[union-attr]
+    exception = frame.stack[-1].real
     if not isinstance(exception, StopIteration):
         raise UserError(exception, again=True)
     frame.popn(3)
@@ -172,5 +172,5 @@ def wrap(interp: Interpreter, value: Value) -> Value:
 
 def wrapped(interp: Interpreter, real: Wrapped, value: Value) -> Shadow:
     node = interp.graph.create(real)
-    node.slots["value"] = value.shadow  # type: ignore[assignment]
+    node.slots["value"] = value.shadow
     return node

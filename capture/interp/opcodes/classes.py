@@ -151,7 +151,7 @@ def _set_type_params(frame: Frame, function: Any, parameters: tuple[Any, ...]) -
 # By number (pycore_intrinsics.h): those that handle values of the language, and so are not interesting to a trace.
 TYPING_1: dict[int, Callable[..., Any]] = {
     7: _type_parameter("{}"), 8: _type_parameter("**{}"), 9: _type_parameter("*{}"),
-    10: lambda frame, parameters: typing.Generic[parameters], 11: _type_alias}  # type: ignore[valid-type]
+    10: lambda frame, parameters: typing.Generic[parameters], 11: _type_alias}  # type: ignore[index]
 TYPING_2: dict[int, Callable[..., Any]] = {
     2: _type_parameter("{}: evaluate()"), 3: _type_parameter("{}: (*evaluate(),)"), 4: _set_type_params}
 STOPITERATION_ERROR, ASYNC_GEN_WRAP, UNARY_POSITIVE, LIST_TO_TUPLE = 3, 4, 5, 6

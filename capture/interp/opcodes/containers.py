@@ -30,12 +30,12 @@ CONVERSIONS: dict[int, Callable[[Any], str]] = {1: str, 2: repr, 3: ascii}
 
 def list_shadow(interp: Interpreter, real: list[Any], values: list[Value]) -> Shadow:
     """Of a list just built."""
-    return interp.graph.create(real, ListState([v.shadow for v in values]))  # type: ignore[misc]
+    return interp.graph.create(real, ListState([v.shadow for v in values]))
 
 
 def tuple_shadow(values: list[Value]) -> Shadow:
     """Of a tuple just built."""
-    return Build(tuple, tuple([v.shadow for v in values]))  # type: ignore[misc]
+    return Build(tuple, tuple([v.shadow for v in values]))
 
 
 def set_shadow(interp: Interpreter, real: set[Any], values: list[Value]) -> Shadow:
@@ -43,7 +43,7 @@ def set_shadow(interp: Interpreter, real: set[Any], values: list[Value]) -> Shad
     for value in values:
         depend_key(interp, value, values)
     members = {v.real: v.shadow for v in reversed(values)}      # of equal members the first one stays
-    return interp.graph.create(real, SetState({member: members[member] for member in real}))  # type: ignore[misc]
+    return interp.graph.create(real, SetState({member: members[member] for member in real}))
 
 
 def dict_shadow(interp: Interpreter, real: dict[Any, Any], keys: list[Value], values: list[Value]) -> Shadow:
@@ -53,7 +53,7 @@ def dict_shadow(interp: Interpreter, real: dict[Any, Any], keys: list[Value], va
         changing = is_changing(interp, key)
         if not changing:
             depend_key(interp, key, keys)
-        interp.graph.dict_set(node, key.real, value.shadow, key.shadow if changing else None)  # type: ignore[arg-type]
+        interp.graph.dict_set(node, key.real, value.shadow, key.shadow if changing else None)
     return node
 
 
@@ -66,7 +66,7 @@ def make_slice(interp: Interpreter, parts: list[Value]) -> Value:
     """`slice(*parts)` of two or three parts."""
     third = parts[2:] or [Value(None, Const(None))]
     real = slice(*[part.real for part in parts])
-    shadow = Build(slice, tuple(part.shadow for part in [*parts[:2], *third])) if interp.tracking else None  # type: ignore[misc]
+    shadow = Build(slice, tuple(part.shadow for part in [*parts[:2], *third])) if interp.tracking else None
     return Value(real, shadow)
 
 
@@ -143,7 +143,7 @@ def string_shadow(parts: list[Value]) -> Shadow:
     if all(isinstance(s, Const) for s in shadows):
         return Const("".join([part.real for part in parts]))
     if all(isinstance(s, (Const, External, Expr)) for s in shadows):
-        return functools.reduce(lambda left, right: Expr(operator.concat, (left, right)), shadows)  # type: ignore[arg-type,return-value]
+        return functools.reduce(lambda left, right: Expr(operator.concat, (left, right)), shadows)
     raise Break("opaque-call", "a string was built of parts of unknown origin")
 
 
@@ -159,7 +159,7 @@ def format_value(interp: Interpreter, frame: Frame, instruction: Instruction) ->
             calls.apply(interp, format, value, *spec)
     if conversion is None:
         format_converted(frame.pop())
-    elif in_python(frame.stack[-1].real, "__str__") or in_python(frame.stack[-1].real, "__repr__"):  # type: ignore[union-attr]
+    elif in_python(frame.stack[-1].real, "__str__") or in_python(frame.stack[-1].real, "__repr__"):
         convert = Value(conversion, Const(conversion))
         calls.call(interp, FORMAT_CONVERTED, [frame.pop(), convert, *(spec or [Value("", Const(""))])])
     else:
@@ -171,19 +171,19 @@ def format_value(interp: Interpreter, frame: Frame, instruction: Instruction) ->
 @opcode("LIST_APPEND")
 def list_append(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     item = frame.pop()
-    calls.apply(interp, list.append, frame.stack[-instruction.arg], item, then=discard)  # type: ignore[arg-type]
+    calls.apply(interp, list.append, frame.stack[-instruction.arg], item, then=discard)
 
 
 @opcode("SET_ADD")
 def set_add(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     item = frame.pop()
-    calls.apply(interp, set.add, frame.stack[-instruction.arg], item, then=discard)  # type: ignore[arg-type]
+    calls.apply(interp, set.add, frame.stack[-instruction.arg], item, then=discard)
 
 
 @opcode("MAP_ADD")
 def map_add(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     key, value = frame.popn(2)
-    calls.apply(interp, operator.setitem, frame.stack[-instruction.arg], key, value, then=discard)  # type: ignore[arg-type]
+    calls.apply(interp, operator.setitem, frame.stack[-instruction.arg], key, value, then=discard)
 
 
 @opcode("LIST_EXTEND")
@@ -191,13 +191,13 @@ def list_extend(interp: Interpreter, frame: Frame, instruction: Instruction) -> 
     items = frame.pop()
     if not is_iterable(items.real):
         unwind.throw(TypeError(f"Value after * must be an iterable, not {unwind.type_name(items.real)}"))
-    calls.apply(interp, list.extend, frame.stack[-instruction.arg], items, then=discard)  # type: ignore[arg-type]
+    calls.apply(interp, list.extend, frame.stack[-instruction.arg], items, then=discard)
 
 
 @opcode("SET_UPDATE")
 def set_update(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     items = frame.pop()
-    calls.apply(interp, set.update, frame.stack[-instruction.arg], items, then=discard)  # type: ignore[arg-type]
+    calls.apply(interp, set.update, frame.stack[-instruction.arg], items, then=discard)
 
 
 @opcode("DICT_UPDATE")
@@ -205,7 +205,7 @@ def dict_update(interp: Interpreter, frame: Frame, instruction: Instruction) -> 
     items = frame.pop()
     if not isinstance(items.real, dict) and not interp.real(hasattr, items.real, "keys"):
         unwind.throw(TypeError(f"{unwind.type_name(items.real)!r} object is not a mapping"))
-    calls.apply(interp, dict.update, frame.stack[-instruction.arg], items, then=discard)  # type: ignore[arg-type]
+    calls.apply(interp, dict.update, frame.stack[-instruction.arg], items, then=discard)
 
 
 @opcode("DICT_MERGE")

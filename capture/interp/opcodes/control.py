@@ -34,13 +34,13 @@ def _depend_on_truth(interp: Interpreter, value: Value) -> Shadow:
     if source is not None:
         interp.graph.require(source, "TRUTH", bool(value.real))
     else:
-        interp.graph.depend(shadow, value.real, natives.WHICH_WAY)  # type: ignore[arg-type]
+        interp.graph.depend(shadow, value.real, natives.WHICH_WAY)
     return Const(bool(value.real))
 
 
 def _depend(interp: Interpreter, value: Value) -> Shadow:
-    interp.graph.depend(value.shadow, value.real)  # type: ignore[arg-type]
-    return value.shadow  # type: ignore[return-value]
+    interp.graph.depend(value.shadow, value.real)
+    return value.shadow
 
 
 def assumed(interp: Interpreter, frame: Frame, value: Value, ways: dict[bool, int], then: Callable[[bool], None]) -> bool:
@@ -123,7 +123,7 @@ def jump_or_pop(interp: Interpreter, frame: Frame, instruction: Instruction) -> 
         else:
             frame.stack.pop()
     if not assumed(interp, frame, value, {jumps_on: instruction.value, not jumps_on: frame.pc}, decided):
-        branch(interp, value, decided, Resume.SHORT_CIRCUIT)  # type: ignore[arg-type]
+        branch(interp, value, decided, Resume.SHORT_CIRCUIT)
 
 
 @opcode("POP_JUMP_FORWARD_IF_NONE", "POP_JUMP_BACKWARD_IF_NONE", until=(3, 11))

@@ -96,7 +96,7 @@ def check_exc_match(interp: Interpreter, frame: Frame, instruction: Instruction)
     classes = expected.real if isinstance(expected.real, tuple) else (expected.real,)
     if not all(is_exception_class(cls) for cls in classes):
         unwind.throw(TypeError(NOT_AN_EXCEPTION))
-    matches = is_one_of(exception.real, classes)  # type: ignore[union-attr]
+    matches = is_one_of(exception.real, classes)
     frame.stack.append(Value(matches, interp.track(_match_shadow, interp, expected, exception, matches)))
 
 
@@ -108,14 +108,14 @@ def is_one_of(exception: BaseException, classes: tuple[type, ...]) -> bool:
 
 def depend_classes(interp: Interpreter, expected: Value, exception: Value) -> Shadow:
     """Guards what an `except*` clause catches, and what it is shown."""
-    interp.graph.depend(expected.shadow, expected.real)  # type: ignore[arg-type]
+    interp.graph.depend(expected.shadow, expected.real)
     depend_members(interp, exception.real)
     return Const(None)
 
 
 def _match_shadow(interp: Interpreter, expected: Value, exception: Value, matches: bool) -> Shadow:
     interp.graph.touch(exception.shadow)  # type: ignore[arg-type]
-    interp.graph.depend(expected.shadow, expected.real)  # type: ignore[arg-type]
+    interp.graph.depend(expected.shadow, expected.real)
     return Const(matches)
 
 
@@ -245,6 +245,6 @@ def with_except_start(interp: Interpreter, frame: Frame, instruction: Instructio
 
 def _traceback_shadow(interp: Interpreter, exception: Value) -> Shadow:
     node, traceback = exception.shadow, exception.real.__traceback__
-    if node.source is not None or "__traceback__" in node.slots:  # type: ignore[union-attr]
+    if node.source is not None or "__traceback__" in node.slots:  # type: ignore[attr-defined]
         return interp.graph.slot(node, "__traceback__", traceback)  # type: ignore[arg-type]
     return interp.graph.find(traceback) or interp.graph.create(traceback)

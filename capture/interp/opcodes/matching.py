@@ -33,7 +33,7 @@ NOT_A_CLASS = _not_a_class()
 
 @opcode("GET_LEN")
 def get_len(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
-    calls.apply(interp, len, frame.stack[-1])  # type: ignore[arg-type]
+    calls.apply(interp, len, frame.stack[-1])
 
 
 @opcode("MATCH_SEQUENCE")
@@ -49,7 +49,7 @@ def match_mapping(interp: Interpreter, frame: Frame, instruction: Instruction) -
 def push_flag(interp: Interpreter, frame: Frame, flag: int) -> None:
     """Pushes whether the class of the topmost value has `flag`."""
     value = frame.stack[-1]
-    result = bool(type(value.real).__flags__ & flag)  # type: ignore[union-attr]
+    result = bool(type(value.real).__flags__ & flag)
     frame.stack.append(Value(result, interp.track(_of_type, interp, value, result)))
 
 
@@ -64,7 +64,7 @@ def _of_type(interp: Interpreter, value: Value, result: bool) -> Shadow:
 @opcode("MATCH_KEYS")
 def match_keys(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     """Pushes a tuple of the values under all the keys, or None."""
-    keys, subject = elements(interp, frame.stack[-1]), frame.stack[-2]  # type: ignore[arg-type]
+    keys, subject = elements(interp, frame.stack[-1]), frame.stack[-2]
     assert subject is not None
     seen: set[Any] = set()
     found: list[Value] = []

@@ -157,7 +157,7 @@ def is_there(name: Any, *rest: Any, **named: Any) -> bool:
 
 def module_shadow(interp: Interpreter, result: Any, name: Value, found: str) -> Shadow:
     """The module `found`, which an import by `name` gave."""
-    interp.graph.depend(name.shadow, name.real)  # type: ignore[arg-type]
+    interp.graph.depend(name.shadow, name.real)
     return interp.graph.external(result, ImportedModule(found))
 
 

@@ -188,7 +188,7 @@ def key_of(args: Any, kwargs: Any, typed: Any) -> Any:
 
 # -- dispatch by class -------------------------------------------------------------------------------------------------
 
-DISPATCH_CODE = functools.singledispatch(always).dispatch.__code__  # type: ignore[attr-defined]
+DISPATCH_CODE = functools.singledispatch(always).dispatch.__code__
 
 
 def find_implementation(registry: Any, cls: Any) -> Any:

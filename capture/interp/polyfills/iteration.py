@@ -364,8 +364,8 @@ def ne_entries(a: Any, b: Any) -> Any:
 
 
 for _cls in SEQUENCES:
-    polyfill(operator.eq, _cls.__eq__, applies=are_unlike(_cls))(eq_items)  # type: ignore[attr-defined]
-    polyfill(operator.ne, _cls.__ne__, applies=are_unlike(_cls))(ne_items)  # type: ignore[attr-defined]
+    polyfill(operator.eq, _cls.__eq__, applies=are_unlike(_cls))(eq_items)
+    polyfill(operator.ne, _cls.__ne__, applies=are_unlike(_cls))(ne_items)
 polyfill(operator.eq, dict.__eq__, applies=are_unlike(dict))(eq_entries)
 polyfill(operator.ne, dict.__ne__, applies=are_unlike(dict))(ne_entries)
 

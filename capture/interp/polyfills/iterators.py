@@ -17,7 +17,7 @@ class Sequence:
         raise IndexError
 
 
-@stand_in(type(iter(Sequence())))  # type: ignore[call-overload]
+@stand_in(type(iter(Sequence())))
 class SequenceIterator(Iterator):
     """`iter(x)` of an instance with `__getitem__` alone: its items until one is missing."""
 

@@ -65,7 +65,7 @@ def heapify(x: Any) -> None:
         heapq._siftup(x, i)  # type: ignore[attr-defined]
 
 
-@polyfill(heapq._heapify_max, applies=lambda x: is_a(x, list))  # type: ignore[attr-defined]
+@polyfill(heapq._heapify_max, applies=lambda x: is_a(x, list))
 def heapify_max(x: Any) -> None:
     """`heapq._heapify_max(x)`."""
     for i in reversed(range(len(x) // 2)):

@@ -60,7 +60,7 @@ def _resizes(x: Lazy, shape: Sequence[Size], scales: Sequence[float | None]) -> 
     sizes, results = x.shape[-len(scales):], shape[-len(scales):]
     if not all(isinstance(size, int) and size for size in (*x.shape, *results)):
         return None
-    return [Resize(*setting) for setting in zip(sizes, results, scales, strict=True)]       # type: ignore[arg-type]
+    return [Resize(*setting) for setting in zip(sizes, results, scales, strict=True)]
 
 
 # The nearest element.

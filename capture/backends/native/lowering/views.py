@@ -146,7 +146,7 @@ def _is_less(a: Index, b: Index) -> bool:
 @lowers(aten.as_strided.default, view=True)
 def as_strided(call: Call, x: Lazy, size: Sequence[Size], stride: Sequence[Size], offset: Size | None = None) -> Any:
     """Names places in memory, which are those of eager where a tensor is all of its memory."""
-    fake = call.node.args[0].meta["val"]        # type: ignore[union-attr]
+    fake = call.node.args[0].meta["val"]
     span = 1 + sum((s - 1) * stride for s, stride in zip(fake.shape, fake.stride(), strict=True))
     view = call.builder.exact(x)
     if fake.numel() == 0 or fake.untyped_storage().nbytes() != span * fake.element_size() or view.offset != 0:
@@ -336,7 +336,7 @@ def constant_pad_nd(call: Call, x: Lazy, pad: Sequence[Size], value: Any = 0) ->
         return NotImplemented
     rank = len(x.shape)
     fill = number(value, x.dtype)
-    if any(p < 0 for p in pad):     # type: ignore[operator]
+    if any(p < 0 for p in pad):
         return _cropped(call, x, [pad[2 * (rank - 1 - n)] if rank - 1 - n < len(pad) // 2 else 0 for n in range(rank)], fill)
     result = x
     for n in range(len(pad) // 2):
