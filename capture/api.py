@@ -58,8 +58,8 @@ def compile(model: Any = None, *, fullgraph: bool = False, dynamic: bool | None 
                             f"pass disable=True")
     backend = BACKEND.value if backend is None else backend
     compiler = registry.lookup(backend, mode=mode, dynamic=dynamic, options=options)
-    settings = {"fullgraph": fullgraph, "dynamic": dynamic, "backend": backend, "mode": mode, "options": options, "name": name,
-                "recompile_limit": recompile_limit}
+    settings: dict[str, Any] = {"fullgraph": fullgraph, "dynamic": dynamic, "backend": backend, "mode": mode, "options": options,
+                                "name": name, "recompile_limit": recompile_limit}
     if model is None:
         return functools.partial(compile, **settings, disable=disable)
     excluded = exclusion_of_module(model) if isinstance(model, torch.nn.Module) else exclusion(getattr(model, "__func__", model))

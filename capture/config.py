@@ -7,10 +7,10 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 T = TypeVar("T", int, str)
-FLAGS: dict[str, Flag] = {}
+FLAGS: dict[str, Flag[Any]] = {}
 
 
 class Flag(Generic[T]):

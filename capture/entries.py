@@ -61,7 +61,7 @@ def insert(unit: Unit, interp: Interpreter, plan: mock.MockPlan, repeatable: boo
         if operations or plan.outputs:
             # A graph that leaves torch in other modes than it found sets them itself, each time: no compiled graph does.
             # Nor does one carry tangents.
-            inputs = [value.real for value in (*recorder.inputs, *recorder.number_inputs)]
+            inputs = [*(node.real for node in recorder.inputs), *(value.real for value in recorder.number_inputs)]
             compiled = compile_graph(unit, gm, inputs) if is_balanced(graph) and not entry_modes(graph).dual_level else gm.forward
     with times.measure("mock"):
         names = argument_names(unit.function.__code__)

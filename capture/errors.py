@@ -44,7 +44,7 @@ class UserFrame:
 
 
 # Files that users did not write, and are not shown: those of capture, of torch, and what Python keeps frozen.
-TORCH = tuple(os.path.join(folder, "") for folder in (importlib.util.find_spec("torch").submodule_search_locations or ()))
+TORCH = tuple(os.path.join(folder, "") for folder in (importlib.util.find_spec("torch").submodule_search_locations or ()))  # type: ignore[union-attr]
 INTERNAL = (os.path.join(os.path.dirname(os.path.abspath(__file__)), ""), "<frozen ", *TORCH)
 GENERATED = "<capture", "<eval_with_key>"       # how the files of generated code begin
 # … and those of installed packages, torch among them.
@@ -78,10 +78,10 @@ def user_frames(stack: Iterable[UserFrame]) -> tuple[UserFrame, ...]:
 def warn(text: str) -> None:
     """Warns the user, in the innermost line of the program that led here; of a thread or process of ours there is none. Filters
     that make exceptions of warnings do not make one of this: the program goes on."""
-    frame = sys._getframe(1)
+    frame: types.FrameType | None = sys._getframe(1)
     while frame is not None and (is_internal(frame.f_code.co_filename) or frame.f_code.co_filename.startswith(GENERATED)
                                  or frame.f_globals.get("__name__") in ("contextlib", "threading")):
-        frame = frame.f_back  # type: ignore[assignment]
+        frame = frame.f_back
     with contextlib.suppress(Warning):
         if frame is None:
             warnings.warn_explicit(f"capture: {text}", UserWarning, "<capture>", 0)

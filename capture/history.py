@@ -143,4 +143,4 @@ def labelled(source: Source, labels: Mapping[str, str]) -> Source:
     if source.base is None:
         return source
     base = labelled(source.base, labels)
-    return replace(source, base=Local(f"({base.name})", base.index) if isinstance(base, Local) and " " in base.name else base)
+    return replace(source, base=Local(f"({base.name})", base.index) if isinstance(base, Local) and " " in base.name else base)  # type: ignore[type-var]

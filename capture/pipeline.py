@@ -53,7 +53,7 @@ from capture.unit import Trace, Unit, counts_of
 
 FRAME_SKIP = eval_frame._FrameExecStrategy(eval_frame._FrameAction.SKIP, eval_frame._FrameAction.SKIP)
 REGISTERED = accessors, generator_methods, lookasides, opcodes       # imported for the tables they fill
-during_capture: Callable[[str], AbstractContextManager[None]] = nullcontext     # entered for each, with the function's name
+during_capture: Callable[[str], AbstractContextManager[None]] = nullcontext  # type: ignore[assignment]  # entered for each, with the function's name
 _thread = threading.local()
 
 
@@ -129,6 +129,7 @@ def failed(unit: Unit, entry: Any, exception: BaseException) -> Any:
             entry._kill()
             unit.departed.add(counts_of(entry))
         return _C.RUN_NATIVELY
+    assert trace.mock is not None
     line = trace.mock.line_of(exception)
     again = isinstance(exception, Exception) and not unwind.is_asynchronous(exception)
     if trace.repeatable and line < trace.mock.first_effect and again:

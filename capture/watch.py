@@ -16,7 +16,7 @@ from capture.pipeline import compiled_unit
 from capture.refgraph.memory import PLAIN_TENSORS
 from capture.unit import Unit
 
-MODULE_CALL: types.FunctionType = torch.nn.Module._wrapped_call_impl
+MODULE_CALL: Any = torch.nn.Module._wrapped_call_impl
 MOST_KINDS = 64     # of one class that get compiled functions of their own
 Kind = tuple[Any, ...]
 

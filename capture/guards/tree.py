@@ -160,6 +160,7 @@ class _Lowering:
         """(node, kind, expected) with references to objects of the program made weak."""
         node = -1 if guard.source is None else self.node(guard.source)
         expected = guard.expected
+        held: Any
         match guard.kind:
             case Kind.ALIAS:
                 held = self.node(expected)
@@ -241,7 +242,7 @@ class _Lowering:
         if source.base is None:
             return source
         base = self.frozen(source.base)
-        return source if base is source.base else replace(source, base=base)
+        return source if base is source.base else replace(source, base=base)  # type: ignore[type-var]
 
     def frozen_guard(self, guard: Guard, held: Any) -> Guard:
         """The guard for showing it later."""
@@ -265,7 +266,7 @@ def _thawed(source: Source | None) -> Any:
             return Item(_thawed(base), _thawed_value(key))
     if source is None or source.base is None:
         return source
-    return replace(source, base=_thawed(source.base))
+    return replace(source, base=_thawed(source.base))  # type: ignore[type-var]
 
 
 def _referent(value: Any) -> Any:

@@ -111,7 +111,7 @@ def _generic_delete(interp: Interpreter, args: Args, kwargs: Kwargs, then: Then,
     return True
 
 
-@reduction(torch.Tensor.volatile)
+@reduction(torch.Tensor.volatile)  # type: ignore[attr-defined]
 def _volatile(interp: Interpreter, args: Args, kwargs: Kwargs, then: Then, on_raise: Catch) -> bool:
     calls.call(interp, Value(is_volatile, Const(is_volatile)), args, None, then, on_raise)
     return True

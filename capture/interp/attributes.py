@@ -131,8 +131,8 @@ def bind(interp: Interpreter, obj: Value, cls: type, name: str, descriptor: Any,
         return finish(interp, types.MethodType(descriptor, obj.real), build(interp, types.MethodType, found, obj), then)
     if is_property(kind):
         if descriptor.fget is not None:
-            getter = Value(descriptor.fget, interp.track(part, interp, found, "fget", descriptor.fget))
-            return _call(interp, getter, [obj], obj, name, hook, then, on_raise)
+            get = Value(descriptor.fget, interp.track(part, interp, found, "fget", descriptor.fget))
+            return _call(interp, get, [obj], obj, name, hook, then, on_raise)
     elif kind is staticmethod:
         return finish(interp, descriptor.__func__, interp.track(part, interp, found, "__func__", descriptor.__func__), then)
     elif kind is classmethod:
@@ -214,7 +214,7 @@ def load_from_super(interp: Interpreter, obj: Value, name: str, then: Continuati
                 interp.graph.touch(shadows[1])
             pin_mro(interp.graph, self_type)
             for between in mro[mro.index(start) + 1:index + 1]:     # none of them may come to define it
-                found = type_attr(interp.graph, between, name)[2]
+                found = type_attr(interp.graph, between, name)[2]  # type: ignore[assignment]
             return found
         found = Value(descriptor, interp.track(model))
         target = Value(self, shadows[1])

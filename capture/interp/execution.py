@@ -98,8 +98,8 @@ def run_source(interp: Interpreter, mode: str, args: Args, then: Then, on_raise:
     if "__builtins__" not in globals_.real:
         known = Value(caller.builtins, interp.track(interp.graph.external, caller.builtins, scope.BUILTINS))
         natives.call(interp, SETITEM, [globals_, Value("__builtins__", Const("__builtins__")), known], {})
-    function = Value(types.FunctionType(code, globals_.real), None)
-    function.shadow = interp.track(function_shadow, interp, function.real, globals_.shadow)
+    made = types.FunctionType(code, globals_.real)
+    function = Value(made, interp.track(function_shadow, interp, made, globals_.shadow))
     frame = Frame(code, decode(code), function, globals_.real)
     frame.locals = [None] * (code.co_nlocals + len(set(code.co_cellvars) - set(code.co_varnames)))
     enter(interp, frame, locals_, then, on_raise)

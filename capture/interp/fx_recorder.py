@@ -151,14 +151,14 @@ class FxRecorder:
                 return None
             if self.refs.type_of(shadow) is not type(real) or not self.refs.hasten(shadow):
                 return None
-            key = shadow
+            key = shadow  # type: ignore[assignment]
         elif not self.seen.varies(source, real):
             return None
         elif place is Place.RATE:
             for special in (0, 1):
                 self.refs.require(Computed(operator.eq, (source, Literal(special))), "VALUE", real == special)
         self.moves |= place is Place.INDEX
-        return self.number(shadow, key, real)
+        return self.number(shadow, key, real)  # type: ignore[arg-type]
 
     def argument(self, shadow: Shadow, real: Any, place: Place = Place.FIXED) -> Any:
         """A value as an argument of an fx node. Scalars become constants, and are guarded, unless `place` lets them change."""
@@ -194,7 +194,7 @@ class FxRecorder:
                 return self.argument(External(Computed(plain_number, (shadow.source,)), real.item()), real.item(), place)
             drawn = isinstance(shadow.origin, Replayed) and shadow.origin.returns is type(real)
             if drawn and (kind := kind_of_number(real)) is not None:
-                return self.argument(Expr(kind, (shadow.origin,)), kind(real), place)
+                return self.argument(Expr(kind, (shadow.origin,)), kind(real), place)  # type: ignore[arg-type]
             if isinstance(real, (int, float, str)) and shadow.source is not None:     # IntEnum and other subclasses
                 self.refs.depend(shadow, real)
                 return next(convert(real) for cls, convert in PLAIN_VALUE.items() if isinstance(real, cls))
@@ -234,7 +234,7 @@ class FxRecorder:
             return slice(*(self.argument(bound, value, Place.INDEX) for bound, value in bounds))
         if path is None or all(isinstance(bound, Const) for bound in shadow.items):
             return slice(*(self.argument(bound, value) for bound, value in bounds))
-        length = subscripts.length(*parts(real), size)
+        length = subscripts.length(*parts(real), size)  # type: ignore[call-arg]
         resized = self.seen.varies(path, length)
         moved = [type(value) is int and not isinstance(bound, Const) and self.seen.varies(source_of(bound), value)  # type: ignore[arg-type]
                  for bound, value in bounds]
@@ -393,7 +393,7 @@ class FxRecorder:
             if unseen or tensor._version != version:
                 with self.fx.inserting_after(node):
                     copy = self.fx.call_method("clone", (node,))
-                node.replace_all_uses_with(copy, delete_user_cb=lambda user, copy=copy: user is not copy)
+                node.replace_all_uses_with(copy, delete_user_cb=lambda user, copy=copy: user is not copy)  # type: ignore[misc]
         self._snapshots.clear()
 
     def expect(self, value: Value, held: bool | int, operation: Callable[..., Any], at_once: bool) -> None:

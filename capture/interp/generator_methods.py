@@ -145,7 +145,7 @@ def _is_awaited(frame: Frame) -> bool:
 
 def _step(step: Any, interp: Interpreter, args: Args, kwargs: Kwargs, then: Then, on_raise: Catch) -> bool:
     """A step of an asynchronous generator: `step` makes it, of the polyfills."""
-    if kwargs or not args or not is_ours(args[0].real) or len(args) > 2 or not _is_awaited(interp.frame):
+    if kwargs or not args or not is_ours(args[0].real) or len(args) > 2 or not _is_awaited(interp.frame):  # type: ignore[arg-type]
         return False
     calls.call(interp, Value(step, Const(step)), args, None, then, on_raise)
     return True

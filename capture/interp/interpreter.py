@@ -12,7 +12,7 @@ import threading
 import types
 import weakref
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from capture.config import STRICT
 from capture.errors import BackendError, Break, InternalError, UserFrame, is_internal
@@ -26,6 +26,7 @@ from capture.refgraph.node import RefNode, Shadow
 if TYPE_CHECKING:
     from capture.interp.retreat import Place, Retreats
 
+T = TypeVar("T")
 _UNKNOWN = UserFrame("", 0, "")
 
 
@@ -108,9 +109,10 @@ class Interpreter:
                 unwind.raised(self, raised, again, outer)   # outside of `except`: the thread's handled exception stays the user's
                 raised = None
             try:
-                while (frame := self.frame) is not outer:
-                    instruction = frame.instructions[frame.pc]  # type: ignore[union-attr]
-                    frame.pc += 1  # type: ignore[union-attr]
+                while self.frame is not outer:
+                    frame: Any = self.frame
+                    instruction = frame.instructions[frame.pc]
+                    frame.pc += 1
                     instruction.handler(self, frame, instruction)
                 return
             except UserError as error:
@@ -189,8 +191,8 @@ class Interpreter:
             error = exception
         raise UserError(error)
 
-    def track(self, model: Callable[..., Shadow], /, *args: Any, **kwargs: Any) -> Shadow | None:
-        """The shadow that `model` computes, or None when the trace was given up, now or earlier."""
+    def track(self, model: Callable[..., T], /, *args: Any, **kwargs: Any) -> T | None:
+        """What `model` computes, mostly a shadow, or None when the trace was given up, now or earlier."""
         if not self.tracking:
             return None
         try:

@@ -72,7 +72,7 @@ def elements(interp: Interpreter, value: Value) -> list[Value]:
     shadows = interp.track(_element_shadows, interp, value)
     if shadows is None:
         return [Value(item, None) for item in reals]
-    return [Value(item, shadow) for item, shadow in zip(reals, shadows, strict=True)]  # type: ignore[call-overload]
+    return [Value(item, shadow) for item, shadow in zip(reals, shadows, strict=True)]
 
 
 def _element_shadows(interp: Interpreter, value: Value) -> Any:

@@ -23,7 +23,7 @@ def duplicate(tensor: torch.Tensor, *twins: torch.Tensor) -> torch.Tensor:
     with them shares it again."""
     storages = {twin.untyped_storage()._cdata: copied.untyped_storage() for twin, copied in zip(twins[::2], twins[1::2])
                 if twin.layout is torch.strided}
-    return copy.deepcopy(tensor, {"torch": storages})
+    return copy.deepcopy(tensor, {"torch": storages})  # type: ignore[dict-item]
 
 
 def shallow(tensor: torch.Tensor) -> torch.Tensor:

@@ -72,7 +72,7 @@ def left_to_cpython(code: types.CodeType, position: Position,
     if not ends or any(position.stack[:depths[end]] != (Slot.OBJECT,) * depths[end] for end in ends):
         return None
     stubs = {end: (depths[end], Exit(code, end, then)) for end in ends}
-    plain, raising = (continuation(code, position, raises, stubs) for raises in (False, True))
+    plain, raising = (continuation(code, position, raises, stubs) for raises in (False, True))  # type: ignore[arg-type]
     return plain, raising
 
 

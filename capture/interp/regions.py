@@ -47,9 +47,9 @@ def _warn_no_more(module: fx.GraphModule) -> None:
         if index is not None and "warned" in nodes[index].meta:
             version, keys = nodes[index].meta["warned"]
             told["version"] = max(version, told.get("version", 0))
-            told.update({(text, category, line + module._prologue_start): True for text, category, _ in keys})
+            told.update({(text, category, line + module._prologue_start): True for text, category, _ in keys})  # type: ignore[misc]
     if told:
-        module.forward.__func__.__globals__["__warningregistry__"] = told
+        module.forward.__func__.__globals__["__warningregistry__"] = told  # type: ignore[attr-defined]
 
 
 def _forget_source(filename: str) -> None:
@@ -90,7 +90,7 @@ def _outline(graph: fx.Graph, region: Region, root: torch.nn.Module, name: str) 
     holder = torch.nn.Module()
     for node in body:
         if node.op == "get_attr":
-            setattr(holder, node.target, getattr(root, node.target))
+            setattr(holder, node.target, getattr(root, node.target))  # type: ignore[arg-type]
     setattr(root, name, graph_module(holder, inner, "CheckpointedGraph"))
     with graph.inserting_before(region.end):
         call = graph.call_function(region.governor, (graph.get_attr(name), *inputs), region.options)

@@ -400,7 +400,7 @@ def continuation(code: types.CodeType, position: Position, raises: bool = False,
 
     made = Bytecode()
     made.name, made.qualname, made.filename = code.co_name, code.co_qualname, code.co_filename
-    made.first_lineno, made.flags = code.co_firstlineno, code.co_flags & ~0x0C      # CO_VARARGS, CO_VARKEYWORDS
+    made.first_lineno, made.flags = code.co_firstlineno, code.co_flags & ~0x0C  # type: ignore[assignment]  # CO_VARARGS, CO_VARKEYWORDS
     made.argnames = [*position.bound, *stack, *inner]
     made.argcount = len(made.argnames)
     made.freevars = list(closure_names(code))

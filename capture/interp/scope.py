@@ -162,7 +162,7 @@ def closure(interp: Interpreter, function: Value) -> list[Value]:
             return node.state.closure  # type: ignore[attr-defined]
         return interp.graph.slot(node, "__closure__", real).items  # type: ignore[arg-type,attr-defined]
     known = interp.track(shadows)
-    return [Value(cell, known[i] if known is not None else None) for i, cell in enumerate(real)]  # type: ignore[index]
+    return [Value(cell, known[i] if known is not None else None) for i, cell in enumerate(real)]
 
 
 def make_function(interp: Interpreter, frame: Frame, code: Value, defaults: Value | None, kwdefaults: Value | None,

@@ -62,7 +62,7 @@ def operation(method: Any, tensors: int) -> Callable[..., Any]:
     reference = weakref.ref(method)
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        return reference()(*args[tensors:], **kwargs)
+        return reference()(*args[tensors:], **kwargs)  # type: ignore[misc]
     call.__name__, call.__module__ = method.name, "script"
     return call
 
@@ -77,7 +77,7 @@ def tensor_of(method: Any, path: str) -> torch.Tensor:
     RuntimeError where there is none."""
     if not isinstance(method, METHOD):
         raise TypeError("no method of TorchScript")
-    return functools.reduce(lambda module, name: module.getattr(name), path.split("."), method.owner)
+    return functools.reduce(lambda module, name: module.getattr(name), path.split("."), method.owner)  # type: ignore[attr-defined,return-value]
 
 
 def facts_of(method: Any) -> tuple[tuple[str, str], ...]:

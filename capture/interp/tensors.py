@@ -64,7 +64,7 @@ MODE_GETTERS: frozenset[Any] = frozenset({
     torch._C._functorch.peek_interpreter_stack, torch._C._are_functorch_transforms_active,
     torch._C._functorch.get_inplace_requires_grad_allowed, torch._C._functorch.maybe_current_level,
     torch._C._functorch.get_dynamic_layer_stack_depth, torch._C._functorch.current_level,
-    torch._C._autograd._saved_tensors_hooks_get_disabled_error_message, torch._C._autograd._saved_tensors_hooks_is_enabled,
+    torch._C._autograd._saved_tensors_hooks_get_disabled_error_message, torch._C._autograd._saved_tensors_hooks_is_enabled,  # type: ignore[attr-defined]
     torch._C._len_torch_function_stack, torch._C._len_torch_dispatch_stack, torch._C._get_cudnn_enabled,
     torch._C._get_mkldnn_enabled, torch._C._is_torch_function_mode_enabled, torch._C._get_cudnn_allow_tf32,
     torch._C._get_cudnn_benchmark, torch._C._get_cudnn_deterministic, torch.is_anomaly_enabled, *leaves.protection.KERNELS.values(),

@@ -108,7 +108,7 @@ def place_of(target: Any, where: int | str, real: Any) -> Place:
     """What becomes of the argument `where` (a position or a name), whose value is `real` now, in a call of an fx target."""
     if isinstance(getattr(target, "__self__", None), type):         # of an autograd function: the program's own
         return Place.FIXED
-    return _place(target, where, type(real) if type(real) in CALCULATED else tuple)
+    return _place(target, where, type(real) if type(real) in CALCULATED else tuple)  # type: ignore[arg-type]
 
 
 @functools.lru_cache(maxsize=4096)

@@ -69,7 +69,7 @@ class Replayed(Expr):
     """What a call effect returned: another value on every hit. `op` is the effect itself. returns: the type that it always
     has, or None when it may differ. value: what it was in the capture, if that is a scalar."""
 
-    op: CallEffect
+    op: CallEffect  # type: ignore[assignment]
     returns: type | None = None
     value: Any = None
 
@@ -234,11 +234,12 @@ def draws_before(effects: list[Effect | CallEffect], early: set[CallEffect], wan
 
 def _can_be_drawn(draw: CallEffect, made: set[CallEffect], changed: bool) -> bool:
     """Whether a draw can be made when only the calls `made` have been. changed: objects from outside may have been, since entry."""
-    for arg in (draw.stream, *draw.args):
+    if draw.stream is None or draw.stream.source is None:      # the trace made it
+        return False
+    for arg in draw.args:
         if arg is draw.stream:
-            if arg.source is None:                  # the trace made it
-                return False
-        elif isinstance(arg, RefNode):
+            continue
+        if isinstance(arg, RefNode):
             if arg.source is None or isinstance(arg.state, TensorState) or changed:
                 return False
         elif (calls := calls_in(arg)) is None or not made.issuperset(calls):

@@ -308,7 +308,7 @@ class RefGraph:
         """The state of an outside list or deque whose length has not mattered yet, or None."""
         if node.state is None and node.source is not None and isinstance(node.real, (list, deque)):
             self.touch(node)
-            node.state = ListStart((list if isinstance(node.real, list) else deque).__len__(node.real))
+            node.state = ListStart(list.__len__(node.real) if isinstance(node.real, list) else deque.__len__(node.real))
         return node.state if isinstance(node.state, ListStart) else None
 
     def list_item(self, node: RefNode, index: int) -> Shadow | None:
@@ -535,6 +535,6 @@ class RefGraph:
         self.sealed = True
 
 
-def dict_type(node: RefNode) -> type:
+def dict_type(node: RefNode) -> Any:
     """The builtin type whose methods change a dict: an OrderedDict keeps an order of its own."""
     return OrderedDict if issubclass(node.cls, OrderedDict) else dict

@@ -121,9 +121,9 @@ def require_keys(graph: Any, source: Source | None, keys: tuple[Any, ...]) -> No
         return graph.require(source, "KEYS", keys)
     if not all(isinstance(key, weakref.ref) for key in keys):
         raise Break("opaque-call", "a container of weak references and other keys decides something")
-    graph.require(Computed(referents, (source,)), "VALUE", tuple(key() for key in keys))
+    graph.require(Computed(referents, (source,)), "VALUE", tuple(key() for key in keys))  # type: ignore[arg-type]
     for index, key in enumerate(keys):
-        graph.external(key, Computed(key_at, (source, Literal(index))))
+        graph.external(key, Computed(key_at, (source, Literal(index))))  # type: ignore[arg-type]
 
 
 # -- what mock functions do --------------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ import operator
 from typing import Any
 
 import torch
-from torch.nn.parameter import UninitializedTensorMixin
+from torch.nn.parameter import UninitializedTensorMixin  # type: ignore[attr-defined]
 
 from capture.errors import Break
 from capture.refgraph.class_attributes import pin_mro, pin_special
@@ -58,7 +58,7 @@ def storage_of(real: torch.Tensor) -> tuple[int, int] | None:
     """Identity of a tensor's storage and its offset there in bytes, or None when it has no single one, or is not plain."""
     if not is_plain(type(real)) or real.layout is not torch.strided or not torch._C._has_storage(real):
         return None
-    return real.untyped_storage()._cdata, real.storage_offset() * real.element_size()
+    return real.untyped_storage()._cdata, real.storage_offset() * real.element_size()  # type: ignore[return-value]
 
 
 def pin_tensor_class(graph: Any, cls: type) -> None:

@@ -354,9 +354,9 @@ class _Cook:
             yield Effect(object.__setattr__, self.node, (Const("__annotations__"), Display(dict, items)))
 
     def entries(self, state: DictState | WrittenDict) -> Iterator[tuple[Shadow, Shadow]]:
-        writes = []
+        writes: list[tuple[Shadow, Any, Shadow]] = []
         if isinstance(state, WrittenDict):
-            state, writes = state.before, state.writes
+            writes, state = state.writes, state.before
         if not state.complete:
             raise self.escape("not all of its keys are known")
         known = ((self.graph.key_shadow(key), value) for key, value in state.items.items() if value is not ABSENT)

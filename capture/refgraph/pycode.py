@@ -181,7 +181,7 @@ class _Survey:
                 self.risky.append(shadow)
         self.risky_late = [shadow for shadow in plan.risks if id(shadow) in late]
         self.used = {shadow.op for shadow in self.order if isinstance(shadow, Replayed)}
-        self.hoisted = [shadow for shadow in self.order
+        self.hoisted: list[Shadow] = [shadow for shadow in self.order
                         if isinstance(shadow, Expr) and id(shadow) in kept and id(shadow) not in replayed]
 
     def _need(self, source: Source, uses: int) -> None:
@@ -221,8 +221,8 @@ class _Printer:
             self.read(source)
         for shadow in self.survey.hoisted:
             self.define(shadow, kept=True)
-        for step in self.plan.early:
-            self.step_of_plan(step)
+        for effect in self.plan.early:
+            self.step_of_plan(effect)
         graph = None if graph_callable is None else self.call_graph(graph_callable)
         for shadow in self.survey.risky:
             self.define(shadow, kept=True)
@@ -234,10 +234,10 @@ class _Printer:
         parameters = [*self.parameters.values(), *([self.lifted_name] if self.lifted else [])]
         signature = ast.arguments([], [ast.arg(p) for p in parameters], None, [], [], None, [])
         module = ast.Module([ast.FunctionDef(self.name, signature, self.body, [])], [])
-        source = ast.unparse(ast.fix_missing_locations(module)) + "\n"
+        text = ast.unparse(ast.fix_missing_locations(module)) + "\n"
         passed_over = ", passed over like importlib._bootstrap" if self.calls else ""       # by warnings and logging
         filename = f"<capture mock {self.name}{passed_over}>"
-        return PythonCode(self.name, source, self.globals, filename, self.lines, tuple(self.lifted), graph, self.calls,
+        return PythonCode(self.name, text, self.globals, filename, self.lines, tuple(self.lifted), graph, self.calls,
                           self.first_effect)
 
     # -- statements --------------------------------------------------------------------------------------------------
@@ -336,7 +336,7 @@ class _Printer:
             written = self.composite(shadow)
             depth = 1 + max((self.depths.get(id(part), 0) for part in operands(shadow)), default=0)
             if self.survey.uses[id(shadow)] > 1 or depth > DEEPEST or kept and shadow is root:
-                depth, hint = 0, "value" if isinstance(shadow, Expr) else shadow.cls.__name__.lower()
+                depth, hint = 0, "value" if isinstance(shadow, Expr) else shadow.cls.__name__.lower()  # type: ignore[attr-defined]
                 written = self.assign(hint, written, numbered=True)
             self.written[id(shadow)], self.depths[id(shadow)] = written, depth
 
@@ -350,7 +350,7 @@ class _Printer:
             return _name(self.results[shadow.op])
         return _name(self.objects[shadow])  # type: ignore[index]
 
-    def composite(self, shadow: Expr | Build | Display | Perform) -> ast.expr:
+    def composite(self, shadow: Any) -> ast.expr:
         """An expression whose operands are written already."""
         parts = [self.written[id(part)] for part in operands(shadow)]
         if isinstance(shadow, Display):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import collections
 import types
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -126,10 +126,10 @@ class _Checker:
         elif isinstance(state, SetState):
             self.members(node, state, real)
         elif isinstance(state, BytesState):
-            if bytes(real) != state.content:
-                raise _differs(f"{_describe(node)} is {_short(bytes(real))}", repr(state.content))
+            if bytes(real) != state.content:  # type: ignore[call-overload]
+                raise _differs(f"{_describe(node)} is {_short(bytes(real))}", repr(state.content))  # type: ignore[call-overload]
         elif isinstance(state, FunctionState):
-            self.function(node, state, real)
+            self.function(node, state, real)  # type: ignore[arg-type]
         if node.attrs is not None and instance_dict(real) is not node.attrs.real:
             raise _differs(f"{_describe(node)} has another __dict__", node.attrs)
         for name, shadow in node.slots.items():
@@ -137,7 +137,7 @@ class _Checker:
             if value is not UNKNOWN:
                 self.place(node, name, shadow, value)
 
-    def items(self, node: RefNode, shadows: list[Shadow | None], real: Any) -> None:
+    def items(self, node: RefNode, shadows: Sequence[Shadow | None], real: Any) -> None:
         items = list(_iterate(real, next(cls for cls in (list, tuple, collections.deque) if isinstance(real, cls))))
         if len(items) != len(shadows):
             raise _differs(f"{_describe(node)} has {len(items)} items", len(shadows))

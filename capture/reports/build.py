@@ -27,7 +27,7 @@ def report_of(units: Iterable[Unit], gone: Iterable[Gone] = ()) -> Report:
     they continue."""
     units = sorted(dict.fromkeys(member for unit in units for member in unit.family), key=lambda unit: unit.start)
     gone = list(gone)
-    start = min((member.start for member in (*units, *gone) if member.start < math.inf), default=0.0)
+    start = min((member.start for member in (*units, *gone) if member.start < math.inf), default=0.0)  # type: ignore[attr-defined]
     frames = [(unit.start, frame_of(unit, [other for other in units if other.root is unit and other is not unit], start))
               for unit in units if unit.parent is None]
     frames += [(past.start, frame_of_gone(past, start)) for past in gone]

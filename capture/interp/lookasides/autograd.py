@@ -63,7 +63,7 @@ def refusal(interp: Interpreter, function: Any, args: list[Value], kwargs: dict[
 def prepare(interp: Interpreter, *args: Value, **kwargs: Value) -> None:
     """What gradients there are before. Those that were to be dropped after the graph are dropped now, within it."""
     graph, recorder = interp.graph, interp.recorder
-    late = [done for done in graph.effects if is_drop(done) and not done.early]
+    late = [done for done in graph.effects if is_drop(done) and not done.early]  # type: ignore[union-attr]
     for done in late:
         graph.effects.remove(done)
         recorder.effect(setattr, recorder.node(done.target), "grad", None)  # type: ignore[union-attr]

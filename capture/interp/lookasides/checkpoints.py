@@ -19,7 +19,7 @@ from capture.refgraph.node import Build, Const, RefNode, Shadow
 CHECKPOINT_OPTIONS = ("context_fn", "determinism_check", "debug", "early_stop")
 
 
-@polyfill(checkpoint.checkpoint.__wrapped__, applies=lambda *args, use_reentrant=None, **kwargs: use_reentrant is False
+@polyfill(checkpoint.checkpoint.__wrapped__, applies=lambda *args, use_reentrant=None, **kwargs: use_reentrant is False  # type: ignore[attr-defined]
           and not kwargs.keys() & set(CHECKPOINT_OPTIONS))
 def checkpointed(function: Any, *args: Any, use_reentrant: bool, preserve_rng_state: bool = True, **kwargs: Any) -> Any:
     """torch.utils.checkpoint: its own generator holds back the activations while the function is inlined."""
@@ -109,7 +109,7 @@ def is_reentrant(function: Any, *args: Any, use_reentrant: bool | None = None, p
     return use_reentrant is True
 
 
-@polyfill(checkpoint.checkpoint.__wrapped__, applies=is_reentrant)
+@polyfill(checkpoint.checkpoint.__wrapped__, applies=is_reentrant)  # type: ignore[attr-defined]
 def reentrant(function: Any, *args: Any, use_reentrant: bool, preserve_rng_state: bool = True) -> Any:
     """torch.utils.checkpoint, by way of an autograd function: the body runs without gradients."""
     forward = begin_reentrant(args)

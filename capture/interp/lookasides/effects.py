@@ -211,7 +211,7 @@ def called_from(interp: Interpreter, function: Shadow, args: tuple[Shadow, ...])
     """The same call from frames that are like the user's present ones."""
     frames = visible.program_frames(interp)
     scopes = tuple(scope.globals_node(interp, frame) for frame in frames)
-    return Const(CallFrom(tuple(map(visible.stand_in_of, frames)))), (Build(tuple, scopes), function, *args)
+    return Const(CallFrom(tuple(map(visible.stand_in_of, frames)))), (Build(tuple, scopes), function, *args)  # type: ignore[arg-type]
 
 
 def methods(cls: type, *names: str) -> list[Any]:
@@ -283,7 +283,7 @@ def tell_of_handled(interp: Interpreter, result: str | None, *args: Value, **kwa
 
 def is_recorded(interp: Interpreter) -> bool:
     """Whether warnings are put into a list that the trace knows of: one that `catch_warnings` of the program has made."""
-    return interp.graph.find(getattr(warnings._showwarnmsg_impl, "__self__", None)) is not None
+    return interp.graph.find(getattr(warnings._showwarnmsg_impl, "__self__", None)) is not None  # type: ignore[attr-defined]
 
 
 def is_enabled(name: str, level: int) -> bool:
@@ -350,7 +350,7 @@ effect(*methods(pathlib.Path, "exists", "is_file", "is_dir", "is_symlink"), os.p
        os.path.isdir, os.path.islink, returns=bool, owner=True)
 effect(os.path.getsize, returns=int, owner=True)
 effect(os.path.getmtime, os.path.getctime, os.path.getatime, returns=float, owner=True)
-effect(warnings._filters_mutated, os.putenv, os.unsetenv, returns=type(None), owner=True)
+effect(warnings._filters_mutated, os.putenv, os.unsetenv, returns=type(None), owner=True)  # type: ignore[attr-defined]
 effect(os.mkdir, os.makedirs, os.remove, os.unlink, os.rmdir, os.rename, os.replace,
        *methods(pathlib.Path, "mkdir", "rmdir"), returns=type(None), owner=True, fails=True)
 SIDE_EFFECTS.update({torch.save, torch.load})       # which run code of all kinds: as a whole, between two traces
@@ -396,7 +396,7 @@ def streams() -> Iterable[type]:
     return random.Random, random.SystemRandom, *((numpy.random.RandomState, numpy.random.Generator) if numpy is not None else ())
 
 
-STREAMS = frozenset(streams())
+STREAMS = frozenset(streams())  # type: ignore[assignment]
 
 
 def makers() -> Iterable[Any]:

@@ -75,7 +75,7 @@ def make_partial(interp: Interpreter, result: Any, function: Value, *args: Value
         keywords = graph.slot(shadow, "keywords", inner.keywords)
         shadow = graph.slot(shadow, "func", inner.func)
         first = [*(before.items if isinstance(before, Build) else map(Const, inner.args)), *first]
-        named = {**{name: graph.dict_get(keywords, name) for name in graph.dict_keys(keywords)},
+        named = {**{name: graph.dict_get(keywords, name) for name in graph.dict_keys(keywords)},  # type: ignore[arg-type]
                  **named}
     args_shadow = compose(interp, result.args, first)
     keywords_node = graph.create(result.keywords, DictState(named, complete=True))

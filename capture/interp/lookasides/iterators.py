@@ -263,7 +263,7 @@ class Outside(Cursor):
             self.since = 0
         self.since += 1
         self.graph.effect(_C.skip, self.node, Const(self.since))
-        self.moved = effects[-1]
+        self.moved = effects[-1]  # type: ignore[assignment]
 
 
 def moves_outside(cursor: Cursor) -> bool:

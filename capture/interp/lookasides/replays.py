@@ -217,7 +217,7 @@ def text(function: Callable[..., Any], applies: Callable[..., bool] = is_text_of
 
 for _function in (str, repr, ascii, format, str.format):
     text(_function)
-for _function in (operator.mod, operator.imod, str.__mod__):
+for _function in (operator.mod, operator.imod, str.__mod__):  # type: ignore[assignment]
     text(_function, lambda template, values: type(template) is str and is_text_of_tensors(values))
 
 
@@ -261,7 +261,7 @@ def read(interp: Interpreter, function: Callable[..., Any], args: list[Value], r
         return Expr(function, tuple(snapshot(interp, value) for value in args))
     if function in ADDRESSES or isinstance(args[0].real, torch.UntypedStorage):
         return Expr(function, (args[0].shadow,))
-    operands = tuple(interp.recorder.snapshot(value.shadow, value.real) if isinstance(value.real, torch.Tensor) else value.shadow
+    operands = tuple(interp.recorder.snapshot(value.shadow, value.real) if isinstance(value.real, torch.Tensor) else value.shadow  # type: ignore[arg-type]
                      for value in args)
     if type(result) is list:
         tensor = args[0].real

@@ -111,5 +111,5 @@ def functions(module: types.ModuleType) -> list[Any]:
 
 SIDE_EFFECTS.update([print, input, open, builtins.breakpoint, warnings.warn, sys.stdout.write, sys.stderr.write,
                      datetime.datetime.now],
-                    functions(time), functions(os), functions(io), methods(random.Random.__base__),
+                    functions(time), functions(os), functions(io), methods(random.Random.__base__),  # type: ignore[arg-type]
                     methods(io.TextIOWrapper), methods(io.StringIO), methods(io.BufferedWriter))

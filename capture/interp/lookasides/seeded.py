@@ -49,7 +49,7 @@ def hold_arguments(interp: Interpreter, *args: Value, **kwargs: Value) -> None:
     """Before a draw from such a stream: what it gives, and how far it is then, follow from the arguments too."""
     for value in (*args[1:], *kwargs.values()) if is_seeded(args) else ():
         if is_value(value.real):
-            interp.recorder.arrays.hold(interp.graph, value.shadow, value.real)  # type: ignore[call-arg]
+            interp.recorder.arrays.hold(interp.graph, value.real)
         elif is_plain(value.real):
             depend_plain(interp, value.shadow, value.real)
         else:

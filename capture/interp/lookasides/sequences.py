@@ -312,6 +312,7 @@ def structural(method: Callable[..., Any], kinds: str, **registration: Any) -> N
     def apply(interp: Interpreter, result: Any, sequence: Value, *args: Value) -> Shadow:
         node = node_of(sequence)
         shadows, operands = [], []
+        shadow: Shadow
         for arg, kind in zip(args, kinds):
             if kind == "i":
                 shadow, operand = Const(arg.real), arg.real

@@ -192,7 +192,7 @@ def change_member(method: Callable[..., Any]) -> None:
     model(method, prepare=look_all, applies=is_membership)(apply)
 
 
-for _method in (set.add, set.discard, set.remove):
+for _method in (set.add, set.discard, set.remove):  # type: ignore[assignment]
     change_member(_method)
 
 

@@ -266,7 +266,7 @@ def depend_key(interp: Interpreter, shadow: Shadow | None, real: Any, among: Ite
         if shadow.source is not None and outside:
             graph.require(shadow.source, "ID", real)
         elif shadow.source is not None:
-            others = (graph.find(other) for other in among if isinstance(other, torch.Tensor) and other is not real)
+            others = (graph.find(other) for other in among if isinstance(other, torch.Tensor) and other is not real)  # type: ignore[assignment]
             for other in others:
                 if other is not None and other.source is not None:
                     graph.require(shadow.source, "DISTINCT", (other.source,))

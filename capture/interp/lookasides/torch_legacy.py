@@ -53,7 +53,7 @@ def of_data(cls: Any, data: Any) -> bool:
     """Whether a legacy constructor is given numbers, of the type that it makes of them."""
     if type(data) not in (list, tuple) or not is_data(data):
         return False
-    return LEGACY[cls] is None or LEGACY[cls].is_floating_point or all_integers(data)
+    return LEGACY[cls] is None or LEGACY[cls].is_floating_point or all_integers(data)  # type: ignore[union-attr]
 
 
 def all_integers(x: Any) -> bool:

@@ -17,7 +17,7 @@ from capture.refgraph.node import Const, Shadow
 @polyfill(pytree._broadcast_to_and_flatten, applies=lambda *args, **kwargs: True)
 def broadcast_to_and_flatten(tree: Any, treespec: Any, is_leaf: Callable[[Any], bool] | None = None) -> list[Any] | None:
     """The original, which evaluates annotations on each call."""
-    result: list = []
+    result: list[Any] = []
 
     def add_leaves(x, subtree):  # type: ignore[no-untyped-def]
         result.extend([x] * pytree.tree_structure(subtree, is_leaf=is_leaf).num_leaves)

@@ -69,7 +69,7 @@ def send(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
             raise Cut(unknown, NEXT, [receiver], {}, then=push, on_raise=stopped)
         calls.call(interp, NEXT, [receiver], None, push, stopped)
     elif isinstance(receiver.real, drivers.GENERATORS):
-        method = type(receiver.real).send
+        method = type(receiver.real).send  # type: ignore[union-attr]
         calls.call(interp, Value(method, Const(method)), [receiver, value], on_raise=stopped)
     else:
         attributes.load(interp, receiver, "send", lambda method: calls.call(interp, method, [value], on_raise=stopped))

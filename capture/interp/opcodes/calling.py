@@ -48,7 +48,7 @@ def keywords(interp: Interpreter, mapping: Value) -> dict[str, Value]:
     if not all(isinstance(key, str) for key in mapping.real):
         unwind.throw(TypeError("keywords must be strings"))
     shadows = interp.track(_item_shadows, mapping) or {}
-    return {key: Value(real, shadows.get(key)) for key, real in mapping.real.items()}  # type: ignore[union-attr]
+    return {key: Value(real, shadows.get(key)) for key, real in mapping.real.items()}
 
 
 def _item_shadows(mapping: Value) -> Any:

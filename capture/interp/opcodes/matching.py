@@ -18,7 +18,7 @@ from capture.refgraph.node import Const, External, RefNode, Shadow
 SEQUENCE, MAPPING, MATCH_SELF = 1 << 5, 1 << 6, 1 << 22
 
 
-def _not_a_class() -> str:
+def _not_a_class() -> str:  # type: ignore[return]
     """What the running CPython says of a class pattern that names no class."""
     try:
         match 0:

@@ -22,7 +22,7 @@ from capture.refgraph.source import ImportedModule
 @opcode("LOAD_GLOBAL")
 def load_global(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     if instruction.arg & 1:
-        frame.stack.append(None)
+        frame.push(None)
     frame.stack.append(scope.load_global(interp, frame, instruction.value))
 
 
@@ -97,7 +97,7 @@ def load_attr_or_method(interp: Interpreter, frame: Frame, instruction: Instruct
 def load_super_attr(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     function, cls, self = frame.popn(3)
     if instruction.arg & 1:
-        frame.stack.append(None)
+        frame.push(None)
     if function.real is super:
         return attributes.load_super(interp, cls, self, instruction.value)
     calls.call(interp, function, [cls, self] if instruction.arg & 2 else [],

@@ -26,7 +26,7 @@ def pop_top(interp: Interpreter, frame: Frame, instruction: Instruction) -> None
 
 @opcode("PUSH_NULL")
 def push_null(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
-    frame.stack.append(None)
+    frame.push(None)
 
 
 @opcode("COPY")
@@ -55,12 +55,12 @@ def load_fast(interp: Interpreter, frame: Frame, instruction: Instruction) -> No
 
 @opcode("LOAD_CLOSURE")
 def load_closure(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
-    frame.stack.append(frame.locals[instruction.arg])
+    frame.push(frame.locals[instruction.arg])
 
 
 @opcode("LOAD_FAST_AND_CLEAR", since=(3, 12))
 def load_fast_and_clear(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
-    frame.stack.append(frame.locals[instruction.arg])
+    frame.push(frame.locals[instruction.arg])
     frame.locals[instruction.arg] = None
 
 

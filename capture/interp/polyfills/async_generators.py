@@ -85,5 +85,5 @@ def aclose(agen: Any) -> Generator[Any, Any, None]:
 
 
 # By the C function that each stands for.
-STEPS = {types.AsyncGeneratorType.asend: asend, types.AsyncGeneratorType.__anext__: next_item, anext: next_item,
-         types.AsyncGeneratorType.athrow: athrow, types.AsyncGeneratorType.aclose: aclose}
+STEPS = {types.AsyncGeneratorType.asend: asend, types.AsyncGeneratorType.__anext__: next_item, anext: next_item,  # type: ignore[dict-item]
+         types.AsyncGeneratorType.athrow: athrow, types.AsyncGeneratorType.aclose: aclose}  # type: ignore[dict-item]

@@ -46,8 +46,8 @@ def object_reduce_ex(self: Any, protocol: int) -> Any:
     items = iter(self) if is_a(self, list) else None
     entries = iter(self.items()) if is_a(self, dict) else None
     if kwargs:
-        return copyreg.__newobj_ex__, (cls, args, kwargs), self.__getstate__(), items, entries
-    return copyreg.__newobj__, (cls, *args), self.__getstate__(), items, entries
+        return copyreg.__newobj_ex__, (cls, args, kwargs), self.__getstate__(), items, entries  # type: ignore[attr-defined]
+    return copyreg.__newobj__, (cls, *args), self.__getstate__(), items, entries  # type: ignore[attr-defined]
 
 
 def arguments_of(obj: Any, cls: Any) -> tuple[Any, Any]:

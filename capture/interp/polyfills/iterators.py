@@ -90,7 +90,7 @@ class CallableIterator(Iterator):
                 pass
         # The call may have used the iterator up.
         if item is ENDED or self._function is ENDED or item is self._sentinel or item == self._sentinel:
-            self._function = ENDED
+            self._function = ENDED  # type: ignore[assignment]
             raise StopIteration
         return item
 

@@ -19,6 +19,6 @@ def import_all(module: types.ModuleType, namespace: MutableMapping[str, Any]) ->
     """`from module import *`."""
     names = getattr(module, "__all__", None)
     public = names is None
-    for name in list(module.__dict__) if public else names:
+    for name in list(module.__dict__) if public else names:  # type: ignore[union-attr]
         if not (public and name.startswith("_")):
             namespace[name] = getattr(module, name)

@@ -9,7 +9,7 @@ from capture.interp.models import polyfill
 from capture.interp.special import is_a, special_method
 
 
-@polyfill(type.__call__, applies=lambda *args, **kwargs: args and is_a(args[0], type) and args[0] is not type)
+@polyfill(type.__call__, applies=lambda *args, **kwargs: bool(args) and is_a(args[0], type) and args[0] is not type)
 def instantiate(cls: type, /, *args: Any, **kwargs: Any) -> Any:
     """`type.__call__`: a new instance of `cls`, initialised when it is one."""
     obj = cls.__new__(cls, *args, **kwargs)

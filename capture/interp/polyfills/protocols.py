@@ -264,7 +264,7 @@ def is_shown(x: Any) -> bool:
 def container_repr(x: Any, spec: Any = "") -> Any:
     """`repr(x)` of a container."""
     if is_shown(x):
-        return {list: "[...]", tuple: "(...)", dict: "{...}"}.get(type(x), type(x).__name__ + "(...)")
+        return {list: "[...]", tuple: "(...)", dict: "{...}"}.get(type(x), type(x).__name__ + "(...)")  # type: ignore[call-overload]
     parts = []
     if type(x) is dict:
         for key, value in x.items():

@@ -22,7 +22,7 @@ class StandIn:
     __slots__ = ("__weakref__",)
     stands_for: type
 
-    @property
+    @property  # type: ignore[misc]
     def __class__(self) -> Any:
         return self.stands_for
 

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable
+from typing import Any
 
 import torch
 
@@ -226,7 +227,7 @@ class Values:
 
     def index(self, where: Index, depth: int) -> str:
         """An index as a sum, the part that an outer scope knows being defined there."""
-        levels: dict[int, dict] = {}
+        levels: dict[int, dict[Any, Any]] = {}
         for monomial, coefficient in where.terms.items():
             level = min(max((self._atom_depth_deep(atom) for atom in monomial), default=0), depth)
             levels.setdefault(level, {})[monomial] = coefficient
