@@ -35,6 +35,17 @@ def a_fixed_projection(x):
     return x @ weight, x[:, order], stream.rand(), int(stream.randint(3, size=2).sum())
 
 
+@programs.make(X, change=lambda state: setattr(state, "means", numpy.array([5.0, 6.0])), captures=2)
+def a_draw_that_is_given_an_array():
+    state = SimpleNamespace(means=numpy.array([1.0, 2.0]), spread=numpy.float64(0.5))
+
+    def program(x):
+        stream = numpy.random.RandomState(3)
+        drawn = stream.normal(state.means, state.spread)
+        return x * float(drawn[0]), float(drawn[1]), numpy.random.default_rng(5).choice(state.means)
+    return program, state
+
+
 @programs.add(X)
 def a_list_is_shuffled(x):
     order, kept = list(range(3)), [2.0, 3.0]
