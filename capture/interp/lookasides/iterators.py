@@ -391,7 +391,7 @@ def choose_indices(interp: Interpreter, result: Any, kind: Value, *args: Value) 
 @model(at_indices)
 def pick(interp: Interpreter, result: tuple[Any, ...], pool: Value, indices: Value) -> Shadow:
     """The items of a pool at indices."""
-    depend_plain(interp, indices.shadow, indices.real)  # type: ignore[arg-type]
+    depend_plain(interp, indices.shadow, indices.real)
     items = items_of(interp, pool)
     return compose(interp, result, [items[index] for index in indices.real])
 
@@ -399,7 +399,7 @@ def pick(interp: Interpreter, result: tuple[Any, ...], pool: Value, indices: Val
 @model(one_of_each)
 def pick_of_each(interp: Interpreter, result: tuple[Any, ...], pools: Value, indices: Value) -> Shadow:
     """An item of each pool."""
-    depend_plain(interp, indices.shadow, indices.real)  # type: ignore[arg-type]
+    depend_plain(interp, indices.shadow, indices.real)
     known = [items_of(interp, Value(pool, shadow)) for pool, shadow in zip(pools.real, items_of(interp, pools))]
     return compose(interp, result, [items[index] for items, index in zip(known, indices.real)])
 
