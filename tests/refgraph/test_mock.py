@@ -282,10 +282,10 @@ def test_what_cannot_be_made_breaks(real):
 
 
 def test_what_is_not_known_completely_breaks():
-    world = World()
     known, table, moving = Plain(), {"a": 1}, iter([1])
     known.x = 1
     for real, state in (known, None), (table, DictState({}, complete=False)), (moving, IteratorState()):
+        world = World()
         with pytest.raises(Break) as caught:
             world.code(Pair(real, world.graph.create(real, state)))
         assert caught.value.reason.id == "escaping-object"
