@@ -66,7 +66,18 @@ def compiled_class(cls: type, unit: Unit, rebuild: Callable[[torch.nn.Module], A
                  "__deepcopy__": deepcopy, "_orig_mod": property(plain_module),
                  "capture_unit": unit, "capture_original": staticmethod(original),
                  "__module__": cls.__module__, "__qualname__": cls.__qualname__, "__doc__": cls.__doc__}
-    return type(cls)(cls.__name__, (CompiledModule, cls), namespace)
+    made = type(cls)(cls.__name__, (CompiledModule, cls), namespace)
+    unit.compiled.current = current_call(made, cls, unit)
+    return made
+
+
+def current_call(made: type, cls: type, unit: Unit) -> Callable[[Any], Any]:
+    """What tells what to call in the place of what `unit` compiles once `cls`, or a base of it, has got another `__call__`: this
+    one, as it is, for such changes are those of tracers and profilers, which take them back. None while it is the same."""
+    def inherited(self: Any, *args: Any, **kwargs: Any) -> Any:
+        unit.uncounted += 1
+        return super(made, self).__call__(*args, **kwargs)  # type: ignore[misc]
+    return lambda self: None if plain_call(cls) is unit.function else inherited
 
 
 def plain_module(compiled: Any) -> torch.nn.Module:

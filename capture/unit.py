@@ -77,7 +77,7 @@ class Unit:
     retreats: Retreats = field(default_factory=Retreats)                # of the whole family of units
     labels: Mapping[str, str] = field(default_factory=dict)             # of a continuation: what users know its parameters as
     shapes: Shapes = field(default_factory=Shapes)                      # … and which of its tensors have any
-    uncounted: int = 0                  # native calls past the recapture limit, or on tensors that are not plain
+    uncounted: int = 0                  # native calls: past the limit, on tensors that are not plain, by another `__call__`
     limited: bool = False
     numbers: Numbers = field(default_factory=Numbers)       # which of those that enter operations change from call to call
     departed: Counts = field(default_factory=Counts)        # of the entries that are gone

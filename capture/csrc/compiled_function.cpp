@@ -82,6 +82,11 @@ struct CompiledFunction {
   PyObject* tree;      // borrowed from trees
   Trees* trees;
   uint64_t calls;  // that guards were evaluated for
+  // Of a method that stands for what the class of its `self` inherits. `current(self)`: what is to be called in its place, or None; asked
+  // when the class has changed. The answer, or NULL, and the version of the class that it holds for.
+  PyObject* current;
+  PyObject* instead;
+  unsigned int version;
 };
 
 CompiledFunction* unpack(PyObject* object) { return reinterpret_cast<CompiledFunction*>(object); }
@@ -291,8 +296,28 @@ PyObject* follow(PyObject* result) {
   return result;
 }
 
+// What is to be called in the place of a method, which another one has replaced in the class of its `self`; NULL for what was compiled.
+PyObject* replacement(CompiledFunction* self, PyObject* instance) {
+  const unsigned int& version = Py_TYPE(instance)->tp_version_tag;  // 0: the class has changed, and not been looked at since
+  if (version == 0 || version != self->version) {
+    Ref current = Ref::borrow(self->current);
+    Ref answer = Ref::steal(checked(PyObject_CallOneArg(current.get(), instance)));
+    Ref before = Ref::steal(std::exchange(self->instead, answer.get() == Py_None ? nullptr : answer.release()));
+    self->version = version;
+  }
+  return self->instead;
+}
+
 PyObject* call(PyObject* callable, PyObject* const* args, size_t nargsf, PyObject* kwnames) {
   CompiledFunction* self = unpack(callable);
+  if (self->current != nullptr && PyVectorcall_NARGS(nargsf) > 0) {
+    try {
+      Ref instead = Ref::borrow(replacement(self, args[0]));
+      if (instead) return PyObject_Vectorcall(instead.get(), args, nargsf, kwnames);
+    } catch (PythonError&) {
+      return nullptr;
+    }
+  }
   if (torch_is_tracing() || eager_is_forced()) return PyObject_Vectorcall(self->function, args, nargsf, kwnames);
   Ref keep = Ref::borrow(callable);
   std::optional<Way> known;
@@ -353,6 +378,8 @@ int traverse(PyObject* object, visitproc visit, void* arg) {
   Py_VISIT(self->on_miss);
   Py_VISIT(self->on_error);
   Py_VISIT(self->dict);
+  Py_VISIT(self->current);
+  Py_VISIT(self->instead);
   return self->trees != nullptr ? self->trees->traverse(visit, arg) : 0;  // not yet, while it is being created
 }
 
@@ -361,6 +388,8 @@ int clear(PyObject* object) {
   // Cycles are broken through on_miss, the dict and the trees' own tp_clear.
   CompiledFunction* self = unpack(object);
   Py_CLEAR(self->dict);
+  Py_CLEAR(self->current);
+  Py_CLEAR(self->instead);
   return 0;
 }
 
@@ -374,6 +403,8 @@ void dealloc(PyObject* object) {
   Py_CLEAR(self->on_miss);
   Py_CLEAR(self->on_error);
   Py_CLEAR(self->dict);
+  Py_CLEAR(self->current);
+  Py_CLEAR(self->instead);
   type->tp_free(object);
   Py_DECREF(type);
 }
@@ -396,6 +427,8 @@ PyMemberDef members[] = {
     {"function", T_OBJECT, offsetof(CompiledFunction, function), READONLY, "The original function."},
     {"tree", T_OBJECT, offsetof(CompiledFunction, tree), READONLY, "The guard tree of the function's current code."},
     {"on_miss", T_OBJECT, offsetof(CompiledFunction, on_miss), READONLY, "Called when no entry applies."},
+    {"current", T_OBJECT, offsetof(CompiledFunction, current), 0,
+     "Of a method: `current(self)` is asked whenever the class of `self` has changed, and says what to call instead, or None."},
     {"__dictoffset__", T_PYSSIZET, offsetof(CompiledFunction, dict), READONLY, nullptr},
     {"__weaklistoffset__", T_PYSSIZET, offsetof(CompiledFunction, weakrefs), READONLY, nullptr},
     {"__vectorcalloffset__", T_PYSSIZET, offsetof(CompiledFunction, vectorcall), READONLY, nullptr},

@@ -21,7 +21,7 @@ from capture.interp.instructions import decode
 from capture.interp.interpreter import Interpreter
 from capture.interp.lookasides.weakrefs import behind, is_proxy, through_proxies
 from capture.interp.models import REDUCTIONS, exclusion, find_polyfill, hashable
-from capture.interp.polyfills.functional import DISPATCH_CODE, dispatch
+from capture.interp.polyfills.functional import DISPATCH_CODE, call_of_class, dispatch
 from capture.interp.polyfills.objects import instantiate
 from capture.interp.special import PROTOCOLS, is_a
 from capture.interp.tensors import is_operation
@@ -78,6 +78,9 @@ def call(interp: Interpreter, function: Value, args: list[Value], kwargs: dict[s
             function = Value(real.__func__, part[0])
         elif cls is _C.CompiledFunction:
             interp.track(pin, interp, function)
+            if real.current is not None:
+                function = Value(call_of_class, Const(call_of_class))
+                continue
             function = Value(real.__wrapped__, interp.track(interp.graph.constant, real.__wrapped__))
         elif issubclass(cls, type):
             metacall = lookup_class(cls, "__call__")

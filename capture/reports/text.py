@@ -103,8 +103,8 @@ def _details_of(frame: Frame, depth: int) -> Iterator[Line]:
             yield from indented(_recapture(recapture), depth + 1)
     if frame.uncounted:
         yield "", ""
-        yield from indented([(f"{plural(frame.uncounted, 'call')} ran natively without an entry: past the recapture limit, or on "
-                              f"tensors that are not plain", "red")], depth)
+        yield from indented([(f"{plural(frame.uncounted, 'call')} ran natively without an entry: past the recapture limit, on "
+                              f"tensors that are not plain, or by another __call__ of the module's class", "red")], depth)
     yield from indented(_departed(frame), depth)
     for child in frame.continuations:
         yield "", ""

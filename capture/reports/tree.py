@@ -128,7 +128,8 @@ class Departed:
 class Frame:
     """One compiled function or module, and the continuations of its calls after breaks, in the order of their first captures.
 
-    native_calls: calls that ran natively, by an entry or without (`uncounted`: past the limit, or on tensors that are not plain).
+    native_calls: calls that ran natively, by an entry or without (`uncounted`: past the limit, on tensors that are not plain,
+    or by another `__call__` of the class).
     """
 
     name: str

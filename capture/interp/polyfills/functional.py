@@ -119,6 +119,11 @@ def call_by_name(function: Any, /, *args: Any, **kwargs: Any) -> Any:
     return function(*args, **kwargs)
 
 
+def call_of_class(self: Any, /, *args: Any, **kwargs: Any) -> Any:
+    """The call of a compiled module, by whose class the program's own lies."""
+    return super(type(self), self).__call__(*args, **kwargs)
+
+
 # -- memory ------------------------------------------------------------------------------------------------------------
 
 def is_cached(user_function: Any, maxsize: Any, typed: Any, cache_info_type: Any) -> bool:
