@@ -151,10 +151,9 @@ class RefGraph:
             if isinstance(operand, External):
                 self.require(operand.source, "TYPE", type(operand.value))
         source = source_of(expr)
-        if source is None:
-            if may_raise(op):
-                self.risks.append(expr)
-        elif may_vary(op):
+        if source is None and may_raise(op):
+            self.risks.append(expr)
+        elif source is not None and may_vary(op):
             self.require(source, "TYPE", type(result))
         return expr
 
@@ -295,6 +294,8 @@ class RefGraph:
         start = node.state
         if start is None or isinstance(start, ListStart):
             self.touch(node)
+            if node.source is None:                 # a call returned it: it holds something else on each hit
+                raise decision("what is done with a list", [node])
             source, base = node.source, next(cls for cls in (list, tuple, deque) if isinstance(node.real, cls))
             items = list(base.__iter__(node.real))
             known, added = ({}, []) if start is None else (start.known, start.added)
@@ -436,8 +437,7 @@ class RefGraph:
         if node.state is None:
             self.touch(node)
             members = frozenset(node.real)
-            base = set if isinstance(node.real, set) else frozenset
-            order = tuple(base.__iter__(node.real))
+            order = tuple((set if isinstance(node.real, set) else frozenset).__iter__(node.real))
             if all(type(m) in SCALARS for m in members):
                 self.require(node.source, "CONTENT", members)
                 node.state = SetState({m: Const(m) for m in members}, len(members) < 2, order)

@@ -6,6 +6,7 @@ objects that the program reads elsewhere.
 """
 from __future__ import annotations
 
+import csv
 import datetime
 import inspect
 import io
@@ -158,7 +159,7 @@ def stream_of(interp: Interpreter, function: Any, args: tuple[Value, ...]) -> Re
     if function in OWN_STREAM:
         return interp.graph.constant(OWN_STREAM[function])  # type: ignore[return-value]
     node = args[0].shadow if args else None
-    return node if isinstance(node, RefNode) and node.cls in STREAMS else None
+    return node if isinstance(node, RefNode) and node.cls in GENERATORS else None
 
 
 def is_of_scalars(items: Any) -> bool:
@@ -282,8 +283,9 @@ def tell_of_handled(interp: Interpreter, result: str | None, *args: Value, **kwa
 
 
 def is_recorded(interp: Interpreter) -> bool:
-    """Whether warnings are put into a list that the trace knows of: one that `catch_warnings` of the program has made."""
-    return interp.graph.find(getattr(warnings._showwarnmsg_impl, "__self__", None)) is not None  # type: ignore[attr-defined]
+    """Whether warnings are put into a list whose items the trace knows: one that `catch_warnings` of the program has made."""
+    node = interp.graph.find(getattr(warnings._showwarnmsg_impl, "__self__", None))  # type: ignore[attr-defined]
+    return node is not None and node.state is not None
 
 
 def is_enabled(name: str, level: int) -> bool:
@@ -346,6 +348,11 @@ effect(*{method for cls in STREAMS for name in STREAM_METHODS if hasattr(cls, na
 effect(io.StringIO, io.BytesIO, fresh=True)
 effect(*methods(pathlib.Path, "read_text", "write_text", "read_bytes", "write_bytes", "touch", "unlink"), fails=True)
 effect(json.dump)
+# What writes rows: to a stream of C, since what one in Python does to the program's objects would not be seen.
+effect(csv.writer, fresh=True, owner=True, applies=lambda csvfile, *args, **kwargs: issubclass(type(csvfile), STREAMS) and not (
+    in_python(csvfile, "write")))
+effect(type(csv.writer(io.StringIO())).writerow, returns=int, owner=True, fails=True,  # type: ignore[attr-defined]
+       applies=lambda writer, row: type(row) in (list, tuple))
 effect(*methods(pathlib.Path, "exists", "is_file", "is_dir", "is_symlink"), os.path.exists, os.path.lexists, os.path.isfile,
        os.path.isdir, os.path.islink, returns=bool, owner=True)
 effect(os.path.getsize, returns=int, owner=True)
@@ -357,6 +364,7 @@ SIDE_EFFECTS.update({torch.save, torch.load})       # which run code of all kind
 PURE.add(os.fspath)
 effect(os.getpid, os.getppid, returns=int)
 effect(os.getcwd, returns=str)
+effect(os.listdir, fresh=True, owner=True, fails=True)
 
 
 # -- libraries that may be installed -----------------------------------------------------------------------------------
@@ -396,7 +404,7 @@ def streams() -> Iterable[type]:
     return random.Random, random.SystemRandom, *((numpy.random.RandomState, numpy.random.Generator) if numpy is not None else ())
 
 
-STREAMS = frozenset(streams())  # type: ignore[assignment]
+GENERATORS = frozenset(streams())
 
 
 def makers() -> Iterable[Any]:
@@ -409,7 +417,7 @@ effect(*makers(), fresh=True, makes=True)
 # Functions that act on one stream, which is not among their arguments.
 OWN_STREAM = {module.seed: module.mtrand._rand for module in [sys.modules.get("numpy.random")] if module is not None}
 effect(*OWN_STREAM, returns=type(None), draws=True)
-SHUFFLES = [vars(cls)["shuffle"] for cls in STREAMS if "shuffle" in vars(cls)]
+SHUFFLES = [vars(cls)["shuffle"] for cls in GENERATORS if "shuffle" in vars(cls)]
 SIDE_EFFECTS.update(SHUFFLES)
 
 
@@ -419,7 +427,7 @@ def prepare_shuffle(interp: Interpreter, stream: Value, items: Value) -> None:
     seeded.hold_arguments(interp, stream, items)
 
 
-@model(*SHUFFLES, applies=lambda stream, items: type(stream) in STREAMS and type(items) is list and is_of_scalars(items),
+@model(*SHUFFLES, applies=lambda stream, items: type(stream) in GENERATORS and type(items) is list and is_of_scalars(items),
        prepare=prepare_shuffle)
 def shuffle(interp: Interpreter, result: None, stream: Value, items: Value) -> Shadow:
     """`stream.shuffle(items)` of a list of scalars."""

@@ -2,8 +2,10 @@
 from __future__ import annotations
 
 import bisect
+import csv
 import hashlib
 import heapq
+import io
 import json
 import re
 import struct
@@ -12,7 +14,7 @@ from typing import Any
 
 from capture.interp.models import polyfill
 from capture.interp.polyfills.stand_ins import StandIn, stand_in
-from capture.interp.special import is_a, is_plain
+from capture.interp.special import is_a, is_iterable, is_plain
 
 
 def always(*args: Any, **kwargs: Any) -> bool:
@@ -309,3 +311,20 @@ def sha512(string: Any = b"", *, usedforsecurity: bool = True) -> Any:
     """`hashlib.sha512(string)`."""
     return Hash("sha512", string)
 
+
+# -- tables ------------------------------------------------------------------------------------------------------------
+
+WRITER = type(csv.writer(io.StringIO()))
+
+
+@polyfill(WRITER.writerow, applies=lambda self, row: type(row) not in (list, tuple) and is_iterable(row))  # type: ignore[attr-defined]
+def write_row(self: Any, row: Any) -> Any:
+    """`writer.writerow(row)` of what is no list yet."""
+    return self.writerow(list(row))
+
+
+@polyfill(WRITER.writerows, applies=lambda self, rows: is_iterable(rows))  # type: ignore[attr-defined]
+def write_rows(self: Any, rows: Any) -> None:
+    """`writer.writerows(rows)`."""
+    for row in rows:
+        self.writerow(row)
