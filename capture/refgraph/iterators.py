@@ -46,15 +46,16 @@ def fork(iterator: Any) -> Iterator[Any]:
     return copy
 
 
-def count_of(counter: Any) -> tuple[int, int]:
-    """The next number of an `itertools.count` of integers, and its step. (Python 3.12 warns of asking for `__reduce__`.) Raises
-    TypeError for other numbers, which may be of classes of Python."""
+def count_of(counter: Any) -> tuple[Any, Any]:
+    """The next number of an `itertools.count` of integers or floats, and its step. (Python 3.12 warns of asking for `__reduce__`.)
+    Raises TypeError for other numbers, which may be of classes of Python, and for those that no number written out is."""
     held = (part for part in gc.get_referents(counter) if part is not itertools.count)      # which Python 3.12 tells as well
-    plain = all(type(number) is int for number in held)
-    known = re.fullmatch(r"count\((-?\d+)(?:, (-?\d+))?\)", repr(counter)) if plain else None
+    plain = all(type(number) in (int, float) for number in held)
+    known = re.fullmatch(r"count\((-?\d[^,]*)(?:, (-?\d[^,]*))?\)", repr(counter)) if plain else None
     if known is None:
-        raise TypeError("an itertools.count of other numbers than integers cannot be copied")
-    return int(known[1]), int(known[2] or 1)
+        raise TypeError("an itertools.count of other numbers than integers and floats cannot be copied")
+    start, step = (int(text) if re.fullmatch(r"-?\d+", text) else float(text) for text in (known[1], known[2] or "1"))
+    return start, step
 
 
 def reduced(iterator: Any) -> tuple[Callable[..., Any], tuple[Any, ...], Any]:

@@ -118,6 +118,11 @@ def numbers_of_objects():
     return (lambda x: (x * 2, next(state.ids), next(state.ids), next(state.steps))), state
 
 
+def numbers_that_are_no_integers():
+    state = SimpleNamespace(times=itertools.count(0.5, 0.1), halves=itertools.count(1.0), mixed=itertools.count(-1, 0.25))
+    return (lambda x: (x * next(state.times), next(state.times), next(state.halves), next(state.mixed), next(state.mixed))), state
+
+
 def counted_rows():
     state = SimpleNamespace(ids=itertools.count())
     return (lambda x: ([row * i for row, i in zip(x, state.ids)], [i for i, row in zip(state.ids, x)], next(state.ids))), state
@@ -153,10 +158,11 @@ def grow(state) -> None:
         state.left = iter(state.items)
 
 
-@pytest.mark.parametrize("make", [numbers_of_objects, counted_rows, all_that_is_left, in_step])
+@pytest.mark.parametrize("make", [numbers_of_objects, numbers_that_are_no_integers, counted_rows, all_that_is_left, in_step])
 def test_iterators_from_outside(make) -> None:
     check(make, begin, call(X), begin, call(X), call(X), grow, call(X), grow, call(X), captures=None)
 
 
 def test_a_counter_is_never_captured_anew() -> None:
     check(numbers_of_objects, *[call(X)] * 4, captures=1)
+    check(numbers_that_are_no_integers, *[call(X)] * 5, captures=2)

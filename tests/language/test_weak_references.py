@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import capture
+from tests.helpers import call, check
 from tests.programs import Programs, run
 
 X = torch.tensor([[1.0, -2.0, 3.0], [4.0, 5.0, -6.0]])
@@ -117,6 +118,18 @@ def sets_of_weak_references():
     return program, state
 
 
+@programs.make(X, change=lambda state: setattr(state, "owner", Owner(4.0)), captures=2)
+def references_that_tell_of_a_death():
+    state = SimpleNamespace(owner=Owner(), references=[], seen=[])
+
+    def program(x):
+        scale = state.owner.scale
+        state.references.append(weakref.ref(state.owner, lambda reference: state.seen.append(scale)))
+        weakref.ref(state.owner, state.seen.append)         # which nobody keeps
+        return x * scale, state.references[-1]() is state.owner
+    return program, state
+
+
 @pytest.mark.parametrize(("make", "args", "options"), programs)
 def test_weak_references(make, args, options) -> None:
     run(make, args, options)
@@ -149,3 +162,24 @@ def test_a_table_does_not_keep_what_it_is_asked_for() -> None:
     holder[0] = None
     del owner
     assert reference() is None and len(table) == 0
+
+
+def test_a_death_inside() -> None:
+    """Of an object that the call makes, and of one from outside, whose last reference the call drops."""
+    def make():
+        state = SimpleNamespace(owner=None, seen=[])
+
+        def program(x):
+            kept = Owner(5.0)
+            state.reference = weakref.ref(kept, lambda reference: state.seen.append("inner"))
+            other = weakref.proxy(state.owner, lambda proxy: state.seen.append("outer"))
+            x = x * other.scale
+            state.owner = None
+            x = x * len(state.seen)
+            del kept
+            return x + len(state.seen), state.reference()
+        return program, state
+
+    def renew(state):
+        state.owner = Owner(len(state.seen))
+    check(make, renew, call(X), renew, call(X), renew, call(X), fullgraph=False, captures=None)

@@ -46,13 +46,22 @@ def is_record_keeping(callback: Any) -> bool:
     return "callback" not in cells or cells["callback"].cell_contents is None
 
 
-@model(weakref.ref, applies=lambda target, callback=None: is_record_keeping(callback))
+def is_unseen(interp: Interpreter, target: Value, callback: Value | None = None) -> Break | None:
+    """Why the death of an object would run code of the program's that the trace does not see, or None."""
+    if callback is None or is_record_keeping(callback.real):
+        return None
+    if isinstance(target.shadow, RefNode) and not target.shadow.created:    # who holds it does so beyond the trace
+        return None
+    return Break("opaque-call", "a weak reference with a callback to an object that the call makes")
+
+
+@model(weakref.ref, refuses=is_unseen)
 def make_reference(interp: Interpreter, result: Any, target: Value, *callback: Value) -> Shadow:
     """`weakref.ref(target, callback)`, which may be a reference that exists already."""
     return reference(interp, result, target, weakref.ref, (target, *callback))
 
 
-@model(weakref.ref.__new__, applies=lambda cls, target, callback=None: is_record_keeping(callback))
+@model(weakref.ref.__new__, refuses=lambda interp, cls, target, callback=None: is_unseen(interp, target, callback))
 def make_derived(interp: Interpreter, result: Any, cls: Value, target: Value, *callback: Value) -> Shadow:
     """`weakref.ref.__new__(cls, target, callback)` of a subclass."""
     return reference(interp, result, target, weakref.ref.__new__, (cls, target, *callback))
@@ -75,7 +84,7 @@ def initialise(interp: Interpreter, result: None, *args: Value) -> Shadow:
 
 # -- proxies -----------------------------------------------------------------------------------------------------------
 
-@model(weakref.proxy, applies=lambda target, callback=None: is_record_keeping(callback))
+@model(weakref.proxy, refuses=is_unseen)
 def make_proxy(interp: Interpreter, result: Any, target: Value, *callback: Value) -> Shadow:
     """`weakref.proxy(target, callback)`, which may be a proxy that exists already."""
     return reference(interp, result, target, weakref.proxy, (target, *callback))
