@@ -23,7 +23,7 @@ def blame(exception: BaseException, function: types.FunctionType, graph_module: 
     tail = entry = exception.__traceback__
     while entry is not None:
         code = entry.tb_frame.f_code
-        if graph_module is not None and code is graph_module.forward.__func__.__code__:  # type: ignore[attr-defined]
+        if graph_module is not None and code is type(graph_module).forward.__code__:
             positions = position_of(graph_module, entry.tb_lineno)
             tail = entry.tb_next
         elif code.co_filename in generated or code.co_filename.startswith(BACKENDS):

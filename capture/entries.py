@@ -56,6 +56,8 @@ def insert(unit: Unit, interp: Interpreter, plan: mock.MockPlan, repeatable: boo
         gm = recorder.finish(plan.outputs)
         if recorder.leaves_behind:
             gm.forward = protection.protected(gm)
+        if recorder.unheard:
+            gm.forward = protection.unheard(gm.forward)
         annotate(gm, graph, recorder, repeatable)
         compiled = None
         if operations or plan.outputs:

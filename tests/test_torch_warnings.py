@@ -84,7 +84,7 @@ def test_hits_warn_no_more_in_the_same_place() -> None:
             for _ in range(4):
                 program(X)
         return [(w.category, str(w.message), w.filename, w.lineno) for w in caught]
-    for program in set(PROGRAMS) - {of_its_callers_caller}:     # which on a hit is the frame that calls the compiled function
+    for program in PROGRAMS:
         expected = over_all(program)
         compiled = capture.compile(program, backend="eager", fullgraph=True)
         assert over_all(compiled) == expected, program.__name__
@@ -105,6 +105,21 @@ def test_a_filter_that_raises_does_so_in_the_users_line() -> None:
                 entry = entry.tb_next
             lines.append(own[1:])
         assert lines[0] == lines[1], program.__name__
+
+
+@pytest.mark.parametrize("action", ["ignore", "always"])
+def test_filters_of_the_program(action: str) -> None:
+    """What the program silences around an operation is not told on hits either."""
+    def program(x):
+        with warnings.catch_warnings():
+            warnings.simplefilter(action)
+            y = nn.Softmax()(x) + x[:1].std(0)
+        warnings.warn("own", stacklevel=1)
+        return y
+    compiled = capture.compile(program, backend="eager", fullgraph=True)
+    expected, found = told(program, 3, "default"), told(compiled, 3, "default")
+    assert found[0] == expected[0] and (action == "always" or found == expected)
+    assert capture.stats(compiled).hits == 2
 
 
 def test_a_dump_of_the_stack_shows_the_users_line() -> None:

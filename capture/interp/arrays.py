@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import operator
 import types
+import weakref
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -26,6 +27,7 @@ from capture.refgraph.ndarrays import (
     LARGEST,
     array_on,
     content,
+    copied,
     is_apart,
     is_array,
     is_finite,
@@ -37,7 +39,7 @@ from capture.refgraph.ndarrays import (
     overlaps,
     tensor_on,
 )
-from capture.refgraph.node import Build, Const, Expr, External, ListState, RefNode, Shadow, TensorState
+from capture.refgraph.node import Build, Const, Expr, External, IteratorState, ListState, RefNode, Shadow, TensorState
 from capture.refgraph.source import Computed, Item, Literal
 
 # Builtins that ask an array or number of numpy by its C methods.
@@ -74,12 +76,31 @@ class Recorder(Protocol):
     def drawn(self, tensor: torch.Tensor, shadow: Shadow) -> RefNode: ...
 
 
+class Remade(IteratorState):
+    """The state of an array that numpy has computed in the trace: it is made anew as the trace has left it."""
+
+    __slots__ = ("node", "arrays")
+    is_whole = True
+
+    def __init__(self, node: RefNode, arrays: Arrays) -> None:
+        self.node, self.arrays = node, arrays
+
+    def recipe(self) -> tuple[Callable[..., Any], tuple[Shadow, ...]] | None:
+        array = self.node.real
+        if self.arrays.is_shared(array):
+            return None
+        make: Any = functools.partial(copied, copied(array))
+        make.__name__, make.__module__ = "array", "numpy"
+        return make, ()
+
+
 class Arrays:
     """The arrays and numbers of numpy in one trace: those that it made of constants, and those from outside that became tensors."""
 
     def __init__(self, seen: Numbers) -> None:
         self._seen = seen
-        self._computed: dict[int, Any] = {}                 # by id
+        self._computed: dict[int, Any] = {}                 # numbers, by id
+        self._arrays: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()     # … and arrays, while they live
         self._crossed: list[tuple[Any, Any]] = []           # of these, those that became tensors, and what they held then
         self._made = 0
         self._tied: list[tuple[Any, Any]] = []              # … and those on the memory of tensors that follow from constants
@@ -87,7 +108,13 @@ class Arrays:
 
     def is_computed(self, real: Any) -> bool:
         """Whether numpy made this very object in the trace."""
-        return id(real) in self._computed
+        return id(real) in self._computed or self._arrays.get(id(real)) is real
+
+    def is_shared(self, array: Any) -> bool:
+        """Whether an array of the trace's lies on memory that something else lies on, too."""
+        crossed = any(_owner(other) is array for other, _ in (*self._crossed, *self._tied))
+        return not array.flags.owndata or crossed or any(
+            other is not array and _owner(other) is array for other in self._arrays.values())
 
     def is_foldable(self, real: Any, values: list[Value]) -> bool:
         """Whether a call computes with numpy, and from what is constant or can be guarded."""
@@ -98,13 +125,17 @@ class Arrays:
 
     def refusal(self, graph: RefGraph, real: Any, args: list[Value], kwargs: dict[str, Value]) -> Break | None:
         """Why such a call must not be made in the trace: it writes to an array that was there before."""
-        name = getattr(real, "__name__", "").strip("_")
-        written = args if name in WRITING else args[real.nin:] if type(real).__name__ == "ufunc" else []
-        given = [v.real for v in written] + [item for v in kwargs.values() if v is kwargs.get("out")
-                                             for item in (v.real if type(v.real) is tuple else (v.real,))]
-        if any(is_value(item) and is_array(item) and outside_of(graph, item) is not None for item in given):
-            return Break("opaque-call", f"{name}() writes to an array from outside")
+        if any(outside_of(graph, array) is not None for array in may_be_written(real, args, kwargs)):
+            return Break("opaque-call", f"{getattr(real, '__name__', '').strip('_')}() writes to an array from outside")
         return None
+
+    def note_writes(self, graph: RefGraph, real: Any, args: list[Value], kwargs: dict[str, Value]) -> None:
+        """Notes that such a call may have written to arrays of the trace's, which calls were perhaps shown before."""
+        for written in may_be_written(real, args, kwargs):
+            for array in list(self._arrays.values()):
+                node = graph.find(array) if _owner(array) is _owner(written) else None
+                if node is not None:
+                    graph.effect(real, node)
 
     def warns(self, values: list[Value], result: Any) -> bool:
         """Whether a call may have warned that a result is infinite or undefined, as it does each time."""
@@ -121,10 +152,13 @@ class Arrays:
             known = graph.find(real)
             if known is not None:
                 return known
-            self._computed[id(real)] = real
+            (self._arrays if is_ndarray(real) else self._computed)[id(real)] = real
             plain = None if is_array(real) else real.item()
             origin = Build(type(real), (Const(plain),)) if type(plain) in (bool, int, float, complex) else None
-            return graph.create(real, origin=origin)
+            node = graph.create(real, origin=origin)
+            if is_ndarray(real):
+                node.state = Remade(node, self)
+            return node
         if type(real) is tuple:
             return Build(tuple, tuple(self.fold(graph, item, fresh) for item in real))
         if type(real) is list:
@@ -322,6 +356,16 @@ def computes(real: Any) -> bool:
     if isinstance(real, (types.MethodDescriptorType, types.WrapperDescriptorType, types.GetSetDescriptorType)):
         return real.__objclass__.__module__ == "numpy"
     return isinstance(real, type) and real.__module__ == "numpy" and any(base.__name__ == "generic" for base in real.__mro__)
+
+
+def may_be_written(real: Any, args: list[Value], kwargs: dict[str, Value]) -> list[Any]:
+    """The arrays that a function of numpy may write to, as far as its name tells, and an argument `out`."""
+    name, out = getattr(real, "__name__", "").strip("_"), kwargs.get("out")
+    written = args if name in WRITING else args[real.nin:] if type(real).__name__ == "ufunc" else []
+    given = [value.real for value in written]
+    if out is not None:
+        given += out.real if type(out.real) is tuple else (out.real,)
+    return [item for item in given if is_value(item) and is_array(item)]
 
 
 def _bases(array: Any) -> list[Any]:

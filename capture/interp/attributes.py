@@ -18,7 +18,7 @@ from capture.errors import Break
 from capture.interp import arrays, calls, leaves, natives, tensors, unwind, visible
 from capture.interp.frame import Catch, Continuation, OnRaise, Then, UserError, Value, discard
 from capture.interp.interpreter import Interpreter
-from capture.interp.lookasides import computed_arrays, decimals
+from capture.interp.lookasides import autograd, computed_arrays, decimals
 from capture.interp.lookasides.shadows import settled
 from capture.interp.lookasides.weakrefs import behind, is_proxy
 from capture.interp.members import class_builtin, class_data, external_c_attribute
@@ -477,6 +477,8 @@ def bound_by_c(interp: Interpreter, obj: Value, name: str, descriptor: Any, foun
         if name in leaves.FACTS and not callable(result):
             graph.touch(node)
             return Const(result)
+        if name == "next_functions":
+            return autograd.edges(interp, obj, result)
         if callable(result):
             return Build(type(result), (Const(descriptor), node))
     if isinstance(node, RefNode) and not callable(result) and arrays.is_value(obj.real) and (

@@ -5,6 +5,7 @@ import math
 import numbers
 import operator
 import re
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -54,7 +55,8 @@ class FxRecorder:
     something is taken for granted, and what looks whether it is so. `can_cut`: whether the trace may end where it is. `switched`:
     what tells of the kernels that it has chosen. `fails`: some may raise on a hit, and the program tells how far it came, by a
     handler (`watched`) or by effects, of which there are `acted` before the first of these operations. `moves`: such a number
-    says where in memory some tensor lies. `devices`: the types of those that results lie on. Every node's `meta["stack"]` says
+    says where in memory some tensor lies. `unheard`: some operation was called under filters of warnings that the program had set
+    for it. `devices`: the types of those that results lie on. Every node's `meta["stack"]` says
     where in the program it comes from.
     """
 
@@ -64,7 +66,7 @@ class FxRecorder:
         self.inputs: list[RefNode] = []
         self.number_inputs: list[Value] = []
         self.moves = False
-        self.mutates = self.changes = self.leaves_behind = False
+        self.mutates = self.changes = self.leaves_behind = self.unheard = False
         self.expected: list[tuple[Shadow, bool | int, Callable[..., Any], bool]] = []
         self.switched: set[Callable[..., Any]] = set()
         self.devices: set[str] = set()
@@ -293,6 +295,8 @@ class FxRecorder:
         node.meta["stack"] = self.positions()
         if warned is not None:
             node.meta["warned"] = warned
+        filters = self.refs.find(warnings.filters)
+        self.unheard |= filters is not None and filters.created
         self._note_obstacle(node, args)
         tensors = list(tensors_in(args, kwargs))
         now = versions_of(tensors)

@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 import enum
-import functools
 import operator
 import re
 import types
@@ -14,13 +13,12 @@ import torch
 from capture.interp import arrays, leaves, tensors
 from capture.interp.frame import Value
 from capture.interp.interpreter import Interpreter
-from capture.interp.lookasides import computed_arrays
+from capture.interp.lookasides import computed_arrays, memories
 from capture.interp.models import LAZY, MODELS, PURE, Meaning, find_model, hashable
 from capture.interp.special import VIEWS, is_a, is_plain
 from capture.refgraph.graph import PINNED
 from capture.refgraph.node import SCALARS, Const, Expr, External, HandleState, RefNode
 
-LRU_WRAPPER = type(functools.lru_cache(lambda: None))
 UNBOUND = (types.MethodDescriptorType, types.WrapperDescriptorType)
 # Operators that are recorded when an operand is a tensor.
 TENSOR_OPERATORS = frozenset({
@@ -127,6 +125,8 @@ def kind_of_method(handle: Any, name: str) -> Kind:
     """The kind of a call of a method of an object of torch's own."""
     if name in leaves.FACTS:
         return Kind.GETTER
+    if name in leaves.MODELLED:
+        return Kind.MODEL
     return {torch.Generator: Kind.OPERATION, torch.UntypedStorage: Kind.VALUE}.get(type(handle), Kind.UNKNOWN)
 
 
@@ -152,7 +152,9 @@ def is_foldable(real: Any, values: list[Value]) -> bool:
     """Whether the result of a call follows from what its arguments hold."""
     if is_a(real, types.MethodDescriptorType) and real.__objclass__ in READS_TEXT:      # of a subclass too, such as a version
         values = [v for v in values[:2] if not isinstance(v.real, str)] + values[2:]
-    return is_pure(real) and (is_a(real, LRU_WRAPPER) or all(is_plain(v.real) or isinstance(v.real, PINNED) for v in values))
+    if is_a(real, memories.WRAPPER):
+        return all(map(memories.is_told, values))
+    return is_pure(real) and all(is_plain(v.real) or isinstance(v.real, PINNED) for v in values)
 
 
 def is_pure(real: Any) -> bool:
@@ -162,8 +164,6 @@ def is_pure(real: Any) -> bool:
             return True
     except TypeError:
         return False
-    if is_a(real, LRU_WRAPPER):
-        return True     # its author has said that a repeated call may be answered from memory
     if is_a(real, UNBOUND):
         return real.__objclass__ in SCALARS and real.__name__ not in ("__init__", "__setattr__", "__delattr__")
     return False

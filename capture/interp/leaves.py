@@ -70,6 +70,8 @@ LEAVES: frozenset[Any] = frozenset({*WRAPPERS, *COPIES, *RANDOM_STATE, random.ge
 UNDONE = frozenset({*LEVELS, *KERNELS, *DEVICES.values()})
 # What C knows of these objects that is the same on every call.
 FACTS = frozenset({"name", "device"})
+# … and what is told of them by models of its own.
+MODELLED = frozenset({"initial_seed"})
 
 
 def obstacle(target: Any, cls: type | None = None) -> str | None:

@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 import functools
-import gc
 import inspect
 import operator
 import types
@@ -15,8 +14,8 @@ from capture.errors import Break
 from capture.interp import arrays, assumptions, failing, held, leaves, tensors, unwind
 from capture.interp.frame import Args, Cut, Kwargs, UserError, Value
 from capture.interp.interpreter import Interpreter
-from capture.interp.kinds import LRU_WRAPPER, OF_TENSORS, UNBOUND, Call, Kind, is_bookkeeping, is_foldable, is_pure, understand
-from capture.interp.lookasides import autograd, computed_arrays, replays
+from capture.interp.kinds import OF_TENSORS, UNBOUND, Call, Kind, is_bookkeeping, is_foldable, is_pure, understand
+from capture.interp.lookasides import autograd, computed_arrays, memories, replays
 from capture.interp.lookasides.shadows import is_constant, settled
 from capture.interp.models import LAZY, MODELS, POLYFILLS, PURE, REDUCTIONS, SIDE_EFFECTS, exclusion, hashable, recognise
 from capture.interp.special import is_a, is_plain
@@ -25,6 +24,7 @@ from capture.interp.writes import noting_writes, versions_of
 from capture.refgraph.effects import decision
 from capture.refgraph.facts import current_gpu, is_of
 from capture.refgraph.lookup import parts
+from capture.refgraph.memory import is_handle
 from capture.refgraph.node import (
     SCALARS,
     Build,
@@ -37,17 +37,19 @@ from capture.refgraph.node import (
     TensorState,
     WrittenDict,
 )
-from capture.refgraph.source import Attr, Computed, Constant, Item
-from capture.refgraph.verify import same
+from capture.refgraph.source import Attr, Computed
+
 
 # Instances of C classes that are called without Python code of the user's class.
-CALLABLES = frozenset({LRU_WRAPPER, types.MethodDescriptorType, types.WrapperDescriptorType, types.ClassMethodDescriptorType})
+CALLABLES = frozenset({memories.WRAPPER, types.MethodDescriptorType, types.WrapperDescriptorType, types.ClassMethodDescriptorType})
 # Functions that set what guards and entries take for granted.
 GLOBAL_STATE = frozenset({
     torch._C._set_default_dtype, torch._C._set_default_tensor_type, torch._C._set_deterministic_algorithms,
     torch._C._set_cudnn_benchmark, torch._C._set_cudnn_enabled, torch._C._set_cudnn_deterministic, torch._C._set_mkldnn_enabled,
     torch._C._set_float32_matmul_precision, torch._C._set_sdp_use_flash, torch._C._set_sdp_use_math,
     torch._C._set_sdp_use_mem_efficient, torch.set_anomaly_enabled, torch.set_num_threads, torch.set_flush_denormal})
+# The argument by which functions of torch.nn.functional are told which of their callers to warn, and what it is for the first.
+STACK_LEVEL, OWN_LEVEL = "_stacklevel", 3
 # Functions that store an argument, and look at no dict's items.
 STORES = frozenset({operator.setitem, dict.__setitem__, list.append, list.insert, setattr, object.__setattr__, isinstance, type, id,
                     operator.is_, operator.is_not})
@@ -194,7 +196,9 @@ def shadow(interp: Interpreter, call: Call, versions: Any, result: Any) -> Shado
     if kind is Kind.OPERATION:
         op, target = tensors.target_of(real, args)
         failing.note(interp, real, args)
-        return interp.recorder.record(op, target, args, kwargs, result, versions, warned(interp))
+        level = kwargs.pop(STACK_LEVEL, None)       # the graph is as one frame of the program, which torch has warned already
+        told = warned(interp, 0 if level is None else level.real - OWN_LEVEL)
+        return interp.recorder.record(op, target, args, kwargs, result, versions, told)
     if kind is Kind.METADATA:
         return tensors.metadata(interp, tensors.operation_name(real), call.values, result)
     if kind is Kind.VALUE:
@@ -221,13 +225,15 @@ def shadow(interp: Interpreter, call: Call, versions: Any, result: Any) -> Shado
     if kind is Kind.NUMPY:
         if interp.recorder.arrays.warns(call.values, result):
             raise Break("side-effect-call", f"{name_of(real)}(), which may warn of its result")
+        interp.recorder.arrays.note_writes(graph, real, args, kwargs)
         return interp.recorder.arrays.fold(graph, result, lambda item: settled(interp, item, new=True))
     if kind is Kind.PURE or kind is Kind.LAZY and is_foldable(real, args):
         computed = replays.lazily(interp, real, tuple(args), kwargs, result)
         if computed is not None:
             return computed
         hold_all(interp, *args, **kwargs)
-        return remembered(interp, call, result) if is_a(real, LRU_WRAPPER) else settled(interp, result, new=True)
+        remembers = is_a(real, memories.WRAPPER)
+        return memories.remembered(interp, real, args, kwargs, result) if remembers else settled(interp, result, new=True)
     if kind is Kind.REPEATED:
         return computed_arrays.repeat(interp, real, args, kwargs, result)
     raise Break(effect_of(real), f"{name_of(real)}()")
@@ -274,35 +280,6 @@ def effect_of(real: Any) -> str:
     if real in GLOBAL_STATE:
         return "changing-global-state"
     return "side-effect-call" if real in SIDE_EFFECTS else "opaque-call"
-
-
-def remembered(interp: Interpreter, call: Call, result: Any) -> Shadow:
-    """The shadow of what a `functools.lru_cache` keeps of this very call, as long as it does: nobody cleared it since. The memory
-    is a dict that only the garbage collector shows; calls on objects are remembered under keys that no guard can hold."""
-    graph, cached, args, kwargs, values = interp.graph, call.real, call.args, call.kwargs, call.values
-    if any(isinstance(value.shadow, RefNode) and value.shadow.created for value in values):
-        return settled(interp, result, new=True)    # objects that are new on every call: it is computed anew
-    positional, named = [value.real for value in args], {name: value.real for name, value in kwargs.items()}
-    plain = all(type(value.real) in SCALARS for value in values)
-    for memory in gc.get_referents(cached) if plain else ():
-        for key in memory if type(memory) is dict and memory is not cached.__dict__ else ():
-            if is_key_of(key, positional, named):
-                source = Item(Constant(memory), key)
-                if memory[key] is result:
-                    graph.require(source.base, "PRESENT", key)
-                    return graph.external(result, source)
-                graph.require(source, "ID", memory[key])    # a link of a bounded memory, which always holds this result
-    return Const(result) if is_constant(result) else graph.constant(result)
-
-
-def is_key_of(key: Any, args: list[Any], named: dict[str, Any]) -> bool:
-    """Whether a memory keeps a call under `key`: the arguments, a mark and the named ones, perhaps the types of all."""
-    given = [*args, *(part for pair in named.items() for part in pair)]
-    parts = list(tuple.__iter__(key)) if isinstance(key, tuple) else list(key) if isinstance(key, list) else [key]
-    if named:
-        del parts[len(args):len(args) + 1]
-    types_ = [type(value) for value in (*args, *named.values())]
-    return len(parts) in (len(given), len(given) + len(types_)) and all(map(same, parts, [*given, *types_]))
 
 
 def raised(interp: Interpreter, call: Call, exception: BaseException) -> Shadow:
@@ -389,11 +366,10 @@ def unbind(interp: Interpreter, function: Value) -> tuple[Value, Value] | None:
             return None if own is None and interp.tracking else (Value(found, Const(found)), Value(owner, own))
     if descriptor is None:
         return None
-    shadows = function.shadow.items if isinstance(function.shadow, Build) else None
-    if shadows is None:
-        own = interp.track(owner_shadow, interp, function, owner)
-        return Value(descriptor, Const(descriptor)), Value(owner, own)
-    return Value(descriptor, shadows[0]), Value(owner, shadows[1])
+    if is_handle(owner):
+        descriptor = autograd.OF_NODES.get(descriptor.__name__, descriptor)
+    own = function.shadow.items[1] if isinstance(function.shadow, Build) else interp.track(owner_shadow, interp, function, owner)
+    return Value(descriptor, Const(descriptor)), Value(owner, own)
 
 
 def owner_shadow(interp: Interpreter, function: Value, owner: Any) -> Shadow:

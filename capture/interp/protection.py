@@ -1,8 +1,9 @@
 """What a graph leaves behind when it raises, and must not: levels of torch.func, choices of kernels, default devices, random
-numbers drawn before a check that failed."""
+numbers drawn before a check that failed; and what the program has silenced in it."""
 from __future__ import annotations
 
 import threading
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -56,6 +57,16 @@ def protected(gm: fx.GraphModule) -> Callable[..., Any]:
             if isinstance(error, CheckFailed):
                 _C.set_random_state(random)
             raise
+    return run
+
+
+def unheard(forward: Callable[..., Any]) -> Callable[..., Any]:
+    """The forward function of a graph without its warnings: what they came to was seen in the capture, under filters of the
+    program's that are not in force while the graph runs."""
+    def run(*args: Any) -> Any:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return forward(*args)
     return run
 
 

@@ -83,10 +83,10 @@ def called_from(frames: list[Frame], function: Callable[..., Any], args: tuple[A
     raise UserError(error)
 
 
-def warned(interp: Interpreter) -> tuple[int, tuple[Any, ...]] | None:
-    """What the program has been warned of at its present line, and is not to be again: the version of the filters and the keys, as
-    a module's `__warningregistry__` has them. None if there is nothing."""
-    frame = next(iter(program_frames(interp, 1)), None)
+def warned(interp: Interpreter, depth: int = 0) -> tuple[int, tuple[Any, ...]] | None:
+    """What the program has been warned of at its present line, or at that of a caller, and is not to be again: the version of the
+    filters and the keys, as a module's `__warningregistry__` has them. None if there is nothing."""
+    frame = next(iter(program_frames(interp, depth + 1)[depth:]), None)
     known = None if frame is None else frame.globals.get("__warningregistry__")
     if not known:
         return None

@@ -37,6 +37,11 @@ def is_of(method: Any, descriptor: Any) -> bool:
     return type(bound) is type(method) and bound == method
 
 
+def seed_of(generator: Any) -> int:
+    """The seed that a generator of torch was given last. Raises TypeError for other objects."""
+    return torch.Generator.initial_seed(generator)
+
+
 def lacks(cls: Any, name: str) -> bool:
     """Whether a class itself, whatever its bases have, has no attribute of this name. Raises TypeError for other objects."""
     return name not in type.__getattribute__(cls, "__dict__")

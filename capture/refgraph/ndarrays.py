@@ -55,6 +55,11 @@ def content(x: Any) -> tuple[Any, ...]:
     return x.dtype.str, x.shape, x.strides, x.tobytes()
 
 
+def copied(x: Any) -> Any:
+    """An array with the same elements in the same order, on memory of its own."""
+    return x.copy("K")
+
+
 def plain_number(x: Any) -> Any:
     """The number of Python that a number of numpy is. Raises TypeError for other objects."""
     if not is_value(x) or is_array(x):

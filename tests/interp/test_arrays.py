@@ -145,6 +145,38 @@ def test_memory_that_is_shared_is_never_mistaken(program) -> None:
     check(lambda: program, call(X), call(X + 1), call(X - 1), captures=None, fullgraph=False)
 
 
+def test_arrays_that_outlive_the_call_are_new_each_time() -> None:
+    def make():
+        state = SimpleNamespace(table=None, size=3)
+
+        def program(x):
+            grid = np.arange(2 * state.size).reshape(2, state.size) * 2.5
+            grid[0, 1] = -0.0
+            state.table = np.asfortranarray(np.ones((2, 2)))
+            return x + 1, grid, [np.array([state.size, 1]), np.zeros(0)], np.float32(2) * state.size
+        return program, state
+
+    def write(state):
+        state.table[0, 1] = 7
+    check(make, call(X), write, call(X), write, call(X), lambda state: setattr(state, "size", 4), call(X), call(X), captures=2)
+
+
+@pytest.mark.parametrize("shared", [lambda a: (a, a[1:]), lambda a: (a, torch.from_numpy(a)), lambda a: (a, torch.as_tensor(a)[1:]),
+                                    lambda a: (print(a), a.fill(5), a)], ids=["view", "tensor", "slice", "shown"])
+def test_arrays_that_share_their_memory_with_others(shared) -> None:
+    def make():
+        state = SimpleNamespace(kept=None)
+
+        def program(x):
+            state.kept = shared(np.arange(3.0) * 2)
+            return x + 1
+        return program, state
+
+    def write(state):
+        state.kept[-1].fill(9) if isinstance(state.kept[-1], np.ndarray) else state.kept[0].fill(9)
+    check(make, call(X), write, call(X), write, call(X), captures=None, fullgraph=False)
+
+
 def test_a_truth_value_that_is_computed_is_not_one_from_outside() -> None:
     def make():
         state = SimpleNamespace(flag=np.True_, other=np.False_)

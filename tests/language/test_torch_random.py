@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import distributions as D
 
+import capture
 from tests.helpers import call, call_with, check
 from tests.programs import Programs, run
 
@@ -73,6 +74,22 @@ def the_state_of_a_generator():
         state.generator.set_state(before)
         return x + a, torch.rand(3, generator=state.generator)
     return program, state
+
+
+@plain.make(X, change=lambda state: (state.generator.manual_seed(9), torch.manual_seed(12)))
+def seeds_that_are_read():
+    state = SimpleNamespace(generator=torch.Generator().manual_seed(2), seeds=[])
+
+    def program(x):
+        state.seeds.append(state.generator.initial_seed())
+        return x * 2, torch.initial_seed(), state.generator.initial_seed() + 1
+    return program, state
+
+
+@plain.make(X, change=lambda state: state.generator.manual_seed(9), captures=2)
+def a_seed_that_decides():
+    state = SimpleNamespace(generator=torch.Generator().manual_seed(2))
+    return lambda x: (x * 2 if state.generator.initial_seed() == 2 else x * 3), state
 
 
 # --- the global stream
@@ -212,3 +229,25 @@ def test_values_that_are_not_valid_are_refused_on_hits() -> None:
         return D.Bernoulli(torch.full((3,), 0.5)).log_prob(x)
     check(lambda: program, call(torch.ones(3)), call(torch.zeros(3)), call(torch.full((3,), 2.0)), call(torch.ones(3)),
           captures=None)
+
+
+def test_a_seed_that_is_given_in_the_call() -> None:
+    def program(x):
+        torch.manual_seed(5)
+        return x * 2, torch.initial_seed(), torch.rand(2)
+    check(lambda: program, call(X), call(X), fullgraph=False, captures=None)
+
+
+def test_a_new_seed() -> None:
+    """`torch.seed()` gives another number each time, and all that is drawn after it differs."""
+    def program(x):
+        seed = torch.seed()
+        drawn = torch.rand(2)
+        return torch.equal(drawn, torch.rand(2, generator=torch.Generator().manual_seed(seed))), seed == torch.initial_seed(), x * 2
+    before = torch.get_rng_state()
+    try:
+        compiled = capture.compile(program, backend="eager")
+        for _ in range(3):
+            assert compiled(X)[:2] == (True, True)
+    finally:
+        torch.set_rng_state(before)

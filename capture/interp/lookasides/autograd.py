@@ -5,6 +5,7 @@ pass would run unseen: where there may be one, nothing is recorded.
 """
 from __future__ import annotations
 
+import operator
 import weakref
 from collections.abc import Iterator
 from typing import Any
@@ -17,11 +18,12 @@ from capture.interp.frame import Value
 from capture.interp.fx_recorder import tensors_in
 from capture.interp.interpreter import Interpreter
 from capture.interp.lookasides.effects import effect, new_object
+from capture.interp.lookasides.shadows import node_of
 from capture.interp.models import model
 from capture.interp.writes import versions_of
 from capture.refgraph.effects import CallEffect, Effect, Replayed
 from capture.refgraph.memory import PLAIN_TENSORS, storage_of
-from capture.refgraph.node import Const, RefNode, Shadow, TensorState
+from capture.refgraph.node import Build, Const, HandleState, RefNode, Shadow, TensorState
 
 HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
 
@@ -41,7 +43,7 @@ def refusal(interp: Interpreter, function: Any, args: list[Value], kwargs: dict[
     better than one that they cannot: where the trace may be cut, it is."""
     if interp.can_cut:
         return Break("autograd-inside", f"{function.__qualname__}()")
-    if any(isinstance(done, CallEffect) and isinstance(done.function, Const) and done.function.value is torch.Tensor.register_hook
+    if any(isinstance(done, CallEffect) and isinstance(done.function, Const) and done.function.value in REGISTERING
            for done in interp.graph.effects):
         return Break("autograd-inside", "a backward pass after a hook was registered")
     for node, real in leaves_of(interp, args, kwargs):
@@ -119,6 +121,55 @@ def register(interp: Interpreter, result: RemovableHandle, tensor: Value, hook: 
         graph.unwritten.setdefault((storage_of(tensor.real) or (None,))[0], (call.serial, "a hook was registered on a tensor", ()))
     handles.add(result)
     return new_object(interp, result, Replayed(call, ()))
+
+
+def hook_node(node: Any, hook: Any) -> RemovableHandle:
+    """`grad_fn.register_hook(hook)`. The method of C is another one for each class of nodes."""
+    return node.register_hook(hook)
+
+
+def hook_node_before(node: Any, hook: Any) -> RemovableHandle:
+    """`grad_fn.register_prehook(hook)`."""
+    return node.register_prehook(hook)
+
+
+# By the names of the methods that they stand for.
+OF_NODES = {"register_hook": hook_node, "register_prehook": hook_node_before}
+REGISTERING = frozenset({torch.Tensor.register_hook, *OF_NODES.values()})
+
+
+def on_node(function: Any) -> None:
+    """Registers a function that gives a node of autograd a hook, once the graph has made that."""
+    @model(function)
+    def register_on_node(interp: Interpreter, result: RemovableHandle, node: Value, hook: Value) -> Shadow:
+        known = node_of(node)
+        if known.created:
+            interp.recorder.node(known).meta["obstacle"] = "makes a node of autograd with a hook"
+        call = interp.graph.call_effect(Const(function), (known, hook.shadow), positions=interp.positions())  # type: ignore[arg-type]
+        handles.add(result)
+        return new_object(interp, result, Replayed(call, ()))
+
+
+for _function in OF_NODES.values():
+    on_node(_function)
+
+
+def edges(interp: Interpreter, node: Value, result: tuple[tuple[Any, int], ...]) -> Shadow:
+    """The shadow of `grad_fn.next_functions`. Of a node that the graph has made, its operations tell which there are, and the
+    properties of its inputs."""
+    graph, recorder, known = interp.graph, interp.recorder, node_of(node)
+    if not known.created or recorder.node(known).args[0].op == "placeholder":  # type: ignore[union-attr]
+        raise Break("data-dependent", "what a tensor from outside was computed from")
+    whole = recorder.effect(getattr, recorder.node(known), "next_functions")
+    whole.meta["obstacle"] = "looks at nodes of autograd"
+
+    def function_at(index: int, real: Any) -> Shadow:
+        if real is None or (found := graph.find(real)) is not None:
+            return Const(None) if real is None else found  # type: ignore[return-value]
+        edge = recorder.effect(operator.getitem, whole, index)
+        return graph.create(real, HandleState(recorder.effect(operator.getitem, edge, 0), None))
+    return Build(tuple, tuple(Build(tuple, (function_at(index, real), Const(number)))
+                              for index, (real, number) in enumerate(result)))
 
 
 effect(RemovableHandle.remove, returns=type(None), owner=True, applies=lambda handle: handle in handles)

@@ -11,13 +11,16 @@ import torch
 from torch.autograd import grad_mode, profiler
 
 from capture.errors import Break
+from capture.interp import leaves
 from capture.interp.frame import Value
 from capture.interp.fx_recorder import tensors_in
 from capture.interp.interpreter import Interpreter
 from capture.interp.lookasides.effects import effect
-from capture.interp.lookasides.shadows import depend_type, elements, settled
+from capture.interp.lookasides.shadows import depend_type, elements, node_of, settled
 from capture.interp.models import PURE, model, polyfill
-from capture.refgraph.node import Const, Shadow
+from capture.refgraph.facts import seed_of
+from capture.refgraph.node import Const, RefNode, Shadow
+from capture.refgraph.source import Computed
 
 PURE.update({torch.device, torch.Size, torch.finfo, torch.iinfo, torch.Size.numel})
 
@@ -184,3 +187,24 @@ def maker(function: Any, cls: type[torch.Tensor]) -> Any:
 def make_parameter(data: torch.Tensor, requires_grad: bool = False) -> torch.Tensor:
     """What `nn.Parameter(tensor)` does, under a name that generated code can refer to."""
     return torch.Tensor._make_subclass(torch.nn.Parameter, data, requires_grad)
+
+
+# -- generators --------------------------------------------------------------------------------------------------------
+
+SEEDING = frozenset({*leaves.RANDOM_STATE, *(function.__name__ for function in leaves.RANDOM_STATE)})   # as targets of fx nodes
+
+
+def reseeded(interp: Interpreter, generator: Value) -> Break | None:
+    """Why the seed of a generator is not the one that it had at entry, if it may be another."""
+    node = generator.shadow
+    changed = any(done.target in SEEDING for done in interp.recorder.fx.nodes)
+    if isinstance(node, RefNode) and not node.created and not changed:
+        return None
+    return Break("data-dependent", "initial_seed() of a generator that was seeded in the call")
+
+
+@model(torch.Generator.initial_seed, refuses=reseeded)
+def initial_seed(interp: Interpreter, result: int, generator: Value) -> Shadow:
+    """`generator.initial_seed()`: state of the generator at entry."""
+    node = node_of(generator)
+    return interp.graph.external(result, Computed(seed_of, (interp.graph.touch(node).source,)))  # type: ignore[arg-type]
