@@ -20,6 +20,7 @@ class CompiledFunction:
     function: Final[types.FunctionType]
     tree: Final[GuardTree]
     on_miss: Final[Callable[..., Any]]
+    current: Callable[[Any], Any] | None        # of a compiled module: what to call in the place of `function`, if anything
     __wrapped__: types.FunctionType
     __name__: str
     __qualname__: str

@@ -3,7 +3,6 @@ from __future__ import annotations
 
 import copy
 import types
-import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -18,16 +17,18 @@ CLASS: Any = object.__dict__["__class__"]
 
 
 class CompiledModule:
-    """Mark of the classes which `compiled_module` makes. Each has one instance, whose record is `capture_unit`."""
+    """Mark of the classes which `compiled_module` makes. Each has one instance, whose record is `capture_unit`. `capture_plain`:
+    what was compiled, which the program's code is given, and so sees its own class. (An instance can only come to be of a class
+    with the same slots.)"""
 
-    __slots__ = ()
+    __slots__ = ("__weakref__", "capture_plain")
     capture_unit: Unit
-    capture_original: Callable[[], torch.nn.Module | None]     # what was compiled, while it lives
+    capture_plain: torch.nn.Module
 
 
 def compiled_module(module: torch.nn.Module, make_unit: Callable[[types.FunctionType, str], Unit],
                     rebuild: Callable[[torch.nn.Module], Any]) -> Any:
-    """An instance of a subclass of `module`'s class, over the very same `__dict__`, whose `__call__` is compiled.
+    """An instance of a subclass of `module`'s class, over the very same `__dict__`, whose calls are compiled calls of `module`.
 
     Everything but the call is inherited: `state_dict`, `train`, hooks and `to` act on both objects; `_orig_mod` is the module, as
     in torch.compile. Pickle and deepcopy carry the plain module and `rebuild`, which compiles it again. Raises ArgumentError for
@@ -39,14 +40,15 @@ def compiled_module(module: torch.nn.Module, make_unit: Callable[[types.Function
     function = plain_call(cls)
     if not isinstance(function, types.FunctionType):
         raise ArgumentError(f"{cls.__name__}.__call__ is a {type(function).__name__}; only Python functions can be captured")
-    compiled = object.__new__(compiled_class(cls, make_unit(function, cls.__name__), rebuild, weakref.ref(module)))
+    compiled = object.__new__(compiled_class(cls, make_unit(function, cls.__name__), rebuild))
     object.__setattr__(compiled, "__dict__", module.__dict__)
+    object.__setattr__(compiled, "capture_plain", module)
     return compiled
 
 
-def compiled_class(cls: type, unit: Unit, rebuild: Callable[[torch.nn.Module], Any], original: Callable[[], Any]) -> type:
-    """The subclass whose one instance is a compiled module. When that changes its class, as lazy modules do, both become
-    what they are to be: the compiled module and the `original`, while it lives."""
+def compiled_class(cls: type, unit: Unit, rebuild: Callable[[torch.nn.Module], Any]) -> type:
+    """The subclass whose one instance is a compiled module. When that changes its class, or what it stands for does, as lazy
+    modules do, both become what they are to be."""
     def reduce_ex(self: Any, protocol: Any) -> tuple[Any, ...]:
         return rebuild, (plain_module(self),)
 
@@ -57,36 +59,39 @@ def compiled_class(cls: type, unit: Unit, rebuild: Callable[[torch.nn.Module], A
         if issubclass(new, CompiledModule):
             CLASS.__set__(self, new)
             return
-        CLASS.__set__(self, compiled_class(new, unit, rebuild, original))
-        plain = original()
-        if plain is not None:
-            CLASS.__set__(plain, new)
+        CLASS.__set__(plain_module(self), new)
+        CLASS.__set__(self, compiled_class(new, unit, rebuild))
+
+    def inherited(self: Any, *args: Any, **kwargs: Any) -> Any:
+        unit.uncounted += 1
+        return super(made, self).__call__(*args, **kwargs)
+
+    def current(self: Any) -> Any:
+        """What to call in the place of what `unit` compiles once the class, or a base of it, has got another `__call__`: this one,
+        as it is, for such changes are those of tracers and profilers, which take them back. None while it is the same."""
+        plain = type(plain_module(self))
+        if plain is not cls and not issubclass(plain, CompiledModule):
+            CLASS.__set__(self, compiled_class(plain, unit, rebuild))
+        return None if plain_call(plain) is unit.function else inherited
 
     namespace = {"__call__": unit.compiled, "__class__": property(type, become), "__reduce_ex__": reduce_ex,
-                 "__deepcopy__": deepcopy, "_orig_mod": property(plain_module),
-                 "capture_unit": unit, "capture_original": staticmethod(original),
+                 "__deepcopy__": deepcopy, "_orig_mod": property(plain_module), "capture_unit": unit,
                  "__module__": cls.__module__, "__qualname__": cls.__qualname__, "__doc__": cls.__doc__}
     made = type(cls)(cls.__name__, (CompiledModule, cls), namespace)
-    unit.compiled.current = current_call(made, cls, unit)
+    unit.compiled.current = current
     return made
 
 
-def current_call(made: type, cls: type, unit: Unit) -> Callable[[Any], Any]:
-    """What tells what to call in the place of what `unit` compiles once `cls`, or a base of it, has got another `__call__`: this
-    one, as it is, for such changes are those of tracers and profilers, which take them back. None while it is the same."""
-    def inherited(self: Any, *args: Any, **kwargs: Any) -> Any:
-        unit.uncounted += 1
-        return super(made, self).__call__(*args, **kwargs)  # type: ignore[misc]
-    return lambda self: None if plain_call(cls) is unit.function else inherited
-
-
 def plain_module(compiled: Any) -> torch.nn.Module:
-    """The module that a compiled module stands for: what was compiled or, if that is gone, one of the same class and state."""
-    module = type(compiled).capture_original()
-    if module is None:
+    """The module that a compiled module stands for: what was compiled; of one that its class has made, a new one of the same
+    state."""
+    try:
+        return object.__getattribute__(compiled, "capture_plain")  # type: ignore[no-any-return]
+    except AttributeError:
         module = object.__new__(next(c for c in type(compiled).__mro__[1:] if not issubclass(c, CompiledModule)))
         object.__setattr__(module, "__dict__", compiled.__dict__)
-    return module
+        object.__setattr__(compiled, "capture_plain", module)
+        return module
 
 
 def plain_call(cls: type) -> Any:

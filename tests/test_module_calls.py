@@ -1,6 +1,8 @@
 """A compiled module's class, or a base of it, gets another `__call__` than it had when the module was compiled."""
 from __future__ import annotations
 
+import copy
+import weakref
 from unittest import mock
 
 import pytest
@@ -69,3 +71,56 @@ def test_a_tracer_sees_the_calls_of_compiled_modules() -> None:
     graphs = [[(node.op, str(node.target)) for node in Leaves().trace(module).nodes] for module in (model, compiled)]
     assert graphs[0] == graphs[1]
     assert torch.equal(compiled(X), model(X))
+
+
+class Typed(nn.Module):
+    """Which looks at its own class, as programs do that forbid or replace subclasses."""
+
+    def __init__(self, scale=2.0):
+        super().__init__()
+        self.scale, self.seen = scale, []
+
+    def forward(self, x):
+        own = type(self) is Typed and self.__class__ is Typed and type(self).__mro__[1] is nn.Module
+        self.seen.append(own)
+        return x * self.scale if own else x * type(self)(5.0).scale
+
+
+def test_a_program_sees_its_own_class() -> None:
+    compiled = capture.compile(Typed(), backend="eager", fullgraph=True)
+    hooked = []
+    compiled.register_forward_hook(lambda module, args, output: hooked.append(module))
+    for _ in range(3):
+        assert torch.equal(compiled(X), X * 2)
+    assert all(compiled.seen) and all(module is compiled._orig_mod for module in hooked) and len(hooked) == 3
+    outer = capture.compile(lambda x: compiled(x) + 1, backend="eager", fullgraph=True)
+    assert torch.equal(outer(X), X * 2 + 1) and torch.equal(outer(X), X * 2 + 1) and all(compiled.seen)
+
+
+def test_a_model_made_by_the_class_of_a_compiled_one_is_one_of_its_own() -> None:
+    compiled = capture.compile(Typed(), backend="eager")
+    other = type(compiled)(3.0)
+    for _ in range(3):
+        assert torch.equal(compiled(X), X * 2) and torch.equal(other(X), X * 3)
+    twin = copy.deepcopy(other)
+    assert torch.equal(twin(X), X * 3) and compiled._orig_mod is not other._orig_mod
+
+
+def test_what_was_compiled_lives_as_long_as_the_compiled_module() -> None:
+    gone = []
+    compiled = capture.compile(Typed(), backend="eager")
+    weakref.finalize(compiled._orig_mod, gone.append, 1)
+    compiled(X)
+    compiled(X)
+    assert not gone
+    del compiled
+    assert gone
+
+
+def test_a_lazy_module_becomes_another() -> None:
+    lazy = nn.LazyLinear(2)
+    compiled = capture.compile(lazy, backend="eager")
+    results = [compiled(X) for _ in range(3)]
+    assert all(torch.equal(result, lazy(X)) for result in results)
+    assert type(lazy) is nn.Linear and isinstance(compiled, nn.Linear) and not isinstance(compiled, nn.LazyLinear)
+    assert capture.stats(compiled).hits == 1

@@ -1,5 +1,6 @@
 #include "compiled_function.h"
 
+#include <c10/util/SmallVector.h>
 #include <structmember.h>
 
 #include <algorithm>
@@ -24,6 +25,7 @@ namespace {
 PyObject* run_natively = nullptr;  // the singleton that on_miss returns
 PyTypeObject* compiled_type = nullptr;
 PyTypeObject* tail_call_type = nullptr;
+PyObject* plain_name = nullptr;    // the slot of a compiled module for what it stands for
 
 // What a mock function, or on_miss, returns where the program goes on in a continuation: a call that its own caller
 // makes, so that neither frames nor arguments pile up however many continuations follow each other.
@@ -82,11 +84,12 @@ struct CompiledFunction {
   PyObject* tree;      // borrowed from trees
   Trees* trees;
   uint64_t calls;  // that guards were evaluated for
-  // Of a method that stands for what the class of its `self` inherits. `current(self)`: what is to be called in its place, or None; asked
-  // when the class has changed. The answer, or NULL, and the version of the class that it holds for.
+  // Of the calls of a compiled module, NULL else: `current(module)` is asked what to call in the place of the function, or None, whenever
+  // the class of the module, or of what it stands for, has changed. The answer, or NULL, and the classes that it holds for.
   PyObject* current;
   PyObject* instead;
   unsigned int version;
+  PyTypeObject* plain_class;  // not owned, only compared
 };
 
 CompiledFunction* unpack(PyObject* object) { return reinterpret_cast<CompiledFunction*>(object); }
@@ -296,30 +299,8 @@ PyObject* follow(PyObject* result) {
   return result;
 }
 
-// What is to be called in the place of a method, which another one has replaced in the class of its `self`; NULL for what was compiled.
-PyObject* replacement(CompiledFunction* self, PyObject* instance) {
-  const unsigned int& version = Py_TYPE(instance)->tp_version_tag;  // 0: the class has changed, and not been looked at since
-  if (version == 0 || version != self->version) {
-    Ref current = Ref::borrow(self->current);
-    Ref answer = Ref::steal(checked(PyObject_CallOneArg(current.get(), instance)));
-    Ref before = Ref::steal(std::exchange(self->instead, answer.get() == Py_None ? nullptr : answer.release()));
-    self->version = version;
-  }
-  return self->instead;
-}
-
-PyObject* call(PyObject* callable, PyObject* const* args, size_t nargsf, PyObject* kwnames) {
-  CompiledFunction* self = unpack(callable);
-  if (self->current != nullptr && PyVectorcall_NARGS(nargsf) > 0) {
-    try {
-      Ref instead = Ref::borrow(replacement(self, args[0]));
-      if (instead) return PyObject_Vectorcall(instead.get(), args, nargsf, kwnames);
-    } catch (PythonError&) {
-      return nullptr;
-    }
-  }
+PyObject* call_function(CompiledFunction* self, PyObject* const* args, size_t nargsf, PyObject* kwnames) {
   if (torch_is_tracing() || eager_is_forced()) return PyObject_Vectorcall(self->function, args, nargsf, kwnames);
-  Ref keep = Ref::borrow(callable);
   std::optional<Way> known;
   auto* code = reinterpret_cast<PyCodeObject*>(PyFunction_GET_CODE(self->function));
   if (are_all(code, static_cast<size_t>(PyVectorcall_NARGS(nargsf)), kwnames)) {  // a hit needs no frame
@@ -338,6 +319,59 @@ PyObject* call(PyObject* callable, PyObject* const* args, size_t nargsf, PyObjec
     result = PyObject_Vectorcall(self->function, args, nargsf, kwnames);
   }
   return follow(result);
+}
+
+// What a compiled module stands for; itself, if it was made by its class.
+Ref plain_module(PyObject* module) {
+  PyObject* plain = PyObject_GenericGetAttr(module, plain_name);
+  if (plain != nullptr) return Ref::steal(plain);
+  PyErr_Clear();
+  return Ref::borrow(module);
+}
+
+// What is to be called for a compiled module in the place of the function; NULL for the function. Throws PythonError.
+PyObject* replacement(CompiledFunction* self, PyObject* module, PyObject* plain) {
+  unsigned int version = Py_TYPE(module)->tp_version_tag;  // 0: the class has changed, and not been looked at since
+  if (version == 0 || version != self->version || Py_TYPE(plain) != self->plain_class) {
+    Ref current = Ref::borrow(self->current);
+    Ref answer = Ref::steal(checked(PyObject_CallOneArg(current.get(), module)));
+    Ref before = Ref::steal(std::exchange(self->instead, answer.get() == Py_None ? nullptr : answer.release()));
+    self->version = Py_TYPE(module)->tp_version_tag;
+    self->plain_class = Py_TYPE(plain);
+  }
+  return self->instead;
+}
+
+// The call of a compiled module is that of what it stands for: the program's code sees the module that it has made.
+PyObject* call_module(CompiledFunction* self, PyObject* const* args, size_t nargsf, PyObject* kwnames) {
+  try {
+    Ref plain = plain_module(args[0]);
+    Ref instead = Ref::borrow(replacement(self, args[0], plain.get()));
+    if (instead) return PyObject_Vectorcall(instead.get(), args, nargsf, kwnames);
+    if (plain.get() == args[0]) plain = plain_module(args[0]);  // by now there is one
+    size_t count = static_cast<size_t>(PyVectorcall_NARGS(nargsf));
+    c10::SmallVector<PyObject*, 16> all(args, args + count + (kwnames == nullptr ? 0 : PyTuple_GET_SIZE(kwnames)));
+    all[0] = plain.get();
+    PyObject* result = call_function(self, all.data(), count, kwnames);
+    if (Py_TYPE(plain.get()) != self->plain_class) {  // a lazy module became another in the call, and so does this one
+      SavedError error;
+      try {
+        replacement(self, args[0], plain.get());
+      } catch (PythonError&) {
+        PyErr_WriteUnraisable(args[0]);
+      }
+    }
+    return result;
+  } catch (PythonError&) {
+    return nullptr;
+  }
+}
+
+PyObject* call(PyObject* callable, PyObject* const* args, size_t nargsf, PyObject* kwnames) {
+  CompiledFunction* self = unpack(callable);
+  Ref keep = Ref::borrow(callable);
+  bool of_module = self->current != nullptr && PyVectorcall_NARGS(nargsf) > 0;
+  return of_module ? call_module(self, args, nargsf, kwnames) : call_function(self, args, nargsf, kwnames);
 }
 
 PyObject* create(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
@@ -428,7 +462,7 @@ PyMemberDef members[] = {
     {"tree", T_OBJECT, offsetof(CompiledFunction, tree), READONLY, "The guard tree of the function's current code."},
     {"on_miss", T_OBJECT, offsetof(CompiledFunction, on_miss), READONLY, "Called when no entry applies."},
     {"current", T_OBJECT, offsetof(CompiledFunction, current), 0,
-     "Of a method: `current(self)` is asked whenever the class of `self` has changed, and says what to call instead, or None."},
+     "Of a compiled module: `current(module)` says what to call instead of the function, or None; asked when a class has changed."},
     {"__dictoffset__", T_PYSSIZET, offsetof(CompiledFunction, dict), READONLY, nullptr},
     {"__weaklistoffset__", T_PYSSIZET, offsetof(CompiledFunction, weakrefs), READONLY, nullptr},
     {"__vectorcalloffset__", T_PYSSIZET, offsetof(CompiledFunction, vectorcall), READONLY, nullptr},
@@ -504,6 +538,7 @@ PyObject* compiled_function_run(PyObject* compiled, PyThreadState* tstate, _PyIn
 }
 
 void init_compiled_function(PyObject* module) {
+  plain_name = checked(PyUnicode_InternFromString("capture_plain"));
   static PyType_Slot slots[] = {
       {Py_tp_doc, const_cast<char*>(
                       "CompiledFunction(function, tree, on_miss, on_error=None)\n\n"

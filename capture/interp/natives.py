@@ -39,7 +39,6 @@ from capture.refgraph.node import (
 )
 from capture.refgraph.source import Attr, Computed
 
-
 # Instances of C classes that are called without Python code of the user's class.
 CALLABLES = frozenset({memories.WRAPPER, types.MethodDescriptorType, types.WrapperDescriptorType, types.ClassMethodDescriptorType})
 # Functions that set what guards and entries take for granted.

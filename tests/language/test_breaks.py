@@ -22,7 +22,8 @@ TARGET = Target()
 
 
 def a_weak_reference_with_a_callback(x):
-    return x, weakref.ref(TARGET, lambda dead: None)() is TARGET
+    target = Target()
+    return x, weakref.ref(target, lambda dead: None)() is target
 
 
 PROGRAMS = [a_weak_reference_with_a_callback]

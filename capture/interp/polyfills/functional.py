@@ -120,8 +120,8 @@ def call_by_name(function: Any, /, *args: Any, **kwargs: Any) -> Any:
 
 
 def call_of_class(self: Any, /, *args: Any, **kwargs: Any) -> Any:
-    """The call of a compiled module, by whose class the program's own lies."""
-    return super(type(self), self).__call__(*args, **kwargs)
+    """The call of a compiled module, which is that of what it stands for."""
+    return self._orig_mod(*args, **kwargs)
 
 
 # -- memory ------------------------------------------------------------------------------------------------------------
