@@ -166,6 +166,30 @@ def comparisons_that_empty_the_container(x):
     return x * 2, log
 
 
+class Members(set):
+    """A set that says what it is asked."""
+
+    def __contains__(self, member):
+        print("asked for", sorted(map(str, member)))
+        return super().__contains__(member)
+
+
+@programs.add(X)
+def sets_that_are_looked_up_in_sets(x):
+    members = {frozenset("ab"), frozenset("c"), 3}
+    log = [{"a", "b"} in members, {"d"} in members, set("c") in frozenset(members), Members("c") in members, set("ab") not in members,
+           members.discard({"c"}), members.discard({"q"}), members.remove({"a", "b"}), members, {"q"} in Members(members)]
+    for operation in (lambda key: members.remove(key), lambda key: members.add(key)):
+        key = {"z"}
+        try:
+            operation(key)
+        except KeyError as error:
+            log.append(error.args[0] is key)
+        except TypeError as error:
+            log.append(str(error))
+    return x * 2, log
+
+
 @programs.make(X)
 def a_frozen_set_of_keys_that_collide():
     members = frozenset([Counting("a"), Counting("b")])

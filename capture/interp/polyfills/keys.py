@@ -11,7 +11,7 @@ from capture import _C
 from capture.interp.models import polyfill
 from capture.interp.special import in_python, is_a, is_key, special_method
 from capture.refgraph.keys import hash_kept
-from capture.refgraph.lookup import MISSING
+from capture.refgraph.lookup import MISSING, lookup_class
 
 # -- done by C, and modelled -------------------------------------------------------------------------------------------
 
@@ -99,6 +99,32 @@ def is_dict_by_python(mapping: Any, key: Any, *rest: Any) -> bool:
 
 def is_set_by_python(members: Any, key: Any) -> bool:
     return is_a(members, (set, frozenset)) and is_python_key(key)
+
+
+def is_set_by_set(members: Any, key: Any) -> bool:
+    """Whether a set is looked up in a set. It has no hash: what is meant is a frozen one like it."""
+    return is_a(members, (set, frozenset)) and is_a(key, set) and lookup_class(type(key), "__hash__") is None
+
+
+@polyfill(operator.contains, set.__contains__, frozenset.__contains__, applies=is_set_by_set)
+def contains_set(self: Any, key: Any) -> bool:
+    """`key in self`."""
+    return (set if isinstance(self, set) else frozenset).__contains__(self, frozenset(key))
+
+
+@polyfill(set.discard, applies=is_set_by_set)
+def discard_set(self: Any, key: Any) -> None:
+    """`self.discard(key)`."""
+    set.discard(self, frozenset(key))
+
+
+@polyfill(set.remove, applies=is_set_by_set)
+def remove_set(self: Any, key: Any) -> None:
+    """`self.remove(key)`."""
+    number = set.__len__(self)
+    set.discard(self, frozenset(key))
+    if set.__len__(self) == number:
+        raise KeyError(key)
 
 
 @polyfill(operator.getitem, dict.__getitem__, applies=is_dict_by_python)
