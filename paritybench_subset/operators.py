@@ -51,10 +51,10 @@ class Graphs:
         return run
 
 
-# What a graph need not hold: the mark of a new constant, which computes nothing, and the reading of a value, which may follow it.
-BESIDE = frozenset({"aten.lift_fresh.default", "aten._local_scalar_dense.default"})
-
-
+# What a graph need not hold: the mark of a new constant and ranges of the profiler, which compute nothing, and the reading of a
+# value, which may follow it.
+BESIDE = frozenset({"aten.lift_fresh.default", "aten._local_scalar_dense.default", "profiler._record_function_enter_new.default",
+                    "profiler._record_function_exit._RecordFunction"})
 LEAST = 0.5                 # of the operators of a program a graph must hold: compilers leave out what nothing depends on
 
 

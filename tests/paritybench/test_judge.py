@@ -51,6 +51,15 @@ def test_one_graph() -> None:
     assert (result.verdict, result.reasons, result.operators, result.missing) == (Verdict.ONE_GRAPH, [], 2, {})
 
 
+def test_what_computes_nothing_is_no_part_of_a_graph() -> None:
+    class Profiled(nn.Module):
+        def forward(self, x):
+            with torch.profiler.record_function("range"):
+                return torch.relu(x)
+    result = judge(Profiled)
+    assert (result.verdict, result.operators, result.missing) == (Verdict.ONE_GRAPH, 3, {})
+
+
 @pytest.mark.parametrize("mode", ["eval", "train"])
 @pytest.mark.parametrize("engine", ["capture", "torch.compile", "torch.jit.script"])
 def test_every_engine_trains_in_one_graph(engine: str, mode: str) -> None:
