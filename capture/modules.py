@@ -64,7 +64,7 @@ def compiled_class(cls: type, unit: Unit, rebuild: Callable[[torch.nn.Module], A
 
     def inherited(self: Any, *args: Any, **kwargs: Any) -> Any:
         unit.uncounted += 1
-        return super(made, self).__call__(*args, **kwargs)
+        return super(made, self).__call__(*args, **kwargs)  # type: ignore[arg-type]
 
     def current(self: Any) -> Any:
         """What to call in the place of what `unit` compiles once the class, or a base of it, has got another `__call__`: this one,
@@ -77,7 +77,7 @@ def compiled_class(cls: type, unit: Unit, rebuild: Callable[[torch.nn.Module], A
     namespace = {"__call__": unit.compiled, "__class__": property(type, become), "__reduce_ex__": reduce_ex,
                  "__deepcopy__": deepcopy, "_orig_mod": property(plain_module), "capture_unit": unit,
                  "__module__": cls.__module__, "__qualname__": cls.__qualname__, "__doc__": cls.__doc__}
-    made = type(cls)(cls.__name__, (CompiledModule, cls), namespace)
+    made: type = type(cls)(cls.__name__, (CompiledModule, cls), namespace)
     unit.compiled.current = current
     return made
 
@@ -86,9 +86,9 @@ def plain_module(compiled: Any) -> torch.nn.Module:
     """The module that a compiled module stands for: what was compiled; of one that its class has made, a new one of the same
     state."""
     try:
-        return object.__getattribute__(compiled, "capture_plain")  # type: ignore[no-any-return]
+        return object.__getattribute__(compiled, "capture_plain")
     except AttributeError:
-        module = object.__new__(next(c for c in type(compiled).__mro__[1:] if not issubclass(c, CompiledModule)))
+        module: Any = object.__new__(next(c for c in type(compiled).__mro__[1:] if not issubclass(c, CompiledModule)))
         object.__setattr__(module, "__dict__", compiled.__dict__)
         object.__setattr__(compiled, "capture_plain", module)
         return module

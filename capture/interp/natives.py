@@ -195,8 +195,8 @@ def shadow(interp: Interpreter, call: Call, versions: Any, result: Any) -> Shado
     if kind is Kind.OPERATION:
         op, target = tensors.target_of(real, args)
         failing.note(interp, real, args)
-        level = kwargs.pop(STACK_LEVEL, None)       # the graph is as one frame of the program, which torch has warned already
-        told = warned(interp, 0 if level is None else level.real - OWN_LEVEL)
+        caller = kwargs.pop(STACK_LEVEL, None)      # the graph is as one frame of the program, which torch has warned already
+        told = warned(interp, 0 if caller is None else caller.real - OWN_LEVEL)
         return interp.recorder.record(op, target, args, kwargs, result, versions, told)
     if kind is Kind.METADATA:
         return tensors.metadata(interp, tensors.operation_name(real), call.values, result)
@@ -365,10 +365,9 @@ def unbind(interp: Interpreter, function: Value) -> tuple[Value, Value] | None:
             return None if own is None and interp.tracking else (Value(found, Const(found)), Value(owner, own))
     if descriptor is None:
         return None
-    if is_handle(owner):
-        descriptor = autograd.OF_NODES.get(descriptor.__name__, descriptor)
+    method: Any = autograd.OF_NODES.get(descriptor.__name__, descriptor) if is_handle(owner) else descriptor
     own = function.shadow.items[1] if isinstance(function.shadow, Build) else interp.track(owner_shadow, interp, function, owner)
-    return Value(descriptor, Const(descriptor)), Value(owner, own)
+    return Value(method, Const(method)), Value(owner, own)
 
 
 def owner_shadow(interp: Interpreter, function: Value, owner: Any) -> Shadow:

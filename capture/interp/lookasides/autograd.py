@@ -145,13 +145,13 @@ def on_node(function: Any) -> None:
         known = node_of(node)
         if known.created:
             interp.recorder.node(known).meta["obstacle"] = "makes a node of autograd with a hook"
-        call = interp.graph.call_effect(Const(function), (known, hook.shadow), positions=interp.positions())  # type: ignore[arg-type]
+        call = interp.graph.call_effect(Const(function), (known, hook.shadow), positions=interp.positions())
         handles.add(result)
         return new_object(interp, result, Replayed(call, ()))
 
 
-for _function in OF_NODES.values():
-    on_node(_function)
+for _hooking in OF_NODES.values():
+    on_node(_hooking)
 
 
 def edges(interp: Interpreter, node: Value, result: tuple[tuple[Any, int], ...]) -> Shadow:

@@ -351,7 +351,7 @@ effect(json.dump)
 # What writes rows: to a stream of C, since what one in Python does to the program's objects would not be seen.
 effect(csv.writer, fresh=True, owner=True, applies=lambda csvfile, *args, **kwargs: issubclass(type(csvfile), STREAMS) and not (
     in_python(csvfile, "write")))
-effect(type(csv.writer(io.StringIO())).writerow, returns=int, owner=True, fails=True,  # type: ignore[attr-defined]
+effect(type(csv.writer(io.StringIO())).writerow, returns=int, owner=True, fails=True,
        applies=lambda writer, row: type(row) in (list, tuple))
 effect(*methods(pathlib.Path, "exists", "is_file", "is_dir", "is_symlink"), os.path.exists, os.path.lexists, os.path.isfile,
        os.path.isdir, os.path.islink, returns=bool, owner=True)

@@ -207,4 +207,4 @@ def reseeded(interp: Interpreter, generator: Value) -> Break | None:
 def initial_seed(interp: Interpreter, result: int, generator: Value) -> Shadow:
     """`generator.initial_seed()`: state of the generator at entry."""
     node = node_of(generator)
-    return interp.graph.external(result, Computed(seed_of, (interp.graph.touch(node).source,)))  # type: ignore[arg-type]
+    return interp.graph.external(result, Computed(seed_of, (interp.graph.touch(node).source,)))

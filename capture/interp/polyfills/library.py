@@ -317,13 +317,13 @@ def sha512(string: Any = b"", *, usedforsecurity: bool = True) -> Any:
 WRITER = type(csv.writer(io.StringIO()))
 
 
-@polyfill(WRITER.writerow, applies=lambda self, row: type(row) not in (list, tuple) and is_iterable(row))  # type: ignore[attr-defined]
+@polyfill(WRITER.writerow, applies=lambda self, row: type(row) not in (list, tuple) and is_iterable(row))
 def write_row(self: Any, row: Any) -> Any:
     """`writer.writerow(row)` of what is no list yet."""
     return self.writerow(list(row))
 
 
-@polyfill(WRITER.writerows, applies=lambda self, rows: is_iterable(rows))  # type: ignore[attr-defined]
+@polyfill(WRITER.writerows, applies=lambda self, rows: is_iterable(rows))
 def write_rows(self: Any, rows: Any) -> None:
     """`writer.writerows(rows)`."""
     for row in rows:
