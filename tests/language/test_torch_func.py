@@ -168,3 +168,16 @@ def test_an_error_inside_of_a_mapped_function_leaves_no_level() -> None:
     good, bad = torch.tensor([0, 2]), torch.tensor([0, 7])
     check(lambda: program, call(X, good), call(X, good), call(X, bad), call(X, good), captures=None)
     assert torch._C._functorch.peek_interpreter_stack() is None
+
+
+def test_an_error_beside_a_mapped_function_after_a_write() -> None:
+    """… which the call cannot take back: the exception has the program's own traceback."""
+    def make():
+        state = SimpleNamespace(total=torch.zeros(2))
+
+        def program(x, index):
+            state.total.add_(1)
+            return vmap(lambda row: row.sum())(x).index_select(0, index), state.total.clone()
+        return program, state
+    good, bad = torch.tensor([0]), torch.tensor([7])
+    check(make, call(X, good), call(X, good), call(X, bad), call(X, good), captures=None)
