@@ -178,7 +178,8 @@ class Members(set):
 def sets_that_are_looked_up_in_sets(x):
     members = {frozenset("ab"), frozenset("c"), 3}
     log = [{"a", "b"} in members, {"d"} in members, set("c") in frozenset(members), Members("c") in members,
-           set("ab") not in members, members.discard({"c"}), members.discard({"q"}), members.remove({"a", "b"}), members, {"q"} in Members(members)]
+           set("ab") not in members, members.discard({"c"}), members.discard({"q"}), members.remove({"a", "b"}), members,
+           {"q"} in Members(members)]
     for operation in (lambda key: members.remove(key), lambda key: members.add(key)):
         key = {"z"}
         try:
