@@ -18,7 +18,7 @@ setup(
     ext_modules=[
         CppExtension(
             "capture._C",
-            [str(path) for path in sorted(CSRC.glob("*.cpp"))] + [str(CSRC / FRAME_VIEWS[sys.version_info[:2]])],
+            [*map(str, sorted(CSRC.glob("*.cpp"))), str(CSRC / "dict_probe.c"), str(CSRC / FRAME_VIEWS[sys.version_info[:2]])],
             depends=[str(path) for path in sorted(CSRC.glob("*.h"))],
             extra_compile_args={"cxx": ["-std=c++20", "-O2", "-g0", "-fvisibility=hidden", "-fopenmp", *WARNINGS]},
         )

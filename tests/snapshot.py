@@ -25,9 +25,11 @@ from capture import _C
 SCALARS = (int, float, complex, bool, str, bytes, bytearray, range, slice, enum.Enum, torch.dtype, torch.device, torch.layout,
            torch.memory_format, torch.Size, Decimal, datetime.date, datetime.time, datetime.timedelta, re.Pattern, re.Match,
            type(None), type(...), type(NotImplemented))
-COMPOUND = frozenset((dict, list, tuple, set, torch.Tensor, types.FunctionType, type))    # none of which is such: told at once
+ATOMS = {cls: f"{cls.__module__}.{cls.__qualname__}" for cls in (int, float, complex, bool, str, bytes, torch.dtype, type(None))}
+PLAIN = frozenset((dict, list, tuple, set))         # hold items and nothing else
+COMPOUND = PLAIN | {torch.Tensor, types.FunctionType, type}     # neither of which is a scalar: told at once
 ITERATORS = tuple(type(iter(x)) for x in ([], (), {}, set(), "", b"", range(0), {}.items(), {}.values()))
-LEAVES = (_C.CompiledFunction, types.BuiltinFunctionType, types.CodeType, types.GeneratorType)
+LEAVES = (types.BuiltinFunctionType, types.CodeType, types.GeneratorType)
 
 
 @dataclass(frozen=True)
@@ -57,8 +59,9 @@ def take(roots: Mapping[str, Any], world: Mapping[str, Any] = types.MappingProxy
     """A snapshot of all that can be reached from `roots`, and of the plain values in `world`."""
     snapshot = Snapshot(dict(world))
     walk = _Walk(snapshot)
-    for name, root in roots.items():
-        walk.visit(name, root)
+    with torch._C.DisableTorchFunctionSubclass():       # which may be the program's, and change what is looked at
+        for name, root in roots.items():
+            walk.visit(name, root)
     return snapshot
 
 
@@ -92,9 +95,14 @@ class _Walk:
         self.storages: dict[int, str] = {}
 
     def visit(self, path: str, obj: Any) -> None:
-        table = self.snapshot.table
-        if type(obj) not in COMPOUND and isinstance(obj, SCALARS):
-            table[path] = (_name(type(obj)), repr(obj))
+        table, cls = self.snapshot.table, type(obj)
+        if cls in ATOMS:
+            table[path] = (ATOMS[cls], repr(obj))
+            return
+        if cls is _C.CompiledFunction:                  # eager worlds have the function itself in its place
+            obj, cls = obj.__wrapped__, types.FunctionType
+        if cls not in COMPOUND and isinstance(obj, SCALARS):
+            table[path] = (_name(cls), repr(obj))
             return
         if id(obj) in self.seen:
             table[path] = Same(self.seen[id(obj)])
@@ -102,8 +110,8 @@ class _Walk:
         if not _is_constant(obj):
             self.seen[id(obj)] = path
         self.snapshot.alive.append(obj)
-        table[path] = self.tensor(path, obj) if isinstance(obj, torch.Tensor) else _describe(obj)
-        for step, child in _children(obj):
+        table[path] = _name(cls) if cls in PLAIN else self.tensor(path, obj) if isinstance(obj, torch.Tensor) else _describe(obj)
+        for step, child in _items(obj) if cls in PLAIN else _children(obj):
             self.visit(path + step, child)
 
     def tensor(self, path: str, t: torch.Tensor) -> TensorState:
@@ -118,9 +126,8 @@ class _Walk:
         self.snapshot.alive.append(storage)
         properties |= {"stride": t.stride(), "offset": t.storage_offset(),
                        "storage": self.storages.setdefault(storage._cdata, path)}
-        with torch._C.DisableTorchFunctionSubclass():
-            values = None if t.is_meta else t.detach().resolve_conj().resolve_neg().clone(
-                memory_format=torch.contiguous_format).as_subclass(torch.Tensor)
+        values = None if t.is_meta else t.detach().resolve_conj().resolve_neg().clone(
+            memory_format=torch.contiguous_format).as_subclass(torch.Tensor)
         return TensorState(tuple(properties.items()), values)
 
 
@@ -197,7 +204,7 @@ def _attributes(obj: Any) -> Iterator[tuple[str, Any]]:
     except AttributeError:
         pass  # an object without a dictionary
     for cls in type(obj).__mro__:
-        for name, slot in vars(cls).items() if "__slots__" in vars(cls) else ():
+        for name, slot in vars(cls).items() if "__slots__" in cls.__dict__ else ():
             if isinstance(slot, types.MemberDescriptorType):
                 try:
                     yield f".{name}", slot.__get__(obj, cls)

@@ -1,5 +1,7 @@
 #include "known_hash.h"
 
+#include "dict_probe.h"
+
 #include <utility>
 #include <vector>
 
@@ -34,13 +36,13 @@ std::vector<Entry> entries(PyObject* container) {
   return result;
 }
 
-// Those with a hash, in the order in which C compares them with a key that is looked up: of a dict as they were put in, of a set as its table is probed
-// (set_lookkey of CPython's Objects/setobject.c).
+// Those with a hash, in the order in which C compares them with a key that is looked up (of a set: set_lookkey of CPython's Objects/setobject.c).
 std::vector<Entry> entries_with(PyObject* container, Py_hash_t hash) {
   std::vector<Entry> result;
   if (PyDict_Check(container)) {
-    for (Entry& entry : entries(container))
-      if (entry.hash == hash) result.push_back(std::move(entry));
+    DictProbe probe{};
+    PyObject *key, *value;
+    while (dict_probe_next(container, hash, &probe, &key, &value)) result.push_back({Ref::borrow(key), Ref::borrow(value), hash});
     return result;
   }
   constexpr size_t linear_probes = 9, perturb_shift = 5;

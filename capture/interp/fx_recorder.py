@@ -81,7 +81,7 @@ class FxRecorder:
         self.arrays = arrays.Arrays(seen)
         self._snapshots: list[tuple[fx.Node, torch.Tensor, int | None]] = []
         self.streams: Any = None                # of random numbers, before an operation which is code of the program's
-        self.versions: dict[int, int] = {}      # of tensors, before a call of a scripted method
+        self.versions: dict[int, int | None] = {}      # of tensors, before a call of a scripted method
         self._resized = False                   # the operation being recorded takes a slice of a length that changes
         self._fixed: set[fx.Node] = set()                       # what follows from constants
         self._told: set[fx.Node] = set()                        # … and from numbers that tensors held at entry
@@ -267,7 +267,7 @@ class FxRecorder:
         raise Break("opaque-call", f"the class {real.__name__} is an argument of a tensor operation")
 
     def record(self, op: str, target: Any, args: Sequence[Value], kwargs: dict[str, Value], result: Any,
-               versions: dict[int, int], warned: Any = None) -> Shadow:
+               versions: dict[int, int | None], warned: Any = None) -> Shadow:
         """Appends an operation, whose real result is `result`, and returns its shadow.
 
         op: "call_function" or "call_method". versions: `versions_of` the arguments before the operation. warned: see
@@ -285,7 +285,7 @@ class FxRecorder:
             raise
 
     def _record(self, op: str, target: Any, args: Sequence[Value], kwargs: dict[str, Value], result: Any,
-                versions: dict[int, int], warned: Any) -> Shadow:
+                versions: dict[int, int | None], warned: Any) -> Shadow:
         changing, self._resized = not is_dynamic(target, args, kwargs) and is_of_tensors(result), False
         arguments = tuple(self._operand(target, place, a, args, changing) for place, a in enumerate(args))
         if target in IN_PLACE and not isinstance(arguments[0], fx.Node):

@@ -81,7 +81,7 @@ def call(interp: Interpreter, function: Value, args: list[Value], kwargs: dict[s
     if known.kind is Kind.OPERATION:
         operands = list(tensors.tensors_in(args, kwargs))
         versions = versions_of(operands)
-        if any(operand.is_inference() for operand in operands):
+        if None in versions.values():       # tensors of inference mode
             perform = functools.partial(noting_writes, versions, operands, perform)
     reason: Any = refusal(interp, known)
     if reason is None and known.meaning is not None and known.meaning.prepare is not None:

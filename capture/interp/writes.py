@@ -13,9 +13,11 @@ from capture.interp.frame import Value
 from capture.refgraph.memory import storage_of
 
 
-def versions_of(tensors: Iterable[torch.Tensor]) -> dict[int, int]:
-    """Version counters by identity. A tensor of inference mode has none: `noting_writes` tells what writes to it."""
-    return {id(t): 0 if t.is_inference() else t._version for t in tensors}
+def versions_of(tensors: Iterable[torch.Tensor]) -> dict[int, int | None]:
+    """Version counters by identity, which no `__torch_function__` of the program's is asked for. A tensor of inference mode has
+    none: `noting_writes` tells what writes to it."""
+    with torch._C.DisableTorchFunction():
+        return {id(t): None if t.is_inference() else t._version for t in tensors}
 
 
 # Normalisations, which write to their running statistics and count no version: the argument that says so, and its default.
@@ -63,13 +65,13 @@ class _Writes(TorchDispatchMode):
         return func(*args, **kwargs)
 
 
-def noting_writes(versions: dict[int, int], tensors: Iterable[torch.Tensor], function: Callable[..., Any], /,
+def noting_writes(versions: dict[int, int | None], tensors: Iterable[torch.Tensor], function: Callable[..., Any], /,
                   *args: Any, **kwargs: Any) -> Any:
     """Calls a tensor operation. Those of `tensors` that are of inference mode, and that it writes to, get another version in
     `versions` than `versions_of` gives them."""
     with _Writes() as writes:
         result = function(*args, **kwargs)
     for tensor in tensors:
-        if tensor.is_inference() and (storage_of(tensor) or (None,))[0] in {None, *writes.storages}:
+        if versions[id(tensor)] is None and (storage_of(tensor) or (None,))[0] in {None, *writes.storages}:
             versions[id(tensor)] = -1
     return result

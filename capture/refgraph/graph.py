@@ -376,13 +376,13 @@ class RefGraph:
         """The keys of a dict now, in order. An outside dict's keys at entry are guarded."""
         state = self.dict_state(node)
         if not state.complete:
-            real, known = node.real, state.items
+            real = node.real
             keys = tuple(dict_type(node).__iter__(real)) if state.entry_keys is None else state.entry_keys
             require_keys(self, node.source, keys)
-            if any(map(is_python_key, real)) and not isinstance(known, KeyTable):
-                known = KeyTable(known)
+            compared = any(map(is_python_key, real))
+            known = KeyTable(state.items) if compared else state.items
             state.items = table(real, (
-                (key, known[key] if key in known else self.external(value, path_of_entry(node.source, i, key)))
+                (key, known[key] if key in known else self.external(value, path_of_entry(node.source, i, key, compared)))
                 for i, (key, value) in enumerate(dict_type(node).items(real))))
             state.complete = True
         return [key for key, value in state.items.items() if value is not ABSENT]
@@ -395,8 +395,9 @@ class RefGraph:
         if node.source is not None and not state.complete and state.entry_keys is None:
             state.entry_keys = tuple(dict_type(node).__iter__(node.real))
 
-    def dict_set(self, node: RefNode, key: Any, value: Shadow, changing: Shadow | None = None) -> None:
-        """`dict.__setitem__`, after the real one. changing: the shadow of a key that is another on each call."""
+    def dict_set(self, node: RefNode, key: Any, value: Shadow, changing: Shadow | None = None, number: int | None = None) -> None:
+        """`dict.__setitem__`, after the real one. changing: the shadow of a key that is another on each call. number: the hash of
+        one that Python code hashes or compares with others."""
         where = changing or self.find(key) or Const(key)
         if changing is not None and not isinstance(node.state, WrittenDict):
             if isinstance(self.dict_state(node).items, KeyTable):
@@ -404,18 +405,17 @@ class RefGraph:
             node.state = WrittenDict(self.dict_state(node))
         if isinstance(node.state, WrittenDict):
             node.state.writes.append((where, key, value))
-        elif is_python_key(key):
+        elif number is not None or is_python_key(key):
             state = self.dict_state(node)
             state.items = state.items if isinstance(state.items, KeyTable) else KeyTable(state.items)
             state.items[key] = value
-            return self.effect(put, node, self.key_shadow(key), value, Const(hash_kept(node.real, key)))
+            return self.effect(put, node, self.key_shadow(key), value, Const(number or hash_kept(node.real, key)))
         else:
             self.dict_state(node).items[key] = value
         self.effect(dict_type(node).__setitem__, node, where, value)
 
     def dict_delete(self, node: RefNode, key: Any, number: int | None = None) -> None:
-        """`dict.__delitem__`, after the real one. The key must be known to have been present. `number`: the hash of one that
-        Python code hashes."""
+        """`dict.__delitem__`, after the real one. The key must be known to have been present. number: as for `dict_set`."""
         state = self.dict_state(node)
         if state.complete:
             state.items.pop(key, None)

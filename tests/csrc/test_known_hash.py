@@ -73,6 +73,25 @@ def test_candidates_are_told_in_the_order_in_which_they_are_compared(keys: list[
         found = [key.name for key in _C.candidates(container, 7) if isinstance(key, Asked)]
         assert found == order and len(order) == 16
         assert {kept for key, kept in _C.hashed_keys(container) if isinstance(key, Asked)} == {7}
+        for key in [key for key in container if getattr(key, "name", "") in {"a", "c"}]:
+            _C.take_out(container, key, 7)
+        for name in "qrs":                      # some where others have been
+            _C.put(container, Asked(name), None, 7)
+        order.clear()
+        assert Asked("z") not in container
+        assert [key.name for key in _C.candidates(container, 7) if isinstance(key, Asked)] == order and len(order) == 17
+
+
+def test_candidates_among_texts_attributes_and_many_keys(keys: list[Key]) -> None:
+    class Box:
+        pass
+    box, other = Box(), Box()
+    box.text, other.number = 1, 2               # their dicts share keys
+    assert _C.candidates(vars(box), hash("text")) == ["text"] and _C.candidates(vars(other), hash("text")) == []
+    assert _C.candidates({}, 7) == [] and _C.candidates({"text": 1}, hash("text")) == ["text"]
+    for size in (100, 300, 70_000):             # places are kept in one, two and four bytes
+        table = {number: None for number in range(size)}
+        assert _C.candidates(table, size - 1) == [size - 1] and _C.candidates(table, size) == []
 
 
 def test_a_tuple_or_number_that_was_made_anew_is_the_key_that_is_there(keys: list[Key]) -> None:

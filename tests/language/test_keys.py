@@ -1,6 +1,7 @@
 """Keys and members whose equality or hash is written in Python, in one graph."""
 from __future__ import annotations
 
+import enum
 import fractions
 import pathlib
 import uuid
@@ -198,6 +199,56 @@ def a_frozen_set_of_keys_that_collide():
     def program(x):
         return x * 2, Counting("b") in members, Counting("q") in members
     return program, SimpleNamespace(members=members)
+
+
+@programs.make(X, change=lambda state: state.table.__setitem__(7, "seven"), captures=2)
+def values_of_c_that_have_the_hash_of_a_key():
+    state = SimpleNamespace(table={Counting("a"): 2.0, 3: 4}, members={Counting("c"), 1}, ordinary={1: 2})
+
+    def program(x):
+        table, members = state.table, state.members
+        found = [7 in table, 7.0 in members, table.get(7), table.setdefault(7, "new"), 7 in table.keys(), (7,) in table]
+        table[7.0] += "!"
+        members.add(7)
+        members.discard(7.0)
+        found += [table.pop(7), table.pop(7, None), 3 in table, 1 in members, True in state.ordinary]
+        try:
+            del table[7]
+        except KeyError as error:
+            found.append(error.args)
+        return x * 2, found
+    return program, state
+
+
+@programs.add(X)
+def keys_that_take_the_place_of_others(x):
+    d = {Counting(name): name for name in "abc"}
+    del d[Counting("a")]
+    d[Counting("e")] = "e"
+    return x, Counting("z") in d, 7 in d, [key.name for key in d]
+
+
+class Shade(enum.Enum):
+    """Equals its value, and shows each comparison."""
+    LIGHT, DARK = "light", "dark"
+
+    def __eq__(self, other):
+        print("compares", self.name)
+        return self.value == getattr(other, "value", other)
+
+    def __hash__(self):
+        return hash(self.value)
+
+
+@programs.make(X, change=lambda state: state.table.__setitem__(Shade.DARK, 5.0), captures=2)
+def members_of_enumerations_that_equal_their_values():
+    state = SimpleNamespace(table={Shade.LIGHT: 2.0, "none": 3.0}, seen={Shade.DARK})
+
+    def program(x):
+        found = ["light" in state.table, Shade.DARK in state.table, state.table[Shade("light")], "dark" in state.seen]
+        state.seen.add("dark")
+        return x * state.table["light"], found, len(state.seen)
+    return program, state
 
 
 class Hashed(Key):

@@ -57,7 +57,7 @@ def store(interp: Interpreter, result: None, container: Value, key: Value, value
     """A value goes under a key, or a member is added."""
     interp.graph.depend(number.shadow, number.real)
     if not isinstance(container.real, set):
-        interp.graph.dict_set(dict_node(container), key.real, value.shadow)
+        interp.graph.dict_set(dict_node(container), key.real, value.shadow, number=number.real)
         return NONE
     change_members(interp, container, key)
     interp.graph.effect(put, node_of(container), key.shadow, NONE, Const(number.real))

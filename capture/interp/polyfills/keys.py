@@ -10,7 +10,7 @@ from typing import Any
 from capture import _C
 from capture.interp.models import polyfill
 from capture.interp.special import in_python, is_a, is_key, special_method
-from capture.refgraph.keys import hash_kept
+from capture.refgraph.keys import hash_kept, is_python_key
 from capture.refgraph.lookup import MISSING, lookup_class
 
 # -- done by C, and modelled -------------------------------------------------------------------------------------------
@@ -88,17 +88,20 @@ def find(container: Any, key: Any, number: int, adding: bool = False) -> Any:
             return MISSING
 
 
-def is_python_key(key: Any) -> bool:
-    """Whether looking up `key` may run Python code, or fails. (Of weak references it is asked elsewhere.)"""
-    return not is_key(key) and not is_a(key, weakref.ref)
+def is_by_python(mapping: Any, key: Any) -> bool:
+    """Whether looking up `key` in a dict may run Python code, its own or that of a key with its hash, or fails. (Of weak references
+    it is asked elsewhere.)"""
+    if is_a(key, weakref.ref):
+        return False
+    return not is_key(key) or (not is_python_key(key) and not all(map(is_key, _C.candidates(mapping, hash(key)))))
 
 
 def is_dict_by_python(mapping: Any, key: Any, *rest: Any) -> bool:
-    return is_a(mapping, dict) and not is_a(mapping, collections.OrderedDict) and is_python_key(key)
+    return is_a(mapping, dict) and not is_a(mapping, collections.OrderedDict) and is_by_python(mapping, key)
 
 
 def is_set_by_python(members: Any, key: Any) -> bool:
-    return is_a(members, (set, frozenset)) and is_python_key(key)
+    return is_a(members, (set, frozenset)) and not is_a(key, weakref.ref) and not (is_key(key) and all(map(is_key, members)))
 
 
 def is_set_by_set(members: Any, key: Any) -> bool:
@@ -217,7 +220,6 @@ def discard(self: Any, key: Any) -> None:
     known = find(self, key, number)
     if known is not MISSING:
         drop(self, known, number)
-
 
 
 # -- written out -------------------------------------------------------------------------------------------------------

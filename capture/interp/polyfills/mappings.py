@@ -8,7 +8,7 @@ import types
 from typing import Any
 
 from capture.interp.models import polyfill
-from capture.interp.polyfills.keys import is_python_key
+from capture.interp.polyfills.keys import is_by_python
 from capture.interp.special import VIEWS, in_python, is_a, is_iterable, is_key, is_native_iterable, special_method
 from capture.refgraph.lookup import MISSING, lookup_class
 
@@ -329,7 +329,8 @@ def isdisjoint(self: Any, other: Any) -> bool:
     return True
 
 
-@polyfill(operator.contains, *(cls.__contains__ for cls in KEYS), applies=lambda view, key: is_a(view, KEYS) and is_python_key(key))
+@polyfill(operator.contains, *(cls.__contains__ for cls in KEYS),
+          applies=lambda view, key: is_a(view, KEYS) and is_by_python(proxied(view), key))
 def contains_key(self: Any, key: Any) -> bool:
     """`key in mapping.keys()`."""
     return dict.__contains__(mapping_of(self), key)
