@@ -25,9 +25,11 @@ from capture import _C
 SCALARS = (int, float, complex, bool, str, bytes, bytearray, range, slice, enum.Enum, torch.dtype, torch.device, torch.layout,
            torch.memory_format, torch.Size, Decimal, datetime.date, datetime.time, datetime.timedelta, re.Pattern, re.Match,
            type(None), type(...), type(NotImplemented))
-ATOMS = {cls: f"{cls.__module__}.{cls.__qualname__}" for cls in (int, float, complex, bool, str, bytes, torch.dtype, type(None))}
-PLAIN = frozenset((dict, list, tuple, set))         # hold items and nothing else
-COMPOUND = PLAIN | {torch.Tensor, types.FunctionType, type}     # neither of which is a scalar: told at once
+# Types told at once, by identity: a class of the program's may have no hash.
+ATOMS = {id(cls): f"{cls.__module__}.{cls.__qualname__}" for cls in (
+    int, float, complex, bool, str, bytes, torch.dtype, type(None))}
+PLAIN = frozenset(map(id, (dict, list, tuple, set)))            # hold items and nothing else
+COMPOUND = PLAIN | {id(torch.Tensor), id(types.FunctionType), id(type)}         # neither of which is a scalar
 ITERATORS = tuple(type(iter(x)) for x in ([], (), {}, set(), "", b"", range(0), {}.items(), {}.values()))
 LEAVES = (types.BuiltinFunctionType, types.CodeType, types.GeneratorType)
 
@@ -96,12 +98,12 @@ class _Walk:
 
     def visit(self, path: str, obj: Any) -> None:
         table, cls = self.snapshot.table, type(obj)
-        if cls in ATOMS:
-            table[path] = (ATOMS[cls], repr(obj))
+        if id(cls) in ATOMS:
+            table[path] = (ATOMS[id(cls)], repr(obj))
             return
         if cls is _C.CompiledFunction:                  # eager worlds have the function itself in its place
             obj, cls = obj.__wrapped__, types.FunctionType
-        if cls not in COMPOUND and isinstance(obj, SCALARS):
+        if id(cls) not in COMPOUND and isinstance(obj, SCALARS):
             table[path] = (_name(cls), repr(obj))
             return
         if id(obj) in self.seen:
@@ -110,8 +112,9 @@ class _Walk:
         if not _is_constant(obj):
             self.seen[id(obj)] = path
         self.snapshot.alive.append(obj)
-        table[path] = _name(cls) if cls in PLAIN else self.tensor(path, obj) if isinstance(obj, torch.Tensor) else _describe(obj)
-        for step, child in _items(obj) if cls in PLAIN else _children(obj):
+        is_plain = id(cls) in PLAIN
+        table[path] = _name(cls) if is_plain else self.tensor(path, obj) if isinstance(obj, torch.Tensor) else _describe(obj)
+        for step, child in _items(obj) if is_plain else _children(obj):
             self.visit(path + step, child)
 
     def tensor(self, path: str, t: torch.Tensor) -> TensorState:

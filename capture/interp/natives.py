@@ -339,7 +339,7 @@ def is_modelled(function: Any) -> bool:
         if type(function) is types.FunctionType:
             recognise(function)
         return is_bookkeeping(function) or any(function in known for known in (
-            tensors.PROCESS_FACTS, MODELS, REDUCTIONS, PURE, LAZY, SIDE_EFFECTS, FRAME_READERS))
+            tensors.MODE_GETTERS, tensors.PROCESS_FACTS, MODELS, REDUCTIONS, PURE, LAZY, SIDE_EFFECTS, FRAME_READERS))
     except TypeError:
         return False
 

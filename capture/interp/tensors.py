@@ -70,7 +70,7 @@ MODE_GETTERS: frozenset[Any] = frozenset({
     torch._C._get_cudnn_benchmark, torch._C._get_cudnn_deterministic, torch.is_anomaly_enabled, *leaves.protection.KERNELS.values(),
     *CAPTURING, torch._C._log_api_usage_once, torch._C._is_autocast_available, torch._C._accelerator_getAccelerator,
     torch.is_anomaly_check_nan_enabled, torch._C._get_privateuse1_backend_name, torch._C._get_dispatch_mode,
-    torch._C._autograd._top_saved_tensors_default_hooks})
+    torch._C._autograd._top_saved_tensors_default_hooks, torch.get_default_device})
 
 
 # Getters of what is not among the modes at entry: guarded by asking again.

@@ -109,8 +109,8 @@ def value_at(mapping: Any, index: int) -> Any:
 
 
 def path_of_entry(mapping: Source | None, index: int, key: Any, compared: bool) -> Source:
-    """The path to what a dict has under a key, the one at `index`: by that number alone where Python code may compare it with others
-    (`compared`), or hashes what it refers to."""
+    """The path to what a dict has under a key, the one at `index`: by that number alone where Python code may compare it with
+    others (`compared`), or hashes what it refers to."""
     by_number = compared or isinstance(key, weakref.ref)
     return Computed(value_at, (mapping, Literal(index))) if by_number else Item(mapping, key)  # type: ignore[arg-type]
 

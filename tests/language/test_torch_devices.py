@@ -1,9 +1,11 @@
 """Devices: tensors elsewhere than on the CPU, and what a program asks of GPUs, which are pretended here."""
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from types import SimpleNamespace
 
+import numpy
 import pytest
 import torch
 
@@ -35,6 +37,31 @@ def on_a_default_device(x):
         with torch.device("cpu"):
             z = torch.ones(3)
     return y.device, y, x + z + torch.zeros(3), before, device
+
+
+@plain.make(X, change=lambda state: state.array.fill(3.0))
+def arrays_on_a_default_device():
+    state = SimpleNamespace(array=numpy.ones(3))
+
+    def program(x):
+        with torch.device("meta"):
+            there = (torch.get_default_device(), torch.tensor(state.array), torch.as_tensor(state.array),
+                     torch.tensor(numpy.arange(3)), torch.from_numpy(state.array), x.new_tensor(state.array),
+                     torch.as_tensor(state.array, device="cpu"))
+        return there, torch.tensor(state.array), x * torch.as_tensor(state.array), torch.get_default_device()
+    return program, state
+
+
+@pytest.mark.parametrize("device", ["meta", "cpu"])
+def test_arrays_become_tensors_where_the_caller_says(device: str) -> None:
+    array = numpy.ones(3)
+    compiled = capture.compile(lambda x: (torch.tensor(array) * 2, torch.as_tensor(array), torch.get_default_device(), x + 1),
+                               fullgraph=True)
+    for place in (device, None, device, device):
+        with torch.device(place) if place else contextlib.nullcontext():
+            first, second, default, _ = compiled(X)
+            assert first.device == second.device == default == torch.tensor(1).device
+    assert capture.stats(compiled).captures == 2
 
 
 @plain.make(X)

@@ -50,6 +50,7 @@ def from_numpy(array: Any) -> torch.Tensor:
 @polyfill(torch.tensor, applies=lambda data, *, dtype=None, device=None, requires_grad=False: is_writeable(data))
 def tensor(data: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> torch.Tensor:
     """`torch.tensor(array)`: a copy."""
+    device = torch.get_default_device() if device is None else device
     result = shared(data).to(device=device, dtype=dtype, copy=True)
     return result.requires_grad_() if requires_grad else result
 
@@ -65,7 +66,7 @@ def new_tensor(self: torch.Tensor, data: Any, dtype: Any = None, device: Any = N
 @polyfill(torch.as_tensor, applies=lambda data, dtype=None, device=None: is_writeable(data))
 def as_tensor(data: Any, dtype: Any = None, device: Any = None) -> torch.Tensor:
     """`torch.as_tensor(array)`: on the same memory, where that is possible."""
-    return shared(data).to(device=device, dtype=dtype)
+    return shared(data).to(device=torch.get_default_device() if device is None else device, dtype=dtype)
 
 
 def constructor(cls: Any, dtype: torch.dtype | None) -> None:
