@@ -110,6 +110,9 @@ _reason("data-dependent-shape", "a shape was used that depends on the values of 
         "use an operation whose result has a fixed shape (torch.where, multiplication by a mask), or move it out")
 _reason("changing-result", "what is another on every call (a random number, the time, a file …) decides how the program goes on",
         "none needed: each way is captured once; or make the call outside of the compiled function, and pass in what it returned")
+_reason("changing-value", "a number, string or length from outside that is another one on many calls decides something: there the "
+                          "trace ends, in place of a capture for each",
+        "none needed; or let nothing but arithmetic on tensors depend on it, or keep it the same")
 _reason("tensor-op-raised", "a tensor operation raised an exception that the program caught",
         "test the condition instead of catching the exception")
 _reason("failing-operation", "an operation or call that may fail on another call is kept apart from what cannot be undone, for "

@@ -22,7 +22,7 @@ from capture.entries import entry_modes, install, install_native
 from capture.errors import REASONS, Break, CheckFailed, GraphBreakError, InternalError, Surprise, user_frames, warn
 from capture.guards.explain import Mismatch
 from capture.guards.tree import GuardTree
-from capture.history import BreakReport, Times, miss_of
+from capture.history import BreakReport, Times, labelled, miss_of
 from capture.interp import (
     accessors,
     calls,
@@ -34,6 +34,7 @@ from capture.interp import (
     protection,
     resume,
     sleepers,
+    told,
     unwind,
     visible,
 )
@@ -43,10 +44,11 @@ from capture.interp.interpreter import Interpreter
 from capture.refgraph import memory
 from capture.refgraph.graph import RefGraph
 from capture.refgraph.mock import Perform
-from capture.refgraph.node import Const, Shadow, TensorState
+from capture.refgraph.node import Const, Shadow, TensorState, source_of
+from capture.refgraph.records import in_own_decimals
 from capture.refgraph.runtime import INVISIBLE
 from capture.refgraph.shapes import Shapes, of_any_shape
-from capture.refgraph.source import Function, Local
+from capture.refgraph.source import Function, Local, Source
 from capture.remedies import remedy
 from capture.resumption import Loop, Resumption, natively, replay
 from capture.unit import Trace, Unit, counts_of
@@ -84,7 +86,7 @@ def miss(unit: Unit, function: types.FunctionType, args: list[Any], tree: GuardT
         unit.uncounted += 1
         return _C.RUN_NATIVELY
     if tree.entries:
-        unit.misses.append(miss_of(tree.explain(function, args), unit.labels, limited=False))
+        note_miss(unit, tree.explain(function, args))
     outer = getattr(_thread, "unit", None)
     _thread.capturing, _thread.unit = getattr(_thread, "capturing", 0) + 1, unit
     try:
@@ -95,6 +97,13 @@ def miss(unit: Unit, function: types.FunctionType, args: list[Any], tree: GuardT
     if isinstance(outcome, UserError):
         _C.reraise(outcome.exception)
     return outcome.real if isinstance(outcome, Value) else outcome
+
+
+def note_miss(unit: Unit, mismatches: list[Mismatch]) -> None:
+    """Keeps why no entry fitted a call, for reports, and for the capture that follows."""
+    unit.misses.append(miss_of(mismatches, unit.labels, limited=False))
+    failed = [(m.guard.kind.name, str(m.guard.source), m.expected) for m in mismatches if m.guard is not None]
+    unit.numbers.missed(failed, continued=unit.parent is not None)
 
 
 def is_plain(arg: Any) -> bool:
@@ -165,7 +174,8 @@ def capture(unit: Unit, function: types.FunctionType, args: list[Any]) -> Value 
         generators.watch(interp, value)
     handled = sys.exception()
     recorder.positions, recorder.can_cut, graph.position = interp.positions, lambda: interp.can_cut, interp.place
-    graph.pin_numbers = recorder.pin_numbers
+    graph.path_to = functools.partial(told.path_to, recorder)
+    graph.restless = functools.partial(restless, unit, interp)
     times = Times(time.perf_counter())
     unit.start = min(unit.start, times.start)
     outcome: Value | UserError
@@ -187,13 +197,23 @@ def capture(unit: Unit, function: types.FunctionType, args: list[Any]) -> Value 
     finally:
         unwind.set_handled(handled)
         interp.tracking, interp.frame = False, None     # states of iterators know the interpreter, whose frames are to die
-        recorder.positions, recorder.can_cut, graph.position, graph.pin_numbers = tuple, bool, nowhere, bool
+        recorder.positions, recorder.can_cut, graph.position = tuple, bool, nowhere
+        graph.path_to, graph.restless = source_of, nameless
         graph.release()
     return outcome
 
 
 def nowhere() -> None:
     """The position in the user's program while it does not run."""
+
+
+def restless(unit: Unit, interp: Interpreter, source: Source, kind: str) -> str | None:
+    """What users call the thing at a path, if it is to end the trace since it was another one in too many captures; else None."""
+    return str(labelled(source, unit.labels)) if interp.can_cut and unit.numbers.decides_often(source, kind) else None
+
+
+def nameless(source: Source, kind: str) -> None:
+    """The same while the program does not run."""
 
 
 def run(interp: Interpreter, frame: Frame) -> Value | Cut:
@@ -245,7 +265,7 @@ def install_whole(unit: Unit, interp: Interpreter, outcome: Value, repeatable: b
     graph = interp.graph
     graph.sweep(0)
     asleep = sleepers.sleepers(interp, [], None, unit.bodies)
-    if graph.in_own_decimals():
+    if in_own_decimals(graph):
         raise Break("changing-global-state", "a decimal context is set, and not taken back")
     assert outcome.shadow is not None
     install(unit, interp, outcome.shadow, [outcome], asleep, repeatable, None, times)

@@ -70,7 +70,7 @@ def test_a_recompile_limit_is_one_functions_own() -> None:
 def test_more_entries_than_fit_are_never_made() -> None:
     def program(x: torch.Tensor, k: int) -> torch.Tensor:
         return x.repeat(1, k)
-    compiled = capture.compile(program, backend="eager", recompile_limit=1000)
+    compiled = capture.compile(program, backend="eager", fullgraph=True, recompile_limit=1000)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for k in range(1, 70):

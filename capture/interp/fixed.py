@@ -28,6 +28,8 @@ OPERATIONS = frozenset("""
     roll round rsqrt rsub select sigmoid sign sin softmax sort split sqrt square squeeze stack std sub sum swapaxes t take tan
     tanh tile to topk transpose tril triu true_divide truediv trunc type type_as unbind unfold unique unique_consecutive
     unsqueeze var view view_as where xor zeros_like""".split())
+# What changes a tensor and does no more than compute, besides those of these names that do so in place.
+CHANGING = frozenset("copy fill iadd iand ifloordiv imod imul ior ipow isub itruediv ixor setitem zero".split())
 # Operations whose shapes, and whose second result, follow from this operand's values alone.
 LENGTHS = {"pack_padded_sequence": 1, "pad_packed_sequence": 1}
 
@@ -53,24 +55,34 @@ def path_of_number(node: RefNode) -> Computed:
 
 def holds_number(refs: RefGraph, tensor: torch.Tensor) -> bool:
     """Whether a tensor from outside holds one number, and what it has held since entry."""
+    storage = storage_of(tensor)
+    return _held_number(refs, tensor) and storage is not None and None not in refs.written and storage[0] not in refs.written
+
+
+def _held_number(refs: RefGraph, tensor: torch.Tensor) -> bool:
+    """Whether a tensor from outside held one number at entry."""
     if tensor.numel() != 1 or type(tensor) not in PLAIN_TENSORS or tensor.device.type != "cpu" or tensor.is_complex():
         return False
     node = refs.find(tensor)
-    if node is None or type(node.state) is not TensorState or node.source is None:
-        return False
-    state = node.state
-    return not state.dynamic and state.storage is not None and None not in refs.written and state.storage[0] not in refs.written
+    return (node is not None and type(node.state) is TensorState and node.source is not None and not node.state.dynamic
+            and node.state.storage is not None)
 
 
 def is_told(refs: RefGraph, tensor: torch.Tensor) -> bool:
-    """Whether the values of a tensor follow from constants and from numbers that tensors have held since entry."""
-    node = refs.find(tensor)
-    if node is None or type(node.state) is not TensorState:
+    """Whether the values of a tensor follow from constants and from numbers that tensors held at entry, as far as is known of
+    the memory it lies in."""
+    node, storage = refs.find(tensor), storage_of(tensor)
+    if node is None or type(node.state) is not TensorState or storage is None or None in refs.written:
         return False
-    if not node.state.told:
-        return is_fixed(refs, tensor) or holds_number(refs, tensor)
-    storage = storage_of(tensor)
-    return storage is not None and None not in refs.written and storage[0] not in refs.written
+    if refs.written.get(storage[0]) != refs.told.get(storage[0]):
+        return False
+    return node.state.fixed or node.state.told or _held_number(refs, tensor)
+
+
+def tenants(refs: RefGraph, storage: int) -> list[RefNode]:
+    """The tensors from outside that lie in a storage."""
+    return [node for node in refs.nodes if node.source is not None and type(node.state) is TensorState
+            and node.state.storage is not None and node.state.storage[0] == storage]
 
 
 def deciding(name: str, args: Sequence[Any], tensors: list[torch.Tensor]) -> list[torch.Tensor]:
@@ -80,5 +92,5 @@ def deciding(name: str, args: Sequence[Any], tensors: list[torch.Tensor]) -> lis
 
 
 def computes(name: str, kwargs: dict[str, Any]) -> bool:
-    """Whether the result of an operation of this name is fixed if its operands are."""
-    return (name in FACTORIES or name in OPERATIONS) and "out" not in kwargs
+    """Whether the result of an operation of this name, or what it writes, is fixed if its operands are."""
+    return (name in FACTORIES or name in OPERATIONS or name in CHANGING) and "out" not in kwargs

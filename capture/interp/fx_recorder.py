@@ -17,6 +17,7 @@ from capture.errors import Break
 from capture.interp import arrays, fixed, fx_numbers, leaves, subscripts
 from capture.interp.frame import Value
 from capture.interp.regions import Region, graph_module, outline
+from capture.interp.told import Told
 from capture.interp.varying import MAKING, SIZING, Numbers, Place, place_of
 from capture.interp.writes import uncounted, versions_of
 from capture.refgraph.effects import Position, Replayed
@@ -83,8 +84,7 @@ class FxRecorder:
         self.streams: Any = None                # of random numbers, before an operation which is code of the program's
         self.versions: dict[int, int | None] = {}      # of tensors, before a call of a scripted method
         self._resized = False                   # the operation being recorded takes a slice of a length that changes
-        self._fixed: set[fx.Node] = set()                       # what follows from constants
-        self._told: set[fx.Node] = set()                        # … and from numbers that tensors held at entry
+        self.told = Told()
         self._random = _C.get_random_state()
 
     @property
@@ -299,9 +299,13 @@ class FxRecorder:
         self.unheard |= filters is not None and filters.created
         self._note_obstacle(node, args)
         tensors = list(tensors_in(args, kwargs))
+        computes = fixed.computes(name_of(target), kwargs)
+        follows = computes and self.told.covers(node.all_input_nodes) and all(fixed.is_told(self.refs, t) for t in tensors)
         now = versions_of(tensors)
         if versions != now:
-            self.wrote([t for t in tensors if versions.get(id(t)) != now[id(t)]])
+            self.wrote(changed := [t for t in tensors if versions.get(id(t)) != now[id(t)]])
+            if follows:
+                self._note_told_write(node, changed)
         if written := uncounted(target if isinstance(target, str) else getattr(target, "__name__", ""), args, kwargs):
             self.wrote(written)
         if target in leaves.RANDOM_STATE or any(isinstance(v.real, torch.Generator) for v in (*args, *kwargs.values())):
@@ -312,22 +316,21 @@ class FxRecorder:
             raise Break("data-dependent-shape", f"{name_of(target)} of a tensor whose shape depends on values")
         if is_dynamic(target, args, kwargs) and not self.pin(*fixed.deciding(name_of(target), args, tensors)):
             dynamic = True
-        computes = fixed.computes(name_of(target), kwargs)
         known = computes and all(fixed.is_fixed(self.refs, tensor) for tensor in tensors) and all(
-            source in self._fixed or "number" in source.meta for source in node.all_input_nodes)
-        told = computes and not known and not dynamic and all(fixed.is_told(self.refs, tensor) for tensor in tensors) and all(
-            source in self._fixed or source in self._told or source.op == "placeholder" for source in node.all_input_nodes)
-        return self._result(node, result, dynamic, known, told)
+            source in self.told.fixed or "number" in source.meta for source in node.all_input_nodes)
+        return self._result(node, result, dynamic, known, follows and not known and not dynamic)
+
+    def _note_told_write(self, node: fx.Node, tensors: Iterable[torch.Tensor]) -> None:
+        """These tensors were written to by an operation on what follows from constants and from numbers held at entry."""
+        storages = frozenset((storage_of(tensor) or (None,))[0] for tensor in tensors)
+        self.told.told.add(node)
+        self.told.writers[node] = storages  # type: ignore[assignment]
+        self.refs.told.update({storage: self.refs.written[storage] for storage in storages})  # type: ignore[misc]
 
     def pin(self, *tensors: torch.Tensor) -> bool:
         """Whether values of tensors follow from constants and from numbers from outside, which are guarded by value from now on."""
-        return all(fixed.is_fixed(self.refs, tensor) for tensor in tensors) and self._pin(tensors)
-
-    def pin_numbers(self, *tensors: torch.Tensor) -> bool:
-        """… and of numbers that tensors of one element have held since entry: these too, unless there were too many."""
-        return all(fixed.is_told(self.refs, tensor) for tensor in tensors) and self._pin(tensors)
-
-    def _pin(self, tensors: Iterable[torch.Tensor]) -> bool:
+        if not all(fixed.is_fixed(self.refs, tensor) for tensor in tensors):
+            return False
         nodes = [self.node(self.refs.find(tensor)) for tensor in tensors]  # type: ignore[arg-type]
         seen = set(nodes)
         for node in nodes:
@@ -338,16 +341,18 @@ class FxRecorder:
         needed = [(source, number.real) for number, (source, node) in numbers if node in seen]
         if not all(isinstance(source, Source) for source, _ in needed):       # what a call returned
             return False
-        holders = [holder for holder in self.inputs if holder.state.node in seen]
-        if not all(holder.real is not None and fixed.holds_number(self.refs, holder.real) for holder in holders):
-            return False
-        held = [(fixed.path_of_number(holder), fixed.number_in(holder.real)) for holder in holders]
-        if any([self.seen.is_restless(path, hash(repr(number))) for path, number in held]):  # noqa: C419
-            return False
-        self.refs.placed.update(holders)        # what the trace writes to must not come to be their memory
-        for source, real in (*needed, *held):
-            self.refs.require(source, "VALUE", real)  # type: ignore[arg-type]
+        for source, real in needed:
+            self.refs.hold(source, "VALUE", real)  # type: ignore[arg-type]
         return True
+
+    def paths_of_numbers(self) -> dict[fx.Node, Source | Shadow]:
+        """The nodes of numbers: their paths, or what they are if a call returned them."""
+        return {node: key for key, node in self._placeholders.items()}
+
+    @property
+    def snapshots(self) -> set[fx.Node]:
+        """The nodes of values that are kept as they were when they were read."""
+        return {node for node, _, _ in self._snapshots}
 
     def _note_obstacle(self, node: fx.Node, args: Sequence[Value]) -> None:
         """Notes why no backend can compile a graph with this node."""
@@ -386,8 +391,8 @@ class FxRecorder:
         node.meta["stack"] = self.positions()
         detached = real.detach()
         self._snapshots.append((node, detached, None if detached.is_inference() else detached._version))
-        if told := fixed.is_told(self.refs, real):
-            self._told.add(node)
+        told = fixed.is_told(self.refs, real)
+        self.told.note(node, real, False, told)
         return self.refs.create(detached, TensorState(node, None, tensor.state.dynamic, told=told))
 
     def _copy_snapshots(self) -> None:
@@ -428,6 +433,7 @@ class FxRecorder:
 
     def switch(self, function: Callable[..., Any], args: Sequence[Value], kwargs: dict[str, Value]) -> None:
         """Appends a call that sets a mode of torch or of the process."""
+        self.told.ended |= function is not torch._C._set_grad_enabled
         node = self.fx.create_node("call_function", function, tuple(self.argument(a.shadow, a.real) for a in args),
                                    {name: self.argument(v.shadow, v.real) for name, v in kwargs.items()})
         node.meta["stack"] = self.positions()
@@ -456,10 +462,7 @@ class FxRecorder:
 
     def _result(self, node: fx.Node, real: Any, dynamic: bool, known: bool = False, told: bool = False) -> Shadow:
         """The shadow of a result. known: its values follow from constants; told: and from numbers that tensors held at entry."""
-        if known:
-            self._fixed.add(node)
-        if told:
-            self._told.add(node)
+        self.told.note(node, real, known, told)
         if isinstance(real, torch.Tensor):
             pin_tensor_class(self.refs, type(real))
             if type(real) not in PLAIN_TENSORS:

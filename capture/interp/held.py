@@ -1,5 +1,6 @@
 """Truths and integers that tensors from outside hold: flags, counters and pointers in buffers. They are numbers from outside like
-any others: a guard tells them at entry, and each way that the program goes by one of them is a trace of its own."""
+any others: a guard tells them at entry, and each way that the program goes by one of them is a trace of its own. So is each way
+that it goes by the truth of what it calculates of them."""
 from __future__ import annotations
 
 import operator
@@ -7,11 +8,12 @@ from typing import Any
 
 import torch
 
-from capture.interp import fixed
+from capture.interp import fixed, told
 from capture.interp.fixed import number_in
 from capture.interp.frame import Value
 from capture.interp.interpreter import Interpreter
-from capture.refgraph.node import Expr, External, RefNode, Shadow
+from capture.refgraph.node import Const, Expr, External, RefNode, Shadow
+from capture.refgraph.source import Computed
 
 # What reads a number out of a tensor, and what does the same to the number.
 READERS = {torch.Tensor.item: None, int: int, torch.Tensor.__int__: int,
@@ -23,18 +25,13 @@ EXACT = frozenset({torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32
 
 
 def is_held(interp: Interpreter, function: Any, args: list[Value]) -> bool:
-    """Whether what `function` reads is a number that a tensor has held since entry; of one that is no integer, the truth. Of one
-    that held too many different numbers in the captures so far no more is guarded."""
+    """Whether what `function` reads is a number that a tensor has held since entry; of one that is no integer, the truth."""
     if len(args) != 1 or function not in READERS:
         return False
     tensor = args[0].real
     if not isinstance(tensor, torch.Tensor) or not fixed.holds_number(interp.graph, tensor):
         return False
-    if tensor.dtype not in EXACT and READERS[function] not in TRUTHS:
-        return False
-    number = number_in(tensor)
-    content = number if tensor.dtype in EXACT else bool(number)
-    return not interp.recorder.seen.is_restless(args[0].shadow.source, hash(content))  # type: ignore[attr-defined]
+    return tensor.dtype in EXACT or READERS[function] in TRUTHS
 
 
 def read(interp: Interpreter, function: Any, args: list[Value]) -> Shadow:
@@ -47,7 +44,19 @@ def read(interp: Interpreter, function: Any, args: list[Value]) -> Shadow:
 
 
 def is_decided(interp: Interpreter, function: Any, args: list[Value]) -> bool:
-    """Whether `function` asks for the truth of a tensor that follows from constants, and from numbers which tensors have held since
-    entry: these are guarded by value from now on, unless they were too many different ones in the captures so far."""
-    return READERS.get(function) in TRUTHS and len(args) == 1 and isinstance(args[0].real, torch.Tensor) and (
-        interp.recorder.pin_numbers(args[0].real))
+    """Whether `function` asks for the truth of a tensor that follows from constants and from numbers that tensors held at entry."""
+    return READERS.get(function) in TRUTHS and len(args) == 1 and _path(interp, args[0]) is not None
+
+
+def decide(interp: Interpreter, value: Value, result: bool) -> Shadow:
+    """The shadow of the `result` of asking for such a truth, which is guarded from now on."""
+    path = _path(interp, value)
+    assert path is not None
+    if path.args:
+        interp.graph.require(Computed(number_in, (path,)), "TRUTH", bool(number_in(value.real)))
+    return Const(result)
+
+
+def _path(interp: Interpreter, value: Value) -> Computed | None:
+    one = isinstance(value.real, torch.Tensor) and value.real.numel() == 1
+    return told.path_of_tensor(interp.recorder, value.shadow) if one else None

@@ -15,7 +15,7 @@ from capture.interp import arrays, assumptions, failing, held, leaves, tensors, 
 from capture.interp.frame import Args, Cut, Kwargs, UserError, Value
 from capture.interp.interpreter import Interpreter
 from capture.interp.kinds import OF_TENSORS, UNBOUND, Call, Kind, is_bookkeeping, is_foldable, is_pure, understand
-from capture.interp.lookasides import autograd, computed_arrays, memories, replays
+from capture.interp.lookasides import autograd, computed_arrays, dicts, memories, replays
 from capture.interp.lookasides.shadows import is_constant, settled
 from capture.interp.models import LAZY, MODELS, POLYFILLS, PURE, REDUCTIONS, SIDE_EFFECTS, exclusion, hashable, recognise
 from capture.interp.special import is_a, is_plain
@@ -32,6 +32,7 @@ from capture.refgraph.node import (
     FunctionState,
     HandleState,
     IteratorState,
+    ListStart,
     RefNode,
     Shadow,
     TensorState,
@@ -52,6 +53,8 @@ STACK_LEVEL, OWN_LEVEL = "_stacklevel", 3
 # Functions that store an argument, and look at no dict's items.
 STORES = frozenset({operator.setitem, dict.__setitem__, list.append, list.insert, setattr, object.__setattr__, isinstance, type, id,
                     operator.is_, operator.is_not})
+MEASURES = (len, list.__len__, bool, operator.truth, operator.not_)     # which look at the length of a list alone
+WALKING = frozenset({iter, reversed, zip, enumerate})        # which make iterators, and advance none
 WHICH_WAY = "which way the program goes"
 QUIET = frozenset({Kind.MODEL, Kind.METADATA, Kind.MODE, Kind.GETTER})      # calls which do not warn, and take no time
 
@@ -109,7 +112,8 @@ def changes_nothing(call: Call) -> bool:
     """Whether a call changes nothing that the trace describes: it knows of tensors how they are laid out, not what they hold.
     What acts on the world changes nothing else."""
     real = call.real
-    return call.kind is not Kind.MODEL or hashable(real) and (real in LAZY or real in PURE or real in SIDE_EFFECTS) or all(
+    return call.kind is not Kind.MODEL or hashable(real) and any(
+        real in known for known in (LAZY, PURE, SIDE_EFFECTS, WALKING)) or all(
         isinstance(v.real, torch.Tensor) or is_constant(v.real) for v in call.values)
 
 
@@ -136,8 +140,9 @@ def refusal(interp: Interpreter, call: Call) -> Break | None:
     if kind is not Kind.OPERATION and replays.decides(interp, real, call.values):
         what = WHICH_WAY if real is operator.truth else f"what {name_of(real)}() does"
         return decision(what, [value.shadow for value in call.values])
-    if not (hashable(real) and real in STORES) and any(map(is_written, call.values)):
-        return Break("opaque-call", f"{name_of(real)}() of a dict in which something was stored under a key that changes "
+    if any(is_unreadable(value, real) for value in call.values) and not (hashable(real) and (
+            real in STORES or dicts.stored_last(interp, real, args) is not None)):
+        return Break("opaque-call", f"{name_of(real)}() of a container in which something was stored at a place that changes "
                                     f"from call to call")
     if kind is Kind.MODEL:
         refuses = call.meaning.refuses  # type: ignore[union-attr]
@@ -151,9 +156,11 @@ def refusal(interp: Interpreter, call: Call) -> Break | None:
     return None
 
 
-def is_written(value: Value) -> bool:
-    """Whether a value is a dict of which no more is known than what was stored in it."""
-    return isinstance(value.shadow, RefNode) and isinstance(value.shadow.state, WrittenDict)
+def is_unreadable(value: Value, function: Any) -> bool:
+    """Whether no more is known of a dict, or of the items of a list, than what was stored there, so that `function` cannot look."""
+    state = value.shadow.state if isinstance(value.shadow, RefNode) else None
+    return isinstance(state, WrittenDict) or isinstance(state, ListStart) and bool(state.writes) and not any(
+        function is measure for measure in MEASURES)
 
 
 def unprepared(interp: Interpreter, prepare: Callable[..., None], args: list[Value], kwargs: dict[str, Value]) -> Any:
@@ -244,7 +251,7 @@ def value_shadow(interp: Interpreter, real: Any, args: list[Value], kwargs: dict
     if held.is_held(interp, real, args):
         return held.read(interp, real, args)
     if held.is_decided(interp, real, args):
-        return Const(result)
+        return held.decide(interp, args[0], result)
     known = replays.is_known(interp, args) and (type(result) is list or is_constant(result)) and recorder.pin(
         *tensors.tensors_in(args))
     if arrays.is_ndarray(result) and recorder.pin(*tensors.tensors_in(args)) | (

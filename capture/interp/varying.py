@@ -12,6 +12,8 @@ import inspect
 import operator
 import re
 import types
+from collections import Counter
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -48,11 +50,13 @@ class Numbers:
     """The numbers which entered operations in the captures of one function, and the strings which others were made of, by the
     text of their paths: plain data, that holds nothing of the program alive. Two paths of one text at worst make a constant vary.
 
-    surprised: a tensor that torch's own code branches on was supposed to hold what it did not."""
+    surprised: a tensor that torch's own code branches on was supposed to hold what it did not. `restless`: kinds of guards, and
+    paths, where several captures expect different things, and yet another one was met."""
 
-    __slots__ = ("values", "varying", "surprised", "contents")
+    __slots__ = ("values", "varying", "surprised", "contents", "restless")
 
     def __init__(self) -> None:
+        self.restless: set[tuple[str, str]] = set()
         self.contents: dict[str, set[int]] = {}         # hashes of what arrays held
         self.surprised = False
         self.values: dict[str, str] = {}
@@ -74,6 +78,18 @@ class Numbers:
         met = self.contents.setdefault(str(source), set())
         met.add(content)
         return len(met) > MOST_CONTENTS
+
+    def missed(self, failed: Iterable[tuple[str, str, str]], continued: bool) -> None:
+        """Notes which guard a call has failed of each entry: by kind, path and what was expected. Where several expected different
+        things in one place, the trace is to end there, in place of a capture for each value. continued: of a continuation, which is
+        given what programs gather in loops that values end: there a second length is enough."""
+        for (kind, path), values in Counter((kind, path) for kind, path, _ in set(failed)).items():
+            if values >= (1 if continued and kind == "LENGTH" else MOST_CONTENTS):
+                self.restless.add((kind, path))
+
+    def decides_often(self, source: Source, kind: str) -> bool:
+        """Whether captures have met too many different things at `source` for another one to depend on what is there."""
+        return bool(self.restless) and (kind, str(source)) in self.restless
 
     def _rests_on_varying(self, source: Source) -> bool:
         return str(source) in self.varying or isinstance(source, Computed) and any(map(self._rests_on_varying, source.args))

@@ -167,25 +167,6 @@ def decision(what: str, shadows: Iterable[Shadow]) -> Break:
     return Break("data-dependent", f"the value of a tensor decides {what}")
 
 
-def readings(root: Expr) -> tuple[list[Any], list[External]] | None:
-    """The tensors that a value was read out of, and the scalars from outside that it also follows from; None where it follows from
-    anything else, or a tensor is gone."""
-    stack: list[Shadow] = [root]
-    tensors: list[Any] = []
-    scalars: list[External] = []
-    while stack:
-        shadow = stack.pop()
-        if type(shadow) is Expr:
-            stack += shadow.args
-        elif isinstance(shadow, External):
-            scalars.append(shadow)
-        elif isinstance(shadow, RefNode) and type(shadow.state) is TensorState and shadow.real is not None:
-            tensors.append(shadow.real)
-        elif not isinstance(shadow, Const):
-            return None
-    return (tensors, scalars) if tensors else None
-
-
 # -- what is done before the graph runs --------------------------------------------------------------------------------
 
 def calls_in(shadow: Shadow) -> list[CallEffect] | None:

@@ -12,6 +12,8 @@ from typing import Any
 
 import torch
 
+from capture.refgraph.node import SCALARS
+
 _thread_state = ctypes.pythonapi.PyThreadState_GetDict
 _thread_state.restype, _thread_state.argtypes = ctypes.c_void_p, []
 
@@ -26,9 +28,29 @@ def item_at(items: Any, index: int) -> Any:
     return list.__getitem__(items, index)
 
 
+def has_index(items: Any, index: Any, added: int) -> bool:
+    """Whether a list that had `added` items more would have one at an index. Raises TypeError for other objects."""
+    length = list.__len__(items) + added
+    return type(index) is int and -length <= index < length
+
+
 def length_of(items: Any) -> int:
     """The length of a list. Raises TypeError for other objects."""
     return list.__len__(items)
+
+
+def under_key(mapping: Any, key: Any) -> Any:
+    """What a dict has under a scalar. Raises KeyError where that is nothing, TypeError for other objects and keys."""
+    if type(key) not in SCALARS:
+        raise TypeError("no scalar")
+    return dict.__getitem__(mapping, key)
+
+
+def has_key(mapping: Any, key: Any) -> bool:
+    """Whether a dict has something under a scalar. Raises TypeError for other objects and keys."""
+    if type(key) not in SCALARS:
+        raise TypeError("no scalar")
+    return dict.__contains__(mapping, key)
 
 
 def is_of(method: Any, descriptor: Any) -> bool:

@@ -13,9 +13,19 @@ from typing import Any
 import torch
 
 from capture.errors import Break, UserFrame
-from capture.refgraph.effects import CallEffect, Effect, Position, Replayed, calls_in, decision, draws_before, is_foreign, readings
-from capture.refgraph.facts import holds_reference, item_at, of_thread, under_reference
-from capture.refgraph.keys import KeyTable, hash_kept, is_python_key, path_of_entry, put, require_keys, table, take_out
+from capture.refgraph.effects import CallEffect, Effect, Position, Replayed, calls_in, decision, draws_before, is_foreign
+from capture.refgraph.facts import item_at, of_thread, under_reference
+from capture.refgraph.keys import (
+    KeyTable,
+    hash_kept,
+    is_python_key,
+    path_of_entry,
+    put,
+    require_keys,
+    require_reference,
+    table,
+    take_out,
+)
 from capture.refgraph.lookup import can_change_class, descriptor_of, has_finalizer, instance_dict, parts
 from capture.refgraph.memory import COMPARISONS, is_address, is_handle, pin_tensor_class, storage_of
 from capture.refgraph.node import (
@@ -37,7 +47,7 @@ from capture.refgraph.node import (
     source_of,
 )
 from capture.refgraph.publishing import Past, publish
-from capture.refgraph.records import content, decimal_rules, has_content
+from capture.refgraph.records import content, has_content, require_decimal_rules
 from capture.refgraph.result_types import IN_PLACE, may_raise, may_vary, type_of
 from capture.refgraph.shapes import Shapes
 from capture.refgraph.source import Attr, Computed, Constant, InstanceDict, Item, Literal, Source
@@ -60,12 +70,14 @@ class RefGraph:
         self.requirements: dict[tuple[Any, ...], tuple[Source | None, str, Any]] = {}
         self.places: dict[tuple[Any, ...], UserFrame] = {}          # where the program first asked for it, by the same keys
         self.position: Callable[[], UserFrame | None] = lambda: None
-        self.pin_numbers: Callable[..., bool] = lambda *tensors: False   # guards what their values follow from, if it can
+        self.path_to: Callable[[Shadow], Source | None] = source_of     # also of what is read out of tensors, where it is told
+        self.restless: Callable[[Source, str], str | None] = lambda source, kind: None  # the name of what too many captures guard
         self.died: Callable[[RefNode], None] = lambda node: None    # told of an object whose finalizer has run
         self.effects: list[Effect | CallEffect] = []
         self.early: set[CallEffect] = set()         # those that are done before the graph runs
         self.changed: dict[RefNode, int] = {}       # objects of ours -> when they were changed last; see `mark`
         self.written: dict[int | None, int] = {}    # storages -> when they were written to last; None: perhaps any
+        self.told: dict[int, int] = {}              # … by what follows from constants and from numbers held at entry
         self.published: dict[RefNode, Past] = {}    # objects of ours that call effects were shown -> as they were then
         # … and when something was done with tensors there that must not be written to any more, what, and where.
         self.unwritten: dict[int | None, tuple[int, str, tuple[UserFrame, ...]]] = {}
@@ -92,15 +104,21 @@ class RefGraph:
             if place is not None:
                 self.places[key] = place
 
+    def hold(self, source: Source, kind: str, expected: Any) -> None:
+        """`require` of what the program goes by. Raises Break where many captures have met another each, and the trace can end."""
+        if (source, kind) not in self.requirements and (name := self.restless(source, kind)) is not None:
+            raise Break("changing-value", f"{name} decides something")
+        self.require(source, kind, expected)
+
     def depend(self, shadow: Shadow, real: Any, decided: str = "something") -> None:
         """Makes everything that `shadow` says of `real` hold on a hit: afterwards it may be treated as a constant.
 
         decided: by it, in words. Raises Break for a tensor, whose value no guard may fix.
         """
         if type(real) is decimal.Decimal:
-            self.depend_decimal_rules()
+            require_decimal_rules(self)
         if isinstance(shadow, External):
-            self.require(shadow.source, "VALUE", real)
+            self.hold(shadow.source, "VALUE", real)
         elif isinstance(shadow, Expr) and shadow.op in COMPARISONS and all(map(is_address, shadow.args)):
             self.placed.update(node for arg in shadow.args for node in self._in_memory(arg.args[0]))  # type: ignore[attr-defined]
         elif isinstance(shadow, Expr) and shadow.op is id:
@@ -108,14 +126,10 @@ class RefGraph:
             if isinstance(node, RefNode) and node.source is not None:
                 self.require(node.source, "ID", node.real)
         elif isinstance(shadow, Expr):
-            source = source_of(shadow)
-            if source is not None:
-                self.require(source, "VALUE", real)
-            elif (read := readings(shadow)) is None or not self.pin_numbers(*read[0]):
+            source = self.path_to(shadow)
+            if source is None:
                 raise decision(decided, [shadow])
-            else:
-                for scalar in read[1]:
-                    self.depend(scalar, scalar.value)
+            self.hold(source, "VALUE", real)
         elif isinstance(shadow, Build):
             for item, part in zip(shadow.items, parts(real), strict=True):
                 self.depend(item, part)
@@ -124,21 +138,11 @@ class RefGraph:
                 raise Break("data-dependent", "the value of a tensor decides something")
             if shadow.source is not None and has_content(real):
                 self.require(shadow.source, "TYPE", shadow.cls)
-                self.require(Computed(content, (shadow.source,)), "VALUE", content(real))
+                self.hold(Computed(content, (shadow.source,)), "VALUE", content(real))
             elif shadow.source is not None and isinstance(real, weakref.ref):
                 self.require(Attr(self.touch(shadow).source, "()"), "ID", real())
             elif shadow.source is not None:
                 self.require(shadow.source, "ID", real)
-
-    def depend_decimal_rules(self) -> None:
-        """What decimal numbers come to is about to matter: it follows from the context at entry, or from one of the trace's."""
-        if not self.in_own_decimals():
-            self.require(Computed(decimal_rules, ()), "VALUE", decimal_rules())
-
-    def in_own_decimals(self) -> bool:
-        """Whether the decimal context in force is one that the trace made."""
-        node = self.find(decimal.getcontext())
-        return node is not None and node.created
 
     def computed(self, op: Callable[..., Any], operands: tuple[Shadow, ...], result: Any) -> Expr:
         """The shadow of a scalar that a pure builtin function made of others.
@@ -290,17 +294,19 @@ class RefGraph:
     # -- containers --------------------------------------------------------------------------------------------------
 
     def list_state(self, node: RefNode) -> ListState:
-        """The items of a list or deque. Must be called before the first change to an outside one."""
+        """The items of a list or deque. Must be called before the first change to an outside one. Raises Break for one of which
+        no item is read any more."""
         start = node.state
         if start is None or isinstance(start, ListStart):
             self.touch(node)
             if node.source is None:                 # a call returned it: it holds something else on each hit
                 raise decision("what is done with a list", [node])
+            require_readable(start)
             source, base = node.source, next(cls for cls in (list, tuple, deque) if isinstance(node.real, cls))
             items = list(base.__iter__(node.real))
             known, added = ({}, []) if start is None else (start.known, start.added)
             del items[len(items) if start is None else start.length:]
-            self.require(source, "LENGTH", len(items))
+            self.hold(source, "LENGTH", len(items))
             shadows = [known[i] if i in known else self.external(item, Item(source, i)) for i, item in enumerate(items)]
             node.state = ListState([*shadows, *added])
         return node.state
@@ -315,6 +321,7 @@ class RefGraph:
     def list_item(self, node: RefNode, index: int) -> Shadow | None:
         """The item at `index` of a list whose length does not matter for that; None where it does. Some were appended."""
         start = self.list_start(node)
+        require_readable(start)
         if start is None or index < 0 and -index <= len(start.added):
             return None if start is None else start.added[index]
         at = index if index >= 0 else index + len(start.added)
@@ -344,7 +351,7 @@ class RefGraph:
             if node.source is None:
                 raise Break("untracked-mutation", f"key {key!r:.80} of a new {node.cls.__name__} is not known")
             if isinstance(key, weakref.ref):
-                found = self.holds_reference(node, key)
+                found = require_reference(self, node, key)
                 path = None if found is None else Computed(under_reference, found)
                 state.items[key] = ABSENT if path is None else self.external(dict.__getitem__(node.real, key), path)
                 return state.items[key]
@@ -358,19 +365,6 @@ class RefGraph:
                 state.items[key] = ABSENT
                 self.require(node.source, "ABSENT", key)
         return state.items[key]
-
-    def holds_reference(self, node: RefNode, key: weakref.ref[Any]) -> tuple[Source, ...] | None:
-        """Guards whether an outside dict or set has a weak reference among its keys at entry. Returns the paths to it and to what
-        it refers to; None where it has not. What the trace made nobody else has put there."""
-        target = self.find(key())
-        if target is None:
-            raise Break("opaque-call", "a weak reference to an object that is not known was looked up")
-        if target.source is None:
-            return None
-        operands: Any = (node.source, self.touch(target).source)
-        found = holds_reference(node.real, target.real)
-        self.require(Computed(holds_reference, operands), "VALUE", found)
-        return operands if found else None
 
     def dict_keys(self, node: RefNode) -> list[Any]:
         """The keys of a dict now, in order. An outside dict's keys at entry are guarded."""
@@ -439,7 +433,7 @@ class RefGraph:
             members = frozenset(node.real)
             order = tuple((set if isinstance(node.real, set) else frozenset).__iter__(node.real))
             if all(type(m) in SCALARS for m in members):
-                self.require(node.source, "CONTENT", members)
+                self.hold(node.source, "CONTENT", members)  # type: ignore[arg-type]
                 node.state = SetState({m: Const(m) for m in members}, len(members) < 2, order)
             else:                                   # objects: those very ones, in this order
                 require_keys(self, node.source, order)
@@ -533,6 +527,12 @@ class RefGraph:
     def seal(self) -> None:
         """No more knowledge is added, and nothing required."""
         self.sealed = True
+
+
+def require_readable(start: ListStart | None) -> None:
+    """Raises Break where an item of a list was replaced, and it is another one on each call."""
+    if start is not None and start.writes:
+        raise Break("opaque-call", "a list was read in which something was stored at an index that changes from call to call")
 
 
 def dict_type(node: RefNode) -> Any:

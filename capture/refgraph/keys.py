@@ -13,7 +13,7 @@ import torch
 
 from capture import _C
 from capture.errors import Break
-from capture.refgraph.facts import key_at, referents
+from capture.refgraph.facts import holds_reference, key_at, referents
 from capture.refgraph.node import SCALARS
 from capture.refgraph.source import Computed, Item, Literal, Source
 
@@ -118,12 +118,26 @@ def path_of_entry(mapping: Source | None, index: int, key: Any, compared: bool) 
 def require_keys(graph: Any, source: Source | None, keys: tuple[Any, ...]) -> None:
     """Guards the keys of a dict, or the members of a set, in order. Weak references tell themselves apart by what they refer to."""
     if not any(isinstance(key, weakref.ref) for key in keys):
-        return graph.require(source, "KEYS", keys)
+        return graph.hold(source, "KEYS", keys)
     if not all(isinstance(key, weakref.ref) for key in keys):
         raise Break("opaque-call", "a container of weak references and other keys decides something")
     graph.require(Computed(referents, (source,)), "VALUE", tuple(key() for key in keys))  # type: ignore[arg-type]
     for index, key in enumerate(keys):
         graph.external(key, Computed(key_at, (source, Literal(index))))  # type: ignore[arg-type]
+
+
+def require_reference(graph: Any, node: Any, key: weakref.ref[Any]) -> tuple[Source, ...] | None:
+    """Guards whether an outside dict or set has a weak reference among its keys at entry. Returns the paths to it and to what it
+    refers to; None where it has not. What the trace made nobody else has put there."""
+    target = graph.find(key())
+    if target is None:
+        raise Break("opaque-call", "a weak reference to an object that is not known was looked up")
+    if target.source is None:
+        return None
+    operands: Any = (node.source, graph.touch(target).source)
+    found = holds_reference(node.real, target.real)
+    graph.require(Computed(holds_reference, operands), "VALUE", found)
+    return operands if found else None
 
 
 # -- what mock functions do --------------------------------------------------------------------------------------------

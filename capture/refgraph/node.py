@@ -187,31 +187,34 @@ class ListStart:
     """What is known of an outside list of which items were read, or to which items were appended, and nothing else, or of
     a deque to which items were appended: however long it is, the trace holds.
 
-    `length`: at entry. `known`: items at entry, by index. `added`: what was appended.
+    `length`: at entry. `known`: items at entry, by index. `added`: what was appended. `writes`: where in a list items were
+    stored at indices that change from call to call, and these items: from then on none is read.
     """
 
-    __slots__ = ("length", "known", "added")
+    __slots__ = ("length", "known", "added", "writes")
 
     def __init__(self, length: int) -> None:
         self.length = length
         self.known: dict[int, Shadow] = {}
         self.added: list[Shadow] = []
+        self.writes: dict[int, Shadow] = {}
 
 
 class DictState:
     """What is known of a dict: `items[key]` is a shadow, or ABSENT. Order is the real dict's.
 
     `complete`: every key of the real dict is in `items`. `entry_keys`: the keys at entry, noted before the first
-    addition or removal, so that they can still be guarded afterwards. Keys are real objects with builtin equality,
-    or compared by identity.
+    addition or removal, so that they can still be guarded afterwards. `anywhere`: it was read under a key that may be any.
+    Keys are real objects with builtin equality, or compared by identity.
     """
 
-    __slots__ = ("items", "complete", "entry_keys")
+    __slots__ = ("items", "complete", "entry_keys", "anywhere")
 
     def __init__(self, items: dict[Any, Shadow], complete: bool) -> None:
         self.items = items
         self.complete = complete
         self.entry_keys: tuple[Any, ...] | None = None
+        self.anywhere = False
 
 
 class WrittenDict:

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from capture.refgraph import ndarrays
+from capture.refgraph.source import Computed
 
 # What tells a value from all others of its exact type.
 CONTENTS: dict[type, Callable[[Any], Any]] = {
@@ -87,3 +88,15 @@ def decimal_flags() -> int:
 def has_decimal_flags(wanted: int) -> bool:
     """Whether all these signals were noted already, so that noting them changes nothing."""
     return decimal_flags() & wanted == wanted
+
+
+def require_decimal_rules(graph: Any) -> None:
+    """What decimal numbers come to is about to matter: it follows from the context at entry, or from one of the trace's."""
+    if not in_own_decimals(graph):
+        graph.require(Computed(decimal_rules, ()), "VALUE", decimal_rules())
+
+
+def in_own_decimals(graph: Any) -> bool:
+    """Whether the decimal context in force is one that the trace made."""
+    node = graph.find(decimal.getcontext())
+    return node is not None and node.created

@@ -50,6 +50,6 @@ def layout_of(tensors: list[RefNode], placed: set[RefNode]) -> Iterator[tuple[So
 def concerns(node: RefNode, target: RefNode, keys: Iterable[Any]) -> bool:
     """Whether the trace would be wrong if `node` were the mutated `target`."""
     if isinstance(target.state, DictState) and isinstance(node.state, DictState):
-        return node.state.complete or any(key in node.state.items for key in keys)
+        return node.state.complete or node.state.anywhere or any(key in node.state.items for key in keys)
     return node.state is not None or bool(node.slots)
 

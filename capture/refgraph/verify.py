@@ -118,7 +118,8 @@ class _Checker:
         if isinstance(state, ListState):
             self.items(node, state.items, real)
         elif isinstance(state, ListStart):
-            self.items(node, [*map(state.known.get, range(state.length)), *state.added], real)
+            known = {**state.known, **dict(enumerate(state.added, state.length)), **state.writes}
+            self.items(node, [known.get(index) for index in range(state.length + len(state.added))], real)
         elif isinstance(state, DictState):
             self.entries(node, state, state.items, real)
         elif isinstance(state, WrittenDict):

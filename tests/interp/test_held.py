@@ -122,10 +122,9 @@ def test_the_truth_of_a_number_that_changes_is_one_trace() -> None:
     check(lambda: Flagged(lambda m: m.flag), *steps, captures=1)
 
 
-def test_numbers_that_change_too_often_decide_between_two_traces() -> None:
+def test_numbers_that_change_decide_by_the_way_alone() -> None:
     steps = [step for i in range(8) for step in (lambda module, i=i: module.limit.fill_(i / 2), call(X))]
-    stats = check(lambda: Flagged(lambda m: m.limit > 1.2), *steps, captures=None, fullgraph=False)
-    assert stats.native_calls == 0 and stats.breaks
+    check(lambda: Flagged(lambda m: m.limit > 1.2), *steps, captures=2)
 
 
 def test_a_number_written_before_it_decides_is_not_at_entry() -> None:

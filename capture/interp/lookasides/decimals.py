@@ -13,7 +13,7 @@ from capture.interp.lookasides.shadows import NONE, depend_plain, node_of, settl
 from capture.interp.models import model
 from capture.interp.special import is_plain
 from capture.refgraph.node import ABSENT, Const, RefNode, Shadow
-from capture.refgraph.records import rules_of
+from capture.refgraph.records import require_decimal_rules, rules_of
 from capture.refgraph.source import Computed
 
 MANAGER = type(decimal.localcontext())
@@ -37,7 +37,7 @@ def local(interp: Interpreter, result: Any, ctx: Value | None = None, **settings
         depend_plain(interp, value.shadow, value.real)
     template = None if ctx is None or ctx.real is None else node_of(ctx)
     if template is None:
-        interp.graph.depend_decimal_rules()
+        require_decimal_rules(interp.graph)
     elif template.source is not None:
         source = interp.graph.touch(template).source
         interp.graph.require(Computed(rules_of, (source,)), "VALUE", rules_of(ctx.real))  # type: ignore[union-attr]
@@ -47,7 +47,7 @@ def local(interp: Interpreter, result: Any, ctx: Value | None = None, **settings
 @model(MANAGER.__enter__, refuses=is_of_the_trace)
 def enter(interp: Interpreter, result: Any, manager: Value) -> Shadow:
     """The context is in force until the same trace leaves it."""
-    interp.graph.depend_decimal_rules()
+    require_decimal_rules(interp.graph)
     interp.opened(node_of(manager))
     return interp.graph.find(result) or interp.graph.create(result)
 

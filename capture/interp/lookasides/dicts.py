@@ -10,15 +10,20 @@ from capture.interp.frame import Value
 from capture.interp.interpreter import Interpreter
 from capture.interp.lookasides.identity import depend_length
 from capture.interp.lookasides.iterators import make_iterator
-from capture.interp.lookasides.replays import is_changing
+from capture.interp.lookasides.replays import is_changing, varies
 from capture.interp.lookasides.sequences import compares_plainly, look_plain
 from capture.interp.lookasides.shadows import NONE, ViewState, dict_node, elements, items_of, key_of, node_of, settled, view_mapping
 from capture.interp.models import Model, Prepare, model
 from capture.interp.special import VIEWS, in_python, is_key, is_native_iterable
 from capture.refgraph.class_attributes import pin_special
-from capture.refgraph.node import ABSENT, Build, Const, DictState, Expr, RefNode, Shadow
+from capture.refgraph.effects import Effect
+from capture.refgraph.facts import has_key, under_key
+from capture.refgraph.keys import is_python_key
+from capture.refgraph.node import ABSENT, SCALARS, Build, Const, DictState, Expr, External, RefNode, Shadow, WrittenDict, source_of
+from capture.refgraph.source import Computed, Source
 
 DICTS = (dict, OrderedDict, defaultdict)
+LOOK_UPS = frozenset({operator.getitem, operator.contains, dict.get, dict.__getitem__, dict.__contains__})
 
 
 def methods(name: str) -> list[Any]:
@@ -95,8 +100,64 @@ def find_key(interp: Interpreter, mapping: Value, key: Value) -> Any:
     return key_of(interp, key, dict.__iter__(mapping.real), outside=node.source is not None)
 
 
+def changing_place(interp: Interpreter, mapping: Value, key: Value) -> tuple[Source, Source] | None:
+    """The paths of a dict from outside, and of a key which was another one in an earlier capture, or follows from such, by which
+    what is there at entry can be looked up on each call. None where that is not so, or the dict was changed."""
+    node, graph = mapping.shadow, interp.graph
+    if type(key.real) not in SCALARS or not varies(interp, key.shadow, key.real):
+        return None
+    source = source_of(key.shadow)  # type: ignore[arg-type]
+    if source is None or not isinstance(node, RefNode) or node.source is None or node in graph.volatile:
+        return None
+    changed = any(isinstance(effect, Effect) and effect.target is node for effect in graph.effects)
+    if changed or any(map(is_python_key, mapping.real)):
+        return None
+    graph.dict_state(node).anywhere = True
+    return node.source, source
+
+
+def under_changing(interp: Interpreter, mapping: Value, key: Value) -> Shadow | None:
+    """What a dict has at such a place, or ABSENT, either of which is guarded; None where there is no such place."""
+    place = changing_place(interp, mapping, key)
+    if place is None:
+        return None
+    if not dict.__contains__(mapping.real, key.real):
+        interp.graph.require(Computed(has_key, place), "VALUE", False)
+        return ABSENT
+    item, path = dict.__getitem__(mapping.real, key.real), Computed(under_key, place)
+    interp.graph.require(path, "TYPE", type(item))          # so that it is there
+    return interp.graph.external(item, path)
+
+
+def stored_last(interp: Interpreter, function: Any, args: list[Value]) -> Shadow | None:
+    """What a look-up finds that asks for what was just stored in a dict under a key that changes; None for all else."""
+    node = args[0].shadow if len(args) > 1 and function in LOOK_UPS else None
+    if not isinstance(node, RefNode) or not isinstance(node.state, WrittenDict) or type(args[1].real) not in (int, str):
+        return None
+    where, _, value = node.state.writes[-1]
+    source = source_of(args[1].shadow)  # type: ignore[arg-type]
+    if source is None or source != source_of(where):
+        return None
+    interp.graph.require(source, "TYPE", type(args[1].real))
+    return value
+
+
+def found_under(interp: Interpreter, mapping: Value, key: Value) -> Shadow:
+    """What a dict has under a key, or ABSENT."""
+    last = stored_last(interp, dict.get, [mapping, key])
+    if last is not None:
+        return last
+    changing = under_changing(interp, mapping, key)
+    return interp.graph.dict_get(dict_node(mapping), find_key(interp, mapping, key)) if changing is None else changing
+
+
 def look(interp: Interpreter, mapping: Value, key: Value, *rest: Value) -> None:
-    """Before an operation on one key: what is there now."""
+    """Before a look-up: what is there now."""
+    found_under(interp, mapping, key)
+
+
+def look_before(interp: Interpreter, mapping: Value, key: Value, *rest: Value) -> None:
+    """Before a change to what is under one key: what is there now."""
     interp.graph.dict_get(dict_node(mapping), find_key(interp, mapping, key))
 
 
@@ -110,14 +171,13 @@ def look_up(interp: Interpreter, mapping: Value, key: Value) -> None:
 @model(operator.getitem, *methods("__getitem__"), prepare=look_up, applies=is_lookup)
 def getitem(interp: Interpreter, result: Any, mapping: Value, key: Value) -> Shadow:
     """`mapping[key]`."""
-    return interp.graph.dict_get(dict_node(mapping), key.real)
+    return found_under(interp, mapping, key)
 
 
 @model(dict.get, prepare=look, applies=is_keyed)
 def get(interp: Interpreter, result: Any, mapping: Value, key: Value, default: Value | None = None) -> Shadow:
     """`mapping.get(key, default)`."""
-    found = interp.graph.dict_get(dict_node(mapping), key.real)
-    return or_default(found, default)
+    return or_default(found_under(interp, mapping, key), default)
 
 
 def or_default(found: Shadow, default: Value | None) -> Shadow:
@@ -126,10 +186,17 @@ def or_default(found: Shadow, default: Value | None) -> Shadow:
     return default.shadow if default is not None else NONE
 
 
-@model(operator.contains, *methods("__contains__"), prepare=look, applies=is_keyed)
+def look_for_key(interp: Interpreter, mapping: Value, key: Value) -> None:
+    """Before the question whether a key is there."""
+    if changing_place(interp, mapping, key) is None:
+        look(interp, mapping, key)
+
+
+@model(operator.contains, *methods("__contains__"), prepare=look_for_key, applies=is_keyed)
 def contains(interp: Interpreter, result: bool, mapping: Value, key: Value) -> Shadow:
     """`key in mapping`."""
-    return Const(result)
+    place = changing_place(interp, mapping, key)
+    return Const(result) if place is None else External(Computed(has_key, place), result)
 
 
 @model(*methods("__len__"), applies=is_dict)
@@ -258,7 +325,7 @@ def prepare_change(interp: Interpreter, mapping: Value, *args: Value, **named: V
 def prepare_key(interp: Interpreter, mapping: Value, key: Value, *rest: Value) -> None:
     """Before a change to one key: what is there now, and the keys at entry."""
     prepare_change(interp, mapping)
-    look(interp, mapping, key)
+    look_before(interp, mapping, key)
 
 
 def prepare_store(interp: Interpreter, mapping: Value, key: Value, value: Value) -> None:

@@ -249,9 +249,9 @@ def depend_truth(interp: Interpreter, x: Value) -> None:
     """Guards whether a value is true."""
     shadow, real, graph = x.shadow, x.real, interp.graph
     if isinstance(shadow, (External, Expr)):
-        source = source_of(shadow)
+        source = graph.path_to(shadow)
         if source is None:
-            graph.depend(shadow, real)
+            return graph.depend(shadow, real)
         graph.require(source, "TRUTH", bool(real))
     elif isinstance(shadow, RefNode):
         if isinstance(real, (int, float, complex, str, bytes)):
@@ -288,7 +288,7 @@ def depend_length(interp: Interpreter, x: Value) -> None:
     elif isinstance(shadow, RefNode) and isinstance(x.real, (list, dict, set, frozenset)) and untouched(shadow):
         graph.touch(shadow)
         entry_length = shadow.state.length if isinstance(shadow.state, ListStart) else len(x.real)
-        graph.require(shadow.source, "LENGTH", entry_length)
+        graph.hold(shadow.source, "LENGTH", entry_length)  # type: ignore[arg-type]
     elif isinstance(shadow, RefNode):
         elements_unordered(interp, x)
 

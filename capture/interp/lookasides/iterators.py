@@ -241,6 +241,10 @@ class Outside(Cursor):
         """Whether it has ended after another number of items of one trace, in another capture."""
         return self.taken > 0 and self.graph.shapes.changes(self._ahead(self.has_item), self.has_item(self.node.real, 0))
 
+    def is_of_any_length(self) -> bool:
+        """Whether it had another number of items left in another capture."""
+        return self.graph.shapes.changes(self._ahead(iterators.fork), sum(1 for _ in iterators.fork(self.node.real)))
+
     def advance(self, item: Any) -> Shadow:
         source = self._ahead(self.peek)
         self.taken += 1
@@ -440,6 +444,8 @@ def prepare_drain(interp: Interpreter, iterable: Value | None) -> None:
         cursor.sync()
         while isinstance(cursor, Counted):
             cursor = cursor.part
+        if isinstance(cursor, Outside) and interp.can_cut and cursor.is_of_any_length():
+            raise Break("changing-result", OPEN)
         if isinstance(cursor, Together) and moves_outside(cursor):      # which of them ended is not to be seen afterwards
             raise Break("outside-iterator", "an iterator from outside was exhausted together with others")
 

@@ -16,10 +16,10 @@ from capture.interp.lookasides.replays import is_replayed, lazily, varies
 from capture.interp.lookasides.shadows import NONE, compose, depend_plain, elements, items_of, node_of, settled
 from capture.interp.models import model
 from capture.interp.special import is_native_iterable, is_native_iterator, is_plain
-from capture.refgraph.facts import item_at
+from capture.refgraph.facts import has_index, item_at
 from capture.refgraph.graph import VALUES
-from capture.refgraph.node import SCALARS, Build, Const, ListState, RefNode, Shadow, source_of
-from capture.refgraph.source import Computed
+from capture.refgraph.node import SCALARS, Build, Const, ListStart, ListState, RefNode, Shadow, source_of
+from capture.refgraph.source import Computed, Literal
 
 SEQUENCES = (list, tuple, deque)
 
@@ -106,7 +106,7 @@ def item_at_changing(interp: Interpreter, node: RefNode, index: Value) -> Shadow
     """The item of a list from outside at an index which was another one in an earlier capture, or follows from such. None
     where that is not so, or the list was changed."""
     start = interp.graph.list_start(node)
-    if start is None or start.added or not -start.length <= index.real < start.length:
+    if start is None or start.added or start.writes or not -start.length <= index.real < start.length:
         return None
     source = source_of(index.shadow) if varies(interp, index.shadow, index.real) else None
     if source is None:
@@ -440,8 +440,25 @@ def imul(interp: Interpreter, result: Any, a: Value, n: Value) -> Shadow:
     return node_of(a)
 
 
+def stored_at(interp: Interpreter, sequence: Value, index: Value) -> ListStart | None:
+    """The state of a list from outside of which an item is about to be replaced at an index that was another one in an earlier
+    capture, or after such a one was; guards that there is an item. None elsewhere."""
+    node, graph = sequence.shadow, interp.graph
+    start = graph.list_start(node) if isinstance(node, RefNode) and isinstance(sequence.real, list) else None
+    if start is None or type(index.real) is not int:
+        return None
+    changing = varies(interp, index.shadow, index.real) or bool(start.writes)
+    source = source_of(index.shadow) if changing else None  # type: ignore[arg-type]
+    length = start.length + len(start.added)
+    if source is None or not -length <= index.real < length:
+        return None
+    graph.require(Computed(has_index, (node.source, source, Literal(len(start.added)))), "VALUE", True)  # type: ignore[union-attr,arg-type]
+    return start
+
+
 def look_assigned(interp: Interpreter, sequence: Value, index: Value, value: Value) -> None:
-    look(interp, sequence, index)
+    if stored_at(interp, sequence, index) is None:
+        look(interp, sequence, index)
     if type(index.real) is slice:
         elements(interp, value)
 
@@ -451,6 +468,11 @@ def setitem(interp: Interpreter, result: Any, sequence: Value, index: Value, val
     """`sequence[index] = value`."""
     shadow: Any = value.shadow
     operand: Any = value.shadow
+    start = stored_at(interp, sequence, index)
+    if start is not None:
+        start.writes[index.real % (start.length + len(start.added))] = shadow
+        interp.graph.effect(list.__setitem__, node_of(sequence), index.shadow, shadow)  # type: ignore[arg-type]
+        return NONE
     if type(index.real) is slice:
         operand = elements(interp, value)
         shadow = Build(tuple, tuple(operand))

@@ -11,6 +11,7 @@ from capture.interp.interpreter import Interpreter
 from capture.interp.lookasides.shadows import NONE, depend_order, elements_unordered, is_constant, key_of, members, node_of, settled
 from capture.interp.models import model
 from capture.interp.special import is_key, is_native_iterable
+from capture.refgraph.keys import require_reference
 from capture.refgraph.node import Build, Const, RefNode, SetState, Shadow
 
 SETS = (set, frozenset)
@@ -55,7 +56,7 @@ def look_member(interp: Interpreter, container: Value, member: Value) -> None:
     if isinstance(node, RefNode) and node.source is not None and node.state is None:
         interp.graph.touch(node)                # an outside set as it was at entry: only this member matters
         if isinstance(member.real, weakref.ref):
-            interp.graph.holds_reference(node, member.real)
+            require_reference(interp.graph, node, member.real)
             return
         key_of(interp, member, outside=True)
         interp.graph.require(node.source, "MEMBER" if member.real in container.real else "NOT_MEMBER", member.real)

@@ -31,7 +31,7 @@ from capture.refgraph.node import (
     WrittenDict,
     source_of,
 )
-from capture.refgraph.records import DERIVED, decimal_flags, has_decimal_flags, is_record
+from capture.refgraph.records import DERIVED, decimal_flags, has_decimal_flags, in_own_decimals, is_record
 from capture.refgraph.source import Computed, Literal
 
 NONE = Const(None)
@@ -117,7 +117,7 @@ def depend_type(interp: Interpreter, value: Value) -> None:
 def depend_plain(interp: Interpreter, shadow: Shadow, real: Any) -> None:
     """Depends on all of a value for which `is_plain` holds."""
     graph = interp.graph
-    if type(real) is Decimal and not graph.in_own_decimals():     # after the operation: what it noted must be noted already
+    if type(real) is Decimal and not in_own_decimals(graph):     # after the operation: what it noted must be noted already
         graph.require(Computed(has_decimal_flags, (Literal(decimal_flags()),)), "VALUE", True)
     if not isinstance(shadow, RefNode):
         if isinstance(shadow, Build):

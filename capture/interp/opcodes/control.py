@@ -10,7 +10,7 @@ from capture.interp.instructions import Instruction, opcode
 from capture.interp.interpreter import Interpreter
 from capture.interp.iteration import advance
 from capture.refgraph.effects import Replayed
-from capture.refgraph.node import SCALARS, Const, Expr, External, RefNode, Shadow, source_of
+from capture.refgraph.node import SCALARS, Const, Expr, External, RefNode, Shadow
 
 
 def branch(interp: Interpreter, value: Value, then: Callable[[bool], None], resume: Resume = Resume.RETRY) -> None:
@@ -30,7 +30,7 @@ def branch(interp: Interpreter, value: Value, then: Callable[[bool], None], resu
 
 def _depend_on_truth(interp: Interpreter, value: Value) -> Shadow:
     shadow = value.shadow
-    source = source_of(shadow) if isinstance(shadow, (External, Expr)) else None
+    source = interp.graph.path_to(shadow) if isinstance(shadow, (External, Expr)) else None
     if source is not None:
         interp.graph.require(source, "TRUTH", bool(value.real))
     else:
