@@ -209,7 +209,8 @@ def nowhere() -> None:
 
 def restless(unit: Unit, interp: Interpreter, source: Source, kind: str) -> str | None:
     """What users call the thing at a path, if it is to end the trace since it was another one in too many captures; else None."""
-    return str(labelled(source, unit.labels)) if interp.can_cut and unit.numbers.decides_often(source, kind) else None
+    return str(labelled(source, unit.labels)) if (
+        interp.at_call and interp.can_cut and unit.numbers.decides_often(source, kind)) else None
 
 
 def nameless(source: Source, kind: str) -> None:

@@ -139,7 +139,7 @@ def test_a_loop_of_many_rounds_is_captured_once() -> None:
             total += 0.5
         return x, total
     stats = compared(program, call(X, 200), call(X, 200), call(X, 30), call(X, 0), call(X, 1), captures=None)
-    assert stats.native_calls == 0 and stats.captures <= 6, stats
+    assert stats.native_calls == 0 and stats.captures <= 7, stats
 
 
 def test_a_while_loop_of_many_rounds_is_captured_once() -> None:

@@ -21,7 +21,7 @@ def is_name(value: Value) -> bool:
 
 
 def constant_name(interp: Interpreter, name: Value) -> str:
-    interp.track(calls.pin, interp, name)
+    interp.during_call(True, interp.track, calls.pin, interp, name)
     return str.__str__(name.real)
 
 

@@ -151,7 +151,8 @@ def call_native(interp: Interpreter, function: Value, args: list[Value], kwargs:
         if substitute is not None:
             return call(interp, Value(substitute, Const(substitute)), args, kwargs, then, on_raise)
     try:
-        value = natives.call(interp, function, args, kwargs, on_raise is None and is_resumable(then))
+        resumable = on_raise is None and is_resumable(then)
+        value = interp.during_call(resumable, natives.call, interp, function, args, kwargs, resumable)
     except Cut as cut:
         cut.then = then
         raise

@@ -51,6 +51,7 @@ class Interpreter:
         self.retreats = retreats                    # a break may leave the interpreter as a Cut, and that before these calls
         self.retreated = False                      # one was added, so that the next capture goes on further
         self.at_cut = False                         # the interpreter was left by a Cut
+        self.at_call = False                        # see `during_call`
         self.openings: dict[RefNode, list[Place]] = {}      # what has begun and must end in the same trace, and where it began
         self.levels: set[RefNode] = set()           # … of these, what no trace may begin in
         self.result: list[Value] = []
@@ -77,6 +78,15 @@ class Interpreter:
     def can_cut(self) -> bool:
         """Whether a break may end the trace where the interpreter is, for a continuation to begin another."""
         return self.tracking and self.retreats is not None and self._drives == 1 and not self.openings
+
+    def during_call(self, resumable: bool, function: Callable[..., Any], *args: Any) -> Any:
+        """`function(*args)`, by which a builtin is called. resumable: a continuation can take its result, so that a break in there ends
+        this trace, or the next one, before the call."""
+        self.at_call = resumable
+        try:
+            return function(*args)
+        finally:
+            self.at_call = False
 
     def opened(self, node: RefNode, level: bool = False) -> None:
         """What `node` stands for has begun, and must end in the same trace. level: no trace may begin before its end either."""
