@@ -150,8 +150,8 @@ def call_native(interp: Interpreter, function: Value, args: list[Value], kwargs:
         substitute = find_polyfill(real, args, kwargs)
         if substitute is not None:
             return call(interp, Value(substitute, Const(substitute)), args, kwargs, then, on_raise)
+    resumable = on_raise is None and is_resumable(then)
     try:
-        resumable = on_raise is None and is_resumable(then)
         value = interp.during_call(resumable, natives.call, interp, function, args, kwargs, resumable)
     except Cut as cut:
         cut.then = then

@@ -80,8 +80,8 @@ class Interpreter:
         return self.tracking and self.retreats is not None and self._drives == 1 and not self.openings
 
     def during_call(self, resumable: bool, function: Callable[..., Any], *args: Any) -> Any:
-        """`function(*args)`, by which a builtin is called. resumable: a continuation can take its result, so that a break in there ends
-        this trace, or the next one, before the call."""
+        """`function(*args)`, by which a builtin is called. resumable: a continuation can take its result, so that a break in
+        there ends this trace, or the next one, before the call."""
         self.at_call = resumable
         try:
             return function(*args)
