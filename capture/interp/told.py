@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 import torch
 from torch import fx
+from torch.fx import Node
 
 from capture.interp import fixed
 from capture.interp.arrays import Arrays
@@ -34,13 +35,13 @@ class Told:
     __slots__ = ("fixed", "told", "storages", "writers", "ended")
 
     def __init__(self) -> None:
-        self.fixed: set[fx.Node] = set()
-        self.told: set[fx.Node] = set()
-        self.storages: dict[fx.Node, int] = {}
-        self.writers: dict[fx.Node, frozenset[int]] = {}
+        self.fixed: set[Node] = set()
+        self.told: set[Node] = set()
+        self.storages: dict[Node, int] = {}
+        self.writers: dict[Node, frozenset[int]] = {}
         self.ended = False
 
-    def note(self, node: fx.Node, real: Any, known: bool, told: bool) -> None:
+    def note(self, node: Node, real: Any, known: bool, told: bool) -> None:
         """Notes a result. known: it follows from constants alone; told: … and from numbers held at entry."""
         if known:
             self.fixed.add(node)
@@ -49,7 +50,7 @@ class Told:
         if (known or told) and isinstance(real, torch.Tensor) and (storage := fixed.storage_of(real)) is not None:
             self.storages[node] = storage[0]
 
-    def covers(self, nodes: list[fx.Node]) -> bool:
+    def covers(self, nodes: list[Node]) -> bool:
         """Whether the operands of an operation are such results, or come from outside."""
         return not self.ended and all(node in self.fixed or node in self.told or node.op == "placeholder" for node in nodes)
 
@@ -64,11 +65,11 @@ class Recorder(Protocol):
     arrays: Arrays
 
     @property
-    def snapshots(self) -> set[fx.Node]: ...
+    def snapshots(self) -> set[Node]: ...
 
-    def node(self, tensor: RefNode) -> fx.Node: ...
+    def node(self, tensor: RefNode) -> Node: ...
 
-    def paths_of_numbers(self) -> dict[fx.Node, Any]: ...
+    def paths_of_numbers(self) -> dict[Node, Any]: ...
 
 
 def path_to(recorder: Recorder, shadow: Shadow) -> Source | None:
@@ -122,7 +123,7 @@ def shares_what_is_written(recorder: Recorder, holder: RefNode) -> bool:
     return storage[0] in recorder.refs.written and len(fixed.tenants(recorder.refs, storage[0])) > 1
 
 
-def needed(recorder: Recorder, node: fx.Node, nodes: list[fx.Node]) -> set[fx.Node]:
+def needed(recorder: Recorder, node: Node, nodes: list[Node]) -> set[Node]:
     """Those of `nodes` that have a part in what the result of one of them holds at the end, inputs included."""
     among, found, todo = set(nodes), set(), [node]
     storages = {**recorder.told.storages, **{holder.state.node: holder.state.storage[0] for holder in recorder.inputs

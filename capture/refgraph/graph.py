@@ -433,7 +433,7 @@ class RefGraph:
             members = frozenset(node.real)
             order = tuple((set if isinstance(node.real, set) else frozenset).__iter__(node.real))
             if all(type(m) in SCALARS for m in members):
-                self.hold(node.source, "CONTENT", members)  # type: ignore[arg-type]
+                self.hold(node.source, "CONTENT", members)
                 node.state = SetState({m: Const(m) for m in members}, len(members) < 2, order)
             else:                                   # objects: those very ones, in this order
                 require_keys(self, node.source, order)

@@ -106,7 +106,7 @@ def changing_place(interp: Interpreter, mapping: Value, key: Value) -> tuple[Sou
     node, graph = mapping.shadow, interp.graph
     if type(key.real) not in SCALARS or not varies(interp, key.shadow, key.real):
         return None
-    source = source_of(key.shadow)  # type: ignore[arg-type]
+    source = source_of(key.shadow)
     if source is None or not isinstance(node, RefNode) or node.source is None or node in graph.volatile:
         return None
     changed = any(isinstance(effect, Effect) and effect.target is node for effect in graph.effects)
@@ -135,7 +135,7 @@ def stored_last(interp: Interpreter, function: Any, args: list[Value]) -> Shadow
     if not isinstance(node, RefNode) or not isinstance(node.state, WrittenDict) or type(args[1].real) not in (int, str):
         return None
     where, _, value = node.state.writes[-1]
-    source = source_of(args[1].shadow)  # type: ignore[arg-type]
+    source = source_of(args[1].shadow)
     if source is None or source != source_of(where):
         return None
     interp.graph.require(source, "TYPE", type(args[1].real))

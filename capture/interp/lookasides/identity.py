@@ -288,7 +288,7 @@ def depend_length(interp: Interpreter, x: Value) -> None:
     elif isinstance(shadow, RefNode) and isinstance(x.real, (list, dict, set, frozenset)) and untouched(shadow):
         graph.touch(shadow)
         entry_length = shadow.state.length if isinstance(shadow.state, ListStart) else len(x.real)
-        graph.hold(shadow.source, "LENGTH", entry_length)  # type: ignore[arg-type]
+        graph.hold(shadow.source, "LENGTH", entry_length)
     elif isinstance(shadow, RefNode):
         elements_unordered(interp, x)
 

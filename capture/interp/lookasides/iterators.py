@@ -243,7 +243,7 @@ class Outside(Cursor):
 
     def is_of_any_length(self) -> bool:
         """Whether it had another number of items left in another capture."""
-        return self.graph.shapes.changes(self._ahead(iterators.fork), sum(1 for _ in iterators.fork(self.node.real)))
+        return self.graph.shapes.changes(self._ahead(iterators.peek), sum(1 for _ in iterators.fork(self.node.real)))
 
     def advance(self, item: Any) -> Shadow:
         source = self._ahead(self.peek)

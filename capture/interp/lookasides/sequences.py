@@ -448,11 +448,11 @@ def stored_at(interp: Interpreter, sequence: Value, index: Value) -> ListStart |
     if start is None or type(index.real) is not int:
         return None
     changing = varies(interp, index.shadow, index.real) or bool(start.writes)
-    source = source_of(index.shadow) if changing else None  # type: ignore[arg-type]
+    source = source_of(index.shadow) if changing else None
     length = start.length + len(start.added)
     if source is None or not -length <= index.real < length:
         return None
-    graph.require(Computed(has_index, (node.source, source, Literal(len(start.added)))), "VALUE", True)  # type: ignore[union-attr,arg-type]
+    graph.require(Computed(has_index, (node.source, source, Literal(len(start.added)))), "VALUE", True)  # type: ignore[attr-defined]
     return start
 
 
@@ -471,7 +471,7 @@ def setitem(interp: Interpreter, result: Any, sequence: Value, index: Value, val
     start = stored_at(interp, sequence, index)
     if start is not None:
         start.writes[index.real % (start.length + len(start.added))] = shadow
-        interp.graph.effect(list.__setitem__, node_of(sequence), index.shadow, shadow)  # type: ignore[arg-type]
+        interp.graph.effect(list.__setitem__, node_of(sequence), index.shadow, shadow)
         return NONE
     if type(index.real) is slice:
         operand = elements(interp, value)
