@@ -248,7 +248,10 @@ def _uses_gpu() -> bool:
 
 def _was_used(cache: disk_cache.DiskCache) -> bool:
     try:
-        return cache.folder is not None and any(os.scandir(cache.folder))
+        if cache.folder is None:
+            return False
+        with os.scandir(cache.folder) as items:
+            return any(items)
     except OSError:
         return False
 
