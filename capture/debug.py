@@ -70,6 +70,8 @@ def described(value: Any) -> str:
     """What a global of a mock function is. Runs no code of the program's."""
     if type(value) is weakref.ref:
         return f"a weak reference to {described(value())}"
+    if type(value) is types.CodeType:
+        return f"the code of {value.co_qualname}"
     if isinstance(value, type):
         module, name = (type.__getattribute__(value, attribute) for attribute in ("__module__", "__qualname__"))
     elif isinstance(value, NAMED):

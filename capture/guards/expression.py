@@ -7,7 +7,17 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from types import FunctionType
+from types import (
+    BuiltinFunctionType,
+    ClassMethodDescriptorType,
+    CodeType,
+    FunctionType,
+    GetSetDescriptorType,
+    MemberDescriptorType,
+    MethodDescriptorType,
+    ModuleType,
+    WrapperDescriptorType,
+)
 from typing import Any
 
 from capture.guards import helpers
@@ -26,6 +36,10 @@ from capture.refgraph.source import (
     TypeOf,
 )
 
+# Objects that C code made, and gave a name.
+NAMED = (BuiltinFunctionType, MethodDescriptorType, WrapperDescriptorType, ClassMethodDescriptorType, GetSetDescriptorType,
+         MemberDescriptorType, ModuleType)
+
 
 class Readable:
     """Paths and objects for people."""
@@ -42,6 +56,10 @@ class Readable:
             return f"({', '.join(map(self.value, value))}{',' if len(value) == 1 else ''})"
         if type(value) in helpers.PLAIN or type(value).__module__ in ("capture._C", "torch"):
             return repr(value)
+        if type(value) in NAMED:
+            return Constant(value).expression()
+        if type(value) is CodeType:
+            return f"<code of {value.co_qualname}>"
         return f"<{type(value).__name__} at {id(value):#x}>"
 
 

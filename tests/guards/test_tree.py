@@ -459,6 +459,10 @@ def test_guards_print_as_python():
     guard = Guard(Item(InstanceDict(X), "a"), Kind.VALUE, 3)
     assert guard.as_python() == str(guard) == "same(x.a, 3)"
     assert Guard(X, Kind.TYPE, nn.Linear).as_python() == "type(x) is torch.nn.modules.linear.Linear"
+    assert Guard(X, Kind.ID, list.append).as_python() == "x is list.append"
+    assert Guard(X, Kind.ID, object.__eq__).as_python() == "x is object.__eq__"
+    assert Guard(X, Kind.ID, torch).as_python() == "x is sys.modules['torch']"
+    assert Guard(X, Kind.ID, applies.__code__).as_python() == "x is <code of applies>"
     assert Guard(X, Kind.DISTINCT, (Y,)).as_python() == "distinct(x, lambda: y)"
     properties = _C.tensor_properties(torch.ones(1)).of_any_shape()
     assert Guard(X, Kind.TENSOR, properties).as_python().startswith("tensor_properties(x, any_shape=True) == ")

@@ -464,7 +464,8 @@ def test_like_kernels_share_a_function():
     assert rendered.symbols["pointwise"] == rendered.symbols["other"] != rendered.symbols["different"]
     assert rendered.buffers == {"pointwise": ("x", "y"), "other": ("a", "b"), "different": ("x", "y")}
     text, = rendered.sources
-    assert text.count('extern "C"') == 2 and "// pointwise, other\n" in text
+    assert text.count('extern "C"') == 2 and "// pointwise, other\n//   buffers: x, y\nextern" in text
+    assert text.index("kernel0") < text.index("kernel1") and "((" not in text
 
 
 def test_kernels_that_differ_in_where_they_begin_share_a_function():

@@ -41,31 +41,36 @@ def render(kernels: Sequence[Kernel], target: Target = CPU) -> Rendered:
     """Kernels as C++. Raises InternalError where two have one name."""
     rendered = Rendered((), {}, {}, {})
     texts: dict[str, str] = {}          # body -> symbol
-    names: dict[str, list[str]] = {}    # symbol -> kernels
+    alike: dict[str, list[Kernel]] = {}     # symbol -> kernels
     for kernel in kernels:
         if kernel.name in rendered.symbols:
             raise InternalError(f"there are two kernels {kernel.name}")
         function = write_kernel(kernel, target)
         symbol = texts.setdefault(function.body, f"kernel{len(texts)}_{_identifier(kernel.name)}")
-        names.setdefault(symbol, []).append(kernel.name)
+        alike.setdefault(symbol, []).append(kernel)
         rendered.symbols[kernel.name] = symbol
         rendered.buffers[kernel.name] = function.buffers
         rendered.numbers[kernel.name] = function.numbers
-    functions = [f"{_heading(names[symbol], rendered.buffers)}{target.signature.format(name=symbol)} {{\n{body}}}\n"
-                 for body, symbol in texts.items()]
+    functions = [_heading(alike[symbol], rendered.buffers[alike[symbol][0].name])
+                 + f"{target.signature.format(name=symbol)} {{\n{body}}}\n" for body, symbol in texts.items()]
     sources = tuple("\n".join([target.prologue, *part]) for part in _balanced(functions))
     return Rendered(sources, rendered.symbols, rendered.buffers, rendered.numbers)
 
 
-def _heading(kernels: Sequence[str], buffers: dict[str, tuple[str, ...]]) -> str:
-    """Comments above a function: which kernels it is, and what the buffers of the first of them are, in order."""
+def _heading(kernels: Sequence[Kernel], buffers: Sequence[str]) -> str:
+    """Comments above a function: which kernels it is, and what the buffers and arrays of the first of them are, in order."""
     more = f" and {len(kernels) - MOST_NAMED} more" if len(kernels) > MOST_NAMED else ""
-    taken = textwrap.wrap(", ".join(buffers[kernels[0]]), 120, break_long_words=False)
-    return f"// {', '.join(kernels[:MOST_NAMED])}{more}\n" + "".join(f"//   {line}\n" for line in taken)
+    named = f"// {', '.join(kernel.name for kernel in kernels[:MOST_NAMED])}{more}"
+    return "\n".join([named, *_listed("buffers", buffers), *_listed("locals", [local.name for local in kernels[0].locals]), ""])
+
+
+def _listed(title: str, names: Sequence[str]) -> list[str]:
+    text = f"{title}: {', '.join(names)}"
+    return textwrap.wrap(text, 120, initial_indent="//   ", subsequent_indent="//     ", break_long_words=False) if names else []
 
 
 def _balanced(functions: Sequence[str]) -> list[list[str]]:
-    """The functions in groups of about the same number of lines, the largest first."""
+    """The functions in groups of about the same number of lines."""
     total = sum(text.count("\n") for text in functions)
     groups: list[list[str]] = [[] for _ in range(min(len(functions), -(-total // UNIT_LINES)))]
     sizes = [0] * len(groups)
@@ -73,7 +78,8 @@ def _balanced(functions: Sequence[str]) -> list[list[str]]:
         smallest = sizes.index(min(sizes))
         groups[smallest].append(text)
         sizes[smallest] += text.count("\n")
-    return groups
+    order = {text: number for number, text in enumerate(functions)}
+    return [sorted(group, key=order.__getitem__) for group in groups]
 
 
 def _identifier(name: str) -> str:
