@@ -56,7 +56,8 @@ STORES = frozenset({operator.setitem, dict.__setitem__, list.append, list.insert
 MEASURES = (len, list.__len__, bool, operator.truth, operator.not_)     # which look at the length of a list alone
 WALKING = frozenset({iter, reversed, zip, enumerate})        # which make iterators, and advance none
 WHICH_WAY = "which way the program goes"
-QUIET = frozenset({Kind.MODEL, Kind.METADATA, Kind.MODE, Kind.GETTER})      # calls which do not warn, and take no time
+# Calls that are made as they are. Others may warn or take long, and are made from a frame like the program's (`visible.in_place`).
+PLAIN_CALLS = frozenset({Kind.MODEL, Kind.METADATA, Kind.MODE, Kind.GETTER})
 
 
 def call(interp: Interpreter, function: Value, args: list[Value], kwargs: dict[str, Value], resumable: bool = False) -> Value:
@@ -78,7 +79,7 @@ def call(interp: Interpreter, function: Value, args: list[Value], kwargs: dict[s
     known = understand(interp, function, args, kwargs)
     if not sees and type(real) is types.FunctionType:       # it may look at its callers, and warn
         perform = functools.partial(in_sight, interp)
-    elif not sees and known.kind not in QUIET:
+    elif not sees and known.kind not in PLAIN_CALLS:
         perform = functools.partial(in_place, interp)
     versions = None
     if known.kind is Kind.OPERATION:
