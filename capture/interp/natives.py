@@ -218,8 +218,8 @@ def shadow(interp: Interpreter, call: Call, versions: Any, result: Any) -> Shado
             interp.recorder.switched.add(leaves.protection.KERNELS[real])
         interp.recorder.switch(real, args, kwargs)
         if real in leaves.ENTRIES:
-            level = graph.create(object())
-            interp.opened(level, level=True)
+            opening = graph.create(object())
+            interp.opened(opening, level=True)
         elif real in leaves.EXITS:
             del interp.openings[next(reversed(interp.openings))]
         return Const(result)
@@ -363,7 +363,7 @@ def unbind(interp: Interpreter, function: Value) -> tuple[Value, Value] | None:
     owner = real.__self__
     if owner is None or is_a(owner, types.ModuleType):
         return None
-    descriptor = next((found for base in type(owner).__mro__ if isinstance(found := base.__dict__.get(real.__name__), UNBOUND)
+    descriptor: Any = next((found for base in type(owner).__mro__ if isinstance(found := base.__dict__.get(real.__name__), UNBOUND)
                        and is_of(real, found)), None)
     if descriptor is None and is_a(owner, type):      # a class method of C that is known by its descriptor
         among = (base.__dict__.get(real.__name__) for base in owner.__mro__)
