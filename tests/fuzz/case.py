@@ -20,15 +20,17 @@ from torch.utils.hooks import RemovableHandle
 import capture
 from capture.errors import CaptureError
 from tests import helpers
-from tests.fuzz import pieces, steps, writer
+from tests.fuzz import models, pieces, steps, writer
 from tests.snapshot import Snapshot, differences, take
 
 # (`shown` keeps a memory of what it dispatched, which polyfills do without.)
-HIDDEN = {"__builtins__", "__warningregistry__", "program", "shown"}
+HIDDEN = {"__builtins__", "__warningregistry__", "program", "compiled", "shown"}
 PATCHED = (torch, torch.nn.functional, torch.Tensor, torch.nn.Module, torch.nn.Linear, torch.nn.LayerNorm, torch.nn.Dropout,
            math, copy, random)
 MODULE = "fuzzed_world"                 # not in sys.modules: what it defines is state, see tests/snapshot.py
-TARGETS = ["program"] * 8 + ["box.bump", "helper", "net", "net", "closure", "managed", "driven"]
+PIECES = pieces.PIECES | models.PIECES
+MODULES = "net", "tower", "bank"
+TARGETS = ["program"] * 8 + ["box.bump", "helper", "net", "closure", "managed", "driven", "fit", "accumulate", *MODULES]
 
 
 @dataclass(frozen=True)
@@ -81,16 +83,17 @@ class Engine:
 def draw(seed: int, number: int, calls: int = 8) -> Case:
     """The case of a number, among those of a seed."""
     rng = random.Random(f"{seed}:{number}")
-    names = [name for name in pieces.PIECES if rng.random() < 0.4]
-    texts, places = pieces.world(names)
+    names = [name for name in PIECES if rng.random() < 0.3]
+    texts, places = pieces.world(PIECES[name] for name in names)
     pen = writer.Writer(rng, places)
     source = "\n\n".join([*map(pen.fill, texts), steps.PRELUDE.strip(), pen.program()])
     target = rng.choice(TARGETS)
-    named = places.globals + places.objects + places.modules + places.classes + ["managed", "driven"] * ("functions" in names)
+    named = places.globals + places.objects + places.modules + places.classes + places.functions
     if target != "program" and target.split(".")[0] in named:
         source += f"\n\nprogram = {target}"
     drawn = steps.Stepper(rng, places).steps(rng.randint(2, calls))
-    if source.endswith("program = net"):        # a compiled module keeps its class, and the `__call__` of that: docs/roadmap.md
+    if source.endswith(tuple(f"program = {name}" for name in MODULES)):
+        # a compiled module keeps its class, and the `__call__` of that: docs/roadmap.md
         drawn = [step for step in drawn if not any(name in step for name in ("__class__", "__bases__", "__call__"))]
     return Case(declare_globals(source), tuple(drawn))
 
@@ -122,9 +125,9 @@ def _assigned(statement: ast.stmt) -> Iterator[str]:
 
 
 def run(case: Case, engine: Callable[[Any], Any] = lambda program: program) -> list[Outcome]:
-    """The outcome of each step of a case, in a world of its own."""
+    """The outcome of each step of a case, in a world of its own. `compiled` is the engine's name in it."""
     with fresh_process():
-        world: dict[str, Any] = {"__name__": MODULE, "backward": helpers.backpropagate}
+        world: dict[str, Any] = {"__name__": MODULE, "backward": helpers.backpropagate, "compiled": engine}
         with contextlib.redirect_stdout(None):
             exec(_compiled(case.source, "<world>"), world)
         world["program"] = engine(world["program"])
@@ -155,7 +158,7 @@ def compare(case: Case, engine: Engine) -> list[str]:
 
     def compile(program: Any) -> Any:
         compiled.append(capture.compile(program, **engine.arguments))
-        return compiled[0]
+        return compiled[-1]
     expected = run(case)
     if any(step.exception and step.exception["type"] == "RecursionError" for step in expected):
         return []           # how deep it comes depends on what called it

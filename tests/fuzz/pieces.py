@@ -15,7 +15,8 @@ import capture
 
 @dataclass
 class Places:
-    """Expressions that denote places of a world, by what they hold at first: all can be assigned, and most can be deleted."""
+    """Expressions that denote places of a world, by what they hold at first: all can be assigned, and most can be deleted. Then
+    what a piece alone is done to."""
 
     numbers: list[str] = field(default_factory=list)
     tensors: list[str] = field(default_factory=list)
@@ -32,6 +33,8 @@ class Places:
     managers: list[str] = field(default_factory=list)       # of `with` statements
     generators: list[str] = field(default_factory=list)     # and other iterators, which go on from call to call
     globals: list[str] = field(default_factory=list)
+    statements: list[str] = field(default_factory=list)     # for programs
+    changes: list[str] = field(default_factory=list)        # from outside: templates, see `steps.Stepper.change`
 
     def __add__(self, other: Places) -> Places:
         return Places(*([*getattr(self, f.name), *getattr(other, f.name)] for f in fields(self)))
@@ -49,11 +52,11 @@ class Piece:
     places: Places
 
 
-def piece(text: str, **places: str) -> Piece:
+def piece(text: str, statements: Iterable[str] = (), changes: Iterable[str] = (), **places: str) -> Piece:
     """`places`: expressions of each kind, separated by spaces; those with spaces in them, by semicolons."""
     split = {kind: [part.strip() for part in (listed.split(";") if ";" in listed else listed.split())] for kind,
              listed in places.items()}
-    return Piece(textwrap.dedent(text).strip("\n"), Places(**split))
+    return Piece(textwrap.dedent(text).strip("\n"), Places(**split, statements=[*statements], changes=[*changes]))
 
 
 @capture.disable
@@ -495,14 +498,25 @@ PIECES = {
     """, numbers="lazy.value local.value lazy.squared", objects="lazy", classes="Lazy Kind",
         readers="remembered(2); remembered(3,by=2); shown(2); shown(1.5); shown('text'); int(isinstance(box,Kind)); "
                 "int(issubclass(Other,Kind)); "
-                "lazy.squared; context.get(); local.value; float(os.environ.get('FUZZED','0')); Lazy(3).squared"),
+                "lazy.squared; context.get(); local.value; float(os.environ.get('FUZZED','0')); Lazy(3).squared",
+        changes=[
+            "remembered.cache_clear()", "remembered(5)", "shown.register(int)(lambda value: {v})",
+            "shown.register(float)(lambda value: 3.0)", "Kind.register({c})", "shown.register(str)(len)", "context.set({v})",
+            "os.environ['FUZZED'] = '3.5'", "os.environ.pop('FUZZED', 0)", "vars(lazy).pop('squared', 0)",
+            "lazy.__dict__['squared'] = {v}", "local.value = {v}", "del local.value", "local = threading.local()",
+            "Kind = type(box)", "Kind.__subclasshook__ = classmethod(lambda cls, other: True)"]),
     "arrays": piece("""
         array, arrays = numpy.array([1.0, 2.0, 3.0]), {"a": numpy.ones(3, dtype=numpy.float32), "b": numpy.arange(3)}
     """, numbers="array[0] array[-1] arrays['b'][1]", dicts="arrays",
         tensors="torch.from_numpy(array) torch.from_numpy(arrays['a'])",
         readers="float(array[0]); float(array.sum()); len(array); float(arrays['a'].mean()); int(array.dtype.itemsize); "
                 "arrays['b'].tolist()[-1]",
-        functions="(lambda a:a*torch.from_numpy(array)); (lambda a:a+torch.tensor(arrays['b']))", globals="array"),
+        functions="(lambda a:a*torch.from_numpy(array)); (lambda a:a+torch.tensor(arrays['b']))", globals="array",
+        changes=[
+            "array[0] = {v}", "array *= 2", "array.flags.writeable = False", "array = array.astype(numpy.float32)",
+            "array = numpy.arange(6.0)[::2]", "array = array.copy()", "array.shape = (3, 1)", "array = arrays['a']",
+            "arrays['a'][1] = 5", "arrays['b'] = arrays['b'][::-1]", "array = {v}", "torch.from_numpy(array).zero_()",
+            "array[1:] = numpy.nan", "array = numpy.array([-0.0, 0.0, 1.0])"]),
     "keys": piece("""
         class Key:
             def __init__(self, name, tag=0):
@@ -517,7 +531,13 @@ PIECES = {
         key, keyed, keys = Key("a"), {Key("a"): 1.0, Key("b"): [2.0], "c": 3.0}, {Key("a"), Key("c"), 1}
     """, numbers="keyed[key] keyed[Key('z')]", dicts="keyed", sets="keys", objects="key", classes="Key", names="key.name",
         readers="keyed[Key('a')]; len(keys); int(Key('b') in keyed); int(key in keys); keyed.get(key,3.0); "
-                "keyed.pop(Key('b'),[1])[0]; key.tag"),
+                "keyed.pop(Key('b'),[1])[0]; key.tag",
+        changes=[
+            "keyed[Key('a')] = {v}", "keyed[Key('z')] = {v}", "keyed.pop(Key('b'), 0)", "key.name = 'b'", "key = Key('b')",
+            "keys.add(Key('z'))", "keys.discard(Key('a'))", "Key.__hash__ = lambda self: 1",
+            "Key.__eq__ = lambda self, other: self is other", "Key.__hash__ = object.__hash__", "keyed = {{key: 4.0}}",
+            "next(iter(keyed)).name = 'q'", "keyed = dict(reversed(keyed.items()))", "keyed[(Key('a'), 1)] = {v}", "key.tag = {v}",
+            "Key.__eq__ = object.__eq__"]),
     "autograd": piece("""
         class Double(torch.autograd.Function):
             factor = 2
@@ -538,11 +558,17 @@ PIECES = {
         functions="Double.apply; torch.func.vmap(torch.tanh); "
                   "(lambda a:torch.utils.checkpoint.checkpoint(torch.sin,a,use_reentrant=False)); "
                   "(lambda a:a*torch.rand(3,generator=draws))",
-        readers="float(torch.rand(1,generator=draws)); int(source.grad is None); int(source.is_leaf); source._version"),
+        readers="float(torch.rand(1,generator=draws)); int(source.grad is None); int(source.is_leaf); source._version",
+        changes=[
+            "draws.manual_seed(2)", "draws = torch.Generator()", "Double.factor = {v}",
+            "Double.backward = staticmethod(lambda ctx, gradient: gradient * 5)", "source.grad = None",
+            "Double.forward = staticmethod(lambda ctx, a: a + 1)", "source = source.detach()", "source.data = torch.zeros(3)",
+            "saved.requires_grad_()", "torch.rand(2, generator=draws)", "torch.autograd.graph.increment_version(source)",
+            "source = Double.apply(source)", "source.requires_grad_(False)"]),
 }
 
 
-def world(names: Iterable[str]) -> tuple[list[str], Places]:
-    """The texts of the pieces of these names, behind the imports, and all their places."""
-    chosen = [BASE, *(PIECES[name] for name in names)]
-    return [IMPORTS.strip(), *(each.text for each in chosen)], sum((each.places for each in chosen), Places())
+def world(chosen: Iterable[Piece]) -> tuple[list[str], Places]:
+    """The texts of a world of these pieces, behind the imports, and all their places."""
+    pieces = [BASE, *chosen]
+    return [IMPORTS.strip(), *(each.text for each in pieces)], sum((each.places for each in pieces), Places())

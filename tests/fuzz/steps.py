@@ -47,12 +47,13 @@ CLASS_CHANGES = [
     "{c}.__getattribute__ = lambda self, name: object.__getattribute__(self, name)", "del {c}.__setattr__", "{c}.forward = {m}",
     "{c}.__init__ = lambda self, *args: self.__dict__.update(value=9.0)", "{c}.made = classmethod(lambda cls, v: cls())",
     "del {c}.__getattribute__", "{c}.__add__ = lambda self, other: 3", "{c}.__hash__ = None", "{c}.__name__ = 'Renamed'",
-    "{c}.__get__ = lambda *args: 4.0"]
+    "{c}.__get__ = lambda *args: 4.0", "{c}.apply = compiled({c}.apply)"]
 OBJECT_CHANGES = [
     "{o}.value = {v}", "del {o}.value", "{o}.extra = {v}", "del {o}.extra", "{o}.apply = {f}", "{o}.__dict__.pop('apply', 0)",
     "{o}.__class__ = {c}", "{o}.scale = {v}", "{o}.tensor = {t}", "{o}.__dict__ = dict({o}.__dict__)", "{o}.kept = {v}",
     "{o}.items = items", "{o}.__call__ = {f}", "{o} = {o2}", "{o} = copy.copy({o})", "{o} = copy.deepcopy({o})", "{o}.child = {o2}",
-    "vars({o}).clear()", "{o}.kept = {o2}", "{o}.extra = {t}", "{o}.doubled = 3", "{o}.__dict__['scale'] = {v}"]
+    "vars({o}).clear()", "{o}.kept = {o2}", "{o}.extra = {t}", "{o}.doubled = 3", "{o}.__dict__['scale'] = {v}",
+    "{o}.apply = compiled({o}.apply)"]
 FUNCTION_CHANGES = [
     "{g}.__defaults__ = (2.5,)", "{g}.__kwdefaults__ = {{'power': 3}}", "{g}.__code__ = (lambda a, by=1.0, *, power=1: a).__code__",
     "{g} = {f}", "{g}.level = {v}", "{g}.calls = 5", "{g}.__defaults__ = None",
@@ -84,7 +85,7 @@ MODULE_CHANGES = [
     "{m}.lin.register_parameter('bias', None)", "{m}.register_state_dict_pre_hook(print)",
     "nn.utils.parametrize.register_parametrization({m}.lin, 'weight', nn.Tanh())", "nn.utils.spectral_norm({m}.lin)",
     "del {m}.training", "{m}.blocks[0], {m}.blocks[1] = {m}.blocks[1], {m}.blocks[0]", "del {m}.blocks[0]",
-    "{m}.lin.weight.data.transpose_(0, 1)", "{m}.lin.forward = lambda a: a + 1"]
+    "{m}.lin.weight.data.transpose_(0, 1)", "{m}.lin.forward = lambda a: a + 1", "{m}.forward = compiled({m}.forward)"]
 WORLD_CHANGES = [
     "torch.set_default_dtype(torch.float64)", "torch.set_default_dtype(torch.float32)", "torch.set_grad_enabled(False)",
     "torch.set_grad_enabled(True)", "torch.manual_seed(5)", "random.seed(5)", "len = lambda x: 3", "abs = lambda x: 9",
@@ -109,31 +110,6 @@ PATCHES = [
     "nn.Module.parameters = lambda self: iter([])", "nn.Linear.__call__ = lambda self, *args: args[0] - 1",
     "torch.Tensor.extra = 3", "torch.Tensor.scale = 2.0", "del torch.Tensor.abs", "nn.Linear.ratio = 3.0", "nn.Module.extra = {v}",
     "torch.sigmoid = {f}"]
-LIBRARY_CHANGES = [
-    "remembered.cache_clear()", "remembered(5)", "shown.register(int)(lambda value: {v})",
-    "shown.register(float)(lambda value: 3.0)", "Kind.register({c})", "shown.register(str)(len)", "context.set({v})",
-    "os.environ['FUZZED'] = '3.5'", "os.environ.pop('FUZZED', 0)", "vars(lazy).pop('squared', 0)", "lazy.__dict__['squared'] = {v}",
-    "local.value = {v}", "del local.value", "local = threading.local()", "Kind = type(box)",
-    "Kind.__subclasshook__ = classmethod(lambda cls, other: True)"]
-ARRAY_CHANGES = [
-    "array[0] = {v}", "array *= 2", "array.flags.writeable = False", "array = array.astype(numpy.float32)",
-    "array = numpy.arange(6.0)[::2]", "array = array.copy()", "array.shape = (3, 1)", "array = arrays['a']", "arrays['a'][1] = 5",
-    "arrays['b'] = arrays['b'][::-1]", "array = {v}", "torch.from_numpy(array).zero_()", "array[1:] = numpy.nan",
-    "array = numpy.array([-0.0, 0.0, 1.0])"]
-KEY_CHANGES = [
-    "keyed[Key('a')] = {v}", "keyed[Key('z')] = {v}", "keyed.pop(Key('b'), 0)", "key.name = 'b'", "key = Key('b')",
-    "keys.add(Key('z'))", "keys.discard(Key('a'))", "Key.__hash__ = lambda self: 1",
-    "Key.__eq__ = lambda self, other: self is other", "Key.__hash__ = object.__hash__", "keyed = {{key: 4.0}}",
-    "next(iter(keyed)).name = 'q'", "keyed = dict(reversed(keyed.items()))", "keyed[(Key('a'), 1)] = {v}", "key.tag = {v}",
-    "Key.__eq__ = object.__eq__"]
-AUTOGRAD_CHANGES = [
-    "draws.manual_seed(2)", "draws = torch.Generator()", "Double.factor = {v}",
-    "Double.backward = staticmethod(lambda ctx, gradient: gradient * 5)", "source.grad = None",
-    "Double.forward = staticmethod(lambda ctx, a: a + 1)", "source = source.detach()", "source.data = torch.zeros(3)",
-    "saved.requires_grad_()", "torch.rand(2, generator=draws)", "torch.autograd.graph.increment_version(source)",
-    "source = Double.apply(source)", "source.requires_grad_(False)"]
-# By what readers, functions and dicts of their piece name.
-PIECE_CHANGES = {"remembered": LIBRARY_CHANGES, "arrays": ARRAY_CHANGES, "keyed": KEY_CHANGES, "Double.apply": AUTOGRAD_CHANGES}
 INPUTS = [
     "torch.ones(3)", "torch.arange(6.0).reshape(2, 3)", "torch.linspace(-1, 1, 3)", "torch.ones(3, dtype=torch.float64)",
     "torch.arange(3)", "torch.arange(6.0).reshape(3, 2).t()", "torch.ones(4, 3)[::2]", "torch.ones(3, requires_grad=True)",
@@ -177,8 +153,7 @@ class Stepper:
 
     def __init__(self, rng: random.Random, places: Places) -> None:
         self.rng, self.places = rng, places
-        known = " ".join([*places.readers, *places.functions, *places.dicts])
-        self.of_pieces = [each for name, changes in PIECE_CHANGES.items() if name in known for each in changes] or WORLD_CHANGES
+        self.of_pieces = places.changes or WORLD_CHANGES
 
     def steps(self, calls: int) -> list[str]:
         """Some calls, mostly two after each other on the same inputs, and changes between them."""

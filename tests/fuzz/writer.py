@@ -152,6 +152,8 @@ class Writer:
     def statement(self) -> list[str]:
         simple = [self.assign] * 4 + [self.write] * 3 + [self.in_place] * 3 + [self.container] * 4 + [self.keep] * 2 + [
             self.attribute, self.attribute, self.note, self.note, self.show, self.cut, self.draw, self.fail, self.leave]
+        if self.rich and self.places.statements:
+            simple += [self.of_piece] * 4
         twice = [self.loop, self.handlers, self.block, self.define, self.generator]
         compound = [self.branch] * 3 + [kind for kind in twice for _ in range(2)] + [
             self.comprehension, self.match, self.closure, self.coroutine, self.make_class]
@@ -229,6 +231,9 @@ class Writer:
                                  f"{self.object()}.{name} = [{self.tensor()}, {self.value()}]",
                                  f"{self.object()}.kept = lambda v: v + {self.number()}", f"{self.object()}.kept = {self.object()}",
                                  f"{self.rng.choice(self.places.classes)}.extra = {self.number()}"])]
+
+    def of_piece(self) -> list[str]:
+        return self.rng.choice(self.places.statements).split("\n")
 
     def attribute(self) -> list[str]:
         name, thing = self.rng.choice(["extra", "value", "kept", "scale", "factor", "tensor", "__class__"]), self.object()
