@@ -32,7 +32,7 @@ def test_random_cases(batch: int) -> None:
         bug = examine(SEED, number, engine)
         assert bug in (True, False), "\n".join([f"python -m tests.fuzz --seed {SEED} --case {number}", *bug.problems[:5],
                                                 str(bug.case)])
-    assert engine.counts.hits > BATCH and engine.counts.captures > BATCH // 2
+    assert engine.counts.hits > BATCH // 2 and engine.counts.captures > BATCH // 2
     assert engine.counts.native < engine.counts.calls
 
 
