@@ -136,9 +136,9 @@ def kind_by_arguments(interp: Interpreter, real: Any, values: list[Value], kwarg
         return Kind.NUMPY
     if hashable(real) and real in LAZY and not kwargs and all(isinstance(v.shadow, (Const, External, Expr)) for v in values):
         return Kind.LAZY
-    if is_foldable(real, values):
-        return Kind.PURE
-    return Kind.REPEATED if computed_arrays.repeats(real, values) else Kind.UNKNOWN
+    if computed_arrays.repeats(real, values):
+        return Kind.REPEATED
+    return Kind.PURE if is_foldable(real, values) else Kind.UNKNOWN
 
 
 def is_bookkeeping(function: Any) -> bool:

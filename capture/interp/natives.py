@@ -330,6 +330,8 @@ def depend_deep(interp: Interpreter, shadow: Shadow | None, real: Any) -> None:
             graph.set_state(shadow)
         elif isinstance(shadow.state, HandleState):
             graph.touch(shadow)
+        elif computed_arrays.is_repeated(shadow, real):
+            raise decision("what a function of C returns", [shadow])
         elif arrays.is_value(real):
             interp.recorder.arrays.hold(graph, real)
         elif shadow.source is not None:

@@ -136,6 +136,8 @@ class RefGraph:
         elif isinstance(shadow, RefNode):
             if type(shadow.state) is TensorState:
                 raise Break("data-dependent", "the value of a tensor decides something")
+            if isinstance(shadow.origin, Replayed) and has_content(real):       # a number of numpy's that each hit computes
+                raise decision(decided, [shadow])
             if shadow.source is not None and has_content(real):
                 self.require(shadow.source, "TYPE", shadow.cls)
                 self.hold(Computed(content, (shadow.source,)), "VALUE", content(real))

@@ -247,3 +247,28 @@ def test_an_array_on_a_tensor_that_follows_from_constants() -> None:
         t.add_(1)
         return x * total, x + float(torch.tensor(0, dtype=x.dtype).numpy().dtype.itemsize), float(a.sum())
     check(lambda: program, call(X), call(X), captures=None, fullgraph=False)
+
+
+def of_results(expression):
+    """A program that computes with the numbers of an array on the memory of a tensor."""
+    return eval(f"lambda x, t: (lambda n: {expression})(t.numpy())", {"torch": torch, "np": np})
+
+
+@pytest.mark.parametrize("expression", [
+    "(x, 1 - n[0] / 40)", "(x, n[0] / 40 - 1, -n[1])", "(x, -(n[0] / 3))", "(x, [1.5 * (n[0] / 3)])", "(x, str(1 - n[0] / 40))",
+    "(x, n[0] * 1.5 + n[1])", "x * (1 - n[0] / 40)", "torch.tensor([1 - n[0] / 40])", "torch.full((2,), 1 - n[0] / 40)",
+    "(x, abs(n[0] / 3) // 2, divmod(n[1] / 2, 3))", "(x, max(n[0] / 2, n[1] / 3), sorted([n[1] / 2, n[0] / 2]))"])
+def test_numbers_computed_from_results_are_computed_on_every_hit(expression) -> None:
+    check(lambda: of_results(expression), *(call(torch.ones(2), torch.tensor([k, 3 - k])) for k in (1, 2, 1, 0)),
+          fullgraph=False, captures=None)
+
+
+NUMBERS = [np.float64(1.5), np.float64(2.5), np.float32(0.1), np.int16(3), np.int64(4), np.float16(2), 1.5, 2]
+
+
+@pytest.mark.parametrize("program", [
+    lambda x, n: torch.tensor([n]), lambda x, n: torch.tensor([[n, 1], [2.0, n]]), lambda x, n: torch.as_tensor((n, True)),
+    lambda x, n: torch.asarray([n]) + x, lambda x, n: torch.tensor(n), lambda x, n: torch.tensor([n], dtype=torch.float32),
+    lambda x, n: torch.tensor([n, x[0].item()]), lambda x, n: torch.tensor([x[0], n]), lambda x, n: x.new_tensor([n])])
+def test_tensors_of_numbers_are_of_their_type(program) -> None:
+    check(lambda: program, *(call(torch.ones(1), n) for n in NUMBERS), fullgraph=False, captures=None)

@@ -1,6 +1,7 @@
 """Arrays of numpy that become tensors, on their memory or as copies, and tensors that become arrays."""
 from __future__ import annotations
 
+import functools
 import sys
 from typing import Any
 
@@ -10,11 +11,12 @@ from capture.errors import Break
 from capture.interp.arrays import is_drawn
 from capture.interp.frame import Value
 from capture.interp.interpreter import Interpreter
+from capture.interp.lookasides.shadows import depend_type, items_of
 from capture.interp.lookasides.torch_legacy import LEGACY
 from capture.interp.models import model, polyfill
 from capture.refgraph.memory import PLAIN_TENSORS
-from capture.refgraph.ndarrays import is_ndarray
-from capture.refgraph.node import RefNode, Shadow
+from capture.refgraph.ndarrays import is_array, is_ndarray, is_value
+from capture.refgraph.node import Const, RefNode, Shadow
 
 
 def shared(array: Any) -> torch.Tensor:
@@ -78,6 +80,43 @@ def constructor(cls: Any, dtype: torch.dtype | None) -> None:
 
 for _cls, _dtype in LEGACY.items():
     constructor(_cls, _dtype)
+
+
+# -- numbers -----------------------------------------------------------------------------------------------------------
+
+def holds_number(data: Any) -> bool:
+    """Whether there is a number of numpy in data of which torch makes a tensor: that is of its type, unlike one of Python."""
+    if isinstance(data, (list, tuple)):
+        return any(map(holds_number, data))
+    return is_value(data) and not is_array(data)
+
+
+def type_of(data: Any) -> torch.dtype:
+    """The type of a tensor that torch makes of such data. A model tells."""
+    if isinstance(data, (list, tuple)):
+        return functools.reduce(torch.promote_types, map(type_of, data)) if data else torch.get_default_dtype()
+    return data.dtype if isinstance(data, torch.Tensor) else torch.tensor(data).dtype
+
+
+@model(type_of)
+def tell_type(interp: Interpreter, result: torch.dtype, data: Value) -> Shadow:
+    """What follows from the types of all numbers."""
+    depend_type(interp, data)
+    if isinstance(data.real, (list, tuple)):
+        for shadow, item in zip(items_of(interp, data), data.real, strict=True):
+            tell_type(interp, result, Value(item, shadow))
+    return Const(result)
+
+
+def keeps_types(function: Any) -> None:
+    """Registers what a function makes of numbers of numpy: the graph is given such as numbers of Python, and the type with them."""
+    @polyfill(function, applies=lambda data, *, dtype=None, **named: dtype is None and holds_number(data))
+    def make(data: Any, *, dtype: Any = None, **named: Any) -> torch.Tensor:
+        return function(data, dtype=type_of(data), **named)
+
+
+for _function in (torch.tensor, torch.as_tensor, torch.asarray):
+    keeps_types(_function)
 
 
 numpy = sys.modules.get("numpy")
