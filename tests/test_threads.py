@@ -107,6 +107,37 @@ def test_what_is_read_under_a_lock_is_what_the_last_thread_has_written() -> None
     assert sorted(numbers) == list(range(1, THREADS * ROUNDS + 1))
 
 
+@capture.disable
+def others_find_free(lock: Any, twice: Any) -> tuple[bool, bool]:
+    """Breaks the graph: whether another thread finds these taken."""
+    free = []
+    asking = threading.Thread(target=lambda: free.extend(each.acquire(blocking=False) for each in (lock, twice)))
+    asking.start()
+    asking.join(10)
+    return free[0], free[1]
+
+
+def test_a_lock_that_the_call_makes_is_held_behind_a_break() -> None:
+    """As often as it was taken: giving it back once more raises."""
+    def program(x):
+        lock, twice = threading.Lock(), threading.RLock()
+        with lock, twice:
+            twice.acquire()
+            free = others_find_free(lock, twice)
+            held = lock.locked()
+            twice.release()
+        try:
+            twice.release()
+        except RuntimeError as error:
+            return x * 2, free, held, lock.locked(), str(error)
+        return x, free
+    compiled = capture.compile(program, backend="eager")
+    for _ in range(3):
+        product, free, *rest = compiled(X)
+        assert torch.equal(product, X * 2) and free == (False, False) and rest == [True, False, "cannot release un-acquired lock"]
+    assert capture.stats(compiled).hits == 2
+
+
 def test_a_capture_does_not_affect_other_threads() -> None:
     """One thread stands still in the midst of a capture; another one runs, captures and hits."""
     inside, go_on = threading.Event(), threading.Event()

@@ -12,7 +12,7 @@ from capture.interp.interpreter import Interpreter
 from capture.interp.lookasides.shadows import node_of
 from capture.interp.models import model
 from capture.refgraph.effects import Replayed
-from capture.refgraph.node import Const, Expr, Shadow
+from capture.refgraph.node import Const, IteratorState, Shadow
 from capture.refgraph.source import Computed
 
 
@@ -24,12 +24,35 @@ def identify(interp: Interpreter, result: int) -> Shadow:
 
 
 LOCKS = (_thread.LockType, _thread.RLock)
+TAKING = frozenset({"acquire", "__enter__"})
+GIVING_BACK = frozenset({"release", "__exit__"})
 
 
 @model(_thread.allocate_lock, _thread.RLock)
 def make_lock(interp: Interpreter, result: Any) -> Shadow:
     """A new lock."""
-    return interp.graph.create(result, origin=Expr(_thread.RLock if type(result) is _thread.RLock else _thread.allocate_lock, ()))
+    return interp.graph.create(result, Held(type(result) is _thread.RLock))
+
+
+class Held(IteratorState):
+    """The state of a lock that the trace makes: how many times it is taken."""
+
+    __slots__ = ("reentrant", "times")
+    is_whole = True
+
+    def __init__(self, reentrant: bool) -> None:
+        self.reentrant, self.times = reentrant, 0
+
+    def recipe(self) -> tuple[Callable[..., Any], tuple[Shadow, ...]]:
+        return held_lock, (Const(self.reentrant), Const(self.times))
+
+
+def held_lock(reentrant: bool, times: int) -> Any:
+    """A new lock that is taken so many times."""
+    lock = _thread.RLock() if reentrant else _thread.allocate_lock()
+    for _ in range(times):
+        lock.acquire()
+    return lock
 
 
 def operation(method: Callable[..., Any], name: str) -> None:
@@ -39,14 +62,16 @@ def operation(method: Callable[..., Any], name: str) -> None:
         for value in values:
             interp.graph.depend(value.shadow, value.real)
         if node.created:
+            if isinstance(node.state, Held):
+                node.state.times += (name in TAKING and result is not False) - (name in GIVING_BACK)
             return Const(result)
         interp.graph.touch(node)
         given = () if name == "__exit__" else values
         call = interp.graph.call_effect(Const(_thread_release if name == "__exit__" else method),
                                         (node, *(value.shadow for value in given)), tuple(kwargs))
-        waits = name in ("acquire", "__enter__") and not values
+        waits = name in TAKING and not values
         return Const(result) if result is None or waits else Replayed(call, (), bool)
-    model(method, refuses=taken_between_traces if name in ("acquire", "__enter__") else None)(operate)
+    model(method, refuses=taken_between_traces if name in TAKING else None)(operate)
 
 
 def taken_between_traces(interp: Interpreter, lock: Value, *args: Value, **kwargs: Value) -> Break | None:
