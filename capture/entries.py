@@ -13,7 +13,7 @@ from capture.config import STRICT
 from capture.errors import BackendError, warn
 from capture.guards.collect import collect
 from capture.history import BreakReport, Times
-from capture.interp import protection, resume, sleepers
+from capture.interp import failing, protection, resume, sleepers
 from capture.interp.frame import Value
 from capture.interp.fx_recorder import FxRecorder
 from capture.interp.interpreter import Interpreter
@@ -40,9 +40,8 @@ def install(unit: Unit, interp: Interpreter, result: Shadow, held: Iterable[Valu
     graph.seal()
     with times.measure("mock"):
         numbers: tuple[Shadow, ...] = tuple(number.shadow for number in recorder.number_inputs)
-        # Before the first operation of a graph that may raise, and cannot run again then, so many effects come.
-        acted = recorder.acted or 0 if recorder.changes and not recorder.expected else 0
-        plan = mock.plan(graph, result, recorder.inputs, numbers, acted)
+        before = failing.before(recorder)
+        plan = mock.plan(graph, result, recorder.inputs, numbers, failing.acted_before(recorder), before)
     insert(unit, interp, plan, repeatable, broken, times)
     sleepers.lie_down(asleep)
 
@@ -67,14 +66,12 @@ def insert(unit: Unit, interp: Interpreter, plan: mock.MockPlan, repeatable: boo
             compiled = compile_graph(unit, gm, inputs) if is_balanced(graph) and not entry_modes(graph).dual_level else gm.forward
     with times.measure("mock"):
         names = argument_names(unit.function.__code__)
-        # It draws random numbers, which can be taken back.
-        rewinds = bool(recorder.fails or recorder.expected) and not recorder.changes and not repeatable
-        graph_callable = protection.rewinding(compiled) if rewinds and compiled is not None else compiled
-        code = pycode.generate(plan, names, recorder.inputs, graph_callable, f"{unit.name}_{unit.captures}")
+        code = pycode.generate(plan, names, recorder.inputs, compiled, f"{unit.name}_{unit.captures}")
         code = debug.on_disk(code, unit.tree, unit.name, unit.captures)
         function = code.function
     with times.measure("guards"):
-        trace = Trace(gm, code, broken, operations, repeatable or rewinds, rewinds and compiled is not None, compiled, times)
+        again = repeatable or plan.before is not None and recorder.can_take_back()
+        trace = Trace(gm, code, broken, operations, again, compiled, times)
         entry = unit.tree.insert(collect(graph), code.lifted, function, trace)
     unit.captures += 1
     debug.captured(unit.name, entry)

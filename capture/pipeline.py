@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
 import os
 import sys
 import threading
@@ -124,26 +125,27 @@ def tell_limit(unit: Unit, mismatches: list[Mismatch]) -> None:
 def failed(unit: Unit, entry: Any, exception: BaseException) -> Any:
     """Called when a mock function raised: its graph did, or a call that it repeats.
 
-    Where nothing was done before that, and the graph has no side effect of its own, the call runs again, natively, so
-    that the program's handlers see the exception; else its traceback is made the user's.
+    Where nothing was done before that but what can be taken back, the call runs again, natively, so that the program's handlers
+    see the exception; else its traceback is made the user's.
     """
     trace: Trace = entry.payload
     if isinstance(exception, InternalError):
         return None
+    assert trace.mock is not None
+    line = trace.mock.line_of(exception)
+    again = isinstance(exception, Exception) and not unwind.is_asynchronous(exception) and (
+        isinstance(exception, CheckFailed) or trace.repeatable and line < trace.mock.first_effect)
+    if again:
+        trace.mock.put_back(exception)
     if isinstance(exception, CheckFailed):
-        if trace.rewinds:
-            protection.rewind()
         if isinstance(exception, Surprise) and not unit.fullgraph:      # the next capture ends where this tensor decides
             unit.numbers.surprised = True
             entry._kill()
             unit.departed.add(counts_of(entry))
         return _C.RUN_NATIVELY
-    assert trace.mock is not None
-    line = trace.mock.line_of(exception)
-    again = isinstance(exception, Exception) and not unwind.is_asynchronous(exception)
-    if trace.repeatable and line < trace.mock.first_effect and again:
+    if again:
         return _C.RUN_NATIVELY
-    hidden = frozenset({trace.mock.filename, INVISIBLE})
+    hidden = frozenset({trace.mock.filename, INVISIBLE, protection.__file__})
     blame(exception, unit.function, trace.graph_module, hidden, trace.mock.calls.get(line, ()))
     return None
 
@@ -162,7 +164,7 @@ def capture(unit: Unit, function: types.FunctionType, args: list[Any]) -> Value 
     has come to its end, and InternalError in strict mode.
     """
     graph = RefGraph(unit.shapes)
-    recorder = FxRecorder(graph, unit.numbers)
+    recorder = FxRecorder(graph, unit.numbers, *((math.inf,) if unit.fullgraph else ()))
     interp = Interpreter(graph, recorder, None if unit.fullgraph else unit.retreats)
     graph.require(None, "MODES", _C.modes())
     root = Value(function, graph.external(function, Function()))

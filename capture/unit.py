@@ -37,8 +37,7 @@ class Trace:
     mock: pycode.PythonCode | None = None
     broken: BreakReport | None = None
     operations: int = 0
-    repeatable: bool = False        # the graph changes nothing: no tensor, no random numbers
-    rewinds: bool = False           # … or draws random numbers, which can be taken back
+    repeatable: bool = False        # the graph changes nothing, or what is taken back when it fails
     compiled: Callable[..., Any] | None = None
     times: Times = field(default_factory=lambda: Times(time.perf_counter()))
 

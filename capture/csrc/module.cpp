@@ -14,6 +14,7 @@
 #include "stance.h"
 #include "switch.h"
 #include "tensor_properties.h"
+#include "undo.h"
 #include "watch.h"
 
 namespace capture {
@@ -85,6 +86,7 @@ PyMODINIT_FUNC PyInit__C() {
     init_executor(module.get());
     init_random_state(module.get());
     init_snapshot(module.get());
+    init_undo(module.get());
     init_known_hash(module.get());
     init_look_ahead(module.get());
     init_watch(module.get());

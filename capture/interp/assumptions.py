@@ -19,7 +19,6 @@ from capture.interp.frame import Frame, Value
 from capture.interp.interpreter import Interpreter
 from capture.interp.lookasides import replays
 from capture.refgraph import runtime
-from capture.refgraph.effects import Effect
 from capture.refgraph.node import Build, Const, Expr, External, RefNode, Shadow, TensorState
 
 COMPARISONS = frozenset({torch.equal, torch.Tensor.equal, torch.allclose, torch.Tensor.allclose})
@@ -75,9 +74,7 @@ def may_suppose(interp: Interpreter, is_truth: bool = True) -> bool:
 
 def can_look_back(interp: Interpreter) -> bool:
     """Whether nothing was done so far that could not be taken back if a tensor turns out to hold something else."""
-    effects, early = interp.graph.effects, interp.graph.early
-    return not interp.recorder.changes and not any(effect.stream is not None for effect in early) and not any(
-        isinstance(effect, Effect) and effect.early for effect in effects)
+    return interp.recorder.can_take_back()
 
 
 def assume(interp: Interpreter, value: Value, held: bool | int, operation: Any) -> Shadow:

@@ -4,6 +4,7 @@ from __future__ import annotations
 import math
 import numbers
 import operator
+import random
 import re
 import warnings
 from collections.abc import Callable, Iterable, Sequence
@@ -16,11 +17,13 @@ from capture import _C
 from capture.errors import Break
 from capture.interp import arrays, fixed, fx_numbers, leaves, subscripts
 from capture.interp.frame import Value
+from capture.interp.overwritten import MOST_BYTES, RELAYING, Overwritten, size_of
 from capture.interp.regions import Region, graph_module, outline
+from capture.interp.result_shapes import COUNTED, OVERWRITING, ROWS, is_dynamic, name_of
 from capture.interp.told import Told
 from capture.interp.varying import MAKING, SIZING, Numbers, Place, place_of
 from capture.interp.writes import uncounted, versions_of
-from capture.refgraph.effects import Position, Replayed
+from capture.refgraph.effects import Effect, Position, Replayed
 from capture.refgraph.facts import current_gpu
 from capture.refgraph.graph import PINNED, VALUES, RefGraph
 from capture.refgraph.lookup import parts
@@ -52,26 +55,28 @@ class FxRecorder:
 
     `inputs`: outside tensors in placeholder order; `number_inputs`: numbers from outside that change from call to call (`seen`
     tells), whose placeholders come after them. `mutates`: some recorded operation wrote to an existing tensor; `changes`: to one
-    from outside, or to other state. `leaves_behind`: what is to be undone when the graph raises. `expected`: tensors of which
-    something is taken for granted, and what looks whether it is so. `can_cut`: whether the trace may end where it is. `switched`:
-    what tells of the kernels that it has chosen. `fails`: some may raise on a hit, and the program tells how far it came, by a
-    handler (`watched`) or by effects, of which there are `acted` before the first of these operations. `moves`: such a number
-    says where in memory some tensor lies. `unheard`: some operation was called under filters of warnings that the program had set
-    for it. `devices`: the types of those that results lie on. Every node's `meta["stack"]` says
-    where in the program it comes from.
+    from outside, or to other state; `overwritten` says to which. Up to `most` bytes of all that is changed can be taken back.
+    `leaves_behind`: what is to be undone when the graph raises. `expected`: tensors of which something is taken for granted, what
+    looks whether it is so, and whether the graph had changed something by then. `looks_back`: if not, changes are taken back.
+    `can_cut`: whether the trace may end where it is. `switched`: what tells of the kernels that it has chosen. `fails`: some
+    operation may raise on a hit, and the program tells how far it came, by a handler (`watched`) or by effects, of which there are
+    `acted` before the first of these operations. `moves`: such a number says where in memory some tensor lies. `unheard`: some
+    operation was called under filters of warnings that the program had set for it. `devices`: the types of those that results lie
+    on. Every node's `meta["stack"]` says where in the program it comes from.
     """
 
-    def __init__(self, refs: RefGraph, seen: Numbers) -> None:
+    def __init__(self, refs: RefGraph, seen: Numbers, most: float = MOST_BYTES) -> None:
         self.refs, self.seen = refs, seen
         self.fx = fx.Graph()
         self.inputs: list[RefNode] = []
         self.number_inputs: list[Value] = []
         self.moves = False
         self.mutates = self.changes = self.leaves_behind = self.unheard = False
-        self.expected: list[tuple[Shadow, bool | int, Callable[..., Any], bool]] = []
+        self.overwritten, self.most = Overwritten(), most
+        self.expected: list[tuple[Shadow, bool | int, Callable[..., Any], bool, bool]] = []
         self.switched: set[Callable[..., Any]] = set()
         self.devices: set[str] = set()
-        self.fails = self.watched = False
+        self.fails = self.watched = self.looks_back = False
         self.acted: int | None = None
         self.regions: list[Region] = []
         self.positions: Callable[[], tuple[Position, ...]] = tuple
@@ -149,7 +154,7 @@ class FxRecorder:
         if place is Place.SIZE:
             return None
         if source is None:
-            if place is Place.RATE or self.watched or self.expected:
+            if place is Place.RATE:
                 return None
             if self.refs.type_of(shadow) is not type(real) or not self.refs.hasten(shadow):
                 return None
@@ -274,9 +279,11 @@ class FxRecorder:
         `visible.warned`. Raises Break, having taken back what it appended.
         """
         last = next(iter(reversed(self.fx.nodes)), None)
+        before = self.changes, self.overwritten
         try:
             return self._record(op, target, args, kwargs, result, versions, warned)
         except Break:
+            self.changes, self.overwritten = before
             for node in reversed(self.fx.nodes):
                 if node is last:
                     break
@@ -298,6 +305,8 @@ class FxRecorder:
         filters = self.refs.find(warnings.filters)
         self.unheard |= filters is not None and filters.created
         self._note_obstacle(node, args)
+        if (target if isinstance(target, str) else getattr(target, "__name__", "")) in RELAYING:
+            self.overwritten = self.overwritten.beyond_recall()
         tensors = list(tensors_in(args, kwargs))
         computes = fixed.computes(name_of(target), kwargs)
         follows = computes and self.told.covers(node.all_input_nodes) and all(fixed.is_told(self.refs, t) for t in tensors)
@@ -368,22 +377,50 @@ class FxRecorder:
             if device != "cpu":
                 self.refs.require(Computed(current_gpu, ()), "VALUE", current_gpu())
 
+    def has_drawn(self) -> bool:
+        """Whether random numbers of the CPU's were drawn."""
+        return not torch.equal(self._random, _C.get_random_state())
+
     def is_harmless(self) -> bool:
         """Whether the graph has changed nothing so far that outlives it: neither a tensor nor the state of random numbers."""
-        return not self.changes and torch.equal(self._random, _C.get_random_state())
+        return not self.changes and not self.has_drawn()
 
-    def wrote(self, tensors: Iterable[torch.Tensor]) -> None:
-        """These tensors were written to, or may have been. Raises Break for one from outside where an earlier operation may fail,
-        which must be able to run again."""
+    def wrote(self, tensors: Iterable[torch.Tensor], for_good: bool = False) -> None:
+        """These tensors were written to, or may have been; none: other state was changed. for_good: in a way that no copy brings
+        back. Raises Break for one from outside where the call is to run again if an earlier operation fails, and now could not."""
         self.mutates = True
+        tensors = list(tensors)
         storages = [(storage_of(t) or (None,))[0] for t in tensors]
         states = (node.state for node in self.refs.nodes)
         outside = {None, *(state.storage[0] for state in states if type(state) is TensorState and state.storage)}
-        if not storages or not outside.isdisjoint(storages):
-            if self.watched or self.expected and self.can_cut():
+        written = [tensor for tensor, storage in zip(tensors, storages) if storage in outside]
+        if not storages or written:
+            before = self.changes, self.overwritten
+            overwritten = self.overwritten.adding(written, self.inputs, self.refs.find)
+            self.changes, self.overwritten = True, overwritten if storages and not for_good else overwritten.beyond_recall()
+            if (self.watched or self.expected and self.can_cut()) and not self.can_take_back():
+                self.changes, self.overwritten = before
                 raise Break("failing-operation", "a write to a tensor after an operation or check that may fail")
-            self.changes = True
         self.refs.wrote(storages)
+
+    @property
+    def dropped(self) -> list[RefNode]:
+        """The tensors that lose their gradients before the graph runs."""
+        return [effect.target for effect in self.refs.effects if isinstance(effect, Effect) and effect.early]
+
+    @property
+    def kept_bytes(self) -> int:
+        """How much is kept on a hit for the call to run again."""
+        return self.overwritten.bytes + sum(size_of(node.real) for node in self.dropped if node.real is not None)
+
+    def can_take_back(self) -> bool:
+        """Whether all that was done so far can be taken back, for the call to run again. Random numbers always can be."""
+        return self.kept_bytes <= self.most and not (self.changes and self.overwritten.for_good)
+
+    def streams_drawn(self) -> list[RefNode]:
+        """The streams of random numbers that are drawn from before the graph, and would give the same again."""
+        drawn = dict.fromkeys(effect.stream for effect in self.refs.effects if effect in self.refs.early)  # type: ignore[union-attr]
+        return [stream for stream in drawn if stream is not None and not issubclass(stream.cls, random.SystemRandom)]
 
     def snapshot(self, tensor: RefNode, real: torch.Tensor) -> RefNode:
         """The values that a tensor has now, for what happens after the graph. They are copied if they are written to later."""
@@ -409,14 +446,18 @@ class FxRecorder:
         """Takes what a tensor holds, or a value that follows from tensors, or its truth, for granted; `operation` looks whether it
         is so. at_once: in the midst of the graph, since the tensor does not outlive what has begun there."""
         known = self.snapshot(value.shadow, value.real) if isinstance(value.shadow, RefNode) else value.shadow
-        self.expected.append((known, held, operation, at_once))
+        self.expected.append((known, held, operation, at_once, self.changes))
 
     def settle_expectations(self) -> None:
-        """Looks at what is taken for granted when the graph has run; in the midst of it, where it changes something afterwards."""
-        for known, held, operation, at_once in self.expected:
-            if not self.changes and not at_once:
+        """Looks at what is taken for granted when the graph has run; in its midst if it then changes something for good."""
+        for known, held, operation, at_once, changed in self.expected:
+            revocable = self.can_take_back()
+            self.looks_back |= revocable and (changed or not at_once and self.kept_bytes <= MOST_BYTES)
+            if revocable and not at_once and (changed or self.kept_bytes <= MOST_BYTES):
                 self.refs.risks.append(Expr(operation, (known, Const(held))))
                 continue
+            if changed and not revocable:
+                raise Break("failing-operation", "a check between a write to a tensor and what cannot be taken back")
             if not isinstance(known, RefNode):
                 raise Break("data-dependent", "a value computed on every call decides something before a write to a tensor")
             node = self.node(known)
@@ -555,41 +596,5 @@ def tensors_in(args: Iterable[Value], kwargs: dict[str, Value] | None = None) ->
             stack.extend(real.values())
 
 
-# Operations whose result's shape depends on values: aten's of torch.Tag.dynamic_output_shape (a test compares), and the
-# Python functions built upon them.
-DYNAMIC_SHAPE = frozenset({
-    "nonzero", "argwhere", "masked_select", "unique", "unique_consecutive", "_unique", "_unique2", "unique_dim", "bincount",
-    "unique_dim_consecutive", "linalg_lstsq", "lstsq", "_ctc_loss", "pack_padded_sequence", "pad_packed_sequence", "indices",
-    "values", "_indices", "_values", "col_indices", "row_indices"})
-# … and those for which it depends on how they are called.
-SOMETIMES_DYNAMIC = {
-    "where": lambda args: len(args) == 1,
-    "one_hot": lambda args: len(args) == 1 or args[1] == -1,
-    "repeat_interleave": lambda args: any(isinstance(a, torch.Tensor) for a in args[1:]),
-    "tensor_split": lambda args: any(isinstance(a, torch.Tensor) for a in args[1:]),
-    "getitem": lambda args: any(isinstance(i, torch.Tensor) and i.dtype in (torch.bool, torch.uint8)
-                                for i in (args[1] if isinstance(args[1], tuple) else (args[1],))),
-}
-
-
 # The builtin value of an instance of a subclass.
 PLAIN_VALUE: dict[type, Callable[[Any], Any]] = {int: int.__index__, float: float.__float__, str: str.__str__}
-# Operations which return as many tensors as the shape says.
-COUNTED = frozenset({"unbind", "split", "chunk", "tensor_split", "hsplit", "vsplit", "dsplit", "unsafe_split", "unsafe_chunk"})
-ROWS = frozenset({"nonzero", "argwhere"})
-# Operations whose result is of the shape of their first operand, whatever the others are.
-OVERWRITING = frozenset(
-    "index_add index_copy index_fill index_put index_reduce put scatter scatter_add scatter_reduce".split())
-
-
-def name_of(target: Any) -> str:
-    """The name of an fx target, as in the tables here."""
-    return (target if isinstance(target, str) else getattr(target, "__name__", "")).strip("_")
-
-
-def is_dynamic(target: Any, args: Sequence[Value], kwargs: dict[str, Value]) -> bool:
-    """Whether the operation's result has a shape which depends on the values of its arguments."""
-    name = name_of(target)
-    if name in SOMETIMES_DYNAMIC:
-        return SOMETIMES_DYNAMIC[name]([a.real for a in args] + [v.real for v in kwargs.values()])
-    return name in DYNAMIC_SHAPE

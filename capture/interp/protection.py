@@ -1,8 +1,9 @@
-"""What a graph leaves behind when it raises, and must not: levels of torch.func, choices of kernels, default devices, random
-numbers drawn before a check that failed; and what the program has silenced in it."""
+"""What a graph leaves behind when it raises, and must not: levels of torch.func, blocks of inference mode, choices of kernels,
+default devices; all that it has changed, where the call is to run again; and what the program has silenced in it."""
 from __future__ import annotations
 
-import threading
+import random
+import types
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -43,21 +44,33 @@ def restore_modes(modes: list[Any]) -> None:
 
 def protected(gm: fx.GraphModule) -> Callable[..., Any]:
     """The forward function of a graph, which leaves these as it found them when it raises."""
+    chosen = [(setter, KERNELS[setter]) for setter in KERNELS.keys() & {node.target for node in gm.graph.nodes}]
+
     def run(*args: Any) -> Any:
-        random = _C.get_random_state()
-        kernels = [(setter, getter()) for setter, getter in KERNELS.items()]
+        drawn = _C.get_random_state()
+        kernels = [(setter, getter()) for setter, getter in chosen]
         modes = overrides._get_current_function_mode_stack()
         try:
             return type(gm).forward(gm, *args)      # a backend may have changed the graph
         except BaseException as error:
+            let_go(error.__traceback__, type(gm).forward.__code__)
             torch._C._functorch.pop_dynamic_layer_stack_and_undo_to_depth(0)
             for setter, value in kernels:
                 setter(value)
             restore_modes(modes)
             if isinstance(error, CheckFailed):
-                _C.set_random_state(random)
+                _C.set_random_state(drawn)
             raise
     return run
+
+
+def let_go(entry: types.TracebackType | None, code: types.CodeType) -> None:
+    """Has the frames of `code` in a traceback drop what they hold: a block of inference mode ends when the object that stands for
+    it dies, and then sets the modes that were in force before it."""
+    while entry is not None:
+        if entry.tb_frame.f_code is code:
+            entry.tb_frame.clear()
+        entry = entry.tb_next
 
 
 def unheard(forward: Callable[..., Any]) -> Callable[..., Any]:
@@ -70,23 +83,45 @@ def unheard(forward: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
-_latest = threading.local()
 
 
-def rewinding(compiled: Callable[..., Any]) -> Callable[..., Any]:
-    """A graph that takes back the random numbers that it has drawn when it fails, for the call to run again; or `rewind` does."""
-    def graph(*inputs: Any) -> Any:
-        state = _C.get_random_state()
-        try:
-            return compiled(*inputs)
-        except Exception:
-            _C.set_random_state(state)
-            raise
-        finally:
-            _latest.state = state
-    return graph
+# -- taking back -------------------------------------------------------------------------------------------------------
+
+class Before:
+    """How all that was which a call is about to change, for it to run again: memory that the tensors `written` lie in, which share
+    it with those that are `counted`, whose versions count on; gradients of the tensors `dropped`; the state of `streams` of random
+    numbers, and, if it `draws`, of the CPU's own."""
+
+    __slots__ = ("random", "states", "tensors")
+
+    def __init__(self, written: tuple[torch.Tensor, ...], counted: tuple[torch.Tensor, ...], dropped: tuple[torch.Tensor, ...],
+                 streams: tuple[Any, ...], draws: bool) -> None:
+        self.tensors = _C.Undo(written, counted, dropped) if written or dropped else None
+        self.states = [(stream, state_of(stream)) for stream in streams]
+        self.random = _C.get_random_state() if draws else None
+
+    def put_back(self) -> None:
+        """Has it be so again."""
+        if self.tensors is not None:
+            self.tensors.put_back()
+        for stream, state in self.states:
+            set_state(stream, state)
+        if self.random is not None:
+            _C.set_random_state(self.random)
 
 
-def rewind() -> None:
-    """Takes back the random numbers that such a graph, the last one in this thread, has drawn."""
-    _C.set_random_state(_latest.state)
+def state_of(stream: Any) -> Any:
+    """How far a stream of random numbers, Python's or numpy's, has come."""
+    if isinstance(stream, random.Random):
+        return stream.getstate()
+    return stream.bit_generator.state if hasattr(stream, "bit_generator") else stream.get_state()
+
+
+def set_state(stream: Any, state: Any) -> None:
+    """Has a stream be there."""
+    if isinstance(stream, random.Random):
+        stream.setstate(state)
+    elif hasattr(stream, "bit_generator"):
+        stream.bit_generator.state = state
+    else:
+        stream.set_state(state)

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from capture.interp.fx_recorder import DYNAMIC_SHAPE
+from capture.interp.result_shapes import DYNAMIC_SHAPE
 from capture.interp.special import is_plain
 
 SCRIPT = torch.jit.ScriptFunction

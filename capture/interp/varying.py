@@ -73,6 +73,11 @@ class Numbers:
             self.varying.add(path)
         return path in self.varying
 
+    def may_vary(self, source: Source, real: Any) -> bool:
+        """Whether the number at `source`, which is `real` now, was or will be found to vary."""
+        path, text = str(source), repr(real)
+        return path in self.varying or self.values.get(path, text) != text or self._rests_on_varying(source)
+
     def is_restless(self, source: Source, content: int) -> bool:
         """Whether the array at `source` held too many different things, of these hashes, for each to get a trace of its own."""
         met = self.contents.setdefault(str(source), set())

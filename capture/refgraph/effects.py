@@ -238,22 +238,27 @@ def _is_plain(shadow: Shadow) -> bool:
 
 
 def ready_at_entry(effects: list[Effect | CallEffect], early: set[CallEffect]) -> int:
-    """How many effects, from the first on, need nothing that the trace makes, so that they may come before its graph."""
+    """How many effects, from the first on, need nothing that the trace makes but what these calls return, so that they may
+    come before its graph."""
+    done: set[CallEffect] = set()
     for count, effect in enumerate(effects):
         if isinstance(effect, CallEffect):
-            ready = effect in early or all(map(_is_plain, effect.shown)) and all(map(_is_there, effect.operands))
+            ready = effect in early or all(map(_is_plain, effect.shown)) and all(_is_there(s, done) for s in effect.operands)
+            done.add(effect)
         else:
             settled = effect.early or not isinstance(effect.target.state, TensorState)
-            ready = settled and all(map(_is_there, (effect.target, *effect.args)))
+            ready = settled and all(_is_there(part, done) for part in (effect.target, *effect.args))
         if not ready:
             return count
     return len(effects)
 
 
-def _is_there(shadow: Shadow) -> bool:
-    """Whether a value is there when a call begins."""
+def _is_there(shadow: Shadow, done: set[CallEffect]) -> bool:
+    """Whether a value is there when a call begins, and these calls are done."""
     if isinstance(shadow, RefNode):
-        return shadow.source is not None
+        return shadow.source is not None or isinstance(shadow.origin, Replayed) and shadow.origin.op in done
+    if isinstance(shadow, Replayed):
+        return shadow.op in done
     if isinstance(shadow, (Expr, Build, Display)):
-        return not isinstance(shadow, Replayed) and all(map(_is_there, shadow.parts))
+        return all(_is_there(part, done) for part in shadow.parts)
     return isinstance(shadow, (Const, External))

@@ -81,7 +81,8 @@ class Make:
 class MockPlan:
     """`outputs`: the tensors which the graph must return, in order. `numbers`: what it takes besides tensors. `early` is done
     before the graph, by `clocks` nothing changes; `steps` come after it. `risks`: what is computed even where nothing comes of it.
-    `classes`: the guarded type at each path that the mock function reads, and at the paths below it, where one is guarded."""
+    `classes`: the guarded type at each path that the mock function reads, and at the paths below it, where one is guarded.
+    `before`: what has all be as it was that is changed until the graph has run and the risks are over."""
 
     outputs: tuple[RefNode, ...]
     steps: tuple[Make | Effect | CallEffect, ...]
@@ -89,29 +90,36 @@ class MockPlan:
     classes: dict[Source, type]
     numbers: tuple[Shadow, ...] = ()
     risks: tuple[Shadow, ...] = ()
-    early: tuple[Effect | CallEffect, ...] = ()
+    early: tuple[Make | Effect | CallEffect, ...] = ()
     clocks: frozenset[CallEffect] = frozenset()
+    before: Perform | None = None
 
 
-def plan(graph: RefGraph, result: Shadow, inputs: Iterable[RefNode], numbers: tuple[Shadow, ...] = (), acted: int = 0) -> MockPlan:
+def plan(graph: RefGraph, result: Shadow, inputs: Iterable[RefNode], numbers: tuple[Shadow, ...] = (), acted: int = 0,
+         before: Perform | None = None) -> MockPlan:
     """Plans the mock function of a sealed graph. `inputs`: the tensors that the compiled graph takes; `numbers`: what it takes
     after them, entry state and arithmetic on it. `acted`: how many effects come before the first operation that may raise of a
-    graph that cannot run again.
+    graph that cannot run again; `before`: see `MockPlan`.
 
     Raises Break when an object outlives the trace that cannot be made anew.
     """
     first = settle(graph.effects[:acted])
     effects = [*first, *settle(graph.effects[acted:])]
     _check_shown(graph, effects)
-    roots = [result, *numbers, *graph.risks, *[shadow for effect in effects for shadow in operands_of(effect)]]
+    roots = [result, *numbers, *graph.risks, *filter(None, [before]), *[
+        shadow for effect in effects for shadow in operands_of(effect)]]
     recipes, outputs, shadows = _reach(graph, roots)
     hurried = first[:ready_at_entry(first, graph.early)]
     early = [effect for effect in effects if effect in hurried
              or (effect in graph.early if isinstance(effect, CallEffect) else effect.early)]
     clocks = frozenset(effect for effect in graph.early if effect.stream is None)
-    steps = _construct(recipes, [effect for effect in effects if effect not in early])
+    returned = [recipe for recipe in recipes if isinstance(recipe.node.origin, Replayed) and recipe.node.origin.op in early]
+    steps = _construct([recipe for recipe in recipes if recipe not in returned],
+                       [effect for effect in effects if effect not in early])
+    first_steps = [step for effect in early for step in (
+        effect, *(Make(recipe.node, recipe.empty) for recipe in returned if recipe.node.origin.op is effect))]  # type: ignore[union-attr,arg-type]
     classes = _classes(graph, [*shadows, *inputs])
-    return MockPlan(tuple(outputs), tuple(steps), result, classes, numbers, tuple(graph.risks), tuple(early), clocks)
+    return MockPlan(tuple(outputs), tuple(steps), result, classes, numbers, tuple(graph.risks), tuple(first_steps), clocks, before)
 
 
 def settle(effects: list[Effect | CallEffect]) -> list[Effect | CallEffect]:

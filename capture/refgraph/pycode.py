@@ -62,7 +62,7 @@ class PythonCode:
     """A mock function as source. Its parameters are the frame's arguments, then, if `lifted` is not empty, a tuple of
     the objects at these paths. `lines`: what a line of the source makes, or changes. `calls`: the lines that do a call
     effect, and where the user's program does it (None where frames like the user's do it). `first_effect`: the first line that
-    changes anything, the graph apart.
+    changes anything for good, the graph apart. `before`: the variable that holds what takes back lines before that, and the graph.
     `graph`: the name, among `globals`, of the compiled graph, or None when none is called."""
 
     name: str
@@ -74,13 +74,24 @@ class PythonCode:
     graph: str | None
     calls: dict[int, tuple[Position, ...] | None] = field(default_factory=dict)
     first_effect: int = sys.maxsize
+    before: str | None = None
 
-    def line_of(self, exception: BaseException) -> int:
-        """The line that an exception came out of, or 0 when it came from elsewhere."""
+    def _entry_of(self, exception: BaseException) -> types.TracebackType | None:
         entry = exception.__traceback__
         while entry is not None and entry.tb_frame.f_code.co_filename != self.filename:
             entry = entry.tb_next
+        return entry
+
+    def line_of(self, exception: BaseException) -> int:
+        """The line that an exception came out of, or 0 when it came from elsewhere."""
+        entry = self._entry_of(exception)
         return 0 if entry is None else entry.tb_lineno
+
+    def put_back(self, exception: BaseException) -> None:
+        """Takes back what was done when an exception came out of a line before `first_effect`."""
+        entry = self._entry_of(exception)
+        if entry is not None and (before := entry.tb_frame.f_locals.get(self.before)) is not None:
+            before.put_back()
 
     @property
     def function(self) -> Callable[..., Any]:
@@ -144,7 +155,7 @@ class _Survey:
     """
 
     def __init__(self, plan: MockPlan) -> None:
-        roots: list[Shadow] = [*plan.numbers, *plan.risks]
+        roots: list[Shadow] = [*plan.numbers, *plan.risks, *filter(None, [plan.before])]
         for step in (*plan.early, *plan.steps):
             if not isinstance(step, Make):
                 roots += operands_of(step)
@@ -221,11 +232,17 @@ class _Printer:
             self.read(source)
         for shadow in self.survey.hoisted:
             self.define(shadow, kept=True)
-        for effect in self.plan.early:
-            self.step_of_plan(effect)
+        before: ast.Name | None = None
+        if self.plan.before is not None:
+            before = self.assign("before", self.value(self.plan.before))
+        for first in self.plan.early:
+            self.step_of_plan(first, before is not None)
         graph = None if graph_callable is None else self.call_graph(graph_callable)
         for shadow in self.survey.risky:
             self.define(shadow, kept=True)
+        if before is not None:                      # what is changed stays from now on
+            self.body.append(ast.Assign([before], ast.Constant(None)))
+            self.first_effect = len(self.body) + 1
         for step in self.plan.steps:
             self.step_of_plan(step)
         for shadow in self.survey.risky_late:
@@ -238,7 +255,7 @@ class _Printer:
         passed_over = ", passed over like importlib._bootstrap" if self.calls else ""       # by warnings and logging
         filename = f"<capture mock {self.name}{passed_over}>"
         return PythonCode(self.name, text, self.globals, filename, self.lines, tuple(self.lifted), graph, self.calls,
-                          self.first_effect)
+                          self.first_effect, None if before is None else before.id)
 
     # -- statements --------------------------------------------------------------------------------------------------
 
@@ -260,14 +277,15 @@ class _Printer:
         self.body.append(ast.Assign([ast.Tuple(outputs)], call) if outputs else ast.Expr(call))
         return graph
 
-    def step_of_plan(self, step: Make | Effect | CallEffect) -> None:
-        """Writes one step. Its line is noted: statements are one line each, the first of them line 2."""
+    def step_of_plan(self, step: Make | Effect | CallEffect, revocable: bool = False) -> None:
+        """Writes one step. Its line is noted: statements are one line each, the first of them line 2. revocable: what it does can
+        be taken back."""
         write: Any = self.make if isinstance(step, Make) else self.call if isinstance(step, CallEffect) else self.effect
         statement = write(step)
         self.body.append(statement)
         line = len(self.body) + 1
         asks = step in self.plan.clocks
-        if not isinstance(step, Make) and not asks:
+        if not isinstance(step, Make) and not asks and not revocable:
             self.first_effect = min(self.first_effect, line)
         if isinstance(step, CallEffect):
             self.lines[line] = "a call"
@@ -312,7 +330,7 @@ class _Printer:
             return ast.Expr(ast.Call(ast.Attribute(target, operation.__name__), args, []))
         return ast.Expr(ast.Call(self.callable(operation), [target, *args], []))
 
-    def assign(self, hint: str, value: ast.expr, numbered: bool = False) -> ast.expr:
+    def assign(self, hint: str, value: ast.expr, numbered: bool = False) -> ast.Name:
         """Keeps a value in a new local variable."""
         name = self.names.fresh(hint, numbered)
         self.body.append(ast.Assign([_name(name)], value))
@@ -408,7 +426,7 @@ class _Printer:
         if source not in self.survey.kept and self.survey.paths[source] < 2:
             return written
         name = self.assign(_hint(source), written)
-        self.locals[source] = name.id  # type: ignore[attr-defined]
+        self.locals[source] = name.id
         return name
 
     def step(self, source: Source) -> ast.expr:

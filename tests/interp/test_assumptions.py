@@ -146,16 +146,17 @@ def test_a_check_before_running_statistics_are_written(fullgraph) -> None:
     check(make, call(x), call(x), call(-x), call(x + 1), captures=None, hits=None, fullgraph=fullgraph)
 
 
-def test_after_a_write_the_trace_ends() -> None:
+def test_after_a_large_write_the_trace_ends() -> None:
     def make():
-        state = SimpleNamespace(total=torch.zeros(3))
+        state = SimpleNamespace(total=torch.zeros(1 << 18, 3))
 
         def program(x):
             state.total += x
             assert (state.total > 0).all()
-            return state.total * 2
+            return state.total.sum(0)
         return program, state
-    check(make, call(X), call(X), call(BAD * 10), call(X), captures=None, fullgraph=False)
+    stats = check(make, call(X), call(X), call(BAD * 10), call(X), captures=None, fullgraph=False)
+    assert stats.breaks > 0
 
 
 def a_normal_distribution(x):

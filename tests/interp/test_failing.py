@@ -1,6 +1,9 @@
 """Operations that fail only on a hit, in programs that also change something: all that came before stays, and handlers run."""
 from __future__ import annotations
 
+import contextlib
+import io
+import random
 import warnings
 from types import SimpleNamespace
 
@@ -183,14 +186,14 @@ def test_writes_without_anyone_to_tell_are_one_graph() -> None:
 
 
 def test_the_report_says_why() -> None:
-    def function(x):
-        x.add_(1)
+    def function(x, large):
+        large.add_(1)
         try:
             return torch.linalg.cholesky(x)
         except RuntimeError:
             return x
     compiled = capture.compile(function, backend="eager")
-    compiled(X.clone())
+    compiled(X, torch.zeros(1 << 20))
     broken, = capture.report(compiled).frames[0].breaks
     assert broken.reason == "failing-operation" and "cholesky" in broken.context
 
@@ -249,3 +252,44 @@ def test_a_file_in_its_own_block_does_not_cut(tmp_path) -> None:
         return x * 2
     stats = check(lambda: function, call(X), call(X), hits=1)
     assert stats.graphs == 1
+
+
+@pytest.mark.parametrize("named", [True, False], ids=["a file", "standard output"])
+def test_a_stream_that_was_closed_is_found_by_the_handler_around_print(named) -> None:
+    def function(x, stream):
+        y = x * 2
+        seen.append(1)
+        try:
+            print("text", file=stream)
+        except ValueError as error:
+            return y + 1, str(error)
+        return y, None
+    seen: list[int] = []
+    compiled = capture.compile(function, backend="eager")
+    open_, closed = io.StringIO(), io.StringIO()
+    closed.close()
+    for stream in (open_, open_, closed, open_):
+        given = stream if named else None
+        with contextlib.redirect_stdout(stream):
+            (left, text), (right, told) = function(X, given), compiled(X, given)
+        assert torch.equal(left, right) and text == told
+    assert open_.getvalue() == "text\n" * 6 and len(seen) == 8
+    assert capture.stats(compiled).hits >= 2
+
+
+def test_a_draw_whose_arguments_change_is_found_by_its_handler() -> None:
+    def make():
+        state = SimpleNamespace(log=[], top=3)
+
+        def function(x):
+            state.log.append("before")
+            try:
+                number = random.randrange(state.top)
+            except ValueError:
+                state.log.append("empty")
+                return x + 1
+            return x * number
+        return function, state
+    stats = check(make, call(X), call(X), lambda state: setattr(state, "top", 0), call(X), lambda state: setattr(state, "top", 2),
+                  call(X), captures=None, fullgraph=False)
+    assert stats.breaks > 0

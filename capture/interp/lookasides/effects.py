@@ -20,6 +20,7 @@ import secrets
 import sys
 import time
 import traceback
+import types
 import uuid
 import warnings
 from collections import deque
@@ -39,7 +40,7 @@ from capture.interp.lookasides.shadows import items_of
 from capture.interp.models import NAMED_EFFECTS, PURE, SEES_CALLERS, SIDE_EFFECTS, hashable, model, polyfill
 from capture.interp.special import in_python
 from capture.refgraph.effects import Replayed
-from capture.refgraph.lookup import instance_dict
+from capture.refgraph.lookup import instance_dict, lookup_class
 from capture.refgraph.node import SCALARS, Build, Const, DictState, Expr, ListState, RefNode, Shadow
 from capture.refgraph.runtime import CallFrom, shuffled, text_of_exception
 from capture.refgraph.source import Computed, Literal
@@ -96,6 +97,10 @@ def _refusal(function: Any, traits: Traits) -> Callable[..., Break | None]:
         watched = failing.is_watched(interp.frame)
         return Break("failing-operation", f"{function.__qualname__}() where a handler is in force") if watched else None
 
+    def no_arguments(interp: Interpreter, *args: Value, **kwargs: Value) -> Break | None:
+        changing = any(not isinstance(value.shadow, Const) for value in (*args[1:], *kwargs.values()))      # it may refuse others
+        return no_handler(interp) if changing else None
+
     def no_objects(interp: Interpreter, *args: Value, **kwargs: Value) -> Break | None:
         containers = [value.real for value in args if isinstance(value.real, (list, tuple, dict, deque))]
         apart = any(type(item) not in SCALARS for container in containers for item in container)    # a hit would draw from copies
@@ -104,7 +109,8 @@ def _refusal(function: Any, traits: Traits) -> Callable[..., Break | None]:
     def not_too_early(interp: Interpreter, *args: Value, **kwargs: Value) -> Break | None:
         late = interp.retreats is not None and interp.retreats.is_too_early(interp)
         return Break("late-change", f"{function.__qualname__}() was shown an object which changed after it") if late else None
-    known = (no_clock, traits.clock), (no_stack, traits.callers), (no_handler, traits.fails), (no_objects, traits.draws)
+    known = (no_clock, traits.clock), (no_stack, traits.callers), (no_handler, traits.fails), (no_arguments, traits.draws), (
+        no_objects, traits.draws)
     rules = [rule for rule, holds in known if holds]
 
     def refuse(interp: Interpreter, *args: Value, **kwargs: Value) -> Break | None:
@@ -124,6 +130,8 @@ def _model(function: Any, traits: Traits) -> Callable[..., Shadow]:
                 graph.depend(kwargs[name].shadow, kwargs[name].real)
         if tells_of_handled(function, kwargs):      # on a hit no exception is being handled
             kwargs["exc_info"] = Value(sys.exception(), graph.find(sys.exception()))
+        if function is print:
+            require_open(interp, kwargs.get("file"))
         values = [*args, *kwargs.values()]
         graph.waited |= function in WAITING
         own = args[0] if args and result is args[0].real else None
@@ -223,6 +231,27 @@ def methods(cls: type, *names: str) -> list[Any]:
 # -- printing ----------------------------------------------------------------------------------------------------------
 
 effect(print, returns=type(None))
+
+
+def is_open(stream: Any) -> bool:
+    """Whether a stream of C is known to be open, for guards. Raises ValueError for one without a buffer."""
+    closed = lookup_class(type(stream), "closed")
+    return type(closed) is types.GetSetDescriptorType and not closed.__get__(stream)
+
+
+def is_output_open() -> bool:
+    """Whether what is printed goes to a stream that is known to be open."""
+    return is_open(sys.stdout)
+
+
+def require_open(interp: Interpreter, file: Value | None) -> None:
+    """Guards, where a handler of the program's is in force, that the stream to print to is open, or not."""
+    if failing.is_watched(interp.frame):
+        source = None if file is None else getattr(file.shadow, "source", None)
+        if file is None or file.real is None:
+            interp.graph.require(Computed(is_output_open, ()), "VALUE", is_output_open())
+        elif source is not None:
+            interp.graph.require(Computed(is_open, (source,)), "VALUE", is_open(file.real))
 
 
 def writes_in_python(*args: Any, file: Any = None, **kwargs: Any) -> bool:

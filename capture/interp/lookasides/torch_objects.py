@@ -51,6 +51,7 @@ def enter(interp: Interpreter, result: Any, mode: Value) -> Shadow:
     node, recorder = interp.graph.create(result), interp.recorder
     entered = recorder.effect(grad_mode._enter_inference_mode, recorder.argument(mode.shadow, mode.real))
     node.slots["fx"] = Const(entered)
+    recorder.leaves_behind = True
     interp.opened(node)
     return node
 
@@ -129,7 +130,7 @@ def apply(interp: Interpreter, result: Any, cls: Value, *args: Value, **kwargs: 
     if interp.recorder.streams != state_of_streams():
         raise Break("side-effect-call", f"{cls.real.__qualname__} draws random numbers of Python's")
     interp.graph.depend(cls.shadow, cls.real)
-    interp.recorder.wrote(tensors_in(args, kwargs))
+    interp.recorder.wrote(tensors_in(args, kwargs), for_good=True)
     return interp.recorder.record("call_function", named_apply(cls.real), args, kwargs, result, {})
 
 

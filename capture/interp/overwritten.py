@@ -1,0 +1,93 @@
+"""What a graph writes to outside of it, as far as copies made before it runs would bring it back.
+
+A call whose graph raises on a hit runs again natively, so that effects, handlers and the exception itself are the program's. What
+the call has changed until then is taken back for that: memory, version counters, gradients dropped before the graph, and random
+numbers. What no copy of memory brings back is changed for good: the history of autograd, the layout of a tensor, gradients that the
+graph computes, generators, what code of the program's does in an operation. What is too large to be copied on every hit stays too.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch.autograd import forward_ad
+
+from capture.refgraph.memory import storage_of
+from capture.refgraph.node import RefNode
+
+MOST_BYTES = 1 << 20    # copied on a hit: as long as it takes to write them
+# Operations which give a tensor itself another layout, memory or history.
+RELAYING = frozenset("""
+    apply_ as_strided_ detach_ map_ rename_ requires_grad_ resize_ resize_as_ resize_as_sparse_ retain_grad set_ share_memory_
+    sparse_resize_ sparse_resize_and_clear_ squeeze_ swapaxes_ swapdims_ t_ transpose_ unsqueeze_""".split())
+
+
+@dataclass(frozen=True, slots=True)
+class Overwritten:
+    """inputs: those of the graph that hold what was written to, and how many bytes they reach over. for_good: something was changed
+    that copies of them do not bring back."""
+
+    inputs: Mapping[RefNode, int] = field(default_factory=dict)
+    for_good: bool = False
+
+    @property
+    def bytes(self) -> int:
+        """How much is to be copied."""
+        return sum(self.inputs.values())
+
+    def beyond_recall(self) -> Overwritten:
+        """The same, and something that was changed for good."""
+        return self if self.for_good else replace(self, for_good=True)
+
+    def adding(self, written: Iterable[torch.Tensor], inputs: Iterable[RefNode],
+               find: Callable[[Any], RefNode | None]) -> Overwritten:
+        """The same, and tensors that were written to just now. inputs: of the graph; find: the node of an object."""
+        if self.for_good:
+            return self
+        found = dict(self.inputs)
+        for tensor in written:
+            holder = None if is_followed(tensor) else holder_of(tensor, inputs, find)
+            if holder is None:
+                return self.beyond_recall()
+            found[holder] = len(reach(holder.real))
+        return replace(self, inputs=found)
+
+
+def is_followed(tensor: torch.Tensor) -> bool:
+    """Whether autograd has noted that a tensor was written to."""
+    return tensor.requires_grad and torch.is_grad_enabled() or forward_ad._current_level >= 0
+
+
+def holder_of(tensor: torch.Tensor, inputs: Iterable[RefNode], find: Callable[[Any], RefNode | None]) -> RefNode | None:
+    """The input of a graph in whose memory a tensor lies: the smallest, or itself. None where there is none."""
+    place = storage_of(tensor)
+    if place is None:
+        return None
+    own = find(tensor)
+    around = [node for node in inputs if node.state.storage is not None and node.state.storage[0] == place[0]]
+    if own is not None and any(node is own for node in around):
+        return own
+    extent = reach(tensor)
+    holders = [node for node in around if isinstance(node.real, torch.Tensor) and is_within(extent, reach(node.real))]
+    return min(holders, key=lambda node: len(reach(node.real)), default=None)
+
+
+def size_of(tensor: torch.Tensor) -> int:
+    """The bytes that its elements take."""
+    return tensor.numel() * tensor.element_size()
+
+
+def reach(tensor: torch.Tensor) -> range:
+    """The bytes of its storage between a tensor's first element and the end of its last."""
+    size = tensor.element_size()
+    start = tensor.storage_offset() * size
+    if tensor.numel() == 0:
+        return range(start, start)
+    return range(start, start + size * (1 + sum((n - 1) * stride for n, stride in zip(tensor.shape, tensor.stride()))))
+
+
+def is_within(inner: range, outer: range) -> bool:
+    """Whether one stretch of memory is part of another."""
+    return not inner or outer.start <= inner.start and inner.stop <= outer.stop
