@@ -90,6 +90,17 @@ def test_compiled_by_the_native_backend(name: str) -> None:
         torch.testing.assert_close(a, b)
 
 
+@pytest.mark.parametrize("name", ["Adam", "AdamW"])
+def test_the_number_of_steps_is_a_number_of_the_graph(name: str) -> None:
+    """And not read out of a tensor in its midst: such graphs run uncompiled."""
+    compiled, model = capture.compile(step, backend="eager"), network()
+    optimizer = OPTIMIZERS[name](model.parameters())
+    for _ in range(4):
+        compiled(model, optimizer, torch.randn(4, 8), torch.randint(0, 3, (4,)))
+    used = [entry.payload.graph_module for unit in compiled.capture_unit.family for entry in unit.tree.entries if entry.hits]
+    assert len(used) == 2 and not any(node.target is torch.Tensor.item for gm in used for node in gm.graph.nodes)
+
+
 def test_the_learning_rate_changes() -> None:
     def scheduled(run: Callable[..., float]) -> tuple[list[float], list[torch.Tensor]]:
         def with_schedule(model: nn.Module, optimizer: torch.optim.Optimizer, x: torch.Tensor, y: torch.Tensor) -> float:

@@ -7,6 +7,7 @@ in force, no trace holds such an operation together with the change: it is cut b
 """
 from __future__ import annotations
 
+import random
 import types
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -23,9 +24,10 @@ from capture.interp.interpreter import Interpreter
 from capture.interp.overwritten import MOST_BYTES
 from capture.interp.varying import MAKING, SIZING
 from capture.refgraph.effects import CallEffect, Effect
+from capture.refgraph.graph import RefGraph
 from capture.refgraph.lookup import parts
 from capture.refgraph.mock import Perform
-from capture.refgraph.node import Build, Const, Expr, External, Shadow, source_of
+from capture.refgraph.node import Build, Const, Expr, External, RefNode, Shadow, source_of
 
 # Operations that raise for some values of a tensor: an index out of range, a singular matrix, a negative probability.
 FAILING = frozenset("""
@@ -147,7 +149,7 @@ def refusal(interp: Interpreter, real: Any, args: list[Value]) -> Break | None:
 def before(recorder: FxRecorder) -> Perform | None:
     """What has all be as it was when the call began, for it to run again if its graph fails; None where nothing is changed, or
     something for good, and where nobody would tell."""
-    dropped, streams, draws = recorder.dropped, recorder.streams_drawn(), recorder.has_drawn()
+    dropped, streams, draws = recorder.dropped, streams_drawn(recorder.refs), recorder.has_drawn()
     if not (recorder.changes or dropped or streams or draws):
         return None
     written, whole = recorder.overwritten.inputs, recorder.can_take_back()
@@ -162,6 +164,12 @@ def before(recorder: FxRecorder) -> Perform | None:
     counted = [node for node in recorder.inputs if node.state.storage is not None and node.state.storage[0] in storages]
     kept = (Build(tuple, tuple(nodes)) for nodes in (written, counted, dropped, streams))
     return Perform(protection.Before, (*kept, Const(draws)))
+
+
+def streams_drawn(graph: RefGraph) -> list[RefNode]:
+    """The streams of random numbers that are drawn from before the graph, and would give the same again."""
+    drawn = dict.fromkeys(effect.stream for effect in graph.effects if isinstance(effect, CallEffect) and effect in graph.early)
+    return [stream for stream in drawn if stream is not None and not issubclass(stream.cls, random.SystemRandom)]
 
 
 def acted_before(recorder: FxRecorder) -> int:

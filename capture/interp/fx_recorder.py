@@ -4,7 +4,6 @@ from __future__ import annotations
 import math
 import numbers
 import operator
-import random
 import re
 import warnings
 from collections.abc import Callable, Iterable, Sequence
@@ -84,6 +83,7 @@ class FxRecorder:
         self._last_input: fx.Node | None = None
         self._placeholders: dict[Source | Shadow, fx.Node] = {}         # of numbers: by their paths, or as what a call returned
         self.numbers: dict[tuple[Shadow, bool], Any] = {}       # see fx_numbers
+        self.counted: dict[RefNode, tuple[External, int]] = {}          # see held
         self.arrays = arrays.Arrays(seen)
         self._snapshots: list[tuple[fx.Node, torch.Tensor, int | None]] = []
         self.streams: Any = None                # of random numbers, before an operation which is code of the program's
@@ -416,11 +416,6 @@ class FxRecorder:
     def can_take_back(self) -> bool:
         """Whether all that was done so far can be taken back, for the call to run again. Random numbers always can be."""
         return self.kept_bytes <= self.most and not (self.changes and self.overwritten.for_good)
-
-    def streams_drawn(self) -> list[RefNode]:
-        """The streams of random numbers that are drawn from before the graph, and would give the same again."""
-        drawn = dict.fromkeys(effect.stream for effect in self.refs.effects if effect in self.refs.early)  # type: ignore[union-attr]
-        return [stream for stream in drawn if stream is not None and not issubclass(stream.cls, random.SystemRandom)]
 
     def snapshot(self, tensor: RefNode, real: torch.Tensor) -> RefNode:
         """The values that a tensor has now, for what happens after the graph. They are copied if they are written to later."""

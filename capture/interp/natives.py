@@ -205,7 +205,11 @@ def shadow(interp: Interpreter, call: Call, versions: Any, result: Any) -> Shado
         failing.note(interp, real, args)
         caller = kwargs.pop(STACK_LEVEL, None)      # the graph is as one frame of the program, which torch has warned already
         told = warned(interp, 0 if caller is None else caller.real - OWN_LEVEL)
-        return interp.recorder.record(op, target, args, kwargs, result, versions, told)
+        number = held.count(interp, real, args)
+        recorded = interp.recorder.record(op, target, args, kwargs, result, versions, told)
+        if number is not None:
+            held.keep(interp, args[0], number)
+        return recorded
     if kind is Kind.METADATA:
         return tensors.metadata(interp, tensors.operation_name(real), call.values, result)
     if kind is Kind.VALUE:

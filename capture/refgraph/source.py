@@ -145,7 +145,19 @@ class Item(Source):
     def expression(self) -> str:
         if isinstance(self.base, InstanceDict) and isinstance(self.key, str) and self.key.isidentifier():
             return f"{self.base.base.expression()}.{self.key}"
-        return f"{self.base.expression()}[{self.key!r}]"
+        return f"{self.base.expression()}[{shown_key(self.key)}]"
+
+
+PLAIN = frozenset((int, float, complex, bool, str, bytes, type(None)))      # what is shown as it is written
+
+
+def shown_key(key: Any) -> str:
+    """A key as text. An object is told by its identity: what it says of itself may change, be long, and run the program's code."""
+    if type(key) in PLAIN:
+        return repr(key)
+    if type(key) is tuple:
+        return f"({''.join(f'{shown_key(item)}, ' for item in key).strip()})"
+    return Constant(key).expression() if isinstance(key, type) else f"<{type(key).__name__} at {id(key):#x}>"
 
 
 @step

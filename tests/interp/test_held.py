@@ -1,6 +1,8 @@
 """Flags, counters and pointers that tensors from outside hold are guarded as they are at entry."""
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from torch import nn
@@ -137,3 +139,81 @@ def test_a_number_written_before_it_decides_is_not_at_entry() -> None:
             return x * 2 if total > 2 else x - 1, x + 1 if before < 3 else x
         return program, total
     check(make, *[call(X)] * 6, captures=None, fullgraph=False)
+
+
+# -- numbers that the trace counts in tensors ---------------------------------------------------------------------------
+
+def counting(dtype=torch.float32, start=0.0):
+    def make():
+        state = SimpleNamespace(step=torch.tensor(start, dtype=dtype), log=[])
+
+        def program(x):
+            state.step += 1
+            number = state.step.item()
+            correction = 1 - 0.9 ** number
+            state.log.append(number)
+            return (x / correction ** 0.5).addcmul_(x, x, value=-0.1 / correction), number
+        return program, state
+    return make
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_what_is_counted_is_a_number_of_the_graph(dtype) -> None:
+    """However often: one capture holds for all steps, and for a counter that is set or exchanged."""
+    def exchange(state):
+        state.step = torch.tensor(7.0, dtype=dtype)
+    calls = call(X), call(X), call(X), lambda state: state.step.fill_(40), call(X), exchange, call(X), call(X)
+    check(counting(dtype), *calls, captures=1, hits=5)
+
+
+@pytest.mark.parametrize("start", [float(1 << 24), 0.1, 0.7, 1e30, float("inf")])
+def test_it_is_rounded_as_torch_rounds_it(start) -> None:
+    check(counting(start=start), call(X), call(X), lambda state: state.step.fill_(16777215), call(X), call(X), captures=1, hits=3)
+
+
+def counted_twice(state):
+    state.step += 1
+    state.step += 1
+    return state.step.item()
+
+
+def written_behind_it(state):
+    state.step.add_(1)
+    state.step.mul_(2)
+    return float(state.step)
+
+
+def written_by_another_name(state):
+    state.step += 1
+    state.alias.mul_(3)
+    return state.step.item()
+
+
+def read_before_and_after(state):
+    before = state.step.item()
+    state.step += 2
+    return before + state.step.item()
+
+
+@pytest.mark.parametrize("count", [counted_twice, written_behind_it, written_by_another_name, read_before_and_after])
+def test_what_else_is_written_to_a_counter(count) -> None:
+    def make():
+        step = torch.tensor([1.0])
+        state = SimpleNamespace(step=step, alias=step.view(()))
+        return lambda x: (x * count(state), state.step.sum() * 2), state
+    check(make, call(X), call(X), lambda state: state.step.fill_(5), call(X), call(X), captures=None)
+
+
+def test_counters_that_come_to_share_memory() -> None:
+    def make():
+        state = SimpleNamespace(left=torch.tensor(1.0), right=torch.tensor(1.0))
+
+        def program(x):
+            state.left += 1
+            state.right += 1
+            return x * state.left.item() - state.right.item() ** 2
+        return program, state
+
+    def share(state):
+        state.right = state.left.view(())
+    check(make, call(X), call(X), share, call(X), call(X), captures=2, hits=2)
