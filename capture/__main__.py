@@ -10,6 +10,7 @@ import importlib.machinery
 import importlib.util
 import io
 import os
+import pkgutil
 import random
 import runpy
 import signal
@@ -57,7 +58,7 @@ class Session:
         self.options = options
         self.process = os.getpid()
         self.watch: Any = None
-        self.interrupted = False
+        self.interrupted = self.refused = False
 
     def prepare(self) -> None:
         """The script is about to run: while it imports torch, so does the compiling process, if one will be needed."""
@@ -68,15 +69,21 @@ class Session:
         """Torch has been imported: from now on there are modules to compile. Only now, since the script may set what torch
         reads when it is imported."""
         state = random.getstate()           # libraries draw from the program's random numbers when they are imported
+        from capture.errors import CaptureError
         from capture.watch import Watch
         random.setstate(state)
-        self.watch = Watch(self.options.function, self.options.backend)
+        try:
+            self.watch = Watch(self.options.function, self.options.backend)
+        except CaptureError as error:       # only with torch there are names of backends to look among
+            self.refused = True
+            print(f"python -m capture: error: {error}", file=sys.stderr)
+            raise SystemExit(2) from None
         self.watch.start()
 
     @property
     def reports(self) -> bool:
         """Whether there will be a report. A child that was forked has nothing to say."""
-        return bool(self.options.report or self.options.command == "explain") and os.getpid() == self.process
+        return bool(self.options.report or self.options.command == "explain") and not self.refused and os.getpid() == self.process
 
     def conclude(self) -> None:
         """The script is done: what a report takes is imported, since torch cannot be any more when Python shuts down."""
@@ -98,17 +105,17 @@ class Session:
         from rich.console import Console
 
         from capture.reports.build import report_of
-        report = report_of(self.watch.units() if self.watch is not None else [])
+        watch = self.watch
+        report = report_of([]) if watch is None else report_of(watch.units(), remarks=watch.remarks())
         console = Console(stderr=True, soft_wrap=True)
         if self.options.command == "explain":
             console.print(report)
-            for name in self.watch.unseen() if self.watch is not None else []:
-                console.print(f"--function {name}: never called", style="yellow", markup=False)
         if self.options.report:
             try:
                 report.write(self.options.report)
             except OSError as error:
-                console.print(f"capture: the report cannot be written: {error}", markup=False)
+                console.print(f"capture: the report cannot be written to {self.options.report!r}: {error.strerror}; "
+                              f"name another file with --report", markup=False)
 
 
 class AfterTorch:
@@ -136,8 +143,13 @@ class AfterTorch:
 
 
 def run_script(script: str, arguments: list[str], session: Session) -> None:
-    """Executes a script as `__main__`."""
+    """Executes a script as `__main__`; of a folder or an archive, the `__main__` in it."""
     path = os.path.abspath(script)
+    if pkgutil.get_importer(path) is not None:
+        sys.argv[:] = [script, *arguments]
+        sys.path[:not sys.flags.safe_path] = [path]
+        run(main_module(), lambda: runpy._run_module_as_main("__main__", alter_argv=False), session)  # type: ignore[attr-defined]
+        return
     module = main_module(__file__=path, __cached__=None, __loader__=importlib.machinery.SourceFileLoader("__main__", path))
     sys.argv[:] = [script, *arguments]
     if not sys.flags.safe_path:
@@ -195,7 +207,7 @@ def show() -> None:
 def main() -> None:
     """Does what the command line says."""
     options = parse()
-    if not options.module and not os.path.isfile(options.script):
+    if not options.module and not os.path.exists(options.script):
         missing(options.script)
     session = Session(options)
     atexit.register(session.end)        # before the script registers anything: it comes last
@@ -204,8 +216,8 @@ def main() -> None:
 
 def missing(script: str) -> NoReturn:
     """As Python says it."""
-    number = errno.EISDIR if os.path.isdir(script) else errno.ENOENT
-    print(f"{sys.executable}: can't open file {os.path.abspath(script)!r}: [Errno {number}] {os.strerror(number)}", file=sys.stderr)
+    print(f"{sys.executable}: can't open file {os.path.abspath(script)!r}: [Errno {errno.ENOENT}] {os.strerror(errno.ENOENT)}",
+          file=sys.stderr)
     sys.exit(2)
 
 

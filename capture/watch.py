@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import types
 import weakref
+from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -18,6 +19,8 @@ from capture.unit import Unit
 
 MODULE_CALL: Any = torch.nn.Module._wrapped_call_impl
 MOST_KINDS = 64     # of one class that get compiled functions of their own
+LEFT = {"script": "is of TorchScript, and left to it", "torch-compiled": "is compiled by torch.compile, and left to it",
+        "disabled-call": "is excluded by torch.compiler.disable"}
 Kind = tuple[Any, ...]
 
 
@@ -56,6 +59,7 @@ class Watch:
         self.kinds: dict[Kind, Unit] = {}
         self.functions: dict[types.CodeType, dict[types.FunctionType, Unit]] = {}
         self.names = {tuple(name.split(":")): name for name in functions}
+        self.left: Counter[tuple[str, str]] = Counter()         # calls of modules that are left alone, by class and reason
 
     def start(self) -> None:
         """Looks at all calls from now on."""
@@ -66,16 +70,24 @@ class Watch:
         """What was compiled."""
         return list(self.kinds.values()) + [unit for units in self.functions.values() for unit in units.values()]
 
-    def unseen(self) -> list[str]:
-        """The names of functions that were never called."""
+    def remarks(self) -> list[str]:
+        """What was not compiled, and why, a sentence each: modules that are left alone, functions that were never called."""
         seen = {(function.__module__, function.__qualname__) for units in self.functions.values() for function in units}
-        return [name for key, name in self.names.items() if key not in seen]
+        left = [f"{name}: {count} call{'' if count == 1 else 's'} ran natively: it {LEFT[why]}"
+                for (name, why), count in self.left.items()]
+        left += [f"--function {name}: never called" for key, name in self.names.items() if key not in seen]
+        if not left and not self.units():
+            left = ["no module was called; `--function module:qualified.name` names functions to compile, the script is `__main__`"]
+        return left
 
     def of_module(self, function: types.FunctionType, module: Any) -> Any:
         """What runs a call of a module; modules that torch compiles are left to it."""
         if function is not MODULE_CALL:
             return None
-        if isinstance(module, torch.jit.ScriptModule) or exclusion_of_module(module) is not None:
+        why = "script" if isinstance(module, torch.jit.ScriptModule) else exclusion_of_module(module)
+        if why is not None:
+            original = vars(module).get("_modules", {}).get("_orig_mod", module)
+            self.left[type(original).__name__, why] += 1
             return _C.RUN_NATIVELY
         known = self.modules.get(id(module))
         if known is None:

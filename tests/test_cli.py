@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -171,6 +172,26 @@ def test_scripts_that_cannot_begin_are_the_same(tmp_path: Path) -> None:
     wrong = files(tmp_path, wrong="def f(:\n    pass\n")
     assert check(wrong).returncode == 1
     assert check(tmp_path / "missing.py").returncode == 2
+    (tmp_path / "empty").mkdir()
+    assert check(tmp_path / "empty").returncode == 1
+
+
+def test_folders_archives_and_devices_are_run_as_python_does(tmp_path: Path) -> None:
+    text = "import sys; print(sys.argv, sys.path[0], *(globals()[name] for name in sorted(globals()) if name not in skipped))"
+    text = text.replace("skipped", "('__builtins__', '__loader__', '__spec__', 'sys')")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "__main__.py").write_text(text)
+    with zipfile.ZipFile(tmp_path / "archive.pyz", "w") as archive:
+        archive.writestr("__main__.py", text)
+    for name in ("folder", "archive.pyz"):
+        assert name in check(name, "--flag", cwd=tmp_path).stdout
+    assert check("/dev/null").returncode == 0
+
+
+def test_a_backend_that_there_is_not_is_told_and_ends_the_script(tmp_path: Path) -> None:
+    told = python("-m", "capture", "explain", "--backend", "nativ", files(tmp_path, script="import torch; print(1)"))
+    assert (told.returncode, told.stdout) == (2, "") and len(told.stderr.splitlines()) == 1
+    assert "unknown backend 'nativ'; did you mean 'native'?" in told.stderr
 
 
 def test_a_script_finds_its_neighbours_from_anywhere(tmp_path: Path) -> None:
@@ -233,6 +254,16 @@ def test_modules_that_torch_compiles_or_traces_are_left_to_it(tmp_path: Path) ->
         print(torch.equal(traced(x), torch.fx.symbolic_trace(net)(x)), torch.equal(compiled(x), traced(x)))
         """)
     assert "True True" in check(script).stdout
+    told = python("-m", "capture", "explain", "--function", "__main__:never", script).stderr
+    assert "TopLevelTracedModule: 2 calls ran natively: it is of TorchScript, and left to it\n" in told
+    assert "Sequential: 1 call ran natively: it is compiled by torch.compile, and left to it\n" in told
+    assert "--function __main__:never: never called\n" in told
+
+
+def test_a_script_of_which_nothing_is_compiled_is_told_so(tmp_path: Path) -> None:
+    told = python("-m", "capture", "explain", "--report", tmp_path / "r.html", files(tmp_path, script="import torch; torch.ones(2)")).stderr
+    assert told.startswith("capture: 0 frames") and "no module was called" in told
+    assert "no module was called" in (tmp_path / "r.html").read_text()
 
 
 @pytest.mark.parametrize("arguments", [
@@ -259,7 +290,7 @@ def test_an_interrupted_script_dies_by_the_signal_after_its_report(tmp_path: Pat
 
 def test_a_report_that_cannot_be_written_is_told(tmp_path: Path) -> None:
     told = python("-m", "capture", "run", "--report", tmp_path / "no" / "r.html", files(tmp_path, script="print('done')"))
-    assert (told.returncode, told.stdout) == (0, "done\n") and "the report cannot be written" in told.stderr
+    assert (told.returncode, told.stdout) == (0, "done\n") and "the report cannot be written to" in told.stderr
 
 
 def test_modules_of_one_class_that_are_built_differently_have_entries_of_their_own(tmp_path: Path) -> None:

@@ -22,16 +22,16 @@ SYMBOLS = {operator.add: "+", operator.sub: "-", operator.mul: "×", operator.tr
            operator.getitem: "[ ]", operator.pow: "**", operator.eq: "==", operator.lt: "<", operator.gt: ">"}
 
 
-def report_of(units: Iterable[Unit], gone: Iterable[Gone] = ()) -> Report:
+def report_of(units: Iterable[Unit], gone: Iterable[Gone] = (), remarks: Iterable[str] = ()) -> Report:
     """The report of these compiled functions, and of those that are `gone`; continuations are found under the function whose calls
-    they continue."""
+    they continue. remarks: see Report."""
     units = sorted(dict.fromkeys(member for unit in units for member in unit.family), key=lambda unit: unit.start)
     gone = list(gone)
     start = min((member.start for member in (*units, *gone) if member.start < math.inf), default=0.0)  # type: ignore[attr-defined]
     frames = [(unit.start, frame_of(unit, [other for other in units if other.root is unit and other is not unit], start))
               for unit in units if unit.parent is None]
     frames += [(past.start, frame_of_gone(past, start)) for past in gone]
-    return Report(tuple(frame for _, frame in sorted(frames, key=lambda pair: pair[0])))
+    return Report(tuple(frame for _, frame in sorted(frames, key=lambda pair: pair[0])), tuple(remarks))
 
 
 def frame_of_gone(gone: Gone, start: float) -> Frame:

@@ -25,6 +25,8 @@ def summary(report: Report) -> list[Line]:
               f"{plural(sum(len(f.recaptures) for f in frames), 'recapture')}", "bold")]
     for frame in report.frames:
         lines += [("", ""), *_summary_of(frame, 0)]
+    if report.remarks:
+        lines += [("", ""), *((remark, "yellow") for remark in report.remarks)]
     return lines
 
 
@@ -66,6 +68,7 @@ def _summary_of(frame: Frame, depth: int) -> Iterator[Line]:
         if timed:
             yield from indented([(f"  a hit takes {timed}", "dim")], depth)
             break
+    yield from indented(_states(frame), depth)
     for broken, count in Counter((*frame.breaks, *frame.bailouts)).items():
         yield from indented(_break(broken, count), depth + 1)
     for recapture in frame.recaptures[-RECAPTURES:]:
@@ -75,6 +78,14 @@ def _summary_of(frame: Frame, depth: int) -> Iterator[Line]:
     yield from indented(_departed(frame), depth)
     for child in frame.continuations:
         yield from _summary_of(child, depth + 1)
+
+
+def _states(frame: Frame) -> Iterator[Line]:
+    """How the backend runs the graphs of a frame, and why; those that it runs alike in one line."""
+    states = [entry.graph.state.partition("\n")[0] for entry in frame.entries if entry.graph is not None and entry.graph.operations]
+    for state, count in Counter(filter(None, states)).items():
+        subject = f"{count} graphs: each" if count > 1 else "one graph" if len(states) > 1 else "the graph"
+        yield f"  {subject} {state}", "dim"
 
 
 def _departed(frame: Frame) -> Iterator[Line]:

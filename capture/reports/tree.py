@@ -171,9 +171,13 @@ class Frame:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """All frames of the process, in the order of their first captures. Prints as a summary."""
+    """All frames of the process, in the order of their first captures. Prints as a summary.
+
+    remarks: what else is to be said of a script that knows nothing of capture, a sentence each: what was not compiled, and why.
+    """
 
     frames: tuple[Frame, ...]
+    remarks: tuple[str, ...] = ()
 
     def walk(self) -> Iterator[Frame]:
         """All frames, continuations included."""

@@ -237,3 +237,15 @@ def test_importing_draws_no_random_numbers() -> None:
 def test_the_report_is_a_function_whatever_was_imported_first() -> None:
     program = "import capture.reports.tree, capture.reports.build\nimport capture\nassert not capture.report().frames"
     subprocess.run([sys.executable, "-c", program], check=True, timeout=100)
+
+
+def test_the_summary_tells_how_each_graph_runs() -> None:
+    compiled = capture.compile(opaque)
+    for n in (1, 2, 3):
+        compiled(X[:n])
+    report = capture.report(compiled)
+    assert "graph runs" not in str(report) and "graphs: each" not in str(report)
+    for trace in [entry.payload for unit in compiled.capture_unit.family for entry in unit.tree.entries]:
+        if trace.graph_module is not None:
+            trace.graph_module.meta["note"] = "runs uncompiled: for a reason"
+    assert "  3 graphs: each runs uncompiled: for a reason\n" in str(capture.report(compiled))
