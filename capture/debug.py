@@ -98,6 +98,7 @@ def write(path: str, text: str) -> bool:
         with open(path, "w", encoding="utf-8") as file:
             file.write(text)
     except OSError as error:
-        warn(f"CAPTURE_DEBUG_DIR cannot be written to: {error}")
+        warn(f"CAPTURE_DEBUG_DIR={DEBUG_DIR.value!r} cannot be written to: {error.strerror}; "
+             f"set it to a folder that can, or unset it")
         return False
     return True

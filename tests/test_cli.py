@@ -261,7 +261,8 @@ def test_modules_that_torch_compiles_or_traces_are_left_to_it(tmp_path: Path) ->
 
 
 def test_a_script_of_which_nothing_is_compiled_is_told_so(tmp_path: Path) -> None:
-    told = python("-m", "capture", "explain", "--report", tmp_path / "r.html", files(tmp_path, script="import torch; torch.ones(2)")).stderr
+    script = files(tmp_path, script="import torch; torch.ones(2)")
+    told = python("-m", "capture", "explain", "--report", tmp_path / "r.html", script).stderr
     assert told.startswith("capture: 0 frames") and "no module was called" in told
     assert "no module was called" in (tmp_path / "r.html").read_text()
 

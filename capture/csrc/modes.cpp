@@ -232,6 +232,13 @@ Difference modes_difference(const Modes& expected, const Modes& got) {
       return {field_text(expected, field), field_text(got, field), field.name};
     }
   }
+  for (c10::DeviceType device : at::autocast::_AUTOCAST_SUPPORTED_DEVICES) {
+    c10::DispatchKeySet off(at::autocast::get_autocast_dispatch_key_from_device_type(device));
+    bool expected_off = expected.excluded_keys & off.raw_repr(), got_off = got.excluded_keys & off.raw_repr();
+    if (expected_off != got_off) {
+      return {expected_off ? "off" : "on", got_off ? "off" : "on", "autocast on " + c10::DeviceTypeName(device, true)};
+    }
+  }
   for (int i = 0; i < kKnownDevices; i++) {
     if (expected.autocast_dtypes[i] != got.autocast_dtypes[i]) {
       return {autocast_text(expected, i), autocast_text(got, i), "dtype of autocast"};
@@ -240,7 +247,7 @@ Difference modes_difference(const Modes& expected, const Modes& got) {
   if (expected.included_keys != got.included_keys) {
     return {keys_text(expected.included_keys), keys_text(got.included_keys), "included dispatch keys"};
   }
-  return {keys_text(expected.excluded_keys), keys_text(got.excluded_keys), "excluded dispatch keys (autocast among them)"};
+  return {keys_text(expected.excluded_keys), keys_text(got.excluded_keys), "excluded dispatch keys"};
 }
 
 PyObject* modes_to_python(const Modes& modes) {

@@ -109,6 +109,10 @@ def test_modes_that_change_are_told_by_name() -> None:
         compiled(X, 1, {"a": 2.0})
     told, = capture.report(compiled).frames[0].recaptures[0].changes
     assert (told.kind, told.subject, told.before, told.after, told.remedy) == ("MODES", "grad", "True", "False", KINDS["MODES"])
+    with torch.autocast("cpu", dtype=torch.float16):
+        compiled(X, 1, {"a": 2.0})
+    told, _ = capture.report(compiled).frames[0].recaptures[1].changes
+    assert (told.subject, told.before, told.after) == ("autocast on cpu", "off", "on")
 
 
 def test_what_is_read_inside_of_torch_is_told_at_the_callers_line() -> None:
