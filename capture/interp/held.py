@@ -94,7 +94,7 @@ def count(interp: Interpreter, function: Any, args: list[Value]) -> External | N
     if tensor.requires_grad or not fixed.holds_number(interp.graph, tensor):
         return None
     node: RefNode = interp.graph.touch(args[0].shadow)  # type: ignore[arg-type]
-    return External(Computed(number_after, (node.source, Literal(added))), number_in(tensor))  # type: ignore[arg-type]
+    return External(Computed(number_after, (node.source, Literal(added))), number_in(tensor))
 
 
 def keep(interp: Interpreter, tensor: Value, number: External) -> None:
@@ -105,7 +105,7 @@ def keep(interp: Interpreter, tensor: Value, number: External) -> None:
 
 def counted(interp: Interpreter, function: Any, args: list[Value]) -> External | None:
     """What `function` reads if it is a number that the trace has counted."""
-    known = interp.recorder.counted.get(args[0].shadow)  # type: ignore[arg-type]
+    known = interp.recorder.counted.get(args[0].shadow)  # type: ignore[call-overload]
     if known is None or function not in (torch.Tensor.item, float, torch.Tensor.__float__):
         return None
     number, serial = known

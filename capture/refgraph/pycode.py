@@ -90,7 +90,7 @@ class PythonCode:
     def put_back(self, exception: BaseException) -> None:
         """Takes back what was done when an exception came out of a line before `first_effect`."""
         entry = self._entry_of(exception)
-        if entry is not None and (before := entry.tb_frame.f_locals.get(self.before)) is not None:
+        if entry is not None and (before := entry.tb_frame.f_locals.get(self.before)) is not None:  # type: ignore[arg-type]
             before.put_back()
 
     @property
