@@ -1,4 +1,4 @@
-"""docs/design.md names the files that there are, and no others (section 3, and section 8 for the native backend)."""
+"""docs/design.md names the files that there are, and no others (sections 3 and 8); its lines are short."""
 from __future__ import annotations
 
 import re
@@ -62,3 +62,8 @@ def test_what_is_missing_is_found() -> None:
             "## 8. B\n```\n    code            four\n```\n")
     first, second = layouts(text)
     assert list(rows(first, 25)) == ["one", "three"] and list(rows(second, 20)) == ["four"] and "two" not in words(first)
+
+
+def test_no_line_is_too_long() -> None:
+    lines = (ROOT / "docs" / "design.md").read_text().splitlines()
+    assert [line for line in lines if len(line) > 132 and not line.startswith("|")] == []
