@@ -42,7 +42,12 @@ class _Storage:
     """The elements of a buffer. `written` is None for memory that came with a content."""
 
     elements: torch.Tensor          # 1-D, of the buffer's dtype
-    written: torch.Tensor | None    # bool, one for each element
+    written: torch.Tensor | None    # bool, one for each scalar
+
+    @property
+    def scalars(self) -> torch.Tensor:
+        """1-D, what kernels load and store: of complex elements, their parts."""
+        return torch.view_as_real(self.elements).flatten() if self.elements.is_complex() else self.elements
 
 
 @dataclass(slots=True)
@@ -107,7 +112,8 @@ class _Run:
 
     def _allocate(self, buffer: Buffer, instances: int) -> _Storage:
         span = instances * _span(self.sizes(buffer.sizes), self.sizes(buffer.strides))
-        return _Storage(torch.zeros(span, dtype=buffer.dtype), torch.zeros(span, dtype=torch.bool))
+        elements = torch.zeros(span, dtype=buffer.dtype)
+        return _Storage(elements, torch.zeros(span * elements.itemsize // buffer.scalar.itemsize, dtype=torch.bool))
 
     # Loops.
 
@@ -228,15 +234,16 @@ class _Points:
         mode = "combined" if store.mode != "set" else "chosen" if store.scatters else "set"
         self.accesses.note(store.buffer, _Access(elements, self.rows.expand(extents)[keep], points[keep], self.number, mode))
         storage = self.run_.storage[store.buffer]
-        if storage.elements.dtype != value.dtype:
+        scalars = storage.scalars
+        if scalars.dtype != value.dtype:
             raise InvalidProgram(f"{value.dtype} stored to {store.buffer}, which is {storage.elements.dtype}")
         given = value.expand(extents)[keep]
         if mode == "combined":
             self._demand_written(store.buffer, elements)
         if store.mode in ("set", "add"):
-            storage.elements.index_put_((elements,), given, accumulate=store.mode == "add")
+            scalars.index_put_((elements,), given, accumulate=store.mode == "add")
         else:
-            storage.elements.scatter_reduce_(0, elements, given, {"mul": "prod", "maximum": "amax", "minimum": "amin"}[store.mode])
+            scalars.scatter_reduce_(0, elements, given, {"mul": "prod", "maximum": "amax", "minimum": "amin"}[store.mode])
         if storage.written is not None:
             storage.written[elements] = True
 
@@ -269,7 +276,7 @@ class _Points:
         if mask is not None:
             elements, mask = torch.broadcast_tensors(elements, mask)
         self._demand_written(load.buffer, elements if mask is None else elements[mask])
-        stored = self.run_.storage[load.buffer].elements
+        stored = self.run_.storage[load.buffer].scalars
         if mask is None:
             return stored[elements]
         result = torch.zeros(elements.shape, dtype=stored.dtype)
@@ -280,7 +287,7 @@ class _Points:
         """Positions in the buffer's storage."""
         found = self._index(where, mask)
         storage = self.run_.storage[name]
-        span = self.instances.get(name, storage.elements.numel())
+        span = self.instances.get(name, storage.scalars.numel())
         touched = found
         if mask is not None:
             everywhere, reached = torch.broadcast_tensors(found, mask)
@@ -330,7 +337,7 @@ class _Accesses:
         the same for points within a stage, but for scatters. `chunk`: so many rows run one after another, on one thread.
         """
         for name, accesses in self._of.items():
-            span = storage[name].elements.numel()
+            span = storage[name].scalars.numel()
             _check_owners(name, span, [(access, access.outer) for access in accesses], "row")
             for stage in {access.stage for access in accesses}:
                 _check_owners(name, span, [(access, access.point) for access in accesses if access.stage == stage], "point")

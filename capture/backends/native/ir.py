@@ -19,7 +19,8 @@ class Buffer:
     for each call: results, tensors saved for the backward pass), "constant" (of the program's own) or "local" (lives within
     one kernel: per row, or per row and strip; see `Kernel`).
 
-    An element's address is `Σ index * stride`; the loads and stores of the IR name it by that one number, in elements.
+    An element's address is `Σ index * stride`; the loads and stores of the IR name it by that one number, in elements. Of complex
+    elements they name the parts: the real part of element n is at 2n, the imaginary part behind it.
     """
 
     name: str
@@ -27,6 +28,11 @@ class Buffer:
     sizes: tuple[Size, ...]
     strides: tuple[Size, ...]
     kind: str = "temporary"
+
+    @property
+    def scalar(self) -> torch.dtype:
+        """The dtype of what is loaded and stored."""
+        return self.dtype.to_real() if self.dtype.is_complex else self.dtype
 
 
 COMBINING = frozenset(("add", "mul", "maximum", "minimum"))     # modes of stores, by their names in `ops.py`
@@ -252,7 +258,7 @@ def position(index: Index, dtype: torch.dtype = torch.int64) -> Expr:
 
 
 def load(buffer: Buffer, index: Index, mask: Expr | None = None) -> Expr:
-    return intern(Load, buffer.name, index, buffer.dtype, mask)
+    return intern(Load, buffer.name, index, buffer.scalar, mask)
 
 
 def op(name: str, dtype: torch.dtype, *args: Expr) -> Expr:

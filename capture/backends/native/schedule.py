@@ -144,7 +144,7 @@ def _localized(kernel: Kernel, needed: set[str], buffers: Mapping[str, Buffer]) 
         if None in moved.values():
             continue
         lanes = cost.STRIP if kernel.vectorized else 1
-        local = Buffer(name, buffers[name].dtype, sizes, contiguous_strides(sizes), "local")
+        local = Buffer(name, buffers[name].scalar, sizes, contiguous_strides(sizes), "local")
         if cost.bytes_of(local) * lanes <= cost.LOCAL_BYTES:
             locals_.append(local)
             places[name] = moved

@@ -49,7 +49,7 @@ def _parts(nest: Nest, variable: Var, inner: int, buffers: dict[str, Buffer]) ->
     reduced = fresh(major.extent)
     partial_stores, final_stores = [], []
     for number, store in enumerate(cut.stores):
-        dtype = buffers[store.buffer].dtype if store.reduction not in ("any", "all") else torch.bool
+        dtype = buffers[store.buffer].scalar if store.reduction not in ("any", "all") else torch.bool
         buffer = Buffer(f"{store.buffer}_parts{number}", dtype, sizes, contiguous_strides(sizes))
         buffers[buffer.name] = buffer
         partial_stores.append(replace(store, buffer=buffer.name, index=place, mask=None))

@@ -179,13 +179,14 @@ class _Verifier:
             _Loops(self, kernel, own, stage).run()
         self.written -= own.keys()
 
-    def _inside(self, what: str, where: Size, buffer: Buffer, exact: bool) -> None:
-        """Demands that `where` lies in the buffer, if its bounds are attained, or certain (`exact`)."""
+    def _inside(self, what: str, where: Size, buffer: Buffer, exact: bool, parts: int = 1) -> None:
+        """Demands that `where` lies in the buffer, whose elements have so many parts, if its bounds are attained, or certain
+        (`exact`)."""
         low, high = bounds(where)
         if not exact or 0 in buffer.sizes:
             return
         self._demand(low is None or low >= 0, f"{what} reaches element {low}")
-        span = bounds(_last(buffer.sizes, buffer.strides))[1]
+        span = bounds((_last(buffer.sizes, buffer.strides) + 1) * parts - 1)[1]
         self._demand(high is None or span is None or high <= span, f"{what} reaches element {high}, the last one is {span}")
 
 
@@ -228,7 +229,7 @@ class _Loops:
             self._index(expr.index)
         elif isinstance(expr, Load):
             buffer = self._buffer(expr.buffer)
-            self.demand(expr.dtype == buffer.dtype, f"{expr.buffer} is {buffer.dtype}, loaded as {expr.dtype}")
+            self.demand(expr.dtype == buffer.scalar, f"{expr.buffer} is {buffer.dtype}, loaded as {expr.dtype}")
             self.demand(expr.dtype in ops.STORED, f"kernels cannot load {expr.dtype}")
             self.demand(expr.buffer in self.verifier.written, f"{expr.buffer} is read before it is written")
             self._place(buffer, expr.index, expr.mask)
@@ -262,7 +263,7 @@ class _Loops:
             inner = where.variables() <= set(self.stage.inner)
             self.demand(inner, f"the place {where} in {buffer.name}, local to a row, depends on the row")
         exact = mask is None and _bounds_are_attained(where) and all(bounds(var.extent)[0] != 0 for var in self.loops)
-        self.verifier._inside(f"{buffer.name}[{where}]", where, buffer, exact)
+        self.verifier._inside(f"{buffer.name}[{where}]", where, buffer, exact, 2 if buffer.dtype.is_complex else 1)
 
     def _store(self, store: Store) -> None:
         buffer = self._buffer(store.buffer)
@@ -278,7 +279,7 @@ class _Loops:
             self.demand(result in accepted, f"{store.reduction} of {result}")
             if store.reduction.startswith("arg"):
                 result = torch.int64
-        self.demand(result == buffer.dtype, f"{result} stored to {buffer.name}, which is {buffer.dtype}")
+        self.demand(result == buffer.scalar, f"{result} stored to {buffer.name}, which is {buffer.dtype}")
         points = set(self.loops)
         if store.reduction is not None and not store.scan:
             points -= self.stage.reduced

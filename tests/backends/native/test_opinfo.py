@@ -25,7 +25,7 @@ from torch.testing._internal.common_utils import SEED, set_rng_seed
 from torch.testing._internal.opinfo.core import OpInfo, SampleInput
 
 CHUNKS = 24         # of operators, whose kernels make one library each
-SAMPLES = {torch.float32: 3, torch.bfloat16: 1, torch.int64: 1, torch.bool: 1}      # how many, of each operator
+SAMPLES = {torch.float32: 3, torch.bfloat16: 1, torch.int64: 1, torch.bool: 1, torch.complex64: 1}     # how many, of each operator
 IN_TURN = (torch.float64, torch.float16, torch.int32, torch.uint8)                  # one of these for each operator, too
 TOLERANCES = {"rtol": 1e-4, "atol": 1e-4}
 LOW_PRECISION = {"rtol": 2e-2, "atol": 2e-2}
@@ -56,11 +56,12 @@ UNSUPPORTED: dict[str, str] = {
         "nn.functional.one_hot", "nonzero", "tensor_split", "unique", "unique_consecutive"), DATA),
     **dict.fromkeys((
         "linalg.cholesky", "linalg.eig", "linalg.eigvals", "linalg.inv", "linalg.ldl_factor", "linalg.lu_factor", "linalg.solve",
-        "linalg.tensorinv", "linalg.tensorsolve"), ERRORS),
+        "linalg.matrix_power", "linalg.tensorinv", "linalg.tensorsolve"), ERRORS),
     **dict.fromkeys(("as_strided_copy", "as_strided_scatter"), PLACES),
     "normal.in_place": "random numbers are drawn into a tensor that is not contiguous",
     "to_sparse": "a result that is not dense",
-    "view_as_complex": "a result that is a view of another dtype",
+    **dict.fromkeys(("H", "conj", "imag", "mH", "real", "view_as_complex", "view_as_real"),
+                    "a result that is a view of another dtype, or a conjugate one"),
 }
 
 

@@ -39,7 +39,7 @@ def buffer(name: str, *sizes: int, kind: str = "input", dtype: torch.dtype = f32
 
 X, N = buffer("x", 4, 5), buffer("n", 4, 5, dtype=i64)
 M, Y = buffer("m", 4, kind="temporary"), buffer("y", 4, 5, kind="output")
-COMPLEX = buffer("x", 4, dtype=torch.complex64)
+QUANTISED = buffer("x", 4, dtype=torch.float8_e4m3fn)
 LOCAL = Buffer("m", f32, (), (), "local")
 
 
@@ -117,10 +117,10 @@ BROKEN: dict[str, tuple[Callable[[], Program], str]] = {
     "result": (lambda: storing(Store("y", AT, op("lt", f32, load(X, AT), load(X, AT)))), "is torch.bool, not torch.float32"),
     "constant's type": (lambda: storing(Store("y", AT, op("neg", f32, Constant(1, f32)))), "1 is a constant of torch.float32"),
     "load's dtype": (lambda: storing(Store("y", AT, load(replace(N, dtype=f32), AT))), "n is torch.int64, loaded as torch.float32"),
-    "load of complex": (lambda: program(Nest("n", (i,), (), (Store("z", index(i), load(COMPLEX, index(i))),)),
-                                        buffers={"x": COMPLEX, "z": replace(COMPLEX, name="z", kind="output")},
+    "load of a dtype that kernels lack": (lambda: program(Nest("n", (i,), (), (Store("z", index(i), load(QUANTISED, index(i))),)),
+                                        buffers={"x": QUANTISED, "z": replace(QUANTISED, name="z", kind="output")},
                                         inputs=["x"], outputs=[]),
-                        "kernels cannot load torch.complex64"),
+                        "kernels cannot load torch.float8_e4m3fn"),
     "load of nothing": (lambda: storing(Store("y", AT, load(replace(X, name="z"), AT))), "z is not declared"),
     "store's dtype": (lambda: storing(Store("y", AT, load(N, AT))), "torch.int64 stored to y"),
     "store to nothing": (lambda: storing(Store("z", AT, load(X, AT))), "z is not declared"),

@@ -74,7 +74,7 @@ class Builder:
         if any(var.extent == 0 for var in space):
             never = Var("i0", 0)
             space, inner = (never,), ()
-            stores = tuple(Store(s.buffer, index(never), constant(0, self.program.buffers[s.buffer].dtype)) for s in stores)
+            stores = tuple(Store(s.buffer, index(never), constant(0, self.program.buffers[s.buffer].scalar)) for s in stores)
         self.program.body.append(Nest(self.name(f"{self.label}_nest"), space, inner, stores))
 
     # Storing.
@@ -107,14 +107,23 @@ class Builder:
             dim, parts = value.parts
             for start, part in parts:
                 offset = target.offset + index(start) * target.strides[dim]
-                self.write(part, Stored(target.buffer, offset, target.strides))
+                self.write(part, replace(target, offset=offset))
+            return
+        if value.pair is not None and any(part.parts is not None for part in value.pair):
+            for number, part in enumerate(value.pair):
+                self.write(part, target.part(number))
+            return
+        place = variables(value.shape)
+        if value.pair is not None:
+            real, imaginary = (Store(target.buffer.name, address(target.part(number), place), part.at(place))
+                               for number, part in enumerate(value.pair))
+            self.nest(place, (), real, imaginary)
             return
         if value.dtype not in DTYPES and value.stored is not None:      # what no nest computes with is copied by ATen
             out = View(target.buffer.name, value.shape, target.strides, plain(target.offset))
             self.program.body.append(
                 Extern(self.name(f"{self.label}_copy"), "aten::clone.out", (value.view,), {"out": out}, (out.buffer,), True))
             return
-        place = variables(value.shape)
         self.nest(place, (), Store(target.buffer.name, address(target, place), value.at(place)))
 
     def exact(self, value: Lazy) -> View:

@@ -13,6 +13,7 @@ from torch.fx import GraphModule, Node
 from capture.backends.native.index import Index, Size, Symbol, index
 from capture.backends.native.ir import Expr, Load, Program, View
 from capture.backends.native.lowering.builder import DTYPES, Builder, broadcast, converted, is_cheap, is_large, same_strides
+from capture.backends.native.lowering.complex import COMPLEX, lower_complex
 from capture.backends.native.lowering.externs import extern, written_args
 from capture.backends.native.lowering.lazy import Lazy, Spec, Stored, in_memory, variables
 from capture.backends.native.lowering.promotion import Kind, promoted
@@ -150,15 +151,19 @@ class GraphLowering:
 
     def _lowered(self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The results by the table, NotImplemented where they must come from ATen."""
-        lowering = TABLE.get(call.op)
-        if lowering is None or not lowering.numbers and _takes_numbers(args, kwargs):
-            return NotImplemented
         dtypes = [lazy.dtype for lazy in _lazies((args, kwargs))] + [spec.dtype for spec in call.results if spec is not None]
-        plain = DTYPES.issuperset(dtypes)
-        if not plain and not lowering.is_view:
-            return NotImplemented
         before = len(self.program.buffers)
-        value = lowering.handler(call, *args, **kwargs)
+        if not COMPLEX.isdisjoint(dtypes):
+            is_view = True
+            value = NotImplemented if _takes_numbers(args, kwargs) else lower_complex(call, dtypes, args, kwargs)
+        else:
+            lowering = TABLE.get(call.op)
+            if lowering is None or not lowering.numbers and _takes_numbers(args, kwargs):
+                return NotImplemented
+            is_view = lowering.is_view
+            if not is_view and not DTYPES.issuperset(dtypes):
+                return NotImplemented
+            value = lowering.handler(call, *args, **kwargs)
         if value is NotImplemented:
             return value
         values = value if isinstance(value, (tuple, list)) else (value,)
@@ -169,9 +174,9 @@ class GraphLowering:
                 finished.append(None)
                 continue
             assert lazy.dtype == spec.dtype and lazy.shape == spec.shape, (call.op, lazy.dtype, lazy.shape, spec)
-            if not plain and lazy.stored is None:
+            if lazy.dtype not in DTYPES and lazy.stored is None and lazy.pair is None:
                 return NotImplemented
-            if lazy.stored is not None and not lowering.is_view and lazy.stored.buffer.name not in own:
+            if lazy.stored is not None and not is_view and lazy.stored.buffer.name not in own:
                 lazy = Lazy(spec.shape, spec.dtype, spec.strides, lazy.at, 0, lazy.reads)       # a copy, not the argument itself
             finished.append(lazy if lazy.strides == spec.strides else _with_strides(lazy, spec))
         return finished
@@ -333,7 +338,7 @@ def _loads(root: Expr, buffer: str) -> Iterable[Expr]:
 def _with_strides(lazy: Lazy, spec: Spec) -> Lazy:
     """With eager's strides, for when it is stored. Of what is in memory, those that do not matter become eager's right away."""
     if lazy.stored is not None and same_strides(spec.shape, lazy.stored.strides, spec.strides):
-        return in_memory(Stored(lazy.stored.buffer, lazy.stored.offset, spec.strides), spec.shape)
+        return in_memory(replace(lazy.stored, strides=spec.strides), spec.shape)
     if lazy.stored is not None:
         return in_memory(lazy.stored, spec.shape, spec.strides)
     lazy.strides = spec.strides

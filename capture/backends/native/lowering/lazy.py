@@ -5,7 +5,7 @@ A `Lazy` has no memory of its own until somebody needs it there; then it is stor
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -29,11 +29,21 @@ class Spec:
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """Where the elements lie: at `offset` + Σ index * stride of the buffer."""
+    """Where the elements lie: at `offset` + Σ index * stride of the buffer. `parts`: they are real or imaginary parts of the
+    buffer's elements, and are counted as such."""
 
     buffer: Buffer
     offset: Index
     strides: tuple[Size, ...]
+    parts: bool = False
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.buffer.scalar if self.parts else self.buffer.dtype
+
+    def part(self, number: int) -> Stored:
+        """The real (0) or imaginary (1) parts of complex elements."""
+        return Stored(self.buffer, self.offset * 2 + number, tuple(plain(index(stride) * 2) for stride in self.strides), True)
 
 
 @dataclass(slots=True, eq=False)
@@ -42,7 +52,8 @@ class Lazy:
 
     `strides`: eager's, which it gets when it is stored. `weight`: the work of computing one element, `reads`: names of the buffers
     that this loads from. `source`, `mapped`: of which tensor it is a view, and how; `parts`: that it is a concatenation of, along a
-    dimension, from a position on. `number`: int or float, where this stands for a number of Python, which promotes types as such.
+    dimension, from a position on. `pair`: the real and the imaginary part of a complex tensor that is not in memory, which has no
+    expression of its own. `number`: int or float, where this stands for a number of Python, which promotes types as such.
     """
 
     shape: tuple[Size, ...]
@@ -55,6 +66,7 @@ class Lazy:
     source: Lazy | None = None
     mapped: IndexMap | None = None
     parts: tuple[int, tuple[tuple[Size, Lazy], ...]] | None = None
+    pair: tuple[Lazy, Lazy] | None = None
     number: type | None = None
     _last: tuple[tuple[Index, ...], Expr] | None = field(default=None, repr=False)
 
@@ -73,7 +85,7 @@ class Lazy:
         self.stored = stored
         self.compute = _loader(stored)
         self.weight, self.reads = 0, frozenset((stored.buffer.name,))
-        self.source = self.mapped = self.parts = self._last = None
+        self.source = self.mapped = self.parts = self.pair = self._last = None
 
     @property
     def numel(self) -> Index:
@@ -89,7 +101,7 @@ class Lazy:
 
 def in_memory(stored: Stored, shape: tuple[Size, ...], strides: tuple[Size, ...] | None = None) -> Lazy:
     """A tensor whose elements are in memory; `strides` are eager's, where these are others."""
-    return Lazy(shape, stored.buffer.dtype, strides or stored.strides, _loader(stored), 0, frozenset((stored.buffer.name,)), stored)
+    return Lazy(shape, stored.dtype, strides or stored.strides, _loader(stored), 0, frozenset((stored.buffer.name,)), stored)
 
 
 def viewed(source: Lazy, shape: tuple[Size, ...], mapped: IndexMap, strides: tuple[Size, ...] | None = None) -> Lazy:
@@ -127,7 +139,7 @@ def strided(stored: Stored, shape: tuple[Size, ...], mapped: IndexMap, strides: 
         ours.append(plain(stride))
     if any(isinstance(atom, (Var, Value, Div, Mod)) and _moves(atom) for atom in address.atoms()):
         return None
-    return Stored(stored.buffer, address, tuple(ours))
+    return replace(stored, offset=address, strides=tuple(ours))
 
 
 def _moves(atom: Any) -> bool:

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -9,7 +10,7 @@ import torch
 from capture.backends.native.index import ZERO, Index, Size, bounds, index
 from capture.backends.native.ir import Expr
 from capture.backends.native.lowering.builder import converted
-from capture.backends.native.lowering.lazy import IndexMap, Lazy, Stored, computed, in_memory, plain, viewed
+from capture.backends.native.lowering.lazy import IndexMap, Lazy, computed, in_memory, plain, viewed
 from capture.backends.native.lowering.registry import Call, lowers
 from capture.backends.native.lowering.scalar import at_least, below, both, choose, masked, number, to
 from capture.backends.native.signature import Unsupported
@@ -152,7 +153,7 @@ def as_strided(call: Call, x: Lazy, size: Sequence[Size], stride: Sequence[Size]
     if fake.numel() == 0 or fake.untyped_storage().nbytes() != span * fake.element_size() or view.offset != 0:
         raise Unsupported("as_strided of a part of the memory")
     assert x.stored is not None
-    return in_memory(Stored(x.stored.buffer, index(offset or 0), tuple(stride)), tuple(size))
+    return in_memory(replace(x.stored, offset=index(offset or 0), strides=tuple(stride)), tuple(size))
 
 
 # Parts.

@@ -44,6 +44,7 @@ class Values:
         self.changing: frozenset[str] = frozenset()     # buffers that the current stage writes to
         self.checks = False                             # whether an index can be out of range
         self.checks_here = False                        # whether that was asked in the innermost scope
+        self.longest_group = LONGEST_GROUP
         self._bound: dict[Var, tuple[int, str]] = {}
         self._depths: dict[Expr, int] = {}
         self._reads: dict[Expr, frozenset[str]] = {}
@@ -175,10 +176,14 @@ class Values:
         mask = None if node.mask is None else self._now(node.mask)
         depth = self.depth(node)
         guard = self.guard(node.index, mask, depth)
-        place = self.element(node, depth)
-        if guard is not None:
-            place = f"({guard} ? {place} : {self.target.memory[node.dtype]}{{}})"
-        return self.loaded(place, node.dtype)
+        if guard is None:
+            return self.loaded(self.element(node, depth), node.dtype)
+        self.longest_group = 1          # GCC 12 mixes up conditional loads that it makes one group of
+        try:
+            place = self.element(node, depth)
+        finally:
+            self.longest_group = LONGEST_GROUP
+        return self.loaded(f"({guard} ? {place} : {self.target.memory[node.dtype]}{{}})", node.dtype)
 
     def loaded(self, place: str, dtype: torch.dtype) -> str:
         """What is in memory as a value to compute with."""
@@ -271,7 +276,7 @@ class Values:
     def _stride(self, stride: int) -> str:
         """A factor of the innermost loop's variable. A long one is hidden from GCC, which would take such loads for one group of so
         many elements, and minutes to compile it."""
-        if stride <= LONGEST_GROUP:
+        if stride <= self.longest_group:
             return str(stride)
         key = ("stride", stride)
         return self.path.known(key) or self.path.define(0, key, "int64_t", self.path.fresh("stride"), f"opaque({stride})")
