@@ -17,12 +17,15 @@ KINDS = {
     "sums": lambda z, w, x: (z + w, z - w, z + x, x - z, z + 2, 2j - z, z + 1.5j, torch.add(z, w, alpha=2), x + 1j),
     "products": lambda z, w, x: (z * w, z * x, z * 2, z * (1 - 2j), x * 1j),
     "quotients": lambda z, w, x: (z / (w + 2), z / 2, z / (1 + 1j), x / (w + 2), z / x),
-    "parts": lambda z, w, x: (z.real + 1, z.imag * 2, z.abs(), z.contiguous().angle(), torch.sgn(z), z.conj() * 1, -z, torch.view_as_real(z) + 1),
-    "made of real ones": lambda z, w, x: (torch.complex(x, -x), torch.polar(x.abs(), x), torch.complex(x, x) * z, x.to(z.dtype) * z),
+    "parts": lambda z, w, x: (z.real + 1, z.imag * 2, z.abs(), z.contiguous().angle(), torch.sgn(z), z.conj() * 1, -z,
+                              torch.view_as_real(z) + 1),
+    "made of real ones": lambda z, w, x: (torch.complex(x, -x), torch.polar(x.abs(), x), torch.complex(x, x) * z,
+                                          x.to(z.dtype) * z),
     "compared": lambda z, w, x: (z == z * 1, z != w, z == 1, torch.where(x > 0, z, w)),
     "reduced": lambda z, w, x: ((z * w).sum(), (z * w).sum(0), z.mean(-1), z.sum(-1, keepdim=True) * z),
-    "views": lambda z, w, x: ((z * w).mT * 2, (z * w)[1:, ::2] + 1, (z * w).reshape(-1)[3], z.mT * 2, z[:, None].expand(4, 2, 6) + w[:, None],
-                              (z + w).flip(0), torch.cat([z * w, w]), torch.stack([z + 1, w]), torch.nn.functional.pad(z * w, (1, 2))),
+    "views": lambda z, w, x: ((z * w).mT * 2, (z * w)[1:, ::2] + 1, (z * w).reshape(-1)[3], z.mT * 2,
+                              z[:, None].expand(4, 2, 6) + w[:, None], (z + w).flip(0), torch.cat([z * w, w]),
+                              torch.stack([z + 1, w]), torch.nn.functional.pad(z * w, (1, 2))),
 }
 
 

@@ -1,8 +1,9 @@
 """Complex tensors: pairs of real ones. What kernels compute with are the parts, which lie in memory in turn.
 
 A formula on complex numbers is one of Scalars for the real and one for the imaginary part, as eager computes it, without the
-recovery of infinities that the C++ standard prescribes. What treats both parts alike, as views do, is done to each by its lowering for real
-tensors. Functions that would differ from eager's at infinity or near zero (`exp`, `sqrt`, `pow`, `reciprocal`) stay with ATen.
+recovery of infinities that the C++ standard prescribes. What treats both parts alike, as views do, is done to each by its lowering
+for real tensors. Functions that would differ from eager's at infinity or near zero (`exp`, `sqrt`, `pow`, `reciprocal`) stay with
+ATen.
 """
 from __future__ import annotations
 
@@ -200,12 +201,12 @@ formula(aten.resolve_conj.default, compute=lambda x: x)
 
 @_lowers(aten.view_as_real.default)
 def view_as_real(call_: Call, x: Lazy) -> Lazy:
-    shape = call_.result.shape
-    if x.stored is not None:
-        first = x.stored.part(0)
-        return in_memory(replace(first, strides=(*first.strides, 1)), shape)
-    parts = [viewed(part, (*x.shape, 1), lambda place: place[:-1]) for part in parts_of(x)]
-    return concatenated(parts, len(x.shape), shape)
+    """In memory, where both parts are written together; but not for those who only take one part of what is computed."""
+    rank, shape = len(x.shape), call_.result.shape
+    if x.stored is None and all(user.target is aten.select.int and user.args[1] in (-1, rank) for user in call_.node.users):
+        return concatenated([viewed(part, (*x.shape, 1), lambda place: place[:-1]) for part in parts_of(x)], rank, shape)
+    first = call_.builder.store(x).part(0)
+    return in_memory(replace(first, strides=(*first.strides, 1)), shape)
 
 
 @_lowers(aten.view_as_complex.default)

@@ -15,7 +15,7 @@ from capture.backends.native.ir import Expr, Load, Program, View
 from capture.backends.native.lowering.builder import DTYPES, Builder, broadcast, converted, is_cheap, is_large, same_strides
 from capture.backends.native.lowering.complex import COMPLEX, lower_complex
 from capture.backends.native.lowering.externs import extern, written_args
-from capture.backends.native.lowering.lazy import Lazy, Spec, Stored, in_memory, variables
+from capture.backends.native.lowering.lazy import Lazy, Spec, in_memory, variables
 from capture.backends.native.lowering.promotion import Kind, promoted
 from capture.backends.native.lowering.registry import TABLE, Call
 from capture.backends.native.lowering.scalar import number
