@@ -223,9 +223,11 @@ def complex_(call_: Call, real: Lazy, imaginary: Lazy) -> Lazy:
 @_lowers(aten.polar.default)
 def polar(call_: Call, length: Lazy, angle: Lazy) -> Lazy:
     values = [broadcast(call_.builder, value, call_.result.shape) for value in (length, angle)]
-    parts = (elementwise(values, lambda exprs, name=name: (Scalar(exprs[0]) * call(name, Scalar(exprs[1]))).expr, call_.result.shape,
-                         length.dtype, HEAVY + 1) for name in ("cos", "sin"))
-    return paired(*parts, call_.result.dtype)
+
+    def part(name: str) -> Lazy:
+        return elementwise(values, lambda exprs: (Scalar(exprs[0]) * call(name, Scalar(exprs[1]))).expr, call_.result.shape,
+                           length.dtype, HEAVY + 1)
+    return paired(part("cos"), part("sin"), call_.result.dtype)
 
 
 @_lowers(aten._to_copy.default)
