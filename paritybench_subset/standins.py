@@ -90,7 +90,7 @@ def _forward(name: str) -> Any:
 for _name in ("call getitem enter add radd sub rsub mul rmul truediv rtruediv floordiv mod pow neg matmul or ror and rand "
               "eq ne lt le gt ge instancecheck subclasscheck").split():
     setattr(StandIn, f"__{_name}__", _forward(f"__{_name}__"))
-StandIn.__hash__ = object.__hash__  # type: ignore[method-assign]
+StandIn.__hash__ = object.__hash__
 
 
 class _Base:

@@ -169,7 +169,7 @@ def _isolate(limits: Limits, folder: str) -> None:
     silence = os.open(os.devnull, os.O_RDWR)
     for stream in (0, 1, 2):
         os.dup2(silence, stream)
-    socket.create_connection = _no_network  # type: ignore[assignment]
+    socket.create_connection = _no_network
     size = int(limits.gigabytes * GIGABYTE)
     resource.setrlimit(resource.RLIMIT_AS, (size, size))
 

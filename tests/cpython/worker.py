@@ -115,7 +115,7 @@ def install(mode: str) -> None:
         own = getattr(unittest.TestCase, name)
         setattr(unittest.TestCase, name, stands_in if name == "_callTestMethod" else
                 lambda self, own=own: stands_in(self, types.MethodType(own, self)))
-    doctest.exec = execute      # type: ignore[attr-defined]  # the global name shadows the builtin in doctest's own code
+    doctest.exec = execute      # the global name shadows the builtin in doctest's own code
 
 
 def chosen(suite: unittest.TestSuite, wanted: Callable[[str], bool]) -> unittest.TestSuite:

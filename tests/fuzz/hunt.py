@@ -104,7 +104,7 @@ class _Worker:
     """A process that runs the cases of some numbers."""
 
     def __init__(self, seed: int, numbers: range, engine: Engine) -> None:
-        self.left, self.failing, self.since = numbers, None, time.monotonic()       # type: ignore[var-annotated]
+        self.left, self.failing, self.since = numbers, None, time.monotonic()
         context = multiprocessing.get_context("fork")       # torch is imported already
         self.connection, other = context.Pipe(duplex=False)
         self.process = context.Process(target=_work, args=(other, seed, numbers, engine))

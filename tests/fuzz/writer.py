@@ -333,7 +333,7 @@ class Writer:
     def manager(self) -> str:
         """An expression for one manager."""
         statement = ast.parse(f"with {self.rng.choice(self.places.managers)}: pass").body[0]
-        return ast.unparse(statement.items[0].context_expr)     # type: ignore[attr-defined]
+        return ast.unparse(statement.items[0].context_expr)
 
     def define(self) -> list[str]:
         name = self.new("f")

@@ -51,16 +51,16 @@ class MyDict(dict):
     def __getitem__(self, key: object) -> object:
         raise AssertionError("a guard ran user code")
 
-    __len__ = __contains__ = __iter__ = __eq__ = __getitem__          # type: ignore[assignment]
-    __hash__ = None                                                    # type: ignore[assignment]
+    __len__ = __contains__ = __iter__ = __eq__ = __getitem__
+    __hash__ = None
 
 
 class MyList(list):
     def __getitem__(self, index: object) -> object:
         raise AssertionError("a guard ran user code")
 
-    __len__ = __iter__ = __eq__ = __getitem__                          # type: ignore[assignment]
-    __hash__ = None                                                    # type: ignore[assignment]
+    __len__ = __iter__ = __eq__ = __getitem__
+    __hash__ = None
 
 
 class Hostile:
@@ -72,7 +72,7 @@ class Hostile:
     def __getattribute__(self, name: str) -> object:
         raise AssertionError("a guard ran user code")
 
-    __eq__ = __len__ = __bool__ = __getattribute__                     # type: ignore[assignment]
+    __eq__ = __len__ = __bool__ = __getattribute__
     __hash__ = object.__hash__
 
 
@@ -269,7 +269,7 @@ def mutate(world: list[Any], rng: random.Random) -> None:
         if "c" in Plain.__dict__:
             del Plain.c
         else:
-            Plain.c = 1                                                # type: ignore[attr-defined]
+            Plain.c = 1
         return
     x = rng.choice(world)
     for _ in range(rng.randrange(6)):

@@ -36,13 +36,13 @@ class World:
 
     def attribute(self, node: Shadow, name: str) -> Any:
         """Reads an instance attribute."""
-        return self.graph.dict_get(self.graph.attributes(node), name)  # type: ignore[arg-type]
+        return self.graph.dict_get(self.graph.attributes(node), name)
 
     def set_attribute(self, pair: Pair, name: str, value: Pair) -> None:
         """Assigns an instance attribute, for real and in the graph."""
         namespace = self.graph.attributes(pair.shadow)
         pair.real.__dict__[name] = value.real
-        self.graph.dict_set(namespace, name, value.shadow)  # type: ignore[arg-type]
+        self.graph.dict_set(namespace, name, value.shadow)
 
     def tensor(self, name: str = "t") -> Pair:
         """A tensor that the trace computes."""
