@@ -61,7 +61,7 @@ def holds_number(refs: RefGraph, tensor: torch.Tensor) -> bool:
 
 def _held_number(refs: RefGraph, tensor: torch.Tensor) -> bool:
     """Whether a tensor from outside held one number at entry."""
-    if tensor.numel() != 1 or type(tensor) not in PLAIN_TENSORS or tensor.device.type != "cpu" or tensor.is_complex():
+    if type(tensor) not in PLAIN_TENSORS or tensor.numel() != 1 or tensor.device.type != "cpu" or tensor.is_complex():
         return False
     node = refs.find(tensor)
     return (node is not None and type(node.state) is TensorState and node.source is not None and not node.state.dynamic

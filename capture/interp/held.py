@@ -16,7 +16,7 @@ from capture.interp import fixed, told
 from capture.interp.fixed import number_in
 from capture.interp.frame import Value
 from capture.interp.interpreter import Interpreter
-from capture.refgraph.memory import storage_of
+from capture.refgraph.memory import PLAIN_TENSORS, storage_of
 from capture.refgraph.node import Const, Expr, External, RefNode, Shadow
 from capture.refgraph.source import Computed, Literal
 
@@ -71,7 +71,7 @@ def decide(interp: Interpreter, value: Value, result: bool) -> Shadow:
 
 
 def _path(interp: Interpreter, value: Value) -> Computed | None:
-    one = isinstance(value.real, torch.Tensor) and value.real.numel() == 1
+    one = type(value.real) in PLAIN_TENSORS and value.real.numel() == 1
     return told.path_of_tensor(interp.recorder, value.shadow) if one else None
 
 
@@ -89,7 +89,7 @@ def count(interp: Interpreter, function: Any, args: list[Value]) -> External | N
     if function not in ADDING or len(args) != 2 or not isinstance(args[1].shadow, Const) or type(args[1].real) is not int:
         return None
     tensor, added = args[0].real, args[1].real
-    if abs(added) >= MOST_ADDED or not isinstance(tensor, torch.Tensor) or tensor.dtype not in (torch.float32, torch.float64):
+    if abs(added) >= MOST_ADDED or type(tensor) not in PLAIN_TENSORS or tensor.dtype not in (torch.float32, torch.float64):
         return None
     if tensor.requires_grad or not fixed.holds_number(interp.graph, tensor):
         return None

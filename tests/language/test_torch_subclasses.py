@@ -123,7 +123,8 @@ def test_a_class_with_operations_of_its_own_breaks(cls) -> None:
 
 @pytest.mark.parametrize("program", [
     lambda state, x: torch.add(x, 1, out=state.traced), lambda state, x: state.traced + x, lambda state, x: len(state.traced),
-    lambda state, x: (state.traced, x * 2), lambda state, x: state.traced.mul_(x), lambda state, x: state.traced[0].shape])
+    lambda state, x: (state.traced, x * 2), lambda state, x: state.traced.mul_(x), lambda state, x: state.traced[0].shape,
+    lambda state, x: x + 1 if state.one else x, lambda state, x: x * int(state.one), lambda state, x: state.one.add_(1)])
 def test_a_class_is_asked_for_what_the_program_does_and_no_more(program) -> None:
     def make():
         state = SimpleNamespace(asked=[])
@@ -133,7 +134,7 @@ def test_a_class_is_asked_for_what_the_program_does_and_no_more(program) -> None
             def __torch_function__(cls, func, types, args=(), kwargs=None):
                 state.asked.append(func.__name__)
                 return super().__torch_function__(func, types, args, kwargs or {})
-        state.traced = torch.ones(2, 3).as_subclass(Traced)
+        state.traced, state.one = torch.ones(2, 3).as_subclass(Traced), torch.ones(1).as_subclass(Traced)
         return (lambda x: program(state, x)), state
     check(make, *[call(X)] * 4, fullgraph=False, captures=None, breaks=None)
 
