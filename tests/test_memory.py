@@ -211,6 +211,12 @@ def raised(x, box):
     raise ValueError(box)
 
 
+def raised_in_a_match(x, box):
+    match {"a": box, "b": x}:
+        case {"a": value, "b": _}:
+            raise ValueError(value)
+
+
 def raised_behind_a_break(x, box):
     outside(x)
     try:
@@ -232,7 +238,7 @@ def computed(x, box):
     return x * box.number
 
 
-RAISING = [missing_attribute, raised, raised_behind_a_break, raised_outside]
+RAISING = [missing_attribute, raised, raised_in_a_match, raised_behind_a_break, raised_outside]
 
 
 @pytest.mark.parametrize("program", [*RAISING, advanced, computed], ids=lambda program: program.__name__)

@@ -125,11 +125,24 @@ def has_tensor(args: list[Value], kwargs: dict[str, Value]) -> bool:
 def target_of(function: Any, args: list[Value]) -> tuple[str, Any]:
     """The fx op and target that stand for a call of `function`."""
     if isinstance(function, (types.MethodDescriptorType, types.WrapperDescriptorType)):
-        return "call_method", function.__name__
+        present = getattr(torch.Tensor, function.__name__, function)
+        if present is function or getattr(present, "__globals__", None) is vars(torch._tensor):
+            return "call_method", function.__name__
+        return "call_function", _replaced(function)
     of_tensor = bool(args) and isinstance(args[0].real, torch.Tensor)
-    if of_tensor and isinstance(function, types.FunctionType) and function.__qualname__.startswith("Tensor."):
+    if (of_tensor and isinstance(function, types.FunctionType) and function.__qualname__.startswith("Tensor.")
+            and getattr(torch.Tensor, function.__name__, function) is function):
         return "call_method", function.__name__
     return "call_function", scripts.named(function) if isinstance(function, scripts.SCRIPT) else function
+
+
+@functools.cache
+def _replaced(method: Any) -> Callable[..., Any]:
+    """A method of C in whose place the program has put another one, which calls it perhaps, as a function."""
+    def function(*args: Any, **kwargs: Any) -> Any:
+        return method(*args, **kwargs)
+    function.__name__ = f"original_{method.__name__}"
+    return function
 
 
 def is_dynamic_shape(shadow: Shadow | None) -> bool:

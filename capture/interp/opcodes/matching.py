@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from capture.interp import attributes, calls, unwind
@@ -66,28 +66,27 @@ def match_keys(interp: Interpreter, frame: Frame, instruction: Instruction) -> N
     """Pushes a tuple of the values under all the keys, or None."""
     keys, subject = elements(interp, frame.stack[-1]), frame.stack[-2]
     assert subject is not None
-    seen: set[Any] = set()
-    found: list[Value] = []
-    absent = Value(MISSING, Const(MISSING))
-
-    def proceed(get: Value) -> None:
-        if len(found) == len(keys):
-            return frame.stack.append(make_tuple(interp, found))
-        key = keys[len(found)]
-        if interp.real(seen.__contains__, key.real):
-            unwind.throw(ValueError(f"mapping pattern checks duplicate key ({key.real!r})"))
-        seen.add(key.real)
-
-        def took(value: Value) -> None:
-            if value.real is MISSING:
-                return frame.stack.append(NONE)
-            found.append(value)
-            proceed(get)
-        calls.call(interp, get, [key, absent], then=took)
     if keys:
-        attributes.load(interp, subject, "get", proceed)
+        attributes.load(interp, subject, "get", lambda get: _take_key(interp, frame, keys, get, [], set()))
     else:
         frame.stack.append(make_tuple(interp, []))
+
+
+def _take_key(interp: Interpreter, frame: Frame, keys: Sequence[Value], get: Value, found: list[Value], seen: set[Any]) -> None:
+    """Looks up the keys behind those that were `found`, or `seen`, and pushes the result. (A local function that calls itself would be a cycle,
+    and keep what the frame held until it is collected.)"""
+    if len(found) == len(keys):
+        return frame.stack.append(make_tuple(interp, found))
+    key = keys[len(found)]
+    if interp.real(seen.__contains__, key.real):
+        unwind.throw(ValueError(f"mapping pattern checks duplicate key ({key.real!r})"))
+    seen.add(key.real)
+
+    def took(value: Value) -> None:
+        if value.real is MISSING:
+            return frame.stack.append(NONE)
+        _take_key(interp, frame, keys, get, [*found, value], seen)
+    calls.call(interp, get, [key, Value(MISSING, Const(MISSING))], then=took)
 
 
 @opcode("MATCH_CLASS")

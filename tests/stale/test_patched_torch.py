@@ -1,0 +1,60 @@
+"""Functions of torch that a program puts others in the place of, which call the former ones: as profilers and counters do."""
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+import capture
+
+FUNCTIONS = {
+    "a function": (torch, "relu", lambda x: torch.relu(x) + 1),
+    "a method": (Tensor, "relu", lambda x: x.relu() + 1),
+    "a method in Python": (Tensor, "unflatten", lambda x: x.unflatten(0, (2, 2)) + 1),
+    "an operator": (Tensor, "__add__", lambda x: x + 1),
+    "a function of a module of C": (torch._C._nn, "gelu", lambda x: torch._C._nn.gelu(x)),
+    "a function in Python": (torch.nn.functional, "relu", lambda x: torch.nn.functional.relu(x)),
+}
+
+
+class Counter:
+    """Counts the calls of a function in whose place it is put."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, owner: object, name: str) -> None:
+        self.calls, original = 0, getattr(owner, name)
+
+        def counted(*args: object, **kwargs: object) -> object:
+            self.calls += 1
+            return original(*args, **kwargs)
+        monkeypatch.setattr(owner, name, counted)
+
+
+@pytest.mark.parametrize("backend", ["eager", "native"])
+@pytest.mark.parametrize("kind", FUNCTIONS)
+def test_before_the_capture_and_after_it(kind: str, backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    owner, name, program = FUNCTIONS[kind]
+    x = torch.tensor([-1.0, 0.0, 2.0, 3.0])
+    expected = program(x)
+    compiled = capture.compile(program, backend=backend)
+    assert torch.equal(compiled(x), expected) and torch.equal(compiled(x), expected)
+    counters = []
+    for _ in range(2):
+        counters.append(Counter(monkeypatch, owner, name))
+        for calls in range(1, 4):
+            torch.testing.assert_close(compiled(x), expected)
+            assert [counter.calls for counter in counters[:-1]] == [3 + calls] * (len(counters) - 1)
+            assert counters[-1].calls == calls
+
+
+def test_a_function_held_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    held = [torch.relu, torch.nn.functional.gelu]
+    x = torch.tensor([-1.0, 0.0, 2.0, 3.0])
+
+    def program(x: Tensor) -> Tensor:
+        return held[0](x) + held[1](x)
+    expected = program(x)
+    compiled = capture.compile(program, backend="eager")
+    assert torch.equal(compiled(x), expected)
+    monkeypatch.setattr(torch, "relu", torch.abs)
+    monkeypatch.setattr(torch._C._nn, "gelu", torch.abs)
+    assert torch.equal(compiled(x), expected) and torch.equal(compiled(x), expected)
