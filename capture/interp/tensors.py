@@ -4,6 +4,7 @@ from __future__ import annotations
 import functools
 import operator
 import types
+from collections.abc import Callable
 from typing import Any
 
 import torch

@@ -73,8 +73,8 @@ def match_keys(interp: Interpreter, frame: Frame, instruction: Instruction) -> N
 
 
 def _take_key(interp: Interpreter, frame: Frame, keys: Sequence[Value], get: Value, found: list[Value], seen: set[Any]) -> None:
-    """Looks up the keys behind those that were `found`, or `seen`, and pushes the result. (A local function that calls itself would be a cycle,
-    and keep what the frame held until it is collected.)"""
+    """Looks up the keys behind those that were `found`, or `seen`, and pushes the result. (A local function that calls itself would
+    be a cycle, and keep what the frame held until it is collected.)"""
     if len(found) == len(keys):
         return frame.stack.append(make_tuple(interp, found))
     key = keys[len(found)]
