@@ -57,7 +57,7 @@ def _bind(module: fx.GraphModule) -> None:
     names = module.forward.__func__.__globals__  # type: ignore[attr-defined]
     for target in {node.target for node in module.graph.nodes if node.op == "call_function"}:
         if _is_from_torch(target) and "torch" in names:
-            _, *path, name = _get_qualified_name(target).split(".")     # type: ignore[arg-type]
+            _, *path, name = _get_qualified_name(target).split(".")
             place = names["torch"] = names["torch"] if type(names["torch"]) is Recorded else Recorded(names["torch"])
             for part in path:
                 if type(place.__dict__.get(part)) is not Recorded:
@@ -70,7 +70,7 @@ def _warn_no_more(module: fx.GraphModule) -> None:
     """The graph does not tell what the program was told when it was recorded. (Python warns once in each place, by default; and
     the lines of generated code are other places than the program's.)"""
     nodes, told = list(module.graph.nodes), {}
-    for line, index in module._lineno_map.items():  # type: ignore[union-attr]
+    for line, index in module._lineno_map.items():
         if index is not None and "warned" in nodes[index].meta:
             version, keys = nodes[index].meta["warned"]
             told["version"] = max(version, told.get("version", 0))
