@@ -122,6 +122,9 @@ _reason("uninitialized-tensor", "parameters get their shapes in this call, which
         "none needed; or call the module once before it is compiled")
 _reason("side-effect-call", "the call acts on the world outside of the program, and cannot be repeated as it is on every call",
         "move it out of the compiled function")
+_reason("own-code", "code of the program's own (a `__str__`, a handler of logging) runs inside of what is done on every call, and "
+                    "may change what the program reads after it",
+        "pass the text itself (`str(x)`, an f-string); or make the call outside of the compiled function")
 _reason("clock", "a clock is read after other work, which must be done by then on every call",
         "none needed; or read clocks outside of the compiled function")
 _reason("lock", "a lock is taken: what the program reads while it holds the lock is read then on every call",

@@ -197,7 +197,7 @@ def test_a_tensor_that_is_written_to_later_in_a_printed_object() -> None:
     assert stats.breaks and stats.hits and not stats.native_calls, stats
 
 
-def test_a_written_buffer_of_a_printed_module_breaks() -> None:
+def test_a_buffer_is_printed_before_its_module_writes_to_it() -> None:
     def make():
         model = nn.BatchNorm1d(2)
         holder = Counter()
@@ -207,8 +207,7 @@ def test_a_written_buffer_of_a_printed_module_breaks() -> None:
             print(holder)
             return model(x)
         return program, model
-    stats = check(make, *CALLS, captures=None, fullgraph=False)
-    assert stats.breaks
+    check(make, *CALLS)
 
 
 def test_a_warning_of_a_category_before_a_write() -> None:

@@ -360,3 +360,36 @@ def test_the_native_backend_prints_the_same() -> None:
         assert outputs[0] == outputs[1]
         capture.wait()
     assert capture.stats(compiled).compiled == 1 and not capture.stats(compiled).compile_errors
+
+
+READS = {
+    "text": str,
+    "items": torch.Tensor.tolist,
+    "a row": lambda t: str(t[0]),
+    "an item": lambda t: t[0].item(),
+    "printed": print,
+}
+WRITES = {
+    "a module": lambda m, x: m(x),
+    "a function": lambda m, x: torch.nn.functional.batch_norm(x, m.running_mean, m.running_var, training=True),
+    "the operator": lambda m, x: torch.batch_norm(x, m.weight, m.bias, m.running_mean, m.running_var, True, 0.1, 1e-5, False),
+    "the kernel": lambda m, x: torch.native_batch_norm(x, m.weight, m.bias, m.running_mean, m.running_var, True, 0.1, 1e-5)[0],
+    "statistics": lambda m, x: torch.batch_norm_update_stats(x, m.running_mean, m.running_var, 0.1),
+    "of instances": lambda m, x: torch.nn.functional.instance_norm(x.t()[None], m.running_mean, m.running_var),
+}
+
+
+@pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
+@pytest.mark.parametrize("read", READS.values(), ids=READS)
+def test_running_statistics_are_read_before_they_are_written(read, write) -> None:
+    """Normalisations count no version of what they write to."""
+    def make():
+        model = torch.nn.BatchNorm1d(2)
+
+        def program(x):
+            before = read(model.running_mean)
+            y = write(model, x)
+            return before, y, read(model.running_mean), read(model.running_var)
+        return program, model
+    x = torch.tensor([[1.0, -2.0], [3.0, 5.0]])
+    check(make, call(x), call(x + 1), call(-x))

@@ -85,7 +85,7 @@ class FxRecorder:
         self.numbers: dict[tuple[Shadow, bool], Any] = {}       # see fx_numbers
         self.counted: dict[RefNode, tuple[External, int]] = {}          # see held
         self.arrays = arrays.Arrays(seen)
-        self._snapshots: list[tuple[fx.Node, torch.Tensor, int | None]] = []
+        self._snapshots: list[tuple[fx.Node, torch.Tensor, int | None, int]] = []
         self.streams: Any = None                # of random numbers, before an operation which is code of the program's
         self.versions: dict[int, int | None] = {}      # of tensors, before a call of a scripted method
         self._resized = False                   # the operation being recorded takes a slice of a length that changes
@@ -361,7 +361,7 @@ class FxRecorder:
     @property
     def snapshots(self) -> set[fx.Node]:
         """The nodes of values that are kept as they were when they were read."""
-        return {node for node, _, _ in self._snapshots}
+        return {node for node, *_ in self._snapshots}
 
     def _note_obstacle(self, node: fx.Node, args: Sequence[Value]) -> None:
         """Notes why no backend can compile a graph with this node."""
@@ -422,16 +422,16 @@ class FxRecorder:
         node = self.fx.call_method("detach", (self.node(tensor),))
         node.meta["stack"] = self.positions()
         detached = real.detach()
-        self._snapshots.append((node, detached, None if detached.is_inference() else detached._version))
+        self._snapshots.append((node, detached, None if detached.is_inference() else detached._version, self.refs.mark))
         told = fixed.is_told(self.refs, real)
         self.told.note(node, real, False, told)
         return self.refs.create(detached, TensorState(node, None, tensor.state.dynamic, told=told))
 
     def _copy_snapshots(self) -> None:
         """Copies those tensors of `snapshot` that were written to afterwards."""
-        for node, tensor, version in self._snapshots:
+        for node, tensor, version, serial in self._snapshots:
             unseen = version is None or self.mutates and self.arrays.tensors       # in inference mode, and on shared arrays
-            if unseen or tensor._version != version:
+            if unseen or tensor._version != version or self.refs.written_since(serial, (storage_of(tensor) or (None,))[0]):
                 with self.fx.inserting_after(node):
                     copy = self.fx.call_method("clone", (node,))
                 node.replace_all_uses_with(copy, delete_user_cb=lambda user, copy=copy: user is not copy)  # type: ignore[misc]

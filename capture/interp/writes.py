@@ -21,7 +21,8 @@ def versions_of(tensors: Iterable[torch.Tensor]) -> dict[int, int | None]:
 
 
 # Normalisations, which write to their running statistics and count no version: the argument that says so, and its default.
-NORMALISING = {"batch_norm": ("training", False), "instance_norm": ("use_input_stats", True)}
+NORMALISING = {"instance_norm": ("use_input_stats", True), **dict.fromkeys(
+    ("batch_norm", "native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm"), ("training", False))}
 
 
 def uncounted(name: str, args: Sequence[Value], kwargs: dict[str, Value]) -> list[torch.Tensor]:
@@ -39,12 +40,13 @@ def uncounted(name: str, args: Sequence[Value], kwargs: dict[str, Value]) -> lis
 @functools.cache
 def _written_besides(name: str) -> tuple[tuple[int, str], ...]:
     """The arguments, by place and name, that ATen's operator of this name writes to besides the first: scales and counters of
-    automatic mixed precision, the state of fused optimizers, noise."""
+    automatic mixed precision, the state of fused optimizers, noise; running statistics, of which no schema tells."""
     packet = getattr(torch.ops.aten, name, None)
     schemas = [getattr(packet, overload)._schema for overload in packet.overloads()] if packet is not None else []
     arguments = [(place, argument) for schema in schemas for place, argument in enumerate(schema.arguments) if place]
-    return tuple(dict.fromkeys((place, argument.name) for place, argument in arguments
-                               if argument.alias_info is not None and argument.alias_info.is_write and not argument.is_out))
+    always = name.startswith("batch_norm_")
+    return tuple(dict.fromkeys((place, argument.name) for place, argument in arguments if not argument.is_out and (
+        argument.alias_info is not None and argument.alias_info.is_write or always and argument.name.startswith("running_"))))
 
 
 class _Writes(TorchDispatchMode):

@@ -526,6 +526,10 @@ class RefGraph:
         """Tensors of these storages were written to."""
         self.written.update(dict.fromkeys(storages, self._next()))
 
+    def written_since(self, serial: int, storage: int | None) -> bool:
+        """Whether tensors of a storage were, or may have been, written to after a point in the order of the trace."""
+        return max(self.written.get(storage, 0), self.written.get(None, 0)) > serial
+
     def seal(self) -> None:
         """No more knowledge is added, and nothing required."""
         self.sealed = True

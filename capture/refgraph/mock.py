@@ -153,7 +153,7 @@ def _check_shown(graph: RefGraph, effects: list[Effect | CallEffect]) -> None:
     another node of autograd if its tensor was written to in between; an array of numpy, another one's.
     """
     for storage, (serial, done, stack) in graph.unwritten.items():
-        if max(graph.written.get(storage, 0), graph.written.get(None, 0)) > serial:
+        if graph.written_since(serial, storage):
             raise Break("late-change", f"{done} that was written to after it", stack)
     inputs = [node.state for node in graph.nodes if isinstance(node.state, TensorState)]
     outside: set[int | None] = {None, *(state.storage[0] for state in inputs if state.storage is not None)}

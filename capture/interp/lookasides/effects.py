@@ -34,7 +34,7 @@ from capture.errors import Break
 from capture.interp import failing, scope, visible
 from capture.interp.frame import Value
 from capture.interp.interpreter import Interpreter
-from capture.interp.lookasides import seeded
+from capture.interp.lookasides import own_code, seeded
 from capture.interp.lookasides.replays import MOST_ITEMS, snapshot
 from capture.interp.lookasides.shadows import items_of
 from capture.interp.models import NAMED_EFFECTS, PURE, SEES_CALLERS, SIDE_EFFECTS, hashable, model, polyfill
@@ -67,6 +67,16 @@ class Traits:
     fails: bool = False
     draws: bool = False
     makes: bool = False
+
+    @property
+    def shows(self) -> bool:
+        """Whether they may write the text of what they are given."""
+        return not (self.draws or self.makes or self.clock)
+
+
+def shown_to(traits: Traits, args: Iterable[Value], kwargs: dict[str, Value]) -> list[Value]:
+    """What such a call may look into."""
+    return [value for value in [*args, *kwargs.values()][traits.owner:] if not isinstance(value.real, io.IOBase)]
 
 
 def effect(*functions: Any, applies: Callable[..., bool] | None = None, **traits: Any) -> None:
@@ -109,8 +119,10 @@ def _refusal(function: Any, traits: Traits) -> Callable[..., Break | None]:
     def not_too_early(interp: Interpreter, *args: Value, **kwargs: Value) -> Break | None:
         late = interp.retreats is not None and interp.retreats.is_too_early(interp)
         return Break("late-change", f"{function.__qualname__}() was shown an object which changed after it") if late else None
+    def no_own_code(interp: Interpreter, *args: Value, **kwargs: Value) -> Break | None:
+        return own_code.refusal(function, list(args), kwargs, shown_to(traits, args, kwargs))
     known = (no_clock, traits.clock), (no_stack, traits.callers), (no_handler, traits.fails), (no_arguments, traits.draws), (
-        no_objects, traits.draws)
+        no_objects, traits.draws), (no_own_code, traits.shows)
     rules = [rule for rule, holds in known if holds]
 
     def refuse(interp: Interpreter, *args: Value, **kwargs: Value) -> Break | None:
@@ -132,6 +144,8 @@ def _model(function: Any, traits: Traits) -> Callable[..., Shadow]:
             kwargs["exc_info"] = Value(sys.exception(), graph.find(sys.exception()))
         if function is print:
             require_open(interp, kwargs.get("file"))
+        if traits.shows:
+            own_code.require(interp, function, list(args), kwargs, shown_to(traits, args, kwargs))
         values = [*args, *kwargs.values()]
         graph.waited |= function in WAITING
         own = args[0] if args and result is args[0].real else None
@@ -245,20 +259,20 @@ def is_output_open() -> bool:
 
 
 def require_open(interp: Interpreter, file: Value | None) -> None:
-    """Guards, where a handler of the program's is in force, that the stream to print to is open, or not."""
+    """Guards that the stream to print to is one of C and, where a handler of the program's is in force, that it is open, or not."""
+    source = None if file is None else getattr(file.shadow, "source", None)
+    if file is None or file.real is None:
+        interp.graph.require(Computed(own_code.writes_in_python, ()), "VALUE", False)
+    elif source is not None:
+        interp.graph.require(source, "TYPE", type(file.real))
     if failing.is_watched(interp.frame):
-        source = None if file is None else getattr(file.shadow, "source", None)
         if file is None or file.real is None:
             interp.graph.require(Computed(is_output_open, ()), "VALUE", is_output_open())
         elif source is not None:
             interp.graph.require(Computed(is_open, (source,)), "VALUE", is_open(file.real))
 
 
-def writes_in_python(*args: Any, file: Any = None, **kwargs: Any) -> bool:
-    return in_python(sys.stdout if file is None else file, "write")
-
-
-@polyfill(print, applies=writes_in_python)
+@polyfill(print, applies=own_code.writes_in_python)
 def print_(*args: Any, sep: Any = " ", end: Any = "\n", file: Any = None, flush: Any = False) -> None:
     """`print`, to a stream written in Python."""
     stream = sys.stdout if file is None else file
@@ -269,6 +283,23 @@ def print_(*args: Any, sep: Any = " ", end: Any = "\n", file: Any = None, flush:
     stream.write("\n" if end is None else end)
     if flush:
         stream.flush()
+
+
+def prints_own_text(*args: Any, **kwargs: Any) -> bool:
+    return any(map(own_code.has_own_text, args))
+
+
+@polyfill(print, applies=prints_own_text)
+def print_texts(*args: Any, sep: Any = " ", end: Any = "\n", file: Any = None, flush: Any = False) -> None:
+    """`print` of objects whose text code of the program's writes."""
+    stream = sys.stdout if file is None else file
+    if stream is None:
+        return
+    for index, arg in enumerate(args):
+        if index:
+            print(end=" " if sep is None else sep, file=stream)
+        print(str(arg), end="", file=stream)
+    print(end="\n" if end is None else end, file=stream, flush=flush)
 
 
 # -- logging and warnings ----------------------------------------------------------------------------------------------
@@ -376,7 +407,7 @@ effect(*{method for cls in STREAMS for name in STREAM_METHODS if hasattr(cls, na
        owner=True, fails=True)
 effect(io.StringIO, io.BytesIO, fresh=True)
 effect(*methods(pathlib.Path, "read_text", "write_text", "read_bytes", "write_bytes", "touch", "unlink"), fails=True)
-effect(json.dump)
+effect(json.dump, applies=lambda *args, cls=None, default=None, **kwargs: len(args) == 2 and cls is None is default)
 # What writes rows: to a stream of C, since what one in Python does to the program's objects would not be seen.
 effect(csv.writer, fresh=True, owner=True, applies=lambda csvfile, *args, **kwargs: issubclass(type(csvfile), STREAMS) and not (
     in_python(csvfile, "write")))

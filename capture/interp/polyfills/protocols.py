@@ -241,16 +241,21 @@ def repr_(x: Any) -> Any:
     return result
 
 
+WITH_PARTS = (list, tuple, dict, set, frozenset, types.SimpleNamespace)
+RECURSIVE: dict[type, str] = {list: "[...]", tuple: "(...)", dict: "{...}", types.SimpleNamespace: "namespace(...)"}
+
+
 def holds_python_text(x: Any, depth: int = 8) -> bool:
     """Whether the text of a container is made of texts that Python code writes; it holds no tensors, and not itself."""
-    if type(x) not in (list, tuple, dict, set, frozenset):
+    if type(x) not in WITH_PARTS:
         return False
-    items = [part for entry in x.items() for part in entry] if type(x) is dict else list(x)
+    items = [part for entry in x.items() for part in entry] if type(x) is dict else list(
+        x.__dict__.values() if type(x) is types.SimpleNamespace else x)
     if depth <= 0 or any(is_a(item, torch.Tensor) for item in items):
         return False
     if not any(in_python(item, "__repr__") or holds_python_text(item, depth - 1) for item in items):
         return False
-    containers = [item for item in items if type(item) in (list, tuple, dict, set, frozenset)]
+    containers = [item for item in items if type(item) in WITH_PARTS]
     return all(is_plain(item) or holds_python_text(item, depth - 1) for item in containers)
 
 
@@ -264,8 +269,12 @@ def is_shown(x: Any) -> bool:
 def container_repr(x: Any, spec: Any = "") -> Any:
     """`repr(x)` of a container."""
     if is_shown(x):
-        return {list: "[...]", tuple: "(...)", dict: "{...}"}.get(type(x), type(x).__name__ + "(...)")  # type: ignore[call-overload]
+        return RECURSIVE.get(type(x), type(x).__name__ + "(...)")
     parts = []
+    if type(x) is types.SimpleNamespace:
+        for name, value in x.__dict__.items():
+            parts.append(name + "=" + repr(value))
+        return "namespace(" + ", ".join(parts) + ")"
     if type(x) is dict:
         for key, value in x.items():
             parts.append(repr(key) + ": " + repr(value))

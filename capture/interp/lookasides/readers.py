@@ -1,0 +1,133 @@
+"""Methods that only read: Python code of the program's which is sure to change nothing, by what its instructions can do.
+
+They format, count and compute with plain data that an object holds. What may call anything else, by whatever name, is no reader.
+"""
+from __future__ import annotations
+
+import builtins
+import collections
+import dis
+import functools
+import types
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from capture.interp.special import in_python, is_a
+from capture.refgraph.lookup import MISSING, instance_dict, lookup_class
+from capture.refgraph.node import SCALARS
+
+CHANGING = frozenset("""
+    STORE_ATTR DELETE_ATTR STORE_SUBSCR DELETE_SUBSCR STORE_SLICE STORE_GLOBAL DELETE_GLOBAL STORE_NAME DELETE_NAME
+    DELETE_DEREF IMPORT_NAME IMPORT_FROM IMPORT_STAR YIELD_VALUE SEND GET_AWAITABLE GET_AITER GET_ANEXT BEFORE_WITH
+    BEFORE_ASYNC_WITH LOAD_BUILD_CLASS LOAD_NAME LOAD_CLASSDEREF LOAD_FROM_DICT_OR_GLOBALS LOAD_FROM_DICT_OR_DEREF
+    LOAD_SUPER_ATTR""".split())
+BUILTINS = frozenset({getattr(builtins, name) for name in """abs all any ascii bin bool bytes complex dict divmod enumerate float
+    format frozenset hex id int isinstance len list max min oct ord chr pow range repr reversed round set sorted str sum tuple type
+    zip""".split()})
+# Names of methods and attributes of data, and of classes.
+READING = frozenset("""
+    __class__ __name__ __qualname__ __module__ count index get items keys values copy format join split rsplit strip
+    lstrip rstrip upper lower title capitalize center ljust rjust zfill replace startswith endswith find encode decode hex
+    real imag item tolist dim ndim numel size shape dtype device mean sum max min std var norm abs any all detach cpu
+    nelement""".split())
+PLAIN = (list, tuple, dict, set, frozenset, collections.deque, torch.Tensor, torch.nn.Parameter, torch.Size, torch.dtype,
+         torch.device)
+DEEPEST = 6
+
+
+@dataclass(frozen=True)
+class Uses:
+    """What a code object names. None of its instructions changes anything but its own variables."""
+
+    attributes: frozenset[str]
+    names: frozenset[str]
+
+
+@functools.lru_cache(maxsize=4096)
+def uses_of(code: types.CodeType) -> Uses | None:
+    """What a code object, with those inside of it, names; None for one that may change something."""
+    attributes, names = set(), set()
+    for instruction in dis.get_instructions(code):
+        name = instruction.opname
+        if name in CHANGING or name == "STORE_DEREF" and instruction.argval in code.co_freevars:
+            return None
+        if name == "BINARY_OP" and instruction.argrepr.endswith("="):       # of a list, in place
+            return None
+        if name in ("LOAD_ATTR", "LOAD_METHOD"):
+            attributes.add(instruction.argval)
+        elif name == "LOAD_GLOBAL":
+            names.add(instruction.argval)
+    for constant in code.co_consts:
+        if type(constant) is types.CodeType:
+            inner = uses_of(constant)
+            if inner is None:
+                return None
+            attributes |= inner.attributes
+            names |= inner.names
+    return Uses(frozenset(attributes), frozenset(names))
+
+
+def only_reads(x: Any, function: types.FunctionType, depth: int = DEEPEST) -> bool:
+    """Whether a method of the program's does nothing but read data that the object `x` holds."""
+    uses = uses_of(function.__code__)
+    if uses is None or depth == 0 or in_python(x, "__getattr__") or lookup_class(type(x), "__getattribute__") not in PLAIN_ACCESS:
+        return False
+    if not all(is_data(item) for item in held_by_closure(function)):
+        return False
+    scope = function.__globals__
+    for name in uses.names:
+        found = scope[name] if name in scope else vars(builtins).get(name)
+        if not (type(found) in SCALARS or type(found) in (type, types.BuiltinFunctionType) and found in BUILTINS):
+            return False
+    return all(can_be_read(x, name, depth) for name in uses.attributes)
+
+
+PLAIN_ACCESS = (object.__getattribute__, tuple.__getattribute__, BaseException.__getattribute__)
+
+
+def held_by_closure(function: types.FunctionType) -> Iterator[Any]:
+    """What the variables hold that a function shares with others; an empty one holds nothing that can be read."""
+    for cell in function.__closure__ or ():
+        try:
+            yield cell.cell_contents
+        except ValueError:
+            continue
+
+
+def can_be_read(x: Any, name: str, depth: int) -> bool:
+    """Whether an attribute of this name is data of the object, a method of its that only reads, or one of data."""
+    member = lookup_class(type(x), name, MISSING)
+    if type(member) is types.FunctionType:
+        return only_reads(x, member, depth - 1)
+    if type(member) is property:
+        return type(member.fget) is types.FunctionType and only_reads(x, member.fget, depth - 1)
+    if type(member) is types.MemberDescriptorType:
+        return is_data(member.__get__(x)) if has_value(member, x) else True
+    held = instance_dict(x) or {}
+    if name in held:
+        return is_data(held[name])
+    return name in READING or member is not MISSING and is_data(member)
+
+
+def has_value(slot: types.MemberDescriptorType, x: Any) -> bool:
+    """Whether a slot of an object is not empty."""
+    try:
+        slot.__get__(x)
+    except AttributeError:
+        return False
+    return True
+
+
+def is_data(x: Any, depth: int = DEEPEST) -> bool:
+    """Whether a value is data, all through, of builtin classes or torch's."""
+    cls = type(x)
+    if cls in SCALARS:
+        return True
+    if cls not in PLAIN or depth == 0:
+        return False
+    if is_a(x, dict):
+        return all(is_data(part, depth - 1) for entry in x.items() for part in entry)
+    return is_a(x, torch.Tensor) or cls in (torch.dtype, torch.device) or all(is_data(item, depth - 1) for item in x)

@@ -1,0 +1,277 @@
+"""Code of the program's own that runs inside of a call which is repeated on hits, and changes what the compiled function reads."""
+from __future__ import annotations
+
+import collections
+import io
+import json
+import logging
+import types
+import warnings
+from dataclasses import dataclass
+
+import pytest
+import torch
+from torch import nn
+
+from capture.errors import GraphBreakError
+from tests.helpers import call, check
+
+X = torch.tensor([[1.0, -2.0], [3.0, 4.0]])
+CALLS = call(X), call(X + 1), call(-X), call(X * 2)
+
+
+class Counting:
+    """Counts how often its text was asked for."""
+
+    def __init__(self):
+        self.times = 0
+
+    def __str__(self):
+        self.times += 1
+        return f"<{self.times}>"
+
+    __repr__ = __str__
+
+
+class Meter:
+    """Its text is read from it."""
+
+    def __init__(self):
+        self.total, self.count, self.log = 0.0, 0, []
+
+    @property
+    def mean(self):
+        return self.total / max(self.count, 1)
+
+    def __repr__(self):
+        return f"{type(self).__name__} {self.mean:.2f} of {len(self.log)}, {[round(x, 1) for x in self.log]}"
+
+
+@dataclass
+class Holder:
+    part: object
+
+
+class Layer(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.times = 0
+
+    def extra_repr(self):
+        self.times += 1
+        return str(self.times)
+
+
+PRINTS = {
+    "an object": lambda thing: print(thing),
+    "two": lambda thing: print(thing, 1, thing, sep=None, end="."),
+    "in a list": lambda thing: print([thing], (thing,), {"a": thing}),
+    "in a data class": lambda thing: print(Holder(thing)),
+    "in a namespace": lambda thing: print(types.SimpleNamespace(a=thing)),
+    "its text": lambda thing: print(f"{thing!s:>5} {thing!r}"),
+}
+
+
+@pytest.mark.parametrize("program", PRINTS.values(), ids=PRINTS)
+def test_an_object_counts_its_prints(program) -> None:
+    def make():
+        thing = Counting()
+
+        def function(x):
+            before = thing.times
+            program(thing)
+            return x * thing.times, before
+        return function, thing
+    check(make, *CALLS, lambda thing: setattr(thing, "times", 10), *CALLS, captures=None, fullgraph=False)
+    check(make, *CALLS, captures=None)
+
+
+SHOWS = {
+    "an exception": lambda thing: print(ValueError(thing)),
+    "a deque": lambda thing: print(collections.deque([thing])),
+    "a warning": lambda thing: warnings.warn(UserWarning(thing)),
+    "a JSON text": lambda thing: json.dump({"a": thing}, io.StringIO(), default=str),
+    "a message of the logger": lambda thing: logging.getLogger("tests.own").error("%s", thing),
+    "a message of the root logger": lambda thing: logging.error("%s", thing),
+}
+
+
+@pytest.mark.parametrize("program", SHOWS.values(), ids=SHOWS)
+def test_what_shows_an_object_that_counts_is_cut_out(program) -> None:
+    def make():
+        thing = Counting()
+
+        def function(x):
+            program(thing)
+            return x * thing.times
+        return function, thing
+    stats = check(make, *CALLS, captures=None, fullgraph=False)
+    assert stats.hits
+
+
+def test_a_module_counts_its_prints() -> None:
+    def make():
+        layer = Layer()
+
+        def function(x):
+            print(layer)
+            return x * layer.times
+        return function, layer
+    check(make, *CALLS, captures=None, fullgraph=False)
+
+
+def test_what_comes_to_be_printed() -> None:
+    def make():
+        state = types.SimpleNamespace(shown=3, items=[], out=io.StringIO(), times=0)
+
+        def function(x):
+            print(state.shown, state.items)
+            print("text", file=state.out)
+            return x * getattr(state.shown, "times", 1) * (state.items[-1].times if state.items else 1) * state.times
+        return function, state
+
+    class Stream:
+        def __init__(self, state):
+            self.state = state
+
+        def write(self, text):
+            self.state.times += 1
+    check(make, *CALLS, lambda s: setattr(s, "shown", Counting()), *CALLS, lambda s: s.items.append(Counting()), *CALLS,
+          lambda s: setattr(s, "out", Stream(s)), *CALLS, captures=None, fullgraph=False, recompile_limit=64)
+
+
+def test_texts_that_only_read_are_not_guarded() -> None:
+    def make():
+        meter = Meter()
+
+        def function(x):
+            meter.total += x.sum().item()
+            meter.count += 1
+            meter.log.append(meter.count)
+            print(meter, [meter])
+            logging.getLogger("tests.own").info("%s", meter)
+            return x * 2
+        return function, meter
+    check(make, *CALLS, graphs=1)
+
+
+def test_a_text_that_comes_to_write() -> None:
+    def make():
+        cls = type("Own", (Meter,), {})
+        meter = cls()
+
+        def function(x):
+            print(meter)
+            return x * meter.count
+        return function, types.SimpleNamespace(cls=cls, meter=meter)
+
+    def text(self):
+        self.count += 1
+        return "changed"
+    check(make, *CALLS, lambda s: setattr(s.cls, "__str__", text), *CALLS, lambda s: delattr(s.cls, "__str__"), *CALLS,
+          lambda s: setattr(s.meter, "log", [Counting()]), *CALLS, captures=None, fullgraph=False, recompile_limit=64)
+
+
+# --- logging and warnings
+
+def logging_program(state):
+    logger = logging.Logger("tests.own.code")
+    logger.addHandler(logging.StreamHandler(state.out))
+    state.logger, state.times, state.seen = logger, 0, []
+
+    def function(x):
+        before = state.times
+        logger.warning("message %d", 1)
+        logger.log(logging.INFO, "message %s", 2)
+        return x * state.times, before
+    return function, state
+
+
+def count(state, *_):
+    state.times += 1
+    return True
+
+
+def handler(state):
+    class Handler(logging.Handler):
+        def emit(self, record):
+            state.times += 1
+    return Handler()
+
+
+def formatter(state):
+    class Formatter(logging.Formatter):
+        def format(self, record):
+            state.times += 1
+            return super().format(record)
+    return Formatter()
+
+
+def stream(state):
+    class Stream(io.StringIO):
+        def write(self, text):
+            state.times += 1
+            return super().write(text)
+    return Stream()
+
+
+TAKES_PART = {
+    "a handler": lambda s: s.logger.addHandler(handler(s)),
+    "a filter": lambda s: s.logger.addFilter(lambda record: count(s)),
+    "a filter of a handler": lambda s: s.logger.handlers[0].addFilter(lambda record: count(s)),
+    "a formatter": lambda s: s.logger.handlers[0].setFormatter(formatter(s)),
+    "a stream": lambda s: s.logger.handlers[0].setStream(stream(s)),
+    "a method of a handler": lambda s: setattr(s.logger.handlers[0], "emit", lambda record: count(s)),
+    "a handler of its parent": lambda s: (setattr(s.logger, "parent", logging.Logger("parent")),
+                                          s.logger.parent.addHandler(handler(s))),
+}
+
+
+@pytest.mark.parametrize("change", TAKES_PART.values(), ids=TAKES_PART)
+def test_code_takes_part_in_logging(change) -> None:
+    def make():
+        return logging_program(types.SimpleNamespace(out=io.StringIO()))
+    check(make, *CALLS, change, *CALLS, captures=None, fullgraph=False)
+
+    def make_changed():
+        function, state = make()
+        change(state)
+        return function, state
+    stats = check(make_changed, *CALLS, captures=None, fullgraph=False)
+    assert stats.hits and stats.breaks
+    with pytest.raises(GraphBreakError, match="own-code"):
+        check(make_changed, *CALLS, captures=None)
+
+
+def test_a_logger_that_is_silent_writes_no_text() -> None:
+    def make():
+        thing, logger = Counting(), logging.Logger("tests.own.code", logging.WARNING)
+        logger.addHandler(logging.StreamHandler(io.StringIO()))
+
+        def function(x):
+            logger.info("%s", thing)
+            return x * thing.times
+        return function, types.SimpleNamespace(thing=thing, level=logger.setLevel)
+    check(make, *CALLS, graphs=1)
+    check(make, *CALLS, lambda s: s.level(logging.INFO), *CALLS, lambda s: s.level(logging.WARNING), *CALLS, captures=None,
+          fullgraph=False)
+
+
+def test_code_takes_part_in_warnings(monkeypatch) -> None:
+    def make():
+        state = types.SimpleNamespace(times=0)
+        monkeypatch.setattr(warnings, "showwarning", warnings._showwarning_orig)
+
+        def function(x):
+            with warnings.catch_warnings():
+                warnings.simplefilter("always")
+                warnings.showwarning = state.show
+                warnings.warn("text")
+            return x * state.times
+
+        def plain(x):
+            warnings.warn("text")
+            return x * state.times
+        state.show = lambda *args: count(state)
+        return (lambda x, inside: function(x) if inside else plain(x)), state
+    check(make, call(X, True), call(X, True), call(X, False), call(X, True), captures=None, fullgraph=False)
