@@ -5,7 +5,7 @@ import types
 
 import torch
 
-from capture.interp import attributes, calls
+from capture.interp import attributes, calls, overrides
 from capture.interp.frame import Args, Catch, Continuation, Kwargs, Resume, Then, Value, resuming
 from capture.interp.interpreter import Interpreter
 from capture.interp.lookasides.torch_legacy import is_volatile
@@ -138,6 +138,24 @@ def _class_delete(interp: Interpreter, args: Args, kwargs: Kwargs, then: Then, o
     if kwargs or len(args) != 2 or not is_name(args[1]) or not is_a(args[0].real, type):
         return False
     attributes.generic_write(interp, args[0], constant_name(interp, args[1]), None, returning_none(interp, then))
+    return True
+
+
+@reduction(overrides.GETTER)
+def _get_attribute_of_tensor(interp: Interpreter, args: Args, kwargs: Kwargs, then: Then, on_raise: Catch) -> bool:
+    if kwargs or len(args) < 2 or not overrides.is_attribute_of_tensors(args[0].real) or not is_a(args[1].real, torch.Tensor):
+        return False
+    found, obj = args[0], args[1]
+    attributes.bind(interp, obj, type(obj.real), found.real.__name__, found.real, then, on_raise, found,
+                    getter=attributes.getter_of(found.real))
+    return True
+
+
+@reduction(overrides.SETTER)
+def _set_attribute_of_tensor(interp: Interpreter, args: Args, kwargs: Kwargs, then: Then, on_raise: Catch) -> bool:
+    if kwargs or len(args) != 3 or not overrides.is_attribute_of_tensors(args[0].real) or not is_a(args[1].real, torch.Tensor):
+        return False
+    attributes.set_through(interp, args[0].real, args[1], args[2], returning_none(interp, then))
     return True
 
 

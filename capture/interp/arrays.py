@@ -6,6 +6,7 @@ own that has become a tensor, with which it may share memory, is computed with n
 from __future__ import annotations
 
 import functools
+import numbers
 import operator
 import types
 import weakref
@@ -92,6 +93,13 @@ class Remade(IteratorState):
         make: Any = functools.partial(copied, copied(array))
         make.__name__, make.__module__ = "array", "numpy"
         return make, ()
+
+
+def kind_of_number(real: Any) -> type | None:
+    """The type of Python's that torch takes a number of numpy for."""
+    if type(real).__module__ != "numpy":
+        return None
+    return float if isinstance(real, float) else int if isinstance(real, numbers.Integral) else None
 
 
 class Arrays:

@@ -5,9 +5,7 @@ else is one real `getattr` whose outcome is then explained.
 """
 from __future__ import annotations
 
-import _thread
 import decimal
-import functools
 import types
 from collections.abc import Callable
 from typing import Any
@@ -15,13 +13,21 @@ from typing import Any
 import torch
 
 from capture.errors import Break
-from capture.interp import arrays, calls, leaves, natives, tensors, unwind, visible
+from capture.interp import arrays, calls, leaves, natives, overrides, tensors, unwind, visible
 from capture.interp.frame import Catch, Continuation, OnRaise, Then, UserError, Value, discard
 from capture.interp.interpreter import Interpreter
 from capture.interp.lookasides import autograd, computed_arrays, decimals
 from capture.interp.lookasides.shadows import settled
 from capture.interp.lookasides.weakrefs import behind, is_proxy
-from capture.interp.members import class_builtin, class_data, external_c_attribute
+from capture.interp.members import (
+    GENERIC_WRITE,
+    class_builtin,
+    class_data,
+    delattr_of,
+    external_c_attribute,
+    is_property,
+    setattr_of,
+)
 from capture.interp.models import REDUCTIONS
 from capture.interp.polyfills.objects import or_hook
 from capture.interp.special import is_a
@@ -31,12 +37,6 @@ from capture.refgraph.lookup import MISSING, instance_dict, is_mutable, lookup_c
 from capture.refgraph.node import ABSENT, Build, ClassState, Const, External, FunctionState, HandleState, RefNode, Shadow
 from capture.refgraph.source import Computed, Constant, Literal
 
-GENERIC_WRITE = (object.__setattr__, object.__delattr__, type.__setattr__, type.__delattr__, types.SimpleNamespace.__setattr__,
-                 types.SimpleNamespace.__delattr__, BaseException.__setattr__, BaseException.__delattr__,
-                 types.ModuleType.__setattr__, types.ModuleType.__delattr__,
-                 functools.partial.__setattr__, functools.partial.__delattr__, _thread._local.__setattr__,
-                 _thread._local.__delattr__, decimal.Context.__setattr__)
-WRITING = type, _thread._local, decimal.Context, object     # each writes attributes in a way of its own; the more special first
 Getter = Callable[[Any, str], Any]          # getattr, or one of these
 # Descriptors of C types: reading through them runs no Python code.
 C_DATA = (types.GetSetDescriptorType, types.MemberDescriptorType)
@@ -148,6 +148,10 @@ def bind(interp: Interpreter, obj: Value, cls: type, name: str, descriptor: Any,
             method = Value(get, interp.track(calls.class_attribute, interp, kind, "__get__"))
             owner = Value(type(obj.real), interp.track(class_of, interp, obj))
             return _call(interp, method, [found, obj, owner], obj, name, hook, then, on_raise)
+        if overrides.is_attribute_of_tensors(descriptor) and overrides.is_overridden(interp, [obj], {}):
+            question = overrides.about_attribute(interp, descriptor, "__get__", [obj])
+            if question is not None:
+                return _call(interp, *calls.asking(question, descriptor), obj, name, hook, then, on_raise)
         if kind in C_DATA and descriptor in REDUCTIONS and REDUCTIONS[descriptor](interp, [obj], {}, then, on_raise):
             return
     native(interp, obj, name, lambda result: bound_by_c(interp, obj, name, descriptor, found, result), then, on_raise,
@@ -233,8 +237,15 @@ def load_from_super(interp: Interpreter, obj: Value, name: str, then: Continuati
             return finish(interp, result, build(interp, type(result), found, target), then)
         if lookup_class(type(descriptor), "__get__") is None:
             return finish(interp, descriptor, found.shadow, then)
-        return bind(interp, target, base, name, descriptor, then, on_raise, found)
+        return bind(interp, target, base, name, descriptor, then, on_raise, found, getter=getter_of(descriptor))
     native(interp, obj, name, lambda result: class_builtin(interp, result), then, on_raise)
+
+
+def getter_of(descriptor: Any) -> Getter:
+    """What gets the attribute of an object that this descriptor is for, be it of C, whatever the object's own class has."""
+    def get(real: Any, name: str) -> Any:
+        return descriptor.__get__(real, type(real))
+    return get if type(descriptor) in C_DATA else getattr
 
 
 def load_super(interp: Interpreter, cls: Value, self: Value, name: str) -> None:
@@ -304,6 +315,8 @@ def generic_write(interp: Interpreter, obj: Value, name: str, value: Value | Non
             method = Value(setter, interp.track(calls.class_attribute, interp, type(descriptor), special))
             return calls.call(interp, method, [found, obj, *rest], None, after)
     interp.track(pin_special, interp.graph, cls, "__setattr__" if value is not None else "__delattr__")
+    if value is not None and overrides.is_attribute_of_tensors(descriptor):
+        return set_through(interp, descriptor, obj, value, after)
     interp.track(before_write, interp, obj, name, value is None)
     if value is None:
         interp.real(delattr_of(obj.real), obj.real, name)
@@ -313,18 +326,17 @@ def generic_write(interp: Interpreter, obj: Value, name: str, value: Value | Non
     interp.deliver(Value(None, Const(None)), after)
 
 
-def is_property(cls: type) -> bool:
-    """Whether a descriptor is a property, and no subclass with an access of its own."""
-    return issubclass(cls, property) and all(
-        lookup_class(cls, name) is property.__dict__[name] for name in ("__get__", "__set__", "__delete__"))
-
-
-def setattr_of(real: Any) -> Callable[..., Any]:
-    return setattr if is_a(real, torch.Tensor) else next(cls for cls in WRITING if is_a(real, cls)).__setattr__
-
-
-def delattr_of(real: Any) -> Callable[..., Any]:
-    return delattr if is_a(real, torch.Tensor) else next(cls for cls in WRITING if is_a(real, cls)).__delattr__
+def set_through(interp: Interpreter, descriptor: Any, obj: Value, value: Value, then: Continuation) -> None:
+    """`descriptor.__set__(obj, value)` of an attribute of tensors, about which a class may be asked."""
+    if interp.inlining and overrides.is_overridden(interp, [obj, value], {}):
+        question = overrides.about_attribute(interp, descriptor, "__set__", [obj, value])
+        if question is not None:
+            return calls.call(interp, *calls.asking(question, descriptor), None, then)
+    name = descriptor.__name__
+    interp.track(before_write, interp, obj, name, False)
+    interp.real(descriptor.__set__, obj.real, value.real)
+    interp.track(written, interp, obj, name, value, descriptor)
+    interp.deliver(Value(None, Const(None)), then)
 
 
 # -- shadows -----------------------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ import torch
 
 from capture import _C
 from capture.errors import Break
-from capture.interp import natives, scope, scripts, unwind
+from capture.interp import natives, overrides, scope, scripts, unwind
 from capture.interp.binding import bind
 from capture.interp.frame import Continuation, Cut, Frame, OnRaise, UserError, Value
 from capture.interp.instructions import decode
@@ -23,6 +23,8 @@ from capture.interp.lookasides.weakrefs import behind, is_proxy, through_proxies
 from capture.interp.models import REDUCTIONS, exclusion, find_polyfill, hashable
 from capture.interp.polyfills.functional import DISPATCH_CODE, call_of_class, dispatch
 from capture.interp.polyfills.objects import instantiate
+from capture.interp.polyfills.overrides import LEAVING_TO_OTHER, OPERATORS, ask_mode, ask_operator
+from capture.interp.polyfills.overrides import ask as ask_classes
 from capture.interp.special import PROTOCOLS, is_a
 from capture.interp.tensors import is_operation
 from capture.refgraph.class_attributes import pin_special, type_attr
@@ -68,6 +70,8 @@ def call(interp: Interpreter, function: Value, args: list[Value], kwargs: dict[s
                 registry = scope.closure(interp, function)[real.__code__.co_freevars.index("registry")]
                 function, args = Value(dispatch, Const(dispatch)), [scope.load_cell(interp, registry, "registry"), *args]
                 continue
+            if is_operation(real) and overrides.is_overridden(interp, args, kwargs):
+                return inline(interp, function, args, kwargs, then, on_raise)
             if is_operation(real) or exclusion(real) or find_polyfill(real, args, kwargs) or (
                     natives.is_modelled(real) and not natives.is_left_to_python(real, [*args, *kwargs.values()])):
                 return call_native(interp, function, args, kwargs, then, on_raise)
@@ -150,6 +154,13 @@ def call_native(interp: Interpreter, function: Value, args: list[Value], kwargs:
         substitute = find_polyfill(real, args, kwargs)
         if substitute is not None:
             return call(interp, Value(substitute, Const(substitute)), args, kwargs, then, on_raise)
+        if overrides.is_asking(real, args) and overrides.is_overridden(interp, args, kwargs):
+            try:
+                if ask(interp, real, args, kwargs, then, on_raise):
+                    return
+            except overrides.Performed as done:
+                interp.give_up(Break("unsupported-tensor", f"{natives.name_of(real)}() asks no class"))
+                return interp.deliver(Value(done.outcome, None), then)
     resumable = on_raise is None and is_resumable(then)
     try:
         value = interp.during_call(resumable, natives.call, interp, function, args, kwargs, resumable)
@@ -161,6 +172,27 @@ def call_native(interp: Interpreter, function: Value, args: list[Value], kwargs:
     else:
         return interp.deliver(value, then)
     unwind.settle(interp, exception, on_raise)
+
+
+def ask(interp: Interpreter, function: Any, args: list[Value], kwargs: dict[str, Value], then: Continuation | None,
+        on_raise: OnRaise | None) -> bool:
+    """Asks, in place of an operation, the classes or the mode that it would ask. Raises Performed where it asked nobody."""
+    if function in OPERATORS and len(args) == 2 and overrides.asks(interp):
+        operate = OPERATORS[function]
+        call(interp, Value(operate, Const(operate)), args, None, then, on_raise)
+        return True
+    question = overrides.question_of(interp, function, args, kwargs)
+    if question is None:
+        return False
+    call(interp, *asking(question, function), None, then, on_raise)
+    return True
+
+
+def asking(question: overrides.Question, function: Any) -> tuple[Value, list[Value]]:
+    """What asks it in place of a function of C, and the arguments of that."""
+    how: Any = ask_mode if question.of_mode else ask_classes
+    known = Value(how, Const(how)), [question.asked, question.arguments]
+    return (Value(ask_operator, Const(ask_operator)), [known[0], *known[1]]) if function in LEAVING_TO_OTHER else known
 
 
 def cut_early(interp: Interpreter, function: Value, args: list[Value], kwargs: dict[str, Value], then: Continuation | None,

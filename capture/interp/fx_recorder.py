@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 import math
-import numbers
 import operator
 import re
 import warnings
@@ -14,7 +13,7 @@ from torch import fx
 
 from capture import _C
 from capture.errors import Break
-from capture.interp import arrays, fixed, fx_numbers, leaves, subscripts
+from capture.interp import arrays, fixed, fx_numbers, leaves, subscripts, unasked
 from capture.interp.frame import Value
 from capture.interp.overwritten import MOST_BYTES, RELAYING, Overwritten, size_of
 from capture.interp.regions import Region, graph_module, outline
@@ -88,6 +87,7 @@ class FxRecorder:
         self._snapshots: list[tuple[fx.Node, torch.Tensor, int | None, int]] = []
         self.streams: Any = None                # of random numbers, before an operation which is code of the program's
         self.versions: dict[int, int | None] = {}      # of tensors, before a call of a scripted method
+        self.asking = [True]                    # whether classes are asked about operations; the last counts
         self._resized = False                   # the operation being recorded takes a slice of a length that changes
         self.told = Told()
         self._random = _C.get_random_state()
@@ -109,6 +109,7 @@ class FxRecorder:
                 state.node = self._last_input = self.fx.placeholder(name)
             state.node.target = state.node.name         # a parameter's name, made unique by fx
             state.node.meta["source"] = str(source)
+            unasked.of_class(state.node, tensor.cls)
             if isinstance(state, HandleState) or tensor.cls not in PLAIN_TENSORS:
                 state.node.meta["obstacle"] = f"takes a {tensor.cls.__name__}"
             elif state.dynamic:
@@ -200,7 +201,7 @@ class FxRecorder:
             if arrays.is_value(real) and not arrays.is_array(real) and shadow.source is not None:
                 return self.argument(External(Computed(plain_number, (shadow.source,)), real.item()), real.item(), place)
             drawn = isinstance(shadow.origin, Replayed) and shadow.origin.returns is type(real)
-            if drawn and (kind := kind_of_number(real)) is not None:
+            if drawn and (kind := arrays.kind_of_number(real)) is not None:
                 return self.argument(Expr(kind, (shadow.origin,)), kind(real), place)  # type: ignore[arg-type]
             if isinstance(real, (int, float, str)) and shadow.source is not None:     # IntEnum and other subclasses
                 self.refs.depend(shadow, real)
@@ -300,6 +301,7 @@ class FxRecorder:
         node = self.fx.create_node(op, target, arguments, {
             name: self._operand(target, name, v, (), changing) for name, v in kwargs.items()})
         node.meta["stack"] = self.positions()
+        unasked.note(node, self.asking[-1])
         if warned is not None:
             node.meta["warned"] = warned
         filters = self.refs.find(warnings.filters)
@@ -419,7 +421,7 @@ class FxRecorder:
 
     def snapshot(self, tensor: RefNode, real: torch.Tensor) -> RefNode:
         """The values that a tensor has now, for what happens after the graph. They are copied if they are written to later."""
-        node = self.fx.call_method("detach", (self.node(tensor),))
+        node = unasked.note(self.fx.call_method("detach", (self.node(tensor),)), self.asking[-1])
         node.meta["stack"] = self.positions()
         detached = real.detach()
         self._snapshots.append((node, detached, None if detached.is_inference() else detached._version, self.refs.mark))
@@ -463,7 +465,7 @@ class FxRecorder:
 
     def effect(self, target: Callable[..., Any], *args: Any) -> fx.Node:
         """Appends an operation on torch's modes, such as switching gradients off."""
-        node = self.fx.call_function(target, args)
+        node = unasked.note(self.fx.call_function(target, args), self.asking[-1])
         node.meta["stack"] = self.positions()
         return node
 
@@ -503,6 +505,7 @@ class FxRecorder:
             pin_tensor_class(self.refs, type(real))
             if type(real) not in PLAIN_TENSORS:
                 node.meta["obstacle"] = f"returns a {type(real).__name__}"
+                unasked.of_class(node, type(real))
             else:
                 self.uses(real.device.type)
             return self._found(real) or self.refs.create(real, TensorState(
@@ -544,16 +547,10 @@ class FxRecorder:
             if self.changes and self.arrays.has_tensor(tensor):
                 tensor.state.node.meta["obstacle"] = "takes the memory of an array, which may overlap with what is written to"
         self._copy_snapshots()
+        unasked.settle(self.fx)
         gm = graph_module(outline(self.fx, self.regions), self.fx, "CapturedGraph")
         gm.meta["devices"] = self.devices
         return gm
-
-
-def kind_of_number(real: Any) -> type | None:
-    """The type of Python's that torch takes a number of numpy for."""
-    if type(real).__module__ != "numpy":
-        return None
-    return float if isinstance(real, float) else int if isinstance(real, numbers.Integral) else None
 
 
 def begin() -> None:

@@ -12,7 +12,10 @@ import threading
 import types
 import weakref
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, TypeVar
+
+import torch
 
 from capture.config import STRICT
 from capture.errors import BackendError, Break, InternalError, UserFrame, is_internal
@@ -28,6 +31,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _UNKNOWN = UserFrame("", 0, "")
+UNASKED: AbstractContextManager[Any] = nullcontext()
 
 
 class Interpreter:
@@ -54,6 +58,7 @@ class Interpreter:
         self.at_call = False                        # see `during_call`
         self.openings: dict[RefNode, list[Place]] = {}      # what has begun and must end in the same trace, and where it began
         self.levels: set[RefNode] = set()           # … of these, what no trace may begin in
+        self.modes: list[tuple[Shadow, RefNode]] = []       # that are asked what functions of torch do; since when
         self.result: list[Value] = []
         self._drives = 0                            # nested calls of `drive`
         self.bodies: weakref.WeakSet[Any] = weakref.WeakSet()       # of the generators that this capture has made
@@ -206,7 +211,8 @@ class Interpreter:
         if not self.tracking:
             return None
         try:
-            return model(*args, **kwargs)
+            with self.unasked():
+                return model(*args, **kwargs)
         except Break as reason:
             self.give_up(reason)
         except BackendError:
@@ -216,6 +222,10 @@ class Interpreter:
                 raise
             self.fail(fault)
         return None
+
+    def unasked(self) -> AbstractContextManager[Any]:
+        """In which no class or mode of the program's is asked what functions of torch do: our questions are not their business."""
+        return torch._C.DisableTorchFunction() if self.graph.overriding else UNASKED
 
     def describe(self, model: Callable[[], Shadow], function: Value, args: list[Value], kwargs: dict[str, Value], result: Any,
                  then: Continuation | None = None) -> Shadow | None:

@@ -1,8 +1,12 @@
-"""What reading an attribute that C keeps or computes means: slots, parts of builtin objects, properties of tensors and classes."""
+"""What reading an attribute that C keeps or computes means: slots, parts of builtin objects, properties of tensors and classes; and
+what writes attributes as C does."""
 from __future__ import annotations
 
+import _thread
 import decimal
+import functools
 import types
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -12,12 +16,20 @@ from capture.interp import natives
 from capture.interp.frame import Value
 from capture.interp.interpreter import Interpreter
 from capture.interp.lookasides.shadows import is_constant, settled
+from capture.interp.special import is_a
 from capture.refgraph.class_attributes import type_attr
 from capture.refgraph.graph import BOUND_IN_C, PINNED, VALUES
 from capture.refgraph.lookup import lookup_class
 from capture.refgraph.node import Build, Const, Expr, External, FunctionState, RefNode, Shadow
 from capture.refgraph.publishing import CHAIN
 from capture.refgraph.records import DERIVED
+
+GENERIC_WRITE = (object.__setattr__, object.__delattr__, type.__setattr__, type.__delattr__, types.SimpleNamespace.__setattr__,
+                 types.SimpleNamespace.__delattr__, BaseException.__setattr__, BaseException.__delattr__,
+                 types.ModuleType.__setattr__, types.ModuleType.__delattr__,
+                 functools.partial.__setattr__, functools.partial.__delattr__, _thread._local.__setattr__,
+                 _thread._local.__delattr__, decimal.Context.__setattr__)
+WRITING = type, _thread._local, decimal.Context, object     # each writes attributes in a way of its own; the more special first
 
 
 def external_c_attribute(interp: Interpreter, obj: Value, name: str, result: Any) -> Shadow:
@@ -99,3 +111,17 @@ def class_builtin(interp: Interpreter, result: Any) -> Shadow:
     if is_constant(result) or isinstance(result, types.BuiltinFunctionType):
         return Const(result)
     return interp.graph.constant(result)
+
+
+def is_property(cls: type) -> bool:
+    """Whether a descriptor is a property, and no subclass with an access of its own."""
+    return issubclass(cls, property) and all(
+        lookup_class(cls, name) is property.__dict__[name] for name in ("__get__", "__set__", "__delete__"))
+
+
+def setattr_of(real: Any) -> Callable[..., Any]:
+    return setattr if is_a(real, torch.Tensor) else next(cls for cls in WRITING if is_a(real, cls)).__setattr__
+
+
+def delattr_of(real: Any) -> Callable[..., Any]:
+    return delattr if is_a(real, torch.Tensor) else next(cls for cls in WRITING if is_a(real, cls)).__delattr__

@@ -76,7 +76,9 @@ def call(interp: Interpreter, function: Value, args: list[Value], kwargs: dict[s
     kwreals = {k: v.real for k, v in kwargs.items()}
     if not interp.tracking:
         return Value(perform(real, *reals, **kwreals), None)
-    known = understand(interp, function, args, kwargs)
+    with interp.unasked():
+        known = understand(interp, function, args, kwargs)
+        reason: Any = refusal(interp, known)
     if not sees and type(real) is types.FunctionType:       # it may look at its callers, and warn
         perform = functools.partial(in_sight, interp)
     elif not sees and known.kind not in PLAIN_CALLS:
@@ -87,7 +89,6 @@ def call(interp: Interpreter, function: Value, args: list[Value], kwargs: dict[s
         versions = versions_of(operands)
         if None in versions.values():       # tensors of inference mode
             perform = functools.partial(noting_writes, versions, operands, perform)
-    reason: Any = refusal(interp, known)
     if reason is None and known.meaning is not None and known.meaning.prepare is not None:
         reason = interp.track(unprepared, interp, known.meaning.prepare, args, kwargs)
     elif reason is None and known.kind is Kind.NUMPY:

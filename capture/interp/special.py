@@ -12,6 +12,7 @@ import torch
 from torch.nn.attention import SDPBackend
 
 from capture.refgraph.lookup import MISSING, lookup_class
+from capture.refgraph.memory import is_overriding
 from capture.refgraph.ndarrays import is_array, is_told
 from capture.refgraph.node import SCALARS
 from capture.refgraph.records import is_record
@@ -49,8 +50,9 @@ def is_a(x: Any, kinds: type | tuple[type, ...]) -> bool:
 
 
 def in_python(x: Any, name: str) -> bool:
-    """Whether the special method `name` of `x` runs Python code, or is None, which forbids it. Tensors are not our business."""
-    if type(x) in SCALARS or is_a(x, torch.Tensor):
+    """Whether the special method `name` of `x` runs Python code, or is None, which forbids it. Of tensors, only those of classes
+    that redefine what torch's own do are our business."""
+    if type(x) in SCALARS or is_a(x, torch.Tensor) and not is_overriding(type(x)):
         return False
     method = lookup_class(type(x), name, MISSING)
     return method is not MISSING and not is_a(method, C_METHODS) and (method is not None or name != "__hash__")

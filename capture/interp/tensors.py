@@ -17,7 +17,7 @@ from capture.interp.fx_recorder import tensors_in
 from capture.interp.visible import warned
 from capture.interp.writes import versions_of
 from capture.refgraph.lookup import lookup_class
-from capture.refgraph.memory import HANDLES, storage_of
+from capture.refgraph.memory import HANDLES, gradient_of, is_overriding, storage_of
 from capture.refgraph.node import ABSENT, Build, Const, Expr, External, RefNode, Shadow, TensorState, source_of
 from capture.refgraph.shapes import ask
 from capture.refgraph.source import Computed, Literal
@@ -234,6 +234,11 @@ def attribute(interp: Any, obj: Value, name: str, result: Any) -> Shadow:
         if name in node.slots:
             return node.slots[name]
         if node.source is not None:                         # what changes it in the trace notes so
+            if is_overriding(node.cls):                     # whose class a path by that name would ask
+                interp.graph.touch(node)
+                path = Computed(gradient_of, (node.source,))
+                interp.graph.require(path, "TYPE", type(result))
+                node.slots["grad"] = interp.graph.external(result, path)
             return interp.graph.slot(node, "grad", result)
     if isinstance(result, torch.Tensor) or name == "grad_fn" and result is not None:
         return interp.recorder.record("call_function", getattr, [obj, Value(name, Const(name))], {}, result,
@@ -249,7 +254,8 @@ def assign(interp: Any, obj: Value, name: str, value: Value | None) -> Shadow:
     if value is None:
         raise Break("untracked-mutation", f"attribute {name!r} of a tensor was deleted")
     recorder, node = interp.recorder, obj.shadow
-    if name == "grad" and value.real is None and isinstance(value.shadow, Const) and node.source is not None:  # type: ignore[attr-defined]
+    dropped = name == "grad" and value.real is None and isinstance(value.shadow, Const)
+    if dropped and node.source is not None and not is_overriding(node.cls):  # type: ignore[attr-defined]
         interp.graph.drop_gradient(node, early=not recorder.operations)
         return ABSENT
     recorder.wrote(())

@@ -27,7 +27,7 @@ from capture.refgraph.keys import (
     take_out,
 )
 from capture.refgraph.lookup import can_change_class, descriptor_of, has_finalizer, instance_dict, parts
-from capture.refgraph.memory import COMPARISONS, is_address, is_handle, pin_tensor_class, storage_of
+from capture.refgraph.memory import COMPARISONS, is_address, is_handle, pin_tensor_class, storage_of, unasked
 from capture.refgraph.node import (
     ABSENT,
     SCALARS,
@@ -86,6 +86,7 @@ class RefGraph:
         self.placed: set[RefNode] = set()           # outside tensors of which it matters which share memory
         self.pinned_specials: set[tuple[type, str]] = set()     # special methods that classes are known to keep
         self.waited = False                         # time passed in a call effect
+        self.overriding = False                     # some object met has a say in what functions of torch do
         self.nodes: list[RefNode] = []              # outside objects, and those of ours that are alive, by serial
         self._by_id: dict[int, RefNode] = {}
         self._young: list[RefNode] = []             # our objects held strongly, in order of creation
@@ -217,7 +218,8 @@ class RefGraph:
             source = Constant(real)             # what is read of it further on does not depend on how we came here
         node = self._at(real, source)
         if node.state is None and isinstance(real, torch.Tensor):
-            node.state = self.shapes.state_at(source, real)
+            with unasked(cls):
+                node.state = self.shapes.state_at(source, real)
         elif node.state is None and is_handle(real):
             node.state = HandleState(None, None)
         return node

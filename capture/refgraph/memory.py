@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import itertools
 import operator
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ from torch.nn.parameter import UninitializedTensorMixin  # type: ignore[attr-def
 from capture.errors import Break
 from capture.refgraph.class_attributes import pin_mro, pin_special
 from capture.refgraph.facts import own_names
+from capture.refgraph.lookup import lookup_class
 from capture.refgraph.node import Expr, Shadow
 from capture.refgraph.source import Computed, Constant
 
@@ -18,6 +20,7 @@ from capture.refgraph.source import Computed, Constant
 PLAIN_TENSORS = (torch.Tensor, torch.nn.Parameter)
 # Objects of torch that operations take and change, and of which nothing matters but what they are used for.
 HANDLES = (torch.Generator, torch.UntypedStorage)
+DISABLED = torch._C._disabled_torch_function_impl       # the `__torch_function__` of a class that has no say
 # What asks for the address of memory, and what may be done with it.
 ADDRESSES = frozenset({torch.Tensor.data_ptr, torch.UntypedStorage.data_ptr})
 COMPARISONS = frozenset({operator.eq, operator.ne})
@@ -28,8 +31,25 @@ OWN = frozenset(
 
 
 def is_plain(cls: type) -> bool:
-    """Whether operations on tensors of a class are torch's own, to which it adds attributes and methods of its own at most."""
-    return cls in PLAIN_TENSORS or issubclass(cls, torch.Tensor) and all(map(adds_only, additions(cls)))
+    """Whether tensors of a class hold their values as torch's own do: it does not take over what ATen's operators do
+    (`__torch_dispatch__`), though it may say what happens in place of torch's functions."""
+    return cls in PLAIN_TENSORS or issubclass(cls, torch.Tensor) and (
+        lookup_class(cls, "__torch_dispatch__") is torch._C._disabled_torch_dispatch_impl)
+
+
+def is_overriding(cls: type) -> bool:
+    """Whether operations on tensors of a class may be others than torch's own, or it adds more than attributes and methods to
+    them; whether a class of other objects has a say in what functions of torch do with these."""
+    if cls in PLAIN_TENSORS:
+        return False
+    if issubclass(cls, torch.Tensor):
+        return not all(map(adds_only, additions(cls)))
+    return lookup_class(cls, "__torch_function__", DISABLED) is not DISABLED
+
+
+def unasked(cls: type) -> AbstractContextManager[Any]:
+    """In which questions of ours about a tensor of a class are answered by torch, whatever the class has to say."""
+    return nullcontext() if cls in PLAIN_TENSORS else torch._C.DisableTorchFunction()
 
 
 def additions(cls: type) -> tuple[type, ...]:
@@ -40,8 +60,7 @@ def additions(cls: type) -> tuple[type, ...]:
 def adds_only(cls: type) -> bool:
     """Whether a class redefines nothing that tensors have. It may say that operations return tensors of torch's own class."""
     namespace = type.__getattribute__(cls, "__dict__")
-    return all(not hasattr(torch.Tensor, name) or name in OWN or value is torch._C._disabled_torch_function_impl
-               for name, value in namespace.items())
+    return all(not hasattr(torch.Tensor, name) or name in OWN or value is DISABLED for name, value in namespace.items())
 
 
 def is_handle(real: Any) -> bool:
@@ -56,19 +75,31 @@ def is_address(shadow: Shadow) -> bool:
 
 def storage_of(real: torch.Tensor) -> tuple[int, int] | None:
     """Identity of a tensor's storage and its offset there in bytes, or None when it has no single one, or is not plain."""
-    if not is_plain(type(real)) or real.layout is not torch.strided or not torch._C._has_storage(real):
+    if not is_plain(type(real)):
         return None
-    return real.untyped_storage()._cdata, real.storage_offset() * real.element_size()  # type: ignore[return-value]
+    with unasked(type(real)):
+        if real.layout is not torch.strided or not torch._C._has_storage(real):
+            return None
+        return real.untyped_storage()._cdata, real.storage_offset() * real.element_size()  # type: ignore[return-value]
+
+
+def gradient_of(tensor: Any) -> Any:
+    """The gradient of a tensor, whatever its class has to say. Raises TypeError for other objects."""
+    if not issubclass(type(tensor), torch.Tensor):
+        raise TypeError("no tensor")
+    with torch._C.DisableTorchFunctionSubclass():
+        return tensor.grad
 
 
 def pin_tensor_class(graph: Any, cls: type) -> None:
-    """Guards that operations on tensors of a class stay torch's own. Raises Break where they are not."""
+    """Guards that a class redefines what it does now of what tensors have. Raises Break for one whose tensors are not plain."""
     if cls in PLAIN_TENSORS:
         return
     if issubclass(cls, UninitializedTensorMixin):
         raise Break("uninitialized-tensor", f"a {cls.__name__} was used")
     if not is_plain(cls) or graph.is_made(cls):
         raise Break("unsupported-tensor", f"a {cls.__name__} was used")
+    graph.overriding |= is_overriding(cls)
     pin_mro(graph, cls)
     pin_special(graph, cls, "__torch_function__")
     for added in additions(cls):

@@ -81,6 +81,8 @@ def type_of(shadow: Shadow, given: dict[Source, type]) -> type | None:
         return bool if shadow.args[1].value in FLAGS else int  # type: ignore[attr-defined]
     if op is torch.Tensor.item:
         return _type_of_item(shadow.args[0])
+    if op is torch.Tensor.tolist:
+        return _type_of_item(shadow.args[0]) if _listed(shadow) is not None else list
     if op is operator.getitem and (tensor := _listed(shadow)) is not None:
         return _type_of_item(tensor)
     found: dict[Source, type] = {}

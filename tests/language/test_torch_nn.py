@@ -7,8 +7,6 @@ from torch import nn
 from torch.nn.utils import prune
 from torch.nn.utils.rnn import pack_padded_sequence, pack_sequence, pad_packed_sequence, pad_sequence
 
-import capture
-from capture.errors import GraphBreakError
 from tests.helpers import call, check
 from tests.programs import Programs, run
 
@@ -234,19 +232,3 @@ def test_a_mask_that_decides_is_a_local_break() -> None:
     ones, some = torch.ones(2, dtype=torch.bool), torch.tensor([True, False])
     stats = check(lambda: program, call(X, ones), call(X, ones), call(X, some), call(X, some), captures=None, fullgraph=False)
     assert stats.native_calls == 0
-
-
-class Logged(torch.Tensor):
-    @classmethod
-    def __torch_function__(cls, function, types, args=(), kwargs=None):
-        result = super().__torch_function__(function, types, args, kwargs or {})
-        return result * 2 if function is torch.Tensor.add else result
-
-
-def test_tensors_that_override_functions_break_with_a_reason() -> None:
-    program = capture.compile(lambda x: (x.as_subclass(Logged).add(1)).as_subclass(torch.Tensor) * 3, backend="eager")
-    expected = X.as_subclass(Logged).add(1).as_subclass(torch.Tensor) * 3
-    for _ in range(3):
-        assert torch.equal(program(X), expected)
-    with pytest.raises(GraphBreakError, match=r"(?s)\[(unsupported-tensor|opaque-call)\].*remedy"):
-        capture.compile(lambda x: x.as_subclass(Logged).add(1), fullgraph=True)(X)

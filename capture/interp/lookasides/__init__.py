@@ -2,8 +2,9 @@
 modules are imported from the particular to the general."""
 from capture.interp.lookasides import (
     autograd, buffers, checkpoints, classes, contextvars, decimals, effects, groups, identity, iterators, keys, locks, sequences,
-    dicts, sets, functional, objects, scalars, scripted, library, torch_legacy, numpy_arrays, torch_objects, transforms, weakrefs)
+    dicts, sets, functional, objects, overrides, scalars, scripted, library, torch_legacy, numpy_arrays, torch_objects, transforms,
+    weakrefs)
 
 __all__ = ["autograd", "buffers", "checkpoints", "classes", "contextvars", "decimals", "dicts", "effects", "functional", "groups",
-           "identity", "iterators", "keys", "library", "locks", "numpy_arrays", "objects", "scalars", "scripted", "sequences",
-           "sets", "torch_legacy", "torch_objects", "transforms", "weakrefs"]
+           "identity", "iterators", "keys", "library", "locks", "numpy_arrays", "objects", "overrides", "scalars", "scripted",
+           "sequences", "sets", "torch_legacy", "torch_objects", "transforms", "weakrefs"]

@@ -17,8 +17,10 @@ from capture.interp.fx_recorder import tensors_in
 from capture.interp.interpreter import Interpreter
 from capture.interp.lookasides.effects import effect
 from capture.interp.lookasides.shadows import depend_type, elements, node_of, settled
+from capture.interp.lookasides.torch_legacy import is_data
 from capture.interp.models import PURE, model, polyfill
 from capture.refgraph.facts import seed_of
+from capture.refgraph.memory import PLAIN_TENSORS
 from capture.refgraph.node import Const, RefNode, Shadow
 from capture.refgraph.source import Computed
 
@@ -156,6 +158,19 @@ def make_subclass(interp: Interpreter, result: Any, cls: Value, *args: Value, **
     """`nn.Parameter(tensor)`."""
     interp.graph.depend(cls.shadow, cls.real)
     return interp.recorder.record("call_function", maker(torch.Tensor._make_subclass, cls.real), args, kwargs, result, {})
+
+
+@model(torch.Tensor.__new__, applies=lambda cls, *args, **kwargs: is_made_of(cls, args))
+def new_tensor(interp: Interpreter, result: Any, cls: Value, *args: Value, **kwargs: Value) -> Shadow:
+    """`super().__new__(cls, data)` in a class of the program's."""
+    interp.graph.depend(cls.shadow, cls.real)
+    return interp.recorder.record("call_function", maker(torch.Tensor.__new__, cls.real), args, kwargs, result, {})
+
+
+def is_made_of(cls: Any, args: tuple[Any, ...]) -> bool:
+    """Whether the constructor of old makes a tensor of a subclass, and of what is known."""
+    return issubclass(cls, torch.Tensor) and cls not in PLAIN_TENSORS and len(args) == 1 and (
+        issubclass(type(args[0]), torch.Tensor) or type(args[0]) in (list, tuple) and is_data(args[0]))
 
 
 @polyfill(torch.Tensor.as_subclass, applies=lambda tensor, cls: issubclass(cls, torch.Tensor))

@@ -2,8 +2,8 @@
 applies is taken: special methods of instances come before rules for kinds of containers."""
 from capture.interp.polyfills import (
     stand_ins, async_generators, copying, protocols, operators, keys, mappings, iteration, streams, grouping, choices, functional,
-    objects, classes, library)
+    objects, classes, library, overrides)
 
 __all__ = [
     "async_generators", "choices", "classes", "copying", "functional", "grouping", "iteration", "keys", "library", "mappings",
-    "objects", "operators", "protocols", "stand_ins", "streams"]
+    "objects", "operators", "overrides", "protocols", "stand_ins", "streams"]

@@ -246,14 +246,15 @@ RECURSIVE: dict[type, str] = {list: "[...]", tuple: "(...)", dict: "{...}", type
 
 
 def holds_python_text(x: Any, depth: int = 8) -> bool:
-    """Whether the text of a container is made of texts that Python code writes; it holds no tensors, and not itself."""
+    """Whether the text of a container is made of names of classes, or texts that Python code writes; it holds no tensors, and not
+    itself."""
     if type(x) not in WITH_PARTS:
         return False
     items = [part for entry in x.items() for part in entry] if type(x) is dict else list(
         x.__dict__.values() if type(x) is types.SimpleNamespace else x)
     if depth <= 0 or any(is_a(item, torch.Tensor) for item in items):
         return False
-    if not any(in_python(item, "__repr__") or holds_python_text(item, depth - 1) for item in items):
+    if not any(in_python(item, "__repr__") or is_a(item, type) or holds_python_text(item, depth - 1) for item in items):
         return False
     containers = [item for item in items if type(item) in WITH_PARTS]
     return all(is_plain(item) or holds_python_text(item, depth - 1) for item in containers)
@@ -302,6 +303,14 @@ def format_(x: Any, spec: Any = "") -> Any:
           and (in_python(x, "__str__") or is_named_by_repr(x)))
 def format_as_str(x: Any, spec: Any = "") -> Any:
     """`format(x)`."""
+    return str(x)
+
+
+@polyfill(object.__format__, applies=lambda x, spec: is_a(spec, str) and (in_python(x, "__str__") or is_named_by_repr(x)))
+def format_by_object(x: Any, spec: Any) -> Any:
+    """`object.__format__(x, spec)`."""
+    if spec:
+        raise TypeError(f"unsupported format string passed to {type(x).__name__}.__format__")
     return str(x)
 
 

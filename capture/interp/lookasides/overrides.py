@@ -1,0 +1,87 @@
+"""What has functions of torch ask classes and modes of the program's, or ask none. A trace asks them itself, once; its graph asks
+nobody. So what is begun here is nothing that a hit does, and ends in the same trace."""
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from capture.errors import Break
+from capture.interp.frame import Value
+from capture.interp.interpreter import Interpreter
+from capture.interp.lookasides.shadows import NONE, elements, node_of
+from capture.interp.models import model
+from capture.interp.polyfills.overrides import RESULTS
+from capture.refgraph.node import Build, Shadow
+
+
+def _switch(cls: Any) -> None:
+    @model(cls)
+    def make(interp: Interpreter, result: Any) -> Shadow:
+        return interp.graph.create(result)
+
+    @model(cls.__enter__)
+    def begin(interp: Interpreter, result: None, switch: Value) -> Shadow:
+        interp.opened(node_of(switch), level=True)
+        interp.recorder.asking.append(False)
+        return NONE
+
+    @model(cls.__exit__, refuses=begun_before)
+    def end(interp: Interpreter, result: None, switch: Value, *exception: Value) -> Shadow:
+        del interp.openings[node_of(switch)]
+        interp.recorder.asking.pop()
+        return NONE
+
+
+def begun_before(interp: Interpreter, switch: Value, *exception: Value) -> Break | None:
+    """What is begun ends in the same trace."""
+    if switch.shadow in interp.openings:
+        return None
+    return Break("changing-global-state", f"a {type(switch.real).__name__} ends that began before")
+
+
+_switch(torch._C.DisableTorchFunctionSubclass)
+_switch(torch._C.DisableTorchFunction)
+
+
+def not_of_python(interp: Interpreter, mode: Value) -> Break | None:
+    """Modes of torch's own are known by other means."""
+    if type(mode.real).__module__.startswith("torch.") or not issubclass(type(mode.real), TorchFunctionMode):
+        return Break("changing-global-state", f"{type(mode.real).__name__} comes to be asked what functions of torch do")
+    return None
+
+
+@model(torch._C._push_on_torch_function_stack, refuses=not_of_python)
+def push(interp: Interpreter, result: None, mode: Value) -> Shadow:
+    """A mode of the program's is asked from now on."""
+    opening = interp.graph.create(Opening())
+    interp.opened(opening, level=True)
+    interp.modes.append((mode.shadow, opening))
+    interp.graph.overriding = True
+    return NONE
+
+
+class Opening:
+    """Stands for a mode that is in force."""
+
+    __slots__ = ("__weakref__",)
+
+
+def nothing_pushed(interp: Interpreter) -> Break | None:
+    """A mode is taken away by the trace that put it there."""
+    return None if interp.modes else Break("changing-global-state", "a mode ends that began before")
+
+
+@model(torch._C._pop_torch_function_stack, refuses=nothing_pushed)
+def pop(interp: Interpreter, result: Any) -> Shadow:
+    """It is not asked any more."""
+    shadow, opening = interp.modes.pop()
+    del interp.openings[opening]
+    return shadow
+
+
+@model(*RESULTS, applies=lambda items: type(items) in (list, tuple))
+def result_of(interp: Interpreter, result: Any, items: Value) -> Shadow:
+    """`torch.return_types.max((values, indices))`: what an operation with named results returns."""
+    return Build(type(result), tuple(elements(interp, items)))
