@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
 from torch.utils.hooks import RemovableHandle
 
 from paritybench_subset import standins
@@ -29,9 +30,11 @@ FIRST_HOOK = 1_000_000      # hooks are numbered process-wide: the same hook mus
 
 @dataclass
 class Run:
-    """What one run of a case left behind: all that is compared. `operators`: those of its last call, by name."""
+    """What one run of a case left behind: all that is compared. `operators`: those of its last call, by name. `beginning`:
+    parameters and buffers before the first call, which differ where the program leaves memory as it finds it."""
 
     module: nn.Module
+    beginning: list[torch.Tensor] = field(default_factory=list)
     results: list[Any] = field(default_factory=list)
     arguments: list[Any] = field(default_factory=list)
     random: list[torch.Tensor] = field(default_factory=list)
@@ -93,6 +96,9 @@ class Judge:
             return Verdict.ERROR, [reason_of(error)], {}
         differing = differences(reference.state, run.state, self.tolerance)
         if differing:
+            before = differences(reference.beginning, run.beginning, 0)
+            if before:
+                return Verdict.NOT_DETERMINISTIC, [Reason("begins otherwise", line) for line in before], {}
             return Verdict.WRONG, [Reason("differs", line) for line in differing] + engine.obstacles(self.calls), {}
         obstacles = engine.obstacles(self.calls)
         lacking = missing(reference.operators, run.operators) if engine.graphs.counter is not None else {}
@@ -104,6 +110,8 @@ class Judge:
         """Runs a case from its construction on. `counting`: the operators of the last call. Raises what the case raises."""
         seed(0)
         run = Run(case.build())
+        run.beginning = [tensor.detach().clone() for tensor in (*run.module.parameters(), *run.module.buffers())
+                         if not is_lazy(tensor)]
         with contextlib.suppress(Exception):        # some modules have a `train` of their own, which fails
             run.module.train(mode == "train")
         program = engine.compile(run.module)

@@ -307,6 +307,25 @@ def test_a_program_with_a_will_of_its_own_is_not_deterministic() -> None:
     assert judge(Drifts).verdict is Verdict.NOT_DETERMINISTIC
 
 
+def test_a_program_that_leaves_memory_as_it_finds_it_is_not_deterministic() -> None:
+    class Garbage(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = nn.Parameter(torch.full((3,), float(next(found))))
+
+        def forward(self, x):
+            return x * self.weight
+
+    found = iter([1, 1, 2])                 # what the third run finds there
+    assert judge(Garbage).verdict is Verdict.NOT_DETERMINISTIC
+    found = iter([1, 1, 1])
+    assert judge(Garbage, lambda: Fake(lambda module: lambda x: module(x) + 1)).verdict is Verdict.WRONG
+
+
+def test_a_lazy_module_is_judged_like_others() -> None:
+    assert judge(lambda: nn.LazyLinear(2)).verdict is Verdict.BREAKS
+
+
 def test_random_numbers_are_deterministic() -> None:
     assert judge(lambda: nn.Sequential(nn.Dropout(0.5), nn.Linear(3, 3)), mode="train").verdict is Verdict.ONE_GRAPH
 
