@@ -26,7 +26,7 @@ from capture.refgraph.facts import current_gpu
 from capture.refgraph.graph import PINNED, VALUES, RefGraph
 from capture.refgraph.lookup import parts
 from capture.refgraph.memory import PLAIN_TENSORS, is_handle, pin_tensor_class, storage_of
-from capture.refgraph.ndarrays import plain_number
+from capture.refgraph.ndarrays import is_scalar_of_torch, scalar_of_torch
 from capture.refgraph.node import (
     Build,
     Const,
@@ -198,8 +198,8 @@ class FxRecorder:
                 return index
             if self.arrays.is_computed(real):
                 return self.fx.call_function(self.arrays.maker(real)) if arrays.is_array(real) else real.item()
-            if arrays.is_value(real) and not arrays.is_array(real) and shadow.source is not None:
-                return self.argument(External(Computed(plain_number, (shadow.source,)), real.item()), real.item(), place)
+            if is_scalar_of_torch(real) and shadow.source is not None:
+                return self.argument(External(Computed(scalar_of_torch, (shadow.source,)), real.item()), real.item(), place)
             drawn = isinstance(shadow.origin, Replayed) and shadow.origin.returns is type(real)
             if drawn and (kind := arrays.kind_of_number(real)) is not None:
                 return self.argument(Expr(kind, (shadow.origin,)), kind(real), place)  # type: ignore[arg-type]

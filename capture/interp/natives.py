@@ -245,7 +245,7 @@ def shadow(interp: Interpreter, call: Call, versions: Any, result: Any) -> Shado
             return computed
         hold_all(interp, *args, **kwargs)
         remembers = is_a(real, memories.WRAPPER)
-        return memories.remembered(interp, real, args, kwargs, result) if remembers else settled(interp, result, new=True)
+        return memories.remembered(interp, call.function, args, kwargs, result) if remembers else settled(interp, result, new=True)
     if kind is Kind.REPEATED:
         return computed_arrays.repeat(interp, real, args, kwargs, result)
     raise Break(effect_of(real), f"{name_of(real)}()")

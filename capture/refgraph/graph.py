@@ -85,6 +85,7 @@ class RefGraph:
         self.risks: list[Expr] = []                 # arithmetic on what only a hit knows, and that may raise there
         self.placed: set[RefNode] = set()           # outside tensors of which it matters which share memory
         self.pinned_specials: set[tuple[type, str]] = set()     # special methods that classes are known to keep
+        self.numbers: dict[int, RefNode] = {}       # what `id` returned -> of which object
         self.waited = False                         # time passed in a call effect
         self.overriding = False                     # some object met has a say in what functions of torch do
         self.nodes: list[RefNode] = []              # outside objects, and those of ours that are alive, by serial
@@ -188,6 +189,16 @@ class RefGraph:
     def numbered(self, numbers: Iterable[Any]) -> list[RefNode]:
         """The objects met before whose `id` is among `numbers`."""
         return [node for number in numbers if type(number) is int and (node := self._by_id.get(number)) is not None]
+
+    def number(self, value: Any) -> Expr | None:
+        """The shadow of a number that `id` returned of an object which is alive; None for all others."""
+        node = self.numbers.get(value) if type(value) is int else None
+        return Expr(id, (node,)) if node is not None and id(node.real) == value else None
+
+    def is_new_number(self, key: Any) -> bool:
+        """Whether a key is the `id` of an object that the trace made: no container from outside can have it, but by chance."""
+        number = self.number(key)
+        return number is not None and number.args[0].created  # type: ignore[attr-defined]
 
     def external(self, real: Any, source: Source) -> Shadow:
         """The shadow of a value found outside at `source`, as it was at entry."""
@@ -367,7 +378,8 @@ class RefGraph:
                 self.require(node.source, "PRESENT", key)
             else:
                 state.items[key] = ABSENT
-                self.require(node.source, "ABSENT", key)
+                if not self.is_new_number(key):
+                    self.require(node.source, "ABSENT", key)
         return state.items[key]
 
     def dict_keys(self, node: RefNode) -> list[Any]:
@@ -396,7 +408,7 @@ class RefGraph:
     def dict_set(self, node: RefNode, key: Any, value: Shadow, changing: Shadow | None = None, number: int | None = None) -> None:
         """`dict.__setitem__`, after the real one. changing: the shadow of a key that is another on each call. number: the hash of
         one that Python code hashes or compares with others."""
-        where = changing or self.find(key) or Const(key)
+        where = changing or self.key_shadow(key)
         if changing is not None and not isinstance(node.state, WrittenDict):
             if isinstance(self.dict_state(node).items, KeyTable):
                 raise Break("opaque-call", "a key that changes from call to call was stored beside one that Python code hashes")
@@ -422,13 +434,13 @@ class RefGraph:
         if number is not None:
             self.effect(take_out, node, self.key_shadow(key), Const(number))
         else:
-            self.effect(dict_type(node).__delitem__, node, self.find(key) or Const(key))
+            self.effect(dict_type(node).__delitem__, node, self.key_shadow(key))
 
     def key_shadow(self, key: Any) -> Shadow:
         """The shadow of a key that is known as a real object."""
         if type(key) is tuple:
             return Build(tuple, tuple(map(self.key_shadow, key)))
-        return self.find(key) or Const(key)
+        return self.find(key) or self.number(key) or Const(key)
 
     def set_state(self, node: RefNode) -> SetState:
         """The members of a set, guarded as a whole. Must be called before the first change to an outside one."""

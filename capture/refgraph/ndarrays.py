@@ -67,6 +67,19 @@ def plain_number(x: Any) -> Any:
     return x.item()
 
 
+def is_scalar_of_torch(x: Any) -> bool:
+    """Whether torch takes a number of numpy's for the number of Python that it is: one of 64 bits without a sign, a complex one and a
+    truth mean something else to some operations."""
+    return is_value(x) and not is_array(x) and (x.dtype.kind in "if" or x.dtype.kind == "u" and x.dtype.itemsize < 8)
+
+
+def scalar_of_torch(x: Any) -> Any:
+    """The number of Python that torch takes a number of numpy's for. Raises TypeError for other objects."""
+    if not is_scalar_of_torch(x):
+        raise TypeError("no number of numpy's that is one of torch's")
+    return x.item()
+
+
 def tensor_on(array: Any, number: int) -> torch.Tensor:
     """`torch.from_numpy(array)`, a new tensor on the memory of the array, the one of this number that a call makes."""
     if not is_ndarray(array):

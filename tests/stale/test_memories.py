@@ -153,3 +153,30 @@ def test_a_result_that_looks_like_a_memory() -> None:
         state.rate = 3.0
         state.cached.cache_clear()
     check(make, call(X), call(X), forget, call(X), call(X), captures=2)
+
+
+@pytest.mark.parametrize("maxsize", [None, 2, 8])
+def test_hits_are_counted_and_move_what_they_find(maxsize) -> None:
+    def make():
+        state = remember(maxsize=maxsize)
+        state.told = []
+
+        def tell(*numbers):
+            for number in numbers:
+                state.cached(state.box, number)
+            state.told.append((state.cached.cache_info(), len(state.runs)))
+        state.tell = tell
+
+        def program(x):
+            y = x * state.cached(state.box, 1)["factor"]
+            return y * state.cached(state.box, 1)["factor"]
+        return program, state
+    steps = call(X), lambda s: s.tell(2), call(X), lambda s: s.tell(), call(X), lambda s: s.tell(3), call(X), lambda s: s.tell(2, 3)
+    check(make, *steps, *steps, captures=None)
+
+
+def test_a_memory_tells_of_its_hits_inside_of_the_call() -> None:
+    def make():
+        state = remember(maxsize=4)
+        return (lambda x: (x * state.cached(state.box)["factor"], state.cached.cache_info())), state
+    check(make, call(X), call(X), call(X), captures=None, fullgraph=False)

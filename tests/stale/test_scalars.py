@@ -7,8 +7,10 @@ import enum
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
+import numpy
 import pytest
 import torch
 
@@ -160,3 +162,25 @@ def test_arithmetic_of_which_nothing_comes(program: Callable, first: Any, second
 ], ids=["division", "int", "remainder", "logarithm"])
 def test_arithmetic_on_values_of_tensors_of_which_nothing_comes(program: Callable) -> None:
     check(lambda: program, call(X), call(X), call(X * 0), call(X), captures=None, fullgraph=False)
+
+
+NUMPYS = [numpy.int8(3), numpy.float16(0.1), numpy.bool_(True), numpy.float64(0.1), numpy.uint64(2 ** 63), numpy.uint8(3), True,
+          numpy.complex64(1j), numpy.int64(3), numpy.bool_(False), 3]
+
+
+@pytest.mark.parametrize("numbers", [NUMPYS, NUMPYS[::-1], [NUMPYS[2], *NUMPYS]], ids=["from int8", "from int", "from bool"])
+@pytest.mark.parametrize("program", [
+    lambda x, v: x * v, lambda x, v: v + x, lambda x, v: x == v, lambda x, v: x ** v, lambda x, v: torch.full((2,), v),
+    lambda x, v: torch.tensor(v), lambda x, v: x.new_tensor([v, v])], ids=["mul", "add", "eq", "pow", "full", "tensor", "list"])
+def test_numbers_of_numpy_that_mean_something_else_to_torch(program, numbers) -> None:
+    def make():
+        state = SimpleNamespace(v=numbers[0])
+
+        def function(x):
+            try:
+                return program(x, state.v)
+            except (RuntimeError, TypeError) as error:
+                return type(error)
+        return function, state
+    steps = [step for v in numbers for step in ((lambda s, v=v: setattr(s, "v", v)), call(torch.tensor([1, 2])))]
+    check(make, *steps, captures=None, fullgraph=False, recompile_limit=64)

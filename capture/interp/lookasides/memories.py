@@ -36,8 +36,18 @@ def is_part(shadow: Shadow | None, real: Any) -> bool:
     return known and isinstance(shadow, RefNode) and not shadow.created and not isinstance(real, torch.Tensor)
 
 
-def remembered(interp: Interpreter, cached: Any, args: list[Value], kwargs: dict[str, Value], result: Any) -> Shadow:
-    """The shadow of what a memory keeps of this call, of whose arguments the trace depends. Raises Break where it keeps nothing."""
+def remembered(interp: Interpreter, function: Value, args: list[Value], kwargs: dict[str, Value], result: Any) -> Shadow:
+    """The shadow of what a memory keeps of this call, of whose arguments the trace depends. A hit makes the call as well: it is
+    counted, and forgotten later. Raises Break where the memory keeps nothing."""
+    shadow = found_in_memory(interp, function.real, args, kwargs, result)
+    target = function.shadow if isinstance(function.shadow, RefNode) else interp.graph.constant(function.real)
+    given = tuple(value.shadow for value in (*args, *kwargs.values()))
+    interp.graph.call_effect(target, given, tuple(kwargs), positions=interp.positions())  # type: ignore[arg-type]
+    return shadow
+
+
+def found_in_memory(interp: Interpreter, cached: Any, args: list[Value], kwargs: dict[str, Value], result: Any) -> Shadow:
+    """The shadow of what a memory keeps of a call."""
     graph, memory = interp.graph, memory_of(cached)
     keys = keys_of(cached, [value.real for value in args], {name: value.real for name, value in kwargs.items()})
     found = [] if memory is None else [key for key in keys if key in memory]

@@ -59,7 +59,8 @@ def look_member(interp: Interpreter, container: Value, member: Value) -> None:
             require_reference(interp.graph, node, member.real)
             return
         key_of(interp, member, outside=True)
-        interp.graph.require(node.source, "MEMBER" if member.real in container.real else "NOT_MEMBER", member.real)
+        if not interp.graph.is_new_number(member.real):
+            interp.graph.require(node.source, "MEMBER" if member.real in container.real else "NOT_MEMBER", member.real)
     else:
         look_all(interp, container, member)
 
@@ -86,7 +87,7 @@ def new_set(interp: Interpreter, real: Any, *operands: Value) -> Shadow:
         items = Build(type(real), tuple(settled(interp, member) for member in real))
         if not is_ordered(*operands) and len(real) > 1:
             return interp.graph.create(real, state_of(interp, real, *operands), origin=items)
-        return Const(real) if is_constant(real) else items
+        return Const(real) if is_constant(real) and all(isinstance(item, Const) for item in items.items) else items
     return interp.graph.create(real, state_of(interp, real, *operands))
 
 

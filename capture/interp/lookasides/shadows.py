@@ -13,7 +13,7 @@ from capture.interp.frame import Value
 from capture.interp.interpreter import Interpreter
 from capture.interp.special import VIEWS
 from capture.refgraph.effects import decision
-from capture.refgraph.graph import PINNED, VALUES
+from capture.refgraph.graph import PINNED, VALUES, RefGraph
 from capture.refgraph.keys import table
 from capture.refgraph.node import (
     SCALARS,
@@ -57,13 +57,21 @@ def is_constant(real: Any) -> bool:
     return is_of_c and all(map(is_constant, real))
 
 
+def holds_number(graph: RefGraph, real: Any) -> bool:
+    """Whether a tuple holds a number that `id` returned of an object."""
+    return bool(graph.numbers) and any(graph.number(part) is not None or type(part) is tuple and holds_number(graph, part)
+                                       for part in real)
+
+
 def settled(interp: Interpreter, real: Any, new: bool = False) -> Shadow:
     """The shadow of a value that follows from guarded values: a new object where it is mutable.
 
     new: a function has just made it, and so objects of other types too; else these were there before.
     """
     graph, cls = interp.graph, type(real)
-    if is_constant(real) or cls is slice:
+    if (number := graph.number(real)) is not None:
+        return number
+    if is_constant(real) and not (cls is tuple and holds_number(graph, real)) or cls is slice:
         return Const(real)
     known = graph.find(real)
     if known is not None:
