@@ -68,7 +68,7 @@ def plain_number(x: Any) -> Any:
 
 
 def is_scalar_of_torch(x: Any) -> bool:
-    """Whether torch takes a number of numpy's for the number of Python that it is: one of 64 bits without a sign, a complex one and a
+    """Whether torch takes a number of numpy for the number of Python that it is: one of 64 bits without a sign, a complex one and a
     truth mean something else to some operations."""
     return is_value(x) and not is_array(x) and (x.dtype.kind in "if" or x.dtype.kind == "u" and x.dtype.itemsize < 8)
 

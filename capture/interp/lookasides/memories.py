@@ -42,7 +42,7 @@ def remembered(interp: Interpreter, function: Value, args: list[Value], kwargs: 
     shadow = found_in_memory(interp, function.real, args, kwargs, result)
     target = function.shadow if isinstance(function.shadow, RefNode) else interp.graph.constant(function.real)
     given = tuple(value.shadow for value in (*args, *kwargs.values()))
-    interp.graph.call_effect(target, given, tuple(kwargs), positions=interp.positions())  # type: ignore[arg-type]
+    interp.graph.call_effect(target, given, tuple(kwargs), positions=interp.positions())
     return shadow
 
 

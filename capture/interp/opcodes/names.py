@@ -10,13 +10,13 @@ from typing import Any
 
 from capture.errors import Break
 from capture.interp import attributes, calls, scope, unwind
-from capture.interp.frame import Frame, Value
+from capture.interp.frame import Frame, UserError, Value
 from capture.interp.instructions import Instruction, opcode
 from capture.interp.interpreter import Interpreter
 from capture.interp.models import model
 from capture.interp.visible import in_sight
 from capture.refgraph.node import Shadow
-from capture.refgraph.source import ImportedModule
+from capture.refgraph.source import Computed, ImportedModule, Literal
 
 
 @opcode("LOAD_GLOBAL")
@@ -127,17 +127,45 @@ def import_name(interp: Interpreter, frame: Frame, instruction: Instruction) -> 
     effectless = _is_imported(frame, name, fromlist.real, level.real)
     namespace = None if frame.namespace is None else frame.namespace.real
     perform = interp.real if effectless else functools.partial(in_sight, interp)     # what is imported may warn
-    module = perform(function, name, frame.globals, namespace, fromlist.real, level.real)
+    try:
+        module = perform(function, name, frame.globals, namespace, fromlist.real, level.real)
+    except UserError as error:
+        interp.track(_depend_on_failure, interp, _full_name(frame, name, level.real), error.exception)
+        raise
     frame.stack.append(Value(module, interp.track(_module_shadow, interp, function, name, module, effectless)))
 
 
 def _is_imported(frame: Frame, name: str, fromlist: tuple[str, ...] | None, level: int) -> bool:
     """Whether an import finds everything there already."""
-    if level:
-        package = frame.globals.get("__package__") or ""
-        name = ".".join(filter(None, [*package.split(".")[:len(package.split(".")) - level + 1], name]))
-    module = sys.modules.get(name)
+    module = sys.modules.get(_full_name(frame, name, level))
     return isinstance(module, types.ModuleType) and all(item in module.__dict__ for item in fromlist or ())
+
+
+def _full_name(frame: Frame, name: str, level: int) -> str:
+    """The name of a module which an import names in relation to the frame's package."""
+    package = (frame.globals.get("__package__") or "").split(".")
+    return ".".join(filter(None, [*package[:len(package) - level + 1], name])) if level else name
+
+
+def _depend_on_failure(interp: Interpreter, name: str, exception: BaseException) -> None:
+    """An import failed: for want of the module, which is guarded, or for what else only another attempt can tell."""
+    if isinstance(exception, ModuleNotFoundError) and exception.name in prefixes(name):
+        interp.graph.require(Computed(search_state, (Literal(name),)), "VALUE", search_state(name))
+    else:
+        interp.doubtful = exception, Break("opaque-call", f"import of {name} raised")
+
+
+def prefixes(name: str) -> list[str]:
+    """The names of a module and of the packages that it is in, outermost first."""
+    path = name.split(".")
+    return [".".join(path[:i + 1]) for i in range(len(path))]
+
+
+def search_state(name: str) -> str:
+    """What an import goes by that does not find a module: which of it and its packages are there, and where it looks."""
+    known = ["none" if (module := sys.modules.get(part)) is None else str(getattr(module, "__path__", "no package"))
+             for part in prefixes(name)]
+    return repr([*known, *sys.path, *map(id, sys.meta_path)])
 
 
 def _module_shadow(interp: Interpreter, function: Any, name: str, module: Any, effectless: bool) -> Shadow:
@@ -151,8 +179,7 @@ def is_there(name: Any, *rest: Any, **named: Any) -> bool:
     """Whether an import by name finds its module, and the packages that it is in, there already."""
     if type(name) is not str or rest or named:
         return False
-    path = name.split(".")
-    return all(isinstance(sys.modules.get(".".join(path[:i + 1])), types.ModuleType) for i in range(len(path)))
+    return all(isinstance(sys.modules.get(part), types.ModuleType) for part in prefixes(name))
 
 
 def module_shadow(interp: Interpreter, result: Any, name: Value, found: str) -> Shadow:
