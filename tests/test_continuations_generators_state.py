@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import gc
 import inspect
+import random
 import weakref
 from types import SimpleNamespace
 
@@ -55,6 +56,40 @@ def test_a_generator_of_the_caller() -> None:
         return X, counting(X, state.log)
     stats = check(make, *[call_with(arguments)] * 3, captures=None, fullgraph=False)
     assert stats.native_calls == 0 and stats.hits > 0, stats
+
+
+def test_a_generator_is_kept_before_it_draws_what_it_holds() -> None:
+    """The object is there before the random number is, which it holds behind the cut."""
+    def make():
+        state = SimpleNamespace(steps=None, seen=[])
+
+        def steps(x):
+            number = random.random()
+            state.seen.append(state.steps)
+            yield outside(x) + number
+            yield x * number
+
+        def program(x):
+            state.steps = steps(x)
+            return next(state.steps)
+        return program, state
+    stats = check(make, *[call(X)] * 3, lambda state: next(state.steps), call(X), fullgraph=False, captures=3, hits=5, breaks=1)
+    assert stats.native_calls == 0, stats
+
+
+def test_a_generator_that_holds_itself_is_kept() -> None:
+    def make():
+        state = SimpleNamespace(steps=None)
+
+        def program(x):
+            def steps():
+                yield outside(x) + 1
+                yield x * 2 if state.steps is made else x
+            made = state.steps = steps()
+            return next(made)
+        return program, state
+    stats = check(make, *[call(X)] * 3, lambda state: next(state.steps), call(X), fullgraph=False, captures=2, hits=6, breaks=1)
+    assert stats.native_calls == 0, stats
 
 
 def test_what_a_generator_reads_may_change_between_calls() -> None:

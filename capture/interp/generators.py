@@ -477,16 +477,13 @@ def _record_of(interp: Interpreter, body: Body, node: Shadow | None) -> Shadow:
     return record
 
 
-def restore(flags: int, name: str, qualname: str, *record: Any) -> Any:
-    """A dormant generator, made anew."""
-    body = Body(KINDS[flags][0])
-    real = _drive(body, flags, name, qualname)
-    body.lie_down(record)
-    return real
+def blank(flags: int, name: str, qualname: str) -> Any:
+    """A generator that `settle` is to make dormant."""
+    return _drive(Body(KINDS[flags][0]), flags, name, qualname)
 
 
 def settle(real: Any, *record: Any) -> None:
-    """Makes a generator dormant again that a trace has taken over."""
+    """Makes a generator dormant that a trace has taken over or made."""
     body_of(real).lie_down(record)  # type: ignore[union-attr]
 
 

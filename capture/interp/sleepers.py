@@ -10,7 +10,7 @@ from capture.interp.frame import Resume, Value
 from capture.interp.generators import Body, State
 from capture.interp.interpreter import Interpreter
 from capture.interp.resume import Codes, Position, Suspended, constant
-from capture.refgraph.node import Const, Expr, Shadow
+from capture.refgraph.node import Const, Expr, Shadow, SleepState
 
 NOTHING = constant(None)
 STANDING = {State.CREATED: Resume.PUSH, State.SUSPENDED: Resume.YIELD}
@@ -89,7 +89,8 @@ def _describe(interp: Interpreter, sleeper: Sleeper) -> None:
     node = graph.find(real)
     if node is not None:
         flags = Const(body.frame.code.co_flags & drivers.FLAGS)
-        node.origin = Expr(generators.restore, (flags, Const(real.__name__), Const(real.__qualname__), *sleeper.shadows))
+        node.origin = Expr(generators.blank, (flags, Const(real.__name__), Const(real.__qualname__)))
+        node.state = SleepState(generators.settle, sleeper.shadows)
 
 
 def lie_down(found: list[Sleeper]) -> None:

@@ -41,6 +41,7 @@ from capture.refgraph.node import (
     RefNode,
     SetState,
     Shadow,
+    SleepState,
     TensorState,
     WrittenDict,
 )
@@ -339,6 +340,8 @@ class _Cook:
                 yield Effect(setitem, node, entry)
         elif isinstance(state, FunctionState):
             yield from self.function(state)
+        elif isinstance(node.state, SleepState):
+            yield Effect(node.state.settle, node, node.state.record)
         if isinstance(self.real, collections.defaultdict) and self.real.default_factory is not None \
                 and node.origin is None and "default_factory" not in node.slots:
             raise self.escape("its default_factory is not known")

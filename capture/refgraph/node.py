@@ -294,6 +294,16 @@ class ClassState:
         self.meta, self.bases = meta, bases
 
 
+class SleepState:
+    """A generator of the trace that outlives it: made blank, and brought to where it stands by `settle(generator, *record)`, once
+    all that it holds is there."""
+
+    __slots__ = ("settle", "record")
+
+    def __init__(self, settle: Callable[..., None], record: tuple[Shadow, ...]) -> None:
+        self.settle, self.record = settle, record
+
+
 class IteratorState:
     """An iterator of the trace over known shadows. `is_whole`: what its recipe makes has all attributes of its own."""
 
