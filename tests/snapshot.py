@@ -30,7 +30,9 @@ ATOMS = {id(cls): f"{cls.__module__}.{cls.__qualname__}" for cls in (
     int, float, complex, bool, str, bytes, torch.dtype, type(None))}
 PLAIN = frozenset(map(id, (dict, list, tuple, set)))            # hold items and nothing else
 COMPOUND = PLAIN | {id(torch.Tensor), id(types.FunctionType), id(type)}         # neither of which is a scalar
-ITERATORS = tuple(type(iter(x)) for x in ([], (), {}, set(), "", b"", range(0), {}.items(), {}.values()))
+# Those that Python code is behind are objects of ours in a captured world, and show what C's do.
+ITERATORS = (*(type(iter(x)) for x in ([], (), {}, set(), "", b"", range(0), {}.items(), {}.values())), type(iter(int, 1)),
+             type(iter(type("Sequence", (), {"__getitem__": None})())), map, zip, filter, enumerate, reversed)
 LEAVES = (types.BuiltinFunctionType, types.CodeType, types.GeneratorType)
 
 

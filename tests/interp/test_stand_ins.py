@@ -9,6 +9,7 @@ import itertools
 import operator
 import weakref
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -303,3 +304,33 @@ def test_what_an_iterator_holds_dies_with_it(use) -> None:
     finally:
         if enabled:
             gc.enable()
+
+
+class Rows:
+    """A sequence by `__getitem__` alone."""
+
+    def __init__(self):
+        self.rows = [1.0, 2.0]
+
+    def __getitem__(self, index):
+        return self.rows[index]
+
+    def __len__(self):
+        return len(self.rows)
+
+
+@pytest.mark.parametrize("steps", range(4))
+@pytest.mark.parametrize("new", [iter, reversed, enumerate, lambda r: map(lambda v: v * 2, r), lambda r: zip(r, [5, 6]),
+                                 lambda r: filter(lambda v: v > 1, r), lambda r: iter(r.rows.copy().pop, 1.0)])
+def test_one_that_is_kept_is_compared_by_what_it_has_left(new, steps) -> None:
+    def make():
+        state = SimpleNamespace(kept=None, rows=Rows())
+
+        def program(x):
+            state.kept = new(state.rows)
+            for _ in range(steps):
+                x = x + (next(state.kept, None) is None)
+            return x, state.kept
+        return program, state
+    x = torch.ones(2)
+    check(make, call(x), call(x), lambda state: next(state.kept, None), call(x), captures=None, fullgraph=False)
