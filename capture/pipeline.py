@@ -172,8 +172,7 @@ def capture(unit: Unit, function: types.FunctionType, args: list[Any]) -> Value 
         Value(arg, interp.track(graph.external, arg, Local(name, index)))
         for index, (arg, name) in enumerate(zip(args, function.__code__.co_varnames))])
     args.clear()
-    for value in filter(None, frame.locals):
-        generators.watch(interp, value)
+    generators.watch(interp, filter(None, frame.locals))
     handled = sys.exception()
     recorder.positions, recorder.can_cut, graph.position = interp.positions, lambda: interp.can_cut, interp.place
     graph.path_to = functools.partial(told.path_to, recorder)

@@ -189,6 +189,30 @@ def test_what_the_body_held_dies_with_the_call(hits) -> None:
         gc.enable()
 
 
+def test_what_is_left_of_a_frame_dies_in_the_trace_in_which_the_frame_ends() -> None:
+    """The last of a continuation's parameters, too, is held by nobody else."""
+    def make():
+        log = []
+
+        def steps():
+            try:
+                yield 1
+            finally:
+                log.append("closed")
+
+        def inner():
+            waiting = steps()
+            log.append(next(waiting))
+            outside(waiting)
+
+        def program(x):
+            inner()
+            log.append("left")
+            return x + 1
+        return program, log
+    check(make, *[call(X)] * 3, captures=2, hits=4, breaks=1, fullgraph=False)
+
+
 def test_rounds_that_are_alike_share_a_continuation() -> None:
     def steps(x, n):
         for _ in range(n):

@@ -6,7 +6,6 @@ import functools
 import operator
 import reprlib
 import types
-import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -29,6 +28,7 @@ from capture.interp.special import PROTOCOLS, is_a
 from capture.interp.tensors import is_operation
 from capture.refgraph.class_attributes import pin_special, type_attr
 from capture.refgraph.graph import BOUND_IN_C
+from capture.refgraph.identical import PROXIES
 from capture.refgraph.lookup import is_heap_type, is_mutable, lookup_class
 from capture.refgraph.node import Build, Const, RefNode, Shadow
 
@@ -104,7 +104,7 @@ def call(interp: Interpreter, function: Value, args: list[Value], kwargs: dict[s
                 return call_native(interp, function, args, kwargs, then, on_raise)
             function, self = bound
             args = [self, *args]
-        elif cls in weakref.ProxyTypes:
+        elif cls in PROXIES:
             found = behind(interp, function, on_raise)
             if found is None or not interp.inlining:
                 return None if found is None else call_native(interp, found, args, kwargs, then, on_raise)

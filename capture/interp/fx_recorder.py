@@ -582,7 +582,7 @@ def tensors_in(args: Iterable[Value], kwargs: dict[str, Value] | None = None) ->
         real = stack.pop()
         if isinstance(real, torch.Tensor):
             yield real
-        elif type(real) in (list, tuple):
+        elif type(real) is list or type(real) is tuple:
             stack.extend(real)
         elif type(real) is dict:
             stack.extend(real.values())

@@ -7,6 +7,7 @@ from collections.abc import Callable, Generator
 from typing import Any
 
 from capture.interp import calls, unwind
+from capture.interp.drivers import GENERATORS
 from capture.interp.frame import Args, Catch, Continuation, Frame, Kwargs, Resume, Then, UserError, Value, resuming
 from capture.interp.generators import NONE, Body, State, code_of, fail, find, go_on, go_on_raising
 from capture.interp.interpreter import Interpreter
@@ -103,6 +104,15 @@ def _next(interp: Interpreter, args: Args, kwargs: Kwargs, then: Then, on_raise:
     return len(args) == 1 and _method(
         interp, args, kwargs, then, on_raise,
         lambda body, yielded, returned: body.send(interp, NONE, yielded, returned, on_raise))
+
+
+@reduction(types.GeneratorType.__iter__, types.AsyncGeneratorType.__aiter__)
+def _iter(interp: Interpreter, args: Args, kwargs: Kwargs, then: Then, on_raise: Catch) -> bool:
+    """A generator is its own iterator."""
+    if kwargs or len(args) != 1 or type(args[0].real) not in GENERATORS:
+        return False
+    interp.deliver(args[0], then)
+    return True
 
 
 @reduction(types.GeneratorType.throw, types.CoroutineType.throw)

@@ -14,7 +14,7 @@ import sys
 import threading
 import types
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from capture.errors import Break
@@ -449,11 +449,12 @@ def dormant_of(real: Any) -> Dormant | None:
 DESCRIPTIONS[dormant_of] = "the state of a generator"
 
 
-def watch(interp: Interpreter, generator: Value) -> None:
-    """What the body of a generator does when it dies belongs to the trace."""
-    body = body_of(generator.real)
-    if body is not None and isinstance(generator.shadow, RefNode):
-        body.watcher = weakref.ref(interp), generator.shadow
+def watch(interp: Interpreter, values: Iterable[Value]) -> None:
+    """What the bodies of the generators among these do when they die belongs to the trace."""
+    for value in values:
+        body = body_of(value.real)
+        if body is not None and isinstance(value.shadow, RefNode):
+            body.watcher = weakref.ref(interp), value.shadow
 
 
 def _take_over(interp: Interpreter, body: Body, node: Shadow | None) -> bool:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from capture.errors import Break
+from capture.refgraph.lookup import is_heap_type, lookup_class
 from capture.refgraph.node import Shadow
 
 if TYPE_CHECKING:
@@ -126,8 +127,11 @@ def covers(applies: Callable[..., bool], reals: list[Any], kwargs: dict[str, Any
 
 
 def hashable(function: Any) -> bool:
-    """Whether a callable can be looked up in the registry. (A weak reference asks the object it refers to.)"""
-    if issubclass(type(function), weakref.ref):
+    """Whether a callable can be looked up in the registry, and no Python code is asked for that. (A weak reference asks the object
+    it refers to.)"""
+    cls = type(function)
+    if issubclass(cls, weakref.ref) or is_heap_type(cls) and any(
+            isinstance(lookup_class(cls, name), types.FunctionType) for name in ("__hash__", "__eq__")):
         return False
     try:
         hash(function)

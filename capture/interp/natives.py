@@ -350,13 +350,10 @@ def depend_deep(interp: Interpreter, shadow: Shadow | None, real: Any) -> None:
 
 def is_modelled(function: Any) -> bool:
     """Whether the registry, or what torch keeps for itself, says what a function or class means."""
-    try:
-        if type(function) is types.FunctionType:
-            recognise(function)
-        return is_bookkeeping(function) or any(function in known for known in (
-            tensors.MODE_GETTERS, tensors.PROCESS_FACTS, MODELS, REDUCTIONS, PURE, LAZY, SIDE_EFFECTS, FRAME_READERS))
-    except TypeError:
-        return False
+    if type(function) is types.FunctionType:
+        recognise(function)
+    return hashable(function) and (is_bookkeeping(function) or any(function in known for known in (
+        tensors.MODE_GETTERS, tensors.PROCESS_FACTS, MODELS, REDUCTIONS, PURE, LAZY, SIDE_EFFECTS, FRAME_READERS)))
 
 
 def is_left_to_python(function: types.FunctionType, values: list[Value]) -> bool:

@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 
+from capture.refgraph.identical import Classes
 from capture.refgraph.source import Computed, Source
 
 
@@ -119,6 +120,7 @@ SIZING = MAKING | frozenset("""
 # What can be meant by a number, or by a list of numbers, among the types of a schema's arguments, and means values alone …
 SCALAR_TYPES = frozenset(("number", "float", "Tensor"))
 CALCULATED = {int: SCALAR_TYPES, float: SCALAR_TYPES, list: frozenset(("List[number]",))}
+PLACED = Classes(CALCULATED)
 # … and what cannot be meant.
 OTHER = {int: frozenset(("List[Tensor]", "List[number]")),
          float: frozenset(("List[Tensor]", "List[number]", "int", "SymInt", "List[int]", "List[SymInt]", "bool", "str", "Device")),
@@ -129,7 +131,7 @@ def place_of(target: Any, where: int | str, real: Any) -> Place:
     """What becomes of the argument `where` (a position or a name), whose value is `real` now, in a call of an fx target."""
     if isinstance(getattr(target, "__self__", None), type):         # of an autograd function: the program's own
         return Place.FIXED
-    return _place(target, where, type(real) if type(real) in CALCULATED else tuple)  # type: ignore[arg-type]
+    return _place(target, where, type(real) if type(real) in PLACED else tuple)  # type: ignore[arg-type]
 
 
 @functools.lru_cache(maxsize=4096)

@@ -63,8 +63,8 @@ def _made_attr(graph: RefGraph, cls: type, name: str) -> tuple[bool, Any, Shadow
 def pin_special(graph: RefGraph, cls: type, *names: str) -> None:
     """Guards that a class keeps these special methods, or goes on without them: C code asks for them unseen."""
     for name in names:
-        if (cls, name) not in graph.pinned_specials:
-            graph.pinned_specials.add((cls, name))
+        if (id(cls), name) not in graph.pinned_specials:
+            graph.pinned_specials[id(cls), name] = cls
             if is_mutable(cls):
                 found, value, shadow = type_attr(graph, cls, name)
                 if found:

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from capture.refgraph.identical import PROXIES
 from capture.refgraph.node import SCALARS
 
 _thread_state = ctypes.pythonapi.PyThreadState_GetDict
@@ -135,7 +136,7 @@ def own_names(cls: Any) -> tuple[str, ...]:
 def stood_for(proxy: Any) -> Any:
     """What a weak proxy stands for; None once that is dead. Raises TypeError for other objects, LookupError where it
     cannot be told."""
-    if type(proxy) not in weakref.ProxyTypes:
+    if type(proxy) not in PROXIES:
         raise TypeError("no weak proxy")
     try:
         method = proxy.__sizeof__       # a proxy passes on all questions, this one to a method of C, which is bound to the object

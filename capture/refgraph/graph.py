@@ -15,6 +15,7 @@ import torch
 from capture.errors import Break, UserFrame
 from capture.refgraph.effects import CallEffect, Effect, Position, Replayed, calls_in, decision, draws_before, is_foreign
 from capture.refgraph.facts import item_at, of_thread, under_reference
+from capture.refgraph.identical import PROXIES
 from capture.refgraph.keys import (
     KeyTable,
     hash_kept,
@@ -84,7 +85,7 @@ class RefGraph:
         self.volatile: set[RefNode] = set()         # dicts from outside that a call effect may have changed
         self.risks: list[Expr] = []                 # arithmetic on what only a hit knows, and that may raise there
         self.placed: set[RefNode] = set()           # outside tensors of which it matters which share memory
-        self.pinned_specials: set[tuple[type, str]] = set()     # special methods that classes are known to keep
+        self.pinned_specials: dict[tuple[int, str], type] = {}  # special methods that classes are known to keep
         self.numbers: dict[int, RefNode] = {}       # what `id` returned -> of which object
         self.waited = False                         # time passed in a call effect
         self.overriding = False                     # some object met has a say in what functions of torch do
@@ -205,7 +206,7 @@ class RefGraph:
         cls = type(real)
         if cls in SCALARS:
             return External(source, real)
-        if cls in weakref.ProxyTypes:               # which would answer for what they stand for
+        if cls in PROXIES:               # which would answer for what they stand for
             return self._at(real, source)
         if isinstance(real, (*VALUES, slice)):
             self.require(source, "VALUE", real)

@@ -7,19 +7,21 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
+from torch.autograd.function import BackwardCFunction
 from torch.nn.parameter import UninitializedTensorMixin  # type: ignore[attr-defined]
 
 from capture.errors import Break
 from capture.refgraph.class_attributes import pin_mro, pin_special
 from capture.refgraph.facts import own_names
+from capture.refgraph.identical import Classes
 from capture.refgraph.lookup import lookup_class
 from capture.refgraph.node import Expr, Shadow
 from capture.refgraph.source import Computed, Constant
 
 # Tensors of torch's own classes.
-PLAIN_TENSORS = (torch.Tensor, torch.nn.Parameter)
+PLAIN_TENSORS = Classes((torch.Tensor, torch.nn.Parameter))
 # Objects of torch that operations take and change, and of which nothing matters but what they are used for.
-HANDLES = (torch.Generator, torch.UntypedStorage)
+HANDLES = Classes((torch.Generator, torch.UntypedStorage))
 DISABLED = torch._C._disabled_torch_function_impl       # the `__torch_function__` of a class that has no say
 # What asks for the address of memory, and what may be done with it.
 ADDRESSES = frozenset({torch.Tensor.data_ptr, torch.UntypedStorage.data_ptr})
@@ -64,8 +66,10 @@ def adds_only(cls: type) -> bool:
 
 
 def is_handle(real: Any) -> bool:
-    """Whether an object is one of these, or a node of autograd."""
-    return type(real) in HANDLES or issubclass(type(real), torch.autograd.graph.Node)
+    """Whether an object is one of these, or a node of autograd. (`issubclass` of torch's abstract class would hash the class.)"""
+    cls = type(real)
+    return cls in HANDLES or issubclass(cls, BackwardCFunction) or cls is getattr(
+        torch._C._functions, type.__dict__["__name__"].__get__(cls), None)
 
 
 def is_address(shadow: Shadow) -> bool:

@@ -22,6 +22,7 @@ from capture.errors import Break
 from capture.refgraph.classes import make_class
 from capture.refgraph.effects import CallEffect, Effect, Replayed, operands_of, ready_at_entry, user_stack
 from capture.refgraph.graph import RefGraph
+from capture.refgraph.identical import Classes
 from capture.refgraph.keys import KeyTable, put
 from capture.refgraph.lookup import instance_dict, is_heap_type, is_mutable
 from capture.refgraph.memory import storage_of
@@ -51,6 +52,7 @@ from capture.refgraph.source import Computed, Constant, Source
 # What a class may extend, the more special first: made empty by the `__new__` of these, then filled.
 CONTAINERS = (collections.OrderedDict, collections.defaultdict, dict, collections.deque, list, set)
 BASES = (*CONTAINERS, types.SimpleNamespace, object)
+DISPLAYED = Classes((list, dict, set))
 POINTER = object.__basicsize__ // 2
 WRAPPERS = (staticmethod, classmethod)              # they take over the attributes of what they wrap
 # Attributes which only an object's creation sets: of functions, deques, partial functions, proxies, weak references, descriptors.
@@ -295,7 +297,7 @@ class _Cook:
         if isinstance(state, FunctionState):
             return Expr(types.FunctionType, (Const(state.code), state.globals, Const(state.code.co_name),
                                              state.defaults, Build(tuple, state.closure)))
-        if cls in (list, dict, set):
+        if cls in DISPLAYED:
             return Display(cls, ())
         if cls is collections.deque:
             return Expr(cls, (Build(tuple, ()), Const(self.maxlen())))

@@ -12,10 +12,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from capture.refgraph.identical import Classes
 from capture.refgraph.source import Computed, Literal, Source
 
 # Immutable types without identity, compared by value. `type(x) in SCALARS` is exact: a subclass is a heap object.
-SCALARS = frozenset({int, float, complex, bool, str, bytes, type(None), type(Ellipsis), type(NotImplemented), range})
+SCALARS = Classes({int, float, complex, bool, str, bytes, type(None), type(Ellipsis), type(NotImplemented), range})
 
 
 class Shadow:

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from capture.refgraph import ndarrays
+from capture.refgraph.identical import Classes
 from capture.refgraph.source import Computed
 
 # What tells a value from all others of its exact type.
@@ -27,7 +28,8 @@ CONTENTS: dict[type, Callable[[Any], Any]] = {
     memoryview: lambda x: (bytes(x), x.format, x.shape),
 }
 # All such types; the others among them go by identity.
-RECORDS = frozenset({*CONTENTS, datetime.timezone, re.Match})
+RECORDS = Classes({*CONTENTS, datetime.timezone, re.Match})
+TOLD = Classes(CONTENTS)
 # Immutable objects whose attributes follow from what they were made of.
 DERIVED = (torch.finfo, torch.iinfo, inspect.Signature, inspect.Parameter, types.MappingProxyType, types.GenericAlias,
            types.UnionType)
@@ -55,7 +57,7 @@ def is_released(view: memoryview) -> bool:
 
 def has_content(x: Any) -> bool:
     """Whether an object is an immutable value, and `content` tells which."""
-    return type(x) in CONTENTS or ndarrays.is_told(x) and not ndarrays.is_array(x)
+    return type(x) in TOLD or ndarrays.is_told(x) and not ndarrays.is_array(x)
 
 
 def content(x: Any) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from tests.helpers import call, check
 from tests.programs import Programs, run
 
 X = torch.tensor([[1.0, -2.0, 3.0], [4.0, 5.0, -6.0]])
@@ -174,3 +175,42 @@ def a_hook_that_is_replaced():
 @pytest.mark.parametrize(("make", "args", "options"), programs)
 def test_metaclasses(make, args, options) -> None:
     run(make, args, options)
+
+
+def test_classes_that_hash_and_compare_are_not_asked() -> None:
+    """Only the program hashes and compares its classes; they may come to be unhashable."""
+    def make():
+        log = []
+
+        class Meta(type):
+            def __hash__(cls):
+                log.append("hash")
+                return 7
+
+            def __eq__(cls, other):
+                log.append("equals")
+                return NotImplemented
+
+        class Held(metaclass=Meta):
+            scale = 3
+
+            def by(self):
+                return self.scale
+
+        class Number(float, metaclass=Meta):
+            pass
+        held, number = Held(), Number(2.0)
+
+        def program(x):
+            made = Held()
+            made.value = 3
+            x = x + isinstance(held, (int, str)) + held.by() + made.value + len({"a": made}) + number
+            return x, type(held), made, [made, held], f"{held.scale}", hasattr(held, "missing"), isinstance(made, Held), \
+                issubclass(Held, (int, object)), number
+        return program, (log, Meta)
+
+    def forget(state):
+        del state[1].__eq__
+        state[1].__hash__ = None
+    x = torch.ones(2)
+    check(make, call(x), call(x), forget, call(x), captures=None)

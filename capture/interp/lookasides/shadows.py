@@ -53,7 +53,7 @@ def is_constant(real: Any) -> bool:
     cls = type(real)
     if cls in SCALARS or isinstance(real, (*VALUES, *DERIVED)) or is_record(real):
         return True
-    is_of_c = cls in (tuple, frozenset) or isinstance(real, tuple) and hasattr(cls, "n_sequence_fields")     # a structseq
+    is_of_c = cls is tuple or cls is frozenset or isinstance(real, tuple) and hasattr(cls, "n_sequence_fields")     # a structseq
     return is_of_c and all(map(is_constant, real))
 
 

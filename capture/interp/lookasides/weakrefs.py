@@ -15,6 +15,7 @@ from capture.interp.lookasides.shadows import node_of
 from capture.interp.models import model
 from capture.interp.special import in_python
 from capture.refgraph.facts import stood_for
+from capture.refgraph.identical import PROXIES
 from capture.refgraph.node import Const, Expr, RefNode, Shadow
 from capture.refgraph.source import Attr, Computed
 
@@ -92,7 +93,7 @@ def make_proxy(interp: Interpreter, result: Any, target: Value, *callback: Value
 
 def is_proxy(real: Any) -> bool:
     """Whether an object is a weak proxy. (`isinstance` would ask what it stands for.)"""
-    return type(real) in weakref.ProxyTypes
+    return type(real) in PROXIES
 
 
 def behind(interp: Interpreter, proxy: Value, on_raise: Callable[[BaseException], bool] | None = None) -> Value | None:

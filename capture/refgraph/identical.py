@@ -1,0 +1,22 @@
+"""Sets of classes that are asked for by identity."""
+from __future__ import annotations
+
+import weakref
+
+
+class Classes(frozenset[type]):
+    """A set of classes. To ask whether it has one runs no Python code of a metaclass, which may hash and compare its classes."""
+
+    __slots__ = ("_numbers",)
+    _numbers: frozenset[int]
+
+    def __new__(cls, classes: object = ()) -> Classes:
+        made = super().__new__(cls, classes)  # type: ignore[arg-type]
+        made._numbers = frozenset(map(id, made))
+        return made
+
+    def __contains__(self, cls: object) -> bool:
+        return id(cls) in self._numbers
+
+
+PROXIES = Classes(weakref.ProxyTypes)
