@@ -2,16 +2,16 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Iterable
 
 
 class Classes(frozenset[type]):
     """A set of classes. To ask whether it has one runs no Python code of a metaclass, which may hash and compare its classes."""
 
-    __slots__ = ("_numbers",)
     _numbers: frozenset[int]
 
-    def __new__(cls, classes: object = ()) -> Classes:
-        made = super().__new__(cls, classes)  # type: ignore[arg-type]
+    def __new__(cls, classes: Iterable[type]) -> Classes:
+        made = super().__new__(cls, classes)
         made._numbers = frozenset(map(id, made))
         return made
 
