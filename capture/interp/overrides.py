@@ -22,6 +22,7 @@ from capture.interp.kinds import TENSOR_OPERATORS, VALUE_TAKERS
 from capture.interp.models import hashable
 from capture.interp.special import is_a
 from capture.interp.tensors import OWNERS, is_operation
+from capture.refgraph.identical import Classes
 from capture.refgraph.lookup import MISSING
 from capture.refgraph.memory import PLAIN_TENSORS, is_overriding
 from capture.refgraph.node import SCALARS, Build, Const, DictState, RefNode, Shadow
@@ -29,7 +30,7 @@ from capture.refgraph.node import SCALARS, Build, Const, DictState, RefNode, Sha
 OF_FIRST = frozenset({operator.getitem, operator.setitem, operator.delitem, operator.contains})     # … alone, be it a tensor
 OPERATORS = TENSOR_OPERATORS | VALUE_TAKERS | {len, operator.index}
 GETTER, SETTER = types.GetSetDescriptorType.__get__, types.GetSetDescriptorType.__set__
-LITTLE = (*SCALARS, *PLAIN_TENSORS, torch.dtype, torch.device)      # what is never asked
+LITTLE = Classes((*SCALARS, *PLAIN_TENSORS, torch.dtype, torch.device))  # what is never asked
 DEEPEST = 3                                                         # containers in containers that operations look into
 
 
@@ -72,7 +73,7 @@ def _may_ask(real: Any, depth: int = DEEPEST) -> bool:
     cls = type(real)
     if cls in LITTLE:
         return False
-    if cls in (list, tuple):
+    if cls is list or cls is tuple:
         return depth > 0 and any(_may_ask(item, depth - 1) for item in real)
     return is_overriding(cls)
 
