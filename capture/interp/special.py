@@ -39,8 +39,8 @@ ITERATORS = (type(iter([])), type(iter(())), type(iter({})), type(iter({}.values
              type(reversed({})), type(reversed({}.values())), type(reversed({}.items())), reversed, zip, enumerate,
              type(iter(collections.OrderedDict())), type(iter(collections.deque())),
              type(reversed(collections.deque())),
-             itertools.count, itertools.product, itertools.permutations, itertools.combinations,
-             itertools.combinations_with_replacement)
+             itertools.count, itertools.repeat, itertools.islice, itertools.chain, itertools.cycle, itertools.product,
+             itertools.permutations, itertools.combinations, itertools.combinations_with_replacement)
 
 
 def is_a(x: Any, kinds: type | tuple[type, ...]) -> bool:

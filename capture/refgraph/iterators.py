@@ -27,6 +27,8 @@ def fork(iterator: Any) -> Iterator[Any]:
     cls = type(iterator)
     if cls in DICTS or cls in SETS:                 # they tell a list of what is left
         return iter(iterator.__reduce__()[1][0])
+    if cls in CHAINED:
+        return CHAINED[cls](iterator)
     if cls not in (*FORWARD, *BACKWARD, *DEQUES, zip, enumerate, itertools.count):
         raise TypeError(f"a {cls.__name__} cannot be copied")
     if cls is itertools.count:
@@ -46,6 +48,50 @@ def fork(iterator: Any) -> Iterator[Any]:
     return copy
 
 
+def _repeated(iterator: Any) -> Iterator[Any]:
+    return itertools.repeat(*reduced(iterator)[1])
+
+
+def _sliced(iterator: Any) -> Iterator[Any]:
+    _, (left, *bounds), taken = reduced(iterator)
+    copy = itertools.islice(fork(left), *bounds)
+    copy.__setstate__(taken)  # type: ignore[attr-defined]
+    return copy
+
+
+def _chained(iterator: Any) -> Iterator[Any]:
+    _, _, state = reduced(iterator)
+    if state is None:                               # it has ended
+        return iter(())
+    source, *active = state
+    return itertools.chain(*map(fork, active), *map(_walk, fork(source)))
+
+
+def _walk(iterable: Any) -> Iterator[Any]:
+    """An iterator over what a chain walks over. Raises TypeError for what Python code might walk over."""
+    return iter(iterable) if type(iterable) in (*SEQUENCES, dict, set, frozenset) else fork(iterable)
+
+
+def _cycled(iterator: Any) -> Iterator[Any]:
+    _, (left,), (seen, complete) = reduced(iterator)
+    return _in_rounds(fork(left), list(seen), complete)
+
+
+def _in_rounds(left: Iterator[Any], seen: list[Any], complete: Any) -> Iterator[Any]:
+    """What is left of a round, and then all that was seen, over and over. complete: all rounds after the first are known."""
+    for item in left:
+        if not complete:
+            seen.append(item)
+        yield item
+    while seen:
+        yield from seen
+
+
+# Iterators over others, and what makes a copy of one.
+CHAINED: dict[type, Callable[[Any], Iterator[Any]]] = {
+    itertools.repeat: _repeated, itertools.islice: _sliced, itertools.chain: _chained, itertools.cycle: _cycled}
+
+
 def count_of(counter: Any) -> tuple[Any, Any]:
     """The next number of an `itertools.count` of integers or floats, and its step. (Python 3.12 warns of asking for `__reduce__`.)
     Raises TypeError for other numbers, which may be of classes of Python, and for those that no number written out is."""
@@ -59,8 +105,12 @@ def count_of(counter: Any) -> tuple[Any, Any]:
 
 
 def reduced(iterator: Any) -> tuple[Callable[..., Any], tuple[Any, ...], Any]:
-    """How an iterator is made anew: `make(*args)`, and what `__setstate__` takes then, or None."""
-    make, args, *state = iterator.__reduce__()
+    """How an iterator is made anew: `make(*args)`, and what `__setstate__` takes then, or None. Raises TypeError where the program
+    takes warnings for errors, of which Python 3.12 has one for those of itertools."""
+    try:
+        make, args, *state = iterator.__reduce__()
+    except DeprecationWarning as warning:
+        raise TypeError(str(warning)) from None
     return make, args, state[0] if state else None
 
 
