@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import types
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -20,6 +21,7 @@ from capture.interp.interpreter import Interpreter
 from capture.interp.sleepers import Sleeper
 from capture.refgraph import mock, pycode
 from capture.refgraph.graph import RefGraph
+from capture.refgraph.memory import is_overriding
 from capture.refgraph.node import Shadow
 from capture.refgraph.separateness import require_separateness
 from capture.refgraph.verify import verify
@@ -58,15 +60,20 @@ def insert(unit: Unit, interp: Interpreter, plan: mock.MockPlan, repeatable: boo
         if recorder.unheard:
             gm.forward = protection.unheard(gm.forward)
         annotate(gm, graph, recorder, repeatable)
-        compiled = None
+        compiled = called = None
+        classes = gm.meta["classes"]
         if operations or plan.outputs:
             # A graph that leaves torch in other modes than it found sets them itself, each time: no compiled graph does.
             # Nor does one carry tangents.
             inputs = [*(node.real for node in recorder.inputs), *(value.real for value in recorder.number_inputs)]
-            compiled = compile_graph(unit, gm, inputs) if is_balanced(graph) and not entry_modes(graph).dual_level else gm.forward
+            inputs = inputs if classes is None else classes.plain(inputs)
+            compilable = is_balanced(graph) and not entry_modes(graph).dual_level and is_plain(gm, inputs)
+            with as_at_entry(graph, inputs):
+                compiled = compile_graph(unit, gm, inputs) if compilable else gm.forward
+            called = compiled if classes is None else classes.around(compiled)
     with times.measure("mock"):
         names = argument_names(unit.function.__code__)
-        code = pycode.generate(plan, names, recorder.inputs, compiled, f"{unit.name}_{unit.captures}")
+        code = pycode.generate(plan, names, recorder.inputs, called, f"{unit.name}_{unit.captures}")
         code = debug.on_disk(code, unit.tree, unit.name, unit.captures)
         function = code.function
     with times.measure("guards"):
@@ -93,8 +100,21 @@ def entry_modes(graph: RefGraph) -> Any:
 def is_balanced(graph: RefGraph) -> bool:
     """Whether the modes of torch are those in which the call began, but for that of gradients."""
     entered = entry_modes(graph)
-    with torch.set_grad_enabled(entered.grad):
+    with torch.set_grad_enabled(entered.grad), as_at_entry(graph):
         return bool(_C.modes() == entered)
+
+
+def as_at_entry(graph: RefGraph, inputs: Iterable[Any] = ()) -> AbstractContextManager[Any]:
+    """In which torch asks classes again, as it did when the call began, where it has been told not to for what we do. Of inputs of
+    such classes we still ask ourselves."""
+    told = graph.overriding and entry_modes(graph).torch_function == 0 and not any(is_overriding(type(x)) for x in inputs)
+    return torch._C._EnableTorchFunction() if told else nullcontext()
+
+
+def is_plain(gm: torch.fx.GraphModule, inputs: list[Any]) -> bool:
+    """Whether the inputs that a graph gets as plain tensors are still there, to be looked at as such."""
+    classes = gm.meta["classes"]
+    return classes is None or all(inputs[place] is not None for place in classes.given)
 
 
 def annotate(gm: torch.fx.GraphModule, graph: RefGraph, recorder: FxRecorder, repeatable: bool) -> None:
@@ -104,8 +124,10 @@ def annotate(gm: torch.fx.GraphModule, graph: RefGraph, recorder: FxRecorder, re
     gm.meta["modes"] = entry_modes(graph)
     groups: dict[int, int] = {}
     placeholders = (node for node in gm.graph.nodes if node.op == "placeholder")
-    for placeholder, node in zip(placeholders, recorder.inputs):         # those of numbers come after
-        placeholder.meta["properties"] = node.state.properties
+    given = () if gm.meta["classes"] is None else gm.meta["classes"].given
+    for place, (placeholder, node) in enumerate(zip(placeholders, recorder.inputs)):         # those of numbers come after
+        plain = node.real.as_subclass(torch.Tensor) if place in given and node.real is not None else None
+        placeholder.meta["properties"] = node.state.properties if plain is None else _C.tensor_properties(plain)
         if recorder.mutates and node.state.storage is not None:
             storage, offset = node.state.storage
             placeholder.meta["storage"] = groups.setdefault(storage, len(groups)), offset

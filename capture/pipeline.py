@@ -36,6 +36,7 @@ from capture.interp import (
     resume,
     sleepers,
     told,
+    unasked,
     unwind,
     visible,
 )
@@ -145,7 +146,7 @@ def failed(unit: Unit, entry: Any, exception: BaseException) -> Any:
         return _C.RUN_NATIVELY
     if again:
         return _C.RUN_NATIVELY
-    hidden = frozenset({trace.mock.filename, INVISIBLE, protection.__file__})
+    hidden = frozenset({trace.mock.filename, INVISIBLE, protection.__file__, unasked.__file__})
     blame(exception, unit.function, trace.graph_module, hidden, trace.mock.calls.get(line, ()))
     return None
 

@@ -25,7 +25,7 @@ from capture.refgraph.effects import Effect, Position, Replayed
 from capture.refgraph.facts import current_gpu
 from capture.refgraph.graph import PINNED, VALUES, RefGraph
 from capture.refgraph.lookup import parts
-from capture.refgraph.memory import PLAIN_TENSORS, is_handle, pin_tensor_class, storage_of
+from capture.refgraph.memory import asking_nobody, is_handle, pin_tensor_class, storage_of
 from capture.refgraph.ndarrays import is_scalar_of_torch, scalar_of_torch
 from capture.refgraph.node import (
     Build,
@@ -110,7 +110,7 @@ class FxRecorder:
             state.node.target = state.node.name         # a parameter's name, made unique by fx
             state.node.meta["source"] = str(source)
             unasked.of_class(state.node, tensor.cls)
-            if isinstance(state, HandleState) or tensor.cls not in PLAIN_TENSORS:
+            if isinstance(state, HandleState):
                 state.node.meta["obstacle"] = f"takes a {tensor.cls.__name__}"
             elif state.dynamic:
                 state.node.meta.update(any_shape=True, obstacle="takes a tensor whose shape depends on values")
@@ -424,6 +424,7 @@ class FxRecorder:
         node = unasked.note(self.fx.call_method("detach", (self.node(tensor),)), self.asking[-1])
         node.meta["stack"] = self.positions()
         detached = real.detach()
+        unasked.of_class(node, type(detached))
         self._snapshots.append((node, detached, None if detached.is_inference() else detached._version, self.refs.mark))
         told = fixed.is_told(self.refs, real)
         self.told.note(node, real, False, told)
@@ -435,7 +436,8 @@ class FxRecorder:
             unseen = version is None or self.mutates and self.arrays.tensors       # in inference mode, and on shared arrays
             if unseen or tensor._version != version or self.refs.written_since(serial, (storage_of(tensor) or (None,))[0]):
                 with self.fx.inserting_after(node):
-                    copy = self.fx.call_method("clone", (node,))
+                    copy = unasked.note(self.fx.call_method("clone", (node,)), self.asking[-1])
+                unasked.of_class(copy, type(tensor))
                 node.replace_all_uses_with(copy, delete_user_cb=lambda user, copy=copy: user is not copy)  # type: ignore[misc]
         self._snapshots.clear()
 
@@ -503,10 +505,8 @@ class FxRecorder:
         self.told.note(node, real, known, told)
         if isinstance(real, torch.Tensor):
             pin_tensor_class(self.refs, type(real))
-            if type(real) not in PLAIN_TENSORS:
-                node.meta["obstacle"] = f"returns a {type(real).__name__}"
-                unasked.of_class(node, type(real))
-            else:
+            unasked.of_class(node, type(real))
+            with asking_nobody(type(real)):
                 self.uses(real.device.type)
             return self._found(real) or self.refs.create(real, TensorState(
                 node, None, dynamic and real.dim() > 0, fixed=known, told=told))
@@ -547,9 +547,9 @@ class FxRecorder:
             if self.changes and self.arrays.has_tensor(tensor):
                 tensor.state.node.meta["obstacle"] = "takes the memory of an array, which may overlap with what is written to"
         self._copy_snapshots()
-        unasked.settle(self.fx)
+        classes = unasked.settle(self.fx, whole=not self.regions)
         gm = graph_module(outline(self.fx, self.regions), self.fx, "CapturedGraph")
-        gm.meta["devices"] = self.devices
+        gm.meta.update(devices=self.devices, classes=classes)
         return gm
 
 

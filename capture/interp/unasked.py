@@ -1,7 +1,12 @@
-"""Operations of a graph on tensors whose classes would be asked about them. The trace has asked already, so the graph does not."""
+"""Operations of a graph on tensors whose classes would be asked about them. The trace has asked already, so the graph does not: it
+works on plain tensors, which share the memory of what it is given, and what it returns gets its class afterwards. Where an
+operation tells the two apart, the graph takes tensors as they are, is not compiled, and tells torch to ask nobody."""
 from __future__ import annotations
 
 import functools
+import types
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -10,6 +15,35 @@ from torch import fx
 from capture.refgraph.memory import PLAIN_TENSORS, is_overriding
 
 OBSTACLE = "works on a tensor of a class with operations of its own"
+# What changes more of a tensor than what it holds, and so something else of it than of one that shares its memory.
+OF_ITSELF = frozenset("""
+    set_ as_strided_ detach_ resize_ resize_as_ share_memory_ retain_grad requires_grad_ transpose_ t_ squeeze_ unsqueeze_ swapaxes_
+    swapdims_ rename_ register_hook backward apply_ map_ data_ptr untyped_storage storage _typed_storage""".split())
+VIEWS_BY_NAME = frozenset({"T", "mT", "H", "mH", "real", "imag"})           # attributes that are nothing but tensors
+
+
+@dataclass(frozen=True)
+class Classes:
+    """Which inputs of a graph are given to it as plain tensors, and what classes its results get, by their places."""
+
+    given: tuple[int, ...]
+    returned: tuple[tuple[int, type], ...]
+
+    def plain(self, inputs: Sequence[Any]) -> list[Any]:
+        """What the graph is given."""
+        result = list(inputs)
+        for place in self.given:
+            result[place] = None if result[place] is None else result[place].as_subclass(torch.Tensor)      # which is gone
+        return result
+
+    def around(self, graph: Callable[..., Any]) -> Callable[..., Any]:
+        """The graph, of tensors of these classes."""
+        def run(*args: Any) -> Any:
+            results = list(graph(*self.plain(args)))
+            for place, cls in self.returned:
+                results[place] = results[place].as_subclass(cls)
+            return results
+        return run
 
 
 def of_class(node: fx.Node, cls: type) -> None:
@@ -26,13 +60,58 @@ def note(node: fx.Node, asking: bool) -> fx.Node:
     return node
 
 
-def settle(graph: fx.Graph) -> None:
-    """Has those operations ask nobody."""
-    for node in graph.nodes:
-        if node.meta.pop("unasked", False):
+def settle(graph: fx.Graph, whole: bool) -> Classes | None:
+    """Has the operations of a graph ask nobody. whole: it has no parts that are graphs. None if it takes tensors as they are."""
+    concerned = [node for node in graph.nodes if "subclass" in node.meta or any("subclass" in n.meta for n in node.all_input_nodes)]
+    operations = [node for node in concerned if node.op not in ("placeholder", "output")]
+    if not concerned:
+        return None
+    if whole and all(map(_is_of_memory, operations)):
+        return _made_plain(graph)
+    for node in operations:
+        if "unasked" in node.meta:
             method = node.op == "call_method"
             node.target = _unasked(getattr(torch.Tensor, node.target) if method else node.target)
             node.op, node.meta["obstacle"] = "call_function", OBSTACLE
+    for node in concerned:
+        if "subclass" in node.meta:
+            node.meta["obstacle"] = f"{'takes' if node.op == 'placeholder' else 'returns'} a {node.meta['subclass'].__name__}"
+    return None
+
+
+def _is_of_memory(node: fx.Node) -> bool:
+    """Whether an operation does the same with a tensor as with another that shares its memory."""
+    if "obstacle" in node.meta:
+        return False
+    if is_conversion(node):
+        return True
+    if node.op == "call_method":
+        return node.target not in OF_ITSELF
+    if node.target is getattr:
+        return node.args[1] in VIEWS_BY_NAME
+    name, module = getattr(node.target, "__name__", ""), getattr(node.target, "__module__", None) or ""
+    of_torch = isinstance(node.target, types.BuiltinFunctionType) or isinstance(
+        node.target, (types.FunctionType, torch._ops.OpOverload, torch._ops.OpOverloadPacket)) and module.startswith("torch")
+    return of_torch and node.target is not setattr and name not in OF_ITSELF
+
+
+def is_conversion(node: fx.Node) -> bool:
+    """Whether a node is nothing but the tensor that it is given, as one of another class."""
+    return getattr(node.target, "conversion", False) is True
+
+
+def _made_plain(graph: fx.Graph) -> Classes:
+    """Has a graph work on plain tensors alone."""
+    placeholders = [node for node in graph.nodes if node.op == "placeholder"]
+    output = next(iter(reversed(graph.nodes)))
+    results: Any = output.args[0]
+    returned = tuple((place, node.meta["subclass"]) for place, node in enumerate(results) if "subclass" in node.meta)
+    given = tuple(place for place, node in enumerate(placeholders) if "subclass" in node.meta)
+    for node in list(graph.nodes):
+        if is_conversion(node):
+            node.replace_all_uses_with(node.args[0])
+            graph.erase_node(node)
+    return Classes(given, returned)
 
 
 @functools.cache

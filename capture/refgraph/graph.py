@@ -28,7 +28,7 @@ from capture.refgraph.keys import (
     take_out,
 )
 from capture.refgraph.lookup import can_change_class, descriptor_of, has_finalizer, instance_dict, parts
-from capture.refgraph.memory import COMPARISONS, is_address, is_handle, pin_tensor_class, storage_of, unasked
+from capture.refgraph.memory import COMPARISONS, asking_nobody, is_address, is_handle, pin_tensor_class, storage_of
 from capture.refgraph.node import (
     ABSENT,
     SCALARS,
@@ -230,7 +230,7 @@ class RefGraph:
             source = Constant(real)             # what is read of it further on does not depend on how we came here
         node = self._at(real, source)
         if node.state is None and isinstance(real, torch.Tensor):
-            with unasked(cls):
+            with asking_nobody(cls):
                 node.state = self.shapes.state_at(source, real)
         elif node.state is None and is_handle(real):
             node.state = HandleState(None, None)

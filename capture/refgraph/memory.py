@@ -49,7 +49,7 @@ def is_overriding(cls: type) -> bool:
     return lookup_class(cls, "__torch_function__", DISABLED) is not DISABLED
 
 
-def unasked(cls: type) -> AbstractContextManager[Any]:
+def asking_nobody(cls: type) -> AbstractContextManager[Any]:
     """In which questions of ours about a tensor of a class are answered by torch, whatever the class has to say."""
     return nullcontext() if cls in PLAIN_TENSORS else torch._C.DisableTorchFunction()
 
@@ -81,7 +81,7 @@ def storage_of(real: torch.Tensor) -> tuple[int, int] | None:
     """Identity of a tensor's storage and its offset there in bytes, or None when it has no single one, or is not plain."""
     if not is_plain(type(real)):
         return None
-    with unasked(type(real)):
+    with asking_nobody(type(real)):
         if real.layout is not torch.strided or not torch._C._has_storage(real):
             return None
         return real.untyped_storage()._cdata, real.storage_offset() * real.element_size()  # type: ignore[return-value]

@@ -363,10 +363,28 @@ def test_a_break_in_a_handler() -> None:
     check(make, call(X), call(X), call(X * 1000), call(X), fullgraph=False, captures=None, breaks=None)
 
 
-def test_what_is_compiled() -> None:
-    """A class that asks torch in the end costs no kernels."""
-    state = SimpleNamespace(table=torch.ones(3).as_subclass(Counting))
-    compiled = capture.compile(lambda x: torch.relu(x * state.table), fullgraph=True)
-    compiled(X), compiled(X)
-    capture.wait()
-    assert type(compiled(X)) is Counting
+def test_graphs_are_compiled_without_the_classes() -> None:
+    def make():
+        state = SimpleNamespace(table=X.clone().as_subclass(Doubled), scale=torch.ones(3, requires_grad=True), sums=X.clone())
+        kept = torch.zeros(3).as_subclass(Doubled)
+
+        def program(x):
+            y = torch.relu(x * state.table * state.scale) + 1
+            kept.add_(y.sum(0).detach())
+            return y, kept.as_subclass(torch.Tensor), y.as_subclass(torch.Tensor), kept
+        return program, state
+    stats = check(make, *[call(X)] * 4, backend="native", options={"background": False}, backward=True, tolerance=1e-6)
+    assert stats.compiled == 1
+
+
+def test_graphs_that_tell_classes_apart_run_as_they_are() -> None:
+    def make():
+        state = SimpleNamespace(table=X.clone().as_subclass(Doubled), out=torch.zeros(2, 3).as_subclass(Logging))
+
+        def program(x):
+            state.out.t_()
+            torch.add(x, 1, out=state.table)
+            return state.table * 2, state.out.shape, state.out.unsqueeze_(0).shape, state.out.squeeze_(0).t_()
+        return program, state
+    stats = check(make, *[call(X)] * 4, backend="native", options={"background": False}, captures=None)
+    assert stats.compiled == 0

@@ -196,7 +196,7 @@ def maker(function: Any, cls: type[torch.Tensor]) -> Any:
     if cls is torch.nn.Parameter:
         return make_parameter
     target: Any = functools.partial(function, cls)
-    target.__name__, target.__module__ = f"make_{cls.__name__}", "tensors"
+    target.__name__, target.__module__, target.conversion = f"make_{cls.__name__}", "tensors", function is as_class
     return target
 
 
