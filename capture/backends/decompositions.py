@@ -20,6 +20,8 @@ from torch import Tensor
 from torch._decomp import core_aten_decompositions, get_decompositions
 from torch._prims_common import suggest_memory_format
 
+from capture.backends.recurrent import with_dropout
+
 aten = torch.ops.aten
 
 # Operators of torch's core table that stay calls of ATen, with all their overloads …
@@ -42,6 +44,8 @@ EARLY = (
     "upsample_linear1d", "upsample_bilinear2d", "upsample_trilinear3d", "upsample_bicubic2d", "upsample_nearest1d",
     "upsample_nearest2d", "upsample_nearest3d", "_upsample_nearest_exact1d", "_upsample_nearest_exact2d",
     "_upsample_nearest_exact3d", "softshrink", "hardshrink")
+# Operators whose decompositions, which torch applies before autograd, lack something (`recurrent.py`).
+RECURRENT = ("lstm", "gru", "rnn_tanh", "rnn_relu")
 # Operators that torch's core table leaves as they are, and which are decomposed.
 ADDED = (
     "_softmax", "_log_softmax", "native_layer_norm", "native_batch_norm", "_native_batch_norm_legit",
@@ -60,16 +64,18 @@ def decompositions() -> Mapping[Any, Callable[..., Any]]:
 
 @contextlib.contextmanager
 def undecomposed() -> Iterator[None]:
-    """While a graph is traced: EARLY reaches autograd, and the table, as it is. Torch keeps Python kernels with its operators;
-    those of other threads that trace at the same time are set aside, too, which changes no values."""
+    """While a graph is traced: EARLY reaches autograd, and the table, as it is, and RECURRENT is complete. Torch keeps Python kernels
+    with its operators; those of other threads that trace at the same time are set aside, too, which changes no values."""
     taken: list[tuple[Any, Any, Any]] = []
     with _tracing:
         try:
-            for packet in map(functools.partial(getattr, aten), EARLY):
+            for packet in map(functools.partial(getattr, aten), EARLY + RECURRENT):
                 for op in map(functools.partial(getattr, packet), packet.overloads()):
                     for key in (torch._C.DispatchKey.Autograd, torch._C.DispatchKey.CompositeImplicitAutograd):
                         if key in op.py_kernels:
                             taken.append((op, key, op.py_kernels.pop(key)))
+                            if packet.__name__ in RECURRENT:
+                                op.py_kernels[key] = with_dropout(op, taken[-1][2])
                             op._dispatch_cache.clear()
             yield
         finally:
