@@ -64,8 +64,8 @@ def decompositions() -> Mapping[Any, Callable[..., Any]]:
 
 @contextlib.contextmanager
 def undecomposed() -> Iterator[None]:
-    """While a graph is traced: EARLY reaches autograd, and the table, as it is, and RECURRENT is complete. Torch keeps Python kernels
-    with its operators; those of other threads that trace at the same time are set aside, too, which changes no values."""
+    """While a graph is traced: EARLY reaches autograd, and the table, as it is, and RECURRENT is complete. Torch keeps Python
+    kernels with its operators; those of other threads that trace at the same time are set aside, too, which changes no values."""
     taken: list[tuple[Any, Any, Any]] = []
     with _tracing:
         try:

@@ -13,7 +13,7 @@ Kernel = Callable[..., tuple[Tensor, ...]]
 
 
 def with_dropout(op: Any, kernel: Kernel) -> Kernel:
-    """The kernel of an operator overload of `lstm`, `gru`, `rnn_tanh` or `rnn_relu`, with dropout between layers as eager mode has it."""
+    """The kernel of an overload of `lstm`, `gru`, `rnn_tanh` or `rnn_relu`, with dropout between layers as eager mode has it."""
     return _of_packed(kernel) if op._overloadname == "data" else _of_sequences(kernel)
 
 

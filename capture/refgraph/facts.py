@@ -91,6 +91,11 @@ def has_no_value(variable: Any) -> bool:
     return variable not in contextvars.copy_context()
 
 
+def resets(token: Any, variable: Any) -> bool:
+    """Whether a token is of this context variable, and was not used yet, which it tells by its text alone."""
+    return type(token) is contextvars.Token and token.var is variable and not repr(token).startswith("<Token used ")
+
+
 def is_set_up(local: Any) -> bool:
     """Whether a `threading.local` was used in the present thread, so that using it runs no `__init__`. CPython keeps what a thread
     has of it in a dict of the thread's, under a name made of its address."""

@@ -10,6 +10,7 @@ from torch import fx
 from capture.backends.aot.aliases import Eager, may_share_memory, returned_by
 from capture.backends.aot.aten import aten, clean, cloned, is_view, outputs_of
 from capture.backends.aot.joint import Joint
+from capture.backends.aot.portions import flow, portions
 from capture.backends.native.job import Modes, TensorSpec
 from capture.backends.native.signature import Input, Result, Signature, Tangent, Unsupported
 
@@ -32,9 +33,10 @@ def finished(joint: Joint, graph: fx.GraphModule, positions: Sequence[int], spec
     forward, backward, metadata = joint.forward, joint.backward, joint.metadata
     inputs = [node for node in forward.graph.nodes if node.op == "placeholder"]
     written = {node.args[0] for node in forward.graph.nodes if node.target is aten.copy_.default}
-    eager = Eager.run(graph, specs, modes) if written or may_share_memory(joint) else None
-    outputs = returned_by(joint, eager, inputs)
     tangents = joint.tangents
+    shares = bool(written) or may_share_memory(joint)
+    eager = Eager.run(graph, specs, modes) if shares or len(tangents) > 1 else None
+    outputs = returned_by(joint, eager if shares else None, inputs)
     if len(set(tangents)) < len(tangents):
         raise Unsupported("two results are one tensor")
     saved = _sink_views(joint.saved, backward) if backward else []
@@ -50,7 +52,7 @@ def finished(joint: Joint, graph: fx.GraphModule, positions: Sequence[int], spec
             results.append(node)
     forward.graph.output_node().args = (tuple(results),)
     clean(forward)
-    gradients, used = _finish_backward(backward, len(saved)) if backward else ((), ())
+    gradients, used, shared = _finish_backward(backward, len(saved)) if backward else ((), (), ())
     return Traced(forward, backward, Signature(
         inputs=len(specs),
         outputs=tuple(out.view(names[out.node]) if out.view else names[out.node] for out in map(outputs.__getitem__, positions)),
@@ -65,7 +67,8 @@ def finished(joint: Joint, graph: fx.GraphModule, positions: Sequence[int], spec
         random=bool(joint.drawn),
         numbers=tuple(i for i, spec in enumerate(specs) if spec.number), domains=(),
         modes=modes,
-        grad_after=metadata.grad_enabled_mutation))
+        grad_after=metadata.grad_enabled_mutation,
+        portions=portions(joint, eager, gradients, *shared) if eager is not None and len(tangents) > 1 else None))
 
 
 def _matters(node: fx.Node, results: Sequence[fx.Node]) -> bool:
@@ -112,10 +115,10 @@ def _sink_views(saved: Sequence[fx.Node], backward: fx.GraphModule) -> list[fx.N
     return roots
 
 
-def _finish_backward(backward: fx.GraphModule, saved: int) -> tuple[Any, Any]:
+def _finish_backward(backward: fx.GraphModule, saved: int) -> tuple[Any, Any, Any]:
     """Makes the backward graph take the tangents that it uses and return each gradient once.
 
-    Returns `Signature.gradients` and `Signature.tangents`.
+    Returns `Signature.gradients`, `Signature.tangents`, and what `flow` says.
     """
     graph = backward.graph
     placeholders = [node for node in graph.nodes if node.op == "placeholder"]
@@ -139,12 +142,13 @@ def _finish_backward(backward: fx.GraphModule, saved: int) -> tuple[Any, Any]:
         gradients.append((i, results.setdefault(node, Result(len(results)))))
     graph.output_node().args = (tuple(results),)
     clean(backward)
+    shared = flow(backward, placeholders[:saved], order)
     used = tuple(_tangent(i, node) for i, node in enumerate(order) if node.users)
     for node in order:
         if not node.users:
             graph.erase_node(node)
     backward.recompile()
-    return tuple(gradients), used
+    return tuple(gradients), used, shared
 
 
 def _tangent(index: int, node: fx.Node) -> Tangent:

@@ -60,10 +60,10 @@ def load(artifact: Artifact, gm: fx.GraphModule) -> Callable[..., tuple[torch.Te
 
 
 def _backward(compiled: Compiled, signature: Signature) -> Backward:
-    """The backward callable, which takes tangents of any strides, and hands gradients to leaves where that is all that the autograd
-    node would do with them."""
+    """The backward callable, which takes tangents of any strides, and hands gradients that are certain to leaves where that is all
+    that the autograd node would do with them."""
     run, edges, tangents = executor(compiled).run_boxed, signature.edges(), len(signature.tangents)
-    return lambda arguments: run(arguments, edges, tangents)
+    return lambda arguments, certain: run(arguments, edges if certain else (), tangents)
 
 
 def executor(compiled: Compiled) -> _C.Executor:

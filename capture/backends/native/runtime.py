@@ -4,6 +4,7 @@ What does not change from call to call is decided here, once; a call only picks 
 """
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -17,8 +18,9 @@ from capture.backends.native.numbers import DTYPES, fits
 from capture.backends.native.signature import Input, Result, Signature, Tangent, View
 
 Forward = Callable[..., tuple[Tensor, ...]]                     # takes tensors
-# Takes a list, which it may empty so that tensors die early. Returns None for what it has added to the `.grad` of a leaf itself.
-Backward = Callable[[list[Tensor]], tuple[Tensor | None, ...]]
+# Takes a list, which it may empty so that tensors die early. Returns None for what it has added to the `.grad` of a leaf itself,
+# which it does unless it is told that its results are not certain yet.
+Backward = Callable[[list[Tensor], bool], tuple[Tensor | None, ...]]
 Picker = Callable[[Sequence[Any]], tuple[Any, ...]]
 
 _release = getattr(torch._C._FunctionBase, "maybe_clear_saved_tensors", lambda node: None)      # not in all versions of torch
@@ -139,31 +141,54 @@ def _differentiable(gm: fx.GraphModule, signature: Signature, forward: Forward, 
     with_gradient = picker([index for index, _ in signature.gradients])
     gradients = _gradients(signature)
     replay = Replay(gm, signature)
+    portions = signature.portions
+    separable = portions is not None and portions.separable
 
     def run_forward(ctx: Any, frame: list[Any], *_: Tensor) -> tuple[Tensor, ...]:
         inputs = frame[0]
         tensors, versions, random = replay.remember(inputs)
         results = forward(*inputs)
-        if _saved_tensor_hooks(True) is None:
-            ctx.save_for_backward(*save(inputs + results))
-            ctx.memory = tensors, versions, random
-        else:       # the hooks shall have all that the node holds on to
+        if _saved_tensor_hooks(True) is not None:       # the hooks shall have all that the node holds on to
             ctx.save_for_backward(*save(inputs + results), *tensors)
             ctx.memory = None, None, random
+        elif separable:
+            ctx.kept = Kept(signature, save(inputs + results))
+            ctx.memory = tensors, versions, random
+        else:
+            ctx.save_for_backward(*save(inputs + results))
+            ctx.memory = tensors, versions, random
         ctx.set_materialize_grads(False)
         frame[0] = results[differentiable:visible]
         return results[:differentiable]
 
     def run_backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
-        arguments = list(ctx.saved_tensors)
-        if torch.is_grad_enabled() or _transforms_active() or any(_is_batched(g) for g in grads if g is not None):
+        kept: Kept | None = getattr(ctx, "kept", None) if separable else None
+        given = range(differentiable) if portions is None else [place for place, grad in enumerate(grads) if grad is not None]
+        again = torch.is_grad_enabled() or _transforms_active() or any(_is_batched(g) for g in grads if g is not None)
+        arguments = list(ctx.saved_tensors) if kept is None else kept.values_for(given, again)
+        if again:
             return None, *replay.gradients(ctx.memory, arguments, grads)
+        if portions is not None and len(given) < differentiable and (kept is not None or not portions.harmless(given)):
+            found = compiled(arguments[:saves], grads, given)
+            if any(math.isnan(g.sum().item()) for g in found if g is not None):      # perhaps of zeros that there are none of
+                found = replay.gradients(ctx.memory, arguments if kept is None else kept.values_for(given, True), grads)
+            if kept is not None and not _keeps_graph() and kept.spend(given):
+                ctx.memory = None
+            return None, *found
         if not _keeps_graph():
-            ctx.memory = None
+            if kept is None or kept.spend(given):
+                ctx.memory = None
             _release(ctx)
         del arguments[saves:]
         arguments += [as_expected(grads[tangent.index], tangent, loose) for tangent in signature.tangents]  # and held nowhere else
-        return gradients(grads + backward(arguments))
+        return gradients(grads + backward(arguments, True))
+
+    def compiled(arguments: list[Tensor], grads: tuple[Tensor | None, ...], given: Sequence[int]) -> tuple[Tensor | None, ...]:
+        """The gradients by the compiled callable, none for what these results are not computed from."""
+        assert portions is not None
+        arguments += [as_expected(grads[tangent.index], tangent, loose) for tangent in signature.tangents]
+        found = gradients(grads + backward(arguments, False))[1:]
+        return tuple(gradient if reached else None for gradient, reached in zip(found, portions.reach(given), strict=True))
 
     methods = {"forward": staticmethod(run_forward), "backward": staticmethod(run_backward)}
     node: Any = type("CompiledGraph", (torch.autograd.Function,), methods)
@@ -174,6 +199,50 @@ def _differentiable(gm: fx.GraphModule, signature: Signature, forward: Forward, 
         results = apply(frame, *with_gradient(inputs))
         return (*results, *frame[0]) if frame[0] else results
     return call
+
+
+class Kept:
+    """What a call keeps for its backward passes, where there may be several of them, since some results have nothing to free in
+    common. As autograd does, it tells whether a pass finds its tensors as they were, and whether it is the first to need them."""
+
+    def __init__(self, signature: Signature, values: Sequence[Tensor]) -> None:
+        assert signature.portions is not None
+        self.portions = signature.portions
+        # aliases of results: the results themselves refer to the node
+        self.values = [value if isinstance(name, Input) else value.detach()
+                       for name, value in zip(signature.saved, values, strict=True)]
+        self.versions = [None if value.is_inference() else value._version for value in self.values]
+        self.spent: set[int] = set()
+
+    def values_for(self, given: Sequence[int], whole: bool) -> list[Tensor]:
+        """The saved values, for a pass from the results in `given`. whole: which takes all of them.
+
+        Raises RuntimeError where there can be no such pass any more.
+        """
+        left = self.portions.left(self.spent)
+        if not all(place in left for place in given):
+            raise RuntimeError(TWICE)
+        for i, (value, version) in enumerate(zip(self.values, self.versions, strict=True)):
+            if version is not None and value._version != version and (whole or self.portions.uses(i, given)):
+                raise RuntimeError(MODIFIED)
+        return list(self.values)
+
+    def spend(self, given: Sequence[int]) -> bool:
+        """Notes that a pass is made. Lets go of all, and returns True, where no other can follow."""
+        self.spent.update(given)
+        if self.portions.left(self.spent):
+            return False
+        self.values.clear()
+        self.versions.clear()
+        return True
+
+
+# As autograd says it.
+TWICE = ("Trying to backward through the graph a second time (or directly access saved tensors after they have already been "
+         "freed). Saved intermediate values of the graph are freed when you call .backward() or autograd.grad(). Specify "
+         "retain_graph=True if you need to backward through the graph a second time or if you need to access saved tensors after "
+         "calling backward.")
+MODIFIED = "one of the variables needed for gradient computation has been modified by an inplace operation"
 
 
 def _gradients(signature: Signature) -> Picker:
@@ -277,3 +346,4 @@ class Replay:
         _C.set_random_state(states[0])
         for index, state in zip(self.cuda, states[1:], strict=True):
             torch.cuda.set_rng_state(state, index)
+

@@ -7,6 +7,7 @@ those that are just returned, then those that are only saved for the backward ca
 """
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import torch
@@ -62,6 +63,45 @@ class View:
 
 
 @dataclass(frozen=True, slots=True)
+class Portions:
+    """What holds of backward passes that start at some of several differentiable results.
+
+    reached: for each of `Signature.gradients`, the results that are computed from the input, as autograd knows it. freed: for
+    each result, those whose passes free something that its own pass needs, itself among them if it needs anything. joined: for
+    each result, to which others' gradients its gradient is added, for each place where it is, before more could become of zeros
+    than zeros; None where something else is done with it first. used: for each saved value, the results whose passes take it.
+    """
+
+    reached: tuple[tuple[int, ...], ...]
+    freed: tuple[tuple[int, ...], ...]
+    joined: tuple[tuple[tuple[int, ...], ...] | None, ...]
+    used: tuple[tuple[int, ...], ...]
+
+    @property
+    def separable(self) -> bool:
+        """Whether a pass may leave something for another one to do."""
+        return any(len(others) < len(self.freed) for others in self.freed)
+
+    def left(self, spent: Collection[int]) -> list[int]:
+        """The results that a pass may still start at, after others have started at those in `spent`."""
+        return [place for place, others in enumerate(self.freed) if not any(other in spent for other in others)]
+
+    def uses(self, value: int, given: Collection[int]) -> bool:
+        """Whether a pass from these results takes a saved value."""
+        return value < len(self.used) and any(place in given for place in self.used[value])
+
+    def reach(self, given: Collection[int]) -> tuple[bool, ...]:
+        """For each of the gradients, whether a pass from these results comes to it."""
+        return tuple(any(place in given for place in places) for places in self.reached)
+
+    def harmless(self, given: Collection[int]) -> bool:
+        """Whether zeros for the gradients of the other results change nothing: all inputs are reached, zeros are only added."""
+        return all(self.reach(given)) and all(
+            places is not None and all(any(other in given for other in others) for others in places)
+            for result, places in enumerate(self.joined) if result not in given)
+
+
+@dataclass(frozen=True, slots=True)
 class Signature:
     """The calling convention of one compiled graph.
 
@@ -72,7 +112,7 @@ class Signature:
     time (which it does not for the running statistics of a batch normalisation). snapshots: those of them whose value before
     the call the gradients depend on. random: random numbers are drawn. numbers: inputs that are numbers of
     Python, and tensors for the callables, which take those in `domains`. modes: torch's, at the beginning. grad_after: the grad
-    mode that the graph leaves behind, if it changes it.
+    mode that the graph leaves behind, if it changes it. portions: None unless there are several differentiable results.
     """
 
     inputs: int
@@ -90,6 +130,7 @@ class Signature:
     domains: tuple[Domain, ...]
     modes: Modes
     grad_after: bool | None
+    portions: Portions | None = None
 
     def dying(self) -> tuple[int, ...]:
         """Arguments of the backward callable that die with it: values which nobody was given, and of which it is told by a list

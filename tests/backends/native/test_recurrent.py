@@ -16,7 +16,9 @@ SIZE, HIDDEN, LAYERS = 4, 5, 3
 def network(kind: str, **options) -> nn.RNNBase:
     torch.manual_seed(3)
     name, _, nonlinearity = kind.partition("-")
-    return getattr(nn, name)(SIZE, HIDDEN, LAYERS, dropout=0.4, **options, **({"nonlinearity": nonlinearity} if nonlinearity else {}))
+    if nonlinearity:
+        options["nonlinearity"] = nonlinearity
+    return getattr(nn, name)(SIZE, HIDDEN, LAYERS, dropout=0.4, **options)
 
 
 def recorded(net: nn.RNNBase, states: int) -> fx.GraphModule:
@@ -24,8 +26,9 @@ def recorded(net: nn.RNNBase, states: int) -> fx.GraphModule:
     graph = fx.Graph()
     x, *rest = (graph.placeholder(f"given_{i}") for i in range(1 + states + len(net._flat_weights)))
     given, weights = rest[:states], rest[states:]
+    state = tuple(given) if states > 1 else given[0]
     result = graph.call_function(getattr(torch, net.mode.lower()), (
-        x, tuple(given) if states > 1 else given[0], weights, net.bias, LAYERS, net.dropout, True, net.bidirectional, net.batch_first))
+        x, state, weights, net.bias, LAYERS, net.dropout, True, net.bidirectional, net.batch_first))
     graph.output(tuple(graph.call_function(operator.getitem, (result, i)) for i in range(1 + states)))
     return fx.GraphModule({}, graph)
 

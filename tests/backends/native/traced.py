@@ -39,10 +39,10 @@ def fx_forward(gm: fx.GraphModule) -> Callable[..., tuple[Tensor, ...]]:
     return run
 
 
-def fx_backward(gm: fx.GraphModule) -> Callable[[list[Tensor]], tuple[Tensor, ...]]:
+def fx_backward(gm: fx.GraphModule) -> Callable[[list[Tensor], bool], tuple[Tensor, ...]]:
     """The same for a backward graph."""
     run = fx_forward(gm)
-    return lambda arguments: run(*arguments)
+    return lambda arguments, certain: run(*arguments)
 
 
 def worlds(program: Callable[..., Any] | fx.GraphModule, inputs: Sequence[Tensor]) -> Worlds:
