@@ -76,6 +76,8 @@ def path_to(recorder: Recorder, shadow: Shadow) -> Source | None:
     """The path of a scalar, by which a guard can check it, also of one that was read out of such tensors; None for others."""
     if type(shadow) is not Expr:
         return source_of(shadow)
+    if recorder.refs.is_long(shadow):
+        return None
     reads = shadow.op in READERS and any(isinstance(arg, RefNode) for arg in shadow.args)
     args = tuple((path_of_tensor if reads and isinstance(arg, RefNode) else path_to)(recorder, arg) for arg in shadow.args)
     return None if None in args else Computed(reading(shadow.op) if reads else shadow.op, args)  # type: ignore[arg-type]

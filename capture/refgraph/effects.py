@@ -6,7 +6,7 @@ it (clocks, random numbers) are *call effects*; what they return is a replayed v
 from __future__ import annotations
 
 import types
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -172,19 +172,23 @@ def decision(what: str, shadows: Iterable[Shadow]) -> Break:
 def calls_in(shadow: Shadow) -> list[CallEffect] | None:
     """The call effects that a value comes from; None if it also comes from objects, which may be others, or not there at all,
     before the graph has run."""
-    if isinstance(shadow, Replayed):
-        return [shadow.op]
-    if isinstance(shadow, (Const, External)):
-        return []
-    if not isinstance(shadow, (Expr, Build, Display)):
+    found = list(walk(shadow))
+    if any(not isinstance(part, (Const, External, Expr, Build, Display)) for part in found):
         return None
-    calls: list[CallEffect] = []
-    for part in shadow.parts:
-        found = calls_in(part)
-        if found is None:
-            return None
-        calls += found
-    return calls
+    return [part.op for part in found if isinstance(part, Replayed)]
+
+
+def walk(root: Shadow) -> Iterator[Shadow]:
+    """A value and all that it is computed and composed of, each once; it may be deeper than Python's own stack."""
+    stack, seen = [root], {id(root)}
+    while stack:
+        shadow = stack.pop()
+        yield shadow
+        if isinstance(shadow, (Expr, Build, Display)) and not isinstance(shadow, Replayed):
+            for part in reversed(shadow.parts):
+                if id(part) not in seen:
+                    seen.add(id(part))
+                    stack.append(part)
 
 
 def draws_before(effects: list[Effect | CallEffect], early: set[CallEffect], wanted: CallEffect) -> list[CallEffect] | None:
@@ -230,11 +234,7 @@ def _can_be_drawn(draw: CallEffect, made: set[CallEffect], changed: bool) -> boo
 
 def _is_plain(shadow: Shadow) -> bool:
     """Whether a value is data, which is shown without running Python code of the program's: this might draw numbers too."""
-    if isinstance(shadow, RefNode):
-        return isinstance(shadow.state, TensorState)
-    if isinstance(shadow, (Expr, Build, Display)):
-        return all(map(_is_plain, shadow.parts))
-    return True
+    return all(not isinstance(part, RefNode) or isinstance(part.state, TensorState) for part in walk(shadow))
 
 
 def ready_at_entry(effects: list[Effect | CallEffect], early: set[CallEffect]) -> int:
@@ -255,10 +255,13 @@ def ready_at_entry(effects: list[Effect | CallEffect], early: set[CallEffect]) -
 
 def _is_there(shadow: Shadow, done: set[CallEffect]) -> bool:
     """Whether a value is there when a call begins, and these calls are done."""
-    if isinstance(shadow, RefNode):
-        return shadow.source is not None or isinstance(shadow.origin, Replayed) and shadow.origin.op in done
-    if isinstance(shadow, Replayed):
-        return shadow.op in done
-    if isinstance(shadow, (Expr, Build, Display)):
-        return all(_is_there(part, done) for part in shadow.parts)
-    return isinstance(shadow, (Const, External))
+    for part in walk(shadow):
+        if isinstance(part, RefNode):
+            if part.source is None and not (isinstance(part.origin, Replayed) and part.origin.op in done):
+                return False
+        elif isinstance(part, Replayed):
+            if part.op not in done:
+                return False
+        elif not isinstance(part, (Expr, Build, Display, Const, External)):
+            return False
+    return True

@@ -59,6 +59,8 @@ PINNED = (type, types.ModuleType, types.BuiltinFunctionType, types.MethodDescrip
           types.MethodWrapperType, types.GetSetDescriptorType, types.MemberDescriptorType, types.ClassMethodDescriptorType,
           types.CodeType, torch.dtype, torch.layout, torch.memory_format, torch.qscheme)
 BOUND_IN_C = (types.BuiltinFunctionType, types.MethodWrapperType)   # and subclasses: methods of C, bound to an object
+DEEPEST = 64        # steps in which a scalar that guards can compute is computed of others
+MOST_STEPS = 256    # … and one that only a hit can
 # Values of C types whose equality is total and builtin.
 VALUES = (torch.device, torch.Size)
 
@@ -83,6 +85,7 @@ class RefGraph:
         # … and when something was done with tensors there that must not be written to any more, what, and where.
         self.unwritten: dict[int | None, tuple[int, str, tuple[UserFrame, ...]]] = {}
         self.volatile: set[RefNode] = set()         # dicts from outside that a call effect may have changed
+        self.depths: dict[int, tuple[Expr, int]] = {}       # of what was computed, by id: what, and of how many steps it is
         self.risks: list[Expr] = []                 # arithmetic on what only a hit knows, and that may raise there
         self.placed: set[RefNode] = set()           # outside tensors of which it matters which share memory
         self.pinned_specials: dict[tuple[int, str], type] = {}  # special methods that classes are known to keep
@@ -149,13 +152,22 @@ class RefGraph:
             elif shadow.source is not None:
                 self.require(shadow.source, "ID", real)
 
-    def computed(self, op: Callable[..., Any], operands: tuple[Shadow, ...], result: Any) -> Expr:
+    def computed(self, op: Callable[..., Any], operands: tuple[Shadow, ...], result: Any) -> Shadow:
         """The shadow of a scalar that a pure builtin function made of others.
 
         It may never be used on a hit, and yet the program counts on its being there: guards that the operands are such that no code
         of the program's own runs, and that there is a result of this type. Where only a hit knows them, it is computed on each.
+        What takes too many steps, as in a loop that counts, is a constant: where it began is guarded by value.
         """
         expr = Expr(IN_PLACE.get(op, op), operands)
+        depth = 1 + max((self.depths[id(operand)][1] for operand in operands if id(operand) in self.depths), default=0)
+        if depth > DEEPEST and source_of(expr) is not None:
+            for operand in operands:
+                self.depend_on_roots(operand)
+            return Const(result)
+        if depth > MOST_STEPS:                      # what follows works on expressions by recursion
+            raise Break("opaque-call", f"a value of tensors or of calls was computed in more than {MOST_STEPS} steps")
+        self.depths[id(expr)] = expr, depth
         for operand in operands:
             if isinstance(operand, External):
                 self.require(operand.source, "TYPE", type(operand.value))
@@ -165,6 +177,21 @@ class RefGraph:
         elif source is not None and may_vary(op):
             self.require(source, "TYPE", type(result))
         return expr
+
+    def is_long(self, shadow: Shadow) -> bool:
+        """Whether a value takes too many steps for a guard to compute it."""
+        return id(shadow) in self.depths and self.depths[id(shadow)][1] > DEEPEST
+
+    def depend_on_roots(self, shadow: Shadow) -> None:
+        """Guards the values from outside of which others were computed."""
+        stack, seen = [shadow], set()
+        while stack:
+            shadow = stack.pop()
+            if id(shadow) not in seen:
+                seen.add(id(shadow))
+                stack += shadow.parts
+                if isinstance(shadow, External):
+                    self.depend(shadow, shadow.value)
 
     def _in_memory(self, shadow: Shadow) -> list[RefNode]:
         """The outside tensors on the memory of a tensor or storage, whose address matters."""

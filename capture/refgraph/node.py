@@ -90,14 +90,33 @@ class Display(Shadow):
 
 def source_of(shadow: Shadow) -> Source | None:
     """The path which recomputes a scalar shadow at entry, or None when there is none."""
+    if type(shadow) is not Expr:        # a subclass is a value that only a hit can compute
+        return _source_of_leaf(shadow)
+    found: dict[int, Source] = {}
+    stack: list[Expr] = [shadow]
+    while stack:                        # an expression may be deeper than Python's own stack
+        missing: list[Expr] = []
+        for arg in stack[-1].args:
+            if type(arg) is Expr:
+                missing += [] if id(arg) in found else [arg]
+            elif id(arg) not in found:
+                source = _source_of_leaf(arg)
+                if source is None:
+                    return None
+                found[id(arg)] = source
+        if missing:
+            stack += missing
+        else:
+            expr = stack.pop()
+            found[id(expr)] = Computed(expr.op, tuple(found[id(arg)] for arg in expr.args))
+    return found[id(shadow)]
+
+
+def _source_of_leaf(shadow: Shadow) -> Source | None:
+    """`source_of` of what is no expression."""
     if isinstance(shadow, Const):
         return Literal(shadow.value) if type(shadow.value) in SCALARS else None
-    if isinstance(shadow, External):
-        return shadow.source
-    if type(shadow) is Expr:            # a subclass is a value that only a hit can compute
-        args = tuple(source_of(a) for a in shadow.args)
-        return None if None in args else Computed(shadow.op, args)  # type: ignore[arg-type]
-    return None
+    return shadow.source if isinstance(shadow, External) else None
 
 
 class Absent(Shadow):
