@@ -16,6 +16,12 @@ def assigns_in_sight(node: fx.Node) -> bool:
     return name == "requires_grad" and isinstance(target, fx.Node) and target.op != "placeholder"
 
 
+def asks_for_gradients(node: fx.Node) -> bool:
+    """Whether a node may make a tensor of the graph's own require gradients: in no other way can one come to."""
+    return (node.target is setattr or node.target == "requires_grad_" or getattr(node.target, "__name__", "") == "requires_grad_"
+            or "requires_grad" in node.kwargs)
+
+
 def obstacle(node: fx.Node) -> str | None:
     """What a node does that cannot be traced, or None. The tensors traced have no gradients, and no values."""
     if "obstacle" in node.meta:

@@ -16,6 +16,7 @@ from torch import fx
 from torch._functorch import config as functorch_config
 from torch.fx._lazy_graph_module import _use_lazy_graph_module
 
+from capture.backends.aot.aliases import Eager
 from capture.backends.aot.aten import is_random
 from capture.backends.aot.fakes import fake_inputs, tracing_modes
 from capture.backends.aot.inlining import prepared
@@ -23,7 +24,8 @@ from capture.backends.aot.joint import Joint
 from capture.backends.aot.results import Traced, finished
 from capture.backends.decompositions import undecomposed
 from capture.backends.native.job import Modes, TensorSpec
-from capture.backends.native.signature import Unsupported
+from capture.backends.native.signature import Signature, Unsupported
+from capture.backends.traceable import asks_for_gradients
 
 # AOTAutograd's settings, as far as this version of torch has them.
 SETTINGS: dict[str, Any] = {
@@ -47,8 +49,6 @@ def trace(gm: fx.GraphModule, inputs: Sequence[torch.Tensor | TensorSpec], modes
     specs = [spec if isinstance(spec, TensorSpec) else TensorSpec.of(spec) for spec in inputs]
     modes = modes or Modes.current()
     graph, positions = prepared(gm)
-    if not any(spec.requires_grad for spec in specs) and any(node.target is setattr for node in graph.graph.nodes):
-        raise Unsupported("the graph makes a tensor of its own require gradients, and has no other that does")
     joint = Joint()
     with contextlib.ExitStack() as stack:
         stack.enter_context(tracing_modes(modes))
@@ -59,12 +59,24 @@ def trace(gm: fx.GraphModule, inputs: Sequence[torch.Tensor | TensorSpec], modes
         fakes = fake_inputs(specs)
         try:
             joint.trace(graph, fakes)
+            eager = Eager.run(graph, specs, modes) if any(map(asks_for_gradients, graph.graph.nodes)) else None
         except Unsupported as error:        # without the nodes that fx adds to it
             raise Unsupported(str(error).partition("\n\nWhile executing")[0]) from None
         except Exception as error:      # whatever an operator of the program does on tensors without data
             raise Unsupported(f"AOTAutograd cannot trace the graph: {type(error).__name__}: {error}") from error
         _check(joint, specs)
-        return finished(joint, graph, positions, specs, modes)
+        traced = finished(joint, graph, positions, specs, modes)
+        if eager is not None:
+            _check_leaves(eager, traced.signature)
+        return traced
+
+
+def _check_leaves(eager: Eager, signature: Signature) -> None:
+    """Raises Unsupported when results require gradients that begin in the graph: those of the autograd node are no leaves, and it
+    is one only of inputs that have gradients."""
+    given = {id(tensor) for tensor in eager.inputs}
+    if any(out.requires_grad and id(out) not in given and (out.is_leaf or not signature.gradients) for out in eager.outputs):
+        raise Unsupported("the graph returns a tensor of its own that it makes require gradients, or what it computes of such")
 
 
 def _check(joint: Joint, specs: Sequence[TensorSpec]) -> None:

@@ -10,6 +10,7 @@ from torch import fx
 from torch.autograd import grad_mode
 from torch.utils import checkpoint
 
+from capture.backends.aot.recurrent import LAYERED
 from capture.backends.native.signature import Unsupported
 from capture.backends.traceable import obstacle
 
@@ -44,7 +45,7 @@ def _inline(graph: fx.Graph, gm: fx.GraphModule, arguments: Sequence[fx.Node], r
         else:
             _check_portable(node)
             copies[node] = graph.node_copy(node, copies.__getitem__)
-            copies[node].target = CHECKED.get(node.target, node.target)
+            copies[node].target = MEANT.get(node.target, node.target)
             copies[node].meta = {}
             if region is not None:
                 copies[node].meta = {"recompute": checkpoint.CheckpointPolicy.MUST_RECOMPUTE, "ac_graph_id": region}
@@ -57,8 +58,8 @@ def _one_hot(index: torch.Tensor, num_classes: int) -> torch.Tensor:
     return zeros.scatter(-1, index.unsqueeze(-1), 1)
 
 
-# Functions that forget to check their arguments where these are traced, and what stands for them there.
-CHECKED: dict[Any, Callable[..., Any]] = {torch.nn.functional.one_hot: _one_hot}
+# Functions that mean something else where they are traced (they forget to check their arguments, say), and what stands for them.
+MEANT: dict[Any, Callable[..., Any]] = {torch.nn.functional.one_hot: _one_hot, **LAYERED}
 
 
 def _check_portable(node: fx.Node) -> None:
