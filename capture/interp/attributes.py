@@ -67,9 +67,9 @@ def load(interp: Interpreter, obj: Value, name: str, then: Continuation | None =
         return None if found is None else load(interp, found, name, then, on_raise)
     real = obj.real
     cls = type(real)
-    if is_a(real, super):
+    if issubclass(cls, super):
         return load_from_super(interp, obj, name, then, on_raise)
-    if is_a(real, type):
+    if issubclass(cls, type):
         return load_from_class(interp, obj, name, then, on_raise)
     getter = lookup_class(cls, "__getattribute__")
     if isinstance(getter, types.FunctionType):
@@ -98,7 +98,7 @@ def generic(interp: Interpreter, obj: Value, name: str, then: Then, on_raise: Ca
     real, cls, fallback = obj.real, type(obj.real), getter is getattr
     descriptor = lookup_class(cls, name, MISSING)
     kind = type(descriptor)
-    is_data = descriptor is not MISSING and lookup_class(kind, "__get__") is not None and (
+    is_data = descriptor is not MISSING and kind not in calls.FUNCTIONS and lookup_class(kind, "__get__") is not None and (
         lookup_class(kind, "__set__") is not None or lookup_class(kind, "__delete__") is not None)
     if descriptor is not MISSING:
         interp.track(pin_kind, interp, cls, name, kind)
@@ -118,7 +118,8 @@ def generic(interp: Interpreter, obj: Value, name: str, then: Then, on_raise: Ca
                       lambda: absent(interp, obj, name), getter)
     if not is_data:
         interp.track(unshadowed, interp, obj, name)
-    bind(interp, obj, cls, name, descriptor, then, on_raise, hook=hook_of(interp, obj) if fallback else None, getter=getter)
+    hook = hook_of(interp, obj) if fallback and kind not in calls.FUNCTIONS else None
+    bind(interp, obj, cls, name, descriptor, then, on_raise, hook=hook, getter=getter)
 
 
 def bind(interp: Interpreter, obj: Value, cls: type, name: str, descriptor: Any, then: Continuation | None,

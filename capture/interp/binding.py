@@ -12,8 +12,8 @@ from capture.refgraph.node import Build, Const, DictState, FunctionState, RefNod
 VARARGS, VARKW = 0x04, 0x08
 
 
-def bind(interp: Interpreter, function: Value, args: list[Value], kwargs: dict[str, Value]) -> list[Value | None]:
-    """The fast locals of a new frame of `function`: arguments first, then unbound.
+def bind(interp: Interpreter, function: Value, args: list[Value], kwargs: dict[str, Value], size: int) -> list[Value | None]:
+    """The `size` fast locals of a new frame of `function`: arguments first, then unbound.
 
     Raises UserError with CPython's own TypeError when the arguments do not fit.
     """
@@ -21,9 +21,11 @@ def bind(interp: Interpreter, function: Value, args: list[Value], kwargs: dict[s
     code = real.__code__
     positional, keyword_only = code.co_argcount, code.co_kwonlyargcount
     named = positional + keyword_only
-    names = code.co_varnames
-    size = code.co_nlocals + len(set(code.co_cellvars) - set(names)) + len(code.co_freevars)
     slots: list[Value | None] = [None] * size
+    if len(args) == named and not keyword_only and not kwargs and not code.co_flags & (VARARGS | VARKW):
+        slots[:named] = args
+        return slots
+    names = code.co_varnames
     slots[:min(len(args), positional)] = args[:positional]
     extra: dict[str, Value] = {}
     if len(args) > positional and not code.co_flags & VARARGS:

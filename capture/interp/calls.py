@@ -16,10 +16,10 @@ from capture.errors import Break
 from capture.interp import natives, overrides, scope, scripts, unwind
 from capture.interp.binding import bind
 from capture.interp.frame import Continuation, Cut, Frame, OnRaise, UserError, Value
-from capture.interp.instructions import decode
+from capture.interp.instructions import decoded
 from capture.interp.interpreter import Interpreter
 from capture.interp.lookasides.weakrefs import behind, is_proxy, through_proxies
-from capture.interp.models import REDUCTIONS, exclusion, find_polyfill, hashable
+from capture.interp.models import DISABLED, POLYFILLS, REDUCTIONS, exclusion, find_polyfill, hashable
 from capture.interp.polyfills.functional import DISPATCH_CODE, call_of_class, dispatch
 from capture.interp.polyfills.objects import instantiate
 from capture.interp.polyfills.overrides import LEAVING_TO_OTHER, OPERATORS, ask_mode, ask_operator
@@ -50,11 +50,14 @@ def call(interp: Interpreter, function: Value, args: list[Value], kwargs: dict[s
     kwargs = kwargs or {}
     if not interp.inlining:
         return call_native(interp, function, args, kwargs, then, on_raise)
-    cut_early(interp, function, args, kwargs, then, on_raise)
+    if interp.retreats is not None:
+        cut_early(interp, function, args, kwargs, then, on_raise)
     while True:
         real = function.real
         cls = type(real)
         if cls is types.FunctionType:
+            if is_ordinary(real):
+                return inline(interp, function, args, kwargs, then, on_raise)
             wrapped = wrapped_by_dynamo(real)
             if is_recursion_guard(real, args):
                 if is_at_work(interp, real, args[0]):
@@ -144,14 +147,21 @@ def call_native(interp: Interpreter, function: Value, args: list[Value], kwargs:
                 then: Continuation | None, on_raise: OnRaise | None) -> None:
     """Calls a callable for real, and finds the shadow of its result; a builtin that would call Python is inlined."""
     real = function.real
-    interp.track(pin_protocols, interp, real, args)
+    if interp.tracking:
+        interp.track(pin_protocols, interp, real, args)
     if interp.inlining:
-        cut_early(interp, function, args, kwargs, then, on_raise)
-        if any(is_proxy(arg.real) for arg in args[:2]) and hashable(real):
-            args = through_proxies(interp, real, args)
-        if hashable(real) and real in REDUCTIONS and REDUCTIONS[real](interp, args, kwargs, then, on_raise):
-            return
-        substitute = find_polyfill(real, args, kwargs)
+        if interp.retreats is not None:
+            cut_early(interp, function, args, kwargs, then, on_raise)
+        substitute = None
+        if hashable(real):
+            for arg in args[:2]:
+                if is_proxy(arg.real):
+                    args = through_proxies(interp, real, args)
+                    break
+            if real in REDUCTIONS and REDUCTIONS[real](interp, args, kwargs, then, on_raise):
+                return
+            if real in POLYFILLS:
+                substitute = find_polyfill(real, args, kwargs)
         if substitute is not None:
             return call(interp, Value(substitute, Const(substitute)), args, kwargs, then, on_raise)
         if overrides.is_asking(real, args) and overrides.is_overridden(interp, args, kwargs):
@@ -215,8 +225,9 @@ def make_frame(interp: Interpreter, function: Value, args: list[Value], kwargs: 
     real = function.real
     code = real.__code__
     interp.track(natives.pin_code, interp, function)
-    frame = Frame(code, decode(code), function, real.__globals__)
-    frame.locals = bind(interp, function, args, kwargs)
+    layout = decoded(code)
+    frame = Frame(code, layout.instructions, function, real.__globals__)
+    frame.locals = bind(interp, function, args, kwargs, layout.size)
     return frame
 
 
@@ -224,10 +235,17 @@ def make_root_frame(interp: Interpreter, function: Value, args: list[Value]) -> 
     """The frame of a call whose arguments CPython has bound already."""
     code = function.real.__code__
     interp.track(natives.pin_code, interp, function)
-    frame = Frame(code, decode(code), function, function.real.__globals__)
-    size = code.co_nlocals + len(set(code.co_cellvars) - set(code.co_varnames)) + len(code.co_freevars)
-    frame.locals = [*args, *[None] * (size - len(args))]
+    layout = decoded(code)
+    frame = Frame(code, layout.instructions, function, function.real.__globals__)
+    frame.locals = [*args, *[None] * (layout.size - len(args))]
     return frame
+
+
+def is_ordinary(function: types.FunctionType) -> bool:
+    """Whether nothing is known of a Python function but its code, as of most: whatever wraps or marks a function leaves a trace in
+    its `__dict__`."""
+    return not (function.__dict__ or natives.is_modelled(function) or function in POLYFILLS or is_operation(function)
+                or function in DISABLED)
 
 
 def wrapped_by_dynamo(function: types.FunctionType) -> str | None:

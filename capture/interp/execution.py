@@ -8,7 +8,7 @@ import types
 
 from capture.interp import calls, natives, scope, unwind, visible
 from capture.interp.frame import Args, Catch, Frame, Kwargs, Then, UserError, Value
-from capture.interp.instructions import decode
+from capture.interp.instructions import decoded
 from capture.interp.interpreter import Interpreter
 from capture.interp.kinds import Call, Kind
 from capture.interp.lookasides.classes import class_made
@@ -100,8 +100,9 @@ def run_source(interp: Interpreter, mode: str, args: Args, then: Then, on_raise:
         natives.call(interp, SETITEM, [globals_, Value("__builtins__", Const("__builtins__")), known], {})
     made = types.FunctionType(code, globals_.real)
     function = Value(made, interp.track(function_shadow, interp, made, globals_.shadow))
-    frame = Frame(code, decode(code), function, globals_.real)
-    frame.locals = [None] * (code.co_nlocals + len(set(code.co_cellvars) - set(code.co_varnames)))
+    layout = decoded(code)
+    frame = Frame(code, layout.instructions, function, globals_.real)
+    frame.locals = [None] * layout.size
     enter(interp, frame, locals_, then, on_raise)
     return True
 

@@ -4,13 +4,17 @@ from __future__ import annotations
 import types
 from collections.abc import Callable
 from enum import Enum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from capture.errors import Break
 from capture.refgraph.node import Shadow
 
 if TYPE_CHECKING:
     from capture.interp.instructions import Instruction
+
+
+Taker = TypeVar("Taker", bound=Callable[..., None])
+BUILTINS: dict[str, Any] = types.__dict__["__builtins__"]
 
 
 class Value:
@@ -51,7 +55,7 @@ class Resume(Enum):
     SHORT_CIRCUIT = "jump or pop, as it says of the truth of the value on the stack"
 
 
-def resuming(then: Continuation, how: Resume) -> Continuation:
+def resuming(then: Taker, how: Resume) -> Taker:
     """The continuation of a call, which says what a continuation behind a break does in its place."""
     then.resume = how  # type: ignore[attr-defined]
     return then
@@ -118,7 +122,7 @@ class Frame:
         self.locals: list[Value | None] = []
         self.stack: list[Value] = []
         self.globals = globals
-        builtins = globals.get("__builtins__", types.__dict__["__builtins__"])
+        builtins = globals.get("__builtins__", BUILTINS)
         self.builtins: dict[str, Any] = builtins if isinstance(builtins, dict) else builtins.__dict__
         self.namespace: Value | None = None         # class bodies: the mapping that names are stored into
         self.back: Frame | None = None
@@ -131,6 +135,12 @@ class Frame:
 
     def push(self, value: Value | None) -> None:
         self.stack.append(value)  # type: ignore[arg-type]
+
+    def push_item(self, item: Value) -> None:
+        """The continuation for what the iterator of a loop has yielded."""
+        self.stack.append(item)
+
+    resuming(push_item, Resume.ADVANCE)
 
     def pop(self) -> Value:
         return self.stack.pop()

@@ -81,16 +81,18 @@ def opcode(*names: str, since: tuple[int, int] = (3, 11),
 
 
 class Decoded:
-    """A code object's instructions, exception table (in CPython's order of search), and index by offset in bytes.
+    """A code object's instructions, exception table (in CPython's order of search), index by offset in bytes, and number of
+    fast locals, cells and free variables.
 
     `stand_ins`: what `visible.in_sight` has made of it, by line. `live`: what `resume.live_locals` has found, or None.
     """
 
-    __slots__ = ("instructions", "covers", "index", "stand_ins", "live")
+    __slots__ = ("instructions", "covers", "index", "size", "stand_ins", "live")
 
     def __init__(self, code: types.CodeType) -> None:
         self.stand_ins: dict[int, types.CodeType] = {}
         self.live: tuple[frozenset[str], ...] | None = None
+        self.size = code.co_nlocals + len(set(code.co_cellvars) - set(code.co_varnames)) + len(code.co_freevars)
         concrete = ConcreteBytecode.from_code(code)
         unit = 0
         kept: list[tuple[int, ConcreteInstr]] = []

@@ -124,10 +124,11 @@ class Interpreter:
                 unwind.raised(self, raised, again, outer)   # outside of `except`: the thread's handled exception stays the user's
                 raised = None
             try:
-                while self.frame is not outer:
-                    frame: Any = self.frame
-                    instruction = frame.instructions[frame.pc]
-                    frame.pc += 1
+                frame: Any
+                while (frame := self.frame) is not outer:
+                    at = frame.pc
+                    frame.pc = at + 1
+                    instruction = frame.instructions[at]
                     instruction.handler(self, frame, instruction)
                 return
             except UserError as error:

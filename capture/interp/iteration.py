@@ -9,12 +9,14 @@ from capture.interp import calls, generators
 from capture.interp.frame import Continuation, Cut, Value
 from capture.interp.interpreter import Interpreter
 from capture.interp.lookasides.iterators import OPEN, Outside, cursor_of
+from capture.interp.special import ITERATORS
 from capture.refgraph.lookup import lookup_class
 from capture.refgraph.node import Build, Const, RefNode, Shadow
 
 NONE = Value(None, Const(None))
 NEXT = Value(next, Const(next))
 END = object()
+NATIVE = frozenset(ITERATORS)       # whose `__next__` is known to be of C
 
 
 def advance(interp: Interpreter, iterator: Value, then: Continuation, exhausted: Callable[[], None]) -> None:
@@ -23,6 +25,10 @@ def advance(interp: Interpreter, iterator: Value, then: Continuation, exhausted:
     body = generators.find(interp, iterator)
     if body is not None:
         return body.send(interp, NONE, then, lambda value: exhausted())
+    if not interp.tracking and type(real) in NATIVE:
+        item = interp.real(next, real, END)
+        return exhausted() if item is END else then(Value(item, None))
+
     def stopped(exception: BaseException) -> bool:
         if isinstance(exception, StopIteration):
             exhausted()

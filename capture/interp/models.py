@@ -126,10 +126,16 @@ def covers(applies: Callable[..., bool], reals: list[Any], kwargs: dict[str, Any
         return False
 
 
+# Callables hashed by C, whatever they hold.
+HASHED = frozenset({types.FunctionType, types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType, type})
+
+
 def hashable(function: Any) -> bool:
     """Whether a callable can be looked up in the registry, and no Python code is asked for that. (A weak reference asks the object
     it refers to.)"""
     cls = type(function)
+    if cls in HASHED:
+        return True
     if issubclass(cls, weakref.ref) or is_heap_type(cls) and any(
             isinstance(lookup_class(cls, name), types.FunctionType) for name in ("__hash__", "__eq__")):
         return False

@@ -352,8 +352,10 @@ def is_modelled(function: Any) -> bool:
     """Whether the registry, or what torch keeps for itself, says what a function or class means."""
     if type(function) is types.FunctionType:
         recognise(function)
-    return hashable(function) and (is_bookkeeping(function) or any(function in known for known in (
-        tensors.MODE_GETTERS, tensors.PROCESS_FACTS, MODELS, REDUCTIONS, PURE, LAZY, SIDE_EFFECTS, FRAME_READERS)))
+    return hashable(function) and (
+        function in MODELS or function in REDUCTIONS or function in PURE or function in LAZY or function in SIDE_EFFECTS
+        or function in FRAME_READERS or function in tensors.MODE_GETTERS or function in tensors.PROCESS_FACTS
+        or is_bookkeeping(function))
 
 
 def is_left_to_python(function: types.FunctionType, values: list[Value]) -> bool:

@@ -9,12 +9,15 @@ from capture.refgraph.facts import is_of, of_thread
 
 HEAP_TYPE, IMMUTABLE_TYPE = 1 << 9, 1 << 8      # flags of types (object.h)
 MISSING = object()      # what a look-up returns in place of nothing
+# What `type.__getattribute__` finds under these names, without the look-up of that itself.
+mro_of = type.__dict__["__mro__"].__get__
+namespace_of = type.__dict__["__dict__"].__get__
 
 
 def lookup_class(cls: type, name: str, default: Any = None) -> Any:
     """What a class has under `name` along its MRO, unbound, or `default`."""
-    for base in type.__getattribute__(cls, "__mro__"):
-        namespace = type.__getattribute__(base, "__dict__")
+    for base in mro_of(cls):
+        namespace = namespace_of(base)
         if name in namespace:
             return namespace[name]
     return default
@@ -73,9 +76,9 @@ def instance_dict(real: Any) -> dict[str, Any] | None:
             return of_thread(real)
         except LookupError:
             return None
-    for base in type.__getattribute__(type(real), "__mro__"):
-        descriptor = type.__getattribute__(base, "__dict__").get("__dict__")
-        if isinstance(descriptor, (types.GetSetDescriptorType, types.MemberDescriptorType)):
+    for base in mro_of(type(real)):
+        descriptor = namespace_of(base).get("__dict__")
+        if descriptor is not None and isinstance(descriptor, (types.GetSetDescriptorType, types.MemberDescriptorType)):
             namespace = descriptor.__get__(real)
             return namespace if isinstance(namespace, dict) else None
     return None

@@ -16,6 +16,8 @@ from capture.refgraph.node import SCALARS, Const, Expr, External, RefNode, Shado
 def branch(interp: Interpreter, value: Value, then: Callable[[bool], None], resume: Resume = Resume.RETRY) -> None:
     """Calls `then` with the truth of `value`, on which the program depends from here on."""
     real = value.real
+    if not interp.tracking and type(real) in SCALARS:
+        return then(bool(real))
 
     def decided(truth: Value) -> None:
         interp.track(_depend, interp, truth)
@@ -41,6 +43,11 @@ def _depend_on_truth(interp: Interpreter, value: Value) -> Shadow:
 def _depend(interp: Interpreter, value: Value) -> Shadow:
     interp.graph.depend(value.shadow, value.real)
     return value.shadow
+
+
+def is_decided(interp: Interpreter, value: Value) -> bool:
+    """Whether nothing but the real value, which is True or False, says which way the program goes."""
+    return (value.real is True or value.real is False) and (type(value.shadow) is Const or not interp.tracking)
 
 
 def assumed(interp: Interpreter, frame: Frame, value: Value, ways: dict[bool, int], then: Callable[[bool], None]) -> bool:
@@ -87,11 +94,10 @@ def jump_backward(interp: Interpreter, frame: Frame, instruction: Instruction) -
 @opcode("POP_JUMP_FORWARD_IF_FALSE", "POP_JUMP_BACKWARD_IF_FALSE", until=(3, 11))
 @opcode("POP_JUMP_IF_FALSE", since=(3, 12))
 def pop_jump_if_false(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
-    value = frame.pop()
-    if value.real is True and type(value.shadow) is Const:
-        return
-    if value.real is False and type(value.shadow) is Const:
-        frame.pc = instruction.value
+    value = frame.stack.pop()
+    if is_decided(interp, value):
+        if value.real is False:
+            frame.pc = instruction.value
         return
 
     def decided(truth: bool) -> None:
@@ -104,7 +110,11 @@ def pop_jump_if_false(interp: Interpreter, frame: Frame, instruction: Instructio
 @opcode("POP_JUMP_FORWARD_IF_TRUE", "POP_JUMP_BACKWARD_IF_TRUE", until=(3, 11))
 @opcode("POP_JUMP_IF_TRUE", since=(3, 12))
 def pop_jump_if_true(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
-    value = frame.pop()
+    value = frame.stack.pop()
+    if is_decided(interp, value):
+        if value.real is True:
+            frame.pc = instruction.value
+        return
 
     def decided(truth: bool) -> None:
         if truth:
@@ -148,9 +158,7 @@ def for_iter(interp: Interpreter, frame: Frame, instruction: Instruction) -> Non
         frame.stack.pop()
         frame.pc = instruction.value
 
-    def push(item: Value) -> None:
-        frame.stack.append(item)
-    advance(interp, frame.stack[-1], resuming(push, Resume.ADVANCE), exhausted)
+    advance(interp, frame.stack[-1], frame.push_item, exhausted)
 
 
 # -- returns -----------------------------------------------------------------------------------------------------------

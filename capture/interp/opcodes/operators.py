@@ -35,7 +35,8 @@ def unary(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
 
 @opcode("BINARY_OP", "COMPARE_OP")
 def binary(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
-    right, left = frame.pop(), frame.pop()
+    stack = frame.stack
+    right, left = stack.pop(), stack.pop()
     operate(interp, frame, instruction.value, left, right)
 
 
