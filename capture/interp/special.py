@@ -6,6 +6,7 @@ import enum
 import itertools
 import types
 import weakref
+from collections.abc import Collection
 from typing import Any
 
 import torch
@@ -116,6 +117,11 @@ def is_key(x: Any) -> bool:
     if is_a(x, type):
         return type(x).__hash__ is type.__hash__ or type(x).__hash__ is object.__hash__
     return lookup_class(type(x), "__hash__") is not None and not in_python(x, "__hash__") and not in_python(x, "__eq__")
+
+
+def are_keys(items: Collection[Any]) -> bool:
+    """Whether each of some items can be such a key."""
+    return SCALARS.issuperset(map(type, items)) or all(map(is_key, items))
 
 
 def is_plain(x: Any, depth: int = 8) -> bool:

@@ -10,7 +10,7 @@ from capture.interp.frame import Value
 from capture.interp.interpreter import Interpreter
 from capture.interp.lookasides.shadows import NONE, depend_order, elements_unordered, is_constant, key_of, members, node_of, settled
 from capture.interp.models import model
-from capture.interp.special import is_key, is_native_iterable
+from capture.interp.special import are_keys, is_key, is_native_iterable
 from capture.refgraph.keys import require_reference
 from capture.refgraph.node import Build, Const, RefNode, SetState, Shadow
 
@@ -21,7 +21,7 @@ SETS = (set, frozenset)
 
 def holds_keys(x: Any) -> bool:
     """Whether a container's items can be members of a set."""
-    return is_native_iterable(x) and all(map(is_key, x))
+    return is_native_iterable(x) and are_keys(x)
 
 
 def is_algebra(*operands: Any) -> bool:
@@ -36,7 +36,7 @@ def is_operation(a: Any, b: Any) -> bool:
 
 
 def is_membership(container: Any, member: Any) -> bool:
-    return isinstance(container, SETS) and is_key(member) and all(map(is_key, container))
+    return isinstance(container, SETS) and is_key(member) and are_keys(container)
 
 
 # -- states ------------------------------------------------------------------------------------------------------------
@@ -188,8 +188,10 @@ def change_member(method: Callable[..., Any]) -> None:
     """Registers `add`, `discard` or `remove`."""
     def apply(interp: Interpreter, result: None, container: Value, member: Value) -> Shadow:
         node = node_of(container)
-        node.state = state_of(interp, container.real, container)
-        interp.graph.effect(method, node, settled(interp, member.real))
+        known, shadow = node.state.items, settled(interp, member.real)
+        ordered = is_ordered(container) or len(container.real) < 2
+        node.state = SetState({item: known.get(item, shadow) for item in container.real}, ordered)
+        interp.graph.effect(method, node, shadow)
         return NONE
     model(method, prepare=look_all, applies=is_membership)(apply)
 
@@ -206,7 +208,7 @@ def clear(interp: Interpreter, result: None, container: Value) -> Shadow:
     return NONE
 
 
-@model(set.pop, prepare=look, applies=lambda container: all(map(is_key, container)))
+@model(set.pop, prepare=look, applies=lambda container: are_keys(container))
 def pop(interp: Interpreter, result: Any, container: Value) -> Shadow:
     """`container.pop()`."""
     node = node_of(container)

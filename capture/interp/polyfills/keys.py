@@ -9,7 +9,7 @@ from typing import Any
 
 from capture import _C
 from capture.interp.models import polyfill
-from capture.interp.special import in_python, is_a, is_key, special_method
+from capture.interp.special import are_keys, in_python, is_a, is_key, special_method
 from capture.refgraph.keys import hash_kept, is_python_key
 from capture.refgraph.lookup import MISSING, lookup_class
 
@@ -101,7 +101,7 @@ def is_dict_by_python(mapping: Any, key: Any, *rest: Any) -> bool:
 
 
 def is_set_by_python(members: Any, key: Any) -> bool:
-    return is_a(members, (set, frozenset)) and not is_a(key, weakref.ref) and not (is_key(key) and all(map(is_key, members)))
+    return is_a(members, (set, frozenset)) and not is_a(key, weakref.ref) and not (is_key(key) and are_keys(members))
 
 
 def is_set_by_set(members: Any, key: Any) -> bool:
@@ -244,7 +244,7 @@ def holds_python_keys(x: Any) -> bool:
     """Whether a container's items, or their first parts, are to be keys that Python code hashes or compares."""
     if not is_a(x, (list, tuple, set, frozenset, dict, collections.deque)) or in_python(x, "__iter__"):
         return False
-    return not all(map(is_key, x))
+    return not are_keys(x)
 
 
 @polyfill(set, applies=lambda *args: len(args) == 1 and holds_python_keys(args[0]))
