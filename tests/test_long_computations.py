@@ -18,6 +18,12 @@ def counts_from_outside(x, start):
     return x * start
 
 
+def doubles(x, n):
+    for _ in range(60):
+        n = (n + n) % 1000003
+    return x * n
+
+
 def calls_itself(x, n):
     return x if n == 0 else calls_itself(x + 1, n - 1)
 
@@ -30,7 +36,7 @@ def text_that_grows(x, text):
 
 @pytest.mark.parametrize("program, values", [
     (counts_from_outside, (0, 1, 0, 1, 5, 7, 2 * STEPS, 9)), (calls_itself, (3, 70, 200, 70, 3, 5)),
-    (text_that_grows, ("a", "b", "a", "c", "a"))], ids=["counts", "recursion", "text"])
+    (text_that_grows, ("a", "b", "a", "c", "a")), (doubles, (3, 3, 5, 7, 3))], ids=["counts", "recursion", "text", "doubles"])
 def test_a_number_from_outside(program, values) -> None:
     check(lambda: program, *(call(X, value) for value in values), captures=None, fullgraph=False)
 
@@ -56,7 +62,15 @@ def writes_items(x):
     return text
 
 
-@pytest.mark.parametrize("program", [sums_items, sums_random_numbers, writes_items], ids=lambda program: program.__name__)
+def doubles_a_draw(x):
+    value = random.random()
+    for _ in range(60):
+        value = (value + value) % 1.7
+    return x * value
+
+
+@pytest.mark.parametrize("program", [sums_items, sums_random_numbers, writes_items, doubles_a_draw],
+                         ids=lambda program: program.__name__)
 def test_what_only_a_hit_knows(program) -> None:
     check(lambda: program, call(X), call(X + 1), call(-X), captures=None, fullgraph=False)
 

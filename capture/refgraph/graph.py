@@ -59,7 +59,7 @@ PINNED = (type, types.ModuleType, types.BuiltinFunctionType, types.MethodDescrip
           types.MethodWrapperType, types.GetSetDescriptorType, types.MemberDescriptorType, types.ClassMethodDescriptorType,
           types.CodeType, torch.dtype, torch.layout, torch.memory_format, torch.qscheme)
 BOUND_IN_C = (types.BuiltinFunctionType, types.MethodWrapperType)   # and subclasses: methods of C, bound to an object
-DEEPEST = 64        # steps in which a scalar that guards can compute is computed of others
+LONGEST = 64        # steps in which a scalar that guards can compute is computed of others: all that are written out
 MOST_STEPS = 256    # … and one that only a hit can
 # Values of C types whose equality is total and builtin.
 VALUES = (torch.device, torch.Size)
@@ -85,7 +85,8 @@ class RefGraph:
         # … and when something was done with tensors there that must not be written to any more, what, and where.
         self.unwritten: dict[int | None, tuple[int, str, tuple[UserFrame, ...]]] = {}
         self.volatile: set[RefNode] = set()         # dicts from outside that a call effect may have changed
-        self.depths: dict[int, tuple[Expr, int]] = {}       # of what was computed, by id: what, and of how many steps it is
+        # Of what was computed, by id: what, and in how many steps, each as often as it is written out: `x = x + x` doubles them.
+        self.lengths: dict[int, tuple[Expr, int]] = {}
         self.risks: list[Expr] = []                 # arithmetic on what only a hit knows, and that may raise there
         self.placed: set[RefNode] = set()           # outside tensors of which it matters which share memory
         self.pinned_specials: dict[tuple[int, str], type] = {}  # special methods that classes are known to keep
@@ -160,14 +161,14 @@ class RefGraph:
         What takes too many steps, as in a loop that counts, is a constant: where it began is guarded by value.
         """
         expr = Expr(IN_PLACE.get(op, op), operands)
-        depth = 1 + max((self.depths[id(operand)][1] for operand in operands if id(operand) in self.depths), default=0)
-        if depth > DEEPEST and source_of(expr) is not None:
+        length = 1 + sum(self.lengths[id(operand)][1] for operand in operands if id(operand) in self.lengths)
+        if length > LONGEST and source_of(expr) is not None:
             for operand in operands:
                 self.depend_on_roots(operand)
             return Const(result)
-        if depth > MOST_STEPS:                      # what follows works on expressions by recursion
+        if length > MOST_STEPS:                     # what follows works on expressions by recursion
             raise Break("opaque-call", f"a value of tensors or of calls was computed in more than {MOST_STEPS} steps")
-        self.depths[id(expr)] = expr, depth
+        self.lengths[id(expr)] = expr, length
         for operand in operands:
             if isinstance(operand, External):
                 self.require(operand.source, "TYPE", type(operand.value))
@@ -180,7 +181,7 @@ class RefGraph:
 
     def is_long(self, shadow: Shadow) -> bool:
         """Whether a value takes too many steps for a guard to compute it."""
-        return id(shadow) in self.depths and self.depths[id(shadow)][1] > DEEPEST
+        return id(shadow) in self.lengths and self.lengths[id(shadow)][1] > LONGEST
 
     def depend_on_roots(self, shadow: Shadow) -> None:
         """Guards the values from outside of which others were computed."""
