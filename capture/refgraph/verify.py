@@ -162,9 +162,9 @@ class _Checker:
             if len(keys) != len(present) or not all(map(_same_key, keys, present)):
                 raise _differs(f"the keys of {_describe(node)} are {_keys(keys)}", _keys(present))
         elif state.entry_keys is not None:
-            expected = dict.fromkeys(key for key in state.entry_keys if known.get(key) is not ABSENT)
-            expected |= dict.fromkeys(present)
-            if expected.keys() != dict.fromkeys(keys).keys():
+            gone = KeyTable((key, shadow) for key, shadow in known.items() if shadow is ABSENT)
+            expected = KeyTable((key, None) for key in (*state.entry_keys, *present) if key not in gone)
+            if dict.keys(expected) != dict.keys(KeyTable((key, None) for key in keys)):
                 raise _differs(f"the keys of {_describe(node)} are {_keys(keys)}", _keys(expected))
 
     def members(self, node: RefNode, state: SetState, real: Any) -> None:

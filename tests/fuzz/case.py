@@ -143,7 +143,9 @@ def run(case: Case, engine: Callable[[Any], Any] = lambda program: program) -> l
                 raised = helpers.describe_exception(seen.error)
                 if isinstance(seen.error, UnboundLocalError):
                     del raised["lines"]     # CPython names a line too early once it has specialised the code
-                seen.error = None           # an exception holds the frames that it left, eager ones with their locals
+                if raised:
+                    seen.error = None       # an exception holds the frames that it left, eager ones with their locals, …
+                    gc.collect()            # … and these may lead to it
             state = {name: value for name, value in world.items() if name not in HIDDEN}
             observes = "program(" in step or "backward(" in step
             snapshot = take({"world": state}, helpers.modes()) if observes else Snapshot()

@@ -131,6 +131,18 @@ def how_often_keys_from_outside_are_compared():
     return program, state
 
 
+@programs.make(X)
+def a_key_of_c_that_is_added_among_keys_of_python():
+    """These are compared with no other then."""
+    table = {Counting("a"): 1, Counting("b"): 2}
+
+    def program(x):
+        table.setdefault("new", 4)
+        del table["new"]
+        return x + 1
+    return program, table
+
+
 class Emptying(Key):
     """Empties a container whenever it is compared, and then equals everything."""
 
