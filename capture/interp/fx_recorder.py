@@ -576,16 +576,16 @@ def is_of_tensors(real: Any) -> bool:
 
 
 def tensors_in(args: Iterable[Value], kwargs: dict[str, Value] | None = None) -> Iterable[torch.Tensor]:
-    """The tensors among arguments, also inside tuples, lists and dicts."""
+    """The tensors among arguments, also inside tuples, lists and dicts, which may hold themselves."""
     stack = [a.real for a in args] + ([v.real for v in kwargs.values()] if kwargs else [])
+    seen: set[int] = set()
     while stack:
         real = stack.pop()
         if isinstance(real, torch.Tensor):
             yield real
-        elif type(real) is list or type(real) is tuple:
-            stack.extend(real)
-        elif type(real) is dict:
-            stack.extend(real.values())
+        elif (type(real) is list or type(real) is tuple or type(real) is dict) and id(real) not in seen:
+            seen.add(id(real))
+            stack.extend(real.values() if type(real) is dict else real)
 
 
 # The builtin value of an instance of a subclass.

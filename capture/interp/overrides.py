@@ -146,11 +146,14 @@ def about_attribute(interp: Interpreter, descriptor: Any, name: str, args: list[
 
 def _flat(values: Iterable[Value]) -> Iterable[tuple[int, Any]]:
     """All that is given to an operation, also in containers, by identity."""
-    stack = [value.real for value in values][::-1]
+    stack, seen = [value.real for value in values][::-1], set()
     while stack:
         real = stack.pop()
+        if id(real) in seen:
+            continue
+        seen.add(id(real))
         yield id(real), real
-        if type(real) in (list, tuple):
+        if type(real) is list or type(real) is tuple:
             stack.extend(real[::-1])
 
 
@@ -160,7 +163,9 @@ def _shadows(values: Iterable[Value]) -> dict[int, Shadow]:
     stack = [(value.real, value.shadow) for value in values][::-1]
     while stack:
         real, shadow = stack.pop()
-        found.setdefault(id(real), shadow)
+        if id(real) in found:
+            continue
+        found[id(real)] = shadow
         if isinstance(shadow, Build) and type(real) is tuple:
             stack.extend(zip(real[::-1], shadow.items[::-1], strict=True))
         elif isinstance(shadow, RefNode) and type(real) is list and hasattr(shadow.state, "items"):

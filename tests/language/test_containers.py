@@ -9,6 +9,7 @@ from types import MappingProxyType, SimpleNamespace
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 from tests.programs import NATIVE, Programs, run
 
@@ -374,6 +375,30 @@ def sorting_and_searching():
         return (x[:, order], sorted(names, reverse=True), names.index("c"), min(names), max(names, key=lambda n: n == "b"),
                 list(enumerate(names)))
     return program, names
+
+
+@programs.make(X, captures=None)
+def containers_that_hold_themselves():
+    """As arguments of functions of C, of torch and of Python."""
+    state = SimpleNamespace(items=[1.0], table={"a": 2})
+    state.items.append(state.items)
+    state.table["table"] = state.table
+
+    def take(kept, *rest, **named):
+        return len(kept) + len(rest) + len(named)
+
+    def program(x):
+        loop = [x]
+        loop.append(loop)
+        failed = []
+        for operation in (lambda: torch.add(x, state.items), lambda: torch.stack(state.table), lambda: F.linear(loop, x)):
+            try:
+                operation()
+            except TypeError as error:
+                failed.append(str(error)[:9])
+        text = repr(state.items), str(loop[1] is loop), f"{state.table}"
+        return x + take(state.items, loop, kept=state.table), text, failed, isinstance(state.table, dict), list(map(len, [loop]))
+    return program, state
 
 
 @programs.add(X)
