@@ -393,3 +393,27 @@ def test_running_statistics_are_read_before_they_are_written(read, write) -> Non
         return program, model
     x = torch.tensor([[1.0, -2.0], [3.0, 5.0]])
     check(make, call(x), call(x + 1), call(-x))
+
+
+TEXTS = {
+    "a method of text": lambda x: x * float(str(x[0, 0].item()).strip()),
+    "a format": lambda x: x * float(f"{x[0, 0].item():.1f}".upper()),
+    "a method of numbers": lambda x: x + int(x[0, 0].item()).bit_length(),
+}
+
+
+@pytest.mark.parametrize("program", TEXTS.values(), ids=TEXTS)
+def test_methods_of_what_was_read(program) -> None:
+    check(lambda: program, *CALLS, captures=None, fullgraph=False)
+
+
+def test_the_address_of_a_tensor_that_is_given_other_memory() -> None:
+    def make():
+        tensor = torch.zeros(2)
+
+        def program(x):
+            before, address = tensor.data, tensor.data_ptr()
+            tensor.data = x[0].clone()
+            return before.data_ptr() == address, tensor.data_ptr() == before.data_ptr(), tensor.data_ptr() == address
+        return program, tensor
+    check(make, *CALLS, captures=None, fullgraph=False)

@@ -6,6 +6,7 @@ it out as the program did.
 from __future__ import annotations
 
 import operator
+import types
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
@@ -14,7 +15,7 @@ from torch import fx
 
 from capture.interp.frame import Value
 from capture.interp.varying import Place
-from capture.refgraph.effects import Replayed, calls_in
+from capture.refgraph.effects import Keywords, Replayed, calls_in
 from capture.refgraph.node import Build, Const, Display, Expr, External, ListState, RefNode, Shadow, TensorState, source_of
 
 # Operations whose result has the same shape and type whatever number they are given.
@@ -97,8 +98,14 @@ def write(recorder: Recorder, shadow: Shadow, as_tensor: bool, place: Place = Pl
             scalar = recorder.effect(torch.Tensor.reshape, args[0], ())
             known[key] = recorder.effect(torch.Tensor.to, scalar, torch.float64)
         else:
-            known[key] = recorder.effect(shadow.op, *args)  # type: ignore[attr-defined]
+            known[key] = recorder.effect(nameable(shadow.op), *args)  # type: ignore[attr-defined]
     return known[key]
+
+
+def nameable(op: Callable[..., Any]) -> Callable[..., Any]:
+    """The same operation under a name that the code of a graph can have: methods of text and numbers have none."""
+    of_c = isinstance(op, (types.MethodDescriptorType, types.WrapperDescriptorType))
+    return Keywords(op, ()) if of_c and not issubclass(torch.Tensor, op.__objclass__) else op
 
 
 def is_computed(shadow: Shadow) -> bool:

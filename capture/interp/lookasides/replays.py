@@ -24,7 +24,7 @@ from capture.interp.models import hashable, model
 from capture.interp.special import CONTAINERS, is_plain
 from capture.refgraph.effects import Keywords, Replayed, arranged, is_foreign
 from capture.refgraph.lookup import parts
-from capture.refgraph.memory import ADDRESSES, PLAIN_TENSORS
+from capture.refgraph.memory import ADDRESSES, PLAIN_TENSORS, storage_of
 from capture.refgraph.ndarrays import plain_number
 from capture.refgraph.node import (
     SCALARS,
@@ -259,6 +259,8 @@ def read(interp: Interpreter, function: Callable[..., Any], args: list[Value], r
     """The shadow of what `function` has read out of tensors: `t.item()`, `float(t)`, `str(t)`."""
     if function in TEXT:
         return Expr(function, tuple(snapshot(interp, value) for value in args))
+    if function in ADDRESSES and has_moved(args[0]):
+        raise Break("data-dependent", "the address of a tensor which was given other memory is asked for")
     if function in ADDRESSES or isinstance(args[0].real, torch.UntypedStorage):
         return Expr(function, (args[0].shadow,))
     operands = tuple(interp.recorder.snapshot(value.shadow, value.real) if isinstance(value.real, torch.Tensor) else value.shadow  # type: ignore[arg-type]
@@ -271,6 +273,14 @@ def read(interp: Interpreter, function: Callable[..., Any], args: list[Value], r
     if type(result) not in SCALARS:
         raise Break("data-dependent", "the values of a tensor are asked for")
     return interp.graph.computed(function, operands, result)
+
+
+def has_moved(tensor: Value) -> bool:
+    """Whether a tensor from outside has other memory than at entry, whose address a path would tell."""
+    node = tensor.shadow
+    if not isinstance(node, RefNode) or node.source is None or type(node.state) is not TensorState:
+        return False
+    return storage_of(tensor.real) != node.state.storage
 
 
 def listed(interp: Interpreter, whole: Shadow, result: list[Any]) -> Shadow:
