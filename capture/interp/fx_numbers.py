@@ -104,8 +104,9 @@ def write(recorder: Recorder, shadow: Shadow, as_tensor: bool, place: Place = Pl
 
 def nameable(op: Callable[..., Any]) -> Callable[..., Any]:
     """The same operation under a name that the code of a graph can have: methods of text and numbers have none."""
-    of_c = isinstance(op, (types.MethodDescriptorType, types.WrapperDescriptorType))
-    return Keywords(op, ()) if of_c and not issubclass(torch.Tensor, op.__objclass__) else op
+    if not isinstance(op, (types.MethodDescriptorType, types.WrapperDescriptorType)) or issubclass(torch.Tensor, op.__objclass__):
+        return op
+    return Keywords(op, ())
 
 
 def is_computed(shadow: Shadow) -> bool:

@@ -47,8 +47,8 @@ class Classes:
 
 
 def of_class(node: fx.Node, cls: type) -> None:
-    """Notes that a node is a tensor of a subclass."""
-    if cls not in PLAIN_TENSORS:
+    """Notes that a node is a tensor of a subclass, where it is one: generators and storages are handles."""
+    if cls not in PLAIN_TENSORS and issubclass(cls, torch.Tensor):
         node.meta["subclass"] = cls
 
 

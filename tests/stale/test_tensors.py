@@ -1,13 +1,14 @@
 """What tensors tell of themselves besides type and shape, and may tell otherwise on the next call."""
 from __future__ import annotations
 
+import types
 from collections.abc import Callable
 
 import pytest
 import torch
 
 import capture
-from tests.helpers import call_with, check
+from tests.helpers import call, call_with, check
 
 Maker = Callable[[], torch.Tensor]
 
@@ -104,3 +105,15 @@ def test_named_dimensions() -> None:
     for names in (("N", "C"), ("N", "C"), ("C", "N"), ("C", "N")):
         x = rows().refine_names(*names)
         assert repr(compiled(x)) == repr(program(x))
+
+
+def test_a_generator_of_the_program_is_seeded() -> None:
+    def make():
+        state = types.SimpleNamespace(generator=torch.Generator().manual_seed(0))
+
+        def program(x):
+            return x + torch.rand(2, generator=state.generator), torch.randperm(3, generator=state.generator)
+        return program, types.SimpleNamespace(of=state)
+    check(make, call(torch.ones(2)), call(torch.ones(2)), lambda s: s.of.generator.manual_seed(0), call(torch.ones(2)),
+          lambda s: setattr(s.of, "generator", torch.Generator().manual_seed(7)), call(torch.ones(2)),
+          lambda s: s.of.generator.set_state(torch.Generator().manual_seed(3).get_state()), call(torch.ones(2)), captures=1)
