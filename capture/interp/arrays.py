@@ -38,7 +38,9 @@ from capture.refgraph.ndarrays import (
     is_value,
     layout,
     overlaps,
+    place_in,
     tensor_on,
+    view_on,
 )
 from capture.refgraph.node import Build, Const, Expr, External, IteratorState, ListState, RefNode, Shadow, TensorState
 from capture.refgraph.source import Computed, Item, Literal
@@ -78,7 +80,8 @@ class Recorder(Protocol):
 
 
 class Remade(IteratorState):
-    """The state of an array that numpy has computed in the trace: it is made anew as the trace has left it."""
+    """The state of an array that numpy has computed in the trace: it is made anew as the trace has left it, a view on what it is a
+    view of."""
 
     __slots__ = ("node", "arrays")
     is_whole = True
@@ -88,11 +91,21 @@ class Remade(IteratorState):
 
     def recipe(self) -> tuple[Callable[..., Any], tuple[Shadow, ...]] | None:
         array = self.node.real
-        if self.arrays.is_shared(array):
+        owner = _owner(array)
+        if not owner.flags.owndata or self.arrays.is_on_tensor(owner):
             return None
-        make: Any = functools.partial(copied, copied(array))
-        make.__name__, make.__module__ = "array", "numpy"
-        return make, ()
+        if owner is not array:
+            known = self.arrays.owners.get(id(array))
+            return None if known is None else (_as_of_numpy("view", view_on, *place_in(array, owner)), (known,))
+        held = copied(array)
+        return None if held.strides != array.strides else (_as_of_numpy("array", copied, held), ())
+
+
+def _as_of_numpy(name: str, function: Callable[..., Any], *args: Any) -> Any:
+    """A function with its first arguments, under a name that generated code can refer to."""
+    made: Any = functools.partial(function, *args)
+    made.__name__, made.__module__ = name, "numpy"
+    return made
 
 
 def kind_of_number(real: Any) -> type | None:
@@ -110,6 +123,7 @@ class Arrays:
         self._computed: dict[int, Any] = {}                 # numbers, by id
         self._arrays: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()     # … and arrays, while they live
         self._crossed: list[tuple[Any, Any]] = []           # of these, those that became tensors, and what they held then
+        self.owners: dict[int, RefNode] = {}                # of views, by the views' id
         self._made = 0
         self._tied: list[tuple[Any, Any]] = []              # … and those on the memory of tensors that follow from constants
         self.tensors: list[tuple[RefNode, torch.Tensor]] = []       # arrays from outside, and the tensors on their memory
@@ -118,11 +132,9 @@ class Arrays:
         """Whether numpy made this very object in the trace."""
         return id(real) in self._computed or self._arrays.get(id(real)) is real
 
-    def is_shared(self, array: Any) -> bool:
-        """Whether an array of the trace's lies on memory that something else lies on, too."""
-        crossed = any(_owner(other) is array for other, _ in (*self._crossed, *self._tied))
-        return not array.flags.owndata or crossed or any(
-            other is not array and _owner(other) is array for other in self._arrays.values())
+    def is_on_tensor(self, owner: Any) -> bool:
+        """Whether an array of the trace's owns memory that a tensor lies on, too."""
+        return any(_owner(other) is owner for other, _ in (*self._crossed, *self._tied))
 
     def is_foldable(self, real: Any, values: list[Value]) -> bool:
         """Whether a call computes with numpy, and from what is constant or can be guarded."""
@@ -166,6 +178,9 @@ class Arrays:
             node = graph.create(real, origin=origin)
             if is_ndarray(real):
                 node.state = Remade(node, self)
+                owner = _owner(real)
+                if owner is not real and is_ndarray(owner):
+                    self.owners[id(real)] = graph.find(owner) or self.fold(graph, owner, fresh)  # type: ignore[assignment]
             return node
         if type(real) is tuple:
             return Build(tuple, tuple(self.fold(graph, item, fresh) for item in real))
@@ -305,7 +320,7 @@ class Arrays:
             if isinstance(shadow, RefNode):
                 return shadow.source is not None and is_told(real) and real.nbytes <= LARGEST
             return isinstance(shadow, Const)
-        if is_dtype(real) or isinstance(real, PINNED):
+        if is_dtype(real) or is_ufunc(real) or isinstance(real, PINNED):
             return True
         if isinstance(shadow, Build):
             return all(self._is_constant(s, r) for s, r in zip(shadow.items, parts(real), strict=True))
@@ -352,13 +367,19 @@ def iterate_array(array: Any) -> Any:
     return iter([array[i] for i in range(len(array))])
 
 
+def is_ufunc(real: Any) -> bool:
+    """Whether an object is one of numpy's functions of elements, and none that calls a function of Python."""
+    cls = type(real)
+    return cls.__name__ == "ufunc" and cls.__module__ == "numpy" and any(set(kinds) - set("O->") for kinds in real.types)
+
+
 def computes(real: Any) -> bool:
     """Whether a callable is a C function, method or class of numpy for computing."""
     cls = type(real)
     if getattr(real, "__name__", "") in ACTING or getattr(real, "__qualname__", "") == "ndarray.resize":
         return False
     if cls.__module__ == "numpy":
-        return cls.__name__ in ("ufunc", "_ArrayFunctionDispatcher", "_DTypeMeta")
+        return is_ufunc(real) or cls.__name__ in ("_ArrayFunctionDispatcher", "_DTypeMeta")
     if isinstance(real, types.BuiltinFunctionType):
         return isinstance(real.__self__, types.ModuleType) and str(real.__module__).partition(".")[0] == "numpy"
     if isinstance(real, (types.MethodDescriptorType, types.WrapperDescriptorType, types.GetSetDescriptorType)):

@@ -497,6 +497,9 @@ def bound_by_c(interp: Interpreter, obj: Value, name: str, descriptor: Any, foun
     if isinstance(node, RefNode) and not callable(result) and arrays.is_value(obj.real) and (
             node.source is not None or interp.recorder.arrays.is_computed(obj.real)):
         return interp.recorder.arrays.attribute(graph, node, obj.real, name, result, lambda item: settled(interp, item, new=True))
+    if isinstance(node, RefNode) and not callable(result) and arrays.is_dtype(obj.real):
+        graph.depend(node, obj.real)
+        return interp.recorder.arrays.fold(graph, result, lambda item: settled(interp, item, new=True))
     if isinstance(node, RefNode) and not callable(result) and computed_arrays.is_repeated(node, obj.real):
         return computed_arrays.repeat(interp, getattr, [obj, Value(name, Const(name))], {}, result)
     if result is descriptor:                            # a plain class attribute

@@ -57,7 +57,24 @@ def content(x: Any) -> tuple[Any, ...]:
 
 def copied(x: Any) -> Any:
     """An array with the same elements in the same order, on memory of its own."""
-    return x.copy("K")
+    copy = x.copy("K")
+    copy.flags.writeable = x.flags.writeable
+    return copy
+
+
+def place_in(view: Any, owner: Any) -> tuple[Any, ...]:
+    """Where a view lies in the array that it is a view of: what `view_on` makes it of."""
+    start = view.__array_interface__["data"][0] - owner.__array_interface__["data"][0]
+    return start if view.size else 0, view.shape, view.strides, view.dtype, view.flags.writeable
+
+
+def view_on(start: int, shape: tuple[int, ...], strides: tuple[int, ...], dtype: Any, writeable: bool, owner: Any) -> Any:
+    """A view on an array, so many bytes from its start. Raises TypeError for other objects."""
+    if not is_ndarray(owner):
+        raise TypeError("no array of numpy's own class")
+    view = type(owner)(shape, dtype, owner.ravel("K"), start, strides)
+    view.flags.writeable = writeable
+    return view
 
 
 def plain_number(x: Any) -> Any:
