@@ -10,7 +10,7 @@ from capture.interp.frame import Args, Catch, Continuation, Kwargs, Resume, Then
 from capture.interp.interpreter import Interpreter
 from capture.interp.lookasides.torch_legacy import is_volatile
 from capture.interp.models import reduction
-from capture.interp.special import in_python, is_a, special_method
+from capture.interp.special import comparison_method, decline, in_python, is_a, special_method
 from capture.refgraph.lookup import lookup_class
 from capture.refgraph.node import Const
 
@@ -165,3 +165,11 @@ def _special_method(interp: Interpreter, args: Args, kwargs: Kwargs, then: Then,
     cls = type(obj.real)
     attributes.bind(interp, obj, cls, name, lookup_class(cls, name), then, on_raise, getter=special_method)
     return True
+
+
+@reduction(comparison_method)
+def _comparison_method(interp: Interpreter, args: Args, kwargs: Kwargs, then: Then, on_raise: Catch) -> bool:
+    def dropped(exception: BaseException) -> bool:
+        interp.deliver(Value(decline, Const(decline)), then)
+        return True
+    return _special_method(interp, args, kwargs, then, dropped)

@@ -67,6 +67,19 @@ def special_method(x: Any, name: str) -> Any:
     return method if get is None else get(method, x, type(x))
 
 
+def comparison_method(x: Any, name: str) -> Any:
+    """`special_method` for a comparison: C takes it for not implemented if binding it fails, and drops the error."""
+    try:
+        return special_method(x, name)
+    except BaseException:
+        return decline
+
+
+def decline(other: Any) -> Any:
+    """The method that compares with nothing."""
+    return NotImplemented
+
+
 def declines(x: Any, other: Any, name: str) -> bool:
     """Whether the special method of `x` for a binary operation with `other` is not there, or, if written in C, sure to return
     NotImplemented."""

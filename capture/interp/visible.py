@@ -25,9 +25,9 @@ from capture.refgraph.node import Build, Const, DictState, ListState, Shadow
 MODULE_NAME = getattr(sys, "_getframemodulename", None)
 FRAME_READERS = frozenset({sys._getframe, MODULE_NAME, builtins.super, builtins.globals, builtins.locals, builtins.vars,
                            builtins.dir})
-# Called from stand-ins: they ask for their callers' frames, globals, or `from __future__` flags.
+# Called from stand-ins: they ask for their callers' frames, globals, or `from __future__` flags, or warn.
 SENSITIVE = frozenset({_abc._abc_register, _warnings.warn, sys._getframe, builtins.exec, builtins.eval, builtins.compile,
-                       type.__new__, *filter(None, [MODULE_NAME])})
+                       builtins.__import__, type.__new__, *filter(None, [MODULE_NAME])})
 MOST_STAND_INS = 64     # enough for any reasonable `stacklevel`
 C_TYPES = (types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType, types.MethodWrapperType,
            types.ClassMethodDescriptorType)

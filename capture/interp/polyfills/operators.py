@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from capture.interp.models import polyfill
-from capture.interp.special import declines, in_python, special_method
+from capture.interp.special import comparison_method, declines, in_python, special_method
 
 BINARY = {"add": "+", "sub": "-", "mul": "*", "matmul": "@", "truediv": "/", "floordiv": "//", "mod": "%",
           "pow": "** or pow()",
@@ -101,16 +101,16 @@ def compare(a: Any, b: Any, forward: str, reflected: str, symbol: str) -> Any:
     first, second = type(a), type(b)
     tried = False
     if first is not second and type.__subclasscheck__(first, second) and in_python(b, reflected):
-        result = special_method(b, reflected)(a)
+        result = comparison_method(b, reflected)(a)
         if result is not NotImplemented:
             return result
         tried = True
     if in_python(a, forward):
-        result = special_method(a, forward)(b)
+        result = comparison_method(a, forward)(b)
         if result is not NotImplemented:
             return result
     if not tried and not declines(b, a, reflected):
-        result = special_method(b, reflected)(a)
+        result = comparison_method(b, reflected)(a)
         if result is not NotImplemented:
             return result
     raise TypeError(f"'{symbol}' not supported between instances of '{first.__name__}' and '{second.__name__}'")
@@ -127,16 +127,16 @@ def eq(a: Any, b: Any) -> Any:
     first, second = type(a), type(b)
     tried = False
     if first is not second and type.__subclasscheck__(first, second) and in_python(b, "__eq__"):
-        result = special_method(b, "__eq__")(a)
+        result = comparison_method(b, "__eq__")(a)
         if result is not NotImplemented:
             return result
         tried = True
     if in_python(a, "__eq__"):
-        result = special_method(a, "__eq__")(b)
+        result = comparison_method(a, "__eq__")(b)
         if result is not NotImplemented:
             return result
     if not tried and not declines(b, a, "__eq__"):
-        result = special_method(b, "__eq__")(a)
+        result = comparison_method(b, "__eq__")(a)
         if result is not NotImplemented:
             return result
     return a is b
@@ -170,9 +170,9 @@ def ne(a: Any, b: Any) -> Any:
 def unequal(a: Any, b: Any) -> Any:
     """`a.__ne__(b)`; the one which `object` has inverts `__eq__`."""
     if in_python(a, "__ne__"):
-        return special_method(a, "__ne__")(b)
+        return comparison_method(a, "__ne__")(b)
     if in_python(a, "__eq__"):
-        result = special_method(a, "__eq__")(b)
+        result = comparison_method(a, "__eq__")(b)
         return result if result is NotImplemented else not result
     return NotImplemented
 

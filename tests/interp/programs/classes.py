@@ -233,3 +233,20 @@ def containers_that_change_while_they_are_compared(log):
         numbers.sort(key=key)
     except ValueError as error:
         log.append((str(error), numbers))
+
+
+@program
+def comparisons_by_properties_that_raise(log):
+    class Broken:
+        @property
+        def __eq__(self):
+            log.append("asked")
+            raise ValueError
+        __ne__ = __lt__ = __eq__
+
+    a, b = Broken(), Broken()
+    log.append((a == b, a == a, a != b, a == 1, 1 != a))
+    try:
+        a < b  # noqa: B015
+    except TypeError as error:
+        log.append(str(error))

@@ -88,3 +88,12 @@ exec("def many_constants(log):\n    return [" + ", ".join(f"'c{i}'" for i in ran
      "def many_names(log):\n" + "".join(f"    v{i} = {i + 1000}\n" for i in range(300)) + "    return v0, v150, v299\n")
 program(many_constants)
 program(many_names)
+
+
+@program
+def a_module_that_warns_of_itself(log):
+    sys.modules.pop("sre_compile", None)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        __import__("sre_compile")
+    log.append([(str(warning.message), warning.filename) for warning in caught])
