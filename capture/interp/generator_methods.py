@@ -9,7 +9,7 @@ from typing import Any
 from capture.interp import calls, unwind
 from capture.interp.drivers import GENERATORS
 from capture.interp.frame import Args, Catch, Continuation, Frame, Kwargs, Resume, Then, UserError, Value, resuming
-from capture.interp.generators import NONE, Body, State, code_of, fail, find, go_on, go_on_raising
+from capture.interp.generators import NONE, Body, State, body_of, code_of, fail, find, go_on, go_on_raising
 from capture.interp.interpreter import Interpreter
 from capture.interp.models import reduction
 from capture.interp.polyfills.async_generators import STEPS, is_ours, resume
@@ -186,6 +186,8 @@ def _told(cls: type, name: str, tell: Callable[[Body], Value]) -> None:
     @reduction(cls.__dict__[name])
     def get(interp: Interpreter, args: Args, kwargs: Kwargs, then: Then, on_raise: Catch) -> bool:
         body = find(interp, args[0])
+        if body is None and not interp.tracking:
+            body = body_of(args[0].real)        # of another run
         if body is None and tell is _code and not interp.tracking and (code := code_of(args[0].real)) is not None:
             value = Value(code, None)
         elif body is None or body.frame is None:

@@ -8,7 +8,6 @@ BUILTINS = "deletes or replaces builtins which our own code uses"
 COUNTS = "counts the objects of the process, of which some are ours"
 CONSTRUCTOR = "expects what C makes of a class of lists that has the `__new__` of object: ours refuses it, as Python code would"
 BASES = "changes the bases of a class while an attribute is looked up in it"
-CODE = "asks for the code of a generator that another run of the interpreter made"
 TIME = "takes minutes in our interpreter"
 HANDLER = "an error in an iterator's `close` attribute that close() reports as unraisable leaves through our frames"
 LOCALS = "the frames of our tracebacks hold no locals, and know the line of the exception alone"
@@ -32,7 +31,6 @@ DIFFERENCES: dict[str, str] = {
     "test.test_exceptions.PEP626Tests.test_lineno_in_try": LOCALS,
     **{f"test.test_functools.TestLRU{kind}.test_lru_reentrancy_with_len": BUILTINS for kind in ("C", "Py")},
     "test.test_generators.__test__.conjoin": TIME,
-    "test.test_generators.__test__.syntax": CODE,
     "test.test_genexps.__test__.doctests": ADDRESSES,
     **{f"test.test_itertools.TestBasicOps.test_{name}": TIME for name in ("combinations_with_replacement", "tee_del_backward")},
     **{f"test.test_itertools.TestBasicOps.test_{name}_tuple_reuse": ADDRESSES for name in (
