@@ -141,6 +141,16 @@ def test_training_is_the_same(group: None, build: Callable) -> None:
     assert same(train(build, compiled), train(build, lambda module: module))
 
 
+def test_a_wrapper_is_captured_once(group: None) -> None:
+    """Its loggers and reducers are objects of pybind11, whose methods are bound anew each time."""
+    module = compiled(DistributedDataParallel(Net()))
+    for _ in range(6):
+        module(torch.randn(4, 6)).sum().backward()
+    stats = capture.stats(module)
+    assert len(stats.misses) <= 2 and stats.native_calls == 0, stats
+    assert "pybind11" not in str(capture.report(module)) and "_c10d.Reducer.prepare_for_forward()" in str(capture.report(module))
+
+
 def test_distributed_tensors_are_passed_on(group: None) -> None:
     """A compiled function is given tensors of an unknown kind: it runs natively; one that makes some inside breaks."""
     def program(x, w):

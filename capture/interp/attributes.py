@@ -33,7 +33,7 @@ from capture.interp.polyfills.objects import or_hook
 from capture.interp.special import is_a
 from capture.refgraph.class_attributes import pin_mro, pin_special, type_attr
 from capture.refgraph.facts import is_unset, lacks
-from capture.refgraph.lookup import MISSING, instance_dict, is_mutable, lookup_class
+from capture.refgraph.lookup import MISSING, instance_dict, is_heap_type, is_mutable, lookup_class
 from capture.refgraph.node import ABSENT, Build, ClassState, Const, External, FunctionState, HandleState, RefNode, Shadow
 from capture.refgraph.source import Computed, Constant, Literal
 
@@ -509,9 +509,12 @@ def bound_by_c(interp: Interpreter, obj: Value, name: str, descriptor: Any, foun
         if bound and getattr(result, "__self__", None) is obj.real:
             return Build(type(result), (Const(descriptor), obj.shadow))
         return class_builtin(interp, result)
-    # Functions of Cython's.
-    if type(result) is types.MethodType and result.__func__ is descriptor and result.__self__ is obj.real:
-        return Build(types.MethodType, (found.shadow, node))
+    # Functions of Cython's, and pybind11's, which a shell binds.
+    if type(result) is types.MethodType and result.__self__ is obj.real:
+        if result.__func__ is descriptor:
+            return Build(types.MethodType, (found.shadow, node))
+        if result.__func__ is getattr(descriptor, "__func__", None) and not is_heap_type(type(descriptor)):
+            return Build(types.MethodType, (graph.constant(result.__func__), node))
     if name == "__class__":
         return class_of(interp, obj)
     if name == "__dict__" and isinstance(node, RefNode):

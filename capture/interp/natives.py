@@ -4,6 +4,7 @@ from __future__ import annotations
 import functools
 import inspect
 import operator
+import re
 import types
 from collections.abc import Callable
 from typing import Any
@@ -427,5 +428,8 @@ def name_of(real: Any) -> str:
     owner = getattr(real, "__objclass__", None)
     name = getattr(real, "__qualname__", None) or getattr(real, "__name__", None) or type(real).__name__
     module = getattr(owner or real, "__module__", None)
-    return name if module in (None, "builtins") else f"{module.lstrip('_')}.{name}"
+    if name.startswith("pybind11_detail"):          # where the function is kept; of which class it is stands in its text alone
+        owner = re.search(r"\(self: ([\w.]+)", real.__doc__ or "")
+        return f"{owner[1] if owner else module}.{real.__name__}"
+    return name if module in (None, "builtins", "__main__") else f"{module.lstrip('_')}.{name}"
 
