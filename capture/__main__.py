@@ -33,7 +33,8 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     for name, text in (("run", "run a script with the calls of its modules compiled"),
                        ("explain", "the same, and print the report on stderr at the end")):
         command = commands.add_parser(name, help=text, description=text, epilog=EPILOG, allow_abbrev=False)
-        command.add_argument("--report", metavar="FILE", help="write the report to a file: .html, .json, or text")
+        command.add_argument("--report", metavar="FILE", help="write the report to a file: .html, .json, or text; in its name "
+                                                              "'$RANK' is a variable of the environment")
         command.add_argument("--function", action="append", default=[], type=function_name, metavar="MODULE:QUALNAME",
                              help="compile this function as well; the script itself is the module __main__")
         command.add_argument("--backend", help="see capture.compile; CAPTURE_BACKEND is the default")
@@ -111,10 +112,11 @@ class Session:
         if self.options.command == "explain":
             console.print(report)
         if self.options.report:
+            name = os.path.expandvars(self.options.report)
             try:
-                report.write(self.options.report)
+                report.write(name)
             except OSError as error:
-                console.print(f"capture: the report cannot be written to {self.options.report!r}: {error.strerror}; "
+                console.print(f"capture: the report cannot be written to {name!r}: {error.strerror}; "
                               f"name another file with --report", markup=False)
 
 

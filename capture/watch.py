@@ -77,7 +77,8 @@ class Watch:
                 for (name, why), count in self.left.items()]
         left += [f"--function {name}: never called" for key, name in self.names.items() if key not in seen]
         if not left and not self.units():
-            left = ["no module was called; `--function module:qualified.name` names functions to compile, the script is `__main__`"]
+            left = ["no module was called in this process; `--function module:qualified.name` names functions to compile, the "
+                    "script is `__main__`. In processes that it starts nothing is compiled: start these by `python -m capture run`"]
         return left
 
     def of_module(self, function: types.FunctionType, module: Any) -> Any:

@@ -263,8 +263,16 @@ def test_modules_that_torch_compiles_or_traces_are_left_to_it(tmp_path: Path) ->
 def test_a_script_of_which_nothing_is_compiled_is_told_so(tmp_path: Path) -> None:
     script = files(tmp_path, script="import torch; torch.ones(2)")
     told = python("-m", "capture", "explain", "--report", tmp_path / "r.html", script).stderr
-    assert told.startswith("capture: 0 frames") and "no module was called" in told
+    assert told.startswith("capture: 0 frames") and "no module was called in this process" in told
     assert "no module was called" in (tmp_path / "r.html").read_text()
+
+
+def test_each_process_of_a_launcher_writes_a_report_of_its_own(tmp_path: Path) -> None:
+    script = files(tmp_path, script="import torch; torch.nn.Linear(2, 2)(torch.ones(1, 2))")
+    done = python("-m", "torch.distributed.run", "--nproc-per-node", "2", "-m", "capture", "run", "--backend", "eager",
+                  "--report", tmp_path / "r$RANK.txt", script)
+    assert done.returncode == 0, done.stderr
+    assert all("Linear: 1 captured" in (tmp_path / f"r{rank}.txt").read_text() for rank in range(2))
 
 
 @pytest.mark.parametrize("arguments", [

@@ -1,11 +1,14 @@
 """The example of five breaks: its report names them, and following the remedies leaves none."""
 from __future__ import annotations
 
+import html
 import json
 import os
 import subprocess
 import sys
 from pathlib import Path
+
+from capture import errors
 
 ROOT = Path(__file__).parent.parent
 REASONS = ["data-dependent", "data-dependent-shape", "opaque-call", "outside-iterator", "tensor-op-raised"]
@@ -39,4 +42,5 @@ def test_five_breaks_and_their_remedies(tmp_path: Path) -> None:
 
 def test_the_report_of_the_example_is_there() -> None:
     page = (ROOT / "examples/five_breaks.html").read_text()
-    assert all(reason in page for reason in REASONS) and str(ROOT) not in page
+    assert all(reason in page and html.escape(errors.REASONS[reason].remedy) in page for reason in REASONS)
+    assert str(ROOT) not in page

@@ -10,7 +10,7 @@ from typing import Any
 from torch import fx
 
 from capture.errors import UserFrame, is_internal, user_frames
-from capture.history import BreakReport, Cause, Gone, Miss
+from capture.history import BreakReport, Cause, Gone, Miss, named
 from capture.refgraph.effects import Position, user_stack
 from capture.remedies import remedy
 from capture.reports.tree import Break, Change, Departed, Entry, Frame, Graph, Node, Place, Recapture, Report, Seconds
@@ -106,7 +106,7 @@ def recapture_of(miss: Miss, start: float) -> Recapture:
 
 def change_of(cause: Cause) -> Change:
     """What had changed."""
-    return Change(cause.kind or "MISSING", shortened(cause.subject), shortened(cause.expected), shortened(cause.found),
+    return Change(cause.kind or "MISSING", shortened(named(cause.subject)), shortened(cause.expected), shortened(cause.found),
                   None if cause.place is None else place_of(cause.place), remedy(cause))
 
 

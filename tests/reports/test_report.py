@@ -14,7 +14,8 @@ from torch import nn
 import capture
 from capture.config import RECAPTURE_LIMIT
 from capture.errors import REASONS, ArgumentError, is_internal
-from capture.remedies import KINDS
+from capture.history import Cause
+from capture.remedies import KINDS, remedy
 from capture.reports import text
 
 X = torch.arange(3.0)
@@ -55,6 +56,32 @@ def line_of(function, text: str) -> int:
     lines = open(__file__).read().splitlines()
     first = function.__code__.co_firstlineno
     return next(n for n, line in enumerate(lines[first - 1:], first) if text in line)
+
+
+@pytest.mark.parametrize(("subject", "before", "after", "word"), [
+    ("args[0]", "shape (32, 8)", "shape (11, 8)", "drop_last"),
+    ("args[0]", "shape (32,)", "shape (11,)", "drop_last"),
+    ("past_key_values.layers[0].keys", "shape (2, 2, 7, 8)", "shape (2, 2, 8, 8)", "fixed size"),
+    ("args[0]", "shape (2, 2)", "type NoneType", "fixed size"),
+    ("self._modules['wte']._parameters['weight']", "shape (100, 8)", "shape (110, 8)", "parameters"),
+    ("__function__.__globals__['o'].param_groups[0]['params'][0]", "requires_grad True", "requires_grad False", "freeze"),
+    ("self._buffers['mask']", "device cpu", "device cuda:0", "move the module"),
+])
+def test_a_remedy_is_about_what_has_changed(subject, before, after, word) -> None:
+    assert word in remedy(Cause("TENSOR", subject, before, after, None))
+
+
+NET = torch.nn.Sequential(torch.nn.Linear(2, 2))
+
+
+def test_paths_are_written_as_users_do() -> None:
+    function = capture.compile(lambda x: NET[0](x), backend="eager")
+    function(torch.ones(1, 2))
+    NET[0].weight.requires_grad_(False)
+    function(torch.ones(1, 2))
+    (miss,) = capture.stats(function).misses
+    (told,) = capture.report(function).frames[0].recaptures
+    assert "NET.0.weight" in str(miss) and told.changes[0].subject == "NET.0.weight"
 
 
 def test_a_break_names_the_lines_that_led_to_it_and_a_remedy() -> None:
