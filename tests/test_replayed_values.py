@@ -417,3 +417,21 @@ def test_the_address_of_a_tensor_that_is_given_other_memory() -> None:
             return before.data_ptr() == address, tensor.data_ptr() == before.data_ptr(), tensor.data_ptr() == address
         return program, tensor
     check(make, *CALLS, captures=None, fullgraph=False)
+
+
+def test_how_many_values_there_are_decides() -> None:
+    def program(x):
+        metrics, items, pair = {"loss": x.sum().item()}, [x[0, 0].item()], (x.max().item(), random.random())
+        if not metrics or not items or not pair:
+            return x
+        while items:
+            metrics[f"item{len(items)}"] = items.pop()
+        return x + len(pair), metrics, "loss" in metrics, len(metrics) > 1, bool(items), [*metrics], metrics and "some", not pair
+    one_graph(lambda: program)
+
+
+def test_members_of_a_set_that_are_equal_are_one() -> None:
+    def program(x):
+        members = {x[0, 0].item(), x[0, 1].item()}
+        return x * 2, len(members)
+    check(lambda: program, call(X), call(X), call(torch.ones(2, 2)), captures=None, fullgraph=False, breaks=None)

@@ -203,7 +203,7 @@ class FxRecorder:
             drawn = isinstance(shadow.origin, Replayed) and shadow.origin.returns is type(real)
             if drawn and (kind := arrays.kind_of_number(real)) is not None:
                 return self.argument(Expr(kind, (shadow.origin,)), kind(real), place)  # type: ignore[arg-type]
-            if isinstance(real, (int, float, str)) and shadow.source is not None:     # IntEnum and other subclasses
+            if isinstance(real, (int, float, str)):     # IntEnum and other subclasses, from outside or of a fixed value
                 self.refs.depend(shadow, real)
                 return next(convert(real) for cls, convert in PLAIN_VALUE.items() if isinstance(real, cls))
         raise Break("opaque-call", f"a {type(real).__name__} is an argument of a tensor operation")

@@ -28,7 +28,16 @@ from typing import Any
 from capture.interp.lookasides.effects import effect
 from capture.interp.lookasides.scalars import plain
 from capture.interp.models import MODELS, PURE
-from capture.interp.polyfills.library import digest_of, matches, tokens, unpacked
+from capture.interp.polyfills.library import (
+    digest_of,
+    matches,
+    name_and_path,
+    parsed,
+    text_of_finite_number,
+    text_of_number,
+    tokens,
+    unpacked,
+)
 from capture.refgraph.records import RECORDS
 
 
@@ -62,7 +71,8 @@ PURE.update(
     functions_of(shlex, "split", "quote", "join"),
     functions_of(unicodedata, "normalize", "category", "name", "lookup", "numeric", "digit", "decimal", "east_asian_width"),
     [compile, sys.intern, string.capwords, difflib.get_close_matches, pprint.pformat, json.loads, matches, digest_of,
-     tokens, unpacked],
+     tokens, unpacked, parsed, name_and_path, text_of_number, text_of_finite_number],
+    functions_of(json.encoder, "encode_basestring", "encode_basestring_ascii"),
     functions_of(os.path, "join", "split", "splitext", "basename", "dirname", "normpath", "isabs", "commonprefix", "commonpath"))
 
 # What it writes of other data may follow from the program's own code, which runs anew on every hit.

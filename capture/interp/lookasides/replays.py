@@ -9,7 +9,7 @@ import numbers
 import operator
 import types
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -52,6 +52,7 @@ READERS = frozenset("""
     item tolist __int__ __float__ __complex__ __bool__ __index__ __repr__ __str__ __format__ equal allclose is_nonzero""".split())
 # What the program decides by (branches ask for the `truth`), and containers in which a key decides.
 DECIDERS = frozenset({operator.truth, range})
+MEASURES = frozenset({len, bool, operator.truth, operator.not_})
 TYPE_QUESTIONS = frozenset({isinstance, type, callable, operator.is_, operator.is_not})
 LOOK_UPS = frozenset({operator.getitem, operator.setitem, operator.delitem, operator.contains})
 # Functions of C: those written in Python do not run inside of guards.
@@ -77,6 +78,18 @@ def is_replayed(shadow: Shadow | None) -> bool:
     return False
 
 
+def is_measured(function: Callable[..., Any], values: Sequence[Value]) -> bool:
+    """Whether a call asks of a list, tuple or dict of the trace's only how long it is, which what is in there does not decide."""
+    if function not in MEASURES or len(values) != 1:
+        return False
+    shadow, real = values[0].shadow, values[0].real
+    if type(real) is tuple:
+        return isinstance(shadow, Build)
+    if not isinstance(shadow, RefNode) or not shadow.created or is_foreign(shadow) or isinstance(shadow.origin, Expr):
+        return False
+    return type(real) is list and type(shadow.state) is ListState or type(real) is dict and type(shadow.state) is DictState
+
+
 def lazily(interp: Interpreter, function: Callable[..., Any], args: tuple[Value, ...], kwargs: dict[str, Value],
            result: Any) -> Shadow | None:
     """The shadow of what a pure function made of values that are others on each call: replayed ones, and those from outside that an
@@ -87,7 +100,7 @@ def lazily(interp: Interpreter, function: Callable[..., Any], args: tuple[Value,
         if node.source is not None:
             return Expr(function, (External(Computed(plain_number, (node.source,)), args[0].real.item()),))
         return Expr(function, (node.origin if isinstance(node.origin, Replayed) else node,))
-    if type(result) not in SCALARS:
+    if type(result) not in SCALARS or is_measured(function, values):
         return None
     known = isinstance(function, COMPUTING) and function not in DECIDERS
     # All of them are asked: each is remembered.
@@ -252,7 +265,7 @@ def decides(interp: Interpreter, function: Callable[..., Any], values: list[Valu
     if function in TYPE_QUESTIONS:
         exprs = [value.shadow for value in values if isinstance(value.shadow, Expr)]
         return any(is_replayed(shadow) and interp.graph.type_of(shadow) is None for shadow in exprs)
-    return function in DECIDERS and any(is_replayed(value.shadow) for value in values)
+    return function in DECIDERS and not is_measured(function, values) and any(is_replayed(value.shadow) for value in values)
 
 
 def read(interp: Interpreter, function: Callable[..., Any], args: list[Value], result: Any) -> Shadow:

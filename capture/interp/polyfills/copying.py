@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import collections
 import copyreg
+import types
 from typing import Any
 
 from capture.interp.models import polyfill
@@ -75,6 +76,12 @@ def arguments_of(obj: Any, cls: Any) -> tuple[Any, Any]:
 def slot_names(cls: type) -> list[str]:
     """The attributes that a class and its bases keep in slots, by the names by which they are set. A model tells."""
     return list(copyreg._slotnames(cls) or ())  # type: ignore[attr-defined]
+
+
+@polyfill(object.__reduce_ex__, types.SimpleNamespace.__reduce__, applies=lambda obj, *protocol: type(obj) is types.SimpleNamespace)
+def namespace_reduce(self: Any, *protocol: int) -> Any:
+    """`SimpleNamespace.__reduce__`."""
+    return types.SimpleNamespace, (), self.__dict__
 
 
 @polyfill(object.__getstate__, applies=is_plain_instance)

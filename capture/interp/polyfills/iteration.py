@@ -65,6 +65,12 @@ def tuple_(iterable: Any) -> Any:
     return tuple(list_(iterable))
 
 
+@polyfill(math.fsum, applies=first_is_generated)
+def fsum(iterable: Any) -> Any:
+    """`math.fsum(iterable)`."""
+    return math.fsum(list_(iterable))
+
+
 @polyfill(tuple.__new__, applies=is_last_generated)
 def new_tuple(cls: Any, iterable: Any) -> Any:
     """`tuple.__new__(cls, iterable)`."""

@@ -1,6 +1,7 @@
 """Functions of the standard library that compare, call or change what they are given."""
 from __future__ import annotations
 
+import _string  # type: ignore[import-not-found]
 import bisect
 import csv
 import hashlib
@@ -10,6 +11,7 @@ import json
 import re
 import struct
 import sys
+import types
 from typing import Any
 
 from capture.interp.models import polyfill
@@ -189,6 +191,62 @@ def loads(s: Any, *, object_hook: Any = None, object_pairs_hook: Any = None) -> 
     """`json.loads(s, object_hook=…)`."""
     of_pairs = object_pairs_hook is not None
     return hooked(tokens(s), object_pairs_hook if of_pairs else object_hook, of_pairs)
+
+
+def has_python_hook(obj: Any, *, cls: Any = None, default: Any = None, **options: Any) -> bool:
+    return type(default) is types.FunctionType or is_a(cls, type) and issubclass(cls, json.JSONEncoder) and (
+        cls.default is not json.JSONEncoder.default and cls.encode is json.JSONEncoder.encode)
+
+
+@polyfill(json.dumps, applies=has_python_hook)
+def dumps(obj: Any, *, cls: Any = None, **options: Any) -> Any:
+    """`json.dumps(obj, cls=…, default=…)`."""
+    return (json.JSONEncoder if cls is None else cls)(**options).encode(obj)
+
+
+@polyfill(json.encoder.c_make_encoder, applies=lambda *args: len(args) == 9)  # type: ignore[attr-defined]
+def make_encoder(markers: Any, default: Any, encoder: Any, indent: Any, key_separator: Any, item_separator: Any, sort_keys: Any,
+                 skipkeys: Any, allow_nan: Any) -> Any:
+    """The encoder of C, in Python, as the library has it for want of that."""
+    number = text_of_number if allow_nan else text_of_finite_number
+    return json.encoder._make_iterencode(  # type: ignore[attr-defined]
+        markers, default, encoder, indent, number, key_separator, item_separator, sort_keys, skipkeys, True)
+
+
+def text_of_number(number: Any) -> Any:
+    """A float as JSON. A model computes it in C."""
+    return json.dumps(float(number))
+
+
+def text_of_finite_number(number: Any) -> Any:
+    """The same of one that is no infinity and no NaN. Raises ValueError for others."""
+    return json.dumps(float(number), allow_nan=False)
+
+
+# -- format strings ----------------------------------------------------------------------------------------------------
+
+def parsed(text: Any) -> Any:
+    """The parts of a format string. A model computes them in C."""
+    return tuple(_string.formatter_parser(text))
+
+
+@polyfill(_string.formatter_parser, applies=lambda text: type(text) is str)
+def parse_format(text: Any) -> Any:
+    """`string.Formatter().parse(text)`."""
+    return iter(parsed(text))
+
+
+def name_and_path(text: Any) -> Any:
+    """What a replacement field is about: a name, and attributes and items. A model computes them in C."""
+    first, rest = _string.formatter_field_name_split(text)
+    return first, tuple(rest)
+
+
+@polyfill(_string.formatter_field_name_split, applies=lambda text: type(text) is str)
+def split_field_name(text: Any) -> Any:
+    """The same, as `string.Formatter` asks for it."""
+    first, rest = name_and_path(text)
+    return first, iter(rest)
 
 
 # -- regular expressions -----------------------------------------------------------------------------------------------

@@ -226,6 +226,18 @@ def str_(x: Any) -> Any:
     return result
 
 
+def is_group(x: Any) -> bool:
+    return is_a(x, BaseExceptionGroup) and lookup_class(type(x), "__str__") is BaseExceptionGroup.__str__
+
+
+@polyfill(str, BaseExceptionGroup.__str__, applies=lambda *args, **kwargs: len(args) == 1 and not kwargs and is_group(args[0]))
+@polyfill(format, applies=lambda x, *spec: not any(spec) and is_group(x))
+def text_of_group(x: Any, spec: Any = "") -> Any:
+    """`str(exception_group)`."""
+    count = len(x.exceptions)
+    return f"{x.message} ({count} sub-exception{'s' if count > 1 else ''})"
+
+
 def is_named_by_repr(x: Any) -> bool:
     """Whether `str(x)` is `repr(x)`, which is Python's."""
     return lookup_class(type(x), "__str__") is object.__str__ and in_python(x, "__repr__")
