@@ -39,11 +39,11 @@ TRANSLATED = (
     "special_xlog1py", "std", "std_mean", "tanh_backward", "threshold", "threshold_backward", "tril", "triu", "var", "var_mean",
     "xlogy")
 # Those that torch decomposes before autograd sees them, unless `undecomposed`: their gradients would be scatters; or they would be
-# rounded more than once.
+# rounded more than once; or what torch makes of them counts targets behind the end of a list, and checks none.
 EARLY = (
     "upsample_linear1d", "upsample_bilinear2d", "upsample_trilinear3d", "upsample_bicubic2d", "upsample_nearest1d",
     "upsample_nearest2d", "upsample_nearest3d", "_upsample_nearest_exact1d", "_upsample_nearest_exact2d",
-    "_upsample_nearest_exact3d", "softshrink", "hardshrink")
+    "_upsample_nearest_exact3d", "softshrink", "hardshrink", "multi_margin_loss", "multilabel_margin_loss_forward")
 # Operators whose decompositions, which torch applies before autograd, lack something (`recurrent.py`).
 RECURRENT = ("lstm", "gru", "rnn_tanh", "rnn_relu")
 # Operators that torch's core table leaves as they are, and which are decomposed.

@@ -155,6 +155,16 @@ def test_decompositions(name, grad):
     assert not {n for n in left if "norm" in n or "softmax" in n or "loss" in n or "prims" in n} - {"linalg_vector_norm"}, left
 
 
+@pytest.mark.parametrize("grad", [False, True], ids=["inference", "training"])
+def test_margin_losses(grad):
+    """What stands behind the end of a list of targets is none."""
+    def program(x):
+        lists = torch.tensor([[0, 1, -1, 2], [3, -1, 0, 0], [1, 2, 3, 0], [-1, 2, 2, 2]], device=x.device)
+        return (F.multilabel_margin_loss(x, lists), F.multilabel_margin_loss(x, lists, reduction="none"),
+                F.multi_margin_loss(x, lists[:, 0] % 4, p=2, weight=x.detach()[0].abs()))
+    check(program, inputs((4, 4), grad=grad), 2e-5)
+
+
 @pytest.mark.parametrize("training", [False, True])
 @pytest.mark.parametrize("shape", [(4, 3, 5, 5), (4, 3, 5), (4, 3)], ids=str)
 @pytest.mark.parametrize("affine", [False, True])

@@ -22,6 +22,8 @@ PROGRAMS = {
     "choice": lambda index, x: torch.zeros(2, 4).scatter(1, index.unsqueeze(1), 1.0) * x[:2],
     "division": lambda index, x: ((index + 5) // (9 - index)).unsqueeze(1) * x[:2],
     "loss": lambda index, x: F.cross_entropy(x[:2] * 2, index),
+    "margins": lambda index, x: F.multi_margin_loss(x[:2] * 2, index),
+    "margins of lists": lambda index, x: F.multilabel_margin_loss(x[:2] * 2, index.repeat(2, 2)),
 }
 
 

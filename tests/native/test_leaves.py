@@ -1,4 +1,4 @@
-"""Tensors that a graph itself makes require gradients: returned, they are leaves, and what follows from them has a gradient."""
+"""Leaves: those that a graph itself makes, and the gradients of those that it is given."""
 from __future__ import annotations
 
 import copy
@@ -10,7 +10,7 @@ import torch
 
 from tests import helpers
 from tests.helpers import call
-from tests.native.engine import AT_ONCE, no_trial  # noqa: F401
+from tests.native.engine import AT_ONCE, check, no_trial  # noqa: F401
 from tests.snapshot import tensors
 
 
@@ -42,3 +42,24 @@ def test_leaves_of_a_graph(name: str, grad: bool) -> None:
     results = tensors(PROGRAMS[name](copy.deepcopy(x)))
     helpers.check(lambda: PROGRAMS[name], *[call(x)] * 3, captures=None, fullgraph=False, tolerance=1e-6,
                   backward=any(result.grad_fn is not None for result in results), **AT_ONCE)
+
+
+PARTS: dict[str, Callable[..., Any]] = {
+    "chunks": lambda x, p, q: x * torch.cat([p, q]).chunk(2)[0] + torch.cat([p, q]).chunk(2)[1],
+    "one split": lambda x, p, q: sum(part * x for part in torch.cat([p, q]).split(3)),
+    "rows": lambda x, p, q: x * torch.stack([p, q])[0] + torch.stack([p, q])[1],
+    "biases": lambda x, p, q: torch.nn.functional.linear(x, torch.eye(3), torch.cat([p, q]).chunk(2)[1]),
+}
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_gradients_that_are_parts_of_one_buffer(name: str) -> None:
+    """From the second pass on leaves have gradients, to which theirs are added."""
+    class Net(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.p, self.q = (torch.nn.Parameter(torch.tensor([0.5, 1.0, 2.0]) * factor) for factor in (1, 2))
+
+        def forward(self, x):
+            return PARTS[name](x, self.p, self.q)
+    check(Net, *[call(torch.arange(6.0).view(2, 3) + n) for n in range(4)], backward=True)

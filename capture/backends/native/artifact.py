@@ -61,8 +61,9 @@ def load(artifact: Artifact, gm: fx.GraphModule) -> Callable[..., tuple[torch.Te
 
 def _backward(compiled: Compiled, signature: Signature) -> Backward:
     """The backward callable, which takes tangents of any strides, and hands gradients that are certain to leaves where that is all
-    that the autograd node would do with them."""
-    run, edges, tangents = executor(compiled).run_boxed, signature.edges(), len(signature.tangents)
+    that the autograd node would do with them. Those that share a buffer are never handed over, since no step finishes them."""
+    edges = tuple(edge if end >= 0 else -1 for edge, end in zip(signature.edges(), compiled.plan.finished, strict=False))
+    run, tangents = executor(compiled).run_boxed, len(signature.tangents)
     return lambda arguments, certain: run(arguments, edges if certain else (), tangents)
 
 
