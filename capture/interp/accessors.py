@@ -5,7 +5,7 @@ import types
 
 import torch
 
-from capture.interp import attributes, calls, overrides
+from capture.interp import attributes, calls, members, overrides
 from capture.interp.frame import Args, Catch, Continuation, Kwargs, Resume, Then, Value, resuming
 from capture.interp.interpreter import Interpreter
 from capture.interp.lookasides.torch_legacy import is_volatile
@@ -147,7 +147,7 @@ def _get_attribute_of_tensor(interp: Interpreter, args: Args, kwargs: Kwargs, th
         return False
     found, obj = args[0], args[1]
     attributes.bind(interp, obj, type(obj.real), found.real.__name__, found.real, then, on_raise, found,
-                    getter=attributes.getter_of(found.real))
+                    getter=members.getter_of(found.real))
     return True
 
 

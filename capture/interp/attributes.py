@@ -20,11 +20,14 @@ from capture.interp.lookasides import autograd, computed_arrays, decimals
 from capture.interp.lookasides.shadows import settled
 from capture.interp.lookasides.weakrefs import behind, is_proxy
 from capture.interp.members import (
+    C_DATA,
     GENERIC_WRITE,
+    Getter,
     class_builtin,
     class_data,
     delattr_of,
     external_c_attribute,
+    getter_of,
     is_property,
     setattr_of,
 )
@@ -37,9 +40,6 @@ from capture.refgraph.lookup import MISSING, instance_dict, is_heap_type, is_mut
 from capture.refgraph.node import ABSENT, Build, ClassState, Const, External, FunctionState, HandleState, RefNode, Shadow
 from capture.refgraph.source import Computed, Constant, Literal
 
-Getter = Callable[[Any, str], Any]          # getattr, or one of these
-# Descriptors of C types: reading through them runs no Python code.
-C_DATA = (types.GetSetDescriptorType, types.MemberDescriptorType)
 FUNCTION_PARTS = {"__defaults__": "defaults", "__kwdefaults__": "kwdefaults"}
 C_METHODS = (types.MethodDescriptorType, types.WrapperDescriptorType, types.BuiltinFunctionType, types.ClassMethodDescriptorType)
 
@@ -240,13 +240,6 @@ def load_from_super(interp: Interpreter, obj: Value, name: str, then: Continuati
             return finish(interp, descriptor, found.shadow, then)
         return bind(interp, target, base, name, descriptor, then, on_raise, found, getter=getter_of(descriptor))
     native(interp, obj, name, lambda result: class_builtin(interp, result), then, on_raise)
-
-
-def getter_of(descriptor: Any) -> Getter:
-    """What gets the attribute of an object that this descriptor is for, be it of C, whatever the object's own class has."""
-    def get(real: Any, name: str) -> Any:
-        return descriptor.__get__(real, type(real))
-    return get if type(descriptor) in C_DATA else getattr
 
 
 def load_super(interp: Interpreter, cls: Value, self: Value, name: str) -> None:

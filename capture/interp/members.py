@@ -31,6 +31,10 @@ GENERIC_WRITE = (object.__setattr__, object.__delattr__, type.__setattr__, type.
                  _thread._local.__delattr__, decimal.Context.__setattr__)
 WRITING = type, _thread._local, decimal.Context, object     # each writes attributes in a way of its own; the more special first
 
+Getter = Callable[[Any, str], Any]          # getattr, or one of these
+# Descriptors of C types: reading through them runs no Python code.
+C_DATA = (types.GetSetDescriptorType, types.MemberDescriptorType)
+
 
 def external_c_attribute(interp: Interpreter, obj: Value, name: str, result: Any) -> Shadow:
     """A C-level attribute (slot, getset) of an object."""
@@ -125,3 +129,10 @@ def setattr_of(real: Any) -> Callable[..., Any]:
 
 def delattr_of(real: Any) -> Callable[..., Any]:
     return delattr if is_a(real, torch.Tensor) else next(cls for cls in WRITING if is_a(real, cls)).__delattr__
+
+
+def getter_of(descriptor: Any) -> Getter:
+    """What gets the attribute of an object that this descriptor is for, be it of C, whatever the object's own class has."""
+    def get(real: Any, name: str) -> Any:
+        return descriptor.__get__(real, type(real))
+    return get if type(descriptor) in C_DATA else getattr
