@@ -229,8 +229,7 @@ def test_a_draw_after_something_that_may_draw_is_not_moved() -> None:
             print(chatty)
             return x * random.random()
         return program
-    stats = check(make, *CALLS, captures=None, fullgraph=False)
-    assert stats.breaks
+    check(make, *CALLS, captures=None, fullgraph=False)
 
 
 def test_a_choice_from_a_list_that_was_changed_before() -> None:

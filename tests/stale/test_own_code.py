@@ -275,3 +275,69 @@ def test_code_takes_part_in_warnings(monkeypatch) -> None:
         state.show = lambda *args: count(state)
         return (lambda x, inside: function(x) if inside else plain(x)), state
     check(make, call(X, True), call(X, True), call(X, False), call(X, True), captures=None, fullgraph=False)
+
+
+# --- autograd functions, which a graph runs as a whole
+
+FACTOR = 2.0
+SETTINGS = {"eps": 0.5}
+
+
+class Scales(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, factor):
+        ctx.factor = factor
+        ctx.save_for_backward(x)
+        return shifted(x * factor * FACTOR)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient * ctx.factor, None
+
+
+def shifted(x):
+    return x + SETTINGS["eps"]
+
+
+def test_an_autograd_function_that_keeps_to_itself_is_part_of_the_graph() -> None:
+    check(lambda: lambda x: Scales.apply(x, 3.0) * 2, *CALLS, graphs=1)
+
+
+def function_of(state, reads):
+    class Reads(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x * state.factor
+
+    class Writes(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            state.factor += 1
+            print("runs", state.factor)
+            return x * 2
+    return (Reads if reads else Writes).apply
+
+
+FUNCTIONS = {
+    "reads what was changed": (True, lambda s, f, x: (setattr(s, "factor", s.factor + 1), f(x), setattr(s, "factor", 7.0))),
+    "writes what is read": (False, lambda s, f, x: (f(x), x * s.factor)),
+    "writes what was read": (False, lambda s, f, x: (x * s.factor, f(x), s.factor)),
+    "prints": (False, lambda s, f, x: (print("before"), f(x), print("after"))),
+}
+
+
+@pytest.mark.parametrize(("reads", "program"), FUNCTIONS.values(), ids=FUNCTIONS)
+def test_an_autograd_function_works_on_objects_of_the_program(reads, program) -> None:
+    def make():
+        state = types.SimpleNamespace(factor=1.0)
+        function = function_of(state, reads)
+        return (lambda x: program(state, function, x)), state
+    check(make, *CALLS, lambda s: setattr(s, "factor", 10.0), *CALLS, captures=None, fullgraph=False)
+
+
+def test_an_autograd_function_that_reads_settings_is_part_of_the_graph() -> None:
+    def make():
+        state = types.SimpleNamespace(factor=1.0)
+        function = function_of(state, True)
+        return (lambda x: function(x) * 2), state
+    check(make, *CALLS, lambda s: setattr(s, "factor", 10.0), *CALLS, graphs=1)

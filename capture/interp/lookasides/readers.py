@@ -97,7 +97,7 @@ def held_by_closure(function: types.FunctionType) -> Iterator[Any]:
             continue
 
 
-def can_be_read(x: Any, name: str, depth: int) -> bool:
+def can_be_read(x: Any, name: str, depth: int = DEEPEST) -> bool:
     """Whether an attribute of this name is data of the object, a method of its that only reads, or one of data."""
     member = lookup_class(type(x), name, MISSING)
     if type(member) is types.FunctionType:

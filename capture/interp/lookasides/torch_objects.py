@@ -15,6 +15,7 @@ from capture.interp import leaves
 from capture.interp.frame import Value
 from capture.interp.fx_recorder import tensors_in
 from capture.interp.interpreter import Interpreter
+from capture.interp.lookasides.contained import Contained
 from capture.interp.lookasides.effects import effect
 from capture.interp.lookasides.shadows import depend_type, elements, node_of, settled
 from capture.interp.lookasides.torch_legacy import is_data
@@ -125,7 +126,16 @@ def note_streams(interp: Interpreter, *args: Value, **kwargs: Value) -> None:
     interp.recorder.streams = state_of_streams()
 
 
-@model(torch.autograd.Function.__dict__["apply"].__func__, prepare=note_streams)
+def works_on_objects(interp: Interpreter, cls: Value, *args: Value, **kwargs: Value) -> Break | None:
+    """Why no graph holds an autograd function: it works on objects of the program's, which the trace reads before or after it."""
+    known = Contained(interp.graph)
+    parts = [getattr(cls.real, name, None) for name in ("forward", "setup_context")]
+    if all(map(known.keeps_to_itself, parts)):
+        return None
+    return Break("own-code", f"{cls.real.__qualname__}.forward(), which works on objects of the program's")
+
+
+@model(torch.autograd.Function.__dict__["apply"].__func__, prepare=note_streams, refuses=works_on_objects)
 def apply(interp: Interpreter, result: Any, cls: Value, *args: Value, **kwargs: Value) -> Shadow:
     """A user's autograd function is one operation; it may have written to its arguments. One that draws from a stream of which the
     trace's own draws are made before the graph, or after it, would not find it as it was."""
