@@ -14,7 +14,7 @@ import torch
 
 from capture.errors import Break
 from capture.interp import arrays, calls, leaves, natives, overrides, tensors, unwind, visible
-from capture.interp.frame import Catch, Continuation, OnRaise, Then, UserError, Value, discard
+from capture.interp.frame import Asked, Catch, Continuation, OnRaise, Then, UserError, Value, discard
 from capture.interp.interpreter import Interpreter
 from capture.interp.lookasides import autograd, computed_arrays, decimals
 from capture.interp.lookasides.shadows import settled
@@ -74,7 +74,7 @@ def load(interp: Interpreter, obj: Value, name: str, then: Continuation | None =
     getter = lookup_class(cls, "__getattribute__")
     if isinstance(getter, types.FunctionType):
         method = Value(getter, interp.track(calls.class_attribute, interp, cls, "__getattribute__"))
-        return _call(interp, method, [obj, Value(name, Const(name))], obj, name, hook_of(interp, obj), then, on_raise)
+        return _call(interp, method, [obj, Value(name, Const(name))], obj, name, hook_of(interp, obj), then, on_raise, (obj, name))
     if not isinstance(getter, types.WrapperDescriptorType):
         return native(interp, obj, name, lambda result: hooked(cls), then, on_raise, lambda: hooked(cls))
     interp.track(pin_special, interp.graph, cls, "__getattribute__")
@@ -111,7 +111,7 @@ def generic(interp: Interpreter, obj: Value, name: str, then: Then, on_raise: Ca
         if is_hook(hook):
             interp.track(absent, interp, obj, name)
             method = Value(hook, interp.track(calls.class_attribute, interp, cls, "__getattr__"))
-            return calls.call(interp, method, [obj, Value(name, Const(name))], None, then, on_raise)
+            return calls.call(interp, method, [obj, Value(name, Const(name))], None, then, on_raise, (obj, name))
         if is_a(real, types.ModuleType) and fallback:
             return module_fallback(interp, obj, name, then, on_raise)
         return native(interp, obj, name, lambda result: external_c_attribute(interp, obj, name, result), then, on_raise,
@@ -119,11 +119,12 @@ def generic(interp: Interpreter, obj: Value, name: str, then: Then, on_raise: Ca
     if not is_data:
         interp.track(unshadowed, interp, obj, name)
     hook = hook_of(interp, obj) if fallback and kind not in calls.FUNCTIONS else None
-    bind(interp, obj, cls, name, descriptor, then, on_raise, hook=hook, getter=getter)
+    bind(interp, obj, cls, name, descriptor, then, on_raise, hook=hook, getter=getter, asked=(obj, name) if fallback else None)
 
 
 def bind(interp: Interpreter, obj: Value, cls: type, name: str, descriptor: Any, then: Continuation | None,
-         on_raise: OnRaise | None, found: Value | None = None, hook: Value | None = None, getter: Getter = getattr) -> None:
+         on_raise: OnRaise | None, found: Value | None = None, hook: Value | None = None, getter: Getter = getattr,
+         asked: Asked | None = None) -> None:
     """Binds what a class has under `name` to an instance."""
     kind = type(descriptor)
     if found is None:
@@ -133,7 +134,7 @@ def bind(interp: Interpreter, obj: Value, cls: type, name: str, descriptor: Any,
     if is_property(kind):
         if descriptor.fget is not None:
             get = Value(descriptor.fget, interp.track(part, interp, found, "fget", descriptor.fget))
-            return _call(interp, get, [obj], obj, name, hook, then, on_raise)
+            return _call(interp, get, [obj], obj, name, hook, then, on_raise, asked)
     elif kind is staticmethod:
         return finish(interp, descriptor.__func__, interp.track(part, interp, found, "__func__", descriptor.__func__), then)
     elif kind is classmethod:
@@ -148,11 +149,11 @@ def bind(interp: Interpreter, obj: Value, cls: type, name: str, descriptor: Any,
         if isinstance(get, types.FunctionType):
             method = Value(get, interp.track(calls.class_attribute, interp, kind, "__get__"))
             owner = Value(type(obj.real), interp.track(class_of, interp, obj))
-            return _call(interp, method, [found, obj, owner], obj, name, hook, then, on_raise)
+            return _call(interp, method, [found, obj, owner], obj, name, hook, then, on_raise, asked)
         if overrides.is_attribute_of_tensors(descriptor) and overrides.is_overridden(interp, [obj], {}):
             question = overrides.about_attribute(interp, descriptor, "__get__", [obj])
             if question is not None:
-                return _call(interp, *calls.asking(question, descriptor), obj, name, hook, then, on_raise)
+                return _call(interp, *calls.asking(question, descriptor), obj, name, hook, then, on_raise, asked)
         if kind in C_DATA and descriptor in REDUCTIONS and REDUCTIONS[descriptor](interp, [obj], {}, then, on_raise):
             return
     native(interp, obj, name, lambda result: bound_by_c(interp, obj, name, descriptor, found, result), then, on_raise,
@@ -175,11 +176,11 @@ def load_from_class(interp: Interpreter, cls: Value, name: str, then: Continuati
         if own is MISSING and in_meta is not MISSING and not isinstance(in_meta, C_DATA):
             interp.track(type_attr, interp.graph, real, name)
             found = Value(in_meta, interp.track(through_class, interp, cls, meta, name))
-            return bind(interp, cls, meta, name, in_meta, then, on_raise, found)
+            return bind(interp, cls, meta, name, in_meta, then, on_raise, found, asked=(cls, name))
         if own is MISSING and in_meta is MISSING and isinstance(hook, types.FunctionType):
             interp.track(lambda: type_attr(interp.graph, real, name)[2])
             method = Value(hook, interp.track(calls.class_attribute, interp, meta, "__getattr__"))
-            return calls.call(interp, method, [cls, Value(name, Const(name))], None, then, on_raise)
+            return calls.call(interp, method, [cls, Value(name, Const(name))], None, then, on_raise, (cls, name))
         return native(interp, cls, name, lambda result: class_data(interp, real, name, result), then, on_raise,
                       lambda: type_attr(interp.graph, real, name)[2])
     found = Value(own, interp.track(through_class, interp, cls, real, name))
@@ -195,7 +196,7 @@ def load_from_class(interp: Interpreter, cls: Value, name: str, then: Continuati
     getter = lookup_class(kind, "__get__")
     if isinstance(getter, types.FunctionType):
         method = Value(getter, interp.track(calls.class_attribute, interp, kind, "__get__"))
-        return calls.call(interp, method, [found, Value(None, Const(None)), cls], None, then, on_raise)
+        return calls.call(interp, method, [found, Value(None, Const(None)), cls], None, then, on_raise, (cls, name))
     native(interp, cls, name, lambda result: found.shadow if result is own else class_builtin(interp, result), then, on_raise)
 
 
@@ -238,7 +239,7 @@ def load_from_super(interp: Interpreter, obj: Value, name: str, then: Continuati
             return finish(interp, result, build(interp, type(result), found, target), then)
         if lookup_class(type(descriptor), "__get__") is None:
             return finish(interp, descriptor, found.shadow, then)
-        return bind(interp, target, base, name, descriptor, then, on_raise, found, getter=getter_of(descriptor))
+        return bind(interp, target, base, name, descriptor, then, on_raise, found, getter=getter_of(descriptor), asked=(obj, name))
     native(interp, obj, name, lambda result: class_builtin(interp, result), then, on_raise)
 
 
@@ -380,11 +381,11 @@ def hook_of(interp: Interpreter, obj: Value) -> Value | None:
 
 
 def _call(interp: Interpreter, function: Value, args: list[Value], obj: Value, name: str, hook: Value | None,
-          then: Continuation | None, on_raise: OnRaise | None) -> None:
+          then: Continuation | None, on_raise: OnRaise | None, asked: Asked | None) -> None:
     """A call that finds the attribute of an object, or else leaves it to `hook`."""
     if hook is not None:
         function, args = Value(or_hook, Const(or_hook)), [hook, obj, Value(name, Const(name)), function, *args]
-    calls.call(interp, function, args, None, then, on_raise)
+    calls.call(interp, function, args, None, then, on_raise, asked)
 
 
 def through_class(interp: Interpreter, obj: Value, cls: type, name: str) -> Shadow:
@@ -526,7 +527,7 @@ def module_fallback(interp: Interpreter, obj: Value, name: str, then: Continuati
         return interp.graph.dict_get(interp.graph.attributes(obj.shadow), "__getattr__")  # type: ignore[arg-type]
     if not isinstance(hook, types.FunctionType):
         return native(interp, obj, name, None, then, on_raise, model)
-    calls.call(interp, Value(hook, interp.track(model)), [Value(name, Const(name))], None, then, on_raise)
+    calls.call(interp, Value(hook, interp.track(model)), [Value(name, Const(name))], None, then, on_raise, (obj, name))
 
 
 def before_write(interp: Interpreter, obj: Value, name: str, deleting: bool) -> Shadow:

@@ -15,7 +15,7 @@ from capture import _C
 from capture.errors import Break
 from capture.interp import natives, overrides, scope, scripts, unwind
 from capture.interp.binding import bind
-from capture.interp.frame import Continuation, Cut, Frame, OnRaise, UserError, Value
+from capture.interp.frame import Asked, Continuation, Cut, Frame, OnRaise, UserError, Value
 from capture.interp.instructions import decoded
 from capture.interp.interpreter import Interpreter
 from capture.interp.lookasides.weakrefs import behind, is_proxy, through_proxies
@@ -42,10 +42,10 @@ DYNAMO_WRAPPER_CODE = torch._disable_dynamo(lambda: None).__code__
 
 
 def call(interp: Interpreter, function: Value, args: list[Value], kwargs: dict[str, Value] | None = None,
-         then: Continuation | None = None, on_raise: OnRaise | None = None) -> None:
+         then: Continuation | None = None, on_raise: OnRaise | None = None, asked: Asked | None = None) -> None:
     """Calls any callable. The result goes to `then`, or on the stack: at once, or when the inlined frame returns.
 
-    `on_raise(exception)` is asked first about an exception that leaves the call.
+    `on_raise(exception)` is asked first about an exception that leaves the call. asked: the attribute that the call computes.
     """
     kwargs = kwargs or {}
     if not interp.inlining:
@@ -57,7 +57,7 @@ def call(interp: Interpreter, function: Value, args: list[Value], kwargs: dict[s
         cls = type(real)
         if cls is types.FunctionType:
             if is_ordinary(real):
-                return inline(interp, function, args, kwargs, then, on_raise)
+                return inline(interp, function, args, kwargs, then, on_raise, asked)
             wrapped = wrapped_by_dynamo(real)
             if is_recursion_guard(real, args):
                 if is_at_work(interp, real, args[0]):
@@ -74,11 +74,11 @@ def call(interp: Interpreter, function: Value, args: list[Value], kwargs: dict[s
                 function, args = Value(dispatch, Const(dispatch)), [scope.load_cell(interp, registry, "registry"), *args]
                 continue
             if is_operation(real) and overrides.is_overridden(interp, args, kwargs):
-                return inline(interp, function, args, kwargs, then, on_raise)
+                return inline(interp, function, args, kwargs, then, on_raise, asked)
             if is_operation(real) or exclusion(real) or find_polyfill(real, args, kwargs) or (
                     natives.is_modelled(real) and not natives.is_left_to_python(real, [*args, *kwargs.values()])):
                 return call_native(interp, function, args, kwargs, then, on_raise)
-            return inline(interp, function, args, kwargs, then, on_raise)
+            return inline(interp, function, args, kwargs, then, on_raise, asked)
         if cls is types.MethodType:
             part = interp.track(composite, function, 2) or (None, None)
             args = [Value(real.__self__, part[1]), *args]
@@ -135,11 +135,11 @@ def apply(interp: Interpreter, builtin: Callable[..., Any], *args: Value, then: 
 
 
 def inline(interp: Interpreter, function: Value, args: list[Value], kwargs: dict[str, Value],
-           then: Continuation | None = None, on_raise: OnRaise | None = None) -> None:
+           then: Continuation | None = None, on_raise: OnRaise | None = None, asked: Asked | None = None) -> None:
     """Enters a frame of ours for a Python function."""
     interp.check_depth()
     frame = make_frame(interp, function, args, kwargs)
-    frame.then, frame.on_raise = then, on_raise
+    frame.then, frame.on_raise, frame.asked = then, on_raise, asked
     interp.enter(frame)
 
 

@@ -31,6 +31,9 @@ class Value:
         return f"Value({self.real!r:.60}, {self.shadow!r:.60})"
 
 
+Asked = tuple[Value, str]       # an object, and the name of an attribute that it is asked for
+
+
 class Handled(Value):
     """The stack slot in which PUSH_EXC_INFO keeps the exception that was handled before."""
 
@@ -111,7 +114,7 @@ class Frame:
     """
 
     __slots__ = ("code", "function", "instructions", "pc", "locals", "stack", "globals", "builtins", "namespace",
-                 "back", "then", "on_raise", "generator", "mark", "depth", "rounds")
+                 "back", "then", "on_raise", "asked", "generator", "mark", "depth", "rounds")
 
     def __init__(self, code: types.CodeType, instructions: tuple[Instruction, ...], function: Value,
                  globals: dict[str, Any]) -> None:
@@ -128,6 +131,7 @@ class Frame:
         self.back: Frame | None = None
         self.then: Continuation | None = None
         self.on_raise: Callable[[BaseException], bool] | None = None
+        self.asked: Asked | None = None             # the attribute that it computes
         self.generator: Any = None                  # the interp.generators.Body that this frame is the body of
         self.mark = 0                               # RefGraph.mark at entry
         self.depth = 0                              # of frames below this one, ours and CPython's

@@ -71,6 +71,8 @@ def raised(interp: Interpreter, exception: BaseException, again: bool, outer: Fr
             frame.stack.append(exception_value(interp, exception))
             frame.pc = cover.target
             return
+        if frame.asked is not None and isinstance(exception, AttributeError):
+            tell_attribute(interp, exception, *frame.asked)
         on_raise = frame.on_raise
         interp.leave(frame)
         if on_raise is not None:
@@ -83,6 +85,20 @@ def raised(interp: Interpreter, exception: BaseException, again: bool, outer: Fr
                 return
             if replaced is not None:
                 exception, replaced = replaced, None
+
+
+def tell_attribute(interp: Interpreter, exception: AttributeError, obj: Value, name: str) -> None:
+    """Has an error that leaves the code of an attribute say, unless it does, what was asked of which object."""
+    if exception.name is None and exception.obj is None:
+        exception.name, exception.obj = name, obj.real
+        interp.track(_told, interp, exception, obj, name)
+
+
+def _told(interp: Interpreter, exception: AttributeError, obj: Value, name: str) -> Shadow:
+    node = _exception_shadow(interp, exception)
+    interp.graph.set_slot(node, "name", Const(name))
+    interp.graph.set_slot(node, "obj", obj.shadow)
+    return node
 
 
 def is_asynchronous(exception: BaseException) -> bool:

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import capture
+from tests.helpers import call, check
 from tests.programs import Programs, run
 
 X = torch.tensor([[1.0, -2.0, 3.0], [4.0, 5.0, -6.0]])
@@ -366,3 +367,43 @@ def test_what_a_thread_writes_is_its_own() -> None:
 @pytest.mark.parametrize(("make", "args", "options"), programs)
 def test_attributes(make, args, options) -> None:
     run(make, args, options)
+
+
+def misspelt(layer, name):
+    try:
+        return getattr(layer, name)
+    except AttributeError as error:
+        return error
+
+
+def test_an_error_tells_what_was_asked_of_which_object() -> None:
+    def make():
+        layer = torch.nn.Linear(2, 2)
+
+        def program(x):
+            error = misspelt(layer, "weigth")
+            return x * 2, error.name, error.obj is layer, str(error)
+        return program, layer
+    check(make, call(torch.ones(2)), call(torch.zeros(2)))
+
+
+def test_an_error_that_leaves_the_call_tells_it() -> None:
+    layer = torch.nn.Linear(2, 2)
+    compiled = capture.compile(lambda x: layer.weigth * x)
+    for _ in range(3):
+        with pytest.raises(AttributeError) as raised:
+            compiled(torch.ones(2))
+        assert raised.value.name == "weigth" and raised.value.obj is layer
+
+
+def test_an_error_that_is_kept_tells_it() -> None:
+    layer, kept = torch.nn.Linear(2, 2), []
+
+    def program(x):
+        kept.append(misspelt(layer, "weigth"))
+        return x * 2
+    compiled = capture.compile(program, backend="eager")
+    for _ in range(3):
+        compiled(torch.ones(2))
+    assert capture.stats(compiled).hits == 2
+    assert [(error.name, error.obj) for error in kept] == [("weigth", layer)] * 3

@@ -250,3 +250,41 @@ def comparisons_by_properties_that_raise(log):
         a < b  # noqa: B015
     except TypeError as error:
         log.append(str(error))
+
+
+@program
+def errors_of_attributes_tell_which(log):
+    class Raises:
+        def __get__(self, obj, cls):
+            raise AttributeError
+
+    class Meta(type):
+        def __getattr__(cls, name):
+            raise AttributeError("of a class")
+
+    class A(metaclass=Meta):
+        computed = property(lambda self: self.missing)
+        raising = Raises()
+
+        def __getattr__(self, name):
+            if name == "other":
+                raise ValueError(name)
+            raise AttributeError(*([] if name == "bare" else [name, 1]))
+
+    class B(A):
+        @property
+        def computed(self):
+            return super().raising
+
+    a, b = A(), B()
+    for obj, name in (a, "missing"), (a, "bare"), (a, "computed"), (a, "raising"), (A, "missing"), (b, "computed"), (a, "other"):
+        try:
+            getattr(obj, name)
+        except Exception as error:
+            asked = getattr(error, "obj", None)
+            log.append((name, str(error), getattr(error, "name", None), asked is obj, type(asked).__name__))
+    try:
+        a.gone  # noqa: B018
+    except AttributeError as error:
+        log.append((error.name, error.obj is a))
+    log.append((hasattr(a, "missing"), getattr(a, "bare", 5)))
