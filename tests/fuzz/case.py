@@ -20,7 +20,7 @@ from torch.utils.hooks import RemovableHandle
 import capture
 from capture.errors import CaptureError
 from tests import helpers
-from tests.fuzz import models, pieces, steps, writer
+from tests.fuzz import models, pieces, steps, users, writer
 from tests.snapshot import Snapshot, differences, take
 
 # (`shown` keeps a memory of what it dispatched, which polyfills do without.)
@@ -28,7 +28,7 @@ HIDDEN = {"__builtins__", "__warningregistry__", "program", "compiled", "shown"}
 PATCHED = (torch, torch.nn.functional, torch.Tensor, torch.nn.Module, torch.nn.Linear, torch.nn.LayerNorm, torch.nn.Dropout,
            math, copy, random)
 MODULE = "fuzzed_world"                 # not in sys.modules: what it defines is state, see tests/snapshot.py
-PIECES = pieces.PIECES | models.PIECES
+PIECES = pieces.PIECES | models.PIECES | users.PIECES
 MODULES = "net", "tower", "bank"
 TARGETS = ["program"] * 8 + ["box.bump", "helper", "net", "closure", "managed", "driven", "fit", "accumulate", *MODULES]
 
@@ -223,6 +223,9 @@ def _set_modes_back() -> None:
     torch.set_printoptions(profile="default")
     torch.set_default_dtype(torch.float32)
     torch.set_grad_enabled(True)
+    torch.set_autocast_cache_enabled(True)
+    torch.set_float32_matmul_precision("highest")
+    torch._C.set_anomaly_enabled(False, True)
     torch._C._set_deterministic_algorithms(False, warn_only=False)     # torch's own function imports inductor
     for name, hooks in vars(module_hooks).items():
         if name.startswith("_global_") and isinstance(hooks, dict):
