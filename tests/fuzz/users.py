@@ -215,6 +215,5 @@ PIECES = {
             "torch.set_autocast_enabled('cpu', True); torch.set_autocast_dtype('cpu', torch.float16)",
             "torch.set_default_device('cpu')", "math = types.SimpleNamespace(floor=lambda v: 5)", "setattr = lambda *a: None",
             "getattr = lambda *a: torch.cos", "globals().pop('getattr', 0)", "sorted = list",
-            "globals().update(tally=lambda a, *r, **k: a)", "abs = plugins.activation", "program.__defaults__ = (None, {v})",
-            "program.__kwdefaults__ = {{}}"]),
+            "globals().update(tally=lambda a, *r, **k: a)", "abs = plugins.activation"]),
 }
