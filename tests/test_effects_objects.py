@@ -210,6 +210,28 @@ def test_a_buffer_is_printed_before_its_module_writes_to_it() -> None:
     check(make, *CALLS)
 
 
+@pytest.mark.parametrize("written", [False, True])
+def test_a_tensor_from_outside_is_printed_with_its_own_node_of_autograd(written) -> None:
+    """Which may be another one on each call, and is the one that it has before the graph writes to it."""
+    def make():
+        state = SimpleNamespace(held=None, leaf=torch.ones(2, requires_grad=True))
+
+        def program(x):
+            y = state.held * 2
+            print(state.held, [state.held], f"{state.held}")
+            if written:
+                state.held.mul_(x)
+                print(state.held)
+            return y + x
+        return program, state
+
+    def sets(operation):
+        return lambda state: setattr(state, "held", operation(state.leaf))
+    x = torch.ones(2)
+    check(make, sets(torch.clone), call(x), sets(torch.exp), call(x), sets(lambda leaf: leaf + 1), call(x),
+          lambda state: state.held.sub_(1), call(x), captures=None, fullgraph=False)
+
+
 def test_a_warning_of_a_category_before_a_write() -> None:
     class Counts(nn.BatchNorm1d):
         def forward(self, x):

@@ -100,7 +100,7 @@ PIECES = {
             gradient, = torch.autograd.grad(out, first_leaf, create_graph=True)
             return a + gradient.square().sum()
     """, tensors="first_leaf.data second_leaf.data part base.data", parameters="first_leaf second_leaf",
-        functions="product penalised Held.apply (lambda a:a*part) (lambda a:a+base[3:])",
+        functions="product; penalised; Held.apply; (lambda a:a*part); (lambda a:a+base[3:])",
         globals="first_leaf second_leaf part base",
         readers="int(first_leaf.grad is None); first_leaf._version; int(part.is_leaf); int(part._base is base); len(kept_graph)",
         classes="Held",
@@ -177,7 +177,7 @@ PIECES = {
     """, numbers="plugins.level plugins.options['eps'] slots.value slots.extra[0] tally.__kwdefaults__['by']['k'] delegate.value",
         objects="slots delegate plugins", dicts="plugins.options vars(delegate) delegate.memo",
         lists="slots.extra tally.__defaults__[0]",
-        functions="plugins.activation tally add slots.apply delegate.apply (lambda a:plugins.activation(a)*plugins.level)",
+        functions="plugins.activation; tally; add; slots.apply; delegate.apply; (lambda a:plugins.activation(a)*plugins.level)",
         classes="Slotted Delegate", globals="plugins tally slots delegate add",
         readers="peek(); plugins.options['eps']; len(tally.__defaults__[0]); delegate.width; delegate.value; "
                 "int(torch.is_grad_enabled()); torch.get_default_dtype().itemsize; int(torch.is_autocast_enabled('cpu')); "

@@ -191,7 +191,10 @@ def show_tensor(interp: Interpreter, node: RefNode, real: torch.Tensor) -> Shado
         return values
     if not real.requires_grad:
         raise Break("opaque-call", "a parameter that requires no gradient was printed")
-    return Expr(dress, (values, Const(type(real)), Const(name_of_grad_fn(real))))
+    name: Shadow = Const(name_of_grad_fn(real))
+    if node.source is not None and not interp.graph.written_since(0, (storage_of(real) or (None,))[0]):
+        name = interp.graph.external(name_of_grad_fn(real), Computed(name_of_grad_fn, (node.source,)))     # another one's, perhaps
+    return Expr(dress, (values, Const(type(real)), name))
 
 
 def name_of_grad_fn(tensor: torch.Tensor) -> str | None:
