@@ -74,8 +74,8 @@ def undecomposed() -> Iterator[None]:
                     for key in (torch._C.DispatchKey.Autograd, torch._C.DispatchKey.CompositeImplicitAutograd):
                         if key in op.py_kernels:
                             taken.append((op, key, op.py_kernels.pop(key)))
-                            if packet.__name__ in RECURRENT:
-                                op.py_kernels[key] = with_dropout(op, taken[-1][2])
+                            if packet.__name__ in RECURRENT and op._overloadname == "input":
+                                op.py_kernels[key] = with_dropout(taken[-1][2])
                             op._dispatch_cache.clear()
             yield
         finally:

@@ -1,4 +1,4 @@
-"""Recurrent networks: torch's decompositions of them, which forget the dropout between layers, applied to one layer at a time."""
+"""Recurrent networks: torch's decompositions of them, which forget dropout between layers, applied to one layer at a time."""
 from __future__ import annotations
 
 import contextlib
@@ -8,16 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-aten = torch.ops.aten
 Kernel = Callable[..., tuple[Tensor, ...]]
 
 
-def with_dropout(op: Any, kernel: Kernel) -> Kernel:
-    """The kernel of an overload of `lstm`, `gru`, `rnn_tanh` or `rnn_relu`, with dropout between layers as eager mode has it."""
-    return _of_packed(kernel) if op._overloadname == "data" else _of_sequences(kernel)
-
-
-def _of_sequences(kernel: Kernel) -> Kernel:
+def with_dropout(kernel: Kernel) -> Kernel:
+    """The kernel of `lstm`, `gru`, `rnn_tanh` or `rnn_relu` on sequences that are not packed, with dropout between layers as eager
+    mode has it. (How packed ones are taken apart depends on values, so that they are not traced.)"""
     def run(input: Tensor, hx: Any, params: list[Tensor], has_biases: bool, num_layers: int, dropout: float, train: bool,
             bidirectional: bool, batch_first: bool) -> tuple[Tensor, ...]:
         def layer(x: Tensor, state: Any, weights: list[Tensor]) -> tuple[Tensor, ...]:
@@ -27,16 +23,6 @@ def _of_sequences(kernel: Kernel) -> Kernel:
             out, *states = _stacked(layer, input.transpose(0, 1) if batch_first else input, hx, params, num_layers,
                                     dropout if train else 0.0)
         return (out.transpose(0, 1) if batch_first else out, *states)
-    return run
-
-
-def _of_packed(kernel: Kernel) -> Kernel:
-    def run(data: Tensor, batch_sizes: Tensor, hx: Any, params: list[Tensor], has_biases: bool, num_layers: int, dropout: float,
-            train: bool, bidirectional: bool) -> tuple[Tensor, ...]:
-        def layer(x: Tensor, state: Any, weights: list[Tensor]) -> tuple[Tensor, ...]:
-            return kernel(x, batch_sizes, state, weights, has_biases, 1, 0.0, train, bidirectional)
-
-        return _stacked(layer, data, hx, params, num_layers, dropout if train else 0.0)
     return run
 
 

@@ -10,7 +10,6 @@ from torch import fx
 from torch.autograd import grad_mode
 from torch.utils import checkpoint
 
-from capture.backends.aot.recurrent import LAYERED
 from capture.backends.native.signature import Unsupported
 from capture.backends.traceable import obstacle
 
@@ -59,7 +58,7 @@ def _one_hot(index: torch.Tensor, num_classes: int) -> torch.Tensor:
 
 
 # Functions that mean something else where they are traced (they forget to check their arguments, say), and what stands for them.
-MEANT: dict[Any, Callable[..., Any]] = {torch.nn.functional.one_hot: _one_hot, **LAYERED}
+MEANT: dict[Any, Callable[..., Any]] = {torch.nn.functional.one_hot: _one_hot}
 
 
 def _check_portable(node: fx.Node) -> None:
