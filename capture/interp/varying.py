@@ -164,7 +164,7 @@ def _place_in_operator(name: str, where: int | str) -> Place:
 
 def _place_in_python(function: types.FunctionType, where: int | str) -> Place:
     """Of a function of torch.nn.functional: its annotations."""
-    parameters = enumerate(inspect.signature(function).parameters.values())
+    parameters = enumerate(inspect.signature(function, follow_wrapped=False).parameters.values())
     found = next((parameter for position, parameter in parameters if where in (position, parameter.name)), None)
     if found is None or found.annotation not in (float, float | None, "float", "float | None", "Optional[float]"):
         return Place.FIXED
@@ -176,7 +176,8 @@ def _schemas(target: Any, name: str) -> list[Any]:
     if isinstance(target, torch._ops.OpOverload):
         return [target._schema]
     packet = target if isinstance(target, torch._ops.OpOverloadPacket) else getattr(torch.ops.aten, name, None)
-    schemas = [] if packet is None else [getattr(packet, overload)._schema for overload in packet.overloads()]
+    schemas = [getattr(packet, overload)._schema for overload in packet.overloads()] if isinstance(
+        packet, torch._ops.OpOverloadPacket) else []            # such as the method `__eq__` of the namespace
     return [schema for schema in schemas if schema.name.startswith("aten::") and any(
         "Tensor" in str(value.type) for value in (*schema.arguments, *schema.returns))]
 

@@ -41,8 +41,9 @@ def uncounted(name: str, args: Sequence[Value], kwargs: dict[str, Value]) -> lis
 def _written_besides(name: str) -> tuple[tuple[int, str], ...]:
     """The arguments, by place and name, that ATen's operator of this name writes to besides the first: scales and counters of
     automatic mixed precision, the state of fused optimizers, noise; running statistics, of which no schema tells."""
-    packet = getattr(torch.ops.aten, name, None)
-    schemas = [getattr(packet, overload)._schema for overload in packet.overloads()] if packet is not None else []
+    packet = getattr(torch.ops.aten, name, None)        # a namespace of Python's, with methods such as `__eq__` of its own
+    schemas = [getattr(packet, overload)._schema for overload in packet.overloads()] if isinstance(
+        packet, torch._ops.OpOverloadPacket) else []
     arguments = [(place, argument) for schema in schemas for place, argument in enumerate(schema.arguments) if place]
     always = name.startswith("batch_norm_")
     return tuple(dict.fromkeys((place, argument.name) for place, argument in arguments if not argument.is_out and (

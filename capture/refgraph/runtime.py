@@ -33,6 +33,11 @@ def dress(values: torch.Tensor, cls: type, grad_fn: str | None) -> torch.Tensor:
     return values.requires_grad_() if grad_fn is None else values.as_subclass(_result_of(grad_fn))
 
 
+def frozen(values: torch.Tensor) -> torch.nn.Parameter:
+    """A parameter with these values that requires no gradient."""
+    return torch.nn.Parameter(values, requires_grad=False)
+
+
 @functools.cache
 def _result_of(grad_fn: str) -> type:
     """A class of tensors that print like results of an operation. Only a name can be told by it."""

@@ -83,6 +83,35 @@ def classes_given_inside(x):
     return type(noted + 1), noted.origin, hasattr(noted + 1, "origin"), type(quiet), type(quiet * 2), quiet.sum() + noted.sum()
 
 
+@programs.make(X)
+def printed():
+    state = SimpleNamespace(table=X.clone().as_subclass(Embedded), frozen=nn.Parameter(torch.ones(2), requires_grad=False),
+                            loose=nn.Parameter(torch.zeros(2)))
+
+    def program(x):
+        state.table.mul_(2)
+        print(state.table, state.frozen, [state.loose], f"{state.frozen} {state.table}", x.as_subclass(Embedded))
+        state.frozen.add_(1)
+        return x + 1, str(state.frozen), repr(state.table)
+    return program, state
+
+
+METHODS = [f"__{name}__" for name in (
+    "eq ne lt ge add radd sub rsub mul pow rpow matmul mod floordiv truediv rtruediv neg abs len getitem contains").split()]
+
+
+@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("cls", [torch.Tensor, Embedded])
+def test_methods_of_operators_called_by_name(cls, name) -> None:
+    special = {"__getitem__": (0,), "__contains__": (1.0,), "__neg__": (), "__abs__": (), "__len__": (), "__matmul__": (X.T,)}
+    arguments = special.get(name, (X[:, :2] @ X[:2],))
+
+    def make():
+        state = SimpleNamespace(x=X.clone().as_subclass(cls))
+        return (lambda: (getattr(torch.Tensor, name)(state.x, *arguments), getattr(state.x, name)(*arguments))), state
+    check(make, call(), call(), call(), captures=None, fullgraph=name != "__contains__", breaks=None)
+
+
 @pytest.mark.parametrize(("make", "args", "options"), programs)
 def test_subclasses(make, args, options) -> None:
     run(make, args, options)

@@ -23,7 +23,7 @@ from capture.interp.lookasides.shadows import depend_type, elements, items_of, s
 from capture.interp.models import hashable, model
 from capture.interp.special import CONTAINERS, is_plain
 from capture.refgraph.effects import Keywords, Replayed, arranged, is_foreign
-from capture.refgraph.lookup import parts
+from capture.refgraph.lookup import lookup_class, parts
 from capture.refgraph.memory import ADDRESSES, PLAIN_TENSORS, storage_of
 from capture.refgraph.ndarrays import plain_number
 from capture.refgraph.node import (
@@ -43,7 +43,7 @@ from capture.refgraph.node import (
     source_of,
 )
 from capture.refgraph.result_types import RETURNS
-from capture.refgraph.runtime import dress
+from capture.refgraph.runtime import dress, frozen
 from capture.refgraph.source import Computed
 
 # What asks a tensor for its values in a way that can be asked again of a copy: not for its memory, not for its identity.
@@ -189,8 +189,13 @@ def show_tensor(interp: Interpreter, node: RefNode, real: torch.Tensor) -> Shado
     values = interp.recorder.snapshot(node, real)
     if not real.requires_grad and type(real) is torch.Tensor:
         return values
-    if not real.requires_grad:
-        raise Break("opaque-call", "a parameter that requires no gradient was printed")
+    if type(real) is torch.nn.Parameter and not real.requires_grad:
+        return Expr(frozen, (values,))
+    if not real.requires_grad or type(real) not in PLAIN_TENSORS:
+        if values.cls is not type(real) or lookup_class(type(real), "__repr__") is not torch.Tensor.__repr__:
+            raise Break("opaque-call", f"a {type(real).__name__} was printed")
+        if not real.requires_grad:
+            return values
     name: Shadow = Const(name_of_grad_fn(real))
     if node.source is not None and not interp.graph.written_since(0, (storage_of(real) or (None,))[0]):
         name = interp.graph.external(name_of_grad_fn(real), Computed(name_of_grad_fn, (node.source,)))     # another one's, perhaps
