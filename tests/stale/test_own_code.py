@@ -15,6 +15,7 @@ from torch import nn
 
 from capture.errors import GraphBreakError
 from tests.helpers import call, check
+from tests.stale.cases import user_module
 
 X = torch.tensor([[1.0, -2.0], [3.0, 4.0]])
 CALLS = call(X), call(X + 1), call(-X), call(X * 2)
@@ -341,3 +342,19 @@ def test_an_autograd_function_that_reads_settings_is_part_of_the_graph() -> None
         function = function_of(state, True)
         return (lambda x: function(x) * 2), state
     check(make, *CALLS, lambda s: setattr(s, "factor", 10.0), *CALLS, graphs=1)
+
+
+@pytest.mark.parametrize("source", ["return x + EPS", "SEEN.append(1); return x + len(SEEN)"])
+def test_an_autograd_function_calls_a_module_of_the_program(source) -> None:
+    """What the module's function does with its own globals decides."""
+    quiet = "SEEN" not in source
+
+    def make():
+        module = user_module(f"EPS, SEEN = 0.5, []\ndef shift(x):\n    {source}", __file__="/program/operations.py")
+
+        class Shifts(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx, x):
+                return module.shift(x)
+        return (lambda x: (Shifts.apply(x) * 2, len(module.SEEN))), module
+    check(make, *CALLS, lambda module: setattr(module, "EPS", 2.0), *CALLS, captures=None, fullgraph=quiet)

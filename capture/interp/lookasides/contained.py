@@ -68,7 +68,7 @@ class Contained:
         if cls is types.FunctionType:
             return self.keeps_to_itself(x, depth - 1)
         if cls is types.ModuleType:
-            return not is_own_file(getattr(x, "__file__", None) or "<frozen >")
+            return not is_own_file(getattr(x, "__file__", None) or "<frozen >") or self.is_constant_module(x, code, depth)
         if is_a(x, type):
             methods = [item.__func__ if is_a(item, staticmethod) else item for item in vars(x).values()]
             return all(self.keeps_to_itself(method, depth - 1) for method in methods)
@@ -80,6 +80,12 @@ class Contained:
             return self.first and is_only_read(x, code)
         return True
 
+    def is_constant_module(self, module: types.ModuleType, code: types.CodeType, depth: int) -> bool:
+        """Whether that holds for what a code object may take out of a module of the program's."""
+        scope = vars(module)
+        return depth > 0 and id(scope) not in self.changed and all(
+            self.is_constant(scope[name], code, depth - 1) for name in attributes_of(code) if name in scope)
+
 
 def is_own_class(cls: type) -> bool:
     """Whether a class is part of the program."""
@@ -88,12 +94,17 @@ def is_own_class(cls: type) -> bool:
 
 def is_only_read(x: Any, code: types.CodeType) -> bool:
     """Whether code that knows an object by name can do nothing but read data of it."""
-    names = {instruction.argval for instruction in instructions(code) if instruction.opname in ("LOAD_ATTR", "LOAD_METHOD")}
+    names = attributes_of(code)
     if is_a(x, (list, dict, set)):
         stores = any(instruction.opname in ("STORE_SUBSCR", "DELETE_SUBSCR") for instruction in instructions(code))
         return not stores and is_data(x) and all(name in READING for name in names if hasattr(type(x), name))
     held = instance_dict(x) or {}
     return all(can_be_read(x, name) for name in names if name in held or lookup_class(type(x), name) is not None)
+
+
+def attributes_of(code: types.CodeType) -> set[str]:
+    """The names of the attributes that a code object reads."""
+    return {instruction.argval for instruction in instructions(code) if instruction.opname in ("LOAD_ATTR", "LOAD_METHOD")}
 
 
 def is_quiet(code: types.CodeType, first: tuple[str, ...]) -> bool:
