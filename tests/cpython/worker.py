@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import doctest
+import gc
 import json
 import os
 import random
@@ -144,6 +145,7 @@ def main() -> None:
     support.use_resources = []          # as CPython's own runner: nothing that takes long, or needs the network
     suite = unittest.defaultTestLoader.loadTestsFromName(f"test.{arguments.module}")
     install(arguments.mode)
+    gc.freeze()                         # what is imported by now is not looked through again by every test that collects garbage
     chosen(suite, lambda test: test not in arguments.without and (arguments.only is None or test in arguments.only)).run(report)
     report.tell(id="", outcome="finished", text="")
 
