@@ -84,8 +84,11 @@ def in_thread(function: Callable[[], Any]) -> Any:
 
 @capture.disable
 def fails(error: Exception) -> None:
-    """Raises, where no trace can hold it."""
-    raise error
+    """Raises, where no trace can hold it. Its frame does not lead to the exception, which leads to the program's and what that holds."""
+    try:
+        raise error
+    finally:
+        del error
 
 
 IMPORTS = """
