@@ -84,7 +84,7 @@ def in_thread(function: Callable[[], Any]) -> Any:
 
 @capture.disable
 def fails(error: Exception) -> None:
-    """Raises, where no trace can hold it. Its frame does not lead to the exception, which leads to the program's and what that holds."""
+    """Raises, where no trace can hold it. Its frame does not lead to the exception, which leads to the program's frame."""
     try:
         raise error
     finally:
