@@ -360,6 +360,17 @@ def threads(x):
     return x, threading.current_thread() is threading.main_thread(), threading.get_ident() == threading.main_thread().ident
 
 
+@programs.add(X)
+def what_cannot_be_reduced(x):
+    failed = []
+    for items in (None, 3, []):
+        try:
+            functools.reduce(operator.add, items)
+        except TypeError as error:
+            failed.append((str(error), error.__context__))
+    return x, failed
+
+
 @pytest.mark.parametrize(("make", "args", "options"), programs)
 def test_functional(make, args, options) -> None:
     run(make, args, options)
