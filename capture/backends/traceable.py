@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import operator
 
+import torch
 from torch import fx
 
 # What reads a number out of a tensor: by name, and builtins (`t.float()` and its like convert tensors).
@@ -39,7 +40,16 @@ def obstacle(node: fx.Node) -> str | None:
     return None
 
 
-def find_obstacle(gm: fx.GraphModule) -> str | None:
-    """What a graph does, or one within it, that cannot be traced, or None."""
+def program_code(node: fx.Node) -> str | None:
+    """Which code of the program's, known to its own process alone, a node calls, or None."""
+    owner = getattr(getattr(node.target, "func", None), "__self__", None)
+    if isinstance(owner, type) and issubclass(owner, torch.autograd.Function):
+        return f"calls the autograd function {owner.__name__}, which is Python code of the program's"
+    return None
+
+
+def find_obstacle(gm: fx.GraphModule, elsewhere: bool = False) -> str | None:
+    """What a graph does, or one within it, that cannot be traced, or None. elsewhere: in another process than the program's."""
     graphs = (module.graph for module in gm.modules() if isinstance(module, fx.GraphModule))
-    return next((found for graph in graphs for node in graph.nodes if (found := obstacle(node)) is not None), None)
+    found = (obstacle(node) or elsewhere and program_code(node) or None for graph in graphs for node in graph.nodes)
+    return next(filter(None, found), None)

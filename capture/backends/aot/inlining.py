@@ -11,7 +11,7 @@ from torch.autograd import grad_mode
 from torch.utils import checkpoint
 
 from capture.backends.native.signature import Unsupported
-from capture.backends.traceable import obstacle
+from capture.backends.traceable import obstacle, program_code
 
 
 def prepared(gm: fx.GraphModule) -> tuple[fx.GraphModule, list[int]]:
@@ -66,9 +66,6 @@ def _check_portable(node: fx.Node) -> None:
         raise Unsupported(f"the graph has a node {node.op} {node.target}")
     if node.target is grad_mode._enter_inference_mode:
         raise Unsupported("the graph switches the inference mode")
-    found = obstacle(node)
+    found = obstacle(node) or program_code(node)
     if found is not None:
         raise Unsupported(f"the graph {found}")
-    owner = getattr(getattr(node.target, "func", None), "__self__", None)
-    if isinstance(owner, type) and issubclass(owner, torch.autograd.Function):
-        raise Unsupported(f"the autograd function {owner.__name__}, which is Python code of the program, is called")

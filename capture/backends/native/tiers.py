@@ -355,7 +355,7 @@ def compile_graph(gm: fx.GraphModule, example_inputs: Sequence[Any], *, options:
     if devices - DEVICES:
         tier.refuse(Failure("unsupported", f"there are no kernels for tensors on {', '.join(sorted(devices - DEVICES))}"))
         return switch
-    found = find_obstacle(gm)
+    found = find_obstacle(gm, elsewhere=True)
     if found is not None:
         tier.refuse(Failure("unsupported", f"the graph {found}"))
         return switch
