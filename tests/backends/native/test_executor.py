@@ -432,6 +432,7 @@ def test_an_exception_leaves_nothing_behind() -> None:
 def test_no_references_leak(library: Path) -> None:
     run, given = executor_of(chain(), library), torch.randn(N)
     arguments = (given,)
+    gc.collect()
     before = sys.getrefcount(given), sys.getrefcount(run), sys.getrefcount(None)
     for _ in range(100):
         run(*arguments)

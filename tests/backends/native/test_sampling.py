@@ -40,7 +40,8 @@ def compiled(gm: fx.GraphModule, inputs: Sequence[Tensor], kind: type) -> Callab
     for program in programs:
         verify(program)
     plans = list(map(evaluated, programs))
-    return make_callable(gm, traced.signature, plans[0], (lambda arguments: plans[1](*arguments)) if len(plans) > 1 else None)
+    backward = (lambda arguments, certain: plans[1](*arguments)) if len(plans) > 1 else None
+    return make_callable(gm, traced.signature, plans[0], backward)
 
 
 def check(program: Callable[..., Any], x: Tensor, kind: type = float, values: Sequence[Any] | None = None,
