@@ -96,7 +96,7 @@ def sets_the_default_dtype(x):
 
 
 WEIGHT = torch.ones(2, 2, requires_grad=True)
-OUTSIDE = itertools.cycle([1, 2])
+OUTSIDE = itertools.accumulate(itertools.repeat(1))
 
 
 def advances_an_outside_iterator(x):
