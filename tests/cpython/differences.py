@@ -30,10 +30,13 @@ DIFFERENCES: dict[str, str] = {
     **{f"test.test_functools.TestLRU{kind}.test_lru_reentrancy_with_len": BUILTINS for kind in ("C", "Py")},
     "test.test_generators.__test__.conjoin": TIME,
     "test.test_genexps.__test__.doctests": ADDRESSES,
-    **{f"test.test_itertools.TestBasicOps.test_{name}": TIME for name in ("combinations_with_replacement", "tee_del_backward")},
+    **{f"test.test_itertools.TestBasicOps.test_{name}": TIME for name in (
+        "combinations_with_replacement", "permutations", "product", "tee", "tee_del_backward")},
     **{f"test.test_itertools.TestBasicOps.test_{name}_tuple_reuse": ADDRESSES for name in (
         "combinations", "combinations_with_replacement", "permutations", "product", "zip_longest")},
     "test.test_iter.TestCase.test_reduce_mutating_builtins_iter": BUILTINS,
     "test.test_raise.TestTracebackType.test_attrs": FRAMES,
+    **{f"test.test_set.Test{kind}.test_hash_effectiveness": TIME for kind in ("FrozenSet", "FrozenSetSubclass")},
+    **{f"test.test_weakref.MappingTestCase.test_threaded_weak_valued_{name}": TIME for name in ("consistency", "pop", "setdefault")},
     "test.test_yield_from.TestPEP380Operation.test_broken_getattr_handling": HANDLER,
 }
