@@ -37,6 +37,7 @@ DIFFERENCES: dict[str, str] = {
     "test.test_iter.TestCase.test_reduce_mutating_builtins_iter": BUILTINS,
     "test.test_raise.TestTracebackType.test_attrs": FRAMES,
     **{f"test.test_set.Test{kind}.test_hash_effectiveness": TIME for kind in ("FrozenSet", "FrozenSetSubclass")},
-    **{f"test.test_weakref.MappingTestCase.test_threaded_weak_valued_{name}": TIME for name in ("consistency", "pop", "setdefault")},
+    **{f"test.test_weakref.MappingTestCase.test_threaded_weak_valued_{name}": TIME for name in (
+        "consistency", "pop", "setdefault")},
     "test.test_yield_from.TestPEP380Operation.test_broken_getattr_handling": HANDLER,
 }
