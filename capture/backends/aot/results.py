@@ -53,6 +53,8 @@ def finished(joint: Joint, graph: fx.GraphModule, positions: Sequence[int], spec
     forward.graph.output_node().args = (tuple(results),)
     clean(forward)
     gradients, used, shared = _finish_backward(backward, len(saved)) if backward else ((), (), ())
+    # Where tracing has added inputs (`linalg.eig`), eager mode's graph does not know them.
+    separable = len(tangents) > 1 and all(place < len(specs) for place, _ in gradients)
     return Traced(forward, backward, Signature(
         inputs=len(specs),
         outputs=tuple(out.view(names[out.node]) if out.view else names[out.node] for out in map(outputs.__getitem__, positions)),
@@ -68,7 +70,7 @@ def finished(joint: Joint, graph: fx.GraphModule, positions: Sequence[int], spec
         numbers=tuple(i for i, spec in enumerate(specs) if spec.number), domains=(),
         modes=modes,
         grad_after=metadata.grad_enabled_mutation,
-        portions=portions(joint, eager, gradients, *shared) if eager is not None and len(tangents) > 1 else None))
+        portions=portions(joint, eager, gradients, *shared) if separable and eager is not None else None))
 
 
 def _matters(node: fx.Node, results: Sequence[fx.Node]) -> bool:
