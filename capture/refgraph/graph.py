@@ -49,6 +49,7 @@ from capture.refgraph.node import (
 )
 from capture.refgraph.publishing import Past, publish
 from capture.refgraph.records import content, has_content, require_decimal_rules
+from capture.refgraph.requirements import Key, key_of
 from capture.refgraph.result_types import IN_PLACE, may_raise, may_vary, type_of
 from capture.refgraph.shapes import Shapes
 from capture.refgraph.source import Attr, Computed, Constant, InstanceDict, Item, Literal, Source
@@ -70,8 +71,8 @@ class RefGraph:
 
     def __init__(self, shapes: Shapes | None = None) -> None:
         self.shapes = shapes or Shapes()
-        self.requirements: dict[tuple[Any, ...], tuple[Source | None, str, Any]] = {}
-        self.places: dict[tuple[Any, ...], UserFrame] = {}          # where the program first asked for it, by the same keys
+        self.requirements: dict[Key, tuple[Source | None, str, Any]] = {}
+        self.places: dict[Key, UserFrame] = {}          # where the program first asked for it, by the same keys
         self.position: Callable[[], UserFrame | None] = lambda: None
         self.path_to: Callable[[Shadow], Source | None] = source_of     # also of what is read out of tensors, where it is told
         self.restless: Callable[[Source, str], str | None] = lambda source, kind: None  # the name of what too many captures guard
@@ -102,9 +103,9 @@ class RefGraph:
     # -- what the trace depends on ----------------------------------------------------------------------------------
 
     def require(self, source: Source | None, kind: str, expected: Any) -> None:
-        """Notes that the trace holds only while `kind` (a name of `guards.Kind`) of the object at `source` is `expected`."""
+        """Notes that the trace holds only while `kind` (a name of `Kind`) of the object at `source` is `expected`."""
         assert not self.sealed, f"{kind} of {source} was required of a sealed graph"
-        key = (source, kind, expected) if kind in ("PRESENT", "ABSENT", "NO_ATTR", "ALIAS", "DISTINCT") else (source, kind)
+        key = key_of(source, kind, expected)
         if key not in self.requirements:
             self.requirements[key] = source, kind, expected
             place = self.position()
@@ -113,7 +114,7 @@ class RefGraph:
 
     def hold(self, source: Source, kind: str, expected: Any) -> None:
         """`require` of what the program goes by. Raises Break where many captures have met another each, and the trace can end."""
-        if (source, kind) not in self.requirements and (name := self.restless(source, kind)) is not None:
+        if key_of(source, kind, expected) not in self.requirements and (name := self.restless(source, kind)) is not None:
             raise Break("changing-value", f"{name} decides something")
         self.require(source, kind, expected)
 

@@ -8,10 +8,8 @@ from typing import Any
 from capture.refgraph.effects import Effect
 from capture.refgraph.graph import RefGraph
 from capture.refgraph.node import Const, DictState, RefNode, WrittenDict
+from capture.refgraph.requirements import Kind
 from capture.refgraph.source import Source
-
-# Guards on what a container holds, beyond single keys of a dict.
-CONTENT_KINDS = frozenset({"LENGTH", "TRUTH", "KEYS", "CONTENT", "MEMBER", "NOT_MEMBER"})
 
 
 def require_separateness(graph: RefGraph, tensors: Iterable[RefNode]) -> None:
@@ -24,7 +22,7 @@ def require_separateness(graph: RefGraph, tensors: Iterable[RefNode]) -> None:
     if inputs:
         layout = tuple(layout_of(inputs, graph.placed))
         graph.require(layout[0][0], "STORAGE", layout)
-    looked_at = {source for source, kind, _ in graph.requirements.values() if kind in CONTENT_KINDS}
+    looked_at = {source for source, kind, _ in graph.requirements.values() if Kind[kind].of_content}
     outside = [node for node in graph.nodes if node.source is not None]
     effects = [effect for effect in graph.effects if isinstance(effect, Effect)]
     for target in dict.fromkeys(effect.target for effect in effects if effect.target.source is not None):
