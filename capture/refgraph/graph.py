@@ -49,7 +49,7 @@ from capture.refgraph.node import (
 )
 from capture.refgraph.publishing import Past, publish
 from capture.refgraph.records import content, has_content, require_decimal_rules
-from capture.refgraph.requirements import Key, key_of
+from capture.refgraph.requirements import Key, agree, key_of
 from capture.refgraph.result_types import IN_PLACE, may_raise, may_vary, type_of
 from capture.refgraph.shapes import Shapes
 from capture.refgraph.source import Attr, Computed, Constant, InstanceDict, Item, Literal, Source
@@ -106,7 +106,9 @@ class RefGraph:
         """Notes that the trace holds only while `kind` (a name of `Kind`) of the object at `source` is `expected`."""
         assert not self.sealed, f"{kind} of {source} was required of a sealed graph"
         key = key_of(source, kind, expected)
-        if key not in self.requirements:
+        known = self.requirements.get(key)
+        assert known is None or agree(kind, known[2], expected), f"{kind} of {source}: {known[2]!r:.80}, and {expected!r:.80}"
+        if known is None:
             self.requirements[key] = source, kind, expected
             place = self.position()
             if place is not None:

@@ -23,13 +23,13 @@ class Kind(enum.Enum):
     VALUE = "x has expected's exact type and value; floats bit for bit; containers recursively"
     TRUTH = "x is a builtin scalar, string, range or container, or Ellipsis, and bool(x) is expected", OF_CONTENT
     LENGTH = "builtin len(x) == expected, for list, tuple, dict, set, frozenset, str, bytes, bytearray, deque", OF_CONTENT
-    KEYS = "x is a dict or set (or subclass), and its keys in order are expected: a tuple, compared as VALUE or by identity", OF_CONTENT
+    KEYS = "x is a dict or set (or subclass) with the keys expected, in order: a tuple, compared as VALUE or by identity", OF_CONTENT
     PRESENT = "x is a dict, and has the key expected", SEVERAL
     ABSENT = "x is a dict, and lacks the key expected", SEVERAL
     NO_ATTR = "x is a class, and its MRO has no attribute named expected", SEVERAL
     MRO = "x is a class whose MRO is expected: a tuple, compared by identity"
     CONTENT = "x is a set or frozenset (or subclass), and equals expected: a frozenset of builtin scalars", OF_CONTENT
-    MEMBER = "x is a set or frozenset (or subclass) that holds expected: a scalar or an object hashed by identity", SEVERAL, OF_CONTENT
+    MEMBER = "x is a set or frozenset (or subclass) holding expected: a scalar or an object hashed by identity", SEVERAL, OF_CONTENT
     NOT_MEMBER = "x is a set or frozenset (or subclass) that does not hold expected", SEVERAL, OF_CONTENT
     TENSOR = "x is a tensor with the properties expected: a TensorProperties"
     ALIAS = "x is the object at expected: a Source", SEVERAL
@@ -49,3 +49,8 @@ class Kind(enum.Enum):
 def key_of(source: Source | None, kind: str, expected: Any) -> Key:
     """What a requirement is known by. A second one under the same key says the same."""
     return (source, kind, expected) if Kind[kind].several else (source, kind)
+
+
+def agree(kind: str, known: Any, expected: Any) -> bool:
+    """Whether two requirements under one key say the same, as far as that is told without comparing values."""
+    return known is expected if kind in ("TYPE", "ID") else known == expected if kind in ("TRUTH", "LENGTH") else True
