@@ -5,7 +5,7 @@ import types
 
 import torch
 
-from capture.interp import attributes, calls, members, overrides
+from capture.interp import attributes, calls, descriptors, overrides
 from capture.interp.frame import Args, Catch, Continuation, Kwargs, Resume, Then, Value, resuming
 from capture.interp.interpreter import Interpreter
 from capture.interp.lookasides.torch_legacy import is_volatile
@@ -146,8 +146,7 @@ def _get_attribute_of_tensor(interp: Interpreter, args: Args, kwargs: Kwargs, th
     if kwargs or len(args) < 2 or not overrides.is_attribute_of_tensors(args[0].real) or not is_a(args[1].real, torch.Tensor):
         return False
     found, obj = args[0], args[1]
-    attributes.bind(interp, obj, type(obj.real), found.real.__name__, found.real, then, on_raise, found,
-                    getter=members.getter_of(found.real))
+    descriptors.bind(interp, found, found.real.__name__, obj, then, on_raise)
     return True
 
 
@@ -163,7 +162,7 @@ def _set_attribute_of_tensor(interp: Interpreter, args: Args, kwargs: Kwargs, th
 def _special_method(interp: Interpreter, args: Args, kwargs: Kwargs, then: Then, on_raise: Catch) -> bool:
     obj, name = args[0], args[1].real
     cls = type(obj.real)
-    attributes.bind(interp, obj, cls, name, lookup_class(cls, name), then, on_raise, getter=special_method)
+    descriptors.bind(interp, descriptors.find(interp, cls, name, lookup_class(cls, name), obj), name, obj, then, on_raise)
     return True
 
 

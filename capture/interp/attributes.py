@@ -13,11 +13,11 @@ from typing import Any
 import torch
 
 from capture.errors import Break
-from capture.interp import arrays, calls, leaves, natives, overrides, tensors, unwind, visible
-from capture.interp.frame import Asked, Catch, Continuation, OnRaise, Then, UserError, Value, discard
+from capture.interp import calls, natives, overrides, tensors
+from capture.interp.descriptors import C_METHODS, absent, bind, bound_to_class, class_of, find, or_hooked, part, perform, pin_type
+from capture.interp.frame import Catch, Continuation, OnRaise, Then, Value, discard
 from capture.interp.interpreter import Interpreter
-from capture.interp.lookasides import autograd, computed_arrays, decimals
-from capture.interp.lookasides.shadows import settled
+from capture.interp.lookasides import decimals
 from capture.interp.lookasides.weakrefs import behind, is_proxy
 from capture.interp.members import (
     C_DATA,
@@ -27,21 +27,18 @@ from capture.interp.members import (
     class_data,
     delattr_of,
     external_c_attribute,
-    getter_of,
     is_property,
     setattr_of,
 )
-from capture.interp.models import REDUCTIONS
-from capture.interp.polyfills.objects import or_hook
 from capture.interp.special import is_a
-from capture.refgraph.class_attributes import pin_mro, pin_special, type_attr
-from capture.refgraph.facts import is_unset, lacks
-from capture.refgraph.lookup import MISSING, instance_dict, is_heap_type, is_mutable, lookup_class
-from capture.refgraph.node import ABSENT, Build, ClassState, Const, External, FunctionState, HandleState, RefNode, Shadow
+from capture.refgraph.class_attributes import pin_lacking, pin_mro, pin_special, type_attr
+from capture.refgraph.facts import lacks
+from capture.refgraph.lookup import MISSING, instance_dict, is_mutable, lookup_class, mro_of, namespace_of
+from capture.refgraph.node import ABSENT, Build, ClassState, Const, FunctionState, RefNode, Shadow
 from capture.refgraph.source import Computed, Constant, Literal
 
 FUNCTION_PARTS = {"__defaults__": "defaults", "__kwdefaults__": "kwdefaults"}
-C_METHODS = (types.MethodDescriptorType, types.WrapperDescriptorType, types.BuiltinFunctionType, types.ClassMethodDescriptorType)
+TYPE_GETTER = type.__getattribute__
 
 
 def runs_python(real: Any, name: str) -> bool:
@@ -69,15 +66,17 @@ def load(interp: Interpreter, obj: Value, name: str, then: Continuation | None =
     cls = type(real)
     if issubclass(cls, super):
         return load_from_super(interp, obj, name, then, on_raise)
-    if issubclass(cls, type):
-        return load_from_class(interp, obj, name, then, on_raise)
     getter = lookup_class(cls, "__getattribute__")
     if isinstance(getter, types.FunctionType):
+        interp.track(pin_type, interp, obj)
         method = Value(getter, interp.track(calls.class_attribute, interp, cls, "__getattribute__"))
-        return _call(interp, method, [obj, Value(name, Const(name))], obj, name, hook_of(interp, obj), then, on_raise, (obj, name))
+        function, args = or_hooked(hook_of(interp, obj), (obj, name), method, [obj, Value(name, Const(name))])
+        return calls.call(interp, function, args, None, then, on_raise, (obj, name))
     if not isinstance(getter, types.WrapperDescriptorType):
         return native(interp, obj, name, lambda result: hooked(cls), then, on_raise, lambda: hooked(cls))
     interp.track(pin_special, interp.graph, cls, "__getattribute__")
+    if issubclass(cls, type):
+        return load_from_class(interp, obj, name, then, on_raise)
     generic(interp, obj, name, then, on_raise)
 
 
@@ -97,15 +96,13 @@ def generic(interp: Interpreter, obj: Value, name: str, then: Then, on_raise: Ca
     """`object.__getattribute__(obj, name)`, followed by `__getattr__` when `getter` is getattr."""
     real, cls, fallback = obj.real, type(obj.real), getter is getattr
     descriptor = lookup_class(cls, name, MISSING)
+    found = Value(descriptor, None) if descriptor is MISSING else find(interp, cls, name, descriptor, obj)
     kind = type(descriptor)
-    is_data = descriptor is not MISSING and kind not in calls.FUNCTIONS and lookup_class(kind, "__get__") is not None and (
-        lookup_class(kind, "__set__") is not None or lookup_class(kind, "__delete__") is not None)
-    if descriptor is not MISSING:
-        interp.track(pin_kind, interp, cls, name, kind)
-    if not is_data:
+    data = descriptor is not MISSING and is_data(kind)
+    if not data:
         namespace = instance_dict(real)
         if namespace is not None and name in namespace:
-            return finish(interp, namespace[name], interp.track(instance_attribute, interp, obj, name), then)
+            return interp.deliver(Value(namespace[name], interp.track(instance_attribute, interp, obj, name)), then)
     if descriptor is MISSING:
         hook = lookup_class(cls, "__getattr__") if fallback else None
         if is_hook(hook):
@@ -116,88 +113,44 @@ def generic(interp: Interpreter, obj: Value, name: str, then: Then, on_raise: Ca
             return module_fallback(interp, obj, name, then, on_raise)
         return native(interp, obj, name, lambda result: external_c_attribute(interp, obj, name, result), then, on_raise,
                       lambda: absent(interp, obj, name), getter)
-    if not is_data:
+    if not data:
         interp.track(unshadowed, interp, obj, name)
     hook = hook_of(interp, obj) if fallback and kind not in calls.FUNCTIONS else None
-    bind(interp, obj, cls, name, descriptor, then, on_raise, hook=hook, getter=getter, asked=(obj, name) if fallback else None)
+    bind(interp, found, name, obj, then, on_raise, asked=(obj, name) if fallback else None, hook=hook)
 
 
-def bind(interp: Interpreter, obj: Value, cls: type, name: str, descriptor: Any, then: Continuation | None,
-         on_raise: OnRaise | None, found: Value | None = None, hook: Value | None = None, getter: Getter = getattr,
-         asked: Asked | None = None) -> None:
-    """Binds what a class has under `name` to an instance."""
-    kind = type(descriptor)
-    if found is None:
-        found = Value(descriptor, interp.track(through_class, interp, obj, cls, name))
-    if kind in calls.FUNCTIONS:
-        return finish(interp, types.MethodType(descriptor, obj.real), build(interp, types.MethodType, found, obj), then)
-    if is_property(kind):
-        if descriptor.fget is not None:
-            get = Value(descriptor.fget, interp.track(part, interp, found, "fget", descriptor.fget))
-            return _call(interp, get, [obj], obj, name, hook, then, on_raise, asked)
-    elif kind is staticmethod:
-        return finish(interp, descriptor.__func__, interp.track(part, interp, found, "__func__", descriptor.__func__), then)
-    elif kind is classmethod:
-        function = descriptor.__func__
-        if isinstance(function, types.FunctionType):
-            is_owner = is_a(obj.real, type) and cls is obj.real
-            owner = obj if is_owner else Value(type(obj.real), interp.track(class_of, interp, obj))
-            inner = Value(function, interp.track(part, interp, found, "__func__", function))
-            return finish(interp, types.MethodType(function, owner.real), build(interp, types.MethodType, inner, owner), then)
-    else:
-        get = lookup_class(kind, "__get__")
-        if isinstance(get, types.FunctionType):
-            method = Value(get, interp.track(calls.class_attribute, interp, kind, "__get__"))
-            owner = Value(type(obj.real), interp.track(class_of, interp, obj))
-            return _call(interp, method, [found, obj, owner], obj, name, hook, then, on_raise, asked)
-        if overrides.is_attribute_of_tensors(descriptor) and overrides.is_overridden(interp, [obj], {}):
-            question = overrides.about_attribute(interp, descriptor, "__get__", [obj])
-            if question is not None:
-                return _call(interp, *calls.asking(question, descriptor), obj, name, hook, then, on_raise, asked)
-        if kind in C_DATA and descriptor in REDUCTIONS and REDUCTIONS[descriptor](interp, [obj], {}, then, on_raise):
-            return
-    native(interp, obj, name, lambda result: bound_by_c(interp, obj, name, descriptor, found, result), then, on_raise,
-           lambda: unset(interp, obj, name, descriptor), getter)
+def is_data(kind: type) -> bool:
+    """Whether descriptors of this class come before the instance's own attributes."""
+    return kind not in calls.FUNCTIONS and lookup_class(kind, "__get__") is not None and (
+        lookup_class(kind, "__set__") is not None or lookup_class(kind, "__delete__") is not None)
 
 
 def load_from_class(interp: Interpreter, cls: Value, name: str, then: Continuation | None, on_raise: OnRaise | None) -> None:
     """`cls.name` for a class, by `type.__getattribute__`."""
     real, meta = cls.real, type(cls.real)
     interp.track(calls.pin, interp, cls)
-    interp.track(pin_special, interp.graph, meta, "__getattribute__")
-    getattribute = lookup_class(meta, "__getattribute__")
-    in_meta = lookup_class(meta, name, MISSING)
-    own = lookup_class(real, name, MISSING)
-    if in_meta is MISSING and is_mutable(meta):
+    in_meta, own = lookup_class(meta, name, MISSING), lookup_class(real, name, MISSING)
+    if in_meta is not MISSING:
+        of_meta = find(interp, meta, name, in_meta)
+    elif is_mutable(meta):
         interp.track(type_attr, interp.graph, meta, name)
-    if isinstance(getattribute, types.FunctionType) or own is MISSING or (
-            in_meta is not MISSING and lookup_class(type(in_meta), "__set__") is not None):
-        hook = lookup_class(meta, "__getattr__")
-        if own is MISSING and in_meta is not MISSING and not isinstance(in_meta, C_DATA):
-            interp.track(type_attr, interp.graph, real, name)
-            found = Value(in_meta, interp.track(through_class, interp, cls, meta, name))
-            return bind(interp, cls, meta, name, in_meta, then, on_raise, found, asked=(cls, name))
-        if own is MISSING and in_meta is MISSING and isinstance(hook, types.FunctionType):
-            interp.track(lambda: type_attr(interp.graph, real, name)[2])
-            method = Value(hook, interp.track(calls.class_attribute, interp, meta, "__getattr__"))
-            return calls.call(interp, method, [cls, Value(name, Const(name))], None, then, on_raise, (cls, name))
+    found = Value(own, None) if own is MISSING else find(interp, real, name, own)
+    if isinstance(in_meta, C_DATA):
         return native(interp, cls, name, lambda result: class_data(interp, real, name, result), then, on_raise,
                       lambda: type_attr(interp.graph, real, name)[2])
-    found = Value(own, interp.track(through_class, interp, cls, real, name))
-    kind = type(own)
-    interp.track(pin_special, interp.graph, kind, "__get__")
-    if kind in calls.FUNCTIONS:
-        return finish(interp, own, found.shadow, then)
-    if kind is staticmethod:
-        return finish(interp, own.__func__, interp.track(part, interp, found, "__func__", own.__func__), then)
-    if kind is classmethod and isinstance(own.__func__, types.FunctionType):
-        inner = Value(own.__func__, interp.track(part, interp, found, "__func__", own.__func__))
-        return finish(interp, types.MethodType(own.__func__, real), build(interp, types.MethodType, inner, cls), then)
-    getter = lookup_class(kind, "__get__")
-    if isinstance(getter, types.FunctionType):
-        method = Value(getter, interp.track(calls.class_attribute, interp, kind, "__get__"))
-        return calls.call(interp, method, [found, Value(None, Const(None)), cls], None, then, on_raise, (cls, name))
-    native(interp, cls, name, lambda result: found.shadow if result is own else class_builtin(interp, result), then, on_raise)
+    if in_meta is not MISSING and is_data(type(in_meta)):
+        return bind(interp, of_meta, name, cls, then, on_raise, asked=(cls, name), hook=hook_of(interp, cls))
+    if own is not MISSING:
+        if lookup_class(meta, "__getattribute__") is TYPE_GETTER:
+            return bind(interp, found, name, None, then, on_raise, cls, (cls, name), hook_of(interp, cls))
+        return native(interp, cls, name, lambda result: bound_to_class(interp, found, cls, result), then, on_raise)
+    interp.track(type_attr, interp.graph, real, name)
+    hook = hook_of(interp, cls)
+    if in_meta is not MISSING:
+        return bind(interp, of_meta, name, cls, then, on_raise, asked=(cls, name), hook=hook)
+    if hook is not None:
+        return calls.call(interp, hook, [cls, Value(name, Const(name))], None, then, on_raise, (cls, name))
+    native(interp, cls, name, lambda result: class_data(interp, real, name, result), then, on_raise)
 
 
 def load_from_super(interp: Interpreter, obj: Value, name: str, then: Continuation | None, on_raise: OnRaise | None) -> None:
@@ -205,42 +158,42 @@ def load_from_super(interp: Interpreter, obj: Value, name: str, then: Continuati
     start, self, self_type = obj.real.__thisclass__, obj.real.__self__, obj.real.__self_class__
     if self_type is None:           # it has not been initialised
         return generic(interp, obj, name, then, on_raise)
-    shadows = obj.shadow.items if isinstance(obj.shadow, Build) else (None, None)
-    mro = self_type.__mro__
-    for index, base in enumerate(mro[mro.index(start) + 1:], mro.index(start) + 1):
-        if name not in base.__dict__ or name == "__class__":
-            continue
-        descriptor = base.__dict__[name]
+    mro = mro_of(self_type)
+    bases = mro[mro.index(start) + 1:]
+    base = None if name == "__class__" else next((base for base in bases if name in namespace_of(base)), None)
+    parts = interp.track(parts_of_super, interp, obj, self_type)
+    passed = bases if base is None else bases[:bases.index(base)]
+    if bases and mro_of(bases[0])[:len(passed) + 1] == bases[:len(passed) + 1]:     # one look-up goes the same way
+        passed = ()
+        if base is not None:
+            base = bases[0]
+        else:
+            interp.track(type_attr, interp.graph, bases[0], name)
+    interp.track(pin_lacking, interp.graph, passed, name)
+    if base is None:
+        return native(interp, obj, name, lambda result: class_builtin(interp, result), then, on_raise)
+    found = find(interp, base, name, lookup_class(base, name))
+    target = Value(self, parts[1] if parts else None)
+    of_class = self is self_type            # super() in a class method or `__new__`
+    owner = target if of_class else Value(self_type, interp.track(class_of, interp, target))
+    bind(interp, found, name, None if of_class else target, then, on_raise, owner, (obj, name))
 
-        def model(index: int = index) -> Shadow:
-            found = ABSENT
-            if isinstance(shadows[0], RefNode):
-                interp.graph.depend(shadows[0], start)
-            if isinstance(shadows[1], RefNode):
-                interp.graph.touch(shadows[1])
-            pin_mro(interp.graph, self_type)
-            for between in mro[mro.index(start) + 1:index + 1]:     # none of them may come to define it
-                found = type_attr(interp.graph, between, name)[2]  # type: ignore[assignment]
-            return found
-        found = Value(descriptor, interp.track(model))
-        target = Value(self, shadows[1])
-        if self is self_type or (isinstance(self, type) and self_type is self):     # super() in a classmethod or __new__
-            if type(descriptor) is staticmethod:
-                return finish(interp, descriptor.__func__, interp.track(part, interp, found, "__func__", descriptor.__func__), then)
-            if type(descriptor) is classmethod:
-                inner = Value(descriptor.__func__, interp.track(part, interp, found, "__func__", descriptor.__func__))
-                method = types.MethodType(descriptor.__func__, self)
-                return finish(interp, method, build(interp, types.MethodType, inner, target), then)
-            if isinstance(descriptor, types.FunctionType):
-                return finish(interp, descriptor, found.shadow, then)
-            return native(interp, obj, name, lambda result: class_builtin(interp, result), then, on_raise)
-        if isinstance(descriptor, C_METHODS):
-            result = interp.real(getattr, obj.real, name)
-            return finish(interp, result, build(interp, type(result), found, target), then)
-        if lookup_class(type(descriptor), "__get__") is None:
-            return finish(interp, descriptor, found.shadow, then)
-        return bind(interp, target, base, name, descriptor, then, on_raise, found, getter=getter_of(descriptor), asked=(obj, name))
-    native(interp, obj, name, lambda result: class_builtin(interp, result), then, on_raise)
+
+def parts_of_super(interp: Interpreter, obj: Value, self_type: type) -> tuple[Shadow, Shadow]:
+    """The class and the object that a `super` was made of. Guards where it looks for attributes."""
+    graph = interp.graph
+    if isinstance(obj.shadow, Build):
+        cls, self = obj.shadow.items
+    elif isinstance(obj.shadow, RefNode):
+        cls, self = (graph.slot(obj.shadow, name, getattr(obj.real, name)) for name in ("__thisclass__", "__self__"))
+    else:
+        raise Break("opaque-call", "a super() of unknown origin was asked")
+    if isinstance(cls, RefNode):
+        graph.depend(cls, obj.real.__thisclass__)
+    if isinstance(self, RefNode):
+        graph.touch(self)
+    pin_mro(graph, self_type)
+    return cls, self
 
 
 def load_super(interp: Interpreter, cls: Value, self: Value, name: str) -> None:
@@ -302,11 +255,10 @@ def generic_write(interp: Interpreter, obj: Value, name: str, value: Value | Non
         elif isinstance(lookup_class(type(descriptor), special), types.FunctionType):
             setter = lookup_class(type(descriptor), special)
         if setter is not None:
-            found = Value(descriptor, interp.track(through_class, interp, obj, cls, name))
+            found = find(interp, cls, name, descriptor, obj)
             rest = [] if value is None else [value]
             if is_property(type(descriptor)):
-                function = Value(setter, interp.track(part, interp, found, which, setter))
-                return calls.call(interp, function, [obj, *rest], None, after)
+                return calls.call(interp, part(interp, found, which), [obj, *rest], None, after)
             method = Value(setter, interp.track(calls.class_attribute, interp, type(descriptor), special))
             return calls.call(interp, method, [found, obj, *rest], None, after)
     interp.track(pin_special, interp.graph, cls, "__setattr__" if value is not None else "__delattr__")
@@ -336,38 +288,11 @@ def set_through(interp: Interpreter, descriptor: Any, obj: Value, value: Value, 
 
 # -- shadows -----------------------------------------------------------------------------------------------------------
 
-def finish(interp: Interpreter, real: Any, shadow: Shadow | None, then: Continuation | None) -> None:
-    interp.deliver(Value(real, shadow), then)
-
-
-def build(interp: Interpreter, cls: type, *values: Value) -> Shadow | None:
-    return Build(cls, tuple(v.shadow for v in values)) if interp.tracking else None
-
-
 def native(interp: Interpreter, obj: Value, name: str, explain: Callable[[Any], Shadow] | None, then: Continuation | None,
            on_raise: OnRaise | None, on_missing: Callable[[], Any] | None = None, getter: Getter = getattr) -> None:
     """One real `getter(obj, name)`; `explain(result)` gives the shadow, `on_missing()` guards an AttributeError."""
-    try:
-        if issubclass(type(obj.real), torch.Tensor):
-            result = visible.in_place(interp, getter, obj.real, name)       # it may warn
-        else:
-            result = interp.real(getter, obj.real, name)
-    except UserError as error:
-        exception = error.exception
-    else:
-        return finish(interp, result, _explained(interp, obj, name, result, explain, then, on_raise), then)
-    interp.track(on_missing or (lambda: absent(interp, obj, name)))
-    unwind.settle(interp, exception, on_raise)
-
-
-def _explained(interp: Interpreter, obj: Value, name: str, result: Any, explain: Callable[[Any], Shadow] | None,
-               then: Continuation | None, on_raise: OnRaise | None) -> Shadow | None:
-    if explain is None:
-        return None
-    if on_raise is None and calls.is_resumable(then):
-        args = [obj, Value(name, Const(name))]
-        return interp.describe(lambda: explain(result), Value(getattr, Const(getattr)), args, {}, result, then)
-    return interp.track(explain, result)
+    perform(interp, Value(getter, Const(getter)), [obj, Value(name, Const(name))], explain, then, on_raise,
+            on_missing or (lambda: absent(interp, obj, name)), on_raise is None)
 
 
 def hook_of(interp: Interpreter, obj: Value) -> Value | None:
@@ -378,36 +303,6 @@ def hook_of(interp: Interpreter, obj: Value) -> Value | None:
         return Value(hook, interp.track(calls.class_attribute, interp, cls, "__getattr__"))
     interp.track(pin_special, interp.graph, cls, "__getattr__")
     return None
-
-
-def _call(interp: Interpreter, function: Value, args: list[Value], obj: Value, name: str, hook: Value | None,
-          then: Continuation | None, on_raise: OnRaise | None, asked: Asked | None) -> None:
-    """A call that finds the attribute of an object, or else leaves it to `hook`."""
-    if hook is not None:
-        function, args = Value(or_hook, Const(or_hook)), [hook, obj, Value(name, Const(name)), function, *args]
-    calls.call(interp, function, args, None, then, on_raise, asked)
-
-
-def through_class(interp: Interpreter, obj: Value, cls: type, name: str) -> Shadow:
-    """What the class of an object, whose type thereby matters, has under `name`."""
-    if isinstance(obj.shadow, RefNode):
-        interp.graph.touch(obj.shadow)
-    elif isinstance(obj.shadow, External):
-        interp.graph.require(obj.shadow.source, "TYPE", type(obj.real))
-    return type_attr(interp.graph, cls, name)[2]
-
-
-def class_of(interp: Interpreter, obj: Value) -> Shadow:
-    if isinstance(obj.shadow, RefNode):
-        interp.graph.touch(obj.shadow)
-    return interp.graph.constant(type(obj.real))
-
-
-def part(interp: Interpreter, owner: Value, name: str, real: Any) -> Shadow:
-    """A C-level part of a descriptor or other outside object."""
-    if isinstance(owner.shadow, RefNode) and owner.shadow.source is not None:
-        return interp.graph.slot(owner.shadow, name, real)
-    return interp.graph.constant(real)
 
 
 def instance_attribute(interp: Interpreter, obj: Value, name: str) -> Shadow:
@@ -423,18 +318,6 @@ def instance_attribute(interp: Interpreter, obj: Value, name: str) -> Shadow:
     return graph.dict_get(graph.attributes(node), name)  # type: ignore[arg-type]
 
 
-def pin_kind(interp: Interpreter, cls: type, name: str, kind: type) -> Shadow:
-    """Guards that what a class has under `name` takes part in attribute access as it does now."""
-    graph = interp.graph
-    shadow = type_attr(graph, cls, name)[2]
-    if isinstance(shadow, External):
-        graph.require(shadow.source, "TYPE", kind)
-    elif isinstance(shadow, RefNode):
-        graph.touch(shadow)
-    pin_special(graph, kind, "__get__", "__set__", "__delete__")
-    return shadow
-
-
 def unshadowed(interp: Interpreter, obj: Value, name: str) -> Shadow:
     """The class has the attribute, and an outside instance's own `__dict__` must not come to hide it."""
     node = obj.shadow
@@ -447,75 +330,6 @@ def unshadowed(interp: Interpreter, obj: Value, name: str) -> Shadow:
         if attrs is not None and attrs.source is not None:
             interp.graph.dict_get(attrs, name)
     return ABSENT
-
-
-def absent(interp: Interpreter, obj: Value, name: str) -> Shadow:
-    """Neither the class nor the instance has the attribute."""
-    node, graph = obj.shadow, interp.graph
-    if isinstance(node, RefNode):
-        graph.touch(node)
-        if not is_a(obj.real, type):
-            type_attr(graph, type(obj.real), name)
-            pin_special(graph, type(obj.real), "__getattr__")
-        attrs = graph.attributes(node)
-        if attrs is not None:
-            graph.dict_get(attrs, name)
-    elif isinstance(node, External):
-        graph.require(node.source, "TYPE", type(obj.real))
-    return ABSENT
-
-
-def unset(interp: Interpreter, obj: Value, name: str, descriptor: Any) -> Shadow:
-    """A descriptor of C has nothing to give: an empty slot."""
-    node = obj.shadow
-    if isinstance(descriptor, types.MemberDescriptorType) and not (isinstance(node, RefNode) and node.created):
-        if not isinstance(node, RefNode):
-            raise Break("opaque-call", f"the empty slot {name!r} of a {type(obj.real).__name__} was asked for")
-        interp.graph.require(Computed(is_unset, (node.source, Literal(name))), "VALUE", True)
-    return absent(interp, obj, name)
-
-
-def bound_by_c(interp: Interpreter, obj: Value, name: str, descriptor: Any, found: Value, result: Any) -> Shadow:
-    """The shadow of an attribute that a descriptor of C code produced."""
-    node, graph = obj.shadow, interp.graph
-    if is_a(obj.real, torch.Tensor) and isinstance(node, RefNode):
-        return tensors.attribute(interp, obj, name, result)
-    if isinstance(node, RefNode) and isinstance(node.state, HandleState):
-        if name in leaves.FACTS and not callable(result):
-            graph.touch(node)
-            return Const(result)
-        if name == "next_functions":
-            return autograd.edges(interp, obj, result)
-        if callable(result):
-            return Build(type(result), (Const(descriptor), node))
-    if isinstance(node, RefNode) and not callable(result) and arrays.is_value(obj.real) and (
-            node.source is not None or interp.recorder.arrays.is_computed(obj.real)):
-        return interp.recorder.arrays.attribute(graph, node, obj.real, name, result, lambda item: settled(interp, item, new=True))
-    if isinstance(node, RefNode) and not callable(result) and arrays.is_dtype(obj.real):
-        graph.depend(node, obj.real)
-        return interp.recorder.arrays.fold(graph, result, lambda item: settled(interp, item, new=True))
-    if isinstance(node, RefNode) and not callable(result) and computed_arrays.is_repeated(node, obj.real):
-        return computed_arrays.repeat(interp, getattr, [obj, Value(name, Const(name))], {}, result)
-    if result is descriptor:                            # a plain class attribute
-        return found.shadow
-    if isinstance(descriptor, C_METHODS):
-        bound = isinstance(result, (types.BuiltinFunctionType, types.MethodWrapperType))
-        if bound and getattr(result, "__self__", None) is obj.real:
-            return Build(type(result), (Const(descriptor), obj.shadow))
-        return class_builtin(interp, result)
-    # Functions of Cython's, and pybind11's, which a shell binds.
-    if type(result) is types.MethodType and result.__self__ is obj.real:
-        if result.__func__ is descriptor:
-            return Build(types.MethodType, (found.shadow, node))
-        if result.__func__ is getattr(descriptor, "__func__", None) and not is_heap_type(type(descriptor)):
-            return Build(types.MethodType, (graph.constant(result.__func__), node))
-    if name == "__class__":
-        return class_of(interp, obj)
-    if name == "__dict__" and isinstance(node, RefNode):
-        attrs = graph.attributes(node)
-        if attrs is not None:
-            return attrs
-    return external_c_attribute(interp, obj, name, result)
 
 
 def module_fallback(interp: Interpreter, obj: Value, name: str, then: Continuation | None, on_raise: OnRaise | None) -> None:

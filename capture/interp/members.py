@@ -129,10 +129,3 @@ def setattr_of(real: Any) -> Callable[..., Any]:
 
 def delattr_of(real: Any) -> Callable[..., Any]:
     return delattr if is_a(real, torch.Tensor) else next(cls for cls in WRITING if is_a(real, cls)).__delattr__
-
-
-def getter_of(descriptor: Any) -> Getter:
-    """What gets the attribute of an object that this descriptor is for, be it of C, whatever the object's own class has."""
-    def get(real: Any, name: str) -> Any:
-        return descriptor.__get__(real, type(real))
-    return get if type(descriptor) in C_DATA else getattr

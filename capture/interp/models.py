@@ -4,9 +4,10 @@ To add a builtin, add one entry in `lookasides/` or `polyfills/`, and one test.
 """
 from __future__ import annotations
 
+import inspect
 import types
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -118,11 +119,11 @@ def recognise(function: types.FunctionType) -> None:
 
 
 def covers(applies: Callable[..., bool], reals: list[Any], kwargs: dict[str, Any]) -> bool:
-    """Whether `applies` says so. Its signature is the function's: arguments that do not fit are for the real call, and so are
-    weak proxies of what is dead, which raise at any question."""
+    """Whether `applies` says so. Its signature is the function's: arguments that do not fit, in number or type, are for the real
+    call, and so are weak proxies of what is dead, which raise at any question."""
     try:
         return applies(*reals, **kwargs)
-    except (TypeError, ReferenceError):
+    except (TypeError, AttributeError, ReferenceError):
         return False
 
 
@@ -153,9 +154,27 @@ def find_polyfill(function: Any, args: list[Value], kwargs: dict[str, Value]) ->
         return None
     reals, named = [arg.real for arg in args], {name: value.real for name, value in kwargs.items()}
     for applies, fn in entries:
-        if covers(applies, reals, named):
+        if covers(applies, reals, named) and takes(fn, len(args), kwargs):
             return fn
     return None
+
+
+def takes(function: Any, count: int, names: Collection[str]) -> bool:
+    """Whether a Python function can be called with so many positional arguments, and keywords of these names; a class, as far as
+    its `__init__` is concerned. Where it cannot, C's own error tells why."""
+    if isinstance(function, type):
+        function, count = lookup_class(function, "__init__"), count + 1
+    if type(function) is not types.FunctionType:
+        return True
+    code = function.__code__
+    most, parameters = code.co_argcount, code.co_varnames[:code.co_argcount + code.co_kwonlyargcount]
+    placed, by_name = set(parameters[:min(count, most)]), set(names).intersection(parameters[code.co_posonlyargcount:])
+    if count > most and not code.co_flags & inspect.CO_VARARGS or not placed.isdisjoint(by_name):
+        return False
+    if len(by_name) < len(names) and not code.co_flags & inspect.CO_VARKEYWORDS:
+        return False
+    needed = {*parameters[:most - len(function.__defaults__ or ())], *parameters[most:]} - (function.__kwdefaults__ or {}).keys()
+    return needed <= placed | by_name
 
 
 def reduction(*functions: Any) -> Callable[[Callable[..., bool]], Callable[..., bool]]:

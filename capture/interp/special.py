@@ -61,7 +61,7 @@ def in_python(x: Any, name: str) -> bool:
 
 def special_method(x: Any, name: str) -> Any:
     """The special method of `x`, bound as C binds it: neither `x` itself nor the class of its class is asked for it. The
-    interpreter does this by `attributes.bind`."""
+    interpreter does this by `descriptors.bind`."""
     method = lookup_class(type(x), name)
     get = lookup_class(type(method), "__get__")
     return method if get is None else get(method, x, type(x))

@@ -2,6 +2,7 @@
 stay what they are."""
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from capture.refgraph.facts import lacks
@@ -29,20 +30,23 @@ def type_attr(graph: RefGraph, cls: type, name: str) -> tuple[bool, Any, Shadow]
         else:
             found = cls if known is None and not deleted else base
             if found is not cls or known is not None:
-                _pin_lacking(graph, cls, passed, name)
+                pin_mro(graph, cls)         # where no look-up at entry tells
+                pin_lacking(graph, passed, name)
             return True, namespace[name], known or graph.external(namespace[name], TypeAttr(Constant(found), name))
     if deleted:
-        _pin_lacking(graph, cls, passed, name)
+        pin_mro(graph, cls)
+        pin_lacking(graph, passed, name)
     else:
         graph.require(Constant(cls), "NO_ATTR", name)
     return False, None, ABSENT
 
 
-def _pin_lacking(graph: RefGraph, cls: type, bases: list[type], name: str) -> None:
-    """Guards that these bases of a class have no such attribute of their own, where no look-up at entry tells."""
-    pin_mro(graph, cls)
-    for base in filter(is_mutable, bases):
-        graph.require(Computed(lacks, (Constant(base), Literal(name))), "VALUE", True)
+def pin_lacking(graph: RefGraph, bases: Iterable[type], name: str) -> None:
+    """Guards that none of these classes has such an attribute of its own at entry."""
+    for base in bases:
+        node = graph.find(base)
+        if is_mutable(base) and not graph.is_made(base) and (node is None or name not in node.slots):
+            graph.require(Computed(lacks, (Constant(base), Literal(name))), "VALUE", True)
 
 
 def _made_attr(graph: RefGraph, cls: type, name: str) -> tuple[bool, Any, Shadow]:

@@ -5,6 +5,7 @@ import collections
 import dataclasses
 import enum
 import functools
+import inspect
 import itertools
 import math
 import operator
@@ -13,6 +14,7 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 
+from capture.interp.models import POLYFILLS, takes
 from capture.interp.polyfills.protocols import hash_
 from tests.helpers import call, check
 
@@ -334,7 +336,23 @@ FAILING = [
     lambda v: Vector(1)["a"], lambda v: collections.deque().popleft(), lambda v: {}.popitem(), lambda v: [].pop(),
     lambda v: set().pop(), lambda v: enumerate(5),
     lambda v: zip(5), lambda v: reversed({1}), lambda v: round("a"), lambda v: int("x"), lambda v: -"a",
-    lambda v: "a" + 1, lambda v: [1] + (2,), lambda v: len(1, 2)]
+    lambda v: "a" + 1, lambda v: [1] + (2,), lambda v: len(1, 2),
+    lambda v: operator.itemgetter(0)(), lambda v: operator.attrgetter("a")([v], v), lambda v: {}.setdefault(v, v, v),
+    lambda v: {}.pop(v, v, v), lambda v: [].__init__(v, v), lambda v: property.__get__(v, v), lambda v: dict.pop(v, v)]
+
+
+@pytest.mark.parametrize("count", range(8))
+@pytest.mark.parametrize("names", [(), ("nonsense",), ("key",), ("default", "start"), ("self",)])
+def test_arguments_that_do_not_fit_are_for_the_builtin(count: int, names: tuple[str, ...]) -> None:
+    for entries in POLYFILLS.values():
+        for _, polyfill in entries:
+            signature = inspect.signature(polyfill)
+            try:
+                signature.bind(*range(count), **dict.fromkeys(names))
+                expected = True
+            except TypeError:
+                expected = False
+            assert takes(polyfill, count, names) == expected, (polyfill, signature)
 
 
 @pytest.mark.parametrize("number", range(len(FAILING)))

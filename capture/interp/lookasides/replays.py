@@ -95,7 +95,7 @@ def lazily(interp: Interpreter, function: Callable[..., Any], args: tuple[Value,
     """The shadow of what a pure function made of values that are others on each call: replayed ones, and those from outside that an
     earlier capture found to be others; None when there are none among its arguments."""
     values = [*args, *kwargs.values()]
-    if function in (float, int) and len(values) == 1 and is_number_of_numpy(values[0]):
+    if (function is float or function is int) and len(values) == 1 and is_number_of_numpy(values[0]):
         node = interp.graph.touch(args[0].shadow)  # type: ignore[arg-type]
         if node.source is not None:
             return Expr(function, (External(Computed(plain_number, (node.source,)), args[0].real.item()),))

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from capture.interp import attributes, calls, unwind
+from capture.interp import calls, descriptors, unwind
 from capture.interp.frame import Continuation, Frame, Handled, Resume, UserError, Value, resuming
 from capture.interp.instructions import Instruction, opcode
 from capture.interp.interpreter import Interpreter
@@ -206,7 +206,7 @@ def load_special(interp: Interpreter, obj: Value, name: str, then: Continuation,
     descriptor = lookup_class(cls, name, MISSING)
     if descriptor is MISSING:
         missing()
-    attributes.bind(interp, obj, cls, name, descriptor, then, None)
+    descriptors.bind(interp, descriptors.find(interp, cls, name, descriptor, obj), name, obj, then, None)
 
 
 def enter(interp: Interpreter, frame: Frame, enters: str, exits: str, protocol: str) -> None:

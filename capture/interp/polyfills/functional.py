@@ -22,7 +22,7 @@ def call_partial(self: Any, /, *args: Any, **kwargs: Any) -> Any:
 
 
 @polyfill(operator.itemgetter.__call__, applies=always)
-def call_itemgetter(self: Any, x: Any) -> Any:
+def call_itemgetter(self: Any, x: Any, /) -> Any:
     """`itemgetter(…)(x)`."""
     keys = self.__reduce__()[1]
     if len(keys) == 1:
@@ -34,7 +34,7 @@ def call_itemgetter(self: Any, x: Any) -> Any:
 
 
 @polyfill(operator.attrgetter.__call__, applies=always)
-def call_attrgetter(self: Any, x: Any) -> Any:
+def call_attrgetter(self: Any, x: Any, /) -> Any:
     """`attrgetter(…)(x)`."""
     paths = self.__reduce__()[1]
     if len(paths) == 1:
@@ -53,7 +53,7 @@ def resolve(x: Any, path: str) -> Any:
 
 
 @polyfill(operator.methodcaller.__call__, applies=always)
-def call_methodcaller(self: Any, x: Any) -> Any:
+def call_methodcaller(self: Any, x: Any, /) -> Any:
     """`methodcaller(name, …)(x)`."""
     parts = self.__reduce__()
     if parts[0] is operator.methodcaller:
