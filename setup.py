@@ -1,8 +1,14 @@
-"""Builds the extension `capture._C`. Needs torch and a C++20 compiler: `pip install --no-build-isolation -e .`"""
+"""Builds the extensions `capture._C` and `capture._process`. Needs torch and a C++20 compiler:
+`pip install --no-build-isolation -e .`
+
+With CAPTURE_SANITIZE, a list for `-fsanitize=` such as `address,undefined`, their code checks itself: docs/processes.md says how
+tests are run with such a build.
+"""
+import os
 import sys
 from pathlib import Path
 
-from setuptools import setup
+from setuptools import Extension, setup
 from torch.utils.cpp_extension import BuildExtension, CppExtension
 
 CSRC = Path("capture/csrc")
@@ -11,6 +17,9 @@ FRAME_VIEWS = {(3, 11): "frame_view_311.c", (3, 12): "frame_view_312.c"}
 if sys.version_info[:2] not in FRAME_VIEWS:
     raise RuntimeError(f"capture supports Python 3.11 and 3.12; this is {sys.version.split()[0]}")
 
+SANITIZE = os.environ.get("CAPTURE_SANITIZE", "")
+# The table of types that `vptr` asks for is hidden in torch's libraries.
+SANITIZERS = [f"-fsanitize={SANITIZE}", "-fno-sanitize=vptr", "-fno-sanitize-recover=all", "-g1", "-O1"] if SANITIZE else []
 WARNINGS = ["-Wall", "-Wextra", "-Wno-missing-field-initializers", "-Wno-cast-function-type", "-Wno-unused-parameter"]
 
 # With -fopenmp at::parallel_for runs on several threads. The linker is not given it: the functions are of torch's own libgomp.
@@ -20,8 +29,12 @@ setup(
             "capture._C",
             [*map(str, sorted(CSRC.glob("*.cpp"))), str(CSRC / "dict_probe.c"), str(CSRC / FRAME_VIEWS[sys.version_info[:2]])],
             depends=[str(path) for path in sorted(CSRC.glob("*.h"))],
-            extra_compile_args={"cxx": ["-std=c++20", "-O2", "-g0", "-fvisibility=hidden", "-fopenmp", *WARNINGS]},
-        )
+            extra_compile_args={"cxx": ["-std=c++20", "-O2", "-g0", "-fvisibility=hidden", "-fopenmp", *WARNINGS, *SANITIZERS]},
+            extra_link_args=SANITIZERS,
+        ),
+        Extension("capture._process", [str(CSRC / "process.c")],
+                  extra_compile_args=["-O2", "-g0", "-fvisibility=hidden", "-pthread", *WARNINGS, *SANITIZERS],
+                  extra_link_args=SANITIZERS),
     ],
     cmdclass={"build_ext": BuildExtension.with_options(use_ninja=False)},
 )

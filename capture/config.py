@@ -13,6 +13,16 @@ T = TypeVar("T", int, str)
 FLAGS: dict[str, Flag[Any]] = {}
 
 
+def _working_folder() -> str:
+    try:
+        return os.getcwd()
+    except FileNotFoundError:       # it was deleted
+        return ""
+
+
+START = _working_folder()           # what relative paths are meant to be relative to, wherever the program goes later
+
+
 class Flag(Generic[T]):
     """A setting of its default's type, int or str, read from `CAPTURE_<name>` at import.
 

@@ -10,13 +10,12 @@ import dataclasses
 import itertools
 import os
 import re
-import sys
 import types
 import weakref
 from typing import Any
 
 from capture.config import DEBUG, DEBUG_DIR
-from capture.errors import warn
+from capture.errors import note, warn
 
 _folders: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()       # of frames, by the tree of their entries
 _taken: set[str] = set()
@@ -27,7 +26,7 @@ NAMED = (types.FunctionType, types.BuiltinFunctionType, types.MethodDescriptorTy
 def say(level: int, text: str) -> None:
     """Prints `text` at a debug level."""
     if DEBUG.value >= level:
-        print(f"capture: {text}", file=sys.stderr)
+        note(f"capture: {text}")
 
 
 def captured(name: str, entry: Any) -> None:

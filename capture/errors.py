@@ -77,18 +77,25 @@ def user_frames(stack: Iterable[UserFrame]) -> tuple[UserFrame, ...]:
 
 def warn(text: str) -> None:
     """Warns the user, in the innermost line of the program that led here; of a thread or process of ours there is none. Filters
-    that make exceptions of warnings do not make one of this: the program goes on."""
+    that make exceptions of warnings do not make one of this, nor does a stream that is closed: the program goes on."""
     frame: types.FrameType | None = sys._getframe(1)
     while frame is not None and (is_internal(frame.f_code.co_filename) or frame.f_code.co_filename.startswith(GENERATED)
                                  or frame.f_globals.get("__name__") in ("contextlib", "threading")):
         frame = frame.f_back
-    with contextlib.suppress(Warning):
+    with contextlib.suppress(Warning, ValueError):
         if frame is None:
             warnings.warn_explicit(f"capture: {text}", UserWarning, "<capture>", 0)
         else:
             scope = frame.f_globals
             warnings.warn_explicit(f"capture: {text}", UserWarning, frame.f_code.co_filename, frame.f_lineno,
                                    scope.get("__name__"), scope.setdefault("__warningregistry__", {}))
+
+
+def note(text: str) -> None:
+    """Prints a line to standard error, if there is such a stream and it is open."""
+    if sys.stderr is not None:
+        with contextlib.suppress(OSError, ValueError):
+            print(text, file=sys.stderr)
 
 
 REASONS: dict[str, Reason] = {}

@@ -17,8 +17,11 @@ _shown = threading.Lock()
 
 
 def on_terminal() -> bool:
-    """Whether somebody may be looking."""
-    return sys.stderr is not None and sys.stderr.isatty()
+    """Whether somebody may be looking. What the program has put in the place of standard error may know no answer, or be closed."""
+    try:
+        return sys.stderr.isatty()
+    except (AttributeError, ValueError):
+        return False
 
 
 def line(text: str) -> Live:

@@ -114,7 +114,7 @@ def default_cache() -> DiskCache:
     if not config.CACHE:
         return DiskCache(None, limit)
     if config.CACHE_DIR.value:
-        return DiskCache(Path(os.path.abspath(os.path.expanduser(config.CACHE_DIR.value))), limit)
+        return DiskCache(Path(os.path.normpath(os.path.join(config.START, os.path.expanduser(config.CACHE_DIR.value)))), limit)
     base = os.environ.get("XDG_CACHE_HOME", "")
     if not os.path.isabs(base):  # a relative one is to be ignored, says the XDG specification
         base = os.path.expanduser("~/.cache")

@@ -1,7 +1,7 @@
 """Messages between the user's process and the compiling one, and what a compile that failed says.
 
 A message is its length, 8 bytes, then a pickle: requests are (name of the function, job as bytes, values of all flags),
-replies bytes or a Failure. Nothing here needs torch, so that the compiling process can be started before that is imported.
+replies bytes or a Failure. The user's side of it is `csrc/process.c`. Nothing here needs torch, so that the compiling process can be started before that is imported.
 """
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import os
 import pickle
 import struct
 import traceback
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,16 +48,15 @@ def send(file: int, message: Any) -> None:
         rest = rest[os.write(file, rest):]
 
 
-def receive(file: int, ready: Callable[[], object] = lambda: None) -> Any:
-    """Reads one message; `ready` is called before every read, and may wait. Raises EOFError when nobody writes any more."""
-    length, = LENGTH.unpack(_read(file, LENGTH.size, ready))
-    return pickle.loads(_read(file, length, ready))
+def receive(file: int) -> Any:
+    """Reads one message. Raises EOFError when nobody writes any more."""
+    length, = LENGTH.unpack(_read(file, LENGTH.size))
+    return pickle.loads(_read(file, length))
 
 
-def _read(file: int, count: int, ready: Callable[[], object]) -> bytes:
+def _read(file: int, count: int) -> bytes:
     parts = []
     while count:
-        ready()
         part = os.read(file, min(count, 1 << 20))
         if not part:
             raise EOFError

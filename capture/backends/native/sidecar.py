@@ -2,34 +2,33 @@
 
 `submit` hands a job to a compiling process, and returns at once. Processes start when they are first needed, or by `prepare`, leave
 when they have been idle for a while, and end with this process. A fork of it has none of its own at first, and never uses its
-parent's.
+parent's. How they are started and talked to, so that the program does not notice, is in `csrc/process.c`; `keeper` ends them.
 """
 from __future__ import annotations
 
 import atexit
 import contextlib
 import os
+import pickle
 import queue
-import select
 import signal
-import subprocess
 import sys
-import tempfile
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import IO, Any
+from typing import Any
 
-from capture import config
+from capture import _process, config
 from capture.backends.native import disk_cache
-from capture.backends.native.messages import Failure, receive, send
+from capture.backends.native.messages import Failure
 
 COMPILE_JOB = "capture.backends.native.compiler:compile_job"       # what does a job, if nothing else is asked for
 IDLE = 120.0            # seconds after which a process without work is let go
 NICENESS = 5            # how far compiling stands back behind the program, from the first import on
 STOPPING = 2.0          # seconds that a process is given to end
-LOG = 4000              # bytes of a process's last words that are kept
+# How Python was told what decides which modules it finds, and what they mean. Not how it is to talk: what it says is kept in a log.
+OPTIONS = {"ignore_environment": "E", "isolated": "I", "safe_path": "P", "no_user_site": "s", "no_site": "S", "optimize": "O",
+           "dont_write_bytecode": "B"}
 # What a compiling process sees of the machine: one thread, and no GPU. AOTAutograd saves the random state of each GPU that there
 # is, which would set the GPU up, for seconds and hundreds of MB, or fail where another process has it to itself.
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": ""}
@@ -53,77 +52,58 @@ class Process:
     """One compiling process, made ready for jobs of `compile_job`. Raises OSError when it cannot be started."""
 
     def __init__(self, compile_job: str) -> None:
-        path = [entry for entry in sys.path if isinstance(entry, str)]
-        program = (f"import gc, os, sys; os.nice({NICENESS}); gc.disable(); sys.path[:] = {path!r}; "
-                   f"from capture.backends.native.worker import main; main({compile_job!r})")
-        self.log = _scratch_file()
-        # A group of its own: Ctrl-C is for the user's program. Not a session of its own: systems that share processors between
-        # sessions would give it as much of them as the program, whatever its niceness. Without a name of Python's own program
-        # it is looked for on PATH.
-        self._popen = subprocess.Popen(
-            [sys.executable or "python3", "-c", program], bufsize=0, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-            stderr=self.log if self.log else subprocess.DEVNULL, process_group=0, env={**os.environ, **ENVIRONMENT})
-        self.id = self._popen.pid
+        environment = [os.fsencode(f"{name}={value}") for name, value in {**os.environ, **ENVIRONMENT}.items()]
+        self._process = _process.Process(list(map(os.fsencode, command(compile_job))), environment)
+        self.id = self._process.id
 
     def perform(self, request: Request, seconds: float) -> bytes | Failure:
         """What becomes of a job. Raises Died, and TimeoutError after `seconds`."""
-        deadline = time.monotonic() + seconds
-        replies = self._popen.stdout.fileno()
-        poll = select.poll()
-        poll.register(replies, select.POLLIN)
-
-        def ready() -> None:
-            if not poll.poll(max(0.0, deadline - time.monotonic()) * 1000):
-                raise TimeoutError
+        flags = {name: flag.value for name, flag in config.FLAGS.items()}
+        message = pickle.dumps((request.compile_job, request.job, flags), protocol=5)
         try:
-            flags = {name: flag.value for name, flag in config.FLAGS.items()}
-            send(self._popen.stdin.fileno(), (request.compile_job, request.job, flags))
-            return receive(replies, ready)
-        except (BrokenPipeError, EOFError):
-            status = self._end()
-            how = f"ended with status {status}"
-            if status < 0:
-                how = f"was ended by {signal.Signals(-status).name}" + ", perhaps for lack of memory" * (-status == signal.SIGKILL)
-            raise Died(f"the compiling process {how}") from None
+            return pickle.loads(self._process.exchange(message, seconds))
+        except EOFError:
+            raise Died(f"the compiling process {self._end()}") from None
+
+    def _end(self) -> str:
+        """How it ended, in words."""
+        status = self._process.status
+        if status is None:
+            return "ended" if self.id else "ended before it had begun"
+        if status >= 0:
+            return f"ended with status {status}"
+        return f"was ended by {signal.Signals(-status).name}" + ", perhaps for lack of memory" * (-status == signal.SIGKILL)
 
     def last_words(self) -> str:
         """The end of what it wrote to standard error."""
-        if self.log is None:
-            return ""
-        size = os.fstat(self.log.fileno()).st_size
-        return os.pread(self.log.fileno(), LOG, max(0, size - LOG)).decode(errors="replace")
+        return self._process.words.decode(errors="replace")
 
     def stop(self) -> None:
         """Tells the process to end. While it starts it does so at once; in the middle of a job it cleans up."""
-        self._popen.terminate()
-        self._popen.stdin.close()
+        self._process.stop()
 
     def close(self) -> None:
-        """Ends the process, by force if it does not listen, and frees what it took here."""
+        """Ends the process, by force if it does not listen."""
         self.stop()
-        self._end()
-        self.disconnect()
-        if self.log is not None:
-            self.log.close()
+        if not self._process.wait(STOPPING):
+            self._process.kill()
+            self._process.wait(STOPPING)
 
-    def disconnect(self) -> None:
-        """Closes this side's ends of the pipes."""
-        self._popen.stdin.close()
-        self._popen.stdout.close()
-
-    def _end(self) -> int:
-        try:
-            return self._popen.wait(STOPPING)
-        except subprocess.TimeoutExpired:
-            self._popen.kill()
-            return self._popen.wait()
+    def forget(self) -> None:
+        """In a fork: it is the parent's."""
+        self._process.forget()
 
 
-def _scratch_file() -> IO[bytes] | None:
-    try:
-        return tempfile.TemporaryFile(prefix="capture-")
-    except OSError:
-        return None     # nowhere to write: errors come without a log
+def command(compile_job: str) -> list[str]:
+    """The command line of a compiling process. Without a name of Python's own program it is looked for on PATH. Warnings are off:
+    filters that make exceptions of the program's would make some of what libraries say to each other."""
+    options = [f"-{letter * getattr(sys.flags, name)}" for name, letter in OPTIONS.items() if getattr(sys.flags, name)]
+    for name, value in sys._xoptions.items():
+        options += ["-X", name if value is True else f"{name}={value}"]
+    path = [os.path.join(config.START, entry) for entry in sys.path if isinstance(entry, str)]
+    program = (f"import gc, os, sys; os.nice({NICENESS}); gc.disable(); sys.path[:] = {path!a}; "
+               f"from capture.backends.native.keeper import main; main({compile_job!a})")
+    return [sys.executable or "python3", *options, "-W", "ignore", "-c", program]
 
 
 class Pool:
@@ -199,9 +179,8 @@ class Pool:
         return process
 
     def _begin(self, compile_job: str) -> Process:
-        with _spawning:
-            process = Process(compile_job)
-            self.processes.append(process)
+        process = Process(compile_job)
+        self.processes.append(process)
         if self._closing:
             process.stop()
         return process
@@ -228,7 +207,6 @@ def _size() -> int:
 
 _pool = Pool(_size())
 _lock = threading.RLock()       # a finalizer that runs while it is held may call a compiled function
-_spawning = threading.RLock()   # no fork in the midst of a spawn: it would keep pipes open of which it knows nothing
 _parents: list[Any] = []        # what a fork has inherited: kept, since its end is the parent's business
 
 
@@ -264,7 +242,7 @@ def submit(request: Request) -> None:
 
 def processes() -> list[int]:
     """The ids of the compiling processes."""
-    return [process.id for process in _pool.processes]
+    return [process.id for process in _pool.processes if process.id]
 
 
 def close() -> None:
@@ -278,11 +256,10 @@ def close() -> None:
 def _forked() -> None:
     global _pool, _lock
     for process in _pool.processes:
-        process.disconnect()
+        process.forget()
     _parents.extend((_pool, _lock))
     _pool, _lock = Pool(_size()), threading.RLock()
-    _spawning.release()
 
 
-os.register_at_fork(before=_spawning.acquire, after_in_parent=_spawning.release, after_in_child=_forked)
+os.register_at_fork(after_in_child=_forked)
 atexit.register(close)

@@ -11,7 +11,6 @@ import os
 import pickle
 import pkgutil
 import re
-import sys
 import threading
 import time
 import traceback
@@ -30,7 +29,7 @@ from capture.backends.native.messages import Failure
 from capture.backends.native.trial import Trial
 from capture.backends.traceable import find_obstacle
 from capture.config import DEBUG, STRICT, TRIAL_CALLS
-from capture.errors import ArgumentError, InternalError, warn
+from capture.errors import ArgumentError, InternalError, note, warn
 
 OPTIONS = "background", "freezing"
 INDUCTORS = "it is one of torch.compile's: leave it out, or choose backend='inductor'"
@@ -170,7 +169,7 @@ class Tier:
             else:
                 self._move(Stage.COMPILED, unproven)
         if self.log:
-            print(self.log, file=sys.stderr)
+            note(self.log)
 
     def prove(self, unproven: _Unproven) -> None:
         """The compiled code has run: it is called directly from now on."""
@@ -204,7 +203,7 @@ class Tier:
         if switch is not None:
             switch.target = target
         if DEBUG:
-            print(f"capture: a graph of {len(self.gm.graph.nodes)} nodes {self.describe().splitlines()[0]}", file=sys.stderr)
+            note(f"capture: a graph of {len(self.gm.graph.nodes)} nodes {self.describe().splitlines()[0]}")
 
 
 class _Unproven:

@@ -1,7 +1,7 @@
-"""The compiling process: reads jobs from its standard input, and writes what came of each to its standard output.
+"""The compiling process: reads jobs from a socket, and writes to it what came of each.
 
 It is a process and not a thread since compiling is Python, which would hold the interpreter's lock while the user's
-program waits for it after every operation. It is started by `sidecar.py`, and ends when its input does.
+program waits for it after every operation. It is started by `keeper.py`, and ends when that says so, or the other end closes.
 """
 from __future__ import annotations
 
@@ -23,9 +23,8 @@ from torch import fx
 from capture import config
 from capture.backends.native import transport
 from capture.backends.native.job import Job, Modes, TensorSpec
+from capture.backends.native.keeper import GRACE, kill_descendants
 from capture.backends.native.messages import Failure, receive, send
-
-GRACE = 1.5     # seconds in which a job may clean up after the user's process has gone
 
 
 def attempt(compile_job: str, job: bytes) -> bytes | Failure:
@@ -36,17 +35,13 @@ def attempt(compile_job: str, job: bytes) -> bytes | Failure:
         return Failure.of(error)
 
 
-def main(compile_job: str) -> None:
-    """Serves until standard input ends. What jobs print goes to standard error: the messages are on descriptors of their own."""
-    requests, replies = os.dup(0), os.dup(1)
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(nothing, 0)
-    os.dup2(2, 1)
+def main(compile_job: str, jobs: int) -> None:
+    """Serves until `jobs` ends. What jobs print goes to standard error, which is a log."""
     torch.set_num_threads(1)
     waiting: queue.SimpleQueue[Any] = queue.SimpleQueue()
     try:
         signal.signal(signal.SIGTERM, _stop)
-        threading.Thread(target=_listen, args=(requests, waiting), daemon=True).start()
+        threading.Thread(target=_listen, args=(jobs, waiting), daemon=True).start()
         _import(compile_job)
         if waiting.empty():
             attempt(compile_job, transport.encode(trial_job()))
@@ -54,7 +49,7 @@ def main(compile_job: str) -> None:
             compile_job, job, flags = request
             for name, value in flags.items():
                 config.FLAGS[name].value = value
-            send(replies, attempt(compile_job, job))
+            send(jobs, attempt(compile_job, job))
     except (SystemExit, BrokenPipeError):
         pass        # the user's process has ended
     os._exit(0)     # there is nothing to clean up, and torch takes its time
@@ -69,19 +64,22 @@ def _import(compile_job: str) -> None:
     gc.enable()
 
 
-def _listen(requests: int, waiting: queue.SimpleQueue[Any]) -> None:
+def _listen(jobs: int, waiting: queue.SimpleQueue[Any]) -> None:
     try:
         while True:
-            waiting.put(receive(requests))
-    except EOFError:
+            waiting.put(receive(jobs))
+    except (EOFError, ConnectionError):
         waiting.put(None)
         signal.pthread_kill(threading.main_thread().ident, signal.SIGTERM)
-        time.sleep(GRACE)
+        time.sleep(GRACE)           # the keeper would not wait longer either, but may have gone
+        kill_descendants()
         os._exit(1)
 
 
 def _stop(*_: object) -> None:
+    """Ends the job at hand. Its compilers go first: threads wait for them."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)       # once: what cleans up is not interrupted
+    kill_descendants()
     raise SystemExit
 
 

@@ -109,7 +109,6 @@ def functions(module: types.ModuleType) -> list[Any]:
     return [fn for fn in vars(module).values() if isinstance(fn, types.BuiltinFunctionType)]
 
 
-SIDE_EFFECTS.update([print, input, open, builtins.breakpoint, warnings.warn, sys.stdout.write, sys.stderr.write,
-                     datetime.datetime.now],
+SIDE_EFFECTS.update([print, input, open, builtins.breakpoint, warnings.warn, datetime.datetime.now],
                     functions(time), functions(os), functions(io), methods(random.Random.__base__),  # type: ignore[arg-type]
                     methods(io.TextIOWrapper), methods(io.StringIO), methods(io.BufferedWriter))

@@ -1,0 +1,125 @@
+"""The process between the program and the compiling process: it ends that, and all that it has started, when its time has come.
+
+The keeper starts the compiling process, tells the program who that is, and then only waits: for the program to end or to let go of it,
+whatever either of them or a C++ compiler is doing, and for the compiling process to end. It inherits the compilers of a compiling
+process that was killed; no process of ours, and no file, is left when it ends.
+"""
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import shutil
+import signal
+import struct
+import tempfile
+import time
+
+from capture import _process
+
+GRACE = 1.5         # seconds in which a job may clean up when its time has come
+KILLING = 1.0       # seconds after which a process that cannot be killed is left to the system
+WORD = struct.Struct("<i")
+
+
+def main(compile_job: str) -> None:
+    """Becomes the compiling process in a child, and looks after it. Never returns."""
+    keeper, scratch = os.getpid(), _scratch_folder()
+    worker = os.fork()
+    if not worker:
+        os.close(_process.LIFE)
+        os.setpgid(0, 0)            # Ctrl-C is for the program, and groups are for what is to be signalled together
+        _process.end_with_parent(signal.SIGTERM)
+        if os.getppid() != keeper:
+            os._exit(1)
+        if scratch is not None:
+            os.environ["TMPDIR"] = tempfile.tempdir = scratch
+        from capture.backends.native import worker as compiling  # imports torch, which the keeper does without
+        compiling.main(compile_job, _process.JOBS)
+    os.close(_process.JOBS)
+    status = _keep(worker)
+    kill_descendants()
+    if scratch is not None:
+        shutil.rmtree(scratch, ignore_errors=True)
+    if status is not None:
+        _tell(status)
+    os._exit(0)
+
+
+def _keep(worker: int) -> int | None:
+    """How the compiling process ended; None if it had to be killed."""
+    poll, ends = select.poll(), _wake_at_a_childs_end()
+    poll.register(ends, select.POLLIN)
+    poll.register(_process.LIFE, select.POLLIN)
+    _tell(worker)
+    deadline: float | None = None
+    while (status := _reaped(worker)) is None:
+        left = None if deadline is None else max(0.0, deadline - time.monotonic()) * 1000
+        ready = [number for number, _ in poll.poll(left)]
+        if ends in ready:
+            os.read(ends, 4096)
+        if _process.LIFE in ready:          # the program never writes: it has gone, or wants us to
+            poll.unregister(_process.LIFE)
+            os.kill(worker, signal.SIGTERM)
+            deadline = time.monotonic() + GRACE
+        if not ready:
+            break
+    return status
+
+
+def _wake_at_a_childs_end() -> int:
+    """A file that has something to read when a child has ended."""
+    reading, writing = os.pipe()
+    for file in reading, writing:
+        os.set_blocking(file, False)
+    signal.set_wakeup_fd(writing)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    return reading
+
+
+def _reaped(worker: int) -> int | None:
+    """Takes leave of all children that have ended; how the worker did."""
+    status = None
+    with contextlib.suppress(ChildProcessError):
+        while (ended := os.waitpid(-1, os.WNOHANG)) != (0, 0):
+            if ended[0] == worker:
+                status = os.waitstatus_to_exitcode(ended[1])
+    return status
+
+
+def _tell(number: int) -> None:
+    with contextlib.suppress(OSError):      # the program has gone
+        os.write(_process.LIFE, WORD.pack(number))
+
+
+def _scratch_folder() -> str | None:
+    """Where the compiling process and its compilers keep what is in the making."""
+    try:
+        return tempfile.mkdtemp(prefix="capture-")
+    except OSError:
+        return None     # nowhere to write: a job will tell
+
+
+def kill_descendants() -> None:
+    """Ends all processes that come from this one. The children of one that is killed become the keeper's: it takes several rounds. Who
+    has made a session of its own, such as the server of a compiler's cache, is meant to outlive us."""
+    end = time.monotonic() + KILLING
+    while (found := _descendants(os.getpid())) and time.monotonic() < end:
+        for process in found:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
+        time.sleep(0.002)
+
+
+def _descendants(root: int) -> list[int]:
+    children: dict[int, list[int]] = {}
+    for name in os.listdir("/proc") if os.path.isdir("/proc") else ():
+        if name.isdigit():
+            with contextlib.suppress(OSError), open(f"/proc/{name}/stat", "rb") as file:
+                state, parent, _, session = file.read().rpartition(b")")[2].split(maxsplit=4)[:4]
+                if state != b"Z" and int(session) == os.getsid(0):
+                    children.setdefault(int(parent), []).append(int(name))
+    found = list(children.get(root, ()))
+    for process in found:       # which grows
+        found += children.get(process, ())
+    return found
