@@ -121,7 +121,8 @@ class Session:
 
 
 class AfterTorch:
-    """Calls `then` when torch has been imported; a finder of modules that stands aside as soon as it is asked for torch."""
+    """Calls `then` when torch has been imported: a finder of modules, which is gone from then on. It stays for those who ask only
+    whether there is a torch."""
 
     def __init__(self, then: Callable[[], None]) -> None:
         self.then = then
@@ -130,8 +131,8 @@ class AfterTorch:
         """Torch's own spec, whose loader calls `then` at the end, once. None for other modules."""
         if name != "torch":
             return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(name)
+        others = [finder for finder in sys.meta_path if finder is not self and hasattr(finder, "find_spec")]
+        spec = next(filter(None, (finder.find_spec(name, path, target) for finder in others)), None)
         if spec is not None and spec.loader is not None:
             loader: Any = spec.loader
             load = loader.exec_module
@@ -139,6 +140,7 @@ class AfterTorch:
             def exec_module(module: types.ModuleType) -> None:
                 del loader.exec_module
                 load(module)
+                sys.meta_path.remove(self)
                 self.then()
             loader.exec_module = exec_module
         return spec
@@ -181,7 +183,10 @@ def run(module: types.ModuleType, execute: Callable[[], None], session: Session)
     """Calls `execute` with `module` as `__main__`. Its exceptions leave with a traceback that shows nothing of ours."""
     session.prepare()
     sys.modules["__main__"] = module
-    sys.meta_path.insert(0, AfterTorch(session.start))
+    if "torch" in sys.modules:      # a `sitecustomize` has imported it
+        session.start()
+    else:
+        sys.meta_path.insert(0, AfterTorch(session.start))
     try:
         execute()
     except SystemExit:

@@ -2,8 +2,8 @@
 from __future__ import annotations
 
 import types
-from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -99,16 +99,17 @@ def entry_modes(graph: RefGraph) -> Any:
 
 def is_balanced(graph: RefGraph) -> bool:
     """Whether the modes of torch are those in which the call began, but for that of gradients."""
-    entered = entry_modes(graph)
-    with torch.set_grad_enabled(entered.grad), as_at_entry(graph):
-        return bool(_C.modes() == entered)
+    with as_at_entry(graph):
+        return bool(_C.modes() == entry_modes(graph))
 
 
-def as_at_entry(graph: RefGraph, inputs: Iterable[Any] = ()) -> AbstractContextManager[Any]:
-    """In which torch asks classes again, as it did when the call began, where it has been told not to for what we do. Of inputs of
-    such classes we still ask ourselves."""
+@contextmanager
+def as_at_entry(graph: RefGraph, inputs: Iterable[Any] = ()) -> Iterator[None]:
+    """In which gradients are recorded or not as when the call began, since the trace may end inside of a `no_grad`. And torch asks
+    classes again, where it has been told not to for what we do. Of inputs of such classes we still ask ourselves."""
     told = graph.overriding and entry_modes(graph).torch_function == 0 and not any(is_overriding(type(x)) for x in inputs)
-    return torch._C._EnableTorchFunction() if told else nullcontext()
+    with torch.set_grad_enabled(entry_modes(graph).grad), torch._C._EnableTorchFunction() if told else nullcontext():
+        yield
 
 
 def is_plain(gm: torch.fx.GraphModule, inputs: list[Any]) -> bool:

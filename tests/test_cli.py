@@ -194,6 +194,26 @@ def test_a_backend_that_there_is_not_is_told_and_ends_the_script(tmp_path: Path)
     assert "unknown backend 'nativ'; did you mean 'native'?" in told.stderr
 
 
+@pytest.mark.parametrize("before, script", [
+    ("import torch", ""),
+    ("", "import importlib.util; assert importlib.util.find_spec('torch') is not None"),       # as transformers does
+    ("", "import importlib.util; [importlib.util.find_spec('torch') for _ in range(2)]; import torch.nn.functional"),
+], ids=["imported before", "looked for", "looked for twice"])
+def test_torch_may_have_been_imported_or_looked_for_before(tmp_path: Path, before: str, script: str) -> None:
+    files(tmp_path, sitecustomize=before)
+    run = files(tmp_path, script=script + """
+import sys, torch
+net = torch.nn.Linear(2, 2)
+for _ in range(3):
+    net(torch.ones(2))
+print([finder for finder in sys.meta_path if type(finder).__name__ == "AfterTorch"])
+""")
+    path = {"PYTHONPATH": os.pathsep.join((str(tmp_path), str(Path(__file__).parent.parent)))}
+    assert check(run, before=("--report", str(tmp_path / "report.json")), env=path).stdout == "[]\n"
+    frame, = json.loads((tmp_path / "report.json").read_text())["frames"]
+    assert (frame["name"], frame["captures"], frame["hits"]) == ("Linear", 1, 2)
+
+
 def test_a_script_finds_its_neighbours_from_anywhere(tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
     script = files(tmp_path, script="import helper, sys; print(helper.x, sys.path[0], sys.argv)", helper="x = 3")

@@ -48,8 +48,24 @@ def program_code(node: fx.Node) -> str | None:
     return None
 
 
+def begins_to_record(gm: fx.GraphModule) -> str | None:
+    """What a graph does that is traced for inference, since it begins without gradients, and has operations with gradients."""
+    modes = gm.meta.get("modes")
+    recording = torch.is_grad_enabled() if modes is None else modes.grad
+    if recording:
+        return None
+    for node in gm.graph.nodes:
+        if node.target is torch._C._set_grad_enabled:
+            recording = node.args[0]
+        elif recording and node.op in ("call_function", "call_method", "call_module"):
+            return "turns on gradients, which were off when the call began"
+    return None
+
+
 def find_obstacle(gm: fx.GraphModule, elsewhere: bool = False) -> str | None:
     """What a graph does, or one within it, that cannot be traced, or None. elsewhere: in another process than the program's."""
+    if (found := begins_to_record(gm)) is not None:
+        return found
     graphs = (module.graph for module in gm.modules() if isinstance(module, fx.GraphModule))
-    found = (obstacle(node) or elsewhere and program_code(node) or None for graph in graphs for node in graph.nodes)
-    return next(filter(None, found), None)
+    obstacles = (obstacle(node) or elsewhere and program_code(node) or None for graph in graphs for node in graph.nodes)
+    return next(filter(None, obstacles), None)
