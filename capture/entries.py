@@ -10,6 +10,7 @@ import torch
 
 from capture import _C, debug
 from capture.backends import registry
+from capture.backends.traceable import begin_recording
 from capture.config import STRICT
 from capture.errors import BackendError, warn
 from capture.guards.collect import collect
@@ -69,8 +70,11 @@ def insert(unit: Unit, interp: Interpreter, plan: mock.MockPlan, repeatable: boo
             inputs = inputs if classes is None else classes.plain(inputs)
             compilable = is_balanced(graph) and not entry_modes(graph).dual_level and is_plain(gm, inputs)
             with as_at_entry(graph, inputs):
-                compiled = compile_graph(unit, gm, inputs) if compilable else gm.forward
-            called = compiled if classes is None else classes.around(compiled)
+                begun = compilable and begin_recording(gm)
+                with torch.set_grad_enabled(gm.meta["modes"].grad):
+                    compiled = compile_graph(unit, gm, inputs) if compilable else gm.forward
+            called = protection.with_gradients(compiled) if begun else compiled
+            called = called if classes is None else classes.around(called)
     with times.measure("mock"):
         names = argument_names(unit.function.__code__)
         code = pycode.generate(plan, names, recorder.inputs, called, f"{unit.name}_{unit.captures}")

@@ -6,6 +6,8 @@ import operator
 import torch
 from torch import fx
 
+from capture import _C
+
 # What reads a number out of a tensor: by name, and builtins (`t.float()` and its like convert tensors).
 READERS = frozenset({"item", "tolist", "ask", "__int__", "__float__", "__complex__", "__index__"})
 BUILTIN_READERS = frozenset({int, float, bool, operator.index})
@@ -48,24 +50,28 @@ def program_code(node: fx.Node) -> str | None:
     return None
 
 
-def begins_to_record(gm: fx.GraphModule) -> str | None:
-    """What a graph does that is traced for inference, since it begins without gradients, and has operations with gradients."""
-    modes = gm.meta.get("modes")
-    recording = torch.is_grad_enabled() if modes is None else modes.grad
-    if recording:
-        return None
-    for node in gm.graph.nodes:
+def begin_recording(gm: fx.GraphModule) -> bool:
+    """Whether a graph that begins without gradients turns them on for some of its operations. It then turns them off itself, to
+    begin with, and is to be called with gradients: else it would be traced for inference."""
+    recording = gm.meta["modes"].grad
+    nodes = [] if recording else list(gm.graph.nodes)
+    for node in nodes:
         if node.target is torch._C._set_grad_enabled:
             recording = node.args[0]
         elif recording and node.op in ("call_function", "call_method", "call_module"):
-            return "turns on gradients, which were off when the call began"
-    return None
+            break
+    else:
+        return False
+    with gm.graph.inserting_before(next(node for node in nodes if node.op != "placeholder")):
+        gm.graph.call_function(torch._C._set_grad_enabled, (False,))
+    gm.recompile()
+    with torch.enable_grad():
+        gm.meta["modes"] = _C.modes()
+    return True
 
 
 def find_obstacle(gm: fx.GraphModule, elsewhere: bool = False) -> str | None:
     """What a graph does, or one within it, that cannot be traced, or None. elsewhere: in another process than the program's."""
-    if (found := begins_to_record(gm)) is not None:
-        return found
     graphs = (module.graph for module in gm.modules() if isinstance(module, fx.GraphModule))
-    obstacles = (obstacle(node) or elsewhere and program_code(node) or None for graph in graphs for node in graph.nodes)
-    return next(filter(None, obstacles), None)
+    found = (obstacle(node) or elsewhere and program_code(node) or None for graph in graphs for node in graph.nodes)
+    return next(filter(None, found), None)

@@ -83,6 +83,12 @@ def unheard(forward: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
+def with_gradients(graph: Callable[..., Any]) -> Callable[..., Any]:
+    """A graph that itself turns gradients off to begin with, for calls that begin without them."""
+    def run(*args: Any) -> Any:
+        torch._C._set_grad_enabled(True)
+        return graph(*args)
+    return run
 
 
 # -- taking back -------------------------------------------------------------------------------------------------------

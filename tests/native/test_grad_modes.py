@@ -59,16 +59,33 @@ def test_gradients_turned_off_and_on(program, grad):
         torch.testing.assert_close(outcome(compiled, grad), outcome(program, grad))
 
 
-@pytest.mark.parametrize("program, compiles", [(broken_in_no_grad, 1), (left_off, 1), (left_on, 1)])
-def test_what_ends_in_another_mode_is_compiled(program, compiles):
+@pytest.mark.parametrize("grad", [True, False])
+@pytest.mark.parametrize("program, graphs", [(broken_in_no_grad, 2), (turned_on_inside, 1), (left_off, 1), (left_on, 1)])
+def test_they_are_compiled(program, graphs, grad):
     compiled = capture.compile(program, **KERNELS)
     for _ in range(3):
-        outcome(compiled, True)
-    assert capture.stats(compiled).compiled == compiles
+        outcome(compiled, grad)
+    stats = capture.stats(compiled)
+    assert (stats.captures, stats.compiled, stats.compile_errors) == (graphs, graphs, [])
 
 
-def test_operations_with_gradients_in_a_call_without_run_as_they_are():
-    compiled = capture.compile(turned_on_inside, **KERNELS)
-    for _ in range(2):
-        outcome(compiled, False)
-    assert capture.stats(compiled).compile_errors == ["the graph turns on gradients, which were off when the call began"]
+@pytest.mark.parametrize("backend", ["aot_eager", "eager"])
+def test_under_other_backends(backend):
+    for program in (turned_on_inside, left_off, left_on):
+        compiled = capture.compile(program, backend=backend)
+        for grad in (True, False, True, False):
+            torch.testing.assert_close(outcome(compiled, grad), outcome(program, grad))
+
+
+def test_an_exception_leaves_the_mode_of_gradients_as_it_was():
+    def program(x, index):
+        with torch.enable_grad():
+            return x.exp()[index]
+    compiled = capture.compile(program, **KERNELS)
+    with torch.no_grad():
+        for index in (0, 1, 7, 2):
+            try:
+                compiled(torch.ones(3), torch.tensor([index]))
+            except IndexError:
+                assert index == 7
+            assert not torch.is_grad_enabled()
