@@ -14,7 +14,7 @@ from capture.interp.instructions import Instruction, opcode
 from capture.interp.interpreter import Interpreter
 from capture.interp.iteration import elements
 from capture.interp.lookasides.replays import is_changing
-from capture.interp.lookasides.shadows import key_of
+from capture.interp.lookasides.shadows import depend_type, key_of
 from capture.interp.polyfills import iteration, protocols
 from capture.interp.polyfills.keys import dict_of, set_of
 from capture.interp.polyfills.mappings import is_foreign, merge_dict, merge_foreign
@@ -271,6 +271,7 @@ def take_apart(interp: Interpreter, frame: Frame, sequence: Value, limit: int, t
     real = sequence.real
     if isinstance(real, (list, tuple)) and not in_python(real, "__iter__"):
         return then(elements(interp, sequence))
+    interp.track(depend_type, interp, sequence)
     if not is_iterable(real):
         unwind.throw(TypeError(f"cannot unpack non-iterable {unwind.type_name(real)} object"))
 

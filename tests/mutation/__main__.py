@@ -1,0 +1,47 @@
+"""`python -m tests.mutation tests/stale tests/language`: changes the worlds of the programs of these tests, and prints the bugs."""
+from __future__ import annotations
+
+import argparse
+import math
+import os
+import sys
+import tempfile
+import time
+
+# read when capture is imported
+os.environ.setdefault("CAPTURE_STRICT", "1")
+os.environ.setdefault("CAPTURE_TRIAL_CALLS", "0")
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.mutation", description=__doc__)
+    parser.add_argument("tests", nargs="+", help="files or folders of tests; arguments of pytest, such as -k")
+    parser.add_argument("--each", type=int, default=20, help="mutations of each world")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--part", type=float, default=1.0, help="of the worlds, drawn at random")
+    parser.add_argument("--seconds", type=float, default=math.inf, help="after which no world is begun")
+    options, rest = parser.parse_known_args()
+    import pytest
+
+    from tests.mutation import plugin
+    from tests.mutation.hunt import Bug, Hunt
+    start = time.monotonic()
+    out = os.fdopen(os.dup(1), "w")
+
+    def tell(bug: Bug) -> None:
+        print(f"\n{'=' * 60} {bug.kind}\n{bug}", file=out, flush=True)
+    plugin.HUNT = hunt = Hunt(options.each, options.seed, options.part, start + options.seconds, tell)
+    pytest.main([*options.tests, *rest, "-p", "tests.mutation.plugin", "-p", "no:terminal", "-p", "no:cacheprovider", "-p", "no:timeout",
+                 "-o", "faulthandler_timeout=0"])
+    kinds = {bug.kind for bug in hunt.bugs}
+    print(f"\nseed {options.seed}: {hunt.worlds} worlds, {hunt.possible} possible mutations, {hunt.mutations} compared in "
+          f"{time.monotonic() - start:.0f} s, {len(hunt.bugs)} bugs of {len(kinds)} kinds; not compared: {dict(hunt.skipped.most_common(12))}",
+          file=out, flush=True)
+    return bool(hunt.bugs)
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory(prefix="capture-mutation-") as cache:
+        os.environ.setdefault("CAPTURE_CACHE_DIR", cache)
+        sys.exit(main())
