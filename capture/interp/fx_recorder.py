@@ -77,6 +77,8 @@ class FxRecorder:
         self.fails = self.watched = self.looks_back = False
         self.acted: int | None = None
         self.regions: list[Region] = []
+        self.bodies: list[tuple[Any, Any]] = []             # see bodies: those that are being recorded
+        self.modules: dict[str, torch.nn.Module] = {}       # … and what became of others
         self.positions: Callable[[], tuple[Position, ...]] = tuple
         self.can_cut: Callable[[], bool] = bool
         self._last_input: fx.Node | None = None
@@ -115,6 +117,8 @@ class FxRecorder:
             elif state.dynamic:
                 state.node.meta.update(any_shape=True, obstacle="takes a tensor whose shape depends on values")
             self.inputs.append(tensor)
+        if state.node._erased:
+            raise Break("opaque-call", "a tensor made in a body of torch's control flow is used outside of it")
         return state.node
 
     def number(self, shadow: Shadow, key: Source | Shadow, real: int | float) -> fx.Node:
@@ -160,7 +164,7 @@ class FxRecorder:
             if self.refs.type_of(shadow) is not type(real) or not self.refs.hasten(shadow):
                 return None
             key = shadow  # type: ignore[assignment]
-        elif not self.seen.varies(source, real):
+        elif self.bodies or not self.seen.varies(source, real):     # torch's control flow takes tensors
             return None
         elif place is Place.RATE:
             for special in (0, 1):
@@ -548,7 +552,7 @@ class FxRecorder:
                 tensor.state.node.meta["obstacle"] = "takes the memory of an array, which may overlap with what is written to"
         self._copy_snapshots()
         classes = unasked.settle(self.fx, whole=not self.regions)
-        gm = graph_module(outline(self.fx, self.regions), self.fx, "CapturedGraph")
+        gm = graph_module(outline(self.fx, self.regions, self.modules), self.fx, "CapturedGraph")
         gm.meta.update(devices=self.devices, classes=classes)
         return gm
 

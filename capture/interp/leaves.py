@@ -56,13 +56,16 @@ KERNELS = dict.fromkeys(protection.KERNELS, "chooses kernels of attention")
 # Default devices, which are modes in Python, by the methods that enter and leave them.
 DEVICES = {torch.device.__enter__: protection.enter_device,
            torch.device.__exit__: protection.leave_device}
+# Operators that call functions of the program's, which are graphs of their own.
+CONTROL_FLOW = dict.fromkeys(_existing(torch.ops.higher_order, "cond map_impl while_loop scan associative_scan"),
+                             "has control flow of torch's")
 # What follows from the transforms that a trace has entered itself.
 TENSOR_FACTS = frozenset(_existing(
     functorch, "is_batchedtensor is_gradtrackingtensor is_functorch_wrapped_tensor is_functionaltensor is_legacy_batchedtensor "
                "is_dead_tensor_wrapper maybe_get_level maybe_get_bdim"))
 # Operations whose graphs only torch itself can run, and why.
 OBSTACLES: dict[Any, str] = {
-    **RANDOM_STATE, **COPIES, **GRADIENTS, **LEVELS, **WRAPPERS, **KERNELS,
+    **RANDOM_STATE, **COPIES, **GRADIENTS, **LEVELS, **WRAPPERS, **KERNELS, **CONTROL_FLOW,
     **dict.fromkeys(DEVICES.values(), "changes the default device"),
     torch.Tensor.untyped_storage: "looks at the memory of a tensor", random.get_rng_state: "reads the state of random numbers"}
 LEAVES: frozenset[Any] = frozenset({*WRAPPERS, *COPIES, *RANDOM_STATE, random.get_rng_state, torch.autograd.grad})

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from capture.errors import Break
-from capture.interp import arrays, assumptions, failing, held, leaves, tensors, unwind
+from capture.interp import arrays, assumptions, bodies, failing, held, leaves, tensors, unwind
 from capture.interp.frame import Args, Cut, Kwargs, UserError, Value
 from capture.interp.interpreter import Interpreter
 from capture.interp.kinds import OF_TENSORS, UNBOUND, Call, Kind, is_bookkeeping, is_foldable, is_pure, understand
@@ -90,6 +90,9 @@ def call(interp: Interpreter, function: Value, args: list[Value], kwargs: dict[s
         versions = versions_of(operands)
         if None in versions.values():       # tensors of inference mode
             perform = functools.partial(noting_writes, versions, operands, perform)
+        if interp.recorder.bodies:
+            name = tensors.operation_name(real)
+            perform = functools.partial(bodies.guarded, interp.recorder.bodies[-1][0], name, args, kwargs, perform)
     if reason is None and known.meaning is not None and known.meaning.prepare is not None:
         reason = interp.track(unprepared, interp, known.meaning.prepare, args, kwargs)
     elif reason is None and known.kind is Kind.NUMPY:

@@ -84,12 +84,15 @@ def _forget_source(filename: str) -> None:
     linecache.cache.pop(filename, None)
 
 
-def outline(graph: fx.Graph, regions: list[Region]) -> torch.nn.Module:
+def outline(graph: fx.Graph, regions: list[Region], modules: dict[str, torch.nn.Module]) -> torch.nn.Module:
     """Moves every region into a graph module. Returns the module that holds them, to be the root of `graph`.
 
-    regions: in the order in which they ended, so that inner ones come before those around them.
+    regions: in the order in which they ended, so that inner ones come before those around them. modules: what the graph refers to.
     """
     root = torch.nn.Module()
+    for node in graph.nodes:
+        if node.op == "get_attr":
+            setattr(root, node.target, modules[node.target])
     for index, region in enumerate(regions):
         _outline(graph, region, root, f"checkpoint_{index}")
     for region in regions:

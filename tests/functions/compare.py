@@ -94,7 +94,8 @@ def _run(function: Callable[..., Any], case: Case) -> list[tuple[Any, bool]]:
 def _backward(result: Any) -> None:
     outputs = [t for t in tensors(result) if t.requires_grad and t.grad_fn is not None]
     if outputs:
-        torch.autograd.backward(outputs, [torch.arange(t.numel(), dtype=torch.float64).cos().to(t.dtype).view(t.shape) for t in outputs])
+        torch.autograd.backward(outputs, [torch.arange(t.numel(), dtype=torch.float64).cos().to(t.dtype).view(t.shape)
+                                          for t in outputs])
 
 
 def _version(tensor: torch.Tensor) -> Any:
@@ -114,14 +115,14 @@ def _arrays(result: Any, args: Any) -> list[Any]:
 
 def copied(arguments: tuple[Any, ...], turn: int) -> tuple[Any, ...]:
     """The arguments anew, each tensor with its elements moved on by `turn` places: as many, and of the same kind."""
-    if not turn:
-        return copy.deepcopy(arguments)
+    memo: dict[int, Any] = {}           # what is one, or shares memory, still does
 
     def other(leaf: Any) -> Any:
-        if not isinstance(leaf, torch.Tensor) or leaf.layout is not torch.strided or leaf.numel() < 2:
-            return copy.deepcopy(leaf)
-        new = copy.deepcopy(leaf)
-        with torch.no_grad():
-            new.copy_(leaf.detach().flatten().roll(turn).view(leaf.shape))
+        if isinstance(leaf, torch.Tensor) and leaf.layout is not torch.strided:
+            return leaf.detach().clone().requires_grad_(leaf.requires_grad)
+        new = copy.deepcopy(leaf, memo)
+        if turn and isinstance(leaf, torch.Tensor) and leaf.numel() > 1:
+            with torch.no_grad():
+                new.copy_(leaf.detach().flatten().roll(turn).view(leaf.shape))
         return new
     return pytree.tree_map(other, arguments)

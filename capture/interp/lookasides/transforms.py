@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch._functorch import vmap
 from torch.utils import _pytree as pytree
 
 from capture.errors import Break
@@ -26,6 +27,12 @@ def broadcast_to_and_flatten(tree: Any, treespec: Any, is_leaf: Callable[[Any], 
     except ValueError:
         return None
     return result
+
+
+@model(vmap.lazy_load_decompositions)
+def load_decompositions(interp: Interpreter, result: None) -> Shadow:
+    """What `vmap` loads of torch, once in a process."""
+    return Const(None)
 
 
 @model(torch._C._dynamo.compiled_autograd.set_autograd_compiler)

@@ -1,0 +1,183 @@
+"""Operators of torch that call functions of the program's: `torch.cond`, `map`, `while_loop`, `scan`, `associative_scan`."""
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch._higher_order_ops import associative_scan, map, scan, while_loop
+
+import capture
+from tests.helpers import call, check
+
+POSITIVE, NEGATIVE = call(torch.full((3,), 0.5)), call(torch.full((3,), -0.5))
+BOTH_WAYS = (POSITIVE, NEGATIVE, POSITIVE, NEGATIVE)
+
+
+def marked(module):
+    """Dynamo, which eager mode runs here, marks the parameters that it has met."""
+    for parameter in module.parameters():
+        parameter._dynamo_static_input_type = "unguarded"
+    return module
+
+
+@pytest.mark.parametrize("first", [POSITIVE, NEGATIVE])
+def test_a_condition_on_a_tensor_has_both_branches_in_one_graph(first):
+    def make():
+        def f(x):
+            return torch.cond(x.sum() > 0, lambda x: x.sin(), lambda x: (x * 2).cos(), (x,)) + 1
+        return f
+    check(make, first, *BOTH_WAYS, graphs=1)
+
+
+def test_gradients_of_both_branches():
+    def make():
+        state = marked(torch.nn.ParameterList([torch.arange(9.0).view(3, 3) / 9, torch.ones(3)]))
+        weight, bias = state
+
+        def f(x):
+            return torch.cond(x.sum() > 0, lambda x: x.sin() @ weight, lambda x: x.exp() + bias, (x,)) * 2
+        return f, state
+    inputs = [call(torch.full((3,), value, requires_grad=True)) for value in (0.5, -0.5, 0.25, -0.25)]
+    check(make, *inputs, backward=True)
+
+
+@pytest.mark.parametrize("flag", [True, False])
+def test_a_condition_of_python_takes_one_branch(flag):
+    def make():
+        def f(x, flag):
+            return torch.cond(flag, lambda x: x.sin(), lambda x: x.cos(), (x,))
+        return f
+    x = torch.randn(3)
+    check(make, call(x, flag), call(x, flag), call(x, not flag), call(x, flag), captures=2, hits=2)
+
+
+def test_what_branches_read_is_guarded():
+    def make():
+        state = SimpleNamespace(scale=2.0, shift=torch.ones(3))
+
+        def f(x):
+            return torch.cond(x.sum() > 0, lambda: x * state.scale, lambda: x + state.shift)
+        return f, state
+
+    def change(state):
+        state.scale = 3.0
+
+    def replace(state):
+        state.shift = torch.zeros(3)
+    check(make, POSITIVE, NEGATIVE, change, POSITIVE, NEGATIVE, replace, NEGATIVE, captures=2)
+
+
+def test_modules_structures_and_conditions_in_branches():
+    def make():
+        model = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.ReLU())
+        with torch.no_grad():
+            for number, parameter in enumerate(model.parameters()):
+                marked(model)
+                parameter.fill_(0.1 * (number + 1))
+
+        def inner(x):
+            return torch.cond(x.max() > 0.4, lambda x: x + 1, lambda x: x - 1, (x,))
+
+        def f(x):
+            result = torch.cond(x.sum() > 0, lambda x: {"a": model(x), "b": (inner(x),)},
+                                lambda x: {"a": x.exp(), "b": (x * 2,)}, (x,))
+            return result["a"] + result["b"][0]
+        return f, model
+    check(make, *BOTH_WAYS, call(torch.full((3,), 0.2)), backward=True)
+
+
+def test_random_numbers_in_branches():
+    def make():
+        def f(x):
+            y = torch.cond(x.sum() > 0, lambda x: torch.nn.functional.dropout(x, 0.5), lambda x: x * torch.rand(3), (x,))
+            return y + torch.rand(3)
+        return f
+    check(make, *BOTH_WAYS)
+
+
+def test_strides_of_operands():
+    def make():
+        def f(x):
+            return torch.cond(x.sum() > 0, lambda x: x.sin() * x.stride(0), lambda x: x.cos() + x.stride(1), (x[:, ::2],))
+        return f
+    check(make, call(torch.arange(24.0).view(4, 6)[:4]), call(-torch.arange(24.0).view(4, 6)))
+
+
+@pytest.mark.parametrize("backend", ["eager", "native"])
+def test_a_module_with_a_condition(backend):
+    class Model(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            torch.manual_seed(0)
+            self.first, self.second = torch.nn.Linear(3, 3), torch.nn.Linear(3, 3)
+            marked(self)
+
+        def forward(self, x):
+            return torch.cond(x.mean() > 0, self.first, self.second, (x * 2,)).relu().sum()
+    options = {"backend": "native", "options": {"background": False}} if backend == "native" else {}
+    check(Model, *BOTH_WAYS, backward=False, **options)
+
+
+def test_the_map_of_a_function():
+    def make():
+        shift = torch.ones(4, requires_grad=True)
+
+        def f(x, y):
+            return map(lambda row, y: row.sin() * y + shift, x, y)
+        return f, shift
+    x, y = torch.arange(12.0).view(3, 4).requires_grad_(), torch.ones(4)
+    check(make, call(x, y), call(x, y), call(x.detach() + 1, y), call(x, y * 3), captures=2, hits=2, backward=True)
+
+
+def test_a_loop_runs_as_often_as_its_condition_says():
+    def make():
+        step = torch.tensor(1)
+
+        def f(n, x):
+            return while_loop(lambda i, x: i < n, lambda i, x: (i + step, x * 2 + n), (torch.tensor(0), x))
+        return f, step
+    x = torch.arange(3.0)
+    check(make, *(call(torch.tensor(n), x + n) for n in (3, 3, 0, 7, 1)))
+
+
+def test_scans():
+    def make():
+        def f(x):
+            carry, ys = scan(lambda carry, x: (carry + x, carry * x), torch.zeros(3), x)
+            return carry, ys, associative_scan(lambda a, b: a + b, x, 0, combine_mode="generic")
+        return f
+    x = torch.arange(12.0).view(4, 3)
+    check(make, call(x), call(x), call(x * 3 - 1))
+
+
+def test_a_branch_that_writes_to_what_was_there_before_runs_as_in_eager_mode():
+    def make():
+        total = torch.zeros(3)
+
+        def f(x):
+            try:
+                return torch.cond(x.sum() > 0, lambda x: x + total.add_(1), lambda x: x - 1, (x,))
+            except Exception as error:
+                return type(error)
+        return f, total
+    check(make, *BOTH_WAYS, captures=None, fullgraph=False)
+
+
+@pytest.mark.parametrize("branch", [
+    lambda x: x, lambda x: x[:2], lambda x: (x.sin(), 3), lambda x: x.sin().double(), lambda x: x.sin()[:2], lambda x: {0: x.sin()},
+    lambda x: x.nosuch, lambda x: torch.eye(3)[x.long() + 5].sum(0)])
+def test_branches_that_do_not_fit_run_as_in_eager_mode(branch):
+    def f(x):
+        try:
+            return torch.cond(x.sum() > 0, lambda x: x.cos(), branch, (x,))
+        except Exception as error:
+            return type(error)
+
+    def outcome(function, x):
+        result = function(x)
+        return result if isinstance(result, type) else result.tolist()
+    compiled = capture.compile(f, backend="eager")
+    for value in (0.5, 0.5, 0.25):
+        x = torch.full((3,), value)
+        assert outcome(f, x) == outcome(compiled, x)
