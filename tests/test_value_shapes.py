@@ -274,3 +274,36 @@ def test_loops_as_long_as_values_say_do_not_recapture_for_each_length(program) -
     values = [torch.tensor([2.0] * k + [0.0] * (9 - k)) for k in (3, 1, 5, 2, 7, 0, 4, 6, 8, 9)]
     stats = check_calls(lambda: program, *map(call, values), *map(call, values), captures=None, fullgraph=False)
     assert stats.native_calls == 0 and stats.captures <= 12, stats
+
+
+SPLITS: dict[str, Callable[[torch.Tensor, torch.Tensor], Any]] = {
+    "aten": lambda x, sizes: torch.ops.aten.split_with_sizes(x, sizes.tolist()),
+    "computed": lambda x, sizes: torch.split(x, (sizes + 1 - 1).tolist()),
+    "method": lambda x, sizes: x.T.split(sizes.tolist(), dim=1),
+    "items": lambda x, sizes: torch.split(x, [sizes[0].item(), sizes[1].item(), sizes[2].item()]),
+    "places": lambda x, sizes: torch.tensor_split(x, sizes.tolist()),
+    "calculated with": lambda x, sizes: [part.sum(0) * 2 for part in x.split(sizes.tolist())]}
+
+
+@pytest.mark.parametrize("name", SPLITS)
+@pytest.mark.parametrize("backend", ["eager", "native"])
+def test_tensors_split_by_sizes_that_a_tensor_holds(name: str, backend: str) -> None:
+    def make() -> Any:
+        split = SPLITS[name]
+
+        def f(x: torch.Tensor, sizes: torch.Tensor) -> Any:
+            return split(x * 2, sizes)
+        return f
+    x = torch.arange(12.0).view(6, 2).requires_grad_()
+    calls = [call(x, torch.tensor(sizes)) for sizes in ((1, 2, 3), (1, 2, 3), (2, 2, 2), (0, 6, 0), (5, 1, 0))]
+    options = {"backend": "native", "options": {"background": False}} if backend == "native" else {}
+    check_calls(make, *calls, backward=True, **options)
+
+
+def test_sizes_that_do_not_fit_raise_as_in_eager_mode() -> None:
+    def make() -> Any:
+        def f(x: torch.Tensor, sizes: torch.Tensor) -> Any:
+            return x.split(sizes.tolist())
+        return f
+    x = torch.arange(12.0).view(6, 2)
+    check_calls(make, *(call(x, torch.tensor(sizes)) for sizes in ((1, 2, 3), (1, 2, 4), (3, 2, 1))), hits=2)

@@ -13,13 +13,13 @@ from torch import fx
 
 from capture import _C
 from capture.errors import Break
-from capture.interp import arrays, fixed, fx_numbers, leaves, subscripts, unasked
+from capture.interp import arrays, fixed, fx_numbers, leaves, regions, subscripts, unasked
 from capture.interp.frame import Value
 from capture.interp.overwritten import MOST_BYTES, RELAYING, Overwritten, size_of
 from capture.interp.regions import Region, graph_module, outline
 from capture.interp.result_shapes import COUNTED, OVERWRITING, ROWS, is_dynamic, name_of
 from capture.interp.told import Told
-from capture.interp.varying import MAKING, SIZING, Numbers, Place, place_of
+from capture.interp.varying import SPLITTING, Numbers, Place, is_of_sizes, place_of
 from capture.interp.writes import uncounted, versions_of
 from capture.refgraph.effects import Effect, Position, Replayed
 from capture.refgraph.facts import current_gpu
@@ -220,7 +220,7 @@ class FxRecorder:
         if number is not None:
             return number
         place = place_of(target, where, value.real) if changing else Place.FIXED
-        if name in SIZING and (where != 0 or name in MAKING) and place is Place.FIXED and fx_numbers.has_read(value.shadow):
+        if place is Place.FIXED and is_of_sizes(name, where, value.real) and fx_numbers.has_read(value.shadow):
             place, self._resized = Place.SIZE, True
         if place is Place.INDEX and isinstance(value.shadow, Build) and name in SUBSCRIPTING:
             return self._subscript(value.shadow, value.real, args[0].real)
@@ -485,17 +485,18 @@ class FxRecorder:
 
     def begin_region(self, governor: Callable[..., Any], options: dict[str, Any]) -> Region:
         """What is recorded until `end_region` will be called by `governor`."""
-        return Region(governor, options, self.effect(begin))
+        return Region(governor, options, self.effect(regions.begin))
 
     def end_region(self, region: Region) -> None:
-        region.end = self.effect(end)
+        region.end = self.effect(regions.end)
         self.regions.append(region)
 
     def _counts(self, target: Any, args: Sequence[Value], kwargs: dict[str, Value]) -> bool:
         """Whether the shapes of its operands say how many tensors, or dimensions, an operation returns. Of rows, only the number
         depends on values."""
-        if name_of(target) != "squeeze":
-            return name_of(target) in COUNTED
+        name, given = name_of(target), [value.real for value in (*args[1:], *kwargs.values())]
+        if name != "squeeze":
+            return name in COUNTED and not (name in SPLITTING and any(isinstance(real, (list, tuple)) for real in given))
         operand, = tensors_in(args, kwargs)
         dims = [value.real for value in (*args, *kwargs.values()) if value.real is not operand]
         return dims not in ([1], [-1]) or name_of(self.refs.find(operand).state.node.target) not in ROWS  # type: ignore[union-attr]
@@ -555,14 +556,6 @@ class FxRecorder:
         gm = graph_module(outline(self.fx, self.regions, self.modules), self.fx, "CapturedGraph")
         gm.meta.update(devices=self.devices, classes=classes)
         return gm
-
-
-def begin() -> None:
-    """Marks the start of a region while it is recorded."""
-
-
-def end() -> None:
-    """Marks the end of a region while it is recorded."""
 
 
 def contains_tensor(real: Any) -> bool:

@@ -32,6 +32,14 @@ class Region:
     obstacle: str | None = None
 
 
+def begin() -> None:
+    """Marks the start of a region while it is recorded."""
+
+
+def end() -> None:
+    """Marks the end of a region while it is recorded."""
+
+
 def graph_module(root: torch.nn.Module, graph: fx.Graph, name: str) -> fx.GraphModule:
     """A graph module of this class name. Torch keeps the source of each for good; here it is forgotten with the module."""
     module = fx.GraphModule(root, graph, name)

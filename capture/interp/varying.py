@@ -113,10 +113,12 @@ MOVING = {"roll": "shifts", "triu": "diagonal", "tril": "diagonal", "select": "i
 # Operations which integers tell how many elements the result has, and nothing else: neither how many dimensions nor of which type.
 # The first argument of those which make a tensor of nothing is one of these integers, too.
 MAKING = frozenset("arange empty eye full linspace ones rand randint randn randperm zeros".split())
+# Lists of sizes, or of places, say of how many tensors the result is by their length; an integer does so itself.
+SPLITTING = frozenset("split split_with_sizes split_with_sizes_copy tensor_split unsafe_split unsafe_split_with_sizes".split())
 SIZING = MAKING | frozenset("""
     adaptive_avg_pool1d adaptive_avg_pool2d adaptive_max_pool1d adaptive_max_pool2d broadcast_to expand interpolate kthvalue
     multinomial narrow new_empty new_full new_ones new_zeros one_hot pad pad_packed_sequence repeat repeat_interleave reshape tile
-    topk unfold view""".split())
+    topk unfold view""".split()) | SPLITTING
 # What can be meant by a number, or by a list of numbers, among the types of a schema's arguments, and means values alone …
 SCALAR_TYPES = frozenset(("number", "float", "Tensor"))
 CALCULATED = {int: SCALAR_TYPES, float: SCALAR_TYPES, list: frozenset(("List[number]",))}
@@ -125,6 +127,11 @@ PLACED = Classes(CALCULATED)
 OTHER = {int: frozenset(("List[Tensor]", "List[number]")),
          float: frozenset(("List[Tensor]", "List[number]", "int", "SymInt", "List[int]", "List[SymInt]", "bool", "str", "Device")),
          list: SCALAR_TYPES | frozenset(("List[Tensor]", "int", "SymInt", "bool", "str", "Device"))}
+
+
+def is_of_sizes(name: str, where: int | str, real: Any) -> bool:
+    """Whether the argument `where` of an operation of this name says how large its results are, and nothing else."""
+    return name in SIZING and (where != 0 or name in MAKING) and (name not in SPLITTING or isinstance(real, (list, tuple)))
 
 
 def place_of(target: Any, where: int | str, real: Any) -> Place:
