@@ -101,10 +101,28 @@ bool is_member(const Check& check, PyObject* set) {
   return found > 0;
 }
 
+// What a class says of the truth of its instances.
+struct TruthSlots {
+  explicit TruthSlots(const PyTypeObject* type)
+      : truth(type->tp_as_number ? type->tp_as_number->nb_bool : nullptr),
+        length(type->tp_as_mapping ? type->tp_as_mapping->mp_length : nullptr),
+        size(type->tp_as_sequence ? type->tp_as_sequence->sq_length : nullptr) {}
+  bool operator==(const TruthSlots&) const = default;
+  inquiry truth;
+  lenfunc length, size;
+};
+
+// Whether a class leaves the truth of its instances to the builtin type that it derives from.
+bool has_builtin_truth(const PyTypeObject* type) {
+  const PyTypeObject* base = type;
+  while (base->tp_base && !PyType_HasFeature(const_cast<PyTypeObject*>(base), Py_TPFLAGS_IMMUTABLETYPE)) base = base->tp_base;
+  return base == type || TruthSlots(base) == TruthSlots(type);
+}
+
 // -1: not of a type whose truth is known.
 int builtin_truth(PyObject* x) {
   Py_ssize_t length = builtin_length(x);
-  if (length >= 0) return length > 0;
+  if (length >= 0) return has_builtin_truth(Py_TYPE(x)) ? length > 0 : -1;
   return is_scalar(x) || PyRange_Check(x) || x == Py_Ellipsis ? PyObject_IsTrue(x) : -1;
 }
 

@@ -163,7 +163,12 @@ void Evaluation::walk(uint32_t index, bool pinned) {
       case Kind::Type:
         emit(word_at(&value->ob_type));
         break;
-      case Kind::Truth:
+      case Kind::Truth:  // a class of the program's may come to have a say in it
+        if (!PyType_HasFeature(Py_TYPE(value), Py_TPFLAGS_IMMUTABLETYPE)) {
+          emit(rerun(i, passed));
+          break;
+        }
+        [[fallthrough]];
       case Kind::Length:
         emit(length_field(value) != nullptr ? word_at(length_field(value)) : unused());
         break;

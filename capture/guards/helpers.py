@@ -164,8 +164,10 @@ def truth(x: Any) -> bool | None:
     """The builtin truth; None for objects whose truth is their own affair."""
     if type(x) in SCALARS or type(x) is range or x is Ellipsis:
         return bool(x)
-    size = length(x)
-    return None if size is None else size > 0
+    base = builtin_base(x, SIZED)
+    owners = [vars(cls) for cls in type(x).__mro__] if base is not None else []
+    own = next((names for names in owners if "__bool__" in names or "__len__" in names), {})
+    return None if base is None or "__bool__" in own or own["__len__"] is not base.__len__ else base.__len__(x) > 0
 
 
 def keys(x: Any) -> tuple[Any, ...] | None:

@@ -346,8 +346,10 @@ def module_fallback(interp: Interpreter, obj: Value, name: str, then: Continuati
 
 def before_write(interp: Interpreter, obj: Value, name: str, deleting: bool) -> Shadow:
     """Notes, of an instance about to be changed, the keys at entry; and that what is about to be deleted was there, of a class as
-    well."""
+    well. What cannot be changed says so by its type."""
     node, graph = obj.shadow, interp.graph
+    if not is_a(obj.real, torch.Tensor):
+        class_of(interp, obj)
     if isinstance(node, RefNode) and is_a(obj.real, type):
         if deleting and not node.created and name not in node.slots:
             graph.require(Computed(lacks, (Constant(obj.real), Literal(name))), "VALUE", lacks(obj.real, name))

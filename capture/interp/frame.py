@@ -113,7 +113,7 @@ class Frame:
     exception that leaves the frame: true when it did.
     """
 
-    __slots__ = ("code", "function", "instructions", "pc", "locals", "stack", "globals", "builtins", "namespace",
+    __slots__ = ("code", "function", "instructions", "pc", "locals", "stack", "globals", "builtins", "namespace", "variables",
                  "back", "then", "on_raise", "asked", "generator", "mark", "depth", "rounds")
 
     def __init__(self, code: types.CodeType, instructions: tuple[Instruction, ...], function: Value,
@@ -128,6 +128,7 @@ class Frame:
         builtins = globals.get("__builtins__", BUILTINS)
         self.builtins: dict[str, Any] = builtins if isinstance(builtins, dict) else builtins.__dict__
         self.namespace: Value | None = None         # class bodies: the mapping that names are stored into
+        self.variables: Value | None = None         # of functions: what `locals()` returned
         self.back: Frame | None = None
         self.then: Continuation | None = None
         self.on_raise: Callable[[BaseException], bool] | None = None

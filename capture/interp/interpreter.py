@@ -169,6 +169,7 @@ class Interpreter:
         frame.back = None
         frame.stack.clear()
         frame.locals.clear()
+        frame.variables = None
         self.graph.sweep(frame.mark)
 
     def let_go(self, frame: Frame, node: RefNode) -> None:

@@ -216,7 +216,12 @@ def shadow(interp: Interpreter, call: Call, versions: Any, result: Any) -> Shado
             held.keep(interp, args[0], number)
         return recorded
     if kind is Kind.METADATA:
-        return tensors.metadata(interp, tensors.operation_name(real), call.values, result)
+        name = tensors.operation_name(real)
+        if name not in tensors.OF_CLASS:
+            for value in call.values:
+                if isinstance(value.shadow, RefNode) and not isinstance(value.shadow.state, TensorState):
+                    depend_deep(interp, value.shadow, value.real)
+        return tensors.metadata(interp, name, call.values, result)
     if kind is Kind.VALUE:
         return value_shadow(interp, real, args, kwargs, result)
     if kind is Kind.MODE:
@@ -334,7 +339,7 @@ def depend_deep(interp: Interpreter, shadow: Shadow | None, real: Any) -> None:
                 depend_deep(interp, s, r)
         elif isinstance(real, dict):
             for key in graph.dict_keys(shadow):
-                graph.dict_get(shadow, key)
+                depend_deep(interp, graph.dict_get(shadow, key), dict.__getitem__(real, key))
         elif isinstance(real, (set, frozenset)):
             graph.set_state(shadow)
         elif isinstance(shadow.state, HandleState):

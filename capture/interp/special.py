@@ -105,7 +105,12 @@ def is_native_iterator(x: Any) -> bool:
 
 def is_iterable(x: Any) -> bool:
     """Whether `iter(x)` may succeed."""
-    return lookup_class(type(x), "__iter__") is not None or lookup_class(type(x), "__getitem__") is not None
+    if lookup_class(type(x), "__iter__", MISSING) is not MISSING or in_python(x, "__getitem__"):
+        return True
+    try:                        # C tells sequences and mappings apart, which both have a `__getitem__`
+        return lookup_class(type(x), "__getitem__") is not None and iter(x) is not None
+    except TypeError:
+        return False
 
 
 def has_identity_equality(x: Any) -> bool:

@@ -39,6 +39,7 @@ METADATA = frozenset({
 # … those that no guard on a tensor tells, so that it is asked for them once more; and by what operations they change.
 UNTOLD = frozenset({"storage_offset", "_is_view", "is_pinned", "is_shared", "retains_grad"})
 REPLACING = frozenset({"set_", "as_strided_", "detach_", "resize_", "share_memory_", "retain_grad", setattr})
+OF_CLASS = frozenset({"is_tensor", "is_storage"})       # … those that tell of what class anything is
 # … those of them that hold even where the shape depends on values.
 SHAPELESS = frozenset({
     "dim", "ndim", "ndimension", "element_size", "itemsize", "is_floating_point", "is_complex", "is_signed", "is_cuda", "is_cpu",
@@ -158,9 +159,8 @@ def metadata(interp: Any, name: str, args: list[Value], result: Any) -> Shadow:
     dynamic = name not in SHAPELESS and any(is_dynamic_shape(arg.shadow) for arg in args)
     for arg in args:
         shadow = arg.shadow
-        if isinstance(shadow, RefNode):
-            if isinstance(shadow.state, TensorState):
-                interp.graph.touch(shadow)
+        if isinstance(shadow, RefNode) and (isinstance(shadow.state, TensorState) or name in OF_CLASS):
+            interp.graph.touch(shadow)
         elif not dynamic:
             interp.graph.depend(shadow, arg.real)
     return ask_again(name, args, result) if dynamic else Const(result)

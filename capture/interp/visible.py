@@ -192,7 +192,8 @@ def frame_object(interp: Interpreter, reader: Any, args: list[Value]) -> Value |
 
 
 def local_variables(interp: Interpreter, frame: Frame) -> Value:
-    """`locals()`: the bound variables, cells opened; of a class body, its namespace."""
+    """`locals()`: the bound variables, cells opened; of a class body, its namespace. The frame of a function keeps one dict of
+    them, which each call brings up to date."""
     if frame.namespace is not None:
         return frame.namespace
     code = frame.code
@@ -204,9 +205,22 @@ def local_variables(interp: Interpreter, frame: Frame) -> Value:
             value = scope.load_cell(interp, value, name) if scope.is_bound(value) else None
         if value is not None:
             found[name] = value
-    real = {k: v.real for k, v in found.items()}
-    return Value(real, interp.track(lambda: interp.graph.create(
-        real, DictState({k: v.shadow for k, v in found.items()}, complete=True))))
+    if frame.variables is None:
+        new: dict[str, Any] = {}
+        frame.variables = Value(new, interp.track(interp.graph.create, new, DictState({}, complete=True)))
+    for name in names:
+        bring_up_to_date(interp, frame.variables, name, found.get(name))
+    return frame.variables
+
+
+def bring_up_to_date(interp: Interpreter, variables: Value, name: str, value: Value | None) -> None:
+    """Has the dict of a frame's variables show one as it is now; None: it is not bound."""
+    if value is not None:
+        variables.real[name] = value.real
+        interp.track(lambda: interp.graph.dict_set(variables.shadow, name, value.shadow))  # type: ignore[arg-type]
+    elif name in variables.real:
+        del variables.real[name]
+        interp.track(lambda: interp.graph.dict_delete(variables.shadow, name))  # type: ignore[arg-type]
 
 
 @reduction(is_shown)

@@ -4,6 +4,7 @@ from __future__ import annotations
 import gc
 import multiprocessing
 import re
+import sys
 import time
 import traceback
 from collections import deque
@@ -20,6 +21,7 @@ from tests.fuzz.shrink import shrink
 
 SECONDS, SECONDS_TO_SHRINK = 180, 900  # that one case may take, before its process is ended
 BATCH = 50                              # cases of one process
+Examine = Callable[[int, int, Engine, Callable[[list[str]], None]], "Bug | bool"]
 LIMITS = [8, 8, 1, 64]                  # of recaptures, by the number of the case
 
 
@@ -75,18 +77,21 @@ def examine(seed: int, number: int, engine: Engine, failing: Callable[[list[str]
         return Bug(number, compare(case, quiet) or problems, case)
 
 
-def hunt(found: Found, seed: int, steps: int, engine: Engine, jobs: int, most_bugs: int, tell: Callable[[Found], None]) -> None:
-    """Runs cases from number `found.next` on until so many calls were compared, or bugs found; `tell` is called now and then."""
+def hunt(found: Found, seed: int, steps: int, engine: Engine, jobs: int, most_bugs: int, tell: Callable[[Found], None],
+         examine: Examine = examine, end: int = sys.maxsize) -> None:
+    """Runs cases from number `found.next` on until so many calls were compared, or bugs found, or up to number `end`; `tell` is
+    called now and then. examine: what runs one."""
     waiting: deque[range] = deque()
     workers: list[_Worker] = []
     try:
         while True:
-            going_on = found.counts.calls < steps and len(found.bugs) < most_bugs
+            going_on = found.counts.calls < steps and len(found.bugs) < most_bugs and (waiting or found.next < end)
             while going_on and len(workers) < jobs:
                 if not waiting:
-                    waiting.append(range(found.next, found.next + BATCH))
-                    found.next += BATCH
-                workers.append(_Worker(seed, waiting.popleft(), engine))
+                    waiting.append(range(found.next, min(found.next + BATCH, end)))
+                    found.next = waiting[-1].stop
+                workers.append(_Worker(seed, waiting.popleft(), engine, examine))
+                going_on = bool(waiting) or found.next < end
             if not workers:
                 return
             wait([worker.connection for worker in workers], timeout=1.0)
@@ -103,11 +108,11 @@ def hunt(found: Found, seed: int, steps: int, engine: Engine, jobs: int, most_bu
 class _Worker:
     """A process that runs the cases of some numbers."""
 
-    def __init__(self, seed: int, numbers: range, engine: Engine) -> None:
+    def __init__(self, seed: int, numbers: range, engine: Engine, examine: Examine) -> None:
         self.left, self.failing, self.since = numbers, None, time.monotonic()
         context = multiprocessing.get_context("fork")       # torch is imported already
         self.connection, other = context.Pipe(duplex=False)
-        self.process = context.Process(target=_work, args=(other, seed, numbers, engine))
+        self.process = context.Process(target=_work, args=(other, seed, numbers, engine, examine))
         self.process.start()
         other.close()
 
@@ -150,13 +155,13 @@ class _Worker:
         self.connection.close()
 
 
-def _work(connection: Connection, seed: int, numbers: range, engine: Engine) -> None:
+def _work(connection: Connection, seed: int, numbers: range, engine: Engine, examine: Examine) -> None:
     torch.set_num_threads(1)
     gc.freeze()             # each case collects garbage, and need not look at what was there before
     for number in numbers:
         engine.counts = Counts()
         try:
-            outcome: Bug | bool = examine(seed, number, engine, connection.send)
+            outcome = examine(seed, number, engine, connection.send)
         except Exception:
             outcome = Bug(number, [traceback.format_exc()])
         connection.send((outcome, engine.counts))

@@ -111,8 +111,10 @@ def compares_by_identity(a: Any, b: Any) -> bool:
 
 @model(operator.eq, operator.ne, applies=compares_by_identity)
 def equal_by_identity(interp: Interpreter, result: bool, a: Value, b: Value) -> Shadow:
-    """`==` and `!=` of objects that define no equality."""
+    """`==` and `!=` of objects that define no equality: of another type either might have one."""
     relate(interp, a, b)
+    depend_type(interp, a)
+    depend_type(interp, b)
     return Const(result)
 
 

@@ -340,18 +340,13 @@ def part_of(interp: Interpreter, real: Any, argument: Value) -> Cursor:
 @model(iter, applies=lambda x, *sentinel: not sentinel and (is_native_iterable(x) or is_native_iterator(x)))
 def iter_(interp: Interpreter, result: Any, x: Value) -> Shadow:
     """`iter(x)` of a builtin container or iterator."""
-    return itself(interp, x) if result is x.real else make_iterator(interp, result, x)
+    return interp.graph.touch(node_of(x)) if result is x.real else make_iterator(interp, result, x)
 
 
 @model(iter, applies=lambda x, *sentinel: not sentinel and isinstance(x, GeneratorType))
 def iter_generator(interp: Interpreter, result: Any, x: Value) -> Shadow:
     """`iter(generator)` is the generator."""
-    return itself(interp, x)
-
-
-def itself(interp: Interpreter, iterator: Value) -> RefNode:
-    """What `iter` of an iterator is: which it is for what is of this type."""
-    return interp.graph.touch(node_of(iterator))
+    return interp.graph.touch(node_of(x))
 
 
 @model(*(cls.__iter__ for cls in WALKED), applies=lambda x: isinstance(x, WALKED))

@@ -222,6 +222,9 @@ def pop(interp: Interpreter, result: Any, container: Value) -> Shadow:
 
 @model(set.__init__, prepare=look, applies=lambda container, *args: not args or holds_keys(*args))
 def init_set(interp: Interpreter, result: None, container: Value, *args: Value) -> Shadow:
-    """`set.__init__` of a subclass."""
-    node_of(container).state = state_of(interp, container.real, *args)
+    """`set.__init__` of a subclass, or of a set once more, which begins anew."""
+    node = node_of(container)
+    node.state = state_of(interp, container.real, *args)
+    interp.graph.effect(set.clear, node)
+    interp.graph.effect(set.update, node, *(Build(tuple, tuple(settled(interp, member) for member in arg.real)) for arg in args))
     return NONE

@@ -4,11 +4,12 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 from decimal import Decimal
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
 from capture.errors import Break
+from capture.interp import unwind
 from capture.interp.frame import Value
 from capture.interp.interpreter import Interpreter
 from capture.interp.special import VIEWS
@@ -120,6 +121,13 @@ def depend_type(interp: Interpreter, value: Value) -> None:
             interp.graph.require(source, "TYPE", type(value.real))
         elif interp.graph.type_of(shadow) is None:
             raise decision("something by its type", [shadow])
+
+
+def refuse(interp: Interpreter, exception: BaseException, *values: Value) -> NoReturn:
+    """Raises what the interpreter says of values of these types: they are guarded, for a handler may take it."""
+    for value in values:
+        interp.track(depend_type, interp, value)
+    unwind.throw(exception)
 
 
 def depend_plain(interp: Interpreter, shadow: Shadow, real: Any) -> None:
@@ -274,6 +282,7 @@ def depend_key(interp: Interpreter, shadow: Shadow | None, real: Any, among: Ite
         if shadow.source is not None and outside:
             graph.require(shadow.source, "ID", real)
         elif shadow.source is not None:
+            graph.require(shadow.source, "TYPE", shadow.cls)            # else it is compared by value
             others = (graph.find(other) for other in among if isinstance(other, torch.Tensor) and other is not real)  # type: ignore[assignment]
             for other in others:
                 if other is not None and other.source is not None:

@@ -11,7 +11,7 @@ from capture.errors import Break
 from capture.interp import unwind
 from capture.interp.frame import Value
 from capture.interp.interpreter import Interpreter
-from capture.interp.lookasides.shadows import node_of
+from capture.interp.lookasides.shadows import depend_type, node_of
 from capture.interp.models import model
 from capture.interp.special import in_python
 from capture.refgraph.facts import stood_for
@@ -69,7 +69,8 @@ def make_derived(interp: Interpreter, result: Any, cls: Value, target: Value, *c
 
 
 def reference(interp: Interpreter, result: Any, target: Value, make: Any, args: tuple[Value, ...]) -> RefNode:
-    """The node of a weak reference, perhaps a new one."""
+    """The node of a weak reference, perhaps a new one. There are none to objects of some types."""
+    depend_type(interp, target)
     known = interp.graph.find(result)
     if known is None:
         known = interp.graph.create(result, origin=Expr(make, tuple(value.shadow for value in args)))

@@ -9,6 +9,7 @@ from capture.interp.frame import Frame, Value
 from capture.interp.instructions import Instruction, opcode
 from capture.interp.interpreter import Interpreter
 from capture.interp.iteration import elements
+from capture.interp.lookasides.shadows import refuse
 from capture.interp.opcodes.containers import function_name
 from capture.interp.polyfills.iteration import spread
 from capture.interp.special import in_python, is_iterable
@@ -38,8 +39,8 @@ def call_function_ex(interp: Interpreter, frame: Frame, instruction: Instruction
     if isinstance(arguments.real, (list, tuple)) and not in_python(arguments.real, "__iter__"):
         return calls.call(interp, function, elements(interp, arguments), kwargs)
     if not is_iterable(arguments.real):
-        unwind.throw(TypeError(f"{function_name(function.real)} argument after * must be an iterable, "
-                               f"not {unwind.type_name(arguments.real)}"))
+        refuse(interp, TypeError(f"{function_name(function.real)} argument after * must be an iterable, "
+                                 f"not {unwind.type_name(arguments.real)}"), arguments)
     calls.call(interp, SPREAD, [function, arguments], kwargs)
 
 

@@ -14,12 +14,12 @@ from capture.interp.instructions import Instruction, opcode
 from capture.interp.interpreter import Interpreter
 from capture.interp.iteration import elements
 from capture.interp.lookasides.replays import is_changing
-from capture.interp.lookasides.shadows import depend_type, key_of
+from capture.interp.lookasides.shadows import depend_type, key_of, refuse
 from capture.interp.polyfills import iteration, protocols
 from capture.interp.polyfills.keys import dict_of, set_of
 from capture.interp.polyfills.mappings import is_foreign, merge_dict, merge_foreign
 from capture.interp.special import in_python, is_iterable, is_key
-from capture.refgraph.node import Build, Const, DictState, Expr, External, ListState, SetState, Shadow
+from capture.refgraph.node import Build, Const, DictState, Expr, External, ListState, SetState, Shadow, source_of
 
 TAKEN = Value(iteration.taken, Const(iteration.taken))
 FORMAT_CONVERTED = Value(protocols.format_converted, Const(protocols.format_converted))
@@ -147,13 +147,22 @@ def string_shadow(parts: list[Value]) -> Shadow:
     raise Break("opaque-call", "a string was built of parts of unknown origin")
 
 
+def has_one_type(interp: Interpreter, value: Value) -> bool:
+    """Whether a scalar is of the same type on every call, which is guarded."""
+    source = source_of(value.shadow) if isinstance(value.shadow, (External, Expr)) else None
+    if source is not None:
+        interp.graph.require(source, "TYPE", type(value.real))
+    return source is not None or interp.graph.type_of(value.shadow) is not None
+
+
 @opcode("FORMAT_VALUE")
 def format_value(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     spec = [frame.pop()] if instruction.arg & 4 else []
     conversion = CONVERSIONS.get(instruction.arg & 3)
 
     def format_converted(value: Value) -> None:
-        if type(value.real) is str and not spec:
+        is_text = type(value.real) is str and not spec
+        if is_text and (conversion is not None or interp.track(has_one_type, interp, value) is not False):
             frame.stack.append(value)
         else:
             calls.apply(interp, format, value, *spec)
@@ -190,7 +199,7 @@ def map_add(interp: Interpreter, frame: Frame, instruction: Instruction) -> None
 def list_extend(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     items = frame.pop()
     if not is_iterable(items.real):
-        unwind.throw(TypeError(f"Value after * must be an iterable, not {unwind.type_name(items.real)}"))
+        refuse(interp, TypeError(f"Value after * must be an iterable, not {unwind.type_name(items.real)}"), items)
     calls.apply(interp, list.extend, frame.stack[-instruction.arg], items, then=discard)
 
 
@@ -204,7 +213,7 @@ def set_update(interp: Interpreter, frame: Frame, instruction: Instruction) -> N
 def dict_update(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     items = frame.pop()
     if not isinstance(items.real, dict) and not interp.real(hasattr, items.real, "keys"):
-        unwind.throw(TypeError(f"{unwind.type_name(items.real)!r} object is not a mapping"))
+        refuse(interp, TypeError(f"{unwind.type_name(items.real)!r} object is not a mapping"), items)
     calls.apply(interp, dict.update, frame.stack[-instruction.arg], items, then=discard)
 
 
@@ -216,8 +225,8 @@ def dict_merge(interp: Interpreter, frame: Frame, instruction: Instruction) -> N
 
     def explained(exception: BaseException) -> bool:
         if isinstance(exception, AttributeError):
-            unwind.throw(TypeError(f"{function_name(function.real)} argument after ** must be a mapping, "
-                                   f"not {unwind.type_name(items.real)}"))
+            refuse(interp, TypeError(f"{function_name(function.real)} argument after ** must be a mapping, "
+                                     f"not {unwind.type_name(items.real)}"), items)
         if isinstance(exception, KeyError) and len(exception.args) == 1:
             unwind.throw(TypeError(f"{function_name(function.real)} got multiple values for keyword argument "
                                    f"'{exception.args[0]}'"))

@@ -11,6 +11,7 @@ from capture.interp.frame import Continuation, Frame, Handled, Resume, UserError
 from capture.interp.instructions import Instruction, opcode
 from capture.interp.interpreter import Interpreter
 from capture.interp.lookasides.groups import depend_members, group_shadow
+from capture.interp.lookasides.shadows import refuse
 from capture.refgraph.lookup import MISSING, lookup_class
 from capture.refgraph.node import Const, Shadow
 
@@ -31,14 +32,14 @@ def raise_varargs(interp: Interpreter, frame: Frame, instruction: Instruction) -
 
     def raise_from(instance: Value, cause: Value) -> None:
         if cause.real is not None and not isinstance(cause.real, BaseException):
-            unwind.throw(TypeError("exception causes must derive from BaseException"))
+            refuse(interp, TypeError("exception causes must derive from BaseException"), cause)
         instance.real.__cause__ = cause.real
         unwind.throw(instance.real)
 
     def raise_instance(instance: Value) -> None:
         if not isinstance(instance.real, BaseException):
-            unwind.throw(TypeError(f"calling {exception.real!r} should have returned an instance of BaseException, "
-                                   f"not {type(instance.real)!r}"))
+            refuse(interp, TypeError(f"calling {exception.real!r} should have returned an instance of BaseException, "
+                                     f"not {type(instance.real)!r}"), instance)
         if cause is None:
             unwind.throw(instance.real)
         elif is_exception_class(cause.real):
@@ -57,7 +58,7 @@ def raise_varargs(interp: Interpreter, frame: Frame, instruction: Instruction) -
     elif isinstance(exception.real, BaseException):
         raise_instance(exception)
     else:
-        unwind.throw(TypeError("exceptions must derive from BaseException"))
+        refuse(interp, TypeError("exceptions must derive from BaseException"), exception)
 
 
 def is_exception_class(x: Any) -> bool:
@@ -95,6 +96,7 @@ def check_exc_match(interp: Interpreter, frame: Frame, instruction: Instruction)
     expected, exception = frame.pop(), frame.stack[-1]
     classes = expected.real if isinstance(expected.real, tuple) else (expected.real,)
     if not all(is_exception_class(cls) for cls in classes):
+        interp.track(interp.graph.depend, expected.shadow, expected.real)
         unwind.throw(TypeError(NOT_AN_EXCEPTION))
     matches = is_one_of(exception.real, classes)
     frame.stack.append(Value(matches, interp.track(_match_shadow, interp, expected, exception, matches)))

@@ -10,6 +10,7 @@ from capture.interp.frame import Frame, Value
 from capture.interp.instructions import Instruction, opcode
 from capture.interp.interpreter import Interpreter
 from capture.interp.iteration import NONE, elements
+from capture.interp.lookasides.shadows import refuse
 from capture.interp.opcodes.containers import make_tuple
 from capture.refgraph.lookup import MISSING
 from capture.refgraph.node import Const, External, RefNode, Shadow
@@ -115,13 +116,13 @@ def match_class(interp: Interpreter, frame: Frame, instruction: Instruction) -> 
 
     def with_match_args(match_args: Value) -> None:
         if type(match_args.real) is not tuple:
-            unwind.throw(TypeError(f"{cls.real.__name__}.__match_args__ must be a tuple "
-                                   f"(got {unwind.type_name(match_args.real)})"))
+            refuse(interp, TypeError(f"{cls.real.__name__}.__match_args__ must be a tuple "
+                                     f"(got {unwind.type_name(match_args.real)})"), match_args)
         check_count(len(match_args.real))
         attrs = elements(interp, match_args)[:positional]
         for name in attrs:
             if type(name.real) is not str:
-                unwind.throw(TypeError(f"__match_args__ elements must be strings (got {unwind.type_name(name.real)})"))
+                refuse(interp, TypeError(f"__match_args__ elements must be strings (got {unwind.type_name(name.real)})"), name)
         take(attrs + keywords, [])
 
     def check_count(allowed: int) -> None:
@@ -140,7 +141,7 @@ def match_class(interp: Interpreter, frame: Frame, instruction: Instruction) -> 
                 return collect_attributes(interp, subject, attrs[:i], found, frame, fail)
         collect_attributes(interp, subject, attrs, found, frame, lambda: frame.stack.append(make_tuple(interp, found)))
     if not isinstance(cls.real, type):
-        unwind.throw(TypeError(NOT_A_CLASS))
+        refuse(interp, TypeError(NOT_A_CLASS), cls)
     calls.apply(interp, isinstance, subject, cls, then=is_instance)
 
 

@@ -5,11 +5,14 @@ import collections
 import functools
 import math
 import operator
+import sys
 from typing import Any
 
 from capture.interp.models import polyfill
 from capture.interp.special import in_python, is_a, is_iterable, is_native_iterable, is_native_iterator, is_plain
 from capture.refgraph.lookup import MISSING
+
+as_flag = operator.index if sys.version_info < (3, 12) else bool       # how C reads `reverse` of a sort
 
 # -- predicates --------------------------------------------------------------------------------------------------------
 
@@ -246,21 +249,22 @@ def min_(*args: Any, key: Any = None, default: Any = MISSING) -> Any:
     return default
 
 
-@polyfill(functools.reduce, applies=lambda *args: len(args) in (2, 3) and is_iterable(args[1]))
+@polyfill(functools.reduce, applies=lambda *args: len(args) in (2, 3))
 def reduce(function: Any, iterable: Any, initial: Any = MISSING) -> Any:
     """`functools.reduce(function, iterable, initial)`."""
+    iterator = MISSING
+    try:
+        iterator = iter(iterable)
+    except TypeError:
+        pass
+    if iterator is MISSING:
+        raise TypeError("reduce() arg 2 must support iteration")
     result = initial
-    for item in iterable:
+    for item in iterator:
         result = item if result is MISSING else function(result, item)
     if result is MISSING:
         raise TypeError("reduce() of empty iterable with no initial value")
     return result
-
-
-@polyfill(functools.reduce, applies=lambda *args: len(args) in (2, 3) and not is_iterable(args[1]))
-def cannot_reduce(*args: Any) -> Any:
-    """`functools.reduce(function, x)` of what is not iterable."""
-    raise TypeError("reduce() arg 2 must support iteration")
 
 
 @polyfill(str.join, bytes.join, applies=lambda separator, parts: is_walked(parts))
@@ -434,6 +438,7 @@ def is_sorted_by_python(iterable: Any, *, key: Any = None, reverse: Any = False)
 def sorted_(iterable: Any, /, *, key: Any = None, reverse: Any = False) -> Any:
     """`sorted(iterable, key=key, reverse=reverse)`."""
     items = list(iterable)
+    reverse = as_flag(reverse)
     if key is None:
         keys = items
     else:
