@@ -138,7 +138,8 @@ class Arrays:
 
     def is_foldable(self, real: Any, values: list[Value]) -> bool:
         """Whether a call computes with numpy, and from what is constant or can be guarded."""
-        if (real is int or real is float) and len(values) == 1 and not (is_array(values[0].real) or self.is_computed(values[0].real)):
+        if (real is int or real is float) and len(values) == 1 and not (
+                is_array(values[0].real) or self.is_computed(values[0].real)):
             return False            # a number of Python, which may be another on each call
         asks = hashable(real) and real in ASKING and any(is_value(v.real) or is_dtype(v.real) for v in values)
         return (asks or computes(real)) and all(self._is_constant(v.shadow, v.real) for v in values)

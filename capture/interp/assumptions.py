@@ -18,6 +18,7 @@ from capture.interp import failing, held
 from capture.interp.frame import Frame, Value
 from capture.interp.interpreter import Interpreter
 from capture.interp.lookasides import replays
+from capture.interp.special import in_python
 from capture.refgraph import runtime
 from capture.refgraph.memory import PLAIN_TENSORS
 from capture.refgraph.node import Build, Const, Expr, External, RefNode, Shadow, TensorState
@@ -43,7 +44,9 @@ def truth_of_branch(interp: Interpreter, frame: Frame, value: Value, ways: dict[
 def is_of_graph(interp: Interpreter, value: Value) -> bool:
     """Whether a value is a tensor of one element, or follows from tensors, and is known when the graph has run."""
     if isinstance(value.real, torch.Tensor):
-        if type(value.real) not in PLAIN_TENSORS or value.real.numel() != 1 or replays.is_known(interp, [value]):
+        if type(value.real) not in PLAIN_TENSORS or in_python(value.real, "__bool__"):
+            return False
+        if value.real.numel() != 1 or replays.is_known(interp, [value]):
             return False
         return not held.is_held(interp, operator.truth, [value]) and not held.is_decided(interp, operator.truth, [value])
     stack = [value.shadow]

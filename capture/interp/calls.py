@@ -24,7 +24,7 @@ from capture.interp.polyfills.functional import DISPATCH_CODE, call_of_class, di
 from capture.interp.polyfills.objects import instantiate
 from capture.interp.polyfills.overrides import LEAVING_TO_OTHER, OPERATORS, ask_mode, ask_operator
 from capture.interp.polyfills.overrides import ask as ask_classes
-from capture.interp.special import PROTOCOLS, is_a
+from capture.interp.special import OF_TENSORS, PROTOCOLS, is_a
 from capture.interp.tensors import is_operation
 from capture.refgraph.class_attributes import pin_special, type_attr
 from capture.refgraph.graph import BOUND_IN_C
@@ -36,6 +36,7 @@ FUNCTIONS = (types.FunctionType, _C.CompiledFunction)   # they bind alike
 RECURSION_GUARDS = frozenset({dataclasses._recursive_repr(lambda self: "").__code__,  # type: ignore[attr-defined]
                               reprlib.recursive_repr()(lambda self: "").__code__})
 
+TRUTHS = frozenset({bool, operator.truth, operator.not_})
 # torch wraps functions of its own that Dynamo must not see; to us the wrapper means nothing.
 OF_MODULES = frozenset(item for item in vars(torch.nn.Module).values() if type(item) is types.FunctionType)
 DYNAMO_WRAPPER_CODE = torch._disable_dynamo(lambda: None).__code__
@@ -319,7 +320,9 @@ def pin_protocols(interp: Interpreter, real: Any, args: list[Value]) -> None:
     if hashable(real) and real not in CLASS_ONLY:
         for value in args:
             cls = type(value.real)
-            if is_mutable(cls) and not isinstance(value.real, torch.Tensor):
+            if isinstance(value.real, torch.Tensor):
+                pin_special(interp.graph, cls, *methods_of_tensors(real))
+            elif is_mutable(cls):
                 pin_special(interp.graph, cls, *PROTOCOLS, *operator_methods(real))
 
 
@@ -341,6 +344,16 @@ def operator_methods(real: Any) -> tuple[str, ...]:
     name = real.__name__.strip("_")
     plain = name[1:] if hasattr(operator, name[1:]) else name
     return f"__{name}__", f"__{plain}__", f"__r{plain}__"
+
+
+def methods_of_tensors(real: Any) -> tuple[str, ...]:
+    """The special methods by which a builtin may treat a tensor: its own, or that by which C walks over it."""
+    if real in TRUTHS:
+        return ("__bool__",)
+    if getattr(real, "__module__", None) != "builtins":
+        return operator_methods(real)
+    own = f"__{real.__name__}__"
+    return (own,) if own in OF_TENSORS else ("__iter__",)
 
 
 # Builtins that look at the identity or the ancestry of an object and at nothing else, or guard themselves what they look at.

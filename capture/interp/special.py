@@ -44,6 +44,18 @@ ITERATORS = (type(iter([])), type(iter(())), type(iter({})), type(iter({}.values
              itertools.permutations, itertools.combinations, itertools.combinations_with_replacement)
 
 
+def _is_torchs(name: str, method: Any) -> bool:
+    """Whether a special method of torch.Tensor is the one that torch, or Python, gave it."""
+    if isinstance(method, types.FunctionType):
+        return method.__globals__["__name__"].startswith("torch.")
+    return getattr(method, "__name__", name) == name
+
+
+# The special methods of tensors, as torch defines them.
+OF_TENSORS = {name: method for name, method in ((name, lookup_class(torch.Tensor, name)) for name in dir(torch.Tensor))
+              if name.startswith("__") and _is_torchs(name, method)}
+
+
 def is_a(x: Any, kinds: type | tuple[type, ...]) -> bool:
     """Whether `x` is an instance of one of `kinds`, as C code tells it. (`isinstance` would ask `x` for its `__class__`, and so may
     run code of the program's.)"""
@@ -51,11 +63,13 @@ def is_a(x: Any, kinds: type | tuple[type, ...]) -> bool:
 
 
 def in_python(x: Any, name: str) -> bool:
-    """Whether the special method `name` of `x` runs Python code, or is None, which forbids it. Of tensors, only those of classes
-    that redefine what torch's own do are our business."""
-    if type(x) in SCALARS or is_a(x, torch.Tensor) and not is_overriding(type(x)):
+    """Whether the special method `name` of `x` runs Python code, or is None, which forbids it. What torch's own tensors have is none
+    of our business, whatever it is written in, until a program puts another in its place."""
+    if type(x) in SCALARS:
         return False
     method = lookup_class(type(x), name, MISSING)
+    if is_a(x, torch.Tensor) and not is_overriding(type(x)):
+        return method is not OF_TENSORS.get(name, MISSING)
     return method is not MISSING and not is_a(method, C_METHODS) and (method is not None or name != "__hash__")
 
 
@@ -88,8 +102,10 @@ def declines(x: Any, other: Any, name: str) -> bool:
     method = lookup_class(type(x), name)
     if method is None or method is getattr(object, name, None):
         return True
-    if is_a(other, BUILTIN_DATA) or hasattr(type(other), "__torch_function__"):
+    if is_a(other, BUILTIN_DATA) or name == "__mod__" and is_a(x, (str, bytes, bytearray)):     # which formats anything
         return False
+    if hasattr(type(other), "__torch_function__"):
+        return type(x) in SCALARS and is_a(other, torch.Tensor) and not is_overriding(type(other))
     return type(x) in SCALARS or is_a(x, torch.Tensor) or type(x) in BUILTIN_DATA
 
 
