@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 import capture
+from tests.stale.patched import OPERATORS, problems_of, sample_of
 
 FUNCTIONS = {
     "a function": (torch, "relu", lambda x: torch.relu(x) + 1),
@@ -35,7 +36,7 @@ def test_before_the_capture_and_after_it(kind: str, backend: str, monkeypatch: p
     owner, name, program = FUNCTIONS[kind]
     x = torch.tensor([-1.0, 0.0, 2.0, 3.0])
     expected = program(x)
-    compiled = capture.compile(program, backend=backend)
+    compiled = capture.compile(program, backend=backend, options={"background": False} if backend == "native" else None)
     assert torch.equal(compiled(x), expected) and torch.equal(compiled(x), expected)
     counters = []
     for _ in range(2):
@@ -44,6 +45,22 @@ def test_before_the_capture_and_after_it(kind: str, backend: str, monkeypatch: p
             torch.testing.assert_close(compiled(x), expected)
             assert [counter.calls for counter in counters[:-1]] == [3 + calls] * (len(counters) - 1)
             assert counters[-1].calls == calls
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
+@pytest.mark.parametrize("name", OPERATORS)
+def test_operators(name: str, backend: str) -> None:
+    assert problems_of(torch.Tensor, name, OPERATORS[name], *sample_of(None), backend) == []
+
+
+def test_an_operator_that_torch_has_under_another_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = torch.tensor([1.0, 2.0])
+    compiled = capture.compile(lambda x: x + 3, backend="aot_eager")
+    assert torch.equal(compiled(x), x + 3) and torch.equal(compiled(x), x + 3)
+    monkeypatch.setattr(Tensor, "__add__", Tensor.__sub__)
+    assert torch.equal(compiled(x), x - 3) and torch.equal(compiled(x), x - 3)
+    monkeypatch.undo()
+    assert torch.equal(compiled(x), x + 3)
 
 
 def test_a_function_held_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
