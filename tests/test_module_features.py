@@ -306,6 +306,17 @@ def test_lazy_modules(make: Callable) -> None:
     check(make, call(X), call(X), call(X), call(X), captures=None, fullgraph=False)
 
 
+@pytest.mark.parametrize("make", [
+    lambda: nn.LazyLinear(2), lambda: nn.Sequential(nn.LazyLinear(4), nn.LazyBatchNorm1d(), nn.LazyLinear(2)),
+    lambda: nn.LazyConv1d(2, 1)], ids=["linear", "sequence", "convolution"])
+def test_lazy_modules_made_by_the_program(make: Callable) -> None:
+    """The continuation of the break in the first module is given parameters without a shape."""
+    def program(x):
+        net = make()
+        return net(x.sin()).cos(), [p.shape for p in net.parameters()]
+    check(lambda: program, call(X), call(X), call(X), captures=None, fullgraph=False, backward=True)
+
+
 SEQUENCE = torch.linspace(-1, 1, 24).reshape(2, 4, 3)
 RECURRENT: dict[str, tuple[Callable[[], nn.Module], tuple]] = {
     "lstm": (lambda: nn.LSTM(3, 5, batch_first=True), (SEQUENCE,)),

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
-from torch import equal as same        # whatever the program puts in its place
+from torch import equal as same  # whatever the program puts in its place
 from torch import fx
 
 from capture import _C

@@ -89,24 +89,26 @@ def kind_of_function(real: Any, args: list[Value], kwargs: dict[str, Value]) -> 
     """The kind of a call, as far as the function and the types of its arguments tell."""
     if is_bookkeeping(real):
         return Kind.BOOKKEEPING
-    if not hashable(real):
+    try:
+        if real in tensors.MODE_SETTERS:
+            return Kind.MODE
+        if real in leaves.TENSOR_FACTS:
+            return Kind.METADATA
+        first = args[0].shadow if args else None
+        if isinstance(first, RefNode) and isinstance(first.state, HandleState) and isinstance(real, UNBOUND):
+            return kind_of_method(args[0].real, real.__name__)
+        # A tensor as a key counts by its identity.
+        operands = args[:1] if args and isinstance(args[0].real, (dict, set, frozenset, *KEYS)) else args
+        operates = any(isinstance(a.real, torch.Tensor) for a in operands[:2]) and type(operands[0].real) is not str
+        if operates and real in TENSOR_OPERATORS:
+            return Kind.OPERATION
+        if real in VALUE_TAKERS and any(isinstance(a.real, torch.Tensor) for a in operands):
+            return Kind.VALUE
+        if real is len and args and isinstance(args[0].real, torch.Tensor):
+            return Kind.METADATA
+        modelled = real in MODELS
+    except TypeError:       # an unhashable callable object
         return Kind.UNKNOWN
-    if real in tensors.MODE_SETTERS:
-        return Kind.MODE
-    if real in leaves.TENSOR_FACTS:
-        return Kind.METADATA
-    first = args[0].shadow if args else None
-    if isinstance(first, RefNode) and isinstance(first.state, HandleState) and isinstance(real, UNBOUND):
-        return kind_of_method(args[0].real, real.__name__)
-    # A tensor as a key counts by its identity.
-    operands = args[:1] if args and isinstance(args[0].real, (dict, set, frozenset, *KEYS)) else args
-    operates = any(isinstance(a.real, torch.Tensor) for a in operands[:2]) and type(operands[0].real) is not str
-    if operates and real in TENSOR_OPERATORS:
-        return Kind.OPERATION
-    if real in VALUE_TAKERS and any(isinstance(a.real, torch.Tensor) for a in operands):
-        return Kind.VALUE
-    if real is len and args and isinstance(args[0].real, torch.Tensor):
-        return Kind.METADATA
     if tensors.is_operation(real):
         name = tensors.operation_name(real)
         if real in tensors.MODE_GETTERS:
@@ -114,7 +116,7 @@ def kind_of_function(real: Any, args: list[Value], kwargs: dict[str, Value]) -> 
         if name in tensors.METADATA and (name != "type" or len(args) + len(kwargs) == 1):
             return Kind.METADATA
         return Kind.VALUE if name in tensors.VALUE_READERS else Kind.OPERATION
-    if real in MODELS:
+    if modelled:
         return Kind.MODEL
     return Kind.GETTER if real in tensors.MODE_GETTERS or real in tensors.PROCESS_FACTS else Kind.UNKNOWN
 
@@ -157,10 +159,11 @@ def is_foldable(real: Any, values: list[Value]) -> bool:
 
 def is_pure(real: Any) -> bool:
     """Whether a C function's result follows from its arguments: by the table, or as a method of an immutable builtin type."""
-    if not hashable(real):
+    try:
+        if real in PURE or real in LAZY:
+            return True
+    except TypeError:
         return False
-    if real in PURE or real in LAZY:
-        return True
     if is_a(real, UNBOUND):
         return real.__objclass__ in SCALARS and real.__name__ not in ("__init__", "__setattr__", "__delattr__")
     return False

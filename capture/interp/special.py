@@ -52,8 +52,8 @@ def _is_torchs(name: str, method: Any) -> bool:
 
 
 # The special methods of tensors, as torch defines them.
-OF_TENSORS = {name: method for name, method in ((name, lookup_class(torch.Tensor, name)) for name in dir(torch.Tensor))
-              if name.startswith("__") and _is_torchs(name, method)}
+OF_TENSORS = {name: method for name in dir(torch.Tensor)
+              if name.startswith("__") and _is_torchs(name, method := lookup_class(torch.Tensor, name))}
 
 
 def is_a(x: Any, kinds: type | tuple[type, ...]) -> bool:
@@ -63,8 +63,8 @@ def is_a(x: Any, kinds: type | tuple[type, ...]) -> bool:
 
 
 def in_python(x: Any, name: str) -> bool:
-    """Whether the special method `name` of `x` runs Python code, or is None, which forbids it. What torch's own tensors have is none
-    of our business, whatever it is written in, until a program puts another in its place."""
+    """Whether the special method `name` of `x` runs Python code, or is None, which forbids it. What torch's own tensors have is
+    none of our business, whatever it is written in, until a program puts another in its place."""
     if type(x) in SCALARS:
         return False
     method = lookup_class(type(x), name, MISSING)

@@ -34,8 +34,8 @@ OWN = frozenset(
 
 def is_plain(cls: type) -> bool:
     """Whether tensors of a class hold their values as torch's own do: it does not take over what ATen's operators do
-    (`__torch_dispatch__`), though it may say what happens in place of torch's functions."""
-    return cls in PLAIN_TENSORS or issubclass(cls, torch.Tensor) and (
+    (`__torch_dispatch__`), though it may say what happens in place of torch's functions. Those of lazy modules have no values."""
+    return cls in PLAIN_TENSORS or issubclass(cls, torch.Tensor) and not issubclass(cls, UninitializedTensorMixin) and (
         lookup_class(cls, "__torch_dispatch__") is torch._C._disabled_torch_dispatch_impl)
 
 

@@ -42,5 +42,5 @@ def test_a_method_that_is_remembered_is_extended() -> None:
         sub = Sub()
         return lambda x: x * sub.scale(3), types.SimpleNamespace(sub=sub, Base=Base)
     once = call(torch.ones(2))
-    check(make, once, once, lambda s: setattr(s.Base, "scale", functools.lru_cache(lambda self, v: v * 5)), once, once, captures=None,
-          hits=None, fullgraph=False)
+    check(make, once, once, lambda s: setattr(s.Base, "scale", functools.lru_cache(lambda self, v: v * 5)), once, once,
+          captures=None, fullgraph=False)

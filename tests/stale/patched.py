@@ -1,4 +1,4 @@
-"""Every function, method and operator of torch for which torch has sample arguments, with another in its place: it is called on each
+"""Every function, method and operator of torch for which torch has samples, with another in its place: that is called on each
 call on which it is in eager mode, whether it was put there before the capture or after it, and no more when it is gone.
 
     python -m tests.stale.patched --backend aot_eager
@@ -74,9 +74,8 @@ def places() -> Iterator[tuple[str, Any, str, Callable[..., Any], Any]]:
         for variant, special in ((op.operator_variant, f"__{name}__"), (op.inplace_operator_variant, f"__i{name}__")):
             if variant is not None and hasattr(torch.Tensor, special):
                 yield f"torch.Tensor.{special}", torch.Tensor, special, functools.partial(_operator, variant), op
-    for special in ("__len__", "__iter__", "__bool__", "__float__", "__int__", "__abs__", "__neg__", "__invert__", "__contains__",
-                    "__getitem__", "__radd__", "__rsub__", "__rmul__", "__rtruediv__", "__rpow__", "__matmul__", "__lt__", "__eq__"):
-        yield f"torch.Tensor.{special}", torch.Tensor, special, OPERATORS[special], None
+    for special, program in OPERATORS.items():
+        yield f"torch.Tensor.{special}", torch.Tensor, special, program, None
 
 
 OPERATORS: dict[str, Callable[..., Any]] = {
