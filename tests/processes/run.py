@@ -91,7 +91,8 @@ def problems(situation: Situation) -> list[str]:
         compiled = got.report.startswith("1 ")
         if situation.compiles is not None and compiled != situation.compiles:
             found.append(f"it is {'' if compiled else 'not '}compiled: {got.report} {got.errors[-800:]}")
-        if situation.warns is not None and warned != situation.warns or warned > 1 or situation.warns is None and warned < (not compiled):
+        least, most = (not compiled, 1) if situation.warns is None else (situation.warns, situation.warns)
+        if not least <= warned <= most:
             found.append(f"it has warned {warned} times; compiled: {compiled}: {got.report} {got.errors[-800:]}")
     return found
 
@@ -114,11 +115,13 @@ def run(situation: Situation, captured: bool) -> Outcome:
         for name in ("tmp", "cache", "home"):
             (here / name).mkdir(mode=0o700)
         program = Path(tempfile.mkdtemp(prefix="program-", dir=here / "home")) / "main.py"
-        program.write_text(PROGRAM % {name: textwrap.dedent(getattr(situation, name)) for name in ("first", "before", "during", "after")})
+        parts = {name: textwrap.dedent(getattr(situation, name)) for name in ("first", "before", "during", "after")}
+        program.write_text(PROGRAM % parts)
         marker = uuid.uuid4().hex
-        environment = {"PATH": os.environ["PATH"], "HOME": str(here / "home"), "HERE": str(here), "TMPDIR": str(here / "tmp"), "LANG": "C.UTF-8",
-                       "CAPTURE_STRICT": "0", "CAPTURE_TRIAL_CALLS": "0", "CAPTURE_BACKEND": "native", "CAPTURED": str(int(captured)),
-                       "CAPTURE_CACHE_DIR": str(here / "cache"), "OMP_NUM_THREADS": "1", "MARKER": marker, **dict(situation.environment)}
+        environment = {
+            "PATH": os.environ["PATH"], "HOME": str(here / "home"), "HERE": str(here), "TMPDIR": str(here / "tmp"),
+            "LANG": "C.UTF-8", "CAPTURE_STRICT": "0", "CAPTURE_TRIAL_CALLS": "0", "CAPTURE_BACKEND": "native", "CAPTURED": str(int(captured)),
+            "CAPTURE_CACHE_DIR": str(here / "cache"), "OMP_NUM_THREADS": "1", "MARKER": marker, **dict(situation.environment)}
         if situation.cxx:
             (here / "c++").write_text(f"#!/bin/sh\n{situation.cxx}\n")
             (here / "c++").chmod(0o700)
@@ -132,8 +135,9 @@ def _run(situation: Situation, program: Path, here: Path, environment: dict[str,
     command = shlex.join([*shlex.split(situation.limit), sys.executable, *situation.flags, *_arguments(situation.how, program)])
     source = f" < {shlex.quote(str(program))}" if situation.how == "stdin" else ""
     outputs = [open(here / "home" / name, "w+", errors="replace") for name in ("output", "errors")]
-    process = subprocess.Popen(["bash", "-c", f"{textwrap.dedent(situation.prepare)}\nexec {command}{source}"], stdin=subprocess.DEVNULL,
-                               stdout=outputs[0], stderr=outputs[1], cwd=here / "home", env=environment, start_new_session=True)
+    script = f"{textwrap.dedent(situation.prepare)}\nexec {command}{source}"
+    process = subprocess.Popen(["bash", "-c", script], stdin=subprocess.DEVNULL, stdout=outputs[0], stderr=outputs[1],
+                               cwd=here / "home", env=environment, start_new_session=True)
     try:
         status = process.wait(LIMIT)
     except subprocess.TimeoutExpired:

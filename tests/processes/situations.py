@@ -13,8 +13,8 @@ GPP = next((path for path in map(shutil.which, NAMES) if path), "g++")
 
 @dataclass(frozen=True)
 class Situation:
-    """One program. Its code runs before torch is imported (`first`), before the first call (`before`), between calls and the wait for
-    the compiler (`during`), after that (`after`)."""
+    """One program. Its code runs before torch is imported (`first`), before the first call (`before`), between calls and the wait
+    for the compiler (`during`), after that (`after`)."""
 
     name: str
     first: str = ""
@@ -33,6 +33,7 @@ class Situation:
     files: tuple[str, ...] = ()                     # that are there afterwards, with capture and without
 
 
+NOTICE = "seen = []; signal.signal(signal.SIGCHLD, lambda *_: seen.append(1))"
 SLEEP_FOREVER = "sleep 1000 & sleep 1000"
 ANSWERS = 'if [ "$1" = -v ]; then echo "fake version 1"; exit 0; fi\n'
 LATER = 'case "$*" in *kernels_*) if [ -e "$HERE/probed" ]; then %s; fi; touch "$HERE/probed";; esac\n' + f'exec {GPP} "$@"'
@@ -65,7 +66,7 @@ def _faults() -> Iterator[Situation]:
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)
         if CAPTURED: os.kill(compiling(), signal.SIGKILL)
         """)
-    yield Situation("it waits for all children", first="seen = []; signal.signal(signal.SIGCHLD, lambda *_: seen.append(1))", during="""
+    yield Situation("it waits for all children", first=NOTICE, during="""
         def wait_for_all():
             try:
                 while True: print(os.wait())
@@ -76,10 +77,8 @@ def _faults() -> Iterator[Situation]:
         time.sleep(0.2); wait_for_all()
         print(seen, multiprocessing.active_children())
         """)
-    yield Situation("it waits for all children, and adopts orphans", first="""
-        import ctypes; print(ctypes.CDLL(None).prctl(36, 1, 0, 0, 0))
-        seen = []; signal.signal(signal.SIGCHLD, lambda *_: seen.append(1))
-        """, during="""
+    yield Situation("it waits for all children, and adopts orphans", first=NOTICE + """
+import ctypes; print(ctypes.CDLL(None).prctl(36, 1, 0, 0, 0))""", during="""
         try: print(os.wait())
         except ChildProcessError as error: print(error)
         """, after="print(seen)")
@@ -96,8 +95,12 @@ def _faults() -> Iterator[Situation]:
     for flag in ("-I", "-E", "-s", "-O", "-OO", "-B", "-P", "-u", "-X dev", "-X utf8=0", "-W error", "-bb", "-v"):
         yield Situation(f"python {flag}", flags=tuple(flag.split()))
     yield Situation("python -S", flags=("-S",))
+    for flag in ("-I", "-E"):
+        yield Situation(f"python {flag}, and a sitecustomize", flags=(flag,), prepare="""
+            mkdir "$HERE/own"; export PYTHONPATH="$HERE/own"
+            echo 'import os; open(os.environ["HERE"] + "/ran", "w")' > "$HERE/own/sitecustomize.py" """, files=("own",))
+    hang = f'touch "$HERE/hanging"; {SLEEP_FOREVER}'
     for where, code in {"at once": "", "while the compiler hangs": HANGING}.items():
-        hang = f'touch "$HERE/hanging"; {SLEEP_FOREVER}'
         for end, text in {"a normal end": "", "os._exit": "flush(); os._exit(3)", "SIGTERM": "flush(); os.kill(os.getpid(), 15)",
                           "SIGKILL": "flush(); os.kill(os.getpid(), 9)", "abort": "flush(); os.abort()",
                           "sys.exit": "sys.exit(4)", "an exception": "raise ValueError('its own')",
@@ -109,10 +112,10 @@ def _faults() -> Iterator[Situation]:
                 while True: f(x, w)
             """, during=code + "threading.Thread(target=time.sleep, args=(1000,), daemon=True).start()", cxx=LATER % hang,
             ends=False, compiles=None, warns=False)
-    yield Situation("the compiling process is killed while the compiler hangs", cxx=LATER % f'touch "$HERE/hanging"; {SLEEP_FOREVER}',
+    yield Situation("the compiling process is killed while the compiler hangs", cxx=LATER % hang,
                     during=HANGING + "if CAPTURED: os.kill(compiling(), 9)", after="", compiles=False,
                     environment=(("CAPTURE_COMPILE_TIMEOUT", "3"),))
-    yield Situation("the keeper is killed while the compiler hangs", cxx=LATER % f'touch "$HERE/hanging"; {SLEEP_FOREVER}',
+    yield Situation("the keeper is killed while the compiler hangs", cxx=LATER % hang,
                     during=HANGING + "if CAPTURED: os.kill(sidecar._pool.processes[0]._process.keeper, 9)", compiles=False,
                     environment=(("CAPTURE_COMPILE_TIMEOUT", "3"),))
     yield Situation("the keeper and the compiling process are stopped", ends=False, compiles=None, warns=False, during="""
@@ -135,7 +138,8 @@ def _machine() -> Iterator[Situation]:
     yield Situation("a relative folder for temporary files", prepare='mkdir "$HERE/relative"; cd "$HERE"',
                     environment=(("TMPDIR", "relative"),), files=("relative",))
     yield Situation("a folder that is long and has any letters", prepare="""
-        long="$HERE/ünïcödé 'quoted' \\"twice\\" $(printf 'x%.0s' $(seq 150))"; mkdir -p "$long/tmp" "$long/cache"; chmod 700 "$long/cache"
+        long="$HERE/ünïcödé 'quoted' \\"twice\\" $(printf 'x%.0s' $(seq 150))"
+        mkdir -p "$long/tmp" "$long/cache"; chmod 700 "$long/cache"
         export TMPDIR="$long/tmp" CAPTURE_CACHE_DIR="$long/cache"; cd "$long" """, files=("ünïcödé*",))
     yield Situation("ASCII only", environment=(("LC_ALL", "C"), ("PYTHONUTF8", "0"), ("PYTHONCOERCECLOCALE", "0")))
     yield Situation("undecodable environment", environment=(("ODD", "\udcff\udcfe"),))

@@ -1,8 +1,8 @@
 """The process between the program and the compiling process: it ends that, and all that it has started, when its time has come.
 
-The keeper starts the compiling process, tells the program who that is, and then only waits: for the program to end or to let go of it,
-whatever either of them or a C++ compiler is doing, and for the compiling process to end. It inherits the compilers of a compiling
-process that was killed; no process of ours, and no file, is left when it ends.
+The keeper starts the compiling process, tells the program who that is, and then only waits: for the compiling process to end, and
+for the program to end or to let go of it, whatever either of them or a C++ compiler is doing. It inherits the compilers of a
+compiling process that was killed; no process of ours, and no file, is left when it ends.
 """
 from __future__ import annotations
 
@@ -101,8 +101,8 @@ def _scratch_folder() -> str | None:
 
 
 def kill_descendants() -> None:
-    """Ends all processes that come from this one. The children of one that is killed become the keeper's: it takes several rounds. Who
-    has made a session of its own, such as the server of a compiler's cache, is meant to outlive us."""
+    """Ends all processes that come from this one. The children of one that is killed become the keeper's: it takes several rounds.
+    Who has made a session of its own, such as the server of a compiler's cache, is meant to outlive us."""
     end = time.monotonic() + KILLING
     while (found := _descendants(os.getpid())) and time.monotonic() < end:
         for process in found:

@@ -1,7 +1,8 @@
 """Messages between the user's process and the compiling one, and what a compile that failed says.
 
 A message is its length, 8 bytes, then a pickle: requests are (name of the function, job as bytes, values of all flags),
-replies bytes or a Failure. The user's side of it is `csrc/process.c`. Nothing here needs torch, so that the compiling process can be started before that is imported.
+replies bytes or a Failure. The user's side of it is `csrc/process.c`. Nothing here needs torch, so that the compiling process
+can be started before that is imported.
 """
 from __future__ import annotations
 
