@@ -140,14 +140,19 @@ static bool stopping(Line *line) {
 typedef struct {
     char **command, **environment;
     int jobs, life, log;                // the process's ends
+    char *stack;                        // of the process in between, below that of the process until it is one
     bool stay;
-    volatile int error;
-    volatile pid_t id;
+    int error;
+    pid_t id;
     atomic_bool done;                   // from here on the process in between looks at nothing of this
 } Birth;
 
+// Code that runs as a process of its own in the program's memory: its stack is not what sanitizers take it for.
+#define IN_BETWEEN __attribute__((no_sanitize("address", "undefined")))
+
 // Becomes the process. It shares the program's memory until then, so it touches nothing but its own stack.
-static _Noreturn void become(Birth *birth) {
+IN_BETWEEN static int become(void *argument) {
+    Birth *birth = argument;
     setpgid(0, 0);      // Ctrl-C is for the program
     prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0);
     int jobs = fcntl(birth->jobs, F_DUPFD, 10), life = fcntl(birth->life, F_DUPFD, 10), log = fcntl(birth->log, F_DUPFD, 10);
@@ -169,20 +174,18 @@ static _Noreturn void become(Birth *birth) {
     sigprocmask(SIG_SETMASK, &none, NULL);
     execvpe(birth->command[0], birth->command, birth->environment);
     birth->error = errno;
-    _exit(127);
+    return 127;
 }
 
 // The process in between. Its signals are all blocked.
-static int bear(void *argument) {
+IN_BETWEEN static int bear(void *argument) {
     Birth *birth = argument;
-    volatile bool stay = birth->stay;
-    pid_t id = vfork();
-    if (id == 0) become(birth);
+    pid_t id = clone(become, birth->stack + STACK / 2, CLONE_VM | CLONE_VFORK | SIGCHLD, birth);
     if (id < 0) birth->error = errno;
-    if (id > 0 && birth->error) waitpid(id, NULL, 0), stay = false;
+    bool stay = id > 0 && (birth->stay || birth->error);
     birth->id = id;
     atomic_store(&birth->done, true);
-    if (id > 0 && stay) waitpid(id, NULL, 0);
+    if (stay) waitpid(id, NULL, 0);
     return 0;
 }
 
@@ -206,10 +209,13 @@ static int spawn(Line *line, Birth *birth) {
     void *stack = mmap(NULL, STACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_STACK, -1, 0);
     if (stack == MAP_FAILED) return errno;
     birth->stay = adopts();
-    line->stack = stack;
-    line->between = clone(bear, (char *)stack + STACK, CLONE_VM | (birth->stay ? 0 : CLONE_VFORK), birth);  // no signal at its end
+    birth->stack = line->stack = stack;
+    line->between = clone(bear, birth->stack + STACK, CLONE_VM | (birth->stay ? 0 : CLONE_VFORK), birth);   // no signal at its end
     int error = line->between < 0 ? errno : 0;
-    while (!error && !atomic_load(&birth->done)) usleep(1000);
+    while (!error && !atomic_load(&birth->done)) {
+        usleep(1000);
+        if (waitpid(line->between, NULL, __WCLONE | WNOHANG) && !atomic_load(&birth->done)) error = ECHILD;     // it was killed
+    }
     if (error || birth->error || !birth->stay) bury(line);
     return error ? error : birth->error;
 }

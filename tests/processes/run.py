@@ -120,7 +120,8 @@ def run(situation: Situation, captured: bool) -> Outcome:
         marker = uuid.uuid4().hex
         environment = {
             "PATH": os.environ["PATH"], "HOME": str(here / "home"), "HERE": str(here), "TMPDIR": str(here / "tmp"),
-            "LANG": "C.UTF-8", "CAPTURE_STRICT": "0", "CAPTURE_TRIAL_CALLS": "0", "CAPTURE_BACKEND": "native", "CAPTURED": str(int(captured)),
+            "LANG": "C.UTF-8", "PYTHON": sys.executable, "PROGRAM": str(program), "CAPTURE_STRICT": "0",
+            "CAPTURE_TRIAL_CALLS": "0", "CAPTURE_BACKEND": "native", "CAPTURED": str(int(captured)),
             "CAPTURE_CACHE_DIR": str(here / "cache"), "OMP_NUM_THREADS": "1", "MARKER": marker, **dict(situation.environment)}
         if situation.cxx:
             (here / "c++").write_text(f"#!/bin/sh\n{situation.cxx}\n")

@@ -145,8 +145,9 @@ def _machine() -> Iterator[Situation]:
     yield Situation("undecodable environment", environment=(("ODD", "\udcff\udcfe"),))
     yield Situation("no environment", prepare="unset PATH HOME LANG SHELL USER LOGNAME PWD", compiles=None)
     yield Situation("the environment is cleared", before="os.environ.clear()", compiles=None)
-    yield Situation("Python's variables", environment=(("PYTHONSTARTUP", "/nonexistent"), ("PYTHONINSPECT", ""), ("PYTHONDEVMODE", "1"),
-                                                       ("PYTHONWARNINGS", "error"), ("PYTHONHASHSEED", "7"), ("PYTHONUNBUFFERED", "1")))
+    yield Situation("Python's variables", environment=(
+        ("PYTHONSTARTUP", "/nonexistent"), ("PYTHONINSPECT", ""), ("PYTHONDEVMODE", "1"), ("PYTHONWARNINGS", "error"),
+        ("PYTHONHASHSEED", "7"), ("PYTHONUNBUFFERED", "1")))
     yield Situation("it goes elsewhere", before="os.chdir('/')")
     yield Situation("it goes elsewhere, with relative paths", prepare='cd "$HERE"', flags=(), before="os.chdir('/')",
                     environment=(("CAPTURE_CACHE_DIR", "cache"),))
@@ -158,7 +159,13 @@ def _machine() -> Iterator[Situation]:
         mkdir "$HERE/own"; cd "$HERE/own"; for name in numbers queue job messages plan keeper; do
         echo 'raise SystemExit("not to be imported")' > $name.py; done""", how="-c", flags=("-P",), files=("own",))
     yield Situation("an entry of another version", prepare="""
-        mkdir -m 700 "$HERE/cache"; for n in 1 2 3; do head -c 4000 /dev/urandom > "$HERE/cache/$(printf "%064d" $n).capture"; done""")
+        for n in 1 2 3; do head -c 4000 /dev/urandom > "$HERE/cache/$(printf "%064d" $n).capture"; done""")
+    yield Situation("eight at once on an empty cache", prepare="""
+        for n in 1 2 3 4 5 6 7; do OTHER=1 $PYTHON "$PROGRAM" > "$HERE/home/other$n" 2>&1 & done""", after="""
+        if "OTHER" not in os.environ:
+            for _ in range(7): print(os.waitstatus_to_exitcode(os.wait()[1]))
+            print([open(os.path.join(HERE, "home", f"other{n + 1}")).read() for n in range(7)])
+        """)
     for how in ("-c", "stdin", "zip"):
         yield Situation(f"run from: {how}", how=how)
     yield Situation("a session of its own", limit="setsid -w")

@@ -11,7 +11,8 @@ SITUATIONS = table()
 
 @pytest.mark.parametrize("name", [
     "all descriptors are closed, and files opened", "SIGPIPE ends the program, and the compiling process has died",
-    "it waits for all children, and adopts orphans", "closed: no stream", "python -I, and a sitecustomize", "SIGKILL, while the compiler hangs",
+    "it waits for all children, and adopts orphans", "closed: no stream", "python -I, and a sitecustomize",
+    "SIGKILL, while the compiler hangs",
     "a normal end, while the compiler hangs", "the compiling process is killed while the compiler hangs",
     "the keeper is killed while the compiler hangs"])
 def test_a_situation(name: str) -> None:
