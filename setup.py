@@ -32,7 +32,7 @@ setup(
             extra_compile_args={"cxx": ["-std=c++20", "-O2", "-g0", "-fvisibility=hidden", "-fopenmp", *WARNINGS, *SANITIZERS]},
             extra_link_args=SANITIZERS,
         ),
-        Extension("capture._process", [str(CSRC / "process.c")],
+        Extension("capture._process", [str(CSRC / "process.c"), str(CSRC / "line.c")], depends=[str(CSRC / "line.h")],
                   extra_compile_args=["-O2", "-g0", "-fvisibility=hidden", "-pthread", *WARNINGS, *SANITIZERS],
                   extra_link_args=SANITIZERS),
     ],

@@ -24,14 +24,16 @@ START = _working_folder()           # what relative paths are meant to be relati
 
 
 class Flag(Generic[T]):
-    """A setting of its default's type, int or str, read from `CAPTURE_<name>` at import.
+    """A setting of its default's type, int or str, read from `CAPTURE_<name>` at import. A folder is made absolute then.
 
     Raises ValueError when the default is an integer and the environment's text is not.
     """
 
-    def __init__(self, name: str, default: T, meaning: str) -> None:
+    def __init__(self, name: str, default: T, meaning: str, folder: bool = False) -> None:
         self.name, self.default, self.meaning = name, default, meaning
         text = os.environ.get(f"CAPTURE_{name}", default)
+        if folder and isinstance(text, str) and text:
+            text = os.path.join(START, os.path.expanduser(text))
         try:
             self.value: T = type(default)(text)
         except ValueError:
@@ -54,12 +56,14 @@ class Flag(Generic[T]):
 STRICT = Flag("STRICT", 0, "1: an internal fault raises InternalError; 0: the program goes on natively, with a warning")
 DEBUG = Flag("DEBUG", 0, "1: cache decisions and tiers, 2: also guards, graphs and mock functions, "
                          "3: also fusion and the IR, 4: also kernels and plans")
-DEBUG_DIR = Flag("DEBUG_DIR", "", "folder for mock function, graph and guards of every entry, as files; empty: none are written")
+DEBUG_DIR = Flag("DEBUG_DIR", "", "folder for mock function, graph and guards of every entry, as files; empty: none are written",
+                 folder=True)
 BACKEND = Flag("BACKEND", "native",
                "the backend of `capture.compile` where none is given: native, eager, or one of torch.compile's")
 RECAPTURE_LIMIT = Flag("RECAPTURE_LIMIT", 8, "entries per compiled function after which a new variant runs natively")
 CACHE = Flag("CACHE", 1, "0: compiled graphs are neither read from nor written to disk")
-CACHE_DIR = Flag("CACHE_DIR", "", "folder of the disk cache, private to the user; empty: capture/ in $XDG_CACHE_HOME or ~/.cache")
+CACHE_DIR = Flag("CACHE_DIR", "", "folder of the disk cache, private to the user; empty: capture/ in $XDG_CACHE_HOME or ~/.cache",
+                 folder=True)
 CACHE_SIZE = Flag("CACHE_SIZE", 1024, "MB that the disk cache may take; what was used longest ago goes first")
 COMPILE_TIMEOUT = Flag("COMPILE_TIMEOUT", 120, "seconds after which one run of the C++ compiler is given up")
 JOB_TIMEOUT = Flag("JOB_TIMEOUT", 300, "seconds after which the compiling process gives up on a graph")

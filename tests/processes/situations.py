@@ -101,16 +101,16 @@ import ctypes; print(ctypes.CDLL(None).prctl(36, 1, 0, 0, 0))""", during="""
             echo 'import os; open(os.environ["HERE"] + "/ran", "w")' > "$HERE/own/sitecustomize.py" """, files=("own",))
     hang = f'touch "$HERE/hanging"; {SLEEP_FOREVER}'
     for where, code in {"at once": "", "while the compiler hangs": HANGING}.items():
+        code, cxx = code + "capture.wait = lambda: True\n", LATER % hang if code else ""
         for end, text in {"a normal end": "", "os._exit": "flush(); os._exit(3)", "SIGTERM": "flush(); os.kill(os.getpid(), 15)",
                           "SIGKILL": "flush(); os.kill(os.getpid(), 9)", "abort": "flush(); os.abort()",
                           "sys.exit": "sys.exit(4)", "an exception": "raise ValueError('its own')",
                           "exec": "flush(); os.execv('/bin/echo', ['echo', 'executed'])"}.items():
-            yield Situation(f"{end}, {where}", during=code + text, cxx=LATER % hang if where else "", ends=False, compiles=None,
-                            warns=False)
+            yield Situation(f"{end}, {where}", during=code + text, cxx=cxx, ends=False, compiles=None, warns=False)
         yield Situation(f"a daemon thread goes on at the end, {where}", before="""
             def forever():
                 while True: f(x, w)
-            """, during=code + "threading.Thread(target=time.sleep, args=(1000,), daemon=True).start()", cxx=LATER % hang,
+            """, during=code + "threading.Thread(target=forever, daemon=True).start()", cxx=cxx,
             ends=False, compiles=None, warns=False)
     yield Situation("the compiling process is killed while the compiler hangs", cxx=LATER % hang,
                     during=HANGING + "if CAPTURED: os.kill(compiling(), 9)", after="", compiles=False,

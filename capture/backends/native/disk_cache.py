@@ -64,15 +64,21 @@ class DiskCache:
                 return None if folder is None else _read(folder, name, key)
         except FileNotFoundError:
             return None
+        except Unusable as error:
+            self.tell(str(error))
         except OSError as error:
-            self._warn(f"cannot be read: {error.strerror}", "repair it")
-            return None
+            self.tell(self._trouble(f"cannot be read: {error.strerror}", "repair it"))
+        return None
 
     def put(self, key: str, data: bytes) -> None:
         """Keeps `data` under `key`, in the place of what was there. When that is not possible the program goes on without."""
+        self.tell(self.keep(key, data))
+
+    def keep(self, key: str, data: bytes) -> str:
+        """Does what `put` does, and returns what there is to tell the user, which is for another process to do."""
         name = _entry(key)
         if self.folder is None or HEADER.size + len(data) > self.limit:
-            return
+            return ""
         try:
             with suppress(FileExistsError):
                 os.makedirs(self.folder, mode=0o700)
@@ -80,12 +86,20 @@ class DiskCache:
                 if folder is not None:
                     _write(folder, name, _packed(key, data))
                     _evict(folder, self.limit)
+        except Unusable as error:
+            return str(error)
         except OSError as error:
-            self._warn(f"cannot be written to: {error.strerror}", "make room there or make it writable")
+            return self._trouble(f"cannot be written to: {error.strerror}", "make room there or make it writable")
+        return ""
+
+    def tell(self, trouble: str) -> None:
+        """Warns of trouble with the folder, once."""
+        if trouble:
+            _warn_once(self.folder, trouble)
 
     @contextmanager
     def _open(self) -> Iterator[int | None]:
-        """A descriptor of the folder, None when there is no cache or others could have written to it. Raises OSError."""
+        """A descriptor of the folder, None without a cache. Raises OSError, and Unusable if others could have written there."""
         if self.folder is None:
             yield None
             return
@@ -93,19 +107,20 @@ class DiskCache:
         try:
             state = os.fstat(folder)
             if state.st_uid != os.geteuid():
-                self._warn("is not used: it belongs to another user", "make it your own")
-                yield None
-            elif state.st_mode & OTHERS_WRITE:
-                self._warn("is not used: other users can write to it", f"run `chmod 700 {self.folder}`")
-                yield None
-            else:
-                yield folder
+                raise Unusable(self._trouble("is not used: it belongs to another user", "make it your own"))
+            if state.st_mode & OTHERS_WRITE:
+                raise Unusable(self._trouble("is not used: other users can write to it", f"run `chmod 700 {self.folder}`"))
+            yield folder
         finally:
             os.close(folder)
 
-    def _warn(self, trouble: str, remedy: str) -> None:
-        _warn_once(self.folder, f"the cache folder {self.folder} {trouble}; graphs are compiled again in every process. "
-                                f"Remedy: {remedy}, set CAPTURE_CACHE_DIR to another folder, or CAPTURE_CACHE=0.")
+    def _trouble(self, trouble: str, remedy: str) -> str:
+        return (f"the cache folder {self.folder} {trouble}; graphs are compiled again in every process. "
+                f"Remedy: {remedy}, set CAPTURE_CACHE_DIR to another folder, or CAPTURE_CACHE=0.")
+
+
+class Unusable(Exception):
+    """A folder that is not the user's alone."""
 
 
 def default_cache() -> DiskCache:
@@ -114,7 +129,7 @@ def default_cache() -> DiskCache:
     if not config.CACHE:
         return DiskCache(None, limit)
     if config.CACHE_DIR.value:
-        return DiskCache(Path(os.path.normpath(os.path.join(config.START, os.path.expanduser(config.CACHE_DIR.value)))), limit)
+        return DiskCache(Path(os.path.abspath(os.path.expanduser(config.CACHE_DIR.value))), limit)
     base = os.environ.get("XDG_CACHE_HOME", "")
     if not os.path.isabs(base):  # a relative one is to be ignored, says the XDG specification
         base = os.path.expanduser("~/.cache")

@@ -22,8 +22,8 @@ KILLING = 1.0       # seconds after which a process that cannot be killed is lef
 WORD = struct.Struct("<i")
 
 
-def main(compile_job: str) -> None:
-    """Becomes the compiling process in a child, and looks after it. Never returns."""
+def become_two() -> None:
+    """Returns in a child of this process, which is to become the compiling process. The process itself becomes the keeper."""
     keeper, scratch = os.getpid(), _scratch_folder()
     worker = os.fork()
     if not worker:
@@ -34,8 +34,7 @@ def main(compile_job: str) -> None:
             os._exit(1)
         if scratch is not None:
             os.environ["TMPDIR"] = tempfile.tempdir = scratch
-        from capture.backends.native import worker as compiling  # imports torch, which the keeper does without
-        compiling.main(compile_job, _process.JOBS)
+        return
     os.close(_process.JOBS)
     status = _keep(worker)
     kill_descendants()

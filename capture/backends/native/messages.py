@@ -1,13 +1,14 @@
 """Messages between the user's process and the compiling one, and what a compile that failed says.
 
-A message is its length, 8 bytes, then a pickle: requests are (name of the function, job as bytes, values of all flags),
-replies bytes or a Failure. The user's side of it is `csrc/process.c`. Nothing here needs torch, so that the compiling process
-can be started before that is imported.
+A message is its length, 8 bytes, then a pickle: requests are (name of the function, job as bytes, values of all flags, key, disk
+cache), replies are (bytes or a Failure, trouble with the disk cache). The user's side of it is `csrc/line.c`. Nothing here needs
+torch, so that the compiling process can be started before that is imported.
 """
 from __future__ import annotations
 
 import os
 import pickle
+import signal
 import struct
 import traceback
 from dataclasses import dataclass
@@ -39,6 +40,11 @@ class Failure:
         if isinstance(error, BackendError):
             return cls("unsupported", text)
         return cls("internal", f"{type(error).__name__}: {text}", details)
+
+
+def signal_name(number: int) -> str:
+    """What a signal is called."""
+    return signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
 
 
 def send(file: int, message: Any) -> None:

@@ -2,7 +2,7 @@
 
 `submit` hands a job to a compiling process, and returns at once. Processes start when they are first needed, or by `prepare`, leave
 when they have been idle for a while, and end with this process. A fork of it has none of its own at first, and never uses its
-parent's. How they are started and talked to, so that the program does not notice, is in `csrc/process.c`; `keeper` ends them.
+parent's. How they are started and talked to, so that the program does not notice, is in `csrc/line.h`; `keeper` ends them.
 """
 from __future__ import annotations
 
@@ -20,28 +20,33 @@ from typing import Any
 
 from capture import _process, config
 from capture.backends.native import disk_cache
-from capture.backends.native.messages import Failure
+from capture.backends.native.messages import Failure, signal_name
 
 COMPILE_JOB = "capture.backends.native.compiler:compile_job"       # what does a job, if nothing else is asked for
 IDLE = 120.0            # seconds after which a process without work is let go
 NICENESS = 5            # how far compiling stands back behind the program, from the first import on
-STOPPING = 2.0          # seconds that a process is given to end
+STOPPING = 3.0          # seconds that a process is given to end: longer than its keeper takes
 # How Python was told what decides which modules it finds, and what they mean. Not how it is to talk: what it says is kept in a log.
 OPTIONS = {"ignore_environment": "E", "isolated": "I", "safe_path": "P", "no_user_site": "s", "no_site": "S", "optimize": "O",
            "dont_write_bytecode": "B"}
 # What a compiling process sees of the machine: one thread, and no GPU. AOTAutograd saves the random state of each GPU that there
 # is, which would set the GPU up, for seconds and hundreds of MB, or fail where another process has it to itself.
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": ""}
+NO_CACHE = disk_cache.DiskCache(None, 0)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Request:
-    """One job. `wanted`: whether anyone still waits for it. `done` gets the pickled artifact or the failure, on another thread."""
+    """One job. `wanted`: whether anyone still waits for it. `done` gets the pickled artifact or the failure, on another thread.
+    `key`: under which the compiling process keeps the artifact in `cache`. This process writes no files, whose descriptors the
+    program could close, and use otherwise, in between."""
 
     compile_job: str
     job: bytes
     wanted: Callable[[], bool]
     done: Callable[[bytes | Failure], None]
+    key: str = ""
+    cache: disk_cache.DiskCache = NO_CACHE
 
 
 class Died(Exception):
@@ -59,11 +64,13 @@ class Process:
     def perform(self, request: Request, seconds: float) -> bytes | Failure:
         """What becomes of a job. Raises Died, and TimeoutError after `seconds`."""
         flags = {name: flag.value for name, flag in config.FLAGS.items()}
-        message = pickle.dumps((request.compile_job, request.job, flags), protocol=5)
+        message = pickle.dumps((request.compile_job, request.job, flags, request.key, request.cache), protocol=5)
         try:
-            return pickle.loads(self._process.exchange(message, seconds))
+            outcome, trouble = pickle.loads(self._process.exchange(message, seconds))
         except EOFError:
             raise Died(f"the compiling process {self._end()}") from None
+        request.cache.tell(trouble)
+        return outcome
 
     def _end(self) -> str:
         """How it ended, in words."""
@@ -72,7 +79,7 @@ class Process:
             return "ended" if self.id else "ended before it had begun"
         if status >= 0:
             return f"ended with status {status}"
-        return f"was ended by {signal.Signals(-status).name}" + ", perhaps for lack of memory" * (-status == signal.SIGKILL)
+        return f"was ended by {signal_name(-status)}" + ", perhaps for lack of memory" * (-status == signal.SIGKILL)
 
     def last_words(self) -> str:
         """The end of what it wrote to standard error."""
@@ -102,7 +109,8 @@ def command(compile_job: str) -> list[str]:
         options += ["-X", name if value is True else f"{name}={value}"]
     path = [os.path.join(config.START, entry) for entry in sys.path if isinstance(entry, str)]
     program = (f"import gc, os, sys; os.nice({NICENESS}); gc.disable(); sys.path[:] = {path!a}; "
-               f"from capture.backends.native.keeper import main; main({compile_job!a})")
+               f"from capture.backends.native.keeper import become_two; become_two(); "
+               f"from capture.backends.native.worker import main; main({compile_job!a})")
     return [sys.executable or "python3", *options, "-W", "ignore", "-c", program]
 
 

@@ -298,7 +298,8 @@ class Compile:
             self.tiers.append(weakref.ref(tier))
             _under_way[self.key] = self
         try:
-            sidecar.submit(sidecar.Request(self.compiler.compile_job, self.job, self.wanted, self.done))
+            sidecar.submit(sidecar.Request(self.compiler.compile_job, self.job, self.wanted, self.done, self.key,
+                                           disk_cache.default_cache()))
         except RuntimeError as error:
             self.done(Failure("toolchain", f"no thread can be started for the compiling process: {error}"))
 
@@ -311,9 +312,7 @@ class Compile:
             return False
 
     def done(self, outcome: bytes | Failure) -> None:
-        """Gives the outcome to the graphs, and the artifact to the disk cache."""
-        if isinstance(outcome, bytes):
-            disk_cache.default_cache().put(self.key, outcome)
+        """Gives the outcome to the graphs."""
         while True:
             with _changed:
                 if not self.tiers:

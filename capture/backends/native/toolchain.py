@@ -29,6 +29,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from capture import config
+from capture.backends.native.messages import signal_name
 from capture.errors import ToolchainError
 
 INCLUDE = Path(__file__).parent / "include"
@@ -195,7 +196,7 @@ def _failure(program: str, status: int, log: str, folder: Path | None) -> str:
     if status in KILLED or KILLED_PASS.search(log):
         return f"{program} was killed, most often because memory ran out; free memory, or let fewer programs compile at a time"
     if status < 0:
-        return f"{program} was ended by {signal.Signals(-status).name}; set CXX to another compiler"
+        return f"{program} was ended by {signal_name(-status)}; set CXX to another compiler"
     lines = [line.strip() for line in log.splitlines() if line.strip()]
     first = next(filter(COMPLAINT.search, lines), lines[0] if lines else f"exit status {status}")
     return f"{program} failed with `{first}`; set CXX to another compiler, or report this with the log of the exception"

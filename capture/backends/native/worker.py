@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from capture import config
+from capture import _process, config
 from capture.backends.native import transport
 from capture.backends.native.job import Job, Modes, TensorSpec
 from capture.backends.native.keeper import GRACE, kill_descendants
@@ -35,8 +35,8 @@ def attempt(compile_job: str, job: bytes) -> bytes | Failure:
         return Failure.of(error)
 
 
-def main(compile_job: str, jobs: int) -> None:
-    """Serves until `jobs` ends. What jobs print goes to standard error, which is a log."""
+def main(compile_job: str, jobs: int = _process.JOBS) -> None:
+    """Serves until the socket ends. What jobs print goes to standard error, which is a log."""
     torch.set_num_threads(1)
     waiting: queue.SimpleQueue[Any] = queue.SimpleQueue()
     try:
@@ -46,10 +46,11 @@ def main(compile_job: str, jobs: int) -> None:
         if waiting.empty():
             attempt(compile_job, transport.encode(trial_job()))
         while (request := waiting.get()) is not None:
-            compile_job, job, flags = request
+            compile_job, job, flags, key, cache = request
             for name, value in flags.items():
                 config.FLAGS[name].value = value
-            send(jobs, attempt(compile_job, job))
+            outcome = attempt(compile_job, job)
+            send(jobs, (outcome, cache.keep(key, outcome) if key and isinstance(outcome, bytes) else ""))
     except (SystemExit, BrokenPipeError):
         pass        # the user's process has ended
     os._exit(0)     # there is nothing to clean up, and torch takes its time
