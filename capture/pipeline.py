@@ -63,7 +63,7 @@ _thread = threading.local()
 
 def is_capturing() -> bool:
     """Whether this thread is inside of a capturing call."""
-    return getattr(_thread, "capturing", 0) > 0
+    return bool(getattr(_thread, "interpreters", ()))
 
 
 def compiled_unit(function: types.FunctionType, backend: Callable[..., Any], fullgraph: bool, name: str, **continued: Any) -> Unit:
@@ -89,13 +89,12 @@ def miss(unit: Unit, function: types.FunctionType, args: list[Any], tree: GuardT
         return _C.RUN_NATIVELY
     if tree.entries:
         note_miss(unit, tree.explain(function, args))
-    outer = getattr(_thread, "unit", None)
-    _thread.capturing, _thread.unit = getattr(_thread, "capturing", 0) + 1, unit
+    outer = getattr(_thread, "unit", None), getattr(_thread, "interpreters", ())
     try:
         with during_capture(unit.name):
             outcome = capture(unit, function, args)
     finally:
-        _thread.capturing, _thread.unit = _thread.capturing - 1, outer
+        _thread.unit, _thread.interpreters = outer[0], tuple(interp for interp in outer[1] if not interp.dropped)
     if isinstance(outcome, UserError):
         _C.reraise(outcome.exception)
     return outcome.real if isinstance(outcome, Value) else outcome
@@ -151,6 +150,17 @@ def failed(unit: Unit, entry: Any, exception: BaseException) -> Any:
     return None
 
 
+def forked() -> None:
+    """This process has been forked: calls that were being captured go on natively as far as can be, and leave nothing behind. It has
+    not asked for anything to be captured, until it calls something compiled itself."""
+    _C.note_fork()
+    for interp in getattr(_thread, "interpreters", ()):
+        interp.drop()
+    _thread.unit, _thread.interpreters = None, ()
+
+
+os.register_at_fork(after_in_child=forked)
+
 for _entry in (miss, failed, GuardTree.explain):        # a torch.compile around us leaves our own code alone
     eval_frame.set_code_exec_strategy(_entry.__code__, FRAME_SKIP)
 
@@ -167,6 +177,7 @@ def capture(unit: Unit, function: types.FunctionType, args: list[Any]) -> Value 
     graph = RefGraph(unit.shapes)
     recorder = FxRecorder(graph, unit.numbers, *((math.inf,) if unit.fullgraph else ()))
     interp = Interpreter(graph, recorder, None if unit.fullgraph else unit.retreats)
+    _thread.unit, _thread.interpreters = unit, (*getattr(_thread, "interpreters", ()), interp)
     graph.require(None, "MODES", _C.modes())
     root = Value(function, graph.external(function, Function()))
     frame = calls.make_root_frame(interp, root, [
@@ -241,6 +252,8 @@ def conclude(unit: Unit, interp: Interpreter, outcome: Value | UserError, repeat
 
     Raises GraphBreakError under fullgraph: only now, so that no `with` or `finally` of the program is cut short.
     """
+    if interp.dropped:
+        return
     if isinstance(outcome, UserError):
         exception = outcome.exception
         if interp.is_doubtful(exception) or not isinstance(exception, Exception) or unwind.is_asynchronous(exception):
@@ -249,7 +262,6 @@ def conclude(unit: Unit, interp: Interpreter, outcome: Value | UserError, repeat
             interp.broken = Break("raised", type(exception).__name__), ()
     elif interp.track(install_whole, unit, interp, outcome, repeatable, times) is not None:
         return
-    assert interp.broken is not None
     reason, stack = interp.broken
     if unit.fullgraph and not isinstance(outcome, UserError):
         if reason.reason.id == "uninitialized-tensor":      # they have been initialised by now

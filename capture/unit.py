@@ -110,7 +110,12 @@ class Unit:
     @property
     def counts(self) -> Counts:
         """Counts of all entries that there are or were; the native calls are also those that had no entry."""
-        return total([self.alive, self.departed, Counts(native_calls=self.uncounted)])
+        return total([self.alive, self.departed, Counts(native_calls=self.without_entry)])
+
+    @property
+    def without_entry(self) -> int:
+        """Native calls that no entry stands for."""
+        return self.uncounted + self.compiled.traced
 
     @property
     def limit(self) -> int:
@@ -122,7 +127,7 @@ class Unit:
         if self.parent is None and self.start < math.inf and not is_finalizing():
             family, code = self.family, self.function.__code__
             GONE.append(Gone(self.name, UserFrame.at(code, code.co_firstlineno), self.start,
-                             sum(unit.captures for unit in family), sum(unit.uncounted for unit in family),
+                             sum(unit.captures for unit in family), sum(unit.without_entry for unit in family),
                              total(unit.counts for unit in family),
                              tuple(report for unit in family for report in unit.breaks), tuple(self.misses)))
 
@@ -133,7 +138,7 @@ class Unit:
         self.resumptions.clear()
         self.bodies.clear()
         self.tree.clear()
-        self.captures = self.uncounted = 0
+        self.captures = self.uncounted = self.compiled.traced = 0
         self.start = math.inf
         self.departed.clear()
         self.limited, self.numbers, self.retreats = False, Numbers(), Retreats()

@@ -1,6 +1,8 @@
 """Compiles calls in the whole process, of programs that know nothing of capture: `python -m capture run`."""
 from __future__ import annotations
 
+import functools
+import os
 import types
 import weakref
 from collections import Counter
@@ -65,6 +67,7 @@ class Watch:
         """Looks at all calls from now on."""
         choosers: dict[str, Callable[[Any, Any], Any]] = {name: self.of_function for _, name in self.names}
         _C.watch({**choosers, MODULE_CALL.__code__.co_qualname: self.of_module})
+        os.register_at_fork(after_in_child=functools.partial(_C.watch, None))
 
     def units(self) -> list[Unit]:
         """What was compiled."""

@@ -214,6 +214,25 @@ print([finder for finder in sys.meta_path if type(finder).__name__ == "AfterTorc
     assert (frame["name"], frame["captures"], frame["hits"]) == ("Linear", 1, 2)
 
 
+def test_a_forked_child_captures_nothing(tmp_path: Path) -> None:
+    run = files(tmp_path, script="""
+        import os, torch, capture
+        class Net(torch.nn.Module):
+            def forward(self, x):
+                print(capture.is_capturing(), flush=True)
+                return x * 2
+        net = Net()
+        for i in range(3):
+            net(torch.ones(i + 1))
+            if i == 1 and os.fork() == 0:
+                net(torch.ones(5))
+                os._exit(0)
+            if i == 1:
+                os.wait()
+        """)
+    assert python("-m", "capture", "run", run).stdout.split() == ["True", "True", "False", "True"]
+
+
 def test_a_script_finds_its_neighbours_from_anywhere(tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
     script = files(tmp_path, script="import helper, sys; print(helper.x, sys.path[0], sys.argv)", helper="x = 3")

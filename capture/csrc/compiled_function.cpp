@@ -26,6 +26,7 @@ PyObject* run_natively = nullptr;  // the singleton that on_miss returns
 PyTypeObject* compiled_type = nullptr;
 PyTypeObject* tail_call_type = nullptr;
 PyObject* plain_name = nullptr;    // the slot of a compiled module for what it stands for
+unsigned int forks = 0;            // that led to this process
 
 // What a mock function, or on_miss, returns where the program goes on in a continuation: a call that its own caller
 // makes, so that neither frames nor arguments pile up however many continuations follow each other.
@@ -84,6 +85,7 @@ struct CompiledFunction {
   PyObject* tree;      // borrowed from trees
   Trees* trees;
   uint64_t calls;  // that guards were evaluated for
+  unsigned long long traced;  // calls that ran natively because lines are traced
   // Of the calls of a compiled module, NULL else: `current(module)` is asked what to call in the place of the function, or None, whenever
   // the class of the module, or of what it stands for, has changed. The answer, or NULL, and the classes that it holds for.
   PyObject* current;
@@ -263,8 +265,19 @@ class CompiledFrame final : public FrameTarget {
   std::optional<Way> known_;
 };
 
-// Makes the calls that `result` stands for, one after the other, until there is a result.
+// Whether the call runs as if nothing was compiled: a tracer of torch's or of lines is at work, or the program asks for it.
+bool is_left_alone(CompiledFunction* self) {
+  if (lines_are_traced()) {
+    self->traced++;
+    return true;
+  }
+  return torch_is_tracing() || eager_is_forced();
+}
+
+// Makes the calls that `result` stands for, one after the other, until there is a result. After a fork in the midst of them the child
+// goes on natively: it has not asked for anything to be captured.
 PyObject* follow(PyObject* result) {
+  unsigned int before = forks;
   while (result != nullptr && Py_TYPE(result) == tail_call_type) {
     auto* tail = reinterpret_cast<TailCall*>(result);
     Ref callable = Ref::steal(std::exchange(tail->callable, nullptr));
@@ -284,8 +297,8 @@ PyObject* follow(PyObject* result) {
     Outcome outcome;
     {
       Unwatched scope;
-      outcome = torch_is_tracing() ? Outcome{Way::Native}  // from what was called between two traces on
-                                   : look_up(self, function.get(), code, &PyTuple_GET_ITEM(arguments.get(), 0));
+      bool natively = forks != before || lines_are_traced() || torch_is_tracing();  // from what was called between two traces on
+      outcome = natively ? Outcome{Way::Native} : look_up(self, function.get(), code, &PyTuple_GET_ITEM(arguments.get(), 0));
     }
     result = outcome.result;
     if (outcome.way == Way::Done) continue;
@@ -300,7 +313,7 @@ PyObject* follow(PyObject* result) {
 }
 
 PyObject* call_function(CompiledFunction* self, PyObject* const* args, size_t nargsf, PyObject* kwnames) {
-  if (torch_is_tracing() || eager_is_forced()) return PyObject_Vectorcall(self->function, args, nargsf, kwnames);
+  if (is_left_alone(self)) return PyObject_Vectorcall(self->function, args, nargsf, kwnames);
   std::optional<Way> known;
   auto* code = reinterpret_cast<PyCodeObject*>(PyFunction_GET_CODE(self->function));
   if (are_all(code, static_cast<size_t>(PyVectorcall_NARGS(nargsf)), kwnames)) {  // a hit needs no frame
@@ -460,6 +473,8 @@ PyMethodDef methods[] = {
 PyMemberDef members[] = {
     {"function", T_OBJECT, offsetof(CompiledFunction, function), READONLY, "The original function."},
     {"tree", T_OBJECT, offsetof(CompiledFunction, tree), READONLY, "The guard tree of the function's current code."},
+    {"traced", T_ULONGLONG, offsetof(CompiledFunction, traced), 0,
+     "How many calls ran natively because a debugger or a tool that measures coverage was told of each line."},
     {"on_miss", T_OBJECT, offsetof(CompiledFunction, on_miss), READONLY, "Called when no entry applies."},
     {"current", T_OBJECT, offsetof(CompiledFunction, current), 0,
      "Of a compiled module: `current(module)` says what to call instead of the function, or None; asked when a class has changed."},
@@ -521,6 +536,16 @@ void dealloc_tail_call(PyObject* object) {
   type->tp_free(object);
   Py_DECREF(type);
 }
+
+PyObject* note_fork(PyObject*, PyObject*) {
+  forks++;
+  Py_RETURN_NONE;
+}
+
+PyMethodDef functions[] = {
+    {"note_fork", note_fork, METH_NOARGS, "This process was forked just now: calls that were under way go on natively in it."},
+    {nullptr, nullptr, 0, nullptr},
+};
 
 PyObject* run_natively_repr(PyObject*) { return PyUnicode_FromString("RUN_NATIVELY"); }
 
@@ -587,6 +612,7 @@ void init_compiled_function(PyObject* module) {
   Ref sentinel_type = Ref::steal(checked(PyType_FromSpec(&sentinel_spec)));
   run_natively = checked(PyObject_CallNoArgs(sentinel_type.get()));
   checked(PyModule_AddObjectRef(module, "RUN_NATIVELY", run_natively));
+  checked(PyModule_AddFunctions(module, functions));
 }
 
 }  // namespace capture

@@ -26,6 +26,9 @@ void frame_view_discard(PyThreadState *tstate, struct _PyInterpreterFrame *frame
 /* Lets `frame`, made by PyFrame_New, show byte offset `lasti` of its code as the current instruction, and no locals. */
 void frame_view_set_lasti(PyFrameObject *frame, int lasti);
 
+/* Whether a tool is told of each line that this thread runs: a debugger, or one that measures coverage. */
+int lines_are_traced(void);
+
 /* Whether an instance has attributes of its own, in its __dict__ or where they lie before there is one. */
 int has_own_attributes(PyObject *object);
 

@@ -28,6 +28,10 @@ void frame_view_set_lasti(PyFrameObject *frame, int lasti) {
     frame->f_frame->prev_instr = _PyCode_CODE(frame->f_frame->f_code) + lasti / (int)sizeof(_Py_CODEUNIT);
 }
 
+int lines_are_traced(void) {
+    return _PyThreadState_UncheckedGet()->c_tracefunc != NULL;
+}
+
 static int has_items(PyObject *dict) {
     return dict != NULL && PyDict_GET_SIZE(dict) > 0;
 }

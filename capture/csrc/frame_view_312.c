@@ -3,6 +3,7 @@
 #include "frame_view.h"
 #include "internal/pycore_dict.h"
 #include "internal/pycore_frame.h"
+#include "internal/pycore_interp.h"
 #include "internal/pycore_list.h"
 #include "internal/pycore_object.h"
 #include "internal/pycore_range.h"
@@ -53,6 +54,13 @@ void frame_view_set_lasti(PyFrameObject *frame, int lasti) {
     /* No local is to be shown: the free variables of a frame that has begun are expected to be cells. */
     frame->f_frame->stacktop = 0;
     frame->f_frame->prev_instr = _PyCode_CODE(frame->f_frame->f_code) + lasti / (int)sizeof(_Py_CODEUNIT);
+}
+
+int lines_are_traced(void) {
+    /* By sys.settrace, or by sys.monitoring: as its DEBUGGER_ID or its COVERAGE_ID. */
+    PyThreadState *tstate = _PyThreadState_UncheckedGet();
+    PyObject **tools = tstate->interp->monitoring_tool_names;
+    return tstate->c_tracefunc != NULL || tools[0] != NULL || tools[1] != NULL;
 }
 
 static int has_items(PyObject *dict) {

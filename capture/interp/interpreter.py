@@ -47,6 +47,7 @@ class Interpreter:
         self.tracking = graph is not None           # shadows are kept
         self.inlining = True                        # Python calls get frames of ours; off once a trace was given up
         self.broken: tuple[Break, tuple[UserFrame, ...]] | None = None
+        self.dropped = False                        # no entry is to come of the call: this process was forked in the midst of it
         self.fault: InternalError | None = None
         self.doubtful: tuple[BaseException, Break] | None = None    # raised by what a hit cannot be sure to repeat
         self.frame: Frame | None = None
@@ -251,6 +252,11 @@ class Interpreter:
         self.broken = (reason.with_traceback(None), reason.stack or self.stack())      # whose frames hold this interpreter
         self.tracking = self.inlining = False
         self.retreated = self.fault is None and self.retreats is not None and self.retreats.learn(self, reason)
+
+    def drop(self) -> None:
+        """Ends the trace without a reason, and without leaving an entry; the program goes on, on real values alone."""
+        self.tracking = self.inlining = False
+        self.dropped = True
 
     def died(self, node: RefNode) -> None:
         """An object has died, and its finalizer has run unseen: what the trace reads from now on is not the state at entry, and a

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import functools
 import operator
+import os
 import types
 from collections.abc import Callable
 from typing import Any
@@ -76,14 +77,14 @@ MODE_GETTERS: frozenset[Any] = frozenset({
 
 
 # Getters of what is not among the modes at entry: guarded by asking again.
-UNGUARDED: frozenset[Any] = frozenset({*leaves.protection.KERNELS.values(), *CAPTURING, torch.get_num_threads,
+UNGUARDED: frozenset[Any] = frozenset({*leaves.protection.KERNELS.values(), *CAPTURING, torch.get_num_threads, os.getpid,
                                        torch._C._get_cudnn_allow_tf32, torch._C._get_mkldnn_enabled})
 # Functions in Python whose result follows from their arguments and the current GPU …
 GPU_FACTS: frozenset[Any] = frozenset({torch.cuda.current_device, torch.cuda.is_bf16_supported, torch.cuda.get_device_capability,
                                        torch.cuda.get_device_name})
 # … or from their arguments, or is the same for the life of the process.
 PROCESS_FACTS: frozenset[Any] = frozenset({torch.broadcast_shapes, torch.cuda.device_count, torch.cuda.is_available,
-                                           torch.get_num_threads, torch.get_num_interop_threads, *GPU_FACTS})
+                                           torch.get_num_threads, torch.get_num_interop_threads, os.getpid, *GPU_FACTS})
 
 
 @functools.cache

@@ -49,7 +49,7 @@ def frame_of(unit: Unit, continuations: Iterable[Unit], start: float) -> Frame:
     counts, past = unit.counts, unit.departed
     return Frame(
         name=unit.name, place=place_of_unit(unit), resumed=None if unit.resumed is None else break_of(unit.resumed),
-        captures=unit.captures, hits=counts.hits, native_calls=counts.native_calls, uncounted=unit.uncounted,
+        captures=unit.captures, hits=counts.hits, native_calls=counts.native_calls, uncounted=unit.without_entry,
         entries=tuple(entry_of(e, start) for e in sorted(unit.tree.entries, key=lambda e: -e.hits)),
         breaks=tuple(map(break_of, unit.breaks)), bailouts=tuple(map(break_of, unit.bailouts)),
         recaptures=tuple(recapture_of(miss, start) for miss in unit.misses),

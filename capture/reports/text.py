@@ -115,7 +115,8 @@ def _details_of(frame: Frame, depth: int) -> Iterator[Line]:
     if frame.uncounted:
         yield "", ""
         yield from indented([(f"{plural(frame.uncounted, 'call')} ran natively without an entry: past the recapture limit, on "
-                              f"tensors that are not plain, or by another __call__ of the module's class", "red")], depth)
+                              f"tensors that are not plain, by another __call__ of the module's class, or while a debugger or a "
+                              f"tool that measures coverage was told of each line", "red")], depth)
     yield from indented(_departed(frame), depth)
     for child in frame.continuations:
         yield "", ""

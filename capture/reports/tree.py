@@ -129,7 +129,7 @@ class Frame:
     """One compiled function or module, and the continuations of its calls after breaks, in the order of their first captures.
 
     native_calls: calls that ran natively, by an entry or without (`uncounted`: past the limit, on tensors that are not plain,
-    or by another `__call__` of the class).
+    by another `__call__` of the class, or while a debugger or a tool for coverage was told of each line).
     """
 
     name: str

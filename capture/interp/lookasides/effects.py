@@ -422,7 +422,7 @@ effect(os.mkdir, os.makedirs, os.remove, os.unlink, os.rmdir, os.rename, os.repl
        *methods(pathlib.Path, "mkdir", "rmdir"), returns=type(None), owner=True, fails=True)
 SIDE_EFFECTS.update({torch.save, torch.load})       # which run code of all kinds: as a whole, between two traces
 PURE.add(os.fspath)
-effect(os.getpid, os.getppid, returns=int)
+effect(os.getppid, returns=int)
 effect(os.getcwd, returns=str)
 effect(os.listdir, fresh=True, owner=True, fails=True)
 
