@@ -88,6 +88,7 @@ def compile(model: Any = None, *, fullgraph: bool = False, dynamic: bool | None 
         function = function.__wrapped__
     if not isinstance(function, types.FunctionType):
         function, bound = _call_of(model), []
+        rebuild = functools.partial(rebuild, model)
     compiled = _function(function, make_unit, rebuild)
     return types.MethodType(compiled, *bound) if bound else compiled
 
@@ -114,13 +115,14 @@ def _call_of(target: Callable[..., Any]) -> types.FunctionType:
     def call(*args: Any, **kwargs: Any) -> Any:
         return target(*args, **kwargs)
     call.__name__ = call.__qualname__ = getattr(target, "__name__", type(target).__name__)
+    call.__annotations__ = {}
     return functools.update_wrapper(call, target)  # type: ignore[return-value]
 
 
 def _function(function: types.FunctionType, make_unit: MakeUnit, rebuild: Callable[..., Any]) -> Any:
     unit = make_unit(function, function.__name__)
-    functools.update_wrapper(unit.compiled, function)
     unit.compiled.capture_unit, unit.compiled.capture_rebuild = unit, rebuild
+    unit.compiled._torchdynamo_inline = function        # of which a torch.compile around it makes a part of its own graph
     return unit.compiled
 
 
@@ -130,7 +132,8 @@ def _reduced(compiled: Any) -> str | tuple[Any, ...]:
     found: Any = sys.modules.get(compiled.__module__)
     for part in compiled.__qualname__.split("."):
         found = getattr(found, part, None)
-    return compiled.__qualname__ if found is compiled else (compiled.capture_rebuild, (compiled.__wrapped__,))
+    rebuild = compiled.capture_rebuild      # what has no Python frame to capture stands in it
+    return compiled.__qualname__ if found is compiled else (rebuild, () if rebuild.args else (compiled.__wrapped__,))
 
 
 copyreg.pickle(_C.CompiledFunction, _reduced)

@@ -76,7 +76,9 @@ def compiled_class(cls: type, unit: Unit, rebuild: Callable[[torch.nn.Module], A
 
     namespace = {"__call__": unit.compiled, "__class__": property(type, become), "__reduce_ex__": reduce_ex,
                  "__deepcopy__": deepcopy, "_orig_mod": property(plain_module), "capture_unit": unit,
-                 "__module__": cls.__module__, "__qualname__": cls.__qualname__, "__doc__": cls.__doc__}
+                 "__module__": cls.__module__, "__qualname__": cls.__qualname__, "__doc__": cls.__doc__,
+                 "__annotations__": getattr(cls, "__annotations__", {}),
+                 "__jit_unused_properties__": [*getattr(cls, "__jit_unused_properties__", ()), "_orig_mod"]}    # for TorchScript
     made: type = type(cls)(cls.__name__, (CompiledModule, cls), namespace)
     unit.compiled.current = current
     return made

@@ -63,13 +63,19 @@ _thread = threading.local()
 
 def is_capturing() -> bool:
     """Whether this thread is inside of a capturing call."""
-    return bool(getattr(_thread, "interpreters", ()))
+    return getattr(_thread, "capturing", 0) > 0
+
+
+def at_work(unit: Unit | None, interpreters: tuple[Interpreter, ...]) -> None:
+    """Notes whose calls this thread captures, the innermost last, and of which unit that is."""
+    _thread.unit, _thread.interpreters, _thread.capturing = unit, interpreters, len(interpreters)
 
 
 def compiled_unit(function: types.FunctionType, backend: Callable[..., Any], fullgraph: bool, name: str, **continued: Any) -> Unit:
     """A function of which calls to `compiled` are captured, and served by traces. continued: what a continuation has besides."""
     unit = Unit(function, backend, fullgraph, name, **continued)
     unit.compiled = _C.CompiledFunction(function, unit.tree, functools.partial(miss, unit), functools.partial(failed, unit))
+    functools.update_wrapper(unit.compiled, function)
     return unit
 
 
@@ -94,7 +100,7 @@ def miss(unit: Unit, function: types.FunctionType, args: list[Any], tree: GuardT
         with during_capture(unit.name):
             outcome = capture(unit, function, args)
     finally:
-        _thread.unit, _thread.interpreters = outer[0], tuple(interp for interp in outer[1] if not interp.dropped)
+        at_work(outer[0], tuple(interp for interp in outer[1] if not interp.dropped))
     if isinstance(outcome, UserError):
         _C.reraise(outcome.exception)
     return outcome.real if isinstance(outcome, Value) else outcome
@@ -151,12 +157,12 @@ def failed(unit: Unit, entry: Any, exception: BaseException) -> Any:
 
 
 def forked() -> None:
-    """This process has been forked: calls that were being captured go on natively as far as can be, and leave nothing behind. It has
-    not asked for anything to be captured, until it calls something compiled itself."""
+    """This process has been forked: calls that were being captured go on natively as far as can be, and leave nothing behind. The
+    child has not asked for anything to be captured, until it calls something compiled itself."""
     _C.note_fork()
     for interp in getattr(_thread, "interpreters", ()):
         interp.drop()
-    _thread.unit, _thread.interpreters = None, ()
+    at_work(None, ())
 
 
 os.register_at_fork(after_in_child=forked)
@@ -177,7 +183,7 @@ def capture(unit: Unit, function: types.FunctionType, args: list[Any]) -> Value 
     graph = RefGraph(unit.shapes)
     recorder = FxRecorder(graph, unit.numbers, *((math.inf,) if unit.fullgraph else ()))
     interp = Interpreter(graph, recorder, None if unit.fullgraph else unit.retreats)
-    _thread.unit, _thread.interpreters = unit, (*getattr(_thread, "interpreters", ()), interp)
+    at_work(unit, (*getattr(_thread, "interpreters", ()), interp))
     graph.require(None, "MODES", _C.modes())
     root = Value(function, graph.external(function, Function()))
     frame = calls.make_root_frame(interp, root, [
@@ -262,6 +268,7 @@ def conclude(unit: Unit, interp: Interpreter, outcome: Value | UserError, repeat
             interp.broken = Break("raised", type(exception).__name__), ()
     elif interp.track(install_whole, unit, interp, outcome, repeatable, times) is not None:
         return
+    assert interp.broken is not None
     reason, stack = interp.broken
     if unit.fullgraph and not isinstance(outcome, UserError):
         if reason.reason.id == "uninitialized-tensor":      # they have been initialised by now

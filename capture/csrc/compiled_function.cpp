@@ -18,24 +18,15 @@
 #include "resumption.h"
 #include "stance.h"
 #include "stopwatch.h"
+#include "tail_call.h"
 
 namespace capture {
 namespace {
 
 PyObject* run_natively = nullptr;  // the singleton that on_miss returns
 PyTypeObject* compiled_type = nullptr;
-PyTypeObject* tail_call_type = nullptr;
 PyObject* plain_name = nullptr;    // the slot of a compiled module for what it stands for
 unsigned int forks = 0;            // that led to this process
-
-// What a mock function, or on_miss, returns where the program goes on in a continuation: a call that its own caller
-// makes, so that neither frames nor arguments pile up however many continuations follow each other.
-struct TailCall {
-  PyObject_HEAD
-  PyObject* callable;   // what is called; or the CompiledFunction whose tree and callbacks serve for …
-  PyObject* function;   // … this function, with the code that it is for. None for a plain call
-  PyObject* arguments;  // a tuple: all parameters in order
-};
 
 // The trees of one compiled function, by code object: normally one, more when `__code__` was assigned.
 class Trees final : public TreeOwner {
@@ -107,11 +98,6 @@ void switch_code(CompiledFunction* self, PyCodeObject* code) {
   }
   self->code = code;
   self->tree = tree;
-}
-
-size_t argument_count(const PyCodeObject* code) {
-  return static_cast<size_t>(code->co_argcount + code->co_kwonlyargcount + ((code->co_flags & CO_VARARGS) != 0) +
-                             ((code->co_flags & CO_VARKEYWORDS) != 0));
 }
 
 PyObject* call_mock(PyObject* mock, PyObject* const* arguments, size_t count, PyObject* lifted) {
@@ -278,7 +264,7 @@ bool is_left_alone(CompiledFunction* self) {
 // goes on natively: it has not asked for anything to be captured.
 PyObject* follow(PyObject* result) {
   unsigned int before = forks;
-  while (result != nullptr && Py_TYPE(result) == tail_call_type) {
+  while (result != nullptr && is_tail_call(result)) {
     auto* tail = reinterpret_cast<TailCall*>(result);
     Ref callable = Ref::steal(std::exchange(tail->callable, nullptr));
     Ref function = Ref::steal(std::exchange(tail->function, nullptr));
@@ -484,58 +470,27 @@ PyMemberDef members[] = {
     {nullptr, 0, 0, 0, nullptr},
 };
 
+// Attributes of the function that it compiles: who treats it as a function reads and sets them there.
+PyObject* attribute_of_function(PyObject* self, void* name) {
+  return PyObject_GetAttrString(unpack(self)->function, static_cast<const char*>(name));
+}
+
+int set_attribute_of_function(PyObject* self, PyObject* value, void* name) {
+  return PyObject_SetAttrString(unpack(self)->function, static_cast<const char*>(name), value);
+}
+
+#define OF_FUNCTION(name) {name, attribute_of_function, set_attribute_of_function, nullptr, const_cast<char*>(name)}
+
+// To `isinstance` it is a function: torch's own tools (TorchScript, fx, operators) and `inspect` take nothing else.
+PyObject* class_of_functions(PyObject*, void*) { return Py_NewRef(reinterpret_cast<PyObject*>(&PyFunction_Type)); }
+
 PyGetSetDef getters[] = {
     {"__dict__", PyObject_GenericGetDict, PyObject_GenericSetDict, nullptr, nullptr},
+    {"__class__", class_of_functions, nullptr, nullptr, nullptr},
+    OF_FUNCTION("__code__"), OF_FUNCTION("__defaults__"), OF_FUNCTION("__kwdefaults__"), OF_FUNCTION("__closure__"),
+    OF_FUNCTION("__globals__"), OF_FUNCTION("__builtins__"),
     {nullptr, nullptr, nullptr, nullptr, nullptr},
 };
-
-// By vectorcall, since the mock function of every break ends in one.
-PyObject* create_tail_call(PyObject* type, PyObject* const* args, size_t nargsf, PyObject* kwnames) {
-  if (PyVectorcall_NARGS(nargsf) != 3 || kwnames != nullptr || !PyTuple_CheckExact(args[2])) {
-    PyErr_SetString(PyExc_TypeError, "TailCall takes a callable, a function or None, and a tuple of arguments");
-    return nullptr;
-  }
-  PyObject *callable = args[0], *function = args[1], *arguments = args[2];
-  if (function != Py_None &&
-      (!PyFunction_Check(function) || !PyObject_TypeCheck(callable, compiled_type) ||
-       argument_count(reinterpret_cast<PyCodeObject*>(PyFunction_GET_CODE(function))) !=
-           static_cast<size_t>(PyTuple_GET_SIZE(arguments)))) {
-    PyErr_SetString(PyExc_TypeError, "TailCall of a function takes a CompiledFunction, the function and all its arguments");
-    return nullptr;
-  }
-  auto* tail = PyObject_GC_New(TailCall, reinterpret_cast<PyTypeObject*>(type));
-  if (tail == nullptr) return nullptr;
-  tail->callable = Py_NewRef(callable);
-  tail->function = Py_NewRef(function);
-  tail->arguments = Py_NewRef(arguments);
-  PyObject_GC_Track(tail);
-  return reinterpret_cast<PyObject*>(tail);
-}
-
-int traverse_tail_call(PyObject* object, visitproc visit, void* arg) {
-  auto* tail = reinterpret_cast<TailCall*>(object);
-  Py_VISIT(Py_TYPE(object));
-  Py_VISIT(tail->callable);
-  Py_VISIT(tail->function);
-  Py_VISIT(tail->arguments);
-  return 0;
-}
-
-int clear_tail_call(PyObject* object) {
-  auto* tail = reinterpret_cast<TailCall*>(object);
-  Py_CLEAR(tail->callable);
-  Py_CLEAR(tail->function);
-  Py_CLEAR(tail->arguments);
-  return 0;
-}
-
-void dealloc_tail_call(PyObject* object) {
-  PyTypeObject* type = Py_TYPE(object);
-  PyObject_GC_UnTrack(object);
-  clear_tail_call(object);
-  type->tp_free(object);
-  Py_DECREF(type);
-}
 
 PyObject* note_fork(PyObject*, PyObject*) {
   forks++;
@@ -588,23 +543,6 @@ void init_compiled_function(PyObject* module) {
       Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL | Py_TPFLAGS_METHOD_DESCRIPTOR, slots};
   compiled_type = reinterpret_cast<PyTypeObject*>(checked(PyType_FromSpec(&spec)));
   checked(PyModule_AddType(module, compiled_type));
-
-  static PyType_Slot tail_call_slots[] = {
-      {Py_tp_doc, const_cast<char*>("TailCall(callable, function, arguments)\n\n"
-                                    "What a mock function or on_miss returns for its caller to go on with: `function(*arguments)`,\n"
-                                    "looked up in the tree of the CompiledFunction `callable`; `callable(*arguments)` if function is None.")},
-      {Py_tp_dealloc, reinterpret_cast<void*>(dealloc_tail_call)},
-      {Py_tp_traverse, reinterpret_cast<void*>(traverse_tail_call)},
-      {Py_tp_clear, reinterpret_cast<void*>(clear_tail_call)},
-      {0, nullptr},
-  };
-  static PyType_Spec tail_call_spec = {"capture._C.TailCall", sizeof(TailCall), 0,
-                                       Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_DISALLOW_INSTANTIATION, tail_call_slots};
-  Ref tail_type = Ref::steal(checked(PyType_FromSpec(&tail_call_spec)));
-  tail_call_type = reinterpret_cast<PyTypeObject*>(tail_type.get());
-  tail_call_type->tp_vectorcall = create_tail_call;
-  checked(PyModule_AddType(module, tail_call_type));
-  tail_type.release();
 
   static PyType_Slot sentinel_slots[] = {{Py_tp_repr, reinterpret_cast<void*>(run_natively_repr)}, {0, nullptr}};
   static PyType_Spec sentinel_spec = {"capture._C.RunNatively", sizeof(PyObject), 0, Py_TPFLAGS_DEFAULT,

@@ -13,6 +13,7 @@
 #include "snapshot.h"
 #include "stance.h"
 #include "switch.h"
+#include "tail_call.h"
 #include "tensor_properties.h"
 #include "undo.h"
 #include "watch.h"
@@ -81,6 +82,7 @@ PyMODINIT_FUNC PyInit__C() {
     init_code_cache(module.get());
     init_guard_tree(module.get());
     init_compiled_function(module.get());
+    init_tail_call(module.get());
     init_resumption(module.get());
     init_switch(module.get());
     init_executor(module.get());

@@ -50,7 +50,7 @@ class Readable:
 
     def value(self, value: Any) -> str:
         """A literal, or the object's qualified name."""
-        if isinstance(value, (type, FunctionType)):
+        if isinstance(value, type) or type(value) is FunctionType:
             return value.__qualname__ if value.__module__ == "builtins" else f"{value.__module__}.{value.__qualname__}"
         if type(value) is tuple:
             return f"({', '.join(map(self.value, value))}{',' if len(value) == 1 else ''})"

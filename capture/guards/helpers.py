@@ -107,7 +107,7 @@ def item(x: Any, key: Any) -> Any:
 
 def computed(op: Callable[..., Any], *args: Any) -> Any:
     """`op(*args)` for exact builtin scalars and ranges; functions of ours see for themselves what they are given."""
-    ours = isinstance(op, types.FunctionType) or getattr(op, "__self__", None) is _C
+    ours = type(op) is types.FunctionType or getattr(op, "__self__", None) is _C
     if not ours and not all(type(arg) in SCALARS or type(arg) is range for arg in args):
         raise Unreachable(op)
     try:

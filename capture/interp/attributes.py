@@ -50,9 +50,9 @@ def runs_python(real: Any, name: str) -> bool:
         found = lookup_class(owner, name, MISSING)
         if found is MISSING:
             continue
-        if isinstance(found, property) or isinstance(lookup_class(type(found), "__get__"), types.FunctionType):
+        if isinstance(found, property) or type(lookup_class(type(found), "__get__")) is types.FunctionType:
             return True
-    return any(isinstance(lookup_class(cls, hook), types.FunctionType) for hook in ("__getattr__", "__getattribute__"))
+    return any(type(lookup_class(cls, hook)) is types.FunctionType for hook in ("__getattr__", "__getattribute__"))
 
 
 def load(interp: Interpreter, obj: Value, name: str, then: Continuation | None = None, on_raise: OnRaise | None = None) -> None:
@@ -67,7 +67,7 @@ def load(interp: Interpreter, obj: Value, name: str, then: Continuation | None =
     if issubclass(cls, super):
         return load_from_super(interp, obj, name, then, on_raise)
     getter = lookup_class(cls, "__getattribute__")
-    if isinstance(getter, types.FunctionType):
+    if type(getter) is types.FunctionType:
         interp.track(pin_type, interp, obj)
         method = Value(getter, interp.track(calls.class_attribute, interp, cls, "__getattribute__"))
         function, args = or_hooked(hook_of(interp, obj), (obj, name), method, [obj, Value(name, Const(name))])
@@ -84,7 +84,7 @@ def is_hook(found: Any) -> bool:
     """Whether what a class has for `__getattr__` or `__setattr__` is a function: of Python, or one of C that is known, such as
     `dict.__setitem__`."""
     known = isinstance(found, C_METHODS) and found not in GENERIC_WRITE and natives.is_modelled(found)
-    return known or isinstance(found, types.FunctionType)
+    return known or type(found) is types.FunctionType
 
 
 def hooked(cls: type) -> Shadow:
@@ -252,7 +252,7 @@ def generic_write(interp: Interpreter, obj: Value, name: str, value: Value | Non
         if is_property(type(descriptor)):
             which = "fdel" if value is None else "fset"
             setter = getattr(descriptor, which)
-        elif isinstance(lookup_class(type(descriptor), special), types.FunctionType):
+        elif type(lookup_class(type(descriptor), special)) is types.FunctionType:
             setter = lookup_class(type(descriptor), special)
         if setter is not None:
             found = find(interp, cls, name, descriptor, obj)
@@ -339,7 +339,7 @@ def module_fallback(interp: Interpreter, obj: Value, name: str, then: Continuati
     def model() -> Shadow:
         absent(interp, obj, name)
         return interp.graph.dict_get(interp.graph.attributes(obj.shadow), "__getattr__")  # type: ignore[arg-type]
-    if not isinstance(hook, types.FunctionType):
+    if type(hook) is not types.FunctionType:
         return native(interp, obj, name, None, then, on_raise, model)
     calls.call(interp, Value(hook, interp.track(model)), [Value(name, Const(name))], None, then, on_raise, (obj, name))
 

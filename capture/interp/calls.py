@@ -93,7 +93,7 @@ def call(interp: Interpreter, function: Value, args: list[Value], kwargs: dict[s
         elif issubclass(cls, type):
             metacall = lookup_class(cls, "__call__")
             interp.track(pin_special, interp.graph, cls, "__call__")
-            if isinstance(metacall, types.FunctionType) and not natives.is_modelled(real):
+            if type(metacall) is types.FunctionType and not natives.is_modelled(real):
                 function, args = Value(metacall, interp.track(class_attribute, interp, cls, "__call__")), [function, *args]
             elif is_a(metacall, type):              # which binds to nothing
                 function = Value(metacall, interp.track(class_attribute, interp, cls, "__call__"))

@@ -168,6 +168,8 @@ def pin_type(interp: Interpreter, obj: Value) -> None:
 def class_of(interp: Interpreter, obj: Value) -> Shadow:
     if isinstance(obj.shadow, RefNode):
         interp.graph.touch(obj.shadow)
+    elif isinstance(obj.shadow, External):
+        interp.graph.require(obj.shadow.source, "TYPE", type(obj.real))
     return interp.graph.constant(type(obj.real))
 
 

@@ -138,7 +138,7 @@ def hashable(function: Any) -> bool:
     if cls in HASHED:
         return True
     if issubclass(cls, weakref.ref) or is_heap_type(cls) and any(
-            isinstance(lookup_class(cls, name), types.FunctionType) for name in ("__hash__", "__eq__")):
+            type(lookup_class(cls, name)) is types.FunctionType for name in ("__hash__", "__eq__")):
         return False
     try:
         hash(function)

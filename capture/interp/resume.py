@@ -219,7 +219,7 @@ def is_held(value: Value) -> bool:
         seen.add(id(real))
         if lookup_class(type(real), "__del__") is not None or any(r.__callback__ is not None for r in weakref.getweakrefs(real)):
             return True
-        if not isinstance(real, types.FunctionType):
+        if type(real) is not types.FunctionType:
             queue += gc.get_referents(real)
     return bool(queue)
 

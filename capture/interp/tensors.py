@@ -93,7 +93,7 @@ def overridable() -> frozenset[Any]:
     torch.nn.functional which only forward to them."""
     functions = {f for group in overrides.get_overridable_functions().values() for f in group}
     functions |= {f for f in overrides.get_ignored_functions() if getattr(f, "__module__", None) == "torch.nn.functional"}
-    return frozenset(f for f in functions if isinstance(f, types.FunctionType)) - NO_OPERATIONS | leaves.LEAVES
+    return frozenset(f for f in functions if type(f) is types.FunctionType) - NO_OPERATIONS | leaves.LEAVES
 
 
 def is_operation(function: Any) -> bool:
@@ -133,7 +133,7 @@ def target_of(function: Any, args: list[Value]) -> tuple[str, Any]:
             return "call_method", function.__name__
         return "call_function", _replaced(function)
     of_tensor = bool(args) and isinstance(args[0].real, torch.Tensor)
-    if (of_tensor and isinstance(function, types.FunctionType) and function.__qualname__.startswith("Tensor.")
+    if (of_tensor and type(function) is types.FunctionType and function.__qualname__.startswith("Tensor.")
             and getattr(torch.Tensor, function.__name__, function) is function):
         return "call_method", function.__name__
     return "call_function", scripts.named(function) if isinstance(function, scripts.SCRIPT) else function
@@ -212,7 +212,7 @@ def ask_again(name: str, args: list[Value], result: Any) -> Shadow:
 
 def operation_name(function: Any) -> str:
     """The name under which a tensor operation is known in the tables here."""
-    if isinstance(function, types.FunctionType) or hasattr(function, "__name__"):
+    if type(function) is types.FunctionType or hasattr(function, "__name__"):
         return function.__name__
     return ""
 

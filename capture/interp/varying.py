@@ -150,7 +150,7 @@ def _place(target: Any, where: int | str, kind: type) -> Place:
         return _place_in_operator(name.strip("_"), where)
     if target in CONSTRUCTORS:
         return Place.FIXED if where not in (0, "data") else Place.VALUE if kind in (int, float) else Place.VALUES
-    if isinstance(target, types.FunctionType):
+    if type(target) is types.FunctionType:
         return _place_in_python(target, where)
     return _place_in_schemas(name, _schemas(target, name), where, kind)
 

@@ -31,7 +31,7 @@ def is_python_key(key: Any) -> bool:
     for base in type.__getattribute__(cls, "__mro__"):
         if "__hash__" in base.__dict__:
             method = base.__dict__["__hash__"]
-            return isinstance(method, types.FunctionType) and method not in HARMLESS
+            return type(method) is types.FunctionType and method not in HARMLESS
     return False
 
 

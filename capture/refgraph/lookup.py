@@ -40,7 +40,7 @@ def can_change_class(cls: type) -> bool:
 
 def has_finalizer(cls: type) -> bool:
     """Whether Python code of the program's runs when an instance of `cls` dies."""
-    return is_heap_type(cls) and isinstance(lookup_class(cls, "__del__"), types.FunctionType)
+    return is_heap_type(cls) and type(lookup_class(cls, "__del__")) is types.FunctionType
 
 
 def descriptor_of(method: Any) -> Any:

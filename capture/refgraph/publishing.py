@@ -74,7 +74,7 @@ def _past_of(graph: RefGraph, node: RefNode) -> Past | None:
     elif state is None and isinstance(real, BaseException):
         chain = chain_of(graph, real)
         return None if None in chain.values() else Past(None, graph.attributes(node), {**node.slots, **chain})  # type: ignore[dict-item]
-    elif state is None and node.origin is None and not isinstance(real, (types.FunctionType, type, types.NoneType)):
+    elif state is None and node.origin is None and not issubclass(type(real), (types.FunctionType, type, types.NoneType)):
         copy = None
     else:
         return None

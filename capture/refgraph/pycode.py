@@ -560,7 +560,7 @@ def _operands_first(roots: Iterable[Shadow]) -> list[Shadow]:
 
 def _has_plain_access(cls: type) -> bool:
     """Whether attribute access on instances starts in C."""
-    return not isinstance(lookup(cls, "__getattribute__"), types.FunctionType)
+    return type(lookup(cls, "__getattribute__")) is not types.FunctionType
 
 
 def _attribute_name(shadow: Shadow) -> str | None:

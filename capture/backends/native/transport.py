@@ -201,7 +201,7 @@ def path_of(target: Any) -> str:
         return _op_path(target)
     name = getattr(target, "__name__", None)
     module = getattr(target, "__module__", None) or getattr(getattr(target, "__objclass__", None), "__module__", None)
-    if isinstance(target, types.FunctionType):
+    if type(target) is types.FunctionType:
         module = module if _is_shipped(target.__globals__.get("__name__")) else None        # `functools.wraps` copies names
     if isinstance(name, str) and _is_shipped(module):
         owner = getattr(target, "__objclass__", None)

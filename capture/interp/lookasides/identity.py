@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from capture import _C
 from capture.errors import Break
 from capture.interp.frame import Value
 from capture.interp.interpreter import Interpreter
@@ -169,7 +170,7 @@ def classes(info: Any) -> list[Any]:
 def checks_in_python(cls: Any, name: str) -> bool:
     """Whether a class decides by Python code what its instances are. Abstract base classes do so by a fixed rule."""
     check = lookup_class(type(cls), name)
-    return isinstance(check, types.FunctionType) and check is not getattr(abc.ABCMeta, name)
+    return type(check) is types.FunctionType and check is not getattr(abc.ABCMeta, name)
 
 
 @model(isinstance)
@@ -179,12 +180,13 @@ def isinstance_(interp: Interpreter, result: bool, x: Value, info: Value) -> Sha
         depend_type(interp, x)
         depend(interp, info)
         return Const(result)
-    if not tells_its_class(x.real):
+    compiled = type(x.real) is _C.CompiledFunction          # which says that it is a function
+    if not compiled and not tells_its_class(x.real):
         raise Break("opaque-call", f"{type(x.real).__name__} has a __class__ of its own")
     depend_type(interp, x)
     depend(interp, info)
     pin_special(interp.graph, type(x.real), "__class__")
-    depend_ancestry(interp, result, type(x.real), info.real, "__instancecheck__")
+    depend_ancestry(interp, result, types.FunctionType if compiled else type(x.real), info.real, "__instancecheck__")
     return Const(result)
 
 

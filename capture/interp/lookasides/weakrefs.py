@@ -41,7 +41,7 @@ def referent(interp: Interpreter, result: Any, reference: Value) -> Shadow:
 
 def is_record_keeping(callback: Any) -> bool:
     """Whether what is called when an object dies only takes it out of a weak container."""
-    if not isinstance(callback, types.FunctionType) or callback.__module__ not in ("weakref", "_weakrefset"):
+    if type(callback) is not types.FunctionType or callback.__module__ not in ("weakref", "_weakrefset"):
         return callback is None
     cells = dict(zip(callback.__code__.co_freevars, callback.__closure__ or ()))
     return "callback" not in cells or cells["callback"].cell_contents is None

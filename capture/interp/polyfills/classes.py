@@ -39,7 +39,7 @@ def is_python_attribute(cls: type, name: str) -> bool:
     return found is not None and not isinstance(found, C_METHODS)
 
 
-@polyfill(builtins.__build_class__, applies=lambda function, name, /, *bases, **kwargs: isinstance(function, types.FunctionType))
+@polyfill(builtins.__build_class__, applies=lambda function, name, /, *bases, **kwargs: type(function) is types.FunctionType)
 def build_class(function: Any, name: Any, /, *bases: Any, metaclass: Any = MISSING, **kwargs: Any) -> Any:
     """A `class` statement."""
     resolved = resolve_bases(bases)
@@ -88,7 +88,7 @@ def is_made_plainly(meta: Any, name: Any, bases: Any, namespace: Any, /, **kwarg
     if not all(isinstance(base, type) and issubclass(meta, type(base)) for base in bases):
         return False            # an error, or the class of another metaclass
     silent = not tells_program(bases) or is_silenced(bases, namespace)
-    return silent and not isinstance(lookup_class(meta, "mro"), types.FunctionType)
+    return silent and type(lookup_class(meta, "mro")) is not types.FunctionType
 
 
 @polyfill(type.__new__, applies=is_made_plainly)

@@ -74,7 +74,7 @@ def get_static(descriptor: Any, obj: Any, cls: Any = None) -> Any:
     return descriptor.__func__
 
 
-@polyfill(classmethod.__get__, applies=lambda descriptor, obj, cls=None: isinstance(descriptor.__func__, types.FunctionType))
+@polyfill(classmethod.__get__, applies=lambda descriptor, obj, cls=None: type(descriptor.__func__) is types.FunctionType)
 def get_class_method(descriptor: Any, obj: Any, cls: Any = None) -> Any:
     """`descriptor.__get__(obj, cls)` of a class method."""
     return types.MethodType(descriptor.__func__, type(obj) if cls is None else cls)

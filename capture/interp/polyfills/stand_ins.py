@@ -44,7 +44,7 @@ def stand_in(kind: type, applies: Callable[..., bool] | None = None) -> Callable
         cls.__module__, cls.__name__, cls.__qualname__ = kind.__module__, kind.__name__, kind.__qualname__
         for name in dir(cls):
             method, own = kind.__dict__.get(name), getattr(cls, name)
-            if method is not None and name not in OWN and isinstance(own, types.FunctionType):
+            if method is not None and name not in OWN and type(own) is types.FunctionType:
                 polyfill(method, applies=lambda self, *args, **kwargs: type(self) is cls)(own)
         if applies is not None:
             polyfill(kind, applies=applies)(cls)
