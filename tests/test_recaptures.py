@@ -192,3 +192,27 @@ def test_a_branch_on_how_many_edges_are_left() -> None:
         torch.manual_seed(seed)
         return torch.randint(0, 6, (2, 10)) if seed % 3 else torch.arange(6).repeat(2, 1)[:, :4].contiguous()
     counted(lambda: attends, *(call(X / 10, edges(seed)) for seed in range(1, 10)), most=6)
+
+
+class Named:
+    """An object that is asked for its attributes in Python, and tells."""
+
+    def __init__(self):
+        self.asked = []
+
+    def __getattr__(self, name):
+        if not name.startswith("__deep"):
+            self.asked.append(name)
+        raise AttributeError(name)
+
+
+def test_why_a_call_did_not_hit_is_told_without_asking_the_programs_objects():
+    def make():
+        key = Named()
+        kept = {key: 1.0}
+        return lambda x: x * kept[key], types.SimpleNamespace(key=key, kept=kept)
+
+    def change(state):
+        state.kept[state.key] = 2.0
+    stats = check(make, call(X), change, call(X), lambda state: setattr(state.key, "more", 1), change, call(X), captures=None)
+    assert stats.captures == 2 and stats.misses

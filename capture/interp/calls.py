@@ -97,7 +97,8 @@ def call(interp: Interpreter, function: Value, args: list[Value], kwargs: dict[s
                 function, args = Value(metacall, interp.track(class_attribute, interp, cls, "__call__")), [function, *args]
             elif is_a(metacall, type):              # which binds to nothing
                 function = Value(metacall, interp.track(class_attribute, interp, cls, "__call__"))
-            elif natives.is_modelled(real) or find_polyfill(real, args, kwargs) or not has_python_constructor(real):
+            elif natives.is_modelled(real) or find_polyfill(real, args, kwargs) or not (
+                    has_python_constructor(real) and isinstance(metacall, types.WrapperDescriptorType)):
                 return call_native(interp, function, args, kwargs, then, on_raise)
             else:
                 interp.track(pin, interp, function)

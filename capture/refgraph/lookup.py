@@ -6,8 +6,9 @@ import types
 from typing import Any
 
 from capture.refgraph.facts import is_of, of_thread
+from capture.refgraph.source import IMMUTABLE_TYPE
 
-HEAP_TYPE, IMMUTABLE_TYPE = 1 << 9, 1 << 8      # flags of types (object.h)
+HEAP_TYPE = 1 << 9     # a flag of types (object.h)
 MISSING = object()      # what a look-up returns in place of nothing
 # What `type.__getattribute__` finds under these names, without the look-up of that itself.
 mro_of = type.__dict__["__mro__"].__get__

@@ -40,6 +40,7 @@ from capture.refgraph.source import (
     TypeAttr,
     TypeOf,
     lookup,
+    short_name,
 )
 
 BINARY = {operator.add: ast.Add, operator.sub: ast.Sub, operator.mul: ast.Mult, operator.truediv: ast.Div,
@@ -497,7 +498,7 @@ class _Printer:
         if cls is slice:
             parts = [self.constant(part) for part in (value.start, value.stop, value.step)]
             return ast.Call(self.pin(slice, "slice"), parts, [])
-        hint = getattr(value, "__name__", cls.__name__.lower()).rpartition(".")[2]
+        hint = short_name(value)
         if not is_weak(value):
             return self.pin(value, hint)
         kept = self.locals.get(Constant(value))
@@ -586,7 +587,7 @@ def _hint(source: Source) -> str:
     if isinstance(source, ImportedModule):
         return source.name.rpartition(".")[2]
     if isinstance(source, Constant):
-        return getattr(source.value, "__name__", type(source.value).__name__.lower())
+        return short_name(source.value)
     return type(source).__name__.lower()
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import operator
 import sys
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar, dataclass_transform
 
@@ -95,11 +95,38 @@ class Constant(Root):
 
     def expression(self) -> str:
         value = self.value
-        if isinstance(value, types.ModuleType):
-            return f"sys.modules[{vars(value).get('__name__')!r}]"
-        module = getattr(value, "__module__", None)
-        name = getattr(value, "__qualname__", None)
+        if issubclass(type(value), types.ModuleType):
+            return f"sys.modules[{kept_name(namespace_of(value), '__name__')!r}]"
+        module, name = names_of(value)
         return f"constant({id(value):#x})" if name is None else name if module in (None, "builtins") else f"{module}.{name}"
+
+
+IMMUTABLE_TYPE = 1 << 8                     # a flag of types (object.h): none of Python's
+namespace_of: Callable[[Any], dict[str, Any]] = types.ModuleType.__dict__["__dict__"].__get__
+
+
+def names_of(value: Any) -> tuple[str | None, str | None]:
+    """The module and the qualified name of a class, or of an object of C; None for what has none. Nothing of the program's own
+    runs: objects of its classes are not asked."""
+    if issubclass(type(value), type):
+        return kept_name(type.__getattribute__(value, "__dict__"), "__module__"), type.__dict__["__qualname__"].__get__(value)
+    if not type.__getattribute__(type(value), "__flags__") & IMMUTABLE_TYPE:
+        return None, None
+    module, name = getattr(value, "__module__", None), getattr(value, "__qualname__", None)
+    return module if type(module) is str else None, name if type(name) is str else None
+
+
+def short_name(value: Any) -> str:
+    """The last part of an object's name, else that of its class in lower case: a hint for those who read what is generated."""
+    is_module = issubclass(type(value), types.ModuleType)
+    name = kept_name(namespace_of(value), "__name__") if is_module else names_of(value)[1]
+    return (name or type.__dict__["__name__"].__get__(type(value)).lower()).rpartition(".")[2]
+
+
+def kept_name(namespace: Mapping[str, Any], key: str) -> str | None:
+    """A name in a namespace, where the program may have put anything."""
+    name = namespace.get(key)
+    return name if type(name) is str else None
 
 
 @step

@@ -54,6 +54,25 @@ def metaclass_protocols(x):
     return t.x * 2, t.tagged, Tagged.upper, len(Tagged), Tagged["k"], "factor" in Tagged, list(Tagged), Tagged.tag
 
 
+class Answering:
+    def __call__(self, *args):
+        return args
+
+
+class AnsweredByAnObject(type):
+    __call__ = Answering()      # binds to nothing, as in CPython
+
+
+class Unmade(metaclass=AnsweredByAnObject):
+    def __init__(self, x):
+        self.x = x
+
+
+@programs.add(X, fullgraph=False, captures=None)
+def a_metaclass_whose_call_is_an_object(x):
+    return x * 2, Unmade(x, 3)
+
+
 @programs.add(X)
 def a_class_with_a_metaclass_made_inside(x):
     class Child(Tagged):

@@ -21,19 +21,27 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--part", type=float, default=1.0, help="of the worlds, drawn at random")
     parser.add_argument("--seconds", type=float, default=math.inf, help="after which no world is begun")
+    parser.add_argument("--guards", action="store_true", help="look instead which guards of these programs nothing tells")
     options, rest = parser.parse_known_args()
     import pytest
 
     from tests.mutation import plugin
     from tests.mutation.hunt import Bug, Hunt
+    arguments = [*options.tests, *rest, "-p", "tests.mutation.plugin", "-p", "no:terminal", "-p", "no:cacheprovider",
+                 "-p", "no:timeout", "-o", "faulthandler_timeout=0"]
     start = time.monotonic()
     out = os.fdopen(os.dup(1), "w")
 
     def tell(bug: Bug) -> None:
         print(f"\n{'=' * 60} {bug.kind}\n{bug}", file=out, flush=True)
+    if options.guards:
+        from tests.mutation.guards import Survey
+        plugin.HUNT = survey = Survey(options.each, options.seed, part=options.part, until=start + options.seconds)
+        pytest.main(arguments)
+        print(survey.report(), file=out, flush=True)
+        return bool(survey.mismatches)
     plugin.HUNT = hunt = Hunt(options.each, options.seed, options.part, start + options.seconds, tell)
-    pytest.main([*options.tests, *rest, "-p", "tests.mutation.plugin", "-p", "no:terminal", "-p", "no:cacheprovider", "-p", "no:timeout",
-                 "-o", "faulthandler_timeout=0"])
+    pytest.main(arguments)
     kinds = {bug.kind for bug in hunt.bugs}
     print(f"\nseed {options.seed}: {hunt.worlds} worlds, {hunt.possible} possible mutations, {hunt.mutations} compared in "
           f"{time.monotonic() - start:.0f} s, {len(hunt.bugs)} bugs of {len(kinds)} kinds; not compared: {dict(hunt.skipped.most_common(12))}",

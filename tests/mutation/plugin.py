@@ -1,18 +1,16 @@
 """A plugin of pytest: tests that compare a program with eager by `helpers.check` have their program's world changed instead."""
 from __future__ import annotations
 
-import os
-import random
 from typing import Any
 
 import pytest
 
-import capture
 from tests import helpers
+from tests.mutation.guards import Survey
 from tests.mutation.hunt import Hunt
 from tests.mutation.world import World
 
-HUNT: Hunt | None = None        # set by `__main__`
+HUNT: Hunt | Survey | None = None        # set by `__main__`
 _now = ["?"]
 
 

@@ -343,3 +343,22 @@ def test_a_generator_as_argument() -> None:
 
 def test_a_class_as_argument() -> None:
     variants(lambda x, cls: cls(2).apply(x), call(X, Scale), call(X, Shift))
+
+
+ITERATING = {
+    "list comprehension": lambda x, numbers: [x * n for n in numbers], "sum": lambda x, numbers: x * sum(numbers),
+    "unpacking": lambda x, numbers: x * (lambda first, *rest: first)(*numbers), "starred": lambda x, numbers: [x, *numbers],
+    "iter": lambda x, numbers: x * next(iter(numbers)), "enumerate": lambda x, numbers: [x * n + i for i, n in enumerate(numbers)],
+}
+ITERABLES = {
+    "generator": lambda: (i + 1.0 for i in range(2)), "map": lambda: map(float, (1, 2)), "iterator": lambda: iter([1.0, 2.0]),
+    "list": lambda: [1.0, 2.0], "tuple": lambda: (1.0, 2.0), "dict": lambda: {1.0: 0, 2.0: 0}, "none": lambda: None}
+
+
+@pytest.mark.parametrize("first", ["generator", "map", "iterator"])
+@pytest.mark.parametrize("use", ITERATING)
+def test_an_iterator_and_then_another_iterable(use: str, first: str) -> None:
+    """That an iterator is its own is so for what is of this type."""
+    for second in ITERABLES:
+        calls = [Call(lambda state, make=ITERABLES[name]: ((X.clone(), make()), {})) for name in (first, first, second, first)]
+        check(lambda: ITERATING[use], *calls, captures=None, fullgraph=False)
