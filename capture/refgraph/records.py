@@ -16,6 +16,8 @@ from capture.refgraph import ndarrays
 from capture.refgraph.identical import Classes
 from capture.refgraph.source import Computed
 
+current_context = decimal.getcontext        # of C, whatever a program puts there
+
 # What tells a value from all others of its exact type.
 CONTENTS: dict[type, Callable[[Any], Any]] = {
     decimal.Decimal: str,
@@ -70,7 +72,7 @@ def content(x: Any) -> Any:
 
 def decimal_rules() -> tuple[Any, ...]:
     """What the thread's decimal context says of results."""
-    return rules_of(decimal.getcontext())
+    return rules_of(current_context())
 
 
 def rules_of(context: Any) -> tuple[Any, ...]:
@@ -83,7 +85,7 @@ def rules_of(context: Any) -> tuple[Any, ...]:
 
 def decimal_flags() -> int:
     """The signals which the thread's decimal context has noted, as bits."""
-    flags = decimal.getcontext().flags
+    flags = current_context().flags
     return sum(1 << i for i, signal in enumerate(SIGNALS) if flags[signal])
 
 
@@ -100,5 +102,5 @@ def require_decimal_rules(graph: Any) -> None:
 
 def in_own_decimals(graph: Any) -> bool:
     """Whether the decimal context in force is one that the trace made."""
-    node = graph.find(decimal.getcontext())
+    node = graph.find(current_context())
     return node is not None and node.created

@@ -102,7 +102,7 @@ class Constant(Root):
 
 
 IMMUTABLE_TYPE = 1 << 8                     # a flag of types (object.h): none of Python's
-namespace_of: Callable[[Any], dict[str, Any]] = types.ModuleType.__dict__["__dict__"].__get__
+namespace_of: Callable[[Any], dict[str, Any]] = types.ModuleType.__dict__["__dict__"].__get__  # type: ignore[index]
 
 
 def names_of(value: Any) -> tuple[str | None, str | None]:

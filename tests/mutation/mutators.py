@@ -6,6 +6,7 @@ names are the same in each world, so that a mutation of one can be made in anoth
 from __future__ import annotations
 
 import collections
+import contextvars
 import copy
 import decimal
 import enum
@@ -22,10 +23,11 @@ import torch
 
 import capture
 import tests.helpers
+import tests.snapshot
 from tests.mutation.places import FOREIGN, Place, Undo, is_own, restoring
 
 Change = Callable[[], "Undo | None"]
-SILENT = (*FOREIGN, os.path.dirname(capture.__file__), os.path.dirname(tests.helpers.__file__) + "/snapshot", tests.helpers.__file__)
+SILENT = (*FOREIGN, os.path.dirname(capture.__file__), tests.snapshot.__file__, tests.helpers.__file__)
 LOG: list[str] = []         # what was called of that which mutations have put there: part of the world
 
 
@@ -164,7 +166,8 @@ def subclass(cls: type, **names: Any) -> type:
 
 
 def with_code(function: types.FunctionType) -> types.FunctionType:
-    made = types.FunctionType(function.__code__, function.__globals__, function.__name__, function.__defaults__, function.__closure__)
+    made = types.FunctionType(
+        function.__code__, function.__globals__, function.__name__, function.__defaults__, function.__closure__)
     made.__kwdefaults__ = function.__kwdefaults__
     return made
 
@@ -200,14 +203,18 @@ NUMBERS: dict[str, Callable[[Any], Any]] = {
     "plus one": lambda v: v + 1, "negative": lambda v: -v, "zero": lambda v: type(v)(0), "as int": int, "as float": float,
     "as bool": bool, "as str": str, "as tensor": torch.tensor, "answering": lambda v: Answering()}
 TENSORS: dict[str, Callable[[Any], Any]] = {
-    "clone": lambda t: t.detach().clone().requires_grad_(t.requires_grad), "rolled": rolled, "double": lambda t: t.detach().double(),
+    "clone": lambda t: t.detach().clone().requires_grad_(t.requires_grad), "rolled": rolled,
+    "double": lambda t: t.detach().double(),
     "integers": lambda t: t.detach().to(torch.int64), "one more dimension": lambda t: t.detach().unsqueeze(0),
-    "longer": lambda t: torch.cat([t.detach(), t.detach()]), "empty": lambda t: t.detach()[:0], "strided": strided, "shifted": shifted,
+    "longer": lambda t: torch.cat([t.detach(), t.detach()]), "empty": lambda t: t.detach()[:0], "strided": strided,
+    "shifted": shifted,
     "transposed": lambda t: t.detach().transpose(0, -1), "requires grad": lambda t: t.detach().requires_grad_(not t.requires_grad),
     "not a leaf": lambda t: t.detach().requires_grad_() * 1, "parameter": torch.nn.Parameter, "buffer": torch.nn.Buffer,
-    "subclass": lambda t: t.detach().as_subclass(Tensor), "detached": lambda t: t.detach(), "negative view": torch._neg_view,
+    "subclass": lambda t: t.detach().as_subclass(Tensor), "detached": lambda t: t.detach(),
+    "negative view": torch._neg_view,
     "expanded": lambda t: t.detach().reshape(-1)[:1].expand(t.shape), "sparse": lambda t: t.detach().to_sparse(),
-    "meta": lambda t: t.detach().to("meta"), "number": lambda t: 2.0, "list": lambda t: t.tolist(), "array": lambda t: t.detach().numpy(),
+    "meta": lambda t: t.detach().to("meta"), "number": lambda t: 2.0, "list": lambda t: t.tolist(),
+    "array": lambda t: t.detach().numpy(),
     "complex": lambda t: t.detach().to(torch.complex64), "nan": lambda t: t.detach() * math.nan, "zeros": lambda t: t.detach() * 0,
     "inference": lambda t: _inference(t), "channels last": lambda t: t.detach().contiguous(memory_format=torch.channels_last)}
 
@@ -224,7 +231,7 @@ OTHERS: list[tuple[tuple[type, ...], dict[str, Callable[[Any], Any]]]] = [
     ((int,), NUMBERS | {"subclass": Int, "enum": lambda v: enum.IntEnum("Whole", {"A": v}).A, "of numpy": numpy.int64}),
     ((float,), NUMBERS | {"subclass": Float, "nan": lambda v: math.nan, "minus zero": lambda v: -0.0, "of numpy": numpy.float64}),
     ((str,), {"other": lambda v: v + "_", "empty": lambda v: "", "subclass": Str, "upper": str.upper, "bytes": str.encode,
-              "enum": lambda v: enum.Enum("Text", {"A": v}, type=str).A, "answering": lambda v: Answering()}),  # type: ignore[call-overload]
+              "enum": lambda v: enum.Enum("Text", {"A": v}, type=str).A, "answering": lambda v: Answering()}),
     ((type(None),), {"number": lambda v: 1, "zero": lambda v: 0, "string": lambda v: "a", "list": lambda v: [],
                      "tensor": lambda v: torch.ones(2), "answering": lambda v: Answering()}),
     ((bytes,), {"other": lambda v: v + b"_", "bytearray": bytearray}),
@@ -234,7 +241,8 @@ OTHERS: list[tuple[tuple[type, ...], dict[str, Callable[[Any], Any]]]] = [
     ((tuple,), {"subclass": lambda v: Tuple(v), "list": list, "longer": lambda v: v + v[:1], "shorter": lambda v: v[:-1],
                 "reversed": lambda v: v[::-1]}),
     ((dict,), {"copy": lambda v: v.copy(), "subclass": Dict, "ordered": collections.OrderedDict,
-               "reversed": lambda v: type(v)(reversed(list(v.items()))), "with a default": lambda v: collections.defaultdict(int, v),
+               "reversed": lambda v: type(v)(reversed(list(v.items()))),
+               "with a default": lambda v: collections.defaultdict(int, v),
                "proxy": types.MappingProxyType, "empty": lambda v: {}}),
     ((set, frozenset), {"copy": lambda v: set(v), "subclass": lambda v: Set(v), "frozen": frozenset, "list": list,
                         "empty": lambda v: set(), "one more": lambda v: v | {7}}),
@@ -266,7 +274,7 @@ def changes(place: Place) -> Iterator[tuple[str, Change]]:
             yield from list_changes(value, place)
             if kind is not object:
                 break
-    if not isinstance(value, (type, types.ModuleType, types.FunctionType)) and is_own(type(value)) and is_own(value):
+    if not isinstance(value, (type, types.ModuleType, types.FunctionType, enum.Enum)) and is_own(type(value)):
         yield from _instance(value, place)
 
 
@@ -282,7 +290,8 @@ def _list(items: Any, place: Place) -> Iterator[tuple[str, Change]]:
     base: Any = list if isinstance(items, list) else collections.deque
     first = base.__getitem__(items, 0) if base.__len__(items) else 1
     for name, act in {"append": lambda: base.append(items, first), "insert": lambda: base.insert(items, 0, first),
-                      "pop": lambda: base.pop(items), "reverse": lambda: base.reverse(items), "clear": lambda: base.clear(items)}.items():
+                      "pop": lambda: base.pop(items), "reverse": lambda: base.reverse(items),
+                      "clear": lambda: base.clear(items)}.items():
         yield name, _restored(items, act)
 
 
@@ -337,7 +346,8 @@ def _tensor(t: torch.Tensor, place: Place) -> Iterator[tuple[str, Change]]:
             "add one": lambda t: t.add_(1), "zero": lambda t: t.zero_(), "negate": lambda t: t.neg_(),
             "toggle grad": lambda t: t.requires_grad_(not t.requires_grad), "unsqueeze": lambda t: t.unsqueeze_(0),
             "data of double": lambda t: setattr(t, "data", t.data.double()), "transpose": lambda t: t.transpose_(0, -1),
-            "data longer": lambda t: setattr(t, "data", torch.cat([t.data, t.data])), "data copy": lambda t: setattr(t, "data", t.data.clone()),
+            "data longer": lambda t: setattr(t, "data", torch.cat([t.data, t.data])),
+            "data copy": lambda t: setattr(t, "data", t.data.clone()),
             "nan": lambda t: t.mul_(math.nan), "swap": lambda t: t.set_(t.detach().flip(0))}.items():
         yield name, under_no_grad(act)
     yield "attribute", renamed
@@ -508,9 +518,10 @@ def _other(value: Any, place: Place) -> Iterator[tuple[str, Change]]:
 
 
 CHANGES: list[tuple[Any, Callable[[Any, Place], Iterator[tuple[str, Change]]]]] = [
-    ((list, collections.deque), _list), (dict, _dict), (set, _set), (torch.Tensor, _tensor), (torch.nn.Module, _module), (type, _class),
+    ((list, collections.deque), _list), (dict, _dict), (set, _set), (torch.Tensor, _tensor), (torch.nn.Module, _module),
+    (type, _class),
     (types.FunctionType, _function), (numpy.ndarray, _array), (torch.Generator, _generator),
-    (type(__import__("contextvars").ContextVar("v")), _variable), (object, _other)]
+    (contextvars.ContextVar, _variable), (object, _other)]
 
 
 # -- all of it -----------------------------------------------------------------------------------------------------------
@@ -530,7 +541,7 @@ def _put(put: Callable[[Any], Undo], make: Callable[[], Any]) -> Undo:
 
 def alike(place: Place, among: list[Place]) -> Iterator[tuple[str, Place]]:
     """Places with another object of the same class, which may come to be one with that of `place`."""
-    if place.put is not None and type(place.value) not in (bool, type(None)):
+    if place.put is not None and place.own and type(place.value) not in (bool, type(None), types.BuiltinFunctionType):
         for other in among:
             if type(other.value) is type(place.value) and other.value is not place.value and other.own:
                 yield f"= {other.path}", other

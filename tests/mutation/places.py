@@ -5,6 +5,7 @@ A place is named by its path, so that the same one is found in another world tha
 from __future__ import annotations
 
 import collections
+import enum
 import functools
 import os
 import sys
@@ -17,6 +18,7 @@ import torch
 
 Undo = Callable[[], Any]
 FOREIGN = (os.path.dirname(os.__file__), os.path.dirname(torch.__path__[0]))    # the standard library, installed packages
+OF_CLASSES = frozenset({"__slotnames__", "__dict__", "__weakref__", "__module__", "__doc__", "__qualname__", "__slots__"})
 DEPTH = 9
 MOST_ITEMS = 6      # of one container
 SEQUENCES = (list, collections.deque)
@@ -113,7 +115,7 @@ def parts(place: Place, names: Iterable[str]) -> Iterator[Place]:
         yield _part(place, ".fget", value.fget, property)
     elif isinstance(value, (staticmethod, classmethod)):
         yield _part(place, ".__func__", value.__func__, type(value))
-    if not isinstance(value, (type, types.ModuleType, types.FunctionType, types.MethodType, functools.partial)):
+    if not isinstance(value, (type, types.ModuleType, types.FunctionType, types.MethodType, functools.partial, enum.Enum)):
         yield from _attributes(path, value)
         if is_own(type(value)) or isinstance(value, torch.nn.Module):
             yield Place(f"type({path})", type(value), own=is_own(type(value)))
@@ -123,7 +125,7 @@ def _part(place: Place, step: Any, value: Any, rebuilt: Callable[[Any], Any]) ->
     """A part of something immutable, which is made anew where it lies with another part."""
     put = place.put
     path = f"{place.path}{step}" if isinstance(step, str) else f"{place.path}[{step}]"
-    return Place(path, value, None if put is None else lambda new: put(rebuilt(new)))
+    return Place(path, value, None if put is None else lambda new: put(rebuilt(new)), own=place.own)
 
 
 def _with_item(items: tuple[Any, ...], index: int, new: Any) -> Any:
@@ -132,7 +134,7 @@ def _with_item(items: tuple[Any, ...], index: int, new: Any) -> Any:
 
 
 def _entries(mapping: dict[Any, Any], path_of: Callable[[Any, int], str], most: int = MOST_ITEMS) -> Iterator[Place]:
-    """The values of a dict, and those of its keys that are no names; `path_of` says how the value of a key, and its number, is called."""
+    """The values of a dict, and its keys that are no names; `path_of` says what the value of a key, of this number, is called."""
     base = collections.OrderedDict if isinstance(mapping, collections.OrderedDict) else dict
 
     def put(key: Any, new: Any) -> Undo:
@@ -281,7 +283,7 @@ def _class(path: str, cls: type, names: Iterable[str]) -> Iterator[Place]:
     if not cls.__flags__ & (1 << 9) or cls.__flags__ & (1 << 8):        # made by C
         return
     for name, value in list(type.__getattribute__(cls, "__dict__").items()):
-        if name not in ("__dict__", "__weakref__", "__module__", "__doc__", "__qualname__", "__slots__") and (own or name in names):
+        if name not in OF_CLASSES and (own or name in names):
             yield attribute(f"{path}.{name}", cls, name, value, own)
     for base in type.__getattribute__(cls, "__mro__")[1:]:
         yield Place(f"{path}.__mro__[{base.__name__}]", base, own=is_own(base))

@@ -71,7 +71,8 @@ def all_mutations(world: World) -> list[Mutation]:
     return list(dict.fromkeys([*found, *(Mutation("modes", name) for name in MODES)]))
 
 
-def run(world: World, mutations: tuple[Mutation, ...], engine: Engine, watch: Engine = lambda number: None) -> list[helpers.Outcome]:
+def run(world: World, mutations: tuple[Mutation, ...], engine: Engine,
+        watch: Engine = lambda number: None) -> list[helpers.Outcome]:
     """The outcomes of five calls: two before the changes, two after them, and one with what can be taken back taken back.
 
     watch: is told the number of each call before it is made. Raises Inapplicable for changes that cannot be made, and Endless.

@@ -13,7 +13,7 @@ from capture.interp.lookasides.shadows import NONE, depend_plain, node_of, settl
 from capture.interp.models import model
 from capture.interp.special import is_plain
 from capture.refgraph.node import ABSENT, Const, RefNode, Shadow
-from capture.refgraph.records import require_decimal_rules, rules_of
+from capture.refgraph.records import current_context, require_decimal_rules, rules_of
 from capture.refgraph.source import Computed
 
 MANAGER = type(decimal.localcontext())
@@ -27,7 +27,7 @@ def is_of_the_trace(interp: Interpreter, owner: Value, *args: Value, **kwargs: V
 def current(interp: Interpreter, result: Any) -> Shadow:
     """The context in force: one of the trace's, or the thread's at entry."""
     known = interp.graph.find(result)
-    return known if known is not None and known.created else interp.graph.external(result, Computed(decimal.getcontext, ()))
+    return known if known is not None and known.created else interp.graph.external(result, Computed(current_context, ()))
 
 
 @model(decimal.localcontext, applies=lambda ctx=None, **settings: all(map(is_plain, settings.values())))
