@@ -6,6 +6,7 @@ own that has become a tensor, with which it may share memory, is computed with n
 from __future__ import annotations
 
 import functools
+import math
 import numbers
 import operator
 import types
@@ -21,9 +22,10 @@ from capture.interp.frame import Value
 from capture.interp.models import hashable, polyfill
 from capture.interp.special import is_plain
 from capture.interp.varying import Numbers
-from capture.refgraph.effects import Replayed
+from capture.refgraph.effects import CallEffect, Replayed, user_stack
 from capture.refgraph.graph import PINNED, RefGraph
 from capture.refgraph.lookup import parts
+from capture.refgraph.memory import storage_of
 from capture.refgraph.ndarrays import (
     LARGEST,
     array_on,
@@ -127,6 +129,11 @@ class Arrays:
         self._made = 0
         self._tied: list[tuple[Any, Any]] = []              # … and those on the memory of tensors that follow from constants
         self.tensors: list[tuple[RefNode, torch.Tensor]] = []       # arrays from outside, and the tensors on their memory
+        # Calls of numpy after the graph: the node of the array or number that each has made, if the graph may make that as well.
+        self.repeated: dict[CallEffect, RefNode | None] = {}
+        self.exposed: dict[int | None, int] = {}            # storages of tensors that these were given, and since when
+        self.first: int | None = None                       # when numpy was given the first tensor
+        self.shared: list[tuple[Any, torch.Tensor]] = []    # what owns the memory of arrays of the graph, and tensors on it
 
     def is_computed(self, real: Any) -> bool:
         """Whether numpy made this very object in the trace."""
@@ -235,8 +242,6 @@ class Arrays:
             if follows and graph.hasten(shadow.origin):  # type: ignore[union-attr]
                 return None
             return Break("data-dependent", "random numbers become a tensor")
-        if isinstance(shadow, RefNode) and isinstance(shadow.origin, Replayed):
-            return Break("data-dependent", "what numpy computes anew on each call becomes a tensor")
         if not isinstance(shadow, RefNode) or shadow.source is None:
             return Break("opaque-call", "an array of unknown origin becomes a tensor")
         if shadow.slots:
@@ -253,6 +258,30 @@ class Arrays:
     def has_tensor(self, node: RefNode) -> bool:
         """Whether a tensor is one on the memory of an array from outside."""
         return isinstance(node.source, Computed) and node.source.op is tensor_on
+
+    def with_shared(self, graph: RefGraph, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+        """Tensors that were written to, and those that share memory with them by way of arrays of the graph. Raises Break where a
+        call after the graph would see it."""
+        places = {place[0] for tensor in tensors if (place := storage_of(tensor)) is not None} if self.shared else set()
+        owners = [owner for owner, tensor in self.shared if (storage_of(tensor) or (None,))[0] in places]
+        if owners:
+            self.require_unseen(graph, pending=True)
+        return [*tensors, *(tensor for owner, tensor in self.shared if any(owner is other for other in owners))]
+
+    def keep(self, number: RefNode) -> None:
+        """The call that returned a number stays after the graph."""
+        if isinstance(number.origin, Replayed) and number.origin.op in self.repeated:
+            self.repeated[number.origin.op] = None
+
+    def require_unseen(self, graph: RefGraph, pending: bool = False) -> None:
+        """Raises Break where a call that is made after the graph would see a write to an array, or to a tensor on its memory.
+        pending: one that may yet become part of the graph, too."""
+        first = math.inf if self.first is None else self.first
+        for effect in graph.effects:
+            if isinstance(effect, CallEffect) and effect.stream is None and effect.serial >= first and (
+                    pending or self.repeated.get(effect) is None):
+                raise Break("late-change", "an array of numpy is written to after a call that was given it, perhaps",
+                            user_stack(effect.positions))
 
     def maker(self, array: Any) -> Callable[[], Any]:
         """A function that makes anew an array which becomes a tensor. Raises Break where it has changed since it became one."""

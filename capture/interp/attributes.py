@@ -17,7 +17,7 @@ from capture.interp import calls, natives, overrides, tensors
 from capture.interp.descriptors import C_METHODS, absent, bind, bound_to_class, class_of, find, or_hooked, part, perform, pin_type
 from capture.interp.frame import Catch, Continuation, OnRaise, Then, Value, discard
 from capture.interp.interpreter import Interpreter
-from capture.interp.lookasides import decimals
+from capture.interp.lookasides import computed_arrays, decimals
 from capture.interp.lookasides.weakrefs import behind, is_proxy
 from capture.interp.members import (
     C_DATA,
@@ -350,6 +350,7 @@ def before_write(interp: Interpreter, obj: Value, name: str, deleting: bool) -> 
     node, graph = obj.shadow, interp.graph
     if not is_a(obj.real, torch.Tensor):
         class_of(interp, obj)
+    computed_arrays.require_own(node)
     if isinstance(node, RefNode) and is_a(obj.real, type):
         if deleting and not node.created and name not in node.slots:
             graph.require(Computed(lacks, (Constant(obj.real), Literal(name))), "VALUE", lacks(obj.real, name))

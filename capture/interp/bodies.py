@@ -191,7 +191,7 @@ def _module(recorder: FxRecorder, recorded: Recorded, lifted: list[fx.Node], sin
         if node in recorded.lifted:
             copies[recorded.lifted[node]] = placeholder
     outputs = graph.graph_copy(recorded.graph, copies)
-    graph.output(outputs[0] if single else outputs)  # type: ignore[index,arg-type]
+    graph.output(outputs[0] if single else outputs)  # type: ignore[index]
     for node in graph.nodes:
         if node.op == "get_attr":
             setattr(holder, node.target, recorder.modules[node.target])

@@ -241,7 +241,7 @@ def bound_by_c(interp: Interpreter, obj: Value, name: str, found: Value, result:
         graph.depend(node, obj.real)
         return interp.recorder.arrays.fold(graph, result, lambda item: settled(interp, item, new=True))
     if isinstance(node, RefNode) and not callable(result) and computed_arrays.is_repeated(node, obj.real):
-        return computed_arrays.repeat(interp, getattr, [obj, Value(name, Const(name))], {}, result)
+        return computed_arrays.attribute(interp, obj, name, result)
     if isinstance(descriptor, C_METHODS):
         bound = isinstance(result, (types.BuiltinFunctionType, types.MethodWrapperType))
         if bound and getattr(result, "__self__", None) is obj.real:

@@ -52,12 +52,17 @@ QUOTIENTS = frozenset("""
 def note(interp: Interpreter, real: Any, args: list[Value]) -> None:
     """Notes an operation that is about to be recorded, if it may fail for values that only a hit meets."""
     if may_fail(interp, real, args):
-        recorder, effects = interp.recorder, interp.graph.effects
-        if recorder.acted is None:
-            recorder.acted = len(effects)
-        watched = is_watched(interp.frame)
-        recorder.watched |= watched
-        recorder.fails |= watched or any(not comes_early(interp, effect) for effect in effects)
+        may_raise(interp)
+
+
+def may_raise(interp: Interpreter) -> None:
+    """The graph may raise from here on."""
+    recorder, effects = interp.recorder, interp.graph.effects
+    if recorder.acted is None:
+        recorder.acted = len(effects)
+    watched = is_watched(interp.frame)
+    recorder.watched |= watched
+    recorder.fails |= watched or any(not comes_early(interp, effect) for effect in effects)
 
 
 def may_fail(interp: Interpreter, real: Any, args: list[Value]) -> bool:

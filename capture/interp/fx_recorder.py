@@ -29,6 +29,7 @@ from capture.refgraph.lookup import parts
 from capture.refgraph.memory import asking_nobody, is_handle, pin_tensor_class, storage_of
 from capture.refgraph.ndarrays import is_scalar_of_torch, scalar_of_torch
 from capture.refgraph.node import (
+    ArrayState,
     Build,
     Const,
     DictState,
@@ -191,7 +192,7 @@ class FxRecorder:
             if issubclass(shadow.cls, tuple):
                 return tuple(items)
         elif isinstance(shadow, RefNode):
-            if isinstance(shadow.state, TensorState):
+            if isinstance(shadow.state, TensorState) and not isinstance(shadow.state, ArrayState):
                 return self.node(shadow)
             if isinstance(real, list):
                 return [self.argument(s, r, place.inner) for s, r in zip(self.refs.list_state(shadow).items, real, strict=True)]
@@ -396,7 +397,7 @@ class FxRecorder:
         """These tensors were written to, or may have been; none: other state was changed. for_good: in a way that no copy brings
         back. Raises Break for one from outside where the call is to run again if an earlier operation fails, and now could not."""
         self.mutates = True
-        tensors = list(tensors)
+        tensors = self.arrays.with_shared(self.refs, list(tensors))
         storages = [(storage_of(t) or (None,))[0] for t in tensors]
         states = (node.state for node in self.refs.nodes)
         outside = {None, *(state.storage[0] for state in states if type(state) is TensorState and state.storage)}

@@ -78,7 +78,7 @@ def understand(interp: Interpreter, function: Value, args: list[Value], kwargs: 
     if call.kind is Kind.MODEL:
         reals, named = [value.real for value in args], {name: value.real for name, value in kwargs.items()}
         numpys = any(map(arrays.is_value, reals)) and (
-            interp.recorder.arrays.is_foldable(call.real, call.values) or computed_arrays.repeats(call.real, call.values))
+            interp.recorder.arrays.is_foldable(call.real, call.values) or computed_arrays.repeats(interp, call.real, call.values))
         call.meaning = None if numpys else find_model(call.real, reals, named)
     if call.kind is Kind.UNKNOWN or call.kind is Kind.MODEL and call.meaning is None:
         call.kind = kind_by_arguments(interp, call.real, call.values, kwargs)
@@ -136,7 +136,7 @@ def kind_by_arguments(interp: Interpreter, real: Any, values: list[Value], kwarg
         return Kind.NUMPY
     if hashable(real) and real in LAZY and not kwargs and all(isinstance(v.shadow, (Const, External, Expr)) for v in values):
         return Kind.LAZY
-    if computed_arrays.repeats(real, values):
+    if computed_arrays.repeats(interp, real, values):
         return Kind.REPEATED
     return Kind.PURE if is_foldable(real, values) else Kind.UNKNOWN
 

@@ -296,6 +296,12 @@ class HandleState(TensorState):
     __slots__ = ()
 
 
+class ArrayState(TensorState):
+    """An array of numpy that the graph makes, since a tensor is made of it, or it is written to."""
+
+    __slots__ = ()
+
+
 class FunctionState:
     """A Python function made by the trace: its parts, as shadows."""
 

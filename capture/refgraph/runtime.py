@@ -12,6 +12,7 @@ import torch
 
 from capture import _C
 from capture.errors import CheckFailed, Surprise
+from capture.refgraph.ndarrays import layout
 
 # Frames of code from such a file are passed over by `warnings` and `logging`, when these look for a caller.
 INVISIBLE = "<capture importlib._bootstrap>"
@@ -68,6 +69,12 @@ def expect(tensor: torch.Tensor, truth: bool) -> None:
     """Raises CheckFailed unless the truth of a tensor is as expected."""
     if bool(tensor) is not truth:
         raise CheckFailed(f"a tensor of the graph is {not truth}")
+
+
+def expect_layout(array: Any, expected: tuple[Any, ...]) -> None:
+    """Raises CheckFailed unless an array of the graph has the type, sizes and strides that it had."""
+    if layout(array) != expected:
+        raise CheckFailed(f"an array of the graph is {layout(array)}, not {expected}")
 
 
 def suppose(tensor: torch.Tensor, held: bool | int) -> None:

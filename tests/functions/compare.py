@@ -86,7 +86,7 @@ def _run(function: Callable[..., Any], case: Case) -> list[tuple[Any, bool]]:
         except Exception as raised:
             error = {key: value for key, value in describe_exception(raised).items() if key in ("type", "args")}
         roots = {"result": result, "args": args}
-        world = {"exception": error, "arrays": _arrays(result, args), "versions": [_version(t) for t in tensors(roots)], **modes()}
+        world = {"exception": error, "arrays": _arrays(result, roots), "versions": [_version(t) for t in tensors(roots)], **modes()}
         outcomes.append((take(roots, world), error is None))
     return outcomes
 
@@ -102,12 +102,13 @@ def _version(tensor: torch.Tensor) -> Any:
     return None if tensor.is_inference() else tensor._version, tensor._is_view()
 
 
-def _arrays(result: Any, args: Any) -> list[Any]:
+def _arrays(result: Any, roots: Any) -> list[Any]:
     """How the arrays of a result lie in memory, and on which of all tensors."""
+    every = tensors(roots)
     found = []
     for leaf in pytree.tree_leaves(result):
         if isinstance(leaf, numpy.ndarray):
-            below = [place for place, t in enumerate(tensors(args)) if t.layout is torch.strided and t.numel() and leaf.size
+            below = [place for place, t in enumerate(every) if t.layout is torch.strided and t.numel() and leaf.size
                      and numpy.may_share_memory(leaf, t.detach().resolve_conj().resolve_neg().numpy())]
             found.append((leaf.strides, leaf.flags.writeable, leaf.flags.owndata, below))
     return found

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from capture.errors import Break
+from capture.interp import failing, graph_arrays
 from capture.interp.arrays import is_drawn
 from capture.interp.frame import Value
 from capture.interp.interpreter import Interpreter
@@ -26,6 +27,8 @@ def shared(array: Any) -> torch.Tensor:
 
 def not_shareable(interp: Interpreter, array: Value) -> Break | None:
     """Why an array cannot become a tensor in this trace."""
+    if graph_arrays.can_become_tensor(interp.recorder, array):
+        return None
     return interp.recorder.arrays.unshareable(interp.graph, array.shadow, array.real)
 
 
@@ -33,6 +36,9 @@ def not_shareable(interp: Interpreter, array: Value) -> Break | None:
 def share(interp: Interpreter, result: torch.Tensor, array: Value) -> Shadow:
     """A tensor on the memory of an array: of one from outside it is a tensor from outside."""
     node: RefNode = array.shadow  # type: ignore[assignment]
+    if graph_arrays.can_become_tensor(interp.recorder, array):
+        failing.may_raise(interp)
+        return graph_arrays.share(interp.recorder, array, result)
     if node.source is not None or is_drawn(node):
         return interp.recorder.arrays.tensor(interp.recorder, node, result)
     return interp.recorder.record("call_function", torch.from_numpy, [array], {}, result, {})

@@ -99,6 +99,7 @@ def lazily(interp: Interpreter, function: Callable[..., Any], args: tuple[Value,
         node = interp.graph.touch(args[0].shadow)  # type: ignore[arg-type]
         if node.source is not None:
             return Expr(function, (External(Computed(plain_number, (node.source,)), args[0].real.item()),))
+        interp.recorder.arrays.keep(node)
         return Expr(function, (node.origin if isinstance(node.origin, Replayed) else node,))
     if type(result) not in SCALARS or is_measured(function, values):
         return None
