@@ -48,7 +48,7 @@ EARLY = (
 RECURRENT = ("lstm", "gru", "rnn_tanh", "rnn_relu")
 # Operators that torch's core table leaves as they are, and which are decomposed.
 ADDED = (
-    "_softmax", "_log_softmax", "native_layer_norm", "native_batch_norm", "_native_batch_norm_legit",
+    "_softmax", "_log_softmax", "native_batch_norm", "_native_batch_norm_legit",
     "_batch_norm_with_update_functional", "batch_norm_backward", "addmv")
 
 
@@ -121,8 +121,17 @@ def native_dropout_backward(grad: Tensor, mask: Tensor, scale: float) -> Tensor:
     return grad * (mask.to(grad.dtype) * rounded(scale, grad.dtype))
 
 
-# --- normalisations over channels: as eager mode on a CPU, one multiplication and addition for each element, by what is the same
-# for the whole channel
+# --- normalisations: as eager mode on a CPU, squares are those of the input's dtype, whereas those of `var` are double
+
+def moments(values: Tensor, dims: list[int]) -> tuple[Tensor, Tensor, Tensor]:
+    """Over `dims`, which stay, with size 1: the mean, the mean square of the difference to it, and that difference's own mean,
+    which is not 0, since the mean is rounded."""
+    mean = values.mean(dims, keepdim=True)
+    difference = mean - values          # not the other way round: one value for this and for outputs would be kept for both
+    return mean, (difference * difference).mean(dims, keepdim=True), difference.mean(dims, keepdim=True)
+
+
+# over channels: one multiplication and addition for each element, by what is the same for the whole channel
 
 def over_channels(values: Tensor, input: Tensor) -> Tensor:
     """One value per channel, shaped to be broadcast over a batch [N, C, ...]."""
@@ -165,7 +174,8 @@ def batch_norm_trained(input: Tensor, weight: Tensor | None, bias: Tensor | None
     """Returns the output, and of each channel the mean, reciprocal deviation and variance."""
     dims = [dim for dim in range(input.dim()) if dim != 1]
     exact = accumulated(input)
-    var, mean = torch.var_mean(exact, dims, correction=0)
+    mean, var, residue = (moment.reshape(-1) for moment in moments(exact, dims))
+    var = var - residue * residue       # eager mode's mean has more digits
     rstd = torch.rsqrt(var + eps)
     return laid_out(scaled(exact, mean, rstd, weight, bias).to(input.dtype), input), mean, rstd, var
 
@@ -184,12 +194,26 @@ def batch_norm_evaluated(input: Tensor, weight: Tensor | None, bias: Tensor | No
     return laid_out(output.to(input.dtype), input), running_mean.new_empty(0), running_mean.new_empty(0)
 
 
+@decomposition(aten.native_layer_norm.default)
+def layer_norm(input: Tensor, normalized_shape: list[int], weight: Tensor | None, bias: Tensor | None,
+               eps: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Returns the output, mean and reciprocal deviation."""
+    dims = list(range(input.dim() - len(normalized_shape), input.dim()))
+    values = accumulated(input).contiguous()
+    mean, var, _ = moments(values, dims)
+    rstd = torch.rsqrt(var + eps)
+    output = (values - mean) * rstd
+    output = output if weight is None else output * weight
+    output = output if bias is None else output + bias
+    return output.to(input.dtype), mean.to(input.dtype), rstd.to(input.dtype)
+
+
 @decomposition(aten.native_group_norm.default)
 def group_norm(input: Tensor, weight: Tensor | None, bias: Tensor | None, N: int, C: int, HxW: int, group: int,
                eps: float) -> tuple[Tensor, Tensor, Tensor]:
     """Returns the output [N, C, ...], and mean and reciprocal deviation [N, group]."""
     grouped = accumulated(input).reshape(N, group, C // group, HxW)
-    var, mean = torch.var_mean(grouped, [2, 3], correction=0, keepdim=True)
+    mean, var, _ = moments(grouped, [2, 3])
     rstd = torch.rsqrt(var + eps)
     scale = rstd if weight is None else rstd * weight.view(1, group, C // group, 1)
     shift = -mean * scale if bias is None else bias.view(1, group, C // group, 1) - mean * scale

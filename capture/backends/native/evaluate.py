@@ -456,6 +456,7 @@ SCANS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 }
 REDUCTIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "sum": lambda values: values.sum(-1, dtype=values.dtype),
+    "total": lambda values: values.sum(-1, dtype=torch.float64),
     "prod": lambda values: values.prod(-1, dtype=values.dtype),
     "max": _extreme(True),
     "min": _extreme(False),

@@ -38,6 +38,17 @@ class Buffer:
 COMBINING = frozenset(("add", "mul", "maximum", "minimum"))     # modes of stores, by their names in `ops.py`
 
 
+JOINED = 4              # steps of a reduction that kernels do at a time
+# Reductions whose values may be combined in any order: the operation that combines two, and the reduction of parts' results.
+COMBINED = {"sum": "add", "total": "add", "prod": "mul", "max": "maximum", "min": "minimum", "any": "or", "all": "and"}
+OF_PARTS = {name: "sum" if name == "total" else name for name in COMBINED}
+
+
+def reduction_dtype(reduction: str, dtype: torch.dtype) -> torch.dtype:
+    """The dtype of what a reduction of values of `dtype` stores."""
+    return {"argmax": torch.int64, "argmin": torch.int64, "total": torch.float64}.get(reduction, dtype)
+
+
 class Expr:
     """A value per point of an index space. Equal expressions are the same object (see `intern`), so `is` compares them."""
 
@@ -116,7 +127,8 @@ class Store:
     where the program computes `index`, several points may meet (see `scatters`).
     With a `reduction`, `value` is combined over the reduced variables, starting from the reduction's identity; `index` depends
     on the other variables only. Reductions: sum, prod, max, min (NaN wins, as in torch), any, all, and argmax, argmin: the
-    position (row-major, among the reduced variables) of the first extreme, NaN being the most extreme, stored as int64.
+    position (row-major, among the reduced variables) of the first extreme, NaN being the most extreme, stored as int64; and
+    total: the sum of float32 numbers as float64, where JOINED of them may make a sum in float32 first, in pairs.
     `scan`: every partial result is stored, in order; `index` depends on the reduced variables as well.
     """
 
@@ -127,6 +139,11 @@ class Store:
     reduction: str | None = None
     scan: bool = False
     mask: Expr | None = None        # where false, nothing is stored
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The dtype of what is stored."""
+        return self.value.dtype if self.reduction is None else reduction_dtype(self.reduction, self.value.dtype)
 
     @property
     def scatters(self) -> bool:

@@ -10,11 +10,10 @@ import torch
 
 from capture.backends.native.cost import LEAST_ROWS, MUCH, elements
 from capture.backends.native.index import Index, Var, contiguous_strides, index
-from capture.backends.native.ir import Buffer, Extern, Kernel, Nest, Program, Store, load
+from capture.backends.native.ir import OF_PARTS, Buffer, Extern, Kernel, Nest, Program, Store, load
 from capture.backends.native.loops import fresh, size_of, split
 
 MOST_PARTS = 64
-SPLITTABLE = {"sum", "prod", "max", "min", "any", "all"}
 
 
 def split_reductions(program: Program) -> Program:
@@ -29,7 +28,7 @@ def split_reductions(program: Program) -> Program:
 
 def _variable_to_split(nest: Nest) -> tuple[Var, int] | None:
     """The reduced variable to cut into parts, and the elements of a part."""
-    if not nest.reduced or any(s.reduction not in SPLITTABLE or s.scan or s.mode != "set" for s in nest.stores):
+    if not nest.reduced or any(s.reduction not in OF_PARTS or s.scan or s.mode != "set" for s in nest.stores):
         return None
     if elements(nest.space) >= LEAST_ROWS or elements((*nest.space, *nest.reduced)) < MUCH:
         return None
@@ -54,7 +53,7 @@ def _parts(nest: Nest, variable: Var, inner: int, buffers: dict[str, Buffer]) ->
         buffers[buffer.name] = buffer
         partial_stores.append(replace(store, buffer=buffer.name, index=place, mask=None))
         value = load(buffer, place.substitute(lambda atom: index(reduced) if atom == major else None))
-        final_stores.append(Store(store.buffer, store.index, value, store.mode, store.reduction, mask=store.mask))
+        final_stores.append(Store(store.buffer, store.index, value, store.mode, OF_PARTS[store.reduction], mask=store.mask))
     first = Nest(f"{nest.name}_parts", (major, *cut.space), tuple(v for v in cut.reduced if v != major), tuple(partial_stores))
     return [first, Nest(nest.name, nest.space, (reduced,), tuple(final_stores))]
 

@@ -32,7 +32,7 @@ from capture.backends.native.show import postorder, roots, show, show_expr, show
 from capture.errors import InternalError
 
 KINDS = {"input", "temporary", "output", "constant", "local"}
-NUMERIC = {"sum", "prod"}
+NUMERIC = {"sum", "prod", "total"}
 ORDERED = {"max", "min", "argmax", "argmin"}
 LOGICAL = {"any", "all"}
 REDUCTIONS = NUMERIC | ORDERED | LOGICAL
@@ -276,9 +276,10 @@ class _Loops:
         else:
             self.demand(store.reduction in REDUCTIONS, f"there is no reduction {store.reduction}")
             accepted = {torch.bool} if store.reduction in LOGICAL else ops.NUMBERS if store.reduction in NUMERIC else ops.COMPUTED
+            accepted = {torch.float32} if store.reduction == "total" else accepted
             self.demand(result in accepted, f"{store.reduction} of {result}")
-            if store.reduction.startswith("arg"):
-                result = torch.int64
+            self.demand(not (store.reduction == "total" and store.scan), "a scan of totals")
+            result = store.dtype
         self.demand(result == buffer.scalar, f"{result} stored to {buffer.name}, which is {buffer.dtype}")
         points = set(self.loops)
         if store.reduction is not None and not store.scan:

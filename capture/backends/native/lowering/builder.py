@@ -7,7 +7,7 @@ from dataclasses import replace
 import torch
 
 from capture.backends.native.index import ZERO, Index, Size, Var, contiguous_strides, index
-from capture.backends.native.ir import Buffer, Expr, Extern, Nest, Program, Store, View, constant
+from capture.backends.native.ir import Buffer, Expr, Extern, Nest, Program, Store, View, constant, reduction_dtype
 from capture.backends.native.lowering.lazy import (
     At,
     IndexMap,
@@ -160,7 +160,7 @@ class Builder:
         result = tuple(1 if n in dims else size for n, size in enumerate(shape))
         if strides is not None and not is_dense(result, strides):
             strides = None
-        stored = self.memory(result, torch.int64 if reduction.startswith("arg") else dtype, strides)
+        stored = self.memory(result, reduction_dtype(reduction, dtype), strides)
         whole = [r if n in dims else p for n, (p, r) in enumerate(zip(place, reduced, strict=True))]
         self.nest(place, reduced, Store(stored.buffer.name, address(stored, place), at(whole), reduction=reduction))
         return in_memory(stored, result)

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from capture.backends.native.index import ZERO, Index, product
-from capture.backends.native.ir import Expr, constant, position
+from capture.backends.native.ir import Expr, constant, position, reduction_dtype
 from capture.backends.native.lowering.builder import Builder, broadcast, elementwise
 from capture.backends.native.lowering.lazy import Lazy, viewed
 from capture.backends.native.lowering.registry import Call, lowers
@@ -29,14 +29,18 @@ def _dims(dims: Dims, x: Lazy, empty_is_all: bool = True) -> list[int]:
 
 
 def reduced(builder: Builder, x: Lazy, dims: Sequence[int], reduction: str, formula: Callable[[Expr], Expr] = lambda e: e) -> Lazy:
-    """`formula` of the elements of `x`, combined over `dims`, which stay with size 1."""
+    """`formula` of the elements of `x`, combined over `dims`, which stay with size 1. A sum of float32 is a float64."""
     dims = [d for d in dims if x.shape[d] != 1]
+    dtype = _dtype_of(x, formula)
+    if reduction == "sum" and dtype == torch.float32:
+        reduction = "total"
     if not dims:
         shape = x.shape
         if reduction.startswith("arg"):
             return Lazy(shape, torch.int64, None, lambda place: constant(0, torch.int64))
-        return elementwise([x], lambda args: formula(args[0]), shape, _dtype_of(x, formula), 1)
-    return builder.reduce(x.shape, dims, reduction, lambda place: formula(x.at(place)), _dtype_of(x, formula))
+        result = reduction_dtype(reduction, dtype)
+        return elementwise([x], lambda args: to(formula(args[0]), result), shape, result, 1)
+    return builder.reduce(x.shape, dims, reduction, lambda place: formula(x.at(place)), dtype)
 
 
 def _dtype_of(x: Lazy, formula: Callable[[Expr], Expr]) -> torch.dtype:
@@ -65,8 +69,13 @@ def _finished(call: Call, value: Lazy, dims: Sequence[int], keepdim: bool, formu
 
 
 def _wide(dtype: torch.dtype) -> torch.dtype:
-    """What to accumulate in."""
+    """What to compute in."""
     return ACCUMULATE.get(dtype, dtype)
+
+
+def _widest(dtype: torch.dtype) -> torch.dtype:
+    """What to accumulate in, where float32 has too few digits or too small a range."""
+    return torch.float64 if dtype.is_floating_point else dtype
 
 
 def _count(x: Lazy, dims: Sequence[int]) -> Index:
@@ -86,19 +95,20 @@ def _number(value: Index | float, dtype: torch.dtype) -> Scalar:
 
 @lowers(aten.sum.default, aten.sum.dim_IntList)
 def sum_(call: Call, x: Lazy, dims: Dims = None, keepdim: bool = False, *, dtype: torch.dtype | None = None) -> Lazy:
-    return _combined(call, x, dims, keepdim, "sum")
+    return _combined(call, x, dims, keepdim, "sum", _wide)
 
 
 @lowers(aten.prod.default, aten.prod.dim_int)
 def prod(call: Call, x: Lazy, dims: Dims = None, keepdim: bool = False, *, dtype: torch.dtype | None = None) -> Lazy:
-    return _combined(call, x, dims, keepdim, "prod")
+    return _combined(call, x, dims, keepdim, "prod", _widest)
 
 
-def _combined(call: Call, x: Lazy, dims: Dims, keepdim: bool, reduction: str) -> Lazy:
+def _combined(call: Call, x: Lazy, dims: Dims, keepdim: bool, reduction: str,
+              wider: Callable[[torch.dtype], torch.dtype]) -> Lazy:
     over, result = _dims(dims, x), call.result.dtype
 
     def formula(expr: Expr) -> Expr:        # converted to the result's dtype first, as in eager
-        return to(to(expr, result), _wide(result))
+        return to(to(expr, result), wider(result))
     return _finished(call, reduced(call.builder, x, over, reduction, formula), over, keepdim)
 
 
@@ -106,7 +116,7 @@ def _combined(call: Call, x: Lazy, dims: Dims, keepdim: bool, reduction: str) ->
 def mean(call: Call, x: Lazy, dims: Dims = None, keepdim: bool = False, *, dtype: torch.dtype | None = None) -> Lazy:
     over, result = _dims(dims, x), call.result.dtype
     total = reduced(call.builder, x, over, "sum", lambda expr: to(to(expr, result), _wide(result)))
-    count = _number(_count(x, over), _wide(result))
+    count = _number(_count(x, over), _widest(result))
     return _finished(call, total, over, keepdim, lambda s: s / count)
 
 
@@ -161,8 +171,8 @@ def any_(call: Call, x: Lazy, dims: Dims = None, keepdim: bool = False) -> Lazy:
 # Variance, in two passes.
 
 def _moments(call: Call, x: Lazy, over: Sequence[int], correction: float | None) -> tuple[Lazy, Lazy]:
-    """Variance and mean, with the reduced dimensions of size 1, in the dtype of accumulation."""
-    builder, dtype = call.builder, _wide(x.dtype)
+    """Variance and mean, with the reduced dimensions of size 1, as float64."""
+    builder, dtype = call.builder, _widest(x.dtype)
     if x.stored is None and (x.weight > 1 or len(x.reads) > 1):
         builder.store(x)
     count = _count(x, over)

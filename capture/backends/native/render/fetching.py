@@ -56,4 +56,4 @@ def _run(stage: Stage, where: Index, row: Var) -> Iterator[tuple[Index, Size]]:
 
 
 def _at(where: Index, variable: Var, value: Index) -> Index:
-    return where.substitute(lambda atom: value if atom is variable else None)
+    return where.substitute(lambda atom: value if atom == variable else None)

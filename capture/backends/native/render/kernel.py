@@ -9,7 +9,8 @@ from dataclasses import dataclass
 import torch
 
 from capture.backends.native.index import Index, Value, Var, bounds, index
-from capture.backends.native.ir import Kernel, Load, Store
+from capture.backends.native.ir import Buffer, Kernel, Load, Store
+from capture.backends.native.render.blocks import in_blocks
 from capture.backends.native.render.fetching import Fetch, fetches_of
 from capture.backends.native.render.plan import ARGUMENTS, Accumulator, Loop, StagePlan, plan_stage, span, strip_length
 from capture.backends.native.render.prepare import prepared, with_starts
@@ -43,10 +44,11 @@ class _Writer(Values):
         self.kernel = kernel
         self.starts = starts
         self.lane = kernel.outer[-1] if kernel.vectorized and kernel.outer else None
-        self.plans = [plan_stage(stage, self.lane is not None) for stage in kernel.stages]
-        self.written = {store.buffer for stage in kernel.stages for store in stage.stores}
-        keeps = len(self.plans) > 1 or kernel.locals or any(stage.inner for stage in kernel.stages)
-        self.strip_length = strip_length(kernel, self.plans) if self.lane is not None and keeps else None
+        # the plans of each of the kernel's stages, and the local buffers between them
+        self.plans, self.locals = _plans(kernel, self.lane is not None)
+        self.written = {store.buffer for plan in self._every_plan for store in plan.stage.stores}
+        keeps = len(kernel.stages) > 1 or kernel.locals or any(stage.inner for stage in kernel.stages)
+        self.strip_length = strip_length(kernel, self._every_plan) if self.lane is not None and keeps else None
         self.strip = Var("strip", 0)                    # where the current strip begins
         self.lanes = ("", "")                           # the range of the loop over the lane variable
         self.arrays: dict[str, tuple[str, bool]] = {}   # local buffer -> C name, whether it is an array
@@ -58,15 +60,19 @@ class _Writer(Values):
         self.lines = {store.buffer: (f"line{number}", store) for number, store in enumerate(streamed_of(kernel, self.tiles))}
         self.tile = Var("tile row", 0), Var("tile column", 0)   # where the current tile begins
 
+    @property
+    def _every_plan(self) -> list[StagePlan]:
+        return [plan for plans in self.plans for plan in plans]
+
     def function(self) -> Function:
         path, target = self.path, self.target
         path.write("if (begin >= end) return;")
-        for number, local in enumerate(self.kernel.locals):
+        for number, local in enumerate(self.locals):
             length = span(local.sizes, local.strides)
             is_array = self.strip_length is not None or length != 1
             self.arrays[local.name] = f"local{number}", is_array
             self._declare_array(f"local{number}", target.memory[local.dtype], local.dtype.itemsize, length, is_array)
-        for number, one in enumerate(one for plan in self.plans for one in plan.accumulators):
+        for number, one in enumerate(one for plan in self._every_plan for one in plan.accumulators):
             one.name = f"{one.store.reduction}{number}"
             one.where = f"place{number}" if one.store.reduction in ARGUMENTS else ""
             if self._is_array(one):
@@ -80,8 +86,9 @@ class _Writer(Values):
         with self._outer():
             self.row = path.depth
             fetch_after, fetches = fetches_of(self.kernel)
-            for number, plan in enumerate(self.plans):
-                self._stage(plan)
+            for number, plans in enumerate(self.plans):
+                for plan in plans:
+                    self._stage(plan)
                 for fetch in fetches if number == fetch_after else ():
                     self._fetch(fetch)
         path.write(*(target.free.format(name=name) for name in self.heap), *([target.streamed] if self.lines else []))
@@ -364,7 +371,7 @@ class _Writer(Values):
                     if not store.scan:
                         continue
                     value = one.where or self._element(one, one.name)
-                    value = self._element(one, one.where) if one.where else self._as(value, one.dtype, store.value.dtype)
+                    value = self._element(one, one.where) if one.where else self._as(value, one.dtype, store.dtype)
                 statements.append(self._stored(store, value))
             self.path.write(*statements)
             if scope is not None:
@@ -397,7 +404,7 @@ class _Writer(Values):
                 self.text(atom.expr, named=True)
         mask = None if store.mask is None else self.text(store.mask)
         guard = self.guard(store.index, mask, path.depth)
-        dtype = torch.int64 if store.reduction in ARGUMENTS else store.value.dtype
+        dtype = store.dtype
         place = self.place(store.buffer, dtype, store.index, path.depth)
         if store.mode != "set":
             wide = self.target.computed.get(dtype, dtype)
@@ -445,7 +452,7 @@ class _Writer(Values):
             scope = stack.enter_context(self._lane_loop())
             self.rebound()
             value = self._element(one, one.where or one.name)
-            value = value if one.where else self._as(value, one.dtype, store.value.dtype)
+            value = value if one.where else self._as(value, one.dtype, store.dtype)
             self.path.write(self._stored(store, value))
             if scope is not None and _is_own(self.where(store.buffer, store.index), self.lane):
                 scope.head = (self.target.simd.format(clauses=""), *scope.head)
@@ -453,6 +460,16 @@ class _Writer(Values):
 
     def _as(self, text: str, dtype: torch.dtype, wanted: torch.dtype) -> str:
         return text if dtype == wanted else f"op_to<{self.target.types[wanted]}>({text})"
+
+
+def _plans(kernel: Kernel, in_strips: bool) -> tuple[list[list[StagePlan]], list[Buffer]]:
+    """How each stage of a kernel runs, and all local buffers."""
+    plans, locals_ = [], list(kernel.locals)
+    for number, stage in enumerate(kernel.stages):
+        stages, more = ([stage], []) if in_strips else in_blocks(stage, number)
+        plans.append([plan_stage(each, in_strips) for each in stages])
+        locals_ += more
+    return plans, locals_
 
 
 def _is_own(where: Index, variable: Var) -> bool:

@@ -10,7 +10,7 @@ from capture.backends.native.index import Index, Size, Var, contiguous_strides, 
 from capture.backends.native.ir import Kernel, Stage, Store
 
 ARGUMENTS = {"argmax": "max", "argmin": "min"}      # reductions whose result is a position, and of what
-FLAGS = {"any": "max", "all": "min"}                # reductions of truth values, as those of bytes
+COMBINED = {"any": "max", "all": "min", "total": "sum"}     # reductions in another dtype than that of their values: how, there
 VECTOR_BLOCK = 2048     # elements summed up in float32 across a vector's lanes, before they are added to a sum in float64
 ROW_BLOCK = 64          # the same, one after the other
 STRIP_BYTES = 16 << 10  # of a strip's accumulators and local buffers: half of a first-level cache
@@ -94,8 +94,9 @@ def plan_stage(stage: Stage, in_strips: bool) -> StagePlan:
         block = _cut(loops, run, ROW_BLOCK if in_strips else VECTOR_BLOCK)
     plan = StagePlan(stage, tuple(loops))
     for store in reductions:
-        name = ARGUMENTS.get(store.reduction) or FLAGS.get(store.reduction, store.reduction)
-        narrow = torch.uint8 if store.value.dtype == torch.bool else store.value.dtype
+        name = ARGUMENTS.get(store.reduction) or COMBINED.get(store.reduction, store.reduction)
+        combined = store.value.dtype if store.reduction in ARGUMENTS else store.dtype
+        narrow = torch.uint8 if combined == torch.bool else combined
         wide = _is_rounded_sum(store) and (block is not None or bool(kept) or store.scan)
         dtype = torch.float64 if wide else narrow
         whole = Accumulator(store, first, name, dtype, kept)
@@ -111,7 +112,8 @@ def plan_stage(stage: Stage, in_strips: bool) -> StagePlan:
 
 
 def _is_rounded_sum(store: Store) -> bool:
-    return store.reduction in ("sum", "prod") and store.value.dtype == torch.float32 and (store.reduction == "sum" or store.scan)
+    rounded = store.value.dtype in (torch.float32, torch.float64)
+    return rounded and (store.reduction == "sum" or store.reduction == "prod" and store.scan)
 
 
 def _cut(loops: list[Loop], run: int, limit: int) -> int | None:

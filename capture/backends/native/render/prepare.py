@@ -16,13 +16,11 @@ from dataclasses import replace
 import torch
 
 from capture.backends.native.index import ZERO, Index, Value, Var, bounds, contiguous_strides, index
-from capture.backends.native.ir import Buffer, Expr, Kernel, Load, Op, Stage, Store, constant, intern, load, op, position
+from capture.backends.native.ir import JOINED, Buffer, Expr, Kernel, Load, Op, Stage, Store, constant, intern, load, op, position
+from capture.backends.native.render.blocks import can_be_joined, joined
 from capture.backends.native.rewrite import Rewriter, loads_of, roots_of, stores_of, walk
 from capture.backends.native.show import postorder, roots
 
-JOINED = 4              # rows that are reduced at a time
-JOINED_NODES = 24       # of a stage, at most
-COMBINED = {"sum": "add", "prod": "mul", "max": "maximum", "min": "minimum", "any": "or", "all": "and"}
 BLOCKS = 128, 1024      # elements of a block of a row in which the place of an extreme is looked for
 FEWEST_BLOCKS = 4
 LARGEST = torch.iinfo(torch.int32).max
@@ -241,34 +239,14 @@ def with_joined_rows(kernel: Kernel) -> Kernel:
     """The innermost reduced loop of a stage takes JOINED steps at once, where these divide its extent and the stage is small."""
     if not kernel.vectorized:
         return kernel
-    return replace(kernel, stages=tuple(_joined(stage) if _can_be_joined(stage) else stage for stage in kernel.stages))
-
-
-def _can_be_joined(stage: Stage) -> bool:
-    if not stage.inner or stage.inner[-1] not in stage.reduced:
-        return False
-    extent = index(stage.inner[-1].extent).constant
-    nodes = postorder(*(root for store in stage.stores for root in roots(store)))
-    return (extent is not None and extent % JOINED == 0 and len(nodes) <= JOINED_NODES
-            and all(store.reduction in COMBINED and not store.scan and store.mask is None for store in stage.stores)
-            and not any(isinstance(node, Load) and (node.mask is not None or _values(node)) for node in nodes))
-
-
-def _values(node: Load) -> bool:
-    return any(isinstance(atom, Value) for atom in node.index.atoms())
+    return replace(kernel, stages=tuple(_joined(stage) if can_be_joined(stage, JOINED) else stage for stage in kernel.stages))
 
 
 def _joined(stage: Stage) -> Stage:
     *outer, row = stage.inner
     rows = Var(f"{row.name} by {JOINED}", index(row.extent).constant // JOINED)
-    steps = [Rewriter({row: index(rows) * JOINED + step}) for step in range(JOINED)]
-
-    def joined(store: Store) -> Store:
-        values = [step.expr(store.value) for step in steps]
-        while len(values) > 1:
-            values = [op(COMBINED[store.reduction], store.value.dtype, a, b) for a, b in zip(values[::2], values[1::2])]
-        return replace(store, value=values[0])
-    return Stage((*outer, rows), stage.reduced - {row} | {rows}, tuple(map(joined, stage.stores)))
+    stores = joined(stage.stores, row, [index(rows) * JOINED + step for step in range(JOINED)])
+    return Stage((*outer, rows), stage.reduced - {row} | {rows}, stores)
 
 
 def with_strip_values(kernel: Kernel) -> Kernel:
