@@ -16,16 +16,17 @@ from torch import fx
 from torch._functorch import config as functorch_config
 from torch.fx._lazy_graph_module import _use_lazy_graph_module
 
-from capture.backends.aot.aliases import Eager
 from capture.backends.aot.aten import is_random
 from capture.backends.aot.fakes import fake_inputs, tracing_modes
 from capture.backends.aot.inlining import prepared
 from capture.backends.aot.joint import Joint
+from capture.backends.aot.observed import Eager, below, version
 from capture.backends.aot.results import Traced, finished
+from capture.backends.aot.saving import Saving
+from capture.backends.aot.tail import split
 from capture.backends.decompositions import undecomposed
 from capture.backends.native.job import Modes, TensorSpec
-from capture.backends.native.signature import Signature, Unsupported
-from capture.backends.traceable import asks_for_gradients
+from capture.backends.native.signature import Unsupported
 
 # AOTAutograd's settings, as far as this version of torch has them.
 SETTINGS: dict[str, Any] = {
@@ -49,7 +50,6 @@ def trace(gm: fx.GraphModule, inputs: Sequence[torch.Tensor | TensorSpec], modes
     specs = [spec if isinstance(spec, TensorSpec) else TensorSpec.of(spec) for spec in inputs]
     modes = modes or Modes.current()
     graph, positions = prepared(gm)
-    joint = Joint()
     with contextlib.ExitStack() as stack:
         stack.enter_context(tracing_modes(modes))
         settings = {name: value for name, value in SETTINGS.items() if hasattr(functorch_config, name)}
@@ -58,25 +58,38 @@ def trace(gm: fx.GraphModule, inputs: Sequence[torch.Tensor | TensorSpec], modes
         stack.enter_context(_use_lazy_graph_module(True))       # graphs are turned into Python code when that is run
         fakes = fake_inputs(specs)
         try:
-            joint.trace(graph, fakes)
-            eager = Eager.run(graph, specs, modes) if any(map(asks_for_gradients, graph.graph.nodes)) else None
+            eager = Eager.run(graph, specs, modes)
+            _check_leaves(eager)
+            _check_inputs(eager, specs)
+            parts = split(graph, positions, eager, modes)
+            saving = Saving(eager, parts)
+            joint = Joint(saving.names)
+            joint.trace(parts.core, fakes)
         except Unsupported as error:        # without the nodes that fx adds to it
             raise Unsupported(str(error).partition("\n\nWhile executing")[0]) from None
         except Exception as error:      # whatever an operator of the program does on tensors without data
             raise Unsupported(f"AOTAutograd cannot trace the graph: {type(error).__name__}: {error}") from error
         _check(joint, specs)
-        traced = finished(joint, graph, positions, specs, modes)
-        if eager is not None:
-            _check_leaves(eager, traced.signature)
-        return traced
+        return finished(joint, eager, parts, saving, specs, modes)
 
 
-def _check_leaves(eager: Eager, signature: Signature) -> None:
-    """Raises Unsupported when results require gradients that begin in the graph: those of the autograd node are no leaves, and it
-    is one only of inputs that have gradients."""
+def _check_leaves(eager: Eager) -> None:
+    """Raises Unsupported when results require gradients that begin in the graph, as those of views do that are made without
+    gradients: results of the autograd node are no leaves, and it is one only of inputs that have gradients."""
     given = {id(tensor) for tensor in eager.inputs}
-    if any(out.requires_grad and id(out) not in given and (out.is_leaf or not signature.gradients) for out in eager.outputs):
+    own = [out for out in eager.outputs if out.requires_grad and id(out) not in given]
+    leaves = [{id(node.variable) for node in below(out) if hasattr(node, "variable")} for out in own if not out.is_leaf]
+    if any(out.is_leaf and out._base is None for out in own) or not all(known and known <= given for known in leaves):
         raise Unsupported("the graph returns a tensor of its own that it makes require gradients, or what it computes of such")
+
+
+def _check_inputs(eager: Eager, specs: Sequence[TensorSpec]) -> None:
+    """Raises Unsupported when autograd comes to know other things of an input."""
+    for fake, spec in zip(eager.inputs, specs, strict=True):
+        if fake.requires_grad != spec.requires_grad:
+            raise Unsupported("the graph changes whether an input requires gradients")
+        if fake.requires_grad and not spec.leaf and version(fake):
+            raise Unsupported("an input is written to that requires gradients and is no leaf")
 
 
 def _check(joint: Joint, specs: Sequence[TensorSpec]) -> None:

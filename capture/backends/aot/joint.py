@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from torch import fx
@@ -15,8 +15,9 @@ from torch._subclasses import FakeTensor, FakeTensorMode
 from torch.utils import checkpoint
 
 from capture.backends.aot.aten import aten, cloned, is_random, merge_duplicates, outputs_of, random_packets
+from capture.backends.aot.saving import keep_apart, origin
 from capture.backends.decompositions import decompositions
-from capture.backends.native.signature import Unsupported
+from capture.backends.native.signature import Input, Result, Unsupported
 
 # Operators whose functional forms draw in another order than what they are the functional forms of, or with another method.
 LAYOUT_MATTERS = frozenset({aten.bernoulli.p, aten.normal_functional.default})
@@ -25,19 +26,19 @@ OWN_TENSORS = frozenset({OutputType.non_alias, OutputType.unsafe_view_alias, Out
 
 
 class Joint:
-    """What AOTAutograd made of one graph: `forward`, which returns `values`, `bases` of views among them, and `saved`; `backward`;
-    `metadata`. tangents: the values that have gradients, in the order in which `backward` takes these. drawn: the random
-    operators that were run."""
+    """What AOTAutograd made of one graph: `forward`, which returns `values` and `saved`; `backward`; `metadata`. tangents: the
+    values that have gradients, in the order in which `backward` takes these. drawn: the random operators that were run. kept:
+    what eager mode saves of inputs and results, these numbered as the graph returns them."""
 
     forward: fx.GraphModule
     backward: fx.GraphModule | None = None
     metadata: Any
     values: list[fx.Node]
-    bases: list[fx.Node]
     saved: list[fx.Node]
     tangents: list[fx.Node]
 
-    def __init__(self) -> None:
+    def __init__(self, kept: Collection[Input | Result] = ()) -> None:
+        self.kept = kept
         self.drawn: Counter[Any] = Counter()
         self.tangents = []
 
@@ -52,6 +53,8 @@ class Joint:
             raise Unsupported("an input that requires gradients is written to, or its shape, strides or storage changed")
         if self.metadata.tokens:
             raise Unsupported("the graph calls an operator with side effects")
+        if any(info.output_type not in OWN_TENSORS for info in self.metadata.output_info):
+            raise Unsupported("results share memory in a way that cannot be told")
         if self.backward is None:
             merge_duplicates(self.forward.graph)
         self._split()
@@ -60,13 +63,12 @@ class Joint:
         """Tells apart what the forward graph returns."""
         infos = self.metadata.output_info
         returned = list(outputs_of(self.forward.graph))
-        end = len(infos) + self.metadata.num_intermediate_bases
-        self.values, self.bases, self.saved = returned[:len(infos)], returned[len(infos):end], returned[end:]
-        for i, info in enumerate(infos):
-            if self.values[i].op == "placeholder" and info.output_type in OWN_TENSORS:      # a copy that was optimised away
-                self.values[i] = cloned(self.forward, self.values[i])
+        self.values, self.saved = list(map(origin, returned[:len(infos)])), returned[len(infos):]
+        for i, value in enumerate(self.values):
+            if value.op == "placeholder":      # a copy that was optimised away
+                self.values[i] = cloned(self.forward, value)
         if self.backward:
-            self.tangents = [v for v, info in zip(self.values, infos, strict=True) if is_differentiable(info)] + self.bases
+            self.tangents = [v for v, info in zip(self.values, infos, strict=True) if is_differentiable(info)]
 
     def _compile(self, gm: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
         self.forward = gm
@@ -77,6 +79,7 @@ class Joint:
         for node in joint.graph.nodes:
             if is_random(node):
                 node.meta["recompute"] = checkpoint.CheckpointPolicy.MUST_SAVE
+        keep_apart(joint, outputs_of(joint.graph)[:options["num_fwd_outputs"]], self.kept)
         merge_duplicates(joint.graph)
         forward, self.backward = min_cut_rematerialization_partition(joint, inputs, **options)
         return forward, self.backward

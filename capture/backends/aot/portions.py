@@ -2,16 +2,14 @@
 tensors without data, and the traced backward graph."""
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import fx
 
-from capture.backends.aot.aliases import INTERMEDIATE_BASES, Eager
 from capture.backends.aot.aten import aten, is_view
-from capture.backends.aot.joint import Joint, is_differentiable
+from capture.backends.aot.observed import Eager, below, holds
 from capture.backends.native.signature import Portions, Result, Tangent
 
 # Operators that make zeros of zeros, whatever else there is, besides views.
@@ -21,11 +19,13 @@ PLAIN = frozenset({aten._to_copy.default, aten.clone.default, aten.neg.default, 
 ADDING = frozenset({aten.add.Tensor, aten.sub.Tensor})
 
 
-def portions(joint: Joint, eager: Eager, gradients: Sequence[tuple[int, Result | Tangent]], joined: Any, used: Any) -> Portions:
-    """What is to be known of a graph with several differentiable results. joined, used: of `flow`."""
-    below = [_below(root) for root in _roots(joint, eager)]
-    holding = [{node for node in nodes if _saves(type(node))} for nodes in below]
-    inputs = [{id(node.variable) for node in nodes if hasattr(node, "variable")} for nodes in below]
+def portions(roots: Sequence[torch.Tensor], eager: Eager, gradients: Sequence[tuple[int, Result | Tangent]],
+             joined: Any, used: Any) -> Portions:
+    """What is to be known of a graph with differentiable results, eager mode's tensors for these being `roots`. joined, used: of
+    `flow`."""
+    reached = [below(root) for root in roots]
+    holding = [set(filter(holds, nodes)) for nodes in reached]
+    inputs = [{id(node.variable) for node in nodes if hasattr(node, "variable")} for nodes in reached]
     return Portions(
         reached=tuple(tuple(i for i, leaves in enumerate(inputs) if id(eager.inputs[place]) in leaves) for place, _ in gradients),
         freed=tuple(tuple(other for other, nodes in enumerate(holding) if not own.isdisjoint(nodes)) for own in holding),
@@ -68,28 +68,3 @@ def _joined(index: int, tangent: fx.Node, sources: dict[fx.Node, frozenset[int]]
                 return None
     return tuple(sorted(set(found)))
 
-
-def _roots(joint: Joint, eager: Eager) -> list[torch.Tensor]:
-    """Eager mode's tensors for the differentiable results."""
-    known = list(zip(eager.outputs, joint.metadata.output_info, strict=True))
-    bases = {info.base_idx: out._base for out, info in known if info.output_type in INTERMEDIATE_BASES}
-    own = [out for out, info in known if is_differentiable(info)]
-    return own + [bases[i] for i in range(len(joint.bases))]
-
-
-def _below(tensor: torch.Tensor) -> set[Any]:
-    """The nodes of autograd that a backward pass from a tensor comes to."""
-    found: set[Any] = set()
-    stack = [tensor.grad_fn]
-    while stack:
-        node = stack.pop()
-        if node is not None and node not in found:
-            found.add(node)
-            stack += [following for following, _ in node.next_functions]
-    return found
-
-
-@functools.cache
-def _saves(cls: type) -> bool:
-    """Whether nodes of a class save tensors, and so can be passed but once."""
-    return any(name.startswith("_raw_saved_") for name in dir(cls))

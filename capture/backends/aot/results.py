@@ -2,15 +2,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import fx
 
-from capture.backends.aot.aliases import Eager, may_share_memory, returned_by
 from capture.backends.aot.aten import aten, clean, cloned, is_view, outputs_of
 from capture.backends.aot.joint import Joint
+from capture.backends.aot.observed import Eager
 from capture.backends.aot.portions import flow, portions
+from capture.backends.aot.saving import Saving, drop_copies
+from capture.backends.aot.tail import Split
 from capture.backends.native.job import Modes, TensorSpec
 from capture.backends.native.signature import Input, Result, Signature, Tangent, Unsupported
 
@@ -21,30 +23,31 @@ class Traced:
 
     forward: placeholders are the inputs of the torch-level graph, all of them and in order; backward: `signature.saved`, then
     `signature.tangents`. Every node's `meta["val"]` is a FakeTensor. Inputs are written to by `aten.copy_` in `forward`.
+    tail: as of `Split`.
     """
 
     forward: fx.GraphModule
     backward: fx.GraphModule | None
     signature: Signature
+    tail: fx.GraphModule | None = None
 
 
-def finished(joint: Joint, graph: fx.GraphModule, positions: Sequence[int], specs: Sequence[TensorSpec], modes: Modes) -> Traced:
-    """The graphs with the results, saved values and gradients that the signature names. positions: as of `prepared`."""
+def finished(joint: Joint, eager: Eager, parts: Split, saving: Saving, specs: Sequence[TensorSpec], modes: Modes) -> Traced:
+    """The graphs with the results, saved values and gradients that the signature names."""
     forward, backward, metadata = joint.forward, joint.backward, joint.metadata
     inputs = [node for node in forward.graph.nodes if node.op == "placeholder"]
-    written = {node.args[0] for node in forward.graph.nodes if node.target is aten.copy_.default}
-    tangents = joint.tangents
-    shares = bool(written) or may_share_memory(joint)
-    eager = Eager.run(graph, specs, modes) if shares or len(tangents) > 1 else None
-    outputs = returned_by(joint, eager if shares else None, inputs)
-    if len(set(tangents)) < len(tangents):
+    written = {node.args[0]: node.args[1] for node in forward.graph.nodes if node.target is aten.copy_.default}
+    tangents, values = joint.tangents, joint.values
+    if len(set(values)) < len(values):
         raise Unsupported("two results are one tensor")
     saved = _sink_views(joint.saved, backward) if backward else []
-    copies = {node: cloned(forward, node) for node in written.intersection(saved)}
+    drop_copies(forward, saved)
+    copies = {node: cloned(forward, node) for node in written.keys() & set(saved)}
     saved = [copies.get(node, node) for node in saved]
     names: dict[fx.Node, Input | Result] = {node: Input(i) for i, node in enumerate(inputs)}
+    names |= {new: names[node] for node, new in written.items() if new in saved and new not in names and new not in values}
     results: list[fx.Node] = []
-    for node in (*tangents, *(out.node for out in outputs), None, *saved):
+    for node in (*tangents, *values, None, *saved):
         if node is None:
             visible = len(results)
         elif node not in names:
@@ -53,24 +56,32 @@ def finished(joint: Joint, graph: fx.GraphModule, positions: Sequence[int], spec
     forward.graph.output_node().args = (tuple(results),)
     clean(forward)
     gradients, used, shared = _finish_backward(backward, len(saved)) if backward else ((), (), ())
+    roots = [root for tensor, root in zip(parts.results, parts.roots, strict=True) if root and tensor.requires_grad]
+    if backward and len(roots) != len(tangents):
+        raise Unsupported("it cannot be told which results are differentiable")
+
+    def named(name: Input | Result) -> Input | Result:
+        return names[values[name.index]] if isinstance(name, Result) else name
     # Where tracing has added inputs (`linalg.eig`), eager mode's graph does not know them.
-    separable = len(tangents) > 1 and all(place < len(specs) for place, _ in gradients)
+    known = backward is not None and all(place < len(specs) for place, _ in gradients)
     return Traced(forward, backward, Signature(
         inputs=len(specs),
-        outputs=tuple(out.view(names[out.node]) if out.view else names[out.node] for out in map(outputs.__getitem__, positions)),
+        outputs=tuple(map(named, parts.arguments)),
+        roots=tuple(roots) if backward else (),
         differentiable=len(tangents),
         visible=visible,
         saved=tuple(names[node] for node in saved),
         tangents=used,
         gradients=gradients,
         written=tuple(i for i, node in enumerate(inputs) if node in written),
-        advanced=tuple(i for i, fake in enumerate(eager.inputs) for _ in range(fake._version)) if eager else (),
+        advanced=tuple(named(name) for name, count in saving.counts for _ in range(count)),
+        checks=tuple(replace(check, place=check.place and named(check.place)) for check in saving.checks) if backward else (),
         snapshots=tuple(i for i, node in enumerate(inputs) if node in written and _matters(node, results)) if backward else (),
         random=bool(joint.drawn),
         numbers=tuple(i for i, spec in enumerate(specs) if spec.number), domains=(),
         modes=modes,
         grad_after=metadata.grad_enabled_mutation,
-        portions=portions(joint, eager, gradients, *shared) if separable and eager is not None else None))
+        portions=portions(parts.differentiable, eager, gradients, *shared) if known else None), parts.tail)
 
 
 def _matters(node: fx.Node, results: Sequence[fx.Node]) -> bool:

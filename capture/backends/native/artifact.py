@@ -42,12 +42,14 @@ class Frozen:
 
 @dataclass(frozen=True, slots=True)
 class Artifact:
-    """What was made of a job. `backward` is None when no gradient is asked for; `frozen` where nothing runs once."""
+    """What was made of a job. `backward` is None when no gradient is asked for; `frozen` where nothing runs once. `tail`: as of
+    `aot.Traced`, as bytes."""
 
     signature: Signature
     forward: Compiled
     backward: Compiled | None
     frozen: Frozen | None = None
+    tail: bytes | None = None
 
 
 def load(artifact: Artifact, gm: fx.GraphModule) -> Callable[..., tuple[torch.Tensor, ...]]:
@@ -56,7 +58,8 @@ def load(artifact: Artifact, gm: fx.GraphModule) -> Callable[..., tuple[torch.Te
     forward: Forward = executor(artifact.forward)
     if artifact.frozen is not None:
         forward = FrozenCallable(decode_graph(artifact.frozen.graph), artifact.frozen.frozen, artifact.frozen.kept, forward)
-    return make_callable(gm, artifact.signature, forward, backward, loose=True)
+    tail = decode_graph(artifact.tail) if artifact.tail is not None else None
+    return make_callable(gm, artifact.signature, forward, backward, loose=True, tail=tail)
 
 
 def _backward(compiled: Compiled, signature: Signature) -> Backward:

@@ -73,7 +73,8 @@ def _compiled(job: Job, pool: concurrent.futures.Executor, compiler: concurrent.
         finish.append(start(traced.backward, pool, compiler, traced.signature.dying(), leaving=True))
     forward, backward = [*(wait() for wait in finish), None][:2]
     assert forward is not None
-    return Artifact(traced.signature, forward, backward, frozen)
+    tail = encode_graph(traced.tail) if traced.tail is not None else None
+    return Artifact(traced.signature, forward, backward, frozen, tail)
 
 
 def start(gm: fx.GraphModule, pool: concurrent.futures.Executor, compiler: concurrent.futures.Future[Compiler],

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import math
 import operator
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -15,7 +16,7 @@ from torch.autograd.graph import increment_version
 
 from capture import _C
 from capture.backends.native.numbers import DTYPES, fits
-from capture.backends.native.signature import Input, Result, Signature, Tangent, View
+from capture.backends.native.signature import Check, Input, Result, Signature, Tangent
 
 Forward = Callable[..., tuple[Tensor, ...]]                     # takes tensors
 # Takes a list, which it may empty so that tensors die early. Returns None for what it has added to the `.grad` of a leaf itself,
@@ -31,18 +32,20 @@ _transforms_active = torch._C._are_functorch_transforms_active
 
 
 def make_callable(gm: fx.GraphModule, signature: Signature, forward: Forward, backward: Backward | None,
-                  loose: bool = False) -> Forward:
+                  loose: bool = False, tail: fx.GraphModule | None = None) -> Forward:
     """A callable that stands for `gm.forward`: it takes the same positional arguments and returns the same tuple.
 
     forward, backward: take and return what `signature` says. They run below autograd and autocast: what they return are tensors
     of their own, and no views in autograd's sense, and the versions of what they write to stay as they are. loose: the backward
-    callable takes tangents of any strides.
+    callable takes tangents of any strides. tail: makes the graph's outputs of `signature.outputs`.
     """
+    if signature.advanced:
+        forward = _counting(signature, forward)
     call = forward if backward is None else _differentiable(gm, signature, forward, backward, loose)
-    if signature.outputs != tuple(map(Result, range(signature.visible))):
-        call = _with_outputs(signature, call)
-    if signature.advanced or signature.grad_after is not None:
-        call = _with_effects(signature, call)
+    if tail is not None or signature.outputs != tuple(map(Result, range(signature.visible))):
+        call = _with_outputs(signature, call, tail)
+    if signature.grad_after is not None:
+        call = _with_grad_mode(call, signature.grad_after)
     if signature.numbers:
         call = _with_numbers(gm, signature, call)
     return call
@@ -77,37 +80,33 @@ def _with_numbers(gm: fx.GraphModule, signature: Signature, call: Forward) -> Fo
 
 # --- what remains to be done when the results are there
 
-def _with_outputs(signature: Signature, call: Forward) -> Forward:
-    """`call`, with its results, its inputs and views of them picked as the outputs."""
-    makers: list[tuple[int, Callable[[Tensor], Tensor]]] = []
-    positions = []
-    for output in signature.outputs:
-        if isinstance(output, View):
-            positions.append(signature.inputs + signature.visible + len(makers))
-            makers.append((_position(signature, output.base), _maker(output)))
-        else:
-            positions.append(_position(signature, output))
-    pick = picker(positions)
+def _with_outputs(signature: Signature, call: Forward, tail: fx.GraphModule | None) -> Forward:
+    """`call`, with the outputs picked among its results and inputs, or made of these by the tail."""
+    pick = picker([_position(signature, output) for output in signature.outputs])
+    if tail is None:
+        return lambda *inputs: pick((*inputs, *call(*inputs)))
+    make = tail.forward
+    return lambda *inputs: make(*pick((*inputs, *call(*inputs))))
+
+
+def _counting(signature: Signature, forward: Forward) -> Forward:
+    """`forward`, and the versions of what it has written to count that."""
+    pick, inference = picker([_position(signature, name) for name in signature.advanced]), signature.modes.inference
 
     def run(*inputs: Tensor) -> tuple[Tensor, ...]:
-        values = [*inputs, *call(*inputs)]
-        for position, make in makers:
-            values.append(make(values[position]))
-        return pick(values)
+        results = forward(*inputs)
+        written = pick((*inputs, *results))
+        # tensors of inference mode have no version, and only there can they be written to
+        increment_version([tensor for tensor in written if not tensor.is_inference()] if inference else written)
+        return results
     return run
 
 
-def _with_effects(signature: Signature, call: Forward) -> Forward:
-    """`call`, and what autograd and the program shall know of it: inputs were written to, the grad mode was changed."""
-    written = picker(signature.advanced)
-    inference, grad_after = signature.modes.inference, signature.grad_after
-
+def _with_grad_mode(call: Forward, enabled: bool) -> Forward:
+    """`call`, which leaves this grad mode behind."""
     def run(*inputs: Tensor) -> tuple[Tensor, ...]:
         outputs = call(*inputs)
-        # tensors of inference mode have no version, and only there can they be written to
-        increment_version([tensor for tensor in written(inputs) if not tensor.is_inference()] if inference else written(inputs))
-        if grad_after is not None:
-            torch._C._set_grad_enabled(grad_after)
+        torch._C._set_grad_enabled(enabled)
         return outputs
     return run
 
@@ -117,20 +116,6 @@ def _position(signature: Signature, name: Input | Result) -> int:
     return name.index if isinstance(name, Input) else signature.inputs + name.index
 
 
-def _maker(view: View) -> Callable[[Tensor], Tensor]:
-    """A function that makes a view of its base."""
-    sizes, strides, offset = view.sizes, view.strides, view.offset
-
-    def make(base: Tensor) -> Tensor:
-        if offset == 0 and base.shape == sizes and base.stride() == strides:
-            return base.view_as(base)
-        return base.as_strided(sizes, strides, base.storage_offset() + offset)
-
-    if view.detached:
-        return (lambda base: make(base).detach()) if view.detached == "view" else lambda base: make(base.detach())
-    return make if view.grad else torch.no_grad()(make)
-
-
 # --- the autograd node
 
 def _differentiable(gm: fx.GraphModule, signature: Signature, forward: Forward, backward: Backward, loose: bool) -> Forward:
@@ -138,11 +123,13 @@ def _differentiable(gm: fx.GraphModule, signature: Signature, forward: Forward, 
     differentiable, visible = signature.differentiable, signature.visible
     save = picker([_position(signature, name) for name in signature.saved])
     saves = len(signature.saved)
+    keep = keeper(signature)
     with_gradient = picker([index for index, _ in signature.gradients])
     gradients = _gradients(signature)
     replay = Replay(gm, signature)
     portions = signature.portions
-    separable = portions is not None and portions.separable
+    none = (None,) * differentiable
+    handed_on = any(isinstance(place, Tangent) for _, place in signature.gradients)
 
     def run_forward(ctx: Any, frame: list[Any], *_: Tensor) -> tuple[Tensor, ...]:
         inputs = frame[0]
@@ -151,36 +138,36 @@ def _differentiable(gm: fx.GraphModule, signature: Signature, forward: Forward, 
         if _saved_tensor_hooks(True) is not None:       # the hooks shall have all that the node holds on to
             ctx.save_for_backward(*save(inputs + results), *tensors)
             ctx.memory = None, None, random
-        elif separable:
-            ctx.kept = Kept(signature, save(inputs + results))
-            ctx.memory = tensors, versions, random
         else:
-            ctx.save_for_backward(*save(inputs + results))
+            ctx.kept = frame[1] = keep(inputs + results)
             ctx.memory = tensors, versions, random
         ctx.set_materialize_grads(False)
         frame[0] = results[differentiable:visible]
         return results[:differentiable]
 
     def run_backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
-        kept: Kept | None = getattr(ctx, "kept", None) if separable else None
-        given = range(differentiable) if portions is None else [place for place, grad in enumerate(grads) if grad is not None]
+        kept: Kept | None = getattr(ctx, "kept", None)
+        if kept is not None and kept.grads is not None:
+            grads, kept.grads = kept.grads, None
+        given = [place for place, grad in enumerate(grads) if grad is not None] if differentiable > 1 else (0,)
         again = torch.is_grad_enabled() or _transforms_active() or any(_is_batched(g) for g in grads if g is not None)
-        arguments = list(ctx.saved_tensors) if kept is None else kept.values_for(given, again)
+        arguments = list(ctx.saved_tensors) if kept is None else kept.values_for(given)
         if again:
             return None, *replay.gradients(ctx.memory, arguments, grads)
-        if portions is not None and len(given) < differentiable and (kept is not None or not portions.harmless(given)):
+        if len(given) < differentiable and portions is not None and (portions.separable or not portions.harmless(given)):
             found = compiled(arguments[:saves], grads, given)
             if any(math.isnan(g.sum().item()) for g in found if g is not None):      # perhaps of zeros that there are none of
-                found = replay.gradients(ctx.memory, arguments if kept is None else kept.values_for(given, True), grads)
+                found = replay.gradients(ctx.memory, arguments, grads)
             if kept is not None and not _keeps_graph() and kept.spend(given):
                 ctx.memory = None
             return None, *found
-        if not _keeps_graph():
-            if kept is None or kept.spend(given):
-                ctx.memory = None
+        if not _keeps_graph() and (kept is None or kept.spend(given)):
+            ctx.memory = None
             _release(ctx)
         del arguments[saves:]
-        arguments += [as_expected(grads[tangent.index], tangent, loose) for tangent in signature.tangents]  # and held nowhere else
+        arguments += [as_expected(grads[tangent.index], tangent, loose) for tangent in signature.tangents]
+        if not handed_on:
+            grads = none            # so that all of these die early
         return gradients(grads + backward(arguments, True))
 
     def compiled(arguments: list[Tensor], grads: tuple[Tensor | None, ...], given: Sequence[int]) -> tuple[Tensor | None, ...]:
@@ -195,46 +182,91 @@ def _differentiable(gm: fx.GraphModule, signature: Signature, forward: Forward, 
     apply = super(torch.autograd.Function, node).apply      # without what Function.apply does for transforms, which guards rule out
 
     def call(*inputs: Tensor) -> tuple[Tensor, ...]:
-        frame: list[Any] = [inputs]
+        frame: list[Any] = [inputs, None]
         results = apply(frame, *with_gradient(inputs))
+        if frame[1] is not None and (node := results[0].grad_fn) is not None:
+            node.register_prehook(frame[1].take)
         return (*results, *frame[0]) if frame[0] else results
     return call
 
 
 class Kept:
-    """What a call keeps for its backward passes, where there may be several of them, since some results have nothing to free in
-    common. As autograd does, it tells whether a pass finds its tensors as they were, and whether it is the first to need them."""
+    """What a call keeps for its backward passes. As autograd does, it tells whether a pass finds its tensors as they were, and
+    whether it is the first to need them.
 
-    def __init__(self, signature: Signature, values: Sequence[Tensor]) -> None:
-        assert signature.portions is not None
-        self.portions = signature.portions
-        # aliases of results: the results themselves refer to the node
-        self.values = [value if isinstance(name, Input) else value.detach()
-                       for name, value in zip(signature.saved, values, strict=True)]
-        self.versions = [None if value.is_inference() else value._version for value in self.values]
+    values: what is saved. watched, versions: what eager mode has saved of inputs and results, and how often it was written to.
+    grads: the gradients of the results, on their way into a pass.
+    """
+
+    __slots__ = ("signature", "values", "watched", "versions", "spent", "rest", "grads")
+
+    def __init__(self, signature: Signature, values: list[Tensor], watched: list[Tensor]) -> None:
+        self.signature, self.values, self.watched = signature, values, watched
+        self.versions = list(map(_version, watched))
         self.spent: set[int] = set()
+        self.rest: dict[Input | Result, tuple[Tensor, int]] = {}
+        self.grads: tuple[Tensor | None, ...] | None = None
 
-    def values_for(self, given: Sequence[int], whole: bool) -> list[Tensor]:
-        """The saved values, for a pass from the results in `given`. whole: which takes all of them.
+    def take(self, grads: tuple[Tensor | None, ...]) -> tuple[None, ...]:
+        """Takes the gradients of the results away from autograd, which would hold them until the pass through the node has ended."""
+        self.grads = grads
+        return (None,) * len(grads)
 
-        Raises RuntimeError where there can be no such pass any more.
-        """
-        left = self.portions.left(self.spent)
-        if not all(place in left for place in given):
-            raise RuntimeError(TWICE)
-        for i, (value, version) in enumerate(zip(self.values, self.versions, strict=True)):
-            if version is not None and value._version != version and (whole or self.portions.uses(i, given)):
-                raise RuntimeError(MODIFIED)
+    def values_for(self, given: Sequence[int]) -> list[Tensor]:
+        """The saved values, for a pass from the results in `given`. Raises RuntimeError where there can be no such pass any more."""
+        if self.spent or list(map(_version, self.watched)) != self.versions:
+            self._check(given)
         return list(self.values)
+
+    def _check(self, given: Sequence[int]) -> None:
+        """Looks at what is saved as autograd does, one after the other."""
+        watched = self.rest or dict(zip(watched_by(self.signature), zip(self.watched, self.versions, strict=True), strict=False))
+        for check in self.signature.checks:
+            if not set(check.results).isdisjoint(given):
+                if not set(check.results).isdisjoint(self.spent):
+                    raise RuntimeError(TWICE)
+                if check.place is not None and _version(watched[check.place][0]) != watched[check.place][1]:
+                    raise RuntimeError(_modified(check, *watched[check.place]))
+        portions = self.signature.portions
+        if self.spent and (portions is None or not set(portions.left(self.spent)).issuperset(given)):
+            raise RuntimeError(TWICE)
 
     def spend(self, given: Sequence[int]) -> bool:
         """Notes that a pass is made. Lets go of all, and returns True, where no other can follow."""
         self.spent.update(given)
-        if self.portions.left(self.spent):
+        portions = self.signature.portions
+        if portions is not None and portions.left(self.spent):
             return False
+        if len(self.spent) < self.signature.differentiable:     # a pass that fails in the end looks at this first
+            later = {check.place for check in self.signature.checks if self.spent.isdisjoint(check.results)}
+            self.rest = {name: (tensor, version) for name, tensor, version in zip(
+                watched_by(self.signature), self.watched, self.versions, strict=True) if name in later}
         self.values.clear()
+        self.watched.clear()
         self.versions.clear()
         return True
+
+
+def keeper(signature: Signature) -> Callable[[tuple[Tensor, ...]], Kept]:
+    """A function that makes a call's `Kept` of its inputs and results."""
+    # visible results by another object: they themselves will refer to the node
+    places = [(_position(signature, name), isinstance(name, Result) and name.index < signature.visible)
+              for name in (*signature.saved, *watched_by(signature))]
+    saves = len(signature.saved)
+
+    def keep(tensors: tuple[Tensor, ...]) -> Kept:
+        kept = [tensors[place].detach() if visible else tensors[place] for place, visible in places]
+        return Kept(signature, kept[:saves], kept[saves:])
+    return keep
+
+
+def watched_by(signature: Signature) -> tuple[Input | Result, ...]:
+    """What checks look at."""
+    return tuple(dict.fromkeys(check.place for check in signature.checks if check.place is not None))
+
+
+def _version(tensor: Tensor) -> int:
+    return 0 if tensor.is_inference() else tensor._version
 
 
 # As autograd says it.
@@ -242,7 +274,28 @@ TWICE = ("Trying to backward through the graph a second time (or directly access
          "freed). Saved intermediate values of the graph are freed when you call .backward() or autograd.grad(). Specify "
          "retain_graph=True if you need to backward through the graph a second time or if you need to access saved tensors after "
          "calling backward.")
-MODIFIED = "one of the variables needed for gradient computation has been modified by an inplace operation"
+
+def _modified(check: Check, tensor: Tensor, version: int) -> str:
+    """What autograd says of a saved tensor that was written to."""
+    sample = _sample_of_error()
+    text, node = check.text, tensor.grad_fn if check.is_input else None
+    if node is not None:
+        name = node.name() if "Backward" in sample else re.sub(r"Backward\d*$", "", node.name())
+        text += f", which is output {tensor.output_nr} of {name},"
+    return (f"one of the variables needed for gradient computation has been modified by an inplace operation: {text} is at version "
+            f"{tensor._version}; expected version {version} instead. Hint: {sample.partition('Hint: ')[2]}")
+
+
+def _sample_of_error() -> str:
+    """The error in the words of this version of torch."""
+    with torch.enable_grad():
+        changed = torch.ones((), requires_grad=True).exp()
+    increment_version(changed)
+    try:
+        changed.grad_fn._saved_result  # type: ignore[union-attr]
+    except RuntimeError as error:
+        return str(error)
+    raise AssertionError("a write was not noticed")
 
 
 def _gradients(signature: Signature) -> Picker:
@@ -286,13 +339,6 @@ class Replay:
         self.pick = picker(self.others)
         self.watched = picker([place for place, index in enumerate(self.others) if index not in signature.written])
         self.cuda = sorted({tangent.device.index or 0 for tangent in signature.tangents if tangent.device.type == "cuda"})
-        self.results = {}
-        for place, name in enumerate(signature.outputs):
-            if isinstance(name, Result):
-                self.results[name.index] = operator.itemgetter(place)
-        for place, name in enumerate(signature.outputs):
-            if isinstance(name, View) and isinstance(name.base, Result):
-                self.results.setdefault(name.base.index, lambda outputs, place=place: outputs[place]._base)
 
     def remember(self, inputs: tuple[Tensor, ...]) -> Memory:
         """What a replay of a call that is about to run will need."""
@@ -321,8 +367,8 @@ class Replay:
             # gradients shall be those through the graph alone, also where one input was computed from another
             inputs = [t.clone() if i in self.signature.written else t.view_as(t) for i, t in sorted(by_index.items())]
             outputs = self._run(random, inputs)
-            chosen = [(make(outputs), grads[index]) for index, make in self.results.items()
-                      if index < self.signature.differentiable and grads[index] is not None]
+            chosen = [(outputs[place]._base if base else outputs[place], grad)
+                      for (place, base), grad in zip(self.signature.roots, grads, strict=True) if grad is not None]
         return torch.autograd.grad([output for output, _ in chosen], [inputs[index] for index, _ in self.signature.gradients],
                                    [grad for _, grad in chosen], create_graph=create_graph, allow_unused=True)
 

@@ -47,24 +47,22 @@ class Tangent:
 
 
 @dataclass(frozen=True, slots=True)
-class View:
-    """A view of an input or a result, made anew so that autograd knows what it is a view of.
+class Check:
+    """A look of eager mode's backward pass at what a node of autograd has saved: whether that has been freed or written to.
 
-    offset: in elements, from where the base starts. detached: "base" or "view", of which the program took a detached version,
-    or "". grad: the grad mode in which the program made it.
+    place: whose version counts, None for what the program cannot reach. text: what autograd calls the tensor. is_input: it is the input itself, which may come from
+    somewhere. results: from which passes come to look at it.
     """
 
-    base: Input | Result
-    sizes: tuple[int, ...]
-    strides: tuple[int, ...]
-    offset: int
-    detached: str
-    grad: bool
+    place: Input | Result | None
+    text: str
+    is_input: bool
+    results: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Portions:
-    """What holds of backward passes that start at some of several differentiable results.
+    """What holds of backward passes that start at some of the differentiable results.
 
     reached: for each of `Signature.gradients`, the results that are computed from the input, as autograd knows it. freed: for
     each result, those whose passes free something that its own pass needs, itself among them if it needs anything. joined: for
@@ -105,25 +103,30 @@ class Portions:
 class Signature:
     """The calling convention of one compiled graph.
 
-    inputs: their number. outputs: what the graph returns. differentiable: how many results take part in autograd, visible:
+    inputs: their number. outputs: what the graph returns, or its tail takes, which returns that (`aot.tail`). roots: for each
+    differentiable result an output, and whether it is the base of that. differentiable: how many results take part in autograd, visible:
     how many are returned. saved, tangents: the arguments of the backward callable, in this order. gradients: for each input
     that has one, (its index, where the gradient is), in the order of the inputs.
-    written: inputs that the forward callable writes to. advanced: those of them whose versions autograd counts on, once for each
-    time (which it does not for the running statistics of a batch normalisation). snapshots: those of them whose value before
+    written: inputs that the forward callable writes to. advanced: inputs and results whose versions autograd counts on, once for
+    each time (which it does not for the running statistics of a batch normalisation). checks: in the order in which a backward pass
+    looks. snapshots: those of the written inputs whose value before
     the call the gradients depend on. random: random numbers are drawn. numbers: inputs that are numbers of
     Python, and tensors for the callables, which take those in `domains`. modes: torch's, at the beginning. grad_after: the grad
-    mode that the graph leaves behind, if it changes it. portions: None unless there are several differentiable results.
+    mode that the graph leaves behind, if it changes it. portions: None if it is not known what passes from some
+    of the results come to.
     """
 
     inputs: int
-    outputs: tuple[Input | Result | View, ...]
+    outputs: tuple[Input | Result, ...]
+    roots: tuple[tuple[int, bool], ...]
     differentiable: int
     visible: int
     saved: tuple[Input | Result, ...]
     tangents: tuple[Tangent, ...]
     gradients: tuple[tuple[int, Result | Tangent], ...]
     written: tuple[int, ...]
-    advanced: tuple[int, ...]
+    advanced: tuple[Input | Result, ...]
+    checks: tuple[Check, ...]
     snapshots: tuple[int, ...]
     random: bool
     numbers: tuple[int, ...]

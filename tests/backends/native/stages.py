@@ -69,7 +69,7 @@ class Stages:
     def callable(self, plans: Sequence[Plan]) -> Callable[..., tuple[Tensor, ...]]:
         """What stands for the graph, run by a plan for each program."""
         backward = (lambda arguments, certain: plans[1](*arguments)) if len(plans) > 1 else None
-        return make_callable(self.gm, self.traced.signature, plans[0], backward)
+        return make_callable(self.gm, self.traced.signature, plans[0], backward, tail=self.traced.tail)
 
 
 def evaluated(program: Program) -> Plan:

@@ -41,7 +41,7 @@ def compiled(gm: fx.GraphModule, inputs: Sequence[Tensor], kind: type) -> Callab
         verify(program)
     plans = list(map(evaluated, programs))
     backward = (lambda arguments, certain: plans[1](*arguments)) if len(plans) > 1 else None
-    return make_callable(gm, traced.signature, plans[0], backward)
+    return make_callable(gm, traced.signature, plans[0], backward, tail=traced.tail)
 
 
 def check(program: Callable[..., Any], x: Tensor, kind: type = float, values: Sequence[Any] | None = None,

@@ -50,13 +50,13 @@ def worlds(program: Callable[..., Any] | fx.GraphModule, inputs: Sequence[Tensor
     gm = program if isinstance(program, fx.GraphModule) else fx.symbolic_trace(program)
     traced = trace(gm, specs(inputs))
     backward = fx_backward(traced.backward) if traced.backward else None
-    return Worlds(gm, traced, make_callable(gm, traced.signature, fx_forward(traced.forward), backward))
+    return Worlds(gm, traced, make_callable(gm, traced.signature, fx_forward(traced.forward), backward, tail=traced.tail))
 
 
-def check(program: Callable[..., Any] | fx.GraphModule, inputs: Inputs, tolerance: float = 0.0, bases: bool = True) -> Worlds:
+def check(program: Callable[..., Any] | fx.GraphModule, inputs: Inputs, tolerance: float = 0.0) -> Worlds:
     """Asserts that both worlds agree on everything that can be observed of a call and its backward pass, twice.
 
-    inputs: makes the same tensors each time that it is called. bases: whether views shall be known to autograd as such.
+    inputs: makes the same tensors each time that it is called.
     """
     both = worlds(program, inputs())
     for _ in range(2):
@@ -67,27 +67,33 @@ def check(program: Callable[..., Any] | fx.GraphModule, inputs: Inputs, toleranc
         actual = both.compiled(*ours)
         assert torch.equal(state, torch.get_rng_state()), "the generators differ"
         assert [t.is_inference() or t._version for t in ours] == [t.is_inference() or t._version for t in theirs]
-        agree([*ours, *actual], [*theirs, *expected], tolerance, bases)
+        agree([*ours, *actual], [*theirs, *expected], tolerance)
         gradients_agree(actual, expected, ours, theirs, tolerance)
     return both
 
 
-def agree(ours: Sequence[Tensor], theirs: Sequence[Tensor], tolerance: float = 0.0, bases: bool = True) -> None:
+def agree(ours: Sequence[Tensor], theirs: Sequence[Tensor], tolerance: float = 0.0) -> None:
     """Asserts that tensors are the same in value, layout, aliasing, identity and what autograd knows of them."""
     assert len(ours) == len(theirs)
     for a, b in zip(ours, theirs, strict=True):
         assert type(a) is type(b)
         torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance, equal_nan=True, check_stride=True)
-        known = [(t.requires_grad, t.is_leaf, t.grad_fn is None, t.is_inference(), t.storage_offset()) for t in (a, b)]
+        known = [(t.requires_grad, t.is_leaf, t.grad_fn is None, t.is_inference(), t.is_inference() or t._version, *layout(t),
+                  t._base is None or layout(t._base)) for t in (a, b)]
         assert known[0] == known[1], known
-    assert relations(ours, bases) == relations(theirs, bases)
+    assert relations(ours) == relations(theirs)
 
 
-def relations(tensors: Sequence[Tensor], bases: bool) -> list[tuple[bool, bool, bool]]:
+def layout(t: Tensor) -> tuple[Any, ...]:
+    """Where the elements of a tensor are."""
+    return t.shape, t.stride(), t.storage_offset()
+
+
+def relations(tensors: Sequence[Tensor]) -> list[tuple[bool, bool, bool]]:
     """For each pair: whether they are one object, share memory, and are views of one another for autograd."""
     def base(t: Tensor) -> int:
         return id(t if t._base is None else t._base)
-    return [(a is b, a.untyped_storage()._cdata == b.untyped_storage()._cdata, bases and base(a) == base(b))
+    return [(a is b, a.untyped_storage()._cdata == b.untyped_storage()._cdata, base(a) == base(b))
             for i, a in enumerate(tensors) for b in tensors[:i]]
 
 

@@ -1,0 +1,128 @@
+"""What eager mode does with a graph, seen on tensors without data: which tensors are views of which, what its backward pass saves."""
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+from torch._subclasses import FakeTensorMode
+from torch.utils._pytree import tree_leaves
+
+from capture.backends.aot.aten import storage_of
+from capture.backends.aot.fakes import fake_inputs
+from capture.backends.native.job import Modes, TensorSpec
+from capture.backends.native.signature import Unsupported
+
+
+@dataclass(frozen=True, slots=True)
+class Eager:
+    """A run of `graph`. inputs: after the call. outputs: those of the graph. values: of each node. makers: the node that made a
+    tensor, by the tensor's id. born: how often it had been written to by then. views: nodes that did nothing but make views. grad:
+    whether gradients were enabled when a node ran.
+    regions: for each range of autograd's sequence numbers, the activation checkpoint whose nodes got them."""
+
+    inputs: Sequence[Tensor]
+    outputs: Sequence[Tensor]
+    values: Mapping[fx.Node, Any]
+    makers: Mapping[int, fx.Node]
+    born: Mapping[int, int]
+    views: frozenset[fx.Node]
+    grad: Mapping[fx.Node, bool]
+    regions: tuple[range, ...]
+
+    @classmethod
+    def run(cls, graph: fx.GraphModule, specs: Sequence[TensorSpec], modes: Modes) -> Eager:
+        inputs = fake_inputs(specs)
+        with modes.active(), inputs[0].fake_mode if inputs else FakeTensorMode():
+            run = _Run(graph)
+            outputs = run.run(*inputs)
+        return cls(inputs, outputs, run.env, run.makers, run.born, frozenset(run.views), run.grad, tuple(run.regions))
+
+
+class _Run(fx.Interpreter):
+    """Notes what each node does."""
+
+    def __init__(self, graph: fx.GraphModule) -> None:
+        super().__init__(graph, garbage_collect_values=False)
+        self.makers: dict[int, fx.Node] = {}
+        self.born: dict[int, int] = {}
+        self.views: set[fx.Node] = set()
+        self.grad: dict[fx.Node, bool] = {}
+        self.regions: list[range] = []
+
+    def run_node(self, n: fx.Node) -> Any:
+        self.grad[n] = torch.is_grad_enabled()
+        taken = _tensors([self.env[arg] for arg in n.all_input_nodes])
+        before = [version(tensor) for tensor in taken]
+        first = torch._C._autograd._get_sequence_nr()
+        value = super().run_node(n)
+        if "ac_graph_id" in n.meta:
+            self.regions.append(range(first, torch._C._autograd._get_sequence_nr()))
+        made = _tensors(value) if n.op != "output" else []
+        if isinstance(value, Tensor) and id(value) not in self.makers:
+            self.makers[id(value)] = n
+            self.born[id(value)] = version(value)
+        storages = {storage_of(tensor) for tensor in taken}
+        if made and before == [version(tensor) for tensor in taken] and all(storage_of(tensor) in storages for tensor in made):
+            self.views.add(n)
+        return value
+
+
+def _tensors(value: Any) -> list[Tensor]:
+    return [leaf for leaf in tree_leaves(value) if isinstance(leaf, Tensor)]
+
+
+def version(tensor: Tensor) -> int:
+    """How often a tensor was written to; tensors of inference mode do not count."""
+    return 0 if tensor.is_inference() else tensor._version
+
+
+# --- what is saved
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """A tensor that a node of autograd has saved, in the attribute `name`."""
+
+    node: Any
+    name: str
+    tensor: Tensor
+
+
+def below(tensor: Tensor) -> set[Any]:
+    """The nodes of autograd that a backward pass from a tensor comes to."""
+    found: set[Any] = set()
+    stack = [tensor.grad_fn]
+    while stack:
+        node = stack.pop()
+        if node is not None and node not in found:
+            found.add(node)
+            stack += [following for following, _ in node.next_functions]
+    return found
+
+
+def saved_by(node: Any, regions: Sequence[range]) -> Iterator[Saved]:
+    """What a node has saved, in the order in which a backward pass looks at it: nothing if it is part of an activation checkpoint.
+    Raises Unsupported when something has changed since."""
+    if any(node._sequence_nr() in numbers for numbers in regions):
+        return
+    for name in saved_names(type(node)):
+        try:
+            value = getattr(node, name)
+        except RuntimeError as error:
+            raise Unsupported(f"the backward pass fails: {error}") from None
+        yield from (Saved(node, name, tensor) for tensor in _tensors(value))
+
+
+def holds(node: Any) -> bool:
+    """Whether a node of autograd has something to free, and so can be passed but once."""
+    return bool(saved_names(type(node))) or node.name() == "CopySlices"
+
+
+@functools.cache
+def saved_names(cls: type) -> tuple[str, ...]:
+    """The attributes of nodes of a class that are saved tensors: operands, then results."""
+    names = [name.removeprefix("_raw") for name in dir(cls) if name.startswith("_raw_saved_")]
+    return tuple(sorted(names, key=lambda name: (name.startswith("_saved_result"), name)))

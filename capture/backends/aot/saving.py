@@ -1,0 +1,172 @@
+"""What a backward pass takes: of tensors that the program can reach what eager mode has saved, as it is then; all else as it was
+in the forward pass.
+
+A program may write to inputs and results before the backward pass. Where eager mode has saved one of them it raises, or, if no
+version counts the write, takes the new value; where it has saved something else the write changes nothing. So what is computed
+again must not be computed from such tensors but from copies: `keep_apart` puts a copy of each between it and the operations of the
+forward pass, and the partition decides whether a copy is saved, or what is computed of it. Copies that are not saved are no copies.
+"""
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any
+
+from torch import Tensor, fx
+from torch.autograd.graph import increment_version
+from torch.utils import checkpoint
+
+from capture.backends.aot.aten import aten, is_view, is_write, storage_of
+from capture.backends.aot.observed import Eager, Saved, below, holds, saved_by, version
+from capture.backends.aot.tail import Split
+from capture.backends.native.signature import Check, Input, Result
+
+BACKWARD = frozenset({"is_backward", "must_be_in_backward"})
+
+
+class Saving:
+    """What eager mode saves of inputs and of the results of a graph's core. checks: in the order in which a backward pass looks.
+    counts: how often each of them was written to."""
+
+    def __init__(self, eager: Eager, parts: Split) -> None:
+        reached = [below(root) for root in parts.differentiable]
+        nodes = sorted(set().union(*reached), key=lambda node: -node._sequence_nr())        # as autograd calls them
+        saved = [item for node in nodes for item in saved_by(node, eager.regions)]
+        handles: list[tuple[Input | Result, Tensor]] = [
+            *((Input(i), fake) for i, fake in enumerate(eager.inputs)), *((Result(k), t) for k, t in enumerate(parts.results))]
+        self.counts = tuple((name, version(tensor)) for name, tensor in handles)
+        storages = {storage_of(item.tensor) for item in saved}
+        self.names = frozenset(name for name, tensor in handles if storage_of(tensor) in storages)
+        counted = _counted(saved, [(name, tensor) for name, tensor in handles if name in self.names])
+        looks: dict[Any, list[tuple[Input | Result, str, bool]]] = {}
+        for item, found in zip(saved, counted, strict=True):
+            looks.setdefault(item.node, []).extend(filter(None, [found]))
+        self.checks = tuple(dict.fromkeys(
+            Check(*found, tuple(i for i, nodes in enumerate(reached) if node in nodes))
+            for node in nodes if holds(node) for found in looks.get(node) or [(None, "", False)]))
+
+
+def _counted(saved: Sequence[Saved], handles: Sequence[tuple[Input | Result, Tensor]]) -> list[tuple[Input | Result, str, bool] | None]:
+    """For each saved tensor the input or result whose version counter it shares, what autograd calls it when that was written to,
+    and whether it is that input."""
+    found: list[tuple[Input | Result, str, bool] | None] = [None] * len(saved)
+    for name, handle in handles:
+        if handle.is_inference():
+            continue
+        own = [place for place, item in enumerate(saved) if storage_of(item.tensor) == storage_of(handle)]
+        before = [version(saved[place].tensor) for place in own]
+        increment_version(handle)
+        for place, number in zip(own, before, strict=True):
+            if version(saved[place].tensor) != number:
+                found[place] = name, _called(saved[place]), saved[place].tensor is handle and isinstance(name, Input)
+    return found
+
+
+def _called(saved: Saved) -> str:
+    """What autograd calls a saved tensor that was written to: `[type and shape], where it comes from,`."""
+    try:
+        getattr(saved.node, saved.name)
+    except RuntimeError as error:
+        return str(error).partition("inplace operation: ")[2].partition(" is at version")[0]
+    return f"[{saved.tensor.type()} {list(saved.tensor.shape)}]"
+
+
+# --- the joint graph
+
+def keep_apart(joint: fx.GraphModule, results: Sequence[fx.Node], names: Collection[Input | Result]) -> None:
+    """Puts copies between the tensors that the program can reach and what the forward pass computes of them. results: what the
+    graph returns. names: what eager mode saves."""
+    graph = joint.graph
+    inputs = [node for node in graph.nodes if node.op == "placeholder" and "tangents" not in str(node.target)]
+    written = {node.args[0]: node.args[1] for node in graph.nodes if node.target is aten.copy_.default}
+    visible: dict[fx.Node, bool] = {}
+    for place, node in enumerate(inputs):
+        visible[written.get(node, node)] = Input(place) in names
+    for place, node in enumerate(results):
+        visible[origin(node)] = Result(place) in names
+    end = graph.output_node()
+    end.args = fx.map_arg(end.args, lambda node: origin(node) if origin(node) in visible else node)
+    _Separation(graph, {node: saved for node, saved in visible.items() if isinstance(node.meta.get("val"), Tensor)}).run()
+    joint.recompile()
+
+
+class _Separation:
+    def __init__(self, graph: fx.Graph, visible: dict[fx.Node, bool]) -> None:
+        self.graph, self.visible = graph, visible
+        self.first = next(node for node in graph.nodes if node.op != "placeholder")
+        self.copies: dict[fx.Node, fx.Node] = {}    # of visible nodes
+        self.actual: dict[fx.Node, fx.Node] = {}    # of views that the forward pass makes of copies: as the backward pass takes them
+        self.views: set[fx.Node] = set()            # views of visible nodes
+
+    def run(self) -> None:
+        for node in list(self.graph.nodes):
+            if node.op != "call_function" or is_write(node):
+                continue
+            seen = [arg for arg in node.all_input_nodes if arg in self.visible or arg in self.views]
+            if not seen:
+                continue
+            if is_backward(node) or node.meta.get("recompute") == checkpoint.CheckpointPolicy.MUST_RECOMPUTE:
+                self._take_actual(node)
+            else:
+                node.args, node.kwargs = (fx.map_arg(value, lambda arg: self.copy(arg) if arg in self.visible else arg)
+                                          for value in (node.args, node.kwargs))
+                if is_view(node):
+                    self.views.add(node)
+
+    def _take_actual(self, node: fx.Node) -> None:
+        found = {arg: self.now(arg) for arg in node.all_input_nodes}
+        node.args, node.kwargs = (fx.map_arg(value, found.__getitem__) for value in (node.args, node.kwargs))
+        if is_backward(node) and not is_view(node) and any(map(self._is_actual, found.values())):
+            node.meta["partitioner_tag"] = "must_be_in_backward"
+
+    def _is_actual(self, node: fx.Node) -> bool:
+        while is_view(node):
+            node = node.args[0]
+        return node in self.visible
+
+    def copy(self, node: fx.Node) -> fx.Node:
+        """A visible tensor as it was in the forward pass."""
+        if node not in self.copies:
+            before = self.first if node.op == "placeholder" else node.next
+            with self.graph.inserting_before(before):
+                copy = self.copies[node] = self.graph.call_function(aten.clone.default, (node,))
+            copy.meta = {"val": node.meta["val"].clone(), "recompute": checkpoint.CheckpointPolicy.MUST_SAVE, "copy": True,
+                         "partitioner_tag": "must_be_in_forward"}
+        return self.copies[node]
+
+    def now(self, node: fx.Node) -> fx.Node:
+        """What the backward pass takes for a node."""
+        if node in self.visible:
+            return node if self.visible[node] else self.copy(node)
+        if node not in self.views:
+            return node
+        if node not in self.actual:
+            below = self.now(node.args[0] if node.args[0] in self.views else self._uncopied(node.args[0]))
+            with self.graph.inserting_after(node):
+                self.actual[node] = self.graph.node_copy(node, lambda _: below)
+            self.actual[node].meta = {**node.meta, "partitioner_tag": "is_backward"}
+        return self.actual[node]
+
+    def _uncopied(self, node: fx.Node) -> fx.Node:
+        return next((seen for seen, copy in self.copies.items() if copy is node), node)
+
+
+def is_backward(node: fx.Node) -> bool:
+    """Whether a node of the joint graph is part of a formula for a gradient."""
+    return node.meta.get("partitioner_tag") in BACKWARD
+
+
+def origin(node: fx.Node) -> fx.Node:
+    """What a node is another tensor for, on the same memory as a whole."""
+    while node.target in (aten.alias.default, aten.detach.default):
+        node = node.args[0]
+    return node
+
+
+def drop_copies(forward: fx.GraphModule, saved: Collection[fx.Node]) -> None:
+    """Drops the copies that are not saved."""
+    for node in list(forward.graph.nodes):
+        if "copy" in node.meta and node not in saved:
+            node.replace_all_uses_with(node.args[0])
+            forward.graph.erase_node(node)
+
+

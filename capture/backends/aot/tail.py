@@ -1,0 +1,201 @@
+"""A graph in two parts: a core, which computes, and a tail, which makes views of what the core returns and of inputs, and detaches.
+
+The core is compiled. The tail runs as it is, on what the compiled core returns: so what is a view of what, what autograd knows of
+it and may be done with it is as in eager mode.
+"""
+from __future__ import annotations
+
+import contextlib
+import operator
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+from torch.autograd.graph import increment_version
+
+from capture.backends.aot.aten import storage_of
+from capture.backends.aot.observed import Eager, version
+from capture.backends.native.job import Modes
+from capture.backends.native.signature import Input, Result, Unsupported
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """core: returns the tensors `results`, each with memory of its own. tail: takes `arguments`, Results being numbered as the core
+    returns them, and returns what the graph does; None if that is `arguments`. roots: for each differentiable result an output of
+    the graph, and whether it is the output's base."""
+
+    core: fx.GraphModule
+    results: tuple[Tensor, ...]
+    arguments: tuple[Input | Result, ...]
+    tail: fx.GraphModule | None
+    roots: tuple[tuple[int, bool] | None, ...]
+
+    @property
+    def differentiable(self) -> list[Tensor]:
+        """The results that gradients flow to."""
+        return [tensor for tensor in self.results if tensor.requires_grad]
+
+
+def split(graph: fx.GraphModule, positions: Sequence[int], eager: Eager, modes: Modes) -> Split:
+    """Splits a graph whose outputs are `positions` of what it returns. Raises Unsupported where views cannot be made again."""
+    parts = _Parts(graph, eager)
+    outputs = [eager.outputs[position] for position in positions]
+    returned = list(map(parts.node_for, outputs))
+    return parts.finish(returned, outputs, modes)
+
+
+class _Parts:
+    def __init__(self, graph: fx.GraphModule, eager: Eager) -> None:
+        self.graph, self.eager = graph, eager
+        self.tail = fx.Graph()
+        self.inputs = {id(fake): place for place, fake in enumerate(eager.inputs)}
+        self.nodes: dict[int, fx.Node] = {}                         # of tensors, by id
+        self.copies: dict[fx.Node, fx.Node] = {}                    # of the graph's nodes
+        self.taken: dict[fx.Node, Input | Result] = {}              # what the tail takes
+        self.results: list[tuple[Tensor, fx.Node, bool]] = []       # tensor, a node of the graph, whether it is the base of that
+
+    # --- the tail
+
+    def node_for(self, tensor: Tensor) -> fx.Node:
+        """The tail's node for a tensor."""
+        if id(tensor) not in self.nodes:
+            self.nodes[id(tensor)] = self._made(tensor)
+        return self.nodes[id(tensor)]
+
+    def _made(self, tensor: Tensor) -> fx.Node:
+        if id(tensor) in self.inputs:
+            return self._take(Input(self.inputs[id(tensor)]))
+        maker = self.eager.makers[id(tensor)]
+        self._check_order(tensor, maker)
+        if self._repeatable(maker):
+            return self._copy(maker)
+        if tensor._base is None:
+            return self._result(tensor, maker, False)
+        base = tensor._base
+        known = id(base) in self.inputs or id(base) in self.eager.makers
+        below = self.node_for(base) if known else self.nodes.setdefault(id(base), self._result(base, maker, True))
+        return self._strided(below, tensor, base, self.eager.grad[maker])
+
+    def _check_order(self, tensor: Tensor, maker: fx.Node) -> None:
+        """Raises Unsupported for views whose errors would be others if they were made after a write, as the tail makes them."""
+        base = tensor._base
+        if base is None or not base.requires_grad or version(tensor) == self.eager.born[id(tensor)]:
+            return
+        if maker.target is operator.getitem and not isinstance(self.eager.values[maker.args[0]], Tensor) or not self.eager.grad[maker]:
+            raise Unsupported("a view that cannot be written to was made before its base was written to")
+
+    def _repeatable(self, maker: fx.Node) -> bool:
+        """Whether a node makes views of one tensor alone, so that it can be run again."""
+        if maker not in self.eager.views:
+            return False
+        tensors = [arg for arg in maker.all_input_nodes if not isinstance(self.eager.values[arg], (int, float))]
+        if maker.target is operator.getitem and isinstance(self.eager.values[tensors[0]], (tuple, list)):
+            return self._repeatable(tensors[0])
+        return len(maker.all_input_nodes) == 1 and isinstance(self.eager.values[tensors[0]], Tensor)
+
+    def _copy(self, maker: fx.Node) -> fx.Node:
+        if maker not in self.copies:
+            (arg,) = maker.all_input_nodes
+            value = self.eager.values[arg]
+            operand = self.node_for(value) if isinstance(value, Tensor) else self._copy(arg)
+            self.copies[maker] = self.tail.node_copy(maker, lambda _: operand)
+            self.copies[maker].meta = {"grad": self.eager.grad[maker]}
+        return self.copies[maker]
+
+    def _strided(self, base: fx.Node, tensor: Tensor, known: Tensor, grad: bool) -> fx.Node:
+        """A view as the graph has made it within some operation."""
+        if tensor.dtype != known.dtype or tensor.is_conj() != known.is_conj() or tensor.is_neg() != known.is_neg():
+            raise Unsupported("a result is a view of another dtype")
+        offset: Any = tensor.storage_offset() - known.storage_offset()
+        if offset == 0 and tensor.is_contiguous() and known.is_contiguous() and tensor.numel() == known.numel():
+            node = self.tail.call_method("view", (base, tuple(tensor.shape)))
+        else:
+            first = self.tail.call_method("storage_offset", (base,))
+            offset = self.tail.call_function(operator.add, (first, offset)) if offset else first
+            node = self.tail.call_method("as_strided", (base, tuple(tensor.shape), tensor.stride(), offset))
+        node.meta = {"grad": grad}
+        return node
+
+    def _take(self, name: Input | Result) -> fx.Node:
+        made = next((node for node in self.tail.nodes if node.op != "placeholder"), None)
+        with self.tail.inserting_before(made) if made else contextlib.nullcontext():
+            node = self.tail.placeholder(f"given_{len(self.taken)}")
+        self.taken[node] = name
+        return node
+
+    def _result(self, tensor: Tensor, maker: fx.Node, base: bool) -> fx.Node:
+        if any(storage_of(tensor) == storage_of(known) for known in [*self.eager.inputs, *(result for result, _, _ in self.results)]):
+            raise Unsupported("results share memory in a way that cannot be told")
+        self.results.append((tensor, maker, base))
+        return self._take(Result(len(self.results) - 1))
+
+    # --- both parts
+
+    def finish(self, returned: list[fx.Node], outputs: list[Tensor], modes: Modes) -> Split:
+        made = any(node.op != "placeholder" for node in self.tail.nodes)
+        arguments = tuple(self.taken.values()) if made else tuple(self.taken[node] for node in returned)
+        roots = [self._root(tensor, outputs) for tensor, _, _ in self.results]
+        self._return_results(roots)
+        tail = self._finished_tail(returned, outputs, modes) if made else None
+        tensors = tuple(tensor if root else tensor.detach() for (tensor, _, _), root in zip(self.results, roots, strict=True))
+        return Split(self.graph, tensors, arguments, tail, tuple(roots))
+
+    def _root(self, tensor: Tensor, outputs: list[Tensor]) -> tuple[int, bool] | None:
+        for place, out in enumerate(outputs):
+            if out is tensor:
+                return place, False
+        return next(((place, True) for place, out in enumerate(outputs) if out._base is tensor), None)
+
+    def _return_results(self, roots: list[tuple[int, bool] | None]) -> None:
+        """Has the graph return the results: detached, where the program gets them so alone."""
+        graph = self.graph.graph
+        end = graph.output_node()
+        nodes = []
+        with graph.inserting_before(end):
+            for (tensor, node, base), root in zip(self.results, roots, strict=True):
+                if base:
+                    node = graph.call_function(getattr, (node, "_base"))
+                if root is None and tensor.requires_grad:
+                    node = graph.call_method("detach", (node,))
+                nodes.append(node)
+        end.args = (tuple(nodes),)
+        self.graph.recompile()
+
+    def _finished_tail(self, returned: list[fx.Node], outputs: list[Tensor], modes: Modes) -> fx.GraphModule:
+        self.tail.output(tuple(returned))
+        now = modes.grad
+        for node in list(self.tail.nodes):
+            wanted = node.meta.get("grad", modes.grad if node.op == "output" else now)
+            if wanted != now:
+                with self.tail.inserting_before(node):
+                    self.tail.call_function(torch._C._set_grad_enabled, (wanted,))
+                now = wanted
+        tail = fx.GraphModule({}, self.tail, "Tail")
+        self._settle(tail, outputs, modes)
+        return tail
+
+    def _settle(self, tail: fx.GraphModule, outputs: list[Tensor], modes: Modes) -> None:
+        """Checks that the tail makes what the graph does, and has it count the writes to what it makes."""
+        given = [self.eager.inputs[name.index] if isinstance(name, Input) else self.results[name.index][0]
+                 for name in self.taken.values()]
+        with modes.active(), given[0].fake_mode:
+            made = tail(*given)
+        end = self.tail.output_node()
+        for node, ours, theirs in zip(end.args[0], made, outputs, strict=True):
+            if _layout(ours) != _layout(theirs) or ours.requires_grad != theirs.requires_grad:
+                raise Unsupported("a view was changed in a way that cannot be told")
+            missing = version(theirs) - version(ours)
+            if missing < 0:
+                raise Unsupported("a view counts writes in a way that cannot be told")
+            for _ in range(missing):
+                with self.tail.inserting_before(end):
+                    self.tail.call_function(increment_version, (node,))
+                increment_version(ours)
+        tail.recompile()
+
+
+def _layout(tensor: Tensor) -> Any:
+    return tensor.shape, tensor.stride(), tensor.storage_offset(), tensor.dtype, tensor.is_conj(), tensor.is_neg()

@@ -1,0 +1,54 @@
+"""Runs random programs of views and writes beside eager mode: `python -m tests.aliasing --seed 0 --count 10000 [--backend native]`.
+
+Prints each case that differs and the first step after which it does. `--backend`: `traced` (the graphs of the native backend, run by
+torch: fast), `native` or `eager`.
+"""
+from __future__ import annotations
+
+import argparse
+import time
+import warnings
+
+import torch
+
+from capture import config
+from capture.errors import CaptureError
+from tests.aliasing.hunt import Traced, differences
+from tests.aliasing.programs import make
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.aliasing", description=__doc__)
+    parser.add_argument("--seed", type=int, default=0, help="the number of the first case")
+    parser.add_argument("--count", type=int, default=1000)
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="stop after this time")
+    parser.add_argument("--backend", choices=("traced", "native", "eager"), default="traced")
+    parser.add_argument("--show", action="store_true", help="print each case before it is run")
+    options = parser.parse_args()
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    traced, started, found, run = Traced(), time.monotonic(), [], 0
+    arguments = {"traced": {"backend": traced}, "eager": {"backend": "eager"},
+                 "native": {"backend": "native", "options": {"background": False}}}[options.backend]
+    with config.TRIAL_CALLS.set(0):
+        for seed in range(options.seed, options.seed + options.count):
+            if time.monotonic() - started > options.seconds:
+                break
+            case = make(seed)
+            if options.show:
+                print(f"--- {seed}\n{case}", flush=True)
+            try:
+                problems = differences(case, **arguments)
+            except CaptureError as error:
+                problems = [f"{type(error).__name__}: {error}"]
+            run += 1
+            if problems:
+                found.append(seed)
+                print(f"--- {seed}\n{case}\n", *(f"{line}\n" for line in problems), flush=True)
+    graphs = f", {traced.compiled} of {traced.graphs} graphs traced" if traced.graphs else ""
+    print(f"{run} cases{graphs}; {len(found)} differ: {found}")
+    return bool(found)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,97 @@
+"""Random programs of views, writes and saved tensors, and what is done with their results afterwards.
+
+A program is a function of tensors, `f(x, y, z)`, in text; a plan is a list of statements on its results `r` and arguments `a`.
+Both are made step by step on real tensors, so that most steps work.
+"""
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+
+NAMES = ("x", "y", "z")
+INPUTS = ("torch.randn(4, 4, requires_grad=True)", "torch.randn(4, 4, requires_grad=True)", "torch.randn(4, 4)",
+          "torch.randn(4, 4, requires_grad=True) * 1", "(torch.randn(5, 4, requires_grad=True) * 1)[1:]", "torch.randn(5, 4)[:4]",
+          "torch.randn(4, 4).t()", "torch.randn(2, 4, 4, requires_grad=True)[0]", "torch.nn.Parameter(torch.randn(4, 4))",
+          "torch.randn(4, requires_grad=True)", "torch.randn(2, 4, 4, requires_grad=True)")
+COMPUTED = ("{a} * 2", "{a} + 1", "{a}.exp()", "{a}.tanh()", "{a}.sigmoid()", "{a}.sin()", "{a}.relu()", "{a}.softmax(-1)",
+            "{a} * {b}", "{a} + {b}", "{a} - {b}", "{a} @ {b}", "{a} @ {b}", "F.linear({a}, {b})", "F.linear({a}, {b}, {b}.detach()[0])",
+            "F.layer_norm({a}, {a}.shape[-1:])", "F.layer_norm({a}, {a}.shape[-1:], {b}[0], {b}[1])", "{a}.sum()", "{a}.clone()",
+            "torch.cat([{a}, {b}])", "F.gelu({a})", "{a} / ({b}.exp() + 1)", "torch.where({a} > 0, {a}, {b})", "{a}.clamp(min=0)",
+            "{a}.cumsum(0)", "{a}.mean(0)", "({a} * {a} + 1).sqrt()", "F.silu({a})", "torch.einsum('...i,ji->...j', {a}, {b})",
+            "torch.stack([{a}, {b}])", "{a}.amax(-1)", "F.elu({a})", "{a}.log_softmax(0)", "{a}[{a}[0] > 0]", "{a}.abs().log1p()")
+VIEWS = ("{a}.view(-1)", "{a}.t()", "{a}[1:]", "{a}[0]", "{a}.transpose(0, -1)", "{a}.chunk(2)[0]", "{a}.unbind(0)[1]",
+         "{a}.unsqueeze(0)", "{a}.expand(2, *{a}.shape)", "{a}.detach()", "{a}.detach()", "{a}.data", "{a}.reshape(-1)", "{a}.contiguous()",
+         "{a}.squeeze()", "{a}.diagonal()", "{a}.split(1)[0]", "{a}.narrow(0, 1, 2)", "{a}.mT", "{a}.view_as({a})", "{a}.flatten()",
+         "{a}.unfold(0, 2, 1)", "{a}[..., ::2]", "{a}.expand_as({a})", "{a}.float()", "{a}.movedim(0, -1)", "{a}.unflatten(0, (2, -1))",
+         "{a}.as_strided((2,), (1,))", "torch.atleast_2d({a})", "{a}.swapaxes(0, 1)", "{a}[None, 1]", "{a}.tensor_split(2)[1]")
+WRITES = ("{a}.mul_(2)", "{a}.add_(1)", "{a}.zero_()", "{a}[0] = 1", "{a}.copy_({b})", "{a}.add_({b}.detach())", "{a}.data.mul_(2)",
+          "{a}.detach().add_(1)", "{a}.relu_()", "{a}.clamp_(min=0)", "{a}[1:].mul_(3)", "{a}.mul_({b})", "{a}.exp_()", "{a}.t_()",
+          "{a}.unsqueeze_(0)", "{a}.requires_grad_()")
+# What is done with results and arguments.
+EDITS = ("{t}.mul_(3)", "{t}.zero_()", "{t}.data.mul_(3)", "{t}.data.zero_()", "{t}.detach().add_(2)", "{t}[0] = 5", "{t}.view(-1).add_(1)",
+         "{t}.copy_({t} + 1)", "{t}.set_(torch.ones(2))", "{t}.data = torch.ones(3, 3)", "torch.nn.init.zeros_({t})")
+PASSES = ("{t}.sum().backward()", "{t}.sum().backward(retain_graph=True)", "({t} * {t}).sum().backward()",
+          "g = torch.autograd.grad({t}.sum(), [v for v in a if v.requires_grad], allow_unused=True)", "{t}.sin().sum().backward()",
+          "({t}.sum() + {u}.sum()).backward()")
+
+
+@dataclass(frozen=True)
+class Case:
+    """inputs: expressions. body: statements of the program, with its `return`. plan: statements after each call."""
+
+    inputs: tuple[str, ...]
+    body: tuple[str, ...]
+    plan: tuple[str, ...]
+
+    @property
+    def source(self) -> str:
+        lines = "\n    ".join(self.body)
+        return f"def f({', '.join(NAMES[:len(self.inputs)])}):\n    {lines}\n"
+
+    def __str__(self) -> str:
+        return "\n".join([f"inputs: {'; '.join(self.inputs)}", self.source, "after each call:", *map("    {}".format, self.plan)])
+
+
+def make(seed: int) -> Case:
+    """The case with this number."""
+    rng = random.Random(seed)
+    torch.manual_seed(seed)
+    inputs = tuple(rng.choice(INPUTS[:9] if rng.random() < 0.85 else INPUTS) for _ in range(rng.randint(1, 3)))
+    scope = {"torch": torch, "F": F}
+    scope |= {name: eval(text, scope) for name, text in zip(NAMES, inputs)}
+    names = list(NAMES[:len(inputs)])
+    body = []
+    for number in range(rng.randint(1, 7)):
+        made = f"t{number}"
+        kind = rng.choices(("computed", "view", "write"), (5, 4, 1.5))[0]
+        text = rng.choice({"computed": COMPUTED, "view": VIEWS, "write": WRITES}[kind])
+        text = text.format(a=_recent(rng, names), b=rng.choice(names))
+        text = text if kind == "write" else f"{made} = {text}"
+        if rng.random() < (0.5 if kind == "write" else 0.1):
+            text = f"with torch.no_grad(): {text}"
+        try:
+            exec(text, scope)
+        except (RuntimeError, IndexError, TypeError, ValueError):
+            continue
+        body.append(text)
+        names += [made] if made in scope else []
+    returned = rng.sample(names, min(len(names), rng.randint(1, 4)))
+    if names[-1] not in returned and rng.random() < 0.8:
+        returned.append(names[-1])
+    body.append(f"return {', '.join(returned)},")
+    plan = []
+    targets = [f"r[{i}]" for i in range(len(returned))] * 2 + [f"a[{i}]" for i in range(len(inputs))]
+    for _ in range(rng.randint(1, 5)):
+        edit = rng.random() < 0.6
+        text = rng.choice(EDITS[:7] if rng.random() < 0.9 else EDITS) if edit else rng.choice(PASSES)
+        text = text.format(t=rng.choice(targets), u=rng.choice(targets))
+        plan.append(f"with torch.no_grad(): {text}" if edit and rng.random() < 0.6 else text)
+    plan.append(f"r[{rng.randrange(len(returned))}].sum().backward()")
+    return Case(inputs, tuple(body), tuple(plan))
+
+
+def _recent(rng: random.Random, names: list[str]) -> str:
+    return names[-1] if rng.random() < 0.5 else rng.choice(names)
