@@ -30,7 +30,8 @@ from capture.refgraph.class_attributes import pin_special, type_attr
 from capture.refgraph.graph import BOUND_IN_C
 from capture.refgraph.identical import PROXIES
 from capture.refgraph.lookup import is_heap_type, is_mutable, lookup_class
-from capture.refgraph.node import Build, Const, RefNode, Shadow
+from capture.refgraph.node import Build, Const, External, RefNode, Shadow
+from capture.refgraph.source import Constant
 
 FUNCTIONS = (types.FunctionType, _C.CompiledFunction)   # they bind alike
 RECURSION_GUARDS = frozenset({dataclasses._recursive_repr(lambda self: "").__code__,  # type: ignore[attr-defined]
@@ -165,6 +166,7 @@ def call_native(interp: Interpreter, function: Value, args: list[Value], kwargs:
             if real in POLYFILLS:
                 substitute = find_polyfill(real, args, kwargs)
         if substitute is not None:
+            interp.track(depend_choice, interp, real, substitute, args, kwargs)
             return call(interp, Value(substitute, Const(substitute)), args, kwargs, then, on_raise)
         if overrides.is_asking(real, args) and overrides.is_overridden(interp, args, kwargs):
             try:
@@ -355,6 +357,38 @@ def methods_of_tensors(real: Any) -> tuple[str, ...]:
         return operator_methods(real)
     own = f"__{real.__name__}__"
     return (own,) if own in OF_TENSORS else ("__iter__",)
+
+
+class Stranger:
+    """An object with every special method that C code may ask for, all of them written in Python."""
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def decline(self: Any, *args: Any) -> Any:
+    """None of them is to be called."""
+    raise TypeError("only the class of this object may be looked at")
+
+
+for _name in {*PROTOCOLS, *(name for operation in vars(operator) for name in operator_methods(getattr(operator, operation)))}:
+    setattr(Stranger, _name, decline)
+STRANGERS = Value(object(), None), Value(Stranger(), None)
+
+
+def depend_choice(interp: Interpreter, real: Any, substitute: Any, args: list[Value], kwargs: dict[str, Value]) -> Shadow:
+    """Guards the types by which Python code stands for a C function: the trace may end before that code asks for them. They are
+    those of arguments in the place of which some other object would have it done by other code."""
+    for at, value in [*enumerate(args), *kwargs.items()]:
+        source = value.shadow.source if isinstance(value.shadow, (External, RefNode)) else None
+        if source is None or isinstance(source, Constant) or (source, "TYPE") in interp.graph.requirements:
+            continue
+        for stranger in STRANGERS:
+            others, named = list(args), dict(kwargs)
+            (others if isinstance(at, int) else named)[at] = stranger  # type: ignore[index, call-overload]
+            if find_polyfill(real, others, named) is not substitute:
+                interp.graph.require(source, "TYPE", type(value.real))
+                break
+    return Const(None)
 
 
 # Builtins that look at the identity or the ancestry of an object and at nothing else, or guard themselves what they look at.

@@ -21,7 +21,7 @@ class Kind(enum.Enum):
     TYPE = "type(x) is expected"
     ID = "x is expected"
     VALUE = "x has expected's exact type and value; floats bit for bit; containers recursively"
-    TRUTH = "x is a builtin scalar, range, container or Ellipsis whose class has no truth of its own; bool(x) is expected", OF_CONTENT
+    TRUTH = "bool(x) is expected, of a builtin scalar, range, Ellipsis or container whose class has no say in it", OF_CONTENT
     LENGTH = "builtin len(x) == expected, for list, tuple, dict, set, frozenset, str, bytes, bytearray, deque", OF_CONTENT
     KEYS = "x is a dict or set (or subclass) with just the keys expected, in order: compared as VALUE or by identity", OF_CONTENT
     PRESENT = "x is a dict, and has the key expected", SEVERAL

@@ -249,22 +249,21 @@ def min_(*args: Any, key: Any = None, default: Any = MISSING) -> Any:
     return default
 
 
-@polyfill(functools.reduce, applies=lambda *args: len(args) in (2, 3))
+@polyfill(functools.reduce, applies=lambda *args: len(args) in (2, 3) and is_iterable(args[1]))
 def reduce(function: Any, iterable: Any, initial: Any = MISSING) -> Any:
     """`functools.reduce(function, iterable, initial)`."""
-    iterator = MISSING
-    try:
-        iterator = iter(iterable)
-    except TypeError:
-        pass
-    if iterator is MISSING:
-        raise TypeError("reduce() arg 2 must support iteration")
     result = initial
-    for item in iterator:
+    for item in iterable:
         result = item if result is MISSING else function(result, item)
     if result is MISSING:
         raise TypeError("reduce() of empty iterable with no initial value")
     return result
+
+
+@polyfill(functools.reduce, applies=lambda *args: len(args) in (2, 3) and not is_iterable(args[1]))
+def cannot_reduce(*args: Any) -> Any:
+    """`functools.reduce(function, x)` of what is not iterable."""
+    raise TypeError("reduce() arg 2 must support iteration")
 
 
 @polyfill(str.join, bytes.join, applies=lambda separator, parts: is_walked(parts))
