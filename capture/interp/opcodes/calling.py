@@ -9,7 +9,7 @@ from capture.interp.frame import Frame, Value
 from capture.interp.instructions import Instruction, opcode
 from capture.interp.interpreter import Interpreter
 from capture.interp.iteration import elements
-from capture.interp.lookasides.shadows import refuse
+from capture.interp.lookasides.shadows import depend_type, refuse
 from capture.interp.opcodes.containers import function_name
 from capture.interp.polyfills.iteration import spread
 from capture.interp.special import in_python, is_iterable
@@ -41,6 +41,7 @@ def call_function_ex(interp: Interpreter, frame: Frame, instruction: Instruction
     if not is_iterable(arguments.real):
         refuse(interp, TypeError(f"{function_name(function.real)} argument after * must be an iterable, "
                                  f"not {unwind.type_name(arguments.real)}"), arguments)
+    interp.track(depend_type, interp, arguments)
     calls.call(interp, SPREAD, [function, arguments], kwargs)
 
 

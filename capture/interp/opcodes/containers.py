@@ -200,6 +200,7 @@ def list_extend(interp: Interpreter, frame: Frame, instruction: Instruction) -> 
     items = frame.pop()
     if not is_iterable(items.real):
         refuse(interp, TypeError(f"Value after * must be an iterable, not {unwind.type_name(items.real)}"), items)
+    interp.track(depend_type, interp, items)        # which says what is raised, also where the trace ends here
     calls.apply(interp, list.extend, frame.stack[-instruction.arg], items, then=discard)
 
 
@@ -214,6 +215,7 @@ def dict_update(interp: Interpreter, frame: Frame, instruction: Instruction) -> 
     items = frame.pop()
     if not isinstance(items.real, dict) and not interp.real(hasattr, items.real, "keys"):
         refuse(interp, TypeError(f"{unwind.type_name(items.real)!r} object is not a mapping"), items)
+    interp.track(depend_type, interp, items)
     calls.apply(interp, dict.update, frame.stack[-instruction.arg], items, then=discard)
 
 
@@ -222,11 +224,12 @@ def dict_merge(interp: Interpreter, frame: Frame, instruction: Instruction) -> N
     items, target = frame.pop(), frame.stack[-instruction.arg]
     function = frame.stack[-instruction.arg - 2]
     assert target is not None and function is not None
+    interp.track(depend_type, interp, items)
 
     def explained(exception: BaseException) -> bool:
         if isinstance(exception, AttributeError):
-            refuse(interp, TypeError(f"{function_name(function.real)} argument after ** must be a mapping, "
-                                     f"not {unwind.type_name(items.real)}"), items)
+            unwind.throw(TypeError(f"{function_name(function.real)} argument after ** must be a mapping, "
+                                   f"not {unwind.type_name(items.real)}"))
         if isinstance(exception, KeyError) and len(exception.args) == 1:
             unwind.throw(TypeError(f"{function_name(function.real)} got multiple values for keyword argument "
                                    f"'{exception.args[0]}'"))
@@ -280,9 +283,9 @@ def take_apart(interp: Interpreter, frame: Frame, sequence: Value, limit: int, t
     real = sequence.real
     if isinstance(real, (list, tuple)) and not in_python(real, "__iter__"):
         return then(elements(interp, sequence))
-    interp.track(depend_type, interp, sequence)
     if not is_iterable(real):
-        unwind.throw(TypeError(f"cannot unpack non-iterable {unwind.type_name(real)} object"))
+        refuse(interp, TypeError(f"cannot unpack non-iterable {unwind.type_name(real)} object"), sequence)
+    interp.track(depend_type, interp, sequence)
 
     def again(items: Value) -> None:
         frame.stack.append(items)

@@ -11,7 +11,7 @@ from capture.interp.frame import Continuation, Frame, Handled, Resume, UserError
 from capture.interp.instructions import Instruction, opcode
 from capture.interp.interpreter import Interpreter
 from capture.interp.lookasides.groups import depend_members, group_shadow
-from capture.interp.lookasides.shadows import refuse
+from capture.interp.lookasides.shadows import depend_type, refuse
 from capture.refgraph.lookup import MISSING, lookup_class
 from capture.refgraph.node import Const, Shadow
 
@@ -31,8 +31,9 @@ def raise_varargs(interp: Interpreter, frame: Frame, instruction: Instruction) -
     exception = frame.pop()
 
     def raise_from(instance: Value, cause: Value) -> None:
+        interp.track(depend_type, interp, cause)
         if cause.real is not None and not isinstance(cause.real, BaseException):
-            refuse(interp, TypeError("exception causes must derive from BaseException"), cause)
+            unwind.throw(TypeError("exception causes must derive from BaseException"))
         instance.real.__cause__ = cause.real
         unwind.throw(instance.real)
 

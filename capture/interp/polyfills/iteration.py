@@ -252,8 +252,15 @@ def min_(*args: Any, key: Any = None, default: Any = MISSING) -> Any:
 @polyfill(functools.reduce, applies=lambda *args: len(args) in (2, 3) and is_iterable(args[1]))
 def reduce(function: Any, iterable: Any, initial: Any = MISSING) -> Any:
     """`functools.reduce(function, iterable, initial)`."""
+    iterator: Any
+    try:
+        iterator = iter(iterable)
+    except TypeError:
+        iterator = MISSING
+    if iterator is MISSING:
+        raise TypeError("reduce() arg 2 must support iteration")
     result = initial
-    for item in iterable:
+    for item in iterator:
         result = item if result is MISSING else function(result, item)
     if result is MISSING:
         raise TypeError("reduce() of empty iterable with no initial value")
@@ -318,10 +325,10 @@ def index(sequence: Any, x: Any, start: int = 0, stop: int = 9223372036854775807
 @polyfill(list.remove, applies=is_compared)
 def remove(self: list[Any], x: Any) -> None:
     """`self.remove(x)`."""
-    for i in range(len(self)):
-        item = self[i]
+    for i in range(list.__len__(self)):
+        item = list.__getitem__(self, i)
         if item is x or item == x:
-            del self[i]
+            list.__delitem__(self, i)
             return
     raise ValueError("list.remove(x): x not in list")
 

@@ -1,0 +1,205 @@
+"""Objects of another type where one was captured: what was asked of them has another answer."""
+from __future__ import annotations
+
+import enum
+import functools
+import types
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from tests.helpers import call_with, check
+
+X = torch.arange(3.0)
+
+
+class Plain:
+    """An object that is equal to itself alone."""
+
+
+class EqualToAll:
+    def __eq__(self, other: object) -> bool:
+        return True
+
+    __hash__ = object.__hash__
+
+
+class Number(enum.IntEnum):
+    TWO = 2
+
+
+class Colour(enum.Enum):
+    RED = 1
+
+
+class Text(str):
+    pass
+
+
+class Empty(list):
+    """A list that is false."""
+
+    def __bool__(self) -> bool:
+        return False
+
+
+class Silent(str):
+    def __len__(self) -> int:
+        return 0
+
+
+class Truth:
+    def __and__(self, other: object) -> str:
+        return "and"
+
+    def __rand__(self, other: object) -> str:
+        return "rand"
+
+
+PLAIN = Plain()
+MADE: dict[str, Callable[[], Any]] = {
+    "plain": Plain, "equal": EqualToAll, "two": lambda: 2, "enum": lambda: Number.TWO, "colour": lambda: Colour.RED,
+    "text": lambda: "a", "own text": lambda: Text("a"), "five": lambda: 5, "none": lambda: None, "tensor": lambda: torch.tensor(2),
+    "dtype": lambda: torch.float32, "list": lambda: [2, 3], "false list": lambda: Empty([2]), "silent": lambda: Silent("a"),
+    "dict": lambda: {"a": 2}, "view": lambda: {"a": 2}.keys(), "iterator": lambda: iter([2]), "error": lambda: ValueError("a"),
+    "class": lambda: int, "truth": Truth, "array": lambda: np.array([2, 3]), "set": lambda: {2, 3}, "function": lambda: len,
+    "bytes": lambda: b"a"}
+
+
+def raised(ask: Callable[[], Any]) -> Any:
+    try:
+        return ask()
+    except TypeError as error:
+        return str(error)
+
+
+def matched(a: Any) -> str:
+    match a:
+        case Number.TWO:
+            return "two"
+        case Colour.RED:
+            return "red"
+        case _:
+            return "else"
+
+
+def unpacked(a: Any) -> Any:
+    try:
+        p, q = a
+        return q, p
+    except (TypeError, ValueError) as error:
+        return str(error)
+
+
+def merged(a: Any) -> Any:
+    try:
+        return {**a}
+    except TypeError as error:
+        return str(error)
+
+
+def spread(a: Any) -> Any:
+    try:
+        return [*a]
+    except TypeError as error:
+        return str(error)
+
+
+def caused(a: Any) -> Any:
+    try:
+        raise ValueError from a
+    except ValueError as error:
+        return type(error.__cause__)
+    except TypeError as error:
+        return str(error)
+
+
+def assigned(a: Any) -> Any:
+    try:
+        a.spare = 1
+        return a.spare
+    except AttributeError as error:
+        return str(error)
+
+
+QUESTIONS: dict[str, Callable[[Any], Any]] = {
+    "==": lambda a: a == Number.TWO, "== backwards": lambda a: Number.TWO == a, "!=": lambda a: a != Colour.RED,
+    "== object": lambda a: a == PLAIN, "== dtype": lambda a: a == torch.float32, "== class": lambda a: a == Plain,
+    "== function": lambda a: a == len, "== tuple": lambda a: a == (2, 3), "in a tuple": lambda a: a in (Number.TWO, Colour.RED),
+    "in a set": lambda a: a in {2, 7} if not isinstance(a, (list, dict, set, np.ndarray)) else None, "match": matched,
+    "f-string": lambda a: f"{a}" if type(a) in (int, str, Text, Silent, bytes) else None, "truth": lambda a: 1 if a is None or a else 2,
+    "unpacked": unpacked, "**": merged, "*": spread, "raise from": caused, "attribute": assigned,
+    "&": lambda a: raised(lambda: {1, 2} & a),
+    "reduce": lambda a: raised(lambda: functools.reduce(max, a)), "is a tensor": torch.is_tensor,
+    "iterator": lambda a: raised(lambda: next(iter(a))), "reference": lambda a: raised(lambda: weakref.ref(a)() is a)}
+
+
+@pytest.mark.parametrize("question", QUESTIONS)
+@pytest.mark.parametrize("backwards", [False, True])
+def test_a_question_is_asked_of_another_type(question: str, backwards: bool) -> None:
+    """In either order, so that what was captured with one object is called with each other."""
+    ask = QUESTIONS[question]
+    names = [name for name in (reversed(MADE) if backwards else MADE) for _ in range(2)]
+    calls = [call_with(lambda state, name=name: (X, MADE[name]())) for name in [*names, *MADE]]
+    check(lambda: (lambda x, a: (x + 1, ask(a))), *calls, captures=None, fullgraph=False, recompile_limit=64)
+
+
+def text_of(x: torch.Tensor, a: Any) -> Any:
+    return x + 1, f"{a}"
+
+
+@pytest.mark.parametrize("stored", [False, True])
+def test_the_text_of_a_string_is_the_string_itself(stored: bool) -> None:
+    def make() -> Any:
+        log: list[Any] = []
+
+        def program(x: torch.Tensor, a: Any) -> Any:
+            log.append(f"{a}")
+            return x + 1
+        return (program if stored else text_of), types.SimpleNamespace(log=log)
+    check(make, *(call_with(lambda state, value=value: (X, value)) for value in ("a", "b", 5, Text("a"), "c", 2.5, "a")),
+          captures=None)
+
+
+def test_the_text_of_a_dict_says_what_it_holds_now() -> None:
+    def program(x: torch.Tensor, a: Any) -> Any:
+        made = dict.fromkeys(["k"], a)
+        return x + 1, f"{made}", str(dict(b=a)), f"{ {1: [a]} }"
+    check(lambda: program, *(call_with(lambda state, value=value: (X, value)) for value in ("a", "b", 5, "a", None)),
+          captures=None)
+
+
+def test_a_set_begins_anew() -> None:
+    def program(x: torch.Tensor, a: set[int]) -> Any:
+        a.__init__()  # type: ignore[misc]
+        kept = {1}
+        kept.__init__([2])  # type: ignore[misc]
+        return x + 1, a, kept
+    check(lambda: program, *(call_with(lambda state: (X, {1, 2})) for _ in range(3)))
+
+
+def test_a_frame_has_one_dict_of_its_variables() -> None:
+    def program(x: torch.Tensor) -> Any:
+        before = locals()
+        late = 5
+        seen = "late" in before, locals() is before, "late" in before
+        before["spare"] = 3
+        del late
+        again = vars()
+        exec("made = 7")
+        return x + 1, seen, again is before, "late" in before, locals()["spare"], eval("made"), sorted(before)
+    check(lambda: program, call_with(lambda state: (X,)), call_with(lambda state: (X,)))
+
+
+def test_what_says_how_a_list_is_sorted_is_read_first() -> None:
+    def program(x: torch.Tensor, key: Any, reverse: Any) -> Any:
+        try:
+            return x + 1, sorted([2, 1], key=key, reverse=reverse)
+        except TypeError as error:
+            return str(error)
+    check(lambda: program, *(call_with(lambda state, reverse=reverse: (X, 3, reverse)) for reverse in ([], {}, True)), captures=None,
+          fullgraph=False)
