@@ -5,7 +5,7 @@ import types
 
 import torch
 
-from capture.interp import attributes, calls, descriptors, overrides
+from capture.interp import attributes, calls, descriptors, overrides, unwind
 from capture.interp.frame import Args, Catch, Continuation, Kwargs, Resume, Then, Value, resuming
 from capture.interp.interpreter import Interpreter
 from capture.interp.lookasides.torch_legacy import is_volatile
@@ -121,7 +121,14 @@ def _volatile(interp: Interpreter, args: Args, kwargs: Kwargs, then: Then, on_ra
 def _vars(interp: Interpreter, args: Args, kwargs: Kwargs, then: Then, on_raise: Catch) -> bool:
     if kwargs or len(args) != 1:
         return False
-    attributes.load(interp, args[0], "__dict__", then, on_raise)
+
+    def without_dict(exception: BaseException) -> bool:
+        missing = isinstance(exception, AttributeError)
+        error = TypeError("vars() argument must have __dict__ attribute") if missing else exception
+        if on_raise is not None and on_raise(error):
+            return True
+        return unwind.throw(error) if missing else False
+    attributes.load(interp, args[0], "__dict__", then, without_dict)
     return True
 
 

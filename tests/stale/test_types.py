@@ -131,7 +131,8 @@ QUESTIONS: dict[str, Callable[[Any], Any]] = {
     "== object": lambda a: a == PLAIN, "== dtype": lambda a: a == torch.float32, "== class": lambda a: a == Plain,
     "== function": lambda a: a == len, "== tuple": lambda a: a == (2, 3), "in a tuple": lambda a: a in (Number.TWO, Colour.RED),
     "in a set": lambda a: a in {2, 7} if not isinstance(a, (list, dict, set, np.ndarray)) else None, "match": matched,
-    "f-string": lambda a: f"{a}" if type(a) in (int, str, Text, Silent, bytes) else None, "truth": lambda a: 1 if a is None or a else 2,
+    "f-string": lambda a: f"{a}" if type(a) in (int, str, Text, Silent, bytes) else None,
+    "truth": lambda a: 1 if a is None or a else 2, "vars": lambda a: raised(lambda: type(vars(a))),
     "unpacked": unpacked, "**": merged, "*": spread, "raise from": caused, "attribute": assigned,
     "&": lambda a: raised(lambda: {1, 2} & a),
     "reduce": lambda a: raised(lambda: functools.reduce(max, a)), "is a tensor": torch.is_tensor,
@@ -201,5 +202,5 @@ def test_what_says_how_a_list_is_sorted_is_read_first() -> None:
             return x + 1, sorted([2, 1], key=key, reverse=reverse)
         except TypeError as error:
             return str(error)
-    check(lambda: program, *(call_with(lambda state, reverse=reverse: (X, 3, reverse)) for reverse in ([], {}, True)), captures=None,
-          fullgraph=False)
+    calls = [call_with(lambda state, reverse=reverse: (X, 3, reverse)) for reverse in ([], {}, True)]
+    check(lambda: program, *calls, captures=None, fullgraph=False)
