@@ -50,6 +50,8 @@ SIDE_EFFECTS: set[Any] = set()
 SEES_CALLERS: set[Any] = set()
 # Methods of libraries that act on the world: (module, qualified name) -> what registers the function.
 NAMED_EFFECTS: dict[tuple[str, str], Callable[[Any], None]] = {}
+# … and functions that tell of others, met for the first time, what registers them, if anything.
+FAMILIES: list[Callable[[types.FunctionType], Callable[[Any], None] | None]] = []
 # Builtins that call back into Python: replaced by a Python function of the same meaning, which is inlined.
 # Each entry is (applies(*reals, **reals), function); the first that applies is taken.
 POLYFILLS: dict[Any, list[tuple[Callable[..., bool], Callable[..., Any]]]] = {}
@@ -112,9 +114,13 @@ def find_model(function: Any, reals: list[Any], kwargs: dict[str, Any]) -> Meani
 
 
 def recognise(function: types.FunctionType) -> None:
-    """Registers a function that is known by its name only, when it is first met."""
+    """Registers a function that is known by its name, or by the class that it is of, when it is first met."""
+    if function in MODELS:
+        return
     register = NAMED_EFFECTS.get((function.__module__, function.__qualname__))
-    if register is not None and function not in MODELS:
+    for family in FAMILIES if register is None else ():
+        register = family(function)
+    if register is not None:
         register(function)
 
 

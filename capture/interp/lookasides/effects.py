@@ -37,7 +37,7 @@ from capture.interp.interpreter import Interpreter
 from capture.interp.lookasides import own_code, seeded
 from capture.interp.lookasides.replays import MOST_ITEMS, snapshot
 from capture.interp.lookasides.shadows import items_of
-from capture.interp.models import NAMED_EFFECTS, PURE, SEES_CALLERS, SIDE_EFFECTS, hashable, model, polyfill
+from capture.interp.models import FAMILIES, NAMED_EFFECTS, PURE, SEES_CALLERS, SIDE_EFFECTS, hashable, model, polyfill
 from capture.interp.special import in_python
 from capture.refgraph.effects import Replayed
 from capture.refgraph.lookup import instance_dict, lookup_class
@@ -158,9 +158,8 @@ def _model(function: Any, traits: Traits) -> Callable[..., Shadow]:
             target, given = called_from(interp, target, given)
         stream = stream_of(interp, function, args) if traits.draws else None
         call = graph.call_effect(target, given, tuple(kwargs), shown, traits.clock, interp.positions(), stream)
-        if traits.changes and isinstance(args[0].shadow, RefNode):
-            attributes = graph.attributes(args[0].shadow)
-            graph.volatile |= {attributes} if attributes is not None else set()
+        if traits.changes:
+            note_change(interp, args[0])
         if own is not None or traits.returns is type(None):
             return own.shadow if own is not None else Const(None)
         returns = traits.returns or (type_drawn(interp, values[1:], result) if stream is not None else None)
@@ -174,6 +173,13 @@ def _model(function: Any, traits: Traits) -> Callable[..., Shadow]:
             return graph.create(result, ListState(drawn_items(whole, result, returns)))
         return new_object(interp, result, whole)
     return replay
+
+
+def note_change(interp: Interpreter, value: Value) -> None:
+    """A call that is repeated may change attributes of an object."""
+    attributes = interp.graph.attributes(value.shadow) if isinstance(value.shadow, RefNode) else None
+    if attributes is not None:
+        interp.graph.volatile.add(attributes)
 
 
 def stream_of(interp: Interpreter, function: Any, args: tuple[Value, ...]) -> RefNode | None:
@@ -259,12 +265,21 @@ def is_output_open() -> bool:
 
 
 def require_open(interp: Interpreter, file: Value | None) -> None:
-    """Guards that the stream to print to is one of C and, where a handler of the program's is in force, that it is open, or not."""
+    """Guards that no code of the program's writes to the stream and, where a handler of the program's is in force, that it is open,
+    or not."""
     source = None if file is None else getattr(file.shadow, "source", None)
     if file is None or file.real is None:
-        interp.graph.require(Computed(own_code.writes_in_python, ()), "VALUE", False)
+        interp.graph.require(Computed(own_code.writes_by_own_code, ()), "VALUE", False)
+        if in_python(sys.stdout, "write"):
+            names = interp.graph.attributes(interp.graph.constant(sys))  # type: ignore[arg-type]
+            note_change(interp, Value(sys.stdout, interp.graph.dict_get(names, "stdout")))  # type: ignore[arg-type]
     elif source is not None:
         interp.graph.require(source, "TYPE", type(file.real))
+    if file is not None and in_python(file.real, "write"):
+        if source is None:
+            raise Break("side-effect-call", f"print() to a {type(file.real).__name__} that the call makes")
+        interp.graph.require(Computed(own_code.is_own_stream, (source,)), "VALUE", False)
+        note_change(interp, file)
     if failing.is_watched(interp.frame):
         if file is None or file.real is None:
             interp.graph.require(Computed(is_output_open, ()), "VALUE", is_output_open())
@@ -272,9 +287,9 @@ def require_open(interp: Interpreter, file: Value | None) -> None:
             interp.graph.require(Computed(is_open, (source,)), "VALUE", is_open(file.real))
 
 
-@polyfill(print, applies=own_code.writes_in_python)
+@polyfill(print, applies=own_code.writes_by_own_code)
 def print_(*args: Any, sep: Any = " ", end: Any = "\n", file: Any = None, flush: Any = False) -> None:
-    """`print`, to a stream written in Python."""
+    """`print`, to a stream that the program has written."""
     stream = sys.stdout if file is None else file
     for index, arg in enumerate(args):
         if index:
@@ -440,6 +455,25 @@ for _module in ("torch.utils.tensorboard.writer", "tensorboardX.writer"):
     named(_module, "SummaryWriter", "add_scalar add_scalars add_histogram add_text add_image add_images add_figure add_hparams "
                                     "flush close")
 named("wandb.sdk.wandb_run", "Run", "log")
+
+
+def of_stream(function: types.FunctionType) -> Callable[[Any], None] | None:
+    """What registers a method by which an installed package's stream is written to."""
+    if function.__name__ not in WRITING or own_code.is_own(function):
+        return None
+    owner: Any = sys.modules.get(function.__module__)
+    for name in function.__qualname__.split(".")[:-1]:
+        owner = getattr(owner, name, None)
+    is_stream = isinstance(owner, type) and issubclass(owner, io.IOBase)
+    return (lambda method: effect(method, owner=True, changes=True, fails=True, applies=to_stream)) if is_stream else None
+
+
+def to_stream(stream: Any, *args: Any) -> bool:
+    return not own_code.is_own_stream(stream)
+
+
+WRITING = frozenset({"write", "writelines", "flush"})
+FAMILIES.append(of_stream)
 
 
 def numpy_draws() -> Iterable[Any]:

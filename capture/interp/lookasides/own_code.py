@@ -152,9 +152,21 @@ def parts_of(node: RefNode) -> list[Shadow]:
 
 # -- streams, logging, warnings ----------------------------------------------------------------------------------------
 
-def writes_in_python(*args: Any, file: Any = None, **kwargs: Any) -> bool:
-    """Whether `print` with these arguments writes to a stream of Python."""
-    return in_python(sys.stdout if file is None else file, "write")
+def writes_by_own_code(*args: Any, file: Any = None, **kwargs: Any) -> bool:
+    """Whether `print` with these arguments writes to a stream of the program's, written in Python."""
+    return is_own_stream(sys.stdout if file is None else file)
+
+
+def is_own_stream(stream: Any, depth: int = DEEPEST) -> bool:
+    """Whether code of the program's takes part when something is written to a stream: of its class, or put in the place of a
+    method; or of a stream to which it passes that on."""
+    held = instance_dict(stream) or {}
+    if any(map(is_own, held.values())):
+        return True
+    if not in_python(stream, "write"):
+        return False
+    return is_of_program(type(stream)) or depth > 0 and any(
+        is_own_stream(part, depth - 1) for part in held.values() if lookup_class(type(part), "write") is not None)
 
 
 _OF_PROGRAM: weakref.WeakKeyDictionary[type, bool] = weakref.WeakKeyDictionary()
