@@ -349,3 +349,9 @@ class IteratorState:
     def recipe(self) -> tuple[Callable[..., Any], tuple[Shadow, ...]] | None:
         """The operation and its arguments that make an iterator at this position; None when it cannot be made."""
         return None
+
+
+def is_of_identity(shadow: Expr) -> bool:
+    """Whether a value follows from the identities of objects, of one at least, and from scalars."""
+    identities = [type(arg) is Expr and arg.op is id for arg in shadow.args]
+    return any(identities) and all(found or type(arg) in (Const, External) for found, arg in zip(identities, shadow.args))

@@ -20,7 +20,7 @@ from capture.interp.polyfills.objects import class_names
 from capture.interp.special import is_plain
 from capture.refgraph.class_attributes import pin_mro, pin_special, type_attr
 from capture.refgraph.classes import tells_program
-from capture.refgraph.facts import own_names
+from capture.refgraph.facts import own_names, subclasses
 from capture.refgraph.lookup import is_mutable, lookup_class
 from capture.refgraph.node import SCALARS, Build, ClassState, Const, Expr, RefNode, Shadow
 from capture.refgraph.source import Computed, Constant
@@ -172,6 +172,17 @@ def tell_names(interp: Interpreter, result: list[str], cls: Value) -> Shadow:
         if is_mutable(base) and not graph.is_made(base):
             graph.require(Computed(own_names, (Constant(base),)), "VALUE", own_names(base))
     return settled(interp, result)
+
+
+@model(type.__subclasses__)
+def tell_subclasses(interp: Interpreter, result: list[type], cls: Value) -> Shadow:
+    """The classes that derive from a class."""
+    graph = interp.graph
+    graph.depend(cls.shadow, cls.real)
+    if any(map(graph.is_made, (cls.real, *result))):
+        raise Break("opaque-call", f"{cls.real.__name__}.__subclasses__() among classes that the call makes")
+    graph.require(Computed(subclasses, (Constant(cls.real),)), "VALUE", subclasses(cls.real))
+    return settled(interp, result, new=True)
 
 
 @model(slot_names)

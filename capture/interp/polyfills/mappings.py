@@ -119,6 +119,15 @@ def fromkeys(keys: Any, value: Any = None) -> Any:
     return result
 
 
+@polyfill(dict.__dict__["fromkeys"], applies=lambda cls, keys, value=None, /: cls is not dict and issubclass(cls, dict))
+def fromkeys_of(cls: Any, keys: Any, value: Any = None, /) -> Any:
+    """`cls.fromkeys(keys, value)` of a subclass of dict."""
+    result = cls()
+    for key in keys:
+        result[key] = value
+    return result
+
+
 # -- missing keys ------------------------------------------------------------------------------------------------------
 
 def lacks(self: Any, key: Any) -> bool:

@@ -138,6 +138,12 @@ def is_searched(x: Any, item: Any) -> bool:
         x, types.GeneratorType))
 
 
+@polyfill(operator.contains, applies=lambda x, item: is_a(x, torch.Tensor) and is_a(item, (torch.Tensor, int, float, complex)))
+def holds(x: Any, item: Any) -> Any:
+    """`item in tensor`: a number in the graph, until something is decided by it."""
+    return (item == x).any().item()
+
+
 @polyfill(operator.contains, applies=is_searched)
 def contains_by_iteration(x: Any, item: Any) -> Any:
     """`item in x` of an iterable."""

@@ -1,0 +1,92 @@
+"""What used to end a trace: each is one graph, and sees what changes from outside."""
+from __future__ import annotations
+
+import collections
+import types
+
+import pytest
+import torch
+
+import capture
+from capture.interp import assumptions
+from tests.helpers import call, check
+
+X = torch.tensor([1.0, 2.0])
+ONCE = call(X)
+
+
+def test_the_identity_of_an_object_is_compared_with_a_number() -> None:
+    def make():
+        class Owner:
+            def __init__(self):
+                self.known = id(self)
+
+            def forward(self, x):
+                return x + 1 if id(self) == self.known else x - 1
+        state = types.SimpleNamespace(owner=Owner())
+        return lambda x: state.owner.forward(x), state
+    run = make()[1].owner.forward
+    assert torch.equal(run(X), X + 1)
+    _, state = make()
+    compiled = capture.compile(lambda x: state.owner.forward(x), fullgraph=True, backend="eager")
+    for _ in range(3):
+        assert torch.equal(compiled(X), X + 1)
+    known, state.owner.known = state.owner.known, 0
+    assert torch.equal(compiled(X), X - 1) and torch.equal(compiled(X), X - 1)
+    state.owner.known = known
+    assert torch.equal(compiled(X), X + 1)
+    other = type(state.owner)()
+    other.known = known
+    state.owner = other
+    assert torch.equal(compiled(X), X - 1)
+
+
+def test_subclasses() -> None:
+    def make():
+        class Base:
+            pass
+
+        class First(Base):
+            pass
+        state = types.SimpleNamespace(Base=Base, kept=[First])
+        return lambda x: (x * len(Base.__subclasses__()), [cls.__name__ for cls in Base.__subclasses__()]), state
+    check(make, ONCE, ONCE, lambda s: s.kept.append(type("Second", (s.Base,), {})), ONCE, ONCE, captures=2)
+
+
+def test_from_keys_of_subclasses_of_dict() -> None:
+    class Own(dict):
+        def __setitem__(self, key, value):
+            super().__setitem__(key, (value, len(self)))
+
+    def program(x):
+        made = collections.defaultdict.fromkeys(["a", "b"], 3)
+        return x * made["a"], made, made.default_factory, Own.fromkeys("ab", x.sum()), dict.fromkeys("ab")
+    check(lambda: program, ONCE, ONCE)
+
+
+@pytest.mark.parametrize("item", [1.0, 5, True, torch.tensor(2.0)], ids=str)
+def test_membership_in_a_tensor_is_a_number(item) -> None:
+    check(lambda: lambda x: (x + 1, item in x, item not in x), ONCE, ONCE, call(torch.tensor([5.0, 3.0])), call(torch.zeros(2)))
+
+
+def test_membership_that_decides() -> None:
+    def program(x):
+        return x + 1 if 1.0 in x else x - 1
+    check(lambda: program, ONCE, ONCE, call(torch.zeros(2)), call(torch.zeros(2)), ONCE, captures=None, fullgraph=False)
+
+
+def test_membership_asked_by_an_installed_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is supposed to come out as it did; a call for which it does not runs natively."""
+    monkeypatch.setattr(assumptions, "is_of_library", lambda file: file == __file__)
+
+    def program(x):
+        if 0.0 in x[-1]:
+            return x - 1
+        return x + 1
+    x = torch.tensor([[1.0], [2.0]])
+    compiled = capture.compile(program, fullgraph=True, backend="eager")
+    for _ in range(3):
+        assert torch.equal(compiled(x), x + 1)
+    assert capture.stats(compiled).captures == 1
+    zeros = torch.zeros(2, 1)
+    assert torch.equal(compiled(zeros), zeros - 1) and torch.equal(compiled(x), x + 1)
