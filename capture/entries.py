@@ -10,7 +10,7 @@ import torch
 
 from capture import _C, debug
 from capture.backends import registry
-from capture.backends.traceable import begin_recording
+from capture.backends.traceable import asks_for_gradients, begin_recording
 from capture.config import STRICT
 from capture.errors import BackendError, warn
 from capture.guards.collect import collect
@@ -140,11 +140,14 @@ def annotate(gm: torch.fx.GraphModule, graph: RefGraph, recorder: FxRecorder, re
 
 def compile_graph(unit: Unit, gm: torch.fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
     """The backend's callable; when the backend fails the graph runs as it is, and the user is told. It does so too when numbers, or
-    tensors of any shape, are among its inputs, and the backend does not know of such."""
+    tensors of any shape, are among its inputs, or it changes attributes of tensors, and the backend does not know of such."""
     varying = {"number": "numbers that change", "any_shape": "tensors whose shapes change"}
     found = [what for mark, what in varying.items() if any(mark in node.meta for node in gm.graph.nodes)]
     if found and not registry.takes_numbers(unit.backend):
         gm.meta["note"] = f"runs uncompiled: {' and '.join(found)} from call to call are among its inputs, unknown to this backend"
+        return _C.Switch(gm.forward)
+    if any(map(asks_for_gradients, gm.graph.nodes)) and not registry.is_own(unit.backend):
+        gm.meta["note"] = "runs uncompiled: it assigns to attributes of tensors, or makes them require gradients, and backends may lose that"
         return _C.Switch(gm.forward)
     try:
         compiled = unit.backend(gm, inputs)

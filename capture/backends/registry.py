@@ -50,8 +50,12 @@ def lookup(backend: str | Backend, *, mode: str | None = None, dynamic: bool | N
 def takes_numbers(backend: Backend) -> bool:
     """Whether a backend takes graphs with numbers of Python among their inputs, as it may say by an attribute `takes_numbers`.
     Others would make constants of them, unseen."""
-    own = getattr(backend, "func", backend) in (eager.compile_graph, tiers.compile_graph)
-    return own or getattr(backend, "takes_numbers", False)
+    return is_own(backend) or getattr(backend, "takes_numbers", False)
+
+
+def is_own(backend: Backend) -> bool:
+    """Whether a backend is one of ours."""
+    return getattr(backend, "func", backend) in (eager.compile_graph, tiers.compile_graph)
 
 
 def names() -> list[str]:
@@ -80,8 +84,7 @@ def _by_name(name: str, mode: str | None, dynamic: bool | None, options: Mapping
 def _traceable(backend: Backend) -> Backend:
     """torch's backends trace the graph anew: one that cannot be traced runs as it is."""
     def compile_graph(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
-        as_it_is = find_obstacle(gm) is not None or any(node.target is setattr for node in gm.graph.nodes)
-        return gm.forward if as_it_is else backend(gm, example_inputs)
+        return gm.forward if find_obstacle(gm) is not None else backend(gm, example_inputs)
     return functools.update_wrapper(compile_graph, backend, assigned=())
 
 

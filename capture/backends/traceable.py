@@ -20,9 +20,10 @@ def assigns_in_sight(node: fx.Node) -> bool:
 
 
 def asks_for_gradients(node: fx.Node) -> bool:
-    """Whether a node may make a tensor of the graph's own require gradients: in no other way can one come to."""
+    """Whether a node assigns to an attribute of a tensor, or may make one of the graph's own require gradients: in no other way can
+    one come to."""
     return (node.target is setattr or node.target == "requires_grad_" or getattr(node.target, "__name__", "") == "requires_grad_"
-            or "requires_grad" in node.kwargs)
+            or bool(node.kwargs.get("requires_grad")))
 
 
 def obstacle(node: fx.Node) -> str | None:

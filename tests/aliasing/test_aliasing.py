@@ -1,0 +1,40 @@
+"""A small budget of random programs of views, writes and saved tensors; `python -m tests.aliasing` runs them for as long as one likes."""
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from capture import config
+from tests.aliasing.hunt import Traced, differences
+from tests.aliasing.programs import make
+
+BATCHES = 4
+
+
+def check(first: int, count: int, **compile: Any) -> None:
+    for seed in range(first, first + count):
+        case = make(seed)
+        found = differences(case, **compile)
+        assert not found, "\n".join([f"python -m tests.aliasing --seed {seed} --count 1", str(case), *found])
+
+
+@pytest.mark.parametrize("batch", range(BATCHES))
+def test_traced_graphs(batch: int) -> None:
+    traced = Traced()
+    check(20 * batch, 20, backend=traced)
+    assert traced.compiled > traced.graphs / 2
+
+
+@pytest.mark.parametrize("batch", range(BATCHES))
+def test_graphs_as_they_are(batch: int) -> None:
+    check(30 * batch, 30, backend="eager")
+
+
+def test_kernels() -> None:
+    with config.TRIAL_CALLS.set(0):
+        check(60, 10, backend="native", options={"background": False})
+
+
+def test_the_same_number_makes_the_same_case() -> None:
+    assert make(7) == make(7) != make(8)

@@ -1,0 +1,132 @@
+"""What a hit returns lies in memory, and is known to autograd, as in eager mode; backward passes take what eager mode has saved."""
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+import capture
+from tests.aliasing.hunt import differences
+from tests.aliasing.programs import Case
+from tests.native.engine import AT_ONCE, no_trial  # noqa: F401
+
+ENGINES = {"eager": {"backend": "eager"}, "native": AT_ONCE}
+GRAD = "torch.randn(4, 4, requires_grad=True)"
+PLAIN = "torch.randn(4, 4)"
+
+
+@pytest.fixture(params=ENGINES)
+def engine(request: Any) -> dict[str, Any]:
+    return ENGINES[request.param]
+
+
+def check(engine: dict[str, Any], inputs: tuple[str, ...], body: str, *plan: str) -> None:
+    found = differences(Case(inputs, tuple(body.split("\n")), plan), **engine)
+    assert not found, "\n".join(found)
+
+
+VIEWS = ("a.view(-1)", "a[1:]", "a.t()", "a.chunk(2)[0]", "a.detach()", "a.data", "a.unbind(0)[1]", "a", "a[:, 1:].detach()")
+EDITS = ("r[0].zero_()", "with torch.no_grad(): r[0].zero_()", "r[0].data.zero_()", "with torch.no_grad(): r[0].add_(1)")
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_a_result_that_is_saved_is_written_to_through_a_view(engine: dict[str, Any], view: str) -> None:
+    for edit in EDITS:
+        check(engine, (GRAD, PLAIN), f"a = x @ y\nreturn {view}, (a + 3).sin()", edit, "r[1].sum().backward()")
+        check(engine, (GRAD, PLAIN), f"a = (x @ y).exp()\nreturn {view}, a * 2", edit, "r[1].sum().backward()")
+
+
+@pytest.mark.parametrize("saved", ["x.tanh() * 1", "x.exp() + 1", "x.softmax(-1) * y", "F.gelu(x)", "(x + 1).sin()", "x.relu() @ y",
+                                   "F.layer_norm(x, (4,), y[0], y[1]).sigmoid() * 2"])
+@pytest.mark.parametrize("edit", ["with torch.no_grad(): a[0].mul_(3)", "a[0].data.mul_(3)", "a[1].data.mul_(3)", "a[1].detach().mul_(3)"])
+def test_an_input_is_written_to_before_the_backward_pass(engine: dict[str, Any], saved: str, edit: str) -> None:
+    for inputs in ((f"{GRAD} * 1", GRAD), (GRAD, PLAIN)):
+        check(engine, inputs, f"return {saved},", edit, "r[0].sum().backward()")
+
+
+@pytest.mark.parametrize("returned", ["x.data", "x.detach()", "x.data.view(-1)", "x.exp().data", "torch.cat([x, x])[-3:]",
+                                      "F.linear(x[None], y, y[0])", "x.mul(2).add_(1)", "x.mul(2).data.add_(1)", "x.mul(2)[1:].add_(1)",
+                                      "torch.einsum('ij,kj->ik', x, y)", "x.view(2, 8).expand(3, 2, 8)", "(x * 2).t()[1:].unfold(0, 2, 1)"])
+def test_memory_views_and_versions_of_a_result(engine: dict[str, Any], returned: str) -> None:
+    for inputs in ((PLAIN, PLAIN), (GRAD, GRAD)):
+        check(engine, inputs, f"a = {returned}\nreturn a, x * 2", "with torch.no_grad(): r[0].zero_()", "r[1].sum().backward()",
+              "r[0].mul_(2)", "(r[0] * r[0]).sum().backward()")
+
+
+def test_errors_tell_what_eager_mode_tells() -> None:
+    def f(x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
+        a = (x @ w).exp()
+        return a, (a + x).tanh() @ w
+
+    texts = []
+    for call in (f, capture.compile(f, **AT_ONCE)):
+        for written in (lambda x, w, r: r[0], lambda x, w, r: w, lambda x, w, r: x, lambda x, w, r: x._base):
+            for _ in range(2):
+                x, w = (torch.ones(5, 3, requires_grad=True) * 1)[1:], torch.ones(3, 3, requires_grad=True)
+                result = call(x, w)
+                with torch.no_grad():
+                    written(x, w, result).add_(1)
+                with pytest.raises(RuntimeError) as raised:
+                    (result[0].sum() + result[1].sum()).backward()
+            texts.append(str(raised.value))
+    assert texts[:4] == texts[4:]
+
+
+def test_saved_copies_of_parameters_are_small() -> None:
+    """What is computed again of a normalisation takes copies of its weights, and not of its result."""
+    from capture.backends.aot import trace
+    from tests.backends.native.traced import specs
+
+    def f(x: Tensor, v: Tensor, w: Tensor, b: Tensor) -> tuple[Tensor, ...]:
+        return F.layer_norm(x @ v, (4,), w, b).sin() * 2,
+    inputs = [torch.randn(size, requires_grad=True) for size in ((64, 4), (4, 4), (4,), (4,))]
+    traced = trace(torch.fx.symbolic_trace(f), specs(inputs))
+    assert traced.backward is not None
+    sizes = [node.meta["val"].numel() for node in traced.backward.graph.nodes if node.op == "placeholder"][:len(traced.signature.saved)]
+    assert sorted(sizes)[-2:] == [256, 256] and sum(size > 64 for size in sizes) == 2, "the input, and its product"
+
+
+def leaf() -> Callable[..., Any]:
+    def f(x: Tensor) -> tuple[Tensor, Tensor]:
+        made = torch.ones(2, requires_grad=True)
+        return made, made * 2 + x
+    return f
+
+
+def assigned() -> Callable[..., Any]:
+    def f(x: Tensor) -> Tensor:
+        y = x * 2
+        y.data = torch.zeros([0])
+        return y
+    return f
+
+
+def asked() -> Callable[..., Any]:
+    def f(x: Tensor) -> tuple[Tensor, Tensor]:
+        x.requires_grad_()
+        return x, x * 2
+    return f
+
+
+@pytest.mark.parametrize("make", [leaf, assigned, asked])
+@pytest.mark.parametrize("backend", ["eager", "native", "aot_eager", "callable"])
+def test_what_backends_that_trace_would_lose(make: Callable[[], Callable[..., Any]], backend: str) -> None:
+    from torch._dynamo.backends.debugging import aot_eager
+    arguments = AT_ONCE if backend == "native" else {"backend": (lambda gm, inputs: aot_eager(gm, inputs)) if backend == "callable"
+                                                     else backend}
+    compiled = capture.compile(make(), **arguments)
+    for _ in range(3):
+        worlds = []
+        for call in (make(), compiled):
+            x = torch.arange(2.0)
+            outputs = call(x)
+            outputs = outputs if isinstance(outputs, tuple) else (outputs,)
+            if outputs[-1].requires_grad:
+                outputs[-1].sum().backward()
+            worlds.append([(t.shape, t.requires_grad, t.is_leaf, t.tolist(), t.grad if t.is_leaf and t.grad is None else
+                            t.grad.tolist() if t.is_leaf else None) for t in (x, *outputs)])
+        assert worlds[0] == worlds[1]
