@@ -1,7 +1,7 @@
 """Runs random programs of views and writes beside eager mode: `python -m tests.aliasing --seed 0 --count 10000 [--backend native]`.
 
-Prints each case that differs and the first step after which it does. `--backend`: `traced` (the graphs of the native backend, run by
-torch: fast), `native` or `eager`.
+Prints each case that differs and the first step after which it does. `--backend`: `traced` (the graphs of the native backend, run
+by torch: fast), `native` or `eager`.
 """
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ ORIGIN = re.compile(r", which is output \d+ of \w+,")
 
 
 class Traced:
-    """A backend: graphs traced as for kernels, but run by torch. graphs, compiled: how many it was given, how many of them it took."""
+    """A backend: graphs traced as for kernels, but run by torch. graphs: how many it was given; compiled: how many it took."""
 
     def __init__(self) -> None:
         self.graphs = self.compiled = 0
@@ -46,7 +46,8 @@ def differences(case: Case, **compile: Any) -> list[str]:
     compiled = capture.compile(scope["f"], **compile)
     for call in range(CALLS):
         for step, theirs, ours in zip(["call", *case.plan], _run(case, scope["f"], call), _run(case, compiled, call), strict=False):
-            found = [f"{key}: eager {theirs[key]}, compiled {ours.get(key)}" for key in theirs if not _same(theirs[key], ours.get(key))]
+            found = [f"{key}: eager {value}, compiled {ours.get(key)}" for key, value in theirs.items()
+                     if not _same(value, ours.get(key))]
             if found:
                 return [f"call {call + 1}, after {step}", *found]
     return []

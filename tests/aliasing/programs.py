@@ -17,21 +17,25 @@ INPUTS = ("torch.randn(4, 4, requires_grad=True)", "torch.randn(4, 4, requires_g
           "torch.randn(4, 4).t()", "torch.randn(2, 4, 4, requires_grad=True)[0]", "torch.nn.Parameter(torch.randn(4, 4))",
           "torch.randn(4, requires_grad=True)", "torch.randn(2, 4, 4, requires_grad=True)")
 COMPUTED = ("{a} * 2", "{a} + 1", "{a}.exp()", "{a}.tanh()", "{a}.sigmoid()", "{a}.sin()", "{a}.relu()", "{a}.softmax(-1)",
-            "{a} * {b}", "{a} + {b}", "{a} - {b}", "{a} @ {b}", "{a} @ {b}", "F.linear({a}, {b})", "F.linear({a}, {b}, {b}.detach()[0])",
+            "{a} * {b}", "{a} + {b}", "{a} - {b}", "{a} @ {b}", "{a} @ {b}", "F.linear({a}, {b})",
+            "F.linear({a}, {b}, {b}.detach()[0])",
             "F.layer_norm({a}, {a}.shape[-1:])", "F.layer_norm({a}, {a}.shape[-1:], {b}[0], {b}[1])", "{a}.sum()", "{a}.clone()",
             "torch.cat([{a}, {b}])", "F.gelu({a})", "{a} / ({b}.exp() + 1)", "torch.where({a} > 0, {a}, {b})", "{a}.clamp(min=0)",
             "{a}.cumsum(0)", "{a}.mean(0)", "({a} * {a} + 1).sqrt()", "F.silu({a})", "torch.einsum('...i,ji->...j', {a}, {b})",
             "torch.stack([{a}, {b}])", "{a}.amax(-1)", "F.elu({a})", "{a}.log_softmax(0)", "{a}[{a}[0] > 0]", "{a}.abs().log1p()")
 VIEWS = ("{a}.view(-1)", "{a}.t()", "{a}[1:]", "{a}[0]", "{a}.transpose(0, -1)", "{a}.chunk(2)[0]", "{a}.unbind(0)[1]",
-         "{a}.unsqueeze(0)", "{a}.expand(2, *{a}.shape)", "{a}.detach()", "{a}.detach()", "{a}.data", "{a}.reshape(-1)", "{a}.contiguous()",
+         "{a}.unsqueeze(0)", "{a}.expand(2, *{a}.shape)", "{a}.detach()", "{a}.detach()", "{a}.data", "{a}.reshape(-1)",
+         "{a}.contiguous()",
          "{a}.squeeze()", "{a}.diagonal()", "{a}.split(1)[0]", "{a}.narrow(0, 1, 2)", "{a}.mT", "{a}.view_as({a})", "{a}.flatten()",
-         "{a}.unfold(0, 2, 1)", "{a}[..., ::2]", "{a}.expand_as({a})", "{a}.float()", "{a}.movedim(0, -1)", "{a}.unflatten(0, (2, -1))",
+         "{a}.unfold(0, 2, 1)", "{a}[..., ::2]", "{a}.expand_as({a})", "{a}.float()", "{a}.movedim(0, -1)",
+         "{a}.unflatten(0, (2, -1))",
          "{a}.as_strided((2,), (1,))", "torch.atleast_2d({a})", "{a}.swapaxes(0, 1)", "{a}[None, 1]", "{a}.tensor_split(2)[1]")
 WRITES = ("{a}.mul_(2)", "{a}.add_(1)", "{a}.zero_()", "{a}[0] = 1", "{a}.copy_({b})", "{a}.add_({b}.detach())", "{a}.data.mul_(2)",
           "{a}.detach().add_(1)", "{a}.relu_()", "{a}.clamp_(min=0)", "{a}[1:].mul_(3)", "{a}.mul_({b})", "{a}.exp_()", "{a}.t_()",
           "{a}.unsqueeze_(0)", "{a}.requires_grad_()")
 # What is done with results and arguments.
-EDITS = ("{t}.mul_(3)", "{t}.zero_()", "{t}.data.mul_(3)", "{t}.data.zero_()", "{t}.detach().add_(2)", "{t}[0] = 5", "{t}.view(-1).add_(1)",
+EDITS = ("{t}.mul_(3)", "{t}.zero_()", "{t}.data.mul_(3)", "{t}.data.zero_()", "{t}.detach().add_(2)", "{t}[0] = 5",
+         "{t}.view(-1).add_(1)",
          "{t}.copy_({t} + 1)", "{t}.set_(torch.ones(2))", "{t}.data = torch.ones(3, 3)", "torch.nn.init.zeros_({t})")
 PASSES = ("{t}.sum().backward()", "{t}.sum().backward(retain_graph=True)", "({t} * {t}).sum().backward()",
           "g = torch.autograd.grad({t}.sum(), [v for v in a if v.requires_grad], allow_unused=True)", "{t}.sin().sum().backward()",

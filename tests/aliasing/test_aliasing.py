@@ -1,4 +1,4 @@
-"""A small budget of random programs of views, writes and saved tensors; `python -m tests.aliasing` runs them for as long as one likes."""
+"""A small budget of random programs of views, writes and saved tensors; `python -m tests.aliasing` runs as many as one likes."""
 from __future__ import annotations
 
 from typing import Any

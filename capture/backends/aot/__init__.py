@@ -84,8 +84,10 @@ def _check_leaves(eager: Eager) -> None:
 
 
 def _check_inputs(eager: Eager, specs: Sequence[TensorSpec]) -> None:
-    """Raises Unsupported when autograd comes to know other things of an input."""
+    """Raises Unsupported when an input comes to lie otherwise in memory, or autograd to know other things of it."""
     for fake, spec in zip(eager.inputs, specs, strict=True):
+        if (fake.shape, fake.stride(), fake.storage_offset()) != (spec.shape, spec.stride, 0):
+            raise Unsupported("the shape, strides or storage of an input are changed")
         if fake.requires_grad != spec.requires_grad:
             raise Unsupported("the graph changes whether an input requires gradients")
         if fake.requires_grad and not spec.leaf and version(fake):

@@ -1,4 +1,4 @@
-"""What eager mode does with a graph, seen on tensors without data: which tensors are views of which, what its backward pass saves."""
+"""What eager mode does with a graph, seen on tensors without data: which tensors are views, and what its backward pass saves."""
 from __future__ import annotations
 
 import functools

@@ -20,6 +20,7 @@ from capture.backends.aot.observed import Eager, Saved, below, holds, saved_by, 
 from capture.backends.aot.tail import Split
 from capture.backends.native.signature import Check, Input, Result
 
+Look = tuple[Input | Result | None, str, bool]      # the first fields of a Check
 BACKWARD = frozenset({"is_backward", "must_be_in_backward"})
 
 
@@ -37,7 +38,7 @@ class Saving:
         storages = {storage_of(item.tensor) for item in saved}
         self.names = frozenset(name for name, tensor in handles if storage_of(tensor) in storages)
         counted = _counted(saved, [(name, tensor) for name, tensor in handles if name in self.names])
-        looks: dict[Any, list[tuple[Input | Result, str, bool]]] = {}
+        looks: dict[Any, list[Look]] = {}
         for item, found in zip(saved, counted, strict=True):
             looks.setdefault(item.node, []).extend(filter(None, [found]))
         self.checks = tuple(dict.fromkeys(
@@ -45,10 +46,10 @@ class Saving:
             for node in nodes if holds(node) for found in looks.get(node) or [(None, "", False)]))
 
 
-def _counted(saved: Sequence[Saved], handles: Sequence[tuple[Input | Result, Tensor]]) -> list[tuple[Input | Result, str, bool] | None]:
+def _counted(saved: Sequence[Saved], handles: Sequence[tuple[Input | Result, Tensor]]) -> list[Look | None]:
     """For each saved tensor the input or result whose version counter it shares, what autograd calls it when that was written to,
     and whether it is that input."""
-    found: list[tuple[Input | Result, str, bool] | None] = [None] * len(saved)
+    found: list[Look | None] = [None] * len(saved)
     for name, handle in handles:
         if handle.is_inference():
             continue
@@ -78,11 +79,8 @@ def keep_apart(joint: fx.GraphModule, results: Sequence[fx.Node], names: Collect
     graph = joint.graph
     inputs = [node for node in graph.nodes if node.op == "placeholder" and "tangents" not in str(node.target)]
     written = {node.args[0]: node.args[1] for node in graph.nodes if node.target is aten.copy_.default}
-    visible: dict[fx.Node, bool] = {}
-    for place, node in enumerate(inputs):
-        visible[written.get(node, node)] = Input(place) in names
-    for place, node in enumerate(results):
-        visible[origin(node)] = Result(place) in names
+    visible = {written.get(node, node): Input(place) in names for place, node in enumerate(inputs)}
+    visible |= {origin(node): Result(place) in names for place, node in enumerate(results)}
     end = graph.output_node()
     end.args = fx.map_arg(end.args, lambda node: origin(node) if origin(node) in visible else node)
     _Separation(graph, {node: saved for node, saved in visible.items() if isinstance(node.meta.get("val"), Tensor)}).run()
@@ -94,7 +92,7 @@ class _Separation:
         self.graph, self.visible = graph, visible
         self.first = next(node for node in graph.nodes if node.op != "placeholder")
         self.copies: dict[fx.Node, fx.Node] = {}    # of visible nodes
-        self.actual: dict[fx.Node, fx.Node] = {}    # of views that the forward pass makes of copies: as the backward pass takes them
+        self.actual: dict[fx.Node, fx.Node] = {}    # of views of copies: as the backward pass takes them
         self.views: set[fx.Node] = set()            # views of visible nodes
 
     def run(self) -> None:

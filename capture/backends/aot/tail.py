@@ -84,7 +84,8 @@ class _Parts:
         base = tensor._base
         if base is None or not base.requires_grad or version(tensor) == self.eager.born[id(tensor)]:
             return
-        if maker.target is operator.getitem and not isinstance(self.eager.values[maker.args[0]], Tensor) or not self.eager.grad[maker]:
+        several = maker.target is operator.getitem and not isinstance(self.eager.values[maker.args[0]], Tensor)
+        if several or not self.eager.grad[maker]:
             raise Unsupported("a view that cannot be written to was made before its base was written to")
 
     def _repeatable(self, maker: fx.Node) -> bool:
@@ -127,7 +128,8 @@ class _Parts:
         return node
 
     def _result(self, tensor: Tensor, maker: fx.Node, base: bool) -> fx.Node:
-        if any(storage_of(tensor) == storage_of(known) for known in [*self.eager.inputs, *(result for result, _, _ in self.results)]):
+        known = [*self.eager.inputs, *(result for result, _, _ in self.results)]
+        if storage_of(tensor) in set(map(storage_of, known)):
             raise Unsupported("results share memory in a way that cannot be told")
         self.results.append((tensor, maker, base))
         return self._take(Result(len(self.results) - 1))

@@ -7,6 +7,7 @@ from __future__ import annotations
 import math
 import operator
 import re
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -147,8 +148,8 @@ def _differentiable(gm: fx.GraphModule, signature: Signature, forward: Forward, 
 
     def run_backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
         kept: Kept | None = getattr(ctx, "kept", None)
-        if kept is not None and kept.grads is not None:
-            grads, kept.grads = kept.grads, None
+        if kept is not None:
+            grads = kept.grads.pop(threading.get_ident(), grads)
         given = [place for place, grad in enumerate(grads) if grad is not None] if differentiable > 1 else (0,)
         again = torch.is_grad_enabled() or _transforms_active() or any(_is_batched(g) for g in grads if g is not None)
         arguments = list(ctx.saved_tensors) if kept is None else kept.values_for(given)
@@ -185,7 +186,7 @@ def _differentiable(gm: fx.GraphModule, signature: Signature, forward: Forward, 
         frame: list[Any] = [inputs, None]
         results = apply(frame, *with_gradient(inputs))
         if frame[1] is not None and (node := results[0].grad_fn) is not None:
-            node.register_prehook(frame[1].take)
+            frame[1].take_grads_of(node)
         return (*results, *frame[0]) if frame[0] else results
     return call
 
@@ -194,26 +195,34 @@ class Kept:
     """What a call keeps for its backward passes. As autograd does, it tells whether a pass finds its tensors as they were, and
     whether it is the first to need them.
 
-    values: what is saved. watched, versions: what eager mode has saved of inputs and results, and how often it was written to.
-    grads: the gradients of the results, on their way into a pass.
+    values: what is saved. watched, versions: what eager mode has saved of inputs and results, and how often it was written to;
+    rest: what of these a pass that fails in the end looks at first. spent: the results from which there were passes. grads: the
+    gradients of the results, on their way into a pass, by thread. hooks: gives those that are called before one.
     """
 
-    __slots__ = ("signature", "values", "watched", "versions", "spent", "rest", "grads")
+    __slots__ = ("signature", "values", "watched", "versions", "spent", "rest", "grads", "hooks")
 
     def __init__(self, signature: Signature, values: list[Tensor], watched: list[Tensor]) -> None:
         self.signature, self.values, self.watched = signature, values, watched
         self.versions = list(map(_version, watched))
         self.spent: set[int] = set()
         self.rest: dict[Input | Result, tuple[Tensor, int]] = {}
-        self.grads: tuple[Tensor | None, ...] | None = None
+        self.grads: dict[int, tuple[Tensor | None, ...]] = {}
+        self.hooks: Callable[[], Any] = dict
 
-    def take(self, grads: tuple[Tensor | None, ...]) -> tuple[None, ...]:
-        """Takes the gradients of the results away from autograd, which would hold them until the pass through the node has ended."""
-        self.grads = grads
+    def take_grads_of(self, node: Any) -> None:
+        """Has the gradients of the results taken away from autograd, which would hold them until the node's pass has ended."""
+        self.hooks = node.register_prehook(self._take).hooks_dict_ref
+
+    def _take(self, grads: tuple[Tensor | None, ...]) -> tuple[None, ...] | None:
+        if len(self.hooks()) > 1:       # the program has hooks of its own there, which shall see them
+            return None
+        self.grads[threading.get_ident()] = grads
         return (None,) * len(grads)
 
     def values_for(self, given: Sequence[int]) -> list[Tensor]:
-        """The saved values, for a pass from the results in `given`. Raises RuntimeError where there can be no such pass any more."""
+        """The saved values, for a pass from the results in `given`. Raises RuntimeError where there can be no such pass any
+        more."""
         if self.spent or list(map(_version, self.watched)) != self.versions:
             self._check(given)
         return list(self.values)
@@ -237,7 +246,7 @@ class Kept:
         portions = self.signature.portions
         if portions is not None and portions.left(self.spent):
             return False
-        if len(self.spent) < self.signature.differentiable:     # a pass that fails in the end looks at this first
+        if len(self.spent) < self.signature.differentiable:
             later = {check.place for check in self.signature.checks if self.spent.isdisjoint(check.results)}
             self.rest = {name: (tensor, version) for name, tensor, version in zip(
                 watched_by(self.signature), self.watched, self.versions, strict=True) if name in later}
@@ -292,7 +301,7 @@ def _sample_of_error() -> str:
         changed = torch.ones((), requires_grad=True).exp()
     increment_version(changed)
     try:
-        changed.grad_fn._saved_result  # type: ignore[union-attr]
+        _ = changed.grad_fn._saved_result
     except RuntimeError as error:
         return str(error)
     raise AssertionError("a write was not noticed")

@@ -50,8 +50,8 @@ class Tangent:
 class Check:
     """A look of eager mode's backward pass at what a node of autograd has saved: whether that has been freed or written to.
 
-    place: whose version counts, None for what the program cannot reach. text: what autograd calls the tensor. is_input: it is the input itself, which may come from
-    somewhere. results: from which passes come to look at it.
+    place: whose version counts, None for what the program cannot reach. text: what autograd calls the tensor. is_input: it is the
+    input itself, which may come from somewhere. results: from which passes come to look at it.
     """
 
     place: Input | Result | None
@@ -104,16 +104,15 @@ class Signature:
     """The calling convention of one compiled graph.
 
     inputs: their number. outputs: what the graph returns, or its tail takes, which returns that (`aot.tail`). roots: for each
-    differentiable result an output, and whether it is the base of that. differentiable: how many results take part in autograd, visible:
-    how many are returned. saved, tangents: the arguments of the backward callable, in this order. gradients: for each input
-    that has one, (its index, where the gradient is), in the order of the inputs.
-    written: inputs that the forward callable writes to. advanced: inputs and results whose versions autograd counts on, once for
-    each time (which it does not for the running statistics of a batch normalisation). checks: in the order in which a backward pass
-    looks. snapshots: those of the written inputs whose value before
-    the call the gradients depend on. random: random numbers are drawn. numbers: inputs that are numbers of
-    Python, and tensors for the callables, which take those in `domains`. modes: torch's, at the beginning. grad_after: the grad
-    mode that the graph leaves behind, if it changes it. portions: None if it is not known what passes from some
-    of the results come to.
+    differentiable result an output, and whether it is the base of that. differentiable: how many results take part in autograd,
+    visible: how many are returned. saved, tangents: the arguments of the backward callable, in this order. gradients: for each
+    input that has one, (its index, where the gradient is), in the order of the inputs. written: inputs that the forward callable
+    writes to. advanced: inputs and results whose versions autograd counts on, once for each time (which it does not for the
+    running statistics of a batch normalisation). checks: in the order in which a backward pass looks. snapshots: those of the
+    written inputs whose value before the call the gradients depend on. random: random numbers are drawn. numbers: inputs that are
+    numbers of Python, and tensors for the callables, which take those in `domains`. modes: torch's, at the beginning. grad_after:
+    the grad mode that the graph leaves behind, if it changes it. portions: None if it is not known what passes from some of the
+    results come to.
     """
 
     inputs: int

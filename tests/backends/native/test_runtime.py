@@ -546,7 +546,8 @@ def test_signatures_are_plain_data():
     both = worlds(lambda x, w: (lambda y: (y[0], y, x.view(-1)))(x @ w), [torch.randn(3, 3), grad(3, 3)])
     signature = pickle.loads(pickle.dumps(both.traced.signature))
     assert isinstance(signature, Signature) and signature == both.traced.signature
-    again = make_callable(both.gm, signature, fx_forward(both.traced.forward), fx_backward(both.traced.backward), tail=both.traced.tail)
+    graphs = fx_forward(both.traced.forward), fx_backward(both.traced.backward)
+    again = make_callable(both.gm, signature, *graphs, tail=both.traced.tail)
     x, w = torch.randn(3, 3), grad(3, 3)
     agree(again(x, w), both.gm(x, w))
 
@@ -573,3 +574,13 @@ def test_errors_of_the_forward_callable_reach_the_caller():
 @pytest.mark.parametrize("indices", [(), (1,), (2, 0), (0, 0, 1)])
 def test_picker(indices):
     assert picker(indices)("abc") == tuple("abc"[i] for i in indices)
+
+
+def test_hooks_of_the_node_see_the_gradients():
+    both = worlds(lambda x: (x.exp(),), [grad(3)])
+    seen = []
+    for call in (both.compiled, both.gm):
+        (y,) = call(torch.ones(3, requires_grad=True))
+        y.grad_fn.register_prehook(lambda grads: seen.append([g.tolist() for g in grads]))
+        y.sum().backward()
+    assert seen[0] == seen[1] == [[1.0, 1.0, 1.0]]
