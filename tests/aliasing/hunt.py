@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, fx
 
 import capture
+from capture import _C
 from capture.backends.aot import trace
 from capture.backends.native import tiers
 from capture.backends.native.runtime import make_callable
@@ -30,6 +31,8 @@ class Traced:
 
     def __call__(self, gm: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
         self.graphs += 1
+        if gm.meta["modes"] != _C.modes():          # as `tiers` refuses it
+            return gm.forward
         try:
             traced = trace(gm, tiers.specs(gm, inputs))
         except (Unsupported, TypeError):

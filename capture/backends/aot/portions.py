@@ -20,29 +20,21 @@ ADDING = frozenset({aten.add.Tensor, aten.sub.Tensor})
 
 
 def portions(roots: Sequence[torch.Tensor], eager: Eager, gradients: Sequence[tuple[int, Result | Tangent]],
-             joined: Any, used: Any) -> Portions:
-    """What is to be known of a graph with differentiable results, eager mode's tensors for these being `roots`. joined, used: of
-    `flow`."""
+             joined: Any) -> Portions:
+    """What is to be known of a graph with differentiable results. roots: eager mode's tensors for these. joined: of `flow`."""
     reached = [below(root) for root in roots]
     holding = [set(filter(holds, nodes)) for nodes in reached]
     inputs = [{id(node.variable) for node in nodes if hasattr(node, "variable")} for nodes in reached]
     return Portions(
         reached=tuple(tuple(i for i, leaves in enumerate(inputs) if id(eager.inputs[place]) in leaves) for place, _ in gradients),
         freed=tuple(tuple(other for other, nodes in enumerate(holding) if not own.isdisjoint(nodes)) for own in holding),
-        joined=joined, used=used)
+        joined=joined)
 
 
-def flow(backward: fx.GraphModule, saved: Sequence[fx.Node], tangents: Sequence[fx.Node]) -> tuple[Any, Any]:
-    """`Portions.joined` and `Portions.used`, of a backward graph with these placeholders."""
-    tangent_sources, saved_sources = _sources(backward, tangents), _sources(backward, saved)
-    users: list[set[int]] = [set() for _ in saved]
-    for node, results in tangent_sources.items():
-        for arg in node.all_input_nodes if results else ():
-            if not tangent_sources[arg]:        # else it has taken what it is computed from
-                for place in saved_sources[arg]:
-                    users[place] |= results
-    joined = tuple(_joined(i, node, tangent_sources) for i, node in enumerate(tangents))
-    return joined, tuple(tuple(sorted(places)) for places in users)
+def flow(backward: fx.GraphModule, tangents: Sequence[fx.Node]) -> tuple[tuple[tuple[int, ...], ...] | None, ...]:
+    """`Portions.joined`, of a backward graph with these placeholders."""
+    sources = _sources(backward, tangents)
+    return tuple(_joined(i, node, sources) for i, node in enumerate(tangents))
 
 
 def _sources(backward: fx.GraphModule, roots: Sequence[fx.Node]) -> dict[fx.Node, frozenset[int]]:

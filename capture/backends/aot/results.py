@@ -55,7 +55,7 @@ def finished(joint: Joint, eager: Eager, parts: Split, saving: Saving, specs: Se
             results.append(node)
     forward.graph.output_node().args = (tuple(results),)
     clean(forward)
-    gradients, used, shared = _finish_backward(backward, len(saved)) if backward else ((), (), ())
+    gradients, used, joined = _finish_backward(backward, len(saved)) if backward else ((), (), ())
     roots = [root for tensor, root in zip(parts.results, parts.roots, strict=True) if root and tensor.requires_grad]
     if backward and len(roots) != len(tangents):
         raise Unsupported("it cannot be told which results are differentiable")
@@ -81,7 +81,7 @@ def finished(joint: Joint, eager: Eager, parts: Split, saving: Saving, specs: Se
         numbers=tuple(i for i, spec in enumerate(specs) if spec.number), domains=(),
         modes=modes,
         grad_after=metadata.grad_enabled_mutation,
-        portions=portions(parts.differentiable, eager, gradients, *shared) if known else None), parts.tail)
+        portions=portions(parts.differentiable, eager, gradients, joined) if known else None), parts.tail)
 
 
 def _matters(node: fx.Node, results: Sequence[fx.Node]) -> bool:
@@ -155,13 +155,13 @@ def _finish_backward(backward: fx.GraphModule, saved: int) -> tuple[Any, Any, An
         gradients.append((i, results.setdefault(node, Result(len(results)))))
     graph.output_node().args = (tuple(results),)
     clean(backward)
-    shared = flow(backward, placeholders[:saved], order)
+    joined = flow(backward, order)
     used = tuple(_tangent(i, node) for i, node in enumerate(order) if node.users)
     for node in order:
         if not node.users:
             graph.erase_node(node)
     backward.recompile()
-    return tuple(gradients), used, shared
+    return tuple(gradients), used, joined
 
 
 def _tangent(index: int, node: fx.Node) -> Tangent:

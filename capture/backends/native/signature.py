@@ -67,13 +67,12 @@ class Portions:
     reached: for each of `Signature.gradients`, the results that are computed from the input, as autograd knows it. freed: for
     each result, those whose passes free something that its own pass needs, itself among them if it needs anything. joined: for
     each result, to which others' gradients its gradient is added, for each place where it is, before more could become of zeros
-    than zeros; None where something else is done with it first. used: for each saved value, the results whose passes take it.
+    than zeros; None where something else is done with it first.
     """
 
     reached: tuple[tuple[int, ...], ...]
     freed: tuple[tuple[int, ...], ...]
     joined: tuple[tuple[tuple[int, ...], ...] | None, ...]
-    used: tuple[tuple[int, ...], ...]
 
     @property
     def separable(self) -> bool:
@@ -83,10 +82,6 @@ class Portions:
     def left(self, spent: Collection[int]) -> list[int]:
         """The results that a pass may still start at, after others have started at those in `spent`."""
         return [place for place, others in enumerate(self.freed) if not any(other in spent for other in others)]
-
-    def uses(self, value: int, given: Collection[int]) -> bool:
-        """Whether a pass from these results takes a saved value."""
-        return value < len(self.used) and any(place in given for place in self.used[value])
 
     def reach(self, given: Collection[int]) -> tuple[bool, ...]:
         """For each of the gradients, whether a pass from these results comes to it."""
