@@ -177,7 +177,10 @@ def batch_norm_trained(input: Tensor, weight: Tensor | None, bias: Tensor | None
     mean, var, residue = (moment.reshape(-1) for moment in moments(exact, dims))
     var = var - residue * residue       # eager mode's mean has more digits
     rstd = torch.rsqrt(var + eps)
-    return laid_out(scaled(exact, mean, rstd, weight, bias).to(input.dtype), input), mean, rstd, var
+    scale = rstd if weight is None else rstd * weight
+    shift = residue * scale if bias is None else bias + residue * scale
+    output = (exact - over_channels(mean, input)) * over_channels(scale, input) + over_channels(shift, input)
+    return laid_out(output.to(input.dtype), input), mean, rstd, var
 
 
 @decomposition(aten._native_batch_norm_legit.no_stats)
@@ -216,8 +219,9 @@ def group_norm(input: Tensor, weight: Tensor | None, bias: Tensor | None, N: int
     mean, var, _ = moments(grouped, [2, 3])
     rstd = torch.rsqrt(var + eps)
     scale = rstd if weight is None else rstd * weight.view(1, group, C // group, 1)
-    shift = -mean * scale if bias is None else bias.view(1, group, C // group, 1) - mean * scale
-    output = (grouped * scale + shift).to(input.dtype).view(input.shape)
+    output = (grouped - mean) * scale
+    output = output if bias is None else output + bias.view(1, group, C // group, 1)
+    output = output.to(input.dtype).view(input.shape)
     return output, mean.view(N, group), rstd.view(N, group)
 
 

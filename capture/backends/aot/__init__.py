@@ -24,6 +24,7 @@ from capture.backends.aot.observed import Eager, below, version
 from capture.backends.aot.results import Traced, finished
 from capture.backends.aot.saving import Saving
 from capture.backends.aot.tail import split
+from capture.backends.aot.uninitialized import fill_uninitialized
 from capture.backends.decompositions import undecomposed
 from capture.backends.native.job import Modes, TensorSpec
 from capture.backends.native.signature import Unsupported
@@ -70,7 +71,10 @@ def trace(gm: fx.GraphModule, inputs: Sequence[torch.Tensor | TensorSpec], modes
         except Exception as error:      # whatever an operator of the program does on tensors without data
             raise Unsupported(f"AOTAutograd cannot trace the graph: {type(error).__name__}: {error}") from error
         _check(joint, specs)
-        return finished(joint, eager, parts, saving, specs, modes)
+        traced = finished(joint, eager, parts, saving, specs, modes)
+        for one in filter(None, (traced.forward, traced.backward)):
+            fill_uninitialized(one)
+        return traced
 
 
 def _check_leaves(eager: Eager) -> None:

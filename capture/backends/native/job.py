@@ -65,6 +65,7 @@ class Modes:
     autocast_cache: bool
     deterministic: bool
     deterministic_warn_only: bool
+    fill_uninitialized: bool
     text: str
 
     @classmethod
@@ -75,7 +76,7 @@ class Modes:
         device = torch.device(f"{modes.default_device_type}{index}") if modes.has_default_device else None
         autocast = tuple((name, torch.get_autocast_dtype(name)) for name in AUTOCAST_DEVICES if torch.is_autocast_enabled(name))
         return cls(modes.grad, modes.inference, torch.get_default_dtype(), device, autocast, modes.autocast_cache,
-                   modes.deterministic, modes.deterministic_warn_only, repr(modes))
+                   modes.deterministic, modes.deterministic_warn_only, modes.fill_uninitialized, repr(modes))
 
     @contextlib.contextmanager
     def active(self) -> Iterator[None]:
@@ -89,6 +90,9 @@ class Modes:
             if determinism != (self.deterministic, self.deterministic_warn_only):
                 stack.callback(torch.use_deterministic_algorithms, determinism[0], warn_only=determinism[1])
                 torch.use_deterministic_algorithms(self.deterministic, warn_only=self.deterministic_warn_only)
+            if torch.utils.deterministic.fill_uninitialized_memory != self.fill_uninitialized:
+                stack.callback(setattr, torch.utils.deterministic, "fill_uninitialized_memory", not self.fill_uninitialized)
+                torch.utils.deterministic.fill_uninitialized_memory = self.fill_uninitialized
             if self.default_device is not None and not _C.modes().has_default_device:
                 stack.enter_context(self.default_device)
             dtypes = dict(self.autocast)

@@ -225,10 +225,12 @@ def test_modes_of_the_process_can_be_put_in_force_again() -> None:
     before = Modes.current()
     torch.set_default_dtype(torch.float64)
     deterministic()
+    torch.utils.deterministic.fill_uninitialized_memory = False
     try:
         modes = Modes.current()
     finally:
         torch.set_default_dtype(torch.float32)
+        torch.utils.deterministic.fill_uninitialized_memory = True
         torch.use_deterministic_algorithms(False)
     with modes.active():
         assert Modes.current() == modes

@@ -222,6 +222,8 @@ def vector_norm(call: Call, x: Lazy, ord: Any = 2, dims: Dims = None, keepdim: b
     over, wide = _dims(dims, x), _wide(call.result.dtype)
     if not isinstance(ord, (int, float)) or abs(ord) == math.inf and any(x.shape[d] == 0 for d in over):
         return NotImplemented
+    if ord != 0 and all(x.shape[d] == 1 for d in over):
+        ord = math.inf          # the norm of one number is its size, of which no power need be taken
 
     def power(expr: Expr) -> Expr:
         value = Scalar(to(to(expr, call.result.dtype), wide))
