@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
+import math
 import struct
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -175,7 +176,7 @@ def batch_norm_trained(input: Tensor, weight: Tensor | None, bias: Tensor | None
     dims = [dim for dim in range(input.dim()) if dim != 1]
     exact = accumulated(input)
     mean, var, residue = (moment.reshape(-1) for moment in moments(exact, dims))
-    var = var - residue * residue       # eager mode's mean has more digits
+    var = (var.double() - residue.double() ** 2).to(var.dtype)      # eager mode's mean has more digits; in float32 inf - inf
     rstd = torch.rsqrt(var + eps)
     scale = rstd if weight is None else rstd * weight
     shift = residue * scale if bias is None else bias + residue * scale
@@ -223,6 +224,15 @@ def group_norm(input: Tensor, weight: Tensor | None, bias: Tensor | None, N: int
     output = output if bias is None else output + bias.view(1, group, C // group, 1)
     output = output.to(input.dtype).view(input.shape)
     return output, mean.view(N, group), rstd.view(N, group)
+
+
+# --- special functions
+
+@decomposition(aten.special_log_ndtr.default)
+def log_ndtr(x: Tensor) -> Tensor:
+    """Torch's own decomposition uses the first formula up to 1, where it cancels."""
+    t = x * math.sqrt(0.5)
+    return torch.where(x < -1, torch.log(torch.special.erfcx(-t) / 2) - t * t, torch.log1p(-torch.erfc(t) / 2))
 
 
 # --- operations on lists of tensors: as eager mode on a CPU, one after the other
