@@ -14,6 +14,7 @@ import signal
 import struct
 import tempfile
 import time
+from typing import NoReturn
 
 from capture import _process
 
@@ -21,28 +22,43 @@ GRACE = 1.5         # seconds in which a job may clean up when its time has come
 KILLING = 1.0       # seconds after which a process that cannot be killed is left to the system
 WORD = struct.Struct("<i")
 
+_keeper = 0                         # in the compiling process: who keeps it
+_scratch: str | None = None         # … and where both keep what is in the making
+
 
 def become_two() -> None:
     """Returns in a child of this process, which is to become the compiling process. The process itself becomes the keeper."""
-    keeper, scratch = os.getpid(), _scratch_folder()
+    global _keeper, _scratch
+    _keeper, _scratch = os.getpid(), _scratch_folder()
     worker = os.fork()
     if not worker:
         os.close(_process.LIFE)
         os.setpgid(0, 0)            # Ctrl-C is for the program, and groups are for what is to be signalled together
         _process.end_with_parent(signal.SIGTERM)
-        if os.getppid() != keeper:
-            os._exit(1)
-        if scratch is not None:
-            os.environ["TMPDIR"] = tempfile.tempdir = scratch
+        if os.getppid() != _keeper:
+            leave(1)
+        if _scratch is not None:
+            os.environ["TMPDIR"] = tempfile.tempdir = _scratch
         return
     os.close(_process.JOBS)
     status = _keep(worker)
-    kill_descendants()
-    if scratch is not None:
-        shutil.rmtree(scratch, ignore_errors=True)
+    _clear_up()
     if status is not None:
         _tell(status)
     os._exit(0)
+
+
+def leave(status: int) -> NoReturn:
+    """Ends the compiling process. If the keeper has gone it does what that would have done."""
+    if os.getppid() != _keeper:
+        _clear_up()
+    os._exit(status)
+
+
+def _clear_up() -> None:
+    kill_descendants()
+    if _scratch is not None:
+        shutil.rmtree(_scratch, ignore_errors=True)
 
 
 def _keep(worker: int) -> int | None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import os
 import pickle
 import pkgutil
 import queue
@@ -23,7 +22,7 @@ from torch import fx
 from capture import _process, config
 from capture.backends.native import transport
 from capture.backends.native.job import Job, Modes, TensorSpec
-from capture.backends.native.keeper import GRACE, kill_descendants
+from capture.backends.native.keeper import GRACE, kill_descendants, leave
 from capture.backends.native.messages import Failure, receive, send
 
 
@@ -53,7 +52,7 @@ def main(compile_job: str, jobs: int = _process.JOBS) -> None:
             send(jobs, (outcome, cache.keep(key, outcome) if key and isinstance(outcome, bytes) else ""))
     except (SystemExit, BrokenPipeError):
         pass        # the user's process has ended
-    os._exit(0)     # there is nothing to clean up, and torch takes its time
+    leave(0)        # at once: torch takes its time
 
 
 def _import(compile_job: str) -> None:
@@ -73,8 +72,7 @@ def _listen(jobs: int, waiting: queue.SimpleQueue[Any]) -> None:
         waiting.put(None)
         signal.pthread_kill(threading.main_thread().ident, signal.SIGTERM)
         time.sleep(GRACE)           # the keeper would not wait longer either, but may have gone
-        kill_descendants()
-        os._exit(1)
+        leave(1)
 
 
 def _stop(*_: object) -> None:
