@@ -252,8 +252,10 @@ size_t first_changed(const TensorWatch* watches, size_t begin, size_t end) {
     }
     if (is_there(i + kAutogradAhead)) {
       const auto* autograd = autograd_of(impl_of(watches[i + kAutogradAhead].object));
-      __builtin_prefetch(autograd);
-      __builtin_prefetch(&autograd->requires_grad_);
+      if (autograd != nullptr) {
+        __builtin_prefetch(autograd);
+        __builtin_prefetch(&autograd->requires_grad_);
+      }
     }
     const TensorWatch& watch = watches[i];
     if (watch.object != nullptr && matches_inline(*watch.properties, watch.object) != watch.matched) return i;

@@ -119,7 +119,8 @@ import ctypes; print(ctypes.CDLL(None).prctl(36, 1, 0, 0, 0))""", during="""
                     during=HANGING + "if CAPTURED: os.kill(sidecar._pool.processes[0]._process.keeper, 9)", compiles=False,
                     environment=(("CAPTURE_COMPILE_TIMEOUT", "3"),))
     yield Situation("the keeper and the compiling process are stopped", ends=False, compiles=None, warns=False, during="""
-        if CAPTURED: id = compiling(); os.kill(sidecar._pool.processes[0]._process.keeper, 19); os.kill(id, 19)""")
+        if CAPTURED: id = compiling(); os.kill(sidecar._pool.processes[0]._process.keeper, 19); os.kill(id, 19)
+        capture.wait = lambda: True""")
 
 
 def _machine() -> Iterator[Situation]:
@@ -127,12 +128,10 @@ def _machine() -> Iterator[Situation]:
                         "file size": "-f 8", "no file": "-f 0", "core": "-c 0", "stack": "-s 1024", "memory lock": "-l 0"}.items():
         yield Situation(f"limit: {name}", prepare=f"ulimit {limit}", compiles=None)
     yield Situation("limits that are set late", before="""
-        import resource
-        for limit in resource.RLIMIT_NOFILE, resource.RLIMIT_FSIZE: resource.setrlimit(limit, (20, 20))
-        """, compiles=None)
+        import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (20, 20))""", compiles=None)
     yield Situation("no more threads and processes", before="""
         import resource; resource.setrlimit(resource.RLIMIT_NPROC, (1, 1))""", compiles=None)
-    yield Situation("no home", environment=(("HOME", "/nonexistent"), ("CAPTURE_CACHE_DIR", "")), warns=True)
+    yield Situation("no home", environment=(("HOME", "/dev/null/home"), ("CAPTURE_CACHE_DIR", "")), warns=True)
     yield Situation("a home that cannot be written to", environment=(("HOME", "/proc/1"), ("CAPTURE_CACHE_DIR", "")), warns=True)
     yield Situation("no folder for temporary files", environment=(("TMPDIR", "/nonexistent"),))
     yield Situation("a relative folder for temporary files", prepare='mkdir "$HERE/relative"; cd "$HERE"',
