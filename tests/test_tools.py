@@ -186,7 +186,8 @@ TOOLS: dict[str, Callable[[Any], Any]] = {
     "attributes": lambda f: [f.__defaults__, f.__kwdefaults__, f.__code__, f.__globals__ is globals()],
     "annotations": lambda f: f.__annotations__, "create_autospec": mocked,
     "pickle": lambda f: pickle.loads(pickle.dumps(f))(X), "copy": lambda f: copy.copy(f)(X),
-    "deepcopy": lambda f: copy.deepcopy(f)(X), "torch.save": saved, "wraps": wrapped, "partial": lambda f: functools.partial(f, X)(),
+    "deepcopy": lambda f: copy.deepcopy(f)(X), "torch.save": saved, "wraps": wrapped,
+    "partial": lambda f: functools.partial(f, X)(),
     "lru_cache": lambda f: functools.lru_cache(f)(X),
     "weakref": lambda f: weakref.ref(f)() is f, "key": lambda f: {f: 1}[f],
 }

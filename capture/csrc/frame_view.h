@@ -26,6 +26,12 @@ void frame_view_discard(PyThreadState *tstate, struct _PyInterpreterFrame *frame
 /* Lets `frame`, made by PyFrame_New, show byte offset `lasti` of its code as the current instruction, and no locals. */
 void frame_view_set_lasti(PyFrameObject *frame, int lasti);
 
+/* Whether `frame`, of `code`, was made by PyFrame_New and has been told its current instruction, but no locals. */
+int frame_view_shows_nothing(PyFrameObject *frame, PyCodeObject *code);
+
+/* Has such a frame show local variables (NULL: unbound) and, for one whose names go to a mapping, that (else NULL). */
+void frame_view_show(PyFrameObject *frame, PyObject *const *values, PyObject *names);
+
 /* Whether a tool is told of each line that this thread runs: a debugger, or one that measures coverage. */
 int lines_are_traced(void);
 

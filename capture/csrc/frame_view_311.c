@@ -28,6 +28,22 @@ void frame_view_set_lasti(PyFrameObject *frame, int lasti) {
     frame->f_frame->prev_instr = _PyCode_CODE(frame->f_frame->f_code) + lasti / (int)sizeof(_Py_CODEUNIT);
 }
 
+int frame_view_shows_nothing(PyFrameObject *frame, PyCodeObject *code) {
+    struct _PyInterpreterFrame *view = frame->f_frame;
+    return view->owner == FRAME_OWNED_BY_FRAME_OBJECT && view->stacktop == 0 && view->f_code == code;
+}
+
+void frame_view_show(PyFrameObject *frame, PyObject *const *values, PyObject *names) {
+    struct _PyInterpreterFrame *view = frame->f_frame;
+    int count = view->f_code->co_nlocalsplus, free = count - PyCode_GetNumFree(view->f_code);
+    for (int i = free; i < count; i++) {    /* whoever asks for a free variable expects a cell */
+        if (values[i] == NULL || !PyCell_Check(values[i])) return;
+    }
+    for (int i = 0; i < count; i++) view->localsplus[i] = Py_XNewRef(values[i]);
+    view->stacktop = count;
+    if (names != NULL && view->f_locals == NULL) view->f_locals = Py_NewRef(names);
+}
+
 int lines_are_traced(void) {
     return _PyThreadState_UncheckedGet()->c_tracefunc != NULL;
 }

@@ -18,6 +18,8 @@
 #include "undo.h"
 #include "watch.h"
 
+#include <vector>
+
 namespace capture {
 namespace {
 
@@ -36,6 +38,29 @@ PyObject* make_traceback(PyObject*, PyObject* args) {
       PyObject_CallFunction(reinterpret_cast<PyObject*>(&PyTraceBack_Type), "OOii", next, frame, lasti, lineno);
   Py_DECREF(frame);
   return traceback;
+}
+
+PyObject* show_locals(PyObject*, PyObject* args) {
+  PyObject *traceback, *code, *bound, *names;
+  if (!PyArg_ParseTuple(args, "OO!O!O:show_locals", &traceback, &PyCode_Type, &code, &PyDict_Type, &bound, &names)) return nullptr;
+  std::vector<PyObject*> values(static_cast<size_t>(reinterpret_cast<PyCodeObject*>(code)->co_nlocalsplus), nullptr);
+  PyObject *index, *value;
+  Py_ssize_t at = 0;
+  while (PyDict_Next(bound, &at, &index, &value)) {
+    size_t place = PyLong_AsSize_t(index);
+    if (place >= values.size()) {
+      if (!PyErr_Occurred()) PyErr_SetString(PyExc_IndexError, "no such local variable");
+      return nullptr;
+    }
+    values[place] = value;
+  }
+  for (; PyTraceBack_Check(traceback); traceback = reinterpret_cast<PyObject*>(reinterpret_cast<PyTracebackObject*>(traceback)->tb_next)) {
+    PyFrameObject* frame = reinterpret_cast<PyTracebackObject*>(traceback)->tb_frame;
+    if (!frame_view_shows_nothing(frame, reinterpret_cast<PyCodeObject*>(code))) break;
+    frame_view_show(frame, values.data(), names == Py_None ? nullptr : names);
+    if (reinterpret_cast<PyTracebackObject*>(traceback)->tb_next == nullptr) break;
+  }
+  Py_RETURN_NONE;
 }
 
 PyObject* set_handled_exception(PyObject*, PyObject* exception) {
@@ -60,6 +85,9 @@ PyMethodDef functions[] = {
     {"reraise", reraise, METH_O, "Raises an exception as it is: its context stays what it was."},
     {"set_handled_exception", set_handled_exception, METH_O,
      "Makes an exception, or None, the one that the calling code is handling."},
+    {"show_locals", show_locals, METH_VARARGS,
+     "show_locals(traceback, code, {place: value}, mapping or None)\n\n"
+     "Has the first entries of a traceback show these local variables, which `make_traceback` has made for a frame of `code`."},
     {"make_traceback", make_traceback, METH_VARARGS,
      "make_traceback(tb_next, code, globals, lasti, lineno) -> traceback\n\n"
      "A traceback entry for a frame of `code`, for code objects that an interpreter in Python runs."},

@@ -175,8 +175,8 @@ class Interpreter:
 
     def let_go(self, frame: Frame, node: RefNode) -> None:
         """`frame` no longer holds an object: it dies now, and what it holds, if nobody but the trace does any more."""
-        if node.strong and node.created and node.is_garbage():
-            self.graph.sweep(min(frame.rounds[0], node.serial - 1))
+        if node.strong and node.created and node.is_garbage():      # of an exception, what its traceback shows dies with it
+            self.graph.sweep(frame.mark if issubclass(node.cls, BaseException) else min(frame.rounds[0], node.serial - 1))
 
     def new_round(self, frame: Frame) -> None:
         """A loop of the current frame begins anew: what was made in its last two rounds, and is dead by now, is let go."""

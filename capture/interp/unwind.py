@@ -74,6 +74,7 @@ def raised(interp: Interpreter, exception: BaseException, again: bool, outer: Fr
         if frame.asked is not None and isinstance(exception, AttributeError):
             tell_attribute(interp, exception, *frame.asked)
         on_raise = frame.on_raise
+        show_locals(frame, exception)
         interp.leave(frame)
         if on_raise is not None:
             try:
@@ -85,6 +86,20 @@ def raised(interp: Interpreter, exception: BaseException, again: bool, outer: Fr
                 return
             if replaced is not None:
                 exception, replaced = replaced, None
+
+
+def show_locals(frame: Frame, exception: BaseException) -> None:
+    """Has the tracebacks of an exception that leaves a frame, and of those that it follows, show the frame's local variables, which so
+    live as long as these do."""
+    bound = {place: value.real for place, value in enumerate(frame.locals) if value is not None}
+    names = None if frame.namespace is None else frame.namespace.real
+    seen: set[int] = set()
+    link: BaseException | None = exception
+    while link is not None and id(link) not in seen:
+        seen.add(id(link))
+        if link.__traceback__ is not None:
+            _C.show_locals(link.__traceback__, frame.code, bound, names)
+        link = link.__context__
 
 
 def tell_attribute(interp: Interpreter, exception: AttributeError, obj: Value, name: str) -> None:

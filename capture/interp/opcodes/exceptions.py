@@ -89,7 +89,11 @@ def push_exc_info(interp: Interpreter, frame: Frame, instruction: Instruction) -
 
 @opcode("POP_EXCEPT")
 def pop_except(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
-    unwind.swap_handled(frame, frame.pop().real)
+    handled = unwind.swap_handled(frame, frame.pop().real)
+    node = interp.track(interp.graph.find, handled)
+    del handled
+    if node is not None:
+        interp.let_go(frame, node)  # type: ignore[arg-type]
 
 
 @opcode("CHECK_EXC_MATCH")
