@@ -153,6 +153,8 @@ _reason("changing-global-state", "the call changes state of the process that gua
 _reason("idle-loop", "each round of a loop breaks the graph, and works on no tensor: the loop is left to CPython, what follows it "
                      "is captured",
         "none needed; or move what breaks out of the loop")
+_reason("debugger", "a debugger stops in the frame, which goes on natively from there, to be stepped through",
+        "take the call of the debugger out when it is no more needed")
 _reason("autograd-inside", "the backward pass was run inside of the compiled function",
         "compile the forward pass and the loss, and call backward() outside")
 _reason("raised", "the call ended in an exception, whose traceback only the program itself can produce",

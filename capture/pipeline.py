@@ -27,6 +27,7 @@ from capture.history import BreakReport, Times, labelled, miss_of
 from capture.interp import (
     accessors,
     calls,
+    debuggers,
     generator_methods,
     generators,
     lookasides,
@@ -302,7 +303,7 @@ def install_cut(unit: Unit, interp: Interpreter, cut: Cut, repeatable: bool, tim
     graph, recorder = interp.graph, interp.recorder
     frames = resume.suspend(interp, resume.resume_of(cut.then))
     report = BreakReport(cut.reason.reason, cut.reason.context, cut.reason.stack or interp.stack())
-    resumption = resumption_of(unit, interp, frames, report)
+    resumption = resumption_of(unit, interp, frames, report, cut.function.real is debuggers.pending)
     taken = resume.arguments(frames, resumption.codes)
     if any(isinstance(node.state, TensorState) and node.state.dynamic for node in graph.nodes):
         parameters = zip(resumption.codes.codes[0].co_varnames, (value.shadow for value in taken))
@@ -336,31 +337,34 @@ def install_cut(unit: Unit, interp: Interpreter, cut: Cut, repeatable: bool, tim
 
 # -- where the program goes on after a break -----------------------------------------------------------------------------
 
-def resumption_of(unit: Unit, interp: Interpreter, frames: list[resume.Suspended], report: BreakReport) -> Resumption:
+def resumption_of(unit: Unit, interp: Interpreter, frames: list[resume.Suspended], report: BreakReport,
+                  performs: bool) -> Resumption:
     """The continuations of live frames: those of this function's that wait at the same place, or new ones."""
     stand_ins = []
     frame = interp.frame
     while frame is not None:
         stand_ins.append(visible.stand_in_of(frame))
         frame = frame.back
-    return resumption_at(unit, frames, tuple(reversed(stand_ins)), report)
+    return resumption_at(unit, frames, tuple(reversed(stand_ins)), report, performs)
 
 
 def resumption_at(unit: Unit, frames: list[resume.Suspended], stand_ins: tuple[types.CodeType | None, ...],
-                  report: BreakReport) -> Resumption:
-    """The known continuations at the positions of `frames`, or new ones."""
-    key = tuple(frame.position for frame in frames)
+                  report: BreakReport, performs: bool = False) -> Resumption:
+    """The known continuations at the positions of `frames`, or new ones. performs: they run natively, and the innermost makes
+    itself the call that it waits for."""
+    key = *(frame.position for frame in frames), performs
     known = unit.resumptions.get(key)
     if known is None:
-        codes = resume.build(frames)
+        codes = resume.build(frames, performs)
         functions = tuple(itertools.accumulate((frame.taken + 1 for frame in frames[:-1]), initial=-1))[1:]
-        known = unit.resumptions[key] = Resumption(codes, stand_ins, functions, maker(unit, frames[0].scope, codes, report),
-                                                   not frames[0].code.co_cellvars)
+        make_unit = maker(unit, frames[0].scope, codes, report, performs)
+        known = unit.resumptions[key] = Resumption(codes, stand_ins, functions, make_unit, not frames[0].code.co_cellvars)
     return known
 
 
-def maker(unit: Unit, scope: dict[str, Any], codes: resume.Codes, report: BreakReport) -> Callable[[types.CodeType], Unit]:
-    """What makes the unit of an outermost continuation behind a break of `unit`'s. scope: its globals."""
+def maker(unit: Unit, scope: dict[str, Any], codes: resume.Codes, report: BreakReport,
+          native: bool) -> Callable[[types.CodeType], Unit]:
+    """What makes the unit of an outermost continuation behind a break of `unit`'s. scope: its globals. native: it runs natively."""
     where = user_frames(report.stack)[-1]
     name = f"{unit.root.name} resumed at {os.path.basename(where.file)}:{where.line}"
     shapes = Shapes(resume.RESULT)
@@ -368,8 +372,11 @@ def maker(unit: Unit, scope: dict[str, Any], codes: resume.Codes, report: BreakR
     def make_unit(code: types.CodeType) -> Unit:
         cells = tuple(types.CellType() for _ in code.co_freevars)
         function = types.FunctionType(code, scope, code.co_name, None, cells)
-        return compiled_unit(function, unit.backend, False, name, parent=unit, resumed=report, resumptions=unit.resumptions,
+        made = compiled_unit(function, unit.backend, False, name, parent=unit, resumed=report, resumptions=unit.resumptions,
                              bodies=unit.bodies, retreats=unit.retreats, labels=codes.labels, shapes=shapes, most=unit.most)
+        if native:
+            made.compiled = natively(code, scope)
+        return made
     return make_unit
 
 

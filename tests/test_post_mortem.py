@@ -87,7 +87,7 @@ def shown(error):
     """Function, line and local variables of each frame of this file, of an exception and of those that it follows."""
     frames, link = [], traceback.TracebackException.from_exception(error, capture_locals=True)
     while link is not None:
-        frames += [(entry.name, entry.lineno, {name: re.sub("0x[0-9a-f]+", "", text) for name, text in (entry.locals or {}).items()})
+        frames += [(entry.name, entry.lineno, {name: re.sub("0x[0-9a-f]+", "", text) for name, text in entry.locals.items()})
                    for entry in link.stack if entry.filename == __file__ and entry.name != "outcome"]
         link = link.__context__
     return frames

@@ -15,6 +15,7 @@ from capture import _C
 from capture.errors import Break
 from capture.interp import natives, overrides, scope, scripts, unwind
 from capture.interp.binding import bind
+from capture.interp.debuggers import is_debugger, stop
 from capture.interp.frame import Asked, Continuation, Cut, Frame, OnRaise, UserError, Value
 from capture.interp.instructions import decoded
 from capture.interp.interpreter import Interpreter
@@ -58,6 +59,8 @@ def call(interp: Interpreter, function: Value, args: list[Value], kwargs: dict[s
         real = function.real
         cls = type(real)
         if cls is types.FunctionType:
+            if is_debugger(real):
+                return call_native(interp, function, args, kwargs, then, on_raise)
             if is_ordinary(real):
                 return inline(interp, function, args, kwargs, then, on_raise, asked)
             wrapped = wrapped_by_dynamo(real)
@@ -155,6 +158,8 @@ def call_native(interp: Interpreter, function: Value, args: list[Value], kwargs:
     if interp.inlining:
         if interp.retreats is not None:
             cut_early(interp, function, args, kwargs, then, on_raise)
+        if is_debugger(real) and interp.can_cut and on_raise is None and is_resumable(then):
+            raise stop(function, args, kwargs, then)
         substitute = None
         if hashable(real):
             for arg in args[:2]:

@@ -45,7 +45,7 @@ MOST_OBJECTS = 1000     # looked at below a dead local
 JUMP_IF_FALSE = "POP_JUMP_FORWARD_IF_FALSE" if sys.version_info < (3, 12) else "POP_JUMP_IF_FALSE"
 ATTRIBUTE_VALUE: Any = "value" if sys.version_info < (3, 12) else (False, "value")     # LOAD_ATTR's argument
 # Names by which a function may look at its own locals, so that none of them is dead.
-INTROSPECTION = frozenset({"locals", "vars", "dir", "eval", "exec", "_getframe", "currentframe"})
+INTROSPECTION = frozenset({"locals", "vars", "dir", "eval", "exec", "_getframe", "currentframe", "breakpoint", "set_trace"})
 
 
 class Slot(Enum):
@@ -348,8 +348,8 @@ class Codes:
     labels: dict[str, str]              # what users know the outermost one's parameters as
 
 
-def build(frames: list[Suspended]) -> Codes:
-    """The continuations of live frames, outermost first."""
+def build(frames: list[Suspended], performs: bool = False) -> Codes:
+    """The continuations of live frames, outermost first. performs: the innermost makes the call that it waits for itself."""
     codes: list[types.CodeType] = []
     inner: list[str] = []
     innermost = frames[-1]
@@ -359,7 +359,7 @@ def build(frames: list[Suspended]) -> Codes:
     for depth in range(len(frames) - 1, -1, -1):
         frame = frames[depth]
         names = [RESULT] if frame is innermost else inner
-        code = continuation(frame.code, frame.position, inner=names)
+        code = continuation(frame.code, frame.position, inner=names, performs=performs and frame is innermost)
         codes.append(code)
         if frame.generator is not None:
             own = ("generator", *names)
@@ -385,11 +385,11 @@ def segment(code: types.CodeType, at: int) -> str:
 
 
 def continuation(code: types.CodeType, position: Position, raises: bool = False, exits: Exits | None = None,
-                 inner: Sequence[str] = (RESULT,)) -> types.CodeType:
+                 inner: Sequence[str] = (RESULT,), performs: bool = False) -> types.CodeType:
     """The code of one continuation; `raises`: the variant that awaits an exception. `exits`: instructions before which it returns
     what a function returns that is called with the value stack and the cells as tuples; and how deep the stack is there. `inner`:
     the parameters behind its own: RESULT, or the function that it calls and the arguments of that; none for a body that stands at a
-    `yield`.
+    `yield`. performs: RESULT is a call (`debuggers.pending`) that is to be made in its place.
     """
     body = Bytecode.from_code(code, conserve_exception_block_stackdepth=True)
     target, handler, shortcut = Label(), Label(), Label()
@@ -434,6 +434,11 @@ def continuation(code: types.CodeType, position: Position, raises: bool = False,
         made.append(tried)
     if not inner:
         emit("LOAD_CONST", None)
+    elif performs:
+        emit("PUSH_NULL")
+        take(RESULT)
+        emit("UNPACK_SEQUENCE", 3)
+        emit("CALL_FUNCTION_EX", 1)
     elif tuple(inner) == (RESULT,):
         take(RESULT)
         if raises:

@@ -89,8 +89,8 @@ def raised(interp: Interpreter, exception: BaseException, again: bool, outer: Fr
 
 
 def show_locals(frame: Frame, exception: BaseException) -> None:
-    """Has the tracebacks of an exception that leaves a frame, and of those that it follows, show the frame's local variables, which so
-    live as long as these do."""
+    """Has the tracebacks of an exception that leaves a frame, and of those that it follows, show the frame's local variables, which
+    so live as long as these do."""
     bound = {place: value.real for place, value in enumerate(frame.locals) if value is not None}
     names = None if frame.namespace is None else frame.namespace.real
     seen: set[int] = set()

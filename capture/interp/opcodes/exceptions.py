@@ -93,7 +93,7 @@ def pop_except(interp: Interpreter, frame: Frame, instruction: Instruction) -> N
     node = interp.track(interp.graph.find, handled)
     del handled
     if node is not None:
-        interp.let_go(frame, node)  # type: ignore[arg-type]
+        interp.let_go(frame, node)
 
 
 @opcode("CHECK_EXC_MATCH")
