@@ -1,6 +1,7 @@
 """Debuggers in captured functions, and tools that are told of lines: they find the program's own frames, as without capture."""
 from __future__ import annotations
 
+import contextlib
 import pdb
 import re
 import sys
@@ -10,6 +11,7 @@ import pytest
 import torch
 
 import capture
+from capture.errors import GraphBreakError
 
 COMMANDS = "p x.sum(), y, sorted(locals())\nw\nn\nn\np z\ns\nr\nn\nup\np sorted(locals())\ndown\nc\n"
 
@@ -95,6 +97,27 @@ def test_a_debugger_stops_in_the_frame_and_steps_through_it(program, monkeypatch
     for each in found:
         assert each == expected
     assert "debugger" in {report.reason.id for unit in compiled.capture_unit.family for report in unit.breaks}
+
+
+@pytest.mark.parametrize("program", [stopped_by_breakpoint, stopped_in_a_loop, stopped_in_a_callee])
+def test_where_the_trace_cannot_end_the_local_variables_are_shown(program, monkeypatch):
+    def stop():
+        frame = sys._getframe().f_back
+        while frame.f_code.co_name != "session":
+            if frame.f_code.co_filename == __file__:
+                seen.append((frame.f_code.co_name, frame.f_lineno, repr(frame.f_locals)))
+            frame = frame.f_back
+
+    def session(program):
+        x, told = torch.arange(3.0), StringIO()
+        seen.clear()
+        with contextlib.suppress(GraphBreakError):
+            program(x, told)
+        return re.sub("0x[0-9a-f]+", "", repr(seen))
+    seen = []
+    monkeypatch.setattr(sys, "breakpointhook", stop)
+    expected, found = session(program), session(capture.compile(program, backend="eager", fullgraph=True))
+    assert program.__name__ in expected and found == expected
 
 
 def test_a_breakpoint_that_is_not_reached_breaks_nothing():

@@ -13,6 +13,7 @@ import torch
 
 from capture.errors import Break
 from capture.interp import arrays, assumptions, bodies, failing, held, leaves, tensors, unwind
+from capture.interp.debuggers import is_debugger
 from capture.interp.frame import Args, Cut, Kwargs, UserError, Value
 from capture.interp.interpreter import Interpreter
 from capture.interp.kinds import OF_TENSORS, UNBOUND, Call, Kind, is_bookkeeping, is_foldable, is_pure, understand
@@ -20,7 +21,7 @@ from capture.interp.lookasides import autograd, computed_arrays, dicts, memories
 from capture.interp.lookasides.shadows import is_constant, settled
 from capture.interp.models import LAZY, MODELS, POLYFILLS, PURE, REDUCTIONS, SIDE_EFFECTS, exclusion, hashable, recognise
 from capture.interp.special import is_a, is_plain
-from capture.interp.visible import FRAME_READERS, frame_reader, in_place, in_sight, must_see, warned, with_scope
+from capture.interp.visible import FRAME_READERS, frame_reader, in_full_sight, in_place, in_sight, must_see, warned, with_scope
 from capture.interp.writes import noting_writes, versions_of
 from capture.refgraph.effects import decision
 from capture.refgraph.facts import current_gpu, is_of
@@ -70,7 +71,9 @@ def call(interp: Interpreter, function: Value, args: list[Value], kwargs: dict[s
         if special is not None:
             return special
     perform, sees = interp.real, must_see(interp, real, len(args))
-    if sees:
+    if is_debugger(real):
+        perform, sees = functools.partial(in_full_sight, interp), True
+    elif sees:
         perform = functools.partial(in_sight, interp)
         args = with_scope(interp, real, args, kwargs)
     reals = [a.real for a in args]

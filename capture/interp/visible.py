@@ -13,6 +13,8 @@ import types
 from collections.abc import Callable
 from typing import Any
 
+from bytecode import Bytecode, CompilerFlags, Instr
+
 from capture.interp import scope, unwind
 from capture.interp.frame import Continuation, Frame, UserError, Value
 from capture.interp.instructions import decoded
@@ -64,14 +66,23 @@ def in_place(interp: Interpreter, function: Callable[..., Any], /, *args: Any, *
     return called_from(program_frames(interp, 1), function, args, kwargs)
 
 
-def called_from(frames: list[Frame], function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Calls a function from stand-ins of `frames`, the innermost first. Raises UserError, without an entry of ours."""
+def in_full_sight(interp: Interpreter, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    """`Interpreter.real` for a debugger: it finds the local variables of its callers, too."""
+    return called_from(program_frames(interp), function, args, kwargs, showing=True)
+
+
+def called_from(frames: list[Frame], function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any],
+                showing: bool = False) -> Any:
+    """Calls a function from stand-ins of `frames`, the innermost first. Raises UserError, without an entry of ours. showing: they
+    have the local variables."""
     call: tuple[Any, tuple[Any, ...], dict[str, Any]] = function, args, kwargs
     stand_ins = set()
     for frame in frames:
-        caller = types.FunctionType(stand_in_of(frame), frame.globals)  # type: ignore[arg-type]
-        stand_ins.add(id(caller.__code__))
-        call = caller, call, {}
+        values = bound_locals(frame) if showing else {}
+        code = full_stand_in_of(frame, list(values)) if showing else stand_in_of(frame)
+        caller = types.FunctionType(code, frame.globals)  # type: ignore[arg-type]
+        stand_ins.add(id(code))
+        call = caller, (*call, *values.values()), {}
     try:
         return call[0](*call[1], **call[2])
     except BaseException as exception:
@@ -123,6 +134,20 @@ def stand_in_of(frame: Frame) -> types.CodeType | None:
             co_filename=code.co_filename, co_name=code.co_name, co_qualname=code.co_qualname, co_firstlineno=line,
             co_flags=STAND_IN.co_flags & ~FUTURE | code.co_flags & FUTURE)
     return known[line]
+
+
+def full_stand_in_of(frame: Frame, names: list[str]) -> types.CodeType:
+    """Code that looks like a frame's where that is now: it has these variables, whose values follow what it is to call."""
+    code, made = frame.code, Bytecode()
+    made.name, made.qualname, made.filename, made.first_lineno = code.co_name, code.co_qualname, code.co_filename, frame.line
+    made.flags = CompilerFlags.OPTIMIZED | CompilerFlags.NEWLOCALS
+    called = [".function", ".args", ".kwargs"]
+    made.argnames = [*called, *names]
+    made.argcount = len(made.argnames)
+    operands = [operation for name in called for operation in (("LOAD_FAST", name), ("DELETE_FAST", name))]
+    made.extend(Instr(*each, lineno=frame.line) for each in (     # type: ignore[arg-type]
+        ("RESUME", 0), ("PUSH_NULL",), *operands, ("CALL_FUNCTION_EX", 1), ("RETURN_VALUE",)))
+    return made.to_code()
 
 
 def with_scope(interp: Interpreter, real: Any, args: list[Value], kwargs: dict[str, Value]) -> list[Value]:
@@ -189,6 +214,21 @@ def frame_object(interp: Interpreter, reader: Any, args: list[Value]) -> Value |
         node.slots |= {"f_globals": namespace, "f_code": interp.graph.constant(real.f_code), "f_lineno": Const(real.f_lineno)}
         return node
     return Value(real, interp.track(model))
+
+
+def bound_locals(frame: Frame) -> dict[str, Any]:
+    """The local variables of a frame that have a value, cells opened; of a class body, its names."""
+    if frame.namespace is not None:
+        return dict(frame.namespace.real)
+    code = frame.code
+    names = code.co_varnames + tuple(n for n in code.co_cellvars if n not in code.co_varnames) + code.co_freevars
+    found = {}
+    for name, value in zip(names, frame.locals):
+        if value is not None and type(value.real) is types.CellType and name in (*code.co_cellvars, *code.co_freevars):
+            found |= {name: value.real.cell_contents} if scope.is_bound(value) else {}
+        elif value is not None:
+            found[name] = value.real
+    return found
 
 
 def local_variables(interp: Interpreter, frame: Frame) -> Value:
