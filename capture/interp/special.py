@@ -94,6 +94,9 @@ def decline(other: Any) -> Any:
     return NotImplemented
 
 
+NUMBERS = (bool, int, float, complex)       # which know one another, and nothing else
+
+
 def declines(x: Any, other: Any, name: str) -> bool:
     """Whether the special method of `x` for a binary operation with `other` is not there, or, if written in C, sure to return
     NotImplemented."""
@@ -102,10 +105,12 @@ def declines(x: Any, other: Any, name: str) -> bool:
     method = lookup_class(type(x), name)
     if method is None or method is getattr(object, name, None):
         return True
-    if is_a(other, BUILTIN_DATA) or name == "__mod__" and is_a(x, (str, bytes, bytearray)):     # which formats anything
+    if name == "__mod__" and is_a(x, (str, bytes, bytearray)):      # which formats anything
         return False
     if hasattr(type(other), "__torch_function__"):
         return type(x) in SCALARS and is_a(other, torch.Tensor) and not is_overriding(type(other))
+    if is_a(other, BUILTIN_DATA):
+        return type(x) in NUMBERS and not is_a(other, NUMBERS)
     return type(x) in SCALARS or is_a(x, torch.Tensor) or type(x) in BUILTIN_DATA
 
 

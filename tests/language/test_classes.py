@@ -19,6 +19,48 @@ X = torch.tensor([[1.0, -2.0, 3.0], [4.0, 5.0, -6.0]])
 programs = Programs()
 
 
+# --- operators of classes that derive from builtin ones
+
+def answer(self, other):
+    return "answer", type(other).__name__
+
+
+class Joined(list):
+    __add__ = __radd__ = __mul__ = __rmul__ = answer
+
+
+class United(set):
+    __or__ = __ror__ = __sub__ = answer
+
+
+class Merged(dict):
+    __or__ = __ror__ = answer
+
+
+class Unwilling(list):
+    def __radd__(self, other):
+        return NotImplemented
+
+
+@programs.add(X)
+def operators_in_place_of_builtin_subclasses(x):
+    """C does an operation in place, whatever the class has for the one that makes a new object; but for repeating."""
+    joined, united, merged, repeated = Joined([1]), United({1}), Merged(a=1), Joined([1])
+    before = joined, united, merged
+    joined += [2]
+    united |= {2}
+    merged |= {"b": 2}
+    repeated *= 2
+    return x * 2, joined, united, merged, repeated, before
+
+
+@programs.add(X)
+def operators_of_builtin_subclasses(x):
+    """What derives from the left operand's class goes first."""
+    return (x * 2, [1] + Joined(), Joined() + [1], 2 * Joined(), Joined() * 2, {1} | United(), United() | {1}, {"a": 1} | Merged(),
+            [1] + Unwilling([2]), Unwilling([2]) + [1])
+
+
 # --- classes made inside
 
 @programs.add(X)

@@ -5,6 +5,7 @@ would be these modules'. A template is copied for each operator, with its names 
 """
 from __future__ import annotations
 
+import collections
 import operator
 import types
 from collections.abc import Callable
@@ -13,11 +14,13 @@ from typing import Any
 import torch
 
 from capture.interp.models import polyfill
-from capture.interp.special import comparison_method, declines, in_python, special_method
+from capture.interp.special import comparison_method, declines, in_python, is_a, special_method
+from capture.refgraph.lookup import lookup_class
 
 BINARY = {"add": "+", "sub": "-", "mul": "*", "matmul": "@", "truediv": "/", "floordiv": "//", "mod": "%",
           "pow": "** or pow()",
           "lshift": "<<", "rshift": ">>", "and": "&", "xor": "^", "or": "|"}
+SEQUENCES = (list, collections.deque, bytearray)
 COMPARISONS = {"lt": ("gt", "<"), "le": ("ge", "<="), "gt": ("lt", ">"), "ge": ("le", ">=")}
 
 
@@ -35,7 +38,12 @@ def copy(template: Callable[..., Any], name: str, *defaults: Any) -> Callable[..
 
 def dispatches(a: Any, b: Any, forward: str, reflected: str) -> bool:
     """Whether Python code decides a binary operation, unless it leaves that to the other operand's method in C."""
-    return in_python(a, forward) or in_python(b, reflected) and declines(a, b, forward)
+    return in_python(a, forward) or in_python(b, reflected) and (goes_first(a, b) or declines(a, b, forward))
+
+
+def goes_first(a: Any, b: Any) -> bool:
+    """Whether the right operand is asked before the left one: its class derives from that of the other."""
+    return type(a) is not type(b) and type.__subclasscheck__(type(a), type(b))
 
 
 # -- binary ------------------------------------------------------------------------------------------------------------
@@ -49,6 +57,8 @@ def binary(a: Any, b: Any, forward: str, reflected: str, symbol: str) -> Any:
         if result is not NotImplemented:
             return result
         tried = True
+        if not in_python(a, forward) and not declines(a, b, forward):
+            return getattr(first, forward)(a, b)
     if in_python(a, forward):
         result = special_method(a, forward)(b)
         if result is not NotImplemented:
@@ -74,6 +84,19 @@ def applies_binary(forward: str, reflected: str) -> Callable[..., bool]:
     return applies
 
 
+def applies_binary_in_place(forward: str, reflected: str, method: str) -> Callable[..., bool]:
+    """An operator in place is the binary one where C has no method for it."""
+    def applies(a: Any, b: Any) -> bool:
+        return dispatches(a, b, forward, reflected) and not in_c(a, method)
+    return applies
+
+
+def in_c(x: Any, method: str) -> bool:
+    """Whether C does an operation in place before the binary one is asked for. Repeating a sequence is asked for last."""
+    return (lookup_class(type(x), method) is not None and not in_python(x, method)
+            and not (method == "__imul__" and is_a(x, SEQUENCES)))
+
+
 def applies_in_place(method: str) -> Callable[..., bool]:
     def applies(a: Any, b: Any) -> bool:
         return in_python(a, method)
@@ -86,7 +109,7 @@ for _name, _symbol in BINARY.items():
         copy(binary, _name, _forward, _reflected, _symbol))
     _in_place = getattr(operator, f"i{_name}")
     polyfill(_in_place, applies=applies_in_place(_method))(copy(in_place, f"i{_name}", _method, named(_name)))
-    polyfill(_in_place, applies=applies_binary(_forward, _reflected))(
+    polyfill(_in_place, applies=applies_binary_in_place(_forward, _reflected, _method))(
         copy(binary, f"i{_name}", _forward, _reflected, _symbol.replace("** or pow()", "**") + "="))
 
 polyfill(divmod, applies=applies_binary("__divmod__", "__rdivmod__"))(
