@@ -11,6 +11,7 @@ import copy
 import decimal
 import enum
 import functools
+import itertools
 import math
 import os
 import sys
@@ -28,6 +29,7 @@ from tests.mutation.places import FOREIGN, Place, Undo, is_own, restoring
 
 Change = Callable[[], "Undo | None"]
 SILENT = (*FOREIGN, os.path.dirname(capture.__file__), tests.snapshot.__file__, tests.helpers.__file__)
+MOST_ALIKE = 4
 LOG: list[str] = []         # what was called of that which mutations have put there: part of the world
 
 
@@ -540,7 +542,11 @@ def _put(put: Callable[[Any], Undo], make: Callable[[], Any]) -> Undo:
 
 
 def alike(place: Place, among: list[Place]) -> Iterator[tuple[str, Place]]:
-    """Places with another object of the same class, which may come to be one with that of `place`."""
+    """A few places with another object of the same class, which may come to be one with that of `place`."""
+    return itertools.islice(_alike(place, among), MOST_ALIKE)
+
+
+def _alike(place: Place, among: list[Place]) -> Iterator[tuple[str, Place]]:
     if place.put is not None and place.own and type(place.value) not in (bool, type(None), types.BuiltinFunctionType):
         for other in among:
             if type(other.value) is type(place.value) and other.value is not place.value and other.own:

@@ -63,9 +63,13 @@ def all_mutations(world: World) -> list[Mutation]:
 
     def look(roots: dict[str, Any]) -> None:
         known = places(roots)
+        by_class: dict[type, list[Place]] = {}
+        for place in known:
+            by_class.setdefault(type(place.value), []).append(place)
         for place in known:
             found.extend(Mutation(place.path, name) for name, _ in mutators.mutations(place))
-            found.extend(Mutation(place.path, name, other.path) for name, other in mutators.alike(place, known))
+            others = mutators.alike(place, by_class[type(place.value)])
+            found.extend(Mutation(place.path, name, other.path) for name, other in others)
     with limited():
         _Session(world, look).run(lambda program: program)
     return list(dict.fromkeys([*found, *(Mutation("modes", name) for name in MODES)]))
