@@ -60,7 +60,7 @@ def branches_on_a_list(x):
 
 
 def uses_numpy(x):
-    return x + torch.from_numpy(x.numpy() * 2)
+    return x + 1 if x.numpy().max() > 0 else x
 
 
 def indexes_by_data(x):
@@ -116,7 +116,7 @@ def calls_a_disabled_function(x):
 BREAKS = {
     draws_a_size: "changing-result", branches_on_a_clock: "changing-result", reads_clocks_around_work: "clock",
     branches_on_data: "data-dependent", loops_on_data: "data-dependent",
-    branches_on_a_list: "data-dependent", uses_numpy: "data-dependent", indexes_by_data: "data-dependent",
+    branches_on_a_list: "data-dependent", uses_numpy: "changing-result", indexes_by_data: "data-dependent",
     branches_on_a_shape: "data-dependent-shape", iterates_over_nonzero: "data-dependent-shape",
     asserts_on_data: "data-dependent", runs_backward: "autograd-inside", reads_a_file: None,
     sets_the_default_dtype: "changing-global-state", advances_an_outside_iterator: "outside-iterator",
@@ -226,7 +226,7 @@ def test_state_around_a_break_is_right() -> None:
 def test_a_program_that_breaks_for_some_arguments_only() -> None:
     def program(x, verbose):
         if verbose:
-            torch.from_numpy(x.numpy() * 2)
+            assert x.numpy().max() < 1e9
         return x * 2
     check(lambda: program, call(X, False), call(X, True), call(X, False), call(X, True), call(X, False), captures=3,
           hits=4, breaks=1, fullgraph=False)
