@@ -16,7 +16,7 @@ import tempfile
 import time
 from typing import NoReturn
 
-from capture import _process
+from capture import _process, config
 
 GRACE = 1.5         # seconds in which a job may clean up when its time has come
 KILLING = 1.0       # seconds after which a process that cannot be killed is left to the system
@@ -29,6 +29,8 @@ _scratch: str | None = None         # … and where both keep what is in the mak
 def become_two() -> None:
     """Returns in a child of this process, which is to become the compiling process. The process itself becomes the keeper."""
     global _keeper, _scratch
+    if not config.START:
+        os.chdir("/")       # the program's folder was deleted, and from there MKL cannot be loaded
     _keeper, _scratch = os.getpid(), _scratch_folder()
     worker = os.fork()
     if not worker:
