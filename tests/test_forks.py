@@ -53,7 +53,7 @@ def both_sides(program, x):
         os._exit(1)
     if os.getpid() != me:
         told = {"result": result.tolist(), "log": log, "capturing": capture.is_capturing(), "gradient": result.requires_grad}
-        if not isinstance(program, type(forking)):
+        if program is not forking and program is not forking_in_a_checkpoint:
             told["captures"] = capture.stats(program).captures
             inner = capture.compile(lambda x: x + 1, backend="eager")
             told["own"] = [inner(torch.ones(1)).item() for _ in range(3)], capture.stats(inner).captures, capture.stats(inner).hits
