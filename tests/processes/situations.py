@@ -228,7 +228,6 @@ def _compilers() -> Iterator[Situation]:
            "writes garbage": 'for word; do case $last in -o) head -c 9000 /dev/urandom > $word;; esac; last=$word; done; exit 0',
            "writes nothing": 'for word; do case $last in -o) : > $word;; esac; last=$word; done; exit 0',
            "writes a folder": 'for word; do case $last in -o) mkdir $word;; esac; last=$word; done; exit 0',
-           "writes to its parents": 'touch ../file ../../file; exit 1',
            "floods": "yes error: | head -c 30000000; exit 1", "leaves a child": "sleep 1000 > /dev/null 2>&1 & exit 1"}
     for stage, frame in {"asked who it is": 'if [ "$1" = -v ]; then %s; fi\n' + f'exec {GPP} "$@"',
                          "probed": ANSWERS + "%s", "with kernels": LATER}.items():
