@@ -146,7 +146,7 @@ def compile_graph(unit: Unit, gm: torch.fx.GraphModule, inputs: list[Any]) -> Ca
     if found and not registry.takes_numbers(unit.backend):
         gm.meta["note"] = f"runs uncompiled: {' and '.join(found)} from call to call are among its inputs, unknown to this backend"
         return _C.Switch(gm.forward)
-    if any(map(asks_for_gradients, gm.graph.nodes)) and not registry.is_own(unit.backend):
+    if any(map(asks_for_gradients, gm.graph.nodes)) and not registry.takes_assignments(unit.backend):
         gm.meta["note"] = "runs uncompiled: it changes attributes of tensors or has them require gradients: backends may lose that"
         return _C.Switch(gm.forward)
     try:

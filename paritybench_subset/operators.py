@@ -28,7 +28,8 @@ class Graphs:
     counted there.
     """
 
-    takes_numbers = True        # among the inputs of a graph: what runs it by torch's operators makes no constants of them
+    # What runs a graph by torch's operators makes no constants of numbers among its inputs, and loses no assignments to tensors.
+    takes_numbers = takes_assignments = True
 
     def __init__(self, inner: Callable[[fx.GraphModule, Sequence[Any]], Callable[..., Any]]) -> None:
         self.inner = inner

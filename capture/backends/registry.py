@@ -53,6 +53,12 @@ def takes_numbers(backend: Backend) -> bool:
     return is_own(backend) or getattr(backend, "takes_numbers", False)
 
 
+def takes_assignments(backend: Backend) -> bool:
+    """Whether a backend takes graphs that assign to attributes of tensors, or have them require gradients, as it may say by an
+    attribute `takes_assignments`. AOTAutograd, on which many are built, loses that without a word."""
+    return is_own(backend) or getattr(backend, "takes_assignments", False)
+
+
 def is_own(backend: Backend) -> bool:
     """Whether a backend is one of ours."""
     return getattr(backend, "func", backend) in (eager.compile_graph, tiers.compile_graph)

@@ -29,7 +29,6 @@ DIFFERENCES: dict[str, str] = {
     "test.test_exceptions.PEP626Tests.test_lineno_in_try": LOCALS,
     **{f"test.test_functools.TestLRU{kind}.test_lru_reentrancy_with_len": BUILTINS for kind in ("C", "Py")},
     "test.test_generators.__test__.conjoin": TIME,
-    "test.test_genexps.__test__.doctests": ADDRESSES,
     **{f"test.test_itertools.TestBasicOps.test_{name}": TIME for name in (
         "combinations_with_replacement", "permutations", "product", "tee", "tee_del_backward")},
     **{f"test.test_itertools.TestBasicOps.test_{name}_tuple_reuse": ADDRESSES for name in (

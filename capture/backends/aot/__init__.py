@@ -78,12 +78,15 @@ def trace(gm: fx.GraphModule, inputs: Sequence[torch.Tensor | TensorSpec], modes
 
 
 def _check_leaves(eager: Eager) -> None:
-    """Raises Unsupported when results require gradients that begin in the graph, as those of views do that are made without
-    gradients: results of the autograd node are no leaves, and it is one only of inputs that have gradients."""
+    """Raises Unsupported when the program is given leaves that the graph makes require gradients, as views are that are made
+    without gradients, or what is computed of such alone: results of the autograd node are no leaves, and it is one only of inputs
+    that have gradients. A leaf of the graph's own that nobody is given does no harm: its gradient is lost."""
     given = {id(tensor) for tensor in eager.inputs}
+    held = {id(tensor) for out in eager.outputs for tensor in (out, out._base)}
     own = [out for out in eager.outputs if out.requires_grad and id(out) not in given]
     leaves = [{id(node.variable) for node in below(out) if hasattr(node, "variable")} for out in own if not out.is_leaf]
-    if any(out.is_leaf and out._base is None for out in own) or not all(known and known <= given for known in leaves):
+    if any(out.is_leaf and out._base is None for out in own) or not all(
+            known & given and not (known - given) & held for known in leaves):
         raise Unsupported("the graph returns a tensor of its own that it makes require gradients, or what it computes of such")
 
 

@@ -128,7 +128,7 @@ def compare(a: Any, b: Any, forward: str, reflected: str, symbol: str) -> Any:
         if result is not NotImplemented:
             return result
         tried = True
-    if in_python(a, forward):
+    if in_python(a, forward) or not declines(a, b, forward):
         result = comparison_method(a, forward)(b)
         if result is not NotImplemented:
             return result
@@ -154,7 +154,7 @@ def eq(a: Any, b: Any) -> Any:
         if result is not NotImplemented:
             return result
         tried = True
-    if in_python(a, "__eq__"):
+    if in_python(a, "__eq__") or not declines(a, b, "__eq__"):
         result = comparison_method(a, "__eq__")(b)
         if result is not NotImplemented:
             return result

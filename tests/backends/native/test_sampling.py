@@ -66,7 +66,7 @@ def check(program: Callable[..., Any], x: Tensor, kind: type = float, values: Se
 
 OPERATIONS: tuple[Callable[..., Any], ...] = (
     lambda x, s: x * s, lambda x, s: s - (x + s), lambda x, s: x / s, lambda x, s: s / x, lambda x, s: torch.where(x > 0, x, s),
-    lambda x, s: x.ge(s), lambda x, s: x.mul(s), lambda x, s: x.sum() * s)
+    lambda x, s: x.ge(s), lambda x, s: x.mul(s), lambda x, s: x.sign().sum() * s)
 
 
 @pytest.mark.parametrize("dtype", DTYPES_TESTED, ids=str)

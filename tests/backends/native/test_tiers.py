@@ -251,12 +251,26 @@ def test_modes_of_the_capturing_call_reach_the_compiler() -> None:
 def test_a_call_that_leaves_other_modes_is_not_compiled() -> None:
     @capture.compile(backend=native, fullgraph=True)
     def function(x):
+        torch.set_autocast_enabled("cpu", True)
+        return x * 2
+    for _ in range(2):
+        torch.set_autocast_enabled("cpu", False)
+        assert torch.equal(function(X), X * 2) and torch.is_autocast_enabled("cpu")
+    torch.set_autocast_enabled("cpu", False)
+    assert capture.wait() and "modes" in capture.stats(function).compile_errors[0]
+
+
+def test_a_call_that_leaves_gradients_off_is_compiled_as_it_began() -> None:
+    @capture.compile(backend=native, fullgraph=True)
+    def function(x):
         torch.set_grad_enabled(False)
         return x * 2
     for _ in range(2):
         torch.set_grad_enabled(True)
         assert torch.equal(function(X), X * 2) and not torch.is_grad_enabled()
-    assert capture.wait() and "modes" in capture.stats(function).compile_errors[0]
+    assert capture.wait() and not capture.stats(function).compile_errors
+    modes, = (fakes.transport.decode(artifact["job"]).modes for artifact in fakes.loaded)
+    assert modes.grad
 
 
 def test_inputs_are_described_as_they_were_at_entry() -> None:
