@@ -90,3 +90,54 @@ def test_membership_asked_by_an_installed_package(monkeypatch: pytest.MonkeyPatc
     assert capture.stats(compiled).captures == 1
     zeros = torch.zeros(2, 1)
     assert torch.equal(compiled(zeros), zeros - 1) and torch.equal(compiled(x), x + 1)
+
+
+class Square(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x * x
+
+    @staticmethod
+    def backward(ctx, gradient):
+        x, = ctx.saved_tensors
+        return gradient * x * 3
+
+
+LEAF = call(torch.tensor([1.0, 2.0], requires_grad=True))
+
+
+@pytest.mark.parametrize("backend", ["eager", "native"])
+@pytest.mark.parametrize("made", ["before", "inside"])
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_an_autograd_function_is_applied_through_an_instance(made: str, backend: str) -> None:
+    def make():
+        class Scaled(Square):
+            def __init__(self, bits):
+                super().__init__()
+                self.bits = bits
+
+        state = types.SimpleNamespace(function=Scaled(3), cls=Scaled)
+
+        def inside(x):
+            function = state.cls(5)
+            return function.apply(x) * function.bits, Square().apply(x), function
+
+        def before(x):
+            return state.function.apply(x) * state.function.bits
+        return (inside if made == "inside" else before), state
+
+    def change(state):
+        state.cls = type("Other", (state.cls,), {"forward": staticmethod(lambda ctx, x: x.exp())})
+        state.function = state.cls(7)
+    options = {"options": {"background": False}} if backend == "native" else {}
+    check(make, LEAF, LEAF, change, LEAF, LEAF, captures=2, backend=backend, **options)
+
+
+def test_state_of_an_instance_of_an_autograd_function() -> None:
+    def program(x):
+        function = Square()
+        function.save_for_backward(x)
+        function.mark_dirty(x)
+        return x + 1, function.to_save, function.needs_input_grad, function.next_functions
+    check(lambda: program, LEAF, LEAF, captures=None, fullgraph=False)

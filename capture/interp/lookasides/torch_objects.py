@@ -20,9 +20,10 @@ from capture.interp.lookasides.effects import effect
 from capture.interp.lookasides.shadows import depend_type, elements, node_of, settled
 from capture.interp.lookasides.torch_legacy import is_data
 from capture.interp.models import PURE, model, polyfill
+from capture.refgraph.class_attributes import pin_special
 from capture.refgraph.facts import seed_of
 from capture.refgraph.memory import PLAIN_TENSORS
-from capture.refgraph.node import Const, RefNode, Shadow
+from capture.refgraph.node import Const, Expr, RefNode, Shadow
 from capture.refgraph.source import Computed
 
 PURE.update({torch.device, torch.Size, torch.finfo, torch.iinfo, torch.Size.numel})
@@ -144,6 +145,14 @@ def apply(interp: Interpreter, result: Any, cls: Value, *args: Value, **kwargs: 
     interp.graph.depend(cls.shadow, cls.real)
     interp.recorder.wrote(tensors_in(args, kwargs), for_good=True)
     return interp.recorder.record("call_function", named_apply(cls.real), args, kwargs, result, {})
+
+
+@model(torch.autograd.Function.__new__)
+def new_function(interp: Interpreter, result: Any, cls: Value, *args: Value, **kwargs: Value) -> Shadow:
+    """An instance of an autograd function, as programs of old make it to call its `apply`, which is the class's."""
+    interp.graph.depend(cls.shadow, cls.real)
+    pin_special(interp.graph, cls.real, "__del__")
+    return interp.graph.create(result, origin=Expr(torch.autograd.Function.__new__, (cls.shadow,)))
 
 
 def named_apply(cls: type[torch.autograd.Function]) -> Any:
