@@ -141,3 +141,80 @@ def test_state_of_an_instance_of_an_autograd_function() -> None:
         function.mark_dirty(x)
         return x + 1, function.to_save, function.needs_input_grad, function.next_functions
     check(lambda: program, LEAF, LEAF, captures=None, fullgraph=False)
+
+
+class Plain:
+    def method(self):
+        return self
+
+
+def plain():
+    return Plain
+
+
+TOLD = {"function": plain, "function of torch": torch.nn.functional.relu, "builtin": torch.relu, "class": Plain, "module": torch,
+        "object": Plain(), "method": Plain().method, "property": property(plain), "iterator": iter([]), "list": [plain, Plain(), 1]}
+TEXTS = {"str": str, "repr": repr, "format": format, "f": lambda x: f"{x}", "f!r": lambda x: f"{x!r}",
+         "percent": lambda x: "%s" % (x,)}
+
+
+@pytest.mark.parametrize("told", TOLD.values(), ids=TOLD)
+@pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS)
+def test_text_with_an_address(text, told) -> None:
+    def program(x, told):
+        return x + 1 if "relu" in text(told) else x - 1, text(told)
+    compiled = capture.compile(program, fullgraph=True, backend="eager")
+    for _ in range(2):
+        assert compiled(X, told)[1] == text(told)
+        assert torch.equal(compiled(X, told)[0], X + 1 if "relu" in text(told) else X - 1)
+    assert capture.stats(compiled).captures == 1
+
+
+def test_text_of_a_function_that_decides() -> None:
+    def make():
+        def relu(x):
+            return x
+        state = types.SimpleNamespace(function=relu, object=Plain())
+
+        def program(x):
+            return (x + 1 if "relu" in str(state.function) else x - 1), repr(state.object).split(" at ")[0]
+        return program, state
+
+    def rename(state):
+        state.function.__qualname__ = "other"
+
+    def replace(state):
+        state.function = torch.nn.functional.relu
+        state.object = type("Relu", (Plain,), {})()
+    check(make, ONCE, ONCE, rename, ONCE, ONCE, replace, ONCE, ONCE, captures=3)
+
+
+def test_text_of_an_object_of_the_traces_own() -> None:
+    def own(x):
+        def inner():
+            return x
+        made = Plain()
+        return x + 1, made, repr(made), inner, f"{inner}", [str(made.method)]
+    compiled = capture.compile(own, fullgraph=True, backend="eager")
+    for _ in range(3):
+        _, made, text, inner, name, method = compiled(X)
+        assert text == repr(made) and name == repr(inner) and method == [repr(made.method)]
+
+    def decides(x):
+        return x + 1 if int(repr(Plain()).rsplit("x", 1)[1][:-1], 16) >> 4 & 1 else x + 1
+    check(lambda: decides, ONCE, ONCE, ONCE, captures=None, fullgraph=False)
+
+
+@pytest.mark.parametrize("name", ["__repr__", "__str__", "__format__"])
+def test_text_of_an_object_whose_class_tells_it_later(name: str) -> None:
+    def make():
+        state = types.SimpleNamespace(object=type("Derived", (Plain,), {})())
+
+        def program(x):
+            texts = f"{state.object}", repr(state.object), str(state.object), f"{[state.object]}"
+            return x + 1, [text.split(" at ")[0] for text in texts]
+        return program, state
+
+    def change(state):
+        setattr(type(state.object), name, lambda self, spec="": "changed")
+    check(make, ONCE, ONCE, change, ONCE, ONCE, captures=2)

@@ -45,7 +45,7 @@ from capture.refgraph.node import (
     Shadow,
     TensorState,
     WrittenDict,
-    is_of_identity,
+    roots_of_identity,
     source_of,
 )
 from capture.refgraph.publishing import Past, publish
@@ -136,9 +136,9 @@ class RefGraph:
             node = shadow.args[0]                   # of an object of ours, nothing but its being itself can matter
             if isinstance(node, RefNode) and node.source is not None:
                 self.require(node.source, "ID", node.real)
-        elif isinstance(shadow, Expr) and is_of_identity(shadow):      # which no path tells
-            for arg in shadow.args:
-                self.depend(arg, getattr(arg, "value", None), decided)
+        elif isinstance(shadow, Expr) and (roots := roots_of_identity(shadow)):         # which no path tells
+            for root in roots:
+                self.depend(root, getattr(root, "value", None), decided)
         elif isinstance(shadow, Expr):
             source = self.path_to(shadow)
             if source is None:

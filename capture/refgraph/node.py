@@ -351,7 +351,27 @@ class IteratorState:
         return None
 
 
-def is_of_identity(shadow: Expr) -> bool:
-    """Whether a value follows from the identities of objects, of one at least, and from scalars."""
-    identities = [type(arg) is Expr and arg.op is id for arg in shadow.args]
-    return any(identities) and all(found or type(arg) in (Const, External) for found, arg in zip(identities, shadow.args))
+def roots_of_identity(shadow: Expr) -> list[Shadow]:
+    """The scalars, and the identities of objects, that a value follows from; empty if it follows from anything else, or from no
+    identity. That of an object of the trace's own, another on every run, may only be an operand: such a number is compared."""
+    roots: list[Shadow] = []
+    seen: set[int] = set()
+    stack = list(shadow.args)
+    while stack:
+        part = stack.pop()
+        if id(part) in seen:
+            continue
+        seen.add(id(part))
+        if type(part) in (Const, External):
+            roots.append(part)
+        elif isinstance(part, (Build, Display)) and part.cls in (list, tuple):
+            stack += part.items
+        elif type(part) is not Expr:
+            return []
+        elif part.op is not id:
+            stack += part.args
+        elif any(part is arg for arg in shadow.args) or isinstance(part.args[0], RefNode) and part.args[0].source is not None:
+            roots.append(part)
+        else:
+            return []
+    return roots if any(type(root) is Expr for root in roots) else []

@@ -259,20 +259,48 @@ def repr_(x: Any) -> Any:
     return result
 
 
+def is_told_by_address(x: Any, *names: str) -> bool:
+    """Whether C makes the text of an object of its names and its address, and its class has none of these special methods."""
+    kind = type(x)
+    if kind is types.FunctionType or kind is types.MethodType and type(x.__func__) is types.FunctionType:
+        return True
+    return all(lookup_class(kind, name) is getattr(object, name) for name in ("__repr__", *names)) and (
+        type(kind) is type or type(kind.__dict__.get("__module__")) is str and lookup_class(type(kind), "__qualname__") is QUALNAME)
+
+
+@polyfill(repr, applies=lambda x: is_told_by_address(x))
+@polyfill(str, applies=lambda *args, **kwargs: len(args) == 1 and not kwargs and is_told_by_address(args[0], "__str__"))
+@polyfill(format, applies=lambda x, *spec: not any(spec) and is_told_by_address(x, "__str__", "__format__"))
+def text_with_address(x: Any, spec: Any = "") -> Any:
+    """`repr(x)` of a function, a method, or an object whose class says nothing of its text."""
+    kind = type(x)
+    if kind is types.MethodType:
+        return f"<bound method {x.__func__.__qualname__} of {x.__self__!r}>"
+    if kind is types.FunctionType:
+        name = f"function {x.__qualname__}"
+    elif type(kind.__module__) is str and kind.__module__ != "builtins":
+        name = f"{kind.__module__}.{kind.__qualname__} object"
+    else:
+        name = f"{kind.__name__} object"
+    return f"<{name} at {hex(id(x))}>"
+
+
+QUALNAME = lookup_class(type, "__qualname__")
 WITH_PARTS = (list, tuple, dict, set, frozenset, types.SimpleNamespace)
 RECURSIVE: dict[type, str] = {list: "[...]", tuple: "(...)", dict: "{...}", types.SimpleNamespace: "namespace(...)"}
 
 
 def holds_python_text(x: Any, depth: int = 8) -> bool:
-    """Whether the text of a container is made of names of classes, or texts that Python code writes; it holds no tensors, and not
-    itself."""
+    """Whether the text of a container is made of names of classes, addresses, or texts that Python code writes; it holds no
+    tensors, and not itself."""
     if type(x) not in WITH_PARTS:
         return False
     items = [part for entry in x.items() for part in entry] if type(x) is dict else list(
         x.__dict__.values() if type(x) is types.SimpleNamespace else x)
     if depth <= 0 or any(is_a(item, torch.Tensor) for item in items):
         return False
-    if not any(in_python(item, "__repr__") or is_a(item, type) or holds_python_text(item, depth - 1) for item in items):
+    if not any(in_python(item, "__repr__") or is_a(item, type) or is_told_by_address(item) or holds_python_text(item, depth - 1)
+               for item in items):
         return False
     containers = [item for item in items if type(item) in WITH_PARTS]
     return all(is_plain(item) or holds_python_text(item, depth - 1) for item in containers)
