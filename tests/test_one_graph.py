@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import collections
 import types
+import typing
 
 import pytest
 import torch
@@ -218,3 +219,32 @@ def test_text_of_an_object_whose_class_tells_it_later(name: str) -> None:
     def change(state):
         setattr(type(state.object), name, lambda self, spec="": "changed")
     check(make, ONCE, ONCE, change, ONCE, ONCE, captures=2)
+
+
+T = typing.TypeVar("T")
+Function = collections.abc.Callable[[T], typing.Any]
+
+
+@pytest.mark.parametrize("made", [lambda: Function[int], lambda: list[T], lambda: list[T][int], lambda: dict[str, T][Plain],
+                                  lambda: collections.abc.Callable[[int], str], lambda: types.GenericAlias(Plain, (int, T))])
+def test_generic_aliases(made) -> None:
+    check(lambda: lambda x: (x + 1, repr(made()), made() == made(), made().__args__), ONCE, ONCE)
+
+
+def test_generic_aliases_of_what_the_call_makes() -> None:
+    def program(x):
+        class Made:
+            pass
+        Own = typing.TypeVar("Own")
+        made = list[Made], list[Own], Made | int, types.GenericAlias(Made, int)
+        return x + 1, made[0].__args__[0] is Made, made, Made, Own
+    compiled = capture.compile(program, fullgraph=True, backend="eager")
+    for _ in range(3):
+        _, same, (items, general, union, own), Made, Own = compiled(X)
+        assert same and items.__args__ == union.__args__[:1] == (own.__origin__,) == (Made,) and general.__args__ == (Own,)
+
+
+def test_map_only_of_pytree() -> None:
+    def program(x):
+        return torch.utils._pytree.tree_map_only(torch.Tensor, lambda leaf: leaf + 1, {"a": x, "b": [x * 2, 3, "c"]})
+    check(lambda: program, ONCE, ONCE)

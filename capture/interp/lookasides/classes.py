@@ -4,7 +4,9 @@ from __future__ import annotations
 import _abc
 import operator
 import types
+import typing
 from collections import _tuplegetter  # type: ignore[attr-defined]
+from collections.abc import Callable
 from typing import Any
 
 from capture.errors import Break
@@ -20,6 +22,7 @@ from capture.interp.polyfills.objects import class_names
 from capture.interp.special import is_plain
 from capture.refgraph.class_attributes import pin_mro, pin_special, type_attr
 from capture.refgraph.classes import tells_program
+from capture.refgraph.effects import walk
 from capture.refgraph.facts import own_names, subclasses
 from capture.refgraph.lookup import is_mutable, lookup_class
 from capture.refgraph.node import SCALARS, Build, ClassState, Const, Expr, RefNode, Shadow
@@ -90,24 +93,41 @@ def make_field(interp: Interpreter, result: Any, index: Value, doc: Value) -> Sh
 
 
 TYPES = (type, types.GenericAlias, types.UnionType, types.NoneType)
+# … and what `typing` puts in the place of types. It substitutes them by code of its own, which acts on nothing.
+FORMS = (*TYPES, typing.TypeVar, typing.ParamSpec, type(typing.ClassVar[int]), type(typing.Union))
+
+
+def is_of_types(cls: Any, item: Any) -> bool:
+    """Whether `GenericAlias(cls, item)`, or the substitution of `item` in an alias, asks nothing but types and plain data."""
+    parts = item if type(item) is tuple else (item,)
+    return all(isinstance(x, FORMS) or is_plain(x) for x in parts)
 
 
 def is_alias(cls: Any, item: Any) -> bool:
-    """Whether `cls[item]` is a `GenericAlias`, or `cls | item` a union, made in C of types and plain data."""
-    parts = item if type(item) is tuple else (item,)
+    """Whether `cls[item]` is a `GenericAlias`, or a union, made in C of types and plain data."""
     generic = isinstance(cls, type) and isinstance(lookup_class(cls, "__class_getitem__"), types.ClassMethodDescriptorType)
     if not generic and not isinstance(cls, (types.GenericAlias, types.UnionType)):
         return False
-    return all(isinstance(x, TYPES) or is_plain(x) for x in parts)
+    return is_of_types(cls, item)
 
 
-@model(operator.getitem, applies=is_alias)
-@model(operator.or_, applies=lambda a, b: all(isinstance(x, TYPES) and type(type(x)) is type for x in (a, b)))
-def make_alias(interp: Interpreter, result: Any, *args: Value) -> Shadow:
-    """`list[int]`, `int | str`."""
-    for value in args:
-        interp.graph.depend(value.shadow, value.real)
-    return settled(interp, result)
+def makes_alias(function: Any, applies: Callable[..., bool]) -> None:
+    """Registers `list[int]`, `int | str` and the like. Of a class that the trace makes, each call has one of its own."""
+    def make(interp: Interpreter, result: Any, *args: Value) -> Shadow:
+        for value in args:
+            interp.graph.depend(value.shadow, value.real)
+        parts = Build(tuple, tuple(value.shadow for value in args))
+        if any(isinstance(part, RefNode) and part.created for part in walk(parts)):
+            return interp.graph.create(result, origin=Expr(function, parts.items))
+        return settled(interp, result)
+    model(function, applies=applies)(make)
+
+
+makes_alias(operator.getitem, is_alias)
+makes_alias(operator.or_, lambda a, b: all(isinstance(x, TYPES) and type(type(x)) is type for x in (a, b)))
+makes_alias(types.GenericAlias, is_of_types)
+makes_alias(types.GenericAlias.__getitem__, is_of_types)
+makes_alias(types.GenericAlias.__new__, lambda kind, cls, item: is_of_types(cls, item))
 
 
 PARTS = ("fget", "fset", "fdel")

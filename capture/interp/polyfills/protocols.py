@@ -84,7 +84,7 @@ def getitem(x: Any, key: Any) -> Any:
 
 
 @polyfill(operator.getitem, applies=lambda x, key: is_a(x, type) and not in_python(x, "__getitem__")
-          and type(getattr(lookup_class(x, "__class_getitem__"), "__func__", None)) is types.FunctionType)
+          and type(getattr(lookup_class(x, "__class_getitem__"), "__func__", None)) in (types.FunctionType, type))
 def class_getitem(x: Any, key: Any) -> Any:
     """`cls[key]`."""
     return x.__class_getitem__(key)
