@@ -237,10 +237,12 @@ def test_generic_aliases_of_what_the_call_makes() -> None:
             pass
         Own = typing.TypeVar("Own")
         made = list[Made], list[Own], Made | int, types.GenericAlias(Made, int)
-        return x + 1, made[0].__args__[0] is Made, made, Made, Own
+        nested = dict[str, list[Made]].__args__[1]
+        return x + 1, made[0].__args__[0] is Made, made, Made, Own, nested
     compiled = capture.compile(program, fullgraph=True, backend="eager")
     for _ in range(3):
-        _, same, (items, general, union, own), Made, Own = compiled(X)
+        _, same, (items, general, union, own), Made, Own, nested = compiled(X)
+        assert nested == items
         assert same and items.__args__ == union.__args__[:1] == (own.__origin__,) == (Made,) and general.__args__ == (Own,)
 
 

@@ -72,9 +72,11 @@ def settled(interp: Interpreter, real: Any, new: bool = False) -> Shadow:
     graph, cls = interp.graph, type(real)
     if (number := graph.number(real)) is not None:
         return number
+    known = graph.find(real)            # also of what is a constant elsewhere, such as an alias of a class of the trace's own
+    if known is not None and isinstance(real, DERIVED):
+        return known
     if is_constant(real) and not (cls is tuple and holds_number(graph, real)) or cls is slice:
         return Const(real)
-    known = graph.find(real)
     if known is not None:
         return known
     if cls is list:
