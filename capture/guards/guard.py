@@ -11,10 +11,11 @@ from typing import Any
 
 from capture.errors import UserFrame
 from capture.guards import expression
+from capture.refgraph.identical import Classes
 from capture.refgraph.requirements import Kind
 from capture.refgraph.source import Source
 
-SCALARS = frozenset({int, float, bool, complex, str, bytes, type(None)})
+SCALARS = Classes({int, float, bool, complex, str, bytes, type(None)})
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,11 +17,12 @@ import torch
 
 from capture import _C
 from capture.refgraph import source as sources
+from capture.refgraph.identical import Classes
 from capture.refgraph.lookup import MISSING
 
-SCALARS = frozenset({int, float, bool, complex, str, bytes, type(None)})
+SCALARS = Classes({int, float, bool, complex, str, bytes, type(None)})
 SIZED = (dict, list, tuple, set, frozenset, str, bytes, bytearray, collections.deque)
-PLAIN = SCALARS | {list, dict, set, frozenset, slice, range, bytearray}
+PLAIN = Classes({*SCALARS, list, dict, set, frozenset, slice, range, bytearray})
 TENSOR_SLOTS = frozenset({"grad", "_backward_hooks", "_post_accumulate_grad_hooks"})    # what a tensor keeps, besides its metadata
 
 

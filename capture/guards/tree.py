@@ -15,6 +15,7 @@ from typing import Any
 from capture import _C
 from capture.guards.explain import Mismatch
 from capture.guards.guard import SCALARS, Guard, Kind
+from capture.refgraph.identical import Classes
 from capture.refgraph.source import (
     Attr,
     Computed,
@@ -32,6 +33,7 @@ from capture.refgraph.source import (
 
 STEP_CODES = {name: code for code, name in enumerate(_C.STEPS)}
 KIND_CODES = {Kind[name]: code for code, name in enumerate(_C.KINDS)}
+COPIED = Classes((tuple, list, set, frozenset))
 
 
 class CacheEntry(_C.CacheEntry):
@@ -185,7 +187,7 @@ class _Lowering:
         cls = type(value)
         if cls in SCALARS:
             return value
-        if cls in (tuple, list, set, frozenset):
+        if cls in COPIED:
             return cls(map(self.hold, value))
         if cls is dict:
             return {self.hold(key): self.hold(item) for key, item in value.items()}
@@ -193,7 +195,7 @@ class _Lowering:
             return bytearray(value)
         if cls is weakref.ref:
             raise TypeError("a weak reference cannot be expected by a guard")
-        if issubclass(cls, tuple) or cls in (slice, range):
+        if issubclass(cls, tuple) or cls is slice or cls is range:
             return value
         return self.identity(value)
 
@@ -275,9 +277,9 @@ def _referent(value: Any) -> Any:
 
 def _thawed_value(value: Any) -> Any:
     cls = type(value)
-    if cls in (weakref.ref, KeyPart):
+    if cls is weakref.ref or cls is KeyPart:
         return value()
-    if cls in (tuple, list, set, frozenset):
+    if cls in COPIED:
         return cls(map(_thawed_value, value))
     if cls is dict:
         return {_thawed_value(key): _thawed_value(item) for key, item in value.items()}

@@ -115,13 +115,13 @@ def generic(interp: Interpreter, obj: Value, name: str, then: Then, on_raise: Ca
                       lambda: absent(interp, obj, name), getter)
     if not data:
         interp.track(unshadowed, interp, obj, name)
-    hook = hook_of(interp, obj) if fallback and kind not in calls.FUNCTIONS else None
+    hook = hook_of(interp, obj) if fallback and not issubclass(kind, calls.FUNCTIONS) else None
     bind(interp, found, name, obj, then, on_raise, asked=(obj, name) if fallback else None, hook=hook)
 
 
 def is_data(kind: type) -> bool:
     """Whether descriptors of this class come before the instance's own attributes."""
-    return kind not in calls.FUNCTIONS and lookup_class(kind, "__get__") is not None and (
+    return not issubclass(kind, calls.FUNCTIONS) and lookup_class(kind, "__get__") is not None and (
         lookup_class(kind, "__set__") is not None or lookup_class(kind, "__delete__") is not None)
 
 

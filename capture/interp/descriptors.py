@@ -38,9 +38,9 @@ def bind(interp: Interpreter, found: Value, name: str, obj: Value | None, then: 
     was asked, for where it turns out to be missing."""
     descriptor, kind = found.real, type(found.real)
     get = lookup_class(kind, "__get__")
-    if get is None or obj is None and (kind in calls.FUNCTIONS or get is OF_PROPERTY):
+    if get is None or obj is None and (issubclass(kind, calls.FUNCTIONS) or get is OF_PROPERTY):
         return interp.deliver(found, then)
-    if kind in calls.FUNCTIONS:
+    if issubclass(kind, calls.FUNCTIONS):
         return bind_method(interp, found, obj, then)  # type: ignore[arg-type]
     if owner is None:
         owner = Value(type(obj.real), interp.track(class_of, interp, obj))  # type: ignore[union-attr]

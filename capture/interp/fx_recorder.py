@@ -25,6 +25,7 @@ from capture.interp.writes import uncounted, versions_of
 from capture.refgraph.effects import Effect, Position, Replayed
 from capture.refgraph.facts import current_gpu
 from capture.refgraph.graph import PINNED, VALUES, RefGraph
+from capture.refgraph.identical import LISTS
 from capture.refgraph.lookup import parts
 from capture.refgraph.memory import asking_nobody, is_handle, pin_tensor_class, storage_of
 from capture.refgraph.ndarrays import is_scalar_of_torch, scalar_of_torch
@@ -571,7 +572,7 @@ def contains_tensor(real: Any) -> bool:
 
 def is_of_tensors(real: Any) -> bool:
     """Whether a result of an operation holds nothing but tensors."""
-    return real is None or isinstance(real, torch.Tensor) or type(real) in (tuple, list) and all(map(is_of_tensors, real))
+    return real is None or isinstance(real, torch.Tensor) or type(real) in LISTS and all(map(is_of_tensors, real))
 
 
 def tensors_in(args: Iterable[Value], kwargs: dict[str, Value] | None = None) -> Iterable[torch.Tensor]:

@@ -109,7 +109,7 @@ def _next(interp: Interpreter, args: Args, kwargs: Kwargs, then: Then, on_raise:
 @reduction(types.GeneratorType.__iter__, types.AsyncGeneratorType.__aiter__)
 def _iter(interp: Interpreter, args: Args, kwargs: Kwargs, then: Then, on_raise: Catch) -> bool:
     """A generator is its own iterator."""
-    if kwargs or len(args) != 1 or type(args[0].real) not in GENERATORS:
+    if kwargs or len(args) != 1 or not issubclass(type(args[0].real), GENERATORS):
         return False
     interp.deliver(args[0], then)
     return True

@@ -423,7 +423,7 @@ def find(interp: Interpreter, generator: Value) -> Body | None:
     """The body of a generator, of any kind, that may be resumed directly: this capture has made it, or takes it over. None for all
     others."""
     real = generator.real
-    if type(real) not in GENERATORS:
+    if not issubclass(type(real), GENERATORS):
         return None
     body = body_of(real)
     return body if body is not None and (body.interp() is interp or _take_over(interp, body, generator.shadow)) else None

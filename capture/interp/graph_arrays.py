@@ -18,6 +18,7 @@ from capture.errors import Break
 from capture.interp.frame import Value
 from capture.interp.fx_recorder import FxRecorder
 from capture.refgraph.effects import CallEffect, Replayed
+from capture.refgraph.identical import LISTS
 from capture.refgraph.ndarrays import is_array, is_ndarray, is_value, layout
 from capture.refgraph.node import ArrayState, Build, Const, Display, External, ListState, RefNode, Shadow, TensorState
 from capture.refgraph.runtime import expect_layout
@@ -42,7 +43,7 @@ def called(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str
             return operands[item.index]
         if type(item) is slice:
             return slice(filled(item.start), filled(item.stop), filled(item.step))
-        return type(item)(map(filled, item)) if type(item) in (tuple, list) else item
+        return type(item)(map(filled, item)) if type(item) in LISTS else item
     return function(*map(filled, args), **{name: filled(item) for name, item in kwargs.items()})
 
 

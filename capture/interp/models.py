@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from capture.errors import Break
+from capture.refgraph.identical import Classes
 from capture.refgraph.lookup import is_heap_type, lookup_class
 from capture.refgraph.node import Shadow
 
@@ -134,7 +135,7 @@ def covers(applies: Callable[..., bool], reals: list[Any], kwargs: dict[str, Any
 
 
 # Callables hashed by C, whatever they hold.
-HASHED = frozenset({types.FunctionType, types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType, type})
+HASHED = Classes({types.FunctionType, types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType, type})
 
 
 def hashable(function: Any) -> bool:

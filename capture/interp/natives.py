@@ -25,6 +25,7 @@ from capture.interp.visible import FRAME_READERS, frame_reader, in_full_sight, i
 from capture.interp.writes import noting_writes, versions_of
 from capture.refgraph.effects import decision
 from capture.refgraph.facts import current_gpu, is_of
+from capture.refgraph.identical import Classes
 from capture.refgraph.lookup import parts
 from capture.refgraph.memory import is_handle
 from capture.refgraph.node import (
@@ -43,7 +44,7 @@ from capture.refgraph.node import (
 from capture.refgraph.source import Attr, Computed
 
 # Instances of C classes that are called without Python code of the user's class.
-CALLABLES = frozenset({memories.WRAPPER, types.MethodDescriptorType, types.WrapperDescriptorType, types.ClassMethodDescriptorType})
+CALLABLES = Classes({memories.WRAPPER, types.MethodDescriptorType, types.WrapperDescriptorType, types.ClassMethodDescriptorType})
 # Functions that set what guards and entries take for granted.
 GLOBAL_STATE = frozenset({
     torch._C._set_default_dtype, torch._C._set_default_tensor_type, torch._C._set_deterministic_algorithms,

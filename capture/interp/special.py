@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch.nn.attention import SDPBackend
 
+from capture.refgraph.identical import Classes
 from capture.refgraph.lookup import MISSING, lookup_class
 from capture.refgraph.memory import is_overriding
 from capture.refgraph.ndarrays import is_array, is_told
@@ -28,9 +29,11 @@ PROTOCOLS = tuple(f"__{name}__" for name in (
     "bool len iter next contains getitem setitem delitem reversed eq ne lt le gt ge hash str repr format index int "
     "float call").split())
 BUILTIN_DATA = (int, float, complex, str, bytes, bytearray, list, tuple, dict, set, frozenset)
+EXACT_DATA = Classes(BUILTIN_DATA)
 VIEWS = (type({}.keys()), type({}.values()), type({}.items()),
          type(collections.OrderedDict().keys()), type(collections.OrderedDict().values()),
          type(collections.OrderedDict().items()))
+PLAIN_CONTAINERS = Classes((list, tuple, set, frozenset, collections.deque, *VIEWS))      # equal if their items are
 # Containers that C code walks by itself, unless a subclass has an __iter__ of its own.
 CONTAINERS = (list, tuple, dict, set, frozenset, range, str, bytes, collections.deque, *VIEWS)
 # Iterators of C over these, which run Python code only where what they walk over does.
@@ -110,8 +113,8 @@ def declines(x: Any, other: Any, name: str) -> bool:
     if hasattr(type(other), "__torch_function__"):
         return type(x) in SCALARS and is_a(other, torch.Tensor) and not is_overriding(type(other))
     if is_a(other, BUILTIN_DATA):
-        return type(x) in NUMBERS and not is_a(other, NUMBERS)
-    return type(x) in SCALARS or is_a(x, torch.Tensor) or type(x) in BUILTIN_DATA
+        return type(x) in SCALARS and is_a(x, NUMBERS) and not is_a(other, NUMBERS)
+    return type(x) in SCALARS or is_a(x, torch.Tensor) or type(x) in EXACT_DATA
 
 
 def is_native_iterable(x: Any) -> bool:
@@ -160,7 +163,7 @@ def is_key(x: Any) -> bool:
 
 def are_keys(items: Collection[Any]) -> bool:
     """Whether each of some items can be such a key."""
-    return SCALARS.issuperset(map(type, items)) or all(map(is_key, items))
+    return all(map(is_key, items))
 
 
 def is_plain(x: Any, depth: int = 8) -> bool:
@@ -182,6 +185,6 @@ def is_plain(x: Any, depth: int = 8) -> bool:
         return all(is_plain(part, depth - 1) for part in (x.start, x.stop, x.step))
     named = is_a(x, tuple) and hasattr(cls, "_fields") and not any(
         in_python(x, name) for name in ("__eq__", "__hash__", "__lt__", "__str__", "__iter__", "__getitem__"))
-    if named or cls in (list, tuple, set, frozenset, collections.deque) or cls in VIEWS:
+    if named or cls in PLAIN_CONTAINERS:
         return all(is_plain(item, depth - 1) for item in x)
     return is_told(x) and not is_array(x)           # a number of numpy's

@@ -17,13 +17,15 @@ from capture.interp.frame import Value
 from capture.interp.fx_recorder import tensors_in
 from capture.interp.visible import warned
 from capture.interp.writes import versions_of
+from capture.refgraph.identical import Classes
 from capture.refgraph.lookup import lookup_class
 from capture.refgraph.memory import HANDLES, gradient_of, is_overriding, storage_of
 from capture.refgraph.node import ABSENT, Build, Const, Expr, External, RefNode, Shadow, TensorState, source_of
 from capture.refgraph.shapes import ask
 from capture.refgraph.source import Computed, Literal
 
-OWNERS = frozenset(torch.Tensor.__mro__) - {object} | frozenset(cls for handle in HANDLES for cls in handle.__mro__) - {object}
+OWNERS = Classes({base for cls in (torch.Tensor, *HANDLES) for base in cls.__mro__} - {object})
+MEMBERS = Classes((types.MethodDescriptorType, types.WrapperDescriptorType, types.GetSetDescriptorType))
 # Subclasses of tensors may override these, which are no operations on tensors but are told of elsewhere.
 NO_OPERATIONS = frozenset({torch.Tensor.backward, torch.Tensor.register_hook})
 
@@ -108,7 +110,7 @@ def is_operation(function: Any) -> bool:
         if owner is None:
             return function in VARIABLE_FUNCTIONS
         return type(owner) is types.ModuleType and getattr(owner, "__name__", None) in OPERATION_MODULES
-    if cls in (types.MethodDescriptorType, types.WrapperDescriptorType, types.GetSetDescriptorType):
+    if cls in MEMBERS:
         return function.__objclass__ in OWNERS
     return (function is torch.Generator or issubclass(cls, (torch._ops.OpOverloadPacket, torch._ops.OpOverload))
             or scripts.is_operation(function))

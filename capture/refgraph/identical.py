@@ -20,3 +20,4 @@ class Classes(frozenset[type]):
 
 
 PROXIES = Classes(weakref.ProxyTypes)
+LISTS, TEXTS, INTEGERS, NUMBERS = map(Classes, ((list, tuple), (str, bytes), (int, bool), (int, float)))

@@ -54,7 +54,7 @@ CONTAINERS = (collections.OrderedDict, collections.defaultdict, dict, collection
 BASES = (*CONTAINERS, types.SimpleNamespace, object)
 DISPLAYED = Classes((list, dict, set))
 POINTER = object.__basicsize__ // 2
-WRAPPERS = (staticmethod, classmethod)              # they take over the attributes of what they wrap
+WRAPPERS = Classes((staticmethod, classmethod))              # they take over the attributes of what they wrap
 # Attributes which only an object's creation sets: of functions, deques, partial functions, proxies, weak references, descriptors.
 READ_ONLY = {"exceptions", "message", "fget", "fset", "fdel", "__func__", "__closure__", "__globals__", "__builtins__", "maxlen",
              "func", "keywords", "mapping", "()"}

@@ -487,7 +487,7 @@ class _Printer:
     def constant(self, value: Any) -> ast.expr:
         """A value known in advance: written out, or held by a global, weakly where users may own it."""
         cls = type(value)
-        if cls in (bool, str, bytes, type(None), type(Ellipsis)):
+        if cls is bool or cls is str or cls is bytes or value is None or value is Ellipsis:
             return ast.Constant(value)
         if cls is int and value.bit_length() < 128 or cls is float and not math.isnan(value):
             if math.copysign(1, value) < 0:

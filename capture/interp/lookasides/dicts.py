@@ -308,7 +308,7 @@ def fromkeys(interp: Interpreter, result: Any, keys: Value, value: Value | None 
     return new_dict(interp, result, dict.fromkeys(keys.real, shadow))
 
 
-@model(operator.or_, *methods("__or__"), applies=lambda a, b: type(a) in (dict, OrderedDict) and isinstance(b, dict)
+@model(operator.or_, *methods("__or__"), applies=lambda a, b: (type(a) is dict or type(a) is OrderedDict) and isinstance(b, dict)
        and merges_natively(b, type(a)))
 def union(interp: Interpreter, result: Any, a: Value, b: Value) -> Shadow:
     """`a | b`."""

@@ -40,6 +40,7 @@ from capture.interp.lookasides.shadows import items_of
 from capture.interp.models import FAMILIES, NAMED_EFFECTS, PURE, SEES_CALLERS, SIDE_EFFECTS, hashable, model, polyfill
 from capture.interp.special import in_python
 from capture.refgraph.effects import Replayed
+from capture.refgraph.identical import LISTS
 from capture.refgraph.lookup import instance_dict, lookup_class
 from capture.refgraph.node import SCALARS, Build, Const, DictState, Expr, ListState, RefNode, Shadow
 from capture.refgraph.runtime import CallFrom, shuffled, text_of_exception
@@ -427,7 +428,7 @@ effect(json.dump, applies=lambda *args, cls=None, default=None, **kwargs: len(ar
 effect(csv.writer, fresh=True, owner=True, applies=lambda csvfile, *args, **kwargs: issubclass(type(csvfile), STREAMS) and not (
     in_python(csvfile, "write")))
 effect(type(csv.writer(io.StringIO())).writerow, returns=int, owner=True, fails=True,
-       applies=lambda writer, row: type(row) in (list, tuple))
+       applies=lambda writer, row: type(row) in LISTS)
 effect(*methods(pathlib.Path, "exists", "is_file", "is_dir", "is_symlink"), os.path.exists, os.path.lexists, os.path.isfile,
        os.path.isdir, os.path.islink, returns=bool, owner=True)
 effect(os.path.getsize, returns=int, owner=True)

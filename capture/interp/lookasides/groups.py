@@ -9,6 +9,7 @@ from capture.interp.interpreter import Interpreter
 from capture.interp.lookasides.objects import new_exception
 from capture.interp.lookasides.shadows import items_of, node_of
 from capture.interp.models import model
+from capture.refgraph.identical import LISTS
 from capture.refgraph.node import Build, Const, RefNode, Shadow
 
 GROUPS = (BaseExceptionGroup, ExceptionGroup)
@@ -77,7 +78,7 @@ def subgroup(interp: Interpreter, result: Any, group: Value, condition: Value) -
     return group_shadow(interp, result)
 
 
-@model(BaseExceptionGroup.derive, applies=lambda group, exceptions: is_plain_group(group) and type(exceptions) in (list, tuple))
+@model(BaseExceptionGroup.derive, applies=lambda group, exceptions: is_plain_group(group) and type(exceptions) in LISTS)
 def derive(interp: Interpreter, result: Any, group: Value, exceptions: Value) -> Shadow:
     """`group.derive(exceptions)`."""
     message = Value(result.message, interp.graph.slot(node_of(group), "message", result.message))

@@ -13,6 +13,7 @@ from capture.interp.interpreter import Interpreter
 from capture.interp.lookasides.shadows import NONE, elements, node_of
 from capture.interp.models import model
 from capture.interp.polyfills.overrides import RESULTS
+from capture.refgraph.identical import LISTS
 from capture.refgraph.node import Build, Shadow
 
 
@@ -81,7 +82,7 @@ def pop(interp: Interpreter, result: Any) -> Shadow:
     return shadow
 
 
-@model(*RESULTS, applies=lambda items: type(items) in (list, tuple))
+@model(*RESULTS, applies=lambda items: type(items) in LISTS)
 def result_of(interp: Interpreter, result: Any, items: Value) -> Shadow:
     """`torch.return_types.max((values, indices))`: what an operation with named results returns."""
     return Build(type(result), tuple(elements(interp, items)))

@@ -23,6 +23,7 @@ from capture.interp.lookasides.shadows import depend_type, elements, items_of, s
 from capture.interp.models import hashable, model
 from capture.interp.special import CONTAINERS, is_plain
 from capture.refgraph.effects import Keywords, Replayed, arranged, is_foreign
+from capture.refgraph.identical import LISTS
 from capture.refgraph.lookup import lookup_class, parts
 from capture.refgraph.memory import ADDRESSES, PLAIN_TENSORS, storage_of
 from capture.refgraph.ndarrays import plain_number
@@ -221,7 +222,7 @@ def is_text_of_tensors(*args: Any, **kwargs: Any) -> bool:
     def is_known(x: Any, depth: int) -> bool:
         if type(x) in PLAIN_TENSORS:
             found.append(True)
-        elif type(x) in (list, tuple, dict) and depth:
+        elif (type(x) is dict or type(x) in LISTS) and depth:
             return all(is_known(item, depth - 1) for item in (x.items() if type(x) is dict else x))
         else:
             return is_plain(x)

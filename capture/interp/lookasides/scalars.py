@@ -24,6 +24,7 @@ from capture.interp.lookasides.replays import lazily
 from capture.interp.lookasides.shadows import depend_plain, elements, settled
 from capture.interp.models import LAZY, MODELS, PURE, SIDE_EFFECTS, model
 from capture.interp.special import VIEWS, is_plain
+from capture.refgraph.identical import NUMBERS, TEXTS
 from capture.refgraph.node import SCALARS, Build, Const, Shadow
 
 BINARY = "add sub mul truediv floordiv mod pow lshift rshift and_ or_ xor eq ne lt le gt ge"
@@ -69,7 +70,7 @@ def is_in_plain(container: Any, item: Any) -> bool:
 
 def is_unchanged(a: Any, b: Any) -> bool:
     """Whether `a op= b` makes a new object."""
-    return type(a) in (str, bytes, tuple) and is_all_plain(a, b)
+    return (type(a) is tuple or type(a) in TEXTS) and is_all_plain(a, b)
 
 
 def plain(function: Callable[..., Any]) -> None:
@@ -93,7 +94,7 @@ for _function in [*OPERATORS, *FUNCTIONS, *MATHS, *PURE]:
         plain(_function)
 
 
-@model(divmod, applies=lambda a, b: type(a) in (int, float) and type(b) in (int, float))
+@model(divmod, applies=lambda a, b: type(a) in NUMBERS and type(b) in NUMBERS)
 def divide(interp: Interpreter, result: tuple[Any, Any], a: Value, b: Value) -> Shadow:
     """`divmod(a, b)` of numbers."""
     if isinstance(a.shadow, Const) and isinstance(b.shadow, Const):

@@ -18,6 +18,7 @@ from capture.interp.models import model
 from capture.interp.special import is_native_iterable, is_native_iterator, is_plain
 from capture.refgraph.facts import has_index, item_at
 from capture.refgraph.graph import VALUES
+from capture.refgraph.identical import INTEGERS, LISTS
 from capture.refgraph.node import SCALARS, Build, Const, ListStart, ListState, RefNode, Shadow, source_of
 from capture.refgraph.source import Computed, Literal
 
@@ -29,8 +30,8 @@ SEQUENCES = (list, tuple, deque)
 def is_position(x: Any) -> bool:
     """Whether `x` is an index or a slice of indices."""
     if type(x) is slice:
-        return all(part is None or type(part) in (int, bool) for part in (x.start, x.stop, x.step))
-    return type(x) in (int, bool)
+        return all(part is None or type(part) in INTEGERS for part in (x.start, x.stop, x.step))
+    return type(x) in INTEGERS
 
 
 def is_indexing(sequence: Any, index: Any, *rest: Any) -> bool:
@@ -51,7 +52,7 @@ def is_concatenation(a: Any, b: Any) -> bool:
 
 
 def is_repetition(a: Any, b: Any) -> bool:
-    return isinstance(a, SEQUENCES) and type(b) in (int, bool) or isinstance(b, SEQUENCES) and type(a) in (int, bool)
+    return isinstance(a, SEQUENCES) and type(b) in INTEGERS or isinstance(b, SEQUENCES) and type(a) in INTEGERS
 
 
 def compares_plainly(a: Any, b: Any) -> bool:
@@ -61,7 +62,7 @@ def compares_plainly(a: Any, b: Any) -> bool:
 
 def has_plain_equality(x: Any) -> bool:
     """Whether comparing `x` runs no Python code: data, and classes and regular expressions among it."""
-    return is_plain(x) or type(x) in (type, re.Pattern) or type(x) in (list, tuple) and all(map(has_plain_equality, x))
+    return is_plain(x) or type(x) is type or type(x) is re.Pattern or type(x) in LISTS and all(map(has_plain_equality, x))
 
 
 # -- reading -----------------------------------------------------------------------------------------------------------

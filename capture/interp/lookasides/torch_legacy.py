@@ -11,6 +11,7 @@ from torch.autograd import Variable
 
 from capture.interp.leaves import duplicate, shallow
 from capture.interp.models import polyfill
+from capture.refgraph.identical import LISTS
 from capture.refgraph.memory import PLAIN_TENSORS
 from capture.refgraph.ndarrays import is_array, is_value
 
@@ -44,20 +45,20 @@ def is_volatile(x: torch.Tensor) -> bool:
 
 def is_data(x: Any, depth: int = 8) -> bool:
     """Whether `x` is numbers, of Python or numpy, in lists and tuples."""
-    if type(x) in (list, tuple):
+    if type(x) in LISTS:
         return depth > 0 and all(is_data(item, depth - 1) for item in x)
     return type(x) in (int, float, bool) or is_value(x) and not is_array(x) and x.dtype.kind in "iuf"
 
 
 def of_data(cls: Any, data: Any) -> bool:
     """Whether a legacy constructor is given numbers, of the type that it makes of them."""
-    if type(data) not in (list, tuple) or not is_data(data):
+    if type(data) not in LISTS or not is_data(data):
         return False
     return LEGACY[cls] is None or LEGACY[cls].is_floating_point or all_integers(data)  # type: ignore[union-attr]
 
 
 def all_integers(x: Any) -> bool:
-    return all(map(all_integers, x)) if type(x) in (list, tuple) else isinstance(x, numbers.Integral)
+    return all(map(all_integers, x)) if type(x) in LISTS else isinstance(x, numbers.Integral)
 
 
 def of_sizes(*sizes: Any) -> bool:

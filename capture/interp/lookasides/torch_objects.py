@@ -22,6 +22,7 @@ from capture.interp.lookasides.torch_legacy import is_data
 from capture.interp.models import PURE, model, polyfill
 from capture.refgraph.class_attributes import pin_special
 from capture.refgraph.facts import seed_of
+from capture.refgraph.identical import LISTS
 from capture.refgraph.memory import PLAIN_TENSORS
 from capture.refgraph.node import Const, Expr, RefNode, Shadow
 from capture.refgraph.source import Computed
@@ -189,7 +190,7 @@ def new_tensor(interp: Interpreter, result: Any, cls: Value, *args: Value, **kwa
 def is_made_of(cls: Any, args: tuple[Any, ...]) -> bool:
     """Whether the constructor of old makes a tensor of a subclass, and of what is known."""
     return issubclass(cls, torch.Tensor) and cls not in PLAIN_TENSORS and len(args) == 1 and (
-        issubclass(type(args[0]), torch.Tensor) or type(args[0]) in (list, tuple) and is_data(args[0]))
+        issubclass(type(args[0]), torch.Tensor) or type(args[0]) in LISTS and is_data(args[0]))
 
 
 @polyfill(torch.Tensor.as_subclass, applies=lambda tensor, cls: issubclass(cls, torch.Tensor))

@@ -64,7 +64,7 @@ def raise_varargs(interp: Interpreter, frame: Frame, instruction: Instruction) -
 
 def is_exception_class(x: Any) -> bool:
     """Whether `x` is a class of exceptions, whatever its metaclass says."""
-    return isinstance(x, type) and BaseException in type.__getattribute__(x, "__mro__")
+    return isinstance(x, type) and any(base is BaseException for base in type.__getattribute__(x, "__mro__"))
 
 
 @opcode("RERAISE")

@@ -17,6 +17,7 @@ from typing import Any
 from capture.interp.models import polyfill
 from capture.interp.polyfills.stand_ins import StandIn, stand_in
 from capture.interp.special import is_a, is_iterable, is_plain
+from capture.refgraph.identical import LISTS, TEXTS
 
 
 def always(*args: Any, **kwargs: Any) -> bool:
@@ -183,7 +184,7 @@ def hooked(tree: Any, hook: Any, of_pairs: bool) -> Any:
 
 
 def calls_hook(s: Any, *, object_hook: Any = None, object_pairs_hook: Any = None) -> bool:
-    return type(s) in (str, bytes) and (object_hook is not None or object_pairs_hook is not None)
+    return type(s) in TEXTS and (object_hook is not None or object_pairs_hook is not None)
 
 
 @polyfill(json.loads, applies=calls_hook)
@@ -256,20 +257,20 @@ def matches(pattern: Any, text: Any, *bounds: Any) -> list[Any]:
     return list(pattern.finditer(text, *bounds))
 
 
-@polyfill(re.Pattern.finditer, applies=lambda self, string, pos=0, endpos=0: type(string) in (str, bytes))
+@polyfill(re.Pattern.finditer, applies=lambda self, string, pos=0, endpos=0: type(string) in TEXTS)
 def finditer_of_pattern(self: Any, string: Any, pos: Any = 0, endpos: Any = sys.maxsize) -> Any:
     """`pattern.finditer(string, pos, endpos)`."""
     return iter(matches(self, string, pos, endpos))
 
 
-@polyfill(re.finditer, applies=lambda pattern, string, flags=0: type(string) in (str, bytes))
+@polyfill(re.finditer, applies=lambda pattern, string, flags=0: type(string) in TEXTS)
 def finditer(pattern: Any, string: Any, flags: Any = 0) -> Any:
     """`re.finditer(pattern, string, flags)`."""
     return iter(matches(re.compile(pattern, flags), string))
 
 
 def is_replaced_in_python(pattern: Any, repl: Any, string: Any, *rest: Any, **named: Any) -> bool:
-    return callable(repl) and type(string) in (str, bytes)
+    return callable(repl) and type(string) in TEXTS
 
 
 def substitute(pattern: Any, repl: Any, text: Any, count: Any) -> tuple[Any, int]:
@@ -375,7 +376,7 @@ def sha512(string: Any = b"", *, usedforsecurity: bool = True) -> Any:
 WRITER = type(csv.writer(io.StringIO()))
 
 
-@polyfill(WRITER.writerow, applies=lambda self, row: type(row) not in (list, tuple) and is_iterable(row))
+@polyfill(WRITER.writerow, applies=lambda self, row: type(row) not in LISTS and is_iterable(row))
 def write_row(self: Any, row: Any) -> Any:
     """`writer.writerow(row)` of what is no list yet."""
     return self.writerow(list(row))

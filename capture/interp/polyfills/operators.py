@@ -15,6 +15,7 @@ import torch
 
 from capture.interp.models import polyfill
 from capture.interp.special import comparison_method, declines, in_python, is_a, special_method
+from capture.refgraph.identical import LISTS
 from capture.refgraph.lookup import lookup_class
 
 BINARY = {"add": "+", "sub": "-", "mul": "*", "matmul": "@", "truediv": "/", "floordiv": "//", "mod": "%",
@@ -220,7 +221,7 @@ polyfill(abs, applies=applies_unary("__abs__"))(copy(unary, "abs", "__abs__"))
 # -- positions ---------------------------------------------------------------------------------------------------------
 
 @polyfill(operator.getitem, list.__getitem__, tuple.__getitem__,
-          applies=lambda sequence, index: type(sequence) in (list, tuple) and isinstance(index, torch.Tensor))
+          applies=lambda sequence, index: type(sequence) in LISTS and isinstance(index, torch.Tensor))
 def item_at(sequence: Any, index: Any) -> Any:
     """`sequence[index]`, where a tensor says which."""
     return sequence[operator.index(index)]

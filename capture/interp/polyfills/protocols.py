@@ -14,6 +14,7 @@ import torch
 from capture.interp.models import polyfill
 from capture.interp.polyfills.iterators import ENDED, CallableIterator, ReversedIterator, SequenceIterator
 from capture.interp.special import C_METHODS, in_python, is_a, is_plain, special_method
+from capture.refgraph.identical import Classes
 from capture.refgraph.lookup import lookup_class
 
 # -- containers --------------------------------------------------------------------------------------------------------
@@ -286,7 +287,7 @@ def text_with_address(x: Any, spec: Any = "") -> Any:
 
 
 QUALNAME = lookup_class(type, "__qualname__")
-WITH_PARTS = (list, tuple, dict, set, frozenset, types.SimpleNamespace)
+WITH_PARTS = Classes((list, tuple, dict, set, frozenset, types.SimpleNamespace))
 RECURSIVE: dict[type, str] = {list: "[...]", tuple: "(...)", dict: "{...}", types.SimpleNamespace: "namespace(...)"}
 
 
