@@ -5,6 +5,7 @@ import enum
 import functools
 import types
 import weakref
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
@@ -200,7 +201,80 @@ def test_what_says_how_a_list_is_sorted_is_read_first() -> None:
     def program(x: torch.Tensor, key: Any, reverse: Any) -> Any:
         try:
             return x + 1, sorted([2, 1], key=key, reverse=reverse)
-        except TypeError as error:
+        except (TypeError, OverflowError) as error:
             return str(error)
-    calls = [call_with(lambda state, reverse=reverse: (X, 3, reverse)) for reverse in ([], {}, True)]
+    calls = [call_with(lambda state, reverse=reverse: (X, 3, reverse)) for reverse in ([], {}, True, 1 << 80, 1 << 40, 2)]
     check(lambda: program, *calls, captures=None, fullgraph=False)
+
+
+ASKED: list[str] = []
+
+
+class Nosy(type):
+    """A metaclass that notes who compares or hashes its classes, and says that they are equal to all."""
+
+    def __eq__(cls, other: object) -> bool:
+        ASKED.append("==")
+        return True
+
+    def __hash__(cls) -> int:
+        ASKED.append("hash")
+        return 2
+
+
+class Watched(metaclass=Nosy):
+    def __repr__(self) -> str:
+        return "watched"
+
+
+def test_no_class_is_compared_but_by_the_program() -> None:
+    def program(x: torch.Tensor, a: Any, ask: Any) -> Any:
+        ASKED.clear()
+        return x + 1, raised(lambda: ask(a)), list(ASKED)
+    asks = [*(question for name, question in QUESTIONS.items() if "class" not in name), lambda a: [a] == [iter([2])],
+            lambda a: a < 2, lambda a: [1, 2][a], lambda a: f"{[a] == [2]}", lambda a: {a: 2}[a], lambda a: a + 2,
+            lambda a: sorted(a), lambda a: a()]
+    for ask in asks:
+        calls = [call_with(lambda state, make=make, ask=ask: (X, make(), ask)) for make in (Watched, Watched, lambda: 2, Watched)]
+        check(lambda: program, *calls, captures=None, fullgraph=False, recompile_limit=8)
+
+
+def test_pairs_that_are_no_sequences() -> None:
+    def program(x: torch.Tensor, a: Any) -> Any:
+        made: Any = OrderedDict()
+        return x + 1, raised(lambda: {2: "a"}.update(a)), raised(lambda: dict(a)), raised(lambda: made.update(a))
+    makes = (lambda: np.array([1, 2], dtype=object), lambda: np.array([1.5]), lambda: iter([2]), lambda: iter([[2, 3]]))
+    check(lambda: program, *(call_with(lambda state, make=make: (X, make())) for make in makes for _ in range(2)),
+          captures=None, fullgraph=False, recompile_limit=8)
+
+
+class Endless:
+    def __iter__(self) -> int:
+        return 2
+
+
+class Counted:
+    """It says how many items it has."""
+
+    def __len__(self) -> int:
+        ASKED.append("len")
+        return 2
+
+    def __iter__(self) -> Any:
+        return iter("ab")
+
+
+def test_what_is_no_iterable() -> None:
+    def program(x: torch.Tensor, a: Any) -> Any:
+        ASKED.clear()
+        log: list[Any] = [1, 2]
+
+        def assign(at: slice) -> Any:
+            log[at] = a
+            return list(log)
+        asks = (lambda: ",".join(a), lambda: assign(slice(None)), lambda: assign(slice(0, 2, 2)))
+        return x + 1, *map(raised, asks), list(ASKED)
+    makes = (lambda: np.float32(1), Endless, lambda: 2, Counted, Plain, lambda: iter(["a"]))
+    for order in (makes, makes[::-1]):
+        check(lambda: program, *(call_with(lambda state, make=make: (X, make())) for make in order for _ in range(2)),
+              captures=None, fullgraph=False, recompile_limit=16)

@@ -12,8 +12,6 @@ from capture.interp.models import polyfill
 from capture.interp.special import in_python, is_a, is_iterable, is_native_iterable, is_native_iterator, is_plain
 from capture.refgraph.lookup import MISSING
 
-as_flag = operator.index if sys.version_info < (3, 12) else bool       # how C reads `reverse` of a sort
-
 # -- predicates --------------------------------------------------------------------------------------------------------
 
 def is_walked(x: Any) -> bool:
@@ -50,6 +48,18 @@ def walked(iterable: Any) -> Any:
         return iterable
     iterator = iter(iterable)
     operator.length_hint(iterable)
+    return iterator
+
+
+def iterator_of(iterable: Any, refusal: str) -> Any:
+    """`iter(iterable)`, where C has words of its own for what has none."""
+    iterator: Any
+    try:
+        iterator = iter(iterable)
+    except TypeError:
+        iterator = MISSING
+    if iterator is MISSING:
+        raise TypeError(refusal)
     return iterator
 
 
@@ -130,7 +140,8 @@ def iadd(a: Any, b: Any) -> Any:
           and type(index) is slice and is_walked(value))
 def set_slice(self: Any, index: slice, value: Any) -> None:
     """`self[i:j] = iterable`."""
-    self[index] = list_(value)
+    self[index] = list(iterator_of(value, "can only assign an iterable" if index.step in (None, 1) else
+                                   "must assign iterable to extended slice"))
 
 
 @polyfill(collections.deque.extend, applies=is_last_walked)
@@ -252,15 +263,8 @@ def min_(*args: Any, key: Any = None, default: Any = MISSING) -> Any:
 @polyfill(functools.reduce, applies=lambda *args: len(args) in (2, 3) and is_iterable(args[1]))
 def reduce(function: Any, iterable: Any, initial: Any = MISSING) -> Any:
     """`functools.reduce(function, iterable, initial)`."""
-    iterator: Any
-    try:
-        iterator = iter(iterable)
-    except TypeError:
-        iterator = MISSING
-    if iterator is MISSING:
-        raise TypeError("reduce() arg 2 must support iteration")
     result = initial
-    for item in iterator:
+    for item in iterator_of(iterable, "reduce() arg 2 must support iteration"):
         result = item if result is MISSING else function(result, item)
     if result is MISSING:
         raise TypeError("reduce() of empty iterable with no initial value")
@@ -276,7 +280,7 @@ def cannot_reduce(*args: Any) -> Any:
 @polyfill(str.join, bytes.join, applies=lambda separator, parts: is_walked(parts))
 def join(separator: Any, parts: Any) -> Any:
     """`separator.join(parts)`."""
-    return separator.join(list(parts))
+    return separator.join(list(iterator_of(parts, "can only join an iterable")))
 
 
 # -- search ------------------------------------------------------------------------------------------------------------
@@ -440,11 +444,19 @@ def is_sorted_by_python(iterable: Any, *, key: Any = None, reverse: Any = False)
     return is_iterable(iterable) and not (key is None and is_plain(iterable))
 
 
+def as_flag(reverse: Any) -> bool:
+    """How C reads `reverse`: as a C int, before Python 3.12."""
+    if sys.version_info < (3, 12):
+        reverse = operator.index(reverse)
+        sorted([], reverse=reverse)             # which must fit
+    return True if reverse else False
+
+
 @polyfill(sorted, applies=is_sorted_by_python)
 def sorted_(iterable: Any, /, *, key: Any = None, reverse: Any = False) -> Any:
     """`sorted(iterable, key=key, reverse=reverse)`."""
     items = list(iterable)
-    reverse = as_flag(reverse)
+    descending = as_flag(reverse)
     if key is None:
         keys = items
     else:
@@ -452,7 +464,7 @@ def sorted_(iterable: Any, /, *, key: Any = None, reverse: Any = False) -> Any:
         for item in items:
             keys.append(key(item))
     result = []
-    for i in order_of(keys, True if reverse else False):
+    for i in order_of(keys, descending):
         result.append(items[i])
     return result
 

@@ -36,7 +36,7 @@ def is_construction(*others: Any, **named: Any) -> bool:
 def dict_(other: Any, /, **named: Any) -> Any:
     """`dict(other, **named)`."""
     result: dict[Any, Any] = {}
-    take(result, other)
+    update(result, other)
     result.update(named)
     return result
 
@@ -53,7 +53,7 @@ def ordered_dict(other: Any, /, **named: Any) -> Any:
 @polyfill(dict.update, dict.__init__, applies=lambda self, *others, **named: len(others) == 1 and is_foreign(others[0]))
 def update(self: Any, other: Any, /, **named: Any) -> None:
     """`dict.update(self, other, **named)`."""
-    for key, value in items_of(other):
+    for key, value in items_of(other, dict_pair):
         dict.__setitem__(self, key, value)
     dict.update(self, named)
 
@@ -91,23 +91,46 @@ def update_ordered(self: Any, /, *others: Any, **named: Any) -> None:
 
 def take(self: Any, other: Any) -> None:
     """`self[key] = value` for all that `other` has."""
-    for key, value in items_of(other):
+    for key, value in items_of(other, ordered_pair):
         self[key] = value
 
 
-def items_of(other: Any) -> Any:
-    """Keys and values of a mapping, or the pairs of an iterable."""
+def items_of(other: Any, pair_of: Any) -> Any:
+    """Keys and values of a mapping, or the pairs of an iterable; `pair_of` reads the pair at a place."""
     if hasattr(other, "keys"):
         for key in other.keys():
             yield key, other[key]
     else:
         i = 0
         for pair in other:
-            parts = list(pair)
-            if len(parts) != 2:
-                raise ValueError(f"dictionary update sequence element #{i} has length {len(parts)}; 2 is required")
-            yield parts[0], parts[1]
+            yield pair_of(pair, i)
             i += 1
+
+
+def dict_pair(pair: Any, i: int) -> Any:
+    """Key and value, as a dict reads them."""
+    parts: Any
+    try:
+        parts = list(pair)
+    except TypeError:
+        parts = MISSING
+    if parts is MISSING:
+        raise TypeError(f"cannot convert dictionary update sequence element #{i} to a sequence")
+    if len(parts) != 2:
+        raise ValueError(f"dictionary update sequence element #{i} has length {len(parts)}; 2 is required")
+    return parts[0], parts[1]
+
+
+def ordered_pair(pair: Any, i: int) -> Any:
+    """Key and value, as an OrderedDict reads them."""
+    parts = []
+    for part in pair:
+        if len(parts) == 2:
+            raise ValueError("too many values to unpack (expected 2)")
+        parts.append(part)
+    if len(parts) < 2:
+        raise ValueError(f"need more than {len(parts)} value{'' if parts else 's'} to unpack")
+    return parts[0], parts[1]
 
 
 @polyfill(dict.fromkeys, applies=lambda keys, *value: is_iterable(keys) and not is_native_iterable(keys))
