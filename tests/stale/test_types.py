@@ -278,3 +278,27 @@ def test_what_is_no_iterable() -> None:
     for order in (makes, makes[::-1]):
         check(lambda: program, *(call_with(lambda state, make=make: (X, make())) for make in order for _ in range(2)),
               captures=None, fullgraph=False, recompile_limit=16)
+
+
+class OwnTuple(tuple[Any, ...]):
+    def __iter__(self) -> Any:
+        return iter((7, 8))
+
+    def __len__(self) -> int:
+        return 1
+
+    def __getitem__(self, at: Any) -> Any:
+        return 9
+
+
+class OwnList(list[Any]):
+    __iter__, __len__, __getitem__ = OwnTuple.__iter__, OwnTuple.__len__, OwnTuple.__getitem__  # type: ignore[assignment]
+
+
+@pytest.mark.parametrize("ask", [lambda a: a.__contains__(2), lambda a: 2 in a, lambda a: a.count(2), lambda a: a.index(2),
+                                 lambda a: a == type(a)([2, 3]), lambda a: a != type(a)([2, 3])])
+def test_a_search_is_in_what_the_sequence_holds(ask: Callable[[Any], Any]) -> None:
+    makes = (lambda: (2, 3), lambda: OwnTuple((2, 3)), lambda: OwnList([2, 3]), lambda: [2, 3], lambda: OwnTuple((2, EqualToAll())))
+    for order in (makes, makes[::-1]):
+        calls = [call_with(lambda state, make=make: (X, make())) for make in order for _ in range(2)]
+        check(lambda: lambda x, a: (x + 1, ask(a)), *calls, captures=None, fullgraph=False, recompile_limit=8)

@@ -288,6 +288,11 @@ def join(separator: Any, parts: Any) -> Any:
 SEQUENCES = (list, tuple, collections.deque)
 
 
+def kept_by(sequence: Any) -> Any:
+    """The class of C that keeps the items, and is asked for them past a subclass's own methods."""
+    return next(cls for cls in SEQUENCES if is_a(sequence, cls))
+
+
 def is_compared(sequence: Any, x: Any) -> bool:
     """Whether a search for `x` compares more than plain data."""
     return is_a(sequence, SEQUENCES) and not (is_plain(sequence) and is_plain(x))
@@ -296,7 +301,7 @@ def is_compared(sequence: Any, x: Any) -> bool:
 @polyfill(operator.contains, *(cls.__contains__ for cls in SEQUENCES), applies=is_compared)
 def contains(sequence: Any, x: Any) -> Any:
     """`x in sequence`."""
-    for item in sequence:
+    for item in kept_by(sequence).__iter__(sequence):
         if item is x or item == x:
             return True
     return False
@@ -306,7 +311,7 @@ def contains(sequence: Any, x: Any) -> Any:
 def count(sequence: Any, x: Any) -> Any:
     """`sequence.count(x)`."""
     n = 0
-    for item in sequence:
+    for item in kept_by(sequence).__iter__(sequence):
         if item is x or item == x:
             n += 1
     return n
@@ -315,11 +320,12 @@ def count(sequence: Any, x: Any) -> Any:
 @polyfill(*(cls.index for cls in SEQUENCES), applies=lambda sequence, x, *bounds: is_compared(sequence, x))
 def index(sequence: Any, x: Any, start: int = 0, stop: int = 9223372036854775807) -> Any:
     """`sequence.index(x, start, stop)`."""
-    first, last, _ = slice(start, stop).indices(len(sequence))
+    kept = kept_by(sequence)
+    first, last, _ = slice(start, stop).indices(kept.__len__(sequence))
     for i in range(first, last):
-        if i >= len(sequence):
+        if i >= kept.__len__(sequence):
             break
-        item = sequence[i]
+        item = kept.__getitem__(sequence, i)
         if item is x or item == x:
             return i
     raise ValueError(f"{x!r} is not in list" if isinstance(sequence, list)
@@ -348,14 +354,15 @@ def are_unlike(cls: Any) -> Any:
 
 def same_items(a: Any, b: Any) -> bool:
     """Whether two sequences are equal. Where comparing two items has shortened one of them, their lengths decide."""
-    if len(a) != len(b):
+    kept = kept_by(a)
+    if kept.__len__(a) != kept.__len__(b):
         return False
     i = 0
-    for x, y in zip(a, b):
+    for x, y in zip(kept.__iter__(a), kept.__iter__(b)):
         if not (x is y or x == y):
-            return len(a) == len(b) and i >= len(a)
+            return kept.__len__(a) == kept.__len__(b) and i >= kept.__len__(a)
         i += 1
-    return len(a) == len(b)
+    return kept.__len__(a) == kept.__len__(b)
 
 
 def same_entries(a: Any, b: Any) -> bool:
