@@ -296,7 +296,7 @@ class OwnList(list[Any]):
 
 
 @pytest.mark.parametrize("ask", [lambda a: a.__contains__(2), lambda a: 2 in a, lambda a: a.count(2), lambda a: a.index(2),
-                                 lambda a: a == type(a)([2, 3]), lambda a: a != type(a)([2, 3])])
+                                 lambda a: a == type(a)([2, 3]), lambda a: a != type(a)([2, 3]), lambda a: a < type(a)([2, 3, 4])])
 def test_a_search_is_in_what_the_sequence_holds(ask: Callable[[Any], Any]) -> None:
     makes = (lambda: (2, 3), lambda: OwnTuple((2, 3)), lambda: OwnList([2, 3]), lambda: [2, 3], lambda: OwnTuple((2, EqualToAll())))
     for order in (makes, makes[::-1]):

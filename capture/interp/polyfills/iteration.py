@@ -405,8 +405,8 @@ polyfill(operator.ne, dict.__ne__, applies=are_unlike(dict))(ne_entries)
 
 def first_difference(a: Any, b: Any) -> int:
     """The index of the first items that differ, or of the end of the shorter sequence."""
-    i = 0
-    for x, y in zip(a, b):
+    kept, i = kept_by(a), 0
+    for x, y in zip(kept.__iter__(a), kept.__iter__(b)):
         if not (x is y or x == y):
             return i
         i += 1
@@ -415,9 +415,10 @@ def first_difference(a: Any, b: Any) -> int:
 
 def order_items(a: Any, b: Any, compare: Any) -> Any:
     i = first_difference(a, b)
-    if i < len(a) and i < len(b):
-        return compare(a[i], b[i])
-    return compare(len(a), len(b))
+    kept = kept_by(a)
+    if i < kept.__len__(a) and i < kept.__len__(b):
+        return compare(kept.__getitem__(a, i), kept.__getitem__(b, i))
+    return compare(kept.__len__(a), kept.__len__(b))
 
 
 def lt(a: Any, b: Any) -> Any:
