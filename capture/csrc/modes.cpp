@@ -10,9 +10,11 @@
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/core/impl/TorchDispatchModeTLS.h>
 #include <torch/csrc/Device.h>
+#include <torch/csrc/Exceptions.h>
 #include <torch/csrc/PyInterpreter.h>
 #include <torch/csrc/autograd/anomaly_mode.h>
 #include <torch/csrc/autograd/forward_grad.h>
+#include <torch/csrc/autograd/python_variable.h>
 
 #include <cstddef>
 #include <cstring>
@@ -130,6 +132,29 @@ PyObject* modes_field(PyObject* self, void* closure) {
 
 PyObject* current_modes(PyObject*, PyObject*) { return modes_to_python(Modes::current()); }
 
+// cached_casts(tensors, places): the casts of these of the tensors that autocast takes in the block it is in; None where one is of
+// another dtype or lies otherwise than autocast would make it now.
+PyObject* cached_casts(PyObject*, PyObject* arguments) {
+  PyObject *tensors = nullptr, *places = nullptr;
+  if (!PyArg_ParseTuple(arguments, "O!O!:cached_casts", &PyTuple_Type, &tensors, &PyTuple_Type, &places)) return nullptr;
+  HANDLE_TH_ERRORS
+  Ref casts = Ref::steal(checked(PyTuple_New(PyTuple_GET_SIZE(places))));
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(places); i++) {
+    Py_ssize_t place = PyLong_AsSsize_t(PyTuple_GET_ITEM(places, i));
+    TORCH_CHECK_INDEX(place >= 0 && place < PyTuple_GET_SIZE(tensors) && THPVariable_Check(PyTuple_GET_ITEM(tensors, place)),
+                      "there is no tensor at ", place);
+    const at::Tensor& tensor = THPVariable_Unpack(PyTuple_GET_ITEM(tensors, place));
+    c10::DeviceType device = tensor.device().type();
+    at::ScalarType dtype = at::autocast::get_autocast_dtype(device);
+    c10::impl::ExcludeDispatchKeyGuard no_autocast(at::autocast::get_autocast_dispatch_key_from_device_type(device));
+    at::Tensor cast = at::autocast::cached_cast(dtype, tensor, device);
+    if (cast.scalar_type() != dtype || cast.sizes() != tensor.sizes() || cast.strides() != tensor.strides()) Py_RETURN_NONE;
+    PyTuple_SET_ITEM(casts.get(), i, checked(THPVariable_Wrap(cast)));
+  }
+  return casts.release();
+  END_HANDLE_TH_ERRORS
+}
+
 PyMethodDef modes_methods[] = {
     {"current", current_modes, METH_NOARGS | METH_STATIC, "The modes in force in this thread."},
     {nullptr, nullptr, 0, nullptr},
@@ -137,6 +162,7 @@ PyMethodDef modes_methods[] = {
 
 PyMethodDef modes_functions[] = {
     {"modes", current_modes, METH_NOARGS, "The modes of torch in force in this thread: a `Modes`."},
+    {"cached_casts", cached_casts, METH_VARARGS, "The casts of tensors that autocast takes in this block; None where one is stale in kind."},
     {nullptr, nullptr, 0, nullptr},
 };
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -17,6 +18,7 @@ from torch._functorch import config as functorch_config
 from torch.fx._lazy_graph_module import _use_lazy_graph_module
 
 from capture.backends.aot.aten import is_random
+from capture.backends.aot.casts import cached, has_blocks
 from capture.backends.aot.fakes import fake_inputs, tracing_modes
 from capture.backends.aot.inlining import prepared
 from capture.backends.aot.joint import Joint
@@ -64,7 +66,7 @@ def trace(gm: fx.GraphModule, inputs: Sequence[torch.Tensor | TensorSpec], modes
             _check_inputs(eager, specs)
             parts = split(graph, positions, eager, modes)
             saving = Saving(eager, parts)
-            joint = Joint(saving.names)
+            joint = Joint(saving.names, cached(specs, modes))
             joint.trace(parts.core, fakes)
         except Unsupported as error:        # without the nodes that fx adds to it
             raise Unsupported(str(error).partition("\n\nWhile executing")[0]) from None
@@ -72,6 +74,8 @@ def trace(gm: fx.GraphModule, inputs: Sequence[torch.Tensor | TensorSpec], modes
             raise Unsupported(f"AOTAutograd cannot trace the graph: {type(error).__name__}: {error}") from error
         _check(joint, specs)
         traced = finished(joint, eager, parts, saving, specs, modes)
+        if has_blocks(graph, specs, modes):
+            traced = replace(traced, signature=replace(traced.signature, blocks=True))
         for one in filter(None, (traced.forward, traced.backward)):
             fill_uninitialized(one)
         return traced

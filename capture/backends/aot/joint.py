@@ -15,6 +15,7 @@ from torch._subclasses import FakeTensor, FakeTensorMode
 from torch.utils import checkpoint
 
 from capture.backends.aot.aten import aten, cloned, is_random, merge_duplicates, outputs_of, random_packets
+from capture.backends.aot.casts import keep_casts
 from capture.backends.aot.saving import keep_apart, origin
 from capture.backends.decompositions import decompositions
 from capture.backends.native.signature import Input, Result, Unsupported
@@ -28,7 +29,8 @@ OWN_TENSORS = frozenset({OutputType.non_alias, OutputType.unsafe_view_alias, Out
 class Joint:
     """What AOTAutograd made of one graph: `forward`, which returns `values` and `saved`; `backward`; `metadata`. tangents: the
     values that have gradients, in the order in which `backward` takes these. drawn: the random operators that were run. kept:
-    what eager mode saves of inputs and results, these numbered as the graph returns them."""
+    what eager mode saves of inputs and results, these numbered as the graph returns them. casts: of which inputs autocast keeps
+    casts, and their dtypes."""
 
     forward: fx.GraphModule
     backward: fx.GraphModule | None = None
@@ -37,8 +39,9 @@ class Joint:
     saved: list[fx.Node]
     tangents: list[fx.Node]
 
-    def __init__(self, kept: Collection[Input | Result] = ()) -> None:
+    def __init__(self, kept: Collection[Input | Result] = (), casts: dict[int, Any] | None = None) -> None:
         self.kept = kept
+        self.casts = casts or {}
         self.drawn: Counter[Any] = Counter()
         self.tangents = []
 
@@ -79,6 +82,7 @@ class Joint:
         for node in joint.graph.nodes:
             if is_random(node):
                 node.meta["recompute"] = checkpoint.CheckpointPolicy.MUST_SAVE
+        keep_casts(joint, self.casts)
         keep_apart(joint, outputs_of(joint.graph)[:options["num_fwd_outputs"]], self.kept)
         merge_duplicates(joint.graph)
         forward, self.backward = min_cut_rematerialization_partition(joint, inputs, **options)

@@ -12,6 +12,7 @@ from torch._subclasses import FakeTensorMode
 from torch.utils._pytree import tree_leaves
 
 from capture.backends.aot.aten import storage_of
+from capture.backends.aot import casts
 from capture.backends.aot.fakes import fake_inputs
 from capture.backends.native.job import Modes, TensorSpec
 from capture.backends.native.signature import Unsupported
@@ -36,7 +37,8 @@ class Eager:
     @classmethod
     def run(cls, graph: fx.GraphModule, specs: Sequence[TensorSpec], modes: Modes) -> Eager:
         inputs = fake_inputs(specs)
-        with modes.active(), inputs[0].fake_mode if inputs else FakeTensorMode():
+        with modes.active(), inputs[0].fake_mode if inputs else FakeTensorMode(), \
+                casts.observed(graph, inputs, specs, modes):
             run = _Run(graph)
             outputs = run.run(*inputs)
         return cls(inputs, outputs, run.env, run.makers, run.born, frozenset(run.views), run.grad, tuple(run.regions))

@@ -8,6 +8,7 @@ from typing import Any
 from torch import fx
 
 from capture.backends.aot.aten import aten, clean, cloned, is_view, outputs_of
+from capture.backends.aot.casts import cut
 from capture.backends.aot.joint import Joint
 from capture.backends.aot.observed import Eager
 from capture.backends.aot.portions import flow, portions
@@ -44,6 +45,11 @@ def finished(joint: Joint, eager: Eager, parts: Split, saving: Saving, specs: Se
     drop_copies(forward, saved)
     copies = {node: cloned(forward, node) for node in written.keys() & set(saved)}
     saved = [copies.get(node, node) for node in saved]
+    casts = cut(forward, saved, values, tuple(written), joint.casts)
+    if casts:
+        inputs = [node for node in forward.graph.nodes if node.op == "placeholder"]
+        if len(inputs) != len(specs) + len(casts):
+            raise Unsupported("tracing adds inputs, and casts are kept")
     names: dict[fx.Node, Input | Result] = {node: Input(i) for i, node in enumerate(inputs)}
     names |= {new: names[node] for node, new in written.items() if new in saved and new not in names and new not in values}
     results: list[fx.Node] = []
@@ -66,6 +72,7 @@ def finished(joint: Joint, eager: Eager, parts: Split, saving: Saving, specs: Se
     known = backward is not None and all(place < len(specs) for place, _ in gradients)
     return Traced(forward, backward, Signature(
         inputs=len(specs),
+        casts=casts,
         outputs=tuple(map(named, parts.arguments)),
         roots=tuple(roots) if backward else (),
         differentiable=len(tangents),

@@ -4,6 +4,7 @@ from __future__ import annotations
 import concurrent.futures
 import copy
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from torch import fx
 
@@ -52,7 +53,9 @@ def _compiled(job: Job, pool: concurrent.futures.Executor, compiler: concurrent.
         fakes = fake_inputs(job.inputs)
         fuse_attention(graph, [sample(job.inputs, place, 0) if spec.number else fake
                                for place, (spec, fake) in enumerate(zip(job.inputs, fakes, strict=True))])
-    traced = trace(graph, job.inputs, job.modes)
+    freezing = job.options.get("freezing") and not job.modes.grad
+    # what is frozen is cast when it was written to, and not once in each autocast block
+    traced = trace(graph, job.inputs, replace(job.modes, autocast_cache=False) if freezing else job.modes)
     frozen = None
     if traced.backward is None:
         prologue = freeze(traced.forward, job.inputs, traced.signature.written) if job.options.get("freezing") else None

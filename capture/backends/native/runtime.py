@@ -47,6 +47,10 @@ def make_callable(gm: fx.GraphModule, signature: Signature, forward: Forward, ba
         call = _with_outputs(signature, call, tail)
     if signature.grad_after is not None:
         call = _with_grad_mode(call, signature.grad_after)
+    if signature.casts:
+        call = _with_casts(gm, signature, call)
+    if signature.blocks:
+        call = _outside_of_blocks(gm, call)
     if signature.numbers:
         call = _with_numbers(gm, signature, call)
     return call
@@ -76,6 +80,28 @@ def _with_numbers(gm: fx.GraphModule, signature: Signature, call: Forward) -> Fo
                 return gm.forward(*inputs)
             values[place] = torch.scalar_tensor(value, dtype=DTYPES[type(value)], device="cpu")
         return call(*values)
+    return run
+
+
+# --- casts that autocast keeps
+
+def _with_casts(gm: fx.GraphModule, signature: Signature, call: Forward) -> Forward:
+    """`call`, with the casts that are torch's in this autocast block. Where one is of another dtype or shape, since the weight was
+    that when it was cast, the graph runs as it is."""
+    places = signature.casts
+
+    def run(*inputs: Tensor) -> tuple[Tensor, ...]:
+        casts = _C.cached_casts(inputs, places)
+        return gm.forward(*inputs) if casts is None else call(*inputs, *casts)
+    return run
+
+
+def _outside_of_blocks(gm: fx.GraphModule, call: Forward) -> Forward:
+    """`call`, but the graph as it is inside of an autocast block (one that is off, say), which keeps what is cast in inner ones."""
+    def run(*inputs: Tensor) -> tuple[Tensor, ...]:
+        nested = torch.autocast_increment_nesting() > 1
+        torch.autocast_decrement_nesting()
+        return gm.forward(*inputs) if nested else call(*inputs)
     return run
 
 
@@ -114,7 +140,7 @@ def _with_grad_mode(call: Forward, enabled: bool) -> Forward:
 
 def _position(signature: Signature, name: Input | Result) -> int:
     """Where something is in the list of inputs and results."""
-    return name.index if isinstance(name, Input) else signature.inputs + name.index
+    return name.index if isinstance(name, Input) else signature.inputs + len(signature.casts) + name.index
 
 
 # --- the autograd node
@@ -343,7 +369,8 @@ class Replay:
 
     def __init__(self, gm: fx.GraphModule, signature: Signature) -> None:
         self.gm, self.signature = gm, signature
-        self.saved = {name.index: place for place, name in enumerate(signature.saved) if isinstance(name, Input)}
+        self.saved = {name.index: place for place, name in enumerate(signature.saved)
+                      if isinstance(name, Input) and name.index < signature.inputs}
         self.others = [index for index in range(signature.inputs) if index not in self.saved]
         self.pick = picker(self.others)
         self.watched = picker([place for place, index in enumerate(self.others) if index not in signature.written])

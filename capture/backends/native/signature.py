@@ -98,7 +98,8 @@ class Portions:
 class Signature:
     """The calling convention of one compiled graph.
 
-    inputs: their number. outputs: what the graph returns, or its tail takes, which returns that (`aot.tail`). roots: for each
+    inputs: their number. casts: of which of them the callables take casts as well, behind all inputs. blocks: casts are kept in
+    autocast blocks that it enters itself; it is not for calls from within another one. outputs: what the graph returns, or its tail takes, which returns that (`aot.tail`). roots: for each
     differentiable result an output, and whether it is the base of that. differentiable: how many results take part in autograd,
     visible: how many are returned. saved, tangents: the arguments of the backward callable, in this order. gradients: for each
     input that has one, (its index, where the gradient is), in the order of the inputs. written: inputs that the forward callable
@@ -127,6 +128,8 @@ class Signature:
     domains: tuple[Domain, ...]
     modes: Modes
     grad_after: bool | None
+    casts: tuple[int, ...] = ()
+    blocks: bool = False
     portions: Portions | None = None
 
     def dying(self) -> tuple[int, ...]:

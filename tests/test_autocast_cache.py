@@ -1,0 +1,186 @@
+"""Inside of an autocast block torch casts a weight once, and goes on with that cast whatever becomes of the weight. So do hits."""
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import capture
+from capture import config
+
+BLOCKS = 3
+Program = Callable[..., Any]
+
+
+def layers(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    return F.linear(F.linear(x, w, b).relu(), w, b)
+
+
+def by_data(w: torch.Tensor) -> None:
+    w.data.mul_(2)
+
+
+def by_set_data(w: torch.Tensor) -> None:
+    w.data = w.detach() * 2
+
+
+def without_gradients(w: torch.Tensor) -> None:
+    with torch.no_grad():
+        w.mul_(2)
+
+
+def by_optimizer(w: torch.Tensor) -> None:
+    w.grad = torch.ones_like(w)
+    torch.optim.SGD([w], lr=0.5).step()
+    w.grad = None
+
+
+def and_cleared(w: torch.Tensor) -> None:
+    by_data(w)
+    torch.clear_autocast_cache()
+
+
+@contextlib.contextmanager
+def one(**arguments: Any) -> Iterator[None]:
+    with torch.autocast("cpu", **arguments):
+        yield
+
+
+@contextlib.contextmanager
+def nested() -> Iterator[None]:
+    with one(), one(enabled=False), one():
+        yield
+
+
+@contextlib.contextmanager
+def uncached() -> Iterator[None]:
+    with one(cache_enabled=False):
+        yield
+
+
+@contextlib.contextmanager
+def within_one_that_is_off() -> Iterator[None]:
+    with one(enabled=False):
+        yield
+
+
+def results(program: Program, block: Callable[[], Any], change: Program, grad: bool, engine: Callable[[Program], Program]) -> list[Any]:
+    """What calls return before and after a change in each of some blocks, and what is left of the casts for others; the gradients."""
+    torch.manual_seed(0)
+    w, b, x = torch.randn(4, 4, requires_grad=True), torch.randn(4, requires_grad=True), torch.randn(2, 4)
+    run, values, gradients = engine(program), [], []
+    with config.TRIAL_CALLS.set(0), torch.set_grad_enabled(grad):
+        for _ in range(BLOCKS):
+            with block():
+                first = run(x, w, b)
+                change(w)
+                second = run(x, w, b)
+                values += [first, second, F.linear(x, w)]
+            if grad:
+                (first.float().sum() + second.float().cos().sum()).backward()
+                gradients += [w.grad.clone(), b.grad.clone()]
+    return [values, gradients]
+
+
+def compare(program: Program, block: Callable[[], Any], change: Program, grad: bool, backend: str, compiled: int = 1) -> None:
+    functions: list[Any] = []
+
+    def engine(program: Program) -> Program:
+        options = {"options": {"background": False}} if backend == "native" else {}
+        functions.append(capture.compile(program, backend=backend, fullgraph=True, **options))
+        return functions[0]
+    values, gradients = results(program, block, change, grad, lambda program: program)
+    found, found_gradients = results(program, block, change, grad, engine)
+    assert [(t.dtype, t.requires_grad) for t in found] == [(t.dtype, t.requires_grad) for t in values]
+    torch.testing.assert_close(found, values, rtol=1e-2, atol=1e-2)
+    torch.testing.assert_close(found_gradients, gradients, rtol=3e-2, atol=3e-2)
+    stats = capture.stats(functions[0])
+    assert stats.hits == 2 * BLOCKS - stats.captures
+    if backend == "native":
+        assert stats.compiled == compiled
+
+
+@pytest.mark.parametrize("backend", ["eager", "native"])
+@pytest.mark.parametrize("grad", [True, False])
+@pytest.mark.parametrize("change", [by_data, by_set_data, without_gradients, by_optimizer, and_cleared])
+@pytest.mark.parametrize("block", [one, nested, uncached])
+def test_a_weight_that_changes_in_a_block(block: Callable[[], Any], change: Program, grad: bool, backend: str) -> None:
+    compare(layers, block, change, grad, backend)
+
+
+@pytest.mark.parametrize("change", [by_data, without_gradients, and_cleared])
+def test_a_block_in_the_program_within_one_that_is_off(change: Program) -> None:
+    def program(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        with torch.autocast("cpu"):
+            return layers(x, w, b)
+    compare(program, within_one_that_is_off, change, True, "native")
+    compare(program, contextlib.nullcontext, change, True, "native")
+
+
+@pytest.mark.parametrize("block", [one, within_one_that_is_off, contextlib.nullcontext])
+def test_a_weight_that_the_program_changes_in_its_own_block(block: Callable[[], Any]) -> None:
+    def program(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        with torch.autocast("cpu"):
+            y = F.linear(x, w, b)
+            with torch.no_grad():
+                w.mul_(2)
+            return y + F.linear(x, w, b)
+    compare(program, block, by_data, False, "native", compiled=0)
+
+
+def test_casts_by_the_program_itself() -> None:
+    def program(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return F.linear(x, w, b) + w.to(torch.bfloat16).sum() + torch.empty(4, 4, dtype=torch.bfloat16).copy_(w).sum()
+    compare(program, one, by_data, False, "native", compiled=0)
+
+
+def test_parts_that_are_not_autocast() -> None:
+    def program(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        y = F.linear(x, w, b)
+        with torch.autocast("cpu", enabled=False):
+            z = F.linear(x, w, b)
+        return F.linear(y, w) + z + x @ w.mT + w.sum()
+    for grad in (True, False):
+        compare(program, one, by_data, grad, "native")
+
+
+def test_gradients_of_gradients() -> None:
+    def program(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return F.linear(x, w).float().sin()
+
+    def gradients(run: Program) -> list[torch.Tensor]:
+        torch.manual_seed(0)
+        w, x, found = torch.randn(4, 4, requires_grad=True), torch.randn(2, 4, requires_grad=True), []
+        for _ in range(BLOCKS):
+            with torch.autocast("cpu"):
+                out = run(x, w)
+            first = torch.autograd.grad(out.sum(), (x, w), create_graph=True)
+            found += [*first, *torch.autograd.grad(sum(g.square().sum() for g in first), (x, w))]
+        return [g.detach() for g in found]
+    with config.TRIAL_CALLS.set(0):
+        compiled = capture.compile(program, backend="native", options={"background": False})
+        torch.testing.assert_close(gradients(compiled), gradients(program), rtol=3e-2, atol=3e-2)
+    assert capture.stats(compiled).compiled == 1
+
+
+def test_a_cast_of_another_dtype_is_left_to_torch() -> None:
+    def outcome(run: Program, w: torch.Tensor, x: torch.Tensor) -> Any:
+        for _ in range(BLOCKS):
+            with torch.autocast("cpu", torch.float16):
+                run(x, w)
+        with torch.autocast("cpu"):
+            F.linear(x, w)
+            with torch.autocast("cpu", torch.float16):
+                try:
+                    return run(x, w)
+                except RuntimeError as error:
+                    return str(error)
+    torch.manual_seed(0)
+    w, x = torch.randn(4, 4, requires_grad=True), torch.randn(2, 4)
+    with config.TRIAL_CALLS.set(0):
+        compiled = capture.compile(F.linear, backend="native", options={"background": False})
+        assert outcome(compiled, w, x) == outcome(F.linear, w, x)
