@@ -68,10 +68,13 @@ def within_one_that_is_off() -> Iterator[None]:
         yield
 
 
-def results(program: Program, block: Callable[[], Any], change: Program, grad: bool, engine: Callable[[Program], Program]) -> list[Any]:
-    """What calls return before and after a change in each of some blocks, and what is left of the casts for others; the gradients."""
+def results(program: Program, block: Callable[[], Any], change: Program, grad: bool,
+            engine: Callable[[Program], Program]) -> list[Any]:
+    """What calls return before and after a change in each of some blocks, and what others make of the weight then; gradients."""
     torch.manual_seed(0)
-    w, b, x = torch.randn(4, 4, requires_grad=True), torch.randn(4, requires_grad=True), torch.randn(2, 4)
+    w: Any = torch.randn(4, 4, requires_grad=True)
+    b: Any = torch.randn(4, requires_grad=True)
+    x = torch.randn(2, 4)
     run, values, gradients = engine(program), [], []
     with config.TRIAL_CALLS.set(0), torch.set_grad_enabled(grad):
         for _ in range(BLOCKS):
@@ -90,8 +93,8 @@ def compare(program: Program, block: Callable[[], Any], change: Program, grad: b
     functions: list[Any] = []
 
     def engine(program: Program) -> Program:
-        options = {"options": {"background": False}} if backend == "native" else {}
-        functions.append(capture.compile(program, backend=backend, fullgraph=True, **options))
+        options = {"background": False} if backend == "native" else None
+        functions.append(capture.compile(program, backend=backend, fullgraph=True, options=options))
         return functions[0]
     values, gradients = results(program, block, change, grad, lambda program: program)
     found, found_gradients = results(program, block, change, grad, engine)
@@ -159,7 +162,7 @@ def test_gradients_of_gradients() -> None:
             with torch.autocast("cpu"):
                 out = run(x, w)
             first = torch.autograd.grad(out.sum(), (x, w), create_graph=True)
-            found += [*first, *torch.autograd.grad(sum(g.square().sum() for g in first), (x, w))]
+            found += [*first, *torch.autograd.grad(first[0].square().sum() + first[1].square().sum(), (x, w))]
         return [g.detach() for g in found]
     with config.TRIAL_CALLS.set(0):
         compiled = capture.compile(program, backend="native", options={"background": False})

@@ -138,7 +138,8 @@ PyObject* cached_casts(PyObject*, PyObject* arguments) {
   PyObject *tensors = nullptr, *places = nullptr;
   if (!PyArg_ParseTuple(arguments, "O!O!:cached_casts", &PyTuple_Type, &tensors, &PyTuple_Type, &places)) return nullptr;
   HANDLE_TH_ERRORS
-  Ref casts = Ref::steal(checked(PyTuple_New(PyTuple_GET_SIZE(places))));
+  Ref casts = Ref::steal(PyTuple_New(PyTuple_GET_SIZE(places)));
+  if (!casts) throw python_error();
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(places); i++) {
     Py_ssize_t place = PyLong_AsSsize_t(PyTuple_GET_ITEM(places, i));
     TORCH_CHECK_INDEX(place >= 0 && place < PyTuple_GET_SIZE(tensors) && THPVariable_Check(PyTuple_GET_ITEM(tensors, place)),
@@ -149,7 +150,9 @@ PyObject* cached_casts(PyObject*, PyObject* arguments) {
     c10::impl::ExcludeDispatchKeyGuard no_autocast(at::autocast::get_autocast_dispatch_key_from_device_type(device));
     at::Tensor cast = at::autocast::cached_cast(dtype, tensor, device);
     if (cast.scalar_type() != dtype || cast.sizes() != tensor.sizes() || cast.strides() != tensor.strides()) Py_RETURN_NONE;
-    PyTuple_SET_ITEM(casts.get(), i, checked(THPVariable_Wrap(cast)));
+    PyObject* wrapped = THPVariable_Wrap(cast);
+    if (wrapped == nullptr) throw python_error();
+    PyTuple_SET_ITEM(casts.get(), i, wrapped);
   }
   return casts.release();
   END_HANDLE_TH_ERRORS
@@ -162,7 +165,7 @@ PyMethodDef modes_methods[] = {
 
 PyMethodDef modes_functions[] = {
     {"modes", current_modes, METH_NOARGS, "The modes of torch in force in this thread: a `Modes`."},
-    {"cached_casts", cached_casts, METH_VARARGS, "The casts of tensors that autocast takes in this block; None where one is stale in kind."},
+    {"cached_casts", cached_casts, METH_VARARGS, "The casts of tensors that autocast takes in this block, or None."},
     {nullptr, nullptr, 0, nullptr},
 };
 

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import fx
 from torch.utils import checkpoint
-from torch.utils._pytree import tree_leaves
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from capture import _C
 from capture.backends.aot.aten import aten

@@ -11,8 +11,8 @@ from torch import Tensor, fx
 from torch._subclasses import FakeTensorMode
 from torch.utils._pytree import tree_leaves
 
-from capture.backends.aot.aten import storage_of
 from capture.backends.aot import casts
+from capture.backends.aot.aten import storage_of
 from capture.backends.aot.fakes import fake_inputs
 from capture.backends.native.job import Modes, TensorSpec
 from capture.backends.native.signature import Unsupported
