@@ -68,7 +68,10 @@ def insert(unit: Unit, interp: Interpreter, plan: mock.MockPlan, repeatable: boo
             # Nor does one carry tangents.
             inputs = [*(node.real for node in recorder.inputs), *(value.real for value in recorder.number_inputs)]
             inputs = inputs if classes is None else classes.plain(inputs)
-            compilable = is_balanced(graph) and not entry_modes(graph).dual_level and is_plain(gm, inputs)
+            balanced = is_balanced(graph)
+            if not balanced:
+                gm.meta["note"] = "runs uncompiled: the call leaves torch's modes other than it found them"
+            compilable = balanced and not entry_modes(graph).dual_level and is_plain(gm, inputs)
             with as_at_entry(graph, inputs):
                 begun = compilable and begin_recording(gm)
                 with torch.set_grad_enabled(gm.meta["modes"].grad):

@@ -13,11 +13,13 @@ EVERY = 40
 # What ends a trace: a number that is computed after the graph decides, or becomes a tensor.
 IN_PARTS = {"a.dtype", "a.astype", "a.tolist", "a.item", "a[0, 1]", "a.sum", "a.mean", "a.all", "float", "np.mean all", "np.var",
             "np.max", "np.quantile", "np.trace", "np.float32", "np.allclose", "np.array_equal", "np.count_nonzero", "np.bincount"}
+# Given an object of options, which no graph holds.
+WITH_OPTIONS = {"nn.functional.linear_cross_entropy.chunked_none"}
 
 
 def test_functions_of_torch() -> None:
     findings = [finding for case in torch_cases(1, EVERY) if (finding := examine(case)) is not None]
-    assert not findings
+    assert not [finding for finding in findings if finding.kind != "break" or finding.name.removesuffix(".gradients") not in WITH_OPTIONS]
 
 
 def test_functions_of_numpy() -> None:

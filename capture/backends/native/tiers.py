@@ -362,9 +362,6 @@ def compile_graph(gm: fx.GraphModule, example_inputs: Sequence[Any], *, options:
     except TypeError as error:
         tier.refuse(Failure("unsupported", str(error)))
         return switch
-    if gm.meta.get("modes", _C.modes()) != _C.modes():
-        tier.refuse(Failure("unsupported", "the call leaves torch's modes other than it found them"))
-        return switch
     try:
         compile = Compile(job, compiler)
     except transport.NotPortable as error:
