@@ -11,7 +11,7 @@ import torch
 from capture import _C, debug
 from capture.backends import registry
 from capture.backends.traceable import asks_for_gradients, begin_recording
-from capture.config import STRICT
+from capture.config import DEBUG_DIR, STRICT
 from capture.errors import BackendError, warn
 from capture.guards.collect import collect
 from capture.history import BreakReport, Times
@@ -82,6 +82,7 @@ def insert(unit: Unit, interp: Interpreter, plan: mock.MockPlan, repeatable: boo
         names = argument_names(unit.function.__code__)
         code = pycode.generate(plan, names, recorder.inputs, called, f"{unit.name}_{unit.captures}")
         code = debug.on_disk(code, unit.tree, unit.name, unit.captures)
+        _C.step_through_mocks(bool(DEBUG_DIR.value))
         function = code.function
     with times.measure("guards"):
         again = repeatable or plan.before is not None and recorder.can_take_back()

@@ -253,7 +253,7 @@ class CompiledFrame final : public FrameTarget {
 
 // Whether the call runs as if nothing was compiled: a tracer of torch's or of lines is at work, or the program asks for it.
 bool is_left_alone(CompiledFunction* self) {
-  if (lines_are_traced()) {
+  if (program_is_traced()) {
     self->traced++;
     return true;
   }
@@ -283,7 +283,7 @@ PyObject* follow(PyObject* result) {
     Outcome outcome;
     {
       Unwatched scope;
-      bool natively = forks != before || lines_are_traced() || torch_is_tracing();  // from what was called between two traces on
+      bool natively = forks != before || program_is_traced() || torch_is_tracing();  // from what was called between two traces on
       outcome = natively ? Outcome{Way::Native} : look_up(self, function.get(), code, &PyTuple_GET_ITEM(arguments.get(), 0));
     }
     result = outcome.result;

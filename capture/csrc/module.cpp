@@ -85,6 +85,9 @@ PyMethodDef functions[] = {
     {"reraise", reraise, METH_O, "Raises an exception as it is: its context stays what it was."},
     {"set_handled_exception", set_handled_exception, METH_O,
      "Makes an exception, or None, the one that the calling code is handling."},
+    {"step_through_mocks", step_through_mocks, METH_O,
+     "step_through_mocks(flag)\n\n"
+     "Whether debuggers that are told of each line see those of mock functions, which are files, or of the program alone."},
     {"show_locals", show_locals, METH_VARARGS,
      "show_locals(traceback, code, {place: value}, mapping or None)\n\n"
      "Has the first entries of a traceback show these local variables, which `make_traceback` has made for a frame of `code`."},

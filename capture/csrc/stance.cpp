@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "frame_view.h"
 #include "python_ref.h"
 
 namespace capture {
@@ -13,6 +14,7 @@ PyObject* stance_name = nullptr;    // "_stance", its global: another object for
 PyObject* kind_name = nullptr;      // "stance", the attribute of that object which names it
 PyObject* latest = nullptr;         // the one that was looked at last …
 bool latest_is_eager = false;       // … and what it says
+bool mocks_are_files = false;
 
 }  // namespace
 
@@ -31,6 +33,15 @@ bool eager_is_forced() {
     Ref old = Ref::steal(std::exchange(latest, Py_NewRef(stance)));
   }
   return latest_is_eager;
+}
+
+bool program_is_traced() { return lines_are_traced() && !mocks_are_files; }
+
+PyObject* step_through_mocks(PyObject*, PyObject* flag) {
+  int truth = PyObject_IsTrue(flag);
+  if (truth < 0) return nullptr;
+  mocks_are_files = truth != 0;
+  Py_RETURN_NONE;
 }
 
 void init_stance() {

@@ -1,10 +1,19 @@
-// What the program asks of compilers by `torch.compiler.set_stance`.
+// Who asks that nothing compiled runs: the program by `torch.compiler.set_stance`, or a tool that is told of each line.
 #pragma once
+
+#include "python_ref.h"
 
 namespace capture {
 
 // Whether it asks that nothing compiled runs (`"force_eager"`).
 bool eager_is_forced();
+
+// Whether a debugger or a tool that measures coverage is at work, which shall see the program's own lines; not those of mock functions,
+// unless these are files, written to be stepped through.
+bool program_is_traced();
+
+// step_through_mocks(flag): whether mock functions are such files from now on.
+PyObject* step_through_mocks(PyObject*, PyObject* flag);
 
 void init_stance();
 

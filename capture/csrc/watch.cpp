@@ -21,7 +21,7 @@ class Watch final : public FrameWatcher {
   bool wants(PyCodeObject* code) noexcept override { return chooser(code) != nullptr; }
 
   PyObject* run(PyThreadState* tstate, _PyInterpreterFrame* frame) noexcept override {
-    if (lines_are_traced() || torch_is_tracing() || eager_is_forced()) return pass_frame_on(tstate, frame, true);
+    if (program_is_traced() || torch_is_tracing() || eager_is_forced()) return pass_frame_on(tstate, frame, true);
     Ref compiled = Ref::steal(choose(frame));
     if (!compiled) {
       frame_view_discard(tstate, frame);
