@@ -63,7 +63,7 @@ def test_messages_of_every_size(process: Process, size: int) -> None:
 
 def test_it_is_nobodys_child(process: Process) -> None:
     with pytest.raises(ChildProcessError):
-        os.waitpid(-1, os.WNOHANG)
+        os.waitpid(process.id, os.WNOHANG)          # who waits for any child (-1) may have others, of other tests
     assert process.id == process.keeper and os.getpgid(process.id) == process.id and os.getsid(process.id) == os.getsid(0)
 
 
