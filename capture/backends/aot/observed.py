@@ -1,14 +1,18 @@
 """What eager mode does with a graph, seen on tensors without data: which tensors are views, and what its backward pass saves."""
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, fx
+from torch._dispatch.python import enable_python_dispatcher
 from torch._subclasses import FakeTensorMode
+from torch._subclasses.fake_tensor import DataDependentOutputException
 from torch.utils._pytree import tree_leaves
 
 from capture.backends.aot import casts
@@ -36,9 +40,17 @@ class Eager:
 
     @classmethod
     def run(cls, graph: fx.GraphModule, specs: Sequence[TensorSpec], modes: Modes) -> Eager:
+        """Operators that ask for values on the way, in C++, are tried again as torch puts them together in Python."""
+        try:
+            return cls._run(graph, specs, modes, contextlib.nullcontext())
+        except DataDependentOutputException:
+            return cls._run(graph, specs, modes, enable_python_dispatcher())
+
+    @classmethod
+    def _run(cls, graph: fx.GraphModule, specs: Sequence[TensorSpec], modes: Modes, how: AbstractContextManager[Any]) -> Eager:
         inputs = fake_inputs(specs)
         with modes.active(), inputs[0].fake_mode if inputs else FakeTensorMode(), \
-                casts.observed(graph, inputs, specs, modes):
+                casts.observed(graph, inputs, specs, modes), how:
             run = _Run(graph)
             outputs = run.run(*inputs)
         return cls(inputs, outputs, run.env, run.makers, run.born, frozenset(run.views), run.grad, tuple(run.regions))

@@ -39,7 +39,6 @@ PLACES = "places in memory that are eager mode's"
 
 # What differs from eager mode, and why. An operator that does not differ any more must be taken off the list.
 KNOWN: dict[str, str] = {
-    "nn.functional.dropout": "one that does nothing returns its argument itself in eager mode",
     **dict.fromkeys(("native_group_norm", "native_batch_norm", "_native_batch_norm_legit"), STATISTICS),
     "_batch_norm_with_update": "torch's decomposition lays the result out as the input, the kernel contiguous or channels last",
     "linalg.norm.subgradients_at_zero": "a norm of order 0 is no node of autograd in the decomposition, and its gradient None",
@@ -60,8 +59,7 @@ UNSUPPORTED: dict[str, str] = {
     **dict.fromkeys(("as_strided_copy", "as_strided_scatter"), PLACES),
     "normal.in_place": "random numbers are drawn into a tensor that is not contiguous",
     "to_sparse": "a result that is not dense",
-    **dict.fromkeys(("H", "conj", "imag", "mH", "real", "view_as_complex", "view_as_real"),
-                    "a result that is a view of another dtype, or a conjugate one"),
+    "svd": "a result is a conjugate view that the operator makes, of what it does not return",
 }
 
 
