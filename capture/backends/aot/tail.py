@@ -108,7 +108,7 @@ class _Parts:
 
     def _strided(self, base: fx.Node, tensor: Tensor, known: Tensor, grad: bool) -> fx.Node:
         """A view as the graph has made it within some operation."""
-        if tensor.dtype != known.dtype or tensor.is_conj() != known.is_conj() or tensor.is_neg() != known.is_neg():
+        if tensor.dtype != known.dtype or tensor.is_neg() != known.is_neg():
             raise Unsupported("a result is a view of another dtype")
         offset: Any = tensor.storage_offset() - known.storage_offset()
         if offset == 0 and tensor.is_contiguous() and known.is_contiguous() and tensor.numel() == known.numel():
@@ -118,6 +118,9 @@ class _Parts:
             offset = self.tail.call_function(operator.add, (first, offset)) if offset else first
             node = self.tail.call_method("as_strided", (base, tuple(tensor.shape), tensor.stride(), offset))
         node.meta = {"grad": grad}
+        if tensor.is_conj() != known.is_conj():
+            node = self.tail.call_method("conj", (node,))
+            node.meta = {"grad": grad}
         return node
 
     def _take(self, name: Input | Result) -> fx.Node:

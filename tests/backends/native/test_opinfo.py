@@ -59,7 +59,6 @@ UNSUPPORTED: dict[str, str] = {
     **dict.fromkeys(("as_strided_copy", "as_strided_scatter"), PLACES),
     "normal.in_place": "random numbers are drawn into a tensor that is not contiguous",
     "to_sparse": "a result that is not dense",
-    "svd": "a result is a conjugate view that the operator makes, of what it does not return",
 }
 
 
