@@ -12,7 +12,7 @@ from torch import Tensor
 import capture
 from tests.aliasing.hunt import differences
 from tests.aliasing.programs import Case
-from tests.native.engine import AT_ONCE, no_trial  # noqa: F401
+from tests.native.engine import AT_ONCE, no_trial, runs_compiled  # noqa: F401
 
 ENGINES = {"eager": {"backend": "eager"}, "native": AT_ONCE}
 GRAD = "torch.randn(4, 4, requires_grad=True)"
@@ -52,11 +52,21 @@ def test_an_input_is_written_to_before_the_backward_pass(engine: dict[str, Any],
 @pytest.mark.parametrize("returned", ["x.data", "x.detach()", "x.data.view(-1)", "x.exp().data", "torch.cat([x, x])[-3:]",
                                       "F.linear(x[None], y, y[0])", "x.mul(2).add_(1)", "x.mul(2).data.add_(1)",
                                       "x.mul(2)[1:].add_(1)", "torch.einsum('ij,kj->ik', x, y)", "x.view(2, 8).expand(3, 2, 8)",
-                                      "(x * 2).t()[1:].unfold(0, 2, 1)"])
+                                      "(x * 2).t()[1:].unfold(0, 2, 1)", "x.sum().expand_as(y[:1, :1])"])
 def test_memory_views_and_versions_of_a_result(engine: dict[str, Any], returned: str) -> None:
     for inputs in ((PLAIN, PLAIN), (GRAD, GRAD)):
         check(engine, inputs, f"a = {returned}\nreturn a, x * 2", "with torch.no_grad(): r[0].zero_()", "r[1].sum().backward()",
               "r[0].mul_(2)", "(r[0] * r[0]).sum().backward()")
+
+
+@pytest.mark.parametrize("views", ["torch.unravel_index((x > 0).long() * 3, (2, 2))", "(x.sum().expand_as(x[:1, :1]), x * 2)"])
+def test_views_that_an_operator_makes_within_itself_are_compiled(views: str) -> None:
+    check(AT_ONCE, (PLAIN,), f"return {views}", "r[0].zero_()", "r[1].add_(r[0])")
+    f = eval(f"lambda x: {views}", {"torch": torch})
+    compiled = capture.compile(f, **AT_ONCE)
+    for _ in range(2):
+        compiled(torch.randn(4, 4))
+    assert runs_compiled(compiled)
 
 
 def test_errors_tell_what_eager_mode_tells() -> None:

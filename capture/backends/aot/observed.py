@@ -138,5 +138,6 @@ def holds(node: Any) -> bool:
 @functools.cache
 def saved_names(cls: type) -> tuple[str, ...]:
     """The attributes of nodes of a class that are saved tensors: operands, then results."""
-    names = [name.removeprefix("_raw") for name in dir(cls) if name.startswith("_raw_saved_")]
+    raw = [name for name in dir(cls) if name.startswith("_raw_saved_")]
+    names = [next(name for name in (full.removeprefix("_raw"), full.removeprefix("_raw_")) if hasattr(cls, name)) for full in raw]
     return tuple(sorted(names, key=lambda name: (name.startswith("_saved_result"), name)))

@@ -75,9 +75,9 @@ class _Parts:
         if tensor._base is None:
             return self._result(tensor, maker, False)
         base = tensor._base
-        known = id(base) in self.inputs or id(base) in self.eager.makers
-        below = self.node_for(base) if known else self.nodes.setdefault(id(base), self._result(base, maker, True))
-        return self._strided(below, tensor, base, self.eager.grad[maker])
+        if not any(id(base) in known for known in (self.nodes, self.inputs, self.eager.makers)):
+            self.nodes[id(base)] = self._result(base, maker, True)
+        return self._strided(self.node_for(base), tensor, base, self.eager.grad[maker])
 
     def _check_order(self, tensor: Tensor, maker: fx.Node) -> None:
         """Raises Unsupported for views whose errors would be others if they were made after a write, as the tail makes them."""
@@ -111,7 +111,8 @@ class _Parts:
         if tensor.dtype != known.dtype or tensor.is_neg() != known.is_neg():
             raise Unsupported("a result is a view of another dtype")
         offset: Any = tensor.storage_offset() - known.storage_offset()
-        if offset == 0 and tensor.is_contiguous() and known.is_contiguous() and tensor.numel() == known.numel():
+        whole = offset == 0 and known.is_contiguous() and tensor.numel() == known.numel()
+        if whole and tensor.stride() == known.detach().view(tensor.shape).stride():
             node = self.tail.call_method("view", (base, tuple(tensor.shape)))
         else:
             first = self.tail.call_method("storage_offset", (base,))
