@@ -208,7 +208,7 @@ def _children() -> Iterator[Situation]:
         child = os.fork()
         if child: _, status = os.waitpid(child, 0); flush(); os._exit(status >> 8)
         os.setsid(); os.closerange(3, 256)
-        """, compiles=None)
+        """, compiles=None, warns=False)      # what the parent compiled meanwhile runs uncompiled here
     yield Situation("interrupted while it waits", before="signal.signal(signal.SIGINT, signal.default_int_handler)", during="""
         threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT)).start()
         try:
