@@ -274,13 +274,27 @@ static bool answer(Line *line, const char *request, size_t size) {
     return true;
 }
 
+void signal_process(Line *line, int number) {
+    pthread_mutex_lock(&line->lock);
+    if (line->stage != OVER && line->keeper > 0) {
+        if (line->told[0] > 0) kill(line->told[0], number);
+        kill(line->keeper, number);
+    }
+    pthread_mutex_unlock(&line->lock);
+}
+
 // Has the process end, and waits for that.
 static void finish(Line *line) {
+    if (stopping(line)) move_to(line, STOPPED);
     discard(&line->jobs);
     if (ours(&line->life)) shutdown(line->life.number, SHUT_WR);
     while (ours(&line->life)) {
         struct pollfd item = {line->life.number, POLLIN, 0};
-        if (poll(&item, 1, TICK) > 0 && !hear(line)) break;
+        if (poll(&item, 1, TICK) <= 0) {
+            signal_process(line, SIGCONT);      // it has not heard, as somebody has stopped it
+        } else if (!hear(line)) {
+            break;
+        }
     }
     note_words(line);
     discard(&line->life);

@@ -34,7 +34,7 @@ typedef struct {
 
 static const File NO_FILE = {-1, 0, 0};
 
-typedef enum { STARTING, READY, ASKED, ANSWERED, OVER } Stage;
+typedef enum { STARTING, READY, ASKED, ANSWERED, STOPPED, OVER } Stage;    // STOPPED: nobody waits for an answer any more
 
 typedef struct {
     pthread_mutex_t lock;               // of all that follows, up to the descriptors
@@ -62,6 +62,9 @@ typedef struct {
 
 // Starts the thread, which owns the line too: 0, or why it cannot be. Everything that it needs to know is in the line.
 int start_talking(Line *line);
+
+// Sends a signal to the process, and to the one that does the work, unless they have ended: they live while their end of LIFE is open.
+void signal_process(Line *line, int number);
 
 // One owner less. The last one frees the line.
 void release_line(Line *line);

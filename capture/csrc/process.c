@@ -147,7 +147,7 @@ static PyObject *process_exchange(Process *self, PyObject *args) {
     if (stage == ANSWERED) {
         result = PyBytes_FromStringAndSize(reply, (Py_ssize_t)size);
         free(reply);
-    } else if (stage == OVER) {
+    } else if (stage == STOPPED || stage == OVER) {
         PyErr_SetString(PyExc_EOFError, "the process has ended");
     } else {
         PyErr_SetString(PyExc_TimeoutError, "the process has not answered yet");
@@ -170,13 +170,7 @@ static PyObject *process_wait(Process *self, PyObject *args) {
 }
 
 static PyObject *process_kill(Process *self, PyObject *Py_UNUSED(ignored)) {
-    Line *line = self->line;
-    pthread_mutex_lock(&line->lock);
-    if (line->stage != OVER && line->keeper > 0) {      // it lives, as its end of LIFE is open: the numbers are theirs
-        if (line->told[0] > 0) kill(line->told[0], SIGKILL);
-        kill(line->keeper, SIGKILL);
-    }
-    pthread_mutex_unlock(&line->lock);
+    signal_process(self->line, SIGKILL);
     Py_RETURN_NONE;
 }
 

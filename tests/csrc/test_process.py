@@ -117,6 +117,25 @@ def test_it_takes_too_long(process: Process) -> None:
     assert not process.wait(0)
 
 
+def test_it_is_told_to_end_while_somebody_has_stopped_it(process: Process) -> None:
+    """Who waits for an answer waits no longer, and it goes on in order to end."""
+    ended: list[type[BaseException]] = []
+
+    def ask() -> None:
+        try:
+            process.exchange(b"x", 1000)
+        except EOFError as error:
+            ended.append(type(error))
+    process.exchange(b"ready?", 1000)
+    os.kill(process.id, signal.SIGSTOP)
+    asking = threading.Thread(target=ask)
+    asking.start()
+    time.sleep(0.1)
+    process.stop()
+    asking.join(100)
+    assert ended == [EOFError] and process.wait(100)
+
+
 def test_a_program_that_does_not_exist() -> None:
     with pytest.raises(FileNotFoundError, match="/no/such/program"):
         Process([b"/no/such/program"], [])
