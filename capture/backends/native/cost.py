@@ -8,14 +8,13 @@ from collections.abc import Iterable, Mapping
 
 from capture.backends.native.index import Var, product
 from capture.backends.native.ir import Buffer
+from capture.backends.native.machine import CPU
 
-LEAST_ROWS = 16                 # of a kernel with much to do: enough for the threads of a large machine to share
+LEAST_ROWS = CPU.threads        # of a kernel with much to do: enough for the threads of a large machine to share
 MUCH = 1 << 15                  # elements from which on parallelism matters
-MOST_BUFFERS = 28               # of one kernel: more pointers than registers to hold them
 MOST_NODES = 1500               # of one kernel: what a compiler gets through quickly
-LOCAL_BYTES = 128 << 10         # a row's own buffer must stay in the second-level cache
+LOCAL_BYTES = CPU.second_level // 2     # of a row's own buffer, which must stay in that cache
 STRIP = 512                     # elements of a vectorised kernel's strip (see ir.Kernel), for sizes of its local buffers
-STREAMED_BYTES = 32 << 20       # of a result of which nothing is left in the last-level cache when it is read
 UNKNOWN = 1 << 12               # taken for the number of elements where a size is symbolic
 
 
@@ -45,7 +44,7 @@ def objection(rows: int, rows_before: int, work: int, buffers: int, nodes: int) 
     """
     if rows < LEAST_ROWS and rows < rows_before and work >= MUCH:
         return f"only {rows} rows would be left to run in parallel"
-    if buffers > MOST_BUFFERS:
+    if buffers > CPU.buffers:
         return f"{buffers} buffers are too many for one kernel"
     if nodes > MOST_NODES:
         return f"{nodes} operations are too many for one kernel"

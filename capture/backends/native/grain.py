@@ -3,13 +3,8 @@ from __future__ import annotations
 
 from capture.backends.native.index import Index, Size, index, product
 from capture.backends.native.ir import Kernel, Load, Op, Stage
+from capture.backends.native.ops import OPS
 from capture.backends.native.rewrite import roots_of, walk
-
-LEAST_WORK = 1 << 17        # per thread: some times what handing it to a thread that waits costs (0.1 µs)
-SLOW_WORK = 8               # of an operation that is a polynomial or a division, in vectors; others count 1, as does a byte moved
-SLOW = frozenset((
-    "div floordiv truncdiv remainder fmod pow sqrt rsqrt reciprocal exp exp2 expm1 log log2 log10 log1p sigmoid "
-    "sin cos tan asin acos atan atan2 sinh cosh tanh asinh acosh atanh erf erfc erfinv lgamma digamma hypot").split())
 
 
 def work_per_row(kernel: Kernel) -> Index:
@@ -26,5 +21,5 @@ def _work_per_point(stage: Stage) -> Size:
         if isinstance(node, Load):
             work += node.dtype.itemsize
         elif isinstance(node, Op):
-            work += SLOW_WORK if node.name in SLOW else 1
+            work += OPS[node.name].cost
     return work + sum(store.value.dtype.itemsize for store in stage.stores)

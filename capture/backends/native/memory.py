@@ -22,9 +22,9 @@ from typing import Any
 
 from capture.backends.native.index import Index, Var, bounds, index
 from capture.backends.native.ir import Buffer, Extern, Kernel, Load, Program, Stage, Store, View, intern
+from capture.backends.native.machine import CPU
 from capture.backends.native.rewrite import Rewriter, loads_of, reads, writes
 
-ALIGNMENT = 64      # bytes: a cache line, and a vector of AVX-512
 CUTS = 32           # sizes of the arena that are tried
 SCRATCH = 64        # the part of the peak that operators may need for themselves
 
@@ -252,7 +252,7 @@ def plan_layout(program: Program, dying: Collection[str] = (), leaving: bool = F
 
 
 def _aligned(size: Index) -> Index:
-    return (size + (ALIGNMENT - 1)) // ALIGNMENT * ALIGNMENT
+    return (size + (CPU.line - 1)) // CPU.line * CPU.line
 
 
 def _peak(blocks: Iterable[tuple[int, Lifetime]]) -> int:

@@ -17,6 +17,8 @@ BITS = INTEGERS | {torch.bool}
 NUMBERS = INTEGERS | FLOATS
 COMPUTED = NUMBERS | {torch.bool}                               # the dtypes that operations compute in
 STORED = COMPUTED | {torch.bfloat16, torch.float16}             # and those that `to` converts from and to
+CHEAP = 1               # the cost of an operation that takes an instruction or a few, as does moving a byte
+DEAR = 8                # of a division, a root or a polynomial, in vectors
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +27,7 @@ class ScalarOp:
 
     `result`: "argument" (the dtype of the last argument), "bool", or "given" (by the Op: that of "to", whose meaning takes it
     as a second argument). `meaning` broadcasts as torch does and raises what torch raises (a RuntimeError for an integer
-    division by zero, where a kernel's result is unspecified).
+    division by zero, where a kernel's result is unspecified). `cost`: CHEAP or DEAR.
     """
 
     name: str
@@ -33,6 +35,7 @@ class ScalarOp:
     accepts: frozenset[torch.dtype]
     result: str
     meaning: Callable[..., torch.Tensor]
+    cost: int
 
 
 def result_dtype(name: str, *arguments: torch.dtype) -> torch.dtype | None:
@@ -54,42 +57,46 @@ def evaluate(name: str, dtype: torch.dtype, *arguments: torch.Tensor) -> torch.T
 def _table() -> dict[str, ScalarOp]:
     table: dict[str, ScalarOp] = {}
 
-    def add(arity: int, accepts: frozenset[torch.dtype], result: str = "argument", **meanings: Callable[..., torch.Tensor]) -> None:
+    def add(arity: int, accepts: frozenset[torch.dtype], cost: int, result: str = "argument",
+            **meanings: Callable[..., torch.Tensor]) -> None:
         for name, meaning in meanings.items():
             name = name.rstrip("_")             # `and_`: a keyword of Python's
-            table[name] = ScalarOp(name, arity, accepts, result, meaning)
+            table[name] = ScalarOp(name, arity, accepts, result, meaning, cost)
 
     # arithmetic
-    add(2, COMPUTED, add=torch.add, mul=torch.mul, maximum=torch.maximum, minimum=torch.minimum, fmax=torch.fmax, fmin=torch.fmin)
-    add(2, NUMBERS, sub=torch.sub, floordiv=torch.floor_divide, truncdiv=functools.partial(torch.div, rounding_mode="trunc"),
+    add(2, COMPUTED, CHEAP, add=torch.add, mul=torch.mul, maximum=torch.maximum, minimum=torch.minimum, fmax=torch.fmax,
+        fmin=torch.fmin)
+    add(2, NUMBERS, CHEAP, sub=torch.sub)
+    add(2, NUMBERS, DEAR, floordiv=torch.floor_divide, truncdiv=functools.partial(torch.div, rounding_mode="trunc"),
         remainder=torch.remainder, fmod=torch.fmod, pow=torch.pow)
-    add(2, FLOATS, div=torch.div)
-    add(3, FLOATS, muladd=lambda x, y, z: torch.addcmul(z, x, y))      # rounded once, where the machine can
-    add(1, COMPUTED, sign=torch.sign)
-    add(1, NUMBERS, neg=torch.neg, abs=torch.abs)
+    add(2, FLOATS, DEAR, div=torch.div)
+    add(3, FLOATS, CHEAP, muladd=lambda x, y, z: torch.addcmul(z, x, y))      # rounded once, where the machine can
+    add(1, COMPUTED, CHEAP, sign=torch.sign)
+    add(1, NUMBERS, CHEAP, neg=torch.neg, abs=torch.abs)
     # powers, exponentials, logarithms
-    add(1, FLOATS, sqrt=torch.sqrt, rsqrt=torch.rsqrt, reciprocal=torch.reciprocal, exp=torch.exp, exp2=torch.exp2,
+    add(1, FLOATS, DEAR, sqrt=torch.sqrt, rsqrt=torch.rsqrt, reciprocal=torch.reciprocal, exp=torch.exp, exp2=torch.exp2,
         expm1=torch.expm1, log=torch.log, log2=torch.log2, log10=torch.log10, log1p=torch.log1p, sigmoid=torch.sigmoid)
-    add(1, FLOATS, exp_nonpositive=torch.exp)       # of an argument that is at most 0, or NaN
+    add(1, FLOATS, DEAR, exp_nonpositive=torch.exp)       # of an argument that is at most 0, or NaN
     # circular and hyperbolic
-    add(1, FLOATS, sin=torch.sin, cos=torch.cos, tan=torch.tan, asin=torch.asin, acos=torch.acos, atan=torch.atan,
+    add(1, FLOATS, DEAR, sin=torch.sin, cos=torch.cos, tan=torch.tan, asin=torch.asin, acos=torch.acos, atan=torch.atan,
         sinh=torch.sinh, cosh=torch.cosh, tanh=torch.tanh, asinh=torch.asinh, acosh=torch.acosh, atanh=torch.atanh)
-    add(2, FLOATS, atan2=torch.atan2)
+    add(2, FLOATS, DEAR, atan2=torch.atan2)
     # special functions
-    add(1, FLOATS, erf=torch.erf, erfc=torch.erfc, erfinv=torch.erfinv, lgamma=torch.lgamma, digamma=torch.digamma)
-    add(2, FLOATS, hypot=torch.hypot, copysign=torch.copysign, nextafter=torch.nextafter)
+    add(1, FLOATS, DEAR, erf=torch.erf, erfc=torch.erfc, erfinv=torch.erfinv, lgamma=torch.lgamma, digamma=torch.digamma)
+    add(2, FLOATS, DEAR, hypot=torch.hypot, nextafter=torch.nextafter)
+    add(2, FLOATS, CHEAP, copysign=torch.copysign)
     # rounding; the identity on integers
-    add(1, NUMBERS, floor=torch.floor, ceil=torch.ceil, round=torch.round, trunc=torch.trunc)
+    add(1, NUMBERS, CHEAP, floor=torch.floor, ceil=torch.ceil, round=torch.round, trunc=torch.trunc)
     # tests
-    add(2, COMPUTED, "bool", eq=torch.eq, ne=torch.ne, lt=torch.lt, le=torch.le, gt=torch.gt, ge=torch.ge)
-    add(1, COMPUTED, "bool", isnan=torch.isnan, isinf=torch.isinf, signbit=torch.signbit)
+    add(2, COMPUTED, CHEAP, "bool", eq=torch.eq, ne=torch.ne, lt=torch.lt, le=torch.le, gt=torch.gt, ge=torch.ge)
+    add(1, COMPUTED, CHEAP, "bool", isnan=torch.isnan, isinf=torch.isinf, signbit=torch.signbit)
     # bits; logic on bool
-    add(2, BITS, and_=torch.bitwise_and, or_=torch.bitwise_or, xor=torch.bitwise_xor)
-    add(1, BITS, not_=torch.bitwise_not)
-    add(2, INTEGERS, lshift=torch.bitwise_left_shift, rshift=torch.bitwise_right_shift)
+    add(2, BITS, CHEAP, and_=torch.bitwise_and, or_=torch.bitwise_or, xor=torch.bitwise_xor)
+    add(1, BITS, CHEAP, not_=torch.bitwise_not)
+    add(2, INTEGERS, CHEAP, lshift=torch.bitwise_left_shift, rshift=torch.bitwise_right_shift)
     # choice and conversion
-    add(3, COMPUTED, where=torch.where)
-    add(1, STORED, "given", to=torch.Tensor.to)
+    add(3, COMPUTED, CHEAP, where=torch.where)
+    add(1, STORED, CHEAP, "given", to=torch.Tensor.to)
     return table
 
 

@@ -26,9 +26,10 @@ from typing import Any, NamedTuple
 
 import torch
 
-from capture.backends.native.grain import LEAST_WORK, work_per_row
+from capture.backends.native.grain import work_per_row
 from capture.backends.native.index import Div, Index, Mod, Size, Symbol, index, product
 from capture.backends.native.ir import Buffer, Extern, Kernel, Program, View
+from capture.backends.native.machine import CPU
 from capture.backends.native.memory import Layout, allocated, finished, returned
 from capture.backends.native.render import Rendered
 from capture.backends.native.render.kernel import INVALID
@@ -245,9 +246,9 @@ class _Planner:
     def _grain(self, kernel: Kernel) -> Number:
         numbers, work = self.numbers, work_per_row(kernel)
         if work.constant is not None:
-            return numbers.of(max(1, LEAST_WORK // max(1, work.constant)))
+            return numbers.of(max(1, CPU.hand_out // max(1, work.constant)))
         one = numbers.of(1)
-        return numbers.most(one, numbers.divide(numbers.of(LEAST_WORK), numbers.most(one, numbers.of(work))))
+        return numbers.most(one, numbers.divide(numbers.of(CPU.hand_out), numbers.most(one, numbers.of(work))))
 
     def _extern(self, extern: Extern, released: tuple[int, ...]) -> ExternStep:
         op, _, overload = extern.op.partition(".")

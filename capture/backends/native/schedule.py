@@ -8,9 +8,10 @@ from capture.backends.native import cost
 from capture.backends.native.index import Index, Var, contiguous_strides, index
 from capture.backends.native.ir import Buffer, Expr, Kernel, Load, Nest, Stage, Store, constant, intern, op
 from capture.backends.native.loops import linear_terms, merged, ordered
+from capture.backends.native.machine import CPU
 from capture.backends.native.rewrite import Rewriter, loads_of
 
-PARALLEL_ROWS = 64          # as many rows as this are enough to share among threads
+PARALLEL_ROWS = 4 * CPU.threads     # enough to share among threads evenly
 
 
 @dataclass(slots=True)

@@ -7,9 +7,10 @@ import pickle
 import pytest
 import torch
 
-from capture.backends.native.grain import LEAST_WORK, work_per_row
+from capture.backends.native.grain import work_per_row
 from capture.backends.native.index import Symbol, Var, index
 from capture.backends.native.ir import Kernel, Nest, Stage, Store, View, load, op
+from capture.backends.native.machine import CPU
 from capture.backends.native.plan import ExternStep, KernelStep, Plan, dump
 from capture.errors import InternalError
 
@@ -138,7 +139,7 @@ def test_rows_of_much_work_are_fewer_for_a_thread() -> None:
     i, j = Var("i", 100), Var("j", 1000)
     value = op("add", f32, load(X, index(j)), load(X, index(j)))
     rows = Kernel("k", (i,), 1, False, (Stage((j,), frozenset({j}), (Store("y", index(i), value, reduction="sum"),)),))
-    assert work_per_row(rows) == 1000 * 9 and grain(rows, torch.empty(1000)) == LEAST_WORK // 9000
+    assert work_per_row(rows) == 1000 * 9 and grain(rows, torch.empty(1000)) == CPU.hand_out // 9000
     sequential = Kernel("k", (i, j), 1, True, (Stage((), frozenset(), (Store("y", index(j), value),)),))
     assert work_per_row(sequential) == 1000 * 9
 
@@ -157,7 +158,7 @@ def test_the_grain_of_symbolic_work_is_computed_when_the_plan_runs() -> None:
     value = op("add", f32, load(X, index(j)), load(X, index(j)))
     rows = Kernel("k", (i,), 1, False, (Stage((j,), frozenset({j}), (Store("y", index(i), value, reduction="sum"),)),))
     for size in (2, 1000, 10**6):
-        assert grain(rows, torch.empty(size)) == max(1, LEAST_WORK // (9 * size))
+        assert grain(rows, torch.empty(size)) == max(1, CPU.hand_out // (9 * size))
 
 
 def test_kernels_without_work_have_a_grain() -> None:

@@ -359,7 +359,7 @@ def test_transposes_in_tiles(rows, columns, parallel, dtype):
 @pytest.mark.parametrize("dtype", [f32, f64, torch.bfloat16])
 @pytest.mark.parametrize("rows, columns, parallel", [(300, 80, 2), (300, 70, 2), (40, 33, 1)])
 def test_transposes_past_the_cache(rows, columns, parallel, dtype, monkeypatch):
-    monkeypatch.setattr(tiles, "STREAMED_BYTES", 0)
+    monkeypatch.setattr(tiles, "CPU", replace(tiles.CPU, streamed=0))
     x, w = buffer("x", columns, rows, dtype=dtype), buffer("w", rows, columns, dtype=dtype)
     y, z = buffer("y", rows, columns, dtype=dtype, kind="output"), buffer("z", rows, columns, dtype=dtype, kind="output")
     i, j = Var("i", rows), Var("j", columns)

@@ -21,9 +21,10 @@ from capture.backends.native.lowering.lazy import (
     variables,
     viewed,
 )
-from capture.backends.native.lowering.scalar import HEAVY, to
+from capture.backends.native.lowering.scalar import to
+from capture.backends.native.ops import DEAR
 
-CHEAP = 3               # operations that cost less to do again than a buffer costs to write and read
+RECOMPUTED = 3          # operations that cost less to do again than a buffer costs to write and read
 LARGE = 100             # the weight beyond which a value is stored in any case: expressions stay small
 MANY_READS = 8
 
@@ -37,7 +38,7 @@ def is_cheap(value: Lazy) -> bool:
     That is worth it when it reads no more memory than the stored value would take (one buffer), and costs next to nothing. All
     else is stored: where fusion puts the users into one kernel, the buffer becomes a register.
     """
-    return value.weight <= CHEAP and len(value.reads) <= 1
+    return value.weight <= RECOMPUTED and len(value.reads) <= 1
 
 
 def is_large(value: Lazy) -> bool:
@@ -146,7 +147,7 @@ class Builder:
 
     def cheap_to_repeat(self, value: Lazy) -> Lazy:
         """The same value, stored if it is work to compute: for those who read an element several times."""
-        if value.weight >= HEAVY or value.parts is not None and value.weight:
+        if value.weight >= DEAR or value.parts is not None and value.weight:
             self.store(value)
         return value
 

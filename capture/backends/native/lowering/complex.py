@@ -21,8 +21,9 @@ from capture.backends.native.lowering.elementwise import bound
 from capture.backends.native.lowering.lazy import Lazy, in_memory, viewed
 from capture.backends.native.lowering.promotion import Kind, promoted
 from capture.backends.native.lowering.registry import TABLE, Call, Handler, overloads
-from capture.backends.native.lowering.scalar import HEAVY, Number, Scalar, call, number, weigh, where
+from capture.backends.native.lowering.scalar import Number, Scalar, call, number, weigh, where
 from capture.backends.native.lowering.views import concatenated
+from capture.backends.native.ops import DEAR
 
 aten = torch.ops.aten
 COMPLEX = frozenset((torch.complex64, torch.complex128))
@@ -226,7 +227,7 @@ def polar(call_: Call, length: Lazy, angle: Lazy) -> Lazy:
 
     def part(name: str) -> Lazy:
         return elementwise(values, lambda exprs: (Scalar(exprs[0]) * call(name, Scalar(exprs[1]))).expr, call_.result.shape,
-                           length.dtype, HEAVY + 1)
+                           length.dtype, DEAR + 1)
     return paired(part("cos"), part("sin"), call_.result.dtype)
 
 

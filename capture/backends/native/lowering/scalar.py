@@ -12,12 +12,9 @@ import torch
 
 from capture.backends.native.index import Index, Size, Value, bounds, index
 from capture.backends.native.ir import Constant, Expr, Load, Op, Position, constant, intern, op, position
-from capture.backends.native.ops import INTEGERS
+from capture.backends.native.ops import INTEGERS, OPS
 
 Number = bool | int | float
-HEAVY = 8                       # the weight of an operation that takes many instructions
-LIGHT = frozenset(("add sub mul muladd neg abs sign maximum minimum fmax fmin eq ne lt le gt ge isnan isinf signbit "
-                   "and or xor not lshift rshift where to copysign floor ceil round trunc").split())
 TESTS = frozenset("eq ne lt le gt ge isnan isinf signbit".split())
 DIVISIONS = frozenset("floordiv truncdiv remainder fmod".split())
 ACCUMULATE = {torch.bfloat16: torch.float32, torch.float16: torch.float32}      # what to compute in, of dtypes that are only stored
@@ -273,5 +270,5 @@ def weigh(root: Expr) -> int:
         seen.add(expr)
         stack.extend(expr.children())
         if isinstance(expr, Op):
-            total += 1 if expr.name in LIGHT else HEAVY
+            total += OPS[expr.name].cost
     return total

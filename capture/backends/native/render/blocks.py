@@ -1,6 +1,6 @@
 """Reductions several steps at a time: accumulators are converted, loaded and stored less often, and do not wait for each other.
 
-Along rows the compiler makes vectors of neighbours. A block is JOINED such vectors, of LANES elements each: these are combined
+Along rows the compiler makes vectors of neighbours. A block is JOINED such vectors, of the machine's lanes each: these are combined
 with one another, in pairs, and then with accumulators, one for each lane. What is left of a row behind its last block, and the
 lanes' results, are combined at the end.
 """
@@ -13,12 +13,12 @@ import torch
 
 from capture.backends.native.index import Index, Value, Var, index
 from capture.backends.native.ir import COMBINED, JOINED, OF_PARTS, Buffer, Expr, Load, Op, Stage, Store, load, op
+from capture.backends.native.machine import CPU
 from capture.backends.native.rewrite import Rewriter
 from capture.backends.native.show import postorder, roots
 
 JOINED_NODES = 24       # of a stage, at most
-LANES = 16
-
+LANES = CPU.lanes
 
 
 def in_blocks(stage: Stage, number: int) -> tuple[list[Stage], list[Buffer]]:

@@ -10,6 +10,7 @@ import torch
 
 from capture.backends.native.index import Index, Value, Var, bounds, index
 from capture.backends.native.ir import Buffer, Kernel, Load, Store
+from capture.backends.native.machine import CPU
 from capture.backends.native.render.blocks import in_blocks
 from capture.backends.native.render.fetching import Fetch, fetches_of
 from capture.backends.native.render.plan import ARGUMENTS, Accumulator, Loop, StagePlan, plan_stage, span, strip_length
@@ -19,8 +20,6 @@ from capture.backends.native.render.target import Target
 from capture.backends.native.render.tiles import COLUMNS, ROWS, streamed_of, tiles_of
 from capture.backends.native.render.values import Values, bare
 
-STACK_BYTES = 64 << 10      # a larger array comes from the heap, and so do further ones
-STACK_TOTAL = 256 << 10     # after these
 INVALID = "<invalid>"       # in the place of a buffer: one byte, bits of which the kernel sets when an index is out of range
 
 
@@ -119,7 +118,7 @@ class _Writer(Values):
         length = length * (self.strip_length or 1)
         constant = length.constant
         size = None if constant is None else constant * itemsize
-        if size is not None and size <= STACK_BYTES and self.stack + size <= STACK_TOTAL:
+        if size is not None and size <= CPU.stack_array and self.stack + size <= CPU.stack:
             self.stack += size
             self.path.write(self.target.array.format(type=ctype, name=name, length=max(constant, 1)))
         else:

@@ -8,13 +8,14 @@ import torch
 
 from capture.backends.native.index import Index, Size, Var, contiguous_strides, index, product
 from capture.backends.native.ir import Kernel, Stage, Store
+from capture.backends.native.machine import CPU
 
 ARGUMENTS = {"argmax": "max", "argmin": "min"}      # reductions whose result is a position, and of what
 COMBINED = {"any": "max", "all": "min", "total": "sum"}     # reductions in another dtype than that of their values: how, there
 VECTOR_BLOCK = 2048     # elements summed up in float32 across a vector's lanes, before they are added to a sum in float64
 ROW_BLOCK = 64          # the same, one after the other
-STRIP_BYTES = 16 << 10  # of a strip's accumulators and local buffers: half of a first-level cache
-STRIP_LEAST, STRIP_MOST, STRIP_MULTIPLE = 64, 2048, 16
+STRIP_BYTES = CPU.first_level // 2      # of a strip's accumulators and local buffers
+STRIP_LEAST, STRIP_MOST = 64, 2048
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -143,7 +144,7 @@ def strip_length(kernel: Kernel, plans: Iterable[StagePlan]) -> int:
     while length > STRIP_LEAST and length * lane > STRIP_BYTES:
         length //= 2
     extent = index(kernel.outer[-1].extent).constant
-    return length if extent is None else min(length, -(-max(extent, 1) // STRIP_MULTIPLE) * STRIP_MULTIPLE)
+    return length if extent is None else min(length, -(-max(extent, 1) // CPU.lanes) * CPU.lanes)
 
 
 def span(sizes: Iterable[Size], strides: Iterable[Size]) -> Index:

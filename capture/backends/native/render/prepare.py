@@ -17,6 +17,7 @@ import torch
 
 from capture.backends.native.index import ZERO, Index, Value, Var, bounds, contiguous_strides, index
 from capture.backends.native.ir import JOINED, Buffer, Expr, Kernel, Load, Op, Stage, Store, constant, intern, load, op, position
+from capture.backends.native.ops import CHEAP, OPS
 from capture.backends.native.render.blocks import can_be_joined, joined
 from capture.backends.native.rewrite import Rewriter, loads_of, roots_of, stores_of, walk
 from capture.backends.native.show import postorder, roots
@@ -24,7 +25,6 @@ from capture.backends.native.show import postorder, roots
 BLOCKS = 128, 1024      # elements of a block of a row in which the place of an extreme is looked for
 FEWEST_BLOCKS = 4
 LARGEST = torch.iinfo(torch.int32).max
-CHEAP = frozenset("add sub mul neg abs maximum minimum eq ne lt le gt ge and or xor not where to".split())  # as fast as a load
 
 
 def prepared(kernel: Kernel) -> Kernel:
@@ -297,7 +297,7 @@ def _strip_values(stage: Stage, lane: Var, locals_: Iterable[str]) -> list[Expr]
             continue
         if isinstance(expr, Load) and expr.buffer in own:
             continue
-        expensive = isinstance(expr, Op) and expr.name not in CHEAP or any(worth[child] for child in children)
+        expensive = isinstance(expr, Op) and OPS[expr.name].cost > CHEAP or any(worth[child] for child in children)
         per_lane = lane in expr.variables() or any(isinstance(node, Load) and node.buffer in locals_ for node in postorder(expr))
         worth[expr] = expensive and per_lane
     needed = set(every)

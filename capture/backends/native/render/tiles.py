@@ -4,13 +4,12 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
-from capture.backends.native.cost import STREAMED_BYTES
 from capture.backends.native.index import Index, Value, Var, index, product
 from capture.backends.native.ir import Kernel, Load, Store
+from capture.backends.native.machine import CPU
 from capture.backends.native.rewrite import loads_of
 
-LINE = 64                   # bytes of a line of the cache
-ROWS, COLUMNS = 256, 16     # of a tile: long in the direction of reading, which touches few pages; across, a cache line of floats
+ROWS, COLUMNS = 256, CPU.lanes      # of a tile: long in the direction of reading, which touches few pages; across, a line of floats
 
 
 @dataclass(frozen=True)
@@ -53,9 +52,9 @@ def streamed_of(kernel: Kernel, tiles: Tiles | None) -> tuple[Store, ...]:
 
 def _is_streamed(store: Store, kernel: Kernel, tiles: Tiles) -> bool:
     points = product(variable.extent for variable in kernel.outer if variable in store.index.variables()).constant
-    return (store.mask is None and store.mode == "set" and store.value.dtype.itemsize * COLUMNS % LINE == 0
+    return (store.mask is None and store.mode == "set" and store.value.dtype.itemsize * COLUMNS % CPU.line == 0
             and store.index.coefficient(tiles.column) == 1 and not any(isinstance(atom, Value) for atom in store.index.atoms())
-            and points is not None and points * store.value.dtype.itemsize >= STREAMED_BYTES)
+            and points is not None and points * store.value.dtype.itemsize >= CPU.streamed)
 
 
 def _is_transposed(node: Load, row: Var, column: Var) -> bool:

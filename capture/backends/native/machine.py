@@ -1,0 +1,44 @@
+"""The machine that kernels are laid out for: sizes of its caches, vectors and stacks, and what its threads cost.
+
+One machine stands for all of a kind: a kernel must run well on each, so these are what nearly all of them have. What its language
+looks like is `render.target`; what a scalar operation costs is a column of `ops`.
+"""
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """Sizes are in bytes; work is in operations of `ops.ScalarOp.cost` 1, as which a byte that is moved counts too.
+
+    line: of the caches; also the widest vector, and how arrays are aligned. lanes: float32 of the widest vector. streamed: of a
+    result of which nothing is left in the last-level cache when it is read. stack_array: the largest array on a thread's stack;
+    stack: all of a kernel's together. buffers: pointers of one kernel, for which there are registers. threads: that a large
+    machine has. hand_out: work for which handing it to a thread that waits (0.1 µs) is worth while.
+    """
+
+    line: int
+    lanes: int
+    first_level: int
+    second_level: int
+    streamed: int
+    stack_array: int
+    stack: int
+    buffers: int
+    threads: int
+    hand_out: int
+
+
+CPU = Machine(
+    line=64,
+    lanes=16,
+    first_level=32 << 10,
+    second_level=256 << 10,
+    streamed=32 << 20,
+    stack_array=64 << 10,
+    stack=256 << 10,
+    buffers=28,
+    threads=16,
+    hand_out=1 << 17,
+)
