@@ -53,6 +53,7 @@ class Flag(Generic[T]):
             self.value = before
 
 
+DISABLE = Flag("DISABLE", 0, "1: nothing is captured, and every call runs natively; 0: as usual")
 STRICT = Flag("STRICT", 0, "1: an internal fault raises InternalError; 0: the program goes on natively, with a warning")
 DEBUG = Flag("DEBUG", 0, "1: cache decisions and tiers, 2: also guards, graphs and mock functions, "
                          "3: also fusion and the IR, 4: also kernels and plans")

@@ -1,7 +1,6 @@
 """What is kept of captures and misses, for reports: plain data that holds no object of the program."""
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -9,7 +8,7 @@ from dataclasses import dataclass, fields, replace
 
 from capture.errors import Reason, UserFrame
 from capture.guards.explain import Mismatch
-from capture.refgraph.source import DESCRIPTIONS, Computed, Local, Source
+from capture.refgraph.source import DESCRIPTIONS, Computed, Local, Source, named
 
 
 @dataclass(slots=True)
@@ -122,15 +121,6 @@ def miss_of(mismatches: Iterable[Mismatch], labels: Mapping[str, str], limited: 
     causes = [Cause(None if m.guard is None else m.guard.kind.name, subject_of(m, labels), m.expected, m.found,
                     None if m.guard is None else m.guard.place) for m in mismatches]
     return Miss(time.perf_counter(), tuple(causes), limited)
-
-
-GLOBAL = re.compile(r"__function__\.__globals__\['(\w+)'\]")
-PART = re.compile(r"\._(?:modules|parameters|buffers)\['([^']+)'\]")
-
-
-def named(subject: str) -> str:
-    """A path as users write it: globals by their names, parts of modules as `named_parameters` has them."""
-    return PART.sub(r".\1", GLOBAL.sub(r"\1", subject))
 
 
 def subject_of(mismatch: Mismatch, labels: Mapping[str, str]) -> str:

@@ -1,10 +1,11 @@
-"""What the program asks of compilers by `torch.compiler.set_stance`, as far as that concerns calls that no entry fits. (Whether
-anything compiled runs at all is seen to before the look-up: csrc/stance.h.)"""
+"""What the user asks by CAPTURE_DISABLE, and the program by `torch.compiler.set_stance`, as far as that concerns calls that no
+entry fits. (Whether anything compiled runs at all is seen to before the look-up: csrc/stance.h.)"""
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable
 
+from capture.config import DISABLE
 from capture.errors import RecaptureError
 
 
@@ -13,6 +14,8 @@ def lets_capture(name: str, mismatches: Callable[[], Iterable[object]]) -> bool:
 
     mismatches: why not each entry. Raises RecaptureError where the program wants to be told of such calls.
     """
+    if DISABLE:
+        return False
     owner = sys.modules.get("torch._dynamo.eval_frame")     # imported when the program first sets a stance
     stance = getattr(getattr(owner, "_stance", None), "stance", "default")
     if stance == "fail_on_recompile":

@@ -3,7 +3,6 @@ from __future__ import annotations
 
 import math
 import operator
-import re
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -44,7 +43,7 @@ from capture.refgraph.node import (
     source_of,
 )
 from capture.refgraph.result_types import IN_PLACE
-from capture.refgraph.source import Computed, Literal, Local, Source
+from capture.refgraph.source import Computed, Literal, Local, Source, named
 
 SUBSCRIPTING = frozenset({"getitem", "setitem"})            # the operators whose second argument is a subscript
 TENSOR_TYPE = type(torch.FloatTensor)                       # the class of the types of tensors of old
@@ -108,7 +107,7 @@ class FxRecorder:
         if state.node is None:
             self.refs.touch(tensor)
             source = tensor.source
-            name = source.name if isinstance(source, Local) else re.sub(r"\._(parameters|buffers|modules)", "", str(source))
+            name = source.name if isinstance(source, Local) else named(str(source))
             first = next(iter(self._placeholders.values()), None)
             with self.fx.inserting_after(self._last_input) if first is None else self.fx.inserting_before(first):
                 state.node = self._last_input = self.fx.placeholder(name)

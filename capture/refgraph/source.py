@@ -7,6 +7,7 @@ Modelled on `torch._dynamo.source`.
 from __future__ import annotations
 
 import operator
+import re
 import sys
 import types
 from collections.abc import Callable, Mapping
@@ -236,6 +237,15 @@ class Computed(Root):
         if self.op in SYMBOLS and len(args) == 2:
             return f"({args[0]} {SYMBOLS[self.op]} {args[1]})"
         return f"{self.op.__name__}({', '.join(args)})"
+
+
+GLOBAL = re.compile(r"(?:__function__|lookup\([^()]*\))\.__globals__\['(\w+)'\]")
+PART = re.compile(r"\._(?:modules|parameters|buffers)\['([^']+)'\]")
+
+
+def named(path: str) -> str:
+    """A path as users write it: globals by their names, parts of modules as `named_parameters` has them."""
+    return PART.sub(r".\1", GLOBAL.sub(r"\1", path))
 
 
 def lookup(cls: type, name: str) -> Any:

@@ -4,15 +4,17 @@ from __future__ import annotations
 import linecache
 import math
 import operator
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from torch import fx
 
 from capture.errors import UserFrame, is_internal, user_frames
-from capture.history import BreakReport, Cause, Gone, Miss, named
+from capture.history import BreakReport, Cause, Gone, Miss
 from capture.refgraph.effects import Position, user_stack
+from capture.refgraph.source import named
 from capture.remedies import remedy
+from capture.reports.conditions import condition_of
 from capture.reports.tree import Break, Change, Departed, Entry, Frame, Graph, Node, Place, Recapture, Report, Seconds
 from capture.unit import Trace, Unit
 
@@ -50,20 +52,20 @@ def frame_of(unit: Unit, continuations: Iterable[Unit], start: float) -> Frame:
     return Frame(
         name=unit.name, place=place_of_unit(unit), resumed=None if unit.resumed is None else break_of(unit.resumed),
         captures=unit.captures, hits=counts.hits, native_calls=counts.native_calls, uncounted=unit.without_entry,
-        entries=tuple(entry_of(e, start) for e in sorted(unit.tree.entries, key=lambda e: -e.hits)),
+        entries=tuple(entry_of(e, start, unit.labels) for e in sorted(unit.tree.entries, key=lambda e: -e.hits)),
         breaks=tuple(map(break_of, unit.breaks)), bailouts=tuple(map(break_of, unit.bailouts)),
         recaptures=tuple(recapture_of(miss, start) for miss in unit.misses),
         continuations=tuple(frame_of(other, (), start) for other in continuations),
         departed=Departed(past.entries, past.graphs, past.operations))
 
 
-def entry_of(entry: Any, start: float) -> Entry:
-    """One cache entry."""
+def entry_of(entry: Any, start: float, labels: Mapping[str, str]) -> Entry:
+    """One cache entry. labels: what users know parameters as that have other names."""
     trace: Trace = entry.payload
     gm = trace.graph_module
     return Entry(
         at=trace.times.start - start, outcome="native" if gm is None else "captured" if trace.broken is None else "partial",
-        hits=entry.hits, guards=tuple(map(str, entry.guards)),
+        hits=entry.hits, guards=tuple(condition_of(guard, labels) for guard in entry.guards),
         graph=None if gm is None else Graph(trace.operations, nodes_of(gm), gm.code.strip(), state_of(trace)),
         mock="" if trace.mock is None else trace.mock.source.strip(),
         broken=None if trace.broken is None else break_of(trace.broken), seconds=seconds_of(entry))

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import jinja2
+import markupsafe
 
 from capture.reports import layout, text
 from capture.reports.source import annotated, short
@@ -31,6 +32,11 @@ def page(report: Report, title: str) -> str:
                              end=text.duration(end_of(frames)), picture=layout.picture, duration=text.duration,
                              plural=text.plural, short=short, status=status,
                              recaptures=[(f, r, c) for f in frames for r in f.recaptures for c in r.changes])
+
+
+def cell(report: Report) -> str:
+    """The whole page as an element of another page, whose styles and scripts do not meet."""
+    return f'<iframe srcdoc="{markupsafe.escape(page(report, "capture"))}" style="width: 100%; height: 640px; border: 0"></iframe>'
 
 
 @functools.cache

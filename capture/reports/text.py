@@ -5,6 +5,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
+from capture.reports.source import short
+
 if TYPE_CHECKING:
     from rich.text import Text
 
@@ -13,6 +15,7 @@ if TYPE_CHECKING:
 Line = tuple[str, str]      # text and style
 STACK = 5                   # user frames of a break that are shown: a break takes at most 15 lines
 RECAPTURES = 5              # recaptures of a frame that are shown in the summary
+SUBJECTS = 30               # objects whose state an entry requires, that are shown
 STYLES = {"captured": "green", "partial": "yellow", "native": "red"}
 
 
@@ -31,7 +34,7 @@ def summary(report: Report) -> list[Line]:
 
 
 def details(frame: Frame) -> list[Line]:
-    """Every entry of one frame, in full: what it requires, computes and does; breaks, and recaptures with their causes."""
+    """What the summary says of one frame, with all of its recaptures; then every entry: what it requires, computes and does."""
     return list(_details_of(frame, 0))
 
 
@@ -57,27 +60,38 @@ def indented(lines: Iterable[Line], depth: int) -> Iterator[Line]:
 
 
 def _summary_of(frame: Frame, depth: int) -> Iterator[Line]:
-    yield from indented([_head(frame)], depth)
-    seconds = [entry.seconds for entry in frame.entries]
-    if seconds:
-        stages = ", ".join(f"{name} {duration(sum(getattr(s, stage) for s in seconds))}" for name, stage in
-                           (("run", "run"), ("mock", "mock"), ("graph", "graph"), ("guards", "guards")))
-        yield from indented([(f"  capturing took {duration(sum(s.capture for s in seconds))}: {stages}", "dim")], depth)
+    yield from indented(_overview(frame, RECAPTURES), depth)
+    for child in frame.continuations:
+        yield from _summary_of(child, depth + 1)
+
+
+def _overview(frame: Frame, most: int) -> Iterator[Line]:
+    """A frame without its entries, and with the last `most` recaptures."""
+    yield _head(frame)
+    yield from _states(frame)
     for entry in frame.entries:
         timed = _hit_times(entry)
         if timed:
-            yield from indented([(f"  a hit takes {timed}", "dim")], depth)
+            yield f"  a hit takes {timed}", "dim"
             break
-    yield from indented(_states(frame), depth)
+    seconds = [entry.seconds for entry in frame.entries]
+    if seconds:
+        stages = ", ".join(f"{stage} {duration(sum(getattr(s, stage) for s in seconds))}" for stage in
+                           ("run", "mock", "graph", "guards"))
+        yield f"  capturing took {duration(sum(s.capture for s in seconds))}: {stages}", "dim"
     for broken, count in Counter((*frame.breaks, *frame.bailouts)).items():
-        yield from indented(_break(broken, count), depth + 1)
-    for recapture in frame.recaptures[-RECAPTURES:]:
-        yield from indented(_recapture(recapture), depth + 1)
-    if len(frame.recaptures) > RECAPTURES:
-        yield from indented([(f"  … and {plural(len(frame.recaptures) - RECAPTURES, 'recapture')} before", "dim")], depth)
-    yield from indented(_departed(frame), depth)
-    for child in frame.continuations:
-        yield from _summary_of(child, depth + 1)
+        yield from indented(_break(broken, count), 1)
+    for recapture in frame.recaptures[-most:]:
+        yield from indented(_recapture(recapture), 1)
+    if len(frame.recaptures) > most:
+        yield f"  … and {plural(len(frame.recaptures) - most, 'recapture')} before", "dim"
+    if frame.uncounted:
+        yield (f"  {plural(frame.uncounted, 'call')} ran natively without an entry: past the recapture limit, under "
+               f"CAPTURE_DISABLE, on tensors that are not plain, by another __call__ of the module's class, or while a debugger "
+               f"or a tool that measures coverage was told of each line"), "red"
+    if frame.departed.entries:
+        verb = "entry is" if frame.departed.entries == 1 else "entries are"
+        yield f"  {frame.departed.entries} {verb} gone, with objects that an entry depends on", "dim"
 
 
 def _states(frame: Frame) -> Iterator[Line]:
@@ -88,36 +102,25 @@ def _states(frame: Frame) -> Iterator[Line]:
         yield f"  {subject} {state}", "dim"
 
 
-def _departed(frame: Frame) -> Iterator[Line]:
-    count = frame.departed.entries
-    if count:
-        yield f"  {count} {'entry is' if count == 1 else 'entries are'} gone, with objects that an entry depends on", "dim"
-
-
 def _head(frame: Frame) -> Line:
-    native = sum(entry.outcome == "native" for entry in frame.entries)
-    style = "red" if native and not frame.graphs else "yellow" if native or frame.breaks else "green"
-    return (f"{frame.name}: {frame.captures} captured ({plural(frame.graphs, 'graph')}, {plural(frame.operations, 'operation')}), "
-            f"{native} native, {plural(len(frame.recaptures), 'recapture')}; {plural(frame.hits, 'hit')}, "
-            f"{plural(frame.native_calls, 'native call')}"), style
+    outcomes = {entry.outcome for entry in frame.entries}
+    breaks = len({*frame.breaks, *frame.bailouts})
+    verdict, style = ("not captured", "red") if not frame.graphs and "native" in outcomes else \
+        (f"captured with {plural(breaks, 'break')}", "yellow") if breaks else \
+        ("captured in part", "yellow") if "native" in outcomes else ("captured", "green") if outcomes or frame.captures else \
+        ("never called", "dim")
+    counts = [plural(frame.hits, "hit")]
+    counts += [plural(len(frame.recaptures), "recapture")] * bool(frame.recaptures)
+    counts += [plural(frame.native_calls, "native call")] * bool(frame.native_calls)
+    what = f"{plural(frame.captures, 'capture')}, {plural(frame.graphs, 'graph')}, {plural(frame.operations, 'operation')}"
+    return f"{frame.name}: {verdict} ({what}); {', '.join(counts)}", style
 
 
 def _details_of(frame: Frame, depth: int) -> Iterator[Line]:
-    yield from indented([_head(frame)], depth)
+    yield from indented(_overview(frame, len(frame.recaptures)), depth)
     for number, entry in enumerate(frame.entries):
         yield "", ""
         yield from indented(_entry(number, entry), depth)
-    if frame.recaptures:
-        yield "", ""
-        yield from indented([("misses:", "bold")], depth)
-        for recapture in frame.recaptures:
-            yield from indented(_recapture(recapture), depth + 1)
-    if frame.uncounted:
-        yield "", ""
-        yield from indented([(f"{plural(frame.uncounted, 'call')} ran natively without an entry: past the recapture limit, on "
-                              f"tensors that are not plain, by another __call__ of the module's class, or while a debugger or a "
-                              f"tool that measures coverage was told of each line", "red")], depth)
-    yield from indented(_departed(frame), depth)
     for child in frame.continuations:
         yield "", ""
         yield from _details_of(child, depth + 1)
@@ -134,15 +137,32 @@ def _entry(number: int, entry: Entry) -> Iterator[Line]:
         if timed:
             yield f"  a hit takes {timed}", "dim"
     if entry.broken is not None:
-        yield from indented(_break(entry.broken), 1)
+        at = f" at {short(entry.broken.stack[-1].file)}:{entry.broken.stack[-1].line}" if entry.broken.stack else ""
+        yield f"  it ends{at}: {entry.broken.context}", "yellow"
+    yield from indented(_conditions(entry), 1)
     if entry.graph is not None:
         first, *more = entry.graph.state.splitlines() or [""]
         if first:
             yield f"  backend: the graph {first}", ""
         yield from ((f"    {line}", "") for line in more)
-        for title, text in (("guards", "\n".join(entry.guards)), ("graph", entry.graph.code), ("mock function", entry.mock)):
+        for title, text in (("graph", entry.graph.code), ("mock function", entry.mock)):
             yield f"  {title}:", "bold"
             yield from ((f"    {line}", "") for line in text.splitlines())
+
+
+def _conditions(entry: Entry) -> Iterator[Line]:
+    """The guards: the state of each object in a line; what objects are made of is only counted."""
+    states: dict[str, list[str]] = {}
+    for condition in entry.guards:
+        if condition.words:
+            states.setdefault(condition.subject, []).append(condition.words)
+    rest = sum(not condition.words for condition in entry.guards)
+    yield f"guards: {len(entry.guards)}", "bold"
+    for subject, words in list(states.items())[:SUBJECTS]:
+        yield f"  {subject}: {'; '.join(words)}", ""
+    if len(states) > SUBJECTS:
+        yield f"  … and {plural(len(states) - SUBJECTS, 'more object')}", "dim"
+    yield f"  and {rest} on what these are made of: classes, functions, attributes that are absent", "dim"
 
 
 def _break(broken: Break, count: int = 1) -> Iterator[Line]:

@@ -102,13 +102,26 @@ class Seconds:
 
 
 @dataclass(frozen=True, slots=True)
+class Condition:
+    """A guard: the object that it is about, what it requires of that object's state in a few words (empty: it is about what the
+    object is made of, such as its class), and all of it as a Python expression."""
+
+    subject: str
+    words: str
+    expression: str
+
+    def __str__(self) -> str:
+        return self.expression
+
+
+@dataclass(frozen=True, slots=True)
 class Entry:
     """One variant in the cache. `outcome`: "captured"; "partial", up to a break; "native": calls like it run natively."""
 
     at: float
     outcome: str
     hits: int
-    guards: tuple[str, ...]
+    guards: tuple[Condition, ...]
     graph: Graph | None
     mock: str
     broken: Break | None
@@ -192,6 +205,11 @@ class Report:
         """One self-contained page."""
         from capture.reports import html  # which needs Jinja2: nobody else waits for its import
         return html.page(self, title)
+
+    def _repr_html_(self) -> str:
+        """The page within a cell of a notebook."""
+        from capture.reports import html
+        return html.cell(self)
 
     def write(self, path: str | os.PathLike[str]) -> None:
         """Writes the report to a file, as HTML, JSON or text by the end of its name. Raises OSError."""

@@ -222,7 +222,7 @@ def prepare(compile_job: str = COMPILE_JOB) -> None:
     """Starts a compiling process if it is sure to be needed: when nothing was ever compiled. In a program that was compiled before,
     all may come from disk, and in one that uses a GPU nothing may be there to compile: the process would cost seconds of a
     processor for nothing; it starts at the first miss."""
-    if not _was_used(disk_cache.default_cache()) and not _uses_gpu():
+    if not config.DISABLE and not _was_used(disk_cache.default_cache()) and not _uses_gpu():
         with _lock:
             _pool.start(compile_job)
 

@@ -1,0 +1,126 @@
+"""Guards as people read them: by the object that they are about, what is required of its state in a few words."""
+from __future__ import annotations
+
+import re
+import types
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from capture import _C
+from capture.guards.expression import Readable
+from capture.guards.guard import Guard
+from capture.history import labelled
+from capture.refgraph.requirements import Kind
+from capture.refgraph.source import DESCRIPTIONS, Attr, Computed, Constant, Function, ImportedModule, Item, Source, named
+from capture.reports.tree import Condition
+
+LONGEST = 100                                       # characters of a condition in words
+MODE = re.compile(r"(\w+)=(\w+(?:\([^)]*\))?)")     # in the text of Modes
+AT_IMPORT = dict(MODE.findall(str(_C.modes())))
+CODE = types.FunctionType, types.ModuleType, type
+readable = Readable()
+
+
+def condition_of(guard: Guard, labels: Mapping[str, str]) -> Condition:
+    """A guard as data. labels: what users know parameters as that have other names."""
+    if guard.source is None:
+        return Condition("torch's modes", _modes(guard.expected), str(guard))
+    source = labelled(guard.source, labels)
+    subject = subject_of(source)
+    words = WORDS.get(guard.kind)
+    if words is None or is_code(source) or is_bookkeeping(source, guard) or \
+            guard.kind is Kind.TYPE and (source is not subject or guard.expected in CODE):
+        return Condition(shown(subject), "", str(guard))
+    return Condition(shown(subject), shortened(words(relative(source, subject), guard.expected)), str(guard))
+
+
+def is_code(source: Source) -> bool:
+    """Whether an object belongs to classes, functions and libraries, which hardly ever change."""
+    if isinstance(source, Computed):
+        return source.op.__module__.startswith("capture.") and source.op not in DESCRIPTIONS
+    if isinstance(source, (Constant, ImportedModule)) or isinstance(source, Attr) and source.name == "__code__":
+        return True
+    if isinstance(source, Item) and is_globals(source.base):
+        return False
+    return source.base is not None and is_code(source.base)
+
+
+def is_globals(source: Source) -> bool:
+    """Whether these are the global variables of a function."""
+    return isinstance(source, Attr) and source.name == "__globals__"
+
+
+def is_bookkeeping(source: Source, guard: Guard) -> bool:
+    """Whether it is private and empty as usual, like a module's table of hooks, or the table of its children."""
+    private = isinstance(source, Item) and isinstance(source.key, str) and source.key.startswith("_")
+    return private and (guard.kind in (Kind.KEYS, Kind.TYPE) or guard.expected is False)
+
+
+def subject_of(source: Source) -> Source:
+    """The object that a condition is about: an argument, a global variable, or the innermost module on the way."""
+    below = source.base
+    if below is None:
+        return source
+    if isinstance(source, Item) and (is_globals(below) or isinstance(below, Item) and below.key == "_modules"):
+        return source
+    return subject_of(below)
+
+
+def shown(source: Source) -> str:
+    """A path as users write it."""
+    if isinstance(source, Function):
+        return "the function"
+    text = named(str(source))
+    return text[1:-1] if isinstance(source, Computed) and text.startswith("(") else text
+
+
+def relative(source: Source, subject: Source) -> str:
+    """`.weight` for `m.0.weight` if that is about `m.0`; empty for `m.0` itself."""
+    return named(str(source).removeprefix(str(subject)))
+
+
+def shortened(text: str) -> str:
+    """Words, cut where they are long."""
+    text = text.strip()
+    return text if len(text) <= LONGEST else text[:LONGEST] + " …"
+
+
+def _tensor(path: str, expected: Any) -> str:
+    parts = [str(expected.dtype).removeprefix("torch."), "of any shape" if expected.any_shape else str(tuple(expected.shape))]
+    parts += [f"of class {expected.type.__name__}"] * (expected.type.__name__ not in ("Tensor", "Parameter"))
+    parts += [f"on {expected.device}"] * (expected.device.type != "cpu")
+    usual = expected.any_shape or tuple(expected.stride) == contiguous_strides(expected.shape)
+    parts += [f"strides {tuple(expected.stride)}"] * (not usual)
+    parts += ["requires_grad"] * expected.requires_grad
+    return f"{path} {', '.join(parts)}"
+
+
+def contiguous_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The strides of a contiguous tensor."""
+    strides, count = [], 1
+    for size in reversed(shape):
+        strides.append(count)
+        count *= max(size, 1)
+    return tuple(reversed(strides))
+
+
+def _modes(expected: Any) -> str:
+    changed = [f"{name} {value}" for name, value in MODE.findall(str(expected)) if AT_IMPORT.get(name) != value]
+    return ", ".join(changed) or "as they were when capture was imported"
+
+
+# What kinds of guards say of an object's state, by path and expectation. The others are about what it is made of.
+WORDS: dict[Kind, Callable[[str, Any], str]] = {
+    Kind.TYPE: lambda x, e: f"{x} {e.__name__}",
+    Kind.VALUE: lambda x, e: f"{x} is {readable.value(e)}",
+    Kind.TRUTH: lambda x, e: f"{x} is {'true' if e else 'false or empty'}",
+    Kind.LENGTH: lambda x, e: f"{x} has length {e}",
+    Kind.KEYS: lambda x, e: f"{x} has the keys {readable.value(e)}",
+    Kind.CONTENT: lambda x, e: f"{x} holds {readable.value(e)}",
+    Kind.MEMBER: lambda x, e: f"{x} holds {readable.value(e)}",
+    Kind.NOT_MEMBER: lambda x, e: f"{x} does not hold {readable.value(e)}",
+    Kind.TENSOR: _tensor,
+    Kind.ALIAS: lambda x, e: f"{x} is {named(str(e))}",
+    Kind.DISTINCT: lambda x, e: f"{x} is none of {len(e)} other objects",
+    Kind.STORAGE: lambda x, e: f"memory is shared among {len(e)} tensors as it was",
+}
