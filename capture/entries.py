@@ -24,6 +24,7 @@ from capture.refgraph import mock, pycode
 from capture.refgraph.graph import RefGraph
 from capture.refgraph.memory import is_overriding
 from capture.refgraph.node import Shadow
+from capture.refgraph.orders import require_orders
 from capture.refgraph.separateness import require_separateness
 from capture.refgraph.verify import verify
 from capture.unit import Trace, Unit
@@ -39,6 +40,7 @@ def install(unit: Unit, interp: Interpreter, result: Shadow, held: Iterable[Valu
     graph, recorder = interp.graph, interp.recorder
     verify(graph, resume.composite([*held, *(part for sleeper in asleep for part in sleeper.record)]))
     require_separateness(graph, [node for node in recorder.inputs if recorder.mutates and not recorder.arrays.has_tensor(node)])
+    require_orders(graph)
     recorder.settle_expectations()
     graph.seal()
     with times.measure("mock"):
@@ -87,7 +89,7 @@ def insert(unit: Unit, interp: Interpreter, plan: mock.MockPlan, repeatable: boo
     with times.measure("guards"):
         again = repeatable or plan.before is not None and recorder.can_take_back()
         trace = Trace(gm, code, broken, operations, again, compiled, times)
-        entry = unit.tree.insert(collect(graph), code.lifted, function, trace)
+        entry = unit.tree.insert(collect(graph), code.lifted, function, trace, code.weakly_held())
     unit.captures += 1
     debug.captured(unit.name, entry)
 

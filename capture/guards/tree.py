@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from types import CodeType, FunctionType
 from typing import Any
@@ -43,6 +43,7 @@ class CacheEntry(_C.CacheEntry):
     def __init__(self, mock: Callable[..., Any] | None, payload: object) -> None:
         self._guards: tuple[Guard, ...] = ()
         self._lifted: tuple[Source, ...] = ()
+        self._needed: tuple[Any, ...] = ()
 
     @property
     def guard_count(self) -> int:
@@ -79,8 +80,8 @@ class GuardTree(_C.GuardTree):
         return self._code()
 
     def insert(self, guards: Sequence[Guard], lifted: Sequence[Source], mock: Callable[..., Any] | None,
-               payload: object) -> CacheEntry:
-        """Adds an entry, which applies when all guards hold and the lifted values exist.
+               payload: object, needed: Iterable[Any] = ()) -> CacheEntry:
+        """Adds an entry, which applies when all guards hold, the lifted values exist, and the objects `needed` by the mock live.
 
         On a hit mock(*arguments) is called; with lifted sources, mock(*arguments, tuple of their values).
         Raises TypeError for expectations that their kind does not allow, ValueError when the tree is full.
@@ -91,6 +92,7 @@ class GuardTree(_C.GuardTree):
         places = [lowering.node(source) for source in lifted]
         entry._guards = tuple(lowering.frozen_guard(guard, held) for guard, (_, _, held) in zip(guards, checks))
         entry._lifted = tuple(lowering.frozen(source) for source in lifted)
+        entry._needed = tuple(map(lowering.identity, needed))
         self._add(entry, lowering.nodes, checks, places)
         return entry
 

@@ -5,6 +5,7 @@ it (clocks, random numbers) are *call effects*; what they return is a replayed v
 """
 from __future__ import annotations
 
+import collections
 import types
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -265,3 +266,37 @@ def _is_there(shadow: Shadow, done: set[CallEffect]) -> bool:
         elif not isinstance(part, (Expr, Build, Display, Const, External)):
             return False
     return True
+
+
+def settle(effects: list[Effect | CallEffect]) -> list[Effect | CallEffect]:
+    """Leaves out assignments that a later one overwrites; the first takes the last's value, so that the order of keys
+    stays. What is assigned to tensors stays as it is: it may change other attributes of theirs. No assignment is moved
+    across a call, which may look at what was assigned."""
+    settled: list[Effect | CallEffect] = []
+    places: dict[int, dict[Any, int]] = {}          # target's serial -> key -> index in `settled`
+    for effect in effects:
+        if isinstance(effect, CallEffect):
+            places.clear()
+            settled.append(effect)
+            continue
+        known = places.setdefault(effect.target.serial, {})
+        if not _overwrites(effect):
+            known.clear()
+        else:
+            key = effect.args[0]
+            place = known.setdefault(key.value if isinstance(key, Const) else key, len(settled))
+            if place < len(settled):
+                settled[place] = effect
+                continue
+        settled.append(effect)
+    return settled
+
+
+def _overwrites(effect: Effect) -> bool:
+    """Whether an effect is the assignment of one key or attribute, and changes nothing else."""
+    if effect.operation is setattr:
+        return effect.target.cls is types.CellType
+    if isinstance(effect.target.state, TensorState):
+        return False
+    changing = bool(effect.args) and isinstance(effect.args[0], (Expr, External))           # a key which may be any other
+    return not changing and effect.operation in (dict.__setitem__, collections.OrderedDict.__setitem__, object.__setattr__)

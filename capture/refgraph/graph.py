@@ -48,6 +48,7 @@ from capture.refgraph.node import (
     roots_of_identity,
     source_of,
 )
+from capture.refgraph.orders import state_at_entry
 from capture.refgraph.publishing import Past, publish
 from capture.refgraph.records import content, has_content, require_decimal_rules
 from capture.refgraph.requirements import Key, agree, key_of
@@ -482,14 +483,7 @@ class RefGraph:
         """The members of a set, guarded as a whole. Must be called before the first change to an outside one."""
         if node.state is None:
             self.touch(node)
-            members = frozenset(node.real)
-            order = tuple((set if isinstance(node.real, set) else frozenset).__iter__(node.real))
-            if all(type(m) in SCALARS for m in members):
-                self.hold(node.source, "CONTENT", members)
-                node.state = SetState({m: Const(m) for m in members}, len(members) < 2, order)
-            else:                                   # objects: those very ones, in this order
-                require_keys(self, node.source, order)
-                node.state = SetState(table(order, ((m, self.find(m) or self.constant(m)) for m in order)), True, order)
+            node.state = state_at_entry(self, node)
         return node.state
 
     def attributes(self, node: RefNode) -> RefNode | None:

@@ -20,7 +20,7 @@ import torch
 from capture import _C
 from capture.errors import Break
 from capture.refgraph.classes import make_class
-from capture.refgraph.effects import CallEffect, Effect, Replayed, operands_of, ready_at_entry, user_stack
+from capture.refgraph.effects import CallEffect, Effect, Replayed, operands_of, ready_at_entry, settle, user_stack
 from capture.refgraph.graph import RefGraph
 from capture.refgraph.identical import Classes
 from capture.refgraph.keys import KeyTable, put
@@ -35,7 +35,6 @@ from capture.refgraph.node import (
     DictState,
     Display,
     Expr,
-    External,
     FunctionState,
     IteratorState,
     ListState,
@@ -46,6 +45,7 @@ from capture.refgraph.node import (
     TensorState,
     WrittenDict,
 )
+from capture.refgraph.orders import filled, filling
 from capture.refgraph.publishing import chain_of
 from capture.refgraph.source import Computed, Constant, Source
 
@@ -125,30 +125,6 @@ def plan(graph: RefGraph, result: Shadow, inputs: Iterable[RefNode], numbers: tu
     return MockPlan(tuple(outputs), tuple(steps), result, classes, numbers, tuple(graph.risks), tuple(first_steps), clocks, before)
 
 
-def settle(effects: list[Effect | CallEffect]) -> list[Effect | CallEffect]:
-    """Leaves out assignments that a later one overwrites; the first takes the last's value, so that the order of keys
-    stays. What is assigned to tensors stays as it is: it may change other attributes of theirs. No assignment is moved
-    across a call, which may look at what was assigned."""
-    settled: list[Effect | CallEffect] = []
-    places: dict[int, dict[Any, int]] = {}          # target's serial -> key -> index in `settled`
-    for effect in effects:
-        if isinstance(effect, CallEffect):
-            places.clear()
-            settled.append(effect)
-            continue
-        known = places.setdefault(effect.target.serial, {})
-        if not _overwrites(effect):
-            known.clear()
-        else:
-            key = effect.args[0]
-            place = known.setdefault(key.value if isinstance(key, Const) else key, len(settled))
-            if place < len(settled):
-                settled[place] = effect
-                continue
-        settled.append(effect)
-    return settled
-
-
 def _check_shown(graph: RefGraph, effects: list[Effect | CallEffect]) -> None:
     """Raises Break when a call effect looks at an object that was changed afterwards: it would see the final state.
 
@@ -183,16 +159,6 @@ def _storage(node: RefNode) -> int | None:
     """The storage of a tensor of the trace; None for one that is dead, and for other objects."""
     storage = storage_of(node.real) if isinstance(node.real, torch.Tensor) else None
     return storage[0] if storage else None
-
-
-def _overwrites(effect: Effect) -> bool:
-    """Whether an effect is the assignment of one key or attribute, and changes nothing else."""
-    if effect.operation is setattr:
-        return effect.target.cls is types.CellType
-    if isinstance(effect.target.state, TensorState):
-        return False
-    changing = bool(effect.args) and isinstance(effect.args[0], (Expr, External))           # a key which may be any other
-    return not changing and effect.operation in (dict.__setitem__, collections.OrderedDict.__setitem__, object.__setattr__)
 
 
 # -- what outlives the trace -----------------------------------------------------------------------------------------
@@ -317,7 +283,7 @@ class _Cook:
         if self.cls is collections.deque and isinstance(state, ListState):
             return Expr(self.cls, (Build(tuple, tuple(state.items)), Const(self.maxlen())))
         if self.cls is set and isinstance(state, SetState):
-            return Display(set, tuple(state.items.values()))
+            return filled(set, self.members(state))
         if self.cls is dict and isinstance(state, (DictState, WrittenDict)):
             return Display(dict, tuple(part for entry in self.entries(state) for part in entry))
         return None
@@ -333,8 +299,8 @@ class _Cook:
                 yield Effect(extend, node, (Build(tuple, tuple(state.items)),))
         elif isinstance(state, (SetState, DictState)) and isinstance(state.items, KeyTable):
             yield from self.hashed(state)
-        elif isinstance(state, SetState) and state.items:
-            yield Effect(set.update, node, (Build(tuple, tuple(state.items.values())),))
+        elif isinstance(state, SetState) and state.items and issubclass(self.cls, set):
+            yield from (Effect(set.update, node, (part,)) for part in self.members(state))
         elif isinstance(state, (DictState, WrittenDict)):
             ordered = issubclass(self.cls, collections.OrderedDict)
             setitem = collections.OrderedDict.__setitem__ if ordered else dict.__setitem__
@@ -347,6 +313,13 @@ class _Cook:
         if isinstance(self.real, collections.defaultdict) and self.real.default_factory is not None \
                 and node.origin is None and "default_factory" not in node.slots:
             raise self.escape("its default_factory is not known")
+
+    def members(self, state: SetState) -> tuple[Shadow, ...]:
+        """What a set takes in, in its order."""
+        members = state.filling or filling(self.real, state.items)
+        if members is None:
+            raise self.escape("it grew and shrank, and no new set is iterated in its order")
+        return members
 
     def hashed(self, state: DictState | SetState) -> Iterator[Effect]:
         """The entries of a container of which Python code hashes some keys: their hashes are as they were."""

@@ -250,17 +250,27 @@ class WrittenDict:
         self.writes: list[tuple[Shadow, Any, Shadow]] = []
 
 
-class SetState:
-    """A set's members, all known: member -> its shadow.
+@dataclass(frozen=True, slots=True)
+class Order:
+    """In which order a set from outside was iterated at entry (None: that is guarded already), and the size of its table."""
 
-    `ordered`: the real set's order of iteration follows from what the trace did. It does not for a set from outside:
-    equal sets may differ in their order. `entry_order`: the order of an outside set as long as it is as it was at entry.
+    source: Source
+    members: tuple[Any, ...] | None
+    size: int
+
+
+class SetState:
+    """A set's members, all known: member -> its shadow, in the order in which they were added, as far as that is known.
+
+    `follows`: the sets from outside whose order decides in which order this one is iterated. `at_entry`: it is one of these, as it
+    was at entry. `filling`: of a set that was published, of what it is made as it was then.
     """
 
-    __slots__ = ("items", "ordered", "entry_order")
+    __slots__ = ("items", "follows", "at_entry", "filling")
 
-    def __init__(self, items: dict[Any, Shadow], ordered: bool = True, entry_order: tuple[Any, ...] | None = None) -> None:
-        self.items, self.ordered, self.entry_order = items, ordered, entry_order
+    def __init__(self, items: dict[Any, Shadow], follows: tuple[Order, ...] = (), at_entry: bool = False,
+                 filling: tuple[Shadow, ...] | None = None) -> None:
+        self.items, self.follows, self.at_entry, self.filling = items, follows, at_entry, filling
 
 
 class BytesState:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from capture.refgraph.effects import CallEffect, Effect, is_foreign, operands_of
 from capture.refgraph.node import Build, Const, DictState, Display, Expr, FunctionState, ListState, RefNode, SetState, Shadow
+from capture.refgraph.orders import filling
 
 if TYPE_CHECKING:
     from capture.refgraph.graph import RefGraph
@@ -70,7 +71,9 @@ def _past_of(graph: RefGraph, node: RefNode) -> Past | None:
     elif type(state) is DictState and type(state.items) is dict:
         copy = DictState(dict(state.items), state.complete)
     elif type(state) is SetState and type(state.items) is dict:
-        copy = SetState(dict(state.items), state.ordered, state.entry_order)
+        copy = SetState(dict(state.items), state.follows, filling=filling(real, state.items))
+        if copy.filling is None:
+            return None
     elif state is None and isinstance(real, BaseException):
         chain = chain_of(graph, real)
         return None if None in chain.values() else Past(None, graph.attributes(node), {**node.slots, **chain})  # type: ignore[dict-item]

@@ -24,7 +24,7 @@ from capture.refgraph.graph import BOUND_IN_C
 from capture.refgraph.lookup import instance_dict, is_heap_type
 from capture.refgraph.mock import Make, MockPlan, Perform, bases, operands
 from capture.refgraph.node import Build, Const, Display, Expr, RefNode, Shadow, TensorState
-from capture.refgraph.records import DERIVED, is_record
+from capture.refgraph.records import is_weak
 from capture.refgraph.runtime import CallFrom
 from capture.refgraph.source import (
     Attr,
@@ -76,6 +76,10 @@ class PythonCode:
     calls: dict[int, tuple[Position, ...] | None] = field(default_factory=dict)
     first_effect: int = sys.maxsize
     before: str | None = None
+
+    def weakly_held(self) -> list[Any]:
+        """The objects of the program's own that the code refers to."""
+        return [value() for value in self.globals.values() if type(value) is weakref.ref]
 
     def _entry_of(self, exception: BaseException) -> types.TracebackType | None:
         entry = exception.__traceback__
@@ -532,15 +536,6 @@ def is_of_function(source: Source) -> bool:
     if isinstance(source, Item) and isinstance(source.base, Attr):
         return source.base.name in PARTS and is_of_function(source.base)
     return isinstance(source, Function)
-
-
-def is_weak(value: Any) -> bool:
-    """Whether a constant may belong to the user, so that only a weak reference to it may be held."""
-    if isinstance(value, type):
-        return is_heap_type(value)
-    if isinstance(value, (types.BuiltinFunctionType, types.CodeType)) or is_record(value) or isinstance(value, DERIVED):
-        return False
-    return type(value).__weakrefoffset__ != 0
 
 
 def _operands_first(roots: Iterable[Shadow]) -> list[Shadow]:

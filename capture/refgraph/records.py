@@ -14,6 +14,7 @@ import torch
 
 from capture.refgraph import ndarrays
 from capture.refgraph.identical import Classes
+from capture.refgraph.lookup import is_heap_type
 from capture.refgraph.source import Computed
 
 current_context = decimal.getcontext        # of C, whatever a program puts there
@@ -104,3 +105,14 @@ def in_own_decimals(graph: Any) -> bool:
     """Whether the decimal context in force is one that the trace made."""
     node = graph.find(current_context())
     return node is not None and node.created
+
+
+def is_weak(value: Any) -> bool:
+    """Whether a constant may belong to the user, so that only a weak reference to it may be held."""
+    if isinstance(value, type):
+        return is_heap_type(value)
+    if type(value) is frozenset:
+        return any(map(is_weak, value))
+    if isinstance(value, (types.BuiltinFunctionType, types.CodeType)) or is_record(value) or isinstance(value, DERIVED):
+        return False
+    return type(value).__weakrefoffset__ != 0

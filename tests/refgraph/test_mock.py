@@ -10,8 +10,7 @@ import pytest
 import torch
 
 from capture.errors import Break
-from capture.refgraph.effects import Effect
-from capture.refgraph.mock import settle
+from capture.refgraph.effects import Effect, settle
 from capture.refgraph.node import Build, Const, DictState, Expr, FunctionState, IteratorState, ListState, SetState
 from tests.refgraph.world import Pair, World
 

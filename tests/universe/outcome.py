@@ -80,7 +80,7 @@ class _Walk:
             return [*found, *((self.visit(key, depth), self.visit(value, depth)) for key, value in dict.items(obj))]
         if issubclass(cls, BaseException):
             text = [self.visit(part, depth) for part in (obj.args, obj.__cause__, obj.__suppress_context__)]
-            return [*found, *text, BaseException.__str__(obj) if type(obj).__str__ is BaseException.__str__ else None]
+            return [*found, *text, ADDRESS.sub("0x…", str(obj)) if type(obj).__str__ is BaseException.__str__ else None]
         return [*found, *self.items_left(obj, cls, depth)]
 
     def items_left(self, obj: Any, cls: type, depth: int) -> list[Any]:

@@ -79,4 +79,4 @@ def change_members(interp: Interpreter, container: Value, key: Value) -> None:
     """The state of a set that has one member more, or less."""
     before = KeyTable(members(interp, container))
     now = KeyTable((member, before.get(member) or key.shadow) for member in container.real)
-    node_of(container).state = SetState(now, node_of(container).state.ordered)
+    node_of(container).state = SetState(now, node_of(container).state.follows)

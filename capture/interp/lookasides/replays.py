@@ -43,6 +43,7 @@ from capture.refgraph.node import (
     WrittenDict,
     source_of,
 )
+from capture.refgraph.orders import filled, filling
 from capture.refgraph.result_types import RETURNS
 from capture.refgraph.runtime import dress, frozen
 from capture.refgraph.source import Computed
@@ -171,7 +172,12 @@ def snapshot(interp: Interpreter, value: Value, depth: int = DEEPEST, entry: boo
         shown = snapshots(interp, items_of(interp, value), real, depth, entry)
         return Display(list, shown) if type(real) is list else Expr(deque, (Build(tuple, shown), Const(real.maxlen)))
     if type(real) is set and (isinstance(shadow.state, SetState) or not shadow.created):
-        return Display(set, tuple(elements(interp, value)))
+        shadows = dict(zip(real, elements(interp, value), strict=True))
+        known = {member: shadows[member] for member in (shadow.state.items if shadow.created else real)}
+        members = filling(real, known)
+        if members is None:
+            raise Break("opaque-call", "a set was shown that grew and shrank")
+        return filled(set, members)
     if type(real) is dict and (isinstance(shadow.state, DictState) or not shadow.created):
         return Display(dict, tuple(part for key in interp.graph.dict_keys(shadow) for part in (
             settled(interp, key), snapshot(interp, Value(real[key], interp.graph.dict_get(shadow, key)), depth - 1, entry))))

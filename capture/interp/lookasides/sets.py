@@ -6,13 +6,15 @@ import weakref
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from capture.errors import Break
 from capture.interp.frame import Value
 from capture.interp.interpreter import Interpreter
-from capture.interp.lookasides.shadows import NONE, depend_order, elements_unordered, is_constant, key_of, members, node_of, settled
+from capture.interp.lookasides.shadows import NONE, elements_unordered, is_constant, key_of, members, node_of, settled
 from capture.interp.models import model
 from capture.interp.special import are_keys, is_key, is_native_iterable
 from capture.refgraph.keys import require_reference
-from capture.refgraph.node import Build, Const, RefNode, SetState, Shadow
+from capture.refgraph.node import Build, Const, Expr, RefNode, SetState, Shadow
+from capture.refgraph.orders import added_order, by_insertion, filled, filling, require_order
 
 SETS = (set, frozenset)
 
@@ -72,28 +74,32 @@ def look_all(interp: Interpreter, container: Value, member: Value) -> None:
     key_of(interp, member, container.real, outside=isinstance(node, RefNode) and node.source is not None)
 
 
-def is_ordered(*operands: Value) -> bool:
-    """Whether the order of what is made from these follows from the trace."""
-    return all(not isinstance(x.shadow, RefNode) or not isinstance(x.shadow.state, SetState)
-               or x.shadow.state.ordered for x in operands)
-
-
 def new_set(interp: Interpreter, real: Any, *operands: Value) -> Shadow:
     """The shadow of a set which an operation on `operands` has just returned."""
     for operand in operands:
         if operand.real is real:
             return operand.shadow
     if isinstance(real, frozenset):
-        items = Build(type(real), tuple(settled(interp, member) for member in real))
-        if not is_ordered(*operands) and len(real) > 1:
-            return interp.graph.create(real, state_of(interp, real, *operands), origin=items)
-        return Const(real) if is_constant(real) and all(isinstance(item, Const) for item in items.items) else items
+        state = state_of(interp, real, *operands)
+        if is_constant(real) and all(isinstance(item, Const) for item in state.items.values()) and not state.follows:
+            return Const(real)
+        members = filling(real, state.items)
+        if members is None:
+            raise Break("opaque-call", "a frozen set was made of one that grew and shrank")
+        items = filled(frozenset, members)
+        return interp.graph.create(real, state, origin=items) if state.follows or not isinstance(items, Build) else items
     return interp.graph.create(real, state_of(interp, real, *operands))
 
 
 def state_of(interp: Interpreter, real: Any, *operands: Value) -> SetState:
-    ordered = is_ordered(*operands) or len(real) < 2
-    return SetState({member: settled(interp, member) for member in real}, ordered)
+    """What is known of a set to which these were added, or that was made of them."""
+    states = [x.shadow.state if isinstance(x.shadow, RefNode) and isinstance(x.shadow.state, SetState) else None for x in operands]
+    before: Any = operands[0].real if operands else ()
+    first = states[0].items if operands and states[0] is not None else before
+    lay = set(iter(first)) if before is real else before       # as they lay before, if none had been taken out
+    items = {member: settled(interp, member) for member in added_order(real, first, lay, [x.real for x in operands[1:]])}
+    follows = dict.fromkeys(order for state in states if state is not None for order in state.follows)
+    return SetState(items, tuple(follows))
 
 
 # -- reading -----------------------------------------------------------------------------------------------------------
@@ -150,9 +156,25 @@ def make_set(interp: Interpreter, result: Any, *args: Value) -> Shadow:
 def mutate(interp: Interpreter, method: Callable[..., Any], container: Value, *operands: Value) -> None:
     """A set was changed by `method(container, *operands)`."""
     node = node_of(container)
-    node.state = state_of(interp, container.real, container, *operands)
-    shadows = [Build(tuple, tuple(settled(interp, member) for member in operand.real)) for operand in operands]
-    interp.graph.effect(method, node, *shadows)
+    before, node.state = node.state, state_of(interp, container.real, container, *operands)
+    interp.graph.effect(method, node, *(operand_of(interp, node, operand, before) for operand in operands))
+
+
+def operand_of(interp: Interpreter, node: RefNode, operand: Value, before: SetState) -> Shadow:
+    """What a hit is given for an operand of a change to a set: how a set takes in another one depends on what that is."""
+    if operand.shadow is node:
+        return Build(tuple, tuple(before.items.values()))
+    shadow, real = operand.shadow, operand.real
+    state = shadow.state if isinstance(shadow, RefNode) else None
+    if isinstance(shadow, RefNode) and isinstance(state, SetState) and not shadow.created:
+        return shadow
+    known = state.items if isinstance(state, SetState) else {member: settled(interp, member) for member in real}
+    members = Build(tuple, tuple(known.values()))
+    if not isinstance(real, SETS):
+        return Expr(dict.fromkeys, (members,)) if type(real) is dict else members
+    if isinstance(state, SetState):
+        require_order(interp.graph, state)
+    return filled(set, filling(real, known) or (members,))
 
 
 def changer(method: Callable[..., Any]) -> None:
@@ -189,8 +211,8 @@ def change_member(method: Callable[..., Any]) -> None:
     def apply(interp: Interpreter, result: None, container: Value, member: Value) -> Shadow:
         node = node_of(container)
         known, shadow = node.state.items, settled(interp, member.real)
-        ordered = is_ordered(container) or len(container.real) < 2
-        node.state = SetState({item: known.get(item, shadow) for item in container.real}, ordered)
+        added = by_insertion(container.real, (known,))
+        node.state = SetState({item: known.get(item, shadow) for item in added}, node.state.follows)
         interp.graph.effect(method, node, shadow)
         return NONE
     model(method, prepare=look_all, applies=is_membership)(apply)
@@ -212,10 +234,10 @@ def clear(interp: Interpreter, result: None, container: Value) -> Shadow:
 def pop(interp: Interpreter, result: Any, container: Value) -> Shadow:
     """`container.pop()`."""
     node = node_of(container)
-    if not node.state.ordered:
-        depend_order(interp, node)
-    shadow = node.state.items[result]
-    node.state = state_of(interp, container.real)
+    require_order(interp.graph, node.state)
+    known = node.state.items
+    shadow = known[result]
+    node.state = SetState({item: known[item] for item in by_insertion(container.real, (known,))}, node.state.follows)
     interp.graph.effect(set.discard, node, shadow)
     return shadow
 

@@ -32,6 +32,7 @@ from capture.refgraph.node import (
     WrittenDict,
     source_of,
 )
+from capture.refgraph.orders import require_order
 from capture.refgraph.records import DERIVED, decimal_flags, has_decimal_flags, in_own_decimals, is_record
 from capture.refgraph.source import Computed, Literal
 
@@ -206,21 +207,13 @@ def elements(interp: Interpreter, value: Value) -> list[Shadow]:
         return [view_item(interp, type(real), mapping, key) for key in keys]
     if isinstance(real, (set, frozenset)):
         known = members(interp, value)
-        if isinstance(value.shadow, RefNode) and not value.shadow.state.ordered:
-            depend_order(interp, value.shadow)
+        if isinstance(value.shadow, RefNode):
+            require_order(graph, value.shadow.state)
         return [known[member] for member in real]
     if type(real) in SCALARS or isinstance(real, (str, bytes)):
         graph.depend(value.shadow, real)
         return [Const(item) for item in real]
     return list(items_of(interp, value))
-
-
-def depend_order(interp: Interpreter, node: RefNode) -> None:
-    """The order of a set from outside is about to matter: that of one which was not changed can be guarded."""
-    order = node.state.entry_order
-    if node.source is None or order is None:
-        raise Break("opaque-call", "the order of a set that was made from one from outside decides something")
-    interp.graph.require(node.source, "KEYS", order)
 
 
 def elements_unordered(interp: Interpreter, value: Value) -> Iterable[tuple[Shadow, Any]]:

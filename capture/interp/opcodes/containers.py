@@ -43,7 +43,7 @@ def set_shadow(interp: Interpreter, real: set[Any], values: list[Value]) -> Shad
     for value in values:
         depend_key(interp, value, values)
     members = {v.real: v.shadow for v in reversed(values)}      # of equal members the first one stays
-    return interp.graph.create(real, SetState({member: members[member] for member in real}))
+    return interp.graph.create(real, SetState({v.real: members[v.real] for v in values}))
 
 
 def dict_shadow(interp: Interpreter, real: dict[Any, Any], keys: list[Value], values: list[Value]) -> Shadow:
