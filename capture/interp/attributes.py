@@ -31,7 +31,7 @@ from capture.interp.members import (
     setattr_of,
 )
 from capture.interp.special import is_a
-from capture.refgraph.class_attributes import pin_lacking, pin_mro, pin_special, type_attr
+from capture.refgraph.class_attributes import forget_namespace, pin_lacking, pin_mro, pin_special, type_attr
 from capture.refgraph.facts import lacks
 from capture.refgraph.lookup import MISSING, instance_dict, is_mutable, lookup_class, mro_of, namespace_of
 from capture.refgraph.node import ABSENT, Build, ClassState, Const, FunctionState, RefNode, Shadow
@@ -378,6 +378,7 @@ def written(interp: Interpreter, obj: Value, name: str, value: Value | None, des
             elif not node.created or value is None or not isinstance(value.shadow, Const):
                 raise Break("untracked-mutation", f"{name} of class {obj.real.__qualname__} was assigned")
             return ABSENT       # kept in C, where the mock function looks for it
+        forget_namespace(graph, obj.real)
         if value is None and node.created:
             node.slots.pop(name, None)
         elif value is None:

@@ -17,9 +17,9 @@ from capture.interp.frame import Value
 from capture.interp.interpreter import Interpreter
 from capture.interp.lookasides.shadows import is_constant, settled
 from capture.interp.special import is_a
-from capture.refgraph.class_attributes import type_attr
+from capture.refgraph.class_attributes import namespace_node, pin_mro, pin_told, type_attr
 from capture.refgraph.graph import BOUND_IN_C, PINNED, VALUES
-from capture.refgraph.lookup import lookup_class
+from capture.refgraph.lookup import is_mutable, lookup_class
 from capture.refgraph.node import Build, Const, Expr, External, FunctionState, RefNode, Shadow
 from capture.refgraph.publishing import CHAIN
 from capture.refgraph.records import DERIVED
@@ -97,9 +97,15 @@ def function_attribute(interp: Interpreter, node: RefNode, name: str, result: An
 
 
 def class_data(interp: Interpreter, cls: type, name: str, result: Any) -> Shadow:
-    """`__name__`, `__mro__`, `__dict__` … of a class, which its identity determines."""
+    """`__name__`, `__mro__`, `__dict__` … of a class. Its identity determines what of these cannot be assigned."""
+    if type(lookup_class(type(cls), name)) is types.GetSetDescriptorType:
+        pin_told(interp.graph, cls, name, result)
+    if isinstance(result, types.MappingProxyType) and is_mutable(cls) and not interp.graph.is_made(cls):
+        return namespace_of(interp, cls, result)
     if is_constant(result):
         return Const(result)
+    if name in ("__mro__", "__bases__", "__base__"):
+        pin_mro(interp.graph, cls)
     if isinstance(result, PINNED) or callable(result):
         return class_builtin(interp, result)
     if isinstance(result, tuple):
@@ -107,6 +113,14 @@ def class_data(interp: Interpreter, cls: type, name: str, result: Any) -> Shadow
     if name in cls.__dict__:
         return type_attr(interp.graph, cls, name)[2]
     raise Break("opaque-call", f"attribute {name!r} of class {cls.__qualname__} was read")
+
+
+def namespace_of(interp: Interpreter, cls: type, proxy: types.MappingProxyType[str, Any]) -> Shadow:
+    """`cls.__dict__`: a new proxy of a dict from outside."""
+    graph = interp.graph
+    node = graph.create(proxy, origin=Expr(type.__getattribute__, (graph.constant(cls), Const("__dict__"))))
+    node.slots["mapping"] = namespace_node(graph, cls)
+    return node
 
 
 def class_builtin(interp: Interpreter, result: Any) -> Shadow:

@@ -2,13 +2,14 @@
 stay what they are."""
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from capture.refgraph.facts import lacks
 from capture.refgraph.lookup import is_mutable
-from capture.refgraph.node import ABSENT, Shadow
-from capture.refgraph.source import Computed, Constant, Literal, TypeAttr
+from capture.refgraph.node import ABSENT, SCALARS, DictState, Shadow, WrittenDict
+from capture.refgraph.source import Attr, Computed, Constant, Literal, TypeAttr
 
 if TYPE_CHECKING:
     from capture.refgraph.graph import RefGraph
@@ -73,6 +74,34 @@ def pin_special(graph: RefGraph, cls: type, *names: str) -> None:
                 found, value, shadow = type_attr(graph, cls, name)
                 if found:
                     graph.depend(shadow, value)
+
+
+def pin_told(graph: RefGraph, cls: type, name: str, value: Any) -> None:
+    """Guards what C tells of a class that may be assigned, such as its name."""
+    kind = "VALUE" if type(value) in SCALARS else "CONTENT" if type(value) is frozenset else None
+    if kind is not None and is_mutable(cls) and not graph.is_made(cls):
+        graph.require(Attr(Constant(cls), name), kind, value)
+
+
+def namespace_node(graph: RefGraph, cls: type) -> Shadow:
+    """The dict of a class from outside. What the trace assigned to the class it is not known to hold: it is no more read then."""
+    namespace, owner = _namespace(cls), graph.find(cls)
+    shadow = graph.find(namespace) or graph.external(namespace, Constant(namespace))
+    if owner is not None and owner.slots:
+        forget_namespace(graph, cls)
+    return shadow
+
+
+def forget_namespace(graph: RefGraph, cls: type) -> None:
+    """The trace has assigned an attribute of a class, or deleted one."""
+    node = graph.find(_namespace(cls))
+    if node is not None:
+        node.state = WrittenDict(DictState({}, complete=False))
+
+
+def _namespace(cls: type) -> dict[str, Any]:
+    """The dict that C keeps, which Python code is shown through a proxy."""
+    return next(iter(gc.get_referents(type.__getattribute__(cls, "__dict__"))))
 
 
 def pin_mro(graph: RefGraph, cls: type) -> None:

@@ -15,7 +15,7 @@ from capture.interp.models import polyfill
 from capture.interp.polyfills.iterators import ENDED, CallableIterator, ReversedIterator, SequenceIterator
 from capture.interp.special import C_METHODS, in_python, is_a, is_plain, special_method
 from capture.refgraph.identical import Classes
-from capture.refgraph.lookup import lookup_class
+from capture.refgraph.lookup import is_mutable, lookup_class
 
 # -- containers --------------------------------------------------------------------------------------------------------
 
@@ -284,6 +284,26 @@ def text_with_address(x: Any, spec: Any = "") -> Any:
     else:
         name = f"{kind.__name__} object"
     return f"<{name} at {hex(id(x))}>"
+
+
+def is_told_by_name(x: Any) -> bool:
+    """Whether C makes the text of a class of its names, which may be assigned."""
+    return is_a(x, type) and is_mutable(x) and lookup_class(type(x), "__repr__") is type.__repr__
+
+
+@polyfill(repr, applies=is_told_by_name)
+@polyfill(str, applies=lambda *args, **kwargs: len(args) == 1 and not kwargs and is_told_by_name(args[0]) and is_str_repr(args[0]))
+@polyfill(format, applies=lambda x, *spec: not any(spec) and is_told_by_name(x) and is_str_repr(x, "__format__"))
+def text_of_class(x: Any, spec: Any = "") -> Any:
+    """`repr(cls)`."""
+    if type(x.__module__) is str and x.__module__ != "builtins":
+        return f"<class '{x.__module__}.{x.__qualname__}'>"
+    return f"<class '{x.__name__}'>"
+
+
+def is_str_repr(x: Any, *names: str) -> bool:
+    """Whether the class of `x` says nothing of how it is written besides its `__repr__`."""
+    return all(lookup_class(type(x), name) is getattr(object, name) for name in ("__str__", *names))
 
 
 QUALNAME = lookup_class(type, "__qualname__")
