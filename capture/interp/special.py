@@ -18,6 +18,7 @@ from capture.refgraph.memory import is_overriding
 from capture.refgraph.ndarrays import is_array, is_told
 from capture.refgraph.node import SCALARS
 from capture.refgraph.records import is_record
+from capture.refgraph.source import IMMUTABLE_TYPE
 
 C_METHODS = (types.WrapperDescriptorType, types.MethodDescriptorType, types.BuiltinFunctionType,
              types.ClassMethodDescriptorType,
@@ -188,3 +189,10 @@ def is_plain(x: Any, depth: int = 8) -> bool:
     if named or cls in PLAIN_CONTAINERS:
         return all(is_plain(item, depth - 1) for item in x)
     return is_told(x) and not is_array(x)           # a number of numpy's
+
+
+def type_name(x: Any) -> str:
+    """How CPython's messages name the type of `x`: those of C with their module."""
+    cls = type(x)
+    module = cls.__module__ if cls.__flags__ & IMMUTABLE_TYPE else "builtins"
+    return cls.__name__ if module == "builtins" else f"{module}.{cls.__name__}"

@@ -5,13 +5,12 @@ import signal
 import sys
 import types
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from capture import _C
 from capture.interp.frame import Frame, UserError, Value
 from capture.interp.instructions import Cover, exception_table
 from capture.refgraph.effects import Traceback
-from capture.refgraph.lookup import is_mutable
 from capture.refgraph.node import SCALARS, Build, Const, RefNode, Shadow
 from capture.refgraph.runtime import extend
 
@@ -38,13 +37,6 @@ def settle(interp: Interpreter, exception: BaseException, on_raise: Callable[[Ba
     if on_raise is None or not on_raise(exception):
         raise UserError(exception)
     interp.caught(exception)
-
-
-def type_name(x: Any) -> str:
-    """How CPython's messages name the type of `x`: those of C with their module."""
-    cls = type(x)
-    module = "builtins" if is_mutable(cls) else cls.__module__
-    return cls.__name__ if module == "builtins" else f"{module}.{cls.__name__}"
 
 
 def raised(interp: Interpreter, exception: BaseException, again: bool, outer: Frame | None) -> None:

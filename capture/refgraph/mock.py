@@ -248,7 +248,7 @@ class _Cook:
         if isinstance(node.origin, RefNode):        # the instance whose attributes this dict holds
             return Expr(instance_dict, (node.origin,))
         if isinstance(state, IteratorState):
-            recipe = state.recipe()
+            recipe = None if self.real is None else state.recipe()          # of one that has died nobody can be asked
             if recipe is None:
                 raise self.escape("its position is not known to the mock function")
             return Perform(*recipe)

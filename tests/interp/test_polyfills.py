@@ -9,6 +9,7 @@ import inspect
 import itertools
 import math
 import operator
+import types
 from typing import Any, NamedTuple
 
 import pytest
@@ -375,3 +376,18 @@ def test_hash_takes_a_word_as_it_is(number: int) -> None:
 
     obj = Hashed()
     assert hash_(obj) == hash(obj)
+
+
+def test_errors_of_operators_name_classes_of_c_by_their_modules() -> None:
+    import fractions
+
+    def program(x):
+        said = []
+        for other in (torch.Generator, types.SimpleNamespace, fractions.Fraction):
+            for function in (operator.add, operator.iadd, operator.lt):
+                try:
+                    function(fractions.Fraction(1, 2), other())
+                except TypeError as error:
+                    said.append(str(error))
+        return x + 1, said
+    check(lambda: program, call(torch.ones(2)), call(torch.ones(2)), captures=None, fullgraph=False)

@@ -13,7 +13,7 @@ from capture.interp.instructions import Instruction, opcode
 from capture.interp.interpreter import Interpreter
 from capture.interp.iteration import NEXT, refusal
 from capture.interp.opcodes.exceptions import load_special
-from capture.interp.special import in_python
+from capture.interp.special import in_python, type_name
 from capture.refgraph.lookup import lookup_class
 from capture.refgraph.node import Const, Shadow
 
@@ -101,11 +101,11 @@ def awaitable(interp: Interpreter, obj: Value, then: Continuation, problem: str,
                 isinstance(result, types.GeneratorType) and result.gi_code.co_flags & inspect.CO_ITERABLE_COROUTINE):
             return generators.fail(TypeError("__await__() returned a coroutine"), on_raise)
         if lookup_class(type(result), "__next__") is None:
-            text = f"__await__() returned non-iterator of type {unwind.type_name(result)!r}"
+            text = f"__await__() returned non-iterator of type {type_name(result)!r}"
             return generators.fail(TypeError(text), on_raise)
         then(iterator)
     load_special(interp, obj, "__await__", lambda method: calls.call(interp, method, [], None, check, on_raise),
-                 lambda: generators.fail(TypeError(problem.format(unwind.type_name(real))), on_raise))
+                 lambda: generators.fail(TypeError(problem.format(type_name(real))), on_raise))
 
 
 @opcode("GET_AWAITABLE")
@@ -127,10 +127,10 @@ def get_aiter(interp: Interpreter, frame: Frame, instruction: Instruction) -> No
 
     def check(iterator: Value) -> None:
         if lookup_class(type(iterator.real), "__anext__") is None:
-            unwind.throw(TypeError(PROTOCOL[1].format(unwind.type_name(iterator.real))))
+            unwind.throw(TypeError(PROTOCOL[1].format(type_name(iterator.real))))
         frame.stack.append(iterator)
     load_special(interp, iterable, "__aiter__", lambda method: calls.call(interp, method, [], then=check),
-                 lambda: unwind.throw(TypeError(PROTOCOL[0].format(unwind.type_name(iterable.real)))))
+                 lambda: unwind.throw(TypeError(PROTOCOL[0].format(type_name(iterable.real)))))
 
 
 @opcode("GET_ANEXT")
@@ -140,7 +140,7 @@ def get_anext(interp: Interpreter, frame: Frame, instruction: Instruction) -> No
 
     def received(obj: Value) -> None:
         def invalid(cause: BaseException) -> bool:
-            exception = TypeError(PROTOCOL[3].format(unwind.type_name(obj.real)))
+            exception = TypeError(PROTOCOL[3].format(type_name(obj.real)))
             exception.__cause__ = exception.__context__ = cause
             raise UserError(exception)
         if isinstance(iterator.real, types.AsyncGeneratorType):
@@ -148,7 +148,7 @@ def get_anext(interp: Interpreter, frame: Frame, instruction: Instruction) -> No
         else:
             awaitable(interp, obj, frame.stack.append, AWAITED[0], invalid)
     load_special(interp, iterator, "__anext__", lambda method: calls.call(interp, method, [], then=received),
-                 lambda: unwind.throw(TypeError(PROTOCOL[2].format(unwind.type_name(iterator.real)))))
+                 lambda: unwind.throw(TypeError(PROTOCOL[2].format(type_name(iterator.real)))))
 
 
 @opcode("END_ASYNC_FOR")

@@ -12,7 +12,7 @@ from capture.interp.iteration import elements
 from capture.interp.lookasides.shadows import depend_type, refuse
 from capture.interp.opcodes.containers import function_name
 from capture.interp.polyfills.iteration import spread
-from capture.interp.special import in_python, is_iterable
+from capture.interp.special import in_python, is_iterable, type_name
 from capture.refgraph.node import Const, DictState, RefNode
 
 SPREAD = Value(spread, Const(spread))
@@ -40,7 +40,7 @@ def call_function_ex(interp: Interpreter, frame: Frame, instruction: Instruction
         return calls.call(interp, function, elements(interp, arguments), kwargs)
     if not is_iterable(arguments.real):
         refuse(interp, TypeError(f"{function_name(function.real)} argument after * must be an iterable, "
-                                 f"not {unwind.type_name(arguments.real)}"), arguments)
+                                 f"not {type_name(arguments.real)}"), arguments)
     interp.track(depend_type, interp, arguments)
     calls.call(interp, SPREAD, [function, arguments], kwargs)
 

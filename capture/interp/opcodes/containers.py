@@ -18,7 +18,7 @@ from capture.interp.lookasides.shadows import depend_type, key_of, refuse
 from capture.interp.polyfills import iteration, protocols
 from capture.interp.polyfills.keys import dict_of, set_of
 from capture.interp.polyfills.mappings import is_foreign, merge_dict, merge_foreign
-from capture.interp.special import in_python, is_iterable, is_key
+from capture.interp.special import in_python, is_iterable, is_key, type_name
 from capture.refgraph.node import Build, Const, DictState, Expr, External, ListState, SetState, Shadow, source_of
 
 TAKEN = Value(iteration.taken, Const(iteration.taken))
@@ -199,7 +199,7 @@ def map_add(interp: Interpreter, frame: Frame, instruction: Instruction) -> None
 def list_extend(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     items = frame.pop()
     if not is_iterable(items.real):
-        refuse(interp, TypeError(f"Value after * must be an iterable, not {unwind.type_name(items.real)}"), items)
+        refuse(interp, TypeError(f"Value after * must be an iterable, not {type_name(items.real)}"), items)
     interp.track(depend_type, interp, items)        # which says what is raised, also where the trace ends here
     calls.apply(interp, list.extend, frame.stack[-instruction.arg], items, then=discard)
 
@@ -214,7 +214,7 @@ def set_update(interp: Interpreter, frame: Frame, instruction: Instruction) -> N
 def dict_update(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     items = frame.pop()
     if not isinstance(items.real, dict) and not interp.real(hasattr, items.real, "keys"):
-        refuse(interp, TypeError(f"{unwind.type_name(items.real)!r} object is not a mapping"), items)
+        refuse(interp, TypeError(f"{type_name(items.real)!r} object is not a mapping"), items)
     interp.track(depend_type, interp, items)
     calls.apply(interp, dict.update, frame.stack[-instruction.arg], items, then=discard)
 
@@ -229,7 +229,7 @@ def dict_merge(interp: Interpreter, frame: Frame, instruction: Instruction) -> N
     def explained(exception: BaseException) -> bool:
         if isinstance(exception, AttributeError):
             unwind.throw(TypeError(f"{function_name(function.real)} argument after ** must be a mapping, "
-                                   f"not {unwind.type_name(items.real)}"))
+                                   f"not {type_name(items.real)}"))
         if isinstance(exception, KeyError) and len(exception.args) == 1:
             unwind.throw(TypeError(f"{function_name(function.real)} got multiple values for keyword argument "
                                    f"'{exception.args[0]}'"))
@@ -284,7 +284,7 @@ def take_apart(interp: Interpreter, frame: Frame, sequence: Value, limit: int, t
     if isinstance(real, (list, tuple)) and not in_python(real, "__iter__"):
         return then(elements(interp, sequence))
     if not is_iterable(real):
-        refuse(interp, TypeError(f"cannot unpack non-iterable {unwind.type_name(real)} object"), sequence)
+        refuse(interp, TypeError(f"cannot unpack non-iterable {type_name(real)} object"), sequence)
     interp.track(depend_type, interp, sequence)
 
     def again(items: Value) -> None:

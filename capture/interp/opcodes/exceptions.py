@@ -12,6 +12,7 @@ from capture.interp.instructions import Instruction, opcode
 from capture.interp.interpreter import Interpreter
 from capture.interp.lookasides.groups import depend_members, group_shadow
 from capture.interp.lookasides.shadows import depend_type, refuse
+from capture.interp.special import type_name
 from capture.refgraph.lookup import MISSING, lookup_class
 from capture.refgraph.node import Const, Shadow
 
@@ -157,8 +158,8 @@ def split(interp: Interpreter, exception: BaseException | None, classes: tuple[t
     pair = interp.real(exception.split, classes)
     if not isinstance(pair, tuple) or len(pair) < 2:
         expected, got = ("2-tuple", f"tuple of size {len(pair)}") if isinstance(pair, tuple) else (
-            "tuple", unwind.type_name(pair))
-        unwind.throw(TypeError(f"{unwind.type_name(exception)}.split must return a {expected}, got {got}"))
+            "tuple", type_name(pair))
+        unwind.throw(TypeError(f"{type_name(exception)}.split must return a {expected}, got {got}"))
     return pair[:2]
 
 
@@ -219,7 +220,7 @@ def load_special(interp: Interpreter, obj: Value, name: str, then: Continuation,
 def enter(interp: Interpreter, frame: Frame, enters: str, exits: str, protocol: str) -> None:
     """Replaces a context manager by its bound `exits`, and pushes the result of its `enters`."""
     manager = frame.pop()
-    problem = f"{unwind.type_name(manager.real)!r} object does not support the {protocol} protocol"
+    problem = f"{type_name(manager.real)!r} object does not support the {protocol} protocol"
 
     def has_enter(method: Value) -> None:
         def has_exit(exit: Value) -> None:

@@ -12,6 +12,7 @@ from capture.interp.interpreter import Interpreter
 from capture.interp.iteration import NONE, elements
 from capture.interp.lookasides.shadows import refuse
 from capture.interp.opcodes.containers import make_tuple
+from capture.interp.special import type_name
 from capture.refgraph.lookup import MISSING
 from capture.refgraph.node import Const, External, RefNode, Shadow
 
@@ -117,12 +118,12 @@ def match_class(interp: Interpreter, frame: Frame, instruction: Instruction) -> 
     def with_match_args(match_args: Value) -> None:
         if type(match_args.real) is not tuple:
             refuse(interp, TypeError(f"{cls.real.__name__}.__match_args__ must be a tuple "
-                                     f"(got {unwind.type_name(match_args.real)})"), match_args)
+                                     f"(got {type_name(match_args.real)})"), match_args)
         check_count(len(match_args.real))
         attrs = elements(interp, match_args)[:positional]
         for name in attrs:
             if type(name.real) is not str:
-                refuse(interp, TypeError(f"__match_args__ elements must be strings (got {unwind.type_name(name.real)})"), name)
+                refuse(interp, TypeError(f"__match_args__ elements must be strings (got {type_name(name.real)})"), name)
         take(attrs + keywords, [])
 
     def check_count(allowed: int) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from capture.interp.models import polyfill
-from capture.interp.special import comparison_method, declines, in_python, is_a, special_method
+from capture.interp.special import comparison_method, declines, in_python, is_a, special_method, type_name
 from capture.refgraph.identical import LISTS
 from capture.refgraph.lookup import lookup_class
 
@@ -68,7 +68,7 @@ def binary(a: Any, b: Any, forward: str, reflected: str, symbol: str) -> Any:
         result = special_method(b, reflected)(a)
         if result is not NotImplemented:
             return result
-    raise TypeError(f"unsupported operand type(s) for {symbol}: '{first.__name__}' and '{second.__name__}'")
+    raise TypeError(f"unsupported operand type(s) for {symbol}: '{type_name(a)}' and '{type_name(b)}'")
 
 
 def in_place(a: Any, b: Any, method: str, fallback: Callable[[Any, Any], Any]) -> Any:
@@ -137,7 +137,7 @@ def compare(a: Any, b: Any, forward: str, reflected: str, symbol: str) -> Any:
         result = comparison_method(b, reflected)(a)
         if result is not NotImplemented:
             return result
-    raise TypeError(f"'{symbol}' not supported between instances of '{first.__name__}' and '{second.__name__}'")
+    raise TypeError(f"'{symbol}' not supported between instances of '{type_name(a)}' and '{type_name(b)}'")
 
 
 for _name, (_other, _symbol) in COMPARISONS.items():

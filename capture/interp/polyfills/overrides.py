@@ -11,7 +11,7 @@ import torch
 from capture.interp.models import polyfill
 from capture.interp.polyfills.iteration import first_is_generated, list_
 from capture.interp.polyfills.operators import BINARY, COMPARISONS, copy, named
-from capture.interp.special import special_method
+from capture.interp.special import special_method, type_name
 from capture.refgraph.node import SCALARS
 
 # Named results of operations, which are tuples of C.
@@ -140,8 +140,8 @@ def unsupported(a: Any, b: Any, function: Any) -> Any:
         return a is not b
     symbol = SYMBOLS[function]
     if function in COMPARING:
-        raise TypeError(f"'{symbol}' not supported between instances of '{type(a).__name__}' and '{type(b).__name__}'")
-    raise TypeError(f"unsupported operand type(s) for {symbol}: '{type(a).__name__}' and '{type(b).__name__}'")
+        raise TypeError(f"'{symbol}' not supported between instances of '{type_name(a)}' and '{type_name(b)}'")
+    raise TypeError(f"unsupported operand type(s) for {symbol}: '{type_name(a)}' and '{type_name(b)}'")
 
 
 def specialised() -> dict[Any, Callable[..., Any]]:
