@@ -322,7 +322,10 @@ bool tensor_memory(PyObject* object, TensorMemory& memory) {
 
 PyObject* tensor_grad(PyObject* object) {
   if (!is_tensor(object) || !THPVariable_CheckExact(object)) return nullptr;
-  return THPVariable_Wrap(THPVariable_Unpack(object).grad());
+  const at::Tensor& tensor = THPVariable_Unpack(object);
+  const at::Tensor& grad = tensor.unsafeGetTensorImpl()->grad();
+  if (!grad.defined() && !tensor.is_leaf() && !tensor.retains_grad()) return nullptr;  // torch warns of asking for it
+  return THPVariable_Wrap(grad);
 }
 
 bool is_torch_device(PyObject* object) { return THPDevice_Check(object); }

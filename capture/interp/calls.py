@@ -119,6 +119,8 @@ def call(interp: Interpreter, function: Value, args: list[Value], kwargs: dict[s
                 return None if found is None else call_native(interp, found, args, kwargs, then, on_raise)
             function = found
         elif cls is functools.partial:
+            if not all(isinstance(name, str) for name in real.keywords):
+                return call_native(interp, function, args, kwargs, then, on_raise)
             function, args, kwargs = natives.expand_partial(interp, function, args, kwargs)
         elif cls is scripts.METHOD:
             function, args = Value(scripts.call_method, Const(scripts.call_method)), [function, *args]

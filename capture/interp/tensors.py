@@ -237,6 +237,8 @@ def attribute(interp: Any, obj: Value, name: str, result: Any) -> Shadow:
         if name in node.slots:
             return node.slots[name]
         if node.source is not None:                         # what changes it in the trace notes so
+            if result is None and not obj.real.is_leaf and not obj.real.retains_grad:
+                raise Break("opaque-call", "torch warns of asking for the gradient of a tensor that is no leaf")
             if is_overriding(node.cls):                     # whose class a path by that name would ask
                 interp.graph.touch(node)
                 path = Computed(gradient_of, (node.source,))

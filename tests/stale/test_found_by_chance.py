@@ -2,11 +2,14 @@
 from __future__ import annotations
 
 import collections
+import functools
 import operator
 import types
+import warnings
 
 import torch
 
+import capture
 from tests.helpers import call, check
 
 X = torch.arange(6.0).reshape(2, 3)
@@ -117,3 +120,67 @@ def test_methods_without_the_arguments_they_need_and_what_cannot_be_called() -> 
             return x + 1, found
         return program, (items, table, kinds)
     check(make, call(X), call(X), captures=None, fullgraph=False)
+
+
+def test_the_gradient_of_a_tensor_that_is_no_leaf_of_which_torch_warns() -> None:
+    def make():
+        state = types.SimpleNamespace(tensor=torch.ones(3, requires_grad=True))
+
+        def program(x):
+            with warnings.catch_warnings():
+                warnings.simplefilter("always")
+                return x + 1, state.tensor.grad is None
+        return program, state
+    check(make, call(X), call(X), lambda s: setattr(s, "tensor", torch.ones(3, requires_grad=True) * 2), call(X), call(X),
+          captures=None, fullgraph=False)
+
+
+def test_nobody_is_warned_of_what_a_guard_looks_at() -> None:
+    state = types.SimpleNamespace(tensor=torch.ones(3, requires_grad=True))
+
+    def program(x):
+        return x + 1, state.tensor.grad is None
+    compiled, told = capture.compile(program, backend="eager"), []
+    for tensor in (state.tensor, state.tensor * 2, state.tensor * 3, state.tensor):
+        state.tensor = tensor
+        for function in (program, compiled, compiled):
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                function(X)
+            told.append(len(caught))
+    assert told == [0, 0, 0, 1, 1, 1, 1, 1, 1, 0, 0, 0]
+
+
+def test_keywords_of_a_partial_function_that_are_no_strings() -> None:
+    def make():
+        held = functools.partial(dict, a=1), functools.partial(lambda **named: named, a=1)
+
+        def program(x):
+            found = []
+            for function in held:
+                try:
+                    found.append(function(b=2))
+                except TypeError as error:
+                    found.append(str(error))
+            return x + 1, found
+        return program, held
+    check(make, call(X), call(X), lambda s: [partial.keywords.update({1: 3}) for partial in s], call(X), call(X), captures=None,
+          fullgraph=False)
+
+
+def test_a_mode_whose_method_is_static() -> None:
+    def make():
+        class Mode(torch.overrides.TorchFunctionMode):
+            def __torch_function__(self, func, types, args=(), kwargs=None):
+                return func(*args, **(kwargs or {}))
+
+        def program(x):
+            with Mode():
+                return torch.add(x, 1)
+        return program, types.SimpleNamespace(mode=Mode)
+
+    def replace(state, kind):
+        method = state.mode.__torch_function__
+        state.mode.__torch_function__ = kind(lambda *args, **kwargs: method(None, *args[-4:], **kwargs))
+    check(make, call(X), call(X), lambda s: replace(s, staticmethod), call(X), call(X), lambda s: replace(s, classmethod), call(X),
+          captures=None, fullgraph=False)

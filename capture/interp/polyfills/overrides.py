@@ -31,7 +31,11 @@ def ask_mode(asked: Any, question: Any) -> Any:
     """The same where the first is the innermost mode, which is out of force meanwhile."""
     mode = torch._C._pop_torch_function_stack()
     try:
-        result = mode.__torch_function__(*question)
+        method = mode.__torch_function__
+        if getattr(method, "__self__", None) is not mode:
+            raise RuntimeError("Defining your mode's `__torch_function__` as a classmethod is not supported, "
+                               "please make it a plain method")
+        result = method(*question)
     finally:
         torch._C._push_on_torch_function_stack(mode)
     if result is not NotImplemented:
