@@ -12,6 +12,7 @@ import types
 import weakref
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -30,11 +31,13 @@ from capture.interp import (
     debuggers,
     generator_methods,
     generators,
+    libraries,
     lookasides,
     loops,
     opcodes,
     protection,
     resume,
+    retreat,
     sleepers,
     told,
     unasked,
@@ -53,7 +56,7 @@ from capture.refgraph.runtime import INVISIBLE
 from capture.refgraph.shapes import Shapes, of_any_shape
 from capture.refgraph.source import Function, Local, Source
 from capture.remedies import remedy
-from capture.resumption import Loop, Resumption, natively, replay
+from capture.resumption import Loop, Rest, Resumption, natively, replay
 from capture.unit import Trace, Unit, counts_of
 
 FRAME_SKIP = eval_frame._FrameExecStrategy(eval_frame._FrameAction.SKIP, eval_frame._FrameAction.SKIP)
@@ -287,7 +290,7 @@ def install_whole(unit: Unit, interp: Interpreter, outcome: Value, repeatable: b
     """Makes a cache entry of the trace of a call from its beginning to its end. Raises Break when it cannot be replayed."""
     graph = interp.graph
     graph.sweep(0)
-    asleep = sleepers.sleepers(interp, [], None, unit.bodies)
+    asleep = sleepers.sleepers(interp, [], unit.bodies)
     if in_own_decimals(graph):
         raise Break("changing-global-state", "a decimal context is set, and not taken back")
     assert outcome.shadow is not None
@@ -301,29 +304,39 @@ def install_cut(unit: Unit, interp: Interpreter, cut: Cut, repeatable: bool, tim
     Raises Break where the rest of the program cannot be a continuation.
     """
     graph, recorder = interp.graph, interp.recorder
-    frames = resume.suspend(interp, resume.resume_of(cut.then))
-    report = BreakReport(cut.reason.reason, cut.reason.context, cut.reason.stack or interp.stack())
-    resumption = resumption_of(unit, interp, frames, report, cut.function.real is debuggers.pending)
+    live = resume.suspend(interp, resume.resume_of(cut.then))
+    performs = cut.function.real is debuggers.pending
+    left = 0 if performs else libraries.left_to_cpython(interp.frame, live, recorder)
+    frames, inner = live[:len(live) - left], live[len(live) - left:]
+    context = libraries.told(cut.reason, inner) if inner else cut.reason.context
+    report = BreakReport(cut.reason.reason, context, cut.reason.stack or interp.stack())
+    stand_ins = stand_ins_of(interp)
+    resumption = resumption_at(unit, frames, stand_ins[:len(frames)], report, performs)
     taken = resume.arguments(frames, resumption.codes)
     if any(isinstance(node.state, TensorState) and node.state.dynamic for node in graph.nodes):
         parameters = zip(resumption.codes.codes[0].co_varnames, (value.shadow for value in taken))
         resumption.units[0].shapes.known |= of_any_shape(parameters, [cell.shadow for cell in frames[0].cells])
     graph.depend(cut.function.shadow, cut.function.real)
-    entered, left = entry_modes(graph).grad, torch.is_grad_enabled()
+    entered, left_grad = entry_modes(graph).grad, torch.is_grad_enabled()
     handling = any(resume.Slot.HANDLED in frame.position.stack for frame in frames)
+    chains = [(frames, resumption.codes)]
+    operation = Operation(cut.function, cut.args_, cut.kwargs)
+    if inner:
+        codes = resume.build(inner)
+        chains.append((inner, codes))
+        operation = rest_of(inner, codes, stand_ins[len(frames):], operation)
     arguments = [
         resume.closure_of(frames[0]),
         resume.composite(taken),
         resume.composite(Value(frame.scope, frame.globals) for frame in frames),
-        resume.constant(None if entered == left else left),
-        unwind.exception_value(interp, sys.exception()) if handling else resume.constant(None),  # type: ignore[arg-type]
-        cut.function, resume.composite(cut.args_), resume.keywords(cut.kwargs)]
-    everything = resume.composite(arguments)
+        resume.constant(None if entered == left_grad else left_grad),
+        unwind.exception_value(interp, sys.exception()) if handling else resume.constant(None)]  # type: ignore[arg-type]
+    everything = resume.composite([*arguments, *operation.parts])
     graph.sweep(0)
-    asleep = sleepers.sleepers(interp, frames, resumption.codes, unit.bodies)
+    asleep = sleepers.sleepers(interp, chains, unit.bodies)
     proceed = Perform(_C.TailCall, (Const(resumption), Const(None), everything.shadow))
     works = loops.works(frames[-1], len(frames) - 1, recorder)
-    install(unit, interp, proceed, [*arguments[:-1], *cut.kwargs.values()], asleep, repeatable, report, times)
+    install(unit, interp, proceed, [*arguments, *operation.held], asleep, repeatable, report, times)
     unit.breaks.append(report)
     if unit.resumption is not None:
         unit.resumption.notice(resumption, works)
@@ -331,21 +344,53 @@ def install_cut(unit: Unit, interp: Interpreter, cut: Cut, repeatable: bool, tim
             resumption.idle = None
         elif resumption.idle is None and all(frame.generator is None for frame in frames):
             resumption.idle = idle_loop(unit.root, resumption, [frame.outline() for frame in frames], report)
-    call = everything.real[-3:] if cut.outcome is None else (replay, (cut.outcome,), {})
+    call = tuple(part.real for part in (operation if cut.outcome is None else operation.performed(cut.outcome)).parts)
     return _C.TailCall(resumption, None, (*everything.real[:-3], *call))
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """What is done between two traces."""
+
+    function: Value
+    args: list[Value]
+    kwargs: dict[str, Value]
+    inner: Operation | None = None      # that it makes first, given as the last three of its arguments
+
+    @property
+    def parts(self) -> list[Value]:
+        return [self.function, resume.composite(self.args), resume.keywords(self.kwargs)]
+
+    @property
+    def held(self) -> list[Value]:
+        """All that it takes, for `verify`."""
+        if self.inner is None:
+            return [self.function, *self.args, *self.kwargs.values()]
+        return [*self.args[:-3], *self.inner.held]
+
+    def performed(self, outcome: Value | UserError) -> Operation:
+        """The same where the call of a C function has been made already."""
+        if self.inner is None:
+            return Operation(resume.constant(replay), [Value(outcome, None)], {})
+        inner = self.inner.performed(outcome)
+        return Operation(self.function, [*self.args[:-3], *inner.parts], {}, inner)
+
+
+def rest_of(frames: list[resume.Suspended], codes: resume.Codes, stand_ins: tuple[types.CodeType | None, ...],
+            operation: Operation) -> Operation:
+    """An operation, and then what is left of the call of an installed package that it is a part of."""
+    chain = [resume.callee_of(frames[0], codes.codes[0]), *resume.arguments(frames, codes)]
+    at = len(chain) - 1 - len(frames[-1].passed)        # of the innermost one's continuation
+    scopes = resume.composite(Value(frame.scope, frame.globals) for frame in frames)
+    rest = resume.constant(Rest(stand_ins, codes.raising, at))
+    return Operation(rest, [scopes, resume.composite(chain), *operation.parts], {}, operation)
 
 
 # -- where the program goes on after a break -----------------------------------------------------------------------------
 
-def resumption_of(unit: Unit, interp: Interpreter, frames: list[resume.Suspended], report: BreakReport,
-                  performs: bool) -> Resumption:
-    """The continuations of live frames: those of this function's that wait at the same place, or new ones."""
-    stand_ins = []
-    frame = interp.frame
-    while frame is not None:
-        stand_ins.append(visible.stand_in_of(frame))
-        frame = frame.back
-    return resumption_at(unit, frames, tuple(reversed(stand_ins)), report, performs)
+def stand_ins_of(interp: Interpreter) -> tuple[types.CodeType | None, ...]:
+    """For each of the live frames, outermost first, what a callee finds above itself."""
+    return tuple(map(visible.stand_in_of, retreat.frames_from(interp.frame)))[::-1]
 
 
 def resumption_at(unit: Unit, frames: list[resume.Suspended], stand_ins: tuple[types.CodeType | None, ...],

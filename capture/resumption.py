@@ -21,6 +21,7 @@ from capture.interp.resume import Codes
 
 IDLE_ROUNDS = 32        # of a loop, after which it is left to CPython
 Globals = dict[str, Any]
+OURS = frozenset(map(id, (globals(), vars(generators))))       # globals of functions that program code is called by here
 
 
 @dataclass(slots=True, eq=False)
@@ -115,9 +116,7 @@ class Resumption(_C.Resumption):
             return _C.TailCall(self.compiled, function, (*arguments, result))
         if not self.functions:
             return _C.TailCall(self._raising_unit().compiled, _with_code(function, self.codes.raising), (*arguments, result))
-        at = self.functions[-1]
-        raising = generators.go_on_raising if arguments[at] is generators.go_on else _with_code(arguments[at], self.codes.raising)
-        arguments = (*arguments[:at], raising, *arguments[at + 1:])
+        arguments = awaiting_exception(arguments, self.functions[-1], self.codes.raising)
         return _C.TailCall(self.compiled, function, (*arguments, result))
 
     def _run_loop(self, loop: Loop, function: types.FunctionType, arguments: tuple[Any, ...], scopes: tuple[Globals, ...],
@@ -148,7 +147,7 @@ class Resumption(_C.Resumption):
                  kwargs: dict[str, Any]) -> tuple[Any, bool]:
         """What an operation returns or raises below frames that look like the outermost ones, and whether it raised."""
         try:
-            return self._perform(scopes, operation, args, kwargs), False
+            return below(self.stand_ins, scopes, operation, args, kwargs), False
         except BaseException as exception:
             self._strip(exception)
             return exception, True
@@ -183,21 +182,57 @@ class Resumption(_C.Resumption):
         unit.resumption = self
         self.units.append(unit)
 
-    def _perform(self, scopes: tuple[Globals, ...], operation: Callable[..., Any], args: tuple[Any, ...],
-                 kwargs: dict[str, Any]) -> Any:
-        for stand_in, scope in zip(reversed(self.stand_ins[:len(scopes)]), reversed(scopes), strict=True):
-            if stand_in is not None:
-                operation, args, kwargs = types.FunctionType(stand_in, scope), (operation, args, kwargs), {}
-        return operation(*args, **kwargs)
-
     def _strip(self, exception: BaseException) -> None:
-        """Takes the frames that are ours out of a traceback."""
-        ours = {id(code) for code in self.stand_ins}
-        entry = exception.__traceback__
-        while entry is not None and (entry.tb_frame.f_globals is globals() or id(entry.tb_frame.f_code) in ours
-                                     or entry.tb_frame.f_globals.get("__package__") in unwind.OWN_PACKAGES):
-            entry = entry.tb_next
-        exception.__traceback__ = entry
+        strip(exception, self.stand_ins)
+
+
+class Rest:
+    """What is left of a call that a trace has ended inside of: the operation, then continuations of its frames, run by CPython.
+
+    `stand_ins`: as of a Resumption, for its frames. `raising`: of the innermost one's code, the variant that awaits an exception; the
+    function of that is at `at` in what the rest is called with. Entries hold these: weak references to them cannot be.
+    """
+
+    __slots__ = ("stand_ins", "raising", "at")
+
+    def __init__(self, stand_ins: tuple[types.CodeType | None, ...], raising: types.CodeType, at: int) -> None:
+        self.stand_ins, self.raising, self.at = stand_ins, raising, at
+
+    def __call__(self, scopes: tuple[Globals, ...], chain: tuple[Any, ...], operation: Callable[..., Any], args: tuple[Any, ...],
+                 kwargs: dict[str, Any]) -> Any:
+        """scopes: the globals of each frame. chain: the function of the outermost one, and what that takes but for the result."""
+        try:
+            outcome = [below(self.stand_ins, scopes, operation, args, kwargs)]
+        except BaseException as exception:
+            strip(exception, self.stand_ins)
+            outcome, chain = [exception], awaiting_exception(chain, self.at, self.raising)
+        function, *taken = chain
+        return function(*taken, outcome.pop())
+
+
+def below(stand_ins: tuple[types.CodeType | None, ...], scopes: tuple[Globals, ...], operation: Callable[..., Any],
+          args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """`operation(*args, **kwargs)` below frames that look like the program's, with these globals."""
+    for stand_in, scope in zip(reversed(stand_ins[:len(scopes)]), reversed(scopes), strict=True):
+        if stand_in is not None:
+            operation, args, kwargs = types.FunctionType(stand_in, scope), (operation, args, kwargs), {}
+    return operation(*args, **kwargs)
+
+
+def strip(exception: BaseException, stand_ins: tuple[types.CodeType | None, ...]) -> None:
+    """Takes the frames that are ours out of a traceback."""
+    ours = {id(code) for code in stand_ins}
+    entry = exception.__traceback__
+    while entry is not None and (id(entry.tb_frame.f_globals) in OURS or id(entry.tb_frame.f_code) in ours
+                                 or entry.tb_frame.f_globals.get("__package__") in unwind.OWN_PACKAGES):
+        entry = entry.tb_next
+    exception.__traceback__ = entry
+
+
+def awaiting_exception(arguments: tuple[Any, ...], at: int, raising: types.CodeType) -> tuple[Any, ...]:
+    """Arguments with the variant that awaits an exception in place of the innermost continuation, which is the one at `at`."""
+    function = generators.go_on_raising if arguments[at] is generators.go_on else _with_code(arguments[at], raising)
+    return *arguments[:at], function, *arguments[at + 1:]
 
 
 def replay(outcome: Value | UserError) -> Any:

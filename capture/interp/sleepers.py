@@ -28,18 +28,18 @@ class Sleeper:
         return tuple(part.shadow for part in self.record)
 
 
-def sleepers(interp: Interpreter, frames: list[Suspended], codes: Codes | None,
+def sleepers(interp: Interpreter, chains: list[tuple[list[Suspended], Codes]],
              known: dict[Position, types.CodeType]) -> list[Sleeper]:
-    """What is left of the bodies of this capture's generators, which the graph learns; at the end of a call there are no `frames`.
+    """What is left of the bodies of this capture's generators, which the graph learns.
 
-    frames, codes: the live frames and their continuations, some of them bodies. known: the continuations of bodies that do not run,
-    by position; further ones are added. Raises Break for one that cannot be continued.
+    chains: the live frames and their continuations, some of them bodies; there are none at the end of a call. known: the
+    continuations of bodies that do not run, by position; further ones are added. Raises Break for one that cannot be continued.
     """
     found = []
-    for frame, code in zip(frames, codes.codes if codes is not None else ()):
-        if frame.generator is not None:
-            awaits = frame is frames[-1]            # the result itself, and not an inner continuation
-            raising = resume.function_of(frame, codes.raising) if awaits else NOTHING  # type: ignore[union-attr]
+    for frame, code, raises in ((frame, code, codes.raising if frame is frames[-1] else None)
+                                for frames, codes in chains for frame, code in zip(frames, codes.codes)):
+        if frame.generator is not None:             # the innermost one awaits the result itself, and not an inner continuation
+            raising = resume.function_of(frame, raises) if raises is not None else NOTHING
             body = generators.body_of(frame.generator.real)
             if body.kind == "async generator":  # type: ignore[union-attr]
                 raise Break("opaque-call", f"inside of an asynchronous generator, {frame.code.co_qualname}")
@@ -52,7 +52,7 @@ def sleepers(interp: Interpreter, frames: list[Suspended], codes: Codes | None,
         try:
             found.append(_resting(interp, body, known))
         except Break:
-            if frames or body in interp.taken_over:
+            if chains or body in interp.taken_over:
                 raise               # else it may be garbage: where the result leads to it, it cannot be made
     for sleeper in found:
         _describe(interp, sleeper)

@@ -1,0 +1,76 @@
+"""Calls of installed packages that a trace ends inside of: what is left of them is done by CPython, the program is captured again.
+
+A package that knows nothing of torch (a progress bar, a client of a service, a cache) may take locks, ask clocks or the terminal, and
+decide by what it finds. A trace for each of these would hold nothing for a graph. So such a call costs one break, whatever it does
+after that: the rest of it is part of the operation between two traces, and the continuations are those of the program's frames.
+"""
+from __future__ import annotations
+
+import types
+from typing import Any
+
+import torch
+
+from capture.errors import Break, is_of_library, is_of_torch
+from capture.interp import unwind
+from capture.interp.frame import Frame
+from capture.interp.fx_recorder import FxRecorder
+from capture.interp.lookasides.own_code import PYTHON, is_own
+from capture.interp.polyfills.objects import instantiate
+from capture.interp.resume import Slot, Suspended
+from capture.interp.retreat import frames_from
+from capture.refgraph.lookup import instance_dict
+
+DEEPEST = 2         # containers in containers that are looked at
+CONTAINERS = (list, tuple, set, frozenset)
+
+
+def left_to_cpython(innermost: Frame, frames: list[Suspended], recorder: FxRecorder) -> int:
+    """How many of the live frames, from the innermost on, make up a call of an installed package whose rest CPython runs."""
+    live = list(frames_from(innermost))[::-1]
+    first = len(live)
+    while first > 1 and is_outside(live[first - 1]):
+        first -= 1
+    while first < len(live) and not is_of_library(live[first].code.co_filename):       # Python's own code that called the package
+        first += 1
+    if first < len(live) and first > 1 and live[first - 1].code is instantiate.__code__:
+        first -= 1
+    left = frames[first:]
+    if not left or works(live[first], recorder) or any(Slot.HANDLED in frame.position.stack for frame in left) or any(
+            concerns_program(value.real) for frame in left for value in frame.values):
+        return 0
+    return len(left)
+
+
+def is_outside(frame: Frame) -> bool:
+    """Whether a frame runs code of Python's, of ours in the place of builtins, or of a package that knows nothing of torch."""
+    file = frame.code.co_filename
+    if frame.globals.get("__package__") in unwind.OWN_PACKAGES or file.startswith(PYTHON) and not is_of_library(file):
+        return True
+    return is_of_library(file) and not is_of_torch(file) and not any(map(is_torchs, frame.globals.values()))
+
+
+def is_torchs(item: Any) -> bool:
+    """Whether something that a module holds is torch's, or torch itself."""
+    name = item.__name__ if type(item) is types.ModuleType else getattr(item, "__module__", None) if isinstance(
+        item, (type, types.FunctionType, types.BuiltinFunctionType)) else None
+    return isinstance(name, str) and name.partition(".")[0] == "torch"
+
+
+def works(frame: Frame, recorder: FxRecorder) -> bool:
+    """Whether operations on tensors were recorded inside of this call, by what the package called: that is to be captured."""
+    return any(frame.code is code for node in recorder.fx.nodes for code, *_ in node.meta.get("stack", ()))
+
+
+def concerns_program(real: Any, depth: int = DEEPEST) -> bool:
+    """Whether a local of the package's is a tensor, a module or a function of the program's, or holds some."""
+    if isinstance(real, (torch.Tensor, torch.nn.Module)) or is_own(real):
+        return True
+    items = [*real] if type(real) in CONTAINERS else [*real.values()] if type(real) is dict else ()
+    return depth > 0 and any(concerns_program(item, depth - 1) for item in items)
+
+
+def told(reason: Break, frames: list[Suspended]) -> str:
+    """What users are told of such a break, besides why the trace ended."""
+    call = next(frame for frame in frames if frame.code is not instantiate.__code__)
+    return f"{reason.context}, and the rest of {call.code.co_qualname}(), which CPython runs"
