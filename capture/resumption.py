@@ -189,8 +189,8 @@ class Resumption(_C.Resumption):
 class Rest:
     """What is left of a call that a trace has ended inside of: the operation, then continuations of its frames, run by CPython.
 
-    `stand_ins`: as of a Resumption, for its frames. `raising`: of the innermost one's code, the variant that awaits an exception; the
-    function of that is at `at` in what the rest is called with. Entries hold these: weak references to them cannot be.
+    `stand_ins`: as of a Resumption, for its frames. `raising`: of the innermost one's code, the variant that awaits an exception;
+    the function of that is at `at` in what the rest is called with. Entries hold these: weak references to them cannot be.
     """
 
     __slots__ = ("stand_ins", "raising", "at")

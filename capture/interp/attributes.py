@@ -6,6 +6,7 @@ else is one real `getattr` whose outcome is then explained.
 from __future__ import annotations
 
 import decimal
+import functools
 import types
 from collections.abc import Callable
 from typing import Any
@@ -102,7 +103,9 @@ def generic(interp: Interpreter, obj: Value, name: str, then: Then, on_raise: Ca
     if not data:
         namespace = instance_dict(real)
         if namespace is not None and name in namespace:
-            return interp.deliver(Value(namespace[name], interp.track(instance_attribute, interp, obj, name)), then)
+            shadow = interp.track(instance_attribute, interp, obj, name) if not interp.graph.volatile or on_raise is not None or (
+                not calls.is_resumable(then)) else read_anew(interp, obj, name, namespace[name], then)
+            return interp.deliver(Value(namespace[name], shadow), then)
     if descriptor is MISSING:
         hook = lookup_class(cls, "__getattr__") if fallback else None
         if is_hook(hook):
@@ -117,6 +120,13 @@ def generic(interp: Interpreter, obj: Value, name: str, then: Then, on_raise: Ca
         interp.track(unshadowed, interp, obj, name)
     hook = hook_of(interp, obj) if fallback and not issubclass(kind, calls.FUNCTIONS) else None
     bind(interp, found, name, obj, then, on_raise, asked=(obj, name) if fallback else None, hook=hook)
+
+
+def read_anew(interp: Interpreter, obj: Value, name: str, result: Any, then: Then) -> Shadow | None:
+    """The shadow of an attribute of an object which a call that is repeated may have changed. Raises Cut where that is so: it is read
+    between two traces."""
+    model = functools.partial(instance_attribute, interp, obj, name)
+    return interp.describe(model, Value(getattr, Const(getattr)), [obj, Value(name, Const(name))], {}, result, then)
 
 
 def is_data(kind: type) -> bool:

@@ -20,11 +20,11 @@ import torch
 from capture.config import STRICT
 from capture.errors import BackendError, Break, InternalError, UserFrame, is_internal
 from capture.interp import unwind
-from capture.interp.frame import Continuation, Cut, Frame, UserError, Value
+from capture.interp.frame import Continuation, Cut, Frame, Resume, UserError, Value, resuming
 from capture.interp.fx_recorder import FxRecorder
 from capture.refgraph.effects import is_foreign, user_stack
 from capture.refgraph.graph import RefGraph
-from capture.refgraph.node import RefNode, Shadow
+from capture.refgraph.node import Const, RefNode, Shadow
 
 if TYPE_CHECKING:
     from capture.interp.retreat import Place, Retreats
@@ -57,6 +57,7 @@ class Interpreter:
         self.retreated = False                      # one was added, so that the next capture goes on further
         self.at_cut = False                         # the interpreter was left by a Cut
         self.at_call = False                        # see `during_call`
+        self.mourned: tuple[Break, tuple[int, ...]] | None = None       # an object has died, and what was known by then
         self.openings: dict[RefNode, list[Place]] = {}      # what has begun and must end in the same trace, and where it began
         self.levels: set[RefNode] = set()           # … of these, what no trace may begin in
         self.modes: list[tuple[Shadow, RefNode]] = []       # that are asked what functions of torch do; since when
@@ -124,9 +125,14 @@ class Interpreter:
             if raised is not None:
                 unwind.raised(self, raised, again, outer)   # outside of `except`: the thread's handled exception stays the user's
                 raised = None
+                if self.mourned is not None:
+                    self.give_up(self.mourned[0])
+                    self.mourned = None
             try:
                 frame: Any
                 while (frame := self.frame) is not outer:
+                    if self.mourned is not None:
+                        self.end_after_death(frame)
                     at = frame.pc
                     frame.pc = at + 1
                     instruction = frame.instructions[at]
@@ -259,12 +265,30 @@ class Interpreter:
         self.dropped = True
 
     def died(self, node: RefNode) -> None:
-        """An object has died, and its finalizer has run unseen: what the trace reads from now on is not the state at entry, and a
-        hit would not make the object. What dies as the call ends, and came from outside, dies so on a hit too."""
+        """An object has died, and its finalizer has run unseen: what the trace reads from now on is not the state at entry. One that
+        a trace has made would not be made by a hit. What came from outside dies as the trace ends on a hit, which is to be now."""
         if self.thread != threading.get_ident() or self.graph.sealed or is_foreign(node):
             return
-        if node.created or self.frame is not None:
-            self.give_up(Break("finalizer", f"a {node.cls.__name__} died"))
+        reason = Break("finalizer", f"a {node.cls.__name__} died", self.stack())
+        if node.created or node.strong:
+            self.give_up(reason)
+        elif self.frame is not None and self.tracking and self.mourned is None:
+            self.mourned = reason, self._knowledge()
+
+    def _knowledge(self) -> tuple[int, ...]:
+        """What grows when the trace learns something of the world."""
+        graph = self.graph
+        return len(graph.requirements), graph.mark, len(graph.effects), self.recorder.operations
+
+    def end_after_death(self, frame: Frame) -> None:
+        """Ends the trace before the next instruction, since an object has died in the last one. Raises Cut."""
+        if self.retreats is not None and not self.retreats.is_between_instructions(frame):
+            return                                      # of the program's
+        reason, known = self.mourned  # type: ignore[misc]
+        self.mourned = None
+        if self.can_cut and known == self._knowledge():
+            raise Cut(reason, Value(nothing, Const(nothing)), [], {}, Value(None, Const(None)), begin)
+        self.give_up(reason)
 
     def is_doubtful(self, exception: BaseException) -> bool:
         """Whether no guard vouches for `exception` to be raised again on a hit."""
@@ -321,6 +345,17 @@ class Interpreter:
                 frame = frame.f_back  # type: ignore[assignment]
             self._caller = None if frame is None else UserFrame.at(frame.f_code, frame.f_lineno)
         return self._caller
+
+
+def nothing() -> None:
+    """What is done between two traces where no call has to be."""
+
+
+def begin(value: Value) -> None:
+    """The continuation for its result."""
+
+
+resuming(begin, Resume.BEGIN)
 
 
 def _native_depth() -> int:

@@ -1,8 +1,8 @@
 """Calls of installed packages that a trace ends inside of: what is left of them is done by CPython, the program is captured again.
 
-A package that knows nothing of torch (a progress bar, a client of a service, a cache) may take locks, ask clocks or the terminal, and
-decide by what it finds. A trace for each of these would hold nothing for a graph. So such a call costs one break, whatever it does
-after that: the rest of it is part of the operation between two traces, and the continuations are those of the program's frames.
+A package that knows nothing of torch (a progress bar, a client of a service, a cache) may take locks, ask clocks or the terminal,
+and decide by what it finds. A trace for each of these would hold nothing for a graph. So such a call costs one break, whatever it
+does after that: the rest of it is part of the operation between two traces, and the program's frames alone are continued.
 """
 from __future__ import annotations
 
@@ -19,13 +19,12 @@ from capture.interp.lookasides.own_code import PYTHON, is_own
 from capture.interp.polyfills.objects import instantiate
 from capture.interp.resume import Slot, Suspended
 from capture.interp.retreat import frames_from
-from capture.refgraph.lookup import instance_dict
 
 DEEPEST = 2         # containers in containers that are looked at
 CONTAINERS = (list, tuple, set, frozenset)
 
 
-def left_to_cpython(innermost: Frame, frames: list[Suspended], recorder: FxRecorder) -> int:
+def left_to_cpython(innermost: Frame | None, frames: list[Suspended], recorder: FxRecorder) -> int:
     """How many of the live frames, from the innermost on, make up a call of an installed package whose rest CPython runs."""
     live = list(frames_from(innermost))[::-1]
     first = len(live)

@@ -202,6 +202,14 @@ def own_position(frame: Frame, resume: Resume) -> tuple[types.CodeType, int, Res
     return (code, pc - 1, resume) if resume in (Resume.RETRY, Resume.YIELD) else (code, pc, resume)
 
 
+def has_begun(frame: Frame) -> bool:
+    """Whether a frame is past the prologue of a continuation, or past that in which CPython makes cells and generators."""
+    origin = _origins.get(id(frame.code))
+    if origin is not None:
+        return frame.pc > origin[3]
+    return any(instruction.opname == "RESUME" for instruction in frame.instructions[:frame.pc])
+
+
 def is_held(value: Value) -> bool:
     """Whether a dead local must live on as in CPython: something may happen when it dies. Tensors and numbers just go."""
     shadow = value.shadow

@@ -44,6 +44,10 @@ class Retreats:
         """Whether what the present call is shown changed after it in an earlier trace."""
         return bool(self._shown) and user_stack(interp.positions()) in self._shown
 
+    def is_between_instructions(self, frame: Frame) -> bool:
+        """Whether a frame has come to instructions of the program's own, so that a continuation may begin with the next one."""
+        return resume.has_begun(frame)
+
     def learn(self, interp: Interpreter, reason: Break) -> bool:
         """The trace ends for `reason` where it cannot be cut. Whether the next one will end earlier, and so may be."""
         if reason.reason.id == "late-change" and reason.stack:
