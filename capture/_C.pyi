@@ -48,6 +48,9 @@ class Resumption:
     idle: Any
     loop: Any
 
+class Framed:
+    """An operation that puts frames which look like the program's above what it calls by itself."""
+
 @final
 class Switch:
     target: Callable[..., Any]

@@ -324,7 +324,7 @@ def install_cut(unit: Unit, interp: Interpreter, cut: Cut, repeatable: bool, tim
     if inner:
         codes = resume.build(inner)
         chains.append((inner, codes))
-        operation = rest_of(inner, codes, stand_ins[len(frames):], operation)
+        operation = rest_of(frames, inner, codes, stand_ins, operation)
     arguments = [
         resume.closure_of(frames[0]),
         resume.composite(taken),
@@ -376,14 +376,14 @@ class Operation:
         return Operation(self.function, [*self.args[:-3], *inner.parts], {}, inner)
 
 
-def rest_of(frames: list[resume.Suspended], codes: resume.Codes, stand_ins: tuple[types.CodeType | None, ...],
-            operation: Operation) -> Operation:
+def rest_of(outer: list[resume.Suspended], frames: list[resume.Suspended], codes: resume.Codes,
+            stand_ins: tuple[types.CodeType | None, ...], operation: Operation) -> Operation:
     """An operation, and then what is left of the call of an installed package that it is a part of."""
     chain = [resume.callee_of(frames[0], codes.codes[0]), *resume.arguments(frames, codes)]
     at = len(chain) - 1 - len(frames[-1].passed)        # of the innermost one's continuation
-    scopes = resume.composite(Value(frame.scope, frame.globals) for frame in frames)
+    scopes = [resume.composite(Value(frame.scope, frame.globals) for frame in part) for part in (outer, frames)]
     rest = resume.constant(Rest(stand_ins, codes.raising, at))
-    return Operation(rest, [scopes, resume.composite(chain), *operation.parts], {}, operation)
+    return Operation(rest, [*scopes, resume.composite(chain), *operation.parts], {}, operation)
 
 
 # -- where the program goes on after a break -----------------------------------------------------------------------------

@@ -186,11 +186,12 @@ class Resumption(_C.Resumption):
         strip(exception, self.stand_ins)
 
 
-class Rest:
+class Rest(_C.Framed):
     """What is left of a call that a trace has ended inside of: the operation, then continuations of its frames, run by CPython.
 
-    `stand_ins`: as of a Resumption, for its frames. `raising`: of the innermost one's code, the variant that awaits an exception;
-    the function of that is at `at` in what the rest is called with. Entries hold these: weak references to them cannot be.
+    `stand_ins`: as of a Resumption, for all live frames. `raising`: of the innermost one's code, the variant that awaits an
+    exception; the function of that is at `at` in what the rest is called with. Entries hold these: weak references to them cannot
+    be.
     """
 
     __slots__ = ("stand_ins", "raising", "at")
@@ -198,21 +199,28 @@ class Rest:
     def __init__(self, stand_ins: tuple[types.CodeType | None, ...], raising: types.CodeType, at: int) -> None:
         self.stand_ins, self.raising, self.at = stand_ins, raising, at
 
-    def __call__(self, scopes: tuple[Globals, ...], chain: tuple[Any, ...], operation: Callable[..., Any], args: tuple[Any, ...],
-                 kwargs: dict[str, Any]) -> Any:
-        """scopes: the globals of each frame. chain: the function of the outermost one, and what that takes but for the result."""
+    def __call__(self, outer: tuple[Globals, ...], scopes: tuple[Globals, ...], chain: tuple[Any, ...],
+                 operation: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """outer, scopes: the globals of the frames that are continued later, and of the call's. chain: the function of the
+        outermost one of these, and what that takes but for the result."""
         try:
-            outcome = [below(self.stand_ins, scopes, operation, args, kwargs)]
+            outcome = [below(self.stand_ins, (*outer, *scopes), operation, args, kwargs)]
         except BaseException as exception:
             strip(exception, self.stand_ins)
             outcome, chain = [exception], awaiting_exception(chain, self.at, self.raising)
         function, *taken = chain
-        return function(*taken, outcome.pop())
+        try:
+            return below(self.stand_ins, outer, function, (*taken, outcome.pop()), {})
+        except BaseException as exception:
+            strip(exception, self.stand_ins)
+            raise
 
 
 def below(stand_ins: tuple[types.CodeType | None, ...], scopes: tuple[Globals, ...], operation: Callable[..., Any],
           args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """`operation(*args, **kwargs)` below frames that look like the program's, with these globals."""
+    if isinstance(operation, _C.Framed):
+        return operation(*args, **kwargs)
     for stand_in, scope in zip(reversed(stand_ins[:len(scopes)]), reversed(scopes), strict=True):
         if stand_in is not None:
             operation, args, kwargs = types.FunctionType(stand_in, scope), (operation, args, kwargs), {}

@@ -12,6 +12,7 @@ namespace capture {
 namespace {
 
 PyTypeObject* resumption_type = nullptr;
+PyTypeObject* framed_type = nullptr;
 PyObject* raised_name = nullptr;  // "raised"
 PyObject* truth = nullptr;        // operator.truth
 
@@ -79,6 +80,7 @@ Ref caller(Resumption* self, Py_ssize_t frame, PyObject* scope) {
 
 // The operation's result, called below frames that look like the program's. NULL with an error.
 PyObject* perform(Resumption* self, PyObject* scopes, PyObject* operation, PyObject* args, PyObject* kwargs) {
+  if (PyObject_TypeCheck(operation, framed_type)) return PyObject_Call(operation, args, kwargs);
   bool asks_truth = operation == reinterpret_cast<PyObject*>(&PyBool_Type) || operation == truth;
   PyObject* tested = asks_truth && PyTuple_GET_SIZE(args) == 1 ? PyTuple_GET_ITEM(args, 0) : nullptr;
   if (tested != nullptr && (is_scalar(tested) || THPVariable_CheckExact(tested))) {  // which looks at no frame
@@ -224,6 +226,11 @@ void init_resumption(PyObject* module) {
                              Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_BASETYPE, slots};
   resumption_type = reinterpret_cast<PyTypeObject*>(checked(PyType_FromSpec(&spec)));
   checked(PyModule_AddType(module, resumption_type));
+  static PyType_Slot framed_slots[] = {
+      {Py_tp_doc, const_cast<char*>("An operation that puts frames which look like the program's above what it calls by itself.")}, {0, nullptr}};
+  static PyType_Spec framed_spec = {"capture._C.Framed", sizeof(PyObject), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE, framed_slots};
+  framed_type = reinterpret_cast<PyTypeObject*>(checked(PyType_FromSpec(&framed_spec)));
+  checked(PyModule_AddType(module, framed_type));
   checked(PyModule_AddFunctions(module, functions));
 }
 

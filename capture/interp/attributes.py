@@ -123,8 +123,8 @@ def generic(interp: Interpreter, obj: Value, name: str, then: Then, on_raise: Ca
 
 
 def read_anew(interp: Interpreter, obj: Value, name: str, result: Any, then: Then) -> Shadow | None:
-    """The shadow of an attribute of an object which a call that is repeated may have changed. Raises Cut where that is so: it is read
-    between two traces."""
+    """The shadow of an attribute of an object which a call that is repeated may have changed. Raises Cut where that is so: it is
+    read between two traces."""
     model = functools.partial(instance_attribute, interp, obj, name)
     return interp.describe(model, Value(getattr, Const(getattr)), [obj, Value(name, Const(name))], {}, result, then)
 

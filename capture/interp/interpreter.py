@@ -265,8 +265,8 @@ class Interpreter:
         self.dropped = True
 
     def died(self, node: RefNode) -> None:
-        """An object has died, and its finalizer has run unseen: what the trace reads from now on is not the state at entry. One that
-        a trace has made would not be made by a hit. What came from outside dies as the trace ends on a hit, which is to be now."""
+        """An object has died, and its finalizer has run unseen: what the trace reads from now on is not the state at entry. One
+        that the trace has made would not be made by a hit. What came from outside dies as the trace ends on a hit, which is now."""
         if self.thread != threading.get_ident() or self.graph.sealed or is_foreign(node):
             return
         reason = Break("finalizer", f"a {node.cls.__name__} died", self.stack())

@@ -20,9 +20,6 @@ from capture.interp.polyfills.objects import instantiate
 from capture.interp.resume import Slot, Suspended
 from capture.interp.retreat import frames_from
 
-DEEPEST = 2         # containers in containers that are looked at
-CONTAINERS = (list, tuple, set, frozenset)
-
 
 def left_to_cpython(innermost: Frame | None, frames: list[Suspended], recorder: FxRecorder) -> int:
     """How many of the live frames, from the innermost on, make up a call of an installed package whose rest CPython runs."""
@@ -61,12 +58,11 @@ def works(frame: Frame, recorder: FxRecorder) -> bool:
     return any(frame.code is code for node in recorder.fx.nodes for code, *_ in node.meta.get("stack", ()))
 
 
-def concerns_program(real: Any, depth: int = DEEPEST) -> bool:
-    """Whether a local of the package's is a tensor, a module or a function of the program's, or holds some."""
-    if isinstance(real, (torch.Tensor, torch.nn.Module)) or is_own(real):
-        return True
-    items = [*real] if type(real) in CONTAINERS else [*real.values()] if type(real) is dict else ()
-    return depth > 0 and any(concerns_program(item, depth - 1) for item in items)
+def concerns_program(local: Any) -> bool:
+    """Whether a local of the package's is a tensor, a module or a function of the program's, or `*args` or `**kwargs` with one:
+    what is computed with it is to be captured. A list of tensors is data, which is passed along."""
+    items = local if type(local) is tuple else local.values() if type(local) is dict else (local,)
+    return any(isinstance(item, (torch.Tensor, torch.nn.Module)) or is_own(item) for item in items)
 
 
 def told(reason: Break, frames: list[Suspended]) -> str:

@@ -422,6 +422,8 @@ class RefGraph:
     def dict_keys(self, node: RefNode) -> list[Any]:
         """The keys of a dict now, in order. An outside dict's keys at entry are guarded."""
         state = self.dict_state(node)
+        if node in self.volatile:
+            raise Break("untracked-mutation", "a dict was looked through, which a call that is repeated may have changed")
         if not state.complete:
             real = node.real
             keys = tuple(dict_type(node).__iter__(real)) if state.entry_keys is None else state.entry_keys

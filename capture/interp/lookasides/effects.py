@@ -177,10 +177,12 @@ def _model(function: Any, traits: Traits) -> Callable[..., Shadow]:
 
 
 def note_change(interp: Interpreter, value: Value) -> None:
-    """A call that is repeated may change attributes of an object."""
+    """A call that is repeated may change attributes of an object: what is known of them holds no more."""
     attributes = interp.graph.attributes(value.shadow) if isinstance(value.shadow, RefNode) else None
     if attributes is not None:
         interp.graph.volatile.add(attributes)
+        if attributes.source is not None and isinstance(attributes.state, DictState):
+            attributes.state = DictState({}, complete=False)
 
 
 def stream_of(interp: Interpreter, function: Any, args: tuple[Value, ...]) -> RefNode | None:
