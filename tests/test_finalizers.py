@@ -136,3 +136,121 @@ def test_what_outlives_the_call_dies_when_it_is_dropped() -> None:
         return x + 1, state.Loud("returned")
     check(make(lambda x, state: (x + 1, state.Loud("returned"))), call(X), call(X), call(X))
     check(make(program), *[call(X)] * 3, captures=None, fullgraph=False)
+
+
+# -- of objects from outside: what a trace before has left, or a call has returned, to the continuation
+
+def outside(state, name="outside"):
+    """A new object that no trace has made."""
+    return state.make(name)
+
+
+def dies_in_the_middle(x, state):
+    loud = outside(state)
+    x = x * 2 + len(state.log)
+    del loud
+    return x + len(state.log) * 10
+
+
+def dies_with_a_callee(x, state):
+    def inner(loud):
+        return x * 2 + len(loud.name)
+    y = inner(outside(state))
+    return y + len(state.log)
+
+
+def dies_between_effects(x, state):
+    loud = outside(state)
+    state.log.append("before")
+    loud = None     # noqa: F841
+    state.log.append("after")
+    return x * 2 + state.dead
+
+
+def dies_with_a_list(x, state):
+    louds = [outside(state, "a"), outside(state, "b")]
+    louds.pop(0)
+    x = x * 2 + state.dead
+    louds.clear()
+    return x + state.dead * 10
+
+
+def dies_with_a_generator(x, state):
+    def rounds(loud):
+        yield loud.name
+        yield loud.name + loud.name
+    for name in rounds(outside(state)):
+        x = x * 2 + len(name)
+    return x + state.dead
+
+
+def dies_in_a_handler(x, state):
+    loud = outside(state)
+    try:
+        x = x + 1
+        raise KeyError(loud.name)
+    except KeyError as error:
+        del loud
+        state.log.append(str(error))
+        x = x * 2 + state.dead
+    return x
+
+
+def dies_as_an_exception_passes(x, state):
+    def inner(loud):
+        raise KeyError(loud.name)
+    try:
+        inner(outside(state))
+    except KeyError:
+        x = x * 2
+    return x + state.dead
+
+
+def dies_round_by_round(x, state):
+    for k in range(3):
+        loud = outside(state, f"round {k}")
+        x = x * 2 + state.dead
+    del loud
+    return x + state.dead
+
+
+def is_held_by_others(x, state):
+    loud = outside(state)
+    state.kept = loud if len(state.log) % 2 else None
+    x = x + 1
+    del loud
+    return x * 2 + state.dead
+
+
+def dies_in_a_with(x, state):
+    with torch.no_grad():
+        loud = outside(state)
+        x = x * 2
+        del loud
+        x = x + state.dead
+    return x
+
+
+DYING = [dies_in_the_middle, dies_with_a_callee, dies_between_effects, dies_with_a_list, dies_with_a_generator, dies_in_a_handler,
+         dies_as_an_exception_passes, dies_round_by_round, is_held_by_others, dies_in_a_with]
+
+
+@pytest.mark.parametrize("use", DYING, ids=lambda use: use.__name__)
+def test_what_comes_from_outside_dies_where_it_does(use) -> None:
+    def made():
+        program, state = make(use)()
+        state.make = capture.disable(lambda name: state.Loud(name))
+        return program, state
+
+    def longer(state):
+        state.log.append("more")
+    check(made, *[call(X)] * 4, longer, call(X), call(X), captures=None, fullgraph=False)
+
+
+def test_what_is_behind_such_a_death_is_captured() -> None:
+    program, state = make(dies_in_the_middle)()
+    state.make = capture.disable(lambda name: state.Loud(name))
+    compiled = capture.compile(program, backend="eager")
+    compiled(X)
+    stats = capture.stats(compiled)
+    assert (stats.bailouts, stats.native_calls, stats.graphs) == (0, 0, 2), str(capture.explain(compiled))

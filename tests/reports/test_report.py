@@ -280,3 +280,16 @@ def test_the_summary_tells_how_each_graph_runs() -> None:
         if trace.graph_module is not None:
             trace.graph_module.meta["note"] = "runs uncompiled: for a reason"
     assert "  3 graphs: each runs uncompiled: for a reason\n" in str(capture.report(compiled))
+
+
+def test_breaks_without_an_entry_are_told() -> None:
+    """Where a trace came to nothing, and the next one is to end earlier, no entry says why."""
+    def program(x):
+        def inner(t):
+            gc.get_count()
+            return t * 2
+        return torch.vmap(inner)(x)
+    compiled = capture.compile(program, backend="eager")
+    compiled(X)
+    told = capture.explain(compiled)
+    assert "breaks of calls that no entry stands for:" in told and "gc.get_count()" in told
