@@ -58,6 +58,10 @@ class Interpreter:
         self.at_cut = False                         # the interpreter was left by a Cut
         self.at_call = False                        # see `during_call`
         self.mourned: tuple[Break, tuple[int, ...]] | None = None       # an object has died, and what was known by then
+        self.died_at: Place | None = None           # … in which instruction
+        self.leaving: Frame | None = None           # the frame whose locals are let go
+        self.ends = retreats is not None and retreats.has_ends      # instructions before which the trace is to end
+        self.begun = False                          # the first of the program's own instructions has been met
         self.openings: dict[RefNode, list[Place]] = {}      # what has begun and must end in the same trace, and where it began
         self.levels: set[RefNode] = set()           # … of these, what no trace may begin in
         self.modes: list[tuple[Shadow, RefNode]] = []       # that are asked what functions of torch do; since when
@@ -133,6 +137,8 @@ class Interpreter:
                 while (frame := self.frame) is not outer:
                     if self.mourned is not None:
                         self.end_after_death(frame)
+                    elif self.ends:
+                        self.end_before_death(frame)
                     at = frame.pc
                     frame.pc = at + 1
                     instruction = frame.instructions[at]
@@ -172,11 +178,10 @@ class Interpreter:
 
     def leave(self, frame: Frame) -> None:
         """Drops the current frame and what it still holds."""
-        self.frame = frame.back
-        frame.back = None
+        self.frame, self.leaving = frame.back, frame
         frame.stack.clear()
         frame.locals.clear()
-        frame.variables = None
+        frame.variables = frame.back = self.leaving = None
         self.graph.sweep(frame.mark)
 
     def let_go(self, frame: Frame, node: RefNode) -> None:
@@ -274,11 +279,11 @@ class Interpreter:
             self.give_up(reason)
         elif self.frame is not None and self.tracking and self.mourned is None:
             self.mourned = reason, self._knowledge()
+            self.died_at = None if self.retreats is None else self.retreats.last_instruction(self.leaving or self.frame)
 
     def _knowledge(self) -> tuple[int, ...]:
         """What grows when the trace learns something of the world."""
-        graph = self.graph
-        return len(graph.requirements), graph.mark, len(graph.effects), self.recorder.operations
+        return len(self.graph.requirements), self.graph.mark, self.recorder.operations
 
     def end_after_death(self, frame: Frame) -> None:
         """Ends the trace before the next instruction, since an object has died in the last one. Raises Cut."""
@@ -289,6 +294,16 @@ class Interpreter:
         if self.can_cut and known == self._knowledge():
             raise Cut(reason, Value(nothing, Const(nothing)), [], {}, Value(None, Const(None)), begin)
         self.give_up(reason)
+
+    def end_before_death(self, frame: Frame) -> None:
+        """Ends the trace before an instruction in which an object died whose finalizer changed what an earlier trace knew, unless
+        it begins with that. Raises Cut."""
+        if not self.can_cut or not self.retreats.is_between_instructions(frame):  # type: ignore[union-attr]
+            return
+        reason = self.retreats.end_here(frame) if self.begun else None  # type: ignore[union-attr]
+        self.begun = True
+        if reason is not None:
+            raise Cut(reason, Value(nothing, Const(nothing)), [], {}, Value(None, Const(None)), begin)
 
     def is_doubtful(self, exception: BaseException) -> bool:
         """Whether no guard vouches for `exception` to be raised again on a hit."""

@@ -4,7 +4,8 @@ The body of an activation checkpoint, code that an operation of C waits for, a b
 there, in one trace or in none. A break in such a place ends the trace, and the rest of that call of the program runs natively. But
 it was led there by a call that some frame made which can be continued. The place of that call is remembered, and later captures
 end the trace before it: it is made natively as a whole, between two traces. So it is with a call that prints an object which
-the program changes later: on a hit it would see the object's final state.
+the program changes later: on a hit it would see the object's final state. Where an object dies whose finalizer changes what the
+trace knows, the next trace ends before the very instruction.
 """
 from __future__ import annotations
 
@@ -32,6 +33,7 @@ class Retreats:
         self._reasons: dict[Place, Break] = {}
         self._innermost: set[tuple[int, int]] = set()
         self._codes: dict[int, types.CodeType] = {}     # whose ids are in places
+        self._ends: dict[Place, Break] = {}     # before which instruction, since something dies in it
         self._shown: set[tuple[UserFrame, ...]] = set()     # where objects were shown that changed later
 
     def here(self, interp: Interpreter) -> Break | None:
@@ -48,12 +50,33 @@ class Retreats:
         """Whether a frame has come to instructions of the program's own, so that a continuation may begin with the next one."""
         return resume.has_begun(frame)
 
+    @property
+    def has_ends(self) -> bool:
+        """Whether there are instructions before which traces are to end."""
+        return bool(self._ends)
+
+    def end_here(self, frame: Frame) -> Break | None:
+        """Why the trace is to end before the next instruction; None if it need not."""
+        return self._ends.get(place_of(frame))
+
+    def last_instruction(self, frame: Frame) -> Place | None:
+        """The place of the instruction that a frame is executing, of the program's own ones."""
+        if not resume.has_begun(frame):
+            return None
+        self._keep_codes(frame)
+        *outer, (code, pc) = place_of(frame)
+        return *outer, (code, pc - 1)
+
     def learn(self, interp: Interpreter, reason: Break) -> bool:
         """The trace ends for `reason` where it cannot be cut. Whether the next one will end earlier, and so may be."""
         if reason.reason.id == "late-change" and reason.stack:
             known = reason.stack in self._shown
             self._shown.add(reason.stack)
             return not known
+        died_at = interp.died_at
+        if died_at is not None and died_at not in self._ends and len(self._ends) < MOST:
+            self._ends[died_at] = Break("finalizer", reason.context, interp.stack())
+            return True
         for place in self._candidates(interp):
             if place not in self._reasons and len(self._reasons) < MOST:
                 self._reasons[place] = Break(reason.reason.id, reason.context, interp.stack())
@@ -80,9 +103,13 @@ class Retreats:
         own = [frame for frame in frames if not (outside and frame is interp.frame)
                and frame.globals.get("__package__") not in unwind.OWN_PACKAGES]
         if own:
-            codes = [resume.own_position(frame, Resume.PUSH)[0] for frame in frames_from(own[0])]
-            self._codes.update({id(code): code for code in codes})
+            self._keep_codes(own[0])
         return [place_of(frame) for frame in own]
+
+    def _keep_codes(self, innermost: Frame) -> None:
+        """Has the code of a frame, and of those outside of it, live as long as places name it by its id."""
+        codes = [resume.own_position(frame, Resume.PUSH)[0] for frame in frames_from(innermost)]
+        self._codes.update({id(code): code for code in codes})
 
 
 def frames_from(frame: Frame | None) -> Iterator[Frame]:
