@@ -36,16 +36,6 @@ def generator_function(tag: str) -> Any:
 
 
 @kind
-def remembered(tag: str) -> Any:
-    return functools.lru_cache(function(tag))
-
-
-@kind
-def remembered_of_one(tag: str) -> Any:
-    return functools.cache(lambda one: tag)
-
-
-@kind
 def wrapped(tag: str) -> Any:
     inner = function(tag)
 
@@ -53,56 +43,6 @@ def wrapped(tag: str) -> Any:
     def outer(*args):
         return "wrapped", inner(*args)
     return outer
-
-
-@kind
-def partial(tag: str) -> Any:
-    return functools.partial(function(tag), tag)
-
-
-@kind
-def partialmethod(tag: str) -> Any:
-    return functools.partialmethod(function(tag), tag)
-
-
-@kind
-def partialmethod_of_static(tag: str) -> Any:
-    return functools.partialmethod(staticmethod(function(tag)), tag)
-
-
-@kind
-def class_method(tag: str) -> Any:
-    return classmethod(function(tag))
-
-
-@kind
-def class_method_of_builtin(tag: str) -> Any:
-    return classmethod(repr)
-
-
-@kind
-def class_method_of_remembered(tag: str) -> Any:
-    return classmethod(remembered(tag))  # type: ignore[arg-type]
-
-
-@kind
-def class_method_of_property(tag: str) -> Any:
-    return classmethod(property(lambda cls: tag))  # type: ignore[arg-type]
-
-
-@kind
-def static_method(tag: str) -> Any:
-    return staticmethod(function(tag))
-
-
-@kind
-def static_method_of_remembered(tag: str) -> Any:
-    return staticmethod(functools.lru_cache(lambda *args: tag))
-
-
-@kind
-def a_property(tag: str) -> Any:
-    return property(lambda self: tag)
 
 
 @kind
@@ -125,29 +65,9 @@ def property_that_lacks(tag: str) -> Any:
     return property(get)
 
 
-@kind
-def property_of_partial(tag: str) -> Any:
-    return property(functools.partial(lambda what, self: what, tag))
-
-
-@kind
-def property_of_builtin(tag: str) -> Any:
-    return property(operator.attrgetter("s"))
-
-
-@kind
-def property_without_a_getter(tag: str) -> Any:
-    return property()
-
-
 class OwnProperty(property):
     def __get__(self, obj, cls=None):
         return "own", obj is None
-
-
-@kind
-def own_property(tag: str) -> Any:
-    return OwnProperty(lambda self: tag)
 
 
 @kind
@@ -157,132 +77,12 @@ def cached_property(tag: str) -> Any:
     return found
 
 
-@kind
-def number(tag: str) -> Any:
-    return len(tag)
-
-
-@kind
-def nothing_at_all(tag: str) -> Any:
-    return None
-
-
-@kind
-def a_list(tag: str) -> Any:
-    return [tag]
-
-
-@kind
-def inner_class(tag: str) -> Any:
-    return type("Inner", (), {"__init__": lambda self, *args: None, "tag": tag, "__qualname__": "<locals>.Inner"})
-
-
-@kind
-def builtin(tag: str) -> Any:
-    return math.sqrt
-
-
-@kind
-def method_of_c(tag: str) -> Any:
-    return object.__dict__["__ne__"]
-
-
-@kind
-def method_of_another_class(tag: str) -> Any:
-    return str.upper                    # which binds to none but strings
-
-
-@kind
-def class_method_of_c(tag: str) -> Any:
-    return dict.__dict__["fromkeys"]
-
-
-@kind
-def static_method_of_c(tag: str) -> Any:
-    return str.__dict__["maketrans"]
-
-
-@kind
-def bound_method(tag: str) -> Any:
-    return types.MethodType(function(tag), tag)
-
-
-@kind
-def bound_method_of_c(tag: str) -> Any:
-    return tag.count
-
-
-@kind
-def method_wrapper(tag: str) -> Any:
-    return tag.__len__
-
-
-@kind
-def method_of_cython(tag: str) -> Any:
-    return numpy.random.mtrand.ranf
-
-
-@kind
-def method_of_pybind(tag: str) -> Any:
-    return torch._C.Graph.__dict__["nodes"]
-
-
-@kind
-def property_of_pybind(tag: str) -> Any:
-    return torch._C.FunctionSchema.__dict__["name"]
-
-
-@kind
-def function_of_torch(tag: str) -> Any:
-    return torch.sin
-
-
-@kind
-def method_of_tensors(tag: str) -> Any:
-    return torch.Tensor.sin
-
-
-@kind
-def attribute_of_tensors(tag: str) -> Any:
-    return torch.Tensor.__dict__["shape"] if "shape" in torch.Tensor.__dict__ else torch._C.TensorBase.__dict__["shape"]
-
-
-@kind
-def slot(tag: str) -> Any:
-    return Root.__dict__["s"]
-
-
-@kind
-def empty_slot(tag: str) -> Any:
-    return Root.__dict__["unset"]
-
-
-@kind
-def attribute_of_c(tag: str) -> Any:
-    return object.__dict__["__class__"]
-
-
-@kind
-def itemgetter(tag: str) -> Any:
-    return operator.itemgetter(0)
-
-
-@kind
-def class_of_c(tag: str) -> Any:
-    return complex
-
-
 class Callable_:
     def __init__(self, tag):
         self.tag = tag
 
     def __call__(self, *args):
         return self.tag, len(args)
-
-
-@kind
-def callable_instance(tag: str) -> Any:
-    return Callable_(tag)
 
 
 class Reader:
@@ -295,19 +95,9 @@ class Reader:
         return self.tag, obj is None, cls.__name__
 
 
-@kind
-def reader(tag: str) -> Any:
-    return Reader(tag)
-
-
 class Writer(Reader):
     def __set__(self, obj, value):
         vars(obj)["put"] = self.tag, value
-
-
-@kind
-def reader_and_writer(tag: str) -> Any:
-    return Writer(tag)
 
 
 class WriteOnly:
@@ -318,19 +108,9 @@ class WriteOnly:
         vars(obj)["put"] = self.tag, value
 
 
-@kind
-def write_only(tag: str) -> Any:
-    return WriteOnly(tag)
-
-
 class Lacking(Reader):
     def __get__(self, obj, cls=None):
         raise AttributeError(self.tag)
-
-
-@kind
-def reader_that_lacks(tag: str) -> Any:
-    return Lacking(tag)
 
 
 class GetterOfC:
@@ -340,11 +120,6 @@ class GetterOfC:
 
     def __init__(self, tag):
         self.tag = tag
-
-
-@kind
-def getter_that_binds_nothing(tag: str) -> Any:
-    return GetterOfC(tag)
 
 
 class Remembering:
@@ -358,19 +133,9 @@ class Remembering:
         return self.tag, obj is None
 
 
-@kind
-def getter_that_remembers(tag: str) -> Any:
-    return Remembering(tag)
-
-
 class OwnFunction(functools.partial):
     def __get__(self, obj, cls=None):
         return self if obj is None else types.MethodType(self, obj)
-
-
-@kind
-def binding_partial(tag: str) -> Any:
-    return OwnFunction(function(tag))
 
 
 class OwnClassMethod(classmethod):
@@ -378,19 +143,64 @@ class OwnClassMethod(classmethod):
         return "own", super().__get__(obj, cls)()
 
 
-@kind
-def own_class_method(tag: str) -> Any:
-    return OwnClassMethod(function(tag))
-
-
 class OwnStaticMethod(staticmethod):
     pass
 
 
-@kind
-def derived_static_method(tag: str) -> Any:
-    return OwnStaticMethod(function(tag))
-
-
 class Root:
     __slots__ = ("s", "unset", "__dict__", "__weakref__")
+
+
+# Those that are made in one expression.
+KINDS |= {
+    "remembered": lambda tag: functools.lru_cache(function(tag)),
+    "remembered_of_one": lambda tag: functools.cache(lambda one: tag),
+    "partial": lambda tag: functools.partial(function(tag), tag),
+    "partialmethod": lambda tag: functools.partialmethod(function(tag), tag),
+    "partialmethod_of_static": lambda tag: functools.partialmethod(staticmethod(function(tag)), tag),
+    "class_method": lambda tag: classmethod(function(tag)),
+    "class_method_of_builtin": lambda tag: classmethod(repr),
+    "class_method_of_remembered": lambda tag: classmethod(functools.lru_cache(function(tag))),  # type: ignore[arg-type]
+    "class_method_of_property": lambda tag: classmethod(property(lambda cls: tag)),  # type: ignore[arg-type]
+    "static_method": lambda tag: staticmethod(function(tag)),
+    "static_method_of_remembered": lambda tag: staticmethod(functools.lru_cache(lambda *args: tag)),
+    "a_property": lambda tag: property(lambda self: tag),
+    "property_of_partial": lambda tag: property(functools.partial(lambda what, self: what, tag)),
+    "property_of_builtin": lambda tag: property(operator.attrgetter("s")),
+    "property_without_a_getter": lambda tag: property(),
+    "own_property": lambda tag: OwnProperty(lambda self: tag),
+    "number": len,
+    "nothing_at_all": lambda tag: None,
+    "a_list": lambda tag: [tag],
+    "inner_class": lambda tag: type("Inner", (), {
+        "__init__": lambda self, *args: None, "tag": tag, "__qualname__": "<locals>.Inner"}),
+    "builtin": lambda tag: math.sqrt,
+    "method_of_c": lambda tag: object.__dict__["__ne__"],
+    "method_of_another_class": lambda tag: str.upper,       # which binds to none but strings
+    "class_method_of_c": lambda tag: dict.__dict__["fromkeys"],
+    "static_method_of_c": lambda tag: str.__dict__["maketrans"],
+    "bound_method": lambda tag: types.MethodType(function(tag), tag),
+    "bound_method_of_c": lambda tag: tag.count,
+    "method_wrapper": lambda tag: tag.__len__,
+    "method_of_cython": lambda tag: numpy.random.mtrand.ranf,
+    "method_of_pybind": lambda tag: torch._C.Graph.__dict__["nodes"],
+    "property_of_pybind": lambda tag: torch._C.FunctionSchema.__dict__["name"],
+    "function_of_torch": lambda tag: torch.sin,
+    "method_of_tensors": lambda tag: torch.Tensor.sin,
+    "attribute_of_tensors": lambda tag: torch._C.TensorBase.__dict__["shape"],
+    "slot": lambda tag: Root.__dict__["s"],
+    "empty_slot": lambda tag: Root.__dict__["unset"],
+    "attribute_of_c": lambda tag: object.__dict__["__class__"],
+    "itemgetter": lambda tag: operator.itemgetter(0),
+    "class_of_c": lambda tag: complex,
+    "callable_instance": Callable_,
+    "reader": Reader,
+    "reader_and_writer": Writer,
+    "write_only": WriteOnly,
+    "reader_that_lacks": Lacking,
+    "getter_that_binds_nothing": GetterOfC,
+    "getter_that_remembers": Remembering,
+    "binding_partial": lambda tag: OwnFunction(function(tag)),
+    "own_class_method": lambda tag: OwnClassMethod(function(tag)),
+    "derived_static_method": lambda tag: OwnStaticMethod(function(tag)),
+}

@@ -26,39 +26,12 @@ import capture
 import tests.helpers
 import tests.snapshot
 from tests.mutation.places import FOREIGN, Place, Undo, is_own, restoring
+from tests.subclasses import Dict, Float, Int, List, Set, Str, Tuple
 
 Change = Callable[[], "Undo | None"]
 SILENT = (*FOREIGN, os.path.dirname(capture.__file__), tests.snapshot.__file__, tests.helpers.__file__)
 MOST_ALIKE = 4
 LOG: list[str] = []         # what was called of that which mutations have put there: part of the world
-
-
-class Int(int):
-    pass
-
-
-class Float(float):
-    pass
-
-
-class Str(str):
-    pass
-
-
-class List(list):
-    pass
-
-
-class Tuple(tuple):
-    pass
-
-
-class Dict(dict):
-    pass
-
-
-class Set(set):
-    pass
 
 
 class Tensor(torch.Tensor):

@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from tests.subclasses import ByteArray, Bytes, Complex, Deque, Dict, Float, FrozenSet, Int, List, Ordered, Set, Tuple
 from tests.universe.classes import (
     Arithmetic,
     Attributes,
@@ -174,54 +175,6 @@ add_values(Access_both=Access.READ | Access.WRITE, Access_none=Access(0), Mask_t
 
 
 # -- subclasses of builtins --------------------------------------------------------------------------------------------
-
-class Int(int):
-    pass
-
-
-class Float(float):
-    pass
-
-
-class Complex(complex):
-    pass
-
-
-class Bytes(bytes):
-    pass
-
-
-class List(list):
-    pass
-
-
-class Tuple(tuple):
-    pass
-
-
-class Dict(dict):
-    pass
-
-
-class Set(set):
-    pass
-
-
-class FrozenSet(frozenset):
-    pass
-
-
-class ByteArray(bytearray):
-    pass
-
-
-class Deque(collections.deque):
-    pass
-
-
-class Ordered(collections.OrderedDict):
-    pass
-
 
 class LoudInt(int):
     """A number with methods of its own."""
