@@ -103,6 +103,8 @@ def sample_of(op: Any) -> tuple[tuple, dict[str, Any]] | None:
     """The first sample arguments of an operation that begin with a tensor."""
     if op is None:
         return (torch.tensor([[1.0, 2.0], [3.0, 4.0]]),), {}
+    if not op.dtypes:               # only for another device
+        return None
     dtype = torch.float32 if torch.float32 in op.dtypes else next(iter(op.dtypes))
     for sample in op.sample_inputs("cpu", dtype):
         if isinstance(sample.input, torch.Tensor) and sample.input.layout is torch.strided:
