@@ -3,6 +3,7 @@ large its table was then. So what a hit makes anew is made in the same way, and 
 where its order matters."""
 from __future__ import annotations
 
+import itertools
 import operator
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
@@ -82,8 +83,9 @@ def filling(real: Any, members: dict[Any, Shadow]) -> tuple[Shadow, ...] | None:
 
     Hashes of objects that the trace made are others on each hit: the order of these is told by how they were added alone.
     """
-    for sequence in () if isinstance(members, KeyTable) else (tuple(members), tuple(builtin_of(real).__iter__(real))):
-        at_once = taken_at_once(real, sequence)
+    sequences = () if isinstance(members, KeyTable) else (tuple(members), tuple(builtin_of(real).__iter__(real)))
+    for exact, sequence in itertools.product((True, False), sequences):     # of another size at worst: members have been taken out
+        at_once = taken_at_once(real, sequence, exact)
         if at_once is not None:
             shadows = tuple(members[member] for member in sequence)
             first, rest = Expr(dict.fromkeys, (Build(tuple, shadows[:at_once]),)), Build(tuple, shadows[at_once:])
@@ -104,15 +106,16 @@ def filled(base: Any, filling: tuple[Shadow, ...]) -> Shadow:
     return Expr(base, (first,))
 
 
-def taken_at_once(real: Any, sequence: tuple[Any, ...]) -> int | None:
-    """How many of a sequence of members a new set must take in at once, and the others one by one, to be like `real`. At once: as
-    the keys of a dict, for all of which the table is made large enough before. None if no number makes it so."""
+def taken_at_once(real: Any, sequence: tuple[Any, ...], exact: bool = True) -> int | None:
+    """How many of a sequence of members a new set must take in at once, and the others one by one, to have the order of `real`, and
+    a table of the same size if `exact`. At once: as the keys of a dict, for all of which the table is made large enough before.
+    None if no number makes it so."""
     base = builtin_of(real)
     order, size = tuple(base.__iter__(real)), size_of_table(real)
     for number in dict.fromkeys((0, len(sequence), *range(min(len(sequence), MOST_TRIED)))):
         found = set(dict.fromkeys(sequence[:number]))
         found.update(sequence[number:])
-        if size_of_table(found) == size and all(map(operator.is_, found, order)):
+        if (not exact or size_of_table(found) == size) and all(map(operator.is_, found, order)):
             return number
     return None
 
