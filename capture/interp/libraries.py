@@ -19,6 +19,8 @@ from capture.interp.lookasides.own_code import PYTHON, is_own
 from capture.interp.polyfills.objects import instantiate
 from capture.interp.resume import Slot, Suspended
 from capture.interp.retreat import frames_from
+from capture.interp.special import is_a
+from capture.refgraph.lookup import namespace_of
 
 
 def left_to_cpython(innermost: Frame | None, frames: list[Suspended], recorder: FxRecorder) -> int:
@@ -48,8 +50,13 @@ def is_outside(frame: Frame) -> bool:
 
 def is_torchs(item: Any) -> bool:
     """Whether something that a module holds is torch's, or torch itself."""
-    name = item.__name__ if type(item) is types.ModuleType else getattr(item, "__module__", None) if isinstance(
-        item, (type, types.FunctionType, types.BuiltinFunctionType)) else None
+    cls, name = type(item), None
+    if cls is types.ModuleType:
+        name = item.__dict__.get("__name__")
+    elif issubclass(cls, type):
+        name = namespace_of(item).get("__module__")
+    elif cls in (types.FunctionType, types.BuiltinFunctionType):
+        name = item.__module__
     return isinstance(name, str) and name.partition(".")[0] == "torch"
 
 
@@ -62,7 +69,7 @@ def concerns_program(local: Any) -> bool:
     """Whether a local of the package's is a tensor, a module or a function of the program's, or `*args` or `**kwargs` with one:
     what is computed with it is to be captured. A list of tensors is data, which is passed along."""
     items = local if type(local) is tuple else local.values() if type(local) is dict else (local,)
-    return any(isinstance(item, (torch.Tensor, torch.nn.Module)) or is_own(item) for item in items)
+    return any(is_a(item, (torch.Tensor, torch.nn.Module)) or is_own(item) for item in items)
 
 
 def told(reason: Break, frames: list[Suspended]) -> str:
