@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
+from torch import fx
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from capture.interp.frame import Value
@@ -18,6 +19,17 @@ def versions_of(tensors: Iterable[torch.Tensor]) -> dict[int, int | None]:
     none: `noting_writes` tells what writes to it."""
     with torch._C.DisableTorchFunction():
         return {id(t): None if t.is_inference() else t._version for t in tensors}
+
+
+def note_version(node: fx.Node, made: Any, operands: Sequence[torch.Tensor]) -> None:
+    """Notes how often an operation has written to the new tensor that it returns (`linear` adds a bias to its product). Of tensors
+    without data it may compute another tensor instead, so that backends could not tell."""
+    if not isinstance(made, torch.Tensor):
+        return
+    with torch._C.DisableTorchFunction():
+        version = 0 if made.is_inference() else made._version
+    if version and storage_of(made) not in [None, *map(storage_of, operands)]:
+        node.meta["version"] = version
 
 
 # Normalisations, which write to their running statistics and count no version: the argument that says so, and its default.

@@ -69,6 +69,24 @@ def test_views_that_an_operator_makes_within_itself_are_compiled(views: str) -> 
     assert runs_compiled(compiled)
 
 
+@pytest.mark.parametrize("made", ["F.linear(y[0], x[0], x[1, 1])", "F.linear(y[0, 0], x[0, 0], x[1, 1]).view(1)",
+                                  "F.one_hot((x[0] > 0).long(), 2)"])
+def test_what_an_operator_returns_counts_its_own_writes(engine: dict[str, Any], made: str) -> None:
+    for inputs in ((PLAIN, PLAIN), (GRAD, GRAD)):
+        check(engine, inputs, f"a = {made}\nreturn a, x * 2", "with torch.no_grad(): r[0].add_(1)", "r[1].sum().backward()")
+
+
+def test_a_pass_frees_nothing_above_what_its_result_is_not_computed_from(engine: dict[str, Any]) -> None:
+    for returned in ("x * y, y.cumsum(0)", "(x * y).view(-1), y.cumsum(0)[0], x * 2"):
+        check(engine, (f"{GRAD} * 1", f"{GRAD} * 1"), f"return {returned}", "a[0].sum().backward()", "r[1].sum().backward()",
+              "r[0].sum().backward()")
+
+
+def test_a_write_through_a_view_is_freed_once(engine: dict[str, Any]) -> None:
+    check(engine, (f"{GRAD} * 1",), "a = x.mean(0)\nb = a[::2]\nb.add_(b.detach())\nreturn a, b, F.layer_norm(b, (2,))",
+          "torch.autograd.grad(r[2].sum(), a[0])", "r[0].sum().backward()")
+
+
 def test_errors_tell_what_eager_mode_tells() -> None:
     def f(x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
         a = (x @ w).exp()

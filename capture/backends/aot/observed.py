@@ -13,6 +13,7 @@ from torch import Tensor, fx
 from torch._dispatch.python import enable_python_dispatcher
 from torch._subclasses import FakeTensorMode
 from torch._subclasses.fake_tensor import DataDependentOutputException
+from torch.autograd.graph import increment_version
 from torch.utils._pytree import tree_leaves
 
 from capture.backends.aot import casts
@@ -76,10 +77,12 @@ class _Run(fx.Interpreter):
         if "ac_graph_id" in n.meta:
             self.regions.append(range(first, torch._C._autograd._get_sequence_nr()))
         made = _tensors(value) if n.op != "output" else []
+        storages = {storage_of(tensor) for tensor in taken}
         if isinstance(value, Tensor) and id(value) not in self.makers:
+            if storage_of(value) not in storages and not value.is_inference():
+                increment_version([value] * (n.meta.get("version", 0) - version(value)))
             self.makers[id(value)] = n
             self.born[id(value)] = version(value)
-        storages = {storage_of(tensor) for tensor in taken}
         if made and before == [version(tensor) for tensor in taken] and all(storage_of(tensor) in storages for tensor in made):
             self.views.add(n)
         return value
@@ -132,7 +135,7 @@ def saved_by(node: Any, regions: Sequence[range]) -> Iterator[Saved]:
 
 def holds(node: Any) -> bool:
     """Whether a node of autograd has something to free, and so can be passed but once."""
-    return bool(saved_names(type(node))) or node.name() == "CopySlices"
+    return bool(saved_names(type(node))) or type(node).__name__ == "CopySlices"
 
 
 @functools.cache

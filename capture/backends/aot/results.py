@@ -70,6 +70,11 @@ def finished(joint: Joint, eager: Eager, parts: Split, saving: Saving, specs: Se
         return names[values[name.index]] if isinstance(name, Result) else name
     # Where tracing has added inputs (`linalg.eig`), eager mode's graph does not know them.
     known = backward is not None and all(place < len(specs) for place, _ in gradients)
+    apart = portions(parts.differentiable, eager, gradients, joined) if known else None
+    for (place, _), reached in zip(gradients, apart.reached if apart else (), strict=False):
+        if not specs[place].leaf and len(reached) < len(tangents):
+            raise Unsupported("a result is not computed from an input that other results are computed from, and that has a graph of "
+                              "autograd, which a backward pass from the result alone would pass through")
     return Traced(forward, backward, Signature(
         inputs=len(specs),
         casts=casts,
@@ -88,7 +93,7 @@ def finished(joint: Joint, eager: Eager, parts: Split, saving: Saving, specs: Se
         numbers=tuple(i for i, spec in enumerate(specs) if spec.number), domains=(),
         modes=modes,
         grad_after=metadata.grad_enabled_mutation,
-        portions=portions(parts.differentiable, eager, gradients, joined) if known else None), parts.tail)
+        portions=apart), parts.tail)
 
 
 def _matters(node: fx.Node, results: Sequence[fx.Node]) -> bool:
