@@ -38,6 +38,8 @@ def obstacle(node: fx.Node) -> str | None:
         return "reads the gradient of a tensor"
     name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
     called = node.op in ("call_function", "call_method")
+    if name == "retain_grad":
+        return "has a tensor retain its gradient"
     if node.op == "call_function" and node.target in BUILTIN_READERS or called and name in READERS:
         return "calculates with a number that was read out of a tensor"
     return None

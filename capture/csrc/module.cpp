@@ -7,6 +7,7 @@
 #include "known_hash.h"
 #include "look_ahead.h"
 #include "modes.h"
+#include "own_nodes.h"
 #include "python_ref.h"
 #include "random_state.h"
 #include "resumption.h"
@@ -118,6 +119,7 @@ PyMODINIT_FUNC PyInit__C() {
     init_switch(module.get());
     init_executor(module.get());
     init_random_state(module.get());
+    init_own_nodes(module.get());
     init_snapshot(module.get());
     init_undo(module.get());
     init_known_hash(module.get());

@@ -20,7 +20,7 @@ from capture.interp.regions import Region, graph_module, outline
 from capture.interp.result_shapes import COUNTED, OVERWRITING, ROWS, is_dynamic, name_of
 from capture.interp.told import Told
 from capture.interp.varying import SPLITTING, Numbers, Place, is_of_sizes, place_of
-from capture.interp.writes import note_version, uncounted, versions_of
+from capture.interp.writes import note_writes, uncounted, versions_of
 from capture.refgraph.effects import Effect, Position, Replayed
 from capture.refgraph.facts import current_gpu
 from capture.refgraph.graph import PINNED, VALUES, RefGraph
@@ -316,10 +316,10 @@ class FxRecorder:
         if (target if isinstance(target, str) else getattr(target, "__name__", "")) in RELAYING:
             self.overwritten = self.overwritten.beyond_recall()
         tensors = list(tensors_in(args, kwargs))
-        note_version(node, result, tensors)
         computes = fixed.computes(name_of(target), kwargs)
         follows = computes and self.told.covers(node.all_input_nodes) and all(fixed.is_told(self.refs, t) for t in tensors)
         now = versions_of(tensors)
+        note_writes(node, result, tensors, versions, now, self.refs.find)
         if versions != now:
             self.wrote(changed := [t for t in tensors if versions.get(id(t)) != now[id(t)]])
             if follows:

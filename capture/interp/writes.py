@@ -21,15 +21,22 @@ def versions_of(tensors: Iterable[torch.Tensor]) -> dict[int, int | None]:
         return {id(t): None if t.is_inference() else t._version for t in tensors}
 
 
-def note_version(node: fx.Node, made: Any, operands: Sequence[torch.Tensor]) -> None:
-    """Notes how often an operation has written to the new tensor that it returns (`linear` adds a bias to its product). Of tensors
-    without data it may compute another tensor instead, so that backends could not tell."""
-    if not isinstance(made, torch.Tensor):
-        return
-    with torch._C.DisableTorchFunction():
-        version = 0 if made.is_inference() else made._version
-    if version and storage_of(made) not in [None, *map(storage_of, operands)]:
-        node.meta["version"] = version
+def note_writes(node: fx.Node, made: Any, operands: Sequence[torch.Tensor], before: dict[int, int | None],
+                now: dict[int, int | None], find: Callable[[Any], Any]) -> None:
+    """Notes in `meta["writes"]` how often an operation has written to each of its operands, by their places among its input nodes,
+    and to the new tensor that it returns (`linear` adds a bias to its product), as -1. Operators count otherwise, or compute
+    another tensor, where tensors have no data, so that backends could not tell. before, now: `versions_of` the operands."""
+    inputs, counts = node.all_input_nodes, {}
+    for tensor in operands:
+        then, current = before.get(id(tensor)), now[id(tensor)]
+        if current != then is not None and current is not None and (known := find(tensor)) and known.state.node in inputs:
+            counts[inputs.index(known.state.node)] = current - then
+    if isinstance(made, torch.Tensor):
+        count = versions_of([made])[id(made)]
+        if count and storage_of(made) not in [None, *map(storage_of, operands)]:
+            counts[-1] = count
+    if counts:
+        node.meta["writes"] = tuple(counts.items())
 
 
 # Normalisations, which write to their running statistics and count no version: the argument that says so, and its default.

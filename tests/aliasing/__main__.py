@@ -15,6 +15,7 @@ from capture import config
 from capture.errors import CaptureError
 from tests.aliasing.hunt import Traced, differences
 from tests.aliasing.programs import make
+from tests.aliasing.wide import make_wide
 
 
 def main() -> int:
@@ -23,6 +24,7 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=1000)
     parser.add_argument("--seconds", type=float, default=float("inf"), help="stop after this time")
     parser.add_argument("--backend", choices=("traced", "native", "eager"), default="traced")
+    parser.add_argument("--wide", action="store_true", help="all kinds of views, writes, hooks and backward passes (`wide`)")
     parser.add_argument("--show", action="store_true", help="print each case before it is run")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
@@ -34,7 +36,7 @@ def main() -> int:
         for seed in range(options.seed, options.seed + options.count):
             if time.monotonic() - started > options.seconds:
                 break
-            case = make(seed)
+            case = (make_wide if options.wide else make)(seed)
             if options.show:
                 print(f"--- {seed}\n{case}", flush=True)
             try:

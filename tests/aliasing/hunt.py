@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, fx
 
 import capture
@@ -15,9 +14,13 @@ from capture.backends.aot import trace
 from capture.backends.native import tiers
 from capture.backends.native.runtime import make_callable
 from capture.backends.native.signature import Unsupported
-from tests.aliasing.programs import Case
+from capture.backends.native.transport import NotPortable, decode_graph, encode_graph
+from capture.backends.traceable import find_obstacle
+from tests.aliasing.programs import Case, make_inputs, make_scope
 from tests.backends.native.traced import fx_backward, fx_forward
 
+EXPECTED = (RuntimeError, IndexError, TypeError, ValueError, AttributeError, NameError)      # what steps of a plan may raise
+CHANGED = "one of the inputs of a compiled graph, needed to compute gradients of gradients, has been modified"    # eager goes on
 CALLS = 3           # the capture and hits
 # That is read when the error is raised: others after a write, and the compiled graph's own for what code outside of it has saved.
 ORIGIN = re.compile(r", which is output \d+ of \w+,")
@@ -31,11 +34,11 @@ class Traced:
 
     def __call__(self, gm: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
         self.graphs += 1
-        if gm.meta["modes"] != _C.modes():          # as `tiers` refuses it
+        if gm.meta["modes"] != _C.modes() or find_obstacle(gm, elsewhere=True) is not None:         # as `tiers` refuses it
             return gm.forward
         try:
-            traced = trace(gm, tiers.specs(gm, inputs))
-        except (Unsupported, TypeError):
+            traced = trace(decode_graph(encode_graph(gm)), tiers.specs(gm, inputs))
+        except (Unsupported, NotPortable, TypeError):
             return gm.forward
         self.compiled += 1
         backward = fx_backward(traced.backward) if traced.backward else None
@@ -44,53 +47,70 @@ class Traced:
 
 def differences(case: Case, **compile: Any) -> list[str]:
     """What differs between the worlds: nothing, or the first step after which something does."""
-    scope: dict[str, Any] = {"torch": torch, "F": F}
-    exec(case.source, scope)
-    compiled = capture.compile(scope["f"], **compile)
+    theirs_scope, ours_scope = make_scope(case.module), make_scope(case.module)
+    for scope in (theirs_scope, ours_scope):
+        exec(case.source, scope)
+    ours_scope["f"] = capture.compile(ours_scope["f"], **compile)
     for call in range(CALLS):
-        for step, theirs, ours in zip(["call", *case.plan], _run(case, scope["f"], call), _run(case, compiled, call), strict=False):
+        worlds = _run(case, theirs_scope, call), _run(case, ours_scope, call)
+        for step, theirs, ours in zip(["call", *case.plan], *worlds, strict=False):
             found = [f"{key}: eager {value}, compiled {ours.get(key)}" for key, value in theirs.items()
                      if not _same(value, ours.get(key))]
+            if ours["exception"] and CHANGED in ours["exception"]:
+                break
             if found:
                 return [f"call {call + 1}, after {step}", *found]
     return []
 
 
-def _run(case: Case, function: Callable[..., Any], call: int) -> Iterator[dict[str, Any]]:
+def _run(case: Case, scope: dict[str, Any], call: int) -> Iterator[dict[str, Any]]:
     """What can be seen after the call, and after each step of the plan."""
+    for name in ("r", "q", "g"):
+        scope.pop(name, None)
+    scope["log"].clear()
     torch.manual_seed(call)
-    scope: dict[str, Any] = {"torch": torch, "F": F}
-    scope["a"] = arguments = [eval(text, scope) for text in case.inputs]
-    error = None
-    try:
-        scope["r"] = function(*arguments)
-    except (RuntimeError, IndexError) as raised:
-        error = raised
-    yield _seen(scope, error)
-    for step in case.plan if error is None else ():
+    arguments = make_inputs(case.inputs, scope)
+    steps = iter(case.plan)
+    step: str | None = "r = f(*a)"
+    state = torch.get_rng_state()
+    while step is not None:
         error = None
+        torch.set_rng_state(state)          # the other world has drawn since
         try:
-            exec(step, scope)
-        except (RuntimeError, IndexError, TypeError, ValueError) as raised:
+            if step == "r = f(*a)":
+                scope["r"] = scope["f"](*arguments)
+            else:
+                exec(step, scope)
+        except EXPECTED as raised:
             error = raised
-        yield _seen(scope, error)
+        state = torch.get_rng_state()
+        yield _seen(scope, error) | {"random numbers": state}
+        step = next(steps, None) if "r" in scope else None
 
 
 def _seen(scope: dict[str, Any], error: Exception | None) -> dict[str, Any]:
-    tensors = [*scope["a"], *scope.get("r", ())]
+    module = scope["m"]
+    state = [] if module is None else [*module.parameters(), *module.buffers()]
+    tensors = [*scope["a"], *scope.get("r", ()), *scope.get("q", ()), *state]
     seen: dict[str, Any] = {"exception": error and f"{type(error).__name__}: {error}"}
     for i, t in enumerate(tensors):
         base = t._base
         seen[f"tensor {i}"] = {
-            "values": t.detach().clone(), "layout": _layout(t), "version": t._version, "view": t._is_view(),
-            "base": base is not None and (_layout(base), base._version, base.requires_grad,
+            "values": t.detach().clone(), "layout": _layout(t), "version": _version(t), "view": t._is_view(),
+            "base": base is not None and (_layout(base), _version(base), base.requires_grad,
                                           [k for k, other in enumerate(tensors) if other is base]),
-            "autograd": (t.requires_grad, _node(t), t.dtype),
+            "autograd": (t.requires_grad, _node(t), t.dtype, t.retains_grad, t.is_inference()),
             "shared": [(k, other is t, other._base is base) for k, other in enumerate(tensors)
                        if other.untyped_storage()._cdata == t.untyped_storage()._cdata],
-            "gradient": t.grad if _node(t) == "leaf" else base.grad if base is not None and _node(base) == "leaf" else None}
+            "gradient": t.grad if _node(t) == "leaf" or t.retains_grad else base.grad if base is not None and _node(base) == "leaf"
+            else None}
     seen["gradients"] = scope.get("g")
+    seen["seen by hooks"] = list(scope["log"])
     return seen
+
+
+def _version(t: Tensor) -> int | None:
+    return None if t.is_inference() else t._version
 
 
 def _node(t: Tensor) -> str:
@@ -102,12 +122,15 @@ def _node(t: Tensor) -> str:
 
 
 def _layout(t: Tensor) -> Any:
-    return tuple(t.shape), t.stride(), t.storage_offset(), t.untyped_storage().nbytes()
+    return tuple(t.shape), t.stride(), t.storage_offset(), t.dim() and t.untyped_storage().nbytes(), t.is_conj(), t.is_neg()
 
 
 def _same(a: Any, b: Any) -> bool:
     if isinstance(a, Tensor) and isinstance(b, Tensor):
-        return a.shape == b.shape and torch.allclose(a, b, rtol=1e-4, atol=1e-5, equal_nan=True)
+        if a.shape != b.shape or a.dtype != b.dtype:
+            return False
+        exact = not a.is_floating_point() and not a.is_complex()
+        return torch.equal(a, b) if exact else torch.allclose(a, b, rtol=1e-4, atol=1e-5, equal_nan=True)
     if isinstance(a, dict) and isinstance(b, dict):
         return a.keys() == b.keys() and all(_same(a[key], b[key]) for key in a)
     if isinstance(a, (tuple, list)) and isinstance(b, (tuple, list)):

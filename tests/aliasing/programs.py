@@ -6,10 +6,14 @@ Both are made step by step on real tensors, so that most steps work.
 from __future__ import annotations
 
 import random
+import threading
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
+from torch.utils.checkpoint import checkpoint
 
 NAMES = ("x", "y", "z")
 INPUTS = ("torch.randn(4, 4, requires_grad=True)", "torch.randn(4, 4, requires_grad=True)", "torch.randn(4, 4)",
@@ -43,45 +47,105 @@ PASSES = ("{t}.sum().backward()", "{t}.sum().backward(retain_graph=True)", "({t}
 
 
 @dataclass(frozen=True)
+class Vocabulary:
+    """What programs are made of, with names in the places of `{a}` and `{b}`: inputs, of which the first `usual_inputs` are
+    frequent; what computes, makes views, and writes. What plans are made of, with tensors in those of `{t}` and `{u}`.
+    module: `m`."""
+
+    inputs: tuple[str, ...] = INPUTS
+    usual_inputs: int = 9
+    computed: tuple[str, ...] = COMPUTED
+    views: tuple[str, ...] = VIEWS
+    writes: tuple[str, ...] = WRITES
+    edits: tuple[str, ...] = EDITS
+    usual_edits: int = 7
+    passes: tuple[str, ...] = PASSES
+    module: str = "None"
+
+
+NARROW = Vocabulary()
+
+
+def in_thread(function: Callable[[], Any]) -> None:
+    """Calls a function in another thread; raises what it raises."""
+    raised: list[Exception] = []
+
+    def run() -> None:
+        try:
+            function()
+        except Exception as error:
+            raised.append(error)
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    if raised:
+        raise raised[0]
+
+
+def make_scope(module: str) -> dict[str, Any]:
+    """What programs and plans name, besides arguments `a`, results `r` and the program `f`: what hooks see is in `log`."""
+    torch.manual_seed(0)
+    scope: dict[str, Any] = {"torch": torch, "F": F, "checkpoint": checkpoint, "in_thread": in_thread, "log": []}
+    return scope | {"m": eval(module, scope)}
+
+
+def make_inputs(texts: tuple[str, ...], scope: dict[str, Any]) -> list[Any]:
+    """The inputs, each of which may be a view of earlier ones, as `a`."""
+    made = scope["a"] = []
+    for text in texts:
+        made.append(eval(text, scope))
+    return made
+
+
+@dataclass(frozen=True)
 class Case:
-    """inputs: expressions. body: statements of the program, with its `return`. plan: statements after each call."""
+    """inputs: expressions. body: statements of the program, with its `return`. plan: statements after each call. module: `m`."""
 
     inputs: tuple[str, ...]
     body: tuple[str, ...]
     plan: tuple[str, ...]
+    module: str = "None"
 
     @property
     def source(self) -> str:
-        lines = "\n    ".join(self.body)
+        lines = "\n".join(self.body).replace("\n", "\n    ")
         return f"def f({', '.join(NAMES[:len(self.inputs)])}):\n    {lines}\n"
 
     def __str__(self) -> str:
-        return "\n".join([f"inputs: {'; '.join(self.inputs)}", self.source, "after each call:", *map("    {}".format, self.plan)])
+        module = [f"m = {self.module}"] if self.module != "None" else []
+        plan = map("    {}".format, self.plan)
+        return "\n".join([*module, f"inputs: {'; '.join(self.inputs)}", self.source, "after each call:", *plan])
 
 
-def make(seed: int) -> Case:
+def make(seed: int, words: Vocabulary = NARROW) -> Case:
     """The case with this number."""
     rng = random.Random(seed)
+    scope = make_scope(words.module)
     torch.manual_seed(seed)
-    inputs = tuple(rng.choice(INPUTS[:9] if rng.random() < 0.85 else INPUTS) for _ in range(rng.randint(1, 3)))
-    scope = {"torch": torch, "F": F}
-    scope |= {name: eval(text, scope) for name, text in zip(NAMES, inputs)}
+    inputs = tuple(rng.choice(words.inputs[:words.usual_inputs] if rng.random() < 0.85 else words.inputs)
+                   for _ in range(rng.randint(1, 3)))
+    try:
+        made = make_inputs(inputs, scope)
+    except (RuntimeError, IndexError):          # views of earlier inputs that are none
+        inputs = words.inputs[:len(inputs)]
+        made = make_inputs(inputs, scope)
+    scope |= dict(zip(NAMES, made, strict=False))
     names = list(NAMES[:len(inputs)])
     body = []
     for number in range(rng.randint(1, 7)):
-        made = f"t{number}"
+        result = f"t{number}"
         kind = rng.choices(("computed", "view", "write"), (5, 4, 1.5))[0]
-        text = rng.choice({"computed": COMPUTED, "view": VIEWS, "write": WRITES}[kind])
+        text = rng.choice({"computed": words.computed, "view": words.views, "write": words.writes}[kind])
         text = text.format(a=_recent(rng, names), b=rng.choice(names))
-        text = text if kind == "write" else f"{made} = {text}"
-        if rng.random() < (0.5 if kind == "write" else 0.1):
+        text = text if kind == "write" else f"{result} = {text}"
+        if rng.random() < (0.5 if kind == "write" else 0.1) and not text.startswith("with "):
             text = f"with torch.no_grad(): {text}"
         try:
             exec(text, scope)
-        except (RuntimeError, IndexError, TypeError, ValueError):
+        except (RuntimeError, IndexError, TypeError, ValueError, AttributeError):
             continue
         body.append(text)
-        names += [made] if made in scope else []
+        names += [result] if isinstance(scope.get(result), torch.Tensor) else []
     returned = rng.sample(names, min(len(names), rng.randint(1, 4)))
     if names[-1] not in returned and rng.random() < 0.8:
         returned.append(names[-1])
@@ -90,11 +154,12 @@ def make(seed: int) -> Case:
     targets = [f"r[{i}]" for i in range(len(returned))] * 2 + [f"a[{i}]" for i in range(len(inputs))]
     for _ in range(rng.randint(1, 5)):
         edit = rng.random() < 0.6
-        text = rng.choice(EDITS[:7] if rng.random() < 0.9 else EDITS) if edit else rng.choice(PASSES)
+        text = rng.choice(words.edits[:words.usual_edits] if rng.random() < 0.9 else words.edits) if edit else rng.choice(
+            words.passes)
         text = text.format(t=rng.choice(targets), u=rng.choice(targets))
         plan.append(f"with torch.no_grad(): {text}" if edit and rng.random() < 0.6 else text)
     plan.append(f"r[{rng.randrange(len(returned))}].sum().backward()")
-    return Case(inputs, tuple(body), tuple(plan))
+    return Case(inputs, tuple(body), tuple(plan), words.module)
 
 
 def _recent(rng: random.Random, names: list[str]) -> str:

@@ -1,22 +1,24 @@
 """A small budget of random programs of views, writes and saved tensors; `python -m tests.aliasing` runs as many as one likes."""
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from capture import config
 from tests.aliasing.hunt import Traced, differences
-from tests.aliasing.programs import make
+from tests.aliasing.programs import Case, make
+from tests.aliasing.wide import make_wide
 
 BATCHES = 4
 
 
-def check(first: int, count: int, **compile: Any) -> None:
+def check(first: int, count: int, make: Callable[[int], Case] = make, **compile: Any) -> None:
     for seed in range(first, first + count):
         case = make(seed)
         found = differences(case, **compile)
-        assert not found, "\n".join([f"python -m tests.aliasing --seed {seed} --count 1", str(case), *found])
+        assert not found, "\n".join([f"python -m tests.aliasing --seed {seed} --count 1 # {make.__name__}", str(case), *found])
 
 
 @pytest.mark.parametrize("batch", range(BATCHES))
@@ -29,6 +31,11 @@ def test_traced_graphs(batch: int) -> None:
 @pytest.mark.parametrize("batch", range(BATCHES))
 def test_graphs_as_they_are(batch: int) -> None:
     check(30 * batch, 30, backend="eager")
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_traced_graphs_of_all_words() -> None:
+    check(0, 25, make_wide, backend=Traced())
 
 
 def test_kernels() -> None:

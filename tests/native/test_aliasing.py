@@ -87,6 +87,56 @@ def test_a_write_through_a_view_is_freed_once(engine: dict[str, Any]) -> None:
           "torch.autograd.grad(r[2].sum(), a[0])", "r[0].sum().backward()")
 
 
+@pytest.mark.parametrize("write", ["torch._foreach_mul_([x, y], 2)", "torch._foreach_add_([x], [y.detach()])",
+                                   "torch._foreach_copy_([y], [x.detach()])", "torch.mul(y.detach(), 2, out=z)"])
+def test_writes_to_lists_of_tensors_are_counted(engine: dict[str, Any], write: str) -> None:
+    for inputs in ((GRAD, GRAD, PLAIN), (PLAIN, PLAIN, PLAIN)):
+        check(engine, inputs, f"a = (x * y).sin()\nwith torch.no_grad(): {write}\nreturn a, x * 2",
+              "r[1].sum().backward(retain_graph=True)", "r[0].sum().backward()")
+
+
+def test_a_graph_made_before_a_compiled_step_notices_it() -> None:
+    def step(weights: list[Tensor]) -> None:
+        with torch.no_grad():
+            torch._foreach_mul_(weights, 2)
+
+    compiled = capture.compile(step, **AT_ONCE)
+    for _ in range(3):
+        weight = torch.ones(3, requires_grad=True)
+        before = weight * weight
+        compiled([weight])
+        with pytest.raises(RuntimeError, match="is at version 1; expected version 0"):
+            before.sum().backward()
+    assert runs_compiled(compiled)
+
+
+@pytest.mark.filterwarnings("ignore:.*expanded tensors")
+@pytest.mark.parametrize("write", ["y[y > 0] = 0", "y.masked_fill_(y > 0, 0)", "y.index_fill_(0, torch.tensor([1]), 7)"])
+@pytest.mark.parametrize("view", ["x[0].expand(4, 4)", "torch.meshgrid(x.view(-1), x[0], indexing='ij')[0]", "x.unfold(0, 2, 1)"])
+def test_writes_to_a_tensor_that_overlaps_itself(engine: dict[str, Any], view: str, write: str) -> None:
+    check(engine, (PLAIN,), f"y = {view}\n{write}\nreturn x * 2, y", "r[0].add_(1)")
+
+
+def test_hooks_of_results_that_a_pass_does_not_start_at(engine: dict[str, Any]) -> None:
+    for step in ("r[0].sum().backward()", "r[1].sum().backward(retain_graph=True)"):
+        check(engine, (GRAD, GRAD), "a = x.sin() * y\nreturn a.exp(), a * 3, a[0]", "r[0].register_hook(lambda g: g * 2)",
+              "r[1].register_hook(lambda g: log.append(g.clone()))", "r[1].retain_grad()",
+              "r[2].register_hook(lambda g: log.append(1))", step, "(r[0].sum() + r[1].sum()).backward()")
+
+
+def test_a_result_that_retains_its_gradient(engine: dict[str, Any]) -> None:
+    for kept in ("a", "b", "x"):
+        check(engine, (f"{GRAD} * 1",), f"a = x * 2\nb = a.exp()\n{kept}.retain_grad()\nreturn a, b", "r[1].sum().backward()")
+
+
+def test_passes_that_eager_mode_computes_free_the_graph_too(engine: dict[str, Any]) -> None:
+    batched = "g = torch.autograd.grad(r[0], a[0], torch.ones(2, 4, 4), is_grads_batched=True{})"
+    twice = "g = torch.autograd.grad(r[0].sum(), a[0], create_graph=True{})"
+    for first, second in ((batched, ""), (batched, ", retain_graph=True"), (twice, ""), (twice, ", retain_graph=False")):
+        for returned in ("x.exp()", "x.exp(), x.sin()"):
+            check(engine, (GRAD,), f"return {returned},", first.format(second), "r[0].sum().backward()", "r[-1].sum().backward()")
+
+
 def test_errors_tell_what_eager_mode_tells() -> None:
     def f(x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
         a = (x @ w).exp()

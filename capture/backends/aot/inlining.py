@@ -45,7 +45,7 @@ def _inline(graph: fx.Graph, gm: fx.GraphModule, arguments: Sequence[fx.Node], r
             _check_portable(node)
             copies[node] = graph.node_copy(node, copies.__getitem__)
             copies[node].target = MEANT.get(node.target, node.target)
-            copies[node].meta = {"version": node.meta["version"]} if "version" in node.meta else {}
+            copies[node].meta = {"writes": node.meta.get("writes", ())}
             if region is not None:
                 copies[node].meta |= {"recompute": checkpoint.CheckpointPolicy.MUST_RECOMPUTE, "ac_graph_id": region}
     raise AssertionError("a graph without output")

@@ -71,25 +71,48 @@ class _Run(fx.Interpreter):
     def run_node(self, n: fx.Node) -> Any:
         self.grad[n] = torch.is_grad_enabled()
         taken = _tensors([self.env[arg] for arg in n.all_input_nodes])
-        before = [version(tensor) for tensor in taken]
+        before = _versions(taken)
         first = torch._C._autograd._get_sequence_nr()
         value = super().run_node(n)
+        self._count(n, before, value)
         if "ac_graph_id" in n.meta:
             self.regions.append(range(first, torch._C._autograd._get_sequence_nr()))
         made = _tensors(value) if n.op != "output" else []
         storages = {storage_of(tensor) for tensor in taken}
         if isinstance(value, Tensor) and id(value) not in self.makers:
-            if storage_of(value) not in storages and not value.is_inference():
-                increment_version([value] * (n.meta.get("version", 0) - version(value)))
             self.makers[id(value)] = n
             self.born[id(value)] = version(value)
-        if made and before == [version(tensor) for tensor in taken] and all(storage_of(tensor) in storages for tensor in made):
+        if made and before == _versions(taken) and all(storage_of(tensor) in storages for tensor in made):
             self.views.add(n)
         return value
+
+    def _count(self, n: fx.Node, before: Mapping[int, int], made: Any) -> None:
+        """Has versions count the writes that the operation does on tensors with data. Raises Unsupported for a write to a tensor
+        that overlaps itself: what comes of that depends on the order in which its elements are written."""
+        for place, count in n.meta.get("writes", ()):
+            tensor = made if place < 0 else self.env[n.all_input_nodes[place]]
+            if not tensor.is_inference():
+                increment_version([tensor] * (before.get(id(tensor), 0) + count - version(tensor)))
+            if overlaps_itself(tensor):
+                raise Unsupported("a tensor is written to that overlaps itself in memory")
 
 
 def _tensors(value: Any) -> list[Tensor]:
     return [leaf for leaf in tree_leaves(value) if isinstance(leaf, Tensor)]
+
+
+def _versions(tensors: Sequence[Tensor]) -> dict[int, int]:
+    return {id(tensor): version(tensor) for tensor in tensors}
+
+
+def overlaps_itself(tensor: Tensor) -> bool:
+    """Whether elements of a tensor may lie at one place in memory."""
+    reach = 0           # of the dimensions of smaller strides
+    for stride, size in sorted((stride, size) for size, stride in zip(tensor.shape, tensor.stride(), strict=True) if size > 1):
+        if stride <= reach:
+            return True
+        reach += stride * (size - 1)
+    return False
 
 
 def version(tensor: Tensor) -> int:

@@ -73,7 +73,7 @@ def finished(joint: Joint, eager: Eager, parts: Split, saving: Saving, specs: Se
     apart = portions(parts.differentiable, eager, gradients, joined) if known else None
     for (place, _), reached in zip(gradients, apart.reached if apart else (), strict=False):
         if not specs[place].leaf and len(reached) < len(tangents):
-            raise Unsupported("a result is not computed from an input that other results are computed from, and that has a graph of "
+            raise Unsupported("a result is not computed from an input that others are computed from, and that has a graph of "
                               "autograd, which a backward pass from the result alone would pass through")
     return Traced(forward, backward, Signature(
         inputs=len(specs),

@@ -180,22 +180,30 @@ def _differentiable(gm: fx.GraphModule, signature: Signature, forward: Forward, 
         again = torch.is_grad_enabled() or _transforms_active() or any(_is_batched(g) for g in grads if g is not None)
         arguments = list(ctx.saved_tensors) if kept is None else kept.values_for(given)
         if again:
-            return None, *replay.gradients(ctx.memory, arguments, grads)
+            found = replay.gradients(ctx.memory, arguments, grads)
+            if kept is not None or len(given) == differentiable:
+                let_go(ctx, given)
+            return None, *found
         if len(given) < differentiable and portions is not None and (portions.separable or not portions.harmless(given)):
             found = compiled(arguments[:saves], grads, given)
             if any(math.isnan(g.sum().item()) for g in found if g is not None):      # perhaps of zeros that there are none of
                 found = replay.gradients(ctx.memory, arguments, grads)
-            if kept is not None and not _keeps_graph() and kept.spend(given):
-                ctx.memory = None
+            if kept is not None:
+                let_go(ctx, given)
             return None, *found
-        if not _keeps_graph() and (kept is None or kept.spend(given)):
-            ctx.memory = None
-            _release(ctx)
+        let_go(ctx, given)
         del arguments[saves:]
         arguments += [as_expected(grads[tangent.index], tangent, loose) for tangent in signature.tangents]
         if not handed_on:
             grads = none            # so that all of these die early
         return gradients(grads + backward(arguments, True))
+
+    def let_go(ctx: Any, given: Sequence[int]) -> None:
+        """Frees what the node holds, as autograd does, if no other pass may follow."""
+        kept: Kept | None = getattr(ctx, "kept", None)
+        if not _keeps_graph() and (kept is None or kept.spend(given)):
+            ctx.memory = None
+            _release(ctx)
 
     def compiled(arguments: list[Tensor], grads: tuple[Tensor | None, ...], given: Sequence[int]) -> tuple[Tensor | None, ...]:
         """The gradients by the compiled callable, none for what these results are not computed from."""
@@ -213,6 +221,8 @@ def _differentiable(gm: fx.GraphModule, signature: Signature, forward: Forward, 
         results = apply(frame, *with_gradient(inputs))
         if frame[1] is not None and (node := results[0].grad_fn) is not None:
             frame[1].take_grads_of(node)
+        if differentiable > 1:      # a pass from one of them calls no hooks of the others
+            _C.give_own_nodes(results)
         return (*results, *frame[0]) if frame[0] else results
     return call
 
