@@ -117,6 +117,25 @@ def test_writes_to_a_tensor_that_overlaps_itself(engine: dict[str, Any], view: s
     check(engine, (PLAIN,), f"y = {view}\n{write}\nreturn x * 2, y", "r[0].add_(1)")
 
 
+@pytest.mark.parametrize("write", ["torch._foreach_mul_([a, b], 2)", "torch._foreach_add_([a, c], [c, a])",
+                                   "torch._foreach_mul_([a, a], 2)",
+                                   "torch._foreach_mul_(a.split(2), 2)", "torch._foreach_add_([a, c], [y, y])"])
+def test_writes_to_lists_of_tensors_that_overlap(engine: dict[str, Any], write: str) -> None:
+    check(engine, (PLAIN, PLAIN), f"a = x * 2\nb = a.diagonal()\nc = y + 1\n{write}\nreturn a * 1, c")
+
+
+@pytest.mark.parametrize("made", ["a.unsafe_chunk(2)[1]", "a.unsafe_split(2)[0]", "torch.ops.aten._unsafe_view(a, [-1])"])
+def test_results_on_the_memory_of_what_they_are_no_views_of(engine: dict[str, Any], made: str) -> None:
+    for inputs in ((GRAD,), (PLAIN,)):
+        check(engine, inputs, f"a = x.exp()\nreturn {made}, x * 2", "r[0].sum().backward()", "r[0].add_(1)",
+              "r[1].sum().backward()")
+
+
+def test_what_is_made_like_a_tensor_that_was_written_to(engine: dict[str, Any]) -> None:
+    check(engine, (f"{PLAIN}.t()", PLAIN), "torch.mul(x, 2, out=y)\nreturn torch.empty_like(y).copy_(x), x * 2")
+    check(engine, (f"{PLAIN}.t()", PLAIN), "y.copy_(x)\nreturn torch.zeros_like(y) + 1, y * 2")
+
+
 def test_hooks_of_results_that_a_pass_does_not_start_at(engine: dict[str, Any]) -> None:
     for step in ("r[0].sum().backward()", "r[1].sum().backward(retain_graph=True)"):
         check(engine, (GRAD, GRAD), "a = x.sin() * y\nreturn a.exp(), a * 3, a[0]", "r[0].register_hook(lambda g: g * 2)",

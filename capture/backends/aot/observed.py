@@ -95,10 +95,30 @@ class _Run(fx.Interpreter):
                 increment_version([tensor] * (before.get(id(tensor), 0) + count - version(tensor)))
             if overlaps_itself(tensor):
                 raise Unsupported("a tensor is written to that overlaps itself in memory")
+            if _meets_in_lists(n.args, tensor, self.env):
+                raise Unsupported("a tensor in a list is written to that overlaps others there")
 
 
 def _tensors(value: Any) -> list[Tensor]:
     return [leaf for leaf in tree_leaves(value) if isinstance(leaf, Tensor)]
+
+
+def _meets_in_lists(lists: Sequence[Any], written: Tensor, env: Mapping[fx.Node, Any]) -> bool:
+    """Whether a tensor may overlap items at several places of lists: operators go through these in order, and see what they have
+    written."""
+    places = {place for items in lists if isinstance(items, (list, tuple)) for place, item in enumerate(items)
+              if isinstance(item, fx.Node) and isinstance(env[item], Tensor) and _may_overlap(env[item], written)}
+    return len(places) > 1
+
+
+def _may_overlap(a: Tensor, b: Tensor) -> bool:
+    return storage_of(a) == storage_of(b) and a.storage_offset() < _end(b) and b.storage_offset() < _end(a)
+
+
+def _end(tensor: Tensor) -> int:
+    """The place in its storage behind the last element."""
+    steps = zip(tensor.shape, tensor.stride(), strict=True)
+    return tensor.storage_offset() + 1 + sum((size - 1) * stride for size, stride in steps)
 
 
 def _versions(tensors: Sequence[Tensor]) -> dict[int, int]:

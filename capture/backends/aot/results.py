@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from torch import fx
+from torch import Tensor, fx
 
 from capture.backends.aot.aten import aten, clean, cloned, is_view, outputs_of
 from capture.backends.aot.casts import cut
@@ -39,6 +39,9 @@ def finished(joint: Joint, eager: Eager, parts: Split, saving: Saving, specs: Se
     inputs = [node for node in forward.graph.nodes if node.op == "placeholder"]
     written = {node.args[0]: node.args[1] for node in forward.graph.nodes if node.target is aten.copy_.default}
     tangents, values = joint.tangents, joint.values
+    for node, tensor in zip(values, parts.results, strict=True):
+        if _steps(node.meta["val"]) != _steps(tensor):
+            raise Unsupported("a result has other strides where writes are traced as new tensors")
     if len(set(values)) < len(values):
         raise Unsupported("two results are one tensor")
     saved = _sink_views(joint.saved, backward) if backward else []
@@ -94,6 +97,11 @@ def finished(joint: Joint, eager: Eager, parts: Split, saving: Saving, specs: Se
         modes=modes,
         grad_after=metadata.grad_enabled_mutation,
         portions=apart), parts.tail)
+
+
+def _steps(tensor: Tensor) -> list[tuple[int, int]]:
+    """Sizes and strides of the dimensions that are more than one element."""
+    return [(size, stride) for size, stride in zip(tensor.shape, tensor.stride(), strict=True) if size > 1]
 
 
 def _matters(node: fx.Node, results: Sequence[fx.Node]) -> bool:

@@ -69,6 +69,8 @@ class _Parts:
         if id(tensor) in self.inputs:
             return self._take(Input(self.inputs[id(tensor)]))
         maker = self.eager.makers[id(tensor)]
+        if maker in self.eager.views and tensor._base is None and tensor.grad_fn is not None:
+            raise Unsupported("a result that gradients flow through shares memory with what it is no view of")     # `unsafe_chunk`
         self._check_order(tensor, maker)
         if self._repeatable(maker):
             return self._copy(maker)
