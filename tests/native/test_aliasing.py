@@ -136,6 +136,11 @@ def test_what_is_made_like_a_tensor_that_was_written_to(engine: dict[str, Any]) 
     check(engine, (f"{PLAIN}.t()", PLAIN), "y.copy_(x)\nreturn torch.zeros_like(y) + 1, y * 2")
 
 
+def test_errors_of_saved_views_that_may_not_be_written_to(engine: dict[str, Any]) -> None:
+    check(engine, (GRAD,), "a = x.split(1)[0].squeeze()\nreturn (a * a).sqrt(), x", "with torch.no_grad(): r[1][0] = 5",
+          "r[0].sum().backward()")
+
+
 def test_hooks_of_results_that_a_pass_does_not_start_at(engine: dict[str, Any]) -> None:
     for step in ("r[0].sum().backward()", "r[1].sum().backward(retain_graph=True)"):
         check(engine, (GRAD, GRAD), "a = x.sin() * y\nreturn a.exp(), a * 3, a[0]", "r[0].register_hook(lambda g: g * 2)",

@@ -63,11 +63,13 @@ def _counted(saved: Sequence[Saved], handles: Sequence[tuple[Input | Result, Ten
 
 
 def _called(saved: Saved) -> str:
-    """What autograd calls a saved tensor that was written to: `[type and shape], where it comes from,`."""
+    """What autograd calls a saved tensor that was written to: `[type and shape], where it comes from,`; or the whole of what it
+    says, of views that may not be written to."""
     try:
         getattr(saved.node, saved.name)
     except RuntimeError as error:
-        return str(error).partition("inplace operation: ")[2].partition(" is at version")[0]
+        _, found, text = str(error).partition("inplace operation: ")
+        return text.partition(" is at version")[0] if found else str(error)
     return f"[{saved.tensor.type()} {list(saved.tensor.shape)}]"
 
 

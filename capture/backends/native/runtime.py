@@ -322,6 +322,8 @@ TWICE = ("Trying to backward through the graph a second time (or directly access
 
 def _modified(check: Check, tensor: Tensor, version: int) -> str:
     """What autograd says of a saved tensor that was written to."""
+    if not check.text.startswith("["):
+        return check.text
     sample = _sample_of_error()
     text, node = check.text, tensor.grad_fn if check.is_input else None
     if node is not None:
