@@ -235,6 +235,16 @@ def log_ndtr(x: Tensor) -> Tensor:
     return torch.where(x < -1, torch.log(torch.special.erfcx(-t) / 2) - t * t, torch.log1p(-torch.erfc(t) / 2))
 
 
+# --- products
+
+@decomposition(aten.linalg_cross.default)
+def cross(a: Tensor, b: Tensor, dim: int = -1) -> Tensor:
+    """As eager mode on a CPU, whose compiler rounds the first product of each difference once, together with the difference."""
+    x, y = torch.broadcast_tensors(accumulated(a), accumulated(b))
+    subtracted = x.roll(-2, dim) * y.roll(-1, dim)
+    return torch.addcmul(-subtracted, x.roll(-1, dim), y.roll(-2, dim)).to(a.dtype)
+
+
 # --- operations on lists of tensors: as eager mode on a CPU, one after the other
 
 def _in_turn(name: str) -> Callable[..., list[Tensor]]:
