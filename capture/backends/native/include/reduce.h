@@ -36,3 +36,11 @@ template <class T> CAPTURE_INLINE T reduce_min(T least, T x) {
 }
 CAPTURE_INLINE bool reduce_any(bool found, bool x) { return found | x; }
 CAPTURE_INLINE bool reduce_all(bool all, bool x) { return all & x; }
+
+// total + x, and the sum of what rounding has taken off so far. Where the total is not finite, that is NaN.
+CAPTURE_INLINE void add_exactly(double& total, double& lost, double x) {
+    const double sum = total + x, taken = sum - total;
+    lost += (total - (sum - taken)) + (x - taken);
+    total = sum;
+}
+CAPTURE_INLINE double compensated(double total, double lost) { return lost == lost ? total + lost : total; }

@@ -74,10 +74,10 @@ class _Writer(Values):
         for number, one in enumerate(one for plan in self._every_plan for one in plan.accumulators):
             one.name = f"{one.store.reduction}{number}"
             one.where = f"place{number}" if one.store.reduction in ARGUMENTS else ""
+            one.lost = f"lost{number}" if one.compensated else ""
             if self._is_array(one):
-                self._declare_array(one.name, target.types[one.dtype], one.dtype.itemsize, one.length, True)
-                if one.where:
-                    self._declare_array(one.where, target.types[torch.int64], 8, one.length, True)
+                for name, dtype, _ in self._variables(one):
+                    self._declare_array(name, target.types[dtype], dtype.itemsize, one.length, True)
         for number, node in enumerate(self.tiles.loads if self.tiles else ()):
             path.write(target.array.format(type=target.memory[node.dtype], name=f"tile{number}", length=ROWS * COLUMNS))
         for name, store in self.lines.values():
@@ -414,16 +414,20 @@ class _Writer(Values):
 
     # Accumulators.
 
+    def _variables(self, one: Accumulator) -> list[tuple[str, torch.dtype, str]]:
+        """Names, dtypes and first values of what an accumulator consists of."""
+        identity = f"identity_{one.reduction}<{self.target.types[one.dtype]}>()"
+        beside = [(one.where, torch.int64, "0")] if one.where else [(one.lost, one.dtype, "0")] if one.lost else []
+        return [(one.name, one.dtype, identity), *beside]
+
     def _start(self, one: Accumulator) -> None:
-        ctype = self.target.types[one.dtype]
-        identity = f"identity_{one.reduction}<{ctype}>()"
         if not self._is_array(one):
-            self.path.write(f"{ctype} {one.name} = {identity};", *([f"int64_t {one.where} = 0;"] if one.where else []))
+            self.path.write(*(f"{self.target.types[dtype]} {name} = {value};" for name, dtype, value in self._variables(one)))
             return
         length = self.index(one.length * (self.strip_length or 1), self.path.depth)
-        name = self.path.fresh("n")
-        with self.path.open(self.target.simd.format(clauses=""), f"for (int64_t {name} = 0; {name} < {length}; ++{name})"):
-            self.path.write(f"{one.name}[{name}] = {identity};", *([f"{one.where}[{name}] = 0;"] if one.where else []))
+        place = self.path.fresh("n")
+        with self.path.open(self.target.simd.format(clauses=""), f"for (int64_t {place} = 0; {place} < {length}; ++{place})"):
+            self.path.write(*(f"{name}[{place}] = {value};" for name, _, value in self._variables(one)))
 
     def _combined(self, one: Accumulator, value: str, plan: StagePlan) -> str:
         """The statement which takes a value of the stage into account."""
@@ -435,26 +439,36 @@ class _Writer(Values):
         return f"{element} = reduce_{one.reduction}({element}, {bare(value)});"
 
     def _merge(self, one: Accumulator, into: Accumulator) -> None:
-        with self._lane_loop() as scope:
-            total = self._element(into, into.name)
-            value = self._as(self._element(one, one.name), one.dtype, into.dtype)
-            self.path.write(f"{total} = reduce_{one.reduction}({total}, {value});")
+        with self._kept_loops(one) as scope:
+            total, value = self._element(into, into.name), self._as(self._value_of(one), one.dtype, into.dtype)
+            self.path.write(f"add_exactly({total}, {self._element(into, into.lost)}, {value});" if into.lost else
+                            f"{total} = reduce_{one.reduction}({total}, {value});")
             if scope is not None:
                 scope.head = (self.target.simd.format(clauses=""), *scope.head)
 
     def _finish(self, one: Accumulator) -> None:
         """Stores the result of a reduction, for each point that has one."""
         store = one.store
-        with ExitStack() as stack:
-            for variable in one.kept:
-                self._open_loop(stack, variable, "j")
-            scope = stack.enter_context(self._lane_loop())
-            self.rebound()
-            value = self._element(one, one.where or one.name)
-            value = value if one.where else self._as(value, one.dtype, store.dtype)
+        with self._kept_loops(one) as scope:
+            value = self._element(one, one.where) if one.where else self._as(self._value_of(one), one.dtype, store.dtype)
             self.path.write(self._stored(store, value))
-            if scope is not None and _is_own(self.where(store.buffer, store.index), self.lane):
+            if scope is not None and self.lane is not None and _is_own(self.where(store.buffer, store.index), self.lane):
                 scope.head = (self.target.simd.format(clauses=""), *scope.head)
+
+    def _value_of(self, one: Accumulator) -> str:
+        value = self._element(one, one.name)
+        return f"compensated({value}, {self._element(one, one.lost)})" if one.lost else value
+
+    @contextmanager
+    def _kept_loops(self, one: Accumulator) -> Iterator[Scope | None]:
+        """Loops over the values of an accumulator; the innermost of them."""
+        with ExitStack() as stack:
+            scope = None
+            for variable in one.kept:
+                scope = self._open_loop(stack, variable, "j")
+            scope = stack.enter_context(self._lane_loop()) or scope
+            self.rebound()
+            yield scope
         self.rebound()
 
     def _as(self, text: str, dtype: torch.dtype, wanted: torch.dtype) -> str:

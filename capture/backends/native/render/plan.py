@@ -14,6 +14,7 @@ ARGUMENTS = {"argmax": "max", "argmin": "min"}      # reductions whose result is
 COMBINED = {"any": "max", "all": "min", "total": "sum"}     # reductions in another dtype than that of their values: how, there
 VECTOR_BLOCK = 2048     # elements summed up in float32 across a vector's lanes, before they are added to a sum in float64
 ROW_BLOCK = 64          # the same, one after the other
+EXACT = 4               # times shorter are blocks of float64, which are added to a compensated sum in float64
 STRIP_BYTES = CPU.first_level // 2      # of a strip's accumulators and local buffers
 STRIP_LEAST, STRIP_MOST = 64, 2048
 
@@ -32,7 +33,8 @@ class Accumulator:
     """What a reduction has come to so far: one value for each point of `kept` (and of the strip), of `dtype`. `reduction`: how
     values are combined.
 
-    It is set up before loop number `position` of the stage and done after it: then it is added to `into`, or stored.
+    It is set up before loop number `position` of the stage and done after it: then it is added to `into`, or stored. `compensated`:
+    what rounding takes off when others are added to it is kept beside it.
     """
 
     store: Store
@@ -41,8 +43,10 @@ class Accumulator:
     dtype: torch.dtype
     kept: tuple[Var, ...] = ()
     into: Accumulator | None = None
+    compensated: bool = False
     name: str = ""
     where: str = ""                 # of argmax and argmin: the name of the position
+    lost: str = ""                  # of compensated ones: the name of what rounding has taken off
 
     @property
     def offset(self) -> Index:
@@ -88,11 +92,14 @@ def plan_stage(stage: Stage, in_strips: bool) -> StagePlan:
     kept = tuple(variable for variable in stage.inner[first:] if variable not in stage.reduced)
     run = max((n + 1 for n, variable in enumerate(stage.inner) if variable not in stage.reduced and n > first), default=first)
     cascaded = [store for store in reductions if _is_rounded_sum(store) and not store.scan]
+    exact = [store for store in cascaded if store.dtype == torch.float64]
     scalar_run = not in_strips and run < len(stage.inner)           # within the arrays for `kept`, or instead of them
     loops = [Loop(variable) for variable in stage.inner]
     block = None
     if cascaded and (scalar_run if kept else run < len(stage.inner)):
-        block = _cut(loops, run, ROW_BLOCK if in_strips else VECTOR_BLOCK)
+        block = _cut(loops, run, len(loops), (ROW_BLOCK if in_strips else VECTOR_BLOCK) // (EXACT if exact else 1))
+    elif exact:                                                     # in the arrays for `kept`
+        block = _cut(loops, first, stage.inner.index(kept[0]), ROW_BLOCK // EXACT)
     plan = StagePlan(stage, tuple(loops))
     for store in reductions:
         name = ARGUMENTS.get(store.reduction) or COMBINED.get(store.reduction, store.reduction)
@@ -100,15 +107,16 @@ def plan_stage(stage: Stage, in_strips: bool) -> StagePlan:
         narrow = torch.uint8 if combined == torch.bool else combined
         wide = _is_rounded_sum(store) and (block is not None or bool(kept) or store.scan)
         dtype = torch.float64 if wide else narrow
-        whole = Accumulator(store, first, name, dtype, kept)
+        compensated = store in exact
+        whole = Accumulator(store, first, name, dtype, kept, compensated=compensated and (block is not None or bool(kept) and scalar_run))
         plan.accumulators.append(whole)
         if store.scan or store.reduction in ARGUMENTS:
             continue
         if kept and scalar_run:
-            whole = Accumulator(store, run, name, dtype if block is not None else narrow, into=whole)
+            whole = Accumulator(store, run, name, dtype if block is not None else narrow, (), whole, compensated and block is not None)
             plan.accumulators.append(whole)
-        if block is not None and store in cascaded:
-            plan.accumulators.append(Accumulator(store, block, name, narrow, into=whole))
+        if block is not None and (store in exact if kept and not scalar_run else store in cascaded):
+            plan.accumulators.append(Accumulator(store, block, name, narrow, () if scalar_run else kept, into=whole))
     return plan
 
 
@@ -117,13 +125,14 @@ def _is_rounded_sum(store: Store) -> bool:
     return rounded and (store.reduction == "sum" or store.reduction == "prod" and store.scan)
 
 
-def _cut(loops: list[Loop], run: int, limit: int) -> int | None:
-    """Cuts one of the loops from number `run` on into blocks, such that a block has at most about `limit` points.
+def _cut(loops: list[Loop], start: int, stop: int, limit: int) -> int | None:
+    """Cuts one of the loops from number `start` up to `stop` into blocks, such that a block has at most about `limit` points of
+    these.
 
-    Returns the number of the loop that runs through one block; None where all loops together have no more than that.
+    Returns the number of the loop that runs through one block; None where they all together have no more than that.
     """
     inside = 1
-    for number in reversed(range(run, len(loops))):
+    for number in reversed(range(start, stop)):
         extent = index(loops[number].variable.extent).constant
         if extent is None or inside * extent > limit:
             block = limit // inside
