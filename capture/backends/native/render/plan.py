@@ -14,7 +14,8 @@ ARGUMENTS = {"argmax": "max", "argmin": "min"}      # reductions whose result is
 COMBINED = {"any": "max", "all": "min", "total": "sum"}     # reductions in another dtype than that of their values: how, there
 VECTOR_BLOCK = 2048     # elements summed up in float32 across a vector's lanes, before they are added to a sum in float64
 ROW_BLOCK = 64          # the same, one after the other
-EXACT = 4               # times shorter are blocks of float64, which are added to a compensated sum in float64
+EXACT_VECTOR_BLOCK, EXACT_ROW_BLOCK = 256, 32      # the same of float64, which is added to a compensated sum in float64
+EXACT_RUNS = 4          # of the innermost loop in such a block: after each, lanes and what is left are added one after the other
 STRIP_BYTES = CPU.first_level // 2      # of a strip's accumulators and local buffers
 STRIP_LEAST, STRIP_MOST = 64, 2048
 
@@ -97,9 +98,9 @@ def plan_stage(stage: Stage, in_strips: bool) -> StagePlan:
     loops = [Loop(variable) for variable in stage.inner]
     block = None
     if cascaded and (scalar_run if kept else run < len(stage.inner)):
-        block = _cut(loops, run, len(loops), (ROW_BLOCK if in_strips else VECTOR_BLOCK) // (EXACT if exact else 1))
+        block = _cut(loops, run, len(loops), _longest_block(stage, in_strips, bool(exact)))
     elif exact:                                                     # in the arrays for `kept`
-        block = _cut(loops, first, stage.inner.index(kept[0]), ROW_BLOCK // EXACT)
+        block = _cut(loops, first, stage.inner.index(kept[0]), EXACT_ROW_BLOCK)
     plan = StagePlan(stage, tuple(loops))
     for store in reductions:
         name = ARGUMENTS.get(store.reduction) or COMBINED.get(store.reduction, store.reduction)
@@ -107,17 +108,25 @@ def plan_stage(stage: Stage, in_strips: bool) -> StagePlan:
         narrow = torch.uint8 if combined == torch.bool else combined
         wide = _is_rounded_sum(store) and (block is not None or bool(kept) or store.scan)
         dtype = torch.float64 if wide else narrow
-        compensated = store in exact
-        whole = Accumulator(store, first, name, dtype, kept, compensated=compensated and (block is not None or bool(kept) and scalar_run))
+        merged = block is not None or bool(kept) and scalar_run
+        whole = Accumulator(store, first, name, dtype, kept, compensated=store in exact and merged)
         plan.accumulators.append(whole)
         if store.scan or store.reduction in ARGUMENTS:
             continue
         if kept and scalar_run:
-            whole = Accumulator(store, run, name, dtype if block is not None else narrow, (), whole, compensated and block is not None)
+            whole = Accumulator(store, run, name, dtype if block is not None else narrow, into=whole,
+                                compensated=store in exact and block is not None)
             plan.accumulators.append(whole)
         if block is not None and (store in exact if kept and not scalar_run else store in cascaded):
             plan.accumulators.append(Accumulator(store, block, name, narrow, () if scalar_run else kept, into=whole))
     return plan
+
+
+def _longest_block(stage: Stage, in_strips: bool, exact: bool) -> int:
+    if in_strips or not exact:
+        return (EXACT_ROW_BLOCK if exact else ROW_BLOCK) if in_strips else VECTOR_BLOCK
+    run = index(stage.inner[-1].extent).constant
+    return EXACT_VECTOR_BLOCK if run is None else min(EXACT_VECTOR_BLOCK, EXACT_RUNS * run)
 
 
 def _is_rounded_sum(store: Store) -> bool:
