@@ -251,8 +251,8 @@ def _match(first: Group, second: Group) -> tuple[Group, Group] | None:
     shared = sorted(first.buffers & second.buffers, key=lambda name: (name not in first.written, name not in second.written, name))
     best: tuple[Group, Group] | None = None
     for name in shared:
-        for a in dict.fromkeys((*first.written.get(name, ()), *first.accesses.get(name, ()))):
-            for b in dict.fromkeys((*second.written.get(name, ()), *second.accesses.get(name, ()))):
+        for a in _along_most_loops_first(first, name):
+            for b in _along_most_loops_first(second, name):
                 matched = _matched_by(first, second, a, b)
                 if matched is not None:
                     common = matched[0].outer & matched[1].outer
@@ -263,6 +263,12 @@ def _match(first: Group, second: Group) -> tuple[Group, Group] | None:
     if best is None and not first.outer and not second.outer:
         return first, second
     return best
+
+
+def _along_most_loops_first(group: Group, name: str) -> list[Index]:
+    """Where a group accesses a buffer: an access that is the same for a whole row, such as to its first element, says little."""
+    every = dict.fromkeys((*group.written.get(name, ()), *group.accesses.get(name, ())))
+    return sorted(every, key=lambda place: -len(place.variables()))
 
 
 def _matched_by(first: Group, second: Group, a: Index, b: Index) -> tuple[Group, Group] | None:

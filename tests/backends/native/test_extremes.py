@@ -37,6 +37,9 @@ def constant(*shape: int) -> torch.Tensor:
     (lambda x: x.std(-1), lambda: torch.randn(4, 100) * 1e-22),
     (lambda x: x.var(-1), lambda: torch.randn(40, 1000) + 1e4),
     (lambda x: x.var(0), lambda: torch.randn(1000, 40) + 1e7),
+    (lambda x: x.var(0), lambda: constant(40, 100).t()),
+    (lambda x: x.var(), lambda: torch.cat([torch.full((1,), 1e6), torch.rand(10**6)])),      # the first is far from all others
+    (lambda x: x.std(0), lambda: torch.cat([torch.full((1, 40), -1e6), torch.rand(10**5, 40)])),
     (lambda x: F.layer_norm(x, (100,)), lambda: constant(40, 100)),
     (lambda x: F.layer_norm(x, (1000,)), lambda: constant(40, 1000)),
     (lambda x: F.layer_norm(x, (100,)), lambda: torch.randn(40, 100) + 1e4),
@@ -97,7 +100,8 @@ def test_sums_do_not_depend_on_the_number_of_threads() -> None:
         assert all(map(torch.equal, result, results[1]))
 
 
-@pytest.mark.parametrize("names", [REDUCTIONS[::2], REDUCTIONS[1::2], POINTWISE[::SOME]], ids=["reductions", "more", "pointwise"])
+@pytest.mark.parametrize("names", [REDUCTIONS[::2], REDUCTIONS[1::2], POINTWISE[::SOME], ["cross", "linalg.cross"]],
+                         ids=["reductions", "more", "pointwise", "products"])
 def test_on_extreme_inputs(names: list[str]) -> None:
     count, found = search(names)
     assert count and not found, "\n".join(found)

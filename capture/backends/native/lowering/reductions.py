@@ -10,9 +10,9 @@ import torch
 from capture.backends.native.index import ZERO, Index, product
 from capture.backends.native.ir import Expr, constant, position, reduction_dtype
 from capture.backends.native.lowering.builder import Builder, broadcast, elementwise
-from capture.backends.native.lowering.lazy import Lazy, viewed
+from capture.backends.native.lowering.lazy import Lazy, computed, viewed
 from capture.backends.native.lowering.registry import Call, lowers
-from capture.backends.native.lowering.scalar import ACCUMULATE, Scalar, to
+from capture.backends.native.lowering.scalar import ACCUMULATE, Scalar, below, masked, to
 from capture.backends.native.lowering.scalar import call as scalar
 from capture.backends.native.lowering.views import wrapped
 
@@ -168,27 +168,51 @@ def any_(call: Call, x: Lazy, dims: Dims = None, keepdim: bool = False) -> Lazy:
     return _finished(call, value, over, keepdim)
 
 
-# Variance, in two passes.
+# Variance, from differences to the first element, which are 0 where all elements are equal.
 
 def _moments(call: Call, x: Lazy, over: Sequence[int], correction: float | None) -> tuple[Lazy, Lazy]:
-    """Variance and mean, with the reduced dimensions of size 1, as float64."""
+    """Variance and mean, with the reduced dimensions of size 1, as float64.
+
+    In float64 one pass is enough for narrower elements: of n of them the first is at most sqrt(n) standard deviations from the
+    mean, so that the subtraction at the end takes off no more than log2(n) bits.
+    """
     builder, dtype = call.builder, _widest(x.dtype)
     if x.stored is None and (x.weight > 1 or len(x.reads) > 1):
         builder.store(x)
     count = _count(x, over)
-    total = reduced(builder, x, over, "sum", lambda expr: to(expr, dtype))
-    mean = elementwise([total], lambda args: (Scalar(args[0]) / _number(count, dtype)).expr, total.shape, dtype, 1)
-    builder.store(mean)
-    centre = broadcast(builder, mean, x.shape)
-
-    def square(args: Sequence[Expr]) -> Expr:
-        difference = Scalar(to(args[0], dtype)) - Scalar(args[1])
-        return (difference * difference).expr
-    squares = reduced(builder, elementwise([x, centre], square, x.shape, dtype, 2), over, "sum")
+    first = _first(x, over)
+    differences = elementwise([x, broadcast(builder, first, x.shape)], _difference, x.shape, dtype, 1)
+    total = reduced(builder, differences, over, "sum")
+    mean = elementwise([total, first], lambda args: (Scalar(args[0]) / _number(count, dtype) + Scalar(to(args[1], dtype))).expr,
+                       total.shape, dtype, 2)
+    if x.dtype == torch.float64:
+        builder.store(mean)
+        differences = elementwise([x, broadcast(builder, mean, x.shape)], _difference, x.shape, dtype, 1)
+    squares = reduced(builder, elementwise([differences], lambda args: (Scalar(args[0]) * Scalar(args[0])).expr, x.shape, dtype, 1),
+                      over, "sum")
+    if x.dtype != torch.float64:
+        squares = elementwise([squares, total], lambda args: _about_mean(*map(Scalar, args), _number(count, dtype)).expr,
+                              squares.shape, dtype, 4)
     degrees = scalar("maximum", _number(count, dtype) - float(1 if correction is None else correction), 0.0)
     if count.constant is not None:
         degrees = _number(max(count.constant - (1 if correction is None else correction), 0), dtype)
     return elementwise([squares], lambda args: (Scalar(args[0]) / degrees).expr, squares.shape, dtype, 1), mean
+
+
+def _first(x: Lazy, over: Sequence[int]) -> Lazy:
+    """The first element along the dimensions `over`; 0 where there is none."""
+    shape = tuple(1 if n in over else size for n, size in enumerate(x.shape))
+    return computed([x], shape, x.dtype, lambda place: masked(x.at(place), below(ZERO, _count(x, over))), 0)
+
+
+def _difference(args: Sequence[Expr]) -> Expr:
+    value, origin = (Scalar(to(arg, torch.float64)) for arg in args)
+    return (value - origin).expr
+
+
+def _about_mean(squares: Scalar, total: Scalar, count: Scalar) -> Scalar:
+    """The sum of the squares of differences to the mean, from that of differences to another number, and the sum of these."""
+    return scalar("maximum", squares - total * total / count, 0.0)
 
 
 def _var(call: Call, x: Lazy, dims: Dims, correction: float | None, keepdim: bool) -> Any:

@@ -285,6 +285,11 @@ class _Replacing(Rewriter):
         return old.substitute(self._atom)
 
 
+def _is_cheap(expr: Op) -> bool:
+    """Float64 is half a vector's elements of narrower ones, so a conversion to it is several instructions."""
+    return OPS[expr.name].cost == CHEAP and (expr.name != "to" or expr.dtype != torch.float64)
+
+
 def _strip_values(stage: Stage, lane: Var, locals_: Iterable[str]) -> list[Expr]:
     """The largest expressions of a stage that are worth it."""
     own = {store.buffer for store in stage.stores}
@@ -297,7 +302,7 @@ def _strip_values(stage: Stage, lane: Var, locals_: Iterable[str]) -> list[Expr]
             continue
         if isinstance(expr, Load) and expr.buffer in own:
             continue
-        expensive = isinstance(expr, Op) and OPS[expr.name].cost > CHEAP or any(worth[child] for child in children)
+        expensive = isinstance(expr, Op) and not _is_cheap(expr) or any(worth[child] for child in children)
         per_lane = lane in expr.variables() or any(isinstance(node, Load) and node.buffer in locals_ for node in postorder(expr))
         worth[expr] = expensive and per_lane
     needed = set(every)
