@@ -31,6 +31,7 @@ from capture.interp import (
     debuggers,
     generator_methods,
     generators,
+    leaving,
     libraries,
     lookasides,
     loops,
@@ -47,6 +48,7 @@ from capture.interp import (
 from capture.interp.frame import Cut, Frame, UserError, Value
 from capture.interp.fx_recorder import FxRecorder
 from capture.interp.interpreter import Interpreter
+from capture.interp.polyfills.stand_ins import turn_all
 from capture.refgraph import memory
 from capture.refgraph.graph import RefGraph
 from capture.refgraph.mock import Perform
@@ -272,6 +274,7 @@ def conclude(unit: Unit, interp: Interpreter, outcome: Value | UserError, repeat
             interp.broken = Break("raised", type(exception).__name__), ()
     elif interp.track(install_whole, unit, interp, outcome, repeatable, times) is not None:
         return
+    turn_all([node.real for node in interp.graph.nodes], calls.in_use(interp))
     assert interp.broken is not None
     reason, stack = interp.broken
     if unit.fullgraph and not isinstance(outcome, UserError):
@@ -291,6 +294,7 @@ def install_whole(unit: Unit, interp: Interpreter, outcome: Value, repeatable: b
     graph = interp.graph
     graph.sweep(0)
     asleep = sleepers.sleepers(interp, [], unit.bodies)
+    leaving.let_out(interp, [outcome])
     if in_own_decimals(graph):
         raise Break("changing-global-state", "a decimal context is set, and not taken back")
     assert outcome.shadow is not None
@@ -334,6 +338,7 @@ def install_cut(unit: Unit, interp: Interpreter, cut: Cut, repeatable: bool, tim
     everything = resume.composite([*arguments, *operation.parts])
     graph.sweep(0)
     asleep = sleepers.sleepers(interp, chains, unit.bodies)
+    leaving.let_out(interp, [cut.function, *cut.args_, *cut.kwargs.values()], live, cut.function.real)
     proceed = Perform(_C.TailCall, (Const(resumption), Const(None), everything.shadow))
     works = loops.works(frames[-1], len(frames) - 1, recorder)
     install(unit, interp, proceed, [*arguments, *operation.held], asleep, repeatable, report, times)

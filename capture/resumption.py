@@ -17,6 +17,7 @@ from capture.guards.tree import GuardTree
 from capture.interp import generators, unwind
 from capture.interp.frame import UserError, Value
 from capture.interp.loops import Left
+from capture.interp.polyfills.stand_ins import is_own, turn_all
 from capture.interp.resume import Codes
 
 IDLE_ROUNDS = 32        # of a loop, after which it is left to CPython
@@ -40,7 +41,12 @@ class Loop:
 def natively(code: types.CodeType, scope: Globals) -> Any:
     """A CompiledFunction that has every call of `code` run by CPython; its arguments live no longer than the frame needs them."""
     function = types.FunctionType(code, scope, code.co_name, None, tuple(types.CellType() for _ in code.co_freevars))
-    return _C.CompiledFunction(function, GuardTree(code), lambda function, args, tree: _C.RUN_NATIVELY)
+
+    def run(function: types.FunctionType, args: list[Any], tree: GuardTree) -> Any:
+        if not any(type(x) is types.FunctionType and is_own(x.__code__) for x in (function, *args)):
+            turn_all(args)
+        return _C.RUN_NATIVELY
+    return _C.CompiledFunction(function, GuardTree(code), run)
 
 
 def _follow(tail: Any) -> None:

@@ -13,6 +13,7 @@
 #include "resumption.h"
 #include "snapshot.h"
 #include "stance.h"
+#include "stand_in.h"
 #include "switch.h"
 #include "tail_call.h"
 #include "tensor_properties.h"
@@ -125,6 +126,7 @@ PyMODINIT_FUNC PyInit__C() {
     init_known_hash(module.get());
     init_look_ahead(module.get());
     init_watch(module.get());
+    init_stand_in(module.get());
     init_stance();
   } catch (PythonError&) {
     return nullptr;

@@ -5,6 +5,7 @@ import dataclasses
 import functools
 import operator
 import reprlib
+import sys
 import types
 from collections.abc import Callable
 from typing import Any
@@ -25,6 +26,7 @@ from capture.interp.polyfills.functional import DISPATCH_CODE, call_of_class, di
 from capture.interp.polyfills.objects import instantiate
 from capture.interp.polyfills.overrides import LEAVING_TO_OTHER, OPERATORS, ask_mode, ask_operator
 from capture.interp.polyfills.overrides import ask as ask_classes
+from capture.interp.polyfills.stand_ins import can_become, is_own, turn_all
 from capture.interp.special import OF_TENSORS, PROTOCOLS, is_a
 from capture.interp.tensors import is_operation
 from capture.refgraph.class_attributes import pin_special, type_attr
@@ -151,12 +153,30 @@ def inline(interp: Interpreter, function: Value, args: list[Value], kwargs: dict
     interp.enter(frame)
 
 
+def in_use(interp: Interpreter) -> set[int]:
+    """The identities of what methods of stand-ins work on."""
+    found, frame = set(), interp.frame
+    while frame is not None:
+        if is_own(frame.code):
+            found |= {id(value.real) for value in (*frame.locals, *frame.stack) if isinstance(value, Value)}
+        frame = frame.back
+    native: types.FrameType | None = sys._getframe()
+    while native is not None:
+        if is_own(native.f_code):
+            found |= set(map(id, native.f_locals.values()))
+        native = native.f_back
+    return found
+
+
 def call_native(interp: Interpreter, function: Value, args: list[Value], kwargs: dict[str, Value],
                 then: Continuation | None, on_raise: OnRaise | None) -> None:
     """Calls a callable for real, and finds the shadow of its result; a builtin that would call Python is inlined."""
     real = function.real
     if interp.tracking:
         interp.track(pin_protocols, interp, real, args)
+    elif interp.broken is not None and any(can_become(arg.real) for arg in args) and not (
+            type(real) is types.FunctionType and is_own(real.__code__)):
+        turn_all([arg.real for arg in args], in_use(interp))
     if interp.inlining:
         if interp.retreats is not None:
             cut_early(interp, function, args, kwargs, then, on_raise)

@@ -51,7 +51,7 @@ from capture.refgraph.source import Computed, Constant, Source
 
 # What a class may extend, the more special first: made empty by the `__new__` of these, then filled.
 CONTAINERS = (collections.OrderedDict, collections.defaultdict, dict, collections.deque, list, set)
-BASES = (*CONTAINERS, types.SimpleNamespace, object)
+BASES = (*CONTAINERS, types.SimpleNamespace, _C.StandIn, object)
 DISPLAYED = Classes((list, dict, set))
 POINTER = object.__basicsize__ // 2
 WRAPPERS = Classes((staticmethod, classmethod))              # they take over the attributes of what they wrap

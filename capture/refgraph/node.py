@@ -180,6 +180,11 @@ class RefNode(Shadow):
         node = weakref.ref(self)
         self._ref = weakref.ref(self._ref(), lambda _: died(mourned) if (mourned := node()) is not None else None)
 
+    def recast(self, real: Any) -> None:
+        """The object has become one of another class, of C, whose state nobody tracks."""
+        self.cls, self.state, self.attrs, self.slots = type(real), None, None, {}
+        self._ref, self._strong = real, True
+
     def release(self) -> None:
         """Lets go of a dead object."""
         self._ref, self._strong = (lambda: None), False

@@ -66,7 +66,7 @@ class Constants(Cursor):
 
 
 class Chosen(Cursor):
-    """Over choices of indices. `made`: by what and of what; `taken`: how many."""
+    """Over choices of indices. `made`: by what and of what; `taken`: how many; one more than there are, once it has ended."""
 
     __slots__ = ("made", "taken")
 
@@ -77,6 +77,9 @@ class Chosen(Cursor):
     def advance(self, item: Any) -> Shadow:
         self.taken += 1
         return Const(item)
+
+    def ended(self) -> None:
+        self.taken += 1
 
     def recipe(self) -> Recipe:
         return iterators.resume_choices, (*map(Const, self.made), Const(self.taken))

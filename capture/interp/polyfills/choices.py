@@ -5,6 +5,7 @@ import itertools
 from typing import Any
 
 from capture.interp.polyfills.stand_ins import Iterator, stand_in
+from capture.refgraph import genuine
 
 
 def index_choices(kind: Any, *args: Any) -> Any:
@@ -45,7 +46,7 @@ class Choices(Iterator):
         return self._indices.__sizeof__()
 
 
-@stand_in(itertools.permutations, applies=lambda iterable, r=None: True)
+@stand_in(itertools.permutations, genuine.choices, applies=lambda iterable, r=None: True)
 class Permutations(Choices):
     """`itertools.permutations(iterable, r)`."""
 
@@ -55,7 +56,7 @@ class Permutations(Choices):
         Choices.__init__(self, iterable, r)
 
 
-@stand_in(itertools.combinations, applies=lambda iterable, r: True)
+@stand_in(itertools.combinations, genuine.choices, applies=lambda iterable, r: True)
 class Combinations(Choices):
     """`itertools.combinations(iterable, r)`."""
 
@@ -65,7 +66,7 @@ class Combinations(Choices):
         Choices.__init__(self, iterable, r)
 
 
-@stand_in(itertools.combinations_with_replacement, applies=lambda iterable, r: True)
+@stand_in(itertools.combinations_with_replacement, genuine.choices, applies=lambda iterable, r: True)
 class CombinationsWithReplacement(Choices):
     """`itertools.combinations_with_replacement(iterable, r)`."""
 
@@ -75,7 +76,7 @@ class CombinationsWithReplacement(Choices):
         Choices.__init__(self, iterable, r)
 
 
-@stand_in(itertools.product, applies=lambda *iterables, repeat=1: type(repeat) is int and repeat >= 0)
+@stand_in(itertools.product, genuine.choices, applies=lambda *iterables, repeat=1: type(repeat) is int and repeat >= 0)
 class Product(Iterator):
     """`itertools.product(*iterables, repeat=repeat)`."""
 

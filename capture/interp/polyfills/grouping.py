@@ -6,10 +6,11 @@ from typing import Any
 
 from capture.interp.models import polyfill
 from capture.interp.polyfills.stand_ins import ENDED, Iterator, class_of, stand_in
+from capture.refgraph import genuine
 
 # -- groups ------------------------------------------------------------------------------------------------------------
 
-@stand_in(itertools.groupby, applies=lambda iterable, key=None: True)
+@stand_in(itertools.groupby, genuine.groups, applies=lambda iterable, key=None: True)
 class GroupBy(Iterator):
     """`itertools.groupby(iterable, key)`. `_target`: the key of the group that was yielded last, `_group`; `_key` and `_value`: of
     the item that was taken last, ENDED once it was yielded."""
@@ -49,11 +50,13 @@ class GroupBy(Iterator):
         self._key, self._value, self._target = state
 
 
-@stand_in(itertools._grouper, applies=lambda parent, target, /: type(parent) is GroupBy)  # type: ignore[attr-defined]
+@stand_in(itertools._grouper, genuine.group,  # type: ignore[attr-defined]
+          applies=lambda parent, target, /: type(parent) is GroupBy)
 class Group(Iterator):
     """The items of one group, until its parent goes on to the next."""
 
     __slots__ = ("_parent", "_target", "_mark")
+    comes_first = False
 
     def __init__(self, parent: GroupBy, target: Any, mark: Any = None) -> None:
         if mark is None:        # a copy
@@ -71,6 +74,10 @@ class Group(Iterator):
         value = parent._value
         parent._value = parent._key = ENDED
         return value
+
+    def made_anew(self) -> tuple[tuple[Any, ...], tuple[str, ...]]:
+        is_last = self._parent._group is self._mark
+        return (genuine.group if is_last else genuine.past_group,), ("_parent", "_target")
 
     def __reduce__(self) -> tuple[Any, ...]:
         if self._parent._group is not self._mark:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from capture.interp.polyfills.stand_ins import ENDED, Iterator, stand_in
+from capture.refgraph import genuine
 
 
 class Sequence:
@@ -17,7 +18,7 @@ class Sequence:
         raise IndexError
 
 
-@stand_in(type(iter(Sequence())))
+@stand_in(type(iter(Sequence())), genuine.sequence)
 class SequenceIterator(Iterator):
     """`iter(x)` of an instance with `__getitem__` alone: its items until one is missing."""
 
@@ -54,7 +55,7 @@ class SequenceIterator(Iterator):
         self._index = max(operator.index(index), 0)
 
 
-@stand_in(reversed)
+@stand_in(reversed, genuine.backwards)
 class ReversedIterator(SequenceIterator):
     """`reversed(x)` of a sequence."""
 
@@ -72,7 +73,7 @@ class ReversedIterator(SequenceIterator):
             self._index = max(min(operator.index(index), len(self._sequence) - 1), -1)
 
 
-@stand_in(type(iter(int, None)))
+@stand_in(type(iter(int, None)), genuine.calls)
 class CallableIterator(Iterator):
     """`iter(function, sentinel)`: what `function()` returns, until it is `sentinel`."""
 

@@ -1,26 +1,42 @@
 """Objects written in Python in the place of objects of C, and what makes them look like those: whoever asks for their class is told
-the one of C, and what that does with its instances it does with them."""
+the one of C, and what that does with its instances it does with them. Where they leave the captured code they become those."""
 from __future__ import annotations
 
 import abc
+import gc
+import os
 import types
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
+from capture import _C
 from capture.interp.models import polyfill
 from capture.interp.special import is_a
+from capture.refgraph.genuine import ENDED as ENDED
+from capture.refgraph.genuine import turn_into
 
-ENDED = object()
+OWN_CODE = os.path.dirname(__file__)
 # Of classes: what they are made of, not what their instances do.
 OWN = frozenset({"__class__", "__dict__", "__doc__", "__init__", "__module__", "__new__", "__slots__", "__weakref__"})
 
 
-class StandIn:
-    """An object that tells `stands_for` as its class. The trace refers to it weakly, so that what it holds dies with it."""
+class StandIn(_C.StandIn):
+    """An object that tells `stands_for` as its class. The trace refers to it weakly, so that what it holds dies with it.
 
-    __slots__ = ("__weakref__",)
+    `made_by`: the function of `refgraph.genuine` that makes what it stands for, and its first arguments; the others are what `kept`
+    names. Empty where it stays what it is. `comes_first`: nothing else must have become what it stands for before.
+    """
+
+    __slots__ = ()
     stands_for: type
+    made_by: tuple[Any, ...] = ()
+    kept: tuple[str, ...] = ()
+    comes_first = True
+
+    def made_anew(self) -> tuple[tuple[Any, ...], tuple[str, ...]]:
+        """By what it is made, and of which attributes."""
+        return self.made_by, self.kept
 
     @property  # type: ignore[misc]
     def __class__(self) -> Any:
@@ -36,11 +52,12 @@ class Iterator(StandIn):
         return self
 
 
-def stand_in(kind: type, applies: Callable[..., bool] | None = None) -> Callable[[type[StandIn]], type[StandIn]]:
+def stand_in(kind: type, *made_by: Any, applies: Callable[..., bool] | None = None) -> Callable[[type[StandIn]], type[StandIn]]:
     """Makes a class stand for `kind`: its methods for the methods of that and, where `applies` to the arguments, it is what the
     call of `kind` makes."""
     def register(cls: type[StandIn]) -> type[StandIn]:
-        cls.stands_for = kind
+        cls.stands_for, cls.made_by = kind, made_by
+        cls.kept = tuple(name for base in reversed(cls.__mro__) for name in base.__dict__.get("__slots__", ()))
         cls.__module__, cls.__name__, cls.__qualname__ = kind.__module__, kind.__name__, kind.__qualname__
         for name in dir(cls):
             method, own = kind.__dict__.get(name), getattr(cls, name)
@@ -54,6 +71,29 @@ def stand_in(kind: type, applies: Callable[..., bool] | None = None) -> Callable
 
 def is_stand_in(x: Any) -> bool:
     return issubclass(type(x), StandIn)
+
+
+def can_become(x: Any) -> bool:
+    """Whether `x` is a stand-in that can become what it stands for: its constructor has come to its end."""
+    return is_stand_in(x) and bool(x.made_by) and all(hasattr(x, name) for name in x.kept)
+
+
+def is_own(code: types.CodeType) -> bool:
+    """Whether code may be that of a method of a stand-in."""
+    return os.path.dirname(code.co_filename) == OWN_CODE
+
+
+def turn_all(objects: Iterable[Any], in_use: Collection[int] = ()) -> None:
+    """Has the stand-ins among some objects, which no trace goes on with, become what they stand for; not those whose methods are
+    held, or run. in_use: the identities of such."""
+    reals = list(filter(can_become, objects))
+    if not reals:
+        return
+    held = {id(method.__self__) for method in gc.get_referrers(*reals) if type(method) is types.MethodType}
+    recipes = [(real, *real.made_anew()) for real in sorted(reals, key=lambda real: not real.comes_first)
+               if id(real) not in held and id(real) not in in_use]
+    for real, made_by, names in recipes:
+        turn_into(real, *made_by, *(getattr(real, name) for name in names))
 
 
 def class_of(x: Any) -> type:

@@ -9,6 +9,7 @@ from typing import Any
 from capture.interp.models import polyfill
 from capture.interp.polyfills.stand_ins import ENDED, Iterator, stand_in
 from capture.interp.special import is_a, is_native_iterable, is_native_iterator
+from capture.refgraph import genuine
 from capture.refgraph.lookup import lookup_class
 
 
@@ -26,7 +27,7 @@ def iterators(iterables: Any) -> tuple[Any, ...]:
 
 # -- builtins ----------------------------------------------------------------------------------------------------------
 
-@stand_in(map, applies=lambda function, iterable, *iterables: True)
+@stand_in(map, genuine.map_of, applies=lambda function, iterable, *iterables: True)
 class Map(Iterator):
     """`map(function, *iterables)`."""
 
@@ -63,7 +64,7 @@ class Selection(Iterator):
                 return item
 
 
-@stand_in(filter, applies=lambda function, iterable, /: True)
+@stand_in(filter, genuine.selection, filter, applies=lambda function, iterable, /: True)
 class Filter(Selection):
     """`filter(function, iterable)`."""
 
@@ -73,7 +74,7 @@ class Filter(Selection):
         return filter, (self._function, self._iterator)
 
 
-@stand_in(itertools.filterfalse, applies=lambda function, iterable, /: True)
+@stand_in(itertools.filterfalse, genuine.selection, itertools.filterfalse, applies=lambda function, iterable, /: True)
 class FilterFalse(Selection):
     """`itertools.filterfalse(function, iterable)`."""
 
@@ -92,7 +93,7 @@ def is_zipped_in_python(*iterables: Any, **strict: Any) -> bool:
     return len(set(map(id, shared))) < len(shared)
 
 
-@stand_in(zip, applies=lambda *iterables, strict=False: is_zipped_in_python(*iterables))
+@stand_in(zip, genuine.zip_of, applies=lambda *iterables, strict=False: is_zipped_in_python(*iterables))
 class Zip(Iterator):
     """`zip(*iterables, strict=strict)`."""
 
@@ -131,7 +132,7 @@ def check_ends(parts: Any, ended: int) -> None:
             raise ValueError(f"zip() argument {i + 1} is longer than argument{'s 1-' if i > 1 else ' '}{i}")
 
 
-@stand_in(enumerate, applies=lambda iterable, start=0: is_zipped_in_python(iterable) or type(start) is not int)
+@stand_in(enumerate, genuine.enumeration, applies=lambda iterable, start=0: is_zipped_in_python(iterable) or type(start) is not int)
 class Enumerate(Iterator):
     """`enumerate(iterable, start)`."""
 
@@ -158,7 +159,7 @@ def is_number(x: Any) -> bool:
     return is_a(x, complex) or any(lookup_class(type(x), name) is not None for name in ("__index__", "__int__", "__float__"))
 
 
-@stand_in(itertools.count, applies=lambda start=0, step=1: is_number(start) and is_number(step))
+@stand_in(itertools.count, itertools.count, applies=lambda start=0, step=1: is_number(start) and is_number(step))
 class Count(Iterator):
     """`itertools.count(start, step)`."""
 
@@ -184,7 +185,7 @@ def is_one(step: Any) -> bool:
     return isinstance(step, int) and step == 1
 
 
-@stand_in(itertools.cycle, applies=lambda iterable, /: True)
+@stand_in(itertools.cycle, genuine.cycle, applies=lambda iterable, /: True)
 class Cycle(Iterator):
     """`itertools.cycle(iterable)`. `_again`: what is taken from the iterator has been seen already."""
 
@@ -225,7 +226,7 @@ class Cycle(Iterator):
         self._seen, self._index = state[0], 0
 
 
-@stand_in(itertools.repeat, applies=lambda object, times=None: True)
+@stand_in(itertools.repeat, genuine.repeat, applies=lambda object, times=None: True)
 class Repeat(Iterator):
     """`itertools.repeat(object, times)`. `_left`: -1 without end."""
 
@@ -255,7 +256,7 @@ class Repeat(Iterator):
 
 # -- one after another -------------------------------------------------------------------------------------------------
 
-@stand_in(itertools.chain, applies=lambda *iterables: True)
+@stand_in(itertools.chain, genuine.chain, applies=lambda *iterables: True)
 class Chain(Iterator):
     """`itertools.chain(*iterables)`."""
 
@@ -301,7 +302,7 @@ def chain_from_iterable(iterables: Any) -> Any:
     return result
 
 
-@stand_in(itertools.accumulate, applies=lambda iterable, func=None, *, initial=None: True)
+@stand_in(itertools.accumulate, genuine.accumulate, applies=lambda iterable, func=None, *, initial=None: True)
 class Accumulate(Iterator):
     """`itertools.accumulate(iterable, func, initial=initial)`."""
 
@@ -332,7 +333,7 @@ class Accumulate(Iterator):
         self._total = total
 
 
-@stand_in(itertools.islice, applies=lambda iterable, first, *bounds: len(bounds) < 3)
+@stand_in(itertools.islice, genuine.islice, applies=lambda iterable, first, *bounds: len(bounds) < 3)
 class Slice(Iterator):
     """`itertools.islice(iterable, start, stop, step)`: the item number `_wanted` is next, `_taken` have been taken."""
 
@@ -387,7 +388,7 @@ def place(bound: Any) -> int:
     return number if 0 <= number <= sys.maxsize else -1
 
 
-@stand_in(itertools.starmap, applies=lambda function, iterable, /: True)
+@stand_in(itertools.starmap, genuine.selection, itertools.starmap, applies=lambda function, iterable, /: True)
 class StarMap(Iterator):
     """`itertools.starmap(function, iterable)`."""
 
@@ -415,7 +416,7 @@ class Turning(Iterator):
         self._turned = True if turned else False
 
 
-@stand_in(itertools.takewhile, applies=lambda predicate, iterable, /: True)
+@stand_in(itertools.takewhile, genuine.turning, itertools.takewhile, applies=lambda predicate, iterable, /: True)
 class TakeWhile(Turning):
     """`itertools.takewhile(predicate, iterable)`."""
 
@@ -434,7 +435,7 @@ class TakeWhile(Turning):
         return itertools.takewhile, (self._predicate, self._iterator), self._turned
 
 
-@stand_in(itertools.dropwhile, applies=lambda predicate, iterable, /: True)
+@stand_in(itertools.dropwhile, genuine.turning, itertools.dropwhile, applies=lambda predicate, iterable, /: True)
 class DropWhile(Turning):
     """`itertools.dropwhile(predicate, iterable)`."""
 
@@ -455,7 +456,7 @@ class DropWhile(Turning):
 
 # -- side by side ------------------------------------------------------------------------------------------------------
 
-@stand_in(itertools.compress, applies=lambda data, selectors: True)
+@stand_in(itertools.compress, genuine.compress, applies=lambda data, selectors: True)
 class Compress(Iterator):
     """`itertools.compress(data, selectors)`."""
 
@@ -474,7 +475,7 @@ class Compress(Iterator):
         return itertools.compress, (self._data, self._selectors)
 
 
-@stand_in(itertools.pairwise, applies=lambda iterable, /: True)
+@stand_in(itertools.pairwise, genuine.pairwise, applies=lambda iterable, /: True)
 class Pairwise(Iterator):
     """`itertools.pairwise(iterable)`."""
 
@@ -500,28 +501,31 @@ class Pairwise(Iterator):
         return last, item
 
 
-@stand_in(itertools.zip_longest, applies=lambda *iterables, fillvalue=None: True)
+@stand_in(itertools.zip_longest, genuine.zip_longest, applies=lambda *iterables, fillvalue=None: True)
 class ZipLongest(Iterator):
-    """`itertools.zip_longest(*iterables, fillvalue=fillvalue)`."""
+    """`itertools.zip_longest(*iterables, fillvalue=fillvalue)`. `_active`: how many parts have not ended; none after an error. The
+    one that ends last is kept."""
 
-    __slots__ = ("_parts", "_fillvalue")
+    __slots__ = ("_parts", "_fillvalue", "_active")
 
     def __init__(self, *iterables: Any, fillvalue: Any = None) -> None:
-        self._parts, self._fillvalue = list(iterators(iterables)), fillvalue
+        self._parts, self._fillvalue, self._active = iterators(iterables), fillvalue, len(iterables)
 
     def __next__(self) -> Any:
-        items = []
-        left = False
-        for i in range(len(self._parts)):
-            item = ENDED if self._parts[i] is ENDED else next(self._parts[i], ENDED)
-            if item is ENDED:
-                self._parts[i] = ENDED
-                items.append(self._fillvalue)
-            else:
-                left = True
-                items.append(item)
-        if not left:
+        active, self._active = self._active, 0
+        if active == 0:
             raise StopIteration
+        items = []
+        for i in range(len(self._parts)):
+            part = self._parts[i]
+            item = ENDED if part is ENDED else next(part, ENDED)
+            if item is ENDED and part is not ENDED:
+                active -= 1
+                if active == 0:
+                    raise StopIteration
+                self._parts = (*self._parts[:i], ENDED, *self._parts[i + 1:])
+            items.append(self._fillvalue if item is ENDED else item)
+        self._active = active
         return tuple(items)
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -1,0 +1,235 @@
+"""Iterators of CPython's own, made in any state that one can be in. No call here runs code of the program's.
+
+What would ask the program for something (`iter` of a part, the length of a sequence, the first call of a function) is done with
+something of ours in its place, which the iterator then exchanges for what belongs there.
+"""
+from __future__ import annotations
+
+import contextlib
+import functools
+import itertools
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from capture import _C
+
+ENDED = object()        # in the place of what an iterator has let go of
+
+
+class _Long:
+    """A sequence that is long enough for every index."""
+
+    def __getitem__(self, index: int) -> Any:
+        raise IndexError
+
+    def __len__(self) -> int:
+        return sys.maxsize
+
+
+def _over(make: Callable[..., Any], *parts: Any) -> Any:
+    """`make(*parts)`, where the parts are iterators, which are not asked for an iterator."""
+    places = [iter(()) if part is ENDED else iter([None]) for part in parts]
+    return _instead(make(*places), places, parts)
+
+
+def _instead(made: Any, places: Any, parts: Any) -> Any:
+    """`made`, which holds `parts` in the place of `places`."""
+    for place, part in zip(places, parts, strict=True):
+        if part is not ENDED:
+            _C.exchange(made, place, part)
+    return made
+
+
+def _end(iterator: Any) -> Any:
+    """An iterator that has come to its end."""
+    next(iterator, None)
+    return iterator
+
+
+# -- by index, by calls --------------------------------------------------------------------------------------------------
+
+def sequence(index: int, items: Any) -> Any:
+    """`iter(x)` of what has a `__getitem__` alone."""
+    if items is ENDED:
+        return _end(iter(_Long()))
+    place = _Long()
+    made: Any = iter(place)
+    made.__setstate__(index)
+    return _instead(made, [place], [items])
+
+
+def backwards(index: int, items: Any) -> Any:
+    """`reversed(x)` of a sequence."""
+    if items is ENDED:
+        return _end(reversed(_Long()))
+    place = _Long()
+    made: Any = reversed(place)
+    made.__setstate__(index)
+    return _instead(made, [place], [items])
+
+
+def calls(function: Any, sentinel: Any) -> Any:
+    """`iter(function, sentinel)`."""
+    return _end(iter(int, 0)) if function is ENDED else iter(function, sentinel)
+
+
+# -- builtins --------------------------------------------------------------------------------------------------------------
+
+def map_of(function: Any, parts: tuple[Any, ...]) -> Any:
+    """`map(function, *parts)`."""
+    return _over(functools.partial(map, function), *parts)
+
+
+def selection(kind: Callable[..., Any], function: Any, iterator: Any) -> Any:
+    """`filter(function, iterator)` and its like: `kind`."""
+    return _over(functools.partial(kind, function), iterator)
+
+
+def zip_of(parts: tuple[Any, ...], strict: bool) -> Any:
+    """`zip(*parts, strict=strict)`."""
+    return _over(functools.partial(zip, strict=strict), *parts)
+
+
+def enumeration(iterator: Any, number: Any) -> Any:
+    """`enumerate(iterator, number)`."""
+    return _over(lambda place: enumerate(place, number), iterator)
+
+
+# -- itertools -------------------------------------------------------------------------------------------------------------
+
+def cycle(iterator: Any, seen: list[Any], index: int, again: bool) -> Any:
+    """`itertools.cycle`, which has `seen` items. again: and seen them before it was made."""
+    if iterator is not ENDED:
+        place = iter([None])
+        made = itertools.cycle(place)
+        made.__setstate__((seen, again))  # type: ignore[attr-defined]
+        return _instead(made, [place], [iterator])
+    made, known = itertools.cycle(iter(())), [None] * (index + 1)
+    made.__setstate__((known, True))  # type: ignore[attr-defined]
+    _C.skip(made, index or 1)       # of one item, which leads back to the first
+    return _instead(made, [known], [seen])
+
+
+def repeat(item: Any, left: int) -> Any:
+    """`itertools.repeat(item, left)`."""
+    return itertools.repeat(item) if left < 0 else itertools.repeat(item, left)
+
+
+def chain(source: Any, current: Any) -> Any:
+    """`itertools.chain.from_iterable(source)`, which is in the midst of `current`."""
+    if source is ENDED:
+        return _end(itertools.chain())
+    inner = iter([None, None])
+    outer = iter([inner])
+    made = itertools.chain.from_iterable(outer)
+    if current is not ENDED:
+        next(made)
+    return _instead(made, [outer, inner], [source, current])
+
+
+def accumulate(iterator: Any, function: Any, initial: Any, total: Any) -> Any:
+    """`itertools.accumulate(iterator, function, initial=initial)`, which has come to `total`."""
+    place = iter([total])
+    made = itertools.accumulate(place, function, initial=initial)
+    if total is not ENDED:
+        next(made)
+    return _instead(made, [place], [iterator])
+
+
+def islice(iterator: Any, wanted: int, stop: int, step: int, taken: int) -> Any:
+    """`itertools.islice`, which waits for the item number `wanted` and has taken `taken`."""
+    if iterator is ENDED:
+        return _end(itertools.islice(iter(()), 0))
+    place = iter([None])
+    made = itertools.islice(place, wanted, None if stop < 0 else stop, step)
+    if taken:
+        made.__setstate__(taken)  # type: ignore[attr-defined]
+    return _instead(made, [place], [iterator])
+
+
+def _refuse(item: Any) -> bool:
+    return False
+
+
+def turning(kind: Callable[..., Any], predicate: Any, iterator: Any, turned: bool) -> Any:
+    """`itertools.takewhile(predicate, iterator)` or `dropwhile`. turned: it has met an item that the predicate refuses."""
+    place = iter([None])
+    made = kind(_refuse, place)
+    if turned:
+        next(made, None)
+    return _instead(made, [_refuse, place], [predicate, iterator])
+
+
+def compress(data: Any, selectors: Any) -> Any:
+    """`itertools.compress(data, selectors)`."""
+    return _over(itertools.compress, data, selectors)
+
+
+def pairwise(iterator: Any, last: Any) -> Any:
+    """`itertools.pairwise(iterator)`, after the item `last`."""
+    if iterator is ENDED:
+        return _end(itertools.pairwise(iter(())))
+    place = iter([last, last])
+    made = itertools.pairwise(place)
+    if last is not ENDED:
+        next(made)
+    return _instead(made, [place], [iterator])
+
+
+def zip_longest(parts: tuple[Any, ...], fillvalue: Any, active: int) -> Any:
+    """`itertools.zip_longest(*parts, fillvalue=fillvalue)`, of which some parts have ended. active: how many have not."""
+    places = [iter(()) if part is ENDED else map(int, ("0", "")) for part in parts]
+    made = itertools.zip_longest(*places, fillvalue=fillvalue)
+    if any(part is ENDED for part in parts):       # asking whether one is equal might ask the program
+        next(made)
+    if active == 0:
+        with contextlib.suppress(ValueError):
+            _C.skip(made, 2)
+    return _instead(made, places, parts)
+
+
+def choices(pool: Any, indices: Any) -> Any:
+    """An iterator of itertools over choices of `pool`, as far as `indices`, the same over places in it, has come."""
+    made: Any
+    kind, args, *state = indices.__reduce__()
+    if kind is itertools.product:
+        made = kind(*(args if args == ((),) else pool))     # one that is empty says that it has ended
+    else:
+        made = kind(pool if args[0] else (), *args[1:])
+    if state:
+        made.__setstate__(*state)
+    return made
+
+
+def groups(iterator: Any, function: Any, target: Any, key: Any, value: Any, mark: Any = None) -> Any:
+    """`itertools.groupby(iterator, function)`, which has yielded the group of `target`, and taken `value`, whose key is `key`."""
+    place = iter([None])
+    made: Any = itertools.groupby(place, function)
+    if target is ENDED:
+        return _instead(made, [place], [iterator])
+    known = object()
+    if key is not ENDED:
+        made.__setstate__((key, value, known))
+    else:
+        made.__setstate__((known, None, known))
+        next(itertools._grouper(made, known))  # type: ignore[attr-defined]
+    return _instead(made, [place, known], [iterator, target])
+
+
+def group(parent: Any, target: Any) -> Any:
+    """The group of `target` that a groupby has yielded last."""
+    return itertools._grouper(parent, target)  # type: ignore[attr-defined]
+
+
+def past_group(parent: Any, target: Any) -> Any:
+    """… or has yielded before."""
+    other: Any = itertools.groupby(())
+    return _end(itertools._grouper(other, target))  # type: ignore[attr-defined]
+
+
+# -- what stands for them ----------------------------------------------------------------------------------------------------
+
+def turn_into(stand_in: Any, make: Callable[..., Any], *state: Any) -> None:
+    """Makes a stand-in, wherever it is held, the iterator that it has been standing for."""
+    _C.become(stand_in, make(*state), state[0] if make is group else None)
