@@ -15,6 +15,7 @@ from capture.interp import leaves
 from capture.interp.frame import Value
 from capture.interp.fx_recorder import tensors_in
 from capture.interp.interpreter import Interpreter
+from capture.interp.lookasides import handed
 from capture.interp.lookasides.contained import Contained
 from capture.interp.lookasides.effects import effect
 from capture.interp.lookasides.shadows import depend_type, elements, node_of, settled
@@ -144,6 +145,11 @@ def apply(interp: Interpreter, result: Any, cls: Value, *args: Value, **kwargs: 
     if interp.recorder.streams != state_of_streams():
         raise Break("side-effect-call", f"{cls.real.__qualname__} draws random numbers of Python's")
     interp.graph.depend(cls.shadow, cls.real)
+    if not kwargs and any(handed.holds_objects(arg.real) for arg in args):
+        given = handed.Handed(interp, cls.real)
+        target: Any = handed.applied(cls.real, given.take_all(args))
+        interp.recorder.wrote([*tensors_in(args, {}), *given.tensors], for_good=True)
+        return interp.recorder.record("call_function", target, given.leaves, {}, result, {})
     interp.recorder.wrote(tensors_in(args, kwargs), for_good=True)
     return interp.recorder.record("call_function", named_apply(cls.real), args, kwargs, result, {})
 
