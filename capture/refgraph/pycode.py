@@ -24,7 +24,7 @@ from capture.refgraph.graph import BOUND_IN_C
 from capture.refgraph.lookup import instance_dict, is_heap_type
 from capture.refgraph.mock import Make, MockPlan, Perform, bases, operands
 from capture.refgraph.node import Build, Const, Display, Expr, RefNode, Shadow, TensorState
-from capture.refgraph.records import is_weak
+from capture.refgraph.records import holds_weak, is_weak
 from capture.refgraph.runtime import CallFrom
 from capture.refgraph.source import (
     Attr,
@@ -499,6 +499,8 @@ class _Printer:
             return ast.Constant(value)
         if cls is tuple:
             return ast.Tuple([self.constant(item) for item in value])
+        if cls is frozenset and any(map(holds_weak, value)):
+            return ast.Call(self.pin(frozenset, "frozenset"), [ast.Tuple([self.constant(item) for item in value])], [])
         if cls is slice:
             parts = [self.constant(part) for part in (value.start, value.stop, value.step)]
             return ast.Call(self.pin(slice, "slice"), parts, [])

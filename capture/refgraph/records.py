@@ -111,8 +111,11 @@ def is_weak(value: Any) -> bool:
     """Whether a constant may belong to the user, so that only a weak reference to it may be held."""
     if isinstance(value, type):
         return is_heap_type(value)
-    if type(value) is frozenset:
-        return any(map(is_weak, value))
     if isinstance(value, (types.BuiltinFunctionType, types.CodeType)) or is_record(value) or isinstance(value, DERIVED):
         return False
-    return type(value).__weakrefoffset__ != 0
+    return type(value) is not frozenset and type(value).__weakrefoffset__ != 0      # nobody but the entry may have such a set
+
+
+def holds_weak(value: Any) -> bool:
+    """Whether a constant is such an object, or is made of any."""
+    return any(map(holds_weak, value)) if type(value) in (tuple, frozenset) else is_weak(value)

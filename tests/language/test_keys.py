@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import enum
 import fractions
+import gc
 import pathlib
 import uuid
 from types import SimpleNamespace
@@ -10,6 +11,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+import capture
 from tests.programs import Programs, run
 
 X = torch.tensor([[1.0, -2.0, 3.0], [4.0, 5.0, -6.0]])
@@ -313,3 +315,33 @@ def what_cannot_be_a_key(x):
 @pytest.mark.parametrize(("make", "args", "options"), programs)
 def test_keys(make, args, options) -> None:
     run(make, args, options)
+
+
+class Marker:
+    """Something that is hashed by identity."""
+
+
+MARK = Marker()
+
+
+@pytest.mark.parametrize("make", [
+    lambda x, p: frozenset(p.items()), lambda x, p: (frozenset({frozenset(p)}), 1), lambda x, p: frozenset((MARK, (Marker, 1))),
+    lambda x, p: frozenset(p) | {x.shape[0]}], ids=["data", "nested", "objects", "joined"])
+def test_frozen_sets_that_are_made_anew(make):
+    """Nobody but the entry holds a frozen set that follows from what is guarded: it must not die with the call."""
+    def program(x, p, held, gathered):
+        key = make(x, p)
+        held[key] = 1
+        held["value"] = key
+        gathered.add(key)
+        return x + 1, key, {key: 2}
+
+    def seen(function):
+        held, gathered = {}, set()
+        result = function(torch.ones(2), {"a": 1, "b": 2}, held, gathered)
+        gc.collect()
+        return result[1:], held, gathered
+    compiled = capture.compile(program, fullgraph=True)
+    for _ in range(3):
+        assert seen(compiled) == seen(program)
+    assert capture.stats(compiled).hits == 2
