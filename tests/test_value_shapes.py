@@ -307,3 +307,20 @@ def test_sizes_that_do_not_fit_raise_as_in_eager_mode() -> None:
         return f
     x = torch.arange(12.0).view(6, 2)
     check_calls(make, *(call(x, torch.tensor(sizes)) for sizes in ((1, 2, 3), (1, 2, 4), (3, 2, 1))), hits=2)
+
+
+def test_slices_with_bounds_that_follow_from_constants() -> None:
+    """Tensors of one number of which the value is known (DeBERTa's span of attention): shapes do not depend on values."""
+    table = torch.arange(40.0).view(20, 2)
+
+    def program(x: torch.Tensor) -> Any:
+        span = torch.tensor(min(x.shape[0], 9))
+        rows = table[10 - span:10 + span, :]
+        first, second = rows.chunk(2)
+        return first + second * x.sum(), table[:span], rows.shape
+
+    compiled = capture.compile(program, fullgraph=True)
+    for size in (3, 3, 5, 3, 12, 12):
+        for found, expected in zip(compiled(torch.ones(size)), program(torch.ones(size))):
+            assert torch.equal(found, expected) if isinstance(found, torch.Tensor) else found == expected
+    assert capture.stats(compiled).hits == 3

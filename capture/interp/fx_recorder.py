@@ -230,6 +230,7 @@ class FxRecorder:
 
     def _subscript(self, shadow: Build, real: Any, tensor: torch.Tensor) -> Any:
         """A slice, or a tuple with slices in it, that a tensor is subscripted with."""
+        shadow, real = subscripts.with_known_bounds(shadow, real, self.pin)
         key = [real] if shadow.cls is slice else real
         sizes = [None] * len(key) if self._dynamic(tensor) else subscripts.sizes(key, tensor)
         if shadow.cls is slice:

@@ -1,12 +1,14 @@
 """Slices of tensors whose bounds change from call to call: where these may lie, and how many elements they take."""
 from __future__ import annotations
 
-from collections.abc import Sequence
+import operator
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
-from capture.refgraph.node import Shadow, source_of
+from capture.refgraph.lookup import parts
+from capture.refgraph.node import Build, Const, Shadow, source_of
 from capture.refgraph.source import Computed, Literal
 
 
@@ -19,6 +21,23 @@ def length_at_entry(bounds: Sequence[Shadow], size: int) -> Computed | None:
     """The same as a path, which a guard can check; None where a bound is computed on every call."""
     sources = [source_of(bound) for bound in bounds]
     return None if None in sources else Computed(length, (*sources, Literal(size)))  # type: ignore[arg-type]
+
+
+def with_known_bounds(shadow: Build, real: Any, pin: Callable[[torch.Tensor], bool]) -> tuple[Build, Any]:
+    """A slice, or a tuple with slices in it: a bound that is a tensor becomes a number where its value follows from constants, as
+    `pin` tells, and guards."""
+    if shadow.cls not in (tuple, slice):
+        return shadow, real
+    items, reals = list(shadow.items), list(parts(real))
+    for place, (part, item) in enumerate(zip(shadow.items, reals)):
+        if isinstance(part, Build) and part.cls is slice:
+            items[place], reals[place] = with_known_bounds(part, item, pin)
+        elif shadow.cls is slice and type(item) is torch.Tensor and pin(item):
+            reals[place] = operator.index(item)
+            items[place] = Const(reals[place])
+    if items == list(shadow.items):
+        return shadow, real
+    return Build(shadow.cls, tuple(items)), slice(*reals) if shadow.cls is slice else tuple(reals)
 
 
 def sizes(key: Sequence[Any], tensor: torch.Tensor) -> list[int | None]:
