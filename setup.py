@@ -12,10 +12,10 @@ from setuptools import Extension, setup
 from torch.utils.cpp_extension import BuildExtension, CppExtension
 
 CSRC = Path("capture/csrc")
-FRAME_VIEWS = {(3, 11): "frame_view_311.c", (3, 12): "frame_view_312.c"}
+FRAME_VIEWS = {(3, 11): "frame_view_311.c", (3, 12): "frame_view_312.c", (3, 13): "frame_view_313.c"}
 
 if sys.version_info[:2] not in FRAME_VIEWS:
-    raise RuntimeError(f"capture supports Python 3.11 and 3.12; this is {sys.version.split()[0]}")
+    raise RuntimeError(f"capture supports Python 3.11 to 3.13; this is {sys.version.split()[0]}")
 
 SANITIZE = os.environ.get("CAPTURE_SANITIZE", "")
 # The table of types that `vptr` asks for is hidden in torch's libraries.

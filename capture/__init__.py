@@ -8,7 +8,7 @@ import importlib
 import random
 from typing import TYPE_CHECKING, Any
 
-from capture import config, errors
+from capture import config, errors, extensions
 from capture.backends.native import sidecar
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ def __getattr__(name: str) -> Any:
     if name == "compile" and config.BACKEND.value == "native":
         sidecar.prepare()                           # the compiling process starts while this one still imports
     state = random.getstate()                       # libraries draw from the program's random numbers when they are imported
+    extensions.check("_C")
     api = importlib.import_module("capture.api")
     random.setstate(state)
     globals().update({public: getattr(api, public) for public in PUBLIC})

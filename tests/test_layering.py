@@ -18,6 +18,7 @@ ALLOWED: dict[str, set[str]] = {  # part -> the parts which it may import, besid
     "config": set(),
     "_C": set(),
     "_process": set(),
+    "extensions": {"_C", "_process"},
     "refgraph": BASE | {"_C"},
     "interp": BASE | {"refgraph", "debug", "_C"},
     "guards": BASE | {"refgraph", "debug", "_C"},
@@ -34,7 +35,7 @@ ALLOWED: dict[str, set[str]] = {  # part -> the parts which it may import, besid
     "reports": BASE | STAGES | {"history", "remedies", "unit"},
     "modules": BASE | STAGES | {"unit"},
     "api": BASE | STAGES | {"history", "unit", "pipeline", "modules", "reports"},
-    "__init__": BASE | {"api", "backends", "reports"},
+    "__init__": BASE | {"api", "backends", "extensions", "reports"},
     "watch": BASE | STAGES | {"unit", "pipeline"},
     "__main__": BASE | {"api", "backends", "reports", "watch"},
 }

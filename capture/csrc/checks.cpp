@@ -3,6 +3,7 @@
 #include <cstring>
 #include <iterator>
 
+#include "dict_probe.h"
 #include "steps.h"
 #include "tensor_properties.h"
 
@@ -248,7 +249,7 @@ std::optional<Difference> explain_failure(const Check& check, PyObject* x) {
 }
 
 bool same(PyObject* x, PyObject* expected) {
-  if (PyWeakref_CheckRefExact(expected)) return x != Py_None && x == PyWeakref_GET_OBJECT(expected);
+  if (PyWeakref_CheckRefExact(expected)) return x != Py_None && x == referent_of(expected);
   if (x == expected) return true;
   PyTypeObject* type = Py_TYPE(expected);
   if (Py_TYPE(x) != type) return false;
@@ -309,7 +310,7 @@ const void* length_field(PyObject* x) {
 
 std::string brief(PyObject* x) {
   constexpr size_t kLongest = 120;
-  if (PyWeakref_CheckRef(x)) x = PyWeakref_GET_OBJECT(x);  // a part of a key, too
+  if (PyWeakref_CheckRef(x)) x = referent_of(x);  // a part of a key, too
   if (PyType_Check(x)) return reinterpret_cast<PyTypeObject*>(x)->tp_name;
   if (PyTuple_CheckExact(x) || PyList_CheckExact(x)) {
     bool tuple = PyTuple_CheckExact(x);

@@ -1,4 +1,4 @@
-/* The search of Objects/dictobject.c, which is the same in CPython 3.11 and 3.12. */
+/* The search of Objects/dictobject.c, which is the same in CPython 3.11 to 3.13. */
 #define Py_BUILD_CORE
 #include "dict_probe.h"
 #include "internal/pycore_dict.h"
@@ -49,4 +49,12 @@ int dict_probe_next(PyObject *dict, Py_hash_t hash, DictProbe *probe, PyObject *
         if (number >= 0 && has_hash(table, number, hash, key, value))
             return 1;
     }
+}
+
+int dict_entry_next(PyObject *dict, Py_ssize_t *position, PyObject **key, PyObject **value, Py_hash_t *hash) {
+    if (!PyDict_Next(dict, position, key, value))
+        return 0;
+    PyDictKeysObject *keys = ((PyDictObject *)dict)->ma_keys;       /* `position` is behind the entry */
+    *hash = keys->dk_kind == DICT_KEYS_GENERAL ? DK_ENTRIES(keys)[*position - 1].me_hash : ((PyASCIIObject *)*key)->hash;
+    return 1;
 }

@@ -37,6 +37,20 @@ Watch rerun(size_t check, bool result) {
   return {(uintptr_t{check} << 3) | static_cast<uintptr_t>(WatchKind::Check), result};
 }
 
+// Sees to it that the version of a dict tells of all its changes. From 3.13 on the values of an instance's dict may lie within the instance,
+// and attributes that are stored there leave the version as it is. Popping an item gives the dict values of its own.
+void own_values([[maybe_unused]] PyObject* dict) {
+#if PY_VERSION_HEX >= 0x030D0000
+  if (reinterpret_cast<PyDictObject*>(dict)->ma_values == nullptr) return;
+  static PyObject* const popitem = PyUnicode_InternFromString("popitem");
+  const bool empty = PyDict_GET_SIZE(dict) == 0;
+  if (empty && PyDict_SetItem(dict, popitem, Py_None) < 0) return PyErr_Clear();
+  Ref item = Ref::steal(PyObject_CallMethodNoArgs(dict, popitem));
+  bool failed = !item || (!empty && PyDict_SetItem(dict, PyTuple_GET_ITEM(item.get(), 0), PyTuple_GET_ITEM(item.get(), 1)) < 0);
+  if (failed) PyErr_Clear();
+#endif
+}
+
 uint64_t dict_version(PyObject* dict) { return reinterpret_cast<PyDictObject*>(dict)->ma_version_tag; }
 
 // The version of a class, assigned by a lookup where it has none. The word after the tag is padding, and stays zero.
@@ -133,6 +147,7 @@ void Evaluation::walk(uint32_t index, bool pinned) {
   bool is_dict = PyDict_Check(value);
   bool items_unchanged = false;
   if (node.watches_dict) {
+    if (is_dict) own_values(value);
     bool order_hidden = false;  // an OrderedDict can change its order and keep its version
     for (uint32_t i = node.checks_begin; i < node.checks_end; i++) {
       order_hidden |= program_.checks[i].kind == Kind::Keys && PyODict_Check(value);

@@ -1,9 +1,11 @@
 /* CPython 3.11: the caller of the evaluation function (_PyEval_Vector) clears the frame and pops it. */
 #define Py_BUILD_CORE
 #include "frame_view.h"
+#include "internal/pycore_code.h"
 #include "internal/pycore_dict.h"
 #include "internal/pycore_frame.h"
 #include "internal/pycore_object.h"
+#include "frame_view_common.h"
 
 PyObject *frame_view_function(struct _PyInterpreterFrame *frame) {
     return (PyObject *)frame->f_func;
@@ -11,10 +13,6 @@ PyObject *frame_view_function(struct _PyInterpreterFrame *frame) {
 
 PyCodeObject *frame_view_code(struct _PyInterpreterFrame *frame) {
     return frame->f_code;
-}
-
-PyObject **frame_view_locals(struct _PyInterpreterFrame *frame) {
-    return frame->localsplus;
 }
 
 void frame_view_discard(PyThreadState *tstate, struct _PyInterpreterFrame *frame) {
@@ -28,28 +26,8 @@ void frame_view_set_lasti(PyFrameObject *frame, int lasti) {
     frame->f_frame->prev_instr = _PyCode_CODE(frame->f_frame->f_code) + lasti / (int)sizeof(_Py_CODEUNIT);
 }
 
-int frame_view_shows_nothing(PyFrameObject *frame, PyCodeObject *code) {
-    struct _PyInterpreterFrame *view = frame->f_frame;
-    return view->owner == FRAME_OWNED_BY_FRAME_OBJECT && view->stacktop == 0 && view->f_code == code;
-}
-
-void frame_view_show(PyFrameObject *frame, PyObject *const *values, PyObject *names) {
-    struct _PyInterpreterFrame *view = frame->f_frame;
-    int count = view->f_code->co_nlocalsplus, free = count - PyCode_GetNumFree(view->f_code);
-    for (int i = free; i < count; i++) {    /* whoever asks for a free variable expects a cell */
-        if (values[i] == NULL || !PyCell_Check(values[i])) return;
-    }
-    for (int i = 0; i < count; i++) view->localsplus[i] = Py_XNewRef(values[i]);
-    view->stacktop = count;
-    if (names != NULL && view->f_locals == NULL) view->f_locals = Py_NewRef(names);
-}
-
 int lines_are_traced(void) {
     return _PyThreadState_UncheckedGet()->c_tracefunc != NULL;
-}
-
-static int has_items(PyObject *dict) {
-    return dict != NULL && PyDict_GET_SIZE(dict) > 0;
 }
 
 /* The number of values is kept two bytes before them. */

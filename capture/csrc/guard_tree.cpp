@@ -93,7 +93,7 @@ void Tree::add(EntryObject* entry, EntrySpec spec) {
 
 bool Tree::refers_to_the_dead(const EntrySpec& spec) {
   auto dead = [](PyObject* object) {
-    return object != nullptr && PyWeakref_CheckRefExact(object) && PyWeakref_GET_OBJECT(object) == Py_None;
+    return object != nullptr && PyWeakref_CheckRefExact(object) && referent_of(object) == Py_None;
   };
   return std::any_of(spec.nodes.begin(), spec.nodes.end(), [&](const auto& node) { return dead(node.key.get()); }) ||
          std::any_of(spec.checks.begin(), spec.checks.end(), [&](const auto& c) { return dead(c.expected.get()); });

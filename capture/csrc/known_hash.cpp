@@ -31,7 +31,7 @@ std::vector<Entry> entries(PyObject* container) {
   Py_ssize_t position = 0;
   PyObject *key, *value = nullptr;
   Py_hash_t hash;
-  while (PyDict_Check(container) ? _PyDict_Next(container, &position, &key, &value, &hash) : _PySet_NextEntry(container, &position, &key, &hash))
+  while (PyDict_Check(container) ? dict_entry_next(container, &position, &key, &value, &hash) : _PySet_NextEntry(container, &position, &key, &hash))
     result.push_back({Ref::borrow(key), Ref::borrow(value), hash});
   return result;
 }

@@ -20,6 +20,10 @@
 #include "undo.h"
 #include "watch.h"
 
+#include <torch/version.h>
+
+#include <cctype>
+#include <cstring>
 #include <vector>
 
 namespace capture {
@@ -102,6 +106,18 @@ PyMethodDef functions[] = {
 PyModuleDef definition = {PyModuleDef_HEAD_INIT, "capture._C", "Frame hook, code cache and guards of capture.", -1,
                           functions, nullptr, nullptr, nullptr, nullptr};
 
+// Layouts differ between releases of torch, and what reads another's need not fail.
+void check_torch() {
+  Ref torch = Ref::steal(checked(PyImport_ImportModule("torch")));
+  Ref version = Ref::steal(checked(PyObject_GetAttrString(torch.get(), "__version__")));
+  const char* found = PyUnicode_AsUTF8(version.get());
+  if (found == nullptr) throw PythonError{};
+  const size_t length = std::strlen(TORCH_VERSION);
+  if (std::strncmp(found, TORCH_VERSION, length) == 0 && !std::isdigit(static_cast<unsigned char>(found[length]))) return;
+  PyErr_Format(PyExc_ImportError, "for torch %s, and this is torch %s", TORCH_VERSION, found);
+  throw PythonError{};
+}
+
 }  // namespace
 }  // namespace capture
 
@@ -110,6 +126,7 @@ PyMODINIT_FUNC PyInit__C() {
   Ref module = Ref::steal(PyModule_Create(&definition));
   if (!module) return nullptr;
   try {
+    check_torch();
     init_modes(module.get());
     init_tensor_properties(module.get());
     init_code_cache(module.get());

@@ -8,7 +8,7 @@ namespace {
 
 // What an object that may be held weakly stands for.
 PyObject* referent(PyObject* object) {
-  return PyWeakref_CheckRefExact(object) ? PyWeakref_GET_OBJECT(object) : object;
+  return PyWeakref_CheckRefExact(object) ? referent_of(object) : object;
 }
 
 // The tree before it is flattened.

@@ -47,6 +47,12 @@ inline void checked(int status) {
   if (status < 0) throw PythonError{};
 }
 
+// What a weak reference refers to, borrowed: None once that is gone. (CPython 3.13 deprecates the macro, for threads without the GIL.)
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wdeprecated-declarations"
+inline PyObject* referent_of(PyObject* weak) { return PyWeakref_GET_OBJECT(weak); }
+#pragma GCC diagnostic pop
+
 // The error indicator, put aside for the lifetime of this object.
 class SavedError {
  public:

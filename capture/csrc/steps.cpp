@@ -114,7 +114,7 @@ PyObject* attribute_step(PyObject* base, PyObject* name, Owned& owned) {
     return PyContextVar_Get(base, nullptr, &value) == 0 ? owned.keep(value) : no_value();
   }
   if (PyWeakref_CheckRef(base) && name == names.referent) {  // what it refers to
-    return PyWeakref_GET_OBJECT(base);
+    return referent_of(base);
   }
   if (is_tensor(base)) {
     if (name == names.grad) return owned.keep(tensor_grad(base));

@@ -37,8 +37,9 @@ from capture.refgraph.node import Build, Const, External, RefNode, Shadow
 from capture.refgraph.source import Constant
 
 FUNCTIONS = (types.FunctionType, _C.CompiledFunction)   # they bind alike
-RECURSION_GUARDS = frozenset({dataclasses._recursive_repr(lambda self: "").__code__,  # type: ignore[attr-defined]
-                              reprlib.recursive_repr()(lambda self: "").__code__})
+# That of dataclasses is one of its own until 3.12.
+RECURSION_GUARDS = frozenset(guard(lambda self: "").__code__ for guard in (
+    reprlib.recursive_repr(), getattr(dataclasses, "_recursive_repr", reprlib.recursive_repr())))
 
 TRUTHS = frozenset({bool, operator.truth, operator.not_})
 # torch wraps functions of its own that Dynamo must not see; to us the wrapper means nothing.

@@ -3,15 +3,17 @@ the ranges that handlers register."""
 from __future__ import annotations
 
 import dis
+import functools
+import itertools
 import operator
 import sys
 import types
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from bytecode import ConcreteBytecode, ConcreteInstr
+from bytecode import Bytecode, ConcreteBytecode, ConcreteInstr, Instr
 
 from capture.interp.frame import Value
 from capture.refgraph.node import Const
@@ -24,13 +26,21 @@ Handler = Callable[["Interpreter", "Frame", "Instruction"], None]
 HANDLERS: dict[str, Handler] = {}
 
 # Opcodes without an effect of their own, which decoding takes in: NOP leaves no trace, KW_NAMES becomes the value of
-# the CALL that follows, EXTENDED_ARG part of the argument. In 3.12 FOR_ITER and SEND leave it to END_FOR and END_SEND
-# to pop the iterator; here they do it themselves, as in 3.11.
-ABSORBED = frozenset({"CACHE", "EXTENDED_ARG", "NOP", "PRECALL", "KW_NAMES", "END_FOR", "END_SEND"})
+# the CALL that follows, SET_FUNCTION_ATTRIBUTE part of the argument of the MAKE_FUNCTION before it, EXTENDED_ARG of any.
+# In 3.12 FOR_ITER and SEND leave it to END_FOR and END_SEND to pop the iterator, in 3.13 END_FOR to a POP_TOP; here they do it themselves, as in 3.11.
+ABSORBED = frozenset({"CACHE", "EXTENDED_ARG", "NOP", "PRECALL", "KW_NAMES", "SET_FUNCTION_ATTRIBUTE", "END_FOR", "END_SEND"})
+# What follows a TO_BOOL, but for where the program is to have the truth itself; here they ask for it, as in 3.12.
+ASK_TRUTH = frozenset({"POP_JUMP_IF_FALSE", "POP_JUMP_IF_TRUE", "UNARY_NOT"})
+# Since 3.13 an instruction may do what two do: these, and those before a PUSH_NULL or TO_BOOL of their own.
+HALVES = {"LOAD_FAST_LOAD_FAST": ("LOAD_FAST", "LOAD_FAST"), "STORE_FAST_LOAD_FAST": ("STORE_FAST", "LOAD_FAST"),
+          "STORE_FAST_STORE_FAST": ("STORE_FAST", "STORE_FAST")}
 
 _PY312 = sys.version_info >= (3, 12)
+_PY313 = sys.version_info >= (3, 13)
+NULL_FIRST = not _PY313         # whether CPython's NULL is below the callable on the stack, or above
 _NAME_SHIFT = {"LOAD_GLOBAL": 1, "LOAD_SUPER_ATTR": 2, **({"LOAD_ATTR": 1} if _PY312 else {})}
-_COMPARE_SHIFT = 4 if _PY312 else 0
+_COMPARE_SHIFT = 5 if _PY313 else 4 if _PY312 else 0
+_COMPARE_TRUTH = 16     # of COMPARE_OP's argument
 _COMPARISONS = {"<": operator.lt, "<=": operator.le, "==": operator.eq, "!=": operator.ne, ">": operator.gt,
                 ">=": operator.ge}
 _BINARY = {"+": "add", "&": "and_", "//": "floordiv", "<<": "lshift", "@": "matmul", "*": "mul", "%": "mod", "|": "or_",
@@ -70,7 +80,7 @@ class Cover:
 
 
 def opcode(*names: str, since: tuple[int, int] = (3, 11),
-           until: tuple[int, int] = (3, 12)) -> Callable[[Handler], Handler]:
+           until: tuple[int, int] = (3, 13)) -> Callable[[Handler], Handler]:
     """Registers a handler for opcodes of CPython versions `since` to `until`, inclusive."""
     def register(handler: Handler) -> Handler:
         if since <= sys.version_info[:2] <= until:
@@ -78,6 +88,47 @@ def opcode(*names: str, since: tuple[int, int] = (3, 11),
                 HANDLERS[name] = handler
         return handler
     return register
+
+
+def halves(instr: Any) -> list[Any]:
+    """An instruction of `bytecode`, or the two which together do what it does."""
+    name, arg, make = instr.name, instr.arg, functools.partial(type(instr), location=instr.location)
+    if not _PY313:
+        return [instr]
+    if name in HALVES:
+        return list(map(make, HALVES[name], arg if isinstance(arg, tuple) else divmod(arg, 16)))
+    if name in ("LOAD_GLOBAL", "LOAD_ATTR", "LOAD_SUPER_ATTR") and (arg[0] if isinstance(arg, tuple) else arg & 1):
+        return [make(name, (False, *arg[1:]) if isinstance(arg, tuple) else arg & ~1), make("PUSH_NULL")]
+    if name == "COMPARE_OP" and arg & _COMPARE_TRUTH:
+        return [make(name, type(arg)(arg & ~_COMPARE_TRUTH)), make("TO_BOOL")]
+    return [instr]
+
+
+def taken_in(items: Sequence[Any]) -> list[bool]:
+    """Which of the items of a code object, with the instructions in halves, are instructions that decoding takes in."""
+    names = [item.name if isinstance(item, (Instr, ConcreteInstr)) else "" for item in items]
+    found = [name in ABSORBED for name in names]
+    shown = [i for i, name in enumerate(names) if name and (not found[i] or name == "END_FOR")]
+    for before, after in itertools.pairwise(shown):
+        if names[before] == "TO_BOOL" and names[after] in ASK_TRUTH:
+            found[before] = True
+        elif names[before] == "END_FOR" and names[after] == "POP_TOP" and _PY313:
+            found[after] = True
+    return found
+
+
+def plain(code: types.CodeType) -> Bytecode:
+    """A code object's bytecode, with the instructions in halves."""
+    body = Bytecode.from_code(code, conserve_exception_block_stackdepth=True)
+    body[:] = [part for item in body for part in (halves(item) if isinstance(item, Instr) else [item])]
+    return body
+
+
+def shown(body: Bytecode) -> Iterator[Instr]:
+    """The instructions that decoding gives."""
+    for item, absorbed in zip(body, taken_in(body), strict=True):
+        if isinstance(item, Instr) and not absorbed:
+            yield item
 
 
 class Decoded:
@@ -94,27 +145,34 @@ class Decoded:
         self.live: tuple[frozenset[str], ...] | None = None
         self.size = code.co_nlocals + len(set(code.co_cellvars) - set(code.co_varnames)) + len(code.co_freevars)
         concrete = ConcreteBytecode.from_code(code)
-        unit = 0
+        end = 0
+        placed: list[tuple[range, ConcreteInstr]] = []      # with the code units of the instruction that it is or is half of
+        for instr in concrete:
+            assert isinstance(instr, ConcreteInstr)
+            own = range(end, end + instr.size // 2)
+            placed += [(own, half) for half in halves(instr)]
+            end = own.stop
         kept: list[tuple[int, ConcreteInstr]] = []
         index: dict[int, int] = {}      # code unit -> instruction; an absorbed one leads to the next that is kept
         keywords: dict[int, tuple[str, ...]] = {}
+        attributes: dict[int, int] = {}
         pending: tuple[str, ...] = ()
-        for instr in concrete:
-            assert isinstance(instr, ConcreteInstr)
-            for at in range(unit, unit + instr.size // 2):
-                index[at] = len(kept)
-            unit += instr.size // 2
+        for (own, instr), absorbed in zip(placed, taken_in([instr for _, instr in placed]), strict=True):
+            for at in own:
+                index.setdefault(at, len(kept))
             if instr.name == "KW_NAMES":
                 pending = code.co_consts[instr.arg]
-            if instr.name in ABSORBED:
+            elif instr.name == "SET_FUNCTION_ATTRIBUTE":
+                attributes[len(kept) - 1] = attributes.get(len(kept) - 1, 0) | instr.arg
+            if absorbed:
                 continue
             if instr.name == "CALL":
                 keywords[len(kept)], pending = pending, ()
-            kept.append((unit - 1, instr))
-        index[unit] = len(kept)
+            kept.append((own.stop - 1, instr))
+        index[end] = len(kept)
         self.index = {2 * at: i for at, i in index.items()}
         self.instructions = tuple(
-            Instruction(instr.name, HANDLERS[instr.name], instr.arg if isinstance(instr.arg, int) else 0,
+            Instruction(instr.name, HANDLERS[instr.name], attributes.get(i, instr.arg if isinstance(instr.arg, int) else 0),
                         keywords[i] if i in keywords else _value(code, instr, at, index), 2 * at, instr.lineno)
             for i, (at, instr) in enumerate(kept))
         self.covers = tuple(

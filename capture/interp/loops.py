@@ -148,6 +148,10 @@ def effect(instruction: Instruction, jumps: bool) -> int:
     name, number = instruction.opname, dis.opmap[instruction.opname]
     if name == "FOR_ITER":
         return -1 if jumps else 1
+    if name == "SEND":
+        return -1 if jumps else 0
     if name == "CALL":
         return -instruction.arg - 1
+    if name == "MAKE_FUNCTION":
+        return -instruction.arg.bit_count()
     return dis.stack_effect(number, instruction.arg if number >= dis.HAVE_ARGUMENT else None, jump=jumps)

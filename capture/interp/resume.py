@@ -32,7 +32,17 @@ from capture import _C
 from capture.errors import Break
 from capture.interp import drivers, generators, scope, unwind
 from capture.interp.frame import Frame, Handled, Resume, Value
-from capture.interp.instructions import ABSORBED, Instruction, decode, decoded, exception_table
+from capture.interp.instructions import (
+    ASK_TRUTH,
+    NULL_FIRST,
+    Instruction,
+    decode,
+    decoded,
+    exception_table,
+    plain,
+    shown,
+    taken_in,
+)
 from capture.interp.interpreter import Interpreter
 from capture.refgraph.graph import PINNED
 from capture.refgraph.lookup import lookup_class, parts
@@ -44,6 +54,9 @@ RESULT = "__result"
 MOST_OBJECTS = 1000     # looked at below a dead local
 JUMP_IF_FALSE = "POP_JUMP_FORWARD_IF_FALSE" if sys.version_info < (3, 12) else "POP_JUMP_IF_FALSE"
 ATTRIBUTE_VALUE: Any = "value" if sys.version_info < (3, 12) else (False, "value")     # LOAD_ATTR's argument
+LOAD_CELL = "LOAD_CLOSURE" if sys.version_info < (3, 13) else "LOAD_FAST"
+# What asks for a cell by the name of its slot, as LOAD_CELL does, or puts variables of an inlined comprehension there.
+OF_SLOTS = frozenset() if sys.version_info < (3, 13) else frozenset({"LOAD_FAST", "LOAD_FAST_CHECK", "LOAD_FAST_AND_CLEAR", "STORE_FAST"})
 # Names by which a function may look at its own locals, so that none of them is dead.
 INTROSPECTION = frozenset({"locals", "vars", "dir", "eval", "exec", "_getframe", "currentframe", "breakpoint", "set_trace"})
 
@@ -399,12 +412,12 @@ def continuation(code: types.CodeType, position: Position, raises: bool = False,
     the parameters behind its own: RESULT, or the function that it calls and the arguments of that; none for a body that stands at a
     `yield`. performs: RESULT is a call (`debuggers.pending`) that is to be made in its place.
     """
-    body = Bytecode.from_code(code, conserve_exception_block_stackdepth=True)
+    body = plain(code)
     target, handler, shortcut = Label(), Label(), Label()
     stack = [f"__stack{i}" for i, slot in enumerate(position.stack) if slot is not Slot.NULL]
     waiting = waiting_at(position.pc, position.resume)
     cover = next((c for c in exception_table(code) if c.start <= waiting < c.end), None)
-    location = next(itertools.islice((i for i in body if isinstance(i, Instr) and i.name not in ABSORBED), waiting, None)).location
+    location = next(itertools.islice(shown(body), waiting, None)).location
 
     made = Bytecode()
     made.name, made.qualname, made.filename = code.co_name, code.co_qualname, code.co_filename
@@ -443,17 +456,25 @@ def continuation(code: types.CodeType, position: Position, raises: bool = False,
     if not inner:
         emit("LOAD_CONST", None)
     elif performs:
-        emit("PUSH_NULL")
+        if NULL_FIRST:
+            emit("PUSH_NULL")
         take(RESULT)
         emit("UNPACK_SEQUENCE", 3)
+        if not NULL_FIRST:                          # function, arguments, keywords
+            for name, *arg in (("PUSH_NULL",), ("SWAP", 3), ("SWAP", 2)):
+                emit(name, *arg)
         emit("CALL_FUNCTION_EX", 1)
     elif tuple(inner) == (RESULT,):
         take(RESULT)
         if raises:
             emit("RAISE_VARARGS", 1)
     else:
-        emit("PUSH_NULL")
-        for name in inner:
+        if NULL_FIRST:
+            emit("PUSH_NULL")
+        take(inner[0])
+        if not NULL_FIRST:
+            emit("PUSH_NULL")
+        for name in inner[1:]:
             take(name)
         if sys.version_info < (3, 12):
             emit("PRECALL", len(inner) - 1)
@@ -465,7 +486,7 @@ def continuation(code: types.CodeType, position: Position, raises: bool = False,
     if ends:
         made.append(stopped)
         _end_loop(emit, shortcut, made, outer, keeps_value=position.resume is Resume.SEND)
-    prologue = sum(isinstance(item, Instr) and item.name not in ABSORBED for item in made)
+    prologue = sum(1 for _ in shown(made))
     labels = [(position.pc, target)]
     if cover is not None:
         labels.append((cover.target, handler))
@@ -532,9 +553,11 @@ def _end_loop(emit, end: Label, made: Bytecode, outer: TryBegin | None, keeps_va
 def _exit(depth: int, function: Callable[..., Any], made: Bytecode, location: object) -> list[Instr]:
     """`return function(stack, cells)`"""
     call = [("PRECALL", 2)] if sys.version_info < (3, 12) else []
+    below = [("PUSH_NULL",), ("LOAD_CONST", function)]
+    (first, second) = below if NULL_FIRST else below[::-1]
     return [Instr(name, *arg, location=location) for name, *arg in (  # type: ignore[arg-type]
-        ("BUILD_TUPLE", depth), ("PUSH_NULL",), ("SWAP", 2), ("LOAD_CONST", function), ("SWAP", 2),
-        *(("LOAD_CLOSURE", FreeVar(name)) for name in made.freevars), ("BUILD_TUPLE", len(made.freevars)),
+        ("BUILD_TUPLE", depth), first, ("SWAP", 2), second, ("SWAP", 2),
+        *((LOAD_CELL, FreeVar(name)) for name in made.freevars), ("BUILD_TUPLE", len(made.freevars)),
         *call, ("CALL", 2), ("RETURN_VALUE",))]
 
 
@@ -543,18 +566,19 @@ def _append_body(made: Bytecode, body: Bytecode, code: types.CodeType, labels: l
     free variables."""
     kept = 0
     skipping = ("MAKE_CELL", "COPY_FREE_VARS")      # done by whoever makes the continuation
-    keywords: list[Instr] = []                      # KW_NAMES and what else belongs to the instruction that follows
-    for item in body:
+    in_cell = {*closure_names(code)}
+    keywords: list[Instr] = []                      # KW_NAMES, TO_BOOL and what else belongs to the instruction that follows
+    for item, absorbed in zip(body, taken_in(body), strict=True):
         if not isinstance(item, Instr):
             made.extend(keywords)
             keywords.clear()
             made.append(item)
             continue
-        if item.name in ABSORBED:
+        if absorbed:
             keywords.append(item)
             continue
         here = [label for at, label in labels if at == kept]
-        made.extend([*here, *keywords] if item.name == "CALL" else [*keywords, *here])
+        made.extend([*here, *keywords] if item.name == "CALL" or item.name in ASK_TRUTH else [*keywords, *here])
         keywords.clear()
         if kept in exits:
             made.extend(_exit(*exits[kept], made, item.location))
@@ -563,5 +587,7 @@ def _append_body(made: Bytecode, body: Bytecode, code: types.CodeType, labels: l
             continue
         if isinstance(item.arg, CellVar):
             item = Instr(item.name, FreeVar(item.arg.name), location=item.location)
+        elif item.name in OF_SLOTS and isinstance(item.arg, str) and item.arg in in_cell:
+            item = Instr(item.name, FreeVar(item.arg), location=item.location)
         made.append(item)
     made.extend(keywords)

@@ -17,7 +17,7 @@ from bytecode import Bytecode, CompilerFlags, Instr
 
 from capture.interp import scope, unwind
 from capture.interp.frame import Continuation, Frame, UserError, Value
-from capture.interp.instructions import decoded
+from capture.interp.instructions import NULL_FIRST, decoded
 from capture.interp.interpreter import Interpreter
 from capture.interp.models import PURE, SEES_CALLERS, hashable, reduction
 from capture.interp.polyfills.protocols import container_repr, is_shown
@@ -145,8 +145,9 @@ def full_stand_in_of(frame: Frame, names: list[str]) -> types.CodeType:
     made.argnames = [*called, *names]
     made.argcount = len(made.argnames)
     operands = [operation for name in called for operation in (("LOAD_FAST", name), ("DELETE_FAST", name))]
+    at_null = 0 if NULL_FIRST else 2
     made.extend(Instr(*each, lineno=frame.line) for each in (     # type: ignore[arg-type]
-        ("RESUME", 0), ("PUSH_NULL",), *operands, ("CALL_FUNCTION_EX", 1), ("RETURN_VALUE",)))
+        ("RESUME", 0), *operands[:at_null], ("PUSH_NULL",), *operands[at_null:], ("CALL_FUNCTION_EX", 1), ("RETURN_VALUE",)))
     return made.to_code()
 
 
@@ -232,8 +233,8 @@ def bound_locals(frame: Frame) -> dict[str, Any]:
 
 
 def local_variables(interp: Interpreter, frame: Frame) -> Value:
-    """`locals()`: the bound variables, cells opened; of a class body, its namespace. The frame of a function keeps one dict of
-    them, which each call brings up to date."""
+    """`locals()`: the bound variables, cells opened; of a class body, its namespace. Until 3.12 the frame of a function keeps one
+    dict of them, which each call brings up to date; then each call makes one (PEP 667)."""
     if frame.namespace is not None:
         return frame.namespace
     code = frame.code
@@ -245,7 +246,7 @@ def local_variables(interp: Interpreter, frame: Frame) -> Value:
             value = scope.load_cell(interp, value, name) if scope.is_bound(value) else None
         if value is not None:
             found[name] = value
-    if frame.variables is None:
+    if frame.variables is None or sys.version_info >= (3, 13):
         new: dict[str, Any] = {}
         frame.variables = Value(new, interp.track(interp.graph.create, new, DictState({}, complete=True)))
     for name in names:

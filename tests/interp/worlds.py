@@ -114,6 +114,8 @@ def checked_stack() -> Iterator[None]:
                 }
                 if name == "CALL":
                     effects = {-instruction.arg - 1}
+                elif name == "MAKE_FUNCTION":       # in 3.13 with what SET_FUNCTION_ATTRIBUTE takes
+                    effects = {-instruction.arg.bit_count()}
                 assert len(frame.stack) - depth in effects, (
                     f"{name} {instruction.arg}: {depth} -> {len(frame.stack)}, not {effects}"
                 )

@@ -54,7 +54,7 @@ def test_a_warning_passes_over_the_frames_between(level: int, place) -> None:
     call = CallFrom((stand_in("f", 7), stand_in("g", 30)))
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        call(({}, {}), warnings.warn, "careful", stacklevel=level)
+        call(({"__builtins__": __builtins__}, {"__builtins__": __builtins__}), warnings.warn, "careful", stacklevel=level)
     assert caught[0].filename == place[0] and caught[0].lineno == (place[1] or caught[0].lineno)
 
 

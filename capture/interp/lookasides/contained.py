@@ -114,10 +114,17 @@ def is_quiet(code: types.CodeType, first: tuple[str, ...]) -> bool:
         name = instruction.opname
         if name in CHANGING or name == "STORE_DEREF" and instruction.argval in code.co_freevars:
             return False
-        if name == "STORE_ATTR" and not (last is not None and last.opname.startswith("LOAD_FAST") and last.argval in first):
+        if name == "STORE_ATTR" and not (last is not None and loaded_by(last) in first):
             return False
         last = instruction
     return True
+
+
+def loaded_by(instruction: dis.Instruction) -> str | None:
+    """The local variable that an instruction puts on top of the stack, maybe after another one, or None."""
+    if not instruction.opname.endswith(("LOAD_FAST", "LOAD_FAST_CHECK")):
+        return None
+    return instruction.argval[-1] if isinstance(instruction.argval, tuple) else instruction.argval
 
 
 def instructions(code: types.CodeType) -> Iterator[dis.Instruction]:

@@ -73,7 +73,8 @@ PURE.update(
     [compile, sys.intern, string.capwords, difflib.get_close_matches, pprint.pformat, json.loads, matches, digest_of,
      tokens, unpacked, parsed, name_and_path, text_of_number, text_of_finite_number],
     functions_of(json.encoder, "encode_basestring", "encode_basestring_ascii"),
-    functions_of(os.path, "join", "split", "splitext", "basename", "dirname", "normpath", "isabs", "commonprefix", "commonpath"))
+    functions_of(os.path, "join", "split", "splitext", "basename", "dirname", "normpath", "isabs", "commonprefix", "commonpath"),
+    functions_of(os.path, "splitroot") if sys.version_info >= (3, 12) else ())
 
 # What it writes of other data may follow from the program's own code, which runs anew on every hit.
 plain(json.dumps)

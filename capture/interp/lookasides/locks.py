@@ -34,6 +34,15 @@ def make_lock(interp: Interpreter, result: Any) -> Shadow:
     return interp.graph.create(result, Held(type(result) is _thread.RLock))
 
 
+def made_by_class(interp: Interpreter, result: Any, cls: Value) -> Shadow:
+    """A new lock, as it is made since Python 3.13."""
+    return make_lock(interp, result)
+
+
+if "__new__" in vars(_thread.LockType):
+    model(_thread.LockType.__new__)(made_by_class)
+
+
 class Held(IteratorState):
     """The state of a lock that the trace makes: how many times it is taken."""
 

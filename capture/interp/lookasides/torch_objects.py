@@ -138,7 +138,11 @@ def works_on_objects(interp: Interpreter, cls: Value, *args: Value, **kwargs: Va
     return Break("own-code", f"{cls.real.__qualname__}.forward(), which works on objects of the program's")
 
 
-@model(torch.autograd.Function.__dict__["apply"].__func__, prepare=note_streams, refuses=works_on_objects)
+# Until torch 2.14 a class method of Python's, then one of C's.
+APPLY = torch.autograd.Function.__dict__["apply"]
+
+
+@model(getattr(APPLY, "__func__", APPLY), prepare=note_streams, refuses=works_on_objects)
 def apply(interp: Interpreter, result: Any, cls: Value, *args: Value, **kwargs: Value) -> Shadow:
     """A user's autograd function is one operation; it may have written to its arguments. One that draws from a stream of which the
     trace's own draws are made before the graph, or after it, would not find it as it was."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 import dis
 
 from capture.interp import execution  # noqa: F401
-from capture.interp.instructions import ABSORBED, HANDLERS
+from capture.interp.instructions import ABSORBED, HALVES, HANDLERS
 from capture.interp.opcodes import (  # noqa: F401
     asynchronous,
     calling,
@@ -19,7 +19,7 @@ from capture.interp.opcodes import (  # noqa: F401
 )
 
 # CPython's own plumbing.
-NOT_IN_CODE = frozenset({"INTERPRETER_EXIT", "RESERVED"})
+NOT_IN_CODE = frozenset({"INTERPRETER_EXIT", "RESERVED", "EXIT_INIT_CHECK", "ENTER_EXECUTOR"})
 FIRST_PSEUDO_OPCODE = 256   # the compiler's own; never in finished code
 
 
@@ -27,7 +27,7 @@ def missing() -> list[str]:
     """The opcodes of the running CPython which finished code may contain and no handler covers."""
     return sorted(name for name, number in dis.opmap.items()
                   if number < FIRST_PSEUDO_OPCODE and not name.startswith("INSTRUMENTED_")
-                  and name not in HANDLERS and name not in ABSORBED and name not in NOT_IN_CODE)
+                  and name not in HANDLERS and name not in ABSORBED and name not in HALVES and name not in NOT_IN_CODE)
 
 
 if missing():

@@ -20,9 +20,21 @@ SPREAD = Value(spread, Const(spread))
 
 @opcode("CALL")
 def call(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
-    values = frame.popn(instruction.arg + 2)    # NULL, callable, arguments; or method, self, arguments
-    function, args = (values[0], values[1:]) if values[0] is not None else (values[1], values[2:])
-    names = instruction.value
+    call_with_names(interp, frame, instruction.arg, instruction.value)
+
+
+@opcode("CALL_KW", since=(3, 13))
+def call_kw(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
+    call_with_names(interp, frame, instruction.arg, frame.pop().real)
+
+
+def call_with_names(interp: Interpreter, frame: Frame, count: int, names: tuple[str, ...]) -> None:
+    """A call of what is below so many arguments, the last of which have names."""
+    below, above, *args = frame.popn(count + 2)     # NULL and callable (in 3.13 the other way round); or method and self
+    if below is None:
+        function = above
+    else:
+        function, args = below, args if above is None else [above, *args]
     if names:
         kwargs = dict(zip(names, args[-len(names):]))
         del args[-len(names):]
@@ -34,8 +46,8 @@ def call(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
 @opcode("CALL_FUNCTION_EX")
 def call_function_ex(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     kwargs = keywords(interp, frame.pop()) if instruction.arg & 1 else {}
-    arguments, function = frame.pop(), frame.pop()
-    frame.stack.pop()   # NULL
+    arguments, above, below = frame.pop(), frame.pop(), frame.pop()
+    function = above if below is None else below    # the other one is NULL
     if isinstance(arguments.real, (list, tuple)) and not in_python(arguments.real, "__iter__"):
         return calls.call(interp, function, elements(interp, arguments), kwargs)
     if not is_iterable(arguments.real):

@@ -1,10 +1,14 @@
-"""Bodies of classes and modules, and the intrinsics of 3.12."""
+"""Bodies of classes and modules, and the intrinsics since 3.12."""
 from __future__ import annotations
 
 import operator
+import sys
+import types
 import typing
 from collections.abc import Callable
 from typing import Any
+
+from bytecode import ConcreteBytecode, ConcreteInstr
 
 from capture.errors import Break
 from capture.interp import calls, generators, scope, unwind
@@ -143,6 +147,15 @@ def _type_alias(frame: Frame, parts: tuple[str, Any, Callable[[], Any]]) -> Any:
     return namespace[name]
 
 
+def _intrinsic_2(number: int) -> Callable[..., Any]:
+    """CPython's own function of this number, for what no Python code says."""
+    made = ConcreteBytecode()
+    made.varnames, made.argcount = ["frame", "first", "second"], 3
+    made.extend([ConcreteInstr("RESUME", 0), ConcreteInstr("LOAD_FAST", 1), ConcreteInstr("LOAD_FAST", 2),
+                 ConcreteInstr("CALL_INTRINSIC_2", number), ConcreteInstr("RETURN_VALUE")])
+    return types.FunctionType(made.to_code(stacksize=2, compute_exception_stack_depths=False), {})
+
+
 def _set_type_params(frame: Frame, function: Any, parameters: tuple[Any, ...]) -> Any:
     function.__type_params__ = parameters
     return function
@@ -153,7 +166,8 @@ TYPING_1: dict[int, Callable[..., Any]] = {
     7: _type_parameter("{}"), 8: _type_parameter("**{}"), 9: _type_parameter("*{}"),
     10: lambda frame, parameters: typing.Generic[parameters], 11: _type_alias}  # type: ignore[index]
 TYPING_2: dict[int, Callable[..., Any]] = {
-    2: _type_parameter("{}: evaluate()"), 3: _type_parameter("{}: (*evaluate(),)"), 4: _set_type_params}
+    2: _type_parameter("{}: evaluate()"), 3: _type_parameter("{}: (*evaluate(),)"), 4: _set_type_params,
+    **({5: _intrinsic_2(5)} if sys.version_info >= (3, 13) else {})}
 STOPITERATION_ERROR, ASYNC_GEN_WRAP, UNARY_POSITIVE, LIST_TO_TUPLE = 3, 4, 5, 6
 PRINT, IMPORT_STAR = 1, 2
 PREP_RERAISE_STAR = 1

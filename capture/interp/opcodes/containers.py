@@ -10,7 +10,7 @@ from typing import Any
 from capture.errors import Break
 from capture.interp import calls, unwind
 from capture.interp.frame import Frame, Resume, Value, discard, resuming
-from capture.interp.instructions import Instruction, opcode
+from capture.interp.instructions import NULL_FIRST, Instruction, opcode
 from capture.interp.interpreter import Interpreter
 from capture.interp.iteration import elements
 from capture.interp.lookasides.replays import is_changing
@@ -155,24 +155,41 @@ def has_one_type(interp: Interpreter, value: Value) -> bool:
     return source is not None or interp.graph.type_of(value.shadow) is not None
 
 
-@opcode("FORMAT_VALUE")
+@opcode("FORMAT_VALUE", until=(3, 12))
 def format_value(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     spec = [frame.pop()] if instruction.arg & 4 else []
     conversion = CONVERSIONS.get(instruction.arg & 3)
 
     def format_converted(value: Value) -> None:
-        is_text = type(value.real) is str and not spec
-        if is_text and (conversion is not None or interp.track(has_one_type, interp, value) is not False):
+        if conversion is not None and type(value.real) is str and not spec:
             frame.stack.append(value)
         else:
-            calls.apply(interp, format, value, *spec)
+            format_simply(interp, frame, value, *spec)
     if conversion is None:
-        format_converted(frame.pop())
+        format_simply(interp, frame, frame.pop(), *spec)
     elif in_python(frame.stack[-1].real, "__str__") or in_python(frame.stack[-1].real, "__repr__"):
         convert = Value(conversion, Const(conversion))
         calls.call(interp, FORMAT_CONVERTED, [frame.pop(), convert, *(spec or [Value("", Const(""))])])
     else:
         calls.apply(interp, conversion, frame.pop(), then=format_converted)
+
+
+def format_simply(interp: Interpreter, frame: Frame, value: Value, *spec: Value) -> None:
+    """Formats a value, without a conversion. Text is its own."""
+    if type(value.real) is str and not spec and interp.track(has_one_type, interp, value) is not False:
+        frame.stack.append(value)
+    else:
+        calls.apply(interp, format, value, *spec)
+
+
+@opcode("FORMAT_SIMPLE", "FORMAT_WITH_SPEC", since=(3, 13))
+def format_in_313(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
+    format_simply(interp, frame, *frame.popn(1 if instruction.opname == "FORMAT_SIMPLE" else 2))
+
+
+@opcode("CONVERT_VALUE", since=(3, 13))
+def convert_value(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
+    calls.apply(interp, CONVERSIONS[instruction.arg], frame.pop())
 
 
 # -- extending ---------------------------------------------------------------------------------------------------------
@@ -222,7 +239,7 @@ def dict_update(interp: Interpreter, frame: Frame, instruction: Instruction) -> 
 @opcode("DICT_MERGE")
 def dict_merge(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     items, target = frame.pop(), frame.stack[-instruction.arg]
-    function = frame.stack[-instruction.arg - 2]
+    function = frame.stack[-instruction.arg - (2 if NULL_FIRST else 3)]
     assert target is not None and function is not None
     interp.track(depend_type, interp, items)
 

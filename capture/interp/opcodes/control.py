@@ -150,6 +150,11 @@ def pop_jump_if_not_none(interp: Interpreter, frame: Frame, instruction: Instruc
         frame.pc = instruction.value
 
 
+@opcode("TO_BOOL", since=(3, 13))
+def to_bool(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
+    calls.apply(interp, operator.truth, frame.pop())
+
+
 # -- loops -------------------------------------------------------------------------------------------------------------
 
 @opcode("FOR_ITER")

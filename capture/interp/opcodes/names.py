@@ -63,7 +63,7 @@ def delete_deref(interp: Interpreter, frame: Frame, instruction: Instruction) ->
     scope.delete_cell(interp, frame.locals[instruction.arg], instruction.value)  # type: ignore[arg-type]
 
 
-@opcode("MAKE_FUNCTION")
+@opcode("MAKE_FUNCTION")        # which in 3.13 has what SET_FUNCTION_ATTRIBUTE adds
 def make_function(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     code = frame.pop()
     cells = frame.pop() if instruction.arg & 8 else None

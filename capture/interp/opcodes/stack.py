@@ -53,7 +53,7 @@ def load_fast(interp: Interpreter, frame: Frame, instruction: Instruction) -> No
     frame.stack.append(value)
 
 
-@opcode("LOAD_CLOSURE")
+@opcode("LOAD_CLOSURE", until=(3, 12))
 def load_closure(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     frame.push(frame.locals[instruction.arg])
 
