@@ -5,7 +5,9 @@ from __future__ import annotations
 import _thread
 import contextvars
 import ctypes
+import gc
 import itertools
+import sys
 import types
 import weakref
 from typing import Any
@@ -17,6 +19,7 @@ from capture.refgraph.node import SCALARS
 
 _thread_state = ctypes.pythonapi.PyThreadState_GetDict
 _thread_state.restype, _thread_state.argtypes = ctypes.c_void_p, []
+_known = _thread._local()
 
 
 def current_gpu() -> int | None:
@@ -98,9 +101,27 @@ def resets(token: Any, variable: Any) -> bool:
 
 def is_set_up(local: Any) -> bool:
     """Whether a `threading.local` was used in the present thread, so that using it runs no `__init__`. CPython keeps what a thread
-    has of it in a dict of the thread's, under a name made of its address."""
+    has of it in a dict of the thread's, under a name made of its address; since 3.13 in one of its own, under a name of the thread's."""
+    if sys.version_info >= (3, 13):
+        return _name_of_thread() in _dicts_of_threads(local)
     kept = _thread_state()
     return kept is not None and f"thread.local.{id(local):#x}" in ctypes.cast(kept, ctypes.py_object).value
+
+
+def _dicts_of_threads(local: Any) -> dict[str, dict[str, Any]]:
+    """What threads have of a `threading.local` (3.13): the last dict that the garbage collector finds in one."""
+    return [held for held in gc.get_referents(local) if type(held) is dict][-1]
+
+
+def _name_of_thread() -> str:
+    """The name of the present thread in `_dicts_of_threads`: the only one in a `threading.local` that no other has used."""
+    try:
+        return _known.name
+    except AttributeError:
+        new = _thread._local()
+        new.used = True
+        _known.name = next(iter(_dicts_of_threads(new)))
+        return _known.name
 
 
 def of_thread(local: Any) -> dict[str, Any]:

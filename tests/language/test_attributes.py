@@ -407,3 +407,23 @@ def test_an_error_that_is_kept_tells_it() -> None:
         compiled(torch.ones(2))
     assert capture.stats(compiled).hits == 2
     assert [(error.name, error.obj) for error in kept] == [("weigth", layer)] * 3
+
+
+class Box:
+    """Instances of it have no attributes to begin with."""
+
+
+@pytest.mark.parametrize("given", [{"flag": True}, {}])
+def test_attributes_stored_after_the_dict_of_an_instance_was_asked_for(given) -> None:
+    """CPython 3.13 keeps them in the instance all the same, and the version of the dict as it was."""
+    def make():
+        box = Box()
+        for name, value in given.items():
+            setattr(box, name, value)
+        vars(box)
+        return (lambda x: x * 2 if getattr(box, "flag", False) else x + 1), box
+
+    def flip(box):
+        box.flag = not getattr(box, "flag", False)
+    check(make, call(X), call(X), flip, call(X), call(X), flip, call(X), flip, call(X), lambda box: delattr(box, "flag"), call(X),
+          captures=None)
