@@ -27,7 +27,8 @@ HANDLERS: dict[str, Handler] = {}
 
 # Opcodes without an effect of their own, which decoding takes in: NOP leaves no trace, KW_NAMES becomes the value of
 # the CALL that follows, SET_FUNCTION_ATTRIBUTE part of the argument of the MAKE_FUNCTION before it, EXTENDED_ARG of any.
-# In 3.12 FOR_ITER and SEND leave it to END_FOR and END_SEND to pop the iterator, in 3.13 END_FOR to a POP_TOP; here they do it themselves, as in 3.11.
+# In 3.12 FOR_ITER and SEND leave it to END_FOR and END_SEND to pop the iterator, and in 3.13 END_FOR to a POP_TOP; here they do it
+# themselves, as in 3.11.
 ABSORBED = frozenset({"CACHE", "EXTENDED_ARG", "NOP", "PRECALL", "KW_NAMES", "SET_FUNCTION_ATTRIBUTE", "END_FOR", "END_SEND"})
 # What follows a TO_BOOL, but for where the program is to have the truth itself; here they ask for it, as in 3.12.
 ASK_TRUTH = frozenset({"POP_JUMP_IF_FALSE", "POP_JUMP_IF_TRUE", "UNARY_NOT"})
@@ -92,7 +93,9 @@ def opcode(*names: str, since: tuple[int, int] = (3, 11),
 
 def halves(instr: Any) -> list[Any]:
     """An instruction of `bytecode`, or the two which together do what it does."""
-    name, arg, make = instr.name, instr.arg, functools.partial(type(instr), location=instr.location)
+    name, arg = instr.name, instr.arg
+    kind: Callable[..., Any] = type(instr)
+    make = functools.partial(kind, location=instr.location)
     if not _PY313:
         return [instr]
     if name in HALVES:

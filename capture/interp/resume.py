@@ -32,17 +32,7 @@ from capture import _C
 from capture.errors import Break
 from capture.interp import drivers, generators, scope, unwind
 from capture.interp.frame import Frame, Handled, Resume, Value
-from capture.interp.instructions import (
-    ASK_TRUTH,
-    NULL_FIRST,
-    Instruction,
-    decode,
-    decoded,
-    exception_table,
-    plain,
-    shown,
-    taken_in,
-)
+from capture.interp.instructions import ASK_TRUTH, NULL_FIRST, Instruction, decode, decoded, exception_table, plain, shown, taken_in
 from capture.interp.interpreter import Interpreter
 from capture.refgraph.graph import PINNED
 from capture.refgraph.lookup import lookup_class, parts
@@ -56,7 +46,7 @@ JUMP_IF_FALSE = "POP_JUMP_FORWARD_IF_FALSE" if sys.version_info < (3, 12) else "
 ATTRIBUTE_VALUE: Any = "value" if sys.version_info < (3, 12) else (False, "value")     # LOAD_ATTR's argument
 LOAD_CELL = "LOAD_CLOSURE" if sys.version_info < (3, 13) else "LOAD_FAST"
 # What asks for a cell by the name of its slot, as LOAD_CELL does, or puts variables of an inlined comprehension there.
-OF_SLOTS = frozenset() if sys.version_info < (3, 13) else frozenset({"LOAD_FAST", "LOAD_FAST_CHECK", "LOAD_FAST_AND_CLEAR", "STORE_FAST"})
+OF_SLOTS = frozenset(() if sys.version_info < (3, 13) else ("LOAD_FAST", "LOAD_FAST_CHECK", "LOAD_FAST_AND_CLEAR", "STORE_FAST"))
 # Names by which a function may look at its own locals, so that none of them is dead.
 INTROSPECTION = frozenset({"locals", "vars", "dir", "eval", "exec", "_getframe", "currentframe", "breakpoint", "set_trace"})
 

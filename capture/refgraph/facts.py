@@ -101,7 +101,7 @@ def resets(token: Any, variable: Any) -> bool:
 
 def is_set_up(local: Any) -> bool:
     """Whether a `threading.local` was used in the present thread, so that using it runs no `__init__`. CPython keeps what a thread
-    has of it in a dict of the thread's, under a name made of its address; since 3.13 in one of its own, under a name of the thread's."""
+    has of it in a dict of the thread's, under a name made of its address; since 3.13 in one of its own, under the thread's name."""
     if sys.version_info >= (3, 13):
         return _name_of_thread() in _dicts_of_threads(local)
     kept = _thread_state()

@@ -16,7 +16,7 @@ def test_a_traceback_entry_shows_the_users_line():
     line = user_function.__code__.co_firstlineno + 1
     made = _C.make_traceback(None, user_function.__code__, user_function.__globals__, 8, line)
     assert made.tb_lineno == line and made.tb_next is None and made.tb_frame.f_code is user_function.__code__
-    assert made.tb_frame.f_lasti == 8 and isinstance(made.tb_frame.f_locals, dict)
+    assert made.tb_frame.f_lasti == 8 and made.tb_frame.f_locals == {}
     text = "".join(traceback.format_tb(made))
     assert f"line {line}, in user_function" in text and "y = x + 1" in text
 
