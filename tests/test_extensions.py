@@ -1,0 +1,16 @@
+"""An extension that was built for another torch is refused where it is imported, in a sentence that says what to do."""
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+OTHER = "import torch; torch.__version__ = '1.99.0'; "
+
+
+@pytest.mark.parametrize("program", [OTHER + "import capture", "import capture; " + OTHER + "capture.compile"])
+def test_another_torch_is_refused(program: str) -> None:
+    last = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True).stderr.splitlines()[-1]
+    assert last.startswith("ImportError: capture was built for another Python or torch (for torch 2.")
+    assert "and this is torch 1.99.0): build it again with `pip install" in last
