@@ -387,7 +387,7 @@ def unbind(interp: Interpreter, function: Value) -> tuple[Value, Value] | None:
     if descriptor is None and is_a(owner, type):      # a class method of C that is known by its descriptor
         among = (base.__dict__.get(real.__name__) for base in owner.__mro__)
         found = next((method for method in among if isinstance(method, types.ClassMethodDescriptorType)), None)
-        if found in POLYFILLS and not is_modelled(real):
+        if (found in POLYFILLS or found in MODELS) and not is_modelled(real):
             own = interp.track(interp.graph.constant, owner) if isinstance(function.shadow, Const) else None
             return None if own is None and interp.tracking else (Value(found, Const(found)), Value(owner, own))
     if descriptor is None:
