@@ -11,7 +11,8 @@ import torch
 from capture.backends.native.evaluate import evaluate
 from capture.backends.native.index import Index, Symbol, Value, Var, index
 from capture.backends.native.ir import Buffer, Kernel, Program, Stage, Store, View, load, op
-from capture.backends.native.memory import ALIGNMENT, Layout, lifetimes, plan_layout, reuse_in_place, span
+from capture.backends.native.machine import CPU
+from capture.backends.native.memory import Layout, lifetimes, plan_layout, reuse_in_place, span
 from capture.backends.native.rewrite import reads, writes
 
 from .programs import buffer, doubling, extern, extern_out, program, whole
@@ -59,7 +60,7 @@ def test_a_chain_of_kernels_needs_one_buffer() -> None:
     source = chain(8, 8, 8, 8, 8)
     reused = reuse_in_place(source)
     assert set(reused.buffers) == {"b0", "b4"} and same_results(source)
-    assert value(plan_layout(reused).bytes) == 0 and value(plan_layout(source).bytes) == ALIGNMENT
+    assert value(plan_layout(reused).bytes) == 0 and value(plan_layout(source).bytes) == CPU.line
 
 
 def test_views_of_operators_follow() -> None:
@@ -218,7 +219,7 @@ def overlapping(source: Program, **symbols: int) -> list[tuple[str, str]]:
     for name, offset in layout.offsets.items():
         begin = value(offset, **symbols)
         end = begin + value(span(source.buffers[name]), **symbols) * source.buffers[name].dtype.itemsize
-        assert begin % ALIGNMENT == 0 and 0 <= begin and end <= value(layout.bytes, **symbols)
+        assert begin % CPU.line == 0 and 0 <= begin and end <= value(layout.bytes, **symbols)
         places[name] = begin, end
     return [(a, b) for a in places for b in places if a < b and alive[a].overlaps(alive[b])
             and places[a][0] < places[b][1] and places[b][0] < places[a][1]]
@@ -263,7 +264,7 @@ def test_an_arena_needs_hardly_more_than_allocations_in_time(seed: int) -> None:
     for dying in ([], ["x"]):
         layout = plan_layout(source, dying)
         needed = most_bytes(source, dying=dying)
-        assert value(layout.bytes) + most_bytes(source, layout.offsets, dying) <= needed + 30 * ALIGNMENT
+        assert value(layout.bytes) + most_bytes(source, layout.offsets, dying) <= needed + 30 * CPU.line
 
 
 @pytest.mark.parametrize("operator", [extern, extern_out])
