@@ -69,7 +69,7 @@ class _Parts:
         if id(tensor) in self.inputs:
             return self._take(Input(self.inputs[id(tensor)]))
         maker = self.eager.makers[id(tensor)]
-        if maker in self.eager.views and tensor._base is None and tensor.grad_fn is not None:
+        if self._operation(maker) in self.eager.views and tensor._base is None and tensor.grad_fn is not None:
             raise Unsupported("a result that gradients flow through shares memory with what it is no view of")     # `unsafe_chunk`
         self._check_order(tensor, maker)
         if self._repeatable(maker):
@@ -81,13 +81,18 @@ class _Parts:
             self.nodes[id(base)] = self._result(base, maker, True)
         return self._strided(self.node_for(base), tensor, base, self.eager.grad[maker])
 
+    def _operation(self, maker: fx.Node) -> fx.Node:
+        """What has made a tensor that `maker` takes out of several results; else `maker`."""
+        while maker.target is operator.getitem and not isinstance(self.eager.values[maker.args[0]], Tensor):
+            (maker,) = maker.all_input_nodes
+        return maker
+
     def _check_order(self, tensor: Tensor, maker: fx.Node) -> None:
         """Raises Unsupported for views whose errors would be others if they were made after a write, as the tail makes them."""
         base = tensor._base
         if base is None or not base.requires_grad or version(tensor) == self.eager.born[id(tensor)]:
             return
-        several = maker.target is operator.getitem and not isinstance(self.eager.values[maker.args[0]], Tensor)
-        if several or not self.eager.grad[maker]:
+        if self._operation(maker) is not maker or not self.eager.grad[maker]:
             raise Unsupported("a view that cannot be written to was made before its base was written to")
 
     def _repeatable(self, maker: fx.Node) -> bool:
