@@ -282,8 +282,8 @@ class _Cook:
             return Display(list, tuple(state.items))
         if self.cls is collections.deque and isinstance(state, ListState):
             return Expr(self.cls, (Build(tuple, tuple(state.items)), Const(self.maxlen())))
-        if self.cls is set and isinstance(state, SetState):
-            return filled(set, self.members(state))
+        if self.cls in (set, frozenset) and isinstance(state, SetState):
+            return filled(self.cls, self.members(state))
         if self.cls is dict and isinstance(state, (DictState, WrittenDict)):
             return Display(dict, tuple(part for entry in self.entries(state) for part in entry))
         return None

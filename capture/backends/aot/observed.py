@@ -27,7 +27,7 @@ from capture.backends.native.signature import Unsupported
 class Eager:
     """A run of `graph`. inputs: after the call. outputs: those of the graph. values: of each node. makers: the node that made a
     tensor, by the tensor's id. born: how often it had been written to by then. views: nodes that did nothing but make views. grad:
-    whether gradients were enabled when a node ran.
+    whether gradients were enabled when a node ran. after_writes: nodes that follow from a tensor after a write to it.
     regions: for each range of autograd's sequence numbers, the activation checkpoint whose nodes got them."""
 
     inputs: Sequence[Tensor]
@@ -37,6 +37,7 @@ class Eager:
     born: Mapping[int, int]
     views: frozenset[fx.Node]
     grad: Mapping[fx.Node, bool]
+    after_writes: frozenset[fx.Node]
     regions: tuple[range, ...]
 
     @classmethod
@@ -54,7 +55,8 @@ class Eager:
                 casts.observed(graph, inputs, specs, modes), how:
             run = _Run(graph)
             outputs = run.run(*inputs)
-        return cls(inputs, outputs, run.env, run.makers, run.born, frozenset(run.views), run.grad, tuple(run.regions))
+        return cls(inputs, outputs, run.env, run.makers, run.born, frozenset(run.views), run.grad, frozenset(run.after_writes),
+                   tuple(run.regions))
 
 
 class _Run(fx.Interpreter):
@@ -66,12 +68,16 @@ class _Run(fx.Interpreter):
         self.born: dict[int, int] = {}
         self.views: set[fx.Node] = set()
         self.grad: dict[fx.Node, bool] = {}
+        self.after_writes: set[fx.Node] = set()
         self.regions: list[range] = []
 
     def run_node(self, n: fx.Node) -> Any:
         self.grad[n] = torch.is_grad_enabled()
         taken = _tensors([self.env[arg] for arg in n.all_input_nodes])
         before = _versions(taken)
+        if not self.after_writes.isdisjoint(n.all_input_nodes) or any(
+                version(tensor) > self.born.get(id(tensor), 0) for tensor in taken):
+            self.after_writes.add(n)
         first = torch._C._autograd._get_sequence_nr()
         value = super().run_node(n)
         self._count(n, before, value)

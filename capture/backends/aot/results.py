@@ -39,8 +39,8 @@ def finished(joint: Joint, eager: Eager, parts: Split, saving: Saving, specs: Se
     inputs = [node for node in forward.graph.nodes if node.op == "placeholder"]
     written = {node.args[0]: node.args[1] for node in forward.graph.nodes if node.target is aten.copy_.default}
     tangents, values = joint.tangents, joint.values
-    for value, tensor in zip(values, parts.results, strict=True):
-        if _steps(value.meta["val"]) != _steps(tensor):
+    for value, tensor, after_writes in zip(values, parts.results, parts.after_writes, strict=True):
+        if after_writes and _steps(value.meta["val"]) != _steps(tensor):
             raise Unsupported("a result has other strides where writes are traced as new tensors")
     if len(set(values)) < len(values):
         raise Unsupported("two results are one tensor")

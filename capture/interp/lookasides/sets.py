@@ -6,7 +6,6 @@ import weakref
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from capture.errors import Break
 from capture.interp.frame import Value
 from capture.interp.interpreter import Interpreter
 from capture.interp.lookasides.shadows import NONE, elements_unordered, is_constant, key_of, members, node_of, settled
@@ -84,10 +83,13 @@ def new_set(interp: Interpreter, real: Any, *operands: Value) -> Shadow:
         if is_constant(real) and all(isinstance(item, Const) for item in state.items.values()) and not state.follows:
             return Const(real)
         members = filling(real, state.items)
-        if members is None:
-            raise Break("opaque-call", "a frozen set was made of one that grew and shrank")
+        if members is None:         # no hit can make it, but one need not, if it is only asked for what it holds
+            return interp.graph.create(real, state)
         items = filled(frozenset, members)
-        return interp.graph.create(real, state, origin=items) if state.follows or not isinstance(items, Build) else items
+        if isinstance(items, Build) and not state.follows and all(map(operator.is_, state.items, real)):
+            return items
+        items = Expr(frozenset, (Build(tuple, items.items),)) if isinstance(items, Build) else items
+        return interp.graph.create(real, state, origin=items)
     return interp.graph.create(real, state_of(interp, real, *operands))
 
 

@@ -57,6 +57,7 @@ UNSUPPORTED: dict[str, str] = {
         "linalg.cholesky", "linalg.eig", "linalg.eigvals", "linalg.inv", "linalg.ldl_factor", "linalg.lu_factor", "linalg.solve",
         "linalg.tensorinv", "linalg.tensorsolve"), ERRORS),
     **dict.fromkeys(("as_strided_copy", "as_strided_scatter"), PLACES),
+    **dict.fromkeys(("unsafe_chunk", "unsafe_split"), "results share memory, and are no views"),
     "normal.in_place": "random numbers are drawn into a tensor that is not contiguous",
     "to_sparse": "a result that is not dense",
 }

@@ -15,7 +15,6 @@ COMBINED = {"any": "max", "all": "min", "total": "sum"}     # reductions in anot
 VECTOR_BLOCK = 2048     # elements summed up in float32 across a vector's lanes, before they are added to a sum in float64
 ROW_BLOCK = 64          # the same, one after the other
 EXACT_VECTOR_BLOCK, EXACT_ROW_BLOCK = 256, 32      # the same of float64, which is added to a compensated sum in float64
-EXACT_RUNS = 4          # of the innermost loop in such a block: after each, lanes and what is left are added one after the other
 STRIP_BYTES = CPU.first_level // 2      # of a strip's accumulators and local buffers
 STRIP_LEAST, STRIP_MOST = 64, 2048
 
@@ -126,7 +125,7 @@ def _longest_block(stage: Stage, in_strips: bool, exact: bool) -> int:
     if in_strips or not exact:
         return (EXACT_ROW_BLOCK if exact else ROW_BLOCK) if in_strips else VECTOR_BLOCK
     run = index(stage.inner[-1].extent).constant
-    return EXACT_VECTOR_BLOCK if run is None else min(EXACT_VECTOR_BLOCK, EXACT_RUNS * run)
+    return EXACT_VECTOR_BLOCK if run is None else min(EXACT_VECTOR_BLOCK, run)     # after a run, lanes are added up
 
 
 def _is_rounded_sum(store: Store) -> bool:
