@@ -66,7 +66,7 @@ def test_a_constant_string_is_a_constant() -> None:
     compiled = capture.compile(calls_methods, backend="eager")
     for _ in range(3):
         compiled(X, "tag1/x")
-    assert "tag: is 'tag1/x'" in capture.explain(compiled) and capture.stats(compiled).captures == 1
+    assert "tag: str; is 'tag1/x'" in capture.explain(compiled) and capture.stats(compiled).captures == 1
 
 
 def test_text_of_a_container_that_changes_later() -> None:
