@@ -87,7 +87,7 @@ def is_foreign(shadow: Shadow | None) -> bool:
     return isinstance(shadow, Replayed)
 
 
-@dataclass(frozen=True, slots=True)         # no weak references: an entry holds it
+@dataclass(frozen=True, slots=True)         # which cannot be held weakly, as mock functions hold the program's own
 class Keywords:
     """`function` as a callable of positional arguments alone, the last of which it takes by keyword, `names`."""
 
@@ -103,7 +103,7 @@ class Keywords:
         return self.function(*args[:split], **dict(zip(self.names, args[split:])))
 
 
-@dataclass(frozen=True, slots=True)         # no weak references: an entry holds it
+@dataclass(frozen=True, slots=True)         # which cannot be held weakly, as mock functions hold the program's own
 class Arranged:
     """`function` as a callable of scalars alone, which it takes in tuples and lists: `layout` has an entry for each argument, an
     index among the scalars, or a class and the entries of its items. So what it computes is a path, which a guard can check."""

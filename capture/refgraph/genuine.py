@@ -51,20 +51,19 @@ def _end(iterator: Any) -> Any:
 
 def sequence(index: int, items: Any) -> Any:
     """`iter(x)` of what has a `__getitem__` alone."""
-    if items is ENDED:
-        return _end(iter(_Long()))
-    place = _Long()
-    made: Any = iter(place)
-    made.__setstate__(index)
-    return _instead(made, [place], [items])
+    return _by_index(iter, index, items)
 
 
 def backwards(index: int, items: Any) -> Any:
     """`reversed(x)` of a sequence."""
-    if items is ENDED:
-        return _end(reversed(_Long()))
+    return _by_index(reversed, index, items)
+
+
+def _by_index(make: Any, index: int, items: Any) -> Any:
     place = _Long()
-    made: Any = reversed(place)
+    made = make(place)
+    if items is ENDED:
+        return _end(made)
     made.__setstate__(index)
     return _instead(made, [place], [items])
 

@@ -14,7 +14,7 @@ from capture.history import BreakReport, Cause, Gone, Miss
 from capture.refgraph.effects import Position, user_stack
 from capture.refgraph.source import named
 from capture.remedies import remedy
-from capture.reports.conditions import condition_of
+from capture.reports.conditions import condition_of, shortened
 from capture.reports.tree import Break, Change, Departed, Entry, Frame, Graph, Node, Place, Recapture, Report, Seconds
 from capture.unit import Trace, Unit
 
@@ -108,7 +108,8 @@ def recapture_of(miss: Miss, start: float) -> Recapture:
 
 def change_of(cause: Cause) -> Change:
     """What had changed."""
-    return Change(cause.kind or "MISSING", shortened(named(cause.subject)), shortened(cause.expected), shortened(cause.found),
+    subject, before, after = (shortened(text, LONGEST) for text in (named(cause.subject), cause.expected, cause.found))
+    return Change(cause.kind or "MISSING", subject, before, after,
                   None if cause.place is None else place_of(cause.place), remedy(cause))
 
 
@@ -144,8 +145,3 @@ def place_of_unit(unit: Unit) -> Place | None:
             if own is not None:
                 return place_of(own)
     return None
-
-
-def shortened(text: str) -> str:
-    """A value's text, cut where it is long."""
-    return text if len(text) <= LONGEST else text[:LONGEST] + " …"

@@ -6,6 +6,8 @@ import types
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from torch._prims_common import make_contiguous_strides_for
+
 from capture import _C
 from capture.guards.expression import Readable
 from capture.guards.guard import Guard
@@ -31,7 +33,7 @@ def condition_of(guard: Guard, labels: Mapping[str, str]) -> Condition:
     if words is None or is_code(source) or is_bookkeeping(source, guard) or \
             guard.kind is Kind.TYPE and (source is not subject or guard.expected in CODE):
         return Condition(shown(subject), "", str(guard))
-    return Condition(shown(subject), shortened(words(relative(source, subject), guard.expected)), str(guard))
+    return Condition(shown(subject), shortened(words(relative(source, subject), guard.expected).strip()), str(guard))
 
 
 def is_code(source: Source) -> bool:
@@ -79,29 +81,19 @@ def relative(source: Source, subject: Source) -> str:
     return named(str(source).removeprefix(str(subject)))
 
 
-def shortened(text: str) -> str:
-    """Words, cut where they are long."""
-    text = text.strip()
-    return text if len(text) <= LONGEST else text[:LONGEST] + " …"
+def shortened(text: str, longest: int = LONGEST) -> str:
+    """A text, cut where it is long."""
+    return text if len(text) <= longest else text[:longest] + " …"
 
 
 def _tensor(path: str, expected: Any) -> str:
     parts = [str(expected.dtype).removeprefix("torch."), "of any shape" if expected.any_shape else str(tuple(expected.shape))]
     parts += [f"of class {expected.type.__name__}"] * (expected.type.__name__ not in ("Tensor", "Parameter"))
     parts += [f"on {expected.device}"] * (expected.device.type != "cpu")
-    usual = expected.any_shape or tuple(expected.stride) == contiguous_strides(expected.shape)
+    usual = expected.any_shape or tuple(expected.stride) == make_contiguous_strides_for(tuple(expected.shape))
     parts += [f"strides {tuple(expected.stride)}"] * (not usual)
     parts += ["requires_grad"] * expected.requires_grad
     return f"{path} {', '.join(parts)}"
-
-
-def contiguous_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """The strides of a contiguous tensor."""
-    strides, count = [], 1
-    for size in reversed(shape):
-        strides.append(count)
-        count *= max(size, 1)
-    return tuple(reversed(strides))
 
 
 def _modes(expected: Any) -> str:

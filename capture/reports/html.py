@@ -30,7 +30,7 @@ def page(report: Report, title: str) -> str:
     frames = list(report.walk())
     return template().render(title=title, report=report, frames=frames, sources=annotated(report), timeline=timeline(frames),
                              end=text.duration(end_of(frames)), picture=layout.picture, duration=text.duration,
-                             plural=text.plural, short=short, status=status,
+                             plural=text.plural, uncounted=text.uncounted, short=short, status=status,
                              recaptures=[(f, r, c) for f in frames for r in f.recaptures for c in r.changes])
 
 

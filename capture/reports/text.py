@@ -49,6 +49,13 @@ def styled(lines: Iterable[Line]) -> Text:
     return Text("\n").join(Text(text, style) for text, style in lines)
 
 
+def uncounted(frame: Frame) -> str:
+    """What is said of calls that no entry stands for."""
+    return (f"{plural(frame.uncounted, 'call')} ran natively without an entry: past the recapture limit, under CAPTURE_DISABLE, on "
+            f"tensors that are not plain, by another __call__ of the module's class, or while a debugger or a tool that measures "
+            f"coverage was told of each line")
+
+
 def plural(count: int, noun: str) -> str:
     """`1 graph`, `2 graphs`"""
     return f"{count} {noun}{'' if count == 1 else 's'}"
@@ -86,9 +93,7 @@ def _overview(frame: Frame, most: int) -> Iterator[Line]:
     if len(frame.recaptures) > most:
         yield f"  … and {plural(len(frame.recaptures) - most, 'recapture')} before", "dim"
     if frame.uncounted:
-        yield (f"  {plural(frame.uncounted, 'call')} ran natively without an entry: past the recapture limit, under "
-               f"CAPTURE_DISABLE, on tensors that are not plain, by another __call__ of the module's class, or while a debugger "
-               f"or a tool that measures coverage was told of each line"), "red"
+        yield f"  {uncounted(frame)}", "red"
     if frame.departed.entries:
         verb = "entry is" if frame.departed.entries == 1 else "entries are"
         yield f"  {frame.departed.entries} {verb} gone, with objects that an entry depends on", "dim"
@@ -102,13 +107,20 @@ def _states(frame: Frame) -> Iterator[Line]:
         yield f"  {subject} {state}", "dim"
 
 
-def _head(frame: Frame) -> Line:
-    outcomes = {entry.outcome for entry in frame.entries}
+def _verdict(frame: Frame) -> Line:
+    native = any(entry.outcome == "native" for entry in frame.entries)
     breaks = len({*frame.breaks, *frame.bailouts})
-    verdict, style = ("not captured", "red") if not frame.graphs and "native" in outcomes else \
-        (f"captured with {plural(breaks, 'break')}", "yellow") if breaks else \
-        ("captured in part", "yellow") if "native" in outcomes else ("captured", "green") if outcomes or frame.captures else \
-        ("never called", "dim")
+    if native and not frame.graphs:
+        return "not captured", "red"
+    if breaks:
+        return f"captured with {plural(breaks, 'break')}", "yellow"
+    if native:
+        return "captured in part", "yellow"
+    return ("captured", "green") if frame.entries or frame.captures else ("never called", "dim")
+
+
+def _head(frame: Frame) -> Line:
+    verdict, style = _verdict(frame)
     counts = [plural(frame.hits, "hit")]
     counts += [plural(len(frame.recaptures), "recapture")] * bool(frame.recaptures)
     counts += [plural(frame.native_calls, "native call")] * bool(frame.native_calls)
