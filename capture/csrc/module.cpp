@@ -11,6 +11,7 @@
 #include "python_ref.h"
 #include "random_state.h"
 #include "resumption.h"
+#include "set_layout.h"
 #include "snapshot.h"
 #include "stance.h"
 #include "stand_in.h"
@@ -141,6 +142,7 @@ PyMODINIT_FUNC PyInit__C() {
     init_snapshot(module.get());
     init_undo(module.get());
     init_known_hash(module.get());
+    init_set_layout(module.get());
     init_look_ahead(module.get());
     init_watch(module.get());
     init_stand_in(module.get());

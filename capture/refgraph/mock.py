@@ -45,7 +45,7 @@ from capture.refgraph.node import (
     TensorState,
     WrittenDict,
 )
-from capture.refgraph.orders import filled, filling
+from capture.refgraph.orders import Filling, filled, filling, lay
 from capture.refgraph.publishing import chain_of
 from capture.refgraph.source import Computed, Constant, Source
 
@@ -283,7 +283,7 @@ class _Cook:
         if self.cls is collections.deque and isinstance(state, ListState):
             return Expr(self.cls, (Build(tuple, tuple(state.items)), Const(self.maxlen())))
         if self.cls in (set, frozenset) and isinstance(state, SetState):
-            return filled(self.cls, self.members(state))
+            return filled(self.cls, self.filling(state))
         if self.cls is dict and isinstance(state, (DictState, WrittenDict)):
             return Display(dict, tuple(part for entry in self.entries(state) for part in entry))
         return None
@@ -300,7 +300,8 @@ class _Cook:
         elif isinstance(state, (SetState, DictState)) and isinstance(state.items, KeyTable):
             yield from self.hashed(state)
         elif isinstance(state, SetState) and state.items and issubclass(self.cls, set):
-            yield from (Effect(set.update, node, (part,)) for part in self.members(state))
+            members, laid = self.filling(state)
+            yield Effect(lay, node, (members, *laid)) if laid else Effect(set.update, node, (members,))
         elif isinstance(state, (DictState, WrittenDict)):
             ordered = issubclass(self.cls, collections.OrderedDict)
             setitem = collections.OrderedDict.__setitem__ if ordered else dict.__setitem__
@@ -314,12 +315,9 @@ class _Cook:
                 and node.origin is None and "default_factory" not in node.slots:
             raise self.escape("its default_factory is not known")
 
-    def members(self, state: SetState) -> tuple[Shadow, ...]:
+    def filling(self, state: SetState) -> Filling:
         """What a set takes in, in its order."""
-        members = state.filling or filling(self.real, state.items)
-        if members is None:
-            raise self.escape("it grew and shrank, and no new set is iterated in its order")
-        return members
+        return state.filling or filling(self.real, state.items)
 
     def hashed(self, state: DictState | SetState) -> Iterator[Effect]:
         """The entries of a container of which Python code hashes some keys: their hashes are as they were."""

@@ -257,24 +257,26 @@ class WrittenDict:
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """In which order a set from outside was iterated at entry (None: that is guarded already), and the size of its table."""
+    """In which order a set from outside was iterated at entry (None: that is guarded already), where its members lay, and at
+    which slot `pop` would have begun to look."""
 
     source: Source
     members: tuple[Any, ...] | None
-    size: int
+    layout: bytes
+    finger: int
 
 
 class SetState:
     """A set's members, all known: member -> its shadow, in the order in which they were added, as far as that is known.
 
     `follows`: the sets from outside whose order decides in which order this one is iterated. `at_entry`: it is one of these, as it
-    was at entry. `filling`: of a set that was published, of what it is made as it was then.
+    was at entry. `filling`: of a set that was published, how it is made as it was then (`orders.Filling`).
     """
 
     __slots__ = ("items", "follows", "at_entry", "filling")
 
     def __init__(self, items: dict[Any, Shadow], follows: tuple[Order, ...] = (), at_entry: bool = False,
-                 filling: tuple[Shadow, ...] | None = None) -> None:
+                 filling: Any = None) -> None:
         self.items, self.follows, self.at_entry, self.filling = items, follows, at_entry, filling
 
 

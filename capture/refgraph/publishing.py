@@ -72,8 +72,6 @@ def _past_of(graph: RefGraph, node: RefNode) -> Past | None:
         copy = DictState(dict(state.items), state.complete)
     elif type(state) is SetState and type(state.items) is dict:
         copy = SetState(dict(state.items), state.follows, filling=filling(real, state.items))
-        if copy.filling is None:
-            return None
     elif state is None and isinstance(real, BaseException):
         chain = chain_of(graph, real)
         return None if None in chain.values() else Past(None, graph.attributes(node), {**node.slots, **chain})  # type: ignore[dict-item]

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import itertools
+import random
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -134,3 +135,62 @@ def test_a_frozen_set_that_the_call_makes_lives_on() -> None:
     def program(x, *numbers):
         return x + 1, frozenset(numbers), {frozenset(numbers): 1}
     agree(program, *[lambda: (3, 4)] * 3, captures=1)
+
+
+def layout(found: set) -> Any:
+    return list(found), capture._C.set_layout(found), capture._C.set_finger(found)
+
+
+def grown(found: set) -> Any:
+    """What becomes of a set that goes on to take in and give away members."""
+    taken = [found.pop() for _ in range(len(found) // 2)]
+    found |= {64, 1, "x", 2.5}
+    return taken, list(found)
+
+
+OPERATIONS: dict[str, Callable[[set, Any, Any], Any]] = {
+    "add": lambda s, a, b: s.add(a), "discard": lambda s, a, b: s.discard(a), "pop": lambda s, a, b: s and s.pop(),
+    "again": lambda s, a, b: s and s.add(s.pop()), "update": lambda s, a, b: s.update((a, b)),
+    "ixor": lambda s, a, b: s.__ixor__({a, b}), "isub": lambda s, a, b: s.__isub__({a, b}),
+    "iand": lambda s, a, b: s.__iand__({a, b, 8, 0}),
+    "dict": lambda s, a, b: s.update({a: 1, b: 2}), "keys": lambda s, a, b: s.update({a: 1, b: 2}.keys()),
+    "many": lambda s, a, b: s.update(range(20)), "clear": lambda s, a, b: s.clear()}
+MADE: list[Callable[[set, Any, Any], set]] = [
+    lambda s, a, b: set(s), lambda s, a, b: s | {a}, lambda s, a, b: s ^ {a, b}, lambda s, a, b: s - {b},
+    lambda s, a, b: s & {a, b}, lambda s, a, b: s.copy(), lambda s, a, b: {a: 1}.keys() ^ s,
+    lambda s, a, b: set({a: 1, b: 2, 8: 0, 16: 1, "q": 2, "r": 3})]
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_sets_lie_as_in_eager_mode(seed) -> None:
+    """Sets from outside and made ones after random changes: their order, their tables, and what becomes of them later."""
+    rng = random.Random(seed)
+    members = [8, 0, 16, 3, "a", "b", "c", True, 24, 1.5, None]
+    steps = [(rng.choice(list(OPERATIONS)), rng.choice(members), rng.choice(members)) for _ in range(rng.randrange(1, 9))]
+    made = [(rng.choice(MADE), rng.choice(members), rng.choice(members)) for _ in range(3)]
+    before = [(rng.choice(list(OPERATIONS)), rng.choice(members), rng.choice(members)) for _ in range(rng.randrange(6))]
+
+    def program(x, s):
+        own = {0, 8, 16}
+        for name, a, b in steps:
+            OPERATIONS[name](s, a, b)
+            OPERATIONS[name](own, a, b)
+        found = [make(rng_set, a, b) for make, a, b in made for rng_set in (s, own)]
+        return x + 1, own, *found, frozenset(own) ^ {8}
+
+    def outside():
+        s = set(rng_members)
+        for name, a, b in before:
+            OPERATIONS[name](s, a, b)
+        return s
+
+    rng_members = rng.sample(members, rng.randrange(1, 6))
+    compiled = capture.compile(program, backend="eager", fullgraph=True)
+    lasting = {engine: outside() for engine in (program, compiled)}
+    for fresh in (True, True, False, False, False):
+        seen = {}
+        for engine in (program, compiled):
+            s = outside() if fresh else lasting[engine]
+            results = [s, *engine(X, s)[1:]]
+            seen[engine] = [layout(r) for r in results], [grown(set(r) if isinstance(r, frozenset) else r) for r in results]
+        assert seen[compiled] == seen[program]

@@ -5,7 +5,7 @@ from typing import Any
 
 from capture.interp.frame import Value
 from capture.interp.interpreter import Interpreter
-from capture.interp.lookasides.shadows import NONE, depend_plain, dict_node, elements, members, node_of, settled
+from capture.interp.lookasides.shadows import NONE, depend_plain, dict_node, elements_unordered, members, node_of, settled
 from capture.interp.models import model
 from capture.interp.polyfills import keys
 from capture.refgraph.keys import KeyTable, put, take_out
@@ -16,7 +16,7 @@ SETS = (set, frozenset)
 
 def look(interp: Interpreter, container: Value, *rest: Value) -> None:
     """Before an operation: all keys there are."""
-    elements(interp, container)
+    elements_unordered(interp, container)
 
 
 @model(keys.candidates, prepare=look)

@@ -174,10 +174,7 @@ def snapshot(interp: Interpreter, value: Value, depth: int = DEEPEST, entry: boo
     if type(real) is set and (isinstance(shadow.state, SetState) or not shadow.created):
         shadows = dict(zip(real, elements(interp, value), strict=True))
         known = {member: shadows[member] for member in (shadow.state.items if shadow.created else real)}
-        members = filling(real, known)
-        if members is None:
-            raise Break("opaque-call", "a set was shown that grew and shrank")
-        return filled(set, members)
+        return filled(set, filling(real, known))
     if type(real) is dict and (isinstance(shadow.state, DictState) or not shadow.created):
         return Display(dict, tuple(part for key in interp.graph.dict_keys(shadow) for part in (
             settled(interp, key), snapshot(interp, Value(real[key], interp.graph.dict_get(shadow, key)), depth - 1, entry))))

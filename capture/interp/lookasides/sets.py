@@ -13,7 +13,7 @@ from capture.interp.models import model
 from capture.interp.special import are_keys, is_key, is_native_iterable
 from capture.refgraph.keys import require_reference
 from capture.refgraph.node import Build, Const, Expr, RefNode, SetState, Shadow
-from capture.refgraph.orders import added_order, by_insertion, filled, filling, require_order
+from capture.refgraph.orders import by_insertion, filled, filling, is_lasting, require_finger, require_order
 
 SETS = (set, frozenset)
 
@@ -75,6 +75,8 @@ def look_all(interp: Interpreter, container: Value, member: Value) -> None:
 
 def new_set(interp: Interpreter, real: Any, *operands: Value) -> Shadow:
     """The shadow of a set which an operation on `operands` has just returned."""
+    if real is NotImplemented:           # by a method of sets: an operator takes a view of keys, it does not
+        return Const(real)
     for operand in operands:
         if operand.real is real:
             return operand.shadow
@@ -82,10 +84,7 @@ def new_set(interp: Interpreter, real: Any, *operands: Value) -> Shadow:
         state = state_of(interp, real, *operands)
         if is_constant(real) and all(isinstance(item, Const) for item in state.items.values()) and not state.follows:
             return Const(real)
-        members = filling(real, state.items)
-        if members is None:         # no hit can make it, but one need not, if it is only asked for what it holds
-            return interp.graph.create(real, state)
-        items = filled(frozenset, members)
+        items = filled(frozenset, filling(real, state.items))
         if isinstance(items, Build) and not state.follows and all(map(operator.is_, state.items, real)):
             return items
         items = Expr(frozenset, (Build(tuple, items.items),)) if isinstance(items, Build) else items
@@ -96,10 +95,8 @@ def new_set(interp: Interpreter, real: Any, *operands: Value) -> Shadow:
 def state_of(interp: Interpreter, real: Any, *operands: Value) -> SetState:
     """What is known of a set to which these were added, or that was made of them."""
     states = [x.shadow.state if isinstance(x.shadow, RefNode) and isinstance(x.shadow.state, SetState) else None for x in operands]
-    before: Any = operands[0].real if operands else ()
-    first = states[0].items if operands and states[0] is not None else before
-    lay = set(iter(first)) if before is real else before       # as they lay before, if none had been taken out
-    items = {member: settled(interp, member) for member in added_order(real, first, lay, [x.real for x in operands[1:]])}
+    first: Any = states[0].items if operands and states[0] is not None else operands[0].real if operands else ()
+    items = {member: settled(interp, member) for member in by_insertion(real, [first, *(x.real for x in operands[1:])])}
     follows = dict.fromkeys(order for state in states if state is not None for order in state.follows)
     return SetState(items, tuple(follows))
 
@@ -176,7 +173,7 @@ def operand_of(interp: Interpreter, node: RefNode, operand: Value, before: SetSt
         return Expr(dict.fromkeys, (members,)) if type(real) is dict else members
     if isinstance(state, SetState):
         require_order(interp.graph, state)
-    return filled(set, filling(real, known) or (members,))
+    return filled(set, filling(real, known))
 
 
 def changer(method: Callable[..., Any]) -> None:
@@ -201,7 +198,7 @@ def in_place(op: Callable[..., Any], method: Callable[..., Any]) -> None:
             return new_set(interp, result, a, b)
         mutate(interp, method, a, b)
         return node_of(a)
-    model(op, prepare=look, applies=is_operation)(apply)
+    model(op, getattr(set, f"__{op.__name__}__"), prepare=look, applies=is_operation)(apply)
 
 
 for _op, _method in IN_PLACE.items():
@@ -227,7 +224,7 @@ for _method in (set.add, set.discard, set.remove):  # type: ignore[assignment]
 @model(set.clear, prepare=look)
 def clear(interp: Interpreter, result: None, container: Value) -> Shadow:
     """`container.clear()`."""
-    node_of(container).state = SetState({})
+    node_of(container).state = SetState({}, node_of(container).state.follows)
     interp.graph.effect(set.clear, node_of(container))
     return NONE
 
@@ -236,12 +233,15 @@ def clear(interp: Interpreter, result: None, container: Value) -> Shadow:
 def pop(interp: Interpreter, result: Any, container: Value) -> Shadow:
     """`container.pop()`."""
     node = node_of(container)
+    known, follows = node.state.items, node.state.follows
+    node.state = SetState({item: known[item] for item in by_insertion(container.real, (known,))}, follows)
     require_order(interp.graph, node.state)
-    known = node.state.items
-    shadow = known[result]
-    node.state = SetState({item: known[item] for item in by_insertion(container.real, (known,))}, node.state.follows)
-    interp.graph.effect(set.discard, node, shadow)
-    return shadow
+    require_finger(interp.graph, node)
+    if all(map(is_lasting, known.values())):
+        interp.graph.effect(set.pop, node)      # the next one begins where this one ended
+    else:
+        interp.graph.effect(set.discard, node, known[result])
+    return known[result]
 
 
 @model(set.__init__, prepare=look, applies=lambda container, *args: not args or holds_keys(*args))

@@ -265,16 +265,26 @@ def is_view_comparison(a: Any, b: Any) -> bool:
     return is_view_algebra(a, b) and all(is_a(x, (*SHOWN, *SETS)) for x in (a, b))
 
 
+def members_of(x: Any) -> set[Any]:
+    """A set of what a view shows; of a dict's keys, with a table that is large enough from the first."""
+    mapping = mapping_of(x) if isinstance(x, KEYS) else None
+    return set(mapping) if type(mapping) is dict else set(x)
+
+
 @polyfill(operator.or_, applies=is_view_algebra)
 def union(a: Any, b: Any) -> Any:
     """`view | other`."""
-    return set(a) | set(b)
+    result = members_of(a)
+    result.update(b)
+    return result
 
 
 @polyfill(operator.sub, applies=is_view_algebra)
 def difference(a: Any, b: Any) -> Any:
     """`view - other`."""
-    return set(a) - set(b)
+    result = members_of(a)
+    result.difference_update(b)
+    return result
 
 
 @polyfill(operator.and_, applies=is_view_algebra)
@@ -294,7 +304,9 @@ def intersection(a: Any, b: Any) -> Any:
 def symmetric_difference(a: Any, b: Any) -> Any:
     """`view ^ other`. Of two views of items, what both show is compared and not hashed."""
     if not (isinstance(a, ITEMS) and isinstance(b, ITEMS)):
-        return set(a) ^ set(b)
+        result = members_of(a)
+        result.symmetric_difference_update(b)
+        return result
     small, large = (a, b) if len(b) > len(a) else (b, a)
     left, result = dict(mapping_of(large)), set()
     for key, value in small:
