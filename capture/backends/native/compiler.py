@@ -24,6 +24,7 @@ from capture.backends.native.plan import Plan, dump, make_plan
 from capture.backends.native.products import use_onednn
 from capture.backends.native.render import Rendered, render
 from capture.backends.native.sampling import sample, trace
+from capture.backends.native.schedule import cpu
 from capture.backends.native.show import show
 from capture.backends.native.signature import Result
 from capture.backends.native.toolchain import Compiler, find_compiler
@@ -94,7 +95,7 @@ def start(gm: fx.GraphModule, pool: concurrent.futures.Executor, compiler: concu
             verify(fused.program)
         program = reuse_in_place(fused.program)
         kernels = [statement for statement in program.body if isinstance(statement, Kernel)]
-        rendered = render(kernels)
+        rendered = render(map(cpu.schedule, kernels))
         library = pool.submit(compiler.result().compile, rendered.sources) if kernels else None
         plan = make_plan(program, rendered, plan_layout(program, gone, leaving))
         log = _log(fused.decisions, program, rendered, plan)

@@ -14,7 +14,7 @@ LEAST_ROWS = CPU.threads        # of a kernel with much to do: enough for the th
 MUCH = 1 << 15                  # elements from which on parallelism matters
 MOST_NODES = 1500               # of one kernel: what a compiler gets through quickly
 LOCAL_BYTES = CPU.second_level // 2     # of a row's own buffer, which must stay in that cache
-STRIP = 512                     # elements of a vectorised kernel's strip (see ir.Kernel), for sizes of its local buffers
+STRIP = 512                     # elements of a vectorised kernel's strip (see schedule.cpu), for sizes of its local buffers
 UNKNOWN = 1 << 12               # taken for the number of elements where a size is symbolic
 
 

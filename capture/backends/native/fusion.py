@@ -31,7 +31,7 @@ from capture.backends.native.loops import (
 )
 from capture.backends.native.ordering import in_order
 from capture.backends.native.rewrite import loads_of, needed_outside, reads, roots_of, walk, writes
-from capture.backends.native.schedule import contiguous, kernel_of
+from capture.backends.native.schedule.kernels import contiguous, kernel_of
 from capture.backends.native.splitting import split_reductions
 from capture.backends.native.waiting import Judgement, judge
 

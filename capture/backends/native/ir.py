@@ -181,11 +181,11 @@ class Stage:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Kernel:
-    """Fused nests: for each point of `outer`, each stage in order. One C function.
+    """Fused nests: for each point of `outer`, each stage in order. One function, as `schedule` has it for a machine.
 
-    The leading `parallel` variables of `outer` form the range that the executor divides among threads; the rest runs
-    sequentially inside. `vectorized`: the innermost loop is the last variable of `outer`, cut into strips, with every stage's
-    own loops around it (pointwise kernels, reductions over leading dimensions); otherwise it is each stage's own last loop.
+    The leading `parallel` variables of `outer` form the range that is divided among threads; the rest runs sequentially inside.
+    `vectorized`: elements side by side in memory belong to values side by side of the last variable of `outer` (pointwise kernels,
+    reductions over leading dimensions); otherwise to those of each stage's own last loop.
 
     A later stage sees what an earlier one stored, at the same point of `outer` only. `locals`: buffers nobody else needs. Their
     indices depend on the stages' inner variables alone (one instance for each point of `outer`).

@@ -26,14 +26,13 @@ from typing import Any, NamedTuple
 
 import torch
 
-from capture.backends.native.grain import work_per_row
 from capture.backends.native.index import Div, Index, Mod, Size, Symbol, index, product
 from capture.backends.native.ir import Buffer, Extern, Kernel, Program, View
 from capture.backends.native.machine import CPU
 from capture.backends.native.memory import Layout, allocated, finished, returned
-from capture.backends.native.render import Rendered
-from capture.backends.native.render.kernel import INVALID
+from capture.backends.native.render import INVALID, Rendered
 from capture.backends.native.rewrite import reads, writes
+from capture.backends.native.schedule.grain import work_per_row
 from capture.errors import InternalError
 
 Number = int            # a position in Plan.numbers

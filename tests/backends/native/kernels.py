@@ -12,6 +12,7 @@ from capture.backends.native.evaluate import evaluate
 from capture.backends.native.index import ERRORS, Index, Size, Symbol, Value, Var, contiguous_strides, index
 from capture.backends.native.ir import Buffer, Kernel, Program, View
 from capture.backends.native.render import INVALID, Rendered, render
+from capture.backends.native.schedule import cpu
 from capture.backends.native.toolchain import find_compiler
 
 f32, f64, i64, i32, boolean = torch.float32, torch.float64, torch.int64, torch.int32, torch.bool
@@ -42,7 +43,7 @@ class Library:
     def __init__(self, program: Program, kernels: Sequence[Kernel]) -> None:
         self.program = program
         self.kernels = {kernel.name: kernel for kernel in kernels}
-        self.rendered: Rendered = render(kernels)
+        self.rendered: Rendered = render(map(cpu.schedule, kernels))
         self._folder = tempfile.TemporaryDirectory()
         self.path = Path(self._folder.name) / "kernels.so"
         self.path.write_bytes(find_compiler().compile(self.rendered.sources))

@@ -12,8 +12,7 @@ from capture.backends.native.index import Index, Size, Symbol, Value, Var, conti
 from capture.backends.native.ir import Buffer, Extern, Kernel, Program, Stage, Store, View, constant, load, op
 from capture.backends.native.memory import plan_layout
 from capture.backends.native.plan import Plan, make_plan
-from capture.backends.native.render import Rendered
-from capture.backends.native.render.kernel import INVALID
+from capture.backends.native.render import INVALID, Rendered
 from capture.backends.native.toolchain import find_compiler
 
 f32, i64 = torch.float32, torch.int64

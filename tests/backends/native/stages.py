@@ -21,6 +21,7 @@ from capture.backends.native.memory import plan_layout, reuse_in_place
 from capture.backends.native.plan import make_plan
 from capture.backends.native.render import render
 from capture.backends.native.runtime import make_callable
+from capture.backends.native.schedule import cpu
 from capture.backends.native.toolchain import find_compiler
 from capture.backends.native.verify import verify
 
@@ -130,7 +131,7 @@ def compiled(programs: Sequence[Program]) -> list[Plan]:
     for number, program in enumerate(programs):
         body = [replace(s, name=f"{s.name}_{number}") if isinstance(s, Kernel) else s for s in program.body]
         renamed.append(reuse_in_place(replace(program, body=body)))
-    rendered = render([s for program in renamed for s in program.body if isinstance(s, Kernel)])
+    rendered = render([cpu.schedule(s) for program in renamed for s in program.body if isinstance(s, Kernel)])
     library = open_library(find_compiler().compile(rendered.sources)) if rendered.sources else None
     plans = []
     for program in renamed:

@@ -7,11 +7,11 @@ import pickle
 import pytest
 import torch
 
-from capture.backends.native.grain import work_per_row
 from capture.backends.native.index import Symbol, Var, index
 from capture.backends.native.ir import Kernel, Nest, Stage, Store, View, load, op
 from capture.backends.native.machine import CPU
 from capture.backends.native.plan import ExternStep, KernelStep, Plan, dump
+from capture.backends.native.schedule.grain import work_per_row
 from capture.errors import InternalError
 
 from .programs import buffer, doubling, extern, extern_out, gathering, plan_of, program, whole

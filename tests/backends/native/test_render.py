@@ -12,8 +12,9 @@ import torch
 
 from capture.backends.native.index import ZERO, Symbol, Value, Var, index
 from capture.backends.native.ir import Kernel, Stage, Store, constant, load, op, position
-from capture.backends.native.render import render, tiles
-from capture.backends.native.render.fetching import fetches_of
+from capture.backends.native.render import render
+from capture.backends.native.schedule import cpu, tiles
+from capture.backends.native.schedule.fetching import fetches_of
 from tests.backends.native.kernels import Library, at, boolean, buffer, check, f32, f64, i32, i64, memory_of, program_of
 
 NONE: frozenset = frozenset()
@@ -99,7 +100,7 @@ def test_rows_are_fetched_while_others_are_computed():
     stage, fetches = fetches_of(kernel)
     assert stage == 0 and [(fetch.buffer, fetch.first, fetch.count, fetch.for_writing) for fetch in fetches] == [
         ("y", row * 100, 100, True), ("x", (row + 1) * 100, 100, False)]
-    text = render([kernel]).sources[0]
+    text = render([cpu.schedule(kernel)]).sources[0]
     assert text.index("reduction(capture_max") < text.index("fetch_for_writing(&") < text.index("reduction(capture_sum")
     for other, _ in (pointwise(5, 100), pointwise(5, 100, vectorized=False)):       # nothing is touched later than something else
         assert not fetches_of(other)[1]
@@ -460,7 +461,8 @@ def test_like_kernels_share_a_function():
     value = op("add", f32, op("exp", f32, la), op("mul", f32, la, constant(0.1, f32)))
     other = Kernel("other", (i, j), 2, True, (Stage((), NONE, (Store("b", at(other_y, i, j), value),)),))
     different, _ = pointwise(5, 10)
-    rendered = render([kernel, other, Kernel("different", different.outer, 2, True, different.stages)])
+    kernels = kernel, other, Kernel("different", different.outer, 2, True, different.stages)
+    rendered = render(map(cpu.schedule, kernels))
     assert rendered.symbols["pointwise"] == rendered.symbols["other"] != rendered.symbols["different"]
     assert rendered.buffers == {"pointwise": ("x", "y"), "other": ("a", "b"), "different": ("x", "y")}
     text, = rendered.sources
@@ -503,11 +505,11 @@ def test_gathers_from_the_middle_of_a_buffer():
 def test_large_graphs_become_several_units():
     kernels = [softmax(4, 100 + n)[0] for n in range(60)]
     kernels = [Kernel(f"softmax{n}", k.outer, 1, False, k.stages, k.locals) for n, k in enumerate(kernels)]
-    sources = render(kernels).sources
+    sources = render(map(cpu.schedule, kernels)).sources
     sizes = [source.count("\n") for source in sources]
     assert len(sources) > 2 and max(sizes) < 1.3 * min(sizes)
     assert sum(source.count('extern "C"') for source in sources) == 60
-    assert render(kernels).sources == sources
+    assert render(map(cpu.schedule, kernels)).sources == sources
 
 
 def packed(kernel: Kernel, buffers, mnemonics: str) -> int:

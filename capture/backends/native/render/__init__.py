@@ -1,4 +1,4 @@
-"""Kernels as C++: the text of translation units, and how each kernel's function is called.
+"""Scheduled kernels as C++: the text of translation units, and how each kernel's function is called.
 
 One renderer for C-like languages; what differs between machines is a table (`target.py`).
 """
@@ -6,17 +6,18 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from capture.backends.native.index import Index
-from capture.backends.native.ir import Kernel
-from capture.backends.native.render.kernel import INVALID, write_kernel
+from capture.backends.native.render.printer import printed
+from capture.backends.native.render.statements import Function
 from capture.backends.native.render.target import CPU, Target
 from capture.errors import InternalError
 
 __all__ = ["CPU", "INVALID", "Rendered", "Target", "render"]
 
+INVALID = "<invalid>"       # in the place of a buffer: one byte, bits of which a kernel sets when an index is out of range
 UNIT_LINES = 400            # of a translation unit, about; a graph with more is compiled as several, side by side
 MOST_NAMED = 4              # kernels that the comment above their function names
 
@@ -37,31 +38,32 @@ class Rendered:
     numbers: dict[str, tuple[Index, ...]]
 
 
-def render(kernels: Sequence[Kernel], target: Target = CPU) -> Rendered:
+def render(functions: Iterable[Function], target: Target = CPU) -> Rendered:
     """Kernels as C++. Raises InternalError where two have one name."""
     rendered = Rendered((), {}, {}, {})
-    texts: dict[str, str] = {}          # body -> symbol
-    alike: dict[str, list[Kernel]] = {}     # symbol -> kernels
-    for kernel in kernels:
-        if kernel.name in rendered.symbols:
-            raise InternalError(f"there are two kernels {kernel.name}")
-        function = write_kernel(kernel, target)
-        symbol = texts.setdefault(function.body, f"kernel{len(texts)}_{_identifier(kernel.name)}")
-        alike.setdefault(symbol, []).append(kernel)
-        rendered.symbols[kernel.name] = symbol
-        rendered.buffers[kernel.name] = function.buffers
-        rendered.numbers[kernel.name] = function.numbers
-    functions = [_heading(alike[symbol], rendered.buffers[alike[symbol][0].name])
-                 + f"{target.signature.format(name=symbol)} {{\n{body}}}\n" for body, symbol in texts.items()]
-    sources = tuple("\n".join([target.prologue, *part]) for part in _balanced(functions))
+    symbols: dict[str, str] = {}                # body -> symbol
+    alike: dict[str, list[Function]] = {}       # symbol -> functions
+    for function in functions:
+        name = function.name
+        if name in rendered.symbols:
+            raise InternalError(f"there are two kernels {name}")
+        body = printed(function, target)
+        symbol = symbols.setdefault(body, f"kernel{len(symbols)}_{_identifier(name)}")
+        alike.setdefault(symbol, []).append(function)
+        rendered.symbols[name] = symbol
+        rendered.buffers[name] = (*function.buffers, *([INVALID] if function.flags else []))
+        rendered.numbers[name] = function.numbers
+    texts = [_heading(alike[symbol], rendered.buffers[alike[symbol][0].name])
+                 + f"{target.signature.format(name=symbol)} {{\n{body}}}\n" for body, symbol in symbols.items()]
+    sources = tuple("\n".join([target.prologue, *part]) for part in _balanced(texts))
     return Rendered(sources, rendered.symbols, rendered.buffers, rendered.numbers)
 
 
-def _heading(kernels: Sequence[Kernel], buffers: Sequence[str]) -> str:
+def _heading(functions: Sequence[Function], buffers: Sequence[str]) -> str:
     """Comments above a function: which kernels it is, and what the buffers and arrays of the first of them are, in order."""
-    more = f" and {len(kernels) - MOST_NAMED} more" if len(kernels) > MOST_NAMED else ""
-    named = f"// {', '.join(kernel.name for kernel in kernels[:MOST_NAMED])}{more}"
-    return "\n".join([named, *_listed("buffers", buffers), *_listed("locals", [local.name for local in kernels[0].locals]), ""])
+    more = f" and {len(functions) - MOST_NAMED} more" if len(functions) > MOST_NAMED else ""
+    named = f"// {', '.join(function.name for function in functions[:MOST_NAMED])}{more}"
+    return "\n".join([named, *_listed("buffers", buffers), *_listed("locals", functions[0].locals), ""])
 
 
 def _listed(title: str, names: Sequence[str]) -> list[str]:

@@ -8,8 +8,8 @@ import torch
 
 from capture.backends.native.index import ERRORS, Atom, Div, Index, Mod, Size, Symbol, Value, Var, bounds, index
 from capture.backends.native.ir import Constant, Expr, Load, Op, Position, Store
-from capture.backends.native.render.scopes import Path
-from capture.backends.native.render.target import Target
+from capture.backends.native.render.language import COMPARISONS, IN_MEMORY, INFIX, TYPES, literal
+from capture.backends.native.render.statements import Path
 from capture.backends.native.show import postorder, roots
 
 LONGEST = 100               # characters of an expression that is not given a name
@@ -28,22 +28,21 @@ def bare(text: str) -> str:
 
 
 class Values:
-    """Writes expressions into the scopes of one function.
+    """Writes expressions into the blocks of one function.
 
-    `bind` says which scope binds a loop variable; the rest follows: a value is defined in the outermost scope where all that
+    `bind` says which block binds a loop variable; the rest follows: a value is defined in the outermost block where all that
     it depends on is known.
     """
 
-    def __init__(self, path: Path, target: Target) -> None:
+    def __init__(self, path: Path) -> None:
         self.path = path
-        self.target = target
         self.buffers: dict[str, torch.dtype] = {}       # arguments of the function, in order
         self.symbols: dict[Symbol, str] = {}            # likewise, with their names
         self.written: set[str] = set()                  # buffers that the kernel writes to
         self.row = 0                                    # the depth at which the kernel's stages begin
         self.changing: frozenset[str] = frozenset()     # buffers that the current stage writes to
         self.checks = False                             # whether an index can be out of range
-        self.checks_here = False                        # whether that was asked in the innermost scope
+        self.checks_here = False                        # whether that was asked in the innermost block
         self.longest_group = LONGEST_GROUP
         self._bound: dict[Var, tuple[int, str]] = {}
         self._depths: dict[Expr, int] = {}
@@ -54,7 +53,7 @@ class Values:
     # Names.
 
     def bind(self, variable: Var, name: str, depth: int | None = None) -> None:
-        """`variable` is called `name` in the scope at `depth` (the innermost) and those within."""
+        """`variable` is called `name` in the block at `depth` (the innermost) and those within."""
         self._bound[variable] = (self.path.depth if depth is None else depth, name)
 
     def name(self, variable: Var) -> str:
@@ -81,7 +80,7 @@ class Values:
         self.buffers.setdefault(name, dtype)
         return f"buffer{list(self.buffers).index(name)}"
 
-    # Depths: which scope binds all that a value depends on.
+    # Depths: which block binds all that a value depends on.
 
     def depth(self, expr: Expr) -> int:
         if expr not in self._depths:
@@ -126,7 +125,7 @@ class Values:
     # Texts.
 
     def text(self, root: Expr, named: bool = False) -> str:
-        """The value of `root`, as C text that is good in the innermost scope. `named`: computed here and now."""
+        """The value of `root`, as C text that is good in the innermost block. `named`: computed here and now."""
         here = self.path.depth
         order = [node for node in postorder(root) if self.path.known(node) is None and node not in self._texts]
         users: dict[Expr, int] = {root: here}
@@ -152,20 +151,19 @@ class Values:
 
     def _define(self, node: Expr, text: str) -> str:
         name = self.path.fresh("x" if isinstance(node, Load) else "t")
-        return self.path.define(self.depth(node), node, self.target.types[node.dtype], name, bare(text), self.reads(node))
+        return self.path.define(self.depth(node), node, TYPES[node.dtype], name, bare(text), self.reads(node))
 
     def _render(self, node: Expr) -> str:
-        target = self.target
         if isinstance(node, Constant):
-            return target.constant(node.value, node.dtype)
+            return literal(node.value, node.dtype)
         if isinstance(node, Position):
             self.guard(node.index, None, self.depth(node))      # nothing is touched here, but what is out of range is noted
             return self._cast(self.index(node.index, self.depth(node)), node.dtype)
         if isinstance(node, Op):
             args = [self._now(arg) for arg in node.args]
             if node.name == "to":
-                return f"op_to<{target.types[node.dtype]}>({bare(args[0])})"
-            symbol = target.comparisons.get(node.name) or (target.infix.get(node.name) if node.dtype.is_floating_point else None)
+                return f"op_to<{TYPES[node.dtype]}>({bare(args[0])})"
+            symbol = COMPARISONS.get(node.name) or (INFIX.get(node.name) if node.dtype.is_floating_point else None)
             if symbol is not None:
                 return f"({args[0]} {symbol} {args[1]})"
             return f"op_{node.name}({', '.join(map(bare, args))})"
@@ -183,15 +181,15 @@ class Values:
             place = self.element(node, depth)
         finally:
             self.longest_group = LONGEST_GROUP
-        return self.loaded(f"({guard} ? {place} : {self.target.memory[node.dtype]}{{}})", node.dtype)
+        return self.loaded(f"({guard} ? {place} : {IN_MEMORY[node.dtype]}{{}})", node.dtype)
 
     def loaded(self, place: str, dtype: torch.dtype) -> str:
         """What is in memory as a value to compute with."""
-        return place if self.target.memory[dtype] == self.target.types[dtype] else f"op_to<{self.target.types[dtype]}>({place})"
+        return place if IN_MEMORY[dtype] == TYPES[dtype] else f"op_to<{TYPES[dtype]}>({place})"
 
     def kept(self, value: str, dtype: torch.dtype) -> str:
         """A value as it lies in memory."""
-        return value if self.target.memory[dtype] == self.target.types[dtype] else f"op_to<{self.target.memory[dtype]}>({value})"
+        return value if IN_MEMORY[dtype] == TYPES[dtype] else f"op_to<{IN_MEMORY[dtype]}>({value})"
 
     def element(self, node: Load, depth: int) -> str:
         """Where a load finds its element."""
@@ -231,7 +229,7 @@ class Values:
     # Index expressions.
 
     def index(self, where: Index, depth: int) -> str:
-        """An index as a sum, the part that an outer scope knows being defined there."""
+        """An index as a sum, the part that an outer block knows being defined there."""
         levels: dict[int, dict[Any, Any]] = {}
         for monomial, coefficient in where.terms.items():
             level = min(max((self._atom_depth_deep(atom) for atom in monomial), default=0), depth)
@@ -320,4 +318,4 @@ class Values:
         return self._operand(self.index(index(extent), 0))
 
     def _cast(self, text: str, dtype: torch.dtype) -> str:
-        return self._operand(text) if dtype == torch.int64 else f"{self.target.types[dtype]}({text})"
+        return self._operand(text) if dtype == torch.int64 else f"{TYPES[dtype]}({text})"

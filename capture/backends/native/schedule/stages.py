@@ -20,8 +20,8 @@ STRIP_LEAST, STRIP_MOST = 64, 2048
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Loop:
-    """A loop over `variable`, or, with a `block`, over blocks of so many values of it, within which another Loop runs."""
+class StageLoop:
+    """A loop over `variable`, or, with a `block`, over blocks of so many values of it, within which another StageLoop runs."""
 
     variable: Var
     block: int | None = None
@@ -69,7 +69,7 @@ class StagePlan:
     variables."""
 
     stage: Stage
-    loops: tuple[Loop, ...]
+    loops: tuple[StageLoop, ...]
     accumulators: list[Accumulator] = field(default_factory=list)
 
     @property
@@ -94,7 +94,7 @@ def plan_stage(stage: Stage, in_strips: bool) -> StagePlan:
     cascaded = [store for store in reductions if _is_rounded_sum(store) and not store.scan]
     exact = [store for store in cascaded if store.dtype == torch.float64]
     scalar_run = not in_strips and run < len(stage.inner)           # within the arrays for `kept`, or instead of them
-    loops = [Loop(variable) for variable in stage.inner]
+    loops = [StageLoop(variable) for variable in stage.inner]
     block = None
     if cascaded and (scalar_run if kept else run < len(stage.inner)):
         block = _cut(loops, run, len(loops), _longest_block(stage, in_strips, bool(exact)))
@@ -133,7 +133,7 @@ def _is_rounded_sum(store: Store) -> bool:
     return rounded and (store.reduction == "sum" or store.reduction == "prod" and store.scan)
 
 
-def _cut(loops: list[Loop], start: int, stop: int, limit: int) -> int | None:
+def _cut(loops: list[StageLoop], start: int, stop: int, limit: int) -> int | None:
     """Cuts one of the loops from number `start` up to `stop` into blocks, such that a block has at most about `limit` points of
     these.
 
@@ -147,7 +147,7 @@ def _cut(loops: list[Loop], start: int, stop: int, limit: int) -> int | None:
             if block <= 1:
                 return number + 1
             variable = loops[number].variable
-            loops[number:number + 1] = [Loop(variable, block), Loop(variable, block, within=True)]
+            loops[number:number + 1] = [StageLoop(variable, block), StageLoop(variable, block, within=True)]
             return number + 1
         inside *= extent
     return None

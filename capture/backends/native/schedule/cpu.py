@@ -1,45 +1,40 @@
-"""One kernel as a C function."""
+"""A kernel as what a thread of a processor does: which loops run over its points and its stages, in what order and in which pieces.
+
+The points that threads share are a range, `begin` to `end`. Kernels that are vectorised along their last outer variable run through
+it in strips, with every stage's own loops around a strip's elements; all others run stage by stage, each along its own last loop.
+Tiles, blocks of rows, accumulators and what is fetched early are decided by the modules beside this one; here is what they come to.
+"""
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 
 import torch
 
 from capture.backends.native.index import Index, Value, Var, bounds, index
 from capture.backends.native.ir import Buffer, Kernel, Load, Store
 from capture.backends.native.machine import CPU
-from capture.backends.native.render.blocks import in_blocks
-from capture.backends.native.render.fetching import Fetch, fetches_of
-from capture.backends.native.render.plan import ARGUMENTS, Accumulator, Loop, StagePlan, plan_stage, span, strip_length
-from capture.backends.native.render.prepare import prepared, with_starts
-from capture.backends.native.render.scopes import INDENT, Path, Scope
-from capture.backends.native.render.target import Target
-from capture.backends.native.render.tiles import COLUMNS, ROWS, streamed_of, tiles_of
+from capture.backends.native.render.language import COMPUTED, IN_MEMORY, TYPES
+from capture.backends.native.render.statements import Function, Loop, Path, Shared
 from capture.backends.native.render.values import Values, bare
+from capture.backends.native.schedule.blocks import in_blocks
+from capture.backends.native.schedule.fetching import Fetch, fetches_of
+from capture.backends.native.schedule.prepare import prepared, with_starts
+from capture.backends.native.schedule.stages import ARGUMENTS, Accumulator, StageLoop, StagePlan, plan_stage, span, strip_length
+from capture.backends.native.schedule.tiles import COLUMNS, ROWS, streamed_of, tiles_of
 
-INVALID = "<invalid>"       # in the place of a buffer: one byte, bits of which the kernel sets when an index is out of range
-
-
-@dataclass(frozen=True)
-class Function:
-    """The body of a C function, and what it wants to be called with (see `Rendered`)."""
-
-    body: str
-    buffers: tuple[str, ...]
-    numbers: tuple[Index, ...]
+ARRAY = "alignas({line}) {type} {name}[{length}];"
+HEAP_ARRAY = "{type}* const {name} = static_cast<{type}*>(__builtin_malloc(sizeof({type}) * ({length})));"
 
 
-def write_kernel(kernel: Kernel, target: Target) -> Function:
-    """The function of a kernel. Its text names buffers, sizes and variables by number, so that like kernels have equal texts."""
-    return _Writer(*with_starts(prepared(kernel)), target).function()
+def schedule(kernel: Kernel) -> Function:
+    """The function of a kernel. It names buffers, sizes and variables by number, so that like kernels have equal texts."""
+    return _Scheduler(*with_starts(prepared(kernel))).function(tuple(local.name for local in kernel.locals))
 
 
-class _Writer(Values):
-    def __init__(self, kernel: Kernel, starts: Mapping[str, int], target: Target) -> None:
-        super().__init__(Path(), target)
+class _Scheduler(Values):
+    def __init__(self, kernel: Kernel, starts: Mapping[str, int]) -> None:
+        super().__init__(Path())
         self.kernel = kernel
         self.starts = starts
         self.lane = kernel.outer[-1] if kernel.vectorized and kernel.outer else None
@@ -63,25 +58,25 @@ class _Writer(Values):
     def _every_plan(self) -> list[StagePlan]:
         return [plan for plans in self.plans for plan in plans]
 
-    def function(self) -> Function:
-        path, target = self.path, self.target
+    def function(self, named: tuple[str, ...]) -> Function:
+        path = self.path
         path.write("if (begin >= end) return;")
         for number, local in enumerate(self.locals):
             length = span(local.sizes, local.strides)
             is_array = self.strip_length is not None or length != 1
             self.arrays[local.name] = f"local{number}", is_array
-            self._declare_array(f"local{number}", target.memory[local.dtype], local.dtype.itemsize, length, is_array)
+            self._declare_array(f"local{number}", IN_MEMORY[local.dtype], local.dtype.itemsize, length, is_array)
         for number, one in enumerate(one for plan in self._every_plan for one in plan.accumulators):
             one.name = f"{one.store.reduction}{number}"
             one.where = f"place{number}" if one.store.reduction in ARGUMENTS else ""
             one.lost = f"lost{number}" if one.compensated else ""
             if self._is_array(one):
                 for name, dtype, _ in self._variables(one):
-                    self._declare_array(name, target.types[dtype], dtype.itemsize, one.length, True)
+                    self._declare_array(name, TYPES[dtype], dtype.itemsize, one.length, True)
         for number, node in enumerate(self.tiles.loads if self.tiles else ()):
-            path.write(target.array.format(type=target.memory[node.dtype], name=f"tile{number}", length=ROWS * COLUMNS))
+            path.write(_array(IN_MEMORY[node.dtype], f"tile{number}", ROWS * COLUMNS))
         for name, store in self.lines.values():
-            path.write(target.array.format(type=target.memory[store.value.dtype], name=name, length=COLUMNS))
+            path.write(_array(IN_MEMORY[store.value.dtype], name, COLUMNS))
         with self._outer():
             self.row = path.depth
             fetch_after, fetches = fetches_of(self.kernel)
@@ -90,24 +85,9 @@ class _Writer(Values):
                     self._stage(plan)
                 for fetch in fetches if number == fetch_after else ():
                     self._fetch(fetch)
-        path.write(*(target.free.format(name=name) for name in self.heap), *([target.streamed] if self.lines else []))
-        numbers = *self.symbols, *(self.starts[buffer] for buffer in self.buffers if buffer in self.starts)
-        return Function(self._text(), (*self.buffers, *([INVALID] if self.checks else [])), tuple(map(index, numbers)))
-
-    def _text(self) -> str:
-        target = self.target
-        lines = []
-        starts = itertools.count(len(self.symbols))
-        for number, (buffer, dtype) in enumerate(self.buffers.items()):
-            const = "" if buffer in self.written else "const "
-            name = self.buffer(buffer, dtype)
-            start = target.start.format(number=next(starts)) if buffer in self.starts else ""
-            lines.append(target.buffer.format(const=const, type=target.memory[dtype], name=name, number=number, start=start))
-        lines += [target.number.format(name=name, number=number) for number, name in enumerate(self.symbols.values())]
-        lines += [target.invalid] if self.checks else []
-        lines += self.path.scopes[0].lines()
-        lines += [target.report_invalid.format(number=len(self.buffers))] if self.checks else []
-        return "".join(f"{INDENT}{line}\n" if not line.startswith("#") else f"{line}\n" for line in lines)
+        path.write(*(f"__builtin_free({name});" for name in self.heap), *(["streamed();"] if self.lines else []))
+        return Function(self.kernel.name, named, path.blocks[0], self.buffers,
+                        frozenset(self.written), self.symbols, self.starts, self.checks)
 
     # Arrays: local buffers and accumulators, one value for each point of a row and of a strip.
 
@@ -120,9 +100,9 @@ class _Writer(Values):
         size = None if constant is None else constant * itemsize
         if size is not None and size <= CPU.stack_array and self.stack + size <= CPU.stack:
             self.stack += size
-            self.path.write(self.target.array.format(type=ctype, name=name, length=max(constant, 1)))
+            self.path.write(_array(ctype, name, max(constant, 1)))
         else:
-            self.path.write(self.target.heap.format(type=ctype, name=name, length=self.index(length, 0)))
+            self.path.write(HEAP_ARRAY.format(type=ctype, name=name, length=self.index(length, 0)))
             self.heap.append(name)
 
     def _is_array(self, one: Accumulator) -> bool:
@@ -180,13 +160,13 @@ class _Writer(Values):
         if len(variables) <= 1:
             for variable in variables:
                 name = self.path.fresh("i")
-                stack.enter_context(self.path.open(f"for (int64_t {name} = begin; {name} < end; ++{name})"))
+                stack.enter_context(self.path.open(Loop(variable=name, first="begin", last="end")))
                 self.bind(variable, name)
             return
         names = self._decode(variables, "begin")
-        scope = stack.enter_context(self.path.open("for (int64_t point = begin; point < end; ++point)"))
+        loop = stack.enter_context(self.path.open(Loop(variable="point", first="begin", last="end")))
         self._bind_all(variables, names)
-        scope.tail.append(self._step(variables, names))
+        loop.tail.append(self._step(variables, names))
 
     def _open_segments(self, stack: ExitStack, variables: Sequence[Var]) -> None:
         """The range's points, those together that differ in the lane variable alone."""
@@ -196,10 +176,10 @@ class _Writer(Values):
         extent = self.size(self.lane.extent)
         names = self._decode(variables, f"begin / {extent}")
         self.path.write(f"int64_t first = begin % {extent};")
-        scope = stack.enter_context(self.path.open("for (int64_t point = begin; point < end;)"))
+        loop = stack.enter_context(self.path.open(Loop(variable="point", first="begin", last="end", step=None)))
         self._bind_all(variables, names)
         self.path.write(f"const int64_t last = {self._least('first + end - point', extent)};")
-        scope.tail += ["point += last - first;", "first = 0;", self._step(variables, names)]
+        loop.tail += ["point += last - first;", "first = 0;", self._step(variables, names)]
         self.lanes = "first", "last"
 
     def _open_tiles(self, stack: ExitStack, ranged: Sequence[Var], rest: Sequence[Var]) -> None:
@@ -211,8 +191,7 @@ class _Writer(Values):
             self._open_points(stack, ranged)
             self._open_loops(stack, rest[:-2])
             top = path.fresh("i")
-            stack.enter_context(path.open(f"for (int64_t {top} = 0; {top} < {height}; {top} += {ROWS})",
-                                          may_be_empty=_may_be_empty(tiles.row)))
+            stack.enter_context(path.open(Loop(variable=top, last=height, step=ROWS, may_be_empty=_may_be_empty(tiles.row))))
             path.write(f"const int64_t rows = {self._least(f'{height} - {top}', ROWS)};")
         else:
             *outer, row = ranged if rest else ranged[:-1]
@@ -221,7 +200,7 @@ class _Writer(Values):
             if not rest:
                 first, last = "first", "last"
                 path.write(f"int64_t first = begin % {width};")
-            scope = stack.enter_context(path.open("for (int64_t point = begin; point < end;)"))
+            loop = stack.enter_context(path.open(Loop(variable="point", first="begin", last="end", step=None)))
             self._bind_all(outer, names)
             if rest:
                 path.write(f"const int64_t rows = {self._least(f'{height} - {top}', self._least('end - point', ROWS))};")
@@ -231,9 +210,9 @@ class _Writer(Values):
                            f"const int64_t rows = whole == 0 ? 1 : {self._least(f'{height} - {top}', self._least('whole', ROWS))};",
                            f"const int64_t last = whole == 0 ? {self._least('first + end - point', width)} : {width};")
                 advance = "point += rows * (last - first);"
-            scope.tail += [advance, *([] if rest else ["first = 0;"]), f"{top} += rows - 1;", self._step([*outer, row], names)]
-        stack.enter_context(path.open(f"for (int64_t left = {first}; left < {last}; left += {COLUMNS})",
-                                      may_be_empty=bool(rest) and _may_be_empty(tiles.column)))
+            loop.tail += [advance, *([] if rest else ["first = 0;"]), f"{top} += rows - 1;", self._step([*outer, row], names)]
+        stack.enter_context(path.open(Loop(variable="left", first=first, last=last, step=COLUMNS,
+                                           may_be_empty=bool(rest) and _may_be_empty(tiles.column))))
         path.write(f"const int64_t right = {self._least(last, f'left + {COLUMNS}')};")
         self.bind(self.tile[0], top)
         self.bind(self.tile[1], "left")
@@ -244,7 +223,7 @@ class _Writer(Values):
             path.write(f"transpose_tile(tile{number}, {COLUMNS}, {source}, {self.index(stride, path.depth)}, right - left, rows);")
             self.tiled[node] = f"tile{number}"
         name = path.fresh("i")
-        stack.enter_context(path.open(f"for (int64_t {name} = {top}; {name} < {top} + rows; ++{name})"))
+        stack.enter_context(path.open(Loop(variable=name, first=top, last=f"{top} + rows")))
         self.bind(tiles.row, name)
         self.lanes = "left", "right"
 
@@ -276,33 +255,32 @@ class _Writer(Values):
         for variable in variables:
             self._open_loop(stack, variable, "i")
 
-    def _open_loop(self, stack: ExitStack, variable: Var, prefix: str) -> Scope:
+    def _open_loop(self, stack: ExitStack, variable: Var, prefix: str) -> Loop:
         name, extent = self.path.fresh(prefix), self.size(variable.extent)
-        scope = stack.enter_context(self.path.open(f"for (int64_t {name} = 0; {name} < {extent}; ++{name})",
-                                                   may_be_empty=_may_be_empty(variable)))
+        loop = stack.enter_context(self.path.open(Loop(variable=name, last=extent, may_be_empty=_may_be_empty(variable))))
         self.bind(variable, name)
-        return scope
+        return loop
 
     def _open_strips(self, stack: ExitStack) -> None:
         first, last = self.lanes
         length = self.strip_length
-        stack.enter_context(self.path.open(f"for (int64_t strip = {first}; strip < {last}; strip += {length})",
-                                           may_be_empty=_may_be_empty(self.lane)))
+        stack.enter_context(self.path.open(Loop(variable="strip", first=first, last=last, step=length,
+                                                may_be_empty=_may_be_empty(self.lane))))
         self.bind(self.strip, "strip")
         self.path.write(f"const int64_t stop = {self._least(f'strip + {length}', last)};")
         self.lanes = "strip", "stop"
 
     @contextmanager
-    def _lane_loop(self) -> Iterator[Scope | None]:
+    def _lane_loop(self) -> Iterator[Loop | None]:
         """The loop over the elements of a strip; nothing in a kernel without strips."""
         if self.lane is None:
             yield None
             return
         first, last = self.lanes
         name = self.path.fresh("k")
-        with self.path.open(f"for (int64_t {name} = {first}; {name} < {last}; ++{name})") as scope:
+        with self.path.open(Loop(variable=name, first=first, last=last)) as loop:
             self.bind(self.lane, name)
-            yield scope
+            yield loop
 
     # Stages.
 
@@ -314,11 +292,10 @@ class _Writer(Values):
 
     def _fetch(self, fetch: Fetch) -> None:
         depth = self.path.depth
-        text = self.target.fetch_for_writing if fetch.for_writing else self.target.fetch
-        place = self.place(fetch.buffer, fetch.dtype, fetch.first, depth)
-        self.path.write(text.format(place=place, count=self.size(fetch.count)))
+        call = "fetch_for_writing" if fetch.for_writing else "fetch"
+        self.path.write(f"{call}(&{self.place(fetch.buffer, fetch.dtype, fetch.first, depth)}, {self.size(fetch.count)});")
 
-    def _loops(self, plan: StagePlan, position: int, inner: Scope | None) -> None:
+    def _loops(self, plan: StagePlan, position: int, inner: Loop | None) -> None:
         """The stage's loops from number `position` on, with what is accumulated in them. `inner`: the loop around them."""
         opened = [one for one in plan.accumulators if one.position == position]
         for one in opened:
@@ -327,8 +304,8 @@ class _Writer(Values):
             self._points(plan, inner)
         else:
             loop = plan.loops[position]
-            with self._loop(loop) as scope:
-                self._loops(plan, position + 1, None if loop.block and not loop.within else scope)
+            with self._loop(loop) as opened_loop:
+                self._loops(plan, position + 1, None if loop.block and not loop.within else opened_loop)
         for one in reversed(opened):
             if one.into is not None:
                 self._merge(one, one.into)
@@ -336,7 +313,7 @@ class _Writer(Values):
                 self._finish(one)
 
     @contextmanager
-    def _loop(self, loop: Loop) -> Iterator[Scope]:
+    def _loop(self, loop: StageLoop) -> Iterator[Loop]:
         path, variable = self.path, loop.variable
         if loop.block is None:
             with ExitStack() as stack:
@@ -344,21 +321,20 @@ class _Writer(Values):
             return
         if not loop.within:
             name, extent = path.fresh("block"), self.size(variable.extent)
-            with path.open(f"for (int64_t {name} = 0; {name} < {extent}; {name} += {loop.block})",
-                           may_be_empty=_may_be_empty(variable)) as scope:
+            with path.open(Loop(variable=name, last=extent, step=loop.block, may_be_empty=_may_be_empty(variable))) as opened:
                 path.write(f"const int64_t {name}_end = {self._least(f'{name} + {loop.block}', extent)};")
                 self._block = name
-                yield scope
+                yield opened
             return
         name = path.fresh("j")
-        with path.open(f"for (int64_t {name} = {self._block}; {name} < {self._block}_end; ++{name})") as scope:
+        with path.open(Loop(variable=name, first=self._block, last=f"{self._block}_end")) as opened:
             self.bind(variable, name)
-            yield scope
+            yield opened
 
-    def _points(self, plan: StagePlan, loop: Scope | None) -> None:
+    def _points(self, plan: StagePlan, loop: Loop | None) -> None:
         """What happens at one point of the stage. `loop`: the innermost loop around it, where there is one right around it."""
         with self._lane_loop() as lane:
-            scope = lane or loop
+            innermost = lane or loop
             self.checks_here = False
             statements: list[str] = []
             plain = [store for store in plan.stage.stores if store.reduction is None]
@@ -373,14 +349,14 @@ class _Writer(Values):
                     value = self._element(one, one.where) if one.where else self._as(value, one.dtype, store.dtype)
                 statements.append(self._stored(store, value))
             self.path.write(*statements)
-            if scope is not None:
-                self._mark_parallel(scope, plan)
+            if innermost is not None:
+                self._mark_independent(innermost, plan)
         for name, store in self.lines.values():
             first = store.index.substitute(lambda atom: index(self.tile[1]) if atom == self.tiles.column else None)
             place = super().place(store.buffer, store.value.dtype, first, self.path.depth)
-            self.path.write(self.target.stream.format(place=place, line=name, count="right - left"))
+            self.path.write(f"stream(&{place}, {name}, right - left);")
 
-    def _mark_parallel(self, scope: Scope, plan: StagePlan) -> None:
+    def _mark_independent(self, loop: Loop, plan: StagePlan) -> None:
         """Lets the compiler run the iterations of the innermost loop side by side, where they do not depend on each other."""
         variable = self.lane or plan.loops[-1].variable
         shared = [one for one in {id(store): plan.innermost(store) for store in plan.stage.stores if store.reduction}.values()
@@ -390,10 +366,9 @@ class _Writer(Values):
         plain = [store for store in plan.stage.stores if store.reduction is None]
         if not all(_is_own(self.where(store.buffer, store.index), variable) for store in plain):
             return
-        clauses = [self.target.clause.format(reduction=one.reduction, name=one.name) for one in shared]
+        loop.shared = tuple(Shared(one.name, one.reduction) for one in shared)
         if self.checks_here:
-            clauses.append(self.target.flag_clause.format(name="invalid"))
-        scope.head = (self.target.simd.format(clauses="".join(clauses)), *scope.head)
+            loop.shared += Shared("invalid"),
 
     def _stored(self, store: Store, value: str) -> str:
         """The statement of a store, whose value is given."""
@@ -406,7 +381,7 @@ class _Writer(Values):
         dtype = store.dtype
         place = self.place(store.buffer, dtype, store.index, path.depth)
         if store.mode != "set":
-            wide = self.target.computed.get(dtype, dtype)
+            wide = COMPUTED.get(dtype, dtype)
             before = self._as(self.loaded(place, dtype), dtype, wide)
             value = self._as(f"op_{store.mode}({before}, {self._as(value, dtype, wide)})", wide, dtype)
         text = f"{place} = {bare(self.kept(value, dtype))};"
@@ -416,17 +391,17 @@ class _Writer(Values):
 
     def _variables(self, one: Accumulator) -> list[tuple[str, torch.dtype, str]]:
         """Names, dtypes and first values of what an accumulator consists of."""
-        identity = f"identity_{one.reduction}<{self.target.types[one.dtype]}>()"
+        identity = f"identity_{one.reduction}<{TYPES[one.dtype]}>()"
         beside = [(one.where, torch.int64, "0")] if one.where else [(one.lost, one.dtype, "0")] if one.lost else []
         return [(one.name, one.dtype, identity), *beside]
 
     def _start(self, one: Accumulator) -> None:
         if not self._is_array(one):
-            self.path.write(*(f"{self.target.types[dtype]} {name} = {value};" for name, dtype, value in self._variables(one)))
+            self.path.write(*(f"{TYPES[dtype]} {name} = {value};" for name, dtype, value in self._variables(one)))
             return
         length = self.index(one.length * (self.strip_length or 1), self.path.depth)
         place = self.path.fresh("n")
-        with self.path.open(self.target.simd.format(clauses=""), f"for (int64_t {place} = 0; {place} < {length}; ++{place})"):
+        with self.path.open(Loop(variable=place, last=length, shared=())):
             self.path.write(*(f"{name}[{place}] = {value};" for name, _, value in self._variables(one)))
 
     def _combined(self, one: Accumulator, value: str, plan: StagePlan) -> str:
@@ -439,40 +414,44 @@ class _Writer(Values):
         return f"{element} = reduce_{one.reduction}({element}, {bare(value)});"
 
     def _merge(self, one: Accumulator, into: Accumulator) -> None:
-        with self._kept_loops(one) as scope:
+        with self._kept_loops(one) as loop:
             total, value = self._element(into, into.name), self._as(self._value_of(one), one.dtype, into.dtype)
             self.path.write(f"add_exactly({total}, {self._element(into, into.lost)}, {value});" if into.lost else
                             f"{total} = reduce_{one.reduction}({total}, {value});")
-            if scope is not None:
-                scope.head = (self.target.simd.format(clauses=""), *scope.head)
+            if loop is not None:
+                loop.shared = ()
 
     def _finish(self, one: Accumulator) -> None:
         """Stores the result of a reduction, for each point that has one."""
         store = one.store
-        with self._kept_loops(one) as scope:
+        with self._kept_loops(one) as loop:
             value = self._element(one, one.where) if one.where else self._as(self._value_of(one), one.dtype, store.dtype)
             self.path.write(self._stored(store, value))
-            if scope is not None and self.lane is not None and _is_own(self.where(store.buffer, store.index), self.lane):
-                scope.head = (self.target.simd.format(clauses=""), *scope.head)
+            if loop is not None and self.lane is not None and _is_own(self.where(store.buffer, store.index), self.lane):
+                loop.shared = ()
 
     def _value_of(self, one: Accumulator) -> str:
         value = self._element(one, one.name)
         return f"compensated({value}, {self._element(one, one.lost)})" if one.lost else value
 
     @contextmanager
-    def _kept_loops(self, one: Accumulator) -> Iterator[Scope | None]:
+    def _kept_loops(self, one: Accumulator) -> Iterator[Loop | None]:
         """Loops over the values of an accumulator; the innermost of them."""
         with ExitStack() as stack:
-            scope = None
+            loop = None
             for variable in one.kept:
-                scope = self._open_loop(stack, variable, "j")
-            scope = stack.enter_context(self._lane_loop()) or scope
+                loop = self._open_loop(stack, variable, "j")
+            loop = stack.enter_context(self._lane_loop()) or loop
             self.rebound()
-            yield scope
+            yield loop
         self.rebound()
 
     def _as(self, text: str, dtype: torch.dtype, wanted: torch.dtype) -> str:
-        return text if dtype == wanted else f"op_to<{self.target.types[wanted]}>({text})"
+        return text if dtype == wanted else f"op_to<{TYPES[wanted]}>({text})"
+
+
+def _array(ctype: str, name: str, length: int) -> str:
+    return ARRAY.format(line=CPU.line, type=ctype, name=name, length=length)
 
 
 def _plans(kernel: Kernel, in_strips: bool) -> tuple[list[list[StagePlan]], list[Buffer]]:

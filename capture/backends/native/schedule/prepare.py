@@ -18,8 +18,8 @@ import torch
 from capture.backends.native.index import ZERO, Index, Value, Var, bounds, contiguous_strides, index
 from capture.backends.native.ir import JOINED, Buffer, Expr, Kernel, Load, Op, Stage, Store, constant, intern, load, op, position
 from capture.backends.native.ops import CHEAP, OPS
-from capture.backends.native.render.blocks import can_be_joined, joined
 from capture.backends.native.rewrite import Rewriter, loads_of, roots_of, stores_of, walk
+from capture.backends.native.schedule.blocks import can_be_joined, joined
 from capture.backends.native.show import postorder, roots
 
 BLOCKS = 128, 1024      # elements of a block of a row in which the place of an extreme is looked for
