@@ -36,6 +36,7 @@ from capture.interp import (
     lookasides,
     loops,
     opcodes,
+    program_frames,
     protection,
     resume,
     retreat,
@@ -43,7 +44,6 @@ from capture.interp import (
     told,
     unasked,
     unwind,
-    visible,
 )
 from capture.interp.frame import Cut, Frame, UserError, Value
 from capture.interp.fx_recorder import FxRecorder
@@ -395,7 +395,7 @@ def rest_of(outer: list[resume.Suspended], frames: list[resume.Suspended], codes
 
 def stand_ins_of(interp: Interpreter) -> tuple[types.CodeType | None, ...]:
     """For each of the live frames, outermost first, what a callee finds above itself."""
-    return tuple(map(visible.stand_in_of, retreat.frames_from(interp.frame)))[::-1]
+    return tuple(map(program_frames.stand_in_of, retreat.frames_from(interp.frame)))[::-1]
 
 
 def resumption_at(unit: Unit, frames: list[resume.Suspended], stand_ins: tuple[types.CodeType | None, ...],

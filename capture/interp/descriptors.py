@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from capture.errors import Break
-from capture.interp import arrays, calls, leaves, natives, overrides, tensors, unwind, visible
+from capture.interp import arrays, calls, leaves, natives, overrides, program_frames, tensors, unwind
 from capture.interp.frame import Asked, Catch, Then, UserError, Value
 from capture.interp.interpreter import Interpreter
 from capture.interp.lookasides import autograd, computed_arrays
@@ -103,7 +103,7 @@ def perform(interp: Interpreter, function: Value, args: list[Value], explain: Ca
     real, reals = function.real, [arg.real for arg in args]
     try:
         if any(issubclass(type(value), torch.Tensor) for value in reals):
-            result = visible.in_place(interp, real, *reals)         # it may warn
+            result = program_frames.in_place(interp, real, *reals)         # it may warn
         else:
             result = interp.real(real, *reals)
     except UserError as error:

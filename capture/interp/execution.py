@@ -6,7 +6,7 @@ import functools
 import operator
 import types
 
-from capture.interp import calls, natives, scope, unwind, visible
+from capture.interp import calls, natives, program_frames, scope, unwind, visible
 from capture.interp.frame import Args, Catch, Frame, Kwargs, Then, UserError, Value
 from capture.interp.instructions import decoded
 from capture.interp.interpreter import Interpreter
@@ -38,7 +38,8 @@ def enter(interp: Interpreter, frame: Frame, namespace: Value, then: Then, on_ra
 def _bare_class(interp: Interpreter, args: Args, kwargs: Kwargs, then: Then, on_raise: Catch) -> bool:
     meta, name, bases, namespace = args
     try:
-        real = visible.in_sight(interp, bare_class, meta.real, name.real, bases.real, namespace.real, **calls.kwreals(kwargs))
+        real = program_frames.in_sight(interp, bare_class, meta.real, name.real, bases.real, namespace.real,
+                                       **calls.kwreals(kwargs))
     except UserError as error:
         exception = error.exception
     else:
@@ -84,7 +85,7 @@ def run_source(interp: Interpreter, mode: str, args: Args, then: Then, on_raise:
     source, caller = args[0], interp.frame
     globals_, locals_ = (*args[1:], NONE, NONE)[:2]
     code = source.real if isinstance(source.real, types.CodeType) else (
-        code_of(source.real, mode, caller.code.co_flags & visible.FUTURE) if type(source.real) is str else None)
+        code_of(source.real, mode, caller.code.co_flags & program_frames.FUTURE) if type(source.real) is str else None)
     if code is None or code.co_freevars or not is_of_functions(code):
         return False
     if globals_.real is not None and type(globals_.real) is not dict:

@@ -284,7 +284,7 @@ class FxRecorder:
         """Appends an operation, whose real result is `result`, and returns its shadow.
 
         op: "call_function" or "call_method". versions: `versions_of` the arguments before the operation. warned: see
-        `visible.warned`. Raises Break, having taken back what it appended.
+        `program_frames.warned`. Raises Break, having taken back what it appended.
         """
         last = next(iter(reversed(self.fx.nodes)), None)
         before = self.changes, self.overwritten

@@ -20,8 +20,9 @@ from capture.interp.kinds import OF_TENSORS, UNBOUND, Call, Kind, is_bookkeeping
 from capture.interp.lookasides import autograd, computed_arrays, dicts, memories, replays
 from capture.interp.lookasides.shadows import is_constant, settled
 from capture.interp.models import LAZY, MODELS, POLYFILLS, PURE, REDUCTIONS, SIDE_EFFECTS, exclusion, hashable, recognise
+from capture.interp.program_frames import in_full_sight, in_place, in_sight, warned
 from capture.interp.special import is_a, is_plain
-from capture.interp.visible import FRAME_READERS, frame_reader, in_full_sight, in_place, in_sight, must_see, warned, with_scope
+from capture.interp.visible import FRAME_READERS, frame_reader, must_see, with_scope
 from capture.interp.writes import noting_writes, versions_of
 from capture.refgraph.effects import decision
 from capture.refgraph.facts import current_gpu, is_of
@@ -59,7 +60,7 @@ STORES = frozenset({operator.setitem, dict.__setitem__, list.append, list.insert
 MEASURES = (len, list.__len__, bool, operator.truth, operator.not_)     # which look at the length of a list alone
 WALKING = frozenset({iter, reversed, zip, enumerate})        # which make iterators, and advance none
 WHICH_WAY = "which way the program goes"
-# Calls that are made as they are. Others may warn or take long, and are made from a frame like the program's (`visible.in_place`).
+# Calls that are made as they are. Others may warn or take long, and are made from a frame like the program's (`in_place`).
 PLAIN_CALLS = frozenset({Kind.MODEL, Kind.METADATA, Kind.MODE, Kind.GETTER})
 
 

@@ -15,7 +15,7 @@ from capture.errors import Break
 from capture.interp import leaves, scripts
 from capture.interp.frame import Value
 from capture.interp.fx_recorder import tensors_in
-from capture.interp.visible import warned
+from capture.interp.program_frames import warned
 from capture.interp.writes import versions_of
 from capture.refgraph.identical import Classes
 from capture.refgraph.lookup import lookup_class

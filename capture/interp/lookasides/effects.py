@@ -31,7 +31,7 @@ from typing import Any
 import torch
 
 from capture.errors import Break
-from capture.interp import failing, scope, visible
+from capture.interp import failing, program_frames, scope
 from capture.interp.frame import Value
 from capture.interp.interpreter import Interpreter
 from capture.interp.lookasides import own_code, seeded
@@ -241,9 +241,9 @@ def new_object(interp: Interpreter, real: Any, value: Replayed) -> RefNode:
 
 def called_from(interp: Interpreter, function: Shadow, args: tuple[Shadow, ...]) -> tuple[Shadow, tuple[Shadow, ...]]:
     """The same call from frames that are like the user's present ones."""
-    frames = visible.program_frames(interp)
+    frames = program_frames.program_frames(interp)
     scopes = tuple(scope.globals_node(interp, frame) for frame in frames)
-    return Const(CallFrom(tuple(map(visible.stand_in_of, frames)))), (Build(tuple, scopes), function, *args)  # type: ignore[arg-type]
+    return Const(CallFrom(tuple(map(program_frames.stand_in_of, frames)))), (Build(tuple, scopes), function, *args)  # type: ignore[arg-type]
 
 
 def methods(cls: type, *names: str) -> list[Any]:

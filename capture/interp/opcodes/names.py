@@ -14,7 +14,7 @@ from capture.interp.frame import Frame, UserError, Value
 from capture.interp.instructions import Instruction, opcode
 from capture.interp.interpreter import Interpreter
 from capture.interp.models import model
-from capture.interp.visible import in_sight
+from capture.interp.program_frames import in_sight
 from capture.refgraph.node import Shadow
 from capture.refgraph.source import Computed, ImportedModule, Literal
 
