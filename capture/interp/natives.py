@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from capture.errors import Break
-from capture.interp import arrays, assumptions, bodies, failing, held, leaves, tensors, unwind
+from capture.interp import arrays, assumptions, bodies, failing, held, leaves, protection, tensors, unwind
 from capture.interp.debuggers import is_debugger
 from capture.interp.frame import Args, Cut, Kwargs, UserError, Value
 from capture.interp.interpreter import Interpreter
@@ -234,7 +234,7 @@ def shadow(interp: Interpreter, call: Call, versions: Any, result: Any) -> Shado
             interp.recorder.switch(leaves.DEVICES[real], args[:1], {})
             return args[0].shadow if result is args[0].real else Const(result)
         if real in leaves.KERNELS:
-            interp.recorder.switched.add(leaves.protection.KERNELS[real])
+            interp.recorder.switched.add(protection.KERNELS[real])
         interp.recorder.switch(real, args, kwargs)
         if real in leaves.ENTRIES:
             opening = graph.create(object())

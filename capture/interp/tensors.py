@@ -12,7 +12,7 @@ import torch
 from torch import overrides
 
 from capture.errors import Break
-from capture.interp import leaves, scripts
+from capture.interp import leaves, protection, scripts
 from capture.interp.frame import Value
 from capture.interp.fx_recorder import tensors_in
 from capture.interp.program_frames import warned
@@ -72,14 +72,14 @@ MODE_GETTERS: frozenset[Any] = frozenset({
     torch._C._autograd._saved_tensors_hooks_get_disabled_error_message, torch._C._autograd._saved_tensors_hooks_is_enabled,  # type: ignore[attr-defined]
     torch._C._len_torch_function_stack, torch._C._len_torch_dispatch_stack, torch._C._get_cudnn_enabled,
     torch._C._get_mkldnn_enabled, torch._C._is_torch_function_mode_enabled, torch._C._get_cudnn_allow_tf32,
-    torch._C._get_cudnn_benchmark, torch._C._get_cudnn_deterministic, torch.is_anomaly_enabled, *leaves.protection.KERNELS.values(),
+    torch._C._get_cudnn_benchmark, torch._C._get_cudnn_deterministic, torch.is_anomaly_enabled, *protection.KERNELS.values(),
     *CAPTURING, torch._C._log_api_usage_once, torch._C._is_autocast_available, torch._C._accelerator_getAccelerator,
     torch.is_anomaly_check_nan_enabled, torch._C._get_privateuse1_backend_name, torch._C._get_dispatch_mode,
     torch._C._autograd._top_saved_tensors_default_hooks, torch.get_default_device})
 
 
 # Getters of what is not among the modes at entry: guarded by asking again.
-UNGUARDED: frozenset[Any] = frozenset({*leaves.protection.KERNELS.values(), *CAPTURING, torch.get_num_threads, os.getpid,
+UNGUARDED: frozenset[Any] = frozenset({*protection.KERNELS.values(), *CAPTURING, torch.get_num_threads, os.getpid,
                                        torch._C._get_cudnn_allow_tf32, torch._C._get_mkldnn_enabled})
 # Functions in Python whose result follows from their arguments and the current GPU …
 GPU_FACTS: frozenset[Any] = frozenset({torch.cuda.current_device, torch.cuda.is_bf16_supported, torch.cuda.get_device_capability,
