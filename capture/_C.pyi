@@ -67,7 +67,7 @@ def continuation(code: types.CodeType, globals: dict[str, Any], cells: tuple[typ
 # -- guards ------------------------------------------------------------------------------------------------------------
 
 STEPS: Final[tuple[str, ...]]
-KINDS: Final[tuple[str, ...]]
+KINDS: Final[tuple[tuple[str, str], ...]]     # name of the Kind, and of its Form
 
 class CacheEntry:
     mock: Any

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 from capture.history import Cause
+from capture.refgraph.requirements import Kind
 
 BATCH = "keep the shape the same: pad or bucket what varies, and drop an incomplete last batch (drop_last=True)"
 SHAPE = "keep the shape the same: pad or bucket what varies; what grows, as a cache of keys and values, can have a fixed size"
@@ -22,35 +23,18 @@ PARAMETER = {
     "requires_grad": "none needed: with and without gradients each is captured once; or freeze parameters before the first call",
 }
 TABLES = "._parameters[", "._buffers[", "['params']["        # where modules and optimizers keep what is theirs
-KINDS = {
-    "VALUE": "pass what changes as a tensor, or let nothing but arithmetic on tensors depend on it: no branch, no shape, no index",
-    "TRUTH": "none needed: each side of the branch is captured once; where many branches are combined, each combination is: take "
-             "them out of the compiled function, or compute the choice with torch.where",
-    "TYPE": "pass objects of one type; each type is captured once",
-    "ID": "make the object once, outside, and pass the same one each time; functions too: define them outside of the loop",
-    "LENGTH": "keep the number of items the same; each length is captured once",
-    "KEYS": "keep the same keys in the same order; each set of keys is captured once",
-    "PRESENT": "set the key or attribute before the first call, to None if need be",
-    "ABSENT": "set the key or attribute before the first call, to None if need be",
-    "CONTENT": "keep the members of the set the same, or make it outside",
-    "MODES": "call it under the same modes of torch (gradients, autocast, default dtype …); each combination is captured once",
-    "ALIAS": "pass the same object in both places each time, or never",
-    "DISTINCT": "pass the same object in both places each time, or never",
-    "STORAGE": "pass tensors that share memory as they did, or clone() them",
-}
-OTHER = "do not change it between calls, or change it before the first one"
 
 
 def remedy(cause: Cause) -> str:
     """One sentence for one cause of a recapture."""
     if cause.kind != "TENSOR":
-        return KINDS.get(cause.kind or "PRESENT", OTHER)
+        return Kind[cause.kind or "PRESENT"].row.remedy
     what = cause.expected.partition(" ")[0]
     if what in PARAMETER and any(table in cause.subject for table in TABLES):
         return PARAMETER[what]
     if what == "shape" and is_of_batches(cause):
         return BATCH
-    return TENSOR.get(what, KINDS["TYPE"])
+    return TENSOR.get(what, Kind.TYPE.row.remedy)
 
 
 def is_of_batches(cause: Cause) -> bool:

@@ -25,7 +25,7 @@ ALLOWED: dict[str, set[str]] = {  # part -> the parts which it may import, besid
     "backends": BASE | {"_C", "_process"},
     "debug": BASE,
     "history": BASE | {"guards", "refgraph"},
-    "remedies": BASE | {"history"},
+    "remedies": BASE | {"history", "refgraph"},
     "stances": BASE,
     "blame": BASE | {"_C"},
     "resumption": BASE | STAGES,

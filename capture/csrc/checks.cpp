@@ -129,6 +129,52 @@ int builtin_truth(PyObject* x) {
 
 bool never(const Check&, PyObject*) { return false; }
 
+// -- what is derived from expectations
+
+void refuse(const Check& check, const char* needed) {
+  PyErr_Format(PyExc_TypeError, "a %s guard expects %s, not %.200s", row_of(check).name, needed, Py_TYPE(check.expected)->tp_name);
+  throw PythonError{};
+}
+
+void prepare_class(Check& check) {
+  if (!PyType_Check(check.expected)) refuse(check, "a class");
+}
+
+void prepare_truth(Check& check) {
+  if (!PyBool_Check(check.expected)) refuse(check, "a bool");
+  check.number = check.expected == Py_True;
+}
+
+void prepare_length(Check& check) {
+  if (!PyLong_Check(check.expected)) refuse(check, "an int");
+  check.number = PyLong_AsSsize_t(check.expected);
+  if (check.number == -1 && PyErr_Occurred()) throw PythonError{};
+}
+
+void prepare_tuple(Check& check) {
+  if (!PyTuple_CheckExact(check.expected)) refuse(check, "a tuple");
+}
+
+void prepare_key(Check& check) {
+  check.hash = PyObject_Hash(check.expected);
+  if (check.hash == -1) throw PythonError{};
+}
+
+void prepare_name(Check& check) {
+  if (!PyUnicode_CheckExact(check.expected)) refuse(check, "a str");
+}
+
+void prepare_frozenset(Check& check) {
+  if (!PyFrozenSet_CheckExact(check.expected)) refuse(check, "a frozenset");
+}
+
+void prepare_tensor(Check& check) {
+  check.native = tensor_properties_from_python(check.expected);
+  if (check.native == nullptr) refuse(check, "a TensorProperties");
+}
+
+// -- explanations
+
 std::string quoted(const Check& check) { return brief(check.expected); }
 
 std::string found_brief(const Check&, PyObject* x) { return brief(x); }
@@ -149,102 +195,97 @@ std::string found_keys(const Check&, PyObject* x) {
   return text + ")";
 }
 
-std::string nothing(const Check&) { return ""; }
-std::string found_nothing(const Check&, PyObject*) { return ""; }
-
 }  // namespace
 
-const CheckRow kCheckRows[kCheckKinds] = {
-    {"TYPE", [](const Check& c, PyObject* x) { return reinterpret_cast<PyObject*>(Py_TYPE(x)) == c.expected; },
+constexpr CheckRow kCheckRows[kCheckKinds] = {
+    {Kind::Type, "TYPE", Form::Object, Watched::Type, prepare_class,
+     [](const Check& c, PyObject* x) { return reinterpret_cast<PyObject*>(Py_TYPE(x)) == c.expected; },
      [](const Check& c) { return "type " + brief(c.expected); }, found_type},
-    {"ID", [](const Check& c, PyObject* x) { return x == c.expected; },
+    {Kind::Id, "ID", Form::Object, Watched::Identity, nullptr, [](const Check& c, PyObject* x) { return x == c.expected; },
      [](const Check& c) { return "the object " + brief(c.expected); }, found_identity},
-    {"VALUE", [](const Check& c, PyObject* x) { return same(x, c.expected); }, quoted, found_brief},
-    {"TRUTH", [](const Check& c, PyObject* x) { return builtin_truth(x) == c.number; },
+    {Kind::Value, "VALUE", Form::Value, Watched::Value, nullptr,
+     [](const Check& c, PyObject* x) { return same(x, c.expected); }, quoted, found_brief},
+    {Kind::Truth, "TRUTH", Form::Plain, Watched::Truth, prepare_truth,
+     [](const Check& c, PyObject* x) { return builtin_truth(x) == c.number; },
      [](const Check& c) { return std::string(c.number ? "a true value" : "a false or empty value"); }, found_brief},
-    {"LENGTH", [](const Check& c, PyObject* x) { return builtin_length(x) == c.number; },
+    {Kind::Length, "LENGTH", Form::Plain, Watched::Length, prepare_length,
+     [](const Check& c, PyObject* x) { return builtin_length(x) == c.number; },
      [](const Check& c) { return "length " + std::to_string(c.number); },
      [](const Check&, PyObject* x) {
        Py_ssize_t length = builtin_length(x);
        return length >= 0 ? "length " + std::to_string(length) : brief(x);
      }},
-    {"KEYS", keys_test, [](const Check& c) { return "keys " + brief(c.expected); }, found_keys},
-    {"PRESENT", [](const Check& c, PyObject* x) { return PyDict_Check(x) && has_key(c, x); },
+    {Kind::Keys, "KEYS", Form::Value, Watched::Order, prepare_tuple, keys_test,
+     [](const Check& c) { return "keys " + brief(c.expected); }, found_keys},
+    {Kind::Present, "PRESENT", Form::Key, Watched::Keys, prepare_key,
+     [](const Check& c, PyObject* x) { return PyDict_Check(x) && has_key(c, x); },
      [](const Check& c) { return "a dict with key " + brief(c.expected); }, found_keys},
-    {"ABSENT", [](const Check& c, PyObject* x) { return PyDict_Check(x) && !has_key(c, x); },
+    {Kind::Absent, "ABSENT", Form::Key, Watched::Keys, prepare_key,
+     [](const Check& c, PyObject* x) { return PyDict_Check(x) && !has_key(c, x); },
      [](const Check& c) { return "a dict without key " + brief(c.expected); }, found_keys},
-    {"NO_ATTR",
+    {Kind::NoAttr, "NO_ATTR", Form::Plain, Watched::Class, prepare_name,
      [](const Check& c, PyObject* x) { return PyType_Check(x) && type_attribute_step(x, c.expected) == nullptr; },
      [](const Check& c) { return "a class without attribute " + brief(c.expected); },
      [](const Check&, PyObject* x) { return brief(x) + (PyType_Check(x) ? " which has it" : ""); }},
-    {"MRO",
+    {Kind::Mro, "MRO", Form::Value, Watched::Class, prepare_tuple,
      [](const Check& c, PyObject* x) { return PyType_Check(x) && same(reinterpret_cast<PyTypeObject*>(x)->tp_mro, c.expected); },
      [](const Check& c) { return "a class with the order " + brief(c.expected); },
      [](const Check&, PyObject* x) {
        return PyType_Check(x) ? "one with " + brief(reinterpret_cast<PyTypeObject*>(x)->tp_mro) : brief(x);
      }},
-    {"CONTENT", [](const Check& c, PyObject* x) { return any_set(x) && same_set(x, c.expected); }, quoted, found_brief},
-    {"MEMBER", [](const Check& c, PyObject* x) { return PyAnySet_Check(x) && is_member(c, x); },
+    {Kind::Content, "CONTENT", Form::Plain, Watched::Members, prepare_frozenset,
+     [](const Check& c, PyObject* x) { return any_set(x) && same_set(x, c.expected); }, quoted, found_brief},
+    {Kind::Member, "MEMBER", Form::Key, Watched::Members, nullptr,
+     [](const Check& c, PyObject* x) { return any_set(x) && is_member(c, x); },
      [](const Check& c) { return "a set with " + brief(c.expected); }, found_brief},
-    {"NOT_MEMBER", [](const Check& c, PyObject* x) { return PyAnySet_Check(x) && !is_member(c, x); },
+    {Kind::NotMember, "NOT_MEMBER", Form::Key, Watched::Members, nullptr,
+     [](const Check& c, PyObject* x) { return any_set(x) && !is_member(c, x); },
      [](const Check& c) { return "a set without " + brief(c.expected); }, found_brief},
-    {"TENSOR",
+    {Kind::Tensor, "TENSOR", Form::Properties, Watched::Tensor, prepare_tensor,
      [](const Check& c, PyObject* x) { return static_cast<const TensorProperties*>(c.native)->matches(x); },
-     [](const Check&) { return std::string("a tensor"); },
-     found_brief},
-    {"ALIAS", never, nothing, found_nothing},
-    {"DISTINCT", never, nothing, found_nothing},
-    {"STORAGE", never, nothing, found_nothing},
-    {"MODES", never, nothing, found_nothing},
+     [](const Check&) { return std::string("a tensor"); }, found_brief},
+    {Kind::Alias, "ALIAS", Form::Path, Watched::Nothing, nullptr, never,
+     [](const Check&) { return std::string("the same object"); },
+     [](const Check&, PyObject*) { return std::string("different ones"); }},
+    {Kind::Distinct, "DISTINCT", Form::Paths, Watched::Nothing, nullptr, never,
+     [](const Check&) { return std::string("different objects"); },
+     [](const Check&, PyObject*) { return std::string("the same one"); }},
+    {Kind::Storage, "STORAGE", Form::Places, Watched::Nothing, nullptr, never,
+     [](const Check&) { return std::string("tensors to share memory as they did"); },
+     [](const Check&, PyObject*) { return std::string("another sharing"); }},
+    {Kind::Modes, "MODES", Form::Modes, Watched::Nothing, nullptr, never, nullptr, nullptr},  // see modes_difference
 };
 
-void prepare(Check& check) {
-  auto refuse = [&](const char* needed) {
-    PyErr_Format(PyExc_TypeError, "a %s guard expects %s, not %.200s", row_of(check).name, needed,
-                 Py_TYPE(check.expected)->tp_name);
-    throw PythonError{};
-  };
-  switch (check.kind) {
-    case Kind::Type:
-      if (!PyType_Check(check.expected)) refuse("a class");
-      break;
-    case Kind::Truth:
-      if (!PyBool_Check(check.expected)) refuse("a bool");
-      check.number = check.expected == Py_True;
-      break;
-    case Kind::Length:
-      if (!PyLong_Check(check.expected)) refuse("an int");
-      check.number = PyLong_AsSsize_t(check.expected);
-      if (check.number == -1 && PyErr_Occurred()) throw PythonError{};
-      break;
-    case Kind::Keys:
-    case Kind::Mro:
-      if (!PyTuple_CheckExact(check.expected)) refuse("a tuple");
-      break;
-    case Kind::Present:
-    case Kind::Absent:
-      check.hash = PyObject_Hash(check.expected);
-      if (check.hash == -1) throw PythonError{};
-      break;
-    case Kind::NoAttr:
-      if (!PyUnicode_CheckExact(check.expected)) refuse("a str");
-      break;
-    case Kind::Content:
-      if (!PyFrozenSet_CheckExact(check.expected)) refuse("a frozenset");
-      break;
-    case Kind::Tensor:
-      check.native = tensor_properties_from_python(check.expected);
-      if (check.native == nullptr) refuse("a TensorProperties");
-      break;
-    default:
-      break;
+constexpr bool rows_are_in_order() {
+  for (size_t i = 0; i < kCheckKinds; i++) {
+    if (kCheckRows[i].kind != static_cast<Kind>(i)) return false;
   }
+  return true;
+}
+static_assert(rows_are_in_order());
+
+Check make_check(Kind kind, uint32_t node, uint64_t entries, PyObject* expected) {
+  const CheckRow& row = row_of(kind);
+  const bool whole = row.form == Form::Object || row.form == Form::Key;
+  Check check{kind, row.watched, node, entries, whole ? referent(expected) : expected, 0, 0, nullptr};
+  if (row.prepare != nullptr) row.prepare(check);
+  return check;
+}
+
+bool expects_the_same(const Check& left, const Check& right) {
+  if (left.expected == right.expected) return true;
+  const Form form = row_of(left).form;
+  if (form == Form::Object) return false;
+  if (form != Form::Properties) return same(left.expected, right.expected);
+  int equal = PyObject_RichCompareBool(left.expected, right.expected, Py_EQ);
+  checked(equal);
+  return equal != 0;
 }
 
 std::optional<Difference> explain_failure(const Check& check, PyObject* x) {
   const CheckRow& row = row_of(check);
   if (row.test(check, x)) return std::nullopt;
-  if (check.kind == Kind::Tensor) return tensor_difference(*static_cast<const TensorProperties*>(check.native), x);
+  if (row.form == Form::Properties) return tensor_difference(*static_cast<const TensorProperties*>(check.native), x);
   return Difference{row.expectation(check), row.finding(check, x), ""};
 }
 

@@ -150,7 +150,7 @@ void Evaluation::walk(uint32_t index, bool pinned) {
     if (is_dict) own_values(value);
     bool order_hidden = false;  // an OrderedDict can change its order and keep its version
     for (uint32_t i = node.checks_begin; i < node.checks_end; i++) {
-      order_hidden |= program_.checks[i].kind == Kind::Keys && PyODict_Check(value);
+      order_hidden |= program_.checks[i].watched == Watched::Order && PyODict_Check(value);
     }
     bool has_no_version = PyAnySet_Check(value) || (node.has_items && !is_dict && !PyTuple_Check(value));
     emit(order_hidden || has_no_version ? live(index)
@@ -170,28 +170,34 @@ void Evaluation::walk(uint32_t index, bool pinned) {
     const Check& check = program_.checks[i];
     bool passed = row_of(check).test(check, value);
     if (!passed) failed |= check.entries;
-    if (check.kind == Kind::Tensor) {
-      *tensor++ = {pinned ? value : nullptr, static_cast<const TensorProperties*>(check.native), passed};
-    }
-    if (!has_watch(check.kind)) continue;
-    switch (check.kind) {
-      case Kind::Type:
+    switch (check.watched) {
+      case Watched::Identity:
+      case Watched::Keys:
+      case Watched::Order:
+      case Watched::Class:
+      case Watched::Nothing:
+        break;
+      case Watched::Tensor:
+        *tensor++ = {pinned ? value : nullptr, static_cast<const TensorProperties*>(check.native), passed};
+        break;
+      case Watched::Type:
         emit(word_at(&value->ob_type));
         break;
-      case Kind::Truth:  // a class of the program's may come to have a say in it
+      case Watched::Truth:  // a class of the program's may come to have a say in it
         if (!PyType_HasFeature(Py_TYPE(value), Py_TPFLAGS_IMMUTABLETYPE)) {
           emit(rerun(i, passed));
           break;
         }
         [[fallthrough]];
-      case Kind::Length:
+      case Watched::Length:
         emit(length_field(value) != nullptr ? word_at(length_field(value)) : unused());
         break;
-      case Kind::Value:  // only an object of expected's own, immutable type could ever pass
+      case Watched::Value:  // only an object of expected's own, immutable type could ever pass
         emit(is_frozen(check.expected) ? unused() : rerun(i, passed));
         break;
-      default:
+      case Watched::Members:
         emit(PyFrozenSet_CheckExact(value) ? unused() : rerun(i, passed));
+        break;
     }
   }
   set_failed(index, failed);
@@ -297,12 +303,9 @@ bool Evaluation::holds(const Relation& relation, const Modes& modes) const {
 
 std::optional<Difference> Evaluation::explain_failure(const Relation& relation, const Modes& modes) const {
   if (holds(relation, modes)) return std::nullopt;
-  switch (relation.kind) {
-    case Kind::Modes: return modes_difference(*relation.modes, modes);
-    case Kind::Alias: return Difference{"the same object", "different ones", ""};
-    case Kind::Distinct: return Difference{"different objects", "the same one", ""};
-    default: return Difference{"tensors to share memory as they did", "another sharing", ""};
-  }
+  const CheckRow& row = row_of(relation.kind);
+  if (row.form == Form::Modes) return modes_difference(*relation.modes, modes);
+  return Difference{row.expectation({}), row.finding({}, nullptr), ""};
 }
 
 bool Evaluation::storage_holds(const Relation& relation) const {

@@ -201,13 +201,12 @@ std::optional<Difference> Tree::failure(const Row& row, size_t index, const Eval
     const EntrySpec::Check& spec = row.spec.checks[i];
     which = static_cast<long>(i);
     uint32_t node = spec.node == kNone ? kNone : node_of[spec.node];
-    if (spec.kind >= Kind::Alias) {
+    if (is_relation(row_of(spec.kind).form)) {
       Relation relation{spec.kind, 0, node, modes_from_python(spec.expected.get()), spec.operands};
       for (auto& operand : relation.operands) operand.node = node_of[operand.node];
       if (auto why = evaluation.explain_failure(relation, modes)) return why;
     } else {
-      Check check{spec.kind, node, 0, expected_object(spec.kind, spec.expected.get()), 0, 0, nullptr};
-      prepare(check);
+      Check check = make_check(spec.kind, node, 0, spec.expected.get());
       PyObject* value = memory.values[node];
       if (value == nullptr) return Difference{row_of(check).expectation(check), "nothing there", ""};
       if (auto why = explain_failure(check, value)) return why;
@@ -506,9 +505,12 @@ void init_guard_tree(PyObject* module) {
   checked(PyModule_AddType(module, entry_type));
 
   checked(PyModule_AddObjectRef(module, "STEPS", names_tuple(kStepNames).get()));
-  const char* kinds[kCheckKinds];
-  for (size_t i = 0; i < kCheckKinds; i++) kinds[i] = kCheckRows[i].name;
-  checked(PyModule_AddObjectRef(module, "KINDS", names_tuple(kinds).get()));
+  Ref kinds = Ref::steal(checked(PyTuple_New(kCheckKinds)));
+  for (const CheckRow& row : kCheckRows) {
+    PyObject* names = checked(Py_BuildValue("(ss)", row.name, kFormNames[static_cast<size_t>(row.form)]));
+    PyTuple_SET_ITEM(kinds.get(), static_cast<Py_ssize_t>(row.kind), names);
+  }
+  checked(PyModule_AddObjectRef(module, "KINDS", kinds.get()));
 }
 
 }  // namespace capture

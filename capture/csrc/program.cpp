@@ -6,11 +6,6 @@
 namespace capture {
 namespace {
 
-// What an object that may be held weakly stands for.
-PyObject* referent(PyObject* object) {
-  return PyWeakref_CheckRefExact(object) ? referent_of(object) : object;
-}
-
 // The tree before it is flattened.
 struct Draft {
   const EntrySpec::Node* spec;
@@ -109,20 +104,18 @@ class Builder {
 
   void add_check(const EntrySpec::Check& spec, uint64_t bit, const std::vector<uint32_t>& draft_of) {
     uint32_t node = spec.node == kNone ? kNone : draft_of[spec.node];
-    if (spec.kind >= Kind::Alias) {
-      Relation relation{spec.kind, bit, node, nullptr, spec.operands};
-      if (spec.kind == Kind::Modes) relation.modes = modes_from_python(spec.expected.get());
+    if (is_relation(row_of(spec.kind).form)) {
+      Relation relation{spec.kind, bit, node, modes_from_python(spec.expected.get()), spec.operands};
       if (node != kNone) require(node, bit);
       for (auto& operand : relation.operands) {
         operand.node = draft_of[operand.node];
-        if (spec.kind != Kind::Distinct) require(operand.node, bit);
+        if (spec.kind != Kind::Distinct) require(operand.node, bit);  // what cannot be reached is distinct
       }
       program_.relations.push_back(std::move(relation));
       return;
     }
     require(node, bit);
-    Check check{spec.kind, node, bit, expected_object(spec.kind, spec.expected.get()), 0, 0, nullptr};
-    prepare(check);
+    Check check = make_check(spec.kind, node, bit, spec.expected.get());
     for (Check& other : drafts_[node].checks) {
       if (other.kind == check.kind && expects_the_same(other, check)) {
         other.entries |= bit;
@@ -130,22 +123,6 @@ class Builder {
       }
     }
     drafts_[node].checks.push_back(check);
-  }
-
-  static bool expects_the_same(const Check& left, const Check& right) {
-    if (left.expected == right.expected) return true;
-    switch (left.kind) {
-      case Kind::Type:
-      case Kind::Id:
-        return false;
-      case Kind::Tensor: {
-        int equal = PyObject_RichCompareBool(left.expected, right.expected, Py_EQ);
-        checked(equal);
-        return equal != 0;
-      }
-      default:
-        return same(left.expected, right.expected);
-    }
   }
 
   void flatten(uint32_t index, uint32_t base) {
@@ -195,25 +172,23 @@ class Builder {
     node.checks_begin = static_cast<uint32_t>(program_.checks.size());
     for (Check check : draft.checks) {
       check.node = position;
-      if (check.kind == Kind::Keys || check.kind == Kind::Present || check.kind == Kind::Absent) {
-        node.watches_dict = true;
-      }
-      if (check.kind == Kind::NoAttr || check.kind == Kind::Mro) node.watches_type = true;
+      if (check.watched == Watched::Keys || check.watched == Watched::Order) node.watches_dict = true;
+      if (check.watched == Watched::Class) node.watches_type = true;
       program_.checks.push_back(check);
     }
     node.checks_end = static_cast<uint32_t>(program_.checks.size());
     node.only_identity = spec.step == Step::Attr && draft.children.empty() &&
                          std::all_of(draft.checks.begin(), draft.checks.end(),
-                                     [](const Check& check) { return check.kind == Kind::Id; });
+                                     [](const Check& check) { return check.watched == Watched::Identity; });
 
     uint32_t watches = has_watch(node.step) + node.watches_dict + node.watches_type;
-    for (const Check& check : draft.checks) watches += has_watch(check.kind);
+    for (const Check& check : draft.checks) watches += has_watch(check.watched);
     node.watch_begin = static_cast<uint32_t>(program_.watch_owner.size());
     program_.watch_owner.insert(program_.watch_owner.end(), watches, position);
     node.watch_end = static_cast<uint32_t>(program_.watch_owner.size());
     node.tensor_begin = static_cast<uint32_t>(program_.tensor_owner.size());
     for (const Check& check : draft.checks) {
-      if (check.kind == Kind::Tensor) program_.tensor_owner.push_back(position);
+      if (check.watched == Watched::Tensor) program_.tensor_owner.push_back(position);
     }
     node.tensor_end = static_cast<uint32_t>(program_.tensor_owner.size());
     return node;
@@ -297,26 +272,27 @@ EntrySpec::Check parse_check(PyObject* object, size_t count) {
     throw PythonError{};
   }
   check.kind = static_cast<Kind>(kind);
-  bool nodeless = check.kind == Kind::Modes || check.kind == Kind::Storage;
+  const CheckRow& row = row_of(check.kind);
+  bool nodeless = row.form == Form::Modes || row.form == Form::Places;
   check.node = parse_index(fields[0], count, nodeless);
   PyObject* expected = fields[2];
-  if (check.kind == Kind::Alias) {
+  if (row.form == Form::Path) {
     check.operands.push_back({parse_index(expected, count, false), 0, 0});
-  } else if (check.kind == Kind::Distinct) {
-    PyObject* const* items = parse_tuple(expected, -1, "the operands of DISTINCT");
+  } else if (row.form == Form::Paths) {
+    PyObject* const* items = parse_tuple(expected, -1, "paths");
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(expected); i++) {
       check.operands.push_back({parse_index(items[i], count, false), 0, 0});
     }
-  } else if (check.kind == Kind::Storage) {
-    PyObject* const* items = parse_tuple(expected, -1, "the operands of STORAGE");
+  } else if (row.form == Form::Places) {
+    PyObject* const* items = parse_tuple(expected, -1, "places");
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(expected); i++) {
-      PyObject* const* parts = parse_tuple(items[i], 3, "an operand of STORAGE");
+      PyObject* const* parts = parse_tuple(items[i], 3, "a place");
       int64_t offset = parts[2] == Py_None ? kAnyOffset : PyLong_AsLongLong(parts[2]);
       check.operands.push_back({parse_index(parts[0], count, false), PyLong_AsLong(parts[1]), offset});
       if (PyErr_Occurred()) throw PythonError{};
     }
-  } else if (check.kind == Kind::Modes && modes_from_python(expected) == nullptr) {
-    PyErr_Format(PyExc_TypeError, "a MODES guard expects a Modes, not %.200s", Py_TYPE(expected)->tp_name);
+  } else if (row.form == Form::Modes && modes_from_python(expected) == nullptr) {
+    PyErr_Format(PyExc_TypeError, "a %s guard expects a Modes, not %.200s", row.name, Py_TYPE(expected)->tp_name);
     throw PythonError{};
   }
   check.expected = Ref::borrow(expected);
@@ -324,12 +300,6 @@ EntrySpec::Check parse_check(PyObject* object, size_t count) {
 }
 
 }  // namespace
-
-PyObject* expected_object(Kind kind, PyObject* expected) {
-  bool whole = kind == Kind::Type || kind == Kind::Id || kind == Kind::Present || kind == Kind::Absent ||
-               kind == Kind::Member || kind == Kind::NotMember;
-  return whole ? referent(expected) : expected;
-}
 
 int EntrySpec::traverse(visitproc visit, void* arg) const {
   for (const Node& node : nodes) Py_VISIT(node.key.get());

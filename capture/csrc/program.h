@@ -43,24 +43,9 @@ struct EntrySpec {
 // Throws PythonError (TypeError, IndexError) for anything that is not as `GuardTree.insert` documents it.
 EntrySpec parse_entry(PyObject* nodes, PyObject* checks, PyObject* lifted);
 
-// Whether a step, or a check, has a watch of its own; the others depend on what a watch of the same node or of its base
-// covers: the version of a dict or class, or the identity of an object.
+// Whether a step has a watch of its own; the others depend on what the watch of its base covers, as checks do (`Watched`).
 constexpr bool has_watch(Step step) {
   return step == Step::InstanceDict || step == Step::TypeOf || step == Step::Attr;
-}
-constexpr bool has_watch(Kind kind) {
-  switch (kind) {
-    case Kind::Id:       // the identity of a pinned value does not change
-    case Kind::Keys:     // the version of the dict
-    case Kind::Present:
-    case Kind::Absent:
-    case Kind::NoAttr:   // the version of the class
-    case Kind::Mro:
-    case Kind::Tensor:   // watched apart
-      return false;
-    default:
-      return true;
-  }
 }
 
 // A place in the flattened tree: a depth-first order, in which a subtree is the range [node, end).
@@ -69,7 +54,7 @@ struct Node {
   bool is_live;       // evaluated anew each time: nothing tells whether it has changed
   bool has_items;     // has Item children
   bool watches_dict;  // has Item children or checks on the keys of a dict
-  bool watches_type;  // has TypeAttr children or NoAttr checks
+  bool watches_type;  // has TypeAttr children or checks on a class
   bool only_identity;  // an Attr of which nothing but the identity is checked
   uint32_t base, end;
   uint32_t checks_begin, checks_end;
@@ -105,9 +90,6 @@ struct Program {
   uint64_t all_entries = 0;
   uint32_t instance_root = kNone;              // the argument by which evaluations are remembered
 };
-
-// What a check compares with: the object itself where the entry holds it weakly.
-PyObject* expected_object(Kind kind, PyObject* expected);
 
 // Throws PythonError. Every object that an entry holds weakly must be alive.
 Program build_program(const std::vector<const EntrySpec*>& entries);

@@ -53,6 +53,9 @@ inline void checked(int status) {
 inline PyObject* referent_of(PyObject* weak) { return PyWeakref_GET_OBJECT(weak); }
 #pragma GCC diagnostic pop
 
+// What an object that may be held weakly stands for.
+inline PyObject* referent(PyObject* object) { return PyWeakref_CheckRefExact(object) ? referent_of(object) : object; }
+
 // The error indicator, put aside for the lifetime of this object.
 class SavedError {
  public:

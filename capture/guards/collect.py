@@ -3,7 +3,7 @@ from __future__ import annotations
 
 from capture.guards.guard import Guard, Kind
 from capture.refgraph.graph import RefGraph
-from capture.refgraph.lookup import can_change_class
+from capture.refgraph.requirements import Known
 from capture.refgraph.source import Item
 
 
@@ -15,11 +15,7 @@ def collect(graph: RefGraph) -> list[Guard]:
     """
     guards = [Guard(source, Kind[kind], expected, graph.places.get(key))
               for key, (source, kind, expected) in graph.requirements.items()]
-    pinned = {guard.source for guard in guards if guard.kind is Kind.ID and not can_change_class(type(guard.expected))}
-    same = {guard.source for guard in guards if guard.kind is Kind.ID}
-    reached = {(guard.source.base, guard.source.key) for guard in guards if isinstance(guard.source, Item)}
-    guards = [guard for guard in guards
-              if not (guard.kind is Kind.TYPE and guard.source in pinned)
-              and not (guard.kind is Kind.ALIAS and guard.source in same)
-              and not (guard.kind is Kind.PRESENT and (guard.source, guard.expected) in reached)]
+    known = Known({guard.source: guard.expected for guard in guards if guard.kind is Kind.ID},
+                  {(guard.source.base, guard.source.key) for guard in guards if isinstance(guard.source, Item)})
+    guards = [guard for guard in guards if not guard.kind.row.implied(guard.source, guard.expected, known)]
     return sorted(guards, key=lambda guard: guard.kind is not Kind.MODES)

@@ -1,12 +1,11 @@
 """Guards as Python expressions.
 
-One template per kind, and two ways to fill it: `Readable` writes paths and objects as a person would, `Evaluable`
+The table of kinds has their text. There are two ways to fill it: `Readable` writes paths and objects as a person would, `Evaluable`
 writes them such that `eval` follows the same rules as the guard tree: no step of a path runs the program's own code.
 """
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
 from types import (
     BuiltinFunctionType,
     ClassMethodDescriptorType,
@@ -21,6 +20,7 @@ from types import (
 from typing import Any
 
 from capture.guards import helpers
+from capture.refgraph.requirements import Kind, Printer
 from capture.refgraph.source import (
     Attr,
     Computed,
@@ -103,36 +103,12 @@ class Evaluable:
         raise TypeError(f"no expression for a {type(source).__name__}")
 
 
-Printer = Readable | Evaluable
-
-TEMPLATES: dict[str, Callable[[str, Any, Printer], str]] = {
-    "TYPE": lambda x, e, to: f"type({x}) is {to.value(e)}",
-    "ID": lambda x, e, to: f"{x} is {to.value(e)}",
-    "VALUE": lambda x, e, to: f"same({x}, {to.value(e)})",
-    "TRUTH": lambda x, e, to: f"truth({x}) is {e}",
-    "LENGTH": lambda x, e, to: f"length({x}) == {e}",
-    "KEYS": lambda x, e, to: f"same(keys({x}), {to.value(e)})",
-    "PRESENT": lambda x, e, to: f"has_key({x}, {to.value(e)})",
-    "ABSENT": lambda x, e, to: f"not has_key({x}, {to.value(e)})",
-    "NO_ATTR": lambda x, e, to: f"lacks_attribute({x}, {e!r})",
-    "MRO": lambda x, e, to: f"same(mro({x}), {to.value(e)})",
-    "CONTENT": lambda x, e, to: f"same_members({x}, {to.value(e)})",
-    "MEMBER": lambda x, e, to: f"is_member({x}, {to.value(e)})",
-    "NOT_MEMBER": lambda x, e, to: f"not is_member({x}, {to.value(e)})",
-    "TENSOR": lambda x, e, to: f"tensor_properties({x}{', any_shape=True' * e.any_shape}) == {to.value(e)}",
-    "ALIAS": lambda x, e, to: f"{x} is {to.path(e)}",
-    "DISTINCT": lambda x, e, to: f"distinct({x}, {', '.join(f'lambda: {to.path(other)}' for other in e)})",
-    "STORAGE": lambda x, e, to: f"share_memory({', '.join(f'({to.path(s)}, {g}, {offset})' for s, g, offset in e)})",
-    "MODES": lambda x, e, to: f"modes() == {to.value(e)}",
-}
+def condition(kind: Kind, source: Source | None, expected: Any, printer: Printer) -> str:
+    """The expression of one guard."""
+    return kind.row.text("" if source is None else printer.path(source), expected, printer)
 
 
-def condition(kind: str, source: Source | None, expected: Any, printer: Printer) -> str:
-    """The expression of one guard. Raises KeyError for an unknown kind."""
-    return TEMPLATES[kind]("" if source is None else printer.path(source), expected, printer)
-
-
-def evaluate(kind: str, source: Source | None, expected: Any, locals: dict[str, Any], function: FunctionType) -> bool:
+def evaluate(kind: Kind, source: Source | None, expected: Any, locals: dict[str, Any], function: FunctionType) -> bool:
     """Evaluates the expression of one guard. A path that cannot be followed makes it false."""
     printer = Evaluable(locals, function)
     text = condition(kind, source, expected, printer)

@@ -11,11 +11,8 @@ from typing import Any
 
 from capture.errors import UserFrame
 from capture.guards import expression
-from capture.refgraph.identical import Classes
 from capture.refgraph.requirements import Kind
 from capture.refgraph.source import Source
-
-SCALARS = Classes({int, float, bool, complex, str, bytes, type(None)})
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,11 +26,11 @@ class Guard:
 
     def as_python(self) -> str:
         """The condition as a Python expression, for reading."""
-        return expression.condition(self.kind.name, self.source, self.expected, expression.Readable())
+        return expression.condition(self.kind, self.source, self.expected, expression.Readable())
 
     def evaluate(self, locals: dict[str, Any], function: FunctionType) -> bool:
         """Whether that expression holds for a frame with these locals. Slow: for tests and people."""
-        return expression.evaluate(self.kind.name, self.source, self.expected, locals, function)
+        return expression.evaluate(self.kind, self.source, self.expected, locals, function)
 
     def __str__(self) -> str:
         return self.as_python()

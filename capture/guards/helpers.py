@@ -5,7 +5,6 @@ None of them runs code of the user's program: they use the builtin types' own fu
 from __future__ import annotations
 
 import collections
-import struct
 import sys
 import types
 import weakref
@@ -17,27 +16,16 @@ import torch
 
 from capture import _C
 from capture.refgraph import source as sources
-from capture.refgraph.identical import Classes
+from capture.refgraph.identical import BUILTIN_SCALARS, Classes, builtin_base, is_a, same, same_members
 from capture.refgraph.lookup import MISSING
 
-SCALARS = Classes({int, float, bool, complex, str, bytes, type(None)})
 SIZED = (dict, list, tuple, set, frozenset, str, bytes, bytearray, collections.deque)
-PLAIN = Classes({*SCALARS, list, dict, set, frozenset, slice, range, bytearray})
+PLAIN = Classes({*BUILTIN_SCALARS, list, dict, set, frozenset, slice, range, bytearray})
 TENSOR_SLOTS = frozenset({"grad", "_backward_hooks", "_post_accumulate_grad_hooks"})    # what a tensor keeps, besides its metadata
 
 
 class Unreachable(Exception):
     """A path leads nowhere."""
-
-
-def is_a(x: Any, cls: type) -> bool:
-    """`isinstance(x, cls)` without asking x for its `__class__`."""
-    return cls in type(x).__mro__
-
-
-def builtin_base(x: Any, bases: tuple[type, ...]) -> Any:
-    """The builtin type among `bases` that x is an instance of, or None."""
-    return next((base for base in bases if base in type(x).__mro__), None)
 
 
 # -- paths -----------------------------------------------------------------------------------------------------
@@ -109,7 +97,7 @@ def item(x: Any, key: Any) -> Any:
 def computed(op: Callable[..., Any], *args: Any) -> Any:
     """`op(*args)` for exact builtin scalars and ranges; functions of ours see for themselves what they are given."""
     ours = type(op) is types.FunctionType or getattr(op, "__self__", None) is _C
-    if not ours and not all(type(arg) in SCALARS or type(arg) is range for arg in args):
+    if not ours and not all(type(arg) in BUILTIN_SCALARS or type(arg) is range for arg in args):
         raise Unreachable(op)
     try:
         return op(*args)
@@ -120,41 +108,6 @@ def computed(op: Callable[..., Any], *args: Any) -> Any:
 # -- conditions ------------------------------------------------------------------------------------------------
 
 
-def same(x: Any, expected: Any) -> bool:
-    """Exact type and value: floats bit for bit, containers recursively and in order; other objects by identity."""
-    if x is expected:
-        return True
-    cls = type(expected)
-    if type(x) is not cls:
-        return False
-    if cls is float:
-        return struct.pack("d", x) == struct.pack("d", expected)
-    if cls is complex:
-        return same(x.real, expected.real) and same(x.imag, expected.imag)
-    if cls in SCALARS or cls in (bytearray, torch.device):
-        return bool(x == expected)
-    if cls is dict:
-        return len(x) == len(expected) and all(
-            same(k, key) and same(v, value) for (k, v), (key, value) in zip(x.items(), expected.items()))
-    if cls in (set, frozenset):
-        return same_members(x, expected)
-    if cls in (slice, range):
-        return all(same(getattr(x, part), getattr(expected, part)) for part in ("start", "stop", "step"))
-    base = builtin_base(expected, (tuple, list))
-    if base is None:
-        return False
-    return base.__len__(x) == base.__len__(expected) and all(map(same, base.__iter__(x), base.__iter__(expected)))
-
-
-def same_members(x: Any, expected: Any) -> bool:
-    """Sets of builtin scalars with the same members, type by type."""
-    base = builtin_base(x, (set, frozenset))
-    if base is None or base.__len__(x) != len(expected):
-        return False
-    return all(type(member) in SCALARS and any(same(member, other) for other in expected)
-               for member in base.__iter__(x))
-
-
 def length(x: Any) -> int | None:
     """The builtin length; None for objects without one."""
     base = builtin_base(x, SIZED)
@@ -163,7 +116,7 @@ def length(x: Any) -> int | None:
 
 def truth(x: Any) -> bool | None:
     """The builtin truth; None for objects whose truth is their own affair."""
-    if type(x) in SCALARS or type(x) is range or x is Ellipsis:
+    if type(x) in BUILTIN_SCALARS or type(x) is range or x is Ellipsis:
         return bool(x)
     base = builtin_base(x, SIZED)
     owners = [vars(cls) for cls in type(x).__mro__] if base is not None else []

@@ -14,8 +14,9 @@ from typing import Any
 
 from capture import _C
 from capture.guards.explain import Mismatch
-from capture.guards.guard import SCALARS, Guard, Kind
-from capture.refgraph.identical import Classes
+from capture.guards.guard import Guard, Kind
+from capture.refgraph.identical import BUILTIN_SCALARS, Classes
+from capture.refgraph.requirements import Form
 from capture.refgraph.source import (
     Attr,
     Computed,
@@ -32,7 +33,9 @@ from capture.refgraph.source import (
 )
 
 STEP_CODES = {name: code for code, name in enumerate(_C.STEPS)}
-KIND_CODES = {Kind[name]: code for code, name in enumerate(_C.KINDS)}
+KIND_CODES = {Kind[name]: code for code, (name, _) in enumerate(_C.KINDS)}
+if {kind: kind.row.form for kind in Kind} != {Kind[name]: Form[form] for name, form in _C.KINDS}:
+    raise ImportError(f"capture._C knows other kinds of guards, or expects other things of them: {_C.KINDS}")
 COPIED = Classes((tuple, list, set, frozenset))
 
 
@@ -163,31 +166,25 @@ class _Lowering:
     def check(self, guard: Guard) -> tuple[int, int, Any]:
         """(node, kind, expected) with references to objects of the program made weak."""
         node = -1 if guard.source is None else self.node(guard.source)
-        expected = guard.expected
-        held: Any
-        match guard.kind:
-            case Kind.ALIAS:
-                held = self.node(expected)
-            case Kind.DISTINCT:
-                held = tuple(self.node(source) for source in expected)
-            case Kind.STORAGE:
-                held = tuple((self.node(source), group, offset) for source, group, offset in expected)
-            case Kind.TENSOR:                       # one object for equal properties: they stay in the CPU's cache
-                held = self._properties.setdefault(expected, expected)
-            case Kind.TYPE | Kind.ID:
-                held = self.identity(expected)
-            case Kind.PRESENT | Kind.ABSENT | Kind.MEMBER | Kind.NOT_MEMBER:
-                held = self.key(expected)
-            case Kind.MODES | Kind.TRUTH | Kind.LENGTH | Kind.NO_ATTR | Kind.CONTENT:
-                held = expected
-            case _:
-                held = self.hold(expected)
-        return node, KIND_CODES[guard.kind], held
+        return node, KIND_CODES[guard.kind], self.expectation(guard.kind.row.form, guard.expected)
+
+    def expectation(self, form: Form, expected: Any) -> Any:
+        """What stands for `expected` in the tree."""
+        match form:
+            case Form.OBJECT:
+                return self.identity(expected)
+            case Form.KEY:
+                return self.key(expected)
+            case Form.VALUE:
+                return self.hold(expected)
+            case Form.PROPERTIES:                   # so that they stay in the CPU's cache
+                return self._properties.setdefault(expected, expected)
+        return form.with_paths(expected, self.node)
 
     def hold(self, value: Any) -> Any:
         """What stands for `value` in the tree: scalars as they are, containers as copies, other objects weakly."""
         cls = type(value)
-        if cls in SCALARS:
+        if cls in BUILTIN_SCALARS:
             return value
         if cls in COPIED:
             return cls(map(self.hold, value))
@@ -250,13 +247,8 @@ class _Lowering:
 
     def frozen_guard(self, guard: Guard, held: Any) -> Guard:
         """The guard for showing it later."""
-        match guard.kind:
-            case Kind.ALIAS:
-                held = self.frozen(guard.expected)
-            case Kind.DISTINCT:
-                held = tuple(map(self.frozen, guard.expected))
-            case Kind.STORAGE:
-                held = tuple((self.frozen(source), group, offset) for source, group, offset in guard.expected)
+        form = guard.kind.row.form
+        held = form.with_paths(guard.expected, self.frozen) if form.has_paths else held
         return Guard(None if guard.source is None else self.frozen(guard.source), guard.kind, held, guard.place)
 
 
@@ -289,13 +281,7 @@ def _thawed_value(value: Any) -> Any:
 
 
 def _thawed_expectation(guard: Guard) -> Any:
-    match guard.kind:
-        case Kind.ALIAS:
-            return _thawed(guard.expected)
-        case Kind.DISTINCT:
-            return tuple(map(_thawed, guard.expected))
-        case Kind.STORAGE:
-            return tuple((_thawed(source), group, offset) for source, group, offset in guard.expected)
-        case Kind.TYPE | Kind.ID:
-            return _referent(guard.expected)
-    return _thawed_value(guard.expected)
+    form = guard.kind.row.form
+    if form.has_paths:
+        return form.with_paths(guard.expected, _thawed)
+    return _referent(guard.expected) if form is Form.OBJECT else _thawed_value(guard.expected)

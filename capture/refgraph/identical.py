@@ -1,8 +1,12 @@
-"""Sets of classes that are asked for by identity."""
+"""What is the same, as guards have it: nothing here runs Python code of the program's, or of a metaclass."""
 from __future__ import annotations
 
+import struct
 import weakref
 from collections.abc import Iterable
+from typing import Any
+
+import torch
 
 
 class Classes(frozenset[type]):
@@ -21,3 +25,53 @@ class Classes(frozenset[type]):
 
 PROXIES = Classes(weakref.ProxyTypes)
 LISTS, TEXTS, INTEGERS, NUMBERS = map(Classes, ((list, tuple), (str, bytes), (int, bool), (int, float)))
+# Their instances are immutable, and their operations run no foreign code.
+BUILTIN_SCALARS = Classes({int, float, bool, complex, str, bytes, type(None)})
+BY_EQUALITY = Classes({*BUILTIN_SCALARS, bytearray, torch.device})
+SETS, RANGES = Classes((set, frozenset)), Classes((slice, range))
+
+
+def is_a(x: Any, cls: type) -> bool:
+    """`isinstance(x, cls)` without asking x for its `__class__`. cls: none of Python's, whose metaclass may have a say."""
+    return issubclass(type(x), cls)
+
+
+def builtin_base(x: Any, bases: tuple[type, ...]) -> Any:
+    """The builtin type among `bases` that x is an instance of, or None."""
+    return next((base for base in bases if is_a(x, base)), None)
+
+
+def same(x: Any, expected: Any) -> bool:
+    """Exact type and value: floats bit for bit, containers recursively and in order; other objects by identity."""
+    if x is expected:
+        return True
+    cls = type(expected)
+    if type(x) is not cls:
+        return False
+    if cls is float:
+        return struct.pack("d", x) == struct.pack("d", expected)
+    if cls is complex:
+        return same(x.real, expected.real) and same(x.imag, expected.imag)
+    if cls in BY_EQUALITY:
+        return bool(x == expected)
+    if cls is dict:
+        return len(x) == len(expected) and all(
+            same(k, key) and same(v, value) for (k, v), (key, value) in zip(x.items(), expected.items()))
+    if cls in SETS:
+        return same_members(x, expected)
+    if cls in RANGES:
+        return all(same(getattr(x, part), getattr(expected, part)) for part in ("start", "stop", "step"))
+    base = builtin_base(expected, (tuple, list))
+    if base is None:
+        return False
+    return base.__len__(x) == base.__len__(expected) and all(map(same, base.__iter__(x), base.__iter__(expected)))
+
+
+def same_members(x: Any, expected: Any) -> bool:
+    """Sets of builtin scalars with the same members, type by type."""
+    base = builtin_base(x, (set, frozenset))
+    if base is None or base.__len__(x) != len(expected):
+        return False
+    members = {member: member for member in expected if type(member) in BUILTIN_SCALARS}
+    return all(type(member) in BUILTIN_SCALARS and member in members and same(member, members[member])
+               for member in base.__iter__(x))

@@ -47,6 +47,7 @@ from capture.refgraph.node import (
 )
 from capture.refgraph.orders import Filling, filled, filling, lay
 from capture.refgraph.publishing import chain_of
+from capture.refgraph.requirements import Kind
 from capture.refgraph.source import Computed, Constant, Source
 
 # What a class may extend, the more special first: made empty by the `__new__` of these, then filled.
@@ -556,10 +557,12 @@ def bases(source: Source) -> tuple[Source, ...]:
 def _class_at(graph: RefGraph, source: Source) -> type | None:
     if isinstance(source, Constant):
         return type(source.value)
-    required: dict[str, Callable[[Any], type]] = {"TYPE": lambda cls: cls, "ID": type, "VALUE": type,
-                                                  "TENSOR": lambda properties: torch.Tensor}
-    for kind, cls_of in required.items():
+    for kind, class_of in CLASS_OF.items():
         requirement = graph.requirements.get((source, kind))
         if requirement is not None:
-            return cls_of(requirement[2])
+            return class_of(requirement[2])
     return None
+
+
+# By kind of guard: the class of an object that meets its expectation.
+CLASS_OF = {kind.name: kind.row.class_of for kind in Kind if kind.row.class_of is not None}

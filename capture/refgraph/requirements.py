@@ -1,15 +1,100 @@
-"""What can be required of the state at a frame's entry: the table of kinds, of which guards are made."""
+"""What can be required of the state at a frame's entry: the table of kinds, of which guards are made.
+
+A row says all that is known of a kind outside of the extension, whose own table (csrc/checks.cpp) has its test. The two are
+compared when `guards.tree` is imported.
+"""
 from __future__ import annotations
 
 import enum
-from typing import Any
+from collections.abc import Callable, Mapping, Set
+from dataclasses import dataclass
+from typing import Any, Protocol
 
-from capture.refgraph.source import Source
+import torch
+from torch._prims_common import make_contiguous_strides_for
 
-SEVERAL = "several"      # each tells but a part of an object, so that requirements with other expectations may hold of the same one
-OF_CONTENT = "content"    # it tells of a container what it holds, beyond single keys of a dict
+from capture.refgraph.identical import same
+from capture.refgraph.lookup import can_change_class
+from capture.refgraph.source import Source, named
 
 Key = tuple[Any, ...]   # what tells requirements apart
+
+
+class Form(enum.Enum):
+    """What a kind expects, and how an entry holds it."""
+
+    OBJECT = "an object, compared by identity: held weakly"
+    KEY = "what is looked up in a dict or set: objects in it are held weakly"
+    VALUE = "compared as `same` does: held as a copy, objects in it weakly"
+    PLAIN = "a bool, int or str, or a frozenset of scalars: held as it is"
+    PROPERTIES = "a TensorProperties: equal ones are held as one"
+    PATH = "a Source"
+    PATHS = "a tuple of Sources"
+    PLACES = "a tuple of tuples: (Source, group, offset in bytes or None)"
+    MODES = "a Modes"
+
+    @property
+    def has_paths(self) -> bool:
+        """Whether paths are part of it."""
+        return self in (Form.PATH, Form.PATHS, Form.PLACES)
+
+    def with_paths(self, expected: Any, to: Callable[[Source], Any]) -> Any:
+        """The expectation, each path in it replaced by what `to` makes of it."""
+        if self is Form.PATH:
+            return to(expected)
+        if self is Form.PATHS:
+            return tuple(map(to, expected))
+        return tuple((to(source), *rest) for source, *rest in expected) if self is Form.PLACES else expected
+
+
+class Printer(Protocol):
+    """How paths and objects are written: for people, or for `eval`."""
+
+    def path(self, source: Source) -> str: ...
+    def value(self, value: Any) -> str: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What the guards of one entry say together. `objects`: by path, the object that is to be there; `items`: of which paths,
+    by base and key, something is required."""
+
+    objects: Mapping[Source | None, Any]
+    items: Set[tuple[Source, Any]]
+
+
+Text = Callable[[str, Any, Printer], str]
+Implication = Callable[[Source | None, Any, Known], bool]
+BEFORE = "set the key or attribute before the first call, to None if need be"
+ONE_OBJECT = "pass the same object in both places each time, or never"
+OTHER = "do not change it between calls, or change it before the first one"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Row:
+    """What is known of a kind. text, words: by path and expectation. Without words it is about what an object is made of, not
+    about its state."""
+
+    condition: str
+    form: Form
+    text: Text
+    words: Text | None = None
+    remedy: str = OTHER
+    several: bool = False                               # requirements of one object that expect different things may both hold
+    of_content: bool = False                            # it tells of a container what it holds, beyond single keys of a dict
+    class_of: Callable[[Any], type] | None = None       # the class that an object has which meets the expectation
+    implied: Implication = lambda source, expected, known: False    # by other guards of the entry: then it is left out
+
+
+def tensor_in_words(path: str, expected: Any, to: Printer) -> str:
+    """`.weight float32, (4, 4), requires_grad`: what is unusual is said."""
+    parts = [str(expected.dtype).removeprefix("torch."), "of any shape" if expected.any_shape else str(tuple(expected.shape))]
+    parts += [f"of class {expected.type.__name__}"] * (expected.type.__name__ not in ("Tensor", "Parameter"))
+    parts += [f"on {expected.device}"] * (expected.device.type != "cpu")
+    usual = expected.any_shape or tuple(expected.stride) == make_contiguous_strides_for(tuple(expected.shape))
+    parts += [f"strides {tuple(expected.stride)}"] * (not usual)
+    parts += ["requires_grad"] * expected.requires_grad
+    return f"{path} {', '.join(parts)}"
 
 
 class Kind(enum.Enum):
@@ -18,39 +103,118 @@ class Kind(enum.Enum):
     A Python expression runs no user code: lengths, keys and items are read by the builtin type's own functions.
     """
 
-    TYPE = "type(x) is expected"
-    ID = "x is expected"
-    VALUE = "x has expected's exact type and value; floats bit for bit; containers recursively"
-    TRUTH = "bool(x) is expected, of a builtin scalar, range, Ellipsis or container whose class has no say in it", OF_CONTENT
-    LENGTH = "builtin len(x) == expected, for list, tuple, dict, set, frozenset, str, bytes, bytearray, deque", OF_CONTENT
-    KEYS = "x is a dict or set (or subclass) with just the keys expected, in order: compared as VALUE or by identity", OF_CONTENT
-    PRESENT = "x is a dict, and has the key expected", SEVERAL
-    ABSENT = "x is a dict, and lacks the key expected", SEVERAL
-    NO_ATTR = "x is a class, and its MRO has no attribute named expected", SEVERAL
-    MRO = "x is a class whose MRO is expected: a tuple, compared by identity"
-    CONTENT = "x is a set or frozenset (or subclass), and equals expected: a frozenset of builtin scalars", OF_CONTENT
-    MEMBER = "x is a set or frozenset (or subclass) holding expected: a scalar or an object hashed by identity", SEVERAL, OF_CONTENT
-    NOT_MEMBER = "x is a set or frozenset (or subclass) that does not hold expected", SEVERAL, OF_CONTENT
-    TENSOR = "x is a tensor with the properties expected: a TensorProperties"
-    ALIAS = "x is the object at expected: a Source", SEVERAL
-    DISTINCT = "x is none of the objects at expected: a tuple of Sources (unreachable ones differ)", SEVERAL
-    STORAGE = "expected: tuples (Source, group, offset in bytes or None): tensors share storage within groups only, there"
-    MODES = "the process-wide and thread-wide modes of torch equal expected: a Modes; source is None"
+    TYPE = Row(
+        "type(x) is expected", Form.OBJECT,
+        text=lambda x, e, to: f"type({x}) is {to.value(e)}",
+        words=lambda x, e, to: f"{x} {e.__name__}",
+        remedy="pass objects of one type; each type is captured once",
+        class_of=lambda e: e,
+        implied=lambda source, e, known: source in known.objects and not can_change_class(type(known.objects[source])))
+    ID = Row(
+        "x is expected", Form.OBJECT,
+        text=lambda x, e, to: f"{x} is {to.value(e)}",
+        remedy="make the object once, outside, and pass the same one each time; functions too: define them outside of the loop",
+        class_of=type)
+    VALUE = Row(
+        "x has expected's exact type and value; floats bit for bit; containers recursively", Form.VALUE,
+        text=lambda x, e, to: f"same({x}, {to.value(e)})",
+        words=lambda x, e, to: f"{x} is {to.value(e)}",
+        remedy="pass what changes as a tensor, or let nothing but arithmetic on tensors depend on it: no branch, no shape, "
+               "no index",
+        class_of=type)
+    TRUTH = Row(
+        "bool(x) is expected, of a builtin scalar, range, Ellipsis or container whose class has no say in it", Form.PLAIN,
+        text=lambda x, e, to: f"truth({x}) is {e}",
+        words=lambda x, e, to: f"{x} is {'true' if e else 'false or empty'}",
+        remedy="none needed: each side of the branch is captured once; where many branches are combined, each combination is: take "
+               "them out of the compiled function, or compute the choice with torch.where",
+        of_content=True)
+    LENGTH = Row(
+        "builtin len(x) == expected, for list, tuple, dict, set, frozenset, str, bytes, bytearray, deque", Form.PLAIN,
+        text=lambda x, e, to: f"length({x}) == {e}",
+        words=lambda x, e, to: f"{x} has length {e}",
+        remedy="keep the number of items the same; each length is captured once",
+        of_content=True)
+    KEYS = Row(
+        "x is a dict or set (or subclass) with just the keys expected, in order: compared as VALUE or by identity", Form.VALUE,
+        text=lambda x, e, to: f"same(keys({x}), {to.value(e)})",
+        words=lambda x, e, to: f"{x} has the keys {to.value(e)}",
+        remedy="keep the same keys in the same order; each set of keys is captured once",
+        of_content=True)
+    PRESENT = Row(
+        "x is a dict, and has the key expected", Form.KEY,
+        text=lambda x, e, to: f"has_key({x}, {to.value(e)})",
+        remedy=BEFORE, several=True,
+        implied=lambda source, e, known: (source, e) in known.items)
+    ABSENT = Row(
+        "x is a dict, and lacks the key expected", Form.KEY,
+        text=lambda x, e, to: f"not has_key({x}, {to.value(e)})",
+        remedy=BEFORE, several=True)
+    NO_ATTR = Row(
+        "x is a class, and its MRO has no attribute named expected", Form.PLAIN,
+        text=lambda x, e, to: f"lacks_attribute({x}, {e!r})",
+        several=True)
+    MRO = Row(
+        "x is a class whose MRO is expected: a tuple, compared by identity", Form.VALUE,
+        text=lambda x, e, to: f"same(mro({x}), {to.value(e)})")
+    CONTENT = Row(
+        "x is a set or frozenset (or subclass), and equals expected: a frozenset of builtin scalars", Form.PLAIN,
+        text=lambda x, e, to: f"same_members({x}, {to.value(e)})",
+        words=lambda x, e, to: f"{x} holds {to.value(e)}",
+        remedy="keep the members of the set the same, or make it outside",
+        of_content=True)
+    MEMBER = Row(
+        "x is a set or frozenset (or subclass) holding expected: a scalar or an object hashed by identity", Form.KEY,
+        text=lambda x, e, to: f"is_member({x}, {to.value(e)})",
+        words=lambda x, e, to: f"{x} holds {to.value(e)}",
+        several=True, of_content=True)
+    NOT_MEMBER = Row(
+        "x is a set or frozenset (or subclass) that does not hold expected", Form.KEY,
+        text=lambda x, e, to: f"not is_member({x}, {to.value(e)})",
+        words=lambda x, e, to: f"{x} does not hold {to.value(e)}",
+        several=True, of_content=True)
+    TENSOR = Row(
+        "x is a tensor with the properties expected", Form.PROPERTIES,
+        text=lambda x, e, to: f"tensor_properties({x}{', any_shape=True' * e.any_shape}) == {to.value(e)}",
+        words=tensor_in_words,
+        class_of=lambda e: torch.Tensor)
+    ALIAS = Row(
+        "x is the object at expected", Form.PATH,
+        text=lambda x, e, to: f"{x} is {to.path(e)}",
+        words=lambda x, e, to: f"{x} is {named(str(e))}",
+        remedy=ONE_OBJECT, several=True,
+        implied=lambda source, e, known: source in known.objects)
+    DISTINCT = Row(
+        "x is none of the objects at expected (unreachable ones differ)", Form.PATHS,
+        text=lambda x, e, to: f"distinct({x}, {', '.join(f'lambda: {to.path(other)}' for other in e)})",
+        words=lambda x, e, to: f"{x} is none of {len(e)} other objects",
+        remedy=ONE_OBJECT, several=True)
+    STORAGE = Row(
+        "the tensors at expected share storage within groups only, there", Form.PLACES,
+        text=lambda x, e, to: f"share_memory({', '.join(f'({to.path(s)}, {g}, {offset})' for s, g, offset in e)})",
+        words=lambda x, e, to: f"memory is shared among {len(e)} tensors as it was",
+        remedy="pass tensors that share memory as they did, or clone() them")
+    MODES = Row(
+        "the process-wide and thread-wide modes of torch equal expected; source is None", Form.MODES,
+        text=lambda x, e, to: f"modes() == {to.value(e)}",
+        remedy="call it under the same modes of torch (gradients, autocast, default dtype …); each combination is captured once")
 
-    several: bool
-    of_content: bool
-
-    def __new__(cls, condition: str, *traits: str) -> Kind:
-        kind = object.__new__(cls)
-        kind._value_, kind.several, kind.of_content = condition, SEVERAL in traits, OF_CONTENT in traits
-        return kind
+    @property
+    def row(self) -> Row:
+        """What is known of it."""
+        return self.value
 
 
 def key_of(source: Source | None, kind: str, expected: Any) -> Key:
     """What a requirement is known by. A second one under the same key says the same."""
-    return (source, kind, expected) if Kind[kind].several else (source, kind)
+    return (source, kind, expected) if Kind[kind].row.several else (source, kind)
 
 
 def agree(kind: str, known: Any, expected: Any) -> bool:
-    """Whether two requirements under one key say the same, as far as that is told without comparing values."""
-    return known is expected if kind in ("TYPE", "ID") else known == expected if kind in ("TRUTH", "LENGTH") else True
+    """Whether two requirements under one key say the same."""
+    row = Kind[kind].row
+    if row.several or known is expected:
+        return True
+    if row.form is Form.OBJECT:
+        return False
+    return same(known, expected) if row.form in (Form.VALUE, Form.PLAIN) else bool(known == expected)

@@ -3,15 +3,14 @@ from __future__ import annotations
 
 import re
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
-
-from torch._prims_common import make_contiguous_strides_for
 
 from capture import _C
 from capture.guards.expression import Readable
 from capture.guards.guard import Guard
 from capture.history import labelled
+from capture.refgraph.identical import Classes
 from capture.refgraph.requirements import Kind
 from capture.refgraph.source import DESCRIPTIONS, Attr, Computed, Constant, Function, ImportedModule, Item, Source, named
 from capture.reports.tree import Condition
@@ -19,7 +18,7 @@ from capture.reports.tree import Condition
 LONGEST = 100                                       # characters of a condition in words
 MODE = re.compile(r"(\w+)=(\w+(?:\([^)]*\))?)")     # in the text of Modes
 AT_IMPORT = dict(MODE.findall(str(_C.modes())))
-CODE = types.FunctionType, types.ModuleType, type
+CODE = Classes((types.FunctionType, types.ModuleType, type))
 readable = Readable()
 
 
@@ -29,11 +28,11 @@ def condition_of(guard: Guard, labels: Mapping[str, str]) -> Condition:
         return Condition("torch's modes", _modes(guard.expected), str(guard))
     source = labelled(guard.source, labels)
     subject = subject_of(source)
-    words = WORDS.get(guard.kind)
+    words = guard.kind.row.words
     if words is None or is_code(source) or is_bookkeeping(source, guard) or \
             guard.kind is Kind.TYPE and (source is not subject or guard.expected in CODE):
         return Condition(shown(subject), "", str(guard))
-    return Condition(shown(subject), shortened(words(relative(source, subject), guard.expected).strip()), str(guard))
+    return Condition(shown(subject), shortened(words(relative(source, subject), guard.expected, readable).strip()), str(guard))
 
 
 def is_code(source: Source) -> bool:
@@ -86,33 +85,6 @@ def shortened(text: str, longest: int = LONGEST) -> str:
     return text if len(text) <= longest else text[:longest] + " …"
 
 
-def _tensor(path: str, expected: Any) -> str:
-    parts = [str(expected.dtype).removeprefix("torch."), "of any shape" if expected.any_shape else str(tuple(expected.shape))]
-    parts += [f"of class {expected.type.__name__}"] * (expected.type.__name__ not in ("Tensor", "Parameter"))
-    parts += [f"on {expected.device}"] * (expected.device.type != "cpu")
-    usual = expected.any_shape or tuple(expected.stride) == make_contiguous_strides_for(tuple(expected.shape))
-    parts += [f"strides {tuple(expected.stride)}"] * (not usual)
-    parts += ["requires_grad"] * expected.requires_grad
-    return f"{path} {', '.join(parts)}"
-
-
 def _modes(expected: Any) -> str:
     changed = [f"{name} {value}" for name, value in MODE.findall(str(expected)) if AT_IMPORT.get(name) != value]
     return ", ".join(changed) or "as they were when capture was imported"
-
-
-# What kinds of guards say of an object's state, by path and expectation. The others are about what it is made of.
-WORDS: dict[Kind, Callable[[str, Any], str]] = {
-    Kind.TYPE: lambda x, e: f"{x} {e.__name__}",
-    Kind.VALUE: lambda x, e: f"{x} is {readable.value(e)}",
-    Kind.TRUTH: lambda x, e: f"{x} is {'true' if e else 'false or empty'}",
-    Kind.LENGTH: lambda x, e: f"{x} has length {e}",
-    Kind.KEYS: lambda x, e: f"{x} has the keys {readable.value(e)}",
-    Kind.CONTENT: lambda x, e: f"{x} holds {readable.value(e)}",
-    Kind.MEMBER: lambda x, e: f"{x} holds {readable.value(e)}",
-    Kind.NOT_MEMBER: lambda x, e: f"{x} does not hold {readable.value(e)}",
-    Kind.TENSOR: _tensor,
-    Kind.ALIAS: lambda x, e: f"{x} is {named(str(e))}",
-    Kind.DISTINCT: lambda x, e: f"{x} is none of {len(e)} other objects",
-    Kind.STORAGE: lambda x, e: f"memory is shared among {len(e)} tensors as it was",
-}

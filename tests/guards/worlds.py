@@ -14,6 +14,7 @@ import torch
 from capture import _C
 from capture.guards import helpers
 from capture.guards.guard import Guard, Kind
+from capture.refgraph.identical import BUILTIN_SCALARS
 from capture.refgraph.source import (
     Attr,
     Computed,
@@ -226,7 +227,7 @@ def guards_for(reached: list[tuple[Source, Any]], rng: random.Random) -> list[Gu
     guards = []
     for source, x in reached:
         kinds: list[tuple[Kind, Any]] = [(Kind.TYPE, type(x)), (Kind.ID, x)]
-        by_value = (*helpers.SCALARS, tuple, list, dict, range, slice, torch.device)
+        by_value = (*BUILTIN_SCALARS, tuple, list, dict, range, slice, torch.device)
         if is_any(x, by_value) and type(x) not in (MyDict, MyList):
             kinds.append((Kind.VALUE, x))
         if helpers.truth(x) is not None:
@@ -238,7 +239,7 @@ def guards_for(reached: list[tuple[Source, Any]], rng: random.Random) -> list[Gu
             kinds += [(Kind.KEYS, keys), (Kind.ABSENT, "absent")] + [(Kind.PRESENT, key) for key in keys[:1]]
         if is_any(x, (type,)):
             kinds += [(Kind.NO_ATTR, "c"), (Kind.MRO, helpers.mro(x))]
-        if is_any(x, (set, frozenset)) and all(type(m) in helpers.SCALARS for m in x):
+        if is_any(x, (set, frozenset)) and all(type(m) in BUILTIN_SCALARS for m in x):
             kinds += [(Kind.CONTENT, frozenset(x)), (Kind.NOT_MEMBER, "absent")]
             kinds += [(Kind.KEYS, tuple(x))] + [(Kind.MEMBER, member) for member in list(x)[:1]]
         if is_any(x, (torch.Tensor,)):

@@ -15,7 +15,8 @@ import capture
 from capture.config import RECAPTURE_LIMIT
 from capture.errors import REASONS, ArgumentError, is_internal
 from capture.history import Cause
-from capture.remedies import KINDS, remedy
+from capture.refgraph.requirements import Kind
+from capture.remedies import remedy
 from capture.reports import text
 
 X = torch.arange(3.0)
@@ -135,7 +136,8 @@ def test_modes_that_change_are_told_by_name() -> None:
     with torch.no_grad():
         compiled(X, 1, {"a": 2.0})
     told, = capture.report(compiled).frames[0].recaptures[0].changes
-    assert (told.kind, told.subject, told.before, told.after, told.remedy) == ("MODES", "grad", "True", "False", KINDS["MODES"])
+    assert (told.kind, told.subject, told.before, told.after, told.remedy) == ("MODES", "grad", "True", "False",
+                                                                                    Kind.MODES.row.remedy)
     with torch.autocast("cpu", dtype=torch.float16):
         compiled(X, 1, {"a": 2.0})
     told, _ = capture.report(compiled).frames[0].recaptures[1].changes
