@@ -16,6 +16,7 @@ import torch
 from capture.errors import is_of_library, is_of_torch
 from capture.interp import failing, held
 from capture.interp.frame import Frame, Value
+from capture.interp.instructions import Does, does
 from capture.interp.interpreter import Interpreter
 from capture.interp.lookasides import replays
 from capture.interp.special import in_python
@@ -102,8 +103,9 @@ def supposed(interp: Interpreter, function: Any, args: list[Value], result: Any)
 def raises(frame: Frame, start: int) -> bool:
     """Whether the instructions from `start` on come to the raising of an exception whatever happens."""
     for instruction in frame.instructions[start:start + MOST_STEPS]:
-        if instruction.opname == "RAISE_VARARGS":
+        facts = does(instruction)
+        if Does.RAISES in facts:
             return True
-        if instruction.opname.startswith(("RETURN", "YIELD", "FOR_ITER", "SEND")) or "JUMP" in instruction.opname:
+        if facts & (Does.LEAVES | Does.JUMPS | Does.BRANCHES | Does.SUSPENDS):
             return False
     return False

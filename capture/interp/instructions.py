@@ -1,8 +1,8 @@
-"""Decoding, and the registry of opcode handlers. The only Python file of the project with version differences besides
-the ranges that handlers register."""
+"""Decoding, and the registry of opcode handlers, with what is known of each opcode."""
 from __future__ import annotations
 
 import dis
+import enum
 import functools
 import itertools
 import operator
@@ -24,6 +24,39 @@ if TYPE_CHECKING:
 
 Handler = Callable[["Interpreter", "Frame", "Instruction"], None]
 HANDLERS: dict[str, Handler] = {}
+FACTS: dict[str, Does] = {}         # of the same opcodes
+
+
+class Does(enum.Flag):
+    """What an opcode does besides operating on what its frame's stack holds, which may be to call that, to ask its class, or to
+    iterate; and where it leads to.
+
+    Whoever asks what code may do names what it allows: that way an opcode which does something new is not allowed.
+    """
+
+    OPERATES = 0                    # no more than that
+    READS_LOCAL = enum.auto()       # the variable of its name, in the frame itself
+    WRITES_LOCAL = enum.auto()
+    STORES_CELL = enum.auto()       # … in a cell, which another function may share; or empties it
+    LOADS_GLOBAL = enum.auto()      # a global variable, or builtin, of its name
+    STORES_NAME = enum.auto()       # one of those, or of a class body; or deletes it
+    LOADS_ANY_NAME = enum.auto()    # a name in a mapping, which may be of any class
+    LOADS_ATTRIBUTE = enum.auto()   # of its name
+    ASKS_SUPER = enum.auto()        # … of what comes next in the order of classes
+    STORES_ATTRIBUTE = enum.auto()
+    DELETES_ATTRIBUTE = enum.auto()
+    STORES_ITEM = enum.auto()       # or deletes it
+    CHANGES_OPERAND = enum.auto()   # where that is a list or the like: `+=`
+    IMPORTS = enum.auto()
+    BUILDS_CLASS = enum.auto()
+    ENTERS = enum.auto()            # a block of `with`
+    SUSPENDS = enum.auto()          # its frame, or drives what does
+    PRINTS = enum.auto()
+    RAISES = enum.auto()            # whatever happens
+    # What comes after it, in place of the next instruction.
+    JUMPS = enum.auto()             # its target
+    BRANCHES = enum.auto()          # its target, or the next one
+    LEAVES = enum.auto()            # nothing
 
 # Opcodes without an effect of their own, which decoding takes in: NOP leaves no trace, KW_NAMES becomes the value of
 # the CALL that follows, SET_FUNCTION_ATTRIBUTE part of the argument of the MAKE_FUNCTION before it, EXTENDED_ARG of any.
@@ -49,6 +82,7 @@ _BINARY = {"+": "add", "&": "and_", "//": "floordiv", "<<": "lshift", "@": "matm
 _OPERATORS: list[Callable[[Any, Any], Any]] = [
     getattr(operator, "i" + _BINARY[symbol[:-1]].rstrip("_") if symbol.endswith("=") else _BINARY[symbol])
     for _, symbol in dis._nb_ops]  # type: ignore[attr-defined]
+_IN_PLACE = frozenset(made for made, (_, symbol) in zip(_OPERATORS, dis._nb_ops) if symbol.endswith("="))  # type: ignore[attr-defined]
 
 
 @dataclass(slots=True, eq=False)
@@ -80,15 +114,42 @@ class Cover:
     lasti: bool
 
 
-def opcode(*names: str, since: tuple[int, int] = (3, 11),
+def opcode(*names: str, does: Does, since: tuple[int, int] = (3, 11),
            until: tuple[int, int] = (3, 13)) -> Callable[[Handler], Handler]:
-    """Registers a handler for opcodes of CPython versions `since` to `until`, inclusive."""
+    """Registers a handler for opcodes of CPython versions `since` to `until`, inclusive. Raises ImportError for one that the
+    running version has not, or that has a handler."""
     def register(handler: Handler) -> Handler:
         if since <= sys.version_info[:2] <= until:
             for name in names:
-                HANDLERS[name] = handler
+                if name not in dis.opmap or name in HANDLERS:
+                    raise ImportError(f"{name} {'has a handler' if name in HANDLERS else 'is no opcode of this Python'}")
+                HANDLERS[name], FACTS[name] = handler, does
         return handler
     return register
+
+
+def does(instruction: Instruction) -> Does:
+    """What an instruction does."""
+    facts = FACTS[instruction.opname]
+    return facts | Does.CHANGES_OPERAND if instruction.opname == "BINARY_OP" and instruction.value in _IN_PLACE else facts
+
+
+def successors(instruction: Instruction, at: int) -> tuple[int, ...]:
+    """The instructions that may come after the one at index `at`."""
+    facts = does(instruction)
+    if Does.LEAVES in facts:
+        return ()
+    if Does.JUMPS in facts:
+        return (instruction.value,)
+    return (at + 1, instruction.value) if Does.BRANCHES in facts else (at + 1,)
+
+
+def with_inner(code: types.CodeType) -> Iterator[Instruction]:
+    """The instructions of a code object and of those inside of it."""
+    yield from decode(code)
+    for part in code.co_consts:
+        if type(part) is types.CodeType:
+            yield from with_inner(part)
 
 
 def halves(instr: Any) -> list[Any]:

@@ -16,8 +16,8 @@ from typing import Any
 import torch
 
 from capture.interp.fx_recorder import FxRecorder
-from capture.interp.instructions import Instruction, decode, exception_table
-from capture.interp.resume import Position, Resume, Slot, Suspended, continuation, live_locals, successors, waiting_at
+from capture.interp.instructions import Instruction, decode, exception_table, successors
+from capture.interp.resume import Position, Resume, Slot, Suspended, continuation, live_locals, waiting_at
 from capture.refgraph.node import SCALARS, Const
 
 

@@ -32,7 +32,19 @@ from capture import _C
 from capture.errors import Break
 from capture.interp import drivers, generators, scope, unwind
 from capture.interp.frame import Frame, Handled, Resume, Value
-from capture.interp.instructions import ASK_TRUTH, NULL_FIRST, Instruction, decode, decoded, exception_table, plain, shown, taken_in
+from capture.interp.instructions import (
+    ASK_TRUTH,
+    NULL_FIRST,
+    Does,
+    decode,
+    decoded,
+    does,
+    exception_table,
+    plain,
+    shown,
+    successors,
+    taken_in,
+)
 from capture.interp.interpreter import Interpreter
 from capture.refgraph.graph import PINNED
 from capture.refgraph.lookup import lookup_class, parts
@@ -277,24 +289,14 @@ def _live_locals(code: types.CodeType) -> tuple[frozenset[str], ...]:
             for successor in (*successors(instruction, i), *handlers[i]):
                 after |= live[successor]
             name = instruction.value
-            if instruction.opname in ("STORE_FAST", "LOAD_FAST_AND_CLEAR"):
+            facts = does(instruction)
+            if Does.WRITES_LOCAL in facts:
                 after.discard(name)
-            if instruction.opname.startswith(("LOAD_FAST", "DELETE_FAST", "LOAD_CLOSURE")):
+            if Does.READS_LOCAL in facts:
                 after.add(name)
             if after != live[i]:
                 live[i], changed = frozenset(after), True
     return tuple(live)
-
-
-def successors(instruction: Instruction, at: int) -> tuple[int, ...]:
-    """The instructions that may come after the one at index `at`."""
-    name = instruction.opname
-    if name in ("RETURN_VALUE", "RETURN_CONST", "RAISE_VARARGS", "RERAISE"):
-        return ()
-    if "JUMP" in name or name in ("FOR_ITER", "SEND"):
-        unconditional = name.startswith(("JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_ABSOLUTE"))
-        return (instruction.value,) if unconditional else (at + 1, instruction.value)
-    return (at + 1,)
 
 
 # -- shadows -----------------------------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dis
 import gc
+import operator
 import sys
 import types
 import weakref
@@ -11,12 +12,50 @@ import weakref
 import pytest
 
 from capture.interp import instructions, opcodes
+from capture.interp.instructions import Does
 from tests.interp.programs import PROGRAMS
 from tests.interp.worlds import checked_stack, functions_in, interpreted, natively, observe, tracked
 
 
 def test_every_opcode_has_a_handler():
     assert opcodes.missing() == []
+
+
+def numbers(does):
+    """The opcodes of which any of this is known."""
+    return {dis.opmap[name] for name, facts in instructions.FACTS.items() if facts & does}
+
+
+def test_what_is_known_of_opcodes_is_what_dis_says():
+    handled = set(map(dis.opmap.get, instructions.HANDLERS))
+    assert numbers(Does.JUMPS | Does.BRANCHES) == handled & {*dis.hasjrel, *dis.hasjabs}
+    of_locals = numbers(Does.READS_LOCAL | Does.WRITES_LOCAL)
+    assert handled & set(dis.haslocal) <= of_locals <= {*dis.haslocal, *dis.hasfree}
+    assert handled & set(dis.hasname) <= numbers(
+        Does.LOADS_ANY_NAME | Does.LOADS_GLOBAL | Does.LOADS_ATTRIBUTE | Does.STORES_NAME | Does.STORES_ATTRIBUTE
+        | Does.DELETES_ATTRIBUTE | Does.IMPORTS)
+    assert {name for name in dis.opmap if name.startswith(("STORE_", "DELETE_")) and name in instructions.FACTS} == {
+        dis.opname[number] for number in numbers(
+            Does.STORES_NAME | Does.STORES_CELL | Does.STORES_ITEM | Does.STORES_ATTRIBUTE | Does.DELETES_ATTRIBUTE
+            | Does.WRITES_LOCAL | Does.READS_LOCAL)
+        if dis.opname[number].startswith(("STORE_", "DELETE_"))}
+
+
+@pytest.mark.parametrize("name, said", [("POP_TOPP", "is no opcode"), ("POP_TOP", "has a handler")])
+def test_an_opcode_is_registered_once_by_its_name(name, said):
+    with pytest.raises(ImportError, match=said):
+        instructions.opcode(name, does=Does.OPERATES)(lambda *args: None)
+    assert "POP_TOPP" not in instructions.FACTS
+
+
+def test_changes_in_place_are_told():
+    def program(x):
+        y = x + 1
+        y += 1
+        return y
+
+    changing = [i.value for i in instructions.decode(program.__code__) if Does.CHANGES_OPERAND in instructions.does(i)]
+    assert changing == [operator.iadd]
 
 
 def test_absent_opcodes_are_absent():

@@ -323,6 +323,19 @@ def test_the_context_of_decimals_at_entry_is_guarded() -> None:
     assert capture.stats(compiled).hits > 0
 
 
+def test_a_copy_of_a_context_of_decimals_says_nothing_of_that_at_entry() -> None:
+    rules = decimal.Context(prec=3)
+
+    def program(x):
+        with decimal.localcontext(rules):
+            return x, Decimal(1) / 7
+    compiled = capture.compile(program, fullgraph=True, backend="eager")
+    for precision in (3, 3, 5, 5, 3):
+        rules.prec = precision
+        assert compiled(X)[1:] == program(X)[1:]
+    assert compiled.capture_unit.captures == 2
+
+
 @programs.make(X, change=lambda state: setattr(state, "text", '{"layers": [{"type": "tanh"}], "scale": 3}'), captures=2)
 def json_with_hooks():
     state = SimpleNamespace(text='{"layers": [{"type": "relu"}, {"type": "tanh", "a": {"b": 1}}], "scale": 2}')

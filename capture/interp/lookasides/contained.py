@@ -8,24 +8,23 @@ from __future__ import annotations
 
 import argparse
 import builtins
-import dis
 import logging
 import sys
 import types
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any
 
+from capture.interp.instructions import Does, Instruction, does, with_inner
 from capture.interp.lookasides.own_code import is_own_file
-from capture.interp.lookasides.readers import READING, can_be_read, held_by_closure, is_data
+from capture.interp.lookasides.readers import READING, READS, can_be_read, held_by_closure, is_data
 from capture.interp.special import is_a
 from capture.refgraph.effects import Effect
 from capture.refgraph.graph import RefGraph
 from capture.refgraph.lookup import instance_dict, lookup_class
 from capture.refgraph.node import SCALARS
 
-CHANGING = frozenset("""
-    STORE_GLOBAL DELETE_GLOBAL STORE_NAME DELETE_NAME DELETE_ATTR IMPORT_NAME IMPORT_FROM LOAD_NAME LOAD_CLASSDEREF
-    LOAD_FROM_DICT_OR_GLOBALS LOAD_FROM_DICT_OR_DEREF LOAD_BUILD_CLASS""".split())
+# What code may do that changes no more than variables, items of these, and attributes.
+QUIET = READS | Does.ASKS_SUPER | Does.STORES_ATTRIBUTE | Does.STORES_ITEM | Does.CHANGES_OPERAND | Does.ENTERS | Does.SUSPENDS
 ACTING = frozenset({getattr(builtins, name) for name in """
     print open input exec eval compile setattr delattr globals locals vars next __import__ breakpoint""".split()})
 DEEPEST = 6
@@ -54,9 +53,9 @@ class Contained:
 
     def named(self, code: types.CodeType, scope: dict[str, Any]) -> Iterable[Any]:
         """What the global names in a code object mean now; this object itself, for one that the trace has changed."""
-        for instruction in instructions(code):
-            if instruction.opname == "LOAD_GLOBAL":
-                name = instruction.argval
+        for instruction in with_inner(code):
+            if Does.LOADS_GLOBAL in does(instruction):
+                name = instruction.value
                 changed = id(scope) in self.changed and type(scope.get(name)) in SCALARS
                 yield self if changed else scope[name] if name in scope else vars(builtins).get(name)
 
@@ -96,40 +95,34 @@ def is_only_read(x: Any, code: types.CodeType) -> bool:
     """Whether code that knows an object by name can do nothing but read data of it."""
     names = attributes_of(code)
     if is_a(x, (list, dict, set)):
-        stores = any(instruction.opname in ("STORE_SUBSCR", "DELETE_SUBSCR") for instruction in instructions(code))
-        return not stores and is_data(x) and all(name in READING for name in names if hasattr(type(x), name))
+        return not stores_items(code) and is_data(x) and all(name in READING for name in names if hasattr(type(x), name))
     held = instance_dict(x) or {}
     return all(can_be_read(x, name) for name in names if name in held or lookup_class(type(x), name) is not None)
 
 
 def attributes_of(code: types.CodeType) -> set[str]:
     """The names of the attributes that a code object reads."""
-    return {instruction.argval for instruction in instructions(code) if instruction.opname in ("LOAD_ATTR", "LOAD_METHOD")}
+    return {instruction.value for instruction in with_inner(code) if Does.LOADS_ATTRIBUTE in does(instruction)}
+
+
+def stores_items(code: types.CodeType) -> bool:
+    """Whether a code object stores items, or deletes them."""
+    return any(Does.STORES_ITEM in does(instruction) for instruction in with_inner(code))
 
 
 def is_quiet(code: types.CodeType, first: tuple[str, ...]) -> bool:
     """Whether no instruction changes more than variables, items of these, and attributes of the first argument."""
     last = None
-    for instruction in instructions(code):
-        name = instruction.opname
-        if name in CHANGING or name == "STORE_DEREF" and instruction.argval in code.co_freevars:
+    for instruction in with_inner(code):
+        facts = does(instruction)
+        if facts & ~QUIET or Does.STORES_CELL in facts and instruction.value in code.co_freevars:
             return False
-        if name == "STORE_ATTR" and not (last is not None and loaded_by(last) in first):
+        if Does.STORES_ATTRIBUTE in facts and not (last is not None and loaded_by(last) in first):
             return False
         last = instruction
     return True
 
 
-def loaded_by(instruction: dis.Instruction) -> str | None:
-    """The local variable that an instruction puts on top of the stack, maybe after another one, or None."""
-    if not instruction.opname.endswith(("LOAD_FAST", "LOAD_FAST_CHECK")):
-        return None
-    return instruction.argval[-1] if isinstance(instruction.argval, tuple) else instruction.argval
-
-
-def instructions(code: types.CodeType) -> Iterator[dis.Instruction]:
-    """The instructions of a code object and of those inside of it."""
-    yield from dis.get_instructions(code)
-    for part in code.co_consts:
-        if type(part) is types.CodeType:
-            yield from instructions(part)
+def loaded_by(instruction: Instruction) -> str | None:
+    """The local variable that an instruction puts on top of the stack, or None."""
+    return instruction.value if instruction.opname in ("LOAD_FAST", "LOAD_FAST_CHECK") else None

@@ -47,7 +47,6 @@ def local(interp: Interpreter, result: Any, ctx: Value | None = None, **settings
 @model(MANAGER.__enter__, refuses=is_of_the_trace)
 def enter(interp: Interpreter, result: Any, manager: Value) -> Shadow:
     """The context is in force until the same trace leaves it."""
-    require_decimal_rules(interp.graph)
     interp.opened(node_of(manager))
     return interp.graph.find(result) or interp.graph.create(result)
 

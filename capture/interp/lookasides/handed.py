@@ -17,7 +17,7 @@ import torch
 from capture.errors import Break
 from capture.interp.frame import Value
 from capture.interp.interpreter import Interpreter
-from capture.interp.lookasides.contained import Contained, attributes_of, instructions, is_only_read, is_own_class, is_quiet
+from capture.interp.lookasides.contained import Contained, attributes_of, is_only_read, is_own_class, is_quiet, stores_items
 from capture.interp.lookasides.readers import READING
 from capture.interp.lookasides.shadows import items_of
 from capture.interp.special import is_a
@@ -144,8 +144,7 @@ class Handed:
 def stores_nothing(code: types.CodeType) -> bool:
     """Whether code stores no item and calls no method that changes a container."""
     names = attributes_of(code)
-    stores = any(instruction.opname in ("STORE_SUBSCR", "DELETE_SUBSCR", "STORE_SLICE") for instruction in instructions(code))
-    return not stores and all(name in READING for name in names if any(hasattr(kind, name) for kind in CHANGEABLE))
+    return not stores_items(code) and all(name in READING for name in names if any(hasattr(kind, name) for kind in CHANGEABLE))
 
 
 def is_object(real: Any) -> bool:

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import builtins
 import collections
-import dis
 import functools
 import types
 from collections.abc import Iterator
@@ -15,15 +14,14 @@ from typing import Any
 
 import torch
 
+from capture.interp.instructions import Does, decode, does
 from capture.interp.special import in_python, is_a
 from capture.refgraph.lookup import MISSING, instance_dict, lookup_class
 from capture.refgraph.node import SCALARS
 
-CHANGING = frozenset("""
-    STORE_ATTR DELETE_ATTR STORE_SUBSCR DELETE_SUBSCR STORE_SLICE STORE_GLOBAL DELETE_GLOBAL STORE_NAME DELETE_NAME
-    DELETE_DEREF IMPORT_NAME IMPORT_FROM IMPORT_STAR YIELD_VALUE SEND GET_AWAITABLE GET_AITER GET_ANEXT BEFORE_WITH
-    BEFORE_ASYNC_WITH LOAD_BUILD_CLASS LOAD_NAME LOAD_CLASSDEREF LOAD_FROM_DICT_OR_GLOBALS LOAD_FROM_DICT_OR_DEREF
-    LOAD_SUPER_ATTR""".split())
+# What code may do that changes nothing but its own variables.
+READS = (Does.READS_LOCAL | Does.WRITES_LOCAL | Does.STORES_CELL | Does.LOADS_GLOBAL | Does.LOADS_ATTRIBUTE
+         | Does.RAISES | Does.JUMPS | Does.BRANCHES | Does.LEAVES)
 BUILTINS = frozenset({getattr(builtins, name) for name in """abs all any ascii bin bool bytes complex dict divmod enumerate float
     format frozenset hex id int isinstance len list max min oct ord chr pow range repr reversed round set sorted str sum tuple type
     zip""".split()})
@@ -50,16 +48,14 @@ class Uses:
 def uses_of(code: types.CodeType) -> Uses | None:
     """What a code object, with those inside of it, names; None for one that may change something."""
     attributes, names = set(), set()
-    for instruction in dis.get_instructions(code):
-        name = instruction.opname
-        if name in CHANGING or name == "STORE_DEREF" and instruction.argval in code.co_freevars:
+    for instruction in decode(code):
+        facts = does(instruction)
+        if facts & ~READS or Does.STORES_CELL in facts and instruction.value in code.co_freevars:
             return None
-        if name == "BINARY_OP" and instruction.argrepr.endswith("="):       # of a list, in place
-            return None
-        if name in ("LOAD_ATTR", "LOAD_METHOD"):
-            attributes.add(instruction.argval)
-        elif name == "LOAD_GLOBAL":
-            names.add(instruction.argval)
+        if Does.LOADS_ATTRIBUTE in facts:
+            attributes.add(instruction.value)
+        if Does.LOADS_GLOBAL in facts:
+            names.add(instruction.value)
     for constant in code.co_consts:
         if type(constant) is types.CodeType:
             inner = uses_of(constant)

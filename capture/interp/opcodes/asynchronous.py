@@ -9,7 +9,7 @@ from capture.errors import Break
 from capture.interp import attributes, calls, drivers, generators, unwind
 from capture.interp.drivers import Wrapped
 from capture.interp.frame import Continuation, Cut, Frame, OnRaise, Resume, UserError, Value, resuming
-from capture.interp.instructions import Instruction, opcode
+from capture.interp.instructions import Does, Instruction, opcode
 from capture.interp.interpreter import Interpreter
 from capture.interp.iteration import NEXT, refusal
 from capture.interp.opcodes.exceptions import load_special
@@ -28,7 +28,7 @@ AWAITED = ("object {} can't be used in 'await' expression",
 
 # -- delegation --------------------------------------------------------------------------------------------------------
 
-@opcode("GET_YIELD_FROM_ITER")
+@opcode("GET_YIELD_FROM_ITER", does=Does.SUSPENDS)
 def get_yield_from_iter(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     iterable = frame.pop()
     if isinstance(iterable.real, types.CoroutineType):
@@ -41,7 +41,7 @@ def get_yield_from_iter(interp: Interpreter, frame: Frame, instruction: Instruct
         calls.apply(interp, iter, iterable)
 
 
-@opcode("SEND")
+@opcode("SEND", does=Does.SUSPENDS | Does.BRANCHES)
 def send(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     """Resumes what the frame delegates to. At its end the iterator is popped, as END_SEND does in 3.12."""
     value, receiver = frame.pop(), frame.stack[-1]
@@ -75,7 +75,7 @@ def send(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
         attributes.load(interp, receiver, "send", lambda method: calls.call(interp, method, [value], on_raise=stopped))
 
 
-@opcode("CLEANUP_THROW", since=(3, 12))
+@opcode("CLEANUP_THROW", does=Does.OPERATES, since=(3, 12))
 def cleanup_throw(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     """An exception came out of what the frame delegates to; the jump that follows leads past END_SEND."""
     exception = frame.stack[-1].real
@@ -108,7 +108,7 @@ def awaitable(interp: Interpreter, obj: Value, then: Continuation, problem: str,
                  lambda: generators.fail(TypeError(problem.format(type_name(real))), on_raise))
 
 
-@opcode("GET_AWAITABLE")
+@opcode("GET_AWAITABLE", does=Does.SUSPENDS)
 def get_awaitable(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     def check(iterator: Value) -> None:
         body = generators.find(interp, iterator)
@@ -121,7 +121,7 @@ def get_awaitable(interp: Interpreter, frame: Frame, instruction: Instruction) -
 
 # -- asynchronous iteration --------------------------------------------------------------------------------------------
 
-@opcode("GET_AITER")
+@opcode("GET_AITER", does=Does.SUSPENDS)
 def get_aiter(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     iterable = frame.pop()
 
@@ -133,7 +133,7 @@ def get_aiter(interp: Interpreter, frame: Frame, instruction: Instruction) -> No
                  lambda: unwind.throw(TypeError(PROTOCOL[0].format(type_name(iterable.real)))))
 
 
-@opcode("GET_ANEXT")
+@opcode("GET_ANEXT", does=Does.SUSPENDS)
 def get_anext(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     iterator = frame.stack[-1]
     assert iterator is not None
@@ -151,7 +151,7 @@ def get_anext(interp: Interpreter, frame: Frame, instruction: Instruction) -> No
                  lambda: unwind.throw(TypeError(PROTOCOL[2].format(type_name(iterator.real)))))
 
 
-@opcode("END_ASYNC_FOR")
+@opcode("END_ASYNC_FOR", does=Does.OPERATES)
 def end_async_for(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     exception: Any = frame.pop().real
     if not isinstance(exception, StopAsyncIteration):
@@ -159,7 +159,7 @@ def end_async_for(interp: Interpreter, frame: Frame, instruction: Instruction) -
     frame.stack.pop()
 
 
-@opcode("ASYNC_GEN_WRAP", until=(3, 11))
+@opcode("ASYNC_GEN_WRAP", does=Does.OPERATES, until=(3, 11))
 def async_gen_wrap(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     frame.stack.append(wrap(interp, frame.pop()))
 

@@ -6,7 +6,7 @@ from typing import Any
 from capture.errors import Break
 from capture.interp import calls, unwind
 from capture.interp.frame import Frame, Value
-from capture.interp.instructions import Instruction, opcode
+from capture.interp.instructions import Does, Instruction, opcode
 from capture.interp.interpreter import Interpreter
 from capture.interp.iteration import elements
 from capture.interp.lookasides.shadows import depend_type, refuse
@@ -18,12 +18,12 @@ from capture.refgraph.node import Const, DictState, RefNode
 SPREAD = Value(spread, Const(spread))
 
 
-@opcode("CALL")
+@opcode("CALL", does=Does.OPERATES)
 def call(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     call_with_names(interp, frame, instruction.arg, instruction.value)
 
 
-@opcode("CALL_KW", since=(3, 13))
+@opcode("CALL_KW", does=Does.OPERATES, since=(3, 13))
 def call_kw(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     call_with_names(interp, frame, instruction.arg, frame.pop().real)
 
@@ -43,7 +43,7 @@ def call_with_names(interp: Interpreter, frame: Frame, count: int, names: tuple[
         calls.call(interp, function, args)
 
 
-@opcode("CALL_FUNCTION_EX")
+@opcode("CALL_FUNCTION_EX", does=Does.OPERATES)
 def call_function_ex(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     kwargs = keywords(interp, frame.pop()) if instruction.arg & 1 else {}
     arguments, above, below = frame.pop(), frame.pop(), frame.pop()

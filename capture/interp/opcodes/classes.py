@@ -13,7 +13,7 @@ from bytecode import ConcreteBytecode, ConcreteInstr
 from capture.errors import Break
 from capture.interp import calls, generators, scope, unwind
 from capture.interp.frame import Continuation, Frame, Value, discard
-from capture.interp.instructions import Instruction, opcode
+from capture.interp.instructions import Does, Instruction, opcode
 from capture.interp.interpreter import Interpreter
 from capture.interp.iteration import elements
 from capture.interp.opcodes.asynchronous import wrap
@@ -45,19 +45,19 @@ def namespace_of(interp: Interpreter, frame: Frame) -> Value:
     return frame.namespace
 
 
-@opcode("LOAD_NAME")
+@opcode("LOAD_NAME", does=Does.LOADS_ANY_NAME)
 def load_name(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     lookup(interp, namespace_of(interp, frame), instruction.value,
            lambda: frame.stack.append(scope.load_global(interp, frame, instruction.value)))
 
 
-@opcode("STORE_NAME")
+@opcode("STORE_NAME", does=Does.STORES_NAME)
 def store_name(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     name = Value(instruction.value, Const(instruction.value))
     calls.call(interp, SETITEM, [namespace_of(interp, frame), name, frame.pop()], None, discard)
 
 
-@opcode("DELETE_NAME")
+@opcode("DELETE_NAME", does=Does.STORES_NAME)
 def delete_name(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     def missing(exception: BaseException) -> bool:
         if isinstance(exception, KeyError):
@@ -67,30 +67,30 @@ def delete_name(interp: Interpreter, frame: Frame, instruction: Instruction) -> 
     calls.call(interp, DELITEM, [namespace_of(interp, frame), name], None, discard, missing)
 
 
-@opcode("LOAD_CLASSDEREF", until=(3, 11))
+@opcode("LOAD_CLASSDEREF", does=Does.LOADS_ANY_NAME, until=(3, 11))
 def load_classderef(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     lookup(interp, namespace_of(interp, frame), instruction.value,
            lambda: frame.stack.append(scope.load_cell(interp, frame.locals[instruction.arg], instruction.value)))  # type: ignore[arg-type]
 
 
-@opcode("LOAD_LOCALS", since=(3, 12))
+@opcode("LOAD_LOCALS", does=Does.LOADS_ANY_NAME, since=(3, 12))
 def load_locals(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     frame.stack.append(namespace_of(interp, frame))
 
 
-@opcode("LOAD_FROM_DICT_OR_DEREF", since=(3, 12))
+@opcode("LOAD_FROM_DICT_OR_DEREF", does=Does.LOADS_ANY_NAME, since=(3, 12))
 def load_from_dict_or_deref(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     lookup(interp, frame.pop(), instruction.value,
            lambda: frame.stack.append(scope.load_cell(interp, frame.locals[instruction.arg], instruction.value)))  # type: ignore[arg-type]
 
 
-@opcode("LOAD_FROM_DICT_OR_GLOBALS", since=(3, 12))
+@opcode("LOAD_FROM_DICT_OR_GLOBALS", does=Does.LOADS_ANY_NAME, since=(3, 12))
 def load_from_dict_or_globals(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     lookup(interp, frame.pop(), instruction.value,
            lambda: frame.stack.append(scope.load_global(interp, frame, instruction.value)))
 
 
-@opcode("SETUP_ANNOTATIONS")
+@opcode("SETUP_ANNOTATIONS", does=Does.STORES_NAME)
 def setup_annotations(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     namespace, name = namespace_of(interp, frame), Value("__annotations__", Const("__annotations__"))
 
@@ -104,12 +104,12 @@ def setup_annotations(interp: Interpreter, frame: Frame, instruction: Instructio
     calls.call(interp, GETITEM, [namespace, name], None, discard, missing)
 
 
-@opcode("PRINT_EXPR", until=(3, 11))
+@opcode("PRINT_EXPR", does=Does.PRINTS, until=(3, 11))
 def print_expr(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     show(interp, frame.pop(), discard)
 
 
-@opcode("IMPORT_STAR", until=(3, 11))
+@opcode("IMPORT_STAR", does=Does.IMPORTS | Does.STORES_NAME, until=(3, 11))
 def import_star(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     calls.call(interp, IMPORT_ALL, [frame.pop(), namespace_of(interp, frame)], None, discard)
 
@@ -119,7 +119,7 @@ def show(interp: Interpreter, value: Value, then: Continuation | None = None) ->
     calls.call(interp, DISPLAY, [value], None, then)
 
 
-@opcode("LOAD_BUILD_CLASS")
+@opcode("LOAD_BUILD_CLASS", does=Does.BUILDS_CLASS)
 def load_build_class(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     if "__build_class__" not in frame.builtins:
         unwind.throw(NameError("__build_class__ not found"))
@@ -173,7 +173,7 @@ PRINT, IMPORT_STAR = 1, 2
 PREP_RERAISE_STAR = 1
 
 
-@opcode("CALL_INTRINSIC_1", since=(3, 12))
+@opcode("CALL_INTRINSIC_1", does=Does.OPERATES, since=(3, 12))
 def call_intrinsic_1(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     value = frame.pop()
     if instruction.arg == STOPITERATION_ERROR:
@@ -192,7 +192,7 @@ def call_intrinsic_1(interp: Interpreter, frame: Frame, instruction: Instruction
         frame.stack.append(typing_value(interp, TYPING_1[instruction.arg], frame, value))
 
 
-@opcode("CALL_INTRINSIC_2", since=(3, 12))
+@opcode("CALL_INTRINSIC_2", does=Does.OPERATES, since=(3, 12))
 def call_intrinsic_2(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     first, second = frame.popn(2)
     if instruction.arg == PREP_RERAISE_STAR:

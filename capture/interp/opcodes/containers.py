@@ -10,7 +10,7 @@ from typing import Any
 from capture.errors import Break
 from capture.interp import calls, unwind
 from capture.interp.frame import Frame, Resume, Value, discard, resuming
-from capture.interp.instructions import NULL_FIRST, Instruction, opcode
+from capture.interp.instructions import NULL_FIRST, Does, Instruction, opcode
 from capture.interp.interpreter import Interpreter
 from capture.interp.iteration import elements
 from capture.interp.lookasides.replays import is_changing
@@ -83,22 +83,22 @@ def make_tuple(interp: Interpreter, values: list[Value]) -> Value:
 
 # -- building ----------------------------------------------------------------------------------------------------------
 
-@opcode("BUILD_TUPLE")
+@opcode("BUILD_TUPLE", does=Does.OPERATES)
 def build_tuple(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     frame.stack.append(make_tuple(interp, frame.popn(instruction.arg)))
 
 
-@opcode("BUILD_LIST")
+@opcode("BUILD_LIST", does=Does.OPERATES)
 def build_list(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     frame.stack.append(make_list(interp, frame.popn(instruction.arg)))
 
 
-@opcode("LIST_TO_TUPLE", until=(3, 11))
+@opcode("LIST_TO_TUPLE", does=Does.OPERATES, until=(3, 11))
 def list_to_tuple(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     frame.stack.append(make_tuple(interp, elements(interp, frame.pop())))
 
 
-@opcode("BUILD_SET")
+@opcode("BUILD_SET", does=Does.OPERATES)
 def build_set(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     values = frame.popn(instruction.arg)
     if interp.inlining and not all(is_key(v.real) for v in values):
@@ -107,13 +107,13 @@ def build_set(interp: Interpreter, frame: Frame, instruction: Instruction) -> No
     frame.stack.append(Value(real, interp.track(set_shadow, interp, real, values)))
 
 
-@opcode("BUILD_MAP")
+@opcode("BUILD_MAP", does=Does.OPERATES)
 def build_map(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     pairs = frame.popn(2 * instruction.arg)
     push_dict(interp, frame, pairs[::2], pairs[1::2])
 
 
-@opcode("BUILD_CONST_KEY_MAP")
+@opcode("BUILD_CONST_KEY_MAP", does=Does.OPERATES)
 def build_const_key_map(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     keys = frame.pop()
     push_dict(interp, frame, elements(interp, keys), frame.popn(instruction.arg))
@@ -126,12 +126,12 @@ def push_dict(interp: Interpreter, frame: Frame, keys: list[Value], values: list
     frame.stack.append(Value(real, interp.track(dict_shadow, interp, real, keys, values)))
 
 
-@opcode("BUILD_SLICE")
+@opcode("BUILD_SLICE", does=Does.OPERATES)
 def build_slice(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     frame.stack.append(make_slice(interp, frame.popn(instruction.arg)))
 
 
-@opcode("BUILD_STRING")
+@opcode("BUILD_STRING", does=Does.OPERATES)
 def build_string(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     parts = frame.popn(instruction.arg)
     frame.stack.append(Value("".join([part.real for part in parts]), interp.track(string_shadow, parts)))
@@ -155,7 +155,7 @@ def has_one_type(interp: Interpreter, value: Value) -> bool:
     return source is not None or interp.graph.type_of(value.shadow) is not None
 
 
-@opcode("FORMAT_VALUE", until=(3, 12))
+@opcode("FORMAT_VALUE", does=Does.OPERATES, until=(3, 12))
 def format_value(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     spec = [frame.pop()] if instruction.arg & 4 else []
     conversion = CONVERSIONS.get(instruction.arg & 3)
@@ -182,37 +182,37 @@ def format_simply(interp: Interpreter, frame: Frame, value: Value, *spec: Value)
         calls.apply(interp, format, value, *spec)
 
 
-@opcode("FORMAT_SIMPLE", "FORMAT_WITH_SPEC", since=(3, 13))
+@opcode("FORMAT_SIMPLE", "FORMAT_WITH_SPEC", does=Does.OPERATES, since=(3, 13))
 def format_in_313(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     format_simply(interp, frame, *frame.popn(1 if instruction.opname == "FORMAT_SIMPLE" else 2))
 
 
-@opcode("CONVERT_VALUE", since=(3, 13))
+@opcode("CONVERT_VALUE", does=Does.OPERATES, since=(3, 13))
 def convert_value(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     calls.apply(interp, CONVERSIONS[instruction.arg], frame.pop())
 
 
 # -- extending ---------------------------------------------------------------------------------------------------------
 
-@opcode("LIST_APPEND")
+@opcode("LIST_APPEND", does=Does.OPERATES)
 def list_append(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     item = frame.pop()
     calls.apply(interp, list.append, frame.stack[-instruction.arg], item, then=discard)
 
 
-@opcode("SET_ADD")
+@opcode("SET_ADD", does=Does.OPERATES)
 def set_add(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     item = frame.pop()
     calls.apply(interp, set.add, frame.stack[-instruction.arg], item, then=discard)
 
 
-@opcode("MAP_ADD")
+@opcode("MAP_ADD", does=Does.OPERATES)
 def map_add(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     key, value = frame.popn(2)
     calls.apply(interp, operator.setitem, frame.stack[-instruction.arg], key, value, then=discard)
 
 
-@opcode("LIST_EXTEND")
+@opcode("LIST_EXTEND", does=Does.OPERATES)
 def list_extend(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     items = frame.pop()
     if not is_iterable(items.real):
@@ -221,13 +221,13 @@ def list_extend(interp: Interpreter, frame: Frame, instruction: Instruction) -> 
     calls.apply(interp, list.extend, frame.stack[-instruction.arg], items, then=discard)
 
 
-@opcode("SET_UPDATE")
+@opcode("SET_UPDATE", does=Does.OPERATES)
 def set_update(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     items = frame.pop()
     calls.apply(interp, set.update, frame.stack[-instruction.arg], items, then=discard)
 
 
-@opcode("DICT_UPDATE")
+@opcode("DICT_UPDATE", does=Does.OPERATES)
 def dict_update(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     items = frame.pop()
     if not isinstance(items.real, dict) and not interp.real(hasattr, items.real, "keys"):
@@ -236,7 +236,7 @@ def dict_update(interp: Interpreter, frame: Frame, instruction: Instruction) -> 
     calls.apply(interp, dict.update, frame.stack[-instruction.arg], items, then=discard)
 
 
-@opcode("DICT_MERGE")
+@opcode("DICT_MERGE", does=Does.OPERATES)
 def dict_merge(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     items, target = frame.pop(), frame.stack[-instruction.arg]
     function = frame.stack[-instruction.arg - (2 if NULL_FIRST else 3)]
@@ -266,7 +266,7 @@ def function_name(function: Any) -> str:
 
 # -- taking apart ------------------------------------------------------------------------------------------------------
 
-@opcode("UNPACK_SEQUENCE")
+@opcode("UNPACK_SEQUENCE", does=Does.OPERATES)
 def unpack_sequence(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     sequence, count = frame.pop(), instruction.arg
 
@@ -279,7 +279,7 @@ def unpack_sequence(interp: Interpreter, frame: Frame, instruction: Instruction)
     take_apart(interp, frame, sequence, count + 1, unpack)
 
 
-@opcode("UNPACK_EX")
+@opcode("UNPACK_EX", does=Does.OPERATES)
 def unpack_ex(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     sequence, before, after = frame.pop(), instruction.arg & 0xFF, instruction.arg >> 8
 

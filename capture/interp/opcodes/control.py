@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from capture.interp import assumptions, calls, generators, natives
 from capture.interp.frame import Frame, Resume, Value, resuming
-from capture.interp.instructions import Instruction, opcode
+from capture.interp.instructions import Does, Instruction, opcode
 from capture.interp.interpreter import Interpreter
 from capture.interp.iteration import advance
 from capture.refgraph.effects import Replayed
@@ -80,19 +80,19 @@ def _depend_on_none(interp: Interpreter, value: Value) -> Shadow:
 
 # -- jumps -------------------------------------------------------------------------------------------------------------
 
-@opcode("JUMP_FORWARD", "JUMP_BACKWARD_NO_INTERRUPT")
+@opcode("JUMP_FORWARD", "JUMP_BACKWARD_NO_INTERRUPT", does=Does.JUMPS)
 def jump(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     frame.pc = instruction.value
 
 
-@opcode("JUMP_BACKWARD")
+@opcode("JUMP_BACKWARD", does=Does.JUMPS)
 def jump_backward(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     frame.pc = instruction.value
     interp.new_round(frame)
 
 
-@opcode("POP_JUMP_FORWARD_IF_FALSE", "POP_JUMP_BACKWARD_IF_FALSE", until=(3, 11))
-@opcode("POP_JUMP_IF_FALSE", since=(3, 12))
+@opcode("POP_JUMP_FORWARD_IF_FALSE", "POP_JUMP_BACKWARD_IF_FALSE", does=Does.BRANCHES, until=(3, 11))
+@opcode("POP_JUMP_IF_FALSE", does=Does.BRANCHES, since=(3, 12))
 def pop_jump_if_false(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     value = frame.stack.pop()
     if is_decided(interp, value):
@@ -107,8 +107,8 @@ def pop_jump_if_false(interp: Interpreter, frame: Frame, instruction: Instructio
         branch(interp, value, decided)
 
 
-@opcode("POP_JUMP_FORWARD_IF_TRUE", "POP_JUMP_BACKWARD_IF_TRUE", until=(3, 11))
-@opcode("POP_JUMP_IF_TRUE", since=(3, 12))
+@opcode("POP_JUMP_FORWARD_IF_TRUE", "POP_JUMP_BACKWARD_IF_TRUE", does=Does.BRANCHES, until=(3, 11))
+@opcode("POP_JUMP_IF_TRUE", does=Does.BRANCHES, since=(3, 12))
 def pop_jump_if_true(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     value = frame.stack.pop()
     if is_decided(interp, value):
@@ -123,7 +123,7 @@ def pop_jump_if_true(interp: Interpreter, frame: Frame, instruction: Instruction
         branch(interp, value, decided)
 
 
-@opcode("JUMP_IF_FALSE_OR_POP", "JUMP_IF_TRUE_OR_POP", until=(3, 11))
+@opcode("JUMP_IF_FALSE_OR_POP", "JUMP_IF_TRUE_OR_POP", does=Does.BRANCHES, until=(3, 11))
 def jump_or_pop(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     value, jumps_on = frame.stack[-1], instruction.opname == "JUMP_IF_TRUE_OR_POP"
 
@@ -136,28 +136,28 @@ def jump_or_pop(interp: Interpreter, frame: Frame, instruction: Instruction) -> 
         branch(interp, value, decided, Resume.SHORT_CIRCUIT)
 
 
-@opcode("POP_JUMP_FORWARD_IF_NONE", "POP_JUMP_BACKWARD_IF_NONE", until=(3, 11))
-@opcode("POP_JUMP_IF_NONE", since=(3, 12))
+@opcode("POP_JUMP_FORWARD_IF_NONE", "POP_JUMP_BACKWARD_IF_NONE", does=Does.BRANCHES, until=(3, 11))
+@opcode("POP_JUMP_IF_NONE", does=Does.BRANCHES, since=(3, 12))
 def pop_jump_if_none(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     if is_none(interp, frame.pop()):
         frame.pc = instruction.value
 
 
-@opcode("POP_JUMP_FORWARD_IF_NOT_NONE", "POP_JUMP_BACKWARD_IF_NOT_NONE", until=(3, 11))
-@opcode("POP_JUMP_IF_NOT_NONE", since=(3, 12))
+@opcode("POP_JUMP_FORWARD_IF_NOT_NONE", "POP_JUMP_BACKWARD_IF_NOT_NONE", does=Does.BRANCHES, until=(3, 11))
+@opcode("POP_JUMP_IF_NOT_NONE", does=Does.BRANCHES, since=(3, 12))
 def pop_jump_if_not_none(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     if not is_none(interp, frame.pop()):
         frame.pc = instruction.value
 
 
-@opcode("TO_BOOL", since=(3, 13))
+@opcode("TO_BOOL", does=Does.OPERATES, since=(3, 13))
 def to_bool(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     calls.apply(interp, operator.truth, frame.pop())
 
 
 # -- loops -------------------------------------------------------------------------------------------------------------
 
-@opcode("FOR_ITER")
+@opcode("FOR_ITER", does=Does.BRANCHES)
 def for_iter(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     def exhausted() -> None:
         frame.stack.pop()
@@ -168,17 +168,17 @@ def for_iter(interp: Interpreter, frame: Frame, instruction: Instruction) -> Non
 
 # -- returns -----------------------------------------------------------------------------------------------------------
 
-@opcode("RETURN_VALUE")
+@opcode("RETURN_VALUE", does=Does.LEAVES)
 def return_value(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     interp.returned(frame, frame.pop())
 
 
-@opcode("RETURN_CONST", since=(3, 12))
+@opcode("RETURN_CONST", does=Does.LEAVES, since=(3, 12))
 def return_const(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     interp.returned(frame, instruction.value)
 
 
-@opcode("RETURN_GENERATOR")
+@opcode("RETURN_GENERATOR", does=Does.OPERATES)
 def return_generator(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     value = None if frame.generator is not None else generators.create(interp, frame)   # None: its object is there already
     then = frame.then
@@ -188,6 +188,6 @@ def return_generator(interp: Interpreter, frame: Frame, instruction: Instruction
         interp.deliver(value, then)
 
 
-@opcode("YIELD_VALUE")
+@opcode("YIELD_VALUE", does=Does.SUSPENDS)
 def yield_value(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     frame.generator.suspend(interp, frame.pop())

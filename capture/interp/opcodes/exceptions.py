@@ -8,7 +8,7 @@ from typing import Any
 
 from capture.interp import calls, descriptors, unwind
 from capture.interp.frame import Continuation, Frame, Handled, Resume, UserError, Value, resuming
-from capture.interp.instructions import Instruction, opcode
+from capture.interp.instructions import Does, Instruction, opcode
 from capture.interp.interpreter import Interpreter
 from capture.interp.lookasides.groups import depend_members, group_shadow
 from capture.interp.lookasides.shadows import depend_type, refuse
@@ -21,7 +21,7 @@ NOT_AN_EXCEPTION = "catching classes that do not inherit from BaseException is n
 
 # -- raise -------------------------------------------------------------------------------------------------------------
 
-@opcode("RAISE_VARARGS")
+@opcode("RAISE_VARARGS", does=Does.LEAVES | Does.RAISES)
 def raise_varargs(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     if instruction.arg == 0:
         handled = sys.exception()
@@ -68,19 +68,19 @@ def is_exception_class(x: Any) -> bool:
     return isinstance(x, type) and any(base is BaseException for base in type.__getattribute__(x, "__mro__"))
 
 
-@opcode("RERAISE")
+@opcode("RERAISE", does=Does.LEAVES | Does.RAISES)
 def reraise(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     raise UserError(frame.pop().real, again=True)
 
 
-@opcode("LOAD_ASSERTION_ERROR")
+@opcode("LOAD_ASSERTION_ERROR", does=Does.OPERATES)
 def load_assertion_error(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     frame.stack.append(Value(AssertionError, interp.track(lambda: interp.graph.constant(AssertionError))))
 
 
 # -- try ---------------------------------------------------------------------------------------------------------------
 
-@opcode("PUSH_EXC_INFO")
+@opcode("PUSH_EXC_INFO", does=Does.OPERATES)
 def push_exc_info(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     exception = frame.pop()
     previous = unwind.swap_handled(frame, exception.real)
@@ -88,7 +88,7 @@ def push_exc_info(interp: Interpreter, frame: Frame, instruction: Instruction) -
     frame.stack.append(exception)
 
 
-@opcode("POP_EXCEPT")
+@opcode("POP_EXCEPT", does=Does.OPERATES)
 def pop_except(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     handled = unwind.swap_handled(frame, frame.pop().real)
     node = interp.track(interp.graph.find, handled)
@@ -97,7 +97,7 @@ def pop_except(interp: Interpreter, frame: Frame, instruction: Instruction) -> N
         interp.let_go(frame, node)
 
 
-@opcode("CHECK_EXC_MATCH")
+@opcode("CHECK_EXC_MATCH", does=Does.OPERATES)
 def check_exc_match(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     expected, exception = frame.pop(), frame.stack[-1]
     classes = expected.real if isinstance(expected.real, tuple) else (expected.real,)
@@ -129,7 +129,7 @@ def _match_shadow(interp: Interpreter, expected: Value, exception: Value, matche
 
 # -- except* -----------------------------------------------------------------------------------------------------------
 
-@opcode("CHECK_EG_MATCH")
+@opcode("CHECK_EG_MATCH", does=Does.OPERATES)
 def check_eg_match(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     caught = frame.pop()
     interp.track(lambda: depend_classes(interp, caught, frame.stack[-1]))
@@ -200,7 +200,7 @@ def _leaves(exception: BaseException) -> list[int]:
     return [id(exception)]
 
 
-@opcode("PREP_RERAISE_STAR", until=(3, 11))
+@opcode("PREP_RERAISE_STAR", does=Does.OPERATES, until=(3, 11))
 def prep_reraise_star(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     original, raised = frame.popn(2)
     frame.stack.append(group_value(interp, prepare_reraise(interp, original.real, raised.real)))
@@ -231,17 +231,17 @@ def enter(interp: Interpreter, frame: Frame, enters: str, exits: str, protocol: 
     load_special(interp, manager, enters, has_enter, lambda: unwind.throw(TypeError(problem)))
 
 
-@opcode("BEFORE_WITH")
+@opcode("BEFORE_WITH", does=Does.ENTERS)
 def before_with(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     enter(interp, frame, "__enter__", "__exit__", "context manager")
 
 
-@opcode("BEFORE_ASYNC_WITH")
+@opcode("BEFORE_ASYNC_WITH", does=Does.ENTERS)
 def before_async_with(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     enter(interp, frame, "__aenter__", "__aexit__", "asynchronous context manager")
 
 
-@opcode("WITH_EXCEPT_START")
+@opcode("WITH_EXCEPT_START", does=Does.OPERATES)
 def with_except_start(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     exit, exception = frame.stack[-4], frame.stack[-1]      # exit, lasti, the exception handled before, exception
     assert exit is not None and exception is not None

@@ -7,7 +7,7 @@ from typing import Any
 
 from capture.interp import attributes, calls, unwind
 from capture.interp.frame import Frame, Value
-from capture.interp.instructions import Instruction, opcode
+from capture.interp.instructions import Does, Instruction, opcode
 from capture.interp.interpreter import Interpreter
 from capture.interp.iteration import NONE, elements
 from capture.interp.lookasides.shadows import refuse
@@ -33,17 +33,17 @@ def _not_a_class() -> str:  # type: ignore[return]
 NOT_A_CLASS = _not_a_class()
 
 
-@opcode("GET_LEN")
+@opcode("GET_LEN", does=Does.OPERATES)
 def get_len(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     calls.apply(interp, len, frame.stack[-1])
 
 
-@opcode("MATCH_SEQUENCE")
+@opcode("MATCH_SEQUENCE", does=Does.OPERATES)
 def match_sequence(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     push_flag(interp, frame, SEQUENCE)
 
 
-@opcode("MATCH_MAPPING")
+@opcode("MATCH_MAPPING", does=Does.OPERATES)
 def match_mapping(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     push_flag(interp, frame, MAPPING)
 
@@ -63,7 +63,7 @@ def _of_type(interp: Interpreter, value: Value, result: bool) -> Shadow:
     return Const(result)
 
 
-@opcode("MATCH_KEYS")
+@opcode("MATCH_KEYS", does=Does.OPERATES)
 def match_keys(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     """Pushes a tuple of the values under all the keys, or None."""
     keys, subject = elements(interp, frame.stack[-1]), frame.stack[-2]
@@ -91,7 +91,7 @@ def _take_key(interp: Interpreter, frame: Frame, keys: Sequence[Value], get: Val
     calls.call(interp, get, [key, Value(MISSING, Const(MISSING))], then=took)
 
 
-@opcode("MATCH_CLASS")
+@opcode("MATCH_CLASS", does=Does.OPERATES)
 def match_class(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     """Pushes a tuple of the attributes that a class pattern names, or None."""
     subject, cls, names = frame.popn(3)

@@ -11,7 +11,7 @@ from typing import Any
 from capture.errors import Break
 from capture.interp import attributes, calls, scope, unwind
 from capture.interp.frame import Frame, UserError, Value
-from capture.interp.instructions import Instruction, opcode
+from capture.interp.instructions import Does, Instruction, opcode
 from capture.interp.interpreter import Interpreter
 from capture.interp.models import model
 from capture.interp.program_frames import in_sight
@@ -19,51 +19,51 @@ from capture.refgraph.node import Shadow
 from capture.refgraph.source import Computed, ImportedModule, Literal
 
 
-@opcode("LOAD_GLOBAL")
+@opcode("LOAD_GLOBAL", does=Does.LOADS_GLOBAL)
 def load_global(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     if instruction.arg & 1:
         frame.push(None)
     frame.stack.append(scope.load_global(interp, frame, instruction.value))
 
 
-@opcode("STORE_GLOBAL")
+@opcode("STORE_GLOBAL", does=Does.STORES_NAME)
 def store_global(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     scope.store_global(interp, frame, instruction.value, frame.pop())
 
 
-@opcode("DELETE_GLOBAL")
+@opcode("DELETE_GLOBAL", does=Does.STORES_NAME)
 def delete_global(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     scope.delete_global(interp, frame, instruction.value)
 
 
 # -- cells -------------------------------------------------------------------------------------------------------------
 
-@opcode("MAKE_CELL")
+@opcode("MAKE_CELL", does=Does.OPERATES)
 def make_cell(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     frame.locals[instruction.arg] = scope.make_cell(interp, frame.locals[instruction.arg])
 
 
-@opcode("COPY_FREE_VARS")
+@opcode("COPY_FREE_VARS", does=Does.OPERATES)
 def copy_free_vars(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     frame.locals[-instruction.arg:] = scope.closure(interp, frame.function)
 
 
-@opcode("LOAD_DEREF")
+@opcode("LOAD_DEREF", does=Does.OPERATES)
 def load_deref(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     frame.stack.append(scope.load_cell(interp, frame.locals[instruction.arg], instruction.value))  # type: ignore[arg-type]
 
 
-@opcode("STORE_DEREF")
+@opcode("STORE_DEREF", does=Does.STORES_CELL)
 def store_deref(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     scope.store_cell(interp, frame.locals[instruction.arg], frame.pop())  # type: ignore[arg-type]
 
 
-@opcode("DELETE_DEREF")
+@opcode("DELETE_DEREF", does=Does.STORES_CELL)
 def delete_deref(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     scope.delete_cell(interp, frame.locals[instruction.arg], instruction.value)  # type: ignore[arg-type]
 
 
-@opcode("MAKE_FUNCTION")        # which in 3.13 has what SET_FUNCTION_ATTRIBUTE adds
+@opcode("MAKE_FUNCTION", does=Does.OPERATES)        # which in 3.13 has what SET_FUNCTION_ATTRIBUTE adds
 def make_function(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     code = frame.pop()
     cells = frame.pop() if instruction.arg & 8 else None
@@ -75,17 +75,17 @@ def make_function(interp: Interpreter, frame: Frame, instruction: Instruction) -
 
 # -- attributes --------------------------------------------------------------------------------------------------------
 
-@opcode("LOAD_ATTR", until=(3, 11))
+@opcode("LOAD_ATTR", does=Does.LOADS_ATTRIBUTE, until=(3, 11))
 def load_attr(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     attributes.load(interp, frame.pop(), instruction.value)
 
 
-@opcode("LOAD_METHOD", until=(3, 11))
+@opcode("LOAD_METHOD", does=Does.LOADS_ATTRIBUTE, until=(3, 11))
 def load_method(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     attributes.load_method(interp, frame.pop(), instruction.value)
 
 
-@opcode("LOAD_ATTR", since=(3, 12))
+@opcode("LOAD_ATTR", does=Does.LOADS_ATTRIBUTE, since=(3, 12))
 def load_attr_or_method(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     if instruction.arg & 1:
         attributes.load_method(interp, frame.pop(), instruction.value)
@@ -93,7 +93,7 @@ def load_attr_or_method(interp: Interpreter, frame: Frame, instruction: Instruct
         attributes.load(interp, frame.pop(), instruction.value)
 
 
-@opcode("LOAD_SUPER_ATTR", since=(3, 12))
+@opcode("LOAD_SUPER_ATTR", does=Does.LOADS_ATTRIBUTE | Does.ASKS_SUPER, since=(3, 12))
 def load_super_attr(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     function, cls, self = frame.popn(3)
     if instruction.arg & 1:
@@ -104,20 +104,20 @@ def load_super_attr(interp: Interpreter, frame: Frame, instruction: Instruction)
                then=lambda proxy: attributes.load(interp, proxy, instruction.value))
 
 
-@opcode("STORE_ATTR")
+@opcode("STORE_ATTR", does=Does.STORES_ATTRIBUTE)
 def store_attr(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     value, obj = frame.popn(2)
     attributes.store(interp, obj, instruction.value, value)
 
 
-@opcode("DELETE_ATTR")
+@opcode("DELETE_ATTR", does=Does.DELETES_ATTRIBUTE)
 def delete_attr(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     attributes.delete(interp, frame.pop(), instruction.value)
 
 
 # -- imports -----------------------------------------------------------------------------------------------------------
 
-@opcode("IMPORT_NAME")
+@opcode("IMPORT_NAME", does=Does.IMPORTS)
 def import_name(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     level, fromlist = frame.popn(2)
     name = instruction.value
@@ -200,7 +200,7 @@ def import_package(interp: Interpreter, result: Any, name: Value) -> Shadow:
     return module_shadow(interp, result, name, name.real.partition(".")[0])
 
 
-@opcode("IMPORT_FROM")
+@opcode("IMPORT_FROM", does=Does.IMPORTS)
 def import_from(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     module, name = frame.stack[-1], instruction.value
     assert module is not None

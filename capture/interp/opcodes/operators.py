@@ -7,7 +7,7 @@ from typing import Any
 
 from capture.interp import calls
 from capture.interp.frame import Frame, Resume, Value, discard, resuming
-from capture.interp.instructions import Instruction, opcode
+from capture.interp.instructions import Does, Instruction, opcode
 from capture.interp.interpreter import Interpreter
 from capture.interp.opcodes.containers import make_slice
 from capture.refgraph.node import SCALARS, Const
@@ -27,26 +27,26 @@ def operate(interp: Interpreter, frame: Frame, function: Callable[..., Any], lef
         calls.apply(interp, function, left, right)
 
 
-@opcode("UNARY_POSITIVE", until=(3, 11))
-@opcode("UNARY_NEGATIVE", "UNARY_NOT", "UNARY_INVERT", "GET_ITER")
+@opcode("UNARY_POSITIVE", does=Does.OPERATES, until=(3, 11))
+@opcode("UNARY_NEGATIVE", "UNARY_NOT", "UNARY_INVERT", "GET_ITER", does=Does.OPERATES)
 def unary(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     calls.apply(interp, UNARY[instruction.opname], frame.pop())
 
 
-@opcode("BINARY_OP", "COMPARE_OP")
+@opcode("BINARY_OP", "COMPARE_OP", does=Does.OPERATES)
 def binary(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     stack = frame.stack
     right, left = stack.pop(), stack.pop()
     operate(interp, frame, instruction.value, left, right)
 
 
-@opcode("IS_OP")
+@opcode("IS_OP", does=Does.OPERATES)
 def is_op(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     right, left = frame.pop(), frame.pop()
     operate(interp, frame, operator.is_not if instruction.arg else operator.is_, left, right)
 
 
-@opcode("CONTAINS_OP")
+@opcode("CONTAINS_OP", does=Does.OPERATES)
 def contains_op(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     container, item = frame.pop(), frame.pop()
     def negated(result: Value) -> None:
@@ -54,31 +54,31 @@ def contains_op(interp: Interpreter, frame: Frame, instruction: Instruction) -> 
     calls.apply(interp, operator.contains, container, item, then=resuming(negated, Resume.NEGATE) if instruction.arg else None)
 
 
-@opcode("BINARY_SUBSCR")
+@opcode("BINARY_SUBSCR", does=Does.OPERATES)
 def binary_subscr(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     key, container = frame.pop(), frame.pop()
     calls.apply(interp, operator.getitem, container, key)
 
 
-@opcode("STORE_SUBSCR")
+@opcode("STORE_SUBSCR", does=Does.STORES_ITEM)
 def store_subscr(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     value, container, key = frame.popn(3)
     calls.apply(interp, operator.setitem, container, key, value, then=discard)
 
 
-@opcode("DELETE_SUBSCR")
+@opcode("DELETE_SUBSCR", does=Does.STORES_ITEM)
 def delete_subscr(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     key, container = frame.pop(), frame.pop()
     calls.apply(interp, operator.delitem, container, key, then=discard)
 
 
-@opcode("BINARY_SLICE", since=(3, 12))
+@opcode("BINARY_SLICE", does=Does.OPERATES, since=(3, 12))
 def binary_slice(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     container, start, stop = frame.popn(3)
     calls.apply(interp, operator.getitem, container, make_slice(interp, [start, stop]))
 
 
-@opcode("STORE_SLICE", since=(3, 12))
+@opcode("STORE_SLICE", does=Does.STORES_ITEM, since=(3, 12))
 def store_slice(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     value, container, start, stop = frame.popn(4)
     calls.apply(interp, operator.setitem, container, make_slice(interp, [start, stop]), value, then=discard)

@@ -5,17 +5,17 @@ from typing import NoReturn
 
 from capture.interp import unwind
 from capture.interp.frame import Frame
-from capture.interp.instructions import Instruction, opcode
+from capture.interp.instructions import Does, Instruction, opcode
 from capture.interp.interpreter import Interpreter
 from capture.refgraph.node import RefNode
 
 
-@opcode("RESUME")
+@opcode("RESUME", does=Does.OPERATES)
 def resume(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     pass
 
 
-@opcode("POP_TOP")
+@opcode("POP_TOP", does=Does.OPERATES)
 def pop_top(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     value = frame.stack.pop()
     if value is not None and type(value.shadow) is RefNode:
@@ -24,28 +24,29 @@ def pop_top(interp: Interpreter, frame: Frame, instruction: Instruction) -> None
         interp.let_go(frame, node)
 
 
-@opcode("PUSH_NULL")
+@opcode("PUSH_NULL", does=Does.OPERATES)
 def push_null(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     frame.push(None)
 
 
-@opcode("COPY")
+@opcode("COPY", does=Does.OPERATES)
 def copy(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     frame.stack.append(frame.stack[-instruction.arg])
 
 
-@opcode("SWAP")
+@opcode("SWAP", does=Does.OPERATES)
 def swap(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     stack, at = frame.stack, -instruction.arg
     stack[-1], stack[at] = stack[at], stack[-1]
 
 
-@opcode("LOAD_CONST")
+@opcode("LOAD_CONST", does=Does.OPERATES)
 def load_const(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     frame.stack.append(instruction.value)
 
 
-@opcode("LOAD_FAST", "LOAD_FAST_CHECK")
+@opcode("LOAD_FAST", does=Does.READS_LOCAL)
+@opcode("LOAD_FAST_CHECK", does=Does.READS_LOCAL, since=(3, 12))
 def load_fast(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     value = frame.locals[instruction.arg]
     if value is None:
@@ -53,18 +54,18 @@ def load_fast(interp: Interpreter, frame: Frame, instruction: Instruction) -> No
     frame.stack.append(value)
 
 
-@opcode("LOAD_CLOSURE", until=(3, 12))
+@opcode("LOAD_CLOSURE", does=Does.READS_LOCAL, until=(3, 12))
 def load_closure(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     frame.push(frame.locals[instruction.arg])
 
 
-@opcode("LOAD_FAST_AND_CLEAR", since=(3, 12))
+@opcode("LOAD_FAST_AND_CLEAR", does=Does.READS_LOCAL | Does.WRITES_LOCAL, since=(3, 12))
 def load_fast_and_clear(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     frame.push(frame.locals[instruction.arg])
     frame.locals[instruction.arg] = None
 
 
-@opcode("STORE_FAST")
+@opcode("STORE_FAST", does=Does.WRITES_LOCAL)
 def store_fast(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     old, frame.locals[instruction.arg] = frame.locals[instruction.arg], frame.stack.pop()
     if old is not None and type(old.shadow) is RefNode:
@@ -73,7 +74,7 @@ def store_fast(interp: Interpreter, frame: Frame, instruction: Instruction) -> N
         interp.let_go(frame, node)
 
 
-@opcode("DELETE_FAST")
+@opcode("DELETE_FAST", does=Does.READS_LOCAL)
 def delete_fast(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     old, frame.locals[instruction.arg] = frame.locals[instruction.arg], None
     if old is None:
