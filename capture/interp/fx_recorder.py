@@ -89,7 +89,7 @@ class FxRecorder:
         self.counted: dict[RefNode, tuple[External, int]] = {}          # see held
         self.arrays = arrays.Arrays(seen)
         self._snapshots: list[tuple[fx.Node, torch.Tensor, int | None, int]] = []
-        self.streams: Any = None                # of random numbers, before an operation which is code of the program's
+        self.state: Any = None                  # of the program, before an operation which is code of its own
         self.versions: dict[int, int | None] = {}      # of tensors, before a call of a scripted method
         self.asking = [True]                    # whether classes are asked about operations; the last counts
         self._resized = False                   # the operation being recorded takes a slice of a length that changes

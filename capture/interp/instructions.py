@@ -146,10 +146,15 @@ def successors(instruction: Instruction, at: int) -> tuple[int, ...]:
 
 def with_inner(code: types.CodeType) -> Iterator[Instruction]:
     """The instructions of a code object and of those inside of it."""
-    yield from decode(code)
+    return itertools.chain.from_iterable(map(decode, with_parts(code)))
+
+
+def with_parts(code: types.CodeType) -> Iterator[types.CodeType]:
+    """A code object and those inside of it."""
+    yield code
     for part in code.co_consts:
         if type(part) is types.CodeType:
-            yield from with_inner(part)
+            yield from with_parts(part)
 
 
 def halves(instr: Any) -> list[Any]:

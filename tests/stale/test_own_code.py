@@ -344,6 +344,92 @@ def test_an_autograd_function_that_reads_settings_is_part_of_the_graph() -> None
     check(make, *CALLS, lambda s: setattr(s, "factor", 10.0), *CALLS, graphs=1)
 
 
+class World:
+    """What an autograd function may change: lists in a namespace, a table, and a closure; and settings that it reads."""
+
+    def __init__(self):
+        self.box = types.SimpleNamespace(log=[], scale=2.0)
+        self.table, self.closed = {"log": [], "scale": 0.5}, []
+
+    def state(self):
+        return list(self.box.log), list(self.table["log"]), sorted(map(str, self.table)), list(self.closed)
+
+
+def extend(items):
+    items += [1]
+
+
+def extended_in_place(items):
+    same = items
+    same += [1]
+
+
+CHANGES = {
+    "a method of a list of an object": lambda box, table, closed: box.log.append(1),
+    "a method of a list of a table": lambda box, table, closed: table["log"].append(1),
+    "a method of a list that a table gives": lambda box, table, closed: table.get("log").append(1),
+    "a slice of a list of an object": lambda box, table, closed: box.log.__setitem__(slice(0, 0), [1]),
+    "a list of a closure": lambda box, table, closed: closed.append(1),
+    "in place, by another name": lambda box, table, closed: extended_in_place(box.log),
+    "in place, in another function": lambda box, table, closed: extend(closed),
+    "a table in place": lambda box, table, closed: table.update({len(table): 1}),
+}
+
+
+def changing(world, change):
+    box, table, closed = world.box, world.table, world.closed
+
+    class Changes(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            change(box, table, closed)
+            return x * 2
+
+        @staticmethod
+        def backward(ctx, gradient):
+            return gradient * 2
+    return Changes.apply
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_an_autograd_function_changes_what_is_read_after_it(change) -> None:
+    def make():
+        world = World()
+        function = changing(world, change)
+        return (lambda x: (function(x) + 1, world.state())), world
+    check(make, *CALLS, captures=None, fullgraph=False)
+
+
+def test_an_autograd_function_changes_a_list_by_another_name() -> None:
+    def make():
+        world = World()
+
+        class Changes(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx, x):
+                log = world.box.log
+                log += [1]
+                world.table["log"][len(world.table["log"]):] = [2]
+                return x * 2
+        return (lambda x: (Changes.apply(x) + 1, world.state())), world
+    check(make, *CALLS, captures=None, fullgraph=False)
+
+
+def test_an_autograd_function_reads_settings_with_lists_and_changes_its_own_tensors() -> None:
+    def make():
+        table, box = {"scale": 0.5, "sizes": [1, 2]}, types.SimpleNamespace(scale=2.0, sizes=[3])
+
+        class Reads(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx, x):
+                result = x * table["scale"]
+                result += box.scale * len(box.sizes) + table["sizes"][0]
+                result *= 2
+                return result
+        return (lambda x: Reads.apply(x) + 1), table
+    check(make, *CALLS, lambda table: table.update(scale=3.0), *CALLS, graphs=1)
+
+
 @pytest.mark.parametrize("source", ["return x + EPS", "SEEN.append(1); return x + len(SEEN)"])
 def test_an_autograd_function_calls_a_module_of_the_program(source) -> None:
     """What the module's function does with its own globals decides."""

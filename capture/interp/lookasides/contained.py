@@ -8,18 +8,21 @@ from __future__ import annotations
 
 import argparse
 import builtins
+import collections
+import itertools
 import logging
 import sys
 import types
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
-from capture.interp.instructions import Does, Instruction, does, with_inner
+from capture.interp.instructions import Does, Instruction, decode, does, with_inner, with_parts
 from capture.interp.lookasides.own_code import is_own_file
 from capture.interp.lookasides.readers import READING, READS, can_be_read, held_by_closure, is_data
 from capture.interp.special import is_a
 from capture.refgraph.effects import Effect
 from capture.refgraph.graph import RefGraph
+from capture.refgraph.identical import builtin_base
 from capture.refgraph.lookup import instance_dict, lookup_class
 from capture.refgraph.node import SCALARS
 
@@ -28,6 +31,10 @@ QUIET = READS | Does.ASKS_SUPER | Does.STORES_ATTRIBUTE | Does.STORES_ITEM | Doe
 ACTING = frozenset({getattr(builtins, name) for name in """
     print open input exec eval compile setattr delattr globals locals vars next __import__ breakpoint""".split()})
 DEEPEST = 6
+MOST_LEVELS = 40        # of objects in objects that are compared
+CHANGEABLE = (list, dict, set, collections.deque)
+# How opcodes begin after which, as a rule, nobody else has what is on top of the stack.
+MAKING = ("BINARY_OP", "BUILD_", "CALL", "COMPARE_OP", "LOAD_CONST", "UNARY_")
 
 
 class Contained:
@@ -37,6 +44,7 @@ class Contained:
         self.changed = {id(effect.target.real) for effect in graph.effects if isinstance(effect, Effect)}
         self.first = not graph.effects              # the trace has changed nothing, and shown nothing, so far
         self.seen: set[types.CodeType] = set()
+        self.read: list[Any] = []                   # objects and containers of the program's that are read
 
     def keeps_to_itself(self, function: Any, depth: int = DEEPEST) -> bool:
         """Whether a function reads nothing that the trace may have changed, and changes nothing but its first argument."""
@@ -75,15 +83,26 @@ class Contained:
             return all(self.is_constant(item, code, depth) for item in x)
         if is_a(x, (Contained, logging.Logger)) or cls is types.BuiltinFunctionType and x in ACTING:
             return False
-        if is_a(x, (list, dict, set, types.SimpleNamespace, argparse.Namespace)) or is_own_class(cls):
+        if is_a(x, CHANGEABLE) or is_of_program(x):
+            self.read.append(x)
             return self.first and is_only_read(x, code)
         return True
+
+    def contents(self) -> tuple[Any, ...]:
+        """What is held by all that is read, for comparisons by `same`."""
+        seen: set[int] = set()
+        return tuple(content_of(x, seen) for x in self.read)
 
     def is_constant_module(self, module: types.ModuleType, code: types.CodeType, depth: int) -> bool:
         """Whether that holds for what a code object may take out of a module of the program's."""
         scope = vars(module)
         return depth > 0 and id(scope) not in self.changed and all(
             self.is_constant(scope[name], code, depth - 1) for name in attributes_of(code) if name in scope)
+
+
+def is_of_program(x: Any) -> bool:
+    """Whether an object is what the program makes to hold things."""
+    return is_a(x, (types.SimpleNamespace, argparse.Namespace)) or is_own_class(type(x))
 
 
 def is_own_class(cls: type) -> bool:
@@ -94,20 +113,60 @@ def is_own_class(cls: type) -> bool:
 def is_only_read(x: Any, code: types.CodeType) -> bool:
     """Whether code that knows an object by name can do nothing but read data of it."""
     names = attributes_of(code)
-    if is_a(x, (list, dict, set)):
-        return not stores_items(code) and is_data(x) and all(name in READING for name in names if hasattr(type(x), name))
+    if is_a(x, CHANGEABLE):
+        return is_data(x) and changes_none_of(set(changeable_in([x])), code)
     held = instance_dict(x) or {}
-    return all(can_be_read(x, name) for name in names if name in held or lookup_class(type(x), name) is not None)
+    known = [name for name in names if name in held or lookup_class(type(x), name) is not None]
+    reached = changeable_in(held.get(name, lookup_class(type(x), name)) for name in known)
+    return all(can_be_read(x, name) for name in known) and changes_none_of(set(reached), code)
+
+
+def changeable_in(values: Iterable[Any], depth: int = DEEPEST) -> Iterator[type]:
+    """The classes of the containers among values, and inside of these, that can be changed."""
+    for x in values:
+        if is_a(x, CHANGEABLE):
+            yield type(x)
+        if depth and is_a(x, (*CHANGEABLE, tuple)):
+            yield from changeable_in(dict.values(x) if is_a(x, dict) else x, depth - 1)
+
+
+def changes_none_of(kinds: set[type], code: types.CodeType) -> bool:
+    """Whether code changes no container of these classes: by an item, a method, or in place by another name."""
+    return not kinds or not changes_items(code) and all(
+        name in READING for name in attributes_of(code) if any(hasattr(kind, name) for kind in kinds))
+
+
+def changes_items(code: types.CodeType) -> bool:
+    """Whether code stores items, deletes them, or changes in place what may have another name."""
+    stores = any(Does.STORES_ITEM in does(instruction) for instruction in with_inner(code))
+    return stores or any(map(changes_in_place, with_parts(code)))
+
+
+def changes_in_place(code: types.CodeType) -> bool:
+    """Whether a code object changes in place more than variables which nothing but operators and calls have set."""
+    steps = list(itertools.pairwise(decode(code)))
+    shared = {after.value for before, after in steps
+              if Does.WRITES_LOCAL in does(after) and not before.opname.startswith(MAKING)}
+    return any(Does.CHANGES_OPERAND in does(before) and (Does.WRITES_LOCAL not in does(after) or after.value in shared)
+               for before, after in steps)
+
+
+def content_of(x: Any, seen: set[int], depth: int = MOST_LEVELS) -> Any:
+    """What a container or an object of the program's holds, through and through, as a tuple; the object itself for others, and for
+    those that were `seen`."""
+    base = builtin_base(x, (dict, list, set, tuple, frozenset, collections.deque))
+    held = x if base is dict else instance_dict(x) if base is None and is_of_program(x) else None
+    if depth == 0 or id(x) in seen or base is None and held is None:
+        return x
+    seen.add(id(x))
+    if held is not None:
+        return tuple((key, content_of(item, seen, depth - 1)) for key, item in dict.items(held))
+    return tuple(content_of(item, seen, depth - 1) for item in base.__iter__(x))
 
 
 def attributes_of(code: types.CodeType) -> set[str]:
     """The names of the attributes that a code object reads."""
     return {instruction.value for instruction in with_inner(code) if Does.LOADS_ATTRIBUTE in does(instruction)}
-
-
-def stores_items(code: types.CodeType) -> bool:
-    """Whether a code object stores items, or deletes them."""
-    return any(Does.STORES_ITEM in does(instruction) for instruction in with_inner(code))
 
 
 def is_quiet(code: types.CodeType, first: tuple[str, ...]) -> bool:

@@ -17,8 +17,15 @@ import torch
 from capture.errors import Break
 from capture.interp.frame import Value
 from capture.interp.interpreter import Interpreter
-from capture.interp.lookasides.contained import Contained, attributes_of, is_only_read, is_own_class, is_quiet, stores_items
-from capture.interp.lookasides.readers import READING
+from capture.interp.lookasides.contained import (
+    CHANGEABLE,
+    Contained,
+    attributes_of,
+    changes_none_of,
+    is_only_read,
+    is_own_class,
+    is_quiet,
+)
 from capture.interp.lookasides.shadows import items_of
 from capture.interp.special import is_a
 from capture.refgraph.lookup import instance_dict
@@ -26,7 +33,6 @@ from capture.refgraph.node import SCALARS, Build, RefNode, Shadow
 from capture.refgraph.records import is_record
 
 CONTAINERS = (list, tuple, dict)
-CHANGEABLE = (list, dict, set, collections.deque)
 PINNED = (types.FunctionType, types.BuiltinFunctionType, type)
 Spec = Callable[[tuple[Any, ...]], Any]         # makes an argument of what the graph passes
 
@@ -142,9 +148,8 @@ class Handed:
 
 
 def stores_nothing(code: types.CodeType) -> bool:
-    """Whether code stores no item and calls no method that changes a container."""
-    names = attributes_of(code)
-    return not stores_items(code) and all(name in READING for name in names if any(hasattr(kind, name) for kind in CHANGEABLE))
+    """Whether code changes no container."""
+    return changes_none_of(set(CHANGEABLE), code)
 
 
 def is_object(real: Any) -> bool:

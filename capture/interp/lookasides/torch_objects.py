@@ -23,7 +23,7 @@ from capture.interp.lookasides.torch_legacy import is_data
 from capture.interp.models import PURE, model, polyfill
 from capture.refgraph.class_attributes import pin_special
 from capture.refgraph.facts import seed_of
-from capture.refgraph.identical import LISTS
+from capture.refgraph.identical import LISTS, same
 from capture.refgraph.memory import PLAIN_TENSORS
 from capture.refgraph.node import Const, Expr, RefNode, Shadow
 from capture.refgraph.source import Computed
@@ -124,16 +124,23 @@ def state_of_streams() -> tuple[Any, ...]:
     return random.getstate(), None if numpy is None else pickle.dumps(numpy.get_state())
 
 
-def note_streams(interp: Interpreter, *args: Value, **kwargs: Value) -> None:
+def note_state(interp: Interpreter, cls: Value, *args: Value, **kwargs: Value) -> None:
     """Before code of the program's runs that is one operation of the graph."""
-    interp.recorder.streams = state_of_streams()
+    known = Contained(interp.graph)
+    for function in functions_of(cls.real):
+        known.keeps_to_itself(function)
+    interp.recorder.state = state_of_streams(), known, known.contents()
+
+
+def functions_of(cls: Any) -> list[Any]:
+    """What runs when an autograd function is applied."""
+    return [getattr(cls, name, None) for name in ("forward", "setup_context")]
 
 
 def works_on_objects(interp: Interpreter, cls: Value, *args: Value, **kwargs: Value) -> Break | None:
     """Why no graph holds an autograd function: it works on objects of the program's, which the trace reads before or after it."""
     known = Contained(interp.graph)
-    parts = [getattr(cls.real, name, None) for name in ("forward", "setup_context")]
-    if all(map(known.keeps_to_itself, parts)):
+    if all(map(known.keeps_to_itself, functions_of(cls.real))):
         return None
     return Break("own-code", f"{cls.real.__qualname__}.forward(), which works on objects of the program's")
 
@@ -142,12 +149,17 @@ def works_on_objects(interp: Interpreter, cls: Value, *args: Value, **kwargs: Va
 APPLY = torch.autograd.Function.__dict__["apply"]
 
 
-@model(getattr(APPLY, "__func__", APPLY), prepare=note_streams, refuses=works_on_objects)
+@model(getattr(APPLY, "__func__", APPLY), prepare=note_state, refuses=works_on_objects)
 def apply(interp: Interpreter, result: Any, cls: Value, *args: Value, **kwargs: Value) -> Shadow:
     """A user's autograd function is one operation; it may have written to its arguments. One that draws from a stream of which the
-    trace's own draws are made before the graph, or after it, would not find it as it was."""
-    if interp.recorder.streams != state_of_streams():
+    trace's own draws are made before the graph, or after it, would not find it as it was; nor would the trace find objects that one
+    has changed."""
+    streams, known, contents = interp.recorder.state
+    interp.recorder.state = None
+    if streams != state_of_streams():
         raise Break("side-effect-call", f"{cls.real.__qualname__} draws random numbers of Python's")
+    if not same(contents, known.contents()):
+        raise Break("own-code", f"{cls.real.__qualname__}.forward(), which changes objects of the program's")
     interp.graph.depend(cls.shadow, cls.real)
     if not kwargs and any(handed.holds_objects(arg.real) for arg in args):
         given = handed.Handed(interp, cls.real)
