@@ -11,11 +11,12 @@ ROOT = Path(__file__).parent.parent
 LINES = 600
 SUFFIXES = {".py", ".c", ".cpp", ".h"}
 
-BASE = {"errors", "config"}
+BASE = {"errors", "config", "torch_versions"}
 STAGES = {"refgraph", "interp", "guards", "backends", "debug", "blame", "_C"}
 ALLOWED: dict[str, set[str]] = {  # part -> the parts which it may import, besides itself
     "errors": set(),
     "config": set(),
+    "torch_versions": set(),
     "_C": set(),
     "_process": set(),
     "extensions": {"_C", "_process"},

@@ -11,11 +11,7 @@ from torch._C import _functorch as functorch
 from torch._functorch import predispatch
 
 from capture.interp import protection
-
-
-def _existing(module: Any, names: str) -> list[Any]:
-    """Those of the names that this version of torch has."""
-    return [getattr(module, name) for name in names.split() if hasattr(module, name)]
+from capture.torch_versions import existing
 
 
 def duplicate(tensor: torch.Tensor, *twins: torch.Tensor) -> torch.Tensor:
@@ -32,35 +28,35 @@ def shallow(tensor: torch.Tensor) -> torch.Tensor:
 
 
 RANDOM_STATE = dict.fromkeys((
-    *_existing(torch.Generator, "manual_seed set_state get_state clone_state graphsafe_get_state graphsafe_set_state"),
-    *_existing(random, "manual_seed _manual_seed_impl set_rng_state"),
+    *existing(torch.Generator, "manual_seed set_state get_state clone_state graphsafe_get_state graphsafe_set_state"),
+    *existing(random, "manual_seed _manual_seed_impl set_rng_state"),
     torch.cuda.manual_seed, torch.cuda.manual_seed_all, torch.Generator), "changes the state of random numbers")
 COPIES = dict.fromkeys((duplicate, shallow), "copies a tensor with all that belongs to it")
 GRADIENTS = dict.fromkeys((torch.autograd.grad, torch.autograd.backward, torch.Tensor.backward), "runs the backward pass")
 # Levels of torch.func, by the functions that enter and leave them, and what wraps tensors for them.
 LEVELS = dict.fromkeys((
-    *_existing(predispatch, "_vmap_increment_nesting _vmap_decrement_nesting _jvp_increment_nesting _jvp_decrement_nesting "
+    *existing(predispatch, "_vmap_increment_nesting _vmap_decrement_nesting _jvp_increment_nesting _jvp_decrement_nesting "
                             "_enter_dual_level _exit_dual_level"),
-    *_existing(functorch, "_vmap_increment_nesting _vmap_decrement_nesting _grad_increment_nesting _grad_decrement_nesting "
+    *existing(functorch, "_vmap_increment_nesting _vmap_decrement_nesting _grad_increment_nesting _grad_decrement_nesting "
                           "_jvp_increment_nesting _jvp_decrement_nesting set_inplace_requires_grad_allowed"),
-    *_existing(torch._C, "_enter_dual_level _exit_dual_level _set_fwd_grad_enabled"),
-    *_existing(torch._C._autograd, "_saved_tensors_hooks_disable _saved_tensors_hooks_enable")), "calls a transform of torch.func")
+    *existing(torch._C, "_enter_dual_level _exit_dual_level _set_fwd_grad_enabled"),
+    *existing(torch._C._autograd, "_saved_tensors_hooks_disable _saved_tensors_hooks_enable")), "calls a transform of torch.func")
 # What enters a level, and what leaves it.
 ENTRIES = frozenset(function for function in LEVELS if "increment" in function.__name__ or function.__name__ == "_enter_dual_level")
 EXITS = frozenset(function for function in LEVELS if "decrement" in function.__name__ or function.__name__ == "_exit_dual_level")
 WRAPPERS = dict.fromkeys((
-    *_existing(predispatch, "_add_batch_dim _remove_batch_dim _unwrap_for_grad _make_dual _unpack_dual"),
-    *_existing(functorch, "_add_batch_dim _remove_batch_dim _wrap_for_grad _unwrap_for_grad"),
-    *_existing(torch._VF, "_make_dual _unpack_dual")), "calls a transform of torch.func")
+    *existing(predispatch, "_add_batch_dim _remove_batch_dim _unwrap_for_grad _make_dual _unpack_dual"),
+    *existing(functorch, "_add_batch_dim _remove_batch_dim _wrap_for_grad _unwrap_for_grad"),
+    *existing(torch._VF, "_make_dual _unpack_dual")), "calls a transform of torch.func")
 KERNELS = dict.fromkeys(protection.KERNELS, "chooses kernels of attention")
 # Default devices, which are modes in Python, by the methods that enter and leave them.
 DEVICES = {torch.device.__enter__: protection.enter_device,
            torch.device.__exit__: protection.leave_device}
 # Operators that call functions of the program's, which are graphs of their own.
-CONTROL_FLOW = dict.fromkeys(_existing(torch.ops.higher_order, "cond map_impl while_loop scan associative_scan"),
+CONTROL_FLOW = dict.fromkeys(existing(torch.ops.higher_order, "cond map_impl while_loop scan associative_scan"),
                              "has control flow of torch's")
 # What follows from the transforms that a trace has entered itself.
-TENSOR_FACTS = frozenset(_existing(
+TENSOR_FACTS = frozenset(existing(
     functorch, "is_batchedtensor is_gradtrackingtensor is_functorch_wrapped_tensor is_functionaltensor is_legacy_batchedtensor "
                "is_dead_tensor_wrapper maybe_get_level maybe_get_bdim"))
 # Operations whose graphs only torch itself can run, and why.

@@ -23,6 +23,7 @@ from capture.refgraph.memory import HANDLES, gradient_of, is_overriding, storage
 from capture.refgraph.node import ABSENT, Build, Const, Expr, External, RefNode, Shadow, TensorState, source_of
 from capture.refgraph.shapes import ask
 from capture.refgraph.source import Computed, Literal
+from capture.torch_versions import existing
 
 OWNERS = Classes({base for cls in (torch.Tensor, *HANDLES) for base in cls.__mro__} - {object})
 MEMBERS = Classes((types.MethodDescriptorType, types.WrapperDescriptorType, types.GetSetDescriptorType))
@@ -60,7 +61,7 @@ MODE_SETTERS: frozenset[Any] = frozenset({
     torch.autocast_increment_nesting, torch.autocast_decrement_nesting, torch.clear_autocast_cache, *leaves.LEVELS,
     *leaves.KERNELS, *leaves.DEVICES})
 # Whether a CUDA graph is being captured, which builds of torch with CUDA can tell. Without a driver it raises.
-CAPTURING: list[Any] = [getattr(torch._C, name) for name in ("_cuda_isCurrentStreamCapturing",) if hasattr(torch._C, name)]
+CAPTURING = existing(torch._C, "_cuda_isCurrentStreamCapturing")
 MODE_GETTERS: frozenset[Any] = frozenset({
     torch._C._is_tracing, torch.is_grad_enabled, torch.is_inference_mode_enabled, torch.is_autocast_enabled,
     torch.get_autocast_dtype, torch.is_autocast_cache_enabled, torch.get_default_dtype, torch.is_autocast_cpu_enabled,

@@ -55,8 +55,7 @@ def trace(gm: fx.GraphModule, inputs: Sequence[torch.Tensor | TensorSpec], modes
     graph, positions = prepared(gm)
     with contextlib.ExitStack() as stack:
         stack.enter_context(tracing_modes(modes))
-        settings = {name: value for name, value in SETTINGS.items() if hasattr(functorch_config, name)}
-        stack.enter_context(functorch_config.patch(settings))
+        stack.enter_context(functorch_config.patch(SETTINGS))
         stack.enter_context(undecomposed())
         stack.enter_context(_use_lazy_graph_module(True))       # graphs are turned into Python code when that is run
         fakes = fake_inputs(specs)

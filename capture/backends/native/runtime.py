@@ -25,7 +25,7 @@ Forward = Callable[..., tuple[Tensor, ...]]                     # takes tensors
 Backward = Callable[[list[Tensor], bool], tuple[Tensor | None, ...]]
 Picker = Callable[[Sequence[Any]], tuple[Any, ...]]
 
-_release = getattr(torch._C._FunctionBase, "maybe_clear_saved_tensors", lambda node: None)      # not in all versions of torch
+_release = torch._C._FunctionBase.maybe_clear_saved_tensors
 _keeps_graph = torch._C._autograd._get_current_graph_task_keep_graph
 _saved_tensor_hooks = torch._C._autograd._top_saved_tensors_default_hooks
 _is_batched = torch._C._functorch.is_legacy_batchedtensor        # by `is_grads_batched=True`

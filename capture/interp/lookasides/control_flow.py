@@ -30,6 +30,7 @@ from capture.interp.models import model, polyfill
 from capture.interp.writes import versions_of
 from capture.refgraph.memory import PLAIN_TENSORS
 from capture.refgraph.node import Build, Const, RefNode, Shadow, TensorState
+from capture.torch_versions import existing
 
 
 class _Compiling(threading.local):
@@ -68,7 +69,6 @@ def is_compiling(*args: Any, additional_inputs: Any = ()) -> bool:
     return COMPILING.depth > 0
 
 
-@polyfill(utils._hop_compile_and_call, applies=lambda fn, args, kwargs=None: True)
 def compile_and_call(fn: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any] | None = None) -> Any:
     """The call that torch would compile."""
     enter()
@@ -76,6 +76,12 @@ def compile_and_call(fn: Callable[..., Any], args: Sequence[Any], kwargs: dict[s
         return fn(*args, **(kwargs or {}))
     finally:
         leave()
+
+
+# In torch 2.11 each operator calls `torch.compile` itself, which is left to torch.
+COMPILE_AND_CALL = existing(utils, "_hop_compile_and_call")
+for _function in COMPILE_AND_CALL:
+    polyfill(_function, applies=lambda fn, args, kwargs=None: True)(compile_and_call)
 
 
 def is_valid(pred: Any, true_fn: Any, false_fn: Any, operands: Any = ()) -> bool:
@@ -169,7 +175,7 @@ def abandon(body: Body) -> None:
 
 def natively(op: Any, *args: Any) -> Any:
     """What torch itself does."""
-    return utils._hop_compile_and_call(lambda *args: op(*args), args)
+    return COMPILE_AND_CALL[0](lambda *args: op(*args), args) if COMPILE_AND_CALL else op(*args)
 
 
 def not_to_be_copied(interp: Interpreter, sliced: Value, *operands: Value) -> Break | None:

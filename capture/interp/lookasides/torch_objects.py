@@ -145,7 +145,7 @@ def works_on_objects(interp: Interpreter, cls: Value, *args: Value, **kwargs: Va
     return Break("own-code", f"{cls.real.__qualname__}.forward(), which works on objects of the program's")
 
 
-# Until torch 2.14 a class method of Python's, then one of C's.
+# Until torch 2.13 a class method of Python's, then one of C's.
 APPLY = torch.autograd.Function.__dict__["apply"]
 
 

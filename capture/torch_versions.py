@@ -1,0 +1,21 @@
+"""Names of torch's that only some of its versions have, and that capture can do without.
+
+All other private names of torch's are needed; `tests/test_torch_names.py` reads them out of the sources, and has a sentence for
+each that is missing in the torch that runs.
+"""
+from __future__ import annotations
+
+from typing import Any
+
+# The first version that has them; all later ones do, as far as they were tried (2.11 to 2.15).
+SINCE: dict[str, tuple[int, int]] = {
+    "torch._higher_order_ops.utils._hop_compile_and_call": (2, 12),
+    **dict.fromkeys((f"torch._functorch.predispatch.{name}" for name in (
+        "_jvp_increment_nesting", "_jvp_decrement_nesting", "_enter_dual_level", "_exit_dual_level", "_unwrap_for_grad",
+        "_make_dual", "_unpack_dual")), (2, 13)),
+}
+
+
+def existing(owner: Any, names: str) -> list[Any]:
+    """What a module or class of torch's has under these names, of those that it has."""
+    return [getattr(owner, name) for name in names.split() if hasattr(owner, name)]
