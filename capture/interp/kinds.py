@@ -53,13 +53,15 @@ OF_TENSORS = frozenset({Kind.OPERATION, Kind.METADATA, Kind.VALUE, Kind.MODE})
 
 @dataclass(slots=True, eq=False)
 class Call:
-    """A call of a C function. `meaning`: what the registry says of it (`Kind.MODEL`)."""
+    """A call of a C function. `meaning`: what the registry says of it (`Kind.MODEL`). `versions`: of the tensors that it was given
+    (`Kind.OPERATION`), before it was made."""
 
     function: Value
     args: list[Value]
     kwargs: dict[str, Value]
     kind: Kind
     meaning: Meaning | None = None
+    versions: Any = None
 
     @property
     def real(self) -> Any:

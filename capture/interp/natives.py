@@ -7,6 +7,7 @@ import operator
 import re
 import types
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -60,8 +61,6 @@ STORES = frozenset({operator.setitem, dict.__setitem__, list.append, list.insert
 MEASURES = (len, list.__len__, bool, operator.truth, operator.not_)     # which look at the length of a list alone
 WALKING = frozenset({iter, reversed, zip, enumerate})        # which make iterators, and advance none
 WHICH_WAY = "which way the program goes"
-# Calls that are made as they are. Others may warn or take long, and are made from a frame like the program's (`in_place`).
-PLAIN_CALLS = frozenset({Kind.MODEL, Kind.METADATA, Kind.MODE, Kind.GETTER})
 
 
 def call(interp: Interpreter, function: Value, args: list[Value], kwargs: dict[str, Value], resumable: bool = False) -> Value:
@@ -84,24 +83,16 @@ def call(interp: Interpreter, function: Value, args: list[Value], kwargs: dict[s
         return Value(perform(real, *reals, **kwreals), None)
     with interp.unasked():
         known = understand(interp, function, args, kwargs)
-        reason: Any = refusal(interp, known)
+        handler = HANDLERS[known.kind]
+        reason: Any = handler.refuse(interp, known)
     if not sees and type(real) is types.FunctionType:       # it may look at its callers, and warn
         perform = functools.partial(in_sight, interp)
-    elif not sees and known.kind not in PLAIN_CALLS:
+    elif not sees and not handler.plain:
         perform = functools.partial(in_place, interp)
-    versions = None
-    if known.kind is Kind.OPERATION:
-        operands = list(tensors.tensors_in(args, kwargs))
-        versions = versions_of(operands)
-        if None in versions.values():       # tensors of inference mode
-            perform = functools.partial(noting_writes, versions, operands, perform)
-        if interp.recorder.bodies:
-            name = tensors.operation_name(real)
-            perform = functools.partial(bodies.guarded, interp.recorder.bodies[-1][0], name, args, kwargs, perform)
-    if reason is None and known.meaning is not None and known.meaning.prepare is not None:
-        reason = interp.track(unprepared, interp, known.meaning.prepare, args, kwargs)
-    elif reason is None and known.kind is Kind.NUMPY:
-        reason = interp.track(unprepared, interp, hold_all, args, kwargs)
+    perform = handler.performing(interp, known, perform)
+    prepare = handler.prepare if known.meaning is None else known.meaning.prepare
+    if reason is None and prepare is not None:
+        reason = interp.track(unprepared, interp, prepare, args, kwargs)
     if reason is not None and resumable and interp.can_cut:
         raise Cut(reason, function, args, kwargs)
     try:
@@ -113,7 +104,7 @@ def call(interp: Interpreter, function: Value, args: list[Value], kwargs: dict[s
         raise
     if reason is not None:
         interp.give_up(reason)
-    model = functools.partial(shadow, interp, known, versions, result)
+    model = functools.partial(shadow, interp, known, result)
     if resumable and changes_nothing(known):
         return Value(result, interp.describe(model, function, args, kwargs, result))
     return Value(result, interp.track(model))
@@ -128,43 +119,22 @@ def changes_nothing(call: Call) -> bool:
         isinstance(v.real, torch.Tensor) or is_constant(v.real) for v in call.values)
 
 
-def refusal(interp: Interpreter, call: Call) -> Break | None:
-    """Why no trace can hold the call, as far as that is known before it is made; None if one may."""
-    real, args, kwargs, kind = call.real, call.args, call.kwargs, call.kind
-    if kind is Kind.BOOKKEEPING:
-        return None
-    if kind is Kind.MODE and real in leaves.EXITS and not interp.openings:
-        return Break("changing-global-state", f"{name_of(real)}() ends what began before")
-    if kind is Kind.OPERATION:
-        grad = real is torch.autograd.grad
-        reason = autograd.refusal(interp, real, args, kwargs) if grad else failing.refusal(interp, real, args)
-        if reason is not None:
-            return reason
-    if kind is Kind.VALUE and (replays.is_known(interp, args) or held.is_held(interp, real, args) or (
-            held.is_decided(interp, real, args)) or (
-            real is torch.Tensor.numpy and interp.recorder.arrays.lies_in(interp.graph, args[0].real))):
-        return None
-    if kind is Kind.VALUE and computed_arrays.is_exposed(real, args, kwargs):
-        return computed_arrays.refusal(interp, real, args, kwargs)
-    if kind is Kind.VALUE and not replays.is_repeatable(real, tensors.operation_name(real), kwargs):
-        return decision(WHICH_WAY, ()) if real is operator.truth else Break("data-dependent", f"{name_of(real)}() of a tensor")
-    if kind is not Kind.OPERATION and replays.decides(interp, real, call.values):
-        what = WHICH_WAY if real is operator.truth else f"what {name_of(real)}() does"
-        return decision(what, [value.shadow for value in call.values])
+def is_unreadable_call(interp: Interpreter, call: Call) -> Break | None:
+    """Why a call cannot look at what it is given, if that is so."""
+    real = call.real
     if any(is_unreadable(value, real) for value in call.values) and not (hashable(real) and (
-            real in STORES or dicts.stored_last(interp, real, args) is not None)):
+            real in STORES or dicts.stored_last(interp, real, call.args) is not None)):
         return Break("opaque-call", f"{name_of(real)}() of a container in which something was stored at a place that changes "
                                     f"from call to call")
-    if kind is Kind.MODEL:
-        refuses = call.meaning.refuses  # type: ignore[union-attr]
-        return None if refuses is None else refuses(interp, *args, **kwargs)
-    if kind is Kind.NUMPY:
-        return interp.recorder.arrays.refusal(interp.graph, real, args, kwargs)
-    if kind is Kind.REPEATED:
-        return computed_arrays.refusal(interp, real, args, kwargs)
-    if kind is Kind.UNKNOWN:
-        return Break(exclusion(real) or effect_of(real), f"{name_of(real)}()")
     return None
+
+
+def decides(interp: Interpreter, call: Call) -> Break | None:
+    """Why a call cannot go by what it is given: only a hit knows it."""
+    if replays.decides(interp, call.real, call.values):
+        what = WHICH_WAY if call.real is operator.truth else f"what {name_of(call.real)}() does"
+        return decision(what, [value.shadow for value in call.values])
+    return is_unreadable_call(interp, call)
 
 
 def is_unreadable(value: Value, function: Any) -> bool:
@@ -201,73 +171,191 @@ def hold_all(interp: Interpreter, /, *args: Value, **kwargs: Value) -> None:
         depend_deep(interp, value.shadow, value.real)
 
 
-def shadow(interp: Interpreter, call: Call, versions: Any, result: Any) -> Shadow:
+def shadow(interp: Interpreter, call: Call, result: Any) -> Shadow:
     """The shadow of a C function's result, after the real call."""
-    graph, kind, real, args, kwargs = interp.graph, call.kind, call.real, call.args, call.kwargs
     if not isinstance(call.function.shadow, Const):
-        graph.depend(call.function.shadow, real)
-    if kind is Kind.BOOKKEEPING:
-        return Const(result)
-    if kind is Kind.MODEL:
-        return call.meaning.model(interp, result, *args, **kwargs)  # type: ignore[union-attr]
-    if kind is Kind.OPERATION:
-        op, target = tensors.target_of(real, args)
-        failing.note(interp, real, args)
-        caller = kwargs.pop(STACK_LEVEL, None)      # the graph is as one frame of the program, which torch has warned already
-        told = warned(interp, 0 if caller is None else caller.real - OWN_LEVEL)
-        number = held.count(interp, real, args)
-        recorded = interp.recorder.record(op, target, args, kwargs, result, versions, told)
-        if number is not None:
-            held.keep(interp, args[0], number)
-        return recorded
-    if kind is Kind.METADATA:
-        name = tensors.operation_name(real)
-        if name not in tensors.OF_CLASS:
-            for value in call.values:
-                if isinstance(value.shadow, RefNode) and not isinstance(value.shadow.state, TensorState):
-                    depend_deep(interp, value.shadow, value.real)
-        return tensors.metadata(interp, name, call.values, result)
-    if kind is Kind.VALUE:
-        return value_shadow(interp, real, args, kwargs, result)
-    if kind is Kind.MODE:
-        if real in leaves.DEVICES:
-            interp.recorder.switch(leaves.DEVICES[real], args[:1], {})
-            return args[0].shadow if result is args[0].real else Const(result)
-        if real in leaves.KERNELS:
-            interp.recorder.switched.add(protection.KERNELS[real])
-        interp.recorder.switch(real, args, kwargs)
-        if real in leaves.ENTRIES:
-            opening = graph.create(object())
-            interp.opened(opening, level=True)
-        elif real in leaves.EXITS:
-            del interp.openings[next(reversed(interp.openings))]
-        return Const(result)
-    if kind is Kind.GETTER:
-        return fact_shadow(interp, call, result)
-    if kind is Kind.LAZY and type(result) in SCALARS:
-        if all(isinstance(v.shadow, Const) for v in args):
-            return Const(result)
-        return graph.computed(real, tuple(v.shadow for v in args), result)
-    if kind is Kind.NUMPY:
-        if interp.recorder.arrays.warns(call.values, result):
-            raise Break("side-effect-call", f"{name_of(real)}(), which may warn of its result")
-        interp.recorder.arrays.note_writes(graph, real, args, kwargs)
-        return interp.recorder.arrays.fold(graph, result, lambda item: settled(interp, item, new=True))
-    if kind is Kind.PURE or kind is Kind.LAZY and is_foldable(real, args):
-        computed = replays.lazily(interp, real, tuple(args), kwargs, result)
-        if computed is not None:
-            return computed
-        hold_all(interp, *args, **kwargs)
-        remembers = is_a(real, memories.WRAPPER)
-        return memories.remembered(interp, call.function, args, kwargs, result) if remembers else settled(interp, result, new=True)
-    if kind is Kind.REPEATED:
-        return computed_arrays.repeat(interp, real, args, kwargs, result)
-    raise Break(effect_of(real), f"{name_of(real)}()")
+        interp.graph.depend(call.function.shadow, call.real)
+    return HANDLERS[call.kind].shadow(interp, call, result)
 
 
-def value_shadow(interp: Interpreter, real: Any, args: list[Value], kwargs: dict[str, Value], result: Any) -> Shadow:
+# -- what is done about calls, kind by kind ----------------------------------------------------------------------------
+
+Perform = Callable[..., Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Handler:
+    """What is done about calls of one kind.
+
+    `refuse`: why no trace can hold one, as far as that is known before it is made; None if one may. `shadow`: that of the result,
+    after it is made. `performing`: how it is made. `prepare`: done before, unless the registry says what is. `plain`: it is made as
+    it is; others may warn or take long, and are made from a frame like the program's (`program_frames.in_place`).
+    """
+
+    shadow: Callable[[Interpreter, Call, Any], Shadow]
+    refuse: Callable[[Interpreter, Call], Break | None] = decides
+    performing: Callable[[Interpreter, Call, Perform], Perform] = lambda interp, call, perform: perform
+    prepare: Callable[..., None] | None = None
+    plain: bool = False
+
+
+def refuse_nothing(interp: Interpreter, call: Call) -> Break | None:
+    """Of calls that mean nothing."""
+    return None
+
+
+def bookkeeping_shadow(interp: Interpreter, call: Call, result: Any) -> Shadow:
+    """A constant: nothing follows from it."""
+    return Const(result)
+
+
+def refuse_operation(interp: Interpreter, call: Call) -> Break | None:
+    """What is known of this operation, and of what it is given."""
+    grad = call.real is torch.autograd.grad
+    reason = autograd.refusal(interp, call.real, call.args, call.kwargs) if grad else failing.refusal(interp, call.real, call.args)
+    return reason or is_unreadable_call(interp, call)
+
+
+def performing_operation(interp: Interpreter, call: Call, perform: Perform) -> Perform:
+    """Notes what is written to."""
+    operands = list(tensors.tensors_in(call.args, call.kwargs))
+    call.versions = versions_of(operands)
+    if None in call.versions.values():       # tensors of inference mode
+        perform = functools.partial(noting_writes, call.versions, operands, perform)
+    if interp.recorder.bodies:
+        name = tensors.operation_name(call.real)
+        perform = functools.partial(bodies.guarded, interp.recorder.bodies[-1][0], name, call.args, call.kwargs, perform)
+    return perform
+
+
+def operation_shadow(interp: Interpreter, call: Call, result: Any) -> Shadow:
+    """A node of the graph."""
+    real, args, kwargs = call.real, call.args, call.kwargs
+    op, target = tensors.target_of(real, args)
+    failing.note(interp, real, args)
+    caller = kwargs.pop(STACK_LEVEL, None)      # the graph is as one frame of the program, which torch has warned already
+    told = warned(interp, 0 if caller is None else caller.real - OWN_LEVEL)
+    number = held.count(interp, real, args)
+    recorded = interp.recorder.record(op, target, args, kwargs, result, call.versions, told)
+    if number is not None:
+        held.keep(interp, args[0], number)
+    return recorded
+
+
+def metadata_shadow(interp: Interpreter, call: Call, result: Any) -> Shadow:
+    """What follows from the properties of tensors."""
+    name = tensors.operation_name(call.real)
+    if name not in tensors.OF_CLASS:
+        for value in call.values:
+            if isinstance(value.shadow, RefNode) and not isinstance(value.shadow.state, TensorState):
+                depend_deep(interp, value.shadow, value.real)
+    return tensors.metadata(interp, name, call.values, result)
+
+
+def refuse_mode(interp: Interpreter, call: Call) -> Break | None:
+    """One that was set before the trace began cannot be left in it."""
+    if call.real in leaves.EXITS and not interp.openings:
+        return Break("changing-global-state", f"{name_of(call.real)}() ends what began before")
+    return decides(interp, call)
+
+
+def mode_shadow(interp: Interpreter, call: Call, result: Any) -> Shadow:
+    """The graph sets it too."""
+    real, args = call.real, call.args
+    if real in leaves.DEVICES:
+        interp.recorder.switch(leaves.DEVICES[real], args[:1], {})
+        return args[0].shadow if result is args[0].real else Const(result)
+    if real in leaves.KERNELS:
+        interp.recorder.switched.add(protection.KERNELS[real])
+    interp.recorder.switch(real, args, call.kwargs)
+    if real in leaves.ENTRIES:
+        interp.opened(interp.graph.create(object()), level=True)
+    elif real in leaves.EXITS:
+        del interp.openings[next(reversed(interp.openings))]
+    return Const(result)
+
+
+def refuse_model(interp: Interpreter, call: Call) -> Break | None:
+    """What the registry says."""
+    refuses = call.meaning.refuses  # type: ignore[union-attr]
+    return decides(interp, call) or (None if refuses is None else refuses(interp, *call.args, **call.kwargs))
+
+
+def model_shadow(interp: Interpreter, call: Call, result: Any) -> Shadow:
+    """What the registry says."""
+    return call.meaning.model(interp, result, *call.args, **call.kwargs)  # type: ignore[union-attr]
+
+
+def refuse_numpy(interp: Interpreter, call: Call) -> Break | None:
+    """What is known of the arrays."""
+    return decides(interp, call) or interp.recorder.arrays.refusal(interp.graph, call.real, call.args, call.kwargs)
+
+
+def numpy_shadow(interp: Interpreter, call: Call, result: Any) -> Shadow:
+    """A constant, as what it was computed from."""
+    known, graph = interp.recorder.arrays, interp.graph
+    if known.warns(call.values, result):
+        raise Break("side-effect-call", f"{name_of(call.real)}(), which may warn of its result")
+    known.note_writes(graph, call.real, call.args, call.kwargs)
+    return known.fold(graph, result, lambda item: settled(interp, item, new=True))
+
+
+def lazy_shadow(interp: Interpreter, call: Call, result: Any) -> Shadow:
+    """An expression, where the result is a scalar."""
+    if type(result) not in SCALARS:
+        return (pure_shadow if is_foldable(call.real, call.args) else unknown_shadow)(interp, call, result)
+    if all(isinstance(v.shadow, Const) for v in call.args):
+        return Const(result)
+    return interp.graph.computed(call.real, tuple(v.shadow for v in call.args), result)
+
+
+def pure_shadow(interp: Interpreter, call: Call, result: Any) -> Shadow:
+    """What follows from what the arguments hold."""
+    real, args, kwargs = call.real, call.args, call.kwargs
+    computed = replays.lazily(interp, real, tuple(args), kwargs, result)
+    if computed is not None:
+        return computed
+    hold_all(interp, *args, **kwargs)
+    remembers = is_a(real, memories.WRAPPER)
+    return memories.remembered(interp, call.function, args, kwargs, result) if remembers else settled(interp, result, new=True)
+
+
+def refuse_repeated(interp: Interpreter, call: Call) -> Break | None:
+    """What is known of the arrays."""
+    return decides(interp, call) or computed_arrays.refusal(interp, call.real, call.args, call.kwargs)
+
+
+def repeated_shadow(interp: Interpreter, call: Call, result: Any) -> Shadow:
+    """What a hit computes again."""
+    return computed_arrays.repeat(interp, call.real, call.args, call.kwargs, result)
+
+
+def refuse_unknown(interp: Interpreter, call: Call) -> Break | None:
+    """Always."""
+    return decides(interp, call) or Break(exclusion(call.real) or effect_of(call.real), f"{name_of(call.real)}()")
+
+
+def unknown_shadow(interp: Interpreter, call: Call, result: Any) -> Shadow:
+    """None: the trace ends."""
+    raise Break(effect_of(call.real), f"{name_of(call.real)}()")
+
+
+def refuse_value(interp: Interpreter, call: Call) -> Break | None:
+    """Only a hit knows what tensors hold, unless it is constant, counted or computed again."""
+    real, args, kwargs = call.real, call.args, call.kwargs
+    if replays.is_known(interp, args) or held.is_held(interp, real, args) or held.is_decided(interp, real, args) or (
+            real is torch.Tensor.numpy and interp.recorder.arrays.lies_in(interp.graph, args[0].real)):
+        return None
+    if computed_arrays.is_exposed(real, args, kwargs):
+        return computed_arrays.refusal(interp, real, args, kwargs)
+    if not replays.is_repeatable(real, tensors.operation_name(real), kwargs):
+        return decision(WHICH_WAY, ()) if real is operator.truth else Break("data-dependent", f"{name_of(real)}() of a tensor")
+    return decides(interp, call)
+
+
+def value_shadow(interp: Interpreter, call: Call, result: Any) -> Shadow:
     """The shadow of what was read out of a tensor."""
-    recorder = interp.recorder
+    recorder, real, args, kwargs = interp.recorder, call.real, call.args, call.kwargs
     if held.is_held(interp, real, args):
         return held.read(interp, real, args)
     if held.is_decided(interp, real, args):
@@ -295,6 +383,21 @@ def fact_shadow(interp: Interpreter, call: Call, result: Any) -> Shadow:
             raise Break("opaque-call", f"{name_of(real)}()")
         graph.require(Computed(real, ()), "VALUE", result)      # as it was at entry
     return settled(interp, result, new=True) if is_plain(result) else graph.constant(result)
+
+
+HANDLERS = {
+    Kind.OPERATION: Handler(operation_shadow, refuse_operation, performing_operation),
+    Kind.METADATA: Handler(metadata_shadow, plain=True),
+    Kind.VALUE: Handler(value_shadow, refuse_value),
+    Kind.MODE: Handler(mode_shadow, refuse_mode, plain=True),
+    Kind.GETTER: Handler(fact_shadow, plain=True),
+    Kind.MODEL: Handler(model_shadow, refuse_model, plain=True),
+    Kind.NUMPY: Handler(numpy_shadow, refuse_numpy, prepare=hold_all),
+    Kind.LAZY: Handler(lazy_shadow),
+    Kind.PURE: Handler(pure_shadow),
+    Kind.REPEATED: Handler(repeated_shadow, refuse_repeated),
+    Kind.BOOKKEEPING: Handler(bookkeeping_shadow, refuse_nothing),
+    Kind.UNKNOWN: Handler(unknown_shadow, refuse_unknown)}
 
 
 def effect_of(real: Any) -> str:

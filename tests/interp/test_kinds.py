@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from capture.interp import lookasides, opcodes  # noqa: F401  (what they register)
+from capture.interp import lookasides, natives, opcodes  # noqa: F401  (what they register)
 from capture.interp.frame import Value
 from capture.interp.fx_recorder import FxRecorder
 from capture.interp.interpreter import Interpreter
@@ -87,3 +87,7 @@ def test_a_list_that_is_known_is_no_other_one(interp: Interpreter) -> None:
     items = [1, 2]
     known = interp.graph.create(items)
     assert settled(interp, items, new=True) is known
+
+
+def test_every_kind_of_call_has_a_handler():
+    assert set(natives.HANDLERS) == set(Kind)
