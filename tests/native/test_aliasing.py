@@ -161,6 +161,28 @@ def test_passes_that_eager_mode_computes_free_the_graph_too(engine: dict[str, An
             check(engine, (GRAD,), f"return {returned},", first.format(second), "r[0].sum().backward()", "r[-1].sum().backward()")
 
 
+@pytest.mark.parametrize("retain", ["", "retain_graph=True"])
+def test_a_pass_that_fails_has_freed_what_it_came_past(engine: dict[str, Any], retain: str) -> None:
+    for edited in ("a[1]", "r[1]"):
+        check(engine, (GRAD, GRAD), "t = (x @ y).exp()\nreturn t.sin().exp(), t, (x * x).cos()",
+              f"with torch.no_grad(): {edited}.mul_(2)", *[f"r[0].sum().backward({retain})"] * 2, "r[2].sum().backward()",
+              "(r[0].sum() + r[2].sum()).backward()", "r[1].sum().backward()")
+
+
+def test_gradients_of_gradients_of_an_input_that_the_graph_writes_to(engine: dict[str, Any]) -> None:
+    for plan in ("g = torch.autograd.grad(r[0], [v for v in a if v.requires_grad], torch.eye(r[0].numel()).view(-1, *r[0].shape), "
+                 "is_grads_batched=True)", "g = torch.autograd.grad(r[0].sum(), [v for v in a if v.requires_grad], create_graph=True)"):
+        check(engine, (GRAD, GRAD), "t = torch.stack([x, x]) * y\nwith torch.no_grad(): x[1:].mul_(3)\nreturn t * t, x",
+              plan, "sum(v.sum() for v in g if v.requires_grad).backward()")
+
+
+@pytest.mark.parametrize("edited", ["r[0]", "r[1]", "a[0]", "a[1]"])
+@pytest.mark.parametrize("made", ["torch._foreach_add([x, y], 1)", "torch._foreach_mul([x, y], [y, x])", "torch._foreach_exp([x, y])"])
+def test_what_operators_on_lists_save(engine: dict[str, Any], made: str, edited: str) -> None:
+    check(engine, (f"{GRAD} * 1", f"{GRAD} * 1"), f"a, b = {made}\nreturn a, b", f"with torch.no_grad(): {edited}.mul_(3)",
+          "r[0].sum().backward()", "r[1].sum().backward()")
+
+
 def test_errors_tell_what_eager_mode_tells() -> None:
     def f(x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
         a = (x @ w).exp()

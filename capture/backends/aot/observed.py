@@ -171,9 +171,11 @@ def below(tensor: Tensor) -> set[Any]:
 
 def saved_by(node: Any, regions: Sequence[range]) -> Iterator[Saved]:
     """What a node has saved, in the order in which a backward pass looks at it: nothing if it is part of an activation checkpoint.
-    Raises Unsupported when something has changed since."""
+    Raises Unsupported when something has changed since, and where C++ alone knows (`torch._foreach_add`)."""
     if any(node._sequence_nr() in numbers for numbers in regions):
         return
+    if type(node).__name__ == "CppFunction":
+        raise Unsupported(f"autograd does not tell what {node.name()} saves")
     for name in saved_names(type(node)):
         try:
             value = getattr(node, name)

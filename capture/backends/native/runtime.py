@@ -232,16 +232,18 @@ class Kept:
     whether it is the first to need them.
 
     values: what is saved. watched, versions: what eager mode has saved of inputs and results, and how often it was written to;
-    rest: what of these a pass that fails in the end looks at first. spent: the results from which there were passes. grads: the
-    gradients of the results, on their way into a pass, by thread. hooks: gives those that are called before one.
+    rest: what of these a pass that fails in the end looks at first. spent: the results from which there were passes. freed: the
+    checks that passes had come past before they failed. grads: the gradients of the results, on their way into a pass, by thread.
+    hooks: gives those that are called before one.
     """
 
-    __slots__ = ("signature", "values", "watched", "versions", "spent", "rest", "grads", "hooks")
+    __slots__ = ("signature", "values", "watched", "versions", "spent", "freed", "rest", "grads", "hooks")
 
     def __init__(self, signature: Signature, values: list[Tensor], watched: list[Tensor]) -> None:
         self.signature, self.values, self.watched = signature, values, watched
         self.versions = list(map(_version, watched))
         self.spent: set[int] = set()
+        self.freed: set[Check] = set()
         self.rest: dict[Input | Result, tuple[Tensor, int]] = {}
         self.grads: dict[int, tuple[Tensor | None, ...]] = {}
         self.hooks: Callable[[], Any] = dict
@@ -259,22 +261,30 @@ class Kept:
     def values_for(self, given: Sequence[int]) -> list[Tensor]:
         """The saved values, for a pass from the results in `given`. Raises RuntimeError where there can be no such pass any
         more."""
-        if self.spent or list(map(_version, self.watched)) != self.versions:
+        if self.spent or self.freed or list(map(_version, self.watched)) != self.versions:
             self._check(given)
         return list(self.values)
 
     def _check(self, given: Sequence[int]) -> None:
-        """Looks at what is saved as autograd does, one after the other."""
+        """Looks at what is saved as autograd does, one after the other. A pass that fails has freed what it has come past."""
         watched = self.rest or dict(zip(watched_by(self.signature), zip(self.watched, self.versions, strict=True), strict=False))
-        for check in self.signature.checks:
-            if not set(check.results).isdisjoint(given):
-                if not set(check.results).isdisjoint(self.spent):
-                    raise RuntimeError(TWICE)
-                if check.place is not None and _version(watched[check.place][0]) != watched[check.place][1]:
-                    raise RuntimeError(_modified(check, *watched[check.place]))
+        looks = [check for check in self.signature.checks if not set(check.results).isdisjoint(given)]
+        for place, check in enumerate(looks):
+            if (error := self._error(check, watched)) is not None:
+                if not _keeps_graph():
+                    self.freed.update(looks[:place])
+                raise RuntimeError(error)
         portions = self.signature.portions
         if self.spent and (portions is None or not set(portions.left(self.spent)).issuperset(given)):
             raise RuntimeError(TWICE)
+
+    def _error(self, check: Check, watched: dict[Input | Result, tuple[Tensor, int]]) -> str | None:
+        """What autograd says where it looks, if anything is wrong there."""
+        if check in self.freed or not set(check.results).isdisjoint(self.spent):
+            return TWICE
+        if check.place is not None and _version(watched[check.place][0]) != watched[check.place][1]:
+            return _modified(check, *watched[check.place])
+        return None
 
     def spend(self, given: Sequence[int]) -> bool:
         """Notes that a pass is made. Lets go of all, and returns True, where no other can follow."""
@@ -392,7 +402,8 @@ class Replay:
         """What a replay of a call that is about to run will need."""
         tensors = self.pick(inputs)
         if self.signature.snapshots:
-            tensors = tuple(inputs[i].clone() if i in self.signature.snapshots else inputs[i] for i in self.others)
+            with torch.enable_grad():       # gradients of gradients flow through the copies
+                tensors = tuple(inputs[i].clone() if i in self.signature.snapshots else inputs[i] for i in self.others)
         try:
             versions = [tensor._version for tensor in self.watched(tensors)]
         except RuntimeError:        # a tensor of inference mode has no version
