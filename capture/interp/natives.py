@@ -220,7 +220,7 @@ def performing_operation(interp: Interpreter, call: Call, perform: Perform) -> P
     """Notes what is written to."""
     operands = list(tensors.tensors_in(call.args, call.kwargs))
     call.versions = versions_of(operands)
-    if None in call.versions.values():       # tensors of inference mode
+    if None in call.versions.values() and torch.is_inference_mode_enabled():     # outside of it nothing can write to its tensors
         perform = functools.partial(noting_writes, call.versions, operands, perform)
     if interp.recorder.bodies:
         name = tensors.operation_name(call.real)

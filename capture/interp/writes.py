@@ -24,17 +24,18 @@ def versions_of(tensors: Iterable[torch.Tensor]) -> dict[int, int | None]:
 def note_writes(node: fx.Node, made: Any, operands: Sequence[torch.Tensor], before: dict[int, int | None],
                 now: dict[int, int | None], find: Callable[[Any], Any]) -> None:
     """Notes in `meta["writes"]` how often an operation has written to each of its operands, by their places among its input nodes,
-    and to the new tensor that it returns (`linear` adds a bias to its product), as -1. Operators count otherwise, or compute
+    and to the new tensors that it returns (`linear` adds a bias to its product), as -1, -2 ... Operators count otherwise, or compute
     another tensor, where tensors have no data, so that backends could not tell. before, now: `versions_of` the operands."""
     inputs, counts = node.all_input_nodes, {}
     for tensor in operands:
         then, current = before.get(id(tensor)), now[id(tensor)]
         if current != then is not None and current is not None and (known := find(tensor)) and known.state.node in inputs:
             counts[inputs.index(known.state.node)] = current - then
-    if isinstance(made, torch.Tensor):
-        count = versions_of([made])[id(made)]
-        if count and storage_of(made) not in [None, *map(storage_of, operands)]:
-            counts[-1] = count
+    results = made if isinstance(made, (tuple, list)) else [made]
+    for place, tensor in enumerate(results, 1):
+        if isinstance(tensor, torch.Tensor) and (count := versions_of([tensor])[id(tensor)]) and storage_of(tensor) not in [
+                None, *map(storage_of, operands)]:
+            counts[-place] = count
     if counts:
         node.meta["writes"] = tuple(counts.items())
 

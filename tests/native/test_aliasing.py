@@ -183,6 +183,12 @@ def test_what_operators_on_lists_save(engine: dict[str, Any], made: str, edited:
           "r[0].sum().backward()", "r[1].sum().backward()")
 
 
+@pytest.mark.parametrize("made", ["x.prod(0)", "x.max(0)[0]", "x.new_zeros(4)", "x.mean(0).mul_(2)", "F.linear(y[0], x, x[0])",
+                                  "torch.mul(x, 2, out=torch.empty(0))", "x * y", "x.detach()", "x.add_(1)", "x[0]"])
+def test_versions_of_what_is_computed_of_tensors_of_inference_mode(engine: dict[str, Any], made: str) -> None:
+    check(engine, ("torch.inference_mode()(lambda: torch.randn(4, 4))()", PLAIN), f"a = {made}\nreturn a, y * 2", "r[0].add_(1)")
+
+
 def test_errors_tell_what_eager_mode_tells() -> None:
     def f(x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
         a = (x @ w).exp()

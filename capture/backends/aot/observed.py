@@ -95,8 +95,9 @@ class _Run(fx.Interpreter):
     def _count(self, n: fx.Node, before: Mapping[int, int], made: Any) -> None:
         """Has versions count the writes that the operation does on tensors with data. Raises Unsupported for a write to a tensor
         that overlaps itself: what comes of that depends on the order in which its elements are written."""
+        results = made if isinstance(made, (tuple, list)) else [made]
         for place, count in n.meta.get("writes", ()):
-            tensor = made if place < 0 else self.env[n.all_input_nodes[place]]
+            tensor = results[-1 - place] if place < 0 else self.env[n.all_input_nodes[place]]
             if not tensor.is_inference():
                 increment_version([tensor] * (before.get(id(tensor), 0) + count - version(tensor)))
             if overlaps_itself(tensor):
