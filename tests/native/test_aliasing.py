@@ -189,6 +189,12 @@ def test_versions_of_what_is_computed_of_tensors_of_inference_mode(engine: dict[
     check(engine, ("torch.inference_mode()(lambda: torch.randn(4, 4))()", PLAIN), f"a = {made}\nreturn a, y * 2", "r[0].add_(1)")
 
 
+@pytest.mark.parametrize("made", ["torch.add(x, x, out=torch.empty(9, 4))", "torch.add(x, x, out=torch.empty(0))", "(x * 2).resize_(2, 2)"])
+@pytest.mark.filterwarnings("ignore:An output")
+def test_results_of_more_memory_than_they_need(engine: dict[str, Any], made: str) -> None:
+    check(engine, (PLAIN,), f"a = {made}\nreturn a.view(-1), x * 2", "r[0].add_(1)")
+
+
 def test_errors_tell_what_eager_mode_tells() -> None:
     def f(x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
         a = (x @ w).exp()

@@ -119,11 +119,13 @@ def _meets_in_lists(lists: Sequence[Any], written: Tensor, env: Mapping[fx.Node,
 
 
 def _may_overlap(a: Tensor, b: Tensor) -> bool:
-    return storage_of(a) == storage_of(b) and a.storage_offset() < _end(b) and b.storage_offset() < _end(a)
+    return storage_of(a) == storage_of(b) and a.storage_offset() < end(b) and b.storage_offset() < end(a)
 
 
-def _end(tensor: Tensor) -> int:
+def end(tensor: Tensor) -> int:
     """The place in its storage behind the last element."""
+    if tensor.numel() == 0:
+        return tensor.storage_offset()
     steps = zip(tensor.shape, tensor.stride(), strict=True)
     return tensor.storage_offset() + 1 + sum((size - 1) * stride for size, stride in steps)
 

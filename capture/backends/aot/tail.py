@@ -16,7 +16,7 @@ from torch import Tensor, fx
 from torch.autograd.graph import increment_version
 
 from capture.backends.aot.aten import storage_of
-from capture.backends.aot.observed import Eager, version
+from capture.backends.aot.observed import Eager, end, version
 from capture.backends.native.job import Modes
 from capture.backends.native.signature import Input, Result, Unsupported
 
@@ -143,6 +143,8 @@ class _Parts:
         known = [*self.eager.inputs, *(result for result, _, _ in self.results)]
         if storage_of(tensor) in set(map(storage_of, known)):
             raise Unsupported("results share memory in a way that cannot be told")
+        if tensor.untyped_storage().nbytes() != end(tensor) * tensor.itemsize:
+            raise Unsupported("a result has more memory than its elements take")
         self.results.append((tensor, maker, base))
         return self._take(Result(len(self.results) - 1))
 
