@@ -170,14 +170,15 @@ def test_a_pass_that_fails_has_freed_what_it_came_past(engine: dict[str, Any], r
 
 
 def test_gradients_of_gradients_of_an_input_that_the_graph_writes_to(engine: dict[str, Any]) -> None:
-    for plan in ("g = torch.autograd.grad(r[0], [v for v in a if v.requires_grad], torch.eye(r[0].numel()).view(-1, *r[0].shape), "
-                 "is_grads_batched=True)", "g = torch.autograd.grad(r[0].sum(), [v for v in a if v.requires_grad], create_graph=True)"):
+    for plan in ("g = torch.autograd.grad(r[0], a, torch.eye(r[0].numel()).view(-1, *r[0].shape), is_grads_batched=True)",
+                 "g = torch.autograd.grad(r[0].sum(), a, create_graph=True)"):
         check(engine, (GRAD, GRAD), "t = torch.stack([x, x]) * y\nwith torch.no_grad(): x[1:].mul_(3)\nreturn t * t, x",
               plan, "sum(v.sum() for v in g if v.requires_grad).backward()")
 
 
 @pytest.mark.parametrize("edited", ["r[0]", "r[1]", "a[0]", "a[1]"])
-@pytest.mark.parametrize("made", ["torch._foreach_add([x, y], 1)", "torch._foreach_mul([x, y], [y, x])", "torch._foreach_exp([x, y])"])
+@pytest.mark.parametrize("made", ["torch._foreach_add([x, y], 1)", "torch._foreach_mul([x, y], [y, x])",
+                                  "torch._foreach_exp([x, y])"])
 def test_what_operators_on_lists_save(engine: dict[str, Any], made: str, edited: str) -> None:
     check(engine, (f"{GRAD} * 1", f"{GRAD} * 1"), f"a, b = {made}\nreturn a, b", f"with torch.no_grad(): {edited}.mul_(3)",
           "r[0].sum().backward()", "r[1].sum().backward()")
@@ -189,10 +190,19 @@ def test_versions_of_what_is_computed_of_tensors_of_inference_mode(engine: dict[
     check(engine, ("torch.inference_mode()(lambda: torch.randn(4, 4))()", PLAIN), f"a = {made}\nreturn a, y * 2", "r[0].add_(1)")
 
 
-@pytest.mark.parametrize("made", ["torch.add(x, x, out=torch.empty(9, 4))", "torch.add(x, x, out=torch.empty(0))", "(x * 2).resize_(2, 2)"])
+@pytest.mark.parametrize("made", ["torch.add(x, x, out=torch.empty(9, 4))", "torch.add(x, x, out=torch.empty(0))",
+                                  "(x * 2).resize_(2, 2)"])
 @pytest.mark.filterwarnings("ignore:An output")
 def test_results_of_more_memory_than_they_need(engine: dict[str, Any], made: str) -> None:
     check(engine, (PLAIN,), f"a = {made}\nreturn a.view(-1), x * 2", "r[0].add_(1)")
+
+
+@pytest.mark.parametrize("call", ["F.rrelu(x, training=True)", "torch.rrelu(x.mT, training=True)",
+                                  "F.rrelu(x * 2, 0.1, 0.2, True, True)", "F.rrelu(x)", "torch.nn.RReLU()(x)", "torch.nn.RReLU(0.1)(x.mT)"])
+def test_strides_of_rrelu(engine: dict[str, Any], call: str) -> None:
+    for given in ("torch.randn(3, 4, 5).permute(2, 0, 1)", "torch.randn(5, 4, requires_grad=True)"):
+        check(engine, (given, GRAD), f"return {call}, y * 2", "r[0].mul_(2)", "r[1].sum().backward()", "r[0].sum().backward()")
+        check(engine, (given, GRAD), f"return {call}, y * 2", "a[0].data.mul_(2)", "r[0].sum().backward()")
 
 
 def test_errors_tell_what_eager_mode_tells() -> None:

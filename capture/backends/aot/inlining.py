@@ -57,8 +57,18 @@ def _one_hot(index: torch.Tensor, num_classes: int) -> torch.Tensor:
     return zeros.scatter(-1, index.unsqueeze(-1), 1)
 
 
+def _rrelu(function: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    """`rrelu`, whose result is contiguous whatever its input is."""
+    def rrelu(input: torch.Tensor, *args: Any, **options: Any) -> torch.Tensor:
+        result = function(input, *args, **options)
+        return result if result is input else result.contiguous()
+    return rrelu
+
+
 # Functions that mean something else where they are traced (they forget to check their arguments, say), and what stands for them.
-MEANT: dict[Any, Callable[..., Any]] = {torch.nn.functional.one_hot: _one_hot}
+MEANT: dict[Any, Callable[..., Any]] = {
+    torch.nn.functional.one_hot: _one_hot,
+    torch.nn.functional.rrelu: _rrelu(torch.nn.functional.rrelu), torch.rrelu: _rrelu(torch.rrelu)}
 
 
 def _check_portable(node: fx.Node) -> None:
