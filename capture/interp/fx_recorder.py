@@ -487,9 +487,9 @@ class FxRecorder:
         node.meta["stack"] = self.positions()
         self._note_obstacle(node, ())
 
-    def begin_region(self, governor: Callable[..., Any], options: dict[str, Any]) -> Region:
-        """What is recorded until `end_region` will be called by `governor`."""
-        return Region(governor, options, self.effect(regions.begin))
+    def begin_region(self, governor: Callable[..., Any], options: dict[str, Any], own: Sequence[fx.Node]) -> Region:
+        """What is recorded until `end_region` will be called by `governor`, which is given `own`."""
+        return Region(governor, options, self.effect(regions.begin, *own))
 
     def end_region(self, region: Region) -> None:
         region.end = self.effect(regions.end)

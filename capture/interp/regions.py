@@ -5,6 +5,7 @@ function calls, so that on a hit its activations are recomputed in the backward 
 """
 from __future__ import annotations
 
+import functools
 import linecache
 import operator
 import weakref
@@ -21,18 +22,22 @@ from torch.fx.node import _get_qualified_name
 
 @dataclass(slots=True, eq=False)
 class Region:
-    """Nodes `[start, end)` of a graph, run by `governor(body, *inputs, **options)`. `end` is set when the body is over. `own`: what
-    the program passed to it, the first of the inputs, used by the body or not. `obstacle`: why backends cannot compile it."""
+    """Nodes `[start, end)` of a graph, run by `governor(body, *own, **options)`. `end` is set when the body is over. `own`, the
+    arguments of `start`: what the program passed to it, used by the body or not; all else is bound to the body, as it is to the
+    program's function. `obstacle`: why backends cannot compile it."""
 
     governor: Callable[..., Any]
     options: dict[str, Any]
     start: fx.Node
     end: fx.Node | None = None
-    own: tuple[fx.Node, ...] = ()
     obstacle: str | None = None
 
+    @property
+    def own(self) -> tuple[fx.Node, ...]:
+        return self.start.args  # type: ignore[return-value]
 
-def begin() -> None:
+
+def begin(*own: torch.Tensor) -> None:
     """Marks the start of a region while it is recorded."""
 
 
@@ -103,7 +108,6 @@ def outline(graph: fx.Graph, regions: list[Region], modules: dict[str, torch.nn.
             setattr(root, node.target, modules[node.target])
     for index, region in enumerate(regions):
         _outline(graph, region, root, f"checkpoint_{index}")
-    for region in regions:
         for marker in (region.start, region.end):
             graph.erase_node(marker)  # type: ignore[arg-type]
     return root
@@ -116,12 +120,12 @@ def _outline(graph: fx.Graph, region: Region, root: torch.nn.Module, name: str) 
             body.append(node)
         node = node.next
     inside = set(body)
-    inputs = list(dict.fromkeys([*region.own, *(n for node in body for n in node.all_input_nodes if n not in inside)]))
+    others = list(dict.fromkeys(n for node in body for n in node.all_input_nodes if n not in inside and n not in region.own))
     outputs = [node for node in body if any(user not in inside for user in node.users)]
     if not outputs:
         return
     inner = fx.Graph()
-    copies = {n: inner.placeholder(n.name) for n in inputs}
+    copies = {n: inner.placeholder(n.name) for n in (*others, *region.own)}
     for node in body:
         copies[node] = inner.node_copy(node, copies.__getitem__)
     inner.output(tuple(copies[n] for n in outputs))
@@ -131,7 +135,10 @@ def _outline(graph: fx.Graph, region: Region, root: torch.nn.Module, name: str) 
             setattr(holder, node.target, getattr(root, node.target))  # type: ignore[arg-type]
     setattr(root, name, graph_module(holder, inner, "CheckpointedGraph"))
     with graph.inserting_before(region.end):
-        call = graph.call_function(region.governor, (graph.get_attr(name), *inputs), region.options)
+        function = graph.get_attr(name)
+        if others:
+            function = graph.call_function(functools.partial, (function, *others))
+        call = graph.call_function(region.governor, (function, *region.own), region.options)
         call.meta["stack"] = body[0].meta.get("stack", ())
         if region.obstacle is not None:
             call.meta["obstacle"] = region.obstacle

@@ -24,7 +24,7 @@ def versions_of(tensors: Iterable[torch.Tensor]) -> dict[int, int | None]:
 def note_writes(node: fx.Node, made: Any, operands: Sequence[torch.Tensor], before: dict[int, int | None],
                 now: dict[int, int | None], find: Callable[[Any], Any]) -> None:
     """Notes in `meta["writes"]` how often an operation has written to each of its operands, by their places among its input nodes,
-    and to the new tensors that it returns (`linear` adds a bias to its product), as -1, -2 ... Operators count otherwise, or compute
+    and to the new tensors that it returns (`linear` adds a bias to its product), as -1, -2 … Operators count otherwise, or compute
     another tensor, where tensors have no data, so that backends could not tell. before, now: `versions_of` the operands."""
     inputs, counts = node.all_input_nodes, {}
     for tensor in operands:

@@ -198,11 +198,34 @@ def test_results_of_more_memory_than_they_need(engine: dict[str, Any], made: str
 
 
 @pytest.mark.parametrize("call", ["F.rrelu(x, training=True)", "torch.rrelu(x.mT, training=True)",
-                                  "F.rrelu(x * 2, 0.1, 0.2, True, True)", "F.rrelu(x)", "torch.nn.RReLU()(x)", "torch.nn.RReLU(0.1)(x.mT)"])
+                                  "F.rrelu(x * 2, 0.1, 0.2, True, True)", "F.rrelu(x)", "torch.nn.RReLU()(x)",
+                                  "torch.nn.RReLU(0.1)(x.mT)"])
 def test_strides_of_rrelu(engine: dict[str, Any], call: str) -> None:
     for given in ("torch.randn(3, 4, 5).permute(2, 0, 1)", "torch.randn(5, 4, requires_grad=True)"):
         check(engine, (given, GRAD), f"return {call}, y * 2", "r[0].mul_(2)", "r[1].sum().backward()", "r[0].sum().backward()")
         check(engine, (given, GRAD), f"return {call}, y * 2", "a[0].data.mul_(2)", "r[0].sum().backward()")
+
+
+@pytest.mark.parametrize("edit", ["with torch.no_grad(): {}.mul_(3)", "{}.data.mul_(3)", "{}.detach()[0] = 2"])
+@pytest.mark.parametrize("body", [
+    "a = checkpoint(lambda u: (u * y).sin(), x, use_reentrant=False)\nreturn a, x * y",
+    "a = checkpoint(lambda u, v: (u * u).sin(), x, y, use_reentrant=False)\nreturn a, x.sigmoid()",
+    "b = x * 2\na = checkpoint(lambda u: (u * y).sigmoid().sin(), b, use_reentrant=False)\nreturn a.cos() * a, b",
+    "b = x * 2\na = checkpoint(lambda u: (u * b).sigmoid().sin(), y, use_reentrant=False)\nreturn a.cos() * a, b",
+    "a = checkpoint(lambda u: checkpoint(lambda v: v.sin() * y, u.sigmoid(), use_reentrant=False).cos(), x, use_reentrant=False)\n"
+    "return a, y * 2",
+    "a = checkpoint(lambda u, k: u.sin() * k['y'].sigmoid(), x, {'y': y}, use_reentrant=False)\nreturn a, x.cos()",
+    "a = checkpoint(lambda u: (u * y).sigmoid(), x, use_reentrant=False)\nreturn a.cos(), a",
+    "b = checkpoint(lambda u: (u * y).sigmoid(), x, use_reentrant=False)\n"
+    "a = checkpoint(lambda u: (u * y).sigmoid().cos(), b, use_reentrant=False)\nreturn a, y * b",
+"a = checkpoint(lambda u: u.sin() * y, x, use_reentrant=True)\nreturn a, x.cos()"])
+def test_checkpoints_of_tensors_that_are_written_to_later(engine: dict[str, Any], body: str, edit: str) -> None:
+    for edited in ("a[0]", "a[1]", "r[0]", "r[1]"):
+        for given in (GRAD, f"{GRAD} * 1"):
+            check(engine, (given, GRAD), body, edit.format(edited), "(r[0].sum() + r[1].sum()).backward(retain_graph=True)",
+                  "r[0].sum().backward()")
+        check(engine, (GRAD, GRAD), body, "r[0].sum().backward(retain_graph=True)", edit.format(edited), "r[0].sum().backward()",
+              "r[1].sum().backward()", "r[0].sum().backward()")
 
 
 def test_errors_tell_what_eager_mode_tells() -> None:

@@ -1,8 +1,10 @@
 """The torch-level graph as AOTAutograd shall see it: regions inlined, each output once, nothing that it cannot trace."""
 from __future__ import annotations
 
+import functools
 import operator
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -14,6 +16,14 @@ from capture.backends.native.signature import Unsupported
 from capture.backends.traceable import obstacle, program_code
 
 
+@dataclass(frozen=True, slots=True)
+class Region:
+    """An activation checkpoint that is in no other one. own: the tensors that it was given, which it saves."""
+
+    number: int
+    own: tuple[fx.Node, ...]
+
+
 def prepared(gm: fx.GraphModule) -> tuple[fx.GraphModule, list[int]]:
     """A copy of `gm` with checkpointed regions inlined, every output once; and for each output of `gm` which of them it is."""
     graph = fx.Graph()
@@ -23,7 +33,7 @@ def prepared(gm: fx.GraphModule) -> tuple[fx.GraphModule, list[int]]:
     return fx.GraphModule({}, graph), [distinct.index(node) for node in returned]
 
 
-def _inline(graph: fx.Graph, gm: fx.GraphModule, arguments: Sequence[fx.Node], region: int | None) -> Sequence[fx.Node]:
+def _inline(graph: fx.Graph, gm: fx.GraphModule, arguments: Sequence[fx.Node], region: Region | None) -> Sequence[fx.Node]:
     """Copies the nodes of `gm` to `graph` and returns its outputs there. region: the checkpoint that they are part of."""
     copies: dict[fx.Node, Any] = {}
     placeholders = iter(arguments)
@@ -34,11 +44,15 @@ def _inline(graph: fx.Graph, gm: fx.GraphModule, arguments: Sequence[fx.Node], r
             return fx.map_arg(node.args[0], copies.__getitem__)
         elif node.op == "get_attr" and isinstance(getattr(gm, node.target), fx.GraphModule):
             copies[node] = getattr(gm, node.target)
+        elif node.target is functools.partial:
+            copies[node] = fx.map_arg(node.args, copies.__getitem__)
         elif node.target is checkpoint.checkpoint:
-            body, *values = (copies[arg] if isinstance(arg, fx.Node) else arg for arg in node.args)
+            function, *own = fx.map_arg(node.args, copies.__getitem__)
+            body, *bound = function if isinstance(function, tuple) else (function,)
             if node.kwargs.get("use_reentrant") is not False or node.kwargs.get("preserve_rng_state", True) is not True:
                 raise Unsupported("a checkpoint that is reentrant or does not preserve the random state")
-            copies[node] = _inline(graph, body, values, len(graph.nodes) if region is None else region)
+            inner = Region(len(graph.nodes), tuple(arg for arg in own if isinstance(arg, fx.Node))) if region is None else region
+            copies[node] = _inline(graph, body, (*bound, *own), inner)
         elif node.target is operator.getitem and isinstance(copies[node.args[0]], tuple):
             copies[node] = copies[node.args[0]][node.args[1]]
         else:
@@ -47,7 +61,8 @@ def _inline(graph: fx.Graph, gm: fx.GraphModule, arguments: Sequence[fx.Node], r
             copies[node].target = MEANT.get(node.target, node.target)
             copies[node].meta = {"writes": node.meta.get("writes", ())}
             if region is not None:
-                copies[node].meta |= {"recompute": checkpoint.CheckpointPolicy.MUST_RECOMPUTE, "ac_graph_id": region}
+                copies[node].meta |= {"recompute": checkpoint.CheckpointPolicy.MUST_RECOMPUTE, "ac_graph_id": region.number,
+                                      "region": region}
     raise AssertionError("a graph without output")
 
 

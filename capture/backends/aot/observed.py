@@ -14,6 +14,7 @@ from torch._dispatch.python import enable_python_dispatcher
 from torch._subclasses import FakeTensorMode
 from torch._subclasses.fake_tensor import DataDependentOutputException
 from torch.autograd.graph import increment_version
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._pytree import tree_leaves
 
 from capture.backends.aot import casts
@@ -24,11 +25,21 @@ from capture.backends.native.signature import Unsupported
 
 
 @dataclass(frozen=True, slots=True)
+class Recomputed:
+    """Nodes of autograd within an activation checkpoint: their sequence numbers. own: what the checkpoint was given, and saved in
+    these versions."""
+
+    numbers: range
+    own: tuple[Tensor, ...]
+    versions: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Eager:
     """A run of `graph`. inputs: after the call. outputs: those of the graph. values: of each node. makers: the node that made a
     tensor, by the tensor's id. born: how often it had been written to by then. views: nodes that did nothing but make views. grad:
     whether gradients were enabled when a node ran. after_writes: nodes that follow from a tensor after a write to it.
-    regions: for each range of autograd's sequence numbers, the activation checkpoint whose nodes got them."""
+    regions: the parts of activation checkpoints. recomputed: the storages that these read, from outside of them."""
 
     inputs: Sequence[Tensor]
     outputs: Sequence[Tensor]
@@ -38,7 +49,8 @@ class Eager:
     views: frozenset[fx.Node]
     grad: Mapping[fx.Node, bool]
     after_writes: frozenset[fx.Node]
-    regions: tuple[range, ...]
+    regions: tuple[Recomputed, ...]
+    recomputed: frozenset[StorageWeakRef]
 
     @classmethod
     def run(cls, graph: fx.GraphModule, specs: Sequence[TensorSpec], modes: Modes) -> Eager:
@@ -56,7 +68,7 @@ class Eager:
             run = _Run(graph)
             outputs = run.run(*inputs)
         return cls(inputs, outputs, run.env, run.makers, run.born, frozenset(run.views), run.grad, frozenset(run.after_writes),
-                   tuple(run.regions))
+                   tuple(run.regions), frozenset(run.recomputed))
 
 
 class _Run(fx.Interpreter):
@@ -69,11 +81,16 @@ class _Run(fx.Interpreter):
         self.views: set[fx.Node] = set()
         self.grad: dict[fx.Node, bool] = {}
         self.after_writes: set[fx.Node] = set()
-        self.regions: list[range] = []
+        self.regions: list[Recomputed] = []
+        self.given: dict[Any, tuple[int, ...]] = {}         # to each checkpoint: the versions
+        self.recomputed: set[StorageWeakRef] = set()
 
     def run_node(self, n: fx.Node) -> Any:
         self.grad[n] = torch.is_grad_enabled()
         taken = _tensors([self.env[arg] for arg in n.all_input_nodes])
+        region = n.meta.get("region")
+        own = tuple(self.env[arg] for arg in region.own) if region else ()
+        given = self.given.setdefault(region, tuple(map(version, own)))
         before = _versions(taken)
         if not self.after_writes.isdisjoint(n.all_input_nodes) or any(
                 version(tensor) > self.born.get(id(tensor), 0) for tensor in taken):
@@ -81,8 +98,9 @@ class _Run(fx.Interpreter):
         first = torch._C._autograd._get_sequence_nr()
         value = super().run_node(n)
         self._count(n, before, value)
-        if "ac_graph_id" in n.meta:
-            self.regions.append(range(first, torch._C._autograd._get_sequence_nr()))
+        if region:
+            self.regions.append(Recomputed(range(first, torch._C._autograd._get_sequence_nr()), own, given))
+            self.recomputed |= {storage_of(tensor) for tensor in taken}
         made = _tensors(value) if n.op != "output" else []
         storages = {storage_of(tensor) for tensor in taken}
         if isinstance(value, Tensor) and id(value) not in self.makers:
@@ -153,7 +171,8 @@ def version(tensor: Tensor) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """A tensor that a node of autograd has saved, in the attribute `name`."""
+    """A tensor that a node of autograd has saved, in the attribute `name`; or the activation checkpoint that it is part of, without
+    a name."""
 
     node: Any
     name: str
@@ -172,11 +191,16 @@ def below(tensor: Tensor) -> set[Any]:
     return found
 
 
-def saved_by(node: Any, regions: Sequence[range]) -> Iterator[Saved]:
-    """What a node has saved, in the order in which a backward pass looks at it: nothing if it is part of an activation checkpoint.
-    Raises Unsupported when something has changed since, and where C++ alone knows (`torch._foreach_add`)."""
-    if any(node._sequence_nr() in numbers for numbers in regions):
-        return
+def saved_by(node: Any, regions: Sequence[Recomputed]) -> Iterator[Saved]:
+    """What a node has saved, in the order in which a backward pass looks at it; if it is part of an activation checkpoint, what
+    that has, from which it is computed anew. Raises Unsupported when something has changed since, and where C++ alone knows what is
+    saved (`torch._foreach_add`)."""
+    for region in regions:
+        if node._sequence_nr() in region.numbers:
+            if tuple(map(version, region.own)) != region.versions:
+                raise Unsupported("the backward pass fails: what a checkpoint was given is written to")
+            yield from (Saved(node, "", tensor) for tensor in region.own if holds(node))
+            return
     if type(node).__name__ == "CppFunction":
         raise Unsupported(f"autograd does not tell what {node.name()} saves")
     for name in saved_names(type(node)):

@@ -35,15 +35,15 @@ class Saving:
         handles: list[tuple[Input | Result, Tensor]] = [
             *((Input(i), fake) for i, fake in enumerate(eager.inputs)), *((Result(k), t) for k, t in enumerate(parts.results))]
         self.counts = tuple((name, version(tensor)) for name, tensor in handles)
-        storages = {storage_of(item.tensor) for item in saved}
+        storages = {storage_of(item.tensor) for item in saved} | eager.recomputed
         self.names = frozenset(name for name, tensor in handles if storage_of(tensor) in storages)
         counted = _counted(saved, [(name, tensor) for name, tensor in handles if name in self.names])
         looks: dict[Any, list[Look]] = {}
         for item, found in zip(saved, counted, strict=True):
             looks.setdefault(item.node, []).extend(filter(None, [found]))
         self.checks = tuple(dict.fromkeys(
-            Check(*found, tuple(i for i, nodes in enumerate(reached) if node in nodes))
-            for node in nodes if holds(node) for found in looks.get(node) or [(None, "", False)]))
+            Check(*found, tuple(i for i, nodes in enumerate(reached) if node in nodes), number)
+            for number, node in enumerate(nodes) if holds(node) for found in looks.get(node) or [(None, "", False)]))
 
 
 def _counted(saved: Sequence[Saved], handles: Sequence[tuple[Input | Result, Tensor]]) -> list[Look | None]:
@@ -66,7 +66,7 @@ def _called(saved: Saved) -> str:
     """What autograd calls a saved tensor that was written to: `[type and shape], where it comes from,`; or the whole of what it
     says, of views that may not be written to."""
     try:
-        getattr(saved.node, saved.name)
+        _ = saved.name and getattr(saved.node, saved.name)
     except RuntimeError as error:
         _, found, text = str(error).partition("inplace operation: ")
         return text.partition(" is at version")[0] if found else str(error)
@@ -79,6 +79,7 @@ def keep_apart(joint: fx.GraphModule, results: Sequence[fx.Node], names: Collect
     """Puts copies between the tensors that the program can reach and what the forward pass computes of them. results: what the
     graph returns. names: what eager mode saves."""
     graph = joint.graph
+    leave_regions(graph)
     inputs = [node for node in graph.nodes if node.op == "placeholder" and "tangents" not in str(node.target)]
     written = {node.args[0]: node.args[1] for node in graph.nodes if node.target is aten.copy_.default}
     visible = {written.get(node, node): Input(place) in names for place, node in enumerate(inputs)}
@@ -87,6 +88,27 @@ def keep_apart(joint: fx.GraphModule, results: Sequence[fx.Node], names: Collect
     end.args = fx.map_arg(end.args, lambda node: origin(node) if origin(node) in visible else node)
     _Separation(graph, {node: saved for node, saved in visible.items() if isinstance(node.meta.get("val"), Tensor)}).run()
     joint.recompile()
+
+
+def leave_regions(graph: fx.Graph) -> None:
+    """Has activation checkpoints be computed anew for the gradients of their own operations alone: all others take what was
+    computed in the forward pass, which is something else where a tensor has been written to since."""
+    forward = [node for node in graph.nodes if "seq_nr" in node.meta and not is_backward(node)]
+    outside = {node.meta["seq_nr"] for node in forward if "ac_graph_id" not in node.meta}
+    regions = {node.meta["seq_nr"]: node.meta["ac_graph_id"] for node in forward if node.meta["seq_nr"] not in outside}
+
+    def region(node: fx.Node) -> int | None:
+        return regions.get(node.meta.get("seq_nr")) if is_backward(node) else node.meta.get("ac_graph_id")
+
+    for node in list(graph.nodes):
+        if is_recomputed(node) and (inside := {user for user in node.users if region(user) == region(node)}) != node.users.keys():
+            if inside:
+                with graph.inserting_after(node):
+                    again = graph.node_copy(node)
+                again.meta = dict(node.meta)
+                node.replace_all_uses_with(again, delete_user_cb=inside.__contains__)
+            node.meta["recompute"] = checkpoint.CheckpointPolicy.MUST_SAVE
+            del node.meta["ac_graph_id"]
 
 
 class _Separation:
@@ -104,7 +126,7 @@ class _Separation:
             seen = [arg for arg in node.all_input_nodes if arg in self.visible or arg in self.views]
             if not seen:
                 continue
-            if is_backward(node) or node.meta.get("recompute") == checkpoint.CheckpointPolicy.MUST_RECOMPUTE:
+            if is_backward(node) or is_recomputed(node):
                 self._take_actual(node)
             else:
                 node.args, node.kwargs = (fx.map_arg(value, lambda arg: self.copy(arg) if arg in self.visible else arg)
@@ -153,6 +175,11 @@ class _Separation:
 def is_backward(node: fx.Node) -> bool:
     """Whether a node of the joint graph is part of a formula for a gradient."""
     return node.meta.get("partitioner_tag") in BACKWARD
+
+
+def is_recomputed(node: fx.Node) -> bool:
+    """Whether a node is part of an activation checkpoint."""
+    return node.meta.get("recompute") == checkpoint.CheckpointPolicy.MUST_RECOMPUTE
 
 
 def origin(node: fx.Node) -> fx.Node:

@@ -233,7 +233,7 @@ class Kept:
 
     values: what is saved. watched, versions: what eager mode has saved of inputs and results, and how often it was written to;
     rest: what of these a pass that fails in the end looks at first. spent: the results from which there were passes. freed: the
-    checks that passes had come past before they failed. grads: the gradients of the results, on their way into a pass, by thread.
+    nodes that passes had come past before they failed. grads: the gradients of the results, on their way into a pass, by thread.
     hooks: gives those that are called before one.
     """
 
@@ -243,7 +243,7 @@ class Kept:
         self.signature, self.values, self.watched = signature, values, watched
         self.versions = list(map(_version, watched))
         self.spent: set[int] = set()
-        self.freed: set[Check] = set()
+        self.freed: set[int] = set()
         self.rest: dict[Input | Result, tuple[Tensor, int]] = {}
         self.grads: dict[int, tuple[Tensor | None, ...]] = {}
         self.hooks: Callable[[], Any] = dict
@@ -272,7 +272,7 @@ class Kept:
         for place, check in enumerate(looks):
             if (error := self._error(check, watched)) is not None:
                 if not _keeps_graph():
-                    self.freed.update(looks[:place])
+                    self.freed.update(past.node for past in looks[:place] if past.node != check.node)
                 raise RuntimeError(error)
         portions = self.signature.portions
         if self.spent and (portions is None or not set(portions.left(self.spent)).issuperset(given)):
@@ -280,7 +280,7 @@ class Kept:
 
     def _error(self, check: Check, watched: dict[Input | Result, tuple[Tensor, int]]) -> str | None:
         """What autograd says where it looks, if anything is wrong there."""
-        if check in self.freed or not set(check.results).isdisjoint(self.spent):
+        if check.node in self.freed or not set(check.results).isdisjoint(self.spent):
             return TWICE
         if check.place is not None and _version(watched[check.place][0]) != watched[check.place][1]:
             return _modified(check, *watched[check.place])

@@ -8,6 +8,7 @@ here, and the graph stays as it is. DOMAINS says for each operation of torch for
 from __future__ import annotations
 
 import copy
+import functools
 import math
 import operator
 import struct
@@ -156,14 +157,17 @@ def _domains(gm: fx.GraphModule, places: Sequence[int]) -> dict[int, Domain]:
 def _uses(gm: fx.GraphModule, numbers: Mapping[fx.Node, int]) -> Iterator[tuple[int, str, Domain | None]]:
     """(place, name, domain) of each operation on a number."""
     for node in gm.graph.nodes:
-        used = [numbers[arg] for arg in node.all_input_nodes if arg in numbers]
-        if not used:
+        if node.target is functools.partial:        # the body of a checkpoint
             continue
         if node.target is checkpoint.checkpoint:
-            body, *values = node.args
-            inner = getattr(gm, body.target)
+            body, *own = node.args
+            body, *bound = body.args if body.target is functools.partial else (body,)
+            inner, values = getattr(gm, body.target), (*bound, *own)
             given = zip(_placeholders(inner), values, strict=True)
             yield from _uses(inner, {n: numbers[value] for n, value in given if value in numbers})
+            continue
+        used = [numbers[arg] for arg in node.all_input_nodes if arg in numbers]
+        if not used:
             continue
         name, values = name_of(node), (*node.args, *node.kwargs.values())
         plain = sum(isinstance(value, fx.Node) and value in numbers for value in values) == len(used)

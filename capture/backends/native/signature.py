@@ -51,13 +51,14 @@ class Check:
     """A look of eager mode's backward pass at what a node of autograd has saved: whether that has been freed or written to.
 
     place: whose version counts, None for what the program cannot reach. text: what autograd calls the tensor. is_input: it is the
-    input itself, which may come from somewhere. results: from which passes come to look at it.
+    input itself, which may come from somewhere. results: from which passes come to look at it. node: the number of the node.
     """
 
     place: Input | Result | None
     text: str
     is_input: bool
     results: tuple[int, ...]
+    node: int
 
 
 @dataclass(frozen=True, slots=True)

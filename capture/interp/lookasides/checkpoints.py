@@ -1,10 +1,10 @@
 """Activation checkpoints: their bodies are inlined, and become graphs of their own which torch.utils.checkpoint calls on a hit."""
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import fx
 from torch.utils import checkpoint
 
 from capture import _C
@@ -13,6 +13,7 @@ from capture.interp.frame import Value
 from capture.interp.fx_recorder import tensors_in
 from capture.interp.interpreter import Interpreter
 from capture.interp.models import model, polyfill
+from capture.interp.regions import Region
 from capture.refgraph.node import Build, Const, RefNode, Shadow
 
 # The positional and keyword parameters of checkpoint's own that only its generator reads.
@@ -59,10 +60,17 @@ def began(interp: Interpreter, result: Any, preserve: Value, *args: Value, **kwa
     """What follows, up to `ended`, is the body of a checkpoint."""
     interp.graph.depend(preserve.shadow, preserve.real)
     node = interp.graph.create(result)
-    node.slots["region"] = Const(interp.recorder.begin_region(
-        checkpoint.checkpoint, {"use_reentrant": False, "preserve_rng_state": preserve.real}))
+    options = {"use_reentrant": False, "preserve_rng_state": preserve.real}
+    node.slots["region"] = Const(_begin(interp, [value.real for value in args[1:]], options))
     interp.opened(node)
     return node
+
+
+def _begin(interp: Interpreter, args: Sequence[Any], options: dict[str, Any]) -> Region:
+    """A region that is given the tensors among `args`."""
+    given = [interp.graph.find(arg) for arg in args if isinstance(arg, torch.Tensor)]
+    own = dict.fromkeys(map(interp.recorder.node, given))  # type: ignore[arg-type]
+    return interp.recorder.begin_region(checkpoint.checkpoint, options, tuple(own))
 
 
 @model(end_checkpoint)
@@ -136,21 +144,12 @@ def end_reentrant(forward: Forward, function: Any, outputs: Any, preserve: bool,
     return forward(function, outputs, preserve, *args)
 
 
-def run_reentrant(body: fx.GraphModule, *inputs: torch.Tensor, own: int, preserve_rng_state: bool) -> Any:
-    """Calls the graph of a body on a hit: the first `own` inputs are those of the program, through which alone the gradients of
-    `torch.utils.checkpoint` flow; it finds the others by itself, as the program's function did."""
-    def run(*args: torch.Tensor) -> Any:
-        return body(*args, *inputs[own:])
-    return checkpoint.checkpoint(run, *inputs[:own], use_reentrant=True, preserve_rng_state=preserve_rng_state)
-
-
 @model(begin_reentrant)
 def began_reentrant(interp: Interpreter, result: Forward, args: Value) -> Shadow:
     """What follows, up to `ended_reentrant`, is the body of a checkpoint."""
     node = interp.graph.create(result)
-    own = dict.fromkeys(interp.recorder.node(interp.graph.find(tensor)) for tensor in tensors_in([args]))  # type: ignore[arg-type]
-    region = interp.recorder.begin_region(run_reentrant, {"own": len(own)})
-    region.own, region.obstacle = tuple(own), "has a reentrant checkpoint"
+    region = _begin(interp, args.real, {"use_reentrant": True})
+    region.obstacle = "has a reentrant checkpoint"
     node.slots["region"] = Const(region)
     interp.opened(node)
     return node
