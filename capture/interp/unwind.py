@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NoReturn
 from capture import _C
 from capture.interp.frame import Frame, UserError, Value
 from capture.interp.instructions import Cover, exception_table
+from capture.refgraph.class_attributes import naming
 from capture.refgraph.effects import Traceback
 from capture.refgraph.node import SCALARS, Build, Const, RefNode, Shadow
 from capture.refgraph.runtime import extend
@@ -156,7 +157,8 @@ def _exception_shadow(interp: Interpreter, exception: BaseException) -> RefNode:
     if node is None:        # of the interpreter itself: what it says follows from what is guarded
         if not all(type(arg) in SCALARS for arg in exception.args):
             return interp.graph.create(exception)
-        args = tuple(map(Const, exception.args))
+        obj = exception.obj if type(exception) is AttributeError else None
+        args = tuple(naming(interp.graph, arg, obj) if type(arg) is str else Const(arg) for arg in exception.args)
         node = interp.graph.create(exception, origin=Build(type(exception), args) if type(exception) in PLAIN_EXCEPTIONS else None)
         node.slots["args"] = Build(tuple, args)
     return node

@@ -3,12 +3,14 @@ stay what they are."""
 from __future__ import annotations
 
 import gc
+import operator
+import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from capture.refgraph.facts import lacks
 from capture.refgraph.lookup import is_mutable
-from capture.refgraph.node import ABSENT, SCALARS, DictState, Shadow, WrittenDict
+from capture.refgraph.node import ABSENT, SCALARS, Build, Const, DictState, Expr, External, Shadow, WrittenDict
 from capture.refgraph.source import Attr, Computed, Constant, Literal, TypeAttr
 
 if TYPE_CHECKING:
@@ -81,6 +83,24 @@ def pin_told(graph: RefGraph, cls: type, name: str, value: Any) -> None:
     kind = "VALUE" if type(value) in SCALARS else "CONTENT" if type(value) is frozenset else None
     if kind is not None and is_mutable(cls) and not graph.is_made(cls):
         graph.require(Attr(Constant(cls), name), kind, value)
+
+
+def naming(graph: RefGraph, text: str, obj: Any) -> Shadow:
+    """The shadow of what C says in an exception: a constant, but for the names of classes, which may be assigned. obj: what the
+    exception is about, if it says."""
+    classes = [obj, type(obj), *(node.cls for node in graph.nodes), *(node.real for node in graph.nodes)]
+    named: dict[str, type] = {}
+    for cls in dict.fromkeys(cls for cls in classes if issubclass(type(cls), type)):
+        name = type.__getattribute__(cls, "__name__")
+        if name in text and is_mutable(cls) and not graph.is_made(cls) and named.setdefault(name, cls) is not cls:
+            pin_told(graph, cls, "__name__", name)
+    names = "|".join(map(re.escape, sorted(named, key=len, reverse=True)))
+    texts = re.split(rf"\b({names})\b", text) if named else [text]
+    if len(texts) == 1:
+        return Const(text)
+    template = "%s".join(part.replace("%", "%%") for part in texts[::2])
+    return Expr(operator.mod, (Const(template), Build(tuple, tuple(
+        External(Attr(Constant(named[name]), "__name__"), name) for name in texts[1::2]))))
 
 
 def namespace_node(graph: RefGraph, cls: type) -> Shadow:

@@ -12,6 +12,18 @@ import torch
 from tests.helpers import call, check
 
 X = torch.arange(3.0)
+
+
+def error_of(fail: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """What an error says that the program catches."""
+    def told(s: Any) -> Any:
+        try:
+            fail(s)
+        except (AttributeError, TypeError) as error:
+            return str(error)
+    return told
+
+
 TOLD: dict[str, Callable[[Any], Any]] = {
     "names": lambda s: (s.cls.__name__, s.cls.__qualname__, s.cls.__module__),
     "names of the type": lambda s: (type(s.obj).__name__, s.obj.__class__.__qualname__, s.obj.__module__),
@@ -27,6 +39,12 @@ TOLD: dict[str, Callable[[Any], Any]] = {
     "copies": lambda s: ([*s.cls.__dict__.copy()], [*dict(vars(s.cls))], [*(s.cls.__dict__ | {})], [*{**vars(s.cls)}]),
     "text of the namespace": lambda s: "'more'" in str(s.cls.__dict__),
     "look-up": lambda s: ("more" in s.cls.__dict__, s.cls.__dict__.get("more"), s.cls.__dict__["some"]),
+    "error of an instance": error_of(lambda s: s.obj.missing),
+    "error of a class": error_of(lambda s: s.cls.missing),
+    "error of getattr": error_of(lambda s: getattr(s.obj, "missing")(3)),
+    "error of a deletion": error_of(lambda s: delattr(s.obj, "missing")),
+    "error of unpacking": error_of(lambda s: [*s.obj]),
+    "error of a block": error_of(lambda s: s.obj.__enter__()),
     "metaclass": lambda s: (type(s.cls).__name__, repr(type(s.cls))),
 }
 CHANGES: dict[str, Callable[[Any], Any]] = {
