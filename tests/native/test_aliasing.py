@@ -228,6 +228,19 @@ def test_checkpoints_of_tensors_that_are_written_to_later(engine: dict[str, Any]
               "r[1].sum().backward()", "r[0].sum().backward()")
 
 
+@pytest.mark.parametrize("view", ["torch._neg_view(a)", "torch.view_as_complex(a.view(8, 2)).conj()", "a.mT",
+                                  "torch._neg_view(a.mT)"])
+def test_results_that_are_written_to_through_views_of_another_kind(engine: dict[str, Any], view: str) -> None:
+    for given in (PLAIN, GRAD):
+        check(engine, (given, PLAIN), f"a = x * 2\n{view}.add_(1)\nreturn a, y * 2", "r[0].sum().backward()", "r[0].sin()")
+
+
+@pytest.mark.filterwarnings("ignore:An output")
+def test_errors_tell_of_the_shape_that_an_input_has_by_now(engine: dict[str, Any]) -> None:
+    check(engine, (GRAD, PLAIN), "return F.elu(x), y * 2", "with torch.no_grad(): torch.mul(a[1][0], 2, out=a[0])",
+          "r[0].sum().backward()")
+
+
 def test_errors_tell_what_eager_mode_tells() -> None:
     def f(x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
         a = (x @ w).exp()

@@ -42,6 +42,8 @@ def finished(joint: Joint, eager: Eager, parts: Split, saving: Saving, specs: Se
     for value, tensor, after_writes in zip(values, parts.results, parts.after_writes, strict=True):
         if after_writes and _steps(value.meta["val"]) != _steps(tensor):
             raise Unsupported("a result has other strides where writes are traced as new tensors")
+        if (value.meta["val"].is_neg(), value.meta["val"].is_conj()) != (tensor.is_neg(), tensor.is_conj()):
+            raise Unsupported("a result is negated or conjugated where writes are traced as new tensors")
     if len(set(values)) < len(values):
         raise Unsupported("two results are one tensor")
     saved = _sink_views(joint.saved, backward) if backward else []

@@ -335,7 +335,9 @@ def _modified(check: Check, tensor: Tensor, version: int) -> str:
     if not check.text.startswith("["):
         return check.text
     sample = _sample_of_error()
-    text, node = check.text, tensor.grad_fn if check.is_input else None
+    text, node = check.text, None
+    if check.is_input:
+        text, node = f"[{tensor.type()} {list(tensor.shape)}]", tensor.grad_fn       # as it is by now
     if node is not None:
         name = node.name() if "Backward" in sample else re.sub(r"Backward\d*$", "", node.name())
         text += f", which is output {tensor.output_nr} of {name},"
