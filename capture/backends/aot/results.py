@@ -1,6 +1,7 @@
 """From AOTAutograd's convention to that of the signature: what the two graphs take and return."""
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -16,6 +17,7 @@ from capture.backends.aot.saving import Saving, drop_copies
 from capture.backends.aot.tail import Split
 from capture.backends.native.job import Modes, TensorSpec
 from capture.backends.native.signature import Input, Result, Signature, Tangent, Unsupported
+from capture.backends.native.transport import NotPortable, encode_graph
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +78,9 @@ def finished(joint: Joint, eager: Eager, parts: Split, saving: Saving, specs: Se
     # Where tracing has added inputs (`linalg.eig`), eager mode's graph does not know them.
     known = backward is not None and all(place < len(specs) for place, _ in gradients)
     apart = portions(parts.differentiable, eager, gradients, joined) if known else None
+    if apart and len(tangents) > 1:
+        with contextlib.suppress(NotPortable):
+            apart = replace(apart, graph=encode_graph(backward))
     for (place, _), reached in zip(gradients, apart.reached if apart else (), strict=False):
         if not specs[place].leaf and len(reached) < len(tangents):
             raise Unsupported("a result is not computed from an input that others are computed from, and that has a graph of "

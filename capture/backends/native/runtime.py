@@ -17,6 +17,7 @@ from torch.autograd.graph import increment_version
 
 from capture import _C
 from capture.backends.native.numbers import DTYPES, fits
+from capture.backends.native.partial import Partial
 from capture.backends.native.signature import Check, Input, Result, Signature, Tangent
 
 Forward = Callable[..., tuple[Tensor, ...]]                     # takes tensors
@@ -155,6 +156,7 @@ def _differentiable(gm: fx.GraphModule, signature: Signature, forward: Forward, 
     gradients = _gradients(signature)
     replay = Replay(gm, signature)
     portions = signature.portions
+    partial = Partial(portions.graph, saves) if portions is not None and portions.graph is not None else None
     none = (None,) * differentiable
     handed_on = any(isinstance(place, Tangent) for _, place in signature.gradients)
 
@@ -187,7 +189,7 @@ def _differentiable(gm: fx.GraphModule, signature: Signature, forward: Forward, 
         if len(given) < differentiable and portions is not None and (portions.separable or not portions.harmless(given)):
             found = compiled(arguments[:saves], grads, given)
             if any(math.isnan(g.sum().item()) for g in found if g is not None):      # perhaps of zeros that there are none of
-                found = replay.gradients(ctx.memory, arguments, grads)
+                found = exact(arguments[:saves], grads) if partial else replay.gradients(ctx.memory, arguments, grads)
             if kept is not None:
                 let_go(ctx, given)
             return None, *found
@@ -211,6 +213,12 @@ def _differentiable(gm: fx.GraphModule, signature: Signature, forward: Forward, 
         arguments += [as_expected(grads[tangent.index], tangent, loose) for tangent in signature.tangents]
         found = gradients(grads + backward(arguments, False))[1:]
         return tuple(gradient if reached else None for gradient, reached in zip(found, portions.reach(given), strict=True))
+
+    def exact(arguments: list[Tensor], grads: tuple[Tensor | None, ...]) -> tuple[Tensor | None, ...]:
+        """The same where there are no zeros for gradients that are not there."""
+        assert partial is not None
+        arguments += [as_expected(grads[tangent.index], tangent, loose) for tangent in signature.tangents]
+        return gradients(grads + partial(arguments, [grads[tangent.index] is not None for tangent in signature.tangents]))[1:]
 
     methods = {"forward": staticmethod(run_forward), "backward": staticmethod(run_backward)}
     node: Any = type("CompiledGraph", (torch.autograd.Function,), methods)

@@ -68,12 +68,14 @@ class Portions:
     reached: for each of `Signature.gradients`, the results that are computed from the input, as autograd knows it. freed: for
     each result, those whose passes free something that its own pass needs, itself among them if it needs anything. joined: for
     each result, to which others' gradients its gradient is added, for each place where it is, before more could become of zeros
-    than zeros; None where something else is done with it first.
+    than zeros; None where something else is done with it first. graph: the backward graph as bytes, for `Partial`, if it can be
+    had in other processes.
     """
 
     reached: tuple[tuple[int, ...], ...]
     freed: tuple[tuple[int, ...], ...]
     joined: tuple[tuple[tuple[int, ...], ...] | None, ...]
+    graph: bytes | None = None
 
     @property
     def separable(self) -> bool:
