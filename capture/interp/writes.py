@@ -32,12 +32,18 @@ def note_writes(node: fx.Node, made: Any, operands: Sequence[torch.Tensor], befo
         if current != then is not None and current is not None and (known := find(tensor)) and known.state.node in inputs:
             counts[inputs.index(known.state.node)] = current - then
     results = made if isinstance(made, (tuple, list)) else [made]
+    storages = {None, *map(_memory, operands)}
     for place, tensor in enumerate(results, 1):
-        if isinstance(tensor, torch.Tensor) and (count := versions_of([tensor])[id(tensor)]) and storage_of(tensor) not in [
-                None, *map(storage_of, operands)]:
+        if isinstance(tensor, torch.Tensor) and (count := versions_of([tensor])[id(tensor)]) and _memory(tensor) not in storages:
             counts[-place] = count
     if counts:
         node.meta["writes"] = tuple(counts.items())
+
+
+def _memory(tensor: torch.Tensor) -> int | None:
+    """The storage of a tensor, wherever it lies in that."""
+    storage = storage_of(tensor)
+    return None if storage is None else storage[0]
 
 
 # Normalisations, which write to their running statistics and count no version: the argument that says so, and its default.

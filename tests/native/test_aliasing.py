@@ -241,6 +241,11 @@ def test_errors_tell_of_the_shape_that_an_input_has_by_now(engine: dict[str, Any
           "r[0].sum().backward()")
 
 
+@pytest.mark.parametrize("view", ["x.split(2)[1]", "x[2:]", "x.unbind(0)[3]", "x.detach()[1:]"])
+def test_views_of_what_was_written_to_before_the_call(engine: dict[str, Any], view: str) -> None:
+    check(engine, (PLAIN,), f"{view}.mul_(2)\nreturn x, x * 2", "with torch.no_grad(): r = f(*a)", "r = f(*a)", "r[1].mul_(2)")
+
+
 def test_errors_tell_what_eager_mode_tells() -> None:
     def f(x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
         a = (x @ w).exp()
