@@ -18,7 +18,7 @@ from capture.backends.native.tiers import Stage
 from capture.config import BACKEND
 from capture.errors import ArgumentError
 from capture.history import total
-from capture.interp.models import DISABLED, exclusion, exclusion_of_module
+from capture.interp.core.registry import DISABLED, exclusion, exclusion_of_module
 from capture.modules import CompiledModule, compiled_module, plain_call
 from capture.pipeline import compiled_unit, is_capturing
 from capture.reports import progress

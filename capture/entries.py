@@ -15,11 +15,12 @@ from capture.config import DEBUG_DIR, STRICT
 from capture.errors import BackendError, warn
 from capture.guards.collect import collect
 from capture.history import BreakReport, Times
-from capture.interp import failing, protection, resume, sleepers
-from capture.interp.frame import Value
-from capture.interp.fx_recorder import FxRecorder
-from capture.interp.interpreter import Interpreter
-from capture.interp.sleepers import Sleeper
+from capture.interp.breaks import continuations, suspended_generators
+from capture.interp.breaks.suspended_generators import Sleeper
+from capture.interp.core.frame import Value
+from capture.interp.core.interpreter import Interpreter
+from capture.interp.recording import may_raise, rollback
+from capture.interp.recording.fx_recorder import FxRecorder
 from capture.refgraph import mock, pycode
 from capture.refgraph.graph import RefGraph
 from capture.refgraph.memory import is_overriding
@@ -38,17 +39,17 @@ def install(unit: Unit, interp: Interpreter, result: Shadow, held: Iterable[Valu
     repeatable: its graph has changed nothing. broken: why it ended before the call did. Raises Break when it cannot be replayed.
     """
     graph, recorder = interp.graph, interp.recorder
-    verify(graph, resume.composite([*held, *(part for sleeper in asleep for part in sleeper.record)]))
+    verify(graph, continuations.composite([*held, *(part for sleeper in asleep for part in sleeper.record)]))
     require_separateness(graph, [node for node in recorder.inputs if recorder.mutates and not recorder.arrays.has_tensor(node)])
     require_orders(graph)
     recorder.settle_expectations()
     graph.seal()
     with times.measure("mock"):
         numbers: tuple[Shadow, ...] = tuple(number.shadow for number in recorder.number_inputs)
-        before = failing.before(recorder)
-        plan = mock.plan(graph, result, recorder.inputs, numbers, failing.acted_before(recorder), before)
+        before = may_raise.before(recorder)
+        plan = mock.plan(graph, result, recorder.inputs, numbers, may_raise.acted_before(recorder), before)
     insert(unit, interp, plan, repeatable, broken, times)
-    sleepers.lie_down(asleep)
+    suspended_generators.lie_down(asleep)
 
 
 def insert(unit: Unit, interp: Interpreter, plan: mock.MockPlan, repeatable: bool, broken: BreakReport | None,
@@ -59,9 +60,9 @@ def insert(unit: Unit, interp: Interpreter, plan: mock.MockPlan, repeatable: boo
     with times.measure("graph"):
         gm = recorder.finish(plan.outputs)
         if recorder.leaves_behind:
-            gm.forward = protection.protected(gm)
+            gm.forward = rollback.protected(gm)
         if recorder.unheard:
-            gm.forward = protection.unheard(gm.forward)
+            gm.forward = rollback.unheard(gm.forward)
         annotate(gm, graph, recorder, repeatable)
         compiled = called = None
         classes = gm.meta["classes"]
@@ -78,7 +79,7 @@ def insert(unit: Unit, interp: Interpreter, plan: mock.MockPlan, repeatable: boo
                 begun = compilable and begin_recording(gm)
                 with torch.set_grad_enabled(gm.meta["modes"].grad):
                     compiled = compile_graph(unit, gm, inputs) if compilable else gm.forward
-            called = protection.with_gradients(compiled) if begun else compiled
+            called = rollback.with_gradients(compiled) if begun else compiled
             called = called if classes is None else classes.around(called)
     with times.measure("mock"):
         names = argument_names(unit.function.__code__)

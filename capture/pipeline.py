@@ -25,30 +25,16 @@ from capture.errors import REASONS, Break, CheckFailed, GraphBreakError, Interna
 from capture.guards.explain import Mismatch
 from capture.guards.tree import GuardTree
 from capture.history import BreakReport, Times, labelled, miss_of
-from capture.interp import (
-    accessors,
-    calls,
-    debuggers,
-    generator_methods,
-    generators,
-    leaving,
-    libraries,
-    lookasides,
-    loops,
-    opcodes,
-    program_frames,
-    protection,
-    resume,
-    retreat,
-    sleepers,
-    told,
-    unasked,
-    unwind,
-)
-from capture.interp.frame import Cut, Frame, UserError, Value
-from capture.interp.fx_recorder import FxRecorder
-from capture.interp.interpreter import Interpreter
+from capture.interp import lookasides, opcodes
+from capture.interp.breaks import continuations, early_breaks, idle_loops, leaving, libraries, suspended_generators
+from capture.interp.core import program_frames, unwind
+from capture.interp.core.frame import Cut, Frame, UserError, Value
+from capture.interp.core.interpreter import Interpreter
+from capture.interp.coroutines import generator_methods, generators
+from capture.interp.dispatch import accessors, calls, debuggers
 from capture.interp.polyfills.stand_ins import turn_all
+from capture.interp.recording import recomputable_tensors, rollback, subclass_unwrapping
+from capture.interp.recording.fx_recorder import FxRecorder
 from capture.refgraph import memory
 from capture.refgraph.graph import RefGraph
 from capture.refgraph.mock import Perform
@@ -157,7 +143,7 @@ def failed(unit: Unit, entry: Any, exception: BaseException) -> Any:
         return _C.RUN_NATIVELY
     if again:
         return _C.RUN_NATIVELY
-    hidden = frozenset({trace.mock.filename, INVISIBLE, protection.__file__, unasked.__file__})
+    hidden = frozenset({trace.mock.filename, INVISIBLE, rollback.__file__, subclass_unwrapping.__file__})
     blame(exception, unit.function, trace.graph_module, hidden, trace.mock.calls.get(line, ()))
     return None
 
@@ -199,7 +185,7 @@ def capture(unit: Unit, function: types.FunctionType, args: list[Any]) -> Value 
     generators.watch(interp, filter(None, frame.locals))
     handled = sys.exception()
     recorder.positions, recorder.can_cut, graph.position = interp.positions, lambda: interp.can_cut, interp.place
-    graph.path_to = functools.partial(told.path_to, recorder)
+    graph.path_to = functools.partial(recomputable_tensors.path_to, recorder)
     graph.restless = functools.partial(restless, unit, interp)
     times = Times(time.perf_counter())
     unit.start = min(unit.start, times.start)
@@ -293,7 +279,7 @@ def install_whole(unit: Unit, interp: Interpreter, outcome: Value, repeatable: b
     """Makes a cache entry of the trace of a call from its beginning to its end. Raises Break when it cannot be replayed."""
     graph = interp.graph
     graph.sweep(0)
-    asleep = sleepers.sleepers(interp, [], unit.bodies)
+    asleep = suspended_generators.sleepers(interp, [], unit.bodies)
     leaving.let_out(interp, [outcome])
     if in_own_decimals(graph):
         raise Break("changing-global-state", "a decimal context is set, and not taken back")
@@ -308,7 +294,7 @@ def install_cut(unit: Unit, interp: Interpreter, cut: Cut, repeatable: bool, tim
     Raises Break where the rest of the program cannot be a continuation.
     """
     graph, recorder = interp.graph, interp.recorder
-    live = resume.suspend(interp, resume.resume_of(cut.then))
+    live = continuations.suspend(interp, continuations.resume_of(cut.then))
     performs = cut.function.real is debuggers.pending
     left = 0 if performs else libraries.left_to_cpython(interp.frame, live, recorder)
     frames, inner = live[:len(live) - left], live[len(live) - left:]
@@ -316,31 +302,31 @@ def install_cut(unit: Unit, interp: Interpreter, cut: Cut, repeatable: bool, tim
     report = BreakReport(cut.reason.reason, context, cut.reason.stack or interp.stack())
     stand_ins = stand_ins_of(interp)
     resumption = resumption_at(unit, frames, stand_ins[:len(frames)], report, performs)
-    taken = resume.arguments(frames, resumption.codes)
+    taken = continuations.arguments(frames, resumption.codes)
     if any(isinstance(node.state, TensorState) and node.state.dynamic for node in graph.nodes):
         parameters = zip(resumption.codes.codes[0].co_varnames, (value.shadow for value in taken))
         resumption.units[0].shapes.known |= of_any_shape(parameters, [cell.shadow for cell in frames[0].cells])
     graph.depend(cut.function.shadow, cut.function.real)
     entered, left_grad = entry_modes(graph).grad, torch.is_grad_enabled()
-    handling = any(resume.Slot.HANDLED in frame.position.stack for frame in frames)
+    handling = any(continuations.Slot.HANDLED in frame.position.stack for frame in frames)
     chains = [(frames, resumption.codes)]
     operation = Operation(cut.function, cut.args_, cut.kwargs)
     if inner:
-        codes = resume.build(inner)
+        codes = continuations.build(inner)
         chains.append((inner, codes))
         operation = rest_of(frames, inner, codes, stand_ins, operation)
     arguments = [
-        resume.closure_of(frames[0]),
-        resume.composite(taken),
-        resume.composite(Value(frame.scope, frame.globals) for frame in frames),
-        resume.constant(None if entered == left_grad else left_grad),
-        unwind.exception_value(interp, sys.exception()) if handling else resume.constant(None)]  # type: ignore[arg-type]
-    everything = resume.composite([*arguments, *operation.parts])
+        continuations.closure_of(frames[0]),
+        continuations.composite(taken),
+        continuations.composite(Value(frame.scope, frame.globals) for frame in frames),
+        continuations.constant(None if entered == left_grad else left_grad),
+        unwind.exception_value(interp, sys.exception()) if handling else continuations.constant(None)]  # type: ignore[arg-type]
+    everything = continuations.composite([*arguments, *operation.parts])
     graph.sweep(0)
-    asleep = sleepers.sleepers(interp, chains, unit.bodies)
+    asleep = suspended_generators.sleepers(interp, chains, unit.bodies)
     leaving.let_out(interp, [cut.function, *cut.args_, *cut.kwargs.values()], live, cut.function.real)
     proceed = Perform(_C.TailCall, (Const(resumption), Const(None), everything.shadow))
-    works = loops.works(frames[-1], len(frames) - 1, recorder)
+    works = idle_loops.works(frames[-1], len(frames) - 1, recorder)
     install(unit, interp, proceed, [*arguments, *operation.held], asleep, repeatable, report, times)
     unit.breaks.append(report)
     if unit.resumption is not None:
@@ -364,7 +350,7 @@ class Operation:
 
     @property
     def parts(self) -> list[Value]:
-        return [self.function, resume.composite(self.args), resume.keywords(self.kwargs)]
+        return [self.function, continuations.composite(self.args), continuations.keywords(self.kwargs)]
 
     @property
     def held(self) -> list[Value]:
@@ -376,48 +362,48 @@ class Operation:
     def performed(self, outcome: Value | UserError) -> Operation:
         """The same where the call of a C function has been made already."""
         if self.inner is None:
-            return Operation(resume.constant(replay), [Value(outcome, None)], {})
+            return Operation(continuations.constant(replay), [Value(outcome, None)], {})
         inner = self.inner.performed(outcome)
         return Operation(self.function, [*self.args[:-3], *inner.parts], {}, inner)
 
 
-def rest_of(outer: list[resume.Suspended], frames: list[resume.Suspended], codes: resume.Codes,
+def rest_of(outer: list[continuations.Suspended], frames: list[continuations.Suspended], codes: continuations.Codes,
             stand_ins: tuple[types.CodeType | None, ...], operation: Operation) -> Operation:
     """An operation, and then what is left of the call of an installed package that it is a part of."""
-    chain = [resume.callee_of(frames[0], codes.codes[0]), *resume.arguments(frames, codes)]
+    chain = [continuations.callee_of(frames[0], codes.codes[0]), *continuations.arguments(frames, codes)]
     at = len(chain) - 1 - len(frames[-1].passed)        # of the innermost one's continuation
-    scopes = [resume.composite(Value(frame.scope, frame.globals) for frame in part) for part in (outer, frames)]
-    rest = resume.constant(Rest(stand_ins, codes.raising, at))
-    return Operation(rest, [*scopes, resume.composite(chain), *operation.parts], {}, operation)
+    scopes = [continuations.composite(Value(frame.scope, frame.globals) for frame in part) for part in (outer, frames)]
+    rest = continuations.constant(Rest(stand_ins, codes.raising, at))
+    return Operation(rest, [*scopes, continuations.composite(chain), *operation.parts], {}, operation)
 
 
 # -- where the program goes on after a break -----------------------------------------------------------------------------
 
 def stand_ins_of(interp: Interpreter) -> tuple[types.CodeType | None, ...]:
     """For each of the live frames, outermost first, what a callee finds above itself."""
-    return tuple(map(program_frames.stand_in_of, retreat.frames_from(interp.frame)))[::-1]
+    return tuple(map(program_frames.stand_in_of, early_breaks.frames_from(interp.frame)))[::-1]
 
 
-def resumption_at(unit: Unit, frames: list[resume.Suspended], stand_ins: tuple[types.CodeType | None, ...],
+def resumption_at(unit: Unit, frames: list[continuations.Suspended], stand_ins: tuple[types.CodeType | None, ...],
                   report: BreakReport, performs: bool = False) -> Resumption:
     """The known continuations at the positions of `frames`, or new ones. performs: they run natively, and the innermost makes
     itself the call that it waits for."""
     key = *(frame.position for frame in frames), performs
     known = unit.resumptions.get(key)
     if known is None:
-        codes = resume.build(frames, performs)
+        codes = continuations.build(frames, performs)
         functions = tuple(itertools.accumulate((frame.taken + 1 for frame in frames[:-1]), initial=-1))[1:]
         make_unit = maker(unit, frames[0].scope, codes, report, performs)
         known = unit.resumptions[key] = Resumption(codes, stand_ins, functions, make_unit, not frames[0].code.co_cellvars)
     return known
 
 
-def maker(unit: Unit, scope: dict[str, Any], codes: resume.Codes, report: BreakReport,
+def maker(unit: Unit, scope: dict[str, Any], codes: continuations.Codes, report: BreakReport,
           native: bool) -> Callable[[types.CodeType], Unit]:
     """What makes the unit of an outermost continuation behind a break of `unit`'s. scope: its globals. native: it runs natively."""
     where = user_frames(report.stack)[-1]
     name = f"{unit.root.name} resumed at {os.path.basename(where.file)}:{where.line}"
-    shapes = Shapes(resume.RESULT)
+    shapes = Shapes(continuations.RESULT)
 
     def make_unit(code: types.CodeType) -> Unit:
         cells = tuple(types.CellType() for _ in code.co_freevars)
@@ -430,31 +416,31 @@ def maker(unit: Unit, scope: dict[str, Any], codes: resume.Codes, report: BreakR
     return make_unit
 
 
-def idle_loop(unit: Unit, resumption: Resumption, frames: list[resume.Suspended], report: BreakReport) -> Loop | None:
+def idle_loop(unit: Unit, resumption: Resumption, frames: list[continuations.Suspended], report: BreakReport) -> Loop | None:
     """What runs the innermost frame's loop in CPython, whose rounds hold no tensor operation, until it ends and what follows is
     captured. None where that cannot be."""
-    told = BreakReport(REASONS["idle-loop"], report.context, report.stack)
+    recomputable_tensors = BreakReport(REASONS["idle-loop"], report.context, report.stack)
     owner = weakref.ref(unit)       # which owns the code that holds `go_on`, and code is unknown to the garbage collector
 
-    def go_on(left: loops.Left) -> _C.TailCall:
+    def go_on(left: idle_loops.Left) -> _C.TailCall:
         root, rest = owner(), [left.outline()]
-        known = None if root is None else resumption_at(root, rest, (None,), told)
-        codes = resume.build(rest) if known is None else known.codes
+        known = None if root is None else resumption_at(root, rest, (None,), recomputable_tensors)
+        codes = continuations.build(rest) if known is None else known.codes
         function = types.FunctionType(codes.codes[0], left.scope, left.code.co_name, None, left.cells)
         if known is None:
             return _C.TailCall(function, None, (*left.values, None))
         return known.proceed(function, left.values, None, False)
 
     *outer, innermost = frames
-    if outer and any(resume.Slot.HANDLED in frame.position.stack for frame in frames):
+    if outer and any(continuations.Slot.HANDLED in frame.position.stack for frame in frames):
         return None
-    made = loops.left_to_cpython(innermost.code, innermost.position, loops.itself if outer else go_on)
+    made = idle_loops.left_to_cpython(innermost.code, innermost.position, idle_loops.itself if outer else go_on)
     if made is None:
         return None
-    tell = functools.partial(unit.breaks.append, told)
+    tell = functools.partial(unit.breaks.append, recomputable_tensors)
     variants = tuple((code, natively(code, innermost.scope)) for code in made)
     if not outer:
         return Loop(variants, tell)
     stand_ins = resumption.stand_ins[:-1]
-    return Loop(variants, tell, resumption_at(unit, outer, stand_ins, told),
-                lambda left: resumption_at(unit, [*outer, left.outline()], (*stand_ins, None), told))
+    return Loop(variants, tell, resumption_at(unit, outer, stand_ins, recomputable_tensors),
+                lambda left: resumption_at(unit, [*outer, left.outline()], (*stand_ins, None), recomputable_tensors))

@@ -14,11 +14,12 @@ import torch
 
 from capture import _C
 from capture.guards.tree import GuardTree
-from capture.interp import generators, unwind
-from capture.interp.frame import UserError, Value
-from capture.interp.loops import Left
+from capture.interp.breaks.continuations import Codes
+from capture.interp.breaks.idle_loops import Left
+from capture.interp.core import unwind
+from capture.interp.core.frame import UserError, Value
+from capture.interp.coroutines import generators
 from capture.interp.polyfills.stand_ins import is_own, turn_all
-from capture.interp.resume import Codes
 
 IDLE_ROUNDS = 32        # of a loop, after which it is left to CPython
 Globals = dict[str, Any]

@@ -18,9 +18,9 @@ from capture.config import RECAPTURE_LIMIT
 from capture.errors import UserFrame
 from capture.guards.tree import GuardTree
 from capture.history import BreakReport, Counts, Gone, Miss, Times, total
-from capture.interp import resume
-from capture.interp.retreat import Retreats
-from capture.interp.varying import Numbers
+from capture.interp.breaks import continuations
+from capture.interp.breaks.early_breaks import Retreats
+from capture.interp.recording.scalar_specialization import Numbers
 from capture.refgraph import pycode
 from capture.refgraph.shapes import Shapes
 from capture.resumption import Resumption
@@ -72,7 +72,7 @@ class Unit:
     resumed: BreakReport | None = None  # … and why that ended
     resumption: Resumption | None = None        # … which leads to it
     resumptions: dict[Any, Resumption] = field(default_factory=dict)     # by position; of the whole family of units
-    bodies: dict[resume.Position, types.CodeType] = field(default_factory=dict)     # … those of generators
+    bodies: dict[continuations.Position, types.CodeType] = field(default_factory=dict)     # … those of generators
     retreats: Retreats = field(default_factory=Retreats)                # of the whole family of units
     labels: Mapping[str, str] = field(default_factory=dict)             # of a continuation: what users know its parameters as
     shapes: Shapes = field(default_factory=Shapes)                      # … and which of its tensors have any

@@ -14,7 +14,7 @@ import torch
 from capture import _C
 from capture.backends import registry
 from capture.config import BACKEND, RECAPTURE_LIMIT
-from capture.interp.models import exclusion_of_module
+from capture.interp.core.registry import exclusion_of_module
 from capture.pipeline import compiled_unit
 from capture.refgraph.memory import PLAIN_TENSORS
 from capture.unit import Unit

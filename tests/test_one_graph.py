@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import capture
-from capture.interp import assumptions
+from capture.interp.dispatch import speculation
 from tests.helpers import call, check
 
 X = torch.tensor([1.0, 2.0])
@@ -78,7 +78,7 @@ def test_membership_that_decides() -> None:
 
 def test_membership_asked_by_an_installed_package(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is supposed to come out as it did; a call for which it does not runs natively."""
-    monkeypatch.setattr(assumptions, "is_of_library", lambda file: file == __file__)
+    monkeypatch.setattr(speculation, "is_of_library", lambda file: file == __file__)
 
     def program(x):
         if 0.0 in x[-1]:

@@ -81,11 +81,11 @@ class Report(unittest.TestResult):
 
 def interpreter(tracked: bool) -> tuple[Call, Call]:
     """`(run, execute)`, which call a function, and execute the code of a module in a namespace, in frames of ours."""
-    from capture.interp import calls
-    from capture.interp.frame import Value
-    from capture.interp.fx_recorder import FxRecorder
-    from capture.interp.interpreter import Interpreter
-    from capture.interp.varying import Numbers
+    from capture.interp.core.frame import Value
+    from capture.interp.core.interpreter import Interpreter
+    from capture.interp.dispatch import calls
+    from capture.interp.recording.fx_recorder import FxRecorder
+    from capture.interp.recording.scalar_specialization import Numbers
     from capture.refgraph.graph import RefGraph
     from capture.refgraph.source import Function, Local
     from tests.interp.worlds import result_of

@@ -2,5 +2,5 @@
 
     python -m tests.descriptors --cases 10000 --seed 1          # a case that fails is printed with its list of changes
 
-`kinds.py` has what a class may hold, `world.py` the classes, the ways of asking them, and what changes from outside.
+`call_kinds.py` has what a class may hold, `world.py` the classes, the ways of asking them, and what changes from outside.
 """

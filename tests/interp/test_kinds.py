@@ -10,13 +10,14 @@ import numpy as np
 import pytest
 import torch
 
-from capture.interp import lookasides, natives, opcodes  # noqa: F401  (what they register)
-from capture.interp.frame import Value
-from capture.interp.fx_recorder import FxRecorder
-from capture.interp.interpreter import Interpreter
-from capture.interp.kinds import Kind, understand
+from capture.interp import lookasides, opcodes  # noqa: F401  (what they register)
+from capture.interp.core.frame import Value
+from capture.interp.core.interpreter import Interpreter
+from capture.interp.dispatch import native_calls  # noqa: F401  (what they register)
+from capture.interp.dispatch.call_kinds import Kind, understand
 from capture.interp.lookasides.shadows import is_constant, settled
-from capture.interp.varying import Numbers
+from capture.interp.recording.fx_recorder import FxRecorder
+from capture.interp.recording.scalar_specialization import Numbers
 from capture.refgraph.graph import RefGraph
 from capture.refgraph.node import Build, Const, RefNode
 from capture.refgraph.source import Local
@@ -90,4 +91,4 @@ def test_a_list_that_is_known_is_no_other_one(interp: Interpreter) -> None:
 
 
 def test_every_kind_of_call_has_a_handler():
-    assert set(natives.HANDLERS) == set(Kind)
+    assert set(native_calls.HANDLERS) == set(Kind)

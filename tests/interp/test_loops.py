@@ -7,8 +7,8 @@ import types
 import pytest
 
 from capture import pipeline  # noqa: F401  registers the opcodes
-from capture.interp.instructions import decode
-from capture.interp.loops import exits, loop_around, stack_depths
+from capture.interp.breaks.idle_loops import exits, loop_around, stack_depths
+from capture.interp.core.instructions import decode
 
 
 def call(n):

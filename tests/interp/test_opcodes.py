@@ -11,8 +11,9 @@ import weakref
 
 import pytest
 
-from capture.interp import instructions, opcodes
-from capture.interp.instructions import Does
+from capture.interp import opcodes
+from capture.interp.core import instructions
+from capture.interp.core.instructions import Does
 from tests.interp.programs import PROGRAMS
 from tests.interp.worlds import checked_stack, functions_in, interpreted, natively, observe, tracked
 

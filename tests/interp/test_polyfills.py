@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 
-from capture.interp.models import POLYFILLS, takes
+from capture.interp.core.registry import POLYFILLS, takes
 from capture.interp.polyfills.protocols import hash_
 from tests.helpers import call, check
 

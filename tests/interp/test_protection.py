@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 import capture
-from capture.interp.overwritten import MOST_BYTES
+from capture.interp.recording.undo_log import MOST_BYTES
 from tests.helpers import call, check
 
 X = torch.tensor([[2.0, 1.0], [1.0, 2.0]])

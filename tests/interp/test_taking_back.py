@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import capture
-from capture.interp.overwritten import MOST_BYTES
+from capture.interp.recording.undo_log import MOST_BYTES
 from tests.helpers import call, call_with, check
 
 X = torch.tensor([[2.0, 1.0], [1.0, 2.0]])
@@ -395,7 +395,7 @@ def test_a_handler_runs_whatever_operation_fails(monkeypatch) -> None:
         return x.clone()
     library.impl("relay", relay, "CompositeExplicitAutograd")
     operator = torch.ops.capture_tests_taking_back.relay.default
-    monkeypatch.setattr("capture.interp.failing.may_fail", lambda *args: False)
+    monkeypatch.setattr("capture.interp.recording.may_raise.may_fail", lambda *args: False)
 
     def make():
         state = SimpleNamespace(total=torch.zeros(2), log=[])

@@ -7,7 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from capture.interp.varying import Numbers, Place, place_of
+from capture.interp.recording.scalar_specialization import Numbers, Place, place_of
 from capture.refgraph.source import Attr, Local
 from tests.helpers import call, check
 

@@ -13,12 +13,15 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from capture.interp import accessors, calls, generator_methods, instructions, lookasides, opcodes  # noqa: F401  (what they register)
-from capture.interp.frame import Frame, UserError, Value
-from capture.interp.fx_recorder import FxRecorder
-from capture.interp.instructions import Instruction
-from capture.interp.interpreter import Interpreter
-from capture.interp.varying import Numbers
+from capture.interp import lookasides, opcodes  # noqa: F401  (what they register)
+from capture.interp.core import instructions  # noqa: F401  (what they register)
+from capture.interp.core.frame import Frame, UserError, Value
+from capture.interp.core.instructions import Instruction
+from capture.interp.core.interpreter import Interpreter
+from capture.interp.coroutines import generator_methods  # noqa: F401  (what they register)
+from capture.interp.dispatch import accessors, calls  # noqa: F401  (what they register)
+from capture.interp.recording.fx_recorder import FxRecorder
+from capture.interp.recording.scalar_specialization import Numbers
 from capture.refgraph.graph import RefGraph
 from capture.refgraph.source import Function, Local
 

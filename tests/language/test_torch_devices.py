@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import capture
-from capture.interp.tensors import GPU_FACTS
+from capture.interp.recording.tensors import GPU_FACTS
 from tests.helpers import call, check
 from tests.programs import Programs, run
 

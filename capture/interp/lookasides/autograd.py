@@ -14,13 +14,13 @@ import torch
 from torch.utils.hooks import RemovableHandle
 
 from capture.errors import Break
-from capture.interp.frame import Value
-from capture.interp.fx_recorder import tensors_in
-from capture.interp.interpreter import Interpreter
+from capture.interp.core.frame import Value
+from capture.interp.core.interpreter import Interpreter
+from capture.interp.core.registry import model
 from capture.interp.lookasides.effects import effect, new_object
 from capture.interp.lookasides.shadows import node_of
-from capture.interp.models import model
-from capture.interp.writes import versions_of
+from capture.interp.recording.fx_recorder import tensors_in
+from capture.interp.recording.writes import versions_of
 from capture.refgraph.effects import CallEffect, Effect, Replayed
 from capture.refgraph.memory import PLAIN_TENSORS, storage_of
 from capture.refgraph.node import Build, Const, HandleState, RefNode, Shadow, TensorState

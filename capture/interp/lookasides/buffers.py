@@ -7,12 +7,12 @@ from collections import OrderedDict
 from typing import Any
 
 from capture.errors import Break
-from capture.interp.frame import Value
-from capture.interp.interpreter import Interpreter
+from capture.interp.core.frame import Value
+from capture.interp.core.interpreter import Interpreter
+from capture.interp.core.registry import PURE, model, polyfill
+from capture.interp.core.special import VIEWS, is_plain
 from capture.interp.lookasides.shadows import depend_plain, node_of, settled, view_mapping
-from capture.interp.models import PURE, model, polyfill
 from capture.interp.polyfills.mappings import mapping_of, proxied
-from capture.interp.special import VIEWS, is_plain
 from capture.refgraph.class_attributes import type_attr
 from capture.refgraph.graph import RefGraph
 from capture.refgraph.node import ABSENT, SCALARS, BytesState, ClassState, Const, DictState, Expr, RefNode, Shadow

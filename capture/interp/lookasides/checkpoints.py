@@ -9,11 +9,11 @@ from torch.utils import checkpoint
 
 from capture import _C
 from capture.errors import Break
-from capture.interp.frame import Value
-from capture.interp.fx_recorder import tensors_in
-from capture.interp.interpreter import Interpreter
-from capture.interp.models import model, polyfill
-from capture.interp.regions import Region
+from capture.interp.core.frame import Value
+from capture.interp.core.interpreter import Interpreter
+from capture.interp.core.registry import model, polyfill
+from capture.interp.recording.fx_recorder import tensors_in
+from capture.interp.recording.regions import Region
 from capture.refgraph.node import Build, Const, RefNode, Shadow
 
 # The positional and keyword parameters of checkpoint's own that only its generator reads.

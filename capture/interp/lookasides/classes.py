@@ -10,16 +10,16 @@ from collections.abc import Callable
 from typing import Any
 
 from capture.errors import Break
-from capture.interp.frame import Value
-from capture.interp.interpreter import Interpreter
+from capture.interp.core.frame import Value
+from capture.interp.core.interpreter import Interpreter
+from capture.interp.core.registry import model
+from capture.interp.core.special import is_plain
 from capture.interp.lookasides.identity import depend_ancestry
 from capture.interp.lookasides.shadows import NONE, dict_node, items_of, node_of, settled
-from capture.interp.models import model
 from capture.interp.polyfills.classes import is_python_attribute
 from capture.interp.polyfills.copying import slot_names
 from capture.interp.polyfills.functional import find_implementation
 from capture.interp.polyfills.objects import class_names
-from capture.interp.special import is_plain
 from capture.refgraph.class_attributes import pin_mro, pin_special, type_attr
 from capture.refgraph.classes import tells_program
 from capture.refgraph.effects import walk

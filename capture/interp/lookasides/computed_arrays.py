@@ -13,14 +13,14 @@ from typing import Any
 import torch
 
 from capture.errors import Break
-from capture.interp import arrays, failing
-from capture.interp.frame import Args, Kwargs, Value
-from capture.interp.graph_arrays import compute, enter, expect_as_it_is, is_in_graph, is_of_tensor, why_not_written, wrote
-from capture.interp.interpreter import Interpreter
+from capture.interp.core.frame import Args, Kwargs, Value
+from capture.interp.core.interpreter import Interpreter
+from capture.interp.core.registry import hashable
 from capture.interp.lookasides.effects import new_object
 from capture.interp.lookasides.replays import snapshot
 from capture.interp.lookasides.shadows import settled
-from capture.interp.models import hashable
+from capture.interp.recording import arrays, may_raise
+from capture.interp.recording.graph_arrays import compute, enter, expect_as_it_is, is_in_graph, is_of_tensor, why_not_written, wrote
 from capture.refgraph.effects import CallEffect, Replayed, user_stack
 from capture.refgraph.graph import PINNED
 from capture.refgraph.lookup import parts
@@ -125,7 +125,7 @@ def refusal(interp: Interpreter, real: Any, args: Args, kwargs: Kwargs) -> Break
             return Break("opaque-call", f"{name}() writes to an array")
         if (reason := why_not_written(interp.recorder)) is not None:
             return reason
-    if failing.is_watched(interp.frame):
+    if may_raise.is_watched(interp.frame):
         return Break("failing-operation", f"{name}() of numpy where a handler is in force")
     if interp.retreats is not None and interp.retreats.is_too_early(interp):
         return Break("late-change", f"{name}() was given a tensor which changed after it")
@@ -160,7 +160,7 @@ def repeat(interp: Interpreter, real: Any, args: Args, kwargs: Kwargs, result: A
         recorder.arrays.is_computed(real) or is_outside(interp, shadow, real)))
     if changes or not _is_scalar(result) and (not is_value(result) or any(
             _holds(lambda shadow, real: is_in_graph(shadow), v.shadow, v.real) or constant(v.shadow, v.real) for v in values)):
-        failing.may_raise(interp)
+        may_raise.may_raise(interp)
         enter(recorder)
         shadow = compute(recorder, real, args, kwargs, result)
         for array in written_by(real, args, kwargs) if changes else ():

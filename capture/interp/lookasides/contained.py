@@ -16,10 +16,10 @@ import types
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from capture.interp.instructions import Does, Instruction, decode, does, with_inner, with_parts
+from capture.interp.core.instructions import Does, Instruction, decode, does, with_inner, with_parts
+from capture.interp.core.special import is_a
 from capture.interp.lookasides.own_code import is_own_file
 from capture.interp.lookasides.readers import READING, READS, can_be_read, held_by_closure, is_data
-from capture.interp.special import is_a
 from capture.refgraph.effects import Effect
 from capture.refgraph.graph import RefGraph
 from capture.refgraph.identical import builtin_base

@@ -5,9 +5,9 @@ from contextvars import ContextVar, Token
 from typing import Any
 
 from capture.errors import Break
-from capture.interp.frame import Value
-from capture.interp.interpreter import Interpreter
-from capture.interp.models import model
+from capture.interp.core.frame import Value
+from capture.interp.core.interpreter import Interpreter
+from capture.interp.core.registry import model
 from capture.refgraph.effects import CallEffect, Effect, Replayed
 from capture.refgraph.facts import has_no_value, resets
 from capture.refgraph.lookup import MISSING

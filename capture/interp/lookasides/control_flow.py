@@ -1,6 +1,6 @@
 """Operators of torch that call functions of the program's: `torch.cond`, `map`, `while_loop`, `scan`, `associative_scan`.
 
-In eager mode torch compiles the call anew, to trace what it calls; here that is inlined and becomes graphs (`bodies.py`). What
+In eager mode torch compiles the call anew, to trace what it calls; here that is inlined and becomes graphs (`control_flow_bodies.py`). What
 torch cannot trace, or does in another way than by these operators, it does by itself between two traces.
 """
 from __future__ import annotations
@@ -20,14 +20,14 @@ from torch.utils import _pytree as pytree
 
 from capture import _C
 from capture.errors import Break
-from capture.interp import bodies
-from capture.interp.bodies import Body
-from capture.interp.frame import Value
-from capture.interp.fx_recorder import tensors_in
-from capture.interp.interpreter import Interpreter
+from capture.interp.core.frame import Value
+from capture.interp.core.interpreter import Interpreter
+from capture.interp.core.registry import model, polyfill
 from capture.interp.lookasides.shadows import items_of
-from capture.interp.models import model, polyfill
-from capture.interp.writes import versions_of
+from capture.interp.recording import control_flow_bodies
+from capture.interp.recording.control_flow_bodies import Body
+from capture.interp.recording.fx_recorder import tensors_in
+from capture.interp.recording.writes import versions_of
 from capture.refgraph.memory import PLAIN_TENSORS
 from capture.refgraph.node import Build, Const, RefNode, Shadow, TensorState
 from capture.torch_versions import existing
@@ -190,7 +190,7 @@ def not_to_be_copied(interp: Interpreter, sliced: Value, *operands: Value) -> Br
 @model(begin, refuses=not_to_be_copied)
 def began(interp: Interpreter, result: tuple[Body, tuple[torch.Tensor, ...]], sliced: Value, *operands: Value) -> Shadow:
     """What follows, up to `end`, is the function's."""
-    samples = bodies.begin(interp.recorder, result[0], sliced.real, [value.shadow for value in operands])  # type: ignore[misc]
+    samples = control_flow_bodies.begin(interp.recorder, result[0], sliced.real, [value.shadow for value in operands])  # type: ignore[misc]
     return Build(tuple, (interp.graph.create(result[0]), Build(tuple, tuple(samples))))
 
 
@@ -198,7 +198,7 @@ def take_out(interp: Interpreter, body: Value, has_parameters: Value, spec: Valu
     """Before `end`."""
     if not all(isinstance(value.real, torch.Tensor) for value in outputs):
         raise Break("opaque-call", "a body of torch's control flow returns what is no tensor")
-    bodies.end(interp.recorder, body.real, spec.real, [value.real for value in outputs], has_parameters.real)
+    control_flow_bodies.end(interp.recorder, body.real, spec.real, [value.real for value in outputs], has_parameters.real)
 
 
 @model(end, prepare=take_out)
@@ -208,7 +208,7 @@ def ended(interp: Interpreter, result: None, *args: Value) -> Shadow:
 
 @model(abandon)
 def abandoned(interp: Interpreter, result: None, body: Value) -> Shadow:
-    bodies.abandon(interp.recorder)
+    control_flow_bodies.abandon(interp.recorder)
     return Const(None)
 
 
@@ -235,10 +235,10 @@ def prepare(interp: Interpreter, op: Value, made: Value, spec: Value, functions:
     expected = {CondOp: lambda: recorded[0].outputs, WhileLoopOp: lambda: lists.real[0],
                 ScanOp: lambda: lists.real[0]}.get(type(op.real))
     carried = last[:len(lists.real[0])] if isinstance(op.real, ScanOp) else last
-    alike = expected is None or bodies.agree(carried, expected())
+    alike = expected is None or control_flow_bodies.agree(carried, expected())
     if not alike or isinstance(op.real, CondOp) and recorded[0].spec != spec.real:
         raise Break("opaque-call", "the results of functions which torch's control flow calls are not alike")
-    made.real[0].plan = bodies.plan(interp.recorder, made.real, bare)
+    made.real[0].plan = control_flow_bodies.plan(interp.recorder, made.real, bare)
 
 
 @model(apply, prepare=prepare)
@@ -255,6 +255,6 @@ def applied(interp: Interpreter, result: tuple[list[Any], Any], op: Value, made:
     given.append(Value(operands, Build(tuple, (*(shadow for _, shadow in own), *plan.lifted))))
     first = [Value(real, shadow) for real, shadow in zip(before.real, items_of(interp, before), strict=True)]
     values = [*first, *modules, *given]
-    bodies.made(interp.recorder, result[0])
+    control_flow_bodies.made(interp.recorder, result[0])
     results = interp.recorder.record("call_function", op.real, values, {}, result[0], versions_of(tensors_in(values)))
     return Build(tuple, (results, spec.shadow))

@@ -7,11 +7,11 @@ import types
 from typing import Any
 
 from capture.errors import Break
-from capture.interp.frame import Value
-from capture.interp.interpreter import Interpreter
+from capture.interp.core.frame import Value
+from capture.interp.core.interpreter import Interpreter
+from capture.interp.core.registry import model
+from capture.interp.core.special import is_plain
 from capture.interp.lookasides.shadows import NONE, depend_plain, node_of, settled
-from capture.interp.models import model
-from capture.interp.special import is_plain
 from capture.refgraph.node import ABSENT, Const, RefNode, Shadow
 from capture.refgraph.records import current_context, require_decimal_rules, rules_of
 from capture.refgraph.source import Computed

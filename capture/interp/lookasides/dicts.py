@@ -6,15 +6,15 @@ from collections import OrderedDict, defaultdict
 from collections.abc import Callable
 from typing import Any
 
-from capture.interp.frame import Value
-from capture.interp.interpreter import Interpreter
+from capture.interp.core.frame import Value
+from capture.interp.core.interpreter import Interpreter
+from capture.interp.core.registry import Model, Prepare, model
+from capture.interp.core.special import VIEWS, in_python, is_key, is_native_iterable
 from capture.interp.lookasides.identity import depend_length
 from capture.interp.lookasides.iterators import make_iterator
 from capture.interp.lookasides.replays import is_changing, varies
 from capture.interp.lookasides.sequences import compares_plainly, look_plain
 from capture.interp.lookasides.shadows import NONE, ViewState, dict_node, elements, items_of, key_of, node_of, settled, view_mapping
-from capture.interp.models import Model, Prepare, model
-from capture.interp.special import VIEWS, in_python, is_key, is_native_iterable
 from capture.refgraph.class_attributes import pin_special
 from capture.refgraph.effects import Effect
 from capture.refgraph.facts import has_key, under_key

@@ -31,14 +31,15 @@ from typing import Any
 import torch
 
 from capture.errors import Break
-from capture.interp import failing, program_frames, scope
-from capture.interp.frame import Value
-from capture.interp.interpreter import Interpreter
+from capture.interp.core import program_frames, scope
+from capture.interp.core.frame import Value
+from capture.interp.core.interpreter import Interpreter
+from capture.interp.core.registry import FAMILIES, NAMED_EFFECTS, PURE, SEES_CALLERS, SIDE_EFFECTS, hashable, model, polyfill
+from capture.interp.core.special import in_python
 from capture.interp.lookasides import own_code, seeded
 from capture.interp.lookasides.replays import MOST_ITEMS, snapshot
 from capture.interp.lookasides.shadows import items_of
-from capture.interp.models import FAMILIES, NAMED_EFFECTS, PURE, SEES_CALLERS, SIDE_EFFECTS, hashable, model, polyfill
-from capture.interp.special import in_python
+from capture.interp.recording import may_raise
 from capture.refgraph.effects import Replayed
 from capture.refgraph.identical import LISTS
 from capture.refgraph.lookup import instance_dict, lookup_class
@@ -105,7 +106,7 @@ def _refusal(function: Any, traits: Traits) -> Callable[..., Break | None]:
         return Break("side-effect-call", f"{function.__qualname__}() is to show the stack") if asked else None
 
     def no_handler(interp: Interpreter, *args: Value, **kwargs: Value) -> Break | None:
-        watched = failing.is_watched(interp.frame)
+        watched = may_raise.is_watched(interp.frame)
         return Break("failing-operation", f"{function.__qualname__}() where a handler is in force") if watched else None
 
     def no_arguments(interp: Interpreter, *args: Value, **kwargs: Value) -> Break | None:
@@ -283,7 +284,7 @@ def require_open(interp: Interpreter, file: Value | None) -> None:
             raise Break("side-effect-call", f"print() to a {type(file.real).__name__} that the call makes")
         interp.graph.require(Computed(own_code.is_own_stream, (source,)), "VALUE", False)
         note_change(interp, file)
-    if failing.is_watched(interp.frame):
+    if may_raise.is_watched(interp.frame):
         if file is None or file.real is None:
             interp.graph.require(Computed(is_output_open, ()), "VALUE", is_output_open())
         elif source is not None:

@@ -6,12 +6,12 @@ import operator
 import types
 from typing import Any
 
-from capture.interp.frame import Value
-from capture.interp.interpreter import Interpreter
+from capture.interp.core.frame import Value
+from capture.interp.core.interpreter import Interpreter
+from capture.interp.core.registry import model
+from capture.interp.core.special import declines, in_python, is_plain
 from capture.interp.lookasides.shadows import NONE, compose, depend_plain, depend_type, node_of, settled
-from capture.interp.models import model
 from capture.interp.polyfills.iteration import order_of
-from capture.interp.special import declines, in_python, is_plain
 from capture.refgraph.class_attributes import type_attr
 from capture.refgraph.effects import Keywords
 from capture.refgraph.lookup import lookup_class

@@ -4,11 +4,11 @@ from __future__ import annotations
 from typing import Any
 
 from capture.errors import Break
-from capture.interp.frame import Value
-from capture.interp.interpreter import Interpreter
+from capture.interp.core.frame import Value
+from capture.interp.core.interpreter import Interpreter
+from capture.interp.core.registry import model
 from capture.interp.lookasides.objects import new_exception
 from capture.interp.lookasides.shadows import items_of, node_of
-from capture.interp.models import model
 from capture.refgraph.identical import LISTS
 from capture.refgraph.node import Build, Const, RefNode, Shadow
 

@@ -15,8 +15,9 @@ from typing import Any
 import torch
 
 from capture.errors import Break
-from capture.interp.frame import Value
-from capture.interp.interpreter import Interpreter
+from capture.interp.core.frame import Value
+from capture.interp.core.interpreter import Interpreter
+from capture.interp.core.special import is_a
 from capture.interp.lookasides.contained import (
     CHANGEABLE,
     Contained,
@@ -27,7 +28,6 @@ from capture.interp.lookasides.contained import (
     is_quiet,
 )
 from capture.interp.lookasides.shadows import items_of
-from capture.interp.special import is_a
 from capture.refgraph.lookup import instance_dict
 from capture.refgraph.node import SCALARS, Build, RefNode, Shadow
 from capture.refgraph.records import is_record

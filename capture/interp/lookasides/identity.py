@@ -12,12 +12,12 @@ import torch
 
 from capture import _C
 from capture.errors import Break
-from capture.interp.frame import Value
-from capture.interp.interpreter import Interpreter
+from capture.interp.core.frame import Value
+from capture.interp.core.interpreter import Interpreter
+from capture.interp.core.registry import model
+from capture.interp.core.special import CONTAINERS, has_identity_equality, in_python
 from capture.interp.lookasides.shadows import depend_type, elements_unordered
-from capture.interp.models import model
 from capture.interp.polyfills.stand_ins import class_of
-from capture.interp.special import CONTAINERS, has_identity_equality, in_python
 from capture.refgraph.class_attributes import pin_mro, pin_special
 from capture.refgraph.facts import length_of
 from capture.refgraph.graph import BOUND_IN_C, VALUES

@@ -10,8 +10,10 @@ from typing import Any
 
 from capture import _C
 from capture.errors import Break
-from capture.interp.frame import Value
-from capture.interp.interpreter import Interpreter
+from capture.interp.core.frame import Value
+from capture.interp.core.interpreter import Interpreter
+from capture.interp.core.registry import model
+from capture.interp.core.special import VIEWS, is_native_iterable, is_native_iterator
 from capture.interp.lookasides.shadows import (
     compose,
     depend_plain,
@@ -23,9 +25,7 @@ from capture.interp.lookasides.shadows import (
     view_item,
     view_mapping,
 )
-from capture.interp.models import model
 from capture.interp.polyfills.choices import at_indices, index_choices, one_of_each
-from capture.interp.special import VIEWS, is_native_iterable, is_native_iterator
 from capture.refgraph import iterators
 from capture.refgraph.effects import Effect
 from capture.refgraph.graph import RefGraph

@@ -3,10 +3,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from capture.interp.frame import Value
-from capture.interp.interpreter import Interpreter
+from capture.interp.core.frame import Value
+from capture.interp.core.interpreter import Interpreter
+from capture.interp.core.registry import model
 from capture.interp.lookasides.shadows import NONE, depend_plain, dict_node, elements_unordered, members, node_of, settled
-from capture.interp.models import model
 from capture.interp.polyfills import keys
 from capture.refgraph.keys import KeyTable, put, take_out
 from capture.refgraph.node import Const, ListState, SetState, Shadow

@@ -25,9 +25,9 @@ import zlib
 from collections.abc import Iterable
 from typing import Any
 
+from capture.interp.core.registry import MODELS, PURE
 from capture.interp.lookasides.effects import effect
 from capture.interp.lookasides.scalars import plain
-from capture.interp.models import MODELS, PURE
 from capture.interp.polyfills.library import (
     digest_of,
     matches,

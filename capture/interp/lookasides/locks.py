@@ -7,10 +7,10 @@ from collections.abc import Callable
 from typing import Any
 
 from capture.errors import Break
-from capture.interp.frame import Value
-from capture.interp.interpreter import Interpreter
+from capture.interp.core.frame import Value
+from capture.interp.core.interpreter import Interpreter
+from capture.interp.core.registry import model
 from capture.interp.lookasides.shadows import node_of
-from capture.interp.models import model
 from capture.refgraph.effects import Replayed
 from capture.refgraph.node import Const, IteratorState, Shadow
 from capture.refgraph.source import Computed

@@ -8,13 +8,13 @@ from typing import Any
 import torch
 
 from capture.errors import Break
-from capture.interp import failing, graph_arrays
-from capture.interp.arrays import is_drawn
-from capture.interp.frame import Value
-from capture.interp.interpreter import Interpreter
+from capture.interp.core.frame import Value
+from capture.interp.core.interpreter import Interpreter
+from capture.interp.core.registry import model, polyfill
 from capture.interp.lookasides.shadows import depend_type, items_of
 from capture.interp.lookasides.torch_legacy import LEGACY
-from capture.interp.models import model, polyfill
+from capture.interp.recording import graph_arrays, may_raise
+from capture.interp.recording.arrays import is_drawn
 from capture.refgraph.memory import PLAIN_TENSORS
 from capture.refgraph.ndarrays import is_array, is_ndarray, is_value
 from capture.refgraph.node import Const, RefNode, Shadow
@@ -37,7 +37,7 @@ def share(interp: Interpreter, result: torch.Tensor, array: Value) -> Shadow:
     """A tensor on the memory of an array: of one from outside it is a tensor from outside."""
     node: RefNode = array.shadow  # type: ignore[assignment]
     if graph_arrays.can_become_tensor(interp.recorder, array):
-        failing.may_raise(interp)
+        may_raise.may_raise(interp)
         return graph_arrays.share(interp.recorder, array, result)
     if node.source is not None or is_drawn(node):
         return interp.recorder.arrays.tensor(interp.recorder, node, result)

@@ -8,10 +8,10 @@ import types
 from typing import Any
 
 from capture.errors import Break
-from capture.interp.frame import Value
-from capture.interp.interpreter import Interpreter
+from capture.interp.core.frame import Value
+from capture.interp.core.interpreter import Interpreter
+from capture.interp.core.registry import model
 from capture.interp.lookasides.shadows import node_of
-from capture.interp.models import model
 from capture.refgraph.class_attributes import pin_special
 from capture.refgraph.node import Build, Const, DictState, ListState, SetState, Shadow
 from capture.refgraph.source import Computed

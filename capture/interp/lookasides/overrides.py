@@ -8,10 +8,10 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from capture.errors import Break
-from capture.interp.frame import Value
-from capture.interp.interpreter import Interpreter
+from capture.interp.core.frame import Value
+from capture.interp.core.interpreter import Interpreter
+from capture.interp.core.registry import model
 from capture.interp.lookasides.shadows import NONE, elements, node_of
-from capture.interp.models import model
 from capture.interp.polyfills.overrides import RESULTS
 from capture.refgraph.identical import LISTS
 from capture.refgraph.node import Build, Shadow

@@ -22,10 +22,10 @@ from typing import Any
 import torch
 
 from capture.errors import GENERATED, Break, is_of_library
-from capture.interp.frame import Value
-from capture.interp.interpreter import Interpreter
+from capture.interp.core.frame import Value
+from capture.interp.core.interpreter import Interpreter
+from capture.interp.core.special import in_python, is_a
 from capture.interp.lookasides.readers import has_value, only_reads
-from capture.interp.special import in_python, is_a
 from capture.refgraph.class_attributes import pin_special
 from capture.refgraph.lookup import instance_dict, lookup_class
 from capture.refgraph.node import (

@@ -14,8 +14,8 @@ from typing import Any
 
 import torch
 
-from capture.interp.instructions import Does, decode, does
-from capture.interp.special import in_python, is_a
+from capture.interp.core.instructions import Does, decode, does
+from capture.interp.core.special import in_python, is_a
 from capture.refgraph.lookup import MISSING, instance_dict, lookup_class
 from capture.refgraph.node import SCALARS
 

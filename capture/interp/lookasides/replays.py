@@ -15,13 +15,13 @@ from typing import Any
 import torch
 
 from capture.errors import Break
-from capture.interp.fixed import is_fixed
-from capture.interp.frame import Value
-from capture.interp.fx_recorder import tensors_in
-from capture.interp.interpreter import Interpreter
+from capture.interp.core.frame import Value
+from capture.interp.core.interpreter import Interpreter
+from capture.interp.core.registry import hashable, model
+from capture.interp.core.special import CONTAINERS, is_plain
 from capture.interp.lookasides.shadows import depend_type, elements, items_of, settled
-from capture.interp.models import hashable, model
-from capture.interp.special import CONTAINERS, is_plain
+from capture.interp.recording.constant_tensors import is_fixed
+from capture.interp.recording.fx_recorder import tensors_in
 from capture.refgraph.effects import Keywords, Replayed, arranged, is_foreign
 from capture.refgraph.identical import LISTS
 from capture.refgraph.lookup import lookup_class, parts

@@ -18,12 +18,12 @@ from typing import Any
 
 import torch
 
-from capture.interp.frame import Value
-from capture.interp.interpreter import Interpreter
+from capture.interp.core.frame import Value
+from capture.interp.core.interpreter import Interpreter
+from capture.interp.core.registry import LAZY, MODELS, PURE, SIDE_EFFECTS, model
+from capture.interp.core.special import VIEWS, is_plain
 from capture.interp.lookasides.replays import lazily
 from capture.interp.lookasides.shadows import depend_plain, elements, settled
-from capture.interp.models import LAZY, MODELS, PURE, SIDE_EFFECTS, model
-from capture.interp.special import VIEWS, is_plain
 from capture.refgraph.identical import NUMBERS, TEXTS
 from capture.refgraph.node import SCALARS, Build, Const, Shadow
 

@@ -6,12 +6,12 @@ from typing import Any
 import torch
 
 from capture.errors import Break
-from capture.interp import scripts
-from capture.interp.frame import Value
-from capture.interp.fx_recorder import tensors_in
-from capture.interp.interpreter import Interpreter
-from capture.interp.models import model
-from capture.interp.writes import versions_of
+from capture.interp.core.frame import Value
+from capture.interp.core.interpreter import Interpreter
+from capture.interp.core.registry import model
+from capture.interp.recording import scripts
+from capture.interp.recording.fx_recorder import tensors_in
+from capture.interp.recording.writes import versions_of
 from capture.refgraph.node import SCALARS, RefNode, Shadow
 from capture.refgraph.source import Computed, Literal, Source
 

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from typing import Any
 
 from capture.errors import Break
-from capture.interp.frame import Value
-from capture.interp.interpreter import Interpreter
+from capture.interp.core.frame import Value
+from capture.interp.core.interpreter import Interpreter
+from capture.interp.core.special import is_plain
 from capture.interp.lookasides.replays import is_replayed, varies
 from capture.interp.lookasides.shadows import depend_plain, settled
-from capture.interp.special import is_plain
 from capture.refgraph.ndarrays import is_value
 from capture.refgraph.node import SCALARS, Const, IteratorState, RefNode, Shadow
 

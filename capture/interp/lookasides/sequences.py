@@ -9,13 +9,13 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from capture.interp.frame import Value
-from capture.interp.interpreter import Interpreter
+from capture.interp.core.frame import Value
+from capture.interp.core.interpreter import Interpreter
+from capture.interp.core.registry import model
+from capture.interp.core.special import is_native_iterable, is_native_iterator, is_plain
 from capture.interp.lookasides.iterators import drain, prepare_drain
 from capture.interp.lookasides.replays import is_replayed, lazily, varies
 from capture.interp.lookasides.shadows import NONE, compose, depend_plain, elements, items_of, node_of, settled
-from capture.interp.models import model
-from capture.interp.special import is_native_iterable, is_native_iterator, is_plain
 from capture.refgraph.facts import has_index, item_at
 from capture.refgraph.graph import VALUES
 from capture.refgraph.identical import INTEGERS, LISTS

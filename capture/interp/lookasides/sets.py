@@ -6,11 +6,11 @@ import weakref
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from capture.interp.frame import Value
-from capture.interp.interpreter import Interpreter
+from capture.interp.core.frame import Value
+from capture.interp.core.interpreter import Interpreter
+from capture.interp.core.registry import model
+from capture.interp.core.special import are_keys, is_key, is_native_iterable
 from capture.interp.lookasides.shadows import NONE, elements_unordered, is_constant, key_of, members, node_of, settled
-from capture.interp.models import model
-from capture.interp.special import are_keys, is_key, is_native_iterable
 from capture.refgraph.keys import require_reference
 from capture.refgraph.node import Build, Const, Expr, RefNode, SetState, Shadow
 from capture.refgraph.orders import by_insertion, filled, filling, is_lasting, require_finger, require_order

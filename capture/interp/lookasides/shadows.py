@@ -9,10 +9,10 @@ from typing import Any, NoReturn
 import torch
 
 from capture.errors import Break
-from capture.interp import unwind
-from capture.interp.frame import Value
-from capture.interp.interpreter import Interpreter
-from capture.interp.special import VIEWS
+from capture.interp.core import unwind
+from capture.interp.core.frame import Value
+from capture.interp.core.interpreter import Interpreter
+from capture.interp.core.special import VIEWS
 from capture.refgraph.effects import decision
 from capture.refgraph.graph import PINNED, VALUES, RefGraph
 from capture.refgraph.keys import table

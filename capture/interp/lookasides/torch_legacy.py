@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch.autograd import Variable
 
-from capture.interp.leaves import duplicate, shallow
-from capture.interp.models import polyfill
+from capture.interp.core.registry import polyfill
+from capture.interp.recording.leaf_functions import duplicate, shallow
 from capture.refgraph.identical import LISTS
 from capture.refgraph.memory import PLAIN_TENSORS
 from capture.refgraph.ndarrays import is_array, is_value

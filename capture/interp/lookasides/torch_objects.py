@@ -11,16 +11,16 @@ import torch
 from torch.autograd import grad_mode, profiler
 
 from capture.errors import Break
-from capture.interp import leaves
-from capture.interp.frame import Value
-from capture.interp.fx_recorder import tensors_in
-from capture.interp.interpreter import Interpreter
+from capture.interp.core.frame import Value
+from capture.interp.core.interpreter import Interpreter
+from capture.interp.core.registry import PURE, model, polyfill
 from capture.interp.lookasides import handed
 from capture.interp.lookasides.contained import Contained
 from capture.interp.lookasides.effects import effect
 from capture.interp.lookasides.shadows import depend_type, elements, node_of, settled
 from capture.interp.lookasides.torch_legacy import is_data
-from capture.interp.models import PURE, model, polyfill
+from capture.interp.recording import leaf_functions
+from capture.interp.recording.fx_recorder import tensors_in
 from capture.refgraph.class_attributes import pin_special
 from capture.refgraph.facts import seed_of
 from capture.refgraph.identical import LISTS, same
@@ -249,7 +249,7 @@ def make_parameter(data: torch.Tensor, requires_grad: bool = False) -> torch.Ten
 
 # -- generators --------------------------------------------------------------------------------------------------------
 
-SEEDING = frozenset({*leaves.RANDOM_STATE, *(function.__name__ for function in leaves.RANDOM_STATE)})   # as targets of fx nodes
+SEEDING = frozenset({*leaf_functions.RANDOM_STATE, *(function.__name__ for function in leaf_functions.RANDOM_STATE)})   # as targets of fx nodes
 
 
 def reseeded(interp: Interpreter, generator: Value) -> Break | None:

@@ -1,4 +1,4 @@
-"""What torch.func asks of Python besides its levels and wrappers, which are operations of the graph (`leaves.py`)."""
+"""What torch.func asks of Python besides its levels and wrappers, which are operations of the graph (`leaf_functions.py`)."""
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -9,9 +9,9 @@ from torch._functorch import vmap
 from torch.utils import _pytree as pytree
 
 from capture.errors import Break
-from capture.interp.frame import Value
-from capture.interp.interpreter import Interpreter
-from capture.interp.models import model, polyfill
+from capture.interp.core.frame import Value
+from capture.interp.core.interpreter import Interpreter
+from capture.interp.core.registry import model, polyfill
 from capture.refgraph.node import Const, Shadow
 
 

@@ -8,12 +8,12 @@ from collections.abc import Callable
 from typing import Any
 
 from capture.errors import Break
-from capture.interp import unwind
-from capture.interp.frame import Value
-from capture.interp.interpreter import Interpreter
+from capture.interp.core import unwind
+from capture.interp.core.frame import Value
+from capture.interp.core.interpreter import Interpreter
+from capture.interp.core.registry import model
+from capture.interp.core.special import in_python
 from capture.interp.lookasides.shadows import depend_type, node_of
-from capture.interp.models import model
-from capture.interp.special import in_python
 from capture.refgraph.facts import stood_for
 from capture.refgraph.identical import PROXIES
 from capture.refgraph.node import Const, Expr, RefNode, Shadow

@@ -3,8 +3,8 @@ from __future__ import annotations
 
 import dis
 
-from capture.interp import execution  # noqa: F401
-from capture.interp.instructions import ABSORBED, HALVES, HANDLERS
+from capture.interp.core.instructions import ABSORBED, HALVES, HANDLERS
+from capture.interp.dispatch import execution  # noqa: F401
 from capture.interp.opcodes import (  # noqa: F401
     asynchronous,
     calling,

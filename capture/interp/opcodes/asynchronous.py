@@ -6,14 +6,16 @@ import types
 from typing import Any
 
 from capture.errors import Break
-from capture.interp import attributes, calls, drivers, generators, unwind
-from capture.interp.drivers import Wrapped
-from capture.interp.frame import Continuation, Cut, Frame, OnRaise, Resume, UserError, Value, resuming
-from capture.interp.instructions import Does, Instruction, opcode
-from capture.interp.interpreter import Interpreter
-from capture.interp.iteration import NEXT, refusal
+from capture.interp.core import generator_shims, unwind
+from capture.interp.core.frame import Continuation, Cut, Frame, OnRaise, Resume, UserError, Value, resuming
+from capture.interp.core.generator_shims import Wrapped
+from capture.interp.core.instructions import Does, Instruction, opcode
+from capture.interp.core.interpreter import Interpreter
+from capture.interp.core.special import in_python, type_name
+from capture.interp.coroutines import generators
+from capture.interp.coroutines.iteration import NEXT, refusal
+from capture.interp.dispatch import attributes, calls
 from capture.interp.opcodes.exceptions import load_special
-from capture.interp.special import in_python, type_name
 from capture.refgraph.lookup import lookup_class
 from capture.refgraph.node import Const, Shadow
 
@@ -68,7 +70,7 @@ def send(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
         if isinstance(unknown, Break):
             raise Cut(unknown, NEXT, [receiver], {}, then=push, on_raise=stopped)
         calls.call(interp, NEXT, [receiver], None, push, stopped)
-    elif isinstance(receiver.real, drivers.GENERATORS):
+    elif isinstance(receiver.real, generator_shims.GENERATORS):
         method = type(receiver.real).send  # type: ignore[union-attr]
         calls.call(interp, Value(method, Const(method)), [receiver, value], on_raise=stopped)
     else:

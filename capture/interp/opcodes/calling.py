@@ -4,15 +4,16 @@ from __future__ import annotations
 from typing import Any
 
 from capture.errors import Break
-from capture.interp import calls, unwind
-from capture.interp.frame import Frame, Value
-from capture.interp.instructions import Does, Instruction, opcode
-from capture.interp.interpreter import Interpreter
-from capture.interp.iteration import elements
+from capture.interp.core import unwind
+from capture.interp.core.frame import Frame, Value
+from capture.interp.core.instructions import Does, Instruction, opcode
+from capture.interp.core.interpreter import Interpreter
+from capture.interp.core.special import in_python, is_iterable, type_name
+from capture.interp.coroutines.iteration import elements
+from capture.interp.dispatch import calls
 from capture.interp.lookasides.shadows import depend_type, refuse
 from capture.interp.opcodes.containers import function_name
 from capture.interp.polyfills.iteration import spread
-from capture.interp.special import in_python, is_iterable, type_name
 from capture.refgraph.node import Const, DictState, RefNode
 
 SPREAD = Value(spread, Const(spread))

@@ -11,11 +11,13 @@ from typing import Any
 from bytecode import ConcreteBytecode, ConcreteInstr
 
 from capture.errors import Break
-from capture.interp import calls, generators, scope, unwind
-from capture.interp.frame import Continuation, Frame, Value, discard
-from capture.interp.instructions import Does, Instruction, opcode
-from capture.interp.interpreter import Interpreter
-from capture.interp.iteration import elements
+from capture.interp.core import scope, unwind
+from capture.interp.core.frame import Continuation, Frame, Value, discard
+from capture.interp.core.instructions import Does, Instruction, opcode
+from capture.interp.core.interpreter import Interpreter
+from capture.interp.coroutines import generators
+from capture.interp.coroutines.iteration import elements
+from capture.interp.dispatch import calls
 from capture.interp.opcodes.asynchronous import wrap
 from capture.interp.opcodes.containers import make_tuple
 from capture.interp.opcodes.exceptions import group_value, prepare_reraise

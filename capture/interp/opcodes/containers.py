@@ -8,17 +8,18 @@ from collections.abc import Callable
 from typing import Any
 
 from capture.errors import Break
-from capture.interp import calls, unwind
-from capture.interp.frame import Frame, Resume, Value, discard, resuming
-from capture.interp.instructions import NULL_FIRST, Does, Instruction, opcode
-from capture.interp.interpreter import Interpreter
-from capture.interp.iteration import elements
+from capture.interp.core import unwind
+from capture.interp.core.frame import Frame, Resume, Value, discard, resuming
+from capture.interp.core.instructions import NULL_FIRST, Does, Instruction, opcode
+from capture.interp.core.interpreter import Interpreter
+from capture.interp.core.special import in_python, is_iterable, is_key, type_name
+from capture.interp.coroutines.iteration import elements
+from capture.interp.dispatch import calls
 from capture.interp.lookasides.replays import is_changing
 from capture.interp.lookasides.shadows import depend_type, key_of, refuse
 from capture.interp.polyfills import iteration, protocols
 from capture.interp.polyfills.keys import dict_of, set_of
 from capture.interp.polyfills.mappings import is_foreign, merge_dict, merge_foreign
-from capture.interp.special import in_python, is_iterable, is_key, type_name
 from capture.refgraph.node import Build, Const, DictState, Expr, External, ListState, SetState, Shadow, source_of
 
 TAKEN = Value(iteration.taken, Const(iteration.taken))

@@ -4,11 +4,12 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable
 
-from capture.interp import assumptions, calls, generators, natives
-from capture.interp.frame import Frame, Resume, Value, resuming
-from capture.interp.instructions import Does, Instruction, opcode
-from capture.interp.interpreter import Interpreter
-from capture.interp.iteration import advance
+from capture.interp.core.frame import Frame, Resume, Value, resuming
+from capture.interp.core.instructions import Does, Instruction, opcode
+from capture.interp.core.interpreter import Interpreter
+from capture.interp.coroutines import generators
+from capture.interp.coroutines.iteration import advance
+from capture.interp.dispatch import calls, native_calls, speculation
 from capture.refgraph.effects import Replayed
 from capture.refgraph.node import SCALARS, Const, Expr, External, RefNode, Shadow
 
@@ -36,7 +37,7 @@ def _depend_on_truth(interp: Interpreter, value: Value) -> Shadow:
     if source is not None:
         interp.graph.require(source, "TRUTH", bool(value.real))
     else:
-        interp.graph.depend(shadow, value.real, natives.WHICH_WAY)
+        interp.graph.depend(shadow, value.real, native_calls.WHICH_WAY)
     return Const(bool(value.real))
 
 
@@ -52,7 +53,7 @@ def is_decided(interp: Interpreter, value: Value) -> bool:
 
 def assumed(interp: Interpreter, frame: Frame, value: Value, ways: dict[bool, int], then: Callable[[bool], None]) -> bool:
     """Whether the trace goes on with the truth of a tensor as it is now; `then` has been called in this case."""
-    truth = assumptions.truth_of_branch(interp, frame, value, ways)
+    truth = speculation.truth_of_branch(interp, frame, value, ways)
     if truth is not None:
         then(truth)
     return truth is not None

@@ -6,13 +6,14 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from capture.interp import calls, descriptors, unwind
-from capture.interp.frame import Continuation, Frame, Handled, Resume, UserError, Value, resuming
-from capture.interp.instructions import Does, Instruction, opcode
-from capture.interp.interpreter import Interpreter
+from capture.interp.core import unwind
+from capture.interp.core.frame import Continuation, Frame, Handled, Resume, UserError, Value, resuming
+from capture.interp.core.instructions import Does, Instruction, opcode
+from capture.interp.core.interpreter import Interpreter
+from capture.interp.core.special import type_name
+from capture.interp.dispatch import calls, descriptors
 from capture.interp.lookasides.groups import depend_members, group_shadow
 from capture.interp.lookasides.shadows import depend_type, refuse
-from capture.interp.special import type_name
 from capture.refgraph.lookup import MISSING, lookup_class
 from capture.refgraph.node import Const, Shadow
 

@@ -5,14 +5,15 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from capture.interp import attributes, calls, unwind
-from capture.interp.frame import Frame, Value
-from capture.interp.instructions import Does, Instruction, opcode
-from capture.interp.interpreter import Interpreter
-from capture.interp.iteration import NONE, elements
+from capture.interp.core import unwind
+from capture.interp.core.frame import Frame, Value
+from capture.interp.core.instructions import Does, Instruction, opcode
+from capture.interp.core.interpreter import Interpreter
+from capture.interp.core.special import type_name
+from capture.interp.coroutines.iteration import NONE, elements
+from capture.interp.dispatch import attributes, calls
 from capture.interp.lookasides.shadows import refuse
 from capture.interp.opcodes.containers import make_tuple
-from capture.interp.special import type_name
 from capture.refgraph.lookup import MISSING
 from capture.refgraph.node import Const, External, RefNode, Shadow
 

@@ -9,12 +9,13 @@ import types
 from typing import Any
 
 from capture.errors import Break
-from capture.interp import attributes, calls, scope, unwind
-from capture.interp.frame import Frame, UserError, Value
-from capture.interp.instructions import Does, Instruction, opcode
-from capture.interp.interpreter import Interpreter
-from capture.interp.models import model
-from capture.interp.program_frames import in_sight
+from capture.interp.core import scope, unwind
+from capture.interp.core.frame import Frame, UserError, Value
+from capture.interp.core.instructions import Does, Instruction, opcode
+from capture.interp.core.interpreter import Interpreter
+from capture.interp.core.program_frames import in_sight
+from capture.interp.core.registry import model
+from capture.interp.dispatch import attributes, calls
 from capture.refgraph.node import Shadow
 from capture.refgraph.source import Computed, ImportedModule, Literal
 

@@ -5,10 +5,10 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
-from capture.interp import calls
-from capture.interp.frame import Frame, Resume, Value, discard, resuming
-from capture.interp.instructions import Does, Instruction, opcode
-from capture.interp.interpreter import Interpreter
+from capture.interp.core.frame import Frame, Resume, Value, discard, resuming
+from capture.interp.core.instructions import Does, Instruction, opcode
+from capture.interp.core.interpreter import Interpreter
+from capture.interp.dispatch import calls
 from capture.interp.opcodes.containers import make_slice
 from capture.refgraph.node import SCALARS, Const
 

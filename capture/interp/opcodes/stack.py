@@ -3,10 +3,10 @@ from __future__ import annotations
 
 from typing import NoReturn
 
-from capture.interp import unwind
-from capture.interp.frame import Frame
-from capture.interp.instructions import Does, Instruction, opcode
-from capture.interp.interpreter import Interpreter
+from capture.interp.core import unwind
+from capture.interp.core.frame import Frame
+from capture.interp.core.instructions import Does, Instruction, opcode
+from capture.interp.core.interpreter import Interpreter
 from capture.refgraph.node import RefNode
 
 

@@ -6,8 +6,8 @@ import types
 from collections.abc import Generator
 from typing import Any
 
-from capture.interp.drivers import DRIVER_CODES, Wrapped
-from capture.interp.models import polyfill
+from capture.interp.core.generator_shims import DRIVER_CODES, Wrapped
+from capture.interp.core.registry import polyfill
 
 
 def is_ours(agen: Any, *args: Any) -> bool:

@@ -7,8 +7,8 @@ import types
 from types import _calculate_meta, resolve_bases  # type: ignore[attr-defined]
 from typing import Any
 
-from capture.interp.models import polyfill
-from capture.interp.special import C_METHODS, in_python, special_method
+from capture.interp.core.registry import polyfill
+from capture.interp.core.special import C_METHODS, in_python, special_method
 from capture.refgraph.classes import bare_type, is_silenced, tells_program
 from capture.refgraph.lookup import MISSING, lookup_class
 

@@ -6,8 +6,8 @@ import copyreg
 import types
 from typing import Any
 
-from capture.interp.models import polyfill
-from capture.interp.special import is_a
+from capture.interp.core.registry import polyfill
+from capture.interp.core.special import is_a
 from capture.refgraph.lookup import is_heap_type
 
 C_STATE = (int, float, complex, str, bytes, bytearray, tuple, set, frozenset, type, BaseException)

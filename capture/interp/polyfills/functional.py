@@ -6,7 +6,7 @@ import operator
 import types
 from typing import Any
 
-from capture.interp.models import polyfill
+from capture.interp.core.registry import polyfill
 from capture.interp.polyfills.stand_ins import StandIn, class_of, stand_in
 from capture.refgraph.lookup import MISSING
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
-from capture.interp.models import polyfill
+from capture.interp.core.registry import polyfill
 from capture.interp.polyfills.stand_ins import ENDED, Iterator, class_of, stand_in
 from capture.refgraph import genuine
 

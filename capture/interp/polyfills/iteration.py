@@ -8,8 +8,8 @@ import operator
 import sys
 from typing import Any
 
-from capture.interp.models import polyfill
-from capture.interp.special import in_python, is_a, is_iterable, is_native_iterable, is_native_iterator, is_plain
+from capture.interp.core.registry import polyfill
+from capture.interp.core.special import in_python, is_a, is_iterable, is_native_iterable, is_native_iterator, is_plain
 from capture.refgraph.lookup import MISSING
 
 # -- predicates --------------------------------------------------------------------------------------------------------

@@ -8,8 +8,8 @@ import weakref
 from typing import Any
 
 from capture import _C
-from capture.interp.models import polyfill
-from capture.interp.special import are_keys, in_python, is_a, is_key, special_method
+from capture.interp.core.registry import polyfill
+from capture.interp.core.special import are_keys, in_python, is_a, is_key, special_method
 from capture.refgraph.keys import hash_kept, is_python_key
 from capture.refgraph.lookup import MISSING, lookup_class
 

@@ -7,9 +7,9 @@ import operator
 import types
 from typing import Any
 
-from capture.interp.models import polyfill
+from capture.interp.core.registry import polyfill
+from capture.interp.core.special import VIEWS, in_python, is_a, is_iterable, is_key, is_native_iterable, special_method
 from capture.interp.polyfills.keys import is_by_python
-from capture.interp.special import VIEWS, in_python, is_a, is_iterable, is_key, is_native_iterable, special_method
 from capture.refgraph.lookup import MISSING, lookup_class
 
 

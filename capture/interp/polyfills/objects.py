@@ -5,8 +5,8 @@ import types
 from collections.abc import Callable
 from typing import Any
 
-from capture.interp.models import polyfill
-from capture.interp.special import is_a, special_method
+from capture.interp.core.registry import polyfill
+from capture.interp.core.special import is_a, special_method
 
 
 @polyfill(type.__call__, applies=lambda *args, **kwargs: bool(args) and is_a(args[0], type) and args[0] is not type)

@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 
-from capture.interp.models import polyfill
-from capture.interp.special import comparison_method, declines, in_python, is_a, special_method, type_name
+from capture.interp.core.registry import polyfill
+from capture.interp.core.special import comparison_method, declines, in_python, is_a, special_method, type_name
 from capture.refgraph.identical import LISTS
 from capture.refgraph.lookup import lookup_class
 

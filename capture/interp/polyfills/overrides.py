@@ -8,10 +8,10 @@ from typing import Any
 
 import torch
 
-from capture.interp.models import polyfill
+from capture.interp.core.registry import polyfill
+from capture.interp.core.special import special_method, type_name
 from capture.interp.polyfills.iteration import first_is_generated, list_
 from capture.interp.polyfills.operators import BINARY, COMPARISONS, copy, named
-from capture.interp.special import special_method, type_name
 from capture.refgraph.node import SCALARS
 
 # Named results of operations, which are tuples of C.

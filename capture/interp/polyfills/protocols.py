@@ -11,9 +11,9 @@ from typing import Any
 
 import torch
 
-from capture.interp.models import polyfill
+from capture.interp.core.registry import polyfill
+from capture.interp.core.special import C_METHODS, in_python, is_a, is_plain, special_method
 from capture.interp.polyfills.iterators import ENDED, CallableIterator, ReversedIterator, SequenceIterator
-from capture.interp.special import C_METHODS, in_python, is_a, is_plain, special_method
 from capture.refgraph.identical import Classes
 from capture.refgraph.lookup import is_mutable, lookup_class
 

@@ -11,8 +11,8 @@ from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 from capture import _C
-from capture.interp.models import polyfill
-from capture.interp.special import is_a
+from capture.interp.core.registry import polyfill
+from capture.interp.core.special import is_a
 from capture.refgraph.genuine import ENDED as ENDED
 from capture.refgraph.genuine import turn_into
 

@@ -6,9 +6,9 @@ import operator
 import sys
 from typing import Any
 
-from capture.interp.models import polyfill
+from capture.interp.core.registry import polyfill
+from capture.interp.core.special import is_a, is_native_iterable, is_native_iterator
 from capture.interp.polyfills.stand_ins import ENDED, Iterator, stand_in
-from capture.interp.special import is_a, is_native_iterable, is_native_iterator
 from capture.refgraph import genuine
 from capture.refgraph.lookup import lookup_class
 

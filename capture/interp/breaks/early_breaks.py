@@ -1,0 +1,131 @@
+"""Calls before which traces end, because a break stands inside of them where no continuation can take over.
+
+The body of an activation checkpoint, code that an operation of C waits for, a block of inference mode: what began there must end
+there, in one trace or in none. A break in such a place ends the trace, and the rest of that call of the program runs natively. But
+it was led there by a call that some frame made which can be continued. The place of that call is remembered, and later captures
+end the trace before it: it is made natively as a whole, between two traces. So it is with a call that prints an object which
+the program changes later: on a hit it would see the object's final state. Where an object dies whose finalizer changes what the
+trace knows, the next trace ends before the very instruction.
+"""
+from __future__ import annotations
+
+import types
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from capture.errors import Break, UserFrame
+from capture.interp.breaks import continuations
+from capture.interp.core import unwind
+from capture.interp.core.frame import Frame, Resume
+from capture.refgraph.effects import user_stack
+
+if TYPE_CHECKING:
+    from capture.interp.core.interpreter import Interpreter
+
+# Where each of the live frames is, outermost first: id of the program's own code, and index of the next instruction.
+Place = tuple[tuple[int, int], ...]
+MOST = 16       # places of one compiled function: each costs a capture that comes to nothing
+
+
+class Retreats:
+    """The places where traces of one compiled function, and of its continuations, are to end, and why."""
+
+    def __init__(self) -> None:
+        self._reasons: dict[Place, Break] = {}
+        self._innermost: set[tuple[int, int]] = set()
+        self._codes: dict[int, types.CodeType] = {}     # whose ids are in places
+        self._ends: dict[Place, Break] = {}     # before which instruction, since something dies in it
+        self._shown: set[tuple[UserFrame, ...]] = set()     # where objects were shown that changed later
+
+    def here(self, interp: Interpreter) -> Break | None:
+        """Why the trace is to end before the call that the current frame is about to make; None if it need not."""
+        if not self._innermost or interp.frame is None or position_of(interp.frame) not in self._innermost:
+            return None
+        return self._reasons.get(place_of(interp.frame))
+
+    def is_too_early(self, interp: Interpreter) -> bool:
+        """Whether what the present call is shown changed after it in an earlier trace."""
+        return bool(self._shown) and user_stack(interp.positions()) in self._shown
+
+    def is_between_instructions(self, frame: Frame) -> bool:
+        """Whether a frame has come to instructions of the program's own, so that a continuation may begin with the next one."""
+        return continuations.has_begun(frame)
+
+    @property
+    def has_ends(self) -> bool:
+        """Whether there are instructions before which traces are to end."""
+        return bool(self._ends)
+
+    def end_here(self, frame: Frame) -> Break | None:
+        """Why the trace is to end before the next instruction; None if it need not."""
+        return self._ends.get(place_of(frame))
+
+    def last_instruction(self, frame: Frame) -> Place | None:
+        """The place of the instruction that a frame is executing, of the program's own ones."""
+        if not continuations.has_begun(frame):
+            return None
+        self._keep_codes(frame)
+        *outer, (code, pc) = place_of(frame)
+        return *outer, (code, pc - 1)
+
+    def learn(self, interp: Interpreter, reason: Break) -> bool:
+        """The trace ends for `reason` where it cannot be cut. Whether the next one will end earlier, and so may be."""
+        if reason.reason.id == "late-change" and reason.stack:
+            known = reason.stack in self._shown
+            self._shown.add(reason.stack)
+            return not known
+        died_at = interp.died_at
+        if died_at is not None and died_at not in self._ends and len(self._ends) < MOST:
+            self._ends[died_at] = Break("finalizer", reason.context, interp.stack())
+            return True
+        for place in self._candidates(interp):
+            if place not in self._reasons and len(self._reasons) < MOST:
+                self._reasons[place] = Break(reason.reason.id, reason.context, interp.stack())
+                self._innermost.add(place[-1])
+                return True
+        return False
+
+    def _candidates(self, interp: Interpreter) -> list[Place]:
+        """The calls before which the next trace may end, the best first: what began, and has not ended, is to begin between two
+        traces; a level of torch.func is to do so, and to end, inside of the call."""
+        opened, began = next(iter(interp.openings.items()), (None, []))
+        if opened is not None and opened not in interp.levels:
+            return began or self.places(interp, interp.at_cut)
+        return [place for place in self.places(interp, interp.at_cut) if opened is None or place in began]
+
+    def places(self, interp: Interpreter, outside: bool = False) -> list[Place]:
+        """The places of the calls which the live frames have made, innermost first, of those frames that can be continued and are
+        the program's own. `outside`: without that of the current frame."""
+        frames: list[Frame] = []
+        for frame in frames_from(interp.frame):
+            frames = [*frames, frame] if frame.namespace is None else []
+            if frame.back is not None and not continuations.is_awaited_by_bytecode(frame):
+                frames = []
+        own = [frame for frame in frames if not (outside and frame is interp.frame)
+               and frame.globals.get("__package__") not in unwind.OWN_PACKAGES]
+        if own:
+            self._keep_codes(own[0])
+        return [place_of(frame) for frame in own]
+
+    def _keep_codes(self, innermost: Frame) -> None:
+        """Has the code of a frame, and of those outside of it, live as long as places name it by its id."""
+        codes = [continuations.own_position(frame, Resume.PUSH)[0] for frame in frames_from(innermost)]
+        self._codes.update({id(code): code for code in codes})
+
+
+def frames_from(frame: Frame | None) -> Iterator[Frame]:
+    """A frame and those outside of it."""
+    while frame is not None:
+        yield frame
+        frame = frame.back
+
+
+def place_of(frame: Frame) -> Place:
+    """Where a frame and those outside of it are."""
+    return tuple(map(position_of, frames_from(frame)))[::-1]
+
+
+def position_of(frame: Frame) -> tuple[int, int]:
+    """Where one frame is, in the program's own code even if it runs a continuation."""
+    code, pc, _ = continuations.own_position(frame, Resume.PUSH)
+    return id(code), pc

@@ -1,0 +1,157 @@
+"""Loops that are left to CPython: where they end, and what goes on there.
+
+A loop whose rounds hold a break and no work for a graph is run by CPython from that break on. The continuation that does so has
+exits in place of what follows the loop: each hands the locals and the value stack of the frame to whoever makes the continuation
+of the rest, which is captured like any other.
+"""
+from __future__ import annotations
+
+import dis
+import sys
+import types
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from capture.interp.breaks.continuations import Position, Resume, Slot, Suspended, continuation, live_locals, waiting_at
+from capture.interp.core.instructions import Instruction, decode, exception_table, successors
+from capture.interp.recording.fx_recorder import FxRecorder
+from capture.refgraph.node import SCALARS, Const
+
+
+@dataclass(slots=True, eq=False)
+class Left:
+    """A frame whose loop has ended: its position, globals, the values that its continuation takes, and its cells."""
+
+    code: types.CodeType
+    position: Position
+    scope: dict[str, Any]
+    values: tuple[Any, ...]
+    cells: tuple[types.CellType, ...]
+
+    def outline(self) -> Suspended:
+        """The frame as `continuations.build` takes it."""
+        return Suspended(self.position, self.code, self.scope, Const(self.scope), [], [])
+
+
+class Exit:
+    """What a loop calls where it ends, before instruction `pc`: returns `then` of the frame that calls it."""
+
+    def __init__(self, code: types.CodeType, pc: int, then: Callable[[Left], Any]) -> None:
+        self.code, self.pc, self.then = code, pc, then
+
+    def __call__(self, stack: tuple[Any, ...], cells: tuple[types.CellType, ...]) -> Any:
+        frame, code = sys._getframe(1), self.code
+        found, live, in_cell = frame.f_locals, live_locals(code)[self.pc], {*code.co_cellvars, *code.co_freevars}
+        bound = tuple(name for name in code.co_varnames if name not in in_cell and name in found
+                      and (name in live or not is_inert(found[name])))
+        position = Position(id(code), self.pc, Resume.BEGIN, bound, (Slot.OBJECT,) * len(stack))
+        return self.then(Left(code, position, frame.f_globals, (*map(found.__getitem__, bound), *stack), cells))
+
+
+def itself(left: Left) -> Left:
+    """What a loop hands out of a frame that is not the outermost one."""
+    return left
+
+
+def is_inert(real: Any) -> bool:
+    """Whether nothing but its memory goes when an object dies."""
+    return isinstance(real, torch.Tensor) or type(real) in SCALARS
+
+
+def left_to_cpython(code: types.CodeType, position: Position,
+                    then: Callable[[Left], Any]) -> tuple[types.CodeType, types.CodeType] | None:
+    """The continuation at `position` with exits where the innermost loop around it ends, and its raising variant. None where there
+    is no such loop, or where more than objects lies on the stack then."""
+    depths = stack_depths(code)
+    if depths.get(position.pc) != len(position.stack) + (position.resume is not Resume.DISCARD):
+        return None             # it resumes in the middle of an instruction
+    ends = exits(code, waiting_at(position.pc, position.resume))
+    if not ends or any(position.stack[:depths[end]] != (Slot.OBJECT,) * depths[end] for end in ends):
+        return None
+    stubs = {end: (depths[end], Exit(code, end, then)) for end in ends}
+    plain, raising = (continuation(code, position, raises, stubs) for raises in (False, True))  # type: ignore[arg-type]
+    return plain, raising
+
+
+def loop_around(code: types.CodeType, at: int) -> tuple[int, frozenset[int]]:
+    """The first instruction of the innermost loop around instruction `at`, and all of it, handlers included that lead back; none if
+    there is no loop."""
+    instructions, covers = decode(code), exception_table(code)
+    before: dict[int, list[int]] = {}
+    ends: dict[int, list[int]] = {}         # of a loop: its first instruction -> those that lead back there
+    for i, instruction in enumerate(instructions):
+        for target in successors(instruction, i):
+            before.setdefault(target, []).append(i)
+            if target <= i:
+                ends.setdefault(target, []).append(i)
+        for cover in covers:
+            if cover.start <= i < cover.end:
+                before.setdefault(cover.target, []).append(i)
+    loops = [(first, leading_to(last, first, before)) for first, last in ends.items()]
+    return min((loop for loop in loops if at in loop[1]), key=lambda loop: len(loop[1]), default=(0, frozenset()))
+
+
+def leading_to(ends: list[int], start: int, before: dict[int, list[int]]) -> frozenset[int]:
+    """The instructions from which `ends` are reached without passing `start`, and that."""
+    found, todo = {start}, list(ends)
+    while todo:
+        at = todo.pop()
+        if at not in found:
+            found.add(at)
+            todo += before.get(at, ())
+    return frozenset(found)
+
+
+def exits(code: types.CodeType, at: int) -> list[int]:
+    """The instructions to which the innermost loop around instruction `at` leads. What is left of a handler in it comes before."""
+    first, loop = loop_around(code, at)
+    depths, instructions = stack_depths(code), decode(code)
+    found: set[int] = set()
+    passed, todo = set(loop), list(loop)
+    while todo:
+        i = todo.pop()
+        for target in successors(instructions[i], i):
+            if target in depths and target not in passed:
+                passed.add(target)
+                if depths[target] <= depths[first]:
+                    found.add(target)
+                else:
+                    todo.append(target)
+    return sorted(found)
+
+
+def works(frame: Suspended, depth: int, recorder: FxRecorder) -> bool:
+    """Whether the loop around a break has recorded operations, as far as lines tell. depth: of the frame, below the outermost."""
+    _, loop = loop_around(frame.code, waiting_at(frame.position.pc, frame.position.resume))
+    lines = {decode(frame.code)[i].line for i in loop}
+    return any(len(stack) > depth and stack[depth][2] in lines for node in recorder.fx.nodes if (stack := node.meta.get("stack")))
+
+
+def stack_depths(code: types.CodeType) -> dict[int, int]:
+    """How many items are on the stack before each instruction that can be reached."""
+    instructions = decode(code)
+    depths: dict[int, int] = {}
+    todo = [(0, 0), *((cover.target, cover.depth + cover.lasti + 1) for cover in exception_table(code))]
+    while todo:
+        at, depth = todo.pop()
+        if at not in depths:
+            depths[at] = depth
+            todo += [(target, depth + effect(instructions[at], target != at + 1)) for target in successors(instructions[at], at)]
+    return depths
+
+
+def effect(instruction: Instruction, jumps: bool) -> int:
+    """By how much an instruction makes the stack deeper, with those that decoding takes in."""
+    name, number = instruction.opname, dis.opmap[instruction.opname]
+    if name == "FOR_ITER":
+        return -1 if jumps else 1
+    if name == "SEND":
+        return -1 if jumps else 0
+    if name == "CALL":
+        return -instruction.arg - 1
+    if name == "MAKE_FUNCTION":
+        return -instruction.arg.bit_count()
+    return dis.stack_effect(number, instruction.arg if number >= dis.HAVE_ARGUMENT else None, jump=jumps)

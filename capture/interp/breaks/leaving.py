@@ -1,0 +1,130 @@
+"""Stand-ins that leave the captured code: they become the objects of C that they have stood for.
+
+A stand-in stays what it is where the captured code alone goes on with it (a variable behind a break, or of a generator), and where
+a method of its class waits for something or is held bound to it.
+"""
+from __future__ import annotations
+
+import types
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from capture.interp.breaks.continuations import Suspended
+from capture.interp.core.frame import Value
+from capture.interp.core.interpreter import Interpreter
+from capture.interp.polyfills.grouping import Group, GroupBy
+from capture.interp.polyfills.stand_ins import can_become, is_own
+from capture.refgraph.effects import CallEffect, operands_of
+from capture.refgraph.genuine import turn_into
+from capture.refgraph.graph import RefGraph
+from capture.refgraph.mock import operands
+from capture.refgraph.node import (
+    Build,
+    ClassState,
+    Const,
+    DictState,
+    Expr,
+    FunctionState,
+    IteratorState,
+    ListState,
+    RefNode,
+    SetState,
+    Shadow,
+    WrittenDict,
+)
+
+
+def let_out(interp: Interpreter, leaving: Iterable[Value], frames: Iterable[Suspended] = (), function: Any = None) -> None:
+    """Has the stand-ins that others will meet become what they stand for, now and on hits. leaving: what the trace returns, or
+    gives `function` to be called with; frames: what continuations go on with."""
+    graph = interp.graph
+    if not any(can_become(node.real) for node in graph.nodes):
+        return
+    leaving = list(leaving)
+    shown = [shadow for effect in graph.effects for shadow in (
+        operands_of(effect) if isinstance(effect, CallEffect) else () if can_become(effect.target.real) else effect.args)]
+    met = walk(graph, [*(value.shadow for value in leaving), *shown])
+    staying = walk(graph, [value.shadow for frame in frames for value in (*frame.values, *frame.cells)])
+    used = [value for frame in frames if is_own(frame.code) for value in frame.values]
+    if type(function) is types.FunctionType and is_own(function.__code__):
+        used += leaving
+    kept = {id(real) for real in (*held_by_methods([*met, *staying]), *(value.real for value in used))}
+    nodes = [shadow for shadow in met if isinstance(shadow, RefNode) and can_leave(graph, shadow) and id(shadow.real) not in kept]
+    nodes += groups_of(graph, nodes)
+    recipes = [(node, *node.real.made_anew()) for node in sorted(nodes, key=lambda node: not node.real.comes_first)]
+    for node, made_by, names in recipes:            # what those hold that follow is asked of all before one has become another
+        shadows = [graph.slot(node, name, getattr(node.real, name)) for name in names]
+        turn(graph, node, made_by, names, shadows)
+
+
+def turn(graph: RefGraph, node: RefNode, made_by: tuple[Any, ...], names: tuple[str, ...], shadows: list[Shadow]) -> None:
+    """Makes a stand-in what it stands for. Nobody has seen it before, or it has come from outside."""
+    real = node.real
+    make, *first = made_by
+    arguments = (*map(Const, first), *shadows)
+    if node.source is not None:
+        graph.effect(turn_into, node, Const(make), *arguments)
+    turn_into(real, make, *first, *(getattr(real, name) for name in names))
+    node.recast(real)
+    if node.source is None:
+        node.origin = Expr(make, arguments)
+
+
+def groups_of(graph: RefGraph, nodes: list[RefNode]) -> list[RefNode]:
+    """The groups of those among some stand-ins that have any, and that are not among these: they cannot do without their parent."""
+    parents = {id(node.real) for node in nodes if type(node.real) is GroupBy}
+    groups = [node for node in graph.nodes if type(node.real) is Group and id(node.real._parent) in parents] if parents else []
+    return [node for node in groups if node not in nodes]
+
+
+def can_leave(graph: RefGraph, node: RefNode) -> bool:
+    """Whether a hit can make a stand-in anew. Of a groupby from outside it cannot: there may be groups that nobody knows of."""
+    return can_become(node.real) and node not in graph.published and not (
+        node.source is not None and type(node.real) in (Group, GroupBy))
+
+
+def held_by_methods(shadows: Iterable[Shadow]) -> Iterator[Any]:
+    """The stand-ins to which methods are bound."""
+    for shadow in shadows:
+        if isinstance(shadow, Build) and shadow.cls is types.MethodType and isinstance(shadow.items[1], RefNode):
+            yield shadow.items[1].real
+
+
+def walk(graph: RefGraph, roots: Iterable[Shadow]) -> list[Shadow]:
+    """All shadows that `roots` lead to, as things are now; not through generators, whose variables nobody else sees."""
+    found: dict[int, Shadow] = {}
+    stack = list(roots)
+    while stack:
+        shadow = stack.pop()
+        if id(shadow) in found:
+            continue
+        found[id(shadow)] = shadow
+        if not isinstance(shadow, RefNode):
+            stack += operands(shadow)
+        elif can_become(shadow.real):
+            stack += (graph.slot(shadow, name, getattr(shadow.real, name)) for name in shadow.real.kept)
+        elif shadow.created:
+            stack += contents(shadow)
+    return list(found.values())
+
+
+def contents(node: RefNode) -> Iterator[Shadow]:
+    """What an object of the trace holds."""
+    state = node.state.before if isinstance(node.state, WrittenDict) else node.state
+    if isinstance(state, ListState):
+        yield from state.items
+    elif isinstance(state, (DictState, SetState)):
+        yield from state.items.values()
+    elif isinstance(state, FunctionState):
+        yield from (*state.closure, state.defaults, state.kwdefaults)
+    elif isinstance(state, ClassState):
+        yield state.bases
+    elif isinstance(state, IteratorState) and (recipe := state.recipe()) is not None:
+        yield from recipe[1]
+    if isinstance(node.state, WrittenDict):
+        yield from (value for _, _, value in node.state.writes)
+    if isinstance(node.origin, Shadow):
+        yield from operands(node.origin)
+    if node.attrs is not None:
+        yield node.attrs
+    yield from node.slots.values()

@@ -1,0 +1,78 @@
+"""Calls of installed packages that a trace ends inside of: what is left of them is done by CPython, the program is captured again.
+
+A package that knows nothing of torch (a progress bar, a client of a service, a cache) may take locks, ask clocks or the terminal,
+and decide by what it finds. A trace for each of these would hold nothing for a graph. So such a call costs one break, whatever it
+does after that: the rest of it is part of the operation between two traces, and the program's frames alone are continued.
+"""
+from __future__ import annotations
+
+import types
+from typing import Any
+
+import torch
+
+from capture.errors import Break, is_of_library, is_of_torch
+from capture.interp.breaks.continuations import Slot, Suspended
+from capture.interp.breaks.early_breaks import frames_from
+from capture.interp.core import unwind
+from capture.interp.core.frame import Frame
+from capture.interp.core.special import is_a
+from capture.interp.lookasides.own_code import PYTHON, is_own
+from capture.interp.polyfills.objects import instantiate
+from capture.interp.recording.fx_recorder import FxRecorder
+from capture.refgraph.lookup import namespace_of
+
+
+def left_to_cpython(innermost: Frame | None, frames: list[Suspended], recorder: FxRecorder) -> int:
+    """How many of the live frames, from the innermost on, make up a call of an installed package whose rest CPython runs."""
+    live = list(frames_from(innermost))[::-1]
+    first = len(live)
+    while first > 1 and is_outside(live[first - 1]):
+        first -= 1
+    while first < len(live) and not is_of_library(live[first].code.co_filename):       # Python's own code that called the package
+        first += 1
+    if first < len(live) and first > 1 and live[first - 1].code is instantiate.__code__:
+        first -= 1
+    left = frames[first:]
+    if not left or works(live[first], recorder) or any(Slot.HANDLED in frame.position.stack for frame in left) or any(
+            concerns_program(value.real) for frame in left for value in frame.values):
+        return 0
+    return len(left)
+
+
+def is_outside(frame: Frame) -> bool:
+    """Whether a frame runs code of Python's, of ours in the place of builtins, or of a package that knows nothing of torch."""
+    file = frame.code.co_filename
+    if frame.globals.get("__package__") in unwind.OWN_PACKAGES or file.startswith(PYTHON) and not is_of_library(file):
+        return True
+    return is_of_library(file) and not is_of_torch(file) and not any(map(is_torchs, frame.globals.values()))
+
+
+def is_torchs(item: Any) -> bool:
+    """Whether something that a module holds is torch's, or torch itself."""
+    cls, name = type(item), None
+    if cls is types.ModuleType:
+        name = item.__dict__.get("__name__")
+    elif issubclass(cls, type):
+        name = namespace_of(item).get("__module__")
+    elif cls in (types.FunctionType, types.BuiltinFunctionType):
+        name = item.__module__
+    return isinstance(name, str) and name.partition(".")[0] == "torch"
+
+
+def works(frame: Frame, recorder: FxRecorder) -> bool:
+    """Whether operations on tensors were recorded inside of this call, by what the package called: that is to be captured."""
+    return any(frame.code is code for node in recorder.fx.nodes for code, *_ in node.meta.get("stack", ()))
+
+
+def concerns_program(local: Any) -> bool:
+    """Whether a local of the package's is a tensor, a module or a function of the program's, or `*args` or `**kwargs` with one:
+    what is computed with it is to be captured. A list of tensors is data, which is passed along."""
+    items = local if type(local) is tuple else local.values() if type(local) is dict else (local,)
+    return any(is_a(item, (torch.Tensor, torch.nn.Module)) or is_own(item) for item in items)
+
+
+def told(reason: Break, frames: list[Suspended]) -> str:
+    """What users are told of such a break, besides why the trace ended."""
+    call = next(frame for frame in frames if frame.code is not instantiate.__code__)
+    return f"{reason.context}, and the rest of {call.code.co_qualname}(), which CPython runs"

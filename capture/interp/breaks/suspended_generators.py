@@ -1,0 +1,101 @@
+"""Generators that outlive a trace which is cut: what is left of their bodies, for hits to make them anew or bring up to date."""
+from __future__ import annotations
+
+import types
+from dataclasses import dataclass
+
+from capture.errors import Break
+from capture.interp.breaks import continuations
+from capture.interp.breaks.continuations import Codes, Position, Suspended, constant
+from capture.interp.core import generator_shims
+from capture.interp.core.frame import Resume, Value
+from capture.interp.core.interpreter import Interpreter
+from capture.interp.coroutines import generators
+from capture.interp.coroutines.generators import Body, State
+from capture.refgraph.node import Const, Expr, Shadow, SleepState
+
+NOTHING = constant(None)
+STANDING = {State.CREATED: Resume.PUSH, State.SUSPENDED: Resume.YIELD}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Sleeper:
+    """A body and its record (`generators.Dormant`), part by part."""
+
+    body: Body
+    record: tuple[Value, Value, Value, Value]
+
+    @property
+    def shadows(self) -> tuple[Shadow, ...]:
+        return tuple(part.shadow for part in self.record)
+
+
+def sleepers(interp: Interpreter, chains: list[tuple[list[Suspended], Codes]],
+             known: dict[Position, types.CodeType]) -> list[Sleeper]:
+    """What is left of the bodies of this capture's generators, which the graph learns.
+
+    chains: the live frames and their continuations, some of them bodies; there are none at the end of a call. known: the
+    continuations of bodies that do not run, by position; further ones are added. Raises Break for one that cannot be continued.
+    """
+    found = []
+    for frame, code, raises in ((frame, code, codes.raising if frame is frames[-1] else None)
+                                for frames, codes in chains for frame, code in zip(frames, codes.codes)):
+        if frame.generator is not None:             # the innermost one awaits the result itself, and not an inner continuation
+            raising = continuations.function_of(frame, raises) if raises is not None else NOTHING
+            body = generators.body_of(frame.generator.real)
+            if body.kind == "async generator":  # type: ignore[union-attr]
+                raise Break("opaque-call", f"inside of an asynchronous generator, {frame.code.co_qualname}")
+            found.append(_sleeper(body, State.RUNNING, continuations.function_of(frame, code), frame.values, raising))  # type: ignore[arg-type]
+    running = {sleeper.body for sleeper in found}
+    for body in [*interp.taken_over, *interp.bodies]:
+        lives = body in interp.taken_over or body.reference() is not None and body.kind != "async generator"
+        if not lives or body in running:
+            continue
+        try:
+            found.append(_resting(interp, body, known))
+        except Break:
+            if chains or body in interp.taken_over:
+                raise               # else it may be garbage: where the result leads to it, it cannot be made
+    for sleeper in found:
+        _describe(interp, sleeper)
+    return found
+
+
+def _resting(interp: Interpreter, body: Body, known: dict[Position, types.CodeType]) -> Sleeper:
+    """A body that does not run, or one that still awaits what it has been awaiting."""
+    if body.awaiting is not None:
+        function, values, raising = body.awaiting
+        return _sleeper(body, body.state, function, values, raising)
+    if body.state is State.FINISHED:
+        return _sleeper(body, body.state, NOTHING, [], NOTHING)
+    kind = STANDING[body.state]
+    frame, _ = continuations.suspend_frame(interp, body.frame, kind, body.handled)
+    code = known.get(frame.position)
+    if code is None:
+        names = [continuations.RESULT] if kind is Resume.PUSH else []
+        code = known[frame.position] = continuations.continuation(frame.code, frame.position, inner=names)
+    return _sleeper(body, body.state, continuations.function_of(frame, code), frame.values, NOTHING)
+
+
+def _sleeper(body: Body, state: State, function: Value, values: list[Value], raising: Value) -> Sleeper:
+    return Sleeper(body, (constant(state.value), function, continuations.composite(values), raising))
+
+
+def _describe(interp: Interpreter, sleeper: Sleeper) -> None:
+    """Says how a hit makes the generator, or what becomes of one from outside."""
+    graph, body = interp.graph, sleeper.body
+    if body in interp.taken_over:
+        graph.effect(generators.settle, interp.taken_over[body], *sleeper.shadows)
+        return
+    real = body.reference()
+    node = graph.find(real)
+    if node is not None:
+        flags = Const(body.frame.code.co_flags & generator_shims.FLAGS)
+        node.origin = Expr(generators.blank, (flags, Const(real.__name__), Const(real.__qualname__)))
+        node.state = SleepState(generators.settle, sleeper.shadows)
+
+
+def lie_down(found: list[Sleeper]) -> None:
+    """Makes the generators of a trace that has come to its end dormant."""
+    for sleeper in found:
+        sleeper.body.lie_down(tuple(part.real for part in sleeper.record))

@@ -1,0 +1,169 @@
+"""Values and frames of the interpreter."""
+from __future__ import annotations
+
+import types
+from collections.abc import Callable
+from enum import Enum
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from capture.errors import Break
+from capture.refgraph.node import Shadow
+
+if TYPE_CHECKING:
+    from capture.interp.core.instructions import Instruction
+
+
+Taker = TypeVar("Taker", bound=Callable[..., None])
+BUILTINS: dict[str, Any] = types.__dict__["__builtins__"]
+
+
+class Value:
+    """A stack slot or local: the real value and its shadow. Once the trace was given up that is None, and nobody asks for it:
+    `Interpreter.track` does nothing then."""
+
+    __slots__ = ("real", "shadow")
+
+    def __init__(self, real: Any, shadow: Shadow | None) -> None:
+        self.real = real
+        self.shadow: Shadow = shadow  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"Value({self.real!r:.60}, {self.shadow!r:.60})"
+
+
+Asked = tuple[Value, str]       # an object, and the name of an attribute that it is asked for
+
+
+class Handled(Value):
+    """The stack slot in which PUSH_EXC_INFO keeps the exception that was handled before."""
+
+    __slots__ = ()
+
+
+class Resume(Enum):
+    """What a waiting instruction does with the value that it gets: what a continuation must do in its place.
+
+    A callable that is the `then` of a call says it by its attribute `resume` (`resuming`).
+    """
+
+    PUSH = "push it and go on with the next instruction"
+    DISCARD = "go on with the next instruction"
+    NONE = "push None and go on with the next instruction"
+    NEGATE = "push its opposite and go on with the next instruction"
+    RETRY = "push it and begin the same instruction again"
+    BEGIN = "begin with the next instruction"
+    ADVANCE = "push it and go on with the next instruction; upon StopIteration, drop the iterator below and end the loop"
+    SEND = "push it and go on with the next instruction; upon StopIteration, put its value in place of the iterator below and jump"
+    YIELD = "nothing: the frame, of a generator, stands at a `yield`"
+    SHORT_CIRCUIT = "jump or pop, as it says of the truth of the value on the stack"
+
+
+def resuming(then: Taker, how: Resume) -> Taker:
+    """The continuation of a call, which says what a continuation behind a break does in its place."""
+    then.resume = how  # type: ignore[attr-defined]
+    return then
+
+
+def discard(value: Value) -> None:
+    """The continuation for a result that nobody wants."""
+
+
+resuming(discard, Resume.DISCARD)
+
+
+class UserError(Exception):
+    """Carries an exception of the user's program through the interpreter, apart from faults of our own.
+
+    `again`: a handler of the same frame raises it anew, so that its traceback has this frame already.
+    """
+
+    def __init__(self, exception: BaseException, again: bool = False) -> None:
+        self.exception, self.again = exception, again
+
+
+Continuation = Callable[[Value], None]
+OnRaise = Callable[[BaseException], bool]       # whether it deals with the exception
+# The arguments of a call; who takes its result, and what it raises (None: the frame that is running).
+Args = list[Value]
+Kwargs = dict[str, Value]
+Then = Continuation | None
+Catch = OnRaise | None
+
+
+class Cut(BaseException):
+    """Leaves the interpreter at a call that no trace can hold, for the trace to be ended before it.
+
+    The result of `function(*args, **kwargs)` is for `then`, what it raises for `on_raise`. The call has not been made yet, or,
+    where it changed nothing that the trace knows, it has: `outcome` is its result, or the UserError with what it raised.
+    """
+
+    def __init__(self, reason: Break, function: Value, args: list[Value], kwargs: dict[str, Value],
+                 outcome: Value | UserError | None = None, then: Continuation | None = None,
+                 on_raise: Callable[[BaseException], bool] | None = None) -> None:
+        self.reason, self.function, self.args_, self.kwargs = reason, function, args, kwargs
+        self.outcome, self.then, self.on_raise = outcome, then, on_raise
+
+
+class Frame:
+    """One activation of a code object, as CPython lays it out.
+
+    `locals`: co_nlocalsplus slots, None where unbound; a cell or free variable's slot holds the cell object itself.
+    `stack`: Values, or None for CPython's NULL (`push`). `pc`: index of the next instruction in `instructions`.
+    `then` receives the returned value in place of a push on the caller's stack; `on_raise(exception)` may take over an
+    exception that leaves the frame: true when it did.
+    """
+
+    __slots__ = ("code", "function", "instructions", "pc", "locals", "stack", "globals", "builtins", "namespace", "variables",
+                 "back", "then", "on_raise", "asked", "generator", "mark", "depth", "rounds")
+
+    def __init__(self, code: types.CodeType, instructions: tuple[Instruction, ...], function: Value,
+                 globals: dict[str, Any]) -> None:
+        self.code = code
+        self.function = function                    # the function object, whose shadow leads to globals and closure
+        self.instructions = instructions
+        self.pc = 0
+        self.locals: list[Value | None] = []
+        self.stack: list[Value] = []
+        self.globals = globals
+        builtins = globals.get("__builtins__", BUILTINS)
+        self.builtins: dict[str, Any] = builtins if isinstance(builtins, dict) else builtins.__dict__
+        self.namespace: Value | None = None         # class bodies: the mapping that names are stored into
+        self.variables: Value | None = None         # of functions: what `locals()` returned
+        self.back: Frame | None = None
+        self.then: Continuation | None = None
+        self.on_raise: Callable[[BaseException], bool] | None = None
+        self.asked: Asked | None = None             # the attribute that it computes
+        self.generator: Any = None                  # the interp.generators.Body that this frame is the body of
+        self.mark = 0                               # RefGraph.mark at entry
+        self.depth = 0                              # of frames below this one, ours and CPython's
+        self.rounds = (0, 0)                        # `mark` at the beginning of the last two rounds of loops
+
+    def push(self, value: Value | None) -> None:
+        self.stack.append(value)  # type: ignore[arg-type]
+
+    def push_item(self, item: Value) -> None:
+        """The continuation for what the iterator of a loop has yielded."""
+        self.stack.append(item)
+
+    resuming(push_item, Resume.ADVANCE)
+
+    def pop(self) -> Value:
+        return self.stack.pop()
+
+    def popn(self, n: int) -> list[Value]:
+        """The top `n` slots, deepest first."""
+        if n == 0:
+            return []
+        values = self.stack[-n:]
+        del self.stack[-n:]
+        return values
+
+    @property
+    def instruction(self) -> Instruction:
+        """The instruction being executed."""
+        return self.instructions[self.pc - 1]
+
+    @property
+    def line(self) -> int:
+        """The user's line being executed."""
+        return (self.instructions[self.pc - 1].line if self.pc else None) or self.code.co_firstlineno

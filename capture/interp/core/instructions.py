@@ -1,0 +1,291 @@
+"""Decoding, and the registry of opcode handlers, with what is known of each opcode."""
+from __future__ import annotations
+
+import dis
+import enum
+import functools
+import itertools
+import operator
+import sys
+import types
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from bytecode import Bytecode, ConcreteBytecode, ConcreteInstr, Instr
+
+from capture.interp.core.frame import Value
+from capture.refgraph.node import Const
+
+if TYPE_CHECKING:
+    from capture.interp.core.frame import Frame
+    from capture.interp.core.interpreter import Interpreter
+
+Handler = Callable[["Interpreter", "Frame", "Instruction"], None]
+HANDLERS: dict[str, Handler] = {}
+FACTS: dict[str, Does] = {}         # of the same opcodes
+
+
+class Does(enum.Flag):
+    """What an opcode does besides operating on what its frame's stack holds, which may be to call that, to ask its class, or to
+    iterate; and where it leads to.
+
+    Whoever asks what code may do names what it allows: that way an opcode which does something new is not allowed.
+    """
+
+    OPERATES = 0                    # no more than that
+    READS_LOCAL = enum.auto()       # the variable of its name, in the frame itself
+    WRITES_LOCAL = enum.auto()
+    STORES_CELL = enum.auto()       # … in a cell, which another function may share; or empties it
+    LOADS_GLOBAL = enum.auto()      # a global variable, or builtin, of its name
+    STORES_NAME = enum.auto()       # one of those, or of a class body; or deletes it
+    LOADS_ANY_NAME = enum.auto()    # a name in a mapping, which may be of any class
+    LOADS_ATTRIBUTE = enum.auto()   # of its name
+    ASKS_SUPER = enum.auto()        # … of what comes next in the order of classes
+    STORES_ATTRIBUTE = enum.auto()
+    DELETES_ATTRIBUTE = enum.auto()
+    STORES_ITEM = enum.auto()       # or deletes it
+    CHANGES_OPERAND = enum.auto()   # where that is a list or the like: `+=`
+    IMPORTS = enum.auto()
+    BUILDS_CLASS = enum.auto()
+    ENTERS = enum.auto()            # a block of `with`
+    SUSPENDS = enum.auto()          # its frame, or drives what does
+    PRINTS = enum.auto()
+    RAISES = enum.auto()            # whatever happens
+    # What comes after it, in place of the next instruction.
+    JUMPS = enum.auto()             # its target
+    BRANCHES = enum.auto()          # its target, or the next one
+    LEAVES = enum.auto()            # nothing
+
+# Opcodes without an effect of their own, which decoding takes in: NOP leaves no trace, KW_NAMES becomes the value of
+# the CALL that follows, SET_FUNCTION_ATTRIBUTE part of the argument of the MAKE_FUNCTION before it, EXTENDED_ARG of any.
+# In 3.12 FOR_ITER and SEND leave it to END_FOR and END_SEND to pop the iterator, and in 3.13 END_FOR to a POP_TOP; here they do it
+# themselves, as in 3.11.
+ABSORBED = frozenset({"CACHE", "EXTENDED_ARG", "NOP", "PRECALL", "KW_NAMES", "SET_FUNCTION_ATTRIBUTE", "END_FOR", "END_SEND"})
+# What follows a TO_BOOL, but for where the program is to have the truth itself; here they ask for it, as in 3.12.
+ASK_TRUTH = frozenset({"POP_JUMP_IF_FALSE", "POP_JUMP_IF_TRUE", "UNARY_NOT"})
+# Since 3.13 an instruction may do what two do: these, and those before a PUSH_NULL or TO_BOOL of their own.
+HALVES = {"LOAD_FAST_LOAD_FAST": ("LOAD_FAST", "LOAD_FAST"), "STORE_FAST_LOAD_FAST": ("STORE_FAST", "LOAD_FAST"),
+          "STORE_FAST_STORE_FAST": ("STORE_FAST", "STORE_FAST")}
+
+_PY312 = sys.version_info >= (3, 12)
+_PY313 = sys.version_info >= (3, 13)
+NULL_FIRST = not _PY313         # whether CPython's NULL is below the callable on the stack, or above
+_NAME_SHIFT = {"LOAD_GLOBAL": 1, "LOAD_SUPER_ATTR": 2, **({"LOAD_ATTR": 1} if _PY312 else {})}
+_COMPARE_SHIFT = 5 if _PY313 else 4 if _PY312 else 0
+_COMPARE_TRUTH = 16     # of COMPARE_OP's argument
+_COMPARISONS = {"<": operator.lt, "<=": operator.le, "==": operator.eq, "!=": operator.ne, ">": operator.gt,
+                ">=": operator.ge}
+_BINARY = {"+": "add", "&": "and_", "//": "floordiv", "<<": "lshift", "@": "matmul", "*": "mul", "%": "mod", "|": "or_",
+           "**": "pow", ">>": "rshift", "-": "sub", "/": "truediv", "^": "xor"}
+_OPERATORS: list[Callable[[Any, Any], Any]] = [
+    getattr(operator, "i" + _BINARY[symbol[:-1]].rstrip("_") if symbol.endswith("=") else _BINARY[symbol])
+    for _, symbol in dis._nb_ops]  # type: ignore[attr-defined]
+_IN_PLACE = frozenset(made for made, (_, symbol) in zip(_OPERATORS, dis._nb_ops) if symbol.endswith("="))  # type: ignore[attr-defined]
+
+
+@dataclass(slots=True, eq=False)
+class Instruction:
+    """One decoded instruction. `arg`: the raw argument.
+
+    `value`: for jumps, the index in `decode(code)` of the target; for constants, a Value; for names and variables, the
+    name; for BINARY_OP and COMPARE_OP, the function of module `operator`; for CALL, the keywords' names.
+    `offset`: in bytes, as `tb_lasti` counts.
+    """
+
+    opname: str
+    handler: Handler
+    arg: int
+    value: Any
+    offset: int
+    line: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Cover:
+    """An entry of an exception table: the instructions `start` to `end` (exclusive) are covered by the handler at
+    `target`, which starts with `depth` slots left on the stack, and wants the offset of the failure when `lasti`."""
+
+    start: int
+    end: int
+    target: int
+    depth: int
+    lasti: bool
+
+
+def opcode(*names: str, does: Does, since: tuple[int, int] = (3, 11),
+           until: tuple[int, int] = (3, 13)) -> Callable[[Handler], Handler]:
+    """Registers a handler for opcodes of CPython versions `since` to `until`, inclusive. Raises ImportError for one that the
+    running version has not, or that has a handler."""
+    def register(handler: Handler) -> Handler:
+        if since <= sys.version_info[:2] <= until:
+            for name in names:
+                if name not in dis.opmap or name in HANDLERS:
+                    raise ImportError(f"{name} {'has a handler' if name in HANDLERS else 'is no opcode of this Python'}")
+                HANDLERS[name], FACTS[name] = handler, does
+        return handler
+    return register
+
+
+def does(instruction: Instruction) -> Does:
+    """What an instruction does."""
+    facts = FACTS[instruction.opname]
+    return facts | Does.CHANGES_OPERAND if instruction.opname == "BINARY_OP" and instruction.value in _IN_PLACE else facts
+
+
+def successors(instruction: Instruction, at: int) -> tuple[int, ...]:
+    """The instructions that may come after the one at index `at`."""
+    facts = does(instruction)
+    if Does.LEAVES in facts:
+        return ()
+    if Does.JUMPS in facts:
+        return (instruction.value,)
+    return (at + 1, instruction.value) if Does.BRANCHES in facts else (at + 1,)
+
+
+def with_inner(code: types.CodeType) -> Iterator[Instruction]:
+    """The instructions of a code object and of those inside of it."""
+    return itertools.chain.from_iterable(map(decode, with_parts(code)))
+
+
+def with_parts(code: types.CodeType) -> Iterator[types.CodeType]:
+    """A code object and those inside of it."""
+    yield code
+    for part in code.co_consts:
+        if type(part) is types.CodeType:
+            yield from with_parts(part)
+
+
+def halves(instr: Any) -> list[Any]:
+    """An instruction of `bytecode`, or the two which together do what it does."""
+    name, arg = instr.name, instr.arg
+    kind: Callable[..., Any] = type(instr)
+    make = functools.partial(kind, location=instr.location)
+    if not _PY313:
+        return [instr]
+    if name in HALVES:
+        return list(map(make, HALVES[name], arg if isinstance(arg, tuple) else divmod(arg, 16)))
+    if name in ("LOAD_GLOBAL", "LOAD_ATTR", "LOAD_SUPER_ATTR") and (arg[0] if isinstance(arg, tuple) else arg & 1):
+        return [make(name, (False, *arg[1:]) if isinstance(arg, tuple) else arg & ~1), make("PUSH_NULL")]
+    if name == "COMPARE_OP" and arg & _COMPARE_TRUTH:
+        return [make(name, type(arg)(arg & ~_COMPARE_TRUTH)), make("TO_BOOL")]
+    return [instr]
+
+
+def taken_in(items: Sequence[Any]) -> list[bool]:
+    """Which of the items of a code object, with the instructions in halves, are instructions that decoding takes in."""
+    names = [item.name if isinstance(item, (Instr, ConcreteInstr)) else "" for item in items]
+    found = [name in ABSORBED for name in names]
+    shown = [i for i, name in enumerate(names) if name and (not found[i] or name == "END_FOR")]
+    for before, after in itertools.pairwise(shown):
+        if names[before] == "TO_BOOL" and names[after] in ASK_TRUTH:
+            found[before] = True
+        elif names[before] == "END_FOR" and names[after] == "POP_TOP" and _PY313:
+            found[after] = True
+    return found
+
+
+def plain(code: types.CodeType) -> Bytecode:
+    """A code object's bytecode, with the instructions in halves."""
+    body = Bytecode.from_code(code, conserve_exception_block_stackdepth=True)
+    body[:] = [part for item in body for part in (halves(item) if isinstance(item, Instr) else [item])]
+    return body
+
+
+def shown(body: Bytecode) -> Iterator[Instr]:
+    """The instructions that decoding gives."""
+    for item, absorbed in zip(body, taken_in(body), strict=True):
+        if isinstance(item, Instr) and not absorbed:
+            yield item
+
+
+class Decoded:
+    """A code object's instructions, exception table (in CPython's order of search), index by offset in bytes, and number of
+    fast locals, cells and free variables.
+
+    `stand_ins`: what `program_frames.in_sight` has made of it, by line. `live`: what `continuations.live_locals` has found, or None.
+    """
+
+    __slots__ = ("instructions", "covers", "index", "size", "stand_ins", "live")
+
+    def __init__(self, code: types.CodeType) -> None:
+        self.stand_ins: dict[int, types.CodeType] = {}
+        self.live: tuple[frozenset[str], ...] | None = None
+        self.size = code.co_nlocals + len(set(code.co_cellvars) - set(code.co_varnames)) + len(code.co_freevars)
+        concrete = ConcreteBytecode.from_code(code)
+        end = 0
+        placed: list[tuple[range, ConcreteInstr]] = []      # with the code units of the instruction that it is or is half of
+        for instr in concrete:
+            assert isinstance(instr, ConcreteInstr)
+            own = range(end, end + instr.size // 2)
+            placed += [(own, half) for half in halves(instr)]
+            end = own.stop
+        kept: list[tuple[int, ConcreteInstr]] = []
+        index: dict[int, int] = {}      # code unit -> instruction; an absorbed one leads to the next that is kept
+        keywords: dict[int, tuple[str, ...]] = {}
+        attributes: dict[int, int] = {}
+        pending: tuple[str, ...] = ()
+        for (own, instr), absorbed in zip(placed, taken_in([instr for _, instr in placed]), strict=True):
+            for at in own:
+                index.setdefault(at, len(kept))
+            if instr.name == "KW_NAMES":
+                pending = code.co_consts[instr.arg]
+            elif instr.name == "SET_FUNCTION_ATTRIBUTE":
+                attributes[len(kept) - 1] = attributes.get(len(kept) - 1, 0) | instr.arg
+            if absorbed:
+                continue
+            if instr.name == "CALL":
+                keywords[len(kept)], pending = pending, ()
+            kept.append((own.stop - 1, instr))
+        index[end] = len(kept)
+        self.index = {2 * at: i for at, i in index.items()}
+        self.instructions = tuple(
+            Instruction(instr.name, HANDLERS[instr.name], attributes.get(i, instr.arg if isinstance(instr.arg, int) else 0),
+                        keywords[i] if i in keywords else _value(code, instr, at, index), 2 * at, instr.lineno)
+            for i, (at, instr) in enumerate(kept))
+        self.covers = tuple(
+            Cover(index[entry.start_offset], index[entry.stop_offset + 1], index[entry.target], entry.stack_depth,
+                  entry.push_lasti)
+            for entry in concrete.exception_table)
+
+
+def _value(code: types.CodeType, instr: ConcreteInstr, unit: int, index: dict[int, int]) -> Any:
+    """`Instruction.value` of the instruction whose opcode (past its EXTENDED_ARGs) is code unit `unit`."""
+    name, number, arg = instr.name, instr.opcode, instr.arg
+    if number in dis.hasjrel or number in dis.hasjabs:
+        return index[instr.get_jump_target(unit - instr.size // 2 + 1)]  # type: ignore[index]
+    if number in dis.hasconst:
+        return Value(code.co_consts[arg], Const(code.co_consts[arg]))
+    if number in dis.hasname:
+        return code.co_names[arg >> _NAME_SHIFT.get(name, 0)]
+    if number in dis.haslocal or number in dis.hasfree:
+        return code._varname_from_oparg(arg)  # type: ignore[attr-defined]
+    if name == "BINARY_OP":
+        return _OPERATORS[arg]
+    if name == "COMPARE_OP":
+        return _COMPARISONS[dis.cmp_op[arg >> _COMPARE_SHIFT]]
+    return None
+
+
+_cache: dict[int, tuple[weakref.ref[types.CodeType], Decoded]] = {}
+
+
+def decoded(code: types.CodeType) -> Decoded:
+    """Everything decoded of a code object. Kept as long as the code object lives, by identity: equal code objects may
+    hold different constants."""
+    entry = _cache.get(id(code))
+    if entry is None:
+        key = id(code)
+        entry = _cache[key] = weakref.ref(code, lambda _: _cache.pop(key, None)), Decoded(code)
+    return entry[1]
+
+
+def decode(code: types.CodeType) -> tuple[Instruction, ...]:
+    """The instructions of a code object."""
+    return decoded(code).instructions
+
+
+def exception_table(code: types.CodeType) -> tuple[Cover, ...]:
+    """What covers which instructions of a code object, in the order of search: the first match counts."""
+    return decoded(code).covers

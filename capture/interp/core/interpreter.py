@@ -1,0 +1,381 @@
+"""The interpreter: runs frames on real values, with a shadow beside each while the trace holds.
+
+A frame that calls a Python function pushes a frame; the loop is not recursive, so the depth of the user's program is
+not bounded by ours, and arguments live no longer than in CPython. Handlers run real operations through `real`, which
+tells the program's exceptions (`UserError`) from faults of ours, and shadow bookkeeping through `track`, which may
+give up the trace (`Break`, or any fault) without touching the real state.
+"""
+from __future__ import annotations
+
+import sys
+import threading
+import types
+import weakref
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import torch
+
+from capture.config import STRICT
+from capture.errors import BackendError, Break, InternalError, UserFrame, is_internal
+from capture.interp.core import unwind
+from capture.interp.core.frame import Continuation, Cut, Frame, Resume, UserError, Value, resuming
+from capture.interp.recording.fx_recorder import FxRecorder
+from capture.refgraph.effects import is_foreign, user_stack
+from capture.refgraph.graph import RefGraph
+from capture.refgraph.node import Const, RefNode, Shadow
+
+if TYPE_CHECKING:
+    from capture.interp.breaks.early_breaks import Place, Retreats
+
+T = TypeVar("T")
+_UNKNOWN = UserFrame("", 0, "")
+UNASKED: AbstractContextManager[Any] = nullcontext()
+
+
+class Interpreter:
+    """Runs one captured call.
+
+    After `run`, `broken` holds the reason for which the trace was given up, or None.
+    """
+
+    def __init__(self, graph: RefGraph | None, recorder: FxRecorder | None, retreats: Retreats | None = None) -> None:
+        self.graph = graph if graph is not None else RefGraph()     # untracked: nothing is asked of it, nor noted in it
+        self.recorder: FxRecorder = recorder  # type: ignore[assignment]
+        self.thread = threading.get_ident()         # the one that runs the call
+        self.tracking = graph is not None           # shadows are kept
+        self.inlining = True                        # Python calls get frames of ours; off once a trace was given up
+        self.broken: tuple[Break, tuple[UserFrame, ...]] | None = None
+        self.dropped = False                        # no entry is to come of the call: this process was forked in the midst of it
+        self.fault: InternalError | None = None
+        self.doubtful: tuple[BaseException, Break] | None = None    # raised by what a hit cannot be sure to repeat
+        self.frame: Frame | None = None
+        self._places: dict[tuple[types.CodeType, int], UserFrame] = {}      # each line is one object
+        self._caller: UserFrame | None = _UNKNOWN
+        self.retreats = retreats                    # a break may leave the interpreter as a Cut, and that before these calls
+        self.retreated = False                      # one was added, so that the next capture goes on further
+        self.at_cut = False                         # the interpreter was left by a Cut
+        self.at_call = False                        # see `during_call`
+        self.mourned: tuple[Break, tuple[int, ...]] | None = None       # an object has died, and what was known by then
+        self.died_at: Place | None = None           # … in which instruction
+        self.leaving: Frame | None = None           # the frame whose locals are let go
+        self.ends = retreats is not None and retreats.has_ends      # instructions before which the trace is to end
+        self.begun = False                          # the first of the program's own instructions has been met
+        self.openings: dict[RefNode, list[Place]] = {}      # what has begun and must end in the same trace, and where it began
+        self.levels: set[RefNode] = set()           # … of these, what no trace may begin in
+        self.modes: list[tuple[Shadow, RefNode]] = []       # that are asked what functions of torch do; since when
+        self.result: list[Value] = []
+        self._drives = 0                            # nested calls of `drive`
+        self.bodies: weakref.WeakSet[Any] = weakref.WeakSet()       # of the generators that this capture has made
+        self.taken_over: dict[Any, RefNode] = {}    # bodies of generators from outside -> their objects
+        me = weakref.ref(self)
+        self.graph.died = lambda node: me().died(node) if me() is not None else None  # type: ignore[union-attr]
+
+    # -- running -----------------------------------------------------------------------------------------------------
+
+    def run(self, root: Frame) -> Value:
+        """Runs `root`, and what it calls, to its end. Raises UserError for an exception that leaves it, and Cut."""
+        root.then = self.result.append
+        self.drive(lambda: self.enter(root), outer=None)
+        return self.result[0]
+
+    def go_on(self, start: Callable[[], None]) -> Value:
+        """Goes on after a Cut that came to nothing, with `start`, which does what was not done. Raises UserError."""
+        self.drive(start, outer=None)
+        return self.result[0]
+
+    @property
+    def can_cut(self) -> bool:
+        """Whether a break may end the trace where the interpreter is, for a continuation to begin another."""
+        return self.tracking and self.retreats is not None and self._drives == 1 and not self.openings
+
+    def during_call(self, resumable: bool, function: Callable[..., Any], *args: Any) -> Any:
+        """`function(*args)`, by which a builtin is called. resumable: a continuation can take its result, so that a break in
+        there ends this trace, or the next one, before the call."""
+        self.at_call = resumable
+        try:
+            return function(*args)
+        finally:
+            self.at_call = False
+
+    def opened(self, node: RefNode, level: bool = False) -> None:
+        """What `node` stands for has begun, and must end in the same trace. level: no trace may begin before its end either."""
+        self.openings[node] = [] if self.retreats is None else self.retreats.places(self)
+        if level:
+            self.levels.add(node)
+
+    def drive(self, start: Callable[[], None], outer: Frame | None) -> None:
+        """Calls `start`, which enters a frame or goes on in one, until the current frame is `outer`. Raises UserError, and Cut
+        with the frames as they are.
+
+        Nests: native code that calls back (a generator's driver) runs its frame above the current one.
+        """
+        self._drives += 1
+        try:
+            self._drive(start, outer)
+        finally:
+            self._drives -= 1
+
+    def _drive(self, start: Callable[[], None], outer: Frame | None) -> None:
+        handled = sys.exception()
+        raised: BaseException | None = None
+        fault: BaseException | None = None
+        try:
+            start()
+        except UserError as error:
+            raised, again = error.exception, error.again
+        while fault is None:
+            if raised is not None:
+                unwind.raised(self, raised, again, outer)   # outside of `except`: the thread's handled exception stays the user's
+                raised = None
+                if self.mourned is not None:
+                    self.give_up(self.mourned[0])
+                    self.mourned = None
+            try:
+                frame: Any
+                while (frame := self.frame) is not outer:
+                    if self.mourned is not None:
+                        self.end_after_death(frame)
+                    elif self.ends:
+                        self.end_before_death(frame)
+                    at = frame.pc
+                    frame.pc = at + 1
+                    instruction = frame.instructions[at]
+                    instruction.handler(self, frame, instruction)
+                return
+            except UserError as error:
+                raised, again = error.exception, error.again
+            except Cut:
+                raise
+            except BaseException as error:
+                if isinstance(error, RecursionError):           # they come out of our code, but for the program
+                    raised, again = error.with_traceback(None), False
+                elif unwind.is_asynchronous(error):
+                    self.doubtful = error, Break("raised", type(error).__name__)
+                    raised, again = error.with_traceback(unwind.from_handler(error)), False
+                else:
+                    fault = error
+        unwind.set_handled(handled)
+        try:
+            raise fault
+        finally:
+            del fault       # which holds this frame
+
+    def check_depth(self) -> None:
+        """Raises UserError with RecursionError where CPython would not enter another frame."""
+        if self.frame is not None and self.frame.depth >= sys.getrecursionlimit():
+            unwind.throw(RecursionError("maximum recursion depth exceeded"))
+
+    def enter(self, frame: Frame) -> None:
+        """Makes `frame` the current one, called by the present one."""
+        frame.back = self.frame
+        frame.depth = _native_depth() if self.frame is None else self.frame.depth + 1
+        if self.tracking:
+            frame.mark = self.graph.mark
+            frame.rounds = frame.mark, frame.mark
+        self.frame = frame
+
+    def leave(self, frame: Frame) -> None:
+        """Drops the current frame and what it still holds."""
+        self.frame, self.leaving = frame.back, frame
+        frame.stack.clear()
+        frame.locals.clear()
+        frame.variables = frame.back = self.leaving = None
+        self.graph.sweep(frame.mark)
+
+    def let_go(self, frame: Frame, node: RefNode) -> None:
+        """`frame` no longer holds an object: it dies now, and what it holds, if nobody but the trace does any more."""
+        if node.strong and node.created and node.is_garbage():      # of an exception, what its traceback shows dies with it
+            self.graph.sweep(frame.mark if issubclass(node.cls, BaseException) else min(frame.rounds[0], node.serial - 1))
+
+    def new_round(self, frame: Frame) -> None:
+        """A loop of the current frame begins anew: what was made in its last two rounds, and is dead by now, is let go."""
+        if self.tracking:
+            older, newer = frame.rounds
+            self.graph.sweep(older)
+            frame.rounds = newer, self.graph.mark
+
+    def returned(self, frame: Frame, value: Value) -> None:
+        """`frame` ends with `value`, which goes to its continuation or on its caller's stack."""
+        then = frame.then
+        self.leave(frame)
+        self.deliver(value, then)
+
+    def deliver(self, value: Value, then: Continuation | None) -> None:
+        """Hands a result to `then`, or pushes it on the current frame's stack."""
+        if then is not None:
+            then(value)
+        else:
+            self.frame.stack.append(value)  # type: ignore[union-attr]
+
+    # -- real and shadow ---------------------------------------------------------------------------------------------
+
+    def real(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        """Calls native code of the program. Its exception comes back as UserError, without our own traceback entry."""
+        try:
+            return function(*args, **kwargs)
+        except BaseException as exception:
+            exception.__traceback__ = exception.__traceback__.tb_next  # type: ignore[union-attr]
+            error = exception
+        raise UserError(error)
+
+    def track(self, model: Callable[..., T], /, *args: Any, **kwargs: Any) -> T | None:
+        """What `model` computes, mostly a shadow, or None when the trace was given up, now or earlier."""
+        if not self.tracking:
+            return None
+        try:
+            with self.unasked():
+                return model(*args, **kwargs)
+        except Break as reason:
+            self.give_up(reason)
+        except BackendError:
+            raise
+        except Exception as fault:
+            if unwind.is_asynchronous(fault):
+                raise
+            self.fail(fault)
+        return None
+
+    def unasked(self) -> AbstractContextManager[Any]:
+        """In which no class or mode of the program's is asked what functions of torch do: our questions are not their business."""
+        return torch._C.DisableTorchFunction() if self.graph.overriding else UNASKED
+
+    def describe(self, model: Callable[[], Shadow], function: Value, args: list[Value], kwargs: dict[str, Value], result: Any,
+                 then: Continuation | None = None) -> Shadow | None:
+        """As `track`, for the `result` of a call that has changed nothing and is for `then`. Raises Cut in place of a Break of
+        the model's: every hit makes the call then, between two traces."""
+        done = len(self.graph.effects)
+
+        def model_or_cut() -> Shadow:
+            try:
+                return model()
+            except Break as reason:
+                if not self.can_cut or len(self.graph.effects) != done:
+                    raise
+                raise Cut(reason.with_traceback(None), function, args, kwargs, Value(result, None), then) from None
+        return self.track(model_or_cut)
+
+    def give_up(self, reason: Break) -> None:
+        """Ends the trace here; the program goes on, on real values alone."""
+        if not self.tracking:
+            return
+        self.broken = (reason.with_traceback(None), reason.stack or self.stack())      # whose frames hold this interpreter
+        self.tracking = self.inlining = False
+        self.retreated = self.fault is None and self.retreats is not None and self.retreats.learn(self, reason)
+
+    def drop(self) -> None:
+        """Ends the trace without a reason, and without leaving an entry; the program goes on, on real values alone."""
+        self.tracking = self.inlining = False
+        self.dropped = True
+
+    def died(self, node: RefNode) -> None:
+        """An object has died, and its finalizer has run unseen: what the trace reads from now on is not the state at entry. One
+        that the trace has made would not be made by a hit. What came from outside dies as the trace ends on a hit, which is now."""
+        if self.thread != threading.get_ident() or self.graph.sealed or is_foreign(node):
+            return
+        reason = Break("finalizer", f"a {node.cls.__name__} died", self.stack())
+        if node.created or node.strong:
+            self.give_up(reason)
+        elif self.frame is not None and self.tracking and self.mourned is None:
+            self.mourned = reason, self._knowledge()
+            self.died_at = None if self.retreats is None else self.retreats.last_instruction(self.leaving or self.frame)
+
+    def _knowledge(self) -> tuple[int, ...]:
+        """What grows when the trace learns something of the world."""
+        return len(self.graph.requirements), self.graph.mark, self.recorder.operations
+
+    def end_after_death(self, frame: Frame) -> None:
+        """Ends the trace before the next instruction, since an object has died in the last one. Raises Cut."""
+        if self.retreats is not None and not self.retreats.is_between_instructions(frame):
+            return                                      # of the program's
+        reason, known = self.mourned  # type: ignore[misc]
+        self.mourned = None
+        if self.can_cut and known == self._knowledge():
+            raise Cut(reason, Value(nothing, Const(nothing)), [], {}, Value(None, Const(None)), begin)
+        self.give_up(reason)
+
+    def end_before_death(self, frame: Frame) -> None:
+        """Ends the trace before an instruction in which an object died whose finalizer changed what an earlier trace knew, unless
+        it begins with that. Raises Cut."""
+        if not self.can_cut or not self.retreats.is_between_instructions(frame):  # type: ignore[union-attr]
+            return
+        reason = self.retreats.end_here(frame) if self.begun else None  # type: ignore[union-attr]
+        self.begun = True
+        if reason is not None:
+            raise Cut(reason, Value(nothing, Const(nothing)), [], {}, Value(None, Const(None)), begin)
+
+    def is_doubtful(self, exception: BaseException) -> bool:
+        """Whether no guard vouches for `exception` to be raised again on a hit."""
+        return self.doubtful is not None and self.doubtful[0] is exception
+
+    def caught(self, exception: BaseException) -> None:
+        """A handler of the program takes over `exception`; one that no guard vouches for ends the trace."""
+        if self.tracking and self.is_doubtful(exception):
+            self.give_up(self.doubtful[1])  # type: ignore[index]
+
+    def fail(self, fault: Exception) -> None:
+        """Our own bookkeeping failed. Raises InternalError in strict mode."""
+        where = self.stack()
+        text = f"{type(fault).__name__}: {fault}" + (f"\n  at {where[-1]}" if where else "")
+        if STRICT:
+            raise InternalError(text) from fault
+        self.fault = InternalError(text)
+        self.give_up(Break("internal-fault", text))
+
+    def positions(self) -> tuple[tuple[types.CodeType, int, int], ...]:
+        """Code object, byte offset and line of each of the user's frames, outermost first."""
+        frames = []
+        frame = self.frame
+        while frame is not None:
+            frames.append((frame.code, frame.instructions[frame.pc - 1].offset, frame.line))
+            frame = frame.back
+        return tuple(reversed(frames))
+
+    def place(self) -> UserFrame | None:
+        """The user's line being executed: the innermost one outside of torch and of capture."""
+        frame = self.frame
+        while frame is not None and is_internal(frame.code.co_filename):
+            frame = frame.back
+        if frame is None:
+            return self.caller()
+        key = frame.code, frame.line
+        place = self._places.get(key)
+        if place is None:
+            place = self._places[key] = UserFrame.at(frame.code, frame.line)
+        return place
+
+    def stack(self) -> tuple[UserFrame, ...]:
+        """The user's frames, outermost first."""
+        frames = user_stack(self.positions())
+        if all(is_internal(frame.file) for frame in frames) and (caller := self.caller()) is not None:
+            frames = (caller, *frames)      # a module of torch itself: what matters is who called it
+        return frames
+
+    def caller(self) -> UserFrame | None:
+        """The user's line that called what is captured, or None when it cannot be told."""
+        if self._caller is _UNKNOWN:
+            frame = sys._getframe()
+            while frame is not None and is_internal(frame.f_code.co_filename):
+                frame = frame.f_back  # type: ignore[assignment]
+            self._caller = None if frame is None else UserFrame.at(frame.f_code, frame.f_lineno)
+        return self._caller
+
+
+def nothing() -> None:
+    """What is done between two traces where no call has to be."""
+
+
+def begin(value: Value) -> None:
+    """The continuation for its result."""
+
+
+resuming(begin, Resume.BEGIN)
+
+
+def _native_depth() -> int:
+    """How many Python frames are on the thread's stack."""
+    depth, frame = 0, sys._getframe()
+    while frame is not None:
+        depth, frame = depth + 1, frame.f_back  # type: ignore[assignment]
+    return depth

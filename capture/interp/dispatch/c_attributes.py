@@ -1,0 +1,145 @@
+"""What reading an attribute that C keeps or computes means: slots, parts of builtin objects, properties of tensors and classes; and
+what writes attributes as C does."""
+from __future__ import annotations
+
+import _thread
+import decimal
+import functools
+import types
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from capture.errors import Break
+from capture.interp.core.frame import Value
+from capture.interp.core.interpreter import Interpreter
+from capture.interp.core.special import is_a
+from capture.interp.dispatch import native_calls
+from capture.interp.lookasides.shadows import is_constant, settled
+from capture.refgraph.class_attributes import namespace_node, pin_mro, pin_told, type_attr
+from capture.refgraph.graph import BOUND_IN_C, PINNED, VALUES
+from capture.refgraph.lookup import is_mutable, lookup_class
+from capture.refgraph.node import Build, Const, Expr, External, FunctionState, RefNode, Shadow
+from capture.refgraph.publishing import CHAIN
+from capture.refgraph.records import DERIVED
+
+GENERIC_WRITE = (object.__setattr__, object.__delattr__, type.__setattr__, type.__delattr__, types.SimpleNamespace.__setattr__,
+                 types.SimpleNamespace.__delattr__, BaseException.__setattr__, BaseException.__delattr__,
+                 types.ModuleType.__setattr__, types.ModuleType.__delattr__,
+                 functools.partial.__setattr__, functools.partial.__delattr__, _thread._local.__setattr__,
+                 _thread._local.__delattr__, decimal.Context.__setattr__)
+WRITING = type, _thread._local, decimal.Context, object     # each writes attributes in a way of its own; the more special first
+
+Getter = Callable[[Any, str], Any]          # getattr, or one of these
+# Descriptors of C types: reading through them runs no Python code.
+C_DATA = (types.GetSetDescriptorType, types.MemberDescriptorType)
+
+
+def external_c_attribute(interp: Interpreter, obj: Value, name: str, result: Any) -> Shadow:
+    """A C-level attribute (slot, getset) of an object."""
+    node, graph = obj.shadow, interp.graph
+    if isinstance(node, (Const, External, Expr)) or isinstance(obj.real, (*VALUES, torch.dtype, *DERIVED)):
+        native_calls.depend_deep(interp, node, obj.real)
+        if is_constant(result) or isinstance(result, PINNED):
+            return settled(interp, result, new=True)
+        if isinstance(obj.real, DERIVED) and not callable(result):
+            return settled(interp, result)
+        if callable(result):
+            return Build(type(result), (Const(lookup_class(type(obj.real), name)), node))
+    if isinstance(node, Build):
+        if isinstance(obj.real, types.MethodType):
+            index = {"__func__": 0, "__self__": 1}.get(name)
+            if index is not None:
+                return node.items[index]
+            return graph.slot(node.items[0], name, result) if isinstance(node.items[0], RefNode) else graph.constant(result)
+        if isinstance(obj.real, BOUND_IN_C):
+            return node.items[1] if name == "__self__" else settled(interp, result, new=True)
+        if isinstance(obj.real, slice):
+            return node.items[("start", "stop", "step").index(name)]
+        if isinstance(obj.real, tuple):
+            for item, real in zip(node.items, obj.real):       # a field of a namedtuple or structseq
+                if real is result:
+                    return item
+    if isinstance(node, RefNode):
+        if isinstance(node.state, FunctionState):
+            return function_attribute(interp, node, name, result)
+        if node.created and isinstance(obj.real, decimal.Context) and is_constant(result):
+            return Const(result)
+        if node.created and name in CHAIN and isinstance(obj.real, BaseException):
+            return exception_part(interp, name, result)
+        return graph.slot(node, name, result)
+    raise Break("opaque-call", f"attribute {name!r} of a {type(obj.real).__name__} was read")
+
+
+def exception_part(interp: Interpreter, name: str, result: Any) -> Shadow:
+    """The cause or context of an exception that the trace made."""
+    node = interp.graph.find(result)
+    if node is None and not isinstance(result, (bool, types.NoneType)):
+        raise Break("opaque-call", f"the {name} of an exception, a {type(result).__name__}, is of unknown origin")
+    return node or Const(result)
+
+
+def function_attribute(interp: Interpreter, node: RefNode, name: str, result: Any) -> Shadow:
+    """A C-level attribute of a function which the trace made."""
+    state: FunctionState = node.state
+    if name in node.slots:
+        return node.slots[name]
+    known = {"__defaults__": state.defaults, "__kwdefaults__": state.kwdefaults, "__globals__": state.globals}
+    if name in known:
+        return known[name]
+    if is_constant(result):
+        return Const(result)
+    if name == "__annotations__":
+        node.slots[name] = settled(interp, result, new=True)
+        return node.slots[name]
+    return interp.graph.constant(result) if name == "__code__" else interp.graph.create(result)
+
+
+def class_data(interp: Interpreter, cls: type, name: str, result: Any) -> Shadow:
+    """`__name__`, `__mro__`, `__dict__` … of a class. Its identity determines what of these cannot be assigned."""
+    if type(lookup_class(type(cls), name)) is types.GetSetDescriptorType:
+        pin_told(interp.graph, cls, name, result)
+    if isinstance(result, types.MappingProxyType) and is_mutable(cls) and not interp.graph.is_made(cls):
+        return namespace_of(interp, cls, result)
+    if is_constant(result):
+        return Const(result)
+    if name in ("__mro__", "__bases__", "__base__"):
+        pin_mro(interp.graph, cls)
+    if isinstance(result, PINNED) or callable(result):
+        return class_builtin(interp, result)
+    if isinstance(result, tuple):
+        return settled(interp, result, new=True)
+    if name in cls.__dict__:
+        return type_attr(interp.graph, cls, name)[2]
+    raise Break("opaque-call", f"attribute {name!r} of class {cls.__qualname__} was read")
+
+
+def namespace_of(interp: Interpreter, cls: type, proxy: types.MappingProxyType[str, Any]) -> Shadow:
+    """`cls.__dict__`: a new proxy of a dict from outside."""
+    graph = interp.graph
+    node = graph.create(proxy, origin=Expr(type.__getattribute__, (graph.constant(cls), Const("__dict__"))))
+    node.slots["mapping"] = namespace_node(graph, cls)
+    return node
+
+
+def class_builtin(interp: Interpreter, result: Any) -> Shadow:
+    """A builtin method or other C object that a class, already guarded, leads to."""
+    # A class method of C is bound anew each time.
+    if is_constant(result) or isinstance(result, types.BuiltinFunctionType):
+        return Const(result)
+    return interp.graph.constant(result)
+
+
+def is_property(cls: type) -> bool:
+    """Whether a descriptor is a property, and no subclass with an access of its own."""
+    return issubclass(cls, property) and all(
+        lookup_class(cls, name) is property.__dict__[name] for name in ("__get__", "__set__", "__delete__"))
+
+
+def setattr_of(real: Any) -> Callable[..., Any]:
+    return setattr if is_a(real, torch.Tensor) else next(cls for cls in WRITING if is_a(real, cls)).__setattr__
+
+
+def delattr_of(real: Any) -> Callable[..., Any]:
+    return delattr if is_a(real, torch.Tensor) else next(cls for cls in WRITING if is_a(real, cls)).__delattr__

@@ -1,0 +1,171 @@
+"""What the call of a C function is to a trace. It is decided once, before the call is made."""
+from __future__ import annotations
+
+import enum
+import operator
+import re
+import types
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from capture.interp.core.frame import Value
+from capture.interp.core.interpreter import Interpreter
+from capture.interp.core.registry import LAZY, MODELS, PURE, Meaning, find_model, hashable
+from capture.interp.core.special import VIEWS, is_a, is_plain
+from capture.interp.lookasides import computed_arrays, lru_caches
+from capture.interp.recording import arrays, leaf_functions, tensors
+from capture.refgraph.graph import PINNED
+from capture.refgraph.node import SCALARS, Const, Expr, External, HandleState, RefNode
+
+UNBOUND = (types.MethodDescriptorType, types.WrapperDescriptorType)
+# Operators that are recorded when an operand is a tensor.
+TENSOR_OPERATORS = frozenset({
+    abs, divmod, pow, *(getattr(operator, name) for name in (
+        "add sub mul truediv floordiv mod pow matmul and_ or_ xor lshift rshift neg pos invert abs eq ne lt le gt ge getitem "
+        "setitem delitem iadd isub imul itruediv ifloordiv imod ipow imatmul iand ior ixor ilshift irshift").split())})
+KEYS = VIEWS[0], VIEWS[3]       # of a dict, of an OrderedDict
+READS_TEXT = (str, re.Pattern)      # whose methods look at the text of a string, whatever its class
+VALUE_TAKERS = frozenset({bool, int, float, complex, operator.truth, operator.not_, operator.index, operator.contains, round, range,
+                          format, str, repr})
+
+
+class Kind(enum.Enum):
+    """What a trace makes of a call."""
+
+    OPERATION = "a node of the graph"
+    METADATA = "what the properties of a tensor tell"
+    VALUE = "what a tensor holds"
+    MODE = "a mode of torch that is set, in the graph too"
+    GETTER = "a mode, or another fact of the process, that is guarded"
+    MODEL = "what the registry says"
+    NUMPY = "what numpy computes from constants and guarded content: a constant"
+    LAZY = "arithmetic on scalars: an expression"
+    PURE = "what follows from what the arguments hold: that is guarded"
+    REPEATED = "what numpy computes from what only a hit knows: computed again on each"
+    BOOKKEEPING = "nothing: it only keeps Dynamo's own records"
+    UNKNOWN = "nothing that a trace can hold"
+
+
+OF_TENSORS = frozenset({Kind.OPERATION, Kind.METADATA, Kind.VALUE, Kind.MODE})
+
+
+@dataclass(slots=True, eq=False)
+class Call:
+    """A call of a C function. `meaning`: what the registry says of it (`Kind.MODEL`). `versions`: of the tensors that it was given
+    (`Kind.OPERATION`), before it was made."""
+
+    function: Value
+    args: list[Value]
+    kwargs: dict[str, Value]
+    kind: Kind
+    meaning: Meaning | None = None
+    versions: Any = None
+
+    @property
+    def real(self) -> Any:
+        """The function itself."""
+        return self.function.real
+
+    @property
+    def values(self) -> list[Value]:
+        """All arguments."""
+        return [*self.args, *self.kwargs.values()]
+
+
+def understand(interp: Interpreter, function: Value, args: list[Value], kwargs: dict[str, Value]) -> Call:
+    """What a call is."""
+    call = Call(function, args, kwargs, kind_of_function(function.real, args, kwargs))
+    if call.kind is Kind.MODEL:
+        reals, named = [value.real for value in args], {name: value.real for name, value in kwargs.items()}
+        numpys = any(map(arrays.is_value, reals)) and (
+            interp.recorder.arrays.is_foldable(call.real, call.values) or computed_arrays.repeats(interp, call.real, call.values))
+        call.meaning = None if numpys else find_model(call.real, reals, named)
+    if call.kind is Kind.UNKNOWN or call.kind is Kind.MODEL and call.meaning is None:
+        call.kind = kind_by_arguments(interp, call.real, call.values, kwargs)
+    return call
+
+
+def kind_of_function(real: Any, args: list[Value], kwargs: dict[str, Value]) -> Kind:
+    """The kind of a call, as far as the function and the types of its arguments tell."""
+    if is_bookkeeping(real):
+        return Kind.BOOKKEEPING
+    try:
+        if real in tensors.MODE_SETTERS:
+            return Kind.MODE
+        if real in leaf_functions.TENSOR_FACTS:
+            return Kind.METADATA
+        first = args[0].shadow if args else None
+        if isinstance(first, RefNode) and isinstance(first.state, HandleState) and isinstance(real, UNBOUND):
+            return kind_of_method(args[0].real, real.__name__)
+        # A tensor as a key counts by its identity.
+        operands = args[:1] if args and isinstance(args[0].real, (dict, set, frozenset, *KEYS)) else args
+        operates = any(isinstance(a.real, torch.Tensor) for a in operands[:2]) and type(operands[0].real) is not str
+        if operates and real in TENSOR_OPERATORS:
+            return Kind.OPERATION
+        if real in VALUE_TAKERS and any(isinstance(a.real, torch.Tensor) for a in operands):
+            return Kind.VALUE
+        if real is len and args and isinstance(args[0].real, torch.Tensor):
+            return Kind.METADATA
+        modelled = real in MODELS
+    except TypeError:       # an unhashable callable object
+        return Kind.UNKNOWN
+    if tensors.is_operation(real):
+        name = tensors.operation_name(real)
+        if real in tensors.MODE_GETTERS:
+            return Kind.GETTER
+        if name in tensors.METADATA and (name != "type" or len(args) + len(kwargs) == 1):
+            return Kind.METADATA
+        return Kind.VALUE if name in tensors.VALUE_READERS else Kind.OPERATION
+    if modelled:
+        return Kind.MODEL
+    return Kind.GETTER if real in tensors.MODE_GETTERS or real in tensors.PROCESS_FACTS else Kind.UNKNOWN
+
+
+def kind_of_method(handle: Any, name: str) -> Kind:
+    """The kind of a call of a method of an object of torch's own."""
+    if name in leaf_functions.FACTS:
+        return Kind.GETTER
+    if name in leaf_functions.MODELLED:
+        return Kind.MODEL
+    return {torch.Generator: Kind.OPERATION, torch.UntypedStorage: Kind.VALUE}.get(type(handle), Kind.UNKNOWN)
+
+
+def kind_by_arguments(interp: Interpreter, real: Any, values: list[Value], kwargs: dict[str, Value]) -> Kind:
+    """The kind of a call of a function that means nothing more than what it computes from its arguments."""
+    if interp.recorder.arrays.is_foldable(real, values):
+        return Kind.NUMPY
+    if hashable(real) and real in LAZY and not kwargs and all(isinstance(v.shadow, (Const, External, Expr)) for v in values):
+        return Kind.LAZY
+    if computed_arrays.repeats(interp, real, values):
+        return Kind.REPEATED
+    return Kind.PURE if is_foldable(real, values) else Kind.UNKNOWN
+
+
+def is_bookkeeping(function: Any) -> bool:
+    """Whether a function only keeps Dynamo's own records of modules: the first use of torch.compile patches a call of it into
+    `nn.Module.__init__` for the rest of the process."""
+    return is_a(function, types.FunctionType) and (function.__module__, function.__qualname__) == (
+        "torch._dynamo.mutation_guard", "GenerationTracker.tag")
+
+
+def is_foldable(real: Any, values: list[Value]) -> bool:
+    """Whether the result of a call follows from what its arguments hold."""
+    if is_a(real, types.MethodDescriptorType) and real.__objclass__ in READS_TEXT:      # of a subclass too, such as a version
+        values = [v for v in values[:2] if not isinstance(v.real, str)] + values[2:]
+    if is_a(real, lru_caches.WRAPPER):
+        return all(map(lru_caches.is_told, values))
+    return is_pure(real) and all(is_plain(v.real) or isinstance(v.real, PINNED) for v in values)
+
+
+def is_pure(real: Any) -> bool:
+    """Whether a C function's result follows from its arguments: by the table, or as a method of an immutable builtin type."""
+    try:
+        if real in PURE or real in LAZY:
+            return True
+    except TypeError:
+        return False
+    if is_a(real, UNBOUND):
+        return real.__objclass__ in SCALARS and real.__name__ not in ("__init__", "__setattr__", "__delattr__")
+    return False

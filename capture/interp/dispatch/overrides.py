@@ -1,0 +1,192 @@
+"""Who is asked what functions of torch do: classes of tensors and of other objects, by `__torch_function__`, and modes in Python.
+
+torch itself says whom an operation in C asks, and what: it is called under a mode of ours, which is asked before all others and
+does nothing but take the question down. The interpreter then asks them in the program's name. Functions of torch that are written
+in Python are inlined, and so ask for themselves.
+"""
+from __future__ import annotations
+
+import operator
+import types
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from capture.errors import Break
+from capture.interp.core.frame import Value
+from capture.interp.core.interpreter import Interpreter
+from capture.interp.core.registry import hashable
+from capture.interp.core.special import is_a
+from capture.interp.dispatch.call_kinds import TENSOR_OPERATORS, VALUE_TAKERS
+from capture.interp.recording.tensors import OWNERS, is_operation
+from capture.refgraph.identical import Classes
+from capture.refgraph.lookup import MISSING
+from capture.refgraph.memory import PLAIN_TENSORS, is_overriding
+from capture.refgraph.node import SCALARS, Build, Const, DictState, RefNode, Shadow
+
+OF_FIRST = frozenset({operator.getitem, operator.setitem, operator.delitem, operator.contains})     # … alone, be it a tensor
+OPERATORS = TENSOR_OPERATORS | VALUE_TAKERS | {len, operator.index}
+GETTER, SETTER = types.GetSetDescriptorType.__get__, types.GetSetDescriptorType.__set__
+LITTLE = Classes((*SCALARS, *PLAIN_TENSORS, torch.dtype, torch.device))  # what is never asked
+DEEPEST = 3                                                         # containers in containers that operations look into
+
+
+class Asked(BaseException):
+    """What an operation has asked, in place of being done."""
+
+
+class Secretary(TorchFunctionMode):
+    """Takes down what an operation asks."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = MISSING) -> Any:
+        raise Asked(func, types, args, kwargs)
+
+
+@dataclass(frozen=True)
+class Question:
+    """A call of `__torch_function__`: whom it goes to, in order, of_mode: a mode first; and its arguments."""
+
+    asked: Value
+    arguments: Value
+    of_mode: bool
+
+
+class Performed(Exception):
+    """An operation has asked nobody and is done. `outcome`: what it returned."""
+
+    def __init__(self, outcome: Any) -> None:
+        super().__init__()
+        self.outcome = outcome
+
+
+def is_overridden(interp: Interpreter, args: Iterable[Value], kwargs: dict[str, Value]) -> bool:
+    """Whether somebody may be asked about an operation on these arguments, or is not, but would run if it were called natively."""
+    if interp.modes and torch._C._is_torch_function_mode_enabled():
+        return True
+    return any(_may_ask(value.real) for value in args) or any(_may_ask(value.real) for value in kwargs.values())
+
+
+def _may_ask(real: Any, depth: int = DEEPEST) -> bool:
+    cls = type(real)
+    if cls in LITTLE:
+        return False
+    if cls is list or cls is tuple:
+        return depth > 0 and any(_may_ask(item, depth - 1) for item in real)
+    return is_overriding(cls)
+
+
+def is_asking(function: Any, args: list[Value]) -> bool:
+    """Whether a call of a function of C is an operation, which may ask."""
+    if not hashable(function):
+        return False
+    if function in OPERATORS:
+        return any(is_a(value.real, torch.Tensor) for value in args[:1 if function in OF_FIRST else 2])
+    return is_operation(function)
+
+
+def asks(interp: Interpreter) -> bool:
+    """Whether torch asks anybody at present."""
+    return torch._C._is_torch_function_enabled() or bool(interp.modes) and torch._C._is_torch_function_mode_enabled()
+
+
+def question_of(interp: Interpreter, function: Any, args: list[Value], kwargs: dict[str, Value]) -> Question | None:
+    """What a call of an operation in C asks, and whom; None if it asks nobody, since it raises before, or since torch was told not
+    to ask. Raises Performed where it is done."""
+    modes = bool(interp.modes) and torch._C._is_torch_function_mode_enabled()
+    if not asks(interp):
+        return None
+    if torch._C._len_torch_function_stack() > len(interp.modes) and modes:
+        interp.give_up(Break("unsupported-tensor", "a mode is asked inside of another that was there before"))
+        return None
+    torch._C._push_on_torch_function_stack(SECRETARY)
+    try:
+        result = function(*(arg.real for arg in args), **{name: value.real for name, value in kwargs.items()})
+    except Asked as asked:
+        func, types, given, named = asked.args
+    except Exception:
+        return None                     # about its arguments: so will the call
+    else:
+        raise Performed(result)
+    finally:
+        torch._C._pop_torch_function_stack()
+    interp.graph.overriding = True
+    known = dict(_flat([*args, *kwargs.values()]))
+    asked_of = [next(real for real in known.values() if type(real) is cls or real is cls) for cls in types]
+    mode = [torch._C._get_function_stack_at(torch._C._len_torch_function_stack() - 1)] if modes else []
+
+    def shadows() -> tuple[Shadow, Shadow]:
+        found = _shadows([*args, *kwargs.values()])
+        for real in asked_of:
+            if isinstance(found[id(real)], RefNode):
+                interp.graph.touch(found[id(real)])  # type: ignore[arg-type]
+        first: list[Shadow] = [_shadow_of_function(interp, func), Build(tuple, tuple(map(interp.graph.constant, types))),
+                               Build(tuple, tuple(_found(found, real) for real in given))]
+        if named is not MISSING:
+            first.append(interp.graph.create(named, DictState({k: _found(found, v) for k, v in named.items()}, complete=True)))
+        whom = [interp.modes[-1][0]] if modes else []
+        return Build(tuple, tuple(whom + [found[id(real)] for real in asked_of])), Build(tuple, tuple(first))
+    whom, what = interp.track(shadows) or (None, None)
+    arguments = (func, types, given) if named is MISSING else (func, types, given, named)
+    return Question(Value((*mode, *asked_of), whom), Value(arguments, what), modes)
+
+
+SECRETARY = Secretary()
+
+
+def about_attribute(interp: Interpreter, descriptor: Any, name: str, args: list[Value]) -> Question | None:
+    """What `descriptor.__get__` or `__set__` of an attribute of tensors asks; None if it asks nobody."""
+    try:
+        return question_of(interp, getattr(descriptor, name), args, {})
+    except Performed:
+        return None
+
+
+def _flat(values: Iterable[Value]) -> Iterable[tuple[int, Any]]:
+    """All that is given to an operation, also in containers, by identity."""
+    stack, seen = [value.real for value in values][::-1], set()
+    while stack:
+        real = stack.pop()
+        if id(real) in seen:
+            continue
+        seen.add(id(real))
+        yield id(real), real
+        if type(real) is list or type(real) is tuple:
+            stack.extend(real[::-1])
+
+
+def _shadows(values: Iterable[Value]) -> dict[int, Shadow]:
+    """The shadows of what an operation is given, by identity."""
+    found: dict[int, Shadow] = {}
+    stack = [(value.real, value.shadow) for value in values][::-1]
+    while stack:
+        real, shadow = stack.pop()
+        if id(real) in found:
+            continue
+        found[id(real)] = shadow
+        if isinstance(shadow, Build) and type(real) is tuple:
+            stack.extend(zip(real[::-1], shadow.items[::-1], strict=True))
+        elif isinstance(shadow, RefNode) and type(real) is list and hasattr(shadow.state, "items"):
+            stack.extend(zip(real[::-1], shadow.state.items[::-1]))
+    return found
+
+
+def _found(found: dict[int, Shadow], real: Any) -> Shadow:
+    """The shadow of an argument of a question, which is one of the operation's own."""
+    if id(real) in found:
+        return found[id(real)]
+    raise Break("unsupported-tensor", f"a class is asked about a {type(real).__name__} that an operation made")
+
+
+def _shadow_of_function(interp: Interpreter, func: Any) -> Shadow:
+    if type(func) is types.MethodWrapperType and type(func.__self__) is types.GetSetDescriptorType:
+        method = {"__get__": GETTER, "__set__": SETTER}.get(func.__name__)
+        return Build(types.MethodWrapperType, (Const(method), Const(func.__self__)))
+    return interp.graph.constant(func)
+
+
+def is_attribute_of_tensors(descriptor: Any) -> bool:
+    """Whether a descriptor of C is an attribute of tensors, about which classes are asked."""
+    return type(descriptor) is types.GetSetDescriptorType and descriptor.__objclass__ in OWNERS

@@ -1,0 +1,111 @@
+"""What a trace takes for granted of tensors, whose values only a hit knows: they are looked at when the graph has run, before
+anything else is done, and a call for which they are otherwise runs natively.
+
+A branch on a tensor whose other way does nothing but raise is a check. In torch's own code, and in other installed packages, a
+branch on a tensor chooses between ways to the same result (there is nothing to mask), or tells whether arguments are valid,
+and nearly always goes one way: it is supposed to, until it did not. So is what torch itself reads out of tensors as an integer; and
+so is, in any code, whether two tensors are equal as a whole, since who asks mostly wants to know whether they are one.
+"""
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import torch
+
+from capture.errors import is_of_library, is_of_torch
+from capture.interp.core.frame import Frame, Value
+from capture.interp.core.instructions import Does, does
+from capture.interp.core.interpreter import Interpreter
+from capture.interp.core.special import in_python
+from capture.interp.lookasides import replays
+from capture.interp.recording import may_raise, scalar_tensors
+from capture.refgraph import runtime
+from capture.refgraph.memory import PLAIN_TENSORS
+from capture.refgraph.node import Build, Const, Expr, External, RefNode, Shadow, TensorState
+
+COMPARISONS = frozenset({torch.equal, torch.Tensor.equal, torch.allclose, torch.Tensor.allclose})
+MOST_STEPS = 100        # from a check to the exception that it raises
+
+
+def truth_of_branch(interp: Interpreter, frame: Frame, value: Value, ways: dict[bool, int]) -> bool | None:
+    """The truth of a value that is branched upon, if the trace goes on with it; None if it is not for this, or the trace ends.
+    ways: where the branch leads."""
+    if not interp.tracking or not is_of_graph(interp, value):
+        return None
+    truth = interp.real(bool, value.real)
+    is_check = raises(frame, ways[not truth]) and not (interp.can_cut and may_raise.is_watched(frame))    # by whom it may be caught
+    compares = is_comparison(value.shadow) and not interp.recorder.seen.surprised
+    if not (is_check or compares or may_suppose(interp)) or not can_look_back(interp):
+        return None
+    interp.track(assume, interp, value, truth, runtime.expect if is_check else runtime.suppose)
+    return truth
+
+
+def is_of_graph(interp: Interpreter, value: Value) -> bool:
+    """Whether a value is a tensor of one element, or follows from tensors, and is known when the graph has run."""
+    if isinstance(value.real, torch.Tensor):
+        if type(value.real) not in PLAIN_TENSORS or in_python(value.real, "__bool__"):
+            return False
+        if value.real.numel() != 1 or replays.is_known(interp, [value]):
+            return False
+        return not scalar_tensors.is_held(interp, operator.truth, [value]) and not scalar_tensors.is_decided(interp, operator.truth, [value])
+    stack = [value.shadow]
+    found = False
+    while stack:
+        shadow = stack.pop()
+        if type(shadow) is Expr or isinstance(shadow, Build):
+            stack += shadow.parts
+        elif isinstance(shadow, RefNode) and type(shadow.state) is TensorState:
+            found = True
+        elif not isinstance(shadow, (Const, External)):
+            return False
+    return found and interp.graph.path_to(value.shadow) is None
+
+
+def is_comparison(shadow: Shadow | None) -> bool:
+    """Whether a value says that two tensors are equal as a whole, or that they are not."""
+    while type(shadow) is Expr and shadow.op in (operator.not_, operator.truth, bool):
+        shadow = shadow.args[0]
+    return type(shadow) is Expr and shadow.op in COMPARISONS
+
+
+def may_suppose(interp: Interpreter, is_truth: bool = True) -> bool:
+    """Whether the truth of a tensor, or else what it holds, may be taken for what it was in the capture."""
+    if interp.frame is None or interp.recorder.seen.surprised:
+        return False
+    return (is_of_library if is_truth else is_of_torch)(interp.frame.code.co_filename)
+
+
+def can_look_back(interp: Interpreter) -> bool:
+    """Whether nothing was done so far that could not be taken back if a tensor turns out to hold something else."""
+    return interp.recorder.can_take_back()
+
+
+def assume(interp: Interpreter, value: Value, scalar_tensors: bool | int, operation: Any) -> Shadow:
+    """Takes a value, or its truth, for granted. operation: what looks whether it is so."""
+    interp.recorder.expect(value, scalar_tensors, operation, at_once=bool(interp.openings))
+    return Const(scalar_tensors)
+
+
+def supposed(interp: Interpreter, function: Any, args: list[Value], result: Any) -> Shadow | None:
+    """The shadow of a number or truth that torch's own code reads out of a tensor, if it is taken for what it is now."""
+    if function not in (bool, int, operator.not_) or len(args) != 1 or not isinstance(args[0].real, torch.Tensor):
+        return None
+    if type(result) not in (bool, int):
+        return None
+    if not may_suppose(interp, type(result) is bool) or not can_look_back(interp):
+        return None
+    assume(interp, args[0], not result if function is operator.not_ else result, runtime.suppose)
+    return Const(result)
+
+
+def raises(frame: Frame, start: int) -> bool:
+    """Whether the instructions from `start` on come to the raising of an exception whatever happens."""
+    for instruction in frame.instructions[start:start + MOST_STEPS]:
+        facts = does(instruction)
+        if Does.RAISES in facts:
+            return True
+        if facts & (Does.LEAVES | Does.JUMPS | Does.BRANCHES | Does.SUSPENDS):
+            return False
+    return False

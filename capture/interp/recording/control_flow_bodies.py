@@ -1,0 +1,247 @@
+"""Bodies of torch's control flow (`torch.cond`, `map` …): each is recorded like other code, and then taken out of the graph.
+It becomes a graph of its own, an argument of the operator, whose further operands are the tensors that it takes from around it.
+
+A body runs on copies of the operator's operands while it is recorded, and its results are dropped: what it may do to tensors that
+were there before it, the operator alone does.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import fx
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from capture import _C
+from capture.errors import Break
+from capture.interp.core.frame import Value
+from capture.interp.recording.fx_recorder import FxRecorder, tensors_in
+from capture.interp.recording.regions import graph_module
+from capture.interp.recording.writes import uncounted
+from capture.refgraph.memory import PLAIN_TENSORS, storage_of
+from capture.refgraph.node import RefNode, TensorState
+
+
+class Body:
+    """A body that is being recorded, or was. `samples`: what it is called with. `random`: the state of random numbers before it."""
+
+    def __init__(self, sliced: Sequence[bool], operands: Iterable[torch.Tensor]) -> None:
+        self.random = _C.get_random_state()
+        self.samples = tuple(map(sample, sliced, operands))
+        self.made: set[int | None] = set(map(_place, self.samples))     # the storages that it may write to
+        self.recorded: Recorded | None = None           # its graph, when it is over
+        self.plan: Plan | None = None                   # … and those of all bodies of the operator, which the first of them keeps
+
+
+@dataclass
+class Start:
+    """Where the graph was, and what else had been recorded, when a body began."""
+
+    marker: fx.Node
+    samples: list[fx.Node]
+    mark: int
+    counts: tuple[int, ...]
+    numbers: dict[Any, Any]
+
+
+@dataclass
+class Recorded:
+    """The graph of a body, whose placeholders are its parameters, if it has any, then what it takes from around it."""
+
+    graph: fx.Graph
+    parameters: list[fx.Node]
+    lifted: dict[fx.Node, fx.Node]                      # node around the body -> placeholder
+    outputs: list[torch.Tensor]
+    spec: Any
+
+
+@dataclass
+class Plan:
+    """The arguments of an operator: graph modules and their nodes, and the tensors that they take from around them."""
+
+    modules: list[fx.GraphModule] = field(default_factory=list)
+    nodes: list[fx.Node] = field(default_factory=list)
+    lifted: list[RefNode] = field(default_factory=list)
+
+
+def sample(sliced: bool, operand: torch.Tensor) -> torch.Tensor:
+    """A copy of an operand, or of its first slice, which lies in memory as that."""
+    given = operand.select(0, 0) if sliced else operand
+    copy = given.clone()
+    if copy.stride() != given.stride():
+        span = 1 + sum((size - 1) * stride for size, stride in zip(given.shape, given.stride())) if given.numel() else 0
+        whole = given.as_strided((span,), (1,)).clone()
+        copy = whole.as_strided(given.shape, given.stride())
+    return copy if copy.requires_grad == given.requires_grad else copy.detach().requires_grad_(given.requires_grad)
+
+
+def _place(tensor: torch.Tensor) -> int | None:
+    return (storage_of(tensor) or (None,))[0]
+
+
+# -- recording ---------------------------------------------------------------------------------------------------------
+
+def begin(recorder: FxRecorder, body: Body, sliced: Sequence[bool], operands: Sequence[RefNode]) -> list[RefNode]:
+    """What is recorded from now on belongs to a body. Returns its samples."""
+    start = Start(recorder.effect(begin), [], recorder.refs.mark, _counts(recorder), dict(recorder.numbers))
+    nodes = []
+    for tensor, slices, operand in zip(body.samples, sliced, operands):
+        start.samples.append(recorder.effect(sample, slices, recorder.node(operand)))
+        nodes.append(recorder.refs.create(tensor, TensorState(start.samples[-1], None, operand.state.dynamic)))
+    recorder.bodies.append((body, start))
+    return nodes
+
+
+def _counts(recorder: FxRecorder) -> tuple[int, ...]:
+    """How much besides operations the trace has noted: none of it can be part of a body."""
+    return (len(recorder.refs.effects), len(recorder.expected), len(recorder.snapshots), len(recorder.counted),
+            len(recorder.regions), len(recorder.arrays.tensors))
+
+
+def end(recorder: FxRecorder, body: Body, spec: Any, outputs: Sequence[torch.Tensor], has_parameters: bool) -> None:
+    """The body has returned tensors, in a structure. has_parameters: else it takes the operands themselves. Raises Break for a body
+    that does or returns what cannot be part of a graph."""
+    _, start = recorder.bodies.pop()
+    recorder.numbers = start.numbers
+    nodes = _nodes_after(start.marker)
+    inside = {*nodes, *start.samples}
+    known = [recorder.refs.find(output) for output in outputs]
+    places = [_place(output) for output in outputs]
+    aliased = len(set(places)) < len(places) or not body.made.issuperset(places) or any(
+        _place(tensor) in places for tensor in body.samples)
+    if any(node is None or node.state.node not in inside for node in known) or aliased:
+        raise Break("opaque-call", "a body of torch's control flow returns what it has not made")
+    if _counts(recorder) != start.counts or any(
+            serial > start.mark and place not in body.made for place, serial in recorder.refs.written.items()):
+        raise Break("opaque-call", "a body of torch's control flow does more than to compute")
+    body.recorded = _taken_out(recorder.fx, nodes, start, [node.state.node for node in known], has_parameters)  # type: ignore[union-attr]
+    body.recorded.outputs, body.recorded.spec = list(outputs), spec
+
+
+def _nodes_after(marker: fx.Node) -> list[fx.Node]:
+    nodes, node = [], marker.next
+    while node.op != "root":
+        if node.op != "placeholder":
+            nodes.append(node)
+        node = node.next
+    return nodes
+
+
+def _taken_out(graph: fx.Graph, nodes: list[fx.Node], start: Start, outputs: list[fx.Node], has_parameters: bool) -> Recorded:
+    """Moves the nodes of a body into a graph of their own."""
+    inner, inside = fx.Graph(), set(nodes)
+    copies: dict[fx.Node, fx.Node] = {}
+    parameters = [inner.placeholder(node.name) for node in start.samples] if has_parameters else []
+    copies.update(zip(start.samples, parameters))
+    lifted: dict[fx.Node, fx.Node] = {}
+
+    def copy_of(node: fx.Node) -> fx.Node:
+        if node not in copies:
+            origin: Any = node.args[1] if node in start.samples else node
+            if origin not in lifted:
+                lifted[origin] = inner.placeholder(origin.name)
+            copies[node] = lifted[origin]
+        return copies[node]
+    for source in dict.fromkeys(source for node in nodes for source in node.all_input_nodes if source not in inside):
+        copy_of(source)
+    for node in nodes:
+        if node not in start.samples:
+            copies[node] = inner.node_copy(node, copy_of)
+    inner.output(tuple(map(copy_of, outputs)))
+    for node in reversed(nodes):
+        graph.erase_node(node)
+    graph.erase_node(start.marker)
+    return Recorded(inner, parameters, lifted, [], None)
+
+
+def abandon(recorder: FxRecorder) -> None:
+    """The body has raised."""
+    if recorder.bodies:
+        recorder.bodies.pop()
+
+
+# -- the operator ------------------------------------------------------------------------------------------------------
+
+def plan(recorder: FxRecorder, bodies: Sequence[Body], bare: Sequence[bool]) -> Plan:
+    """The arguments that stand for the bodies of one operator: graph modules of the same parameters. bare: which of them return a
+    tensor, and not a tuple. Raises Break where they do not fit each other, or something that they take is no tensor."""
+    made = [body.recorded for body in bodies]
+    nodes = list(dict.fromkeys(node for recorded in made for node in recorded.lifted))  # type: ignore[union-attr]
+    tensors = {node.state.node: node for node in recorder.refs.nodes if isinstance(node.state, TensorState)}
+    result = Plan(lifted=[tensors[node] for node in nodes if node in tensors])
+    if len(result.lifted) < len(nodes) or any(node.cls not in PLAIN_TENSORS or node.real is None for node in result.lifted):
+        raise Break("opaque-call", "a body of torch's control flow takes what is no tensor from around it")
+    for recorded, single in zip(made, bare):
+        module = _module(recorder, recorded, nodes, single)  # type: ignore[arg-type]
+        name = f"body_{len(recorder.modules)}"
+        recorder.modules[name] = module
+        result.modules.append(module)
+        result.nodes.append(recorder.fx.get_attr(name))
+    return result
+
+
+def _module(recorder: FxRecorder, recorded: Recorded, lifted: list[fx.Node], single: bool) -> fx.GraphModule:
+    """The graph of a body as a module which takes all that the bodies of its operator take from around them."""
+    graph, holder = fx.Graph(), torch.nn.Module()
+    copies = {node: graph.placeholder(node.name) for node in recorded.parameters}
+    for node in lifted:
+        placeholder = graph.placeholder(node.name)
+        if node in recorded.lifted:
+            copies[recorded.lifted[node]] = placeholder
+    outputs = graph.graph_copy(recorded.graph, copies)
+    graph.output(outputs[0] if single else outputs)  # type: ignore[index]
+    for node in graph.nodes:
+        if node.op == "get_attr":
+            setattr(holder, node.target, recorder.modules[node.target])
+    return graph_module(holder, graph, "BodyGraph")
+
+
+def agree(first: Sequence[torch.Tensor], second: Sequence[torch.Tensor]) -> bool:
+    """Whether tensors are alike but for what they hold."""
+    return len(first) == len(second) and all(
+        (a.shape, a.stride(), a.dtype, a.device) == (b.shape, b.stride(), b.dtype, b.device) for a, b in zip(first, second))
+
+
+# -- writes ------------------------------------------------------------------------------------------------------------
+
+class _Guarded(TorchDispatchMode):
+    """Raises RuntimeError before an operation that writes to a tensor which a body has not made."""
+
+    def __init__(self, body: Body) -> None:
+        super().__init__()
+        self.body = body
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func._schema.is_mutable:
+            for place, argument in enumerate(func._schema.arguments):
+                if argument.alias_info is not None and argument.alias_info.is_write:
+                    given = kwargs[argument.name] if argument.name in kwargs else args[place] if place < len(args) else ()
+                    require_own(self.body, [given] if isinstance(given, torch.Tensor) else given or ())
+        result = func(*args, **kwargs)
+        before = set(map(_place, tensors_in([Value(args, None), Value(kwargs, None)])))
+        self.body.made.update(set(map(_place, tensors_in([Value(result, None)]))) - before)
+        return result
+
+
+def made(recorder: FxRecorder, results: list[Any]) -> None:
+    """An operator has returned new tensors, in a body perhaps."""
+    for body, _ in recorder.bodies[-1:]:
+        body.made.update(_place(result) for result in results if isinstance(result, torch.Tensor))
+
+
+def require_own(body: Body, written: Iterable[torch.Tensor]) -> None:
+    if any(_place(tensor) not in body.made for tensor in written):
+        raise RuntimeError("a body of torch's control flow writes to a tensor that was there before it")
+
+
+def guarded(body: Body, name: str, args: list[Value], kwargs: dict[str, Value], perform: Callable[..., Any],
+            function: Callable[..., Any], /, *reals: Any, **named: Any) -> Any:
+    """Calls an operation in a body."""
+    def call() -> Any:
+        require_own(body, uncounted(name, args, kwargs))
+        with _Guarded(body):
+            return function(*reals, **named)
+    return perform(call)

@@ -1,0 +1,220 @@
+"""Arrays of numpy in the graph: those that become tensors, or are written to, and what they are computed from.
+
+What numpy computes of a tensor's memory is a call after the graph at first (`lookasides/computed_arrays.py`), so that the graph can
+be compiled. Once a tensor is made of such an array, or something is written to one, all these calls become operations of the graph,
+in their order: numpy itself, on the memory that it has in eager mode. Of such an array is taken for granted how it is laid out: a
+call for which that is otherwise runs natively.
+"""
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import fx
+
+from capture.errors import Break
+from capture.interp.core.frame import Value
+from capture.interp.recording.fx_recorder import FxRecorder
+from capture.refgraph.effects import CallEffect, Replayed
+from capture.refgraph.identical import LISTS
+from capture.refgraph.ndarrays import is_array, is_ndarray, is_value, layout
+from capture.refgraph.node import ArrayState, Build, Const, Display, External, ListState, RefNode, Shadow, TensorState
+from capture.refgraph.runtime import expect_layout
+
+OBSTACLE = "calls numpy"
+
+
+class Hole:
+    """The place of a node of the graph among the arguments of a call."""
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+
+    def __repr__(self) -> str:
+        return f"<{self.index}>"
+
+
+def called(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], *operands: Any) -> Any:
+    """Calls a function, with operands in the place of holes."""
+    def filled(item: Any) -> Any:
+        if type(item) is Hole:
+            return operands[item.index]
+        if type(item) is slice:
+            return slice(filled(item.start), filled(item.stop), filled(item.step))
+        return type(item)(map(filled, item)) if type(item) in LISTS else item
+    return function(*map(filled, args), **{name: filled(item) for name, item in kwargs.items()})
+
+
+def is_in_graph(shadow: Shadow | None) -> bool:
+    """Whether an array is made by the graph."""
+    return isinstance(shadow, RefNode) and type(shadow.state) is ArrayState
+
+
+# -- what is computed --------------------------------------------------------------------------------------------------
+
+class _Call:
+    """The arguments of a call as those of a node of the graph. Raises Break for what only a hit knows."""
+
+    def __init__(self, recorder: FxRecorder) -> None:
+        self.recorder, self.operands = recorder, list[fx.Node]()
+
+    def node(self, function: Callable[..., Any], args: Iterable[Shadow], kwargs: dict[str, Shadow]) -> fx.Node:
+        layouts = tuple(map(self.argument, args)), {name: self.argument(shadow) for name, shadow in kwargs.items()}
+        target: Any = functools.partial(called, function, *layouts)
+        target.__name__, target.__module__ = getattr(function, "__name__", "call").strip("_"), "numpy"
+        node = self.recorder.effect(target, *self.operands)
+        node.meta["obstacle"] = OBSTACLE
+        return node
+
+    def argument(self, shadow: Shadow) -> Any:
+        if isinstance(shadow, Const):
+            return shadow.value
+        if isinstance(shadow, External):
+            self.recorder.refs.depend(shadow, shadow.value)
+            return shadow.value
+        if isinstance(shadow, (Build, Display)) and shadow.cls in (tuple, list, slice):
+            items = list(map(self.argument, shadow.items))
+            return slice(*items) if shadow.cls is slice else shadow.cls(items)
+        if isinstance(shadow, RefNode) and type(shadow.state) is ListState:
+            return list(map(self.argument, shadow.state.items))
+        if isinstance(shadow, RefNode) and (node := self.array(shadow)) is not None:
+            self.operands.append(node)
+            return Hole(len(self.operands) - 1)
+        raise Break("data-dependent", "what numpy computes in the graph depends on what is computed after it")
+
+    def array(self, shadow: RefNode) -> fx.Node | None:
+        """The node of an array, tensor or number of numpy."""
+        recorder, real = self.recorder, shadow.real
+        if isinstance(shadow.state, TensorState):
+            return recorder.node(shadow)
+        if isinstance(shadow.origin, Replayed) and shadow.origin.op in recorder.arrays.repeated:        # a number: once more
+            call = shadow.origin.op
+            return _Call(recorder).node(*_parts(call))
+        if shadow.source is not None and is_ndarray(real) and real.flags.writeable:
+            try:
+                tensor = torch.from_numpy(real)
+            except (TypeError, ValueError) as error:
+                raise Break("opaque-call", f"numpy is given an array from outside, which torch does not take: {error}") from None
+            outside = recorder.arrays.share(recorder.refs, shadow, tensor)
+            return recorder.effect(torch.Tensor.numpy, recorder.node(outside))  # type: ignore[arg-type]
+        if is_value(real) and recorder.arrays.is_computed(real):
+            constant = recorder.arrays.maker(real) if is_array(real) else functools.partial(real.copy)
+            constant.__name__, constant.__module__ = "constant", "numpy"
+            return recorder.effect(constant)
+        return None
+
+
+def _parts(call: CallEffect) -> tuple[Any, list[Shadow], dict[str, Shadow]]:
+    """The function of a call, and its arguments."""
+    split = len(call.args) - len(call.names)
+    return call.function.value, list(call.args[:split]), dict(zip(call.names, call.args[split:]))  # type: ignore[attr-defined]
+
+
+def enter(recorder: FxRecorder) -> None:
+    """All arrays that numpy has made so far become part of the graph."""
+    graph, arrays = recorder.refs, recorder.arrays
+    for storage, serial in arrays.exposed.items():
+        if graph.written_since(serial, storage):
+            raise Break("late-change", "numpy was given a tensor that was written to after it")
+    for call, node in list(arrays.repeated.items()):
+        if node is None:
+            continue
+        if node.slots:
+            raise Break("untracked-mutation", "an array was given another shape or type, and becomes a tensor")
+        made = _Call(recorder).node(*_parts(call))
+        made.meta["stack"] = call.positions
+        node.state, node.origin = ArrayState(made, None), None
+        if recorder.acted is not None and graph.effects.index(call) < recorder.acted:
+            recorder.acted -= 1
+        graph.effects.remove(call)
+        del arrays.repeated[call]
+    if not arrays.repeated:
+        for storage in arrays.exposed:
+            graph.unwritten.pop(storage, None)
+        arrays.exposed.clear()
+
+
+def compute(recorder: FxRecorder, function: Callable[..., Any], args: list[Value], kwargs: dict[str, Value], result: Any) -> Shadow:
+    """The shadow of what numpy has computed, as an operation of the graph."""
+    node = _Call(recorder).node(function, [value.shadow for value in args],
+                                {name: value.shadow for name, value in kwargs.items()})
+    return _result(recorder, node, result, function)
+
+
+def _result(recorder: FxRecorder, node: fx.Node, real: Any, function: Callable[..., Any]) -> Shadow:
+    if is_value(real) and is_array(real):
+        return recorder.refs.find(real) or recorder.refs.create(real, ArrayState(node, None))
+    if isinstance(real, (tuple, list)) and real and all(is_value(item) and is_array(item) for item in real):
+        items = [_result(recorder, recorder.effect(item_of, node, place), item, function) for place, item in enumerate(real)]
+        return recorder.refs.create(real, ListState(items)) if type(real) is list else Build(type(real), tuple(items))
+    if real is None:
+        return Const(None)
+    raise Break("opaque-call", f"{getattr(function, '__name__', 'a function')}() of numpy returned a {type(real).__name__}")
+
+
+def item_of(whole: Any, place: int) -> Any:
+    """One of several arrays that a function has returned."""
+    return whole[place]
+
+
+# -- tensors on their memory, and writes -------------------------------------------------------------------------------
+
+def owner_of(array: Any) -> Any:
+    """The tensor or array that owns the memory of an array."""
+    while not isinstance(array, torch.Tensor) and isinstance(getattr(array, "base", None), torch.Tensor) or (
+            is_value(getattr(array, "base", None))):
+        array = array.base
+    return array
+
+
+def share(recorder: FxRecorder, array: Value, tensor: torch.Tensor) -> Shadow:
+    """The shadow of `torch.from_numpy(array)`."""
+    enter(recorder)
+    arrays, owner = recorder.arrays, owner_of(array.real)
+    node = recorder.node(array.shadow)  # type: ignore[arg-type]
+    shadow = recorder.record("call_function", torch.from_numpy, [Value(array.real, Const(node))], {}, tensor, {})
+    arrays.shared += [(owner, tensor), *([(owner, owner)] if isinstance(owner, torch.Tensor) else [])]
+    expect_as_it_is(recorder, array)
+    return shadow
+
+
+def expect_as_it_is(recorder: FxRecorder, array: Value) -> None:
+    """Takes for granted how an array of the graph is laid out."""
+    if not any(known is array.shadow for known, *_ in recorder.expected):
+        recorder.expected.append((array.shadow, layout(array.real), expect_layout, False, recorder.changes))  # type: ignore[arg-type]
+
+
+def is_of_tensor(shadow: Shadow | None) -> bool:
+    """Whether an array is on the whole memory of a tensor, from which its layout follows."""
+    if not isinstance(shadow, RefNode) or not isinstance(shadow.origin, Replayed) or shadow.slots:
+        return False
+    call = shadow.origin.op
+    is_exposure = isinstance(call.function, Const) and call.function.value is torch.Tensor.numpy
+    return is_exposure and not call.args[0].state.dynamic  # type: ignore[attr-defined]
+
+
+def why_not_written(recorder: FxRecorder) -> Break | None:
+    """Why nothing may be written to an array now; None if it may."""
+    try:
+        recorder.arrays.require_unseen(recorder.refs)
+    except Break as reason:
+        return reason.with_traceback(None)
+    return None
+
+
+def wrote(recorder: FxRecorder, array: Any) -> None:
+    """Notes that an array was written to: so were the tensors on its memory."""
+    owner = owner_of(array)
+    tensors = [owner] if isinstance(owner, torch.Tensor) else [tensor for known, tensor in recorder.arrays.shared if known is owner]
+    if tensors:                     # … and from there to the others
+        recorder.wrote(tensors)
+
+
+def can_become_tensor(recorder: FxRecorder, array: Value) -> bool:
+    """Whether an array is made by the graph, or can be."""
+    if not is_ndarray(array.real) or not isinstance(array.shadow, RefNode):
+        return False
+    return is_in_graph(array.shadow) or isinstance(array.shadow.origin, Replayed) and (
+        recorder.arrays.repeated.get(array.shadow.origin.op) is not None)

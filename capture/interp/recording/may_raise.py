@@ -1,0 +1,182 @@
+"""Tensor operations that fail for some values of their arguments, as on a hit they may.
+
+A call whose graph fails runs again natively, so that the program's effects and handlers come in their order. What has been changed
+by then is taken back for that, as far as it can be (`overwritten`, `rollback.Before`). Where it cannot, effects in Python before
+the first of these operations come before the graph, if entry state is all that they need; and where a handler of the program's is
+in force, no trace holds such an operation together with the change: it is cut between them.
+"""
+from __future__ import annotations
+
+import random
+import types
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+from torch import fx
+
+from capture.errors import Break, is_internal
+from capture.interp.core.frame import Frame, Value
+from capture.interp.core.instructions import Cover, decode, decoded, exception_table
+from capture.interp.core.interpreter import Interpreter
+from capture.interp.recording import fx_numbers, rollback, tensors
+from capture.interp.recording.fx_recorder import FxRecorder
+from capture.interp.recording.scalar_specialization import MAKING, SIZING
+from capture.interp.recording.undo_log import MOST_BYTES
+from capture.refgraph.effects import CallEffect, Effect
+from capture.refgraph.graph import RefGraph
+from capture.refgraph.lookup import parts
+from capture.refgraph.mock import Perform
+from capture.refgraph.node import Build, Const, Expr, External, RefNode, Shadow, source_of
+
+# Operations that raise for some values of a tensor: an index out of range, a singular matrix, a negative probability.
+FAILING = frozenset("""
+    embedding embedding_bag embedding_renorm_ gather scatter scatter_ scatter_add scatter_add_ scatter_reduce scatter_reduce_
+    index_select index_add index_add_ index_copy index_copy_ index_fill index_fill_ index_put index_put_ index_reduce index_reduce_
+    take take_along_dim put put_ masked_scatter masked_scatter_ one_hot bincount repeat_interleave nll_loss cross_entropy
+    multi_margin_loss multilabel_margin_loss ctc_loss binary_cross_entropy multinomial bernoulli bernoulli_ poisson normal normal_
+    histc histogram histogramdd quantile nanquantile segment_reduce pack_padded_sequence sparse_coo_tensor sparse_csr_tensor
+    cholesky cholesky_inverse inverse inv linalg_cholesky linalg_inv linalg_solve linalg_solve_ex linalg_eig linalg_eigh
+    linalg_eigvals linalg_eigvalsh linalg_svd linalg_svdvals linalg_lu_solve linalg_tensorinv linalg_tensorsolve linalg_qr
+    linalg_lstsq linalg_pinv linalg_cond linalg_matrix_power linalg_matrix_norm linalg_matrix_rank linalg_norm matrix_power
+    nuclear_norm logdet slogdet svd pinverse lobpcg _assert_async combinations unflatten max_unpool1d max_unpool2d
+    max_unpool3d""".split())
+SUBSCRIPTS = frozenset({"getitem", "__getitem__", "setitem", "__setitem__"})
+PICKS = SUBSCRIPTS | {"select", "narrow"}       # what an integer says which part of a tensor is meant, and must be one of them
+# Of integers they have no result where the divisor is zero.
+QUOTIENTS = frozenset("""
+    floordiv floor_divide floor_divide_ ifloordiv __floordiv__ __ifloordiv__ __rfloordiv__ mod imod remainder remainder_ __mod__
+    __imod__ __rmod__ fmod fmod_ div div_ divide divide_""".split())
+
+
+def note(interp: Interpreter, real: Any, args: list[Value]) -> None:
+    """Notes an operation that is about to be recorded, if it may fail for values that only a hit meets."""
+    if may_fail(interp, real, args):
+        may_raise(interp)
+
+
+def may_raise(interp: Interpreter) -> None:
+    """The graph may raise from here on."""
+    recorder, effects = interp.recorder, interp.graph.effects
+    if recorder.acted is None:
+        recorder.acted = len(effects)
+    watched = is_watched(interp.frame)
+    recorder.watched |= watched
+    recorder.fails |= watched or any(not comes_early(interp, effect) for effect in effects)
+
+
+def may_fail(interp: Interpreter, real: Any, args: list[Value]) -> bool:
+    """Whether an operation raises for some values of its arguments. Operators of other libraries may."""
+    name = tensors.operation_name(real)
+    if name in PICKS and any(is_moving(interp, arg.shadow, arg.real) for arg in args[1:]):
+        return True
+    if name in SUBSCRIPTS:
+        return fx_numbers.has_read(args[1].shadow)
+    if name in QUOTIENTS:
+        return len(args) > 1 and not isinstance(args[1].shadow, Const) and not any(
+            isinstance(arg.real, float) or isinstance(arg.real, torch.Tensor) and arg.real.is_floating_point() for arg in args)
+    if name in SIZING and any(fx_numbers.has_read(arg.shadow) for arg in args[name not in MAKING:]):
+        return True
+    return name in FAILING or isinstance(real, torch._ops.OpOverload) and real.namespace != "aten"
+
+
+def is_moving(interp: Interpreter, shadow: Shadow | None, real: Any) -> bool:
+    """Whether a subscript is, or holds, an integer that is another one from call to call. (No slice is out of range.)"""
+    if isinstance(shadow, Build):
+        return isinstance(real, tuple) and any(is_moving(interp, item, part) for item, part in zip(shadow.items, parts(real)))
+    if type(real) is not int or not isinstance(shadow, (External, Expr)):
+        return False
+    source = source_of(shadow)
+    return source is None or interp.recorder.seen.may_vary(source, real)
+
+
+# -- who would tell ----------------------------------------------------------------------------------------------------
+
+def comes_early(interp: Interpreter, effect: Effect | CallEffect) -> bool:
+    """Whether an effect comes before the graph wherever it stands."""
+    return effect in interp.graph.early if isinstance(effect, CallEffect) else effect.early
+
+
+def is_watched(frame: Frame | None) -> bool:
+    """Whether code of the program's runs when an exception is raised now: a handler, `finally`, or `with`, but for torch's own."""
+    while frame is not None:
+        if not is_internal(frame.code.co_filename) and any(
+                is_of_program(frame, cover) for cover in covers(frame.code, frame.pc - 1)):
+            return True
+        frame = frame.back
+    return False
+
+
+def covers(code: types.CodeType, at: int) -> Iterator[Cover]:
+    """What takes over an exception that is raised by the instruction of this index, from the inside out."""
+    while (cover := next((c for c in exception_table(code) if c.start <= at < c.end), None)) is not None:
+        yield cover
+        at = cover.target
+
+
+def handles(code: types.CodeType, cover: Cover) -> str:
+    """How a program takes over an exception: by a "handler" or by a block of "with". Empty for what the compiler has added."""
+    first, second = decode(code)[cover.target:cover.target + 2]
+    if first.opname != "PUSH_EXC_INFO":
+        return ""
+    return "with" if second.opname == "WITH_EXCEPT_START" else "handler"
+
+
+def is_of_program(frame: Frame, cover: Cover) -> bool:
+    """Whether a handler is the program's, neither one that the compiler has added nor a `with` block's of torch, which sets modes
+    and puts them back, or of a file."""
+    kind = handles(frame.code, cover)
+    if kind != "with":
+        return kind == "handler"
+    exit = frame.stack[cover.depth - 1]
+    manager = getattr(None if exit is None else exit.real, "__self__", None)
+    return not str(type(manager).__module__).startswith(("torch.", "_io"))
+
+
+def is_handled(nodes: Iterable[fx.Node]) -> bool:
+    """Whether any of these operations was recorded inside of a `try` of the program's."""
+    places = {(code, offset) for node in nodes for code, offset, _ in node.meta.get("stack", ())}
+    return any(not is_internal(code.co_filename) and any(
+        handles(code, cover) == "handler" for cover in covers(code, decoded(code).index[offset])) for code, offset in places)
+
+
+# -- what is done about it ---------------------------------------------------------------------------------------------
+
+def refusal(interp: Interpreter, real: Any, args: list[Value]) -> Break | None:
+    """Why an operation must not follow what the trace has changed; None if it may."""
+    recorder = interp.recorder
+    if not may_fail(interp, real, args) or recorder.can_take_back() or not is_watched(interp.frame):
+        return None
+    change = "a write to a tensor" if recorder.changes else "gradients were dropped"
+    return Break("failing-operation", f"{tensors.operation_name(real)}() after {change}")
+
+
+def before(recorder: FxRecorder) -> Perform | None:
+    """What has all be as it was when the call began, for it to run again if its graph fails; None where nothing is changed, or
+    something for good, and where nobody would tell."""
+    dropped, streams, draws = recorder.dropped, streams_drawn(recorder.refs), recorder.has_drawn()
+    if not (recorder.changes or dropped or streams or draws):
+        return None
+    written, whole = recorder.overwritten.inputs, recorder.can_take_back()
+    if not whole:
+        if not recorder.expected:
+            return None
+        written = {}            # a check comes before these writes, and what it does not find is found before them
+    elif not recorder.fails and not recorder.looks_back and (
+            recorder.kept_bytes > MOST_BYTES or recorder.acted is None and not is_handled(recorder.fx.nodes)):
+        return None
+    storages = {node.state.storage[0] for node in written}
+    counted = [node for node in recorder.inputs if node.state.storage is not None and node.state.storage[0] in storages]
+    kept = (Build(tuple, tuple(nodes)) for nodes in (written, counted, dropped, streams))
+    return Perform(rollback.Before, (*kept, Const(draws)))
+
+
+def streams_drawn(graph: RefGraph) -> list[RefNode]:
+    """The streams of random numbers that are drawn from before the graph, and would give the same again."""
+    drawn = dict.fromkeys(effect.stream for effect in graph.effects if isinstance(effect, CallEffect) and effect in graph.early)
+    return [stream for stream in drawn if stream is not None and not issubclass(stream.cls, random.SystemRandom)]
+
+
+def acted_before(recorder: FxRecorder) -> int:
+    """How many effects come before the first operation of a graph that may raise, and cannot run again then."""
+    return 0 if recorder.can_take_back() or recorder.expected else recorder.acted or 0

@@ -1,0 +1,167 @@
+"""What a graph computes of constants, and of single numbers that tensors from outside held at entry: counters that are moved
+on, and what the program decides by them (`self.count += 1; if self.count == 0: …`). It is a path: a guard computes it at entry from
+copies of these tensors, by the same operations, so that the truth is guarded and not the number."""
+from __future__ import annotations
+
+import operator
+import types
+import weakref
+from collections.abc import Callable
+from functools import cache
+from typing import Any, Protocol
+
+import torch
+from torch import fx
+from torch.fx import Node
+
+from capture.interp.recording import constant_tensors
+from capture.interp.recording.arrays import Arrays
+from capture.interp.recording.regions import graph_module
+from capture.refgraph.graph import RefGraph
+from capture.refgraph.node import Expr, RefNode, Shadow, TensorState, source_of
+from capture.refgraph.source import Computed, Source
+
+# What reads a scalar out of tensors.
+READERS = frozenset({torch.Tensor.item, torch.Tensor.__int__, torch.Tensor.__float__, torch.Tensor.__bool__, torch.Tensor.__index__,
+                     torch.Tensor.equal, torch.Tensor.allclose, torch.Tensor.is_nonzero, torch.equal, torch.allclose,
+                     torch.is_nonzero, int, float, bool, operator.truth, operator.not_, operator.index})
+
+
+class Told:
+    """The nodes of such results. `fixed`: of those that follow from constants alone; `told`: of the others; `storages`: where they
+    lie; `writers`: of operations in place among them, and the storages that they wrote to. `ended`: a mode of torch's was
+    switched, so that what follows computes otherwise than a guard would."""
+
+    __slots__ = ("fixed", "told", "storages", "writers", "ended")
+
+    def __init__(self) -> None:
+        self.fixed: set[Node] = set()
+        self.told: set[Node] = set()
+        self.storages: dict[Node, int] = {}
+        self.writers: dict[Node, frozenset[int]] = {}
+        self.ended = False
+
+    def note(self, node: Node, real: Any, known: bool, told: bool) -> None:
+        """Notes a result. known: it follows from constants alone; told: … and from numbers held at entry."""
+        if known:
+            self.fixed.add(node)
+        if told:
+            self.told.add(node)
+        if (known or told) and isinstance(real, torch.Tensor) and (storage := constant_tensors.storage_of(real)) is not None:
+            self.storages[node] = storage[0]
+
+    def covers(self, nodes: list[Node]) -> bool:
+        """Whether the operands of an operation are such results, or come from outside."""
+        return not self.ended and all(node in self.fixed or node in self.told or node.op == "placeholder" for node in nodes)
+
+
+class Recorder(Protocol):
+    """What is asked of the recorder of a graph. `snapshots`: the nodes of values that are kept as they were then."""
+
+    refs: RefGraph
+    fx: fx.Graph
+    inputs: list[RefNode]
+    told: Told
+    arrays: Arrays
+
+    @property
+    def snapshots(self) -> set[Node]: ...
+
+    def node(self, tensor: RefNode) -> Node: ...
+
+    def paths_of_numbers(self) -> dict[Node, Any]: ...
+
+
+def path_to(recorder: Recorder, shadow: Shadow) -> Source | None:
+    """The path of a scalar, by which a guard can check it, also of one that was read out of such tensors; None for others."""
+    if type(shadow) is not Expr:
+        return source_of(shadow)
+    if recorder.refs.is_long(shadow):
+        return None
+    reads = shadow.op in READERS and any(isinstance(arg, RefNode) for arg in shadow.args)
+    args = tuple((path_of_tensor if reads and isinstance(arg, RefNode) else path_to)(recorder, arg) for arg in shadow.args)
+    return None if None in args else Computed(reading(shadow.op) if reads else shadow.op, args)  # type: ignore[arg-type]
+
+
+def path_of_tensor(recorder: Recorder, shadow: Shadow | None) -> Computed | None:
+    """The path to a tensor that holds what the one known as `shadow` holds now; None for others."""
+    if not isinstance(shadow, RefNode) or type(shadow.state) is not TensorState or shadow.real is None:
+        return None
+    if not constant_tensors.is_told(recorder.refs, shadow.real):
+        return None
+    node = recorder.node(shadow)
+    nodes = list(recorder.fx.nodes)
+    if node in recorder.snapshots:
+        del nodes[nodes.index(node) + 1:]
+    operations = needed(recorder, node, nodes)
+    holders = {holder.state.node: holder for holder in recorder.inputs if holder.state.node in operations}
+    if any(shares_what_is_written(recorder, holder) for holder in holders.values()):
+        return None
+    numbers = recorder.paths_of_numbers()
+    graph, copies, sources = fx.Graph(), {}, []
+    for known in nodes:
+        if known not in operations:
+            continue
+        if known.op == "placeholder":
+            source = holders[known].source if known in holders else numbers[known]
+            if not isinstance(source, Source):              # a number that a call returned
+                return None
+            sources.append(source)
+            copies[known] = graph.placeholder(f"held{len(sources)}")
+        elif known in recorder.told.fixed or known in recorder.told.told:
+            copies[known] = graph.node_copy(known, copies.__getitem__)
+        else:
+            return None
+    graph.output(copies[node])
+    recorder.refs.placed.update(holders.values())       # what the trace writes to must not come to be their memory
+    return Computed(function_of(graph), tuple(sources))
+
+
+def shares_what_is_written(recorder: Recorder, holder: RefNode) -> bool:
+    """Whether the memory of a tensor from outside, which was written to, is another one's as well: copies would not share it."""
+    storage = holder.state.storage
+    if recorder.arrays.has_tensor(holder) or storage is None:
+        return True
+    return storage[0] in recorder.refs.written and len(constant_tensors.tenants(recorder.refs, storage[0])) > 1
+
+
+def needed(recorder: Recorder, node: Node, nodes: list[Node]) -> set[Node]:
+    """Those of `nodes` that have a part in what the result of one of them holds at the end, inputs included."""
+    among, found, todo = set(nodes), set(), [node]
+    storages = {**recorder.told.storages, **{holder.state.node: holder.state.storage[0] for holder in recorder.inputs
+                                             if holder.state.storage is not None}}
+    while todo:
+        known = todo.pop()
+        if known not in found:
+            found.add(known)
+            todo += known.all_input_nodes
+            storage = storages.get(known)
+            todo += (writer for writer, written in recorder.told.writers.items() if storage in written and writer in among)
+    return found
+
+
+_functions: weakref.WeakValueDictionary[str, Callable[..., Any]] = weakref.WeakValueDictionary()     # by their code
+
+
+def function_of(graph: fx.Graph) -> Callable[..., Any]:
+    """What a graph computes of copies of its inputs, as a function; the same for equal graphs."""
+    code = graph.python_code("self").src
+    known = _functions.get(code)
+    if known is None:
+        forward = graph_module(torch.nn.Module(), graph, "Told").forward
+
+        def told(*held: Any) -> torch.Tensor:
+            with torch.no_grad():
+                return forward(*(part.clone() if isinstance(part, torch.Tensor) else part for part in held))
+        names = [str(getattr(node.target, "__name__", node.target)).strip("_") for node in graph.nodes]
+        told.__name__ = "_".join(name for node, name in zip(graph.nodes, names) if node.op.startswith("call")) or "copy"
+        known = _functions[code] = told
+    return known
+
+
+@cache
+def reading(reader: Callable[..., Any]) -> Callable[..., Any]:
+    """A function in Python that reads tensors: guards give these to none of C."""
+    def read(*args: Any) -> Any:
+        return reader(*args)
+    return types.FunctionType(read.__code__, read.__globals__, reader.__name__, None, read.__closure__)

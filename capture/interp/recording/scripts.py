@@ -1,0 +1,136 @@
+"""Functions and methods of TorchScript: one operation each, where all but values of tensors follows from their arguments.
+
+A method also reads attributes of its module, which C++ keeps: tensors are further arguments of the operation, others are guarded.
+"""
+from __future__ import annotations
+
+import functools
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from capture.interp.core.special import is_plain
+from capture.interp.recording.result_shapes import DYNAMIC_SHAPE
+
+SCRIPT = torch.jit.ScriptFunction
+METHOD = torch._C.ScriptMethod
+# Steps that read the value of a tensor, on which shapes, aliasing and the path through the function may depend …
+READS = frozenset({"aten::Bool", "aten::Int", "aten::Float", "aten::Complex", "aten::item", "aten::IntImplicit",
+                   "aten::FloatImplicit", "aten::ComplexImplicit", "aten::ScalarImplicit", "aten::tolist", "prim::tolist",
+                   "aten::equal", "aten::is_nonzero", "aten::allclose"})
+# … and those that reach beyond tensors.
+ACTS = frozenset({"prim::PythonOp", "prim::Print", "prim::SetAttr", "prim::CallFunction", "prim::CallMethod", "prim::fork",
+                  "aten::wait", "aten::manual_seed", "aten::warn"})
+# Operations that write to statistics of their module, and count no version.
+NORMALISING = frozenset({"aten::batch_norm", "aten::instance_norm"})
+
+
+def is_operation(function: Any) -> bool:
+    """Whether a callable is a scripted function that a graph may call on every hit, as it would an operation of torch's."""
+    return isinstance(function, SCRIPT) and follows_from_arguments(function)
+
+
+def follows_from_arguments(function: Any) -> bool:
+    """Whether what a scripted function or method does follows from its arguments, but for the values of tensors."""
+    kinds = set(_kinds(function.inlined_graph))
+    return not kinds & (READS | ACTS) and not any(kind.partition("::")[2] in DYNAMIC_SHAPE for kind in kinds)
+
+
+def named(function: Any) -> Any:
+    """The function under a name that generated code can refer to."""
+    target: Any = functools.partial(function)
+    target.__name__, target.__module__ = function.name, "script"
+    return target
+
+
+def normalises(function: Any) -> bool:
+    """Whether a scripted function or method may write to running statistics."""
+    return not NORMALISING.isdisjoint(_kinds(function.inlined_graph))
+
+
+# -- methods -----------------------------------------------------------------------------------------------------------
+
+def call_method(method: Any, *args: Any, **kwargs: Any) -> Any:
+    """`method(*args, **kwargs)`."""
+    return method(*args, **kwargs)
+
+
+def operation(method: Any, tensors: int) -> Callable[..., Any]:
+    """A method as an operation that takes so many tensors of its module before its own arguments. It does not keep it alive."""
+    reference = weakref.ref(method)
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return reference()(*args[tensors:], **kwargs)  # type: ignore[misc]
+    call.__name__, call.__module__ = method.name, "script"
+    return call
+
+
+def tensors_of(method: Any) -> dict[str, torch.Tensor]:
+    """The tensors among the attributes that a method reads, by their paths from its module."""
+    return {path: value for path, value in _attributes(method) if isinstance(value, torch.Tensor)}
+
+
+def tensor_of(method: Any, path: str) -> torch.Tensor:
+    """A tensor that a method's module, or one inside of it, has at a path. Raises TypeError for anything else than a method,
+    RuntimeError where there is none."""
+    if not isinstance(method, METHOD):
+        raise TypeError("no method of TorchScript")
+    return functools.reduce(lambda module, name: module.getattr(name), path.split("."), method.owner)  # type: ignore[attr-defined,return-value]
+
+
+def facts_of(method: Any) -> tuple[tuple[str, str], ...]:
+    """The other attributes that a method reads, by their paths: plain data. Raises TypeError for what is no method."""
+    if not isinstance(method, METHOD):
+        raise TypeError("no method of TorchScript")
+    return tuple((path, "" if isinstance(value, torch.Tensor) else repr(value)) for path, value in _attributes(method))
+
+
+def reads_plain_data(method: Any) -> bool:
+    """Whether the attributes that a method reads are tensors and plain data."""
+    return all(isinstance(value, torch.Tensor) or is_plain(value) for _, value in _attributes(method))
+
+
+def has_member(module: Any, name: str) -> bool:
+    """Whether a scripted module keeps an attribute, a module or a method of this name in C++."""
+    own = module.__dict__
+    if own.get("_initializing", True):
+        return False
+    return name in own["_modules"]._python_modules or own["_c"].hasattr(name) or own["_c"]._has_method(name)
+
+
+def member_of(module: Any, name: str) -> Any:
+    """What a scripted module keeps in C++ under a name. Raises TypeError for other objects, RuntimeError where there is nothing."""
+    if not isinstance(module, torch.jit.RecursiveScriptModule):
+        raise TypeError("no scripted module")
+    inside, kept = module.__dict__["_modules"]._python_modules, module.__dict__["_c"]
+    if name in inside:
+        return inside[name]
+    return kept.getattr(name) if kept.hasattr(name) else kept._get_method(name)
+
+
+def _attributes(method: Any) -> Iterator[tuple[str, Any]]:
+    """The attributes that a method reads, by their paths from its module, each once."""
+    graph = method.inlined_graph
+    paths = {next(iter(graph.inputs())).debugName(): ""}
+    read: dict[str, Any] = {}
+    for node in _nodes(graph):
+        if node.kind() == "prim::GetAttr" and (base := paths.get(node.input().debugName())) is not None:
+            path = f"{base}.{node.s('name')}".strip(".")
+            if node.output().type().kind() == "ClassType":
+                paths[node.output().debugName()] = path
+            elif path not in read:
+                read[path] = tensor_of(method, path)
+    yield from read.items()
+
+
+def _kinds(graph: Any) -> Iterator[str]:
+    return (node.kind() for node in _nodes(graph))
+
+
+def _nodes(block: Any) -> Iterator[Any]:
+    for node in block.nodes():
+        yield node
+        for inner in node.blocks():
+            yield from _nodes(inner)

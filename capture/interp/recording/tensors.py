@@ -1,0 +1,271 @@
+"""Which calls are tensor operations, and what is known of tensors without looking at their values."""
+from __future__ import annotations
+
+import functools
+import operator
+import os
+import types
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import overrides
+
+from capture.errors import Break
+from capture.interp.core.frame import Value
+from capture.interp.core.program_frames import warned
+from capture.interp.recording import leaf_functions, rollback, scripts
+from capture.interp.recording.fx_recorder import tensors_in
+from capture.interp.recording.writes import versions_of
+from capture.refgraph.identical import Classes
+from capture.refgraph.lookup import lookup_class
+from capture.refgraph.memory import HANDLES, gradient_of, is_overriding, storage_of
+from capture.refgraph.node import ABSENT, Build, Const, Expr, External, RefNode, Shadow, TensorState, source_of
+from capture.refgraph.shapes import ask
+from capture.refgraph.source import Computed, Literal
+from capture.torch_versions import existing
+
+OWNERS = Classes({base for cls in (torch.Tensor, *HANDLES) for base in cls.__mro__} - {object})
+MEMBERS = Classes((types.MethodDescriptorType, types.WrapperDescriptorType, types.GetSetDescriptorType))
+# Subclasses of tensors may override these, which are no operations on tensors but are told of elsewhere.
+NO_OPERATIONS = frozenset({torch.Tensor.backward, torch.Tensor.register_hook})
+
+# Methods, attributes and functions which tell of a tensor's type and shape only: constants of the trace.
+METADATA = frozenset({
+    "size", "dim", "ndim", "numel", "nelement", "ndimension", "stride", "storage_offset", "element_size", "itemsize", "nbytes",
+    "is_contiguous", "is_floating_point", "is_complex", "is_signed", "is_same_size", "is_conj", "is_neg", "is_inference",
+    "is_pinned", "is_cuda", "is_cpu", "is_sparse", "is_sparse_csr", "is_quantized", "is_meta", "is_mkldnn", "is_nested", "is_mps",
+    "is_xpu", "is_xla", "is_ipu", "is_maia", "is_vulkan", "is_mtia", "shape", "dtype", "device", "layout", "requires_grad",
+    "names", "name", "get_device", "type", "dim_order", "has_names", "__len__", "len", "result_type", "can_cast", "promote_types",
+    "is_tensor", "is_storage", "_is_view", "_is_zerotensor", "retains_grad", "is_shared", "broadcast_shapes", "is_leaf",
+    "sparse_dim", "dense_dim", "is_non_overlapping_and_dense", "is_distributed",
+    "_has_compatible_shallow_copy_type", "_parse_to"})
+# … those that no guard on a tensor tells, so that it is asked for them once more; and by what operations they change.
+UNTOLD = frozenset({"storage_offset", "_is_view", "is_pinned", "is_shared", "retains_grad"})
+REPLACING = frozenset({"set_", "as_strided_", "detach_", "resize_", "share_memory_", "retain_grad", setattr})
+OF_CLASS = frozenset({"is_tensor", "is_storage"})       # … those that tell of what class anything is
+# … those of them that hold even where the shape depends on values.
+SHAPELESS = frozenset({
+    "dim", "ndim", "ndimension", "element_size", "itemsize", "is_floating_point", "is_complex", "is_signed", "is_cuda", "is_cpu",
+    "is_sparse", "is_quantized", "is_meta", "is_nested", "dtype", "device", "layout", "requires_grad", "get_device", "is_leaf",
+    "result_type", "can_cast", "promote_types", "is_tensor", "is_conj", "is_neg", "is_inference", "is_sparse_csr", "is_mps",
+    "is_xpu"})
+# … those that read the values.
+VALUE_READERS = frozenset({
+    "item", "tolist", "numpy", "__bool__", "__int__", "__float__", "__index__", "__complex__", "__contains__", "__array__",
+    "__repr__", "__str__", "__format__", "equal", "allclose", "is_nonzero", "data_ptr", "storage", "__reduce_ex__",
+    "__deepcopy__", "__dlpack__", "__hash__", "cpu_data"})
+# Functions that set or read a mode of torch: setters are recorded, getters are constants, since the modes at entry are guarded.
+MODE_SETTERS: frozenset[Any] = frozenset({
+    torch._C._set_grad_enabled, torch.set_autocast_enabled, torch.set_autocast_dtype, torch.set_autocast_cache_enabled,
+    torch.autocast_increment_nesting, torch.autocast_decrement_nesting, torch.clear_autocast_cache, *leaf_functions.LEVELS,
+    *leaf_functions.KERNELS, *leaf_functions.DEVICES})
+# Whether a CUDA graph is being captured, which builds of torch with CUDA can tell. Without a driver it raises.
+CAPTURING = existing(torch._C, "_cuda_isCurrentStreamCapturing")
+MODE_GETTERS: frozenset[Any] = frozenset({
+    torch._C._is_tracing, torch.is_grad_enabled, torch.is_inference_mode_enabled, torch.is_autocast_enabled,
+    torch.get_autocast_dtype, torch.is_autocast_cache_enabled, torch.get_default_dtype, torch.is_autocast_cpu_enabled,
+    torch.get_autocast_gpu_dtype, torch.get_autocast_cpu_dtype, torch._C._get_tracing_state, torch._C._get_deterministic_algorithms,
+    torch._C._get_deterministic_algorithms_warn_only, torch._C._is_torch_function_enabled, torch._C._is_fwd_grad_enabled,
+    torch._C._functorch.peek_interpreter_stack, torch._C._are_functorch_transforms_active,
+    torch._C._functorch.get_inplace_requires_grad_allowed, torch._C._functorch.maybe_current_level,
+    torch._C._functorch.get_dynamic_layer_stack_depth, torch._C._functorch.current_level,
+    torch._C._autograd._saved_tensors_hooks_get_disabled_error_message, torch._C._autograd._saved_tensors_hooks_is_enabled,  # type: ignore[attr-defined]
+    torch._C._len_torch_function_stack, torch._C._len_torch_dispatch_stack, torch._C._get_cudnn_enabled,
+    torch._C._get_mkldnn_enabled, torch._C._is_torch_function_mode_enabled, torch._C._get_cudnn_allow_tf32,
+    torch._C._get_cudnn_benchmark, torch._C._get_cudnn_deterministic, torch.is_anomaly_enabled, *rollback.KERNELS.values(),
+    *CAPTURING, torch._C._log_api_usage_once, torch._C._is_autocast_available, torch._C._accelerator_getAccelerator,
+    torch.is_anomaly_check_nan_enabled, torch._C._get_privateuse1_backend_name, torch._C._get_dispatch_mode,
+    torch._C._autograd._top_saved_tensors_default_hooks, torch.get_default_device})
+
+
+# Getters of what is not among the modes at entry: guarded by asking again.
+UNGUARDED: frozenset[Any] = frozenset({*rollback.KERNELS.values(), *CAPTURING, torch.get_num_threads, os.getpid,
+                                       torch._C._get_cudnn_allow_tf32, torch._C._get_mkldnn_enabled})
+# Functions in Python whose result follows from their arguments and the current GPU …
+GPU_FACTS: frozenset[Any] = frozenset({torch.cuda.current_device, torch.cuda.is_bf16_supported, torch.cuda.get_device_capability,
+                                       torch.cuda.get_device_name})
+# … or from their arguments, or is the same for the life of the process.
+PROCESS_FACTS: frozenset[Any] = frozenset({torch.broadcast_shapes, torch.cuda.device_count, torch.cuda.is_available,
+                                           torch.get_num_threads, torch.get_num_interop_threads, os.getpid, *GPU_FACTS})
+
+
+@functools.cache
+def overridable() -> frozenset[Any]:
+    """The Python functions that torch calls tensor operations: those which a `__torch_function__` may override, and those of
+    torch.nn.functional which only forward to them."""
+    functions = {f for group in overrides.get_overridable_functions().values() for f in group}
+    functions |= {f for f in overrides.get_ignored_functions() if getattr(f, "__module__", None) == "torch.nn.functional"}
+    return frozenset(f for f in functions if type(f) is types.FunctionType) - NO_OPERATIONS | leaf_functions.LEAVES
+
+
+def is_operation(function: Any) -> bool:
+    """Whether a callable is a torch function or tensor method, which is recorded as it is."""
+    cls = type(function)
+    if cls is types.FunctionType:
+        return function in overridable()
+    if cls is types.BuiltinFunctionType and function in leaf_functions.LEAVES:
+        return True
+    if cls is types.BuiltinFunctionType:
+        owner = function.__self__
+        if owner is None:
+            return function in VARIABLE_FUNCTIONS
+        return type(owner) is types.ModuleType and getattr(owner, "__name__", None) in OPERATION_MODULES
+    if cls in MEMBERS:
+        return function.__objclass__ in OWNERS
+    return (function is torch.Generator or issubclass(cls, (torch._ops.OpOverloadPacket, torch._ops.OpOverload))
+            or scripts.is_operation(function))
+
+
+# The functions of the namespace `torch` that are C: they have no module for an owner.
+VARIABLE_FUNCTIONS = frozenset(f for f in (getattr(torch._C._VariableFunctions, name) for name in dir(torch._C._VariableFunctions))
+                               if isinstance(f, types.BuiltinFunctionType))
+OPERATION_MODULES = frozenset(f"torch._C.{name}" for name in ("_nn", "_linalg", "_fft", "_special", "_sparse", "_nested"))
+
+
+def has_tensor(args: list[Value], kwargs: dict[str, Value]) -> bool:
+    """Whether tensors are among the arguments, also inside plain containers."""
+    return any(True for _ in tensors_in(args, kwargs))
+
+
+def target_of(function: Any, args: list[Value]) -> tuple[str, Any]:
+    """The fx op and target that stand for a call of `function`."""
+    if isinstance(function, (types.MethodDescriptorType, types.WrapperDescriptorType)):
+        present = getattr(torch.Tensor, function.__name__, function)
+        if present is function or getattr(present, "__globals__", None) is vars(torch._tensor):
+            return "call_method", function.__name__
+        return "call_function", _replaced(function)
+    of_tensor = bool(args) and isinstance(args[0].real, torch.Tensor)
+    if (of_tensor and type(function) is types.FunctionType and function.__qualname__.startswith("Tensor.")
+            and getattr(torch.Tensor, function.__name__, function) is function):
+        return "call_method", function.__name__
+    return "call_function", scripts.named(function) if isinstance(function, scripts.SCRIPT) else function
+
+
+@functools.cache
+def _replaced(method: Any) -> Callable[..., Any]:
+    """A method of C in whose place the program has put another one, which calls it perhaps, as a function."""
+    def function(*args: Any, **kwargs: Any) -> Any:
+        return method(*args, **kwargs)
+    function.__name__ = f"original_{method.__name__}"
+    return function
+
+
+def is_dynamic_shape(shadow: Shadow | None) -> bool:
+    """Whether a tensor's shape depends on values."""
+    return isinstance(shadow, RefNode) and isinstance(shadow.state, TensorState) and shadow.state.dynamic
+
+
+def metadata(interp: Any, name: str, args: list[Value], result: Any) -> Shadow:
+    """The shadow of what is known of tensors without their values; where it depends on them, of what is asked anew on every hit."""
+    if name in UNTOLD and not is_dynamic_shape(args[0].shadow) and (told := untold(interp, name, args, result)) is not None:
+        return told
+    dynamic = name not in SHAPELESS and any(is_dynamic_shape(arg.shadow) for arg in args)
+    for arg in args:
+        shadow = arg.shadow
+        if isinstance(shadow, RefNode) and (isinstance(shadow.state, TensorState) or name in OF_CLASS):
+            interp.graph.touch(shadow)
+        elif not dynamic:
+            interp.graph.depend(shadow, arg.real)
+    return ask_again(name, args, result) if dynamic else Const(result)
+
+
+def untold(interp: Any, name: str, args: list[Value], result: Any) -> Shadow | None:
+    """The shadow of what no guard on a tensor tells: from outside it is a path, of views from outside an offset is calculated. None
+    for what the trace has made by itself. Raises Break if the trace may have changed it."""
+    node, *others = (arg.shadow for arg in args)
+    if not isinstance(node, RefNode):
+        return None
+    if node.source is None:
+        return offset_of_view(interp, args, result) if name == "storage_offset" else None
+    interp.graph.touch(node)
+    placeholder = node.state.node
+    if placeholder is not None and any(user.target in REPLACING for user in placeholder.users):
+        raise Break("data-dependent", f"{name} of a tensor after it was changed")
+    sources = tuple(map(source_of, others))
+    if None in sources:
+        raise Break("opaque-call", f"{name} of a tensor, for a device")
+    return External(Computed(ask, (node.source, Literal(name), *sources)), result)  # type: ignore[arg-type]
+
+
+def offset_of_view(interp: Any, args: list[Value], offset: int) -> Shadow | None:
+    """The shadow of where a tensor that the trace has made lies in its storage, if that is from outside."""
+    tensor = args[0].real
+    storage, _ = storage_of(tensor) or (None, 0)
+    bases = [node for node in interp.graph.nodes if node.source is not None and type(node.state) is TensorState
+             and node.state.storage is not None and node.state.storage[0] == storage]
+    if len(bases) > 1 or interp.recorder.moves or any(base.state.properties.dtype.itemsize != tensor.itemsize for base in bases):
+        return ask_again("storage_offset", args, offset)
+    for base in bases:
+        start = base.state.storage[1] // tensor.itemsize
+        return Expr(operator.add, (External(Computed(ask, (base.source, Literal("storage_offset"))), start), Const(offset - start)))
+    return None
+
+
+def ask_again(name: str, args: list[Value], result: Any) -> Shadow:
+    """The shadow of what a tensor whose shape depends on values tells of it."""
+    operands = args[0].shadow, Const(name), *(arg.shadow for arg in args[1:])
+    if name in ("size", "shape", "stride") and len(args) == 1:
+        part = Const("stride" if name == "stride" else "size")
+        return Build(type(result), tuple(Expr(ask, (args[0].shadow, part, Const(i))) for i in range(len(result))))
+    if type(result) in (int, bool) and isinstance(args[0].real, torch.Tensor):
+        return Expr(ask, operands)
+    raise Break("data-dependent-shape", f"{name} of a tensor whose shape depends on values")
+
+
+def operation_name(function: Any) -> str:
+    """The name under which a tensor operation is known in the tables here."""
+    if type(function) is types.FunctionType or hasattr(function, "__name__"):
+        return function.__name__
+    return ""
+
+
+# -- attributes -------------------------------------------------------------------------------------------------------
+
+def attribute(interp: Any, obj: Value, name: str, result: Any) -> Shadow:
+    """An attribute of a tensor that C code computes."""
+    node: RefNode = obj.shadow  # type: ignore[assignment]
+    if isinstance(result, (types.BuiltinFunctionType, types.MethodWrapperType)):
+        return Build(type(result), (Const(lookup_class(type(obj.real), name)), node))
+    if name in METADATA:
+        return metadata(interp, name, [obj], result)
+    if name == "__class__":
+        interp.graph.touch(node)
+        return interp.graph.constant(result)
+    if name == "__dict__":
+        return interp.graph.attributes(node)
+    if name in ("grad", "_grad"):
+        if name in node.slots:
+            return node.slots[name]
+        if node.source is not None:                         # what changes it in the trace notes so
+            if result is None and not obj.real.is_leaf and not obj.real.retains_grad:
+                raise Break("opaque-call", "torch warns of asking for the gradient of a tensor that is no leaf")
+            if is_overriding(node.cls):                     # whose class a path by that name would ask
+                interp.graph.touch(node)
+                path = Computed(gradient_of, (node.source,))
+                interp.graph.require(path, "TYPE", type(result))
+                node.slots["grad"] = interp.graph.external(result, path)
+            return interp.graph.slot(node, "grad", result)
+    if isinstance(result, torch.Tensor) or name == "grad_fn" and result is not None:
+        return interp.recorder.record("call_function", getattr, [obj, Value(name, Const(name))], {}, result,
+                                      versions_of([obj.real]), warned(interp))
+    if result is None and name in ("grad_fn", "grad"):      # follows from `is_leaf`, which is guarded, and from the graph
+        interp.graph.touch(node)
+        return Const(None)
+    raise Break("data-dependent", f"attribute {name!r} of a tensor")
+
+
+def assign(interp: Any, obj: Value, name: str, value: Value | None) -> Shadow:
+    """Assignment to `data`, `grad`, `requires_grad` … is an operation of the graph."""
+    if value is None:
+        raise Break("untracked-mutation", f"attribute {name!r} of a tensor was deleted")
+    recorder, node = interp.recorder, obj.shadow
+    dropped = name == "grad" and value.real is None and isinstance(value.shadow, Const)
+    if dropped and node.source is not None and not is_overriding(node.cls):  # type: ignore[attr-defined]
+        interp.graph.drop_gradient(node, early=not recorder.operations)
+        return ABSENT
+    recorder.wrote(())
+    recorder.effect(setattr, recorder.argument(obj.shadow, obj.real), name, recorder.argument(value.shadow, value.real))
+    if name == "grad":
+        obj.shadow.slots["grad"] = value.shadow  # type: ignore[attr-defined]
+    return ABSENT

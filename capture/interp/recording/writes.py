@@ -1,0 +1,106 @@
+"""What operations write to: version counters tell, but for tensors of inference mode, running statistics, and what ATen's operators
+write to besides their first argument."""
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from capture.interp.core.frame import Value
+from capture.refgraph.memory import storage_of
+
+
+def versions_of(tensors: Iterable[torch.Tensor]) -> dict[int, int | None]:
+    """Version counters by identity, which no `__torch_function__` of the program's is asked for. A tensor of inference mode has
+    none: `noting_writes` tells what writes to it."""
+    with torch._C.DisableTorchFunction():
+        return {id(t): None if t.is_inference() else t._version for t in tensors}
+
+
+def note_writes(node: fx.Node, made: Any, operands: Sequence[torch.Tensor], before: dict[int, int | None],
+                now: dict[int, int | None], find: Callable[[Any], Any]) -> None:
+    """Notes in `meta["writes"]` how often an operation has written to each of its operands, by their places among its input nodes,
+    and to the new tensors that it returns (`linear` adds a bias to its product), as -1, -2 … Operators count otherwise, or compute
+    another tensor, where tensors have no data, so that backends could not tell. before, now: `versions_of` the operands."""
+    inputs, counts = node.all_input_nodes, {}
+    for tensor in operands:
+        then, current = before.get(id(tensor)), now[id(tensor)]
+        if current != then is not None and current is not None and (known := find(tensor)) and known.state.node in inputs:
+            counts[inputs.index(known.state.node)] = current - then
+    results = made if isinstance(made, (tuple, list)) else [made]
+    storages = {None, *map(_memory, operands)}
+    for place, tensor in enumerate(results, 1):
+        if isinstance(tensor, torch.Tensor) and (count := versions_of([tensor])[id(tensor)]) and _memory(tensor) not in storages:
+            counts[-place] = count
+    if counts:
+        node.meta["writes"] = tuple(counts.items())
+
+
+def _memory(tensor: torch.Tensor) -> int | None:
+    """The storage of a tensor, wherever it lies in that."""
+    storage = storage_of(tensor)
+    return None if storage is None else storage[0]
+
+
+# Normalisations, which write to their running statistics and count no version: the argument that says so, and its default.
+NORMALISING = {"instance_norm": ("use_input_stats", True), **dict.fromkeys(
+    ("batch_norm", "native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm"), ("training", False))}
+
+
+def uncounted(name: str, args: Sequence[Value], kwargs: dict[str, Value]) -> list[torch.Tensor]:
+    """The tensors that an operation of this name may write to without counting a version."""
+    option, default = NORMALISING.get(name.strip("_"), ("", False))
+    flag = args[5].real if len(args) > 5 else kwargs[option].real if option in kwargs else default
+    given = [*(v.real for v in args[1:5]), *(v.real for key, v in kwargs.items() if key.startswith("running_"))]
+    written = [x for x in given if isinstance(x, torch.Tensor) and not x.requires_grad] if option and flag else []
+    for place, key in _written_besides(name):
+        value = kwargs[key].real if key in kwargs else args[place].real if place < len(args) else None
+        written += [x for x in (value if isinstance(value, (list, tuple)) else [value]) if isinstance(x, torch.Tensor)]
+    return written
+
+
+@functools.cache
+def _written_besides(name: str) -> tuple[tuple[int, str], ...]:
+    """The arguments, by place and name, that ATen's operator of this name writes to besides the first: scales and counters of
+    automatic mixed precision, the state of fused optimizers, noise; running statistics, of which no schema tells."""
+    packet = getattr(torch.ops.aten, name, None)        # a namespace of Python's, with methods such as `__eq__` of its own
+    schemas = [getattr(packet, overload)._schema for overload in packet.overloads()] if isinstance(
+        packet, torch._ops.OpOverloadPacket) else []
+    arguments = [(place, argument) for schema in schemas for place, argument in enumerate(schema.arguments) if place]
+    always = name.startswith("batch_norm_")
+    return tuple(dict.fromkeys((place, argument.name) for place, argument in arguments if not argument.is_out and (
+        argument.alias_info is not None and argument.alias_info.is_write or always and argument.name.startswith("running_"))))
+
+
+class _Writes(TorchDispatchMode):
+    """Collects the storages that operations write to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.storages: set[int] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func._schema.is_mutable:
+            for place, argument in enumerate(func._schema.arguments):
+                if argument.alias_info is not None and argument.alias_info.is_write:
+                    given = kwargs[argument.name] if argument.name in kwargs else args[place] if place < len(args) else ()
+                    written = [given] if isinstance(given, torch.Tensor) else given
+                    self.storages.update(storage[0] for t in written if (storage := storage_of(t)) is not None)
+        return func(*args, **kwargs)
+
+
+def noting_writes(versions: dict[int, int | None], tensors: Iterable[torch.Tensor], function: Callable[..., Any], /,
+                  *args: Any, **kwargs: Any) -> Any:
+    """Calls a tensor operation. Those of `tensors` that are of inference mode, and that it writes to, get another version in
+    `versions` than `versions_of` gives them."""
+    with _Writes() as writes:
+        result = function(*args, **kwargs)
+    for tensor in tensors:
+        if versions[id(tensor)] is None and (storage_of(tensor) or (None,))[0] in {None, *writes.storages}:
+            versions[id(tensor)] = -1
+    return result
