@@ -1,4 +1,5 @@
-"""Imports go one way, no module is part of a circle, and no file grows beyond 600 lines (docs/design.md, section 3)."""
+"""Imports go one way, between the packages and within `interp`, no module is part of a circle, and no file grows beyond 600 lines
+(docs/design.md, section 3)."""
 from __future__ import annotations
 
 import ast
@@ -41,9 +42,27 @@ ALLOWED: dict[str, set[str]] = {  # part -> the parts which it may import, besid
     "__main__": BASE | {"api", "backends", "reports", "watch"},
 }
 
+ROOMS: dict[str, set[str]] = {  # package of `interp` -> those which it may import, besides itself
+    "core": set(),
+    "recording": {"core"},
+    "polyfills": {"core"},
+    "lookasides": {"core", "recording", "polyfills"},
+    "dispatch": {"core", "recording", "polyfills", "lookasides"},
+    "coroutines": {"core", "polyfills", "lookasides", "dispatch"},
+    "breaks": {"core", "recording", "polyfills", "lookasides", "coroutines"},
+    "opcodes": {"core", "recording", "polyfills", "lookasides", "dispatch", "coroutines"},
+}
+FOR_TYPES = {"core": {"recording", "breaks"}}       # the interpreter names what it is given
+
 
 def test_imports_follow_the_layers() -> None:
     assert wrong_arrows(imports(ROOT)) == []
+
+
+def test_imports_within_the_interpreter_follow_its_packages() -> None:
+    assert wrong_rooms(imports(ROOT, annotations=False), ROOMS) == []
+    with_types = {room: allowed | FOR_TYPES.get(room, set()) for room, allowed in ROOMS.items()}
+    assert wrong_rooms(imports(ROOT), with_types) == []
 
 
 def test_no_module_imports_itself_in_a_circle() -> None:
@@ -79,6 +98,10 @@ def test_a_violation_is_caught(tmp_path: Path) -> None:
                                    "capture.interp.values imports capture.api",
                                    "capture.refgraph imports capture.novel",
                                    "capture.novel belongs to no layer: add it to docs/design.md and to ALLOWED"]
+    assert wrong_rooms({"capture.interp.core.frame": {"capture.interp.dispatch.calls", "capture.refgraph.node"},
+                        "capture.interp.dispatch.calls": {"capture.interp.core.frame"}, "capture.interp.other": set()}, ROOMS) == [
+        "capture.interp.core.frame imports capture.interp.dispatch.calls",
+        "capture.interp.other is in no package of interp: add that to docs/design.md and to ROOMS"]
     assert set(circle(imports(tmp_path, annotations=False))) == {"capture.interp.frame", "capture.interp.calls"}
     assert too_long(tmp_path) == [f"capture/interp/calls.py has {LINES + 2} lines"]
 
@@ -99,6 +122,15 @@ def wrong_arrows(graph: dict[str, set[str]]) -> list[str]:
              if _part(target) not in ALLOWED.get(_part(module), set()) | {_part(module)}]
     return lines + [f"{module} belongs to no layer: add it to docs/design.md and to ALLOWED"
                     for module in graph if _part(module) not in ALLOWED]
+
+
+def wrong_rooms(graph: dict[str, set[str]], rooms: dict[str, set[str]]) -> list[str]:
+    """The same within `interp`: one line for each import against the order of its packages, and for each module in none."""
+    inner = {module: module.split(".")[2] for module in graph if module.startswith("capture.interp.")}
+    lines = [f"{module} imports {target}" for module, room in inner.items() for target in sorted(graph[module])
+             if target in inner and inner[target] not in rooms.get(room, set()) | {room}]
+    return lines + [f"{module} is in no package of interp: add that to docs/design.md and to ROOMS"
+                    for module, room in inner.items() if room not in rooms]
 
 
 def circle(graph: dict[str, set[str]]) -> list[str]:

@@ -1,0 +1,1 @@
+"""What the trace knows of the heap, and the mock function that follows from it."""

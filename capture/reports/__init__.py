@@ -1,0 +1,1 @@
+"""What users are told: the report as data, and as text, JSON and a page."""

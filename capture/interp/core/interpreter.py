@@ -21,13 +21,13 @@ from capture.config import STRICT
 from capture.errors import BackendError, Break, InternalError, UserFrame, is_internal
 from capture.interp.core import unwind
 from capture.interp.core.frame import Continuation, Cut, Frame, Resume, UserError, Value, resuming
-from capture.interp.recording.fx_recorder import FxRecorder
 from capture.refgraph.effects import is_foreign, user_stack
 from capture.refgraph.graph import RefGraph
 from capture.refgraph.node import Const, RefNode, Shadow
 
 if TYPE_CHECKING:
     from capture.interp.breaks.early_breaks import Place, Retreats
+    from capture.interp.recording.fx_recorder import FxRecorder
 
 T = TypeVar("T")
 _UNKNOWN = UserFrame("", 0, "")

@@ -278,7 +278,8 @@ def make_root_frame(interp: Interpreter, function: Value, args: list[Value]) -> 
 def is_ordinary(function: types.FunctionType) -> bool:
     """Whether nothing is known of a Python function, as of most: whatever wraps or marks a function leaves a trace in its
     `__dict__`."""
-    return not (function.__dict__ or function.__code__ is DISPATCH_CODE or native_calls.is_modelled(function) or function in POLYFILLS
+    return not (function.__dict__ or function.__code__ is DISPATCH_CODE
+                or native_calls.is_modelled(function) or function in POLYFILLS
                 or is_operation(function) or function in DISABLED)
 
 

@@ -214,7 +214,8 @@ def bookkeeping_shadow(interp: Interpreter, call: Call, result: Any) -> Shadow:
 def refuse_operation(interp: Interpreter, call: Call) -> Break | None:
     """What is known of this operation, and of what it is given."""
     grad = call.real is torch.autograd.grad
-    reason = autograd.refusal(interp, call.real, call.args, call.kwargs) if grad else may_raise.refusal(interp, call.real, call.args)
+    reason = (autograd.refusal(interp, call.real, call.args, call.kwargs) if grad
+              else may_raise.refusal(interp, call.real, call.args))
     return reason or is_unreadable_call(interp, call)
 
 
@@ -226,7 +227,8 @@ def performing_operation(interp: Interpreter, call: Call, perform: Perform) -> P
         perform = functools.partial(noting_writes, call.versions, operands, perform)
     if interp.recorder.bodies:
         name = tensors.operation_name(call.real)
-        perform = functools.partial(control_flow_bodies.guarded, interp.recorder.bodies[-1][0], name, call.args, call.kwargs, perform)
+        body = interp.recorder.bodies[-1][0]
+        perform = functools.partial(control_flow_bodies.guarded, body, name, call.args, call.kwargs, perform)
     return perform
 
 
@@ -345,7 +347,8 @@ def unknown_shadow(interp: Interpreter, call: Call, result: Any) -> Shadow:
 def refuse_value(interp: Interpreter, call: Call) -> Break | None:
     """Only a hit knows what tensors hold, unless it is constant, counted or computed again."""
     real, args, kwargs = call.real, call.args, call.kwargs
-    if replays.is_known(interp, args) or scalar_tensors.is_held(interp, real, args) or scalar_tensors.is_decided(interp, real, args) or (
+    if replays.is_known(interp, args) or scalar_tensors.is_held(interp, real, args) or (
+            scalar_tensors.is_decided(interp, real, args)) or (
             real is torch.Tensor.numpy and interp.recorder.arrays.lies_in(interp.graph, args[0].real)):
         return None
     if computed_arrays.is_exposed(real, args, kwargs):

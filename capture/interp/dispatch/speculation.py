@@ -49,7 +49,8 @@ def is_of_graph(interp: Interpreter, value: Value) -> bool:
             return False
         if value.real.numel() != 1 or replays.is_known(interp, [value]):
             return False
-        return not scalar_tensors.is_held(interp, operator.truth, [value]) and not scalar_tensors.is_decided(interp, operator.truth, [value])
+        return not (scalar_tensors.is_held(interp, operator.truth, [value])
+                    or scalar_tensors.is_decided(interp, operator.truth, [value]))
     stack = [value.shadow]
     found = False
     while stack:

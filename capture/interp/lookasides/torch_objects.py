@@ -249,7 +249,8 @@ def make_parameter(data: torch.Tensor, requires_grad: bool = False) -> torch.Ten
 
 # -- generators --------------------------------------------------------------------------------------------------------
 
-SEEDING = frozenset({*leaf_functions.RANDOM_STATE, *(function.__name__ for function in leaf_functions.RANDOM_STATE)})   # as targets of fx nodes
+# As targets of fx nodes.
+SEEDING = frozenset({*leaf_functions.RANDOM_STATE, *(function.__name__ for function in leaf_functions.RANDOM_STATE)})
 
 
 def reseeded(interp: Interpreter, generator: Value) -> Break | None:

@@ -318,7 +318,8 @@ class FxRecorder:
             self.overwritten = self.overwritten.beyond_recall()
         tensors = list(tensors_in(args, kwargs))
         computes = constant_tensors.computes(name_of(target), kwargs)
-        follows = computes and self.told.covers(node.all_input_nodes) and all(constant_tensors.is_told(self.refs, t) for t in tensors)
+        follows = (computes and self.told.covers(node.all_input_nodes)
+                   and all(constant_tensors.is_told(self.refs, t) for t in tensors))
         now = versions_of(tensors)
         note_writes(node, result, tensors, versions, now, self.refs.find)
         if versions != now:
