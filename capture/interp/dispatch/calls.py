@@ -1,10 +1,7 @@
 """What a call means: reduced to a Python function, which is inlined, or to a C function, whose meaning is looked up."""
 from __future__ import annotations
 
-import dataclasses
-import functools
 import operator
-import reprlib
 import sys
 import types
 from collections.abc import Callable
@@ -14,22 +11,21 @@ import torch
 
 from capture import _C
 from capture.errors import Break
-from capture.interp.core import scope, unwind
+from capture.interp.core import unwind
 from capture.interp.core.binding import bind
 from capture.interp.core.frame import Asked, Continuation, Cut, Frame, OnRaise, UserError, Value
 from capture.interp.core.instructions import decoded
 from capture.interp.core.interpreter import Interpreter
 from capture.interp.core.registry import DISABLED, POLYFILLS, REDUCTIONS, exclusion, find_polyfill, hashable
 from capture.interp.core.special import OF_TENSORS, PROTOCOLS, is_a
-from capture.interp.dispatch import native_calls, overrides
+from capture.interp.dispatch import native_calls, overrides, wrappers
 from capture.interp.dispatch.debuggers import is_debugger, stop
 from capture.interp.lookasides.weakrefs import behind, is_proxy, through_proxies
-from capture.interp.polyfills.functional import DISPATCH_CODE, call_of_class, dispatch
+from capture.interp.polyfills.functional import call_of_class
 from capture.interp.polyfills.objects import instantiate
 from capture.interp.polyfills.overrides import LEAVING_TO_OTHER, OPERATORS, ask_mode, ask_operator
 from capture.interp.polyfills.overrides import ask as ask_classes
 from capture.interp.polyfills.stand_ins import can_become, is_own, turn_all
-from capture.interp.recording import scripts
 from capture.interp.recording.tensors import is_operation
 from capture.refgraph.class_attributes import pin_special, type_attr
 from capture.refgraph.graph import BOUND_IN_C
@@ -39,14 +35,8 @@ from capture.refgraph.node import Build, Const, External, RefNode, Shadow
 from capture.refgraph.source import Constant
 
 FUNCTIONS = (types.FunctionType, _C.CompiledFunction)   # they bind alike
-# That of dataclasses is one of its own until 3.12.
-RECURSION_GUARDS = frozenset(guard(lambda self: "").__code__ for guard in (
-    reprlib.recursive_repr(), getattr(dataclasses, "_recursive_repr", reprlib.recursive_repr())))
 
 TRUTHS = frozenset({bool, operator.truth, operator.not_})
-# torch wraps functions of its own that Dynamo must not see; to us the wrapper means nothing.
-OF_MODULES = frozenset(item for item in vars(torch.nn.Module).values() if type(item) is types.FunctionType)
-DYNAMO_WRAPPER_CODE = torch._disable_dynamo(lambda: None).__code__
 
 
 def call(interp: Interpreter, function: Value, args: list[Value], kwargs: dict[str, Value] | None = None,
@@ -68,21 +58,14 @@ def call(interp: Interpreter, function: Value, args: list[Value], kwargs: dict[s
                 return call_native(interp, function, args, kwargs, then, on_raise)
             if is_ordinary(real):
                 return inline(interp, function, args, kwargs, then, on_raise, asked)
-            wrapped = wrapped_by_dynamo(real)
-            if is_recursion_guard(real, args):
-                if is_at_work(interp, real, args[0]):
-                    return interp.deliver(recursion_mark(interp, function), then)
-                wrapped = "__wrapped__"
-            if wrapped is not None:
-                function = attribute(interp, function, wrapped)
+            if (mark := wrappers.in_recursion(interp, function, args)) is not None:
+                return interp.deliver(mark, then)
+            if (wrapped := wrappers.wrapped(interp, function, args)) is not None:
+                function, args = wrapped
                 continue
             if real in REDUCTIONS:
                 interp.track(pin, interp, function)
                 return call_native(interp, function, args, kwargs, then, on_raise)
-            if real.__code__ is DISPATCH_CODE and len(args) == 1:
-                registry = scope.closure(interp, function)[real.__code__.co_freevars.index("registry")]
-                function, args = Value(dispatch, Const(dispatch)), [scope.load_cell(interp, registry, "registry"), *args]
-                continue
             if is_operation(real) and overrides.is_overridden(interp, args, kwargs):
                 return inline(interp, function, args, kwargs, then, on_raise, asked)
             if is_operation(real) or exclusion(real) or find_polyfill(real, args, kwargs) or (
@@ -123,12 +106,11 @@ def call(interp: Interpreter, function: Value, args: list[Value], kwargs: dict[s
             if found is None or not interp.inlining:
                 return None if found is None else call_native(interp, found, args, kwargs, then, on_raise)
             function = found
-        elif cls is functools.partial:
-            if not all(isinstance(name, str) for name in real.keywords):
+        elif (expand := wrappers.EXPANSIONS.get(id(cls))) is not None:
+            expanded = expand(interp, function, args, kwargs)
+            if expanded is None:
                 return call_native(interp, function, args, kwargs, then, on_raise)
-            function, args, kwargs = native_calls.expand_partial(interp, function, args, kwargs)
-        elif cls is scripts.METHOD:
-            function, args = Value(scripts.call_method, Const(scripts.call_method)), [function, *args]
+            function, args, kwargs = expanded
         else:
             method = None if cls in native_calls.CALLABLES or is_operation(real) else lookup_class(cls, "__call__")
             if isinstance(method, types.WrapperDescriptorType) and (
@@ -278,47 +260,9 @@ def make_root_frame(interp: Interpreter, function: Value, args: list[Value]) -> 
 def is_ordinary(function: types.FunctionType) -> bool:
     """Whether nothing is known of a Python function, as of most: whatever wraps or marks a function leaves a trace in its
     `__dict__`."""
-    return not (function.__dict__ or function.__code__ is DISPATCH_CODE
+    return not (function.__dict__ or wrappers.is_dispatch(function)
                 or native_calls.is_modelled(function) or function in POLYFILLS
                 or is_operation(function) or function in DISABLED)
-
-
-def wrapped_by_dynamo(function: types.FunctionType) -> str | None:
-    """The attribute by which a function of torch's own, wrapped so that Dynamo does not see it, leads to the original; None for
-    any other function. Loading Dynamo wraps the methods of optimizers; users wrap modules and their classes, and so what calls
-    these."""
-    if function.__code__ is DYNAMO_WRAPPER_CODE:
-        return "__wrapped__"
-    original = function.__dict__.get("_torchdynamo_orig_callable")
-    if type(original) is not types.FunctionType or original in OF_MODULES or "_torchdynamo_disable" not in function.__dict__:
-        return None
-    return "_torchdynamo_orig_callable" if str(original.__module__).startswith("torch.") else None
-
-
-def is_recursion_guard(function: types.FunctionType, args: list[Value]) -> bool:
-    """Whether a call is one of a `__repr__` that is wrapped for objects which hold themselves, as data classes do. The wrapper
-    keeps records of objects and threads, and so is left out; before Python 3.12 only data classes note what it wraps."""
-    return function.__code__ in RECURSION_GUARDS and len(args) == 1 and "__wrapped__" in function.__dict__
-
-
-def is_at_work(interp: Interpreter, guard: types.FunctionType, self: Value) -> bool:
-    """Whether what a guard against recursion wraps is at work on the same object."""
-    code, frame = guard.__dict__["__wrapped__"].__code__, interp.frame
-    while frame is not None:
-        if frame.code is code and frame.locals and frame.locals[0] is not None:
-            held = frame.locals[0].real
-            if held is self.real or type(held) is types.CellType and held.cell_contents is self.real:
-                return True
-        frame = frame.back
-    return False
-
-
-def recursion_mark(interp: Interpreter, function: Value) -> Value:
-    """What a guard against recursion returns in place of what it wraps."""
-    names = function.real.__code__.co_freevars
-    if "fillvalue" not in names:                # of a data class
-        return Value("...", Const("..."))
-    return scope.load_cell(interp, scope.closure(interp, function)[names.index("fillvalue")], "fillvalue")
 
 
 # -- helpers -----------------------------------------------------------------------------------------------------------
@@ -332,17 +276,6 @@ def composite(value: Value, n: int) -> tuple[Shadow, ...]:
     if isinstance(value.shadow, Build) and len(value.shadow.items) == n:
         return value.shadow.items
     raise Break("opaque-call", f"a {type(value.real).__name__} of unknown origin was called")
-
-
-def attribute(interp: Interpreter, value: Value, name: str) -> Value:
-    """An entry of the instance dict of an object that has it."""
-    result = value.real.__dict__[name]
-
-    def model() -> Shadow:
-        if isinstance(value.shadow, RefNode):
-            return interp.graph.dict_get(interp.graph.attributes(value.shadow), name)  # type: ignore[arg-type]
-        return interp.graph.constant(result)
-    return Value(result, interp.track(model))
 
 
 def class_attribute(interp: Interpreter, cls: type, name: str) -> Shadow:

@@ -14,7 +14,7 @@ import torch
 
 from capture.errors import Break
 from capture.interp.core import unwind
-from capture.interp.core.frame import Args, Cut, Kwargs, UserError, Value
+from capture.interp.core.frame import Cut, UserError, Value
 from capture.interp.core.interpreter import Interpreter
 from capture.interp.core.program_frames import in_full_sight, in_place, in_sight, warned
 from capture.interp.core.registry import LAZY, MODELS, POLYFILLS, PURE, REDUCTIONS, SIDE_EFFECTS, exclusion, hashable, recognise
@@ -511,27 +511,6 @@ def owner_shadow(interp: Interpreter, function: Value, owner: Any) -> Shadow:
     if isinstance(function.shadow, RefNode) and function.shadow.source is not None:
         return interp.graph.external(owner, Attr(function.shadow.source, "__self__"))
     raise Break("opaque-call", f"a bound {name_of(function.real)} of unknown origin was called")
-
-
-def expand_partial(interp: Interpreter, function: Value, args: Args, kwargs: Kwargs) -> tuple[Value, Args, Kwargs]:
-    """A call of functools.partial as a call of what it wraps."""
-    real, node = function.real, function.shadow
-
-    def piece(name: str, value: Any) -> Shadow:
-        if isinstance(node, RefNode):
-            return interp.graph.slot(node, name, value)
-        raise Break("opaque-call", "a functools.partial of unknown origin was called")
-    inner = Value(real.func, interp.track(piece, "func", real.func))
-    first = interp.track(piece, "args", real.args)
-    keywords = interp.track(piece, "keywords", real.keywords)
-
-    def key_shadow(key: str) -> Shadow:
-        return interp.graph.dict_get(keywords, key)  # type: ignore[arg-type]
-    if interp.tracking and isinstance(keywords, RefNode):
-        interp.track(lambda: Const(interp.graph.dict_keys(keywords)))
-    before = [Value(r, first.items[i] if isinstance(first, Build) else None) for i, r in enumerate(real.args)]
-    named = {k: Value(v, interp.track(key_shadow, k)) for k, v in real.keywords.items()}
-    return inner, before + args, {**named, **kwargs}
 
 
 def pin_code(interp: Interpreter, function: Value) -> Shadow:

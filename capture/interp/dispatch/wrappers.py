@@ -1,0 +1,136 @@
+"""Callables of libraries that stand for a call of something else, which is made in their place."""
+from __future__ import annotations
+
+import dataclasses
+import functools
+import reprlib
+import types
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from capture.errors import Break
+from capture.interp.core import scope
+from capture.interp.core.frame import Args, Kwargs, Value
+from capture.interp.core.interpreter import Interpreter
+from capture.interp.polyfills.functional import DISPATCH_CODE, dispatch
+from capture.interp.recording import scripts
+from capture.refgraph.node import Build, Const, RefNode, Shadow
+
+# That of dataclasses is one of its own until 3.12.
+RECURSION_GUARDS = frozenset(guard(lambda self: "").__code__ for guard in (
+    reprlib.recursive_repr(), getattr(dataclasses, "_recursive_repr", reprlib.recursive_repr())))
+OF_MODULES = frozenset(item for item in vars(torch.nn.Module).values() if type(item) is types.FunctionType)
+# torch wraps functions of its own that Dynamo must not see; to us the wrapper means nothing.
+DYNAMO_WRAPPER_CODE = torch._disable_dynamo(lambda: None).__code__
+
+
+# -- functions of Python -----------------------------------------------------------------------------------------------
+
+def wrapped(interp: Interpreter, function: Value, args: Args) -> tuple[Value, Args] | None:
+    """What a call of a Python function comes to that only wraps another one; None for any other function."""
+    real = function.real
+    name = "__wrapped__" if is_recursion_guard(real, args) else wrapped_by_dynamo(real)
+    if name is not None:
+        return attribute(interp, function, name), args
+    if is_dispatch(real) and len(args) == 1:
+        registry = scope.closure(interp, function)[real.__code__.co_freevars.index("registry")]
+        return Value(dispatch, Const(dispatch)), [scope.load_cell(interp, registry, "registry"), *args]
+    return None
+
+
+def in_recursion(interp: Interpreter, function: Value, args: Args) -> Value | None:
+    """What a guard against recursion returns at once, since what it wraps is at work on the object already; None otherwise."""
+    if is_recursion_guard(function.real, args) and is_at_work(interp, function.real, args[0]):
+        return recursion_mark(interp, function)
+    return None
+
+
+def is_dispatch(function: types.FunctionType) -> bool:
+    """Whether a function finds an implementation of a `functools.singledispatch`."""
+    return function.__code__ is DISPATCH_CODE
+
+
+def wrapped_by_dynamo(function: types.FunctionType) -> str | None:
+    """The attribute by which a function of torch's own, wrapped so that Dynamo does not see it, leads to the original; None for
+    any other function. Loading Dynamo wraps the methods of optimizers; users wrap modules and their classes, and so what calls
+    these."""
+    if function.__code__ is DYNAMO_WRAPPER_CODE:
+        return "__wrapped__"
+    original = function.__dict__.get("_torchdynamo_orig_callable")
+    if type(original) is not types.FunctionType or original in OF_MODULES or "_torchdynamo_disable" not in function.__dict__:
+        return None
+    return "_torchdynamo_orig_callable" if str(original.__module__).startswith("torch.") else None
+
+
+def is_recursion_guard(function: types.FunctionType, args: list[Value]) -> bool:
+    """Whether a call is one of a `__repr__` that is wrapped for objects which hold themselves, as data classes do. The wrapper
+    keeps records of objects and threads, and so is left out; before Python 3.12 only data classes note what it wraps."""
+    return function.__code__ in RECURSION_GUARDS and len(args) == 1 and "__wrapped__" in function.__dict__
+
+
+def is_at_work(interp: Interpreter, guard: types.FunctionType, self: Value) -> bool:
+    """Whether what a guard against recursion wraps is at work on the same object."""
+    code, frame = guard.__dict__["__wrapped__"].__code__, interp.frame
+    while frame is not None:
+        if frame.code is code and frame.locals and frame.locals[0] is not None:
+            held = frame.locals[0].real
+            if held is self.real or type(held) is types.CellType and held.cell_contents is self.real:
+                return True
+        frame = frame.back
+    return False
+
+
+def recursion_mark(interp: Interpreter, function: Value) -> Value:
+    """What a guard against recursion returns in place of what it wraps."""
+    names = function.real.__code__.co_freevars
+    if "fillvalue" not in names:                # of a data class
+        return Value("...", Const("..."))
+    return scope.load_cell(interp, scope.closure(interp, function)[names.index("fillvalue")], "fillvalue")
+
+
+def attribute(interp: Interpreter, value: Value, name: str) -> Value:
+    """An entry of the instance dict of an object that has it."""
+    result = value.real.__dict__[name]
+
+    def model() -> Shadow:
+        if isinstance(value.shadow, RefNode):
+            return interp.graph.dict_get(interp.graph.attributes(value.shadow), name)  # type: ignore[arg-type]
+        return interp.graph.constant(result)
+    return Value(result, interp.track(model))
+
+
+# -- objects of C ------------------------------------------------------------------------------------------------------
+
+def expand_partial(interp: Interpreter, function: Value, args: Args, kwargs: Kwargs) -> tuple[Value, Args, Kwargs] | None:
+    """A call of functools.partial as a call of what it wraps; None where C refuses it."""
+    real, node = function.real, function.shadow
+    if not all(isinstance(name, str) for name in real.keywords):
+        return None
+
+    def piece(name: str, value: Any) -> Shadow:
+        if isinstance(node, RefNode):
+            return interp.graph.slot(node, name, value)
+        raise Break("opaque-call", "a functools.partial of unknown origin was called")
+    inner = Value(real.func, interp.track(piece, "func", real.func))
+    first = interp.track(piece, "args", real.args)
+    keywords = interp.track(piece, "keywords", real.keywords)
+
+    def key_shadow(key: str) -> Shadow:
+        return interp.graph.dict_get(keywords, key)  # type: ignore[arg-type]
+    if interp.tracking and isinstance(keywords, RefNode):
+        interp.track(lambda: Const(interp.graph.dict_keys(keywords)))
+    before = [Value(r, first.items[i] if isinstance(first, Build) else None) for i, r in enumerate(real.args)]
+    named = {k: Value(v, interp.track(key_shadow, k)) for k, v in real.keywords.items()}
+    return inner, before + args, {**named, **kwargs}
+
+
+def method_of_script(interp: Interpreter, function: Value, args: Args, kwargs: Kwargs) -> tuple[Value, Args, Kwargs]:
+    """A call of a method of TorchScript as one of the function that calls it with what it reads."""
+    return Value(scripts.call_method, Const(scripts.call_method)), [function, *args], kwargs
+
+
+Expansion = Callable[[Interpreter, Value, Args, Kwargs], tuple[Value, Args, Kwargs] | None]
+# By the identity of the class: the hash of one of the program's may be Python code.
+EXPANSIONS: dict[int, Expansion] = {id(functools.partial): expand_partial, id(scripts.METHOD): method_of_script}
