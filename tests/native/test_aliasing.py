@@ -172,8 +172,9 @@ def test_a_pass_that_fails_has_freed_what_it_came_past(engine: dict[str, Any], r
 def test_gradients_of_gradients_of_an_input_that_the_graph_writes_to(engine: dict[str, Any]) -> None:
     for plan in ("g = torch.autograd.grad(r[0], a, torch.eye(r[0].numel()).view(-1, *r[0].shape), is_grads_batched=True)",
                  "g = torch.autograd.grad(r[0].sum(), a, create_graph=True)"):
-        check(engine, (GRAD, GRAD), "t = torch.stack([x, x]) * y\nwith torch.no_grad(): x[1:].mul_(3)\nreturn t * t, x",
-              plan, "sum(v.sum() for v in g if v.requires_grad).backward()")
+        for body in ("t = torch.stack([x, x]) * y\nwith torch.no_grad(): x[1:].mul_(3)\nreturn t * t, x",
+                     "with torch.no_grad(): x.clamp_(-1, 1).mul_(2)\nreturn x * x * y, x"):
+            check(engine, (GRAD, GRAD), body, plan, "sum(v.sum() for v in g if v.requires_grad).backward()")
 
 
 @pytest.mark.parametrize("edited", ["r[0]", "r[1]", "a[0]", "a[1]"])
@@ -244,6 +245,12 @@ def test_errors_tell_of_the_shape_that_an_input_has_by_now(engine: dict[str, Any
 @pytest.mark.parametrize("view", ["x.split(2)[1]", "x[2:]", "x.unbind(0)[3]", "x.detach()[1:]"])
 def test_views_of_what_was_written_to_before_the_call(engine: dict[str, Any], view: str) -> None:
     check(engine, (PLAIN,), f"{view}.mul_(2)\nreturn x, x * 2", "with torch.no_grad(): r = f(*a)", "r = f(*a)", "r[1].mul_(2)")
+
+
+@pytest.mark.parametrize("write", ["a.mT.masked_fill_(a.mT > 0, 0)", "torch.add(y, 1, out=a.mT)", "a.mT.mul_(2)", "a.mT.copy_(y)"])
+def test_strides_of_what_is_written_to_through_views(engine: dict[str, Any], write: str) -> None:
+    for mode in ("", "with torch.no_grad(): "):
+        check(engine, (PLAIN, PLAIN), f"a = x * 2\n{mode}{write}\nreturn a, y * 2", "r[0].view(-1).add_(1)")
 
 
 def test_errors_tell_what_eager_mode_tells() -> None:

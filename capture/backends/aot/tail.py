@@ -25,7 +25,8 @@ from capture.backends.native.signature import Input, Result, Unsupported
 class Split:
     """core: returns the tensors `results`, each with memory of its own. tail: takes `arguments`, Results being numbered as the core
     returns them, and returns what the graph does; None if that is `arguments`. roots: for each differentiable result an output of
-    the graph, and whether it is the output's base. after_writes: of each result, whether it follows from a tensor after a write."""
+    the graph, and whether it is the output's base. after_writes: of each result, whether it follows from a tensor after a
+    write, or was written to."""
 
     core: fx.GraphModule
     results: tuple[Tensor, ...]
@@ -157,7 +158,8 @@ class _Parts:
         self._return_results(roots)
         tail = self._finished_tail(returned, outputs, modes) if made else None
         tensors = tuple(tensor if root else tensor.detach() for (tensor, _, _), root in zip(self.results, roots, strict=True))
-        after_writes = tuple(node in self.eager.after_writes for _, node, _ in self.results)
+        after_writes = tuple(node in self.eager.after_writes or version(tensor) > self.eager.born.get(id(tensor), 0)
+                             for tensor, node, _ in self.results)
         return Split(self.graph, tensors, arguments, tail, tuple(roots), after_writes)
 
     def _root(self, tensor: Tensor, outputs: list[Tensor]) -> tuple[int, bool] | None:

@@ -402,7 +402,7 @@ class Replay:
     def __init__(self, gm: fx.GraphModule, signature: Signature) -> None:
         self.gm, self.signature = gm, signature
         self.saved = {name.index: place for place, name in enumerate(signature.saved)
-                      if isinstance(name, Input) and name.index < signature.inputs}
+                      if isinstance(name, Input) and name.index < signature.inputs and name.index not in signature.written}
         self.others = [index for index in range(signature.inputs) if index not in self.saved]
         self.pick = picker(self.others)
         self.watched = picker([place for place, index in enumerate(self.others) if index not in signature.written])
