@@ -125,10 +125,15 @@ def _layout(t: Tensor) -> Any:
     return tuple(t.shape), t.stride(), t.storage_offset(), t.dim() and t.untyped_storage().nbytes(), t.is_conj(), t.is_neg()
 
 
+is_batched = torch._C._functorch.is_legacy_batchedtensor        # by `is_grads_batched=True`
+
+
 def _same(a: Any, b: Any) -> bool:
     if isinstance(a, Tensor) and isinstance(b, Tensor):
         if a.shape != b.shape or a.dtype != b.dtype:
             return False
+        if is_batched(a) or is_batched(b):          # a hook has kept it; there are no values without the pass
+            return is_batched(a) and is_batched(b)
         exact = not a.is_floating_point() and not a.is_complex()
         return torch.equal(a, b) if exact else torch.allclose(a, b, rtol=1e-4, atol=1e-5, equal_nan=True)
     if isinstance(a, dict) and isinstance(b, dict):
