@@ -13,6 +13,7 @@ import torch
 
 from capture import config
 from capture.errors import CaptureError
+from tests.aliasing.hooks import make_hooked
 from tests.aliasing.hunt import Traced, differences
 from tests.aliasing.programs import make
 from tests.aliasing.wide import make_wide
@@ -25,6 +26,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=float("inf"), help="stop after this time")
     parser.add_argument("--backend", choices=("traced", "native", "eager"), default="traced")
     parser.add_argument("--wide", action="store_true", help="all kinds of views, writes, hooks and backward passes (`wide`)")
+    parser.add_argument("--hooks", action="store_true", help="plans of hooks and gradients with regard to results (`hooks`)")
     parser.add_argument("--show", action="store_true", help="print each case before it is run")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
@@ -36,7 +38,7 @@ def main() -> int:
         for seed in range(options.seed, options.seed + options.count):
             if time.monotonic() - started > options.seconds:
                 break
-            case = (make_wide if options.wide else make)(seed)
+            case = (make_wide if options.wide else make_hooked if options.hooks else make)(seed)
             if options.show:
                 print(f"--- {seed}\n{case}", flush=True)
             try:

@@ -1,6 +1,7 @@
 """A case in two worlds, eager and compiled, compared after each step."""
 from __future__ import annotations
 
+import operator
 import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -12,14 +13,13 @@ import capture
 from capture import _C
 from capture.backends.aot import trace
 from capture.backends.native import tiers
-from capture.backends.native.runtime import make_callable
 from capture.backends.native.signature import Unsupported
 from capture.backends.native.transport import NotPortable, decode_graph, encode_graph
 from capture.backends.traceable import find_obstacle
 from tests.aliasing.programs import Case, make_inputs, make_scope
-from tests.backends.native.traced import fx_backward, fx_forward
+from tests.backends.native.traced import fx_callable
 
-EXPECTED = (RuntimeError, IndexError, TypeError, ValueError, AttributeError, NameError)      # what steps of a plan may raise
+EXPECTED = (RuntimeError, IndexError, TypeError, ValueError, AttributeError, NameError, AssertionError)     # what a plan may raise
 CHANGED = "one of the inputs of a compiled graph, needed to compute gradients of gradients, has been modified"    # eager goes on
 CALLS = 3           # the capture and hits
 # That is read when the error is raised: others after a write, and the compiled graph's own for what code outside of it has saved.
@@ -41,8 +41,7 @@ class Traced:
         except (Unsupported, NotPortable, TypeError):
             return gm.forward
         self.compiled += 1
-        backward = fx_backward(traced.backward) if traced.backward else None
-        return make_callable(gm, traced.signature, fx_forward(traced.forward), backward, tail=traced.tail)
+        return fx_callable(gm, traced)
 
 
 def differences(case: Case, **compile: Any) -> list[str]:
@@ -105,7 +104,9 @@ def _seen(scope: dict[str, Any], error: Exception | None) -> dict[str, Any]:
             "gradient": t.grad if _node(t) == "leaf" or t.retains_grad else base.grad if base is not None and _node(base) == "leaf"
             else None}
     seen["gradients"] = scope.get("g")
-    seen["seen by hooks"] = list(scope["log"])
+    seen["seen by hooks"] = sorted(scope["log"], key=operator.itemgetter(0))        # autograd comes to leaves in some order
+    inner = {f"r[{i}]" for i, t in enumerate(scope.get("r", ())) if _node(t) == "node"}
+    seen["order of hooks"] = [name for name, _ in scope["log"] if name in inner]
     return seen
 
 

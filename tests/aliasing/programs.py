@@ -50,7 +50,7 @@ PASSES = ("{t}.sum().backward()", "{t}.sum().backward(retain_graph=True)", "({t}
 class Vocabulary:
     """What programs are made of, with names in the places of `{a}` and `{b}`: inputs, of which the first `usual_inputs` are
     frequent; what computes, makes views, and writes. What plans are made of, with tensors in those of `{t}` and `{u}`.
-    module: `m`."""
+    module: `m`. steps, returned, planned: at least and at most so many statements, results, and statements of the plan."""
 
     inputs: tuple[str, ...] = INPUTS
     usual_inputs: int = 9
@@ -61,6 +61,9 @@ class Vocabulary:
     usual_edits: int = 7
     passes: tuple[str, ...] = PASSES
     module: str = "None"
+    steps: tuple[int, int] = (1, 7)
+    returned: tuple[int, int] = (1, 4)
+    planned: tuple[int, int] = (1, 5)
 
 
 NARROW = Vocabulary()
@@ -83,9 +86,14 @@ def in_thread(function: Callable[[], Any]) -> None:
 
 
 def make_scope(module: str) -> dict[str, Any]:
-    """What programs and plans name, besides arguments `a`, results `r` and the program `f`: what hooks see is in `log`."""
+    """What programs and plans name, besides arguments `a`, results `r` and the program `f`: what hooks see is in `log`, where
+    `note` puts it."""
     torch.manual_seed(0)
-    scope: dict[str, Any] = {"torch": torch, "F": F, "checkpoint": checkpoint, "in_thread": in_thread, "log": []}
+    log: list[tuple[str, Any]] = []
+
+    def note(name: str) -> Callable[[Any], None]:
+        return lambda grad: log.append((name, None if grad is None else grad.detach().clone()))
+    scope: dict[str, Any] = {"torch": torch, "F": F, "checkpoint": checkpoint, "in_thread": in_thread, "log": log, "note": note}
     return scope | {"m": eval(module, scope)}
 
 
@@ -132,7 +140,7 @@ def make(seed: int, words: Vocabulary = NARROW) -> Case:
     scope |= dict(zip(NAMES, made, strict=False))
     names = list(NAMES[:len(inputs)])
     body = []
-    for number in range(rng.randint(1, 7)):
+    for number in range(rng.randint(*words.steps)):
         result = f"t{number}"
         kind = rng.choices(("computed", "view", "write"), (5, 4, 1.5))[0]
         text = rng.choice({"computed": words.computed, "view": words.views, "write": words.writes}[kind])
@@ -146,13 +154,13 @@ def make(seed: int, words: Vocabulary = NARROW) -> Case:
             continue
         body.append(text)
         names += [result] if isinstance(scope.get(result), torch.Tensor) else []
-    returned = rng.sample(names, min(len(names), rng.randint(1, 4)))
+    returned = rng.sample(names, min(len(names), rng.randint(*words.returned)))
     if names[-1] not in returned and rng.random() < 0.8:
         returned.append(names[-1])
     body.append(f"return {', '.join(returned)},")
     plan = []
     targets = [f"r[{i}]" for i in range(len(returned))] * 2 + [f"a[{i}]" for i in range(len(inputs))]
-    for _ in range(rng.randint(1, 5)):
+    for _ in range(rng.randint(*words.planned)):
         edit = rng.random() < 0.6
         text = rng.choice(words.edits[:words.usual_edits] if rng.random() < 0.9 else words.edits) if edit else rng.choice(
             words.passes)

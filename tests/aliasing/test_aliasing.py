@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from capture import config
+from tests.aliasing.hooks import make_hooked
 from tests.aliasing.hunt import Traced, differences
 from tests.aliasing.programs import Case, make
 from tests.aliasing.wide import make_wide
@@ -36,6 +37,10 @@ def test_graphs_as_they_are(batch: int) -> None:
 @pytest.mark.filterwarnings("ignore")
 def test_traced_graphs_of_all_words() -> None:
     check(0, 25, make_wide, backend=Traced())
+
+
+def test_hooks() -> None:
+    check(0, 30, make_hooked, backend=Traced())
 
 
 def test_kernels() -> None:

@@ -83,7 +83,7 @@ MORE_WRITES = (
 MORE_EDITS = (
     "a[0].grad.zero_()", "a[0].grad = None", "a[0].grad = torch.ones(4, 4)", "a[0].sub_(a[0].grad)", "a[0].grad.add_(1)",
     "{t}.retain_grad()", "{t}.register_hook(lambda g: g * 2)",
-    "{t}.register_hook(lambda g: log.append(None if g is None else g.clone()))", "{t}.register_hook(lambda g: g.add_(1) and None)",
+    "{t}.register_hook(note('{t}'))", "{t}.register_hook(lambda g: g.add_(1) and None)",
     "{t}.requires_grad_()", "{t}.detach_()", "q = f(*a)", "q = f(*r)", "torch._foreach_add_([{t}], 1)", "{t}.conj().mul_(2)",
     "m.eval() if torch.is_grad_enabled() else m.train()", "{t}.resize_(1)", "torch.mul({u}.detach(), 2, out={t})", "{t}.add_({u})",
     "{t}.swap = 1", "r = f(*a)", "torch.autograd.graph.increment_version({t})", "m.zero_grad()")

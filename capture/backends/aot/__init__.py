@@ -21,6 +21,7 @@ from capture.backends.aot.aten import is_random
 from capture.backends.aot.casts import cached, has_blocks
 from capture.backends.aot.fakes import fake_inputs, tracing_modes
 from capture.backends.aot.inlining import prepared
+from capture.backends.aot.inner import cut_out
 from capture.backends.aot.joint import Joint
 from capture.backends.aot.observed import Eager, below, version
 from capture.backends.aot.results import Traced, finished
@@ -58,24 +59,25 @@ def trace(gm: fx.GraphModule, inputs: Sequence[torch.Tensor | TensorSpec], modes
         stack.enter_context(functorch_config.patch(SETTINGS))
         stack.enter_context(undecomposed())
         stack.enter_context(_use_lazy_graph_module(True))       # graphs are turned into Python code when that is run
-        fakes = fake_inputs(specs)
         try:
             eager = Eager.run(graph, specs, modes)
             _check_leaves(eager)
             _check_inputs(eager, specs)
             parts = split(graph, positions, eager, modes)
-            saving = Saving(eager, parts)
-            joint = Joint(saving.names, cached(specs, modes))
-            joint.trace(parts.core, fakes)
+            inner = cut_out(parts, eager, specs, modes)
+            saving = Saving(eager, parts)       # which counts writes that there are none of
+            kept, further = (saving.names, ()) if inner is None else (saving.with_inner(inner.tensors, len(specs)), inner.specs)
+            joint = Joint(kept, cached(specs, modes), len(further))
+            joint.trace(parts.core, fake_inputs([*specs, *further]))
         except Unsupported as error:        # without the nodes that fx adds to it
             raise Unsupported(str(error).partition("\n\nWhile executing")[0]) from None
         except Exception as error:      # whatever an operator of the program does on tensors without data
             raise Unsupported(f"AOTAutograd cannot trace the graph: {type(error).__name__}: {error}") from error
         _check(joint, specs)
-        traced = finished(joint, eager, parts, saving, specs, modes)
+        traced = finished(joint, eager, parts, saving, specs, modes, inner)
         if has_blocks(graph, specs, modes):
             traced = replace(traced, signature=replace(traced.signature, blocks=True))
-        for one in filter(None, (traced.forward, traced.backward)):
+        for one in traced.graphs:
             fill_uninitialized(one)
         return traced
 
@@ -106,7 +108,7 @@ def _check_inputs(eager: Eager, specs: Sequence[TensorSpec]) -> None:
 
 def _check(joint: Joint, specs: Sequence[TensorSpec]) -> None:
     """Raises Unsupported when the graph does what the runtime cannot reproduce."""
-    mutated = [spec for spec, info in zip(specs, joint.metadata.input_info, strict=True) if info.mutates_data]
+    mutated = [spec for spec, info in zip(specs, joint.metadata.input_info, strict=False) if info.mutates_data]
     for written in mutated:
         if any(other is not written and _overlap(written, other) for other in specs):
             raise Unsupported("an input is written to that shares its memory with another one")

@@ -84,6 +84,7 @@ def _rrelu(function: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]
 MEANT: dict[Any, Callable[..., Any]] = {
     torch.nn.functional.one_hot: _one_hot,
     torch.nn.functional.rrelu: _rrelu(torch.nn.functional.rrelu), torch.rrelu: _rrelu(torch.rrelu)}
+STANDS_FOR = {ours: theirs for theirs, ours in MEANT.items()}
 
 
 def _check_portable(node: fx.Node) -> None:

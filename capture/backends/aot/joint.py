@@ -16,6 +16,7 @@ from torch.utils import checkpoint
 
 from capture.backends.aot.aten import aten, cloned, is_random, merge_duplicates, outputs_of, random_packets
 from capture.backends.aot.casts import keep_casts
+from capture.backends.aot.inner import put_in
 from capture.backends.aot.saving import keep_apart, origin
 from capture.backends.decompositions import decompositions
 from capture.backends.native.signature import Input, Result, Unsupported
@@ -30,7 +31,8 @@ class Joint:
     """What AOTAutograd made of one graph: `forward`, which returns `values` and `saved`; `backward`; `metadata`. tangents: the
     values that have gradients, in the order in which `backward` takes these. drawn: the random operators that were run. kept:
     what eager mode saves of inputs and results, these numbered as the graph returns them. casts: of which inputs autocast keeps
-    casts, and their dtypes."""
+    casts, and their dtypes. inner: how many of the last inputs stand for values that the graph returns at its end (`aot.inner`); in
+    `forward` they are these."""
 
     forward: fx.GraphModule
     backward: fx.GraphModule | None = None
@@ -39,9 +41,10 @@ class Joint:
     saved: list[fx.Node]
     tangents: list[fx.Node]
 
-    def __init__(self, kept: Collection[Input | Result] = (), casts: dict[int, Any] | None = None) -> None:
+    def __init__(self, kept: Collection[Input | Result] = (), casts: dict[int, Any] | None = None, inner: int = 0) -> None:
         self.kept = kept
         self.casts = casts or {}
+        self.inner = inner
         self.drawn: Counter[Any] = Counter()
         self.tangents = []
 
@@ -58,13 +61,17 @@ class Joint:
             raise Unsupported("the graph calls an operator with side effects")
         if any(info.output_type not in OWN_TENSORS for info in self.metadata.output_info):
             raise Unsupported("results share memory in a way that cannot be told")
+        if self.inner and len(self.forward.graph.find_nodes(op="placeholder")) != len(fakes):
+            raise Unsupported("tracing adds inputs, and results are computed from others")
         if self.backward is None:
             merge_duplicates(self.forward.graph)
         self._split()
 
     def _split(self) -> None:
         """Tells apart what the forward graph returns."""
-        infos = self.metadata.output_info
+        infos = self.metadata.output_info[:len(self.metadata.output_info) - self.inner]
+        if self.inner:
+            put_in(self.forward, len(infos), self.inner)
         returned = list(outputs_of(self.forward.graph))
         self.values, self.saved = list(map(origin, returned[:len(infos)])), returned[len(infos):]
         for i, value in enumerate(self.values):

@@ -38,8 +38,9 @@ class Recomputed:
 class Eager:
     """A run of `graph`. inputs: after the call. outputs: those of the graph. values: of each node. makers: the node that made a
     tensor, by the tensor's id. born: how often it had been written to by then. views: nodes that did nothing but make views. grad:
-    whether gradients were enabled when a node ran. after_writes: nodes that follow from a tensor after a write to it.
-    regions: the parts of activation checkpoints. recomputed: the storages that these read, from outside of them."""
+    whether gradients were enabled when a node ran. after_writes: nodes that follow from a tensor after a write to it. writers: the
+    last node that wrote to a storage. regions: the parts of activation checkpoints. recomputed: the storages that these read, from
+    outside of them."""
 
     inputs: Sequence[Tensor]
     outputs: Sequence[Tensor]
@@ -49,6 +50,7 @@ class Eager:
     views: frozenset[fx.Node]
     grad: Mapping[fx.Node, bool]
     after_writes: frozenset[fx.Node]
+    writers: Mapping[Any, fx.Node]
     regions: tuple[Recomputed, ...]
     recomputed: frozenset[StorageWeakRef]
 
@@ -68,7 +70,7 @@ class Eager:
             run = _Run(graph)
             outputs = run.run(*inputs)
         return cls(inputs, outputs, run.env, run.makers, run.born, frozenset(run.views), run.grad, frozenset(run.after_writes),
-                   tuple(run.regions), frozenset(run.recomputed))
+                   run.writers, tuple(run.regions), frozenset(run.recomputed))
 
 
 class _Run(fx.Interpreter):
@@ -81,6 +83,7 @@ class _Run(fx.Interpreter):
         self.views: set[fx.Node] = set()
         self.grad: dict[fx.Node, bool] = {}
         self.after_writes: set[fx.Node] = set()
+        self.writers: dict[Any, fx.Node] = {}
         self.regions: list[Recomputed] = []
         self.given: dict[Any, tuple[int, ...]] = {}         # to each checkpoint: the versions
         self.recomputed: set[StorageWeakRef] = set()
@@ -98,6 +101,7 @@ class _Run(fx.Interpreter):
         first = torch._C._autograd._get_sequence_nr()
         value = super().run_node(n)
         self._count(n, before, value)
+        self.writers |= {storage_of(tensor): n for tensor in taken if version(tensor) != before[id(tensor)]}
         if region:
             self.regions.append(Recomputed(range(first, torch._C._autograd._get_sequence_nr()), own, given))
             self.recomputed |= {storage_of(tensor) for tensor in taken}

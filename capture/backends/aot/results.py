@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -10,10 +10,13 @@ from torch import Tensor, fx
 
 from capture.backends.aot.aten import aten, clean, cloned, is_view, outputs_of
 from capture.backends.aot.casts import cut
+from capture.backends.aot.hanging import hanging_tail
+from capture.backends.aot.inner import Inner, replayable
 from capture.backends.aot.joint import Joint
 from capture.backends.aot.observed import Eager
 from capture.backends.aot.portions import flow, portions
 from capture.backends.aot.saving import Saving, drop_copies
+from capture.backends.aot.segments import divide
 from capture.backends.aot.tail import Split
 from capture.backends.native.job import Modes, TensorSpec
 from capture.backends.native.signature import Input, Result, Signature, Tangent, Unsupported
@@ -26,16 +29,25 @@ class Traced:
 
     forward: placeholders are the inputs of the torch-level graph, all of them and in order; backward: `signature.saved`, then
     `signature.tangents`. Every node's `meta["val"]` is a FakeTensor. Inputs are written to by `aten.copy_` in `forward`.
-    tail: as of `Split`.
+    tail: as of `Split`. segments: backward graphs in place of `backward`, one for each of `signature.parts`, and
+    core: the torch-level graph that takes `signature.inner` as further inputs, where results are computed from other results.
     """
 
     forward: fx.GraphModule
     backward: fx.GraphModule | None
     signature: Signature
     tail: fx.GraphModule | None = None
+    segments: tuple[fx.GraphModule, ...] = ()
+    core: fx.GraphModule | None = None
+
+    @property
+    def graphs(self) -> list[fx.GraphModule]:
+        """The graphs that are compiled, the forward one first."""
+        return [self.forward, *([self.backward] if self.backward is not None else self.segments)]
 
 
-def finished(joint: Joint, eager: Eager, parts: Split, saving: Saving, specs: Sequence[TensorSpec], modes: Modes) -> Traced:
+def finished(joint: Joint, eager: Eager, parts: Split, saving: Saving, specs: Sequence[TensorSpec], modes: Modes,
+             inner: Inner | None = None) -> Traced:
     """The graphs with the results, saved values and gradients that the signature names."""
     forward, backward, metadata = joint.forward, joint.backward, joint.metadata
     inputs = [node for node in forward.graph.nodes if node.op == "placeholder"]
@@ -77,7 +89,7 @@ def finished(joint: Joint, eager: Eager, parts: Split, saving: Saving, specs: Se
         return names[values[name.index]] if isinstance(name, Result) else name
     # Where tracing has added inputs (`linalg.eig`), eager mode's graph does not know them.
     known = backward is not None and all(place < len(specs) for place, _ in gradients)
-    apart = portions(parts.differentiable, eager, gradients, joined) if known else None
+    apart = portions(parts.differentiable, eager, gradients, joined) if known and inner is None else None
     if apart and len(tangents) > 1:
         with contextlib.suppress(NotPortable):
             apart = replace(apart, graph=encode_graph(backward))
@@ -85,7 +97,7 @@ def finished(joint: Joint, eager: Eager, parts: Split, saving: Saving, specs: Se
         if not specs[place].leaf and len(reached) < len(tangents):
             raise Unsupported("a result is not computed from an input that others are computed from, and that has a graph of "
                               "autograd, which a backward pass from the result alone would pass through")
-    return Traced(forward, backward, Signature(
+    signature = Signature(
         inputs=len(specs),
         casts=casts,
         outputs=tuple(map(named, parts.arguments)),
@@ -103,7 +115,20 @@ def finished(joint: Joint, eager: Eager, parts: Split, saving: Saving, specs: Se
         numbers=tuple(i for i, spec in enumerate(specs) if spec.number), domains=(),
         modes=modes,
         grad_after=metadata.grad_enabled_mutation,
-        portions=apart), parts.tail)
+        portions=apart)
+    if inner is None or backward is None:
+        return Traced(forward, backward, signature, parts.tail)
+    return _divided(Traced(forward, backward, signature), parts, inner, named)
+
+
+def _divided(traced: Traced, split: Split, inner: Inner, named: Callable[[Input | Result], Input | Result]) -> Traced:
+    """What was traced with a node of autograd for each segment of the backward graph."""
+    signature = traced.signature
+    assert traced.backward is not None
+    segments, parts = divide(traced.backward, signature, inner, split.differentiable)
+    tail, taken = hanging_tail(split, inner, parts, signature.inputs)
+    signature = replace(signature, parts=parts, inner=tuple(map(_like, inner.tensors)), outputs=tuple(map(named, taken)))
+    return Traced(traced.forward, None, signature, tail, tuple(segments), replayable(split.core, split.results))
 
 
 def _steps(tensor: Tensor) -> list[tuple[int, int]]:
@@ -192,5 +217,8 @@ def _finish_backward(backward: fx.GraphModule, saved: int) -> tuple[Any, Any, An
 
 
 def _tangent(index: int, node: fx.Node) -> Tangent:
-    value = node.meta["val"]
-    return Tangent(index, tuple(value.shape), value.stride(), value.dtype, value.device)
+    return replace(_like(node.meta["val"]), index=index)
+
+
+def _like(value: Tensor) -> Tangent:
+    return Tangent(0, tuple(value.shape), value.stride(), value.dtype, value.device)

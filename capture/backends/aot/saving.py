@@ -35,8 +35,8 @@ class Saving:
         handles: list[tuple[Input | Result, Tensor]] = [
             *((Input(i), fake) for i, fake in enumerate(eager.inputs)), *((Result(k), t) for k, t in enumerate(parts.results))]
         self.counts = tuple((name, version(tensor)) for name, tensor in handles)
-        storages = {storage_of(item.tensor) for item in saved} | eager.recomputed
-        self.names = frozenset(name for name, tensor in handles if storage_of(tensor) in storages)
+        self.storages = {storage_of(item.tensor) for item in saved} | eager.recomputed
+        self.names = frozenset(name for name, tensor in handles if storage_of(tensor) in self.storages)
         counted = _counted(saved, [(name, tensor) for name, tensor in handles if name in self.names])
         looks: dict[Any, list[Look]] = {}
         for item, found in zip(saved, counted, strict=True):
@@ -44,6 +44,11 @@ class Saving:
         self.checks = tuple(dict.fromkeys(
             Check(*found, tuple(i for i, nodes in enumerate(reached) if node in nodes), number)
             for number, node in enumerate(nodes) if holds(node) for found in looks.get(node) or [(None, "", False)]))
+
+    def with_inner(self, tensors: Sequence[Tensor], first: int) -> frozenset[Input | Result]:
+        """The names with those of results or views that are inputs from `first` on, as far as eager mode saves them."""
+        own = (Input(first + place) for place, tensor in enumerate(tensors) if storage_of(tensor) in self.storages)
+        return self.names.union(own)
 
 
 def _counted(saved: Sequence[Saved], handles: Sequence[tuple[Input | Result, Tensor]]) -> list[Look | None]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import operator
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,7 +26,8 @@ class Split:
     """core: returns the tensors `results`, each with memory of its own. tail: takes `arguments`, Results being numbered as the core
     returns them, and returns what the graph does; None if that is `arguments`. roots: for each differentiable result an output of
     the graph, and whether it is the output's base. after_writes: of each result, whether it follows from a tensor after a
-    write, or was written to."""
+    write, or was written to. nodes: the nodes of the tail's graph for all tensors through which gradients flow and that it takes
+    or makes. taken: for each of its placeholders, what that is."""
 
     core: fx.GraphModule
     results: tuple[Tensor, ...]
@@ -34,11 +35,19 @@ class Split:
     tail: fx.GraphModule | None
     roots: tuple[tuple[int, bool] | None, ...]
     after_writes: tuple[bool, ...]
+    graph: fx.Graph
+    nodes: tuple[tuple[Tensor, fx.Node], ...]
+    taken: Mapping[fx.Node, Input | Result]
 
     @property
     def differentiable(self) -> list[Tensor]:
         """The results that gradients flow to."""
         return [tensor for tensor in self.results if tensor.requires_grad]
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        """The tensors in `nodes`."""
+        return [tensor for tensor, _ in self.nodes]
 
 
 def split(graph: fx.GraphModule, positions: Sequence[int], eager: Eager, modes: Modes) -> Split:
@@ -55,6 +64,7 @@ class _Parts:
         self.tail = fx.Graph()
         self.inputs = {id(fake): place for place, fake in enumerate(eager.inputs)}
         self.nodes: dict[int, fx.Node] = {}                         # of tensors, by id
+        self.tensors: dict[int, Tensor] = {}                        # these tensors
         self.copies: dict[fx.Node, fx.Node] = {}                    # of the graph's nodes
         self.taken: dict[fx.Node, Input | Result] = {}              # what the tail takes
         self.results: list[tuple[Tensor, fx.Node, bool]] = []       # tensor, a node of the graph, whether it is the base of that
@@ -65,6 +75,7 @@ class _Parts:
         """The tail's node for a tensor."""
         if id(tensor) not in self.nodes:
             self.nodes[id(tensor)] = self._made(tensor)
+            self.tensors[id(tensor)] = tensor
         return self.nodes[id(tensor)]
 
     def _made(self, tensor: Tensor) -> fx.Node:
@@ -81,6 +92,7 @@ class _Parts:
         base = tensor._base
         if not any(id(base) in known for known in (self.nodes, self.inputs, self.eager.makers)):
             self.nodes[id(base)] = self._result(base, maker, True)
+            self.tensors[id(base)] = base
         return self._strided(self.node_for(base), tensor, base, self.eager.grad[maker])
 
     def _operation(self, maker: fx.Node) -> fx.Node:
@@ -160,7 +172,12 @@ class _Parts:
         tensors = tuple(tensor if root else tensor.detach() for (tensor, _, _), root in zip(self.results, roots, strict=True))
         after_writes = tuple(node in self.eager.after_writes or version(tensor) > self.eager.born.get(id(tensor), 0)
                              for tensor, node, _ in self.results)
-        return Split(self.graph, tensors, arguments, tail, tuple(roots), after_writes)
+        if not made:
+            self.tail.output(tuple(returned))
+        detached = {id(tensor) for (tensor, _, _), root in zip(self.results, roots, strict=True) if root is None}
+        nodes = tuple((tensor, self.nodes[key]) for key, tensor in self.tensors.items()
+                      if tensor.requires_grad and id(tensor if tensor._base is None else tensor._base) not in detached)
+        return Split(self.graph, tensors, arguments, tail, tuple(roots), after_writes, self.tail, nodes, self.taken)
 
     def _root(self, tensor: Tensor, outputs: list[Tensor]) -> tuple[int, bool] | None:
         for place, out in enumerate(outputs):

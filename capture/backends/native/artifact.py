@@ -42,24 +42,28 @@ class Frozen:
 
 @dataclass(frozen=True, slots=True)
 class Artifact:
-    """What was made of a job. `backward` is None when no gradient is asked for; `frozen` where nothing runs once. `tail`: as of
+    """What was made of a job. backward: one for each node of autograd. `frozen`: None where nothing runs once. `tail`: as of
     `aot.Traced`, as bytes."""
 
     signature: Signature
     forward: Compiled
-    backward: Compiled | None
+    backward: tuple[Compiled, ...]
     frozen: Frozen | None = None
     tail: bytes | None = None
+    core: bytes | None = None
 
 
 def load(artifact: Artifact, gm: fx.GraphModule) -> Callable[..., tuple[torch.Tensor, ...]]:
     """The callable of an artifact: arguments and results are those of `gm`, which it was compiled from."""
-    backward = _backward(artifact.backward, artifact.signature) if artifact.backward is not None else None
+    signature = artifact.signature
+    owners = list(map(signature.of, signature.parts)) or [signature]
+    backward = [_backward(compiled, owner) for compiled, owner in zip(artifact.backward, owners, strict=False)]
     forward: Forward = executor(artifact.forward)
     if artifact.frozen is not None:
         forward = FrozenCallable(decode_graph(artifact.frozen.graph), artifact.frozen.frozen, artifact.frozen.kept, forward)
-    tail = decode_graph(artifact.tail) if artifact.tail is not None else None
-    return make_callable(gm, artifact.signature, forward, backward, loose=True, tail=tail)
+    tail, core = (decode_graph(data) if data is not None else None for data in (artifact.tail, artifact.core))
+    return make_callable(gm, signature, forward, backward if signature.parts else backward[0] if backward else None, loose=True,
+                         tail=tail, core=core)
 
 
 def _backward(compiled: Compiled, signature: Signature) -> Backward:

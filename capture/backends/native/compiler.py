@@ -58,27 +58,25 @@ def _compiled(job: Job, pool: concurrent.futures.Executor, compiler: concurrent.
     # what is frozen is cast when it was written to, and not once in each autocast block
     traced = trace(graph, job.inputs, replace(job.modes, autocast_cache=False) if freezing else job.modes)
     frozen = None
-    if traced.backward is None:
+    if len(traced.graphs) == 1:
         prologue = freeze(traced.forward, job.inputs, traced.signature.written) if job.options.get("freezing") else None
         if prologue is not None:
             frozen = Frozen(encode_graph(prologue.graph), prologue.frozen, prologue.kept)
         use_channels_last(traced.forward, gains)
     elif use_channels_last(traced.forward, gains, traced.signature.visible):
         results, inputs = traced.forward.graph.output_node().args[0], traced.forward.graph.find_nodes(op="placeholder")
-        follow_layouts(traced.backward, [(results if isinstance(name, Result) else inputs)[name.index].meta["val"]
-                                         for name in traced.signature.saved])
-    graphs = [traced.forward] if traced.backward is None else [traced.forward, traced.backward]
-    for gm in graphs:
+        for gm, saved in zip(traced.graphs[1:], traced.signature.arguments(), strict=True):
+            follow_layouts(gm, [(results if isinstance(name, Result) else inputs)[name.index].meta["val"] for name in saved])
+    for gm in traced.graphs:
         use_products(gm)
         use_onednn(gm)
         accumulate_products(gm)
     finish = [start(traced.forward, pool, compiler)]
-    if traced.backward is not None:
-        finish.append(start(traced.backward, pool, compiler, traced.signature.dying(), leaving=True))
-    forward, backward = [*(wait() for wait in finish), None][:2]
-    assert forward is not None
-    tail = encode_graph(traced.tail) if traced.tail is not None else None
-    return Artifact(traced.signature, forward, backward, frozen, tail)
+    finish += [start(gm, pool, compiler, dying, leaving=True)
+               for gm, dying in zip(traced.graphs[1:], traced.signature.dying(), strict=True)]
+    forward, *backward = (wait() for wait in finish)
+    tail, core = (encode_graph(gm) if gm is not None else None for gm in (traced.tail, traced.core))
+    return Artifact(traced.signature, forward, tuple(backward), frozen, tail, core)
 
 
 def start(gm: fx.GraphModule, pool: concurrent.futures.Executor, compiler: concurrent.futures.Future[Compiler],

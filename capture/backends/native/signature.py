@@ -7,8 +7,9 @@ those that are just returned, then those that are only saved for the backward ca
 """
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -98,6 +99,25 @@ class Portions:
 
 
 @dataclass(frozen=True, slots=True)
+class Part:
+    """One of several nodes of autograd of a graph, of which results are computed from other results.
+
+    results: the differentiable ones that it makes. joined: what other parts hand it of gradients that it goes on with, Tangents
+    numbered behind the results. edges: what it hands gradients to: (place, -1) is an input, those behind the graph's own being
+    tensors that results are computed from; (part, number) what that part joins. gradients: for each edge; None for what it comes to
+    through other parts. saved, tangents: arguments of its backward callable, in this order. checks: as if it had one result.
+    """
+
+    results: tuple[int, ...]
+    joined: tuple[Tangent, ...]
+    edges: tuple[tuple[int, int], ...]
+    gradients: tuple[Result | Tangent | None, ...]
+    saved: tuple[Input | Result, ...]
+    tangents: tuple[Tangent, ...]
+    checks: tuple[Check, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Signature:
     """The calling convention of one compiled graph.
 
@@ -111,7 +131,8 @@ class Signature:
     the order in which a backward pass looks. snapshots: those of the written inputs whose value before the call the gradients
     depend on. random: random numbers are drawn. numbers: inputs that are numbers of Python, and tensors for the callables,
     which take those in `domains`. modes: torch's, at the beginning. grad_after: the grad mode that the graph leaves behind, if
-    it changes it. portions: None if it is not known what passes from some of the results come to.
+    it changes it. parts: if there is more than one node of autograd, which the tail makes. inner: what tensors are like that
+    results are computed from. portions: None if it is not known what passes from some of the results come to.
     """
 
     inputs: int
@@ -121,7 +142,7 @@ class Signature:
     visible: int
     saved: tuple[Input | Result, ...]
     tangents: tuple[Tangent, ...]
-    gradients: tuple[tuple[int, Result | Tangent], ...]
+    gradients: tuple[tuple[int, Result | Tangent | None], ...]
     written: tuple[int, ...]
     advanced: tuple[Input | Result, ...]
     checks: tuple[Check, ...]
@@ -133,12 +154,28 @@ class Signature:
     grad_after: bool | None
     casts: tuple[int, ...] = ()
     blocks: bool = False
+    parts: tuple[Part, ...] = ()
+    inner: tuple[Tangent, ...] = ()
     portions: Portions | None = None
 
-    def dying(self) -> tuple[int, ...]:
-        """Arguments of the backward callable that die with it: values which nobody was given, and of which it is told by a list
+    def arguments(self) -> list[tuple[Input | Result, ...]]:
+        """What each backward callable takes of what is saved."""
+        if not self.parts:
+            return [self.saved] if self.differentiable else []
+        return [part.saved for part in self.parts]
+
+    def dying(self) -> list[tuple[int, ...]]:
+        """Arguments of each backward callable that die with it: values which nobody was given, and of which it is told by a list
         that it may empty."""
-        return tuple(place for place, name in enumerate(self.saved) if isinstance(name, Result) and name.index >= self.visible)
+        lists = self.arguments()
+        counts = Counter(name for names in lists for name in names)
+        return [tuple(place for place, name in enumerate(names)
+                      if isinstance(name, Result) and name.index >= self.visible and counts[name] == 1) for names in lists]
+
+    def of(self, part: Part) -> Signature:
+        """The signature of one part's node of autograd, its results those that it makes and then what it joins."""
+        return replace(self, differentiable=len(part.results) + len(part.joined), saved=part.saved, tangents=part.tangents,
+                       gradients=tuple(enumerate(part.gradients)), checks=part.checks, parts=(), portions=None)
 
     def edges(self) -> tuple[int, ...]:
         """For each result of the backward callable which of the `gradients` it is, -1 where it is several."""

@@ -55,7 +55,7 @@ class Stages:
     def __init__(self, gm: fx.GraphModule, inputs: Sequence[Tensor]) -> None:
         self.gm = gm
         self.traced: Traced = trace(gm, inputs)
-        self.graphs = [graph for graph in (self.traced.forward, self.traced.backward) if graph is not None]
+        self.graphs = self.traced.graphs
         self.lowered = [lower(graph) for graph in self.graphs]
         for program in self.lowered:
             verify(program)
@@ -69,8 +69,14 @@ class Stages:
 
     def callable(self, plans: Sequence[Plan]) -> Callable[..., tuple[Tensor, ...]]:
         """What stands for the graph, run by a plan for each program."""
-        backward = (lambda arguments, certain: plans[1](*arguments)) if len(plans) > 1 else None
-        return make_callable(self.gm, self.traced.signature, plans[0], backward, tail=self.traced.tail)
+        return behind_runtime(self.gm, self.traced, plans)
+
+
+def behind_runtime(gm: fx.GraphModule, traced: Traced, plans: Sequence[Plan]) -> Callable[..., tuple[Tensor, ...]]:
+    """What stands for a traced graph, run by a plan for each of `traced.graphs`."""
+    backwards = [lambda arguments, certain, plan=plan: plan(*arguments) for plan in plans[1:]]
+    backward = backwards if traced.segments else backwards[0] if backwards else None
+    return make_callable(gm, traced.signature, plans[0], backward, tail=traced.tail, core=traced.core)
 
 
 def evaluated(program: Program) -> Plan:

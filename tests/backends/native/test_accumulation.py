@@ -33,7 +33,7 @@ def compiled(gm: fx.GraphModule, inputs: list[Tensor]) -> Artifact:
 
 
 def calls(artifact: Artifact, backward: bool = False) -> list[str]:
-    plan = (artifact.backward if backward else artifact.forward).plan
+    plan = (artifact.backward[0] if backward else artifact.forward).plan
     return [step.op for step in plan.steps if step.kind == "extern"]
 
 

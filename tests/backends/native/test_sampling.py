@@ -13,11 +13,10 @@ from torch.nn import functional as F
 from capture.backends.native.job import Modes, TensorSpec
 from capture.backends.native.lowering import lower
 from capture.backends.native.numbers import DTYPES, spec_of
-from capture.backends.native.runtime import make_callable
 from capture.backends.native.sampling import name_of, sample, sampled, trace
 from capture.backends.native.signature import Unsupported
 from capture.backends.native.verify import verify
-from tests.backends.native.stages import compare, evaluated, finished
+from tests.backends.native.stages import behind_runtime, compare, evaluated, finished
 
 X = torch.linspace(-2.0, 2.0, 12).reshape(3, 4)
 DTYPES_TESTED = (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int8, torch.int64, torch.bool)
@@ -36,12 +35,10 @@ def recorded(program: Callable[..., Any]) -> fx.GraphModule:
 
 def compiled(gm: fx.GraphModule, inputs: Sequence[Tensor], kind: type) -> Callable[..., Any]:
     traced = trace(gm, [*map(TensorSpec.of, inputs), spec_of(kind)], Modes.current())
-    programs = [lower(graph) for graph in (traced.forward, traced.backward) if graph is not None]
+    programs = list(map(lower, traced.graphs))
     for program in programs:
         verify(program)
-    plans = list(map(evaluated, programs))
-    backward = (lambda arguments, certain: plans[1](*arguments)) if len(plans) > 1 else None
-    return make_callable(gm, traced.signature, plans[0], backward, tail=traced.tail)
+    return behind_runtime(gm, traced, list(map(evaluated, programs)))
 
 
 def check(program: Callable[..., Any], x: Tensor, kind: type = float, values: Sequence[Any] | None = None,

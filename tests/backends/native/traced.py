@@ -49,8 +49,14 @@ def worlds(program: Callable[..., Any] | fx.GraphModule, inputs: Sequence[Tensor
     """Traces a program under the modes in force."""
     gm = program if isinstance(program, fx.GraphModule) else fx.symbolic_trace(program)
     traced = trace(gm, specs(inputs))
-    backward = fx_backward(traced.backward) if traced.backward else None
-    return Worlds(gm, traced, make_callable(gm, traced.signature, fx_forward(traced.forward), backward, tail=traced.tail))
+    return Worlds(gm, traced, fx_callable(gm, traced))
+
+
+def fx_callable(gm: fx.GraphModule, traced: Traced) -> Callable[..., tuple[Tensor, ...]]:
+    """What was traced, behind the runtime's callable."""
+    segments = [fx_backward(segment) for segment in traced.segments]
+    backward = fx_backward(traced.backward) if traced.backward else segments or None
+    return make_callable(gm, traced.signature, fx_forward(traced.forward), backward, tail=traced.tail, core=traced.core)
 
 
 def check(program: Callable[..., Any] | fx.GraphModule, inputs: Inputs, tolerance: float = 0.0) -> Worlds:

@@ -1,0 +1,177 @@
+"""Results that other results are computed from. For what is computed of them, each becomes an input of its own: then no result is
+computed from another, and the backward graph that AOTAutograd traces ends where a result's own node of autograd hands on gradients.
+"""
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, fx
+
+from capture.backends.aot.aten import is_random, is_view, is_write, storage_of
+from capture.backends.aot.inlining import STANDS_FOR
+from capture.backends.aot.observed import Eager, below
+from capture.backends.aot.saving import origin
+from capture.backends.aot.tail import Split
+from capture.backends.native.job import Modes, TensorSpec
+from capture.backends.native.signature import Unsupported
+
+
+@dataclass(frozen=True, slots=True)
+class Inner:
+    """tensors: results, or views or bases of such, that results of the core are computed from: eager mode's tensors. The core takes
+    one like each as a further input, described by `specs`, and returns their values behind its results. sources: for each
+    differentiable result, which of these come to it in a backward pass, itself among them. reached: for each of them, at which
+    inputs of this core, further ones included, a pass arrives that starts there. order: the tail's nodes for tensors that have
+    nodes of autograd, in the order in which eager mode makes these: in the reverse one it calls them."""
+
+    tensors: tuple[Tensor, ...]
+    specs: tuple[TensorSpec, ...]
+    sources: tuple[frozenset[int], ...]
+    reached: tuple[frozenset[int], ...]
+    order: tuple[fx.Node, ...]
+
+
+def cut_out(parts: Split, eager: Eager, specs: Sequence[TensorSpec], modes: Modes) -> Inner | None:
+    """Changes the core; None if there is no such result. Raises Unsupported where one cannot be told from other tensors."""
+    tensors = _computed_from(parts)
+    if not tensors:
+        return None
+    roots = parts.differentiable
+    reached = list(map(below, roots))
+    sources = tuple(frozenset(j for j, nodes in enumerate(reached) if root.grad_fn in nodes) for root in roots)
+    own = tuple(map(_spec, tensors))
+    made = [(tensor.grad_fn._sequence_nr(), node) for tensor, node in parts.nodes if tensor.grad_fn is not None]
+    order = tuple(node for _, node in sorted(made, key=operator.itemgetter(0)))
+    for place, tensor in enumerate(tensors):
+        _Cut(parts.core, eager, tensor).run(f"inner_{place}")
+    parts.core.recompile()
+    return Inner(tensors, own, sources, _reached(parts, [*specs, *own], modes), order)
+
+
+def _computed_from(parts: Split) -> tuple[Tensor, ...]:
+    """The tensors that the tail makes or is given, and that results of the core are computed from, as autograd knows it."""
+    known = {(t.grad_fn, t.output_nr): t for t in parts.tensors if t.grad_fn is not None}
+    found: dict[Any, Tensor] = {}
+    seen: set[Any] = set()
+    stack = [root.grad_fn for root in parts.differentiable]
+    while stack:
+        for edge in stack.pop().next_functions:
+            if edge in known:
+                found[edge] = known[edge]
+            elif edge[0] is not None and edge[0] not in seen:
+                seen.add(edge[0])
+                stack.append(edge[0])
+    return tuple(found.values())
+
+
+def _spec(tensor: Tensor) -> TensorSpec:
+    if tensor.is_conj() or tensor.is_neg():
+        raise Unsupported("a result that others are computed from is a conjugate or negative view")
+    return TensorSpec(tuple(tensor.shape), tensor.stride(), tensor.dtype, tensor.device, tensor.layout, True, False, False, 0, None)
+
+
+class _Cut:
+    """Has what is computed from one tensor in a graph computed from a further input."""
+
+    def __init__(self, core: fx.GraphModule, eager: Eager, tensor: Tensor) -> None:
+        self.graph, self.eager, self.tensor = core.graph, eager, tensor
+        self.holders = [node for node in self.graph.nodes if eager.values.get(node) is tensor and node.op != "output"]
+
+    def run(self, name: str) -> None:
+        if not self.holders:
+            raise Unsupported("a result that others are computed from is made within an operation")
+        order = {node: place for place, node in enumerate(self.graph.nodes)}
+        first = self.holders[0]
+        writer = self.eager.writers.get(storage_of(self.tensor), first)
+        start = max(order[first], order[writer])        # from here on nothing writes to it
+        with self.graph.inserting_after(self.graph.find_nodes(op="placeholder")[-1]):
+            stand_in = self.graph.placeholder(name)
+        for node, place in order.items():
+            if place > start and node in self.eager.values and node.op != "output" and node not in self.holders:
+                node.args, node.kwargs = (fx.map_arg(value, lambda arg: stand_in if arg in self.holders else arg)
+                                          for value in (node.args, node.kwargs))
+        end = self.graph.output_node()
+        with self.graph.inserting_before(end):
+            value = self.graph.call_method("clone", (self.graph.call_method("detach", (first,)),))
+        end.args = ((*end.args[0], value),)
+
+
+def _reached(parts: Split, specs: Sequence[TensorSpec], modes: Modes) -> tuple[frozenset[int], ...]:
+    """`Inner.reached`, of eager mode's run of the core. Raises Unsupported if results are still computed from others."""
+    again = Eager.run(parts.core, specs, modes)
+    roots = [tensor for tensor in again.outputs if tensor.requires_grad]
+    nodes = list(map(below, roots))
+    if len(roots) != len(parts.differentiable) or any(
+            a.grad_fn is not b.grad_fn and a.grad_fn in reached for b, reached in zip(roots, nodes, strict=True) for a in roots):
+        raise Unsupported("a result that others are computed from is written to in a way that cannot be told")
+    places = {id(tensor): place for place, tensor in enumerate(again.inputs)}
+    return tuple(frozenset(places[id(node.variable)] for node in reached if hasattr(node, "variable")) for reached in nodes)
+
+
+def replayable(core: fx.GraphModule, results: Sequence[Tensor]) -> fx.GraphModule:
+    """The core as it can be run, and named, in other processes: of the differentiable results alone."""
+    graph = fx.Graph()
+    copies: dict[fx.Node, fx.Node] = {}
+    for node in core.graph.nodes:
+        if node.op == "output":
+            graph.output(tuple(copies[result] for result, tensor in zip(node.args[0], results, strict=False)
+                               if tensor.requires_grad))
+        else:
+            copies[node] = graph.node_copy(node, copies.__getitem__)
+            copies[node].target = STANDS_FOR.get(node.target, node.target)
+    return fx.GraphModule({}, graph)
+
+
+# --- the traced graph
+
+def put_in(forward: fx.GraphModule, first: int, count: int) -> None:
+    """Puts the values that a forward graph returns, `count` from `first` on, in the places of its last inputs."""
+    graph = forward.graph
+    end = graph.output_node()
+    values = end.args[0][first:first + count]
+    stand_ins = graph.find_nodes(op="placeholder")[-count:]
+    end.args = ((*end.args[0][:first], *end.args[0][first + count:]),)
+    for stand_in, value in zip(stand_ins, values, strict=True):
+        actual = _actual(graph, origin(value).args[0])
+        if actual.meta["val"].stride() != stand_in.meta["val"].stride():
+            raise Unsupported("a result that others are computed from has other strides where it is traced")
+        stand_in.replace_all_uses_with(actual)
+        graph.erase_node(stand_in)
+    _order(graph)
+    forward.recompile()
+
+
+def _actual(graph: fx.Graph, node: fx.Node) -> fx.Node:
+    """The node for a tensor itself, where the given one is computed from a copy of what it is a view of."""
+    node = origin(node)
+    if "copy" in node.meta:
+        return node.args[0]
+    if not is_view(node) or (below := _actual(graph, node.args[0])) is node.args[0]:
+        return node
+    with graph.inserting_after(node):
+        actual = graph.node_copy(node, lambda _: below)
+    actual.meta = dict(node.meta)
+    return actual
+
+
+def _order(graph: fx.Graph) -> None:
+    """Moves what stands before what it takes to behind that. Raises Unsupported where that would change the order of draws, or of a
+    write and other operations."""
+    end = graph.output_node()
+    placed: set[fx.Node] = set()
+    waiting: list[fx.Node] = []
+    order: list[fx.Node] = []
+    for node in graph.nodes:
+        waiting.append(node)
+        while ready := [one for one in waiting if placed.issuperset(one.all_input_nodes)]:
+            waiting = [one for one in waiting if one not in ready]
+            if any(is_random(one) and one is not node for one in ready) or (waiting and is_write(node)):
+                raise Unsupported("what is computed from a result comes before it in the traced graph")
+            placed.update(ready)
+            order += ready
+    for node in order:
+        if node is not end:
+            end.prepend(node)

@@ -1,0 +1,84 @@
+"""Gradients by eager mode, where the compiled backward callable does not do."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, fx
+
+from capture import _C
+from capture.backends.native.kept import picker
+from capture.backends.native.signature import Input, Signature
+
+# What one call leaves for a replay: inputs besides the saved ones, their versions, and the states of the generators. Where hooks
+# for saved tensors were in force, the inputs are among the saved ones and nothing watches their versions.
+Memory = tuple[tuple[Tensor, ...] | None, list[int] | None, list[Tensor]]
+
+
+class Replay:
+    """The graph itself, run by eager mode during the backward pass, where the compiled backward callable does not do: when its
+    gradients shall have gradients themselves, and under transforms such as vmap."""
+
+    def __init__(self, gm: fx.GraphModule, signature: Signature) -> None:
+        self.gm, self.signature = gm, signature
+        self.saved = {name.index: place for place, name in enumerate(signature.saved)
+                      if isinstance(name, Input) and name.index < signature.inputs and name.index not in signature.written}
+        self.others = [index for index in range(signature.inputs) if index not in self.saved]
+        self.pick = picker(self.others)
+        self.watched = picker([place for place, index in enumerate(self.others) if index not in signature.written])
+        self.cuda = sorted({tangent.device.index or 0 for tangent in signature.tangents if tangent.device.type == "cuda"})
+
+    def remember(self, inputs: tuple[Tensor, ...]) -> Memory:
+        """What a replay of a call that is about to run will need."""
+        tensors = self.pick(inputs)
+        if self.signature.snapshots:
+            with torch.enable_grad():       # gradients of gradients flow through the copies
+                tensors = tuple(inputs[i].clone() if i in self.signature.snapshots else inputs[i] for i in self.others)
+        try:
+            versions = [tensor._version for tensor in self.watched(tensors)]
+        except RuntimeError:        # a tensor of inference mode has no version
+            versions = None
+        return tensors, versions, self._random_states() if self.signature.random else []
+
+    def gradients(self, memory: Memory, saved: Sequence[Tensor], grads: Sequence[Tensor | None]) -> tuple[Tensor | None, ...]:
+        """The gradients of the inputs that have one, given those of the differentiable results.
+
+        Raises RuntimeError when an input has been changed since.
+        """
+        tensors, versions, random = memory
+        others = saved[len(self.signature.saved):] if tensors is None else tensors
+        if versions is not None and versions != [tensor._version for tensor in self.watched(others)]:
+            raise RuntimeError("one of the inputs of a compiled graph, needed to compute gradients of gradients, has been modified "
+                               "by an inplace operation since")
+        create_graph = torch.is_grad_enabled()
+        by_index = dict(zip(self.others, others, strict=True)) | {index: saved[place] for index, place in self.saved.items()}
+        with torch.enable_grad():
+            # gradients shall be those through the graph alone, also where one input was computed from another
+            inputs = [t.clone() if i in self.signature.written else t.view_as(t) for i, t in sorted(by_index.items())]
+            outputs = self._run(random, inputs)
+            chosen = [(outputs[place]._base if base else outputs[place], grad)
+                      for (place, base), grad in zip(self.signature.roots, grads, strict=True) if grad is not None]
+        return torch.autograd.grad([output for output, _ in chosen], [inputs[index] for index, _ in self.signature.gradients],
+                                   [grad for _, grad in chosen], create_graph=create_graph, allow_unused=True)
+
+    def _run(self, random: Sequence[Tensor], inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        """The graph's outputs, under the modes and with the random numbers of the call."""
+        inputs = [tensor.item() if i in self.signature.numbers else tensor for i, tensor in enumerate(inputs)]
+        with self.signature.modes.active():
+            if not random:
+                return self.gm.forward(*inputs)
+            before = self._random_states()
+            self._set_random_states(random)
+            try:
+                return self.gm.forward(*inputs)
+            finally:
+                self._set_random_states(before)
+
+    def _random_states(self) -> list[Tensor]:
+        return [_C.get_random_state(), *(torch.cuda.get_rng_state(index) for index in self.cuda)]
+
+    def _set_random_states(self, states: Sequence[Tensor]) -> None:
+        _C.set_random_state(states[0])
+        for index, state in zip(self.cuda, states[1:], strict=True):
+            torch.cuda.set_rng_state(state, index)
+
