@@ -35,7 +35,7 @@ class Inner:
 
 
 def cut_out(parts: Split, eager: Eager, specs: Sequence[TensorSpec], modes: Modes) -> Inner | None:
-    """Changes the core; None if there is no such result. Raises Unsupported where one cannot be told from other tensors."""
+    """Changes the core; None if there is no such result, or one that an operation makes together with what it computes of it."""
     tensors = _computed_from(parts)
     if not tensors:
         return None
@@ -45,10 +45,16 @@ def cut_out(parts: Split, eager: Eager, specs: Sequence[TensorSpec], modes: Mode
     own = tuple(map(_spec, tensors))
     made = [(tensor.grad_fn._sequence_nr(), node) for tensor, node in parts.nodes if tensor.grad_fn is not None]
     order = tuple(node for _, node in sorted(made, key=operator.itemgetter(0)))
-    for place, tensor in enumerate(tensors):
-        _Cut(parts.core, eager, tensor).run(f"inner_{place}")
-    parts.core.recompile()
-    return Inner(tensors, own, sources, _reached(parts, [*specs, *own], modes), order)
+    whole = fx.Graph()
+    whole.output(whole.graph_copy(parts.core.graph, {}))
+    try:
+        for place, tensor in enumerate(tensors):
+            _Cut(parts.core, eager, tensor).run(f"inner_{place}")
+        parts.core.recompile()
+        return Inner(tensors, own, sources, _reached(parts, [*specs, *own], modes), order)
+    except _Inseparable:
+        parts.core.graph = whole
+        return None
 
 
 def _computed_from(parts: Split) -> tuple[Tensor, ...]:
@@ -73,6 +79,10 @@ def _spec(tensor: Tensor) -> TensorSpec:
     return TensorSpec(tuple(tensor.shape), tensor.stride(), tensor.dtype, tensor.device, tensor.layout, True, False, False, 0, None)
 
 
+class _Inseparable(Exception):
+    """A result and what is computed of it are made by one operation of the graph."""
+
+
 class _Cut:
     """Has what is computed from one tensor in a graph computed from a further input."""
 
@@ -82,7 +92,7 @@ class _Cut:
 
     def run(self, name: str) -> None:
         if not self.holders:
-            raise Unsupported("a result that others are computed from is made within an operation")
+            raise _Inseparable
         order = {node: place for place, node in enumerate(self.graph.nodes)}
         first = self.holders[0]
         writer = self.eager.writers.get(storage_of(self.tensor), first)
@@ -100,15 +110,16 @@ class _Cut:
 
 
 def _reached(parts: Split, specs: Sequence[TensorSpec], modes: Modes) -> tuple[frozenset[int], ...]:
-    """`Inner.reached`, of eager mode's run of the core. Raises Unsupported if results are still computed from others."""
+    """`Inner.reached`, of eager mode's run of the core. Raises _Inseparable if results are still computed from others."""
     again = Eager.run(parts.core, specs, modes)
     roots = [tensor for tensor in again.outputs if tensor.requires_grad]
     nodes = list(map(below, roots))
     if len(roots) != len(parts.differentiable) or any(
             a.grad_fn is not b.grad_fn and a.grad_fn in reached for b, reached in zip(roots, nodes, strict=True) for a in roots):
-        raise Unsupported("a result that others are computed from is written to in a way that cannot be told")
+        raise _Inseparable
     places = {id(tensor): place for place, tensor in enumerate(again.inputs)}
-    return tuple(frozenset(places[id(node.variable)] for node in reached if hasattr(node, "variable")) for reached in nodes)
+    leaves = [[id(node.variable) for node in reached if hasattr(node, "variable")] for reached in nodes]
+    return tuple(frozenset(places[leaf] for leaf in found if leaf in places) for found in leaves)
 
 
 def replayable(core: fx.GraphModule, results: Sequence[Tensor]) -> fx.GraphModule:
