@@ -2,6 +2,7 @@
 stay what they are."""
 from __future__ import annotations
 
+import functools
 import gc
 import operator
 import re
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from capture.refgraph.facts import lacks
 from capture.refgraph.lookup import is_mutable
-from capture.refgraph.node import ABSENT, SCALARS, Build, Const, DictState, Expr, External, Shadow, WrittenDict
+from capture.refgraph.node import ABSENT, SCALARS, Const, DictState, Expr, External, Shadow, WrittenDict
 from capture.refgraph.source import Attr, Computed, Constant, Literal, TypeAttr
 
 if TYPE_CHECKING:
@@ -90,17 +91,15 @@ def naming(graph: RefGraph, text: str, obj: Any) -> Shadow:
     exception is about, if it says."""
     classes = [obj, type(obj), *(node.cls for node in graph.nodes), *(node.real for node in graph.nodes)]
     named: dict[str, type] = {}
-    for cls in dict.fromkeys(cls for cls in classes if issubclass(type(cls), type)):
+    for cls in {id(cls): cls for cls in classes if issubclass(type(cls), type)}.values():      # whose own hash is not asked for
         name = type.__getattribute__(cls, "__name__")
         if name in text and is_mutable(cls) and not graph.is_made(cls) and named.setdefault(name, cls) is not cls:
             pin_told(graph, cls, "__name__", name)
     names = "|".join(map(re.escape, sorted(named, key=len, reverse=True)))
     texts = re.split(rf"\b({names})\b", text) if named else [text]
-    if len(texts) == 1:
-        return Const(text)
-    template = "%s".join(part.replace("%", "%%") for part in texts[::2])
-    return Expr(operator.mod, (Const(template), Build(tuple, tuple(
-        External(Attr(Constant(named[name]), "__name__"), name) for name in texts[1::2]))))
+    parts: list[Shadow] = [External(Attr(Constant(named[part]), "__name__"), part) if place % 2 else Const(part)
+                           for place, part in enumerate(texts)]
+    return functools.reduce(lambda whole, part: Expr(operator.add, (whole, part)), parts)
 
 
 def namespace_node(graph: RefGraph, cls: type) -> Shadow:

@@ -82,7 +82,7 @@ def trace(gm: fx.GraphModule, specs: Sequence[TensorSpec], modes: Modes) -> aot.
     if not places:
         return aot.trace(gm, specs, modes)
     domains = _domains(gm, places)
-    first, second = (aot.trace(sampled(gm, specs, series), specs, modes) for series in range(2))
+    first, second = (_without_portable_graph(aot.trace(sampled(gm, specs, series), specs, modes)) for series in range(2))
     if first.signature != second.signature:
         raise Unsupported("what is computed depends on a number that changes from call to call")
     numbers = [_Number(place, *(sample(specs, place, series) for series in range(2))) for place in places]
@@ -106,6 +106,14 @@ def trace(gm: fx.GraphModule, specs: Sequence[TensorSpec], modes: Modes) -> aot.
     narrow = Domain(most=min((torch.finfo(dtype).max for dtype in NARROW & _dtypes(first.forward)), default=math.inf))
     signature = replace(first.signature, saved=tuple(saved), domains=tuple(domains[place] & narrow for place in places))
     return replace(first, signature=signature)
+
+
+def _without_portable_graph(traced: aot.Traced) -> aot.Traced:
+    """The same without the backward graph as bytes, in which a sample would be taken for the number."""
+    portions = traced.signature.portions
+    if portions is None:
+        return traced
+    return replace(traced, signature=replace(traced.signature, portions=replace(portions, graph=None)))
 
 
 def sample(specs: Sequence[TensorSpec], place: int, series: int) -> int | float:

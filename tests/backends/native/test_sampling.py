@@ -95,10 +95,7 @@ def together(programs: Sequence[Callable[..., Any]]) -> Callable[..., Any]:
 FUNCTIONS: dict[str, tuple[Callable[..., Any], ...]] = {       # by the numbers that they take
     "all": (lambda x, s: x % s, lambda x, s: x.lerp(x.exp(), s), lambda x, s: x.addcdiv(x, x + 5, value=s),
             lambda x, s: torch.sub(x, x.exp(), alpha=s),
-            lambda x, s: x.masked_fill(x > 0, s), lambda x, s: torch.full_like(x, s) + x, lambda x, s: torch.scalar_tensor(s) * x,
-            lambda x, s: torch._foreach_add([x, x * 2], [x, x], alpha=s)[1],
-            lambda x, s: torch._foreach_addcdiv([x], [x], [x + 5], [s])[0],
-            lambda x, s: torch._foreach_mul([x, x + 1], s)[1]),
+            lambda x, s: x.masked_fill(x > 0, s), lambda x, s: torch.full_like(x, s) + x, lambda x, s: torch.scalar_tensor(s) * x),
     "not NaN": (lambda x, s: F.threshold(x, s, 2.5), lambda x, s: F.hardshrink(x, s), lambda x, s: x.clamp(-0.5, s)),
     "not negative": (lambda x, s: F.leaky_relu(x, s), lambda x, s: F.elu(x, s), lambda x, s: F.softshrink(x, s)),
     "positive": (lambda x, s: F.celu(x, s), lambda x, s: F.softplus(x, s), lambda x, s: F.layer_norm(x, (4,), eps=s),
@@ -113,6 +110,21 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], ...]] = {       # by the numbers 
 @pytest.mark.parametrize("gradients", [False, True], ids=["inference", "training"])
 def test_functions(programs, gradients) -> None:
     check(together(programs), X.clone().requires_grad_(gradients), tolerance=2e-5)
+
+
+FOREACH = (lambda x, s: torch._foreach_add([x, x * 2], [x, x], alpha=s)[1],
+           lambda x, s: torch._foreach_addcdiv([x], [x], [x + 5], [s])[0], lambda x, s: torch._foreach_mul([x, x + 1], s)[1])
+
+
+def test_lists() -> None:
+    check(together(FOREACH), X, tolerance=2e-5)
+
+
+@pytest.mark.parametrize("program", FOREACH)
+def test_lists_with_gradients_are_refused(program) -> None:
+    """Autograd does not tell what these save, and so not which writes make the backward pass fail."""
+    with pytest.raises(Unsupported, match="does not tell what Foreach"):
+        compiled(recorded(program), [X.clone().requires_grad_()], float)
 
 
 def test_divisions_that_round() -> None:
