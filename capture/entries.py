@@ -22,11 +22,11 @@ from capture.interp.core.interpreter import Interpreter
 from capture.interp.recording import may_raise, rollback
 from capture.interp.recording.fx_recorder import FxRecorder
 from capture.refgraph import mock, pycode
+from capture.refgraph.aliasing import require_separateness
 from capture.refgraph.graph import RefGraph
 from capture.refgraph.memory import is_overriding
 from capture.refgraph.node import Shadow
 from capture.refgraph.orders import require_orders
-from capture.refgraph.separateness import require_separateness
 from capture.refgraph.verify import verify
 from capture.unit import Trace, Unit
 
@@ -61,8 +61,8 @@ def insert(unit: Unit, interp: Interpreter, plan: mock.MockPlan, repeatable: boo
         gm = recorder.finish(plan.outputs)
         if recorder.leaves_behind:
             gm.forward = rollback.protected(gm)
-        if recorder.unheard:
-            gm.forward = rollback.unheard(gm.forward)
+        if recorder.silent:
+            gm.forward = rollback.without_warnings(gm.forward)
         annotate(gm, graph, recorder, repeatable)
         compiled = called = None
         classes = gm.meta["classes"]

@@ -21,7 +21,7 @@ from torch._C._dynamo import eval_frame
 from capture import _C, debug, stances
 from capture.blame import blame
 from capture.entries import entry_modes, install, install_native
-from capture.errors import REASONS, Break, CheckFailed, GraphBreakError, InternalError, Surprise, user_frames, warn
+from capture.errors import REASONS, Break, CheckFailed, GraphBreakError, InternalError, Surprise, UserFrame, user_frames, warn
 from capture.guards.explain import Mismatch
 from capture.guards.tree import GuardTree
 from capture.history import BreakReport, Times, labelled, miss_of
@@ -36,6 +36,8 @@ from capture.interp.polyfills.stand_ins import turn_all
 from capture.interp.recording import recomputable_tensors, rollback, subclass_unwrapping
 from capture.interp.recording.fx_recorder import FxRecorder
 from capture.refgraph import memory
+from capture.refgraph.context import Context
+from capture.refgraph.effects import Position
 from capture.refgraph.graph import RefGraph
 from capture.refgraph.mock import Perform
 from capture.refgraph.node import Const, Shadow, TensorState, source_of
@@ -172,7 +174,8 @@ def capture(unit: Unit, function: types.FunctionType, args: list[Any]) -> Value 
     args: the frame's arguments in the order of its fast locals. Raises GraphBreakError under fullgraph, after the call
     has come to its end, and InternalError in strict mode.
     """
-    graph = RefGraph(unit.shapes)
+    run = Run(unit)
+    graph = RefGraph(unit.shapes, run)
     recorder = FxRecorder(graph, unit.numbers, *((math.inf,) if unit.fullgraph else ()))
     interp = Interpreter(graph, recorder, None if unit.fullgraph else unit.retreats)
     at_work(unit, (*getattr(_thread, "interpreters", ()), interp))
@@ -184,15 +187,13 @@ def capture(unit: Unit, function: types.FunctionType, args: list[Any]) -> Value 
     args.clear()
     generators.watch(interp, filter(None, frame.locals))
     handled = sys.exception()
-    recorder.positions, recorder.can_cut, graph.position = interp.positions, lambda: interp.can_cut, interp.place
-    graph.path_to = functools.partial(recomputable_tensors.path_to, recorder)
-    graph.restless = functools.partial(restless, unit, interp)
+    run.interp = interp
     times = Times(time.perf_counter())
     unit.start = min(unit.start, times.start)
     outcome: Value | UserError
     try:
         with times.measure("run"):
-            left = run(interp, frame)
+            left = run_frame(interp, frame)
         if isinstance(left, Cut):           # outside of `except`: the exception being handled is the program's
             interp.at_cut = True
             rest = interp.track(install_cut, unit, interp, left, recorder.is_harmless(), times)
@@ -208,27 +209,36 @@ def capture(unit: Unit, function: types.FunctionType, args: list[Any]) -> Value 
     finally:
         unwind.set_handled(handled)
         interp.tracking, interp.frame = False, None     # states of iterators know the interpreter, whose frames are to die
-        recorder.positions, recorder.can_cut, graph.position = tuple, bool, nowhere
-        graph.path_to, graph.restless = source_of, nameless
+        run.interp = None
         graph.release()
     return outcome
 
 
-def nowhere() -> None:
-    """The position in the user's program while it does not run."""
+class Run(Context):
+    """The run of one call by `interp`; none before it begins, and after it has ended."""
+
+    def __init__(self, unit: Unit) -> None:
+        self.unit = unit
+        self.interp: Interpreter | None = None
+
+    def position(self) -> UserFrame | None:
+        return None if self.interp is None else self.interp.place()
+
+    def positions(self) -> tuple[Position, ...]:
+        return () if self.interp is None else self.interp.positions()
+
+    def can_cut(self) -> bool:
+        return self.interp is not None and self.interp.can_cut
+
+    def path_to(self, shadow: Shadow) -> Source | None:
+        return source_of(shadow) if self.interp is None else recomputable_tensors.path_to(self.interp.recorder, shadow)
+
+    def changes_often(self, source: Source, kind: str) -> str | None:
+        often = self.can_cut() and self.interp.at_call and self.unit.numbers.changes_often(source, kind)  # type: ignore[union-attr]
+        return str(labelled(source, self.unit.labels)) if often else None
 
 
-def restless(unit: Unit, interp: Interpreter, source: Source, kind: str) -> str | None:
-    """What users call the thing at a path, if it is to end the trace since it was another one in too many captures; else None."""
-    return str(labelled(source, unit.labels)) if (
-        interp.at_call and interp.can_cut and unit.numbers.decides_often(source, kind)) else None
-
-
-def nameless(source: Source, kind: str) -> None:
-    """The same while the program does not run."""
-
-
-def run(interp: Interpreter, frame: Frame) -> Value | Cut:
+def run_frame(interp: Interpreter, frame: Frame) -> Value | Cut:
     """Runs a call to its end, or to where its trace is to be cut. Raises UserError."""
     try:
         return interp.run(frame)
@@ -254,7 +264,7 @@ def conclude(unit: Unit, interp: Interpreter, outcome: Value | UserError, repeat
         return
     if isinstance(outcome, UserError):
         exception = outcome.exception
-        if interp.is_doubtful(exception) or not isinstance(exception, Exception) or unwind.is_asynchronous(exception):
+        if interp.is_unrepeatable(exception) or not isinstance(exception, Exception) or unwind.is_asynchronous(exception):
             return                  # calls like this one may well end otherwise
         if not interp.broken:
             interp.broken = Break("raised", type(exception).__name__), ()

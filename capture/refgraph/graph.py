@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from capture.errors import Break, UserFrame
+from capture.refgraph.context import Context
 from capture.refgraph.effects import CallEffect, Effect, Position, Replayed, calls_in, decision, draws_before, is_foreign
 from capture.refgraph.facts import item_at, of_thread, under_reference
 from capture.refgraph.identical import PROXIES
@@ -71,13 +72,11 @@ VALUES = (torch.device, torch.Size)
 class RefGraph:
     """The trace's knowledge of the heap. One per capture; read-only once sealed."""
 
-    def __init__(self, shapes: Shapes | None = None) -> None:
+    def __init__(self, shapes: Shapes | None = None, context: Context | None = None) -> None:
         self.shapes = shapes or Shapes()
+        self.context = context or Context()
         self.requirements: dict[Key, tuple[Source | None, str, Any]] = {}
         self.places: dict[Key, UserFrame] = {}          # where the program first asked for it, by the same keys
-        self.position: Callable[[], UserFrame | None] = lambda: None
-        self.path_to: Callable[[Shadow], Source | None] = source_of     # also of what is read out of tensors, where it is told
-        self.restless: Callable[[Source, str], str | None] = lambda source, kind: None  # the name of what too many captures guard
         self.died: Callable[[RefNode], None] = lambda node: None    # told of an object whose finalizer has run
         self.effects: list[Effect | CallEffect] = []
         self.early: set[CallEffect] = set()         # those that are done before the graph runs
@@ -112,13 +111,14 @@ class RefGraph:
         assert known is None or agree(kind, known[2], expected), f"{kind} of {source}: {known[2]!r:.80}, and {expected!r:.80}"
         if known is None:
             self.requirements[key] = source, kind, expected
-            place = self.position()
+            place = self.context.position()
             if place is not None:
                 self.places[key] = place
 
     def hold(self, source: Source, kind: str, expected: Any) -> None:
         """`require` of what the program goes by. Raises Break where many captures have met another each, and the trace can end."""
-        if key_of(source, kind, expected) not in self.requirements and (name := self.restless(source, kind)) is not None:
+        name = None if key_of(source, kind, expected) in self.requirements else self.context.changes_often(source, kind)
+        if name is not None:
             raise Break("changing-value", f"{name} decides something")
         self.require(source, kind, expected)
 
@@ -141,7 +141,7 @@ class RefGraph:
             for root in roots:
                 self.depend(root, getattr(root, "value", None), decided)
         elif isinstance(shadow, Expr):
-            source = self.path_to(shadow)
+            source = self.context.path_to(shadow)
             if source is None:
                 raise decision(decided, [shadow])
             self.hold(source, "VALUE", real)
@@ -558,7 +558,7 @@ class RefGraph:
                 self.require(source, "TYPE", expected)
         return cls
 
-    def hasten(self, shadow: Shadow) -> bool:
+    def make_early(self, shadow: Shadow) -> bool:
         """Has what call effects returned, or a scalar that follows from it, there before the graph runs. False where the order of
         the effects forbids it."""
         for call in calls_in(shadow) or ():

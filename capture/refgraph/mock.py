@@ -99,16 +99,16 @@ class MockPlan:
     before: Perform | None = None
 
 
-def plan(graph: RefGraph, result: Shadow, inputs: Iterable[RefNode], numbers: tuple[Shadow, ...] = (), acted: int = 0,
+def plan(graph: RefGraph, result: Shadow, inputs: Iterable[RefNode], numbers: tuple[Shadow, ...] = (), effects_before: int = 0,
          before: Perform | None = None) -> MockPlan:
     """Plans the mock function of a sealed graph. `inputs`: the tensors that the compiled graph takes; `numbers`: what it takes
-    after them, entry state and arithmetic on it. `acted`: how many effects come before the first operation that may raise of a
-    graph that cannot run again; `before`: see `MockPlan`.
+    after them, entry state and arithmetic on it. `effects_before`: how many effects come before the first operation that may raise
+    of a graph that cannot run again; `before`: see `MockPlan`.
 
     Raises Break when an object outlives the trace that cannot be made anew.
     """
-    first = settle(graph.effects[:acted])
-    effects = [*first, *settle(graph.effects[acted:])]
+    first = settle(graph.effects[:effects_before])
+    effects = [*first, *settle(graph.effects[effects_before:])]
     _check_shown(graph, effects)
     roots = [result, *numbers, *graph.risks, *filter(None, [before]), *[
         shadow for effect in effects for shadow in operands_of(effect)]]

@@ -82,11 +82,11 @@ def test_a_number_varies_once_it_was_another_one() -> None:
 def test_what_several_captures_differ_by_ends_the_next_trace() -> None:
     seen, size, items = Numbers(), Local("n", 0), Local("items", 1)
     seen.missed([("VALUE", "n", "1")] * 3 + [("VALUE", "n", "2"), ("LENGTH", "items", "1")], continued=False)
-    assert not seen.decides_often(size, "VALUE") and not seen.decides_often(items, "LENGTH")
+    assert not seen.changes_often(size, "VALUE") and not seen.changes_often(items, "LENGTH")
     seen.missed([("VALUE", "n", str(i)) for i in range(3)], continued=False)
-    assert seen.decides_often(size, "VALUE") and not seen.decides_often(size, "LENGTH")
+    assert seen.changes_often(size, "VALUE") and not seen.changes_often(size, "LENGTH")
     seen.missed([("LENGTH", "items", "2"), ("VALUE", "m", "1")], continued=True)
-    assert seen.decides_often(items, "LENGTH") and not seen.decides_often(Local("m", 2), "VALUE")
+    assert seen.changes_often(items, "LENGTH") and not seen.changes_often(Local("m", 2), "VALUE")
 
 
 def test_shifts_of_a_roll_are_no_subscripts() -> None:

@@ -18,6 +18,7 @@ from capture.backends.native import cost
 from capture.backends.native.dependencies import Order
 from capture.backends.native.index import Index, Var, bounds, index
 from capture.backends.native.ir import Extern, Kernel, Nest, Program
+from capture.backends.native.live_ranges import Judgement, judge
 from capture.backends.native.loops import (
     cut_at_divisors,
     depends_by_value,
@@ -33,7 +34,6 @@ from capture.backends.native.ordering import in_order
 from capture.backends.native.rewrite import loads_of, needed_outside, reads, roots_of, walk, writes
 from capture.backends.native.schedule.kernels import contiguous, kernel_of
 from capture.backends.native.splitting import split_reductions
-from capture.backends.native.waiting import Judgement, judge
 
 RECUTS = 3          # times that fusion starts again, since too much waited
 

@@ -26,7 +26,7 @@ import torch
 import torch.nn.functional as F
 from torch import fx
 
-from capture.backends.native.known import Values, propagate
+from capture.backends.native.constant_values import Values, propagate
 
 KERNEL_DTYPES = {torch.float32, torch.float64, torch.bfloat16, torch.float16}
 VANISHES = -1e4         # written over a score, it has no weight beside any score that is not as low itself

@@ -49,7 +49,7 @@ class Interpreter:
         self.broken: tuple[Break, tuple[UserFrame, ...]] | None = None
         self.dropped = False                        # no entry is to come of the call: this process was forked in the midst of it
         self.fault: InternalError | None = None
-        self.doubtful: tuple[BaseException, Break] | None = None    # raised by what a hit cannot be sure to repeat
+        self.unrepeatable: tuple[BaseException, Break] | None = None    # raised by what a hit cannot be sure to repeat
         self.frame: Frame | None = None
         self._places: dict[tuple[types.CodeType, int], UserFrame] = {}      # each line is one object
         self._caller: UserFrame | None = _UNKNOWN
@@ -152,7 +152,7 @@ class Interpreter:
                 if isinstance(error, RecursionError):           # they come out of our code, but for the program
                     raised, again = error.with_traceback(None), False
                 elif unwind.is_asynchronous(error):
-                    self.doubtful = error, Break("raised", type(error).__name__)
+                    self.unrepeatable = error, Break("raised", type(error).__name__)
                     raised, again = error.with_traceback(unwind.from_handler(error)), False
                 else:
                     fault = error
@@ -305,14 +305,14 @@ class Interpreter:
         if reason is not None:
             raise Cut(reason, Value(nothing, Const(nothing)), [], {}, Value(None, Const(None)), begin)
 
-    def is_doubtful(self, exception: BaseException) -> bool:
+    def is_unrepeatable(self, exception: BaseException) -> bool:
         """Whether no guard vouches for `exception` to be raised again on a hit."""
-        return self.doubtful is not None and self.doubtful[0] is exception
+        return self.unrepeatable is not None and self.unrepeatable[0] is exception
 
     def caught(self, exception: BaseException) -> None:
         """A handler of the program takes over `exception`; one that no guard vouches for ends the trace."""
-        if self.tracking and self.is_doubtful(exception):
-            self.give_up(self.doubtful[1])  # type: ignore[index]
+        if self.tracking and self.is_unrepeatable(exception):
+            self.give_up(self.unrepeatable[1])  # type: ignore[index]
 
     def fail(self, fault: Exception) -> None:
         """Our own bookkeeping failed. Raises InternalError in strict mode."""

@@ -101,8 +101,8 @@ def call(interp: Interpreter, function: Value, args: list[Value], kwargs: dict[s
         result = perform(real, *reals, **kwreals)
     except UserError as error:
         interp.track(raised, interp, known, error.exception)
-        if resumable and interp.can_cut and interp.is_doubtful(error.exception) and unwind.is_handled(interp):
-            raise Cut(interp.doubtful[1], function, args, kwargs, error.with_traceback(None)) from None  # type: ignore[index]
+        if resumable and interp.can_cut and interp.is_unrepeatable(error.exception) and unwind.is_handled(interp):
+            raise Cut(interp.unrepeatable[1], function, args, kwargs, error.with_traceback(None)) from None  # type: ignore[index]
         raise
     if reason is not None:
         interp.give_up(reason)
@@ -427,7 +427,7 @@ def raised(interp: Interpreter, call: Call, exception: BaseException) -> Shadow:
     follows = call.kind in (Kind.MODEL, Kind.GETTER) or known and is_pure(call.real)
     if call.kind in OF_TENSORS or known and call.real in SIDE_EFFECTS or not follows:
         reason = "tensor-op-raised" if call.kind in OF_TENSORS else "opaque-call"
-        interp.doubtful = exception, Break(reason, f"{name_of(call.real)}() raised")
+        interp.unrepeatable = exception, Break(reason, f"{name_of(call.real)}() raised")
     elif call.meaning is None or call.meaning.prepare is None:      # else it has seen to that
         hold_all(interp, *args, **call.kwargs)
     return interp.graph.find(exception) or new_exception(interp, exception)

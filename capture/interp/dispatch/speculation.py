@@ -61,7 +61,7 @@ def is_of_graph(interp: Interpreter, value: Value) -> bool:
             found = True
         elif not isinstance(shadow, (Const, External)):
             return False
-    return found and interp.graph.path_to(value.shadow) is None
+    return found and interp.graph.context.path_to(value.shadow) is None
 
 
 def is_comparison(shadow: Shadow | None) -> bool:

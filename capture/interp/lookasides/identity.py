@@ -253,7 +253,7 @@ def depend_truth(interp: Interpreter, x: Value) -> None:
     """Guards whether a value is true."""
     shadow, real, graph = x.shadow, x.real, interp.graph
     if isinstance(shadow, (External, Expr)):
-        source = graph.path_to(shadow)
+        source = graph.context.path_to(shadow)
         if source is None:
             return graph.depend(shadow, real)
         graph.require(source, "TRUTH", bool(real))

@@ -33,7 +33,7 @@ def branch(interp: Interpreter, value: Value, then: Callable[[bool], None], resu
 
 def _depend_on_truth(interp: Interpreter, value: Value) -> Shadow:
     shadow = value.shadow
-    source = interp.graph.path_to(shadow) if isinstance(shadow, (External, Expr)) else None
+    source = interp.graph.context.path_to(shadow) if isinstance(shadow, (External, Expr)) else None
     if source is not None:
         interp.graph.require(source, "TRUTH", bool(value.real))
     else:

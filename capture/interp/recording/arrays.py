@@ -239,7 +239,7 @@ class Arrays:
             return self._has_changed(real)
         if is_drawn(shadow):
             follows = all(map(is_guardable, operands_of_draw(shadow)))  # type: ignore[arg-type]
-            if follows and graph.hasten(shadow.origin):  # type: ignore[union-attr]
+            if follows and graph.make_early(shadow.origin):  # type: ignore[union-attr]
                 return None
             return Break("data-dependent", "random numbers become a tensor")
         if not isinstance(shadow, RefNode) or shadow.source is None:

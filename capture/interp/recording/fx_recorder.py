@@ -21,7 +21,7 @@ from capture.interp.recording.result_shapes import COUNTED, OVERWRITING, ROWS, i
 from capture.interp.recording.scalar_specialization import SPLITTING, Numbers, Place, is_of_sizes, place_of
 from capture.interp.recording.undo_log import MOST_BYTES, RELAYING, Overwritten, size_of
 from capture.interp.recording.writes import note_writes, uncounted, versions_of
-from capture.refgraph.effects import Effect, Position, Replayed
+from capture.refgraph.effects import Effect, Replayed
 from capture.refgraph.facts import current_gpu
 from capture.refgraph.graph import PINNED, VALUES, RefGraph
 from capture.refgraph.identical import LISTS
@@ -51,49 +51,45 @@ DTYPES = {bool: torch.bool, int: torch.int64, float: torch.float64, complex: tor
 
 
 class FxRecorder:
-    """The fx graph of one capture, in the order of execution.
-
-    `inputs`: outside tensors in placeholder order; `number_inputs`: numbers from outside that change from call to call (`seen`
-    tells), whose placeholders come after them. `mutates`: some recorded operation wrote to an existing tensor; `changes`: to one
-    from outside, or to other state; `overwritten` says to which. Up to `most` bytes of all that is changed can be taken back.
-    `leaves_behind`: what is to be undone when the graph raises. `expected`: tensors of which something is taken for granted, what
-    looks whether it is so, and whether the graph had changed something by then. `looks_back`: if not, changes are taken back.
-    `can_cut`: whether the trace may end where it is. `switched`: what tells of the kernels that it has chosen. `fails`: some
-    operation may raise on a hit, and the program tells how far it came, by a handler (`watched`) or by effects, of which there are
-    `acted` before the first of these operations. `moves`: such a number says where in memory some tensor lies. `unheard`: some
-    operation was called under filters of warnings that the program had set for it. `devices`: the types of those that results lie
-    on. Every node's `meta["stack"]` says where in the program it comes from.
-    """
+    """The fx graph of one capture, in the order of execution. Every node's `meta["stack"]` says where in the program it comes
+    from."""
 
     def __init__(self, refs: RefGraph, seen: Numbers, most: float = MOST_BYTES) -> None:
+        """seen: the numbers from outside that change from call to call. most: bytes of what the graph changes outside of it that
+        can be taken back."""
         self.refs, self.seen = refs, seen
         self.fx = fx.Graph()
-        self.inputs: list[RefNode] = []
-        self.number_inputs: list[Value] = []
-        self.moves = False
-        self.mutates = self.changes = self.leaves_behind = self.unheard = False
-        self.overwritten, self.most = Overwritten(), most
-        self.expected: list[tuple[Shadow, bool | int, Callable[..., Any], bool, bool]] = []
-        self.switched: set[Callable[..., Any]] = set()
-        self.devices: set[str] = set()
-        self.fails = self.watched = self.looks_back = False
-        self.acted: int | None = None
-        self.regions: list[Region] = []
-        self.bodies: list[tuple[Any, Any]] = []             # see bodies: those that are being recorded
-        self.modules: dict[str, torch.nn.Module] = {}       # … and what became of others
-        self.positions: Callable[[], tuple[Position, ...]] = tuple
-        self.can_cut: Callable[[], bool] = bool
+        self.inputs: list[RefNode] = []                     # outside tensors, in the order of the placeholders
+        self.number_inputs: list[Value] = []                # … and numbers that change, whose placeholders come after them
         self._last_input: fx.Node | None = None
         self._placeholders: dict[Source | Shadow, fx.Node] = {}         # of numbers: by their paths, or as what a call returned
         self.numbers: dict[tuple[Shadow, bool], Any] = {}       # see fx_numbers
-        self.counted: dict[RefNode, tuple[External, int]] = {}          # see held
+        self.counted: dict[RefNode, tuple[External, int]] = {}          # see scalar_tensors
         self.arrays = arrays.Arrays(seen)
-        self._snapshots: list[tuple[fx.Node, torch.Tensor, int | None, int]] = []
+        self.told = Told()
+        self.devices: set[str] = set()                      # types of those that results lie on
+        self.regions: list[Region] = []
+        self.bodies: list[tuple[Any, Any]] = []             # see control_flow_bodies: those that are being recorded
+        self.modules: dict[str, torch.nn.Module] = {}       # … and what became of others
+        self.asking = [True]                    # whether classes are asked about operations; the last counts
+        self.switched: set[Callable[..., Any]] = set()      # what tells of the kernels that the graph has chosen
         self.state: Any = None                  # of the program, before an operation which is code of its own
         self.versions: dict[int, int | None] = {}      # of tensors, before a call of a scripted method
-        self.asking = [True]                    # whether classes are asked about operations; the last counts
+        self.moves = False                      # a number that changes says where in memory some tensor lies
+        self.silent = False                     # some operation was called under filters of warnings that the program had set
+        # What the graph changes: an existing tensor; one from outside, or other state; what is to be undone when it raises.
+        self.mutates = self.changes = self.leaves_behind = False
+        self.overwritten, self.most = Overwritten(), most
+        # What is taken for granted of tensors, what looks whether it is so, and whether the graph had changed something by then;
+        # whether changes are taken back if it is not.
+        self.expected: list[tuple[Shadow, bool | int, Callable[..., Any], bool, bool]] = []
+        self.takes_back = False
+        # Some operation may raise on a hit; the program tells how far it came, by a handler or by effects; how many effects come
+        # before the first of these operations.
+        self.fails = self.watched = False
+        self.effects_before: int | None = None
+        self._snapshots: list[tuple[fx.Node, torch.Tensor, int | None, int]] = []
         self._resized = False                   # the operation being recorded takes a slice of a length that changes
-        self.told = Told()
         self._random = _C.get_random_state()
 
     @property
@@ -163,7 +159,7 @@ class FxRecorder:
         if source is None:
             if place is Place.RATE:
                 return None
-            if self.refs.type_of(shadow) is not type(real) or not self.refs.hasten(shadow):
+            if self.refs.type_of(shadow) is not type(real) or not self.refs.make_early(shadow):
                 return None
             key = shadow  # type: ignore[assignment]
         elif self.bodies or not self.seen.varies(source, real):     # torch's control flow takes tensors
@@ -307,12 +303,12 @@ class FxRecorder:
             target = IN_PLACE[target]           # `0 += tensor` makes a new tensor
         node = self.fx.create_node(op, target, arguments, {
             name: self._operand(target, name, v, (), changing) for name, v in kwargs.items()})
-        node.meta["stack"] = self.positions()
+        node.meta["stack"] = self.refs.context.positions()
         subclass_unwrapping.note(node, self.asking[-1])
         if warned is not None:
             node.meta["warned"] = warned
         filters = self.refs.find(warnings.filters)
-        self.unheard |= filters is not None and filters.created
+        self.silent |= filters is not None and filters.created
         self._note_obstacle(node, args)
         if (target if isinstance(target, str) else getattr(target, "__name__", "")) in RELAYING:
             self.overwritten = self.overwritten.beyond_recall()
@@ -409,7 +405,7 @@ class FxRecorder:
             before = self.changes, self.overwritten
             overwritten = self.overwritten.adding(written, self.inputs, self.refs.find)
             self.changes, self.overwritten = True, overwritten if storages and not for_good else overwritten.beyond_recall()
-            if (self.watched or self.expected and self.can_cut()) and not self.can_take_back():
+            if (self.watched or self.expected and self.refs.context.can_cut()) and not self.can_take_back():
                 self.changes, self.overwritten = before
                 raise Break("failing-operation", "a write to a tensor after an operation or check that may fail")
         self.refs.wrote(storages)
@@ -431,7 +427,7 @@ class FxRecorder:
     def snapshot(self, tensor: RefNode, real: torch.Tensor) -> RefNode:
         """The values that a tensor has now, for what happens after the graph. They are copied if they are written to later."""
         node = subclass_unwrapping.note(self.fx.call_method("detach", (self.node(tensor),)), self.asking[-1])
-        node.meta["stack"] = self.positions()
+        node.meta["stack"] = self.refs.context.positions()
         detached = real.detach()
         subclass_unwrapping.of_class(node, type(detached))
         self._snapshots.append((node, detached, None if detached.is_inference() else detached._version, self.refs.mark))
@@ -460,7 +456,7 @@ class FxRecorder:
         """Looks at what is taken for granted when the graph has run; in its midst if it then changes something for good."""
         for known, held, operation, at_once, changed in self.expected:
             revocable = self.can_take_back()
-            self.looks_back |= revocable and (changed or not at_once and self.kept_bytes <= MOST_BYTES)
+            self.takes_back |= revocable and (changed or not at_once and self.kept_bytes <= MOST_BYTES)
             if revocable and not at_once and (changed or self.kept_bytes <= MOST_BYTES):
                 self.refs.risks.append(Expr(operation, (known, Const(held))))
                 continue
@@ -477,7 +473,7 @@ class FxRecorder:
     def effect(self, target: Callable[..., Any], *args: Any) -> fx.Node:
         """Appends an operation on torch's modes, such as switching gradients off."""
         node = subclass_unwrapping.note(self.fx.call_function(target, args), self.asking[-1])
-        node.meta["stack"] = self.positions()
+        node.meta["stack"] = self.refs.context.positions()
         return node
 
     def switch(self, function: Callable[..., Any], args: Sequence[Value], kwargs: dict[str, Value]) -> None:
@@ -485,7 +481,7 @@ class FxRecorder:
         self.told.ended |= function is not torch._C._set_grad_enabled
         node = self.fx.create_node("call_function", function, tuple(self.argument(a.shadow, a.real) for a in args),
                                    {name: self.argument(v.shadow, v.real) for name, v in kwargs.items()})
-        node.meta["stack"] = self.positions()
+        node.meta["stack"] = self.refs.context.positions()
         self._note_obstacle(node, ())
 
     def begin_region(self, governor: Callable[..., Any], options: dict[str, Any], own: Sequence[fx.Node]) -> Region:

@@ -126,8 +126,8 @@ def enter(recorder: FxRecorder) -> None:
         made = _Call(recorder).node(*_parts(call))
         made.meta["stack"] = call.positions
         node.state, node.origin = ArrayState(made, None), None
-        if recorder.acted is not None and graph.effects.index(call) < recorder.acted:
-            recorder.acted -= 1
+        if recorder.effects_before is not None and graph.effects.index(call) < recorder.effects_before:
+            recorder.effects_before -= 1
         graph.effects.remove(call)
         del arrays.repeated[call]
     if not arrays.repeated:

@@ -58,8 +58,8 @@ def note(interp: Interpreter, real: Any, args: list[Value]) -> None:
 def may_raise(interp: Interpreter) -> None:
     """The graph may raise from here on."""
     recorder, effects = interp.recorder, interp.graph.effects
-    if recorder.acted is None:
-        recorder.acted = len(effects)
+    if recorder.effects_before is None:
+        recorder.effects_before = len(effects)
     watched = is_watched(interp.frame)
     recorder.watched |= watched
     recorder.fails |= watched or any(not comes_early(interp, effect) for effect in effects)
@@ -162,8 +162,8 @@ def before(recorder: FxRecorder) -> Perform | None:
         if not recorder.expected:
             return None
         written = {}            # a check comes before these writes, and what it does not find is found before them
-    elif not recorder.fails and not recorder.looks_back and (
-            recorder.kept_bytes > MOST_BYTES or recorder.acted is None and not is_handled(recorder.fx.nodes)):
+    elif not recorder.fails and not recorder.takes_back and (
+            recorder.kept_bytes > MOST_BYTES or recorder.effects_before is None and not is_handled(recorder.fx.nodes)):
         return None
     storages = {node.state.storage[0] for node in written}
     counted = [node for node in recorder.inputs if node.state.storage is not None and node.state.storage[0] in storages]
@@ -179,4 +179,4 @@ def streams_drawn(graph: RefGraph) -> list[RefNode]:
 
 def acted_before(recorder: FxRecorder) -> int:
     """How many effects come before the first operation of a graph that may raise, and cannot run again then."""
-    return 0 if recorder.can_take_back() or recorder.expected else recorder.acted or 0
+    return 0 if recorder.can_take_back() or recorder.expected else recorder.effects_before or 0

@@ -73,7 +73,7 @@ def let_go(entry: types.TracebackType | None, code: types.CodeType) -> None:
         entry = entry.tb_next
 
 
-def unheard(forward: Callable[..., Any]) -> Callable[..., Any]:
+def without_warnings(forward: Callable[..., Any]) -> Callable[..., Any]:
     """The forward function of a graph without its warnings: what they came to was seen in the capture, under filters of the
     program's that are not in force while the graph runs."""
     def run(*args: Any) -> Any:

@@ -51,13 +51,13 @@ class Numbers:
     """The numbers which entered operations in the captures of one function, and the strings which others were made of, by the
     text of their paths: plain data, that holds nothing of the program alive. Two paths of one text at worst make a constant vary.
 
-    surprised: a tensor that torch's own code branches on was supposed to hold what it did not. `restless`: kinds of guards, and
+    surprised: a tensor that torch's own code branches on was supposed to hold what it did not. `changing`: kinds of guards, and
     paths, where several captures expect different things, and yet another one was met."""
 
-    __slots__ = ("values", "varying", "surprised", "contents", "restless")
+    __slots__ = ("values", "varying", "surprised", "contents", "changing")
 
     def __init__(self) -> None:
-        self.restless: set[tuple[str, str]] = set()
+        self.changing: set[tuple[str, str]] = set()
         self.contents: dict[str, set[int]] = {}         # hashes of what arrays held
         self.surprised = False
         self.values: dict[str, str] = {}
@@ -91,11 +91,11 @@ class Numbers:
         given what programs gather in loops that values end: there a second length is enough."""
         for (kind, path), values in Counter((kind, path) for kind, path, _ in set(failed)).items():
             if values >= (1 if continued and kind == "LENGTH" else MOST_CONTENTS):
-                self.restless.add((kind, path))
+                self.changing.add((kind, path))
 
-    def decides_often(self, source: Source, kind: str) -> bool:
+    def changes_often(self, source: Source, kind: str) -> bool:
         """Whether captures have met too many different things at `source` for another one to depend on what is there."""
-        return bool(self.restless) and (kind, str(source)) in self.restless
+        return bool(self.changing) and (kind, str(source)) in self.changing
 
     def _rests_on_varying(self, source: Source) -> bool:
         return str(source) in self.varying or isinstance(source, Computed) and any(map(self._rests_on_varying, source.args))
