@@ -1,6 +1,7 @@
 # make demo    trains a small GPT with and without capture, and shows what capture made of it
 # make test    runs all tests
-# Both do all set-up from nothing, in a virtual environment of their own: `.venv`, or `.venv-python3.12` for
+# make test-fast   some of every package, in two minutes: for the inner loop
+# All do all set-up from nothing, in a virtual environment of their own: `.venv`, or `.venv-python3.12` for
 # `make test PYTHON=python3.12`. `TORCH` names another build of torch, e.g.
 # `make test TORCH="torch==2.13.0 --index-url https://download.pytorch.org/whl/cpu"`.
 
@@ -11,7 +12,7 @@ VENV := .venv$(addprefix -,$(filter-out python3,$(notdir $(PYTHON))))
 RUN := $(VENV)/bin/python
 SOURCES := pyproject.toml setup.py $(shell find capture -name '*.c' -o -name '*.cpp' -o -name '*.h')
 
-.PHONY: demo test test-capture test-backends lint benchmarks
+.PHONY: demo test test-capture test-backends test-fast test-fast-capture test-fast-backends lint benchmarks
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/built
@@ -28,6 +29,19 @@ test-capture: $(VENV)/built
 test-backends: $(VENV)/built
 	CAPTURE_STRICT=1 $(RUN) -m pytest -q tests/backends/native tests/native --ignore=$(OPINFO)
 	CAPTURE_STRICT=1 $(RUN) -m pytest -q $(OPINFO)
+
+FAST_CAPTURE := interp refgraph guards reports $(addprefix language/test_,containers.py control.py torch_nn.py) \
+	$(addprefix test_,api.py breaks.py continuations.py docs.py effects.py gradients.py layering.py tour.py)
+FAST_BACKENDS := csrc backends/test_registry.py native/test_explain.py \
+	$(addprefix backends/native/test_,evaluate.py fusion.py index.py lowering.py ops.py plan.py render.py verify.py)
+test-fast: $(VENV)/built
+	$(MAKE) --jobs=2 --output-sync=target test-fast-capture test-fast-backends
+
+test-fast-capture: $(VENV)/built
+	CAPTURE_STRICT=1 $(RUN) -m pytest -q $(addprefix tests/,$(FAST_CAPTURE))
+
+test-fast-backends: $(VENV)/built
+	CAPTURE_STRICT=1 $(RUN) -m pytest -q $(addprefix tests/,$(FAST_BACKENDS))
 
 lint: $(VENV)/built
 	$(RUN) -m ruff check .

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import graphlib
 import textwrap
 from collections.abc import Iterable, Iterator
@@ -106,6 +107,7 @@ def test_a_violation_is_caught(tmp_path: Path) -> None:
     assert too_long(tmp_path) == [f"capture/interp/calls.py has {LINES + 2} lines"]
 
 
+@functools.cache
 def imports(root: Path, annotations: bool = True) -> dict[str, set[str]]:
     """Module name -> names of all modules of `capture` that it imports anywhere, in functions too.
 
