@@ -1,6 +1,7 @@
 #include "known_hash.h"
 
 #include "dict_probe.h"
+#include "set_probe.h"
 
 #include <utility>
 #include <vector>
@@ -36,7 +37,7 @@ std::vector<Entry> entries(PyObject* container) {
   return result;
 }
 
-// Those with a hash, in the order in which C compares them with a key that is looked up (of a set: set_lookkey of CPython's Objects/setobject.c).
+// Those with a hash, in the order in which C compares them with a key that is looked up.
 std::vector<Entry> entries_with(PyObject* container, Py_hash_t hash) {
   std::vector<Entry> result;
   if (PyDict_Check(container)) {
@@ -45,19 +46,13 @@ std::vector<Entry> entries_with(PyObject* container, Py_hash_t hash) {
     while (dict_probe_next(container, hash, &probe, &key, &value)) result.push_back({Ref::borrow(key), Ref::borrow(value), hash});
     return result;
   }
-  constexpr size_t linear_probes = 9, perturb_shift = 5;
   const auto* set = reinterpret_cast<PySetObject*>(container);
-  const size_t mask = set->mask;
-  size_t perturb = hash, at = perturb & mask;
-  while (true) {
-    for (size_t i = at; i <= at + (at + linear_probes <= mask ? linear_probes : 0); ++i) {
-      const setentry& entry = set->table[i];
-      if (entry.key == nullptr && entry.hash == 0) return result;
-      if (entry.hash == hash) result.push_back({Ref::borrow(entry.key), Ref(), hash});
-    }
-    perturb >>= perturb_shift;
-    at = (at * 5 + 1 + perturb) & mask;
-  }
+  probe_set(set->mask, hash, [&](size_t slot) {
+    const setentry& entry = set->table[slot];
+    if (entry.key != nullptr && entry.hash == hash) result.push_back({Ref::borrow(entry.key), Ref(), hash});
+    return entry.key != nullptr || entry.hash != 0;
+  });
+  return result;
 }
 
 // Whether a key of a container is the one that is meant: identical, or of equal parts that C compares, as mock functions make tuples and numbers anew.

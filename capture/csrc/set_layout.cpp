@@ -1,5 +1,7 @@
 #include "set_layout.h"
 
+#include "set_probe.h"
+
 #include <algorithm>
 #include <vector>
 
@@ -9,7 +11,6 @@ namespace {
 // What a slot of the table of a set holds (CPython's setobject.h), as a byte of its layout.
 enum Slot : char { unused, member, dummy };
 
-constexpr size_t linear_probes = 9, perturb_shift = 5;      // of CPython's Objects/setobject.c
 constexpr Py_hash_t hash_of_dummy = -1;
 
 // A set or frozenset, or null with a TypeError.
@@ -56,18 +57,14 @@ class Table {
     return true;
   }
 
-  // Whether looking up a key with this hash comes to a slot (set_lookkey of CPython's Objects/setobject.c).
+  // Whether looking up a key with this hash comes to a slot.
   bool leads_to(Py_hash_t hash, size_t slot) const {
-    const size_t mask = size_ - 1;
-    size_t perturb = hash, at = perturb & mask;
-    while (true) {
-      for (size_t i = at; i <= at + (at + linear_probes <= mask ? linear_probes : 0); ++i) {
-        if (i == slot) return true;
-        if (entries_[i].key == nullptr) return false;
-      }
-      perturb >>= perturb_shift;
-      at = (at * 5 + 1 + perturb) & mask;
-    }
+    bool found = false;
+    probe_set(size_ - 1, hash, [&](size_t at) {
+      found = at == slot;
+      return !found && entries_[at].key != nullptr;
+    });
+    return found;
   }
 
   // Whether CPython would leave a table of this size so full.

@@ -45,7 +45,7 @@ from capture.refgraph.node import (
     TensorState,
     WrittenDict,
 )
-from capture.refgraph.orders import Filling, filled, filling, lay
+from capture.refgraph.orders import Filling, filled, filling
 from capture.refgraph.publishing import chain_of
 from capture.refgraph.requirements import Kind
 from capture.refgraph.source import Computed, Constant, Source
@@ -302,7 +302,7 @@ class _Cook:
             yield from self.hashed(state)
         elif isinstance(state, SetState) and state.items and issubclass(self.cls, set):
             members, laid = self.filling(state)
-            yield Effect(lay, node, (members, *laid)) if laid else Effect(set.update, node, (members,))
+            yield Effect(_C.lay_set, node, (members, *laid)) if laid else Effect(set.update, node, (members,))
         elif isinstance(state, (DictState, WrittenDict)):
             ordered = issubclass(self.cls, collections.OrderedDict)
             setitem = collections.OrderedDict.__setitem__ if ordered else dict.__setitem__

@@ -116,11 +116,6 @@ def laid(base: Any, members: tuple[Any, ...], slots: tuple[int, ...], layout: by
     return made
 
 
-def lay(made: Any, members: tuple[Any, ...], slots: tuple[int, ...], layout: bytes, finger: int) -> None:
-    """Gives an empty set its members, each in its slot."""
-    _C.lay_set(made, members, slots, layout, finger)
-
-
 def is_lasting(shadow: Shadow) -> bool:
     """Whether a member has the same hash on each hit."""
     if isinstance(shadow, Build):

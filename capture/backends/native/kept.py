@@ -13,6 +13,9 @@ from torch.autograd.graph import increment_version
 
 from capture.backends.native.signature import Check, Input, Result, Signature, Tangent
 
+# Takes a list, which it may empty so that tensors die early. Returns None for what it has added to the `.grad` of a leaf itself,
+# which it does unless it is told that its results are not certain yet.
+Backward = Callable[[list[Tensor], bool], tuple[Tensor | None, ...]]
 Picker = Callable[[Sequence[Any]], tuple[Any, ...]]
 
 release = torch._C._FunctionBase.maybe_clear_saved_tensors

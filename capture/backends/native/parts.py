@@ -14,6 +14,7 @@ from torch import Tensor, fx
 
 from capture import _C
 from capture.backends.native.kept import (
+    Backward,
     Kept,
     as_expected,
     is_again,
@@ -27,7 +28,6 @@ from capture.backends.native.kept import (
 from capture.backends.native.replay import Memory, Replay
 from capture.backends.native.signature import Part, Result, Signature, Tangent
 
-Backward = Callable[[list[Tensor], bool], tuple[Tensor | None, ...]]
 Make = Callable[..., tuple[Tensor, ...]]
 
 

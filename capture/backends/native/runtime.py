@@ -15,6 +15,7 @@ from torch.autograd.graph import increment_version
 
 from capture import _C
 from capture.backends.native.kept import (
+    Backward,
     Kept,
     Picker,
     as_expected,
@@ -33,9 +34,6 @@ from capture.backends.native.replay import Replay
 from capture.backends.native.signature import Result, Signature, Tangent
 
 Forward = Callable[..., tuple[Tensor, ...]]                     # takes tensors
-# Takes a list, which it may empty so that tensors die early. Returns None for what it has added to the `.grad` of a leaf itself,
-# which it does unless it is told that its results are not certain yet.
-Backward = Callable[[list[Tensor], bool], tuple[Tensor | None, ...]]
 
 
 def make_callable(gm: fx.GraphModule, signature: Signature, forward: Forward,

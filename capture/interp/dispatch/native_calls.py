@@ -347,8 +347,8 @@ def unknown_shadow(interp: Interpreter, call: Call, result: Any) -> Shadow:
 def refuse_value(interp: Interpreter, call: Call) -> Break | None:
     """Only a hit knows what tensors hold, unless it is constant, counted or computed again."""
     real, args, kwargs = call.real, call.args, call.kwargs
-    if replays.is_known(interp, args) or scalar_tensors.is_held(interp, real, args) or (
-            scalar_tensors.is_decided(interp, real, args)) or (
+    known = replays.is_known(interp, args) or scalar_tensors.is_held(interp, real, args)
+    if known or scalar_tensors.is_decided(interp, real, args) or (
             real is torch.Tensor.numpy and interp.recorder.arrays.lies_in(interp.graph, args[0].real)):
         return None
     if computed_arrays.is_exposed(real, args, kwargs):

@@ -19,7 +19,7 @@ from capture.errors import Break
 from capture.interp.core.frame import Value
 from capture.interp.recording.fx_recorder import FxRecorder, tensors_in
 from capture.interp.recording.regions import graph_module
-from capture.interp.recording.writes import uncounted
+from capture.interp.recording.writes import uncounted, written_by
 from capture.refgraph.memory import PLAIN_TENSORS, storage_of
 from capture.refgraph.node import RefNode, TensorState
 
@@ -215,11 +215,7 @@ class _Guarded(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if func._schema.is_mutable:
-            for place, argument in enumerate(func._schema.arguments):
-                if argument.alias_info is not None and argument.alias_info.is_write:
-                    given = kwargs[argument.name] if argument.name in kwargs else args[place] if place < len(args) else ()
-                    require_own(self.body, [given] if isinstance(given, torch.Tensor) else given or ())
+        require_own(self.body, written_by(func, args, kwargs))
         result = func(*args, **kwargs)
         before = set(map(_place, tensors_in([Value(args, None), Value(kwargs, None)])))
         self.body.made.update(set(map(_place, tensors_in([Value(result, None)]))) - before)

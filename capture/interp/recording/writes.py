@@ -3,7 +3,7 @@ write to besides their first argument."""
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -76,6 +76,15 @@ def _written_besides(name: str) -> tuple[tuple[int, str], ...]:
         argument.alias_info is not None and argument.alias_info.is_write or always and argument.name.startswith("running_"))))
 
 
+def written_by(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[torch.Tensor]:
+    """The tensors that a call of an ATen operator writes to, as its schema says."""
+    if func._schema.is_mutable:
+        for place, argument in enumerate(func._schema.arguments):
+            if argument.alias_info is not None and argument.alias_info.is_write:
+                given = kwargs[argument.name] if argument.name in kwargs else args[place] if place < len(args) else ()
+                yield from [given] if isinstance(given, torch.Tensor) else given or ()
+
+
 class _Writes(TorchDispatchMode):
     """Collects the storages that operations write to."""
 
@@ -85,12 +94,7 @@ class _Writes(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if func._schema.is_mutable:
-            for place, argument in enumerate(func._schema.arguments):
-                if argument.alias_info is not None and argument.alias_info.is_write:
-                    given = kwargs[argument.name] if argument.name in kwargs else args[place] if place < len(args) else ()
-                    written = [given] if isinstance(given, torch.Tensor) else given
-                    self.storages.update(storage[0] for t in written if (storage := storage_of(t)) is not None)
+        self.storages.update(storage[0] for t in written_by(func, args, kwargs) if (storage := storage_of(t)) is not None)
         return func(*args, **kwargs)
 
 
