@@ -12,11 +12,13 @@ from setuptools import Extension, setup
 from torch.utils.cpp_extension import BuildExtension, CppExtension
 
 CSRC = Path("capture/csrc")
+PROCESS = CSRC / "process"      # what `capture._process` is made of; all else is `capture._C`
 FRAME_VIEWS = {(3, 11): "frame_view_311.c", (3, 12): "frame_view_312.c", (3, 13): "frame_view_313.c"}
 
 if sys.version_info[:2] not in FRAME_VIEWS:
     raise RuntimeError(f"capture supports Python 3.11 to 3.13; this is {sys.version.split()[0]}")
 
+C_FILES = "dict_probe.c", FRAME_VIEWS[sys.version_info[:2]]
 SANITIZE = os.environ.get("CAPTURE_SANITIZE", "")
 # The table of types that `vptr` asks for is hidden in torch's libraries.
 SANITIZERS = [f"-fsanitize={SANITIZE}", "-fno-sanitize=vptr", "-fno-sanitize-recover=all", "-g1", "-O1"] if SANITIZE else []
@@ -27,12 +29,14 @@ setup(
     ext_modules=[
         CppExtension(
             "capture._C",
-            [*map(str, sorted(CSRC.glob("*.cpp"))), str(CSRC / "dict_probe.c"), str(CSRC / FRAME_VIEWS[sys.version_info[:2]])],
-            depends=[str(path) for path in sorted(CSRC.glob("*.h"))],
+            [*map(str, sorted(CSRC.rglob("*.cpp"))), *(str(CSRC / "cpython" / name) for name in C_FILES)],
+            depends=[str(path) for path in sorted(CSRC.rglob("*.h"))],
+            include_dirs=[str(CSRC)],
             extra_compile_args={"cxx": ["-std=c++20", "-O2", "-g0", "-fvisibility=hidden", "-fopenmp", *WARNINGS, *SANITIZERS]},
             extra_link_args=SANITIZERS,
         ),
-        Extension("capture._process", [str(CSRC / "process.c"), str(CSRC / "line.c")], depends=[str(CSRC / "line.h")],
+        Extension("capture._process", [str(PROCESS / "process.c"), str(PROCESS / "line.c")],
+                  depends=[str(PROCESS / "line.h")], include_dirs=[str(CSRC)],
                   extra_compile_args=["-O2", "-g0", "-fvisibility=hidden", "-pthread", *WARNINGS, *SANITIZERS],
                   extra_link_args=SANITIZERS),
     ],

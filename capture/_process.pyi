@@ -1,4 +1,4 @@
-"""What the extension of `csrc/process.c` offers to Python, for type checkers. What it means is said there, and by `help()`."""
+"""What the extension of `csrc/process/process.c` offers to Python, for type checkers. What it means is there and in `help()`."""
 from typing import Final, final
 
 JOBS: Final[int]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import functools
 import graphlib
+import re
 import textwrap
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -53,6 +54,16 @@ ROOMS: dict[str, set[str]] = {  # package of `interp` -> those which it may impo
     "breaks": {"core", "recording", "polyfills", "lookasides", "coroutines"},
     "opcodes": {"core", "recording", "polyfills", "lookasides", "dispatch", "coroutines"},
 }
+CSRC: dict[str, set[str]] = {  # folder of `csrc` -> those whose headers it may include, besides its own and those of no folder
+    "cpython": set(),
+    "guards": {"cpython"},
+    "frames": {"cpython", "guards"},
+    "objects": {"cpython"},
+    "tensors": set(),
+    "executor": set(),
+    "process": set(),
+}
+BASIC = {"python_ref.h", "stopwatch.h"}             # headers of no folder, which all may include
 FOR_TYPES = {"core": {"recording", "breaks"}}       # the interpreter names what it is given
 
 
@@ -64,6 +75,11 @@ def test_imports_within_the_interpreter_follow_its_packages() -> None:
     assert wrong_rooms(imports(ROOT, annotations=False), ROOMS) == []
     with_types = {room: allowed | FOR_TYPES.get(room, set()) for room, allowed in ROOMS.items()}
     assert wrong_rooms(imports(ROOT), with_types) == []
+
+
+def test_includes_follow_the_folders_of_the_extension() -> None:
+    found = includes(ROOT)
+    assert len(found) > 40 and wrong_includes(found, CSRC) == []
 
 
 def test_no_module_imports_itself_in_a_circle() -> None:
@@ -88,6 +104,10 @@ def test_a_violation_is_caught(tmp_path: Path) -> None:
         "capture/interp/table.py": "from . import values",
         "capture/refgraph/__init__.py": "if True:\n    import capture.novel",
         "capture/novel.py": "",
+        "capture/csrc/module.cpp": '#include "guards/tree.h"',
+        "capture/csrc/guards/tree.h": '#include <Python.h>\n#include "cpython/frame.h"\n#include "python_ref.h"',
+        "capture/csrc/cpython/frame.h": '#include "guards/tree.h"',
+        "capture/csrc/novel/a.cpp": '#include "internal/pycore_dict.h"',
         "build/capture/old.py": "import nothing" + "\n" * LINES,
     }
     for name, text in files.items():
@@ -103,6 +123,9 @@ def test_a_violation_is_caught(tmp_path: Path) -> None:
                         "capture.interp.dispatch.calls": {"capture.interp.core.frame"}, "capture.interp.other": set()}, ROOMS) == [
         "capture.interp.core.frame imports capture.interp.dispatch.calls",
         "capture.interp.other is in no package of interp: add that to docs/design.md and to ROOMS"]
+    assert wrong_includes(includes(tmp_path), CSRC) == [
+        "capture/csrc/cpython/frame.h includes guards/tree.h",
+        "capture/csrc/novel/a.cpp is in no folder of csrc: add that to docs/design.md and to CSRC"]
     assert set(circle(imports(tmp_path, annotations=False))) == {"capture.interp.frame", "capture.interp.calls"}
     assert too_long(tmp_path) == [f"capture/interp/calls.py has {LINES + 2} lines"]
 
@@ -133,6 +156,23 @@ def wrong_rooms(graph: dict[str, set[str]], rooms: dict[str, set[str]]) -> list[
              if target in inner and inner[target] not in rooms.get(room, set()) | {room}]
     return lines + [f"{module} is in no package of interp: add that to docs/design.md and to ROOMS"
                     for module, room in inner.items() if room not in rooms]
+
+
+def includes(root: Path) -> dict[Path, list[str]]:
+    """Each file of the extension, and the headers of its own that it includes: by their paths from `csrc` on."""
+    csrc = root / "capture" / "csrc"
+    return {path.relative_to(csrc): [name for name in re.findall(r'^#include "([^"]+)"', path.read_text(), re.M)
+                                     if not name.startswith("internal/")]       # CPython's
+            for path in sorted(csrc.rglob("*")) if path.suffix in SUFFIXES}
+
+
+def wrong_includes(found: dict[Path, list[str]], folders: dict[str, set[str]]) -> list[str]:
+    """One line for each include against the order of the folders, and for each file in none."""
+    inner = {path: path.parts[0] for path in found if len(path.parts) > 1}
+    lines = [f"capture/csrc/{path} includes {name}" for path, folder in inner.items() for name in found[path]
+             if name not in BASIC and name.split("/")[0] not in folders.get(folder, set()) | {folder}]
+    return lines + [f"capture/csrc/{path} is in no folder of csrc: add that to docs/design.md and to CSRC"
+                    for path, folder in inner.items() if folder not in folders]
 
 
 def circle(graph: dict[str, set[str]]) -> list[str]:

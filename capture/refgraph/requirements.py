@@ -1,6 +1,6 @@
 """What can be required of the state at a frame's entry: the table of kinds, of which guards are made.
 
-A row says all that is known of a kind outside of the extension, whose own table (csrc/checks.cpp) has its test. The two are
+A row says all that is known of a kind outside of the extension, whose own table (csrc/guards/checks.cpp) has its test. The two are
 compared when `guards.tree` is imported.
 """
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Messages between the user's process and the compiling one, and what a compile that failed says.
 
 A message is its length, 8 bytes, then a pickle: requests are (name of the function, job as bytes, values of all flags, key, disk
-cache), replies are (bytes or a Failure, trouble with the disk cache). The user's side of it is `csrc/line.c`. Nothing here needs
-torch, so that the compiling process can be started before that is imported.
+cache), replies are (bytes or a Failure, trouble with the disk cache). The user's side of it is `csrc/process/line.c`. Nothing here
+needs torch, so that the compiling process can be started before that is imported.
 """
 from __future__ import annotations
 

@@ -1,0 +1,282 @@
+#include "executor/plan.h"
+
+#include <dlfcn.h>
+#include <torch/csrc/DynamicTypes.h>
+#include <torch/csrc/Dtype.h>
+#include <torch/csrc/autograd/python_variable.h>
+#include <torch/csrc/jit/python/pybind_utils.h>
+
+#include <algorithm>
+#include <unordered_map>
+
+namespace capture::executor {
+namespace {
+
+namespace py = pybind11;
+
+[[noreturn]] void invalid(const std::string& text) { C10_THROW_ERROR(ValueError, "invalid plan: " + text); }
+
+template <class Kind>
+Kind named(const std::unordered_map<std::string, Kind>& names, const std::string& name) {
+  auto found = names.find(name);
+  if (found == names.end()) invalid("unknown " + name);
+  return found->second;
+}
+
+at::ScalarType read_dtype(const std::string& name) {
+  py::object object = py::module_::import("torch").attr(name.c_str());
+  if (!THPDtype_Check(object.ptr())) invalid(name + " is no dtype");
+  return reinterpret_cast<THPDtype*>(object.ptr())->scalar_type;
+}
+
+class Reader {
+ public:
+  Reader(py::handle source, Plan& plan) : source_(source), plan_(plan) {}
+
+  void read() {
+    if (py::cast<size_t>(source_.attr("constants")) != plan_.constants.size()) invalid("another number of constants is expected");
+    for (py::handle row : field("numbers")) plan_.numbers.push_back(read_row(py::cast<py::tuple>(row)));
+    for (py::handle slot : field("slots")) plan_.slots.push_back(read_slot(slot));
+    plan_.input_slots = py::cast<std::vector<int64_t>>(source_.attr("input_slots"));
+    for (int64_t slot : plan_.input_slots) {
+      if (slot >= static_cast<int64_t>(plan_.slots.size())) invalid("there is no slot " + std::to_string(slot));
+    }
+    plan_.arena = number(source_.attr("arena"));
+    for (py::handle step : field("steps")) {
+      if (py::cast<std::string>(step.attr("kind")) == "kernel") {
+        plan_.steps.emplace_back(read_kernel(step));
+      } else {
+        plan_.steps.emplace_back(read_extern(step));
+      }
+    }
+    for (py::handle output : field("outputs")) {
+      plan_.outputs.push_back(read_argument(py::cast<py::tuple>(output), c10::TensorType::get()));
+      const Argument& read = plan_.outputs.back();
+      if (read.kind == Argument::Kind::kTensor && plan_.slots[read.slot].kind == Slot::Kind::kArena) {
+        invalid(plan_.slots[read.slot].name + " is returned, but lies in the arena");
+      }
+    }
+    read_finished();
+  }
+
+ private:
+  py::tuple field(const char* name) const { return py::cast<py::tuple>(source_.attr(name)); }
+
+  Row read_row(const py::tuple& row) {
+    using Kind = Row::Kind;
+    static const std::unordered_map<std::string, Kind> kinds = {
+        {"const", Kind::kConst}, {"argument", Kind::kArgument}, {"size", Kind::kSize}, {"add", Kind::kAdd},
+        {"mul", Kind::kMul},     {"div", Kind::kDiv},           {"mod", Kind::kMod},   {"max", Kind::kMax}};
+    Kind kind = named(kinds, py::cast<std::string>(row[0]));
+    Row read{kind, py::cast<int64_t>(row[1]), row.size() > 2 ? py::cast<int64_t>(row[2]) : 0};
+    if (kind == Kind::kArgument || kind == Kind::kSize) {
+      plan_.symbolic = true;
+    } else if (kind != Kind::kConst && std::max(read.left, read.right) >= static_cast<int64_t>(plan_.numbers.size())) {
+      invalid("a number is used before it is computed");
+    }
+    return read;
+  }
+
+  void read_finished() {
+    plan_.finished.resize(plan_.steps.size());
+    auto steps = py::cast<std::vector<int64_t>>(source_.attr("finished"));
+    if (steps.size() != plan_.outputs.size()) invalid("it does not say of each output when it is finished");
+    for (size_t i = 0; i < steps.size(); i++) {
+      if (steps[i] < 0) continue;
+      if (plan_.outputs[i].kind != Argument::Kind::kTensor) invalid("an output that is no tensor is finished early");
+      if (steps[i] >= static_cast<int64_t>(plan_.steps.size())) invalid("there is no step " + std::to_string(steps[i]));
+      plan_.finished[static_cast<size_t>(steps[i])].push_back(i);
+    }
+  }
+
+  Number number(py::handle value) const {
+    auto found = py::cast<Number>(value);
+    if (found >= plan_.numbers.size()) invalid("there is no number " + std::to_string(found));
+    return found;
+  }
+
+  Numbers numbers(py::handle values) const {
+    Numbers found;
+    for (py::handle value : values) found.push_back(number(value));
+    return found;
+  }
+
+  size_t slot(py::handle value) const {
+    auto found = py::cast<size_t>(value);
+    if (found >= plan_.slots.size()) invalid("there is no slot " + std::to_string(found));
+    return found;
+  }
+
+  std::vector<size_t> slots(py::handle values) const {
+    std::vector<size_t> found;
+    for (py::handle value : values) found.push_back(slot(value));
+    return found;
+  }
+
+  Slot read_slot(py::handle source) const {
+    using Kind = Slot::Kind;
+    static const std::unordered_map<std::string, Kind> kinds = {{"input", Kind::kInput},
+                                                                {"constant", Kind::kConstant},
+                                                                {"arena", Kind::kArena},
+                                                                {"fresh", Kind::kFresh},
+                                                                {"result", Kind::kResult}};
+    Slot read{named(kinds, py::cast<std::string>(source.attr("kind"))),
+              py::cast<size_t>(source.attr("position")),
+              py::cast<std::string>(source.attr("name")),
+              read_dtype(py::cast<std::string>(source.attr("dtype"))),
+              numbers(source.attr("sizes")),
+              numbers(source.attr("strides")),
+              py::cast<bool>(source.attr("written"))};
+    if (read.kind == Kind::kArena && read.position >= plan_.numbers.size()) invalid("there is no offset for " + read.name);
+    if (read.kind == Kind::kConstant && read.position >= plan_.constants.size()) invalid("there is no constant " + read.name);
+    if (read.sizes.size() != read.strides.size()) invalid(read.name + " has not as many strides as sizes");
+    return read;
+  }
+
+  KernelStep read_kernel(py::handle source) const {
+    if (plan_.library == nullptr) invalid("it has kernels, but there is no library");
+    return {py::cast<std::string>(source.attr("name")),
+            plan_.library->function(py::cast<std::string>(source.attr("symbol"))),
+            slots(source.attr("buffers")),
+            numbers(source.attr("numbers")),
+            number(source.attr("total")),
+            number(source.attr("grain")),
+            py::cast<bool>(source.attr("checks")),
+            slots(source.attr("released"))};
+  }
+
+  ExternStep read_extern(py::handle source) const {
+    auto op = py::cast<std::string>(source.attr("op")), overload = py::cast<std::string>(source.attr("overload"));
+    ExternStep step{py::cast<std::string>(source.attr("name")),
+                    c10::Dispatcher::singleton().findSchemaOrThrow(op.c_str(), overload.c_str()),
+                    {},
+                    py::cast<std::vector<int64_t>>(source.attr("results")),
+                    slots(source.attr("released"))};
+    for (int64_t result : step.results) {
+      if (result >= static_cast<int64_t>(plan_.slots.size())) invalid("there is no slot " + std::to_string(result));
+    }
+    auto given = py::cast<py::tuple>(source.attr("args"));
+    std::unordered_map<std::string, py::tuple> named_args;
+    for (py::handle pair : source.attr("kwargs")) {
+      auto item = py::cast<py::tuple>(pair);
+      named_args.emplace(py::cast<std::string>(item[0]), py::cast<py::tuple>(item[1]));
+    }
+    const auto& parameters = step.op.schema().arguments();
+    if (given.size() > parameters.size()) invalid(op + " does not take so many arguments");
+    for (size_t i = 0; i < parameters.size(); i++) {
+      const c10::Argument& parameter = parameters[i];
+      auto by_name = named_args.find(parameter.name());
+      if (i < given.size()) {
+        step.args.push_back(read_argument(py::cast<py::tuple>(given[i]), parameter.type()));
+      } else if (by_name != named_args.end()) {
+        step.args.push_back(read_argument(by_name->second, parameter.type()));
+        named_args.erase(by_name);
+      } else if (parameter.default_value().has_value()) {
+        step.args.emplace_back().value = *parameter.default_value();
+      } else {
+        invalid(op + " needs an argument " + parameter.name());
+      }
+    }
+    if (!named_args.empty()) invalid(op + " takes no argument " + named_args.begin()->first);
+    return step;
+  }
+
+  // An argument of the given type.
+  Argument read_argument(const py::tuple& source, const c10::TypePtr& declared) const {
+    c10::TypePtr type = declared;
+    if (auto optional = type->cast<c10::OptionalType>()) type = optional->getElementType();
+    Argument read;
+    auto kind = py::cast<std::string>(source[0]);
+    if (kind == "tensor" || kind == "view") {
+      read_tensor(source, kind == "tensor", read);
+    } else if (kind == "number") {
+      read.kind = Argument::Kind::kNumber;
+      read.number = number(source[1]);
+      read.type = type;
+    } else if (py::object literal; as_literal(source, literal)) {
+      read.value = torch::jit::toIValue(literal, declared);
+    } else {
+      auto list = type->cast<c10::ListType>();
+      if (!list) invalid("a list is given for an argument of type " + type->str());
+      read.kind = Argument::Kind::kList;
+      read.type = list->getElementType();
+      for (py::handle item : source[1]) {
+        read.items.push_back(read_argument(py::cast<py::tuple>(item), read.type));
+        read.fixed = read.fixed && read.items.back().fixed;
+      }
+    }
+    return read;
+  }
+
+  void read_tensor(const py::tuple& source, bool whole, Argument& read) const {
+    read.kind = Argument::Kind::kTensor;
+    read.slot = slot(source[1]);
+    const Slot& of = plan_.slots[read.slot];
+    read.fixed = of.kind == Slot::Kind::kArena || of.kind == Slot::Kind::kConstant;
+    read.whole = whole;
+    read.dtype = of.dtype;
+    read.sizes = whole ? of.sizes : numbers(source[2]);
+    read.strides = whole ? of.strides : numbers(source[3]);
+    if (whole) return;
+    read.offset = number(source[4]);
+    if (!source[5].is_none()) read.dtype = read_dtype(py::cast<std::string>(source[5]));
+  }
+
+  // Whether the argument is the same in every call, and then what it is in Python.
+  static bool as_literal(const py::tuple& source, py::object& literal) {
+    auto kind = py::cast<std::string>(source[0]);
+    if (kind == "literal") {
+      literal = source[1];
+    } else if (kind == "torch") {
+      literal = py::module_::import("torch").attr(source[1]);
+    } else if (kind == "device") {
+      literal = py::module_::import("torch").attr("device")(source[1]);
+    } else if (kind == "list") {
+      py::list items;
+      for (py::handle item : source[1]) {
+        py::object value;
+        if (!as_literal(py::cast<py::tuple>(item), value)) return false;
+        items.append(value);
+      }
+      literal = items;
+    } else {
+      return false;
+    }
+    return true;
+  }
+
+  py::handle source_;
+  Plan& plan_;
+};
+
+}  // namespace
+
+Library::Library(const std::string& path) : handle_(dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL)) {
+  if (handle_ == nullptr) {
+    PyErr_Format(PyExc_OSError, "the kernels cannot be loaded: %s", dlerror());
+    throw python_error();
+  }
+}
+
+Library::~Library() { dlclose(handle_); }
+
+KernelFunction Library::function(const std::string& name) const {
+  void* found = dlsym(handle_, name.c_str());
+  if (found == nullptr) invalid("the library has no kernel " + name);
+  return reinterpret_cast<KernelFunction>(found);
+}
+
+Plan read_plan(PyObject* source, PyObject* library, PyObject* constants) {
+  Plan plan;
+  if (library != Py_None) {
+    plan.library = std::make_unique<Library>(py::cast<std::string>(py::module_::import("os").attr("fspath")(py::handle(library))));
+  }
+  for (py::handle constant : py::handle(constants)) {
+    TORCH_CHECK_TYPE(THPVariable_Check(constant.ptr()), "constants must be tensors");
+    plan.constants.push_back(THPVariable_Unpack(constant.ptr()));
+  }
+  Reader(source, plan).read();
+  return plan;
+}
+
+}  // namespace capture::executor

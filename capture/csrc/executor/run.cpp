@@ -1,0 +1,288 @@
+#include "executor/run.h"
+
+#include <ATen/Parallel.h>
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/record_function.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+
+#include <algorithm>
+#include <tuple>
+
+namespace capture::executor {
+namespace {
+
+int64_t floor_div(int64_t left, int64_t right) {
+  TORCH_CHECK(right != 0, "a size is divided by zero");
+  return left / right - (left % right != 0 && (left < 0) != (right < 0));
+}
+
+// Whether strides agree where they matter.
+bool same_strides(at::IntArrayRef sizes, at::IntArrayRef left, at::IntArrayRef right) {
+  if (left == right) return true;
+  if (std::find(sizes.begin(), sizes.end(), 0) != sizes.end()) return true;
+  for (size_t i = 0; i < sizes.size(); i++) {
+    if (sizes[i] != 1 && left[i] != right[i]) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+Frame::Frame(const Plan& plan)
+    : plan_(plan),
+      tensors_(plan.slots.size()),
+      uncopied_(plan.slots.size()),
+      addresses_(plan.slots.size()),
+      kernel_numbers_(plan.steps.size()),
+      fixed_arguments_(plan.steps.size()) {
+  for (size_t i = 0; i < plan.slots.size(); i++) {
+    if (plan.slots[i].kind == Slot::Kind::kConstant) set(i, plan.constants[plan.slots[i].position]);
+  }
+  if (!plan.symbolic) compute_numbers({});
+}
+
+// Arguments.
+
+void Frame::set_arguments(std::vector<c10::IValue>& arguments, size_t loose) {
+  for (size_t i = 0; i < arguments.size(); i++) {
+    TORCH_CHECK_VALUE(arguments[i].isTensor() == (plan_.input_slots[i] >= 0), "argument ", i, " must be ",
+                      plan_.input_slots[i] >= 0 ? "a tensor" : "an int");
+  }
+  if (plan_.symbolic) compute_numbers(arguments);
+  for (size_t i = 0; i < arguments.size(); i++) {
+    if (plan_.input_slots[i] < 0) continue;
+    auto slot = static_cast<size_t>(plan_.input_slots[i]);
+    at::Tensor given = std::move(arguments[i]).toTensor();
+    check(slot, given, i + loose >= arguments.size());
+    if (given.layout() != at::kStrided || same_strides(given.sizes(), given.strides(), shapes_[slot].strides)) {
+      set(slot, std::move(given));
+    } else {
+      uncopied_[slot] = std::move(given);
+    }
+  }
+}
+
+void Frame::check(size_t slot, const at::Tensor& tensor, bool any_strides) const {
+  const auto& [name, dtype] = std::tie(plan_.slots[slot].name, plan_.slots[slot].dtype);
+  at::IntArrayRef sizes = shapes_[slot].sizes, strides = shapes_[slot].strides;
+  // Weights in a layout of oneDNN's have no strides; only its own operators read them.
+  if (tensor.layout() == at::kMkldnn && tensor.scalar_type() == dtype && tensor.sizes() == sizes) return;
+  TORCH_CHECK_VALUE(tensor.scalar_type() == dtype && tensor.sizes() == sizes && (any_strides || same_strides(sizes, tensor.strides(), strides)), name, " is ",
+                    tensor.scalar_type(), tensor.sizes(), " with strides ", tensor.strides(), ", not ", dtype, sizes, " with strides ", strides);
+}
+
+void Frame::compute_numbers(const std::vector<c10::IValue>& arguments) {
+  scratch_.resize(plan_.numbers.size());
+  for (size_t i = 0; i < plan_.numbers.size(); i++) {
+    const Row& row = plan_.numbers[i];
+    auto left = [&] { return scratch_[static_cast<size_t>(row.left)]; };
+    auto right = [&] { return scratch_[static_cast<size_t>(row.right)]; };
+    switch (row.kind) {
+      case Row::Kind::kConst: scratch_[i] = row.left; break;
+      case Row::Kind::kArgument: scratch_[i] = arguments.at(static_cast<size_t>(row.left)).toInt(); break;
+      case Row::Kind::kSize: scratch_[i] = arguments.at(static_cast<size_t>(row.left)).toTensor().size(row.right); break;
+      case Row::Kind::kAdd: scratch_[i] = left() + right(); break;
+      case Row::Kind::kMul: scratch_[i] = left() * right(); break;
+      case Row::Kind::kDiv: scratch_[i] = floor_div(left(), right()); break;
+      case Row::Kind::kMod: scratch_[i] = left() - right() * floor_div(left(), right()); break;
+      case Row::Kind::kMax: scratch_[i] = std::max(left(), right()); break;
+    }
+  }
+  if (scratch_ == numbers_) return;
+  numbers_ = scratch_;
+  prepared_ = false;
+  shapes_.clear();
+  for (const Slot& slot : plan_.slots) shapes_.push_back({sizes(slot.sizes), sizes(slot.strides)});
+}
+
+// What stays as it is while integers and arena do.
+
+void Frame::prepare(void* arena) {
+  if (prepared_ && arena == arena_) return;
+  prepared_ = false;
+  arena_ = arena;
+  for (size_t i = 0; i < plan_.slots.size(); i++) {
+    const Slot& slot = plan_.slots[i];
+    if (slot.kind == Slot::Kind::kArena) addresses_[i] = static_cast<char*>(arena) + numbers_[slot.position];
+  }
+  for (size_t i = 0; i < plan_.steps.size(); i++) {
+    if (auto* kernel = std::get_if<KernelStep>(&plan_.steps[i])) {
+      Sizes values = sizes(kernel->numbers);
+      kernel_numbers_[i].assign(values.begin(), values.end());
+    } else {
+      const auto& args = std::get<ExternStep>(plan_.steps[i]).args;
+      fixed_arguments_[i].clear();
+      for (const Argument& argument : args) fixed_arguments_[i].push_back(argument.fixed ? value(argument) : c10::IValue());
+    }
+  }
+  prepared_ = true;
+}
+
+// Running.
+
+std::vector<c10::IValue> Frame::run(void* arena, const Leaves& leaves) {
+  c10::AutoGradMode no_grad(false);
+  at::AutoDispatchBelowADInplaceOrView below_autograd;
+  c10::impl::ExcludeDispatchKeyGuard without_autocast(c10::autocast_dispatch_keyset);  // its casts are in the plan
+  prepare(arena);
+  for (size_t i = 0; i < plan_.steps.size(); i++) {
+    if (auto* kernel = std::get_if<KernelStep>(&plan_.steps[i])) {
+      run_step(*kernel, kernel_numbers_[i]);
+      release(kernel->released);
+    } else {
+      const auto& call = std::get<ExternStep>(plan_.steps[i]);
+      run_step(call, fixed_arguments_[i]);
+      release(call.released);
+    }
+    hand_over(plan_.finished[i], leaves);
+  }
+  std::vector<c10::IValue> outputs;
+  outputs.reserve(plan_.outputs.size());
+  for (size_t i = 0; i < plan_.outputs.size(); i++) outputs.push_back(leaves.takes(i) ? c10::IValue() : value(plan_.outputs[i]));
+  return outputs;
+}
+
+void Frame::run_step(const KernelStep& step, const std::vector<int64_t>& numbers) {
+  c10::SmallVector<void*, 32> buffers;
+  for (size_t slot : step.buffers) buffers.push_back(address(slot));
+  uint8_t out_of_range = 0;   // bits: see plan.py
+  if (step.checks) buffers.push_back(&out_of_range);
+  {
+    RECORD_FUNCTION(step.name, c10::ArrayRef<const c10::IValue>{});
+    at::parallel_for(0, numbers_[step.total], numbers_[step.grain],
+                     [&](int64_t begin, int64_t end) { step.function(buffers.data(), numbers.data(), begin, end); });
+  }
+  TORCH_CHECK_INDEX((out_of_range & 1) == 0, "index out of range in self");
+  TORCH_CHECK((out_of_range & 2) == 0, "index is out of bounds");
+}
+
+void Frame::run_step(const ExternStep& step, const std::vector<c10::IValue>& fixed) {
+  stack_.clear();
+  for (size_t i = 0; i < step.args.size(); i++) stack_.push_back(step.args[i].fixed ? fixed[i] : value(step.args[i]));
+  step.op.callBoxed(stack_);
+  keep_results(step);
+  stack_.clear();
+}
+
+void Frame::keep_results(const ExternStep& step) {
+  size_t number = 0;
+  auto next = [&]() -> int64_t { return number < step.results.size() ? step.results[number++] : -1; };
+  auto keep = [&](int64_t slot, at::Tensor result) {
+    if (slot >= 0) keep_result(static_cast<size_t>(slot), std::move(result));
+  };
+  for (c10::IValue& result : stack_) {
+    if (result.isTensorList()) {
+      std::vector<at::Tensor> tensors = std::move(result).toTensorVector();
+      for (at::Tensor& tensor : tensors) keep(next(), std::move(tensor));
+    } else if (result.isTensor()) {
+      keep(next(), std::move(result).toTensor());
+    } else {
+      next();
+    }
+  }
+}
+
+// What the plan takes for memory of its own must be that, with the strides that kernels were compiled for.
+void Frame::keep_result(size_t slot, at::Tensor result) {
+  const Slot& declared = plan_.slots[slot];
+  if (!result.defined()) return;
+  at::IntArrayRef wanted = shapes_[slot].sizes, strides = shapes_[slot].strides;
+  TORCH_CHECK(result.scalar_type() == declared.dtype && result.sizes() == wanted, declared.name, " came out as ",
+              result.scalar_type(), result.sizes(), ", not as ", declared.dtype, wanted);
+  bool own = result.use_count() == 1 && result.has_storage() && result.storage().use_count() == 1;
+  if (own && same_strides(wanted, result.strides(), strides)) return set(slot, std::move(result));
+  at::Tensor copy = allocate(wanted, strides, declared.dtype);
+  copy.copy_(result);
+  set(slot, std::move(copy));
+}
+
+void Frame::release(const std::vector<size_t>& slots) {
+  for (size_t slot : slots) {
+    tensors_[slot].reset();
+    addresses_[slot] = nullptr;
+  }
+}
+
+// What leaves take of the outputs that are finished is added to their gradients and freed.
+void Frame::hand_over(const std::vector<size_t>& outputs, const Leaves& leaves) {
+  for (size_t output : outputs) {
+    if (!leaves.takes(output)) continue;
+    at::Tensor gradient = tensor(plan_.outputs[output]);
+    release({plan_.outputs[output].slot});
+    leaves.add(output, std::move(gradient));
+  }
+}
+
+void Frame::clear() noexcept {
+  stack_.clear();
+  for (size_t i = 0; i < plan_.slots.size(); i++) {
+    Slot::Kind kind = plan_.slots[i].kind;
+    if (kind == Slot::Kind::kArena || kind == Slot::Kind::kConstant) continue;
+    tensors_[i].reset();
+    uncopied_[i].reset();
+    addresses_[i] = nullptr;
+  }
+}
+
+// Slots and arguments.
+
+Frame::Sizes Frame::sizes(const Numbers& numbers) const {
+  Sizes values;
+  for (Number number : numbers) values.push_back(numbers_[number]);
+  return values;
+}
+
+void Frame::set(size_t slot, at::Tensor tensor) {
+  // Memory that is shared until it is written to stays shared, unless the plan writes to it.
+  bool reads_only = !plan_.slots[slot].written;
+  addresses_[slot] = !tensor.has_storage() ? nullptr : reads_only ? const_cast<void*>(tensor.const_data_ptr()) : tensor.mutable_data_ptr();
+  tensors_[slot] = std::move(tensor);
+}
+
+void* Frame::address(size_t slot) {
+  if (addresses_[slot] == nullptr && plan_.slots[slot].kind != Slot::Kind::kArena) tensor(slot);
+  return addresses_[slot];
+}
+
+const at::Tensor& Frame::tensor(size_t slot) {
+  if (!tensors_[slot].defined()) {
+    const Slot& missing = plan_.slots[slot];
+    at::Tensor given = std::move(uncopied_[slot]);
+    TORCH_CHECK(missing.kind == Slot::Kind::kFresh || given.defined(), missing.name, " is used where it is not there");
+    at::Tensor made = allocate(shapes_[slot].sizes, shapes_[slot].strides, missing.dtype);
+    if (given.defined()) made.copy_(given);
+    set(slot, std::move(made));
+  }
+  return tensors_[slot];
+}
+
+at::Tensor Frame::tensor(const Argument& argument) {
+  const Slot& slot = plan_.slots[argument.slot];
+  int64_t offset = argument.offset ? numbers_[*argument.offset] : 0;
+  if (slot.kind == Slot::Kind::kArena) {
+    char* begin = static_cast<char*>(addresses_[argument.slot]) + offset * static_cast<int64_t>(c10::elementSize(argument.dtype));
+    return tensor_over(begin, sizes(argument.sizes), sizes(argument.strides), argument.dtype);
+  }
+  const at::Tensor& base = tensor(argument.slot);
+  return argument.whole ? base : view_of(base, sizes(argument.sizes), sizes(argument.strides), offset, argument.dtype);
+}
+
+c10::IValue Frame::value(const Argument& argument) {
+  switch (argument.kind) {
+    case Argument::Kind::kValue: return argument.value;
+    case Argument::Kind::kTensor: return tensor(argument);
+    case Argument::Kind::kList: return list(argument);
+    case Argument::Kind::kNumber: break;
+  }
+  int64_t number = numbers_[argument.number];
+  return argument.type->kind() == c10::TypeKind::FloatType ? c10::IValue(static_cast<double>(number)) : c10::IValue(number);
+}
+
+c10::IValue Frame::list(const Argument& argument) {
+  c10::impl::GenericList items(argument.type);
+  for (const Argument& item : argument.items) items.push_back(value(item));
+  return items;
+}
+
+}  // namespace capture::executor

@@ -1,0 +1,77 @@
+// The PEP 523 hook: takes over exactly one frame of one thread, or, while a watcher is set, frames of all threads.
+#pragma once
+
+#include "cpython/frame_view.h"
+#include "python_ref.h"
+
+namespace capture {
+
+// What the next frame of `function` in this thread is handed to.
+class FrameTarget {
+ public:
+  explicit FrameTarget(PyObject* function) : function_(function) {}
+  FrameTarget(const FrameTarget&) = delete;
+  FrameTarget& operator=(const FrameTarget&) = delete;
+
+  PyObject* function() const { return function_; }
+
+  // Runs the frame in place of the interpreter: its result, or NULL with a Python error. Owns the frame.
+  virtual PyObject* run(PyThreadState* tstate, _PyInterpreterFrame* frame) noexcept = 0;
+
+ protected:
+  ~FrameTarget() = default;
+
+ private:
+  PyObject* function_;  // borrowed: the caller holds it
+};
+
+// Arms the hook for its lifetime, or until the frame has come. Nests: what was armed before is armed again afterwards.
+class ArmedHook {
+ public:
+  explicit ArmedHook(FrameTarget& target);
+  ~ArmedHook();
+  ArmedHook(const ArmedHook&) = delete;
+  ArmedHook& operator=(const ArmedHook&) = delete;
+
+ private:
+  FrameTarget* outer_;
+};
+
+// Looks at all frames that begin while it is set, but for those that run inside of one which it took over.
+class FrameWatcher {
+ public:
+  FrameWatcher(const FrameWatcher&) = delete;
+  FrameWatcher& operator=(const FrameWatcher&) = delete;
+
+  // Whether `run` is to be called with frames of this code. Asked for each frame.
+  virtual bool wants(PyCodeObject* code) noexcept = 0;
+  // Runs the frame in place of the interpreter: its result, or NULL with a Python error. Owns the frame.
+  virtual PyObject* run(PyThreadState* tstate, _PyInterpreterFrame* frame) noexcept = 0;
+
+ protected:
+  FrameWatcher() = default;
+  ~FrameWatcher() = default;
+};
+
+// Hides the frames of this thread from the watcher for its lifetime, as inside of a frame that was taken over.
+class Unwatched {
+ public:
+  explicit Unwatched(bool value = true);
+  ~Unwatched();
+  Unwatched(const Unwatched&) = delete;
+  Unwatched& operator=(const Unwatched&) = delete;
+
+ private:
+  bool outer_;
+};
+
+// Replaces the watcher of the process; nullptr: there is none.
+void set_watcher(FrameWatcher* watcher);
+
+// What the watcher does not want after all is evaluated as if it was not there; so are the frames below, if `deep`.
+PyObject* pass_frame_on(PyThreadState* tstate, _PyInterpreterFrame* frame, bool deep);
+
+// Evaluates the frame as if there was no hook. Owns the frame.
+PyObject* run_frame_natively(PyThreadState* tstate, _PyInterpreterFrame* frame);
+
+}  // namespace capture

@@ -1,0 +1,53 @@
+#include "frames/stance.h"
+
+#include <utility>
+
+#include "cpython/frame_view.h"
+#include "python_ref.h"
+
+namespace capture {
+namespace {
+
+PyObject* owner_name = nullptr;     // "torch._dynamo.eval_frame", which is imported when the program first sets a stance
+PyObject* owner_namespace = nullptr;  // its vars, once it was
+PyObject* stance_name = nullptr;    // "_stance", its global: another object for each stance
+PyObject* kind_name = nullptr;      // "stance", the attribute of that object which names it
+PyObject* latest = nullptr;         // the one that was looked at last …
+bool latest_is_eager = false;       // … and what it says
+bool mocks_are_files = false;
+
+}  // namespace
+
+bool eager_is_forced() {
+  if (owner_namespace == nullptr) {
+    PyObject* owner = PyDict_GetItemWithError(PyImport_GetModuleDict(), owner_name);
+    if (owner == nullptr || !PyModule_Check(owner)) return false;
+    owner_namespace = Py_NewRef(PyModule_GetDict(owner));
+  }
+  PyObject* stance = PyDict_GetItemWithError(owner_namespace, stance_name);
+  if (stance == nullptr) return false;  // it is still being imported
+  if (stance != latest) {
+    Ref kind = Ref::steal(PyObject_GetAttr(stance, kind_name));
+    if (!kind) PyErr_Clear();
+    latest_is_eager = kind && PyUnicode_Check(kind.get()) && PyUnicode_CompareWithASCIIString(kind.get(), "force_eager") == 0;
+    Ref old = Ref::steal(std::exchange(latest, Py_NewRef(stance)));
+  }
+  return latest_is_eager;
+}
+
+bool program_is_traced() { return lines_are_traced() && !mocks_are_files; }
+
+PyObject* step_through_mocks(PyObject*, PyObject* flag) {
+  int truth = PyObject_IsTrue(flag);
+  if (truth < 0) return nullptr;
+  mocks_are_files = truth != 0;
+  Py_RETURN_NONE;
+}
+
+void init_stance() {
+  owner_name = checked(PyUnicode_InternFromString("torch._dynamo.eval_frame"));
+  stance_name = checked(PyUnicode_InternFromString("_stance"));
+  kind_name = checked(PyUnicode_InternFromString("stance"));
+}
+
+}  // namespace capture

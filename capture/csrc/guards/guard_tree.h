@@ -1,0 +1,38 @@
+// `_C.GuardTree` and `_C.CacheEntry`: the entries of one code object, and which of them applies to a frame.
+#pragma once
+
+#include <memory>
+
+#include "guards/modes.h"
+#include "python_ref.h"
+
+namespace capture {
+
+class Tree;
+
+struct EntryObject {
+  PyObject_HEAD
+  PyObject* mock;     // callable, or None: the frame runs natively
+  PyObject* payload;  // the pipeline's own
+  PyObject* dict;
+  PyObject* weakrefs;
+  Tree* tree;  // the tree that it is in; nullptr once removed
+  unsigned long long hits;
+  unsigned long long samples, guard_ns, graph_ns, mock_ns;  // timed hits, and where their time went
+  bool alive;
+};
+
+struct Match {
+  Ref entry;   // an EntryObject; empty: no entry applies
+  Ref lifted;  // tuple of the values at the entry's lifted sources; empty when it has none
+};
+
+// Evaluates the guards of `tree` on the arguments of a frame. Runs no Python code. Throws PythonError (memory only).
+Match guard_tree_match(PyObject* tree, PyObject* function, PyObject* const* arguments, size_t count,
+                       const Modes& modes);
+
+bool is_guard_tree(PyObject* object);
+
+void init_guard_tree(PyObject* module);
+
+}  // namespace capture

@@ -1,0 +1,355 @@
+#include "guards/tensor_properties.h"
+
+#include <c10/core/TensorImpl.h>
+#include <torch/csrc/Device.h>
+#include <torch/csrc/Dtype.h>
+#include <torch/csrc/DynamicTypes.h>
+#include <torch/csrc/autograd/python_variable.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <algorithm>
+#include <cctype>
+#include <new>
+#include <sstream>
+
+#include "cpython/frame_view.h"
+
+namespace capture {
+namespace {
+
+PyTypeObject* properties_type = nullptr;
+
+struct PropertiesObject {
+  PyObject_HEAD
+  TensorProperties properties;
+};
+
+const TensorProperties& unpack(PyObject* self) { return reinterpret_cast<PropertiesObject*>(self)->properties; }
+
+const at::TensorImpl* impl_of(PyObject* tensor) { return THPVariable_Unpack(tensor).unsafeGetTensorImpl(); }
+
+// Whether its dimensions have names, which they can have in older versions of torch.
+template <class Impl>
+bool has_names(const Impl* impl) {
+  if constexpr (requires { impl->has_named_tensor_meta(); }) {
+    return impl->has_named_tensor_meta();
+  } else {
+    return false;
+  }
+}
+
+// Every TensorImpl's autograd metadata is an AutogradMeta; reading its fields avoids a virtual call.
+const torch::autograd::AutogradMeta* autograd_of(const at::TensorImpl* impl) {
+  return static_cast<const torch::autograd::AutogradMeta*>(impl->autograd_meta());
+}
+
+bool requires_grad_of(const torch::autograd::AutogradMeta* meta) {
+  return meta != nullptr && (meta->requires_grad_ || meta->grad_fn_);
+}
+
+bool is_leaf_of(const torch::autograd::AutogradMeta* meta) { return meta == nullptr || !meta->grad_fn_; }
+
+// A loop, because it is shorter than a call of memcmp for the few dimensions that tensors have.
+inline bool equal(at::IntArrayRef got, const std::vector<int64_t>& expected) {
+  if (got.size() != expected.size()) return false;
+  const int64_t *left = got.data(), *right = expected.data();
+  for (size_t i = 0; i < got.size(); i++) {
+    if (left[i] != right[i]) return false;
+  }
+  return true;
+}
+
+inline bool matches_inline(const TensorProperties& p, PyObject* object) {
+  if (Py_TYPE(object) != p.type) return false;
+  const at::TensorImpl* impl = impl_of(object);
+  // The key set comes first: with equal keys, sizes and strides are plain fields here as they were there.
+  if (impl->key_set().raw_repr() != p.keys) return false;
+  if (impl->dtype() != caffe2::TypeMeta::fromScalarType(static_cast<c10::ScalarType>(p.dtype))) return false;
+  const at::Device device = impl->device();
+  if (static_cast<int8_t>(device.type()) != p.device_type || device.index() != p.device_index) return false;
+  if (impl->has_symbolic_sizes_strides()) return false;
+  if (p.any_shape ? impl->sizes().size() != p.sizes.size() : !equal(impl->sizes(), p.sizes)) return false;
+  const bool has_plain_strides = p.has_strides && !p.any_shape;
+  if (has_plain_strides ? !equal(impl->strides(), p.strides) : static_cast<int8_t>(impl->layout()) != p.layout) return false;
+  const torch::autograd::AutogradMeta* meta = autograd_of(impl);
+  return requires_grad_of(meta) == p.requires_grad && is_leaf_of(meta) == p.is_leaf &&
+         (has_own_attributes(object) != 0) == p.has_attributes;
+}
+
+std::string text_of(const std::vector<int64_t>& numbers) {
+  std::string text = "(";
+  for (size_t i = 0; i < numbers.size(); i++) {
+    text += (i ? ", " : "") + (numbers[i] < 0 ? std::string("any") : std::to_string(numbers[i]));
+  }
+  return text + (numbers.size() == 1 ? ",)" : ")");
+}
+
+struct Property {
+  const char* name;
+  std::string (*text)(const TensorProperties&);
+};
+
+std::string bool_text(bool value) { return value ? "True" : "False"; }
+
+// In the order in which differences are worth telling.
+constexpr Property kProperties[] = {
+    {"type", [](const TensorProperties& p) -> std::string { return p.type->tp_name; }},
+    {"dtype",
+     [](const TensorProperties& p) -> std::string {
+       return std::string("torch.") + torch::getTHPDtype(static_cast<c10::ScalarType>(p.dtype))->name;
+     }},
+    {"device",
+     [](const TensorProperties& p) {
+       return c10::Device(static_cast<c10::DeviceType>(p.device_type), p.device_index).str();
+     }},
+    {"layout",
+     [](const TensorProperties& p) {
+       std::ostringstream out;
+       out << "torch." << static_cast<c10::Layout>(p.layout);
+       std::string text = out.str();
+       std::transform(text.begin(), text.end(), text.begin(), [](unsigned char c) { return std::tolower(c); });
+       return text;
+     }},
+    {"shape", [](const TensorProperties& p) { return text_of(p.sizes); }},
+    {"stride", [](const TensorProperties& p) { return text_of(p.strides); }},
+    {"requires_grad", [](const TensorProperties& p) { return bool_text(p.requires_grad); }},
+    {"is_leaf", [](const TensorProperties& p) { return bool_text(p.is_leaf); }},
+    {"has_attributes", [](const TensorProperties& p) { return bool_text(p.has_attributes); }},
+    {"keys",
+     [](const TensorProperties& p) {
+       return c10::toString(c10::DispatchKeySet(c10::DispatchKeySet::RAW, p.keys));
+     }},
+};
+
+void dealloc(PyObject* self) {
+  PyTypeObject* type = Py_TYPE(self);
+  Py_DECREF(unpack(self).type);
+  reinterpret_cast<PropertiesObject*>(self)->properties.~TensorProperties();
+  type->tp_free(self);
+  Py_DECREF(type);
+}
+
+PyObject* repr(PyObject* self) {
+  std::string text = "TensorProperties(";
+  for (const Property& property : kProperties) {
+    if (&property != kProperties) text += ", ";
+    text += std::string(property.name) + "=" + property.text(unpack(self));
+  }
+  text += ")";
+  return PyUnicode_FromStringAndSize(text.data(), static_cast<Py_ssize_t>(text.size()));
+}
+
+PyObject* compare(PyObject* self, PyObject* other, int operation) {
+  const TensorProperties* right = tensor_properties_from_python(other);
+  if (right == nullptr || (operation != Py_EQ && operation != Py_NE)) Py_RETURN_NOTIMPLEMENTED;
+  return PyBool_FromLong((unpack(self) == *right) == (operation == Py_EQ));
+}
+
+Py_hash_t hash(PyObject* self) {
+  const TensorProperties& p = unpack(self);
+  uint64_t value = p.keys ^ reinterpret_cast<uintptr_t>(p.type) ^ p.dtype;
+  for (int64_t size : p.sizes) value = value * 1000003 + static_cast<uint64_t>(size);
+  for (int64_t stride : p.strides) value = value * 1000003 + static_cast<uint64_t>(stride);
+  return static_cast<Py_hash_t>(value >> 1);
+}
+
+PyObject* tuple_of(const std::vector<int64_t>& numbers) {
+  PyObject* tuple = PyTuple_New(static_cast<Py_ssize_t>(numbers.size()));
+  for (size_t i = 0; tuple != nullptr && i < numbers.size(); i++) {
+    PyObject* number = PyLong_FromLongLong(numbers[i]);
+    if (number == nullptr) {
+      Py_CLEAR(tuple);
+    } else {
+      PyTuple_SET_ITEM(tuple, static_cast<Py_ssize_t>(i), number);
+    }
+  }
+  return tuple;
+}
+
+PyObject* wrap(TensorProperties properties) {
+  PyObject* self = properties_type->tp_alloc(properties_type, 0);
+  if (self == nullptr) return nullptr;
+  Py_INCREF(properties.type);
+  new (&reinterpret_cast<PropertiesObject*>(self)->properties) TensorProperties(std::move(properties));
+  return self;
+}
+
+PyObject* of(PyObject*, PyObject* tensor) {
+  try {
+    return wrap(tensor_properties_of(tensor));
+  } catch (PythonError&) {
+    return nullptr;
+  }
+}
+
+PyObject* of_any_shape(PyObject* self, PyObject*) {
+  TensorProperties properties = unpack(self);
+  properties.forget_shape();
+  return wrap(std::move(properties));
+}
+
+PyGetSetDef getters[] = {
+    {"type", [](PyObject* self, void*) { return Py_NewRef(reinterpret_cast<PyObject*>(unpack(self).type)); }, nullptr,
+     nullptr, nullptr},
+    {"dtype",
+     [](PyObject* self, void*) {
+       return Py_NewRef(reinterpret_cast<PyObject*>(
+           torch::getTHPDtype(static_cast<c10::ScalarType>(unpack(self).dtype))));
+     },
+     nullptr, nullptr, nullptr},
+    {"device",
+     [](PyObject* self, void*) {
+       return THPDevice_New(
+           at::Device(static_cast<c10::DeviceType>(unpack(self).device_type), unpack(self).device_index));
+     },
+     nullptr, nullptr, nullptr},
+    {"shape", [](PyObject* self, void*) { return tuple_of(unpack(self).sizes); }, nullptr, nullptr, nullptr},
+    {"stride", [](PyObject* self, void*) { return tuple_of(unpack(self).strides); }, nullptr, nullptr, nullptr},
+    {"requires_grad", [](PyObject* self, void*) { return PyBool_FromLong(unpack(self).requires_grad); }, nullptr,
+     nullptr, nullptr},
+    {"is_leaf", [](PyObject* self, void*) { return PyBool_FromLong(unpack(self).is_leaf); }, nullptr, nullptr, nullptr},
+    {"has_attributes", [](PyObject* self, void*) { return PyBool_FromLong(unpack(self).has_attributes); }, nullptr,
+     nullptr, nullptr},
+    {"keys", [](PyObject* self, void*) { return PyLong_FromUnsignedLongLong(unpack(self).keys); }, nullptr, nullptr,
+     nullptr},
+    {"any_shape", [](PyObject* self, void*) { return PyBool_FromLong(unpack(self).any_shape); }, nullptr, nullptr,
+     nullptr},
+    {nullptr, nullptr, nullptr, nullptr, nullptr},
+};
+
+PyObject* matches_python(PyObject* self, PyObject* object) { return PyBool_FromLong(unpack(self).matches(object)); }
+
+PyMethodDef methods[] = {
+    {"of", of, METH_O | METH_STATIC, "The properties of a tensor; TypeError for anything else."},
+    {"of_any_shape", of_any_shape, METH_NOARGS, "The same but for the shape: with as many dimensions, of any sizes."},
+    {"matches", matches_python, METH_O, "Whether an object is a tensor with these properties."},
+    {nullptr, nullptr, 0, nullptr},
+};
+
+PyMethodDef functions[] = {
+    {"tensor_properties", of, METH_O, "The properties of a tensor; TypeError for anything else."},
+    {nullptr, nullptr, 0, nullptr},
+};
+
+}  // namespace
+
+void TensorProperties::forget_shape() {
+  any_shape = true;
+  std::fill(sizes.begin(), sizes.end(), -1);
+  strides.clear();
+}
+
+bool TensorProperties::matches(PyObject* object) const { return matches_inline(*this, object); }
+
+size_t first_changed(const TensorWatch* watches, size_t begin, size_t end) {
+  // A tensor is spread over several objects, each known only from the one before: fetch them some tensors ahead.
+  constexpr size_t kImplAhead = 8, kAutogradAhead = 4;
+  auto is_there = [&](size_t i) { return i < end && watches[i].object != nullptr && watches[i].matched; };
+  for (size_t i = begin; i < end; i++) {
+    if (is_there(i + kImplAhead)) {
+      const auto* impl = reinterpret_cast<const char*>(impl_of(watches[i + kImplAhead].object));
+      for (int line = 0; line < 3; line++) __builtin_prefetch(impl + 64 * line);
+    }
+    if (is_there(i + kAutogradAhead)) {
+      const auto* autograd = autograd_of(impl_of(watches[i + kAutogradAhead].object));
+      if (autograd != nullptr) {
+        __builtin_prefetch(autograd);
+        __builtin_prefetch(&autograd->requires_grad_);
+      }
+    }
+    const TensorWatch& watch = watches[i];
+    if (watch.object != nullptr && matches_inline(*watch.properties, watch.object) != watch.matched) return i;
+  }
+  return end;
+}
+
+bool is_tensor(PyObject* object) {
+  return PyType_IsSubtype(Py_TYPE(object), reinterpret_cast<PyTypeObject*>(THPVariableClass));
+}
+
+TensorProperties tensor_properties_of(PyObject* object) {
+  if (!is_tensor(object)) {
+    PyErr_Format(PyExc_TypeError, "a tensor is needed, not %.200s", Py_TYPE(object)->tp_name);
+    throw PythonError{};
+  }
+  const at::TensorImpl* impl = impl_of(object);
+  if (impl->is_python_dispatch() || impl->has_symbolic_sizes_strides() || impl->is_nested() || has_names(impl)) {
+    PyErr_Format(PyExc_TypeError, "a %.200s has no plain properties: only plain tensors can be guarded",
+                 Py_TYPE(object)->tp_name);
+    throw PythonError{};
+  }
+  TensorProperties p{};
+  p.type = Py_TYPE(object);
+  p.keys = impl->key_set().raw_repr();
+  p.dtype = static_cast<uint16_t>(impl->dtype().toScalarType());
+  const at::Device device = impl->device();
+  p.device_type = static_cast<int8_t>(device.type());
+  p.device_index = device.index();
+  p.layout = static_cast<int8_t>(impl->layout());
+  p.has_strides = impl->layout() == at::kStrided;
+  p.sizes = impl->sizes().vec();
+  if (p.has_strides) p.strides = impl->strides().vec();
+  const torch::autograd::AutogradMeta* meta = autograd_of(impl);
+  p.requires_grad = requires_grad_of(meta);
+  p.is_leaf = is_leaf_of(meta);
+  p.has_attributes = has_own_attributes(object) != 0;
+  return p;
+}
+
+Difference tensor_difference(const TensorProperties& expected, PyObject* object) {
+  try {
+    TensorProperties got = tensor_properties_of(object);
+    if (expected.any_shape) got.forget_shape();
+    for (const Property& property : kProperties) {
+      std::string left = property.text(expected), right = property.text(got), name = std::string(property.name) + " ";
+      if (left != right) return {name + left, name + right, ""};
+    }
+    return {"type " + std::string(expected.type->tp_name), "another class of that name", ""};
+  } catch (PythonError&) {
+    PyErr_Clear();
+    return {"a tensor", "a " + std::string(Py_TYPE(object)->tp_name), ""};
+  }
+}
+
+bool tensor_memory(PyObject* object, TensorMemory& memory) {
+  if (!is_tensor(object)) return false;
+  const at::TensorImpl* impl = impl_of(object);
+  if (!impl->has_storage() || impl->is_python_dispatch()) return false;
+  const c10::StorageImpl* storage = impl->unsafe_storage().unsafeGetStorageImpl();
+  memory = {storage, storage->data(), impl->storage_offset() * static_cast<int64_t>(impl->itemsize())};
+  return true;
+}
+
+PyObject* tensor_grad(PyObject* object) {
+  if (!is_tensor(object) || !THPVariable_CheckExact(object)) return nullptr;
+  const at::Tensor& tensor = THPVariable_Unpack(object);
+  const at::Tensor& grad = tensor.unsafeGetTensorImpl()->grad();
+  if (!grad.defined() && !tensor.is_leaf() && !tensor.retains_grad()) return nullptr;  // torch warns of asking for it
+  return THPVariable_Wrap(grad);
+}
+
+bool is_torch_device(PyObject* object) { return THPDevice_Check(object); }
+
+const TensorProperties* tensor_properties_from_python(PyObject* object) {
+  return Py_TYPE(object) == properties_type ? &unpack(object) : nullptr;
+}
+
+void init_tensor_properties(PyObject* module) {
+  static PyType_Slot slots[] = {
+      {Py_tp_doc, const_cast<char*>("What a guard compares of a tensor; immutable.")},
+      {Py_tp_dealloc, reinterpret_cast<void*>(dealloc)},
+      {Py_tp_repr, reinterpret_cast<void*>(repr)},
+      {Py_tp_richcompare, reinterpret_cast<void*>(compare)},
+      {Py_tp_hash, reinterpret_cast<void*>(hash)},
+      {Py_tp_getset, getters},
+      {Py_tp_methods, methods},
+      {0, nullptr},
+  };
+  static PyType_Spec spec = {"capture._C.TensorProperties", sizeof(PropertiesObject), 0,
+                             Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION | Py_TPFLAGS_IMMUTABLETYPE, slots};
+  properties_type = reinterpret_cast<PyTypeObject*>(checked(PyType_FromSpec(&spec)));
+  checked(PyModule_AddType(module, properties_type));
+  checked(PyModule_AddFunctions(module, functions));
+}
+
+}  // namespace capture

@@ -1,0 +1,67 @@
+#include "tensors/own_nodes.h"
+
+#include <torch/csrc/Exceptions.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/functions/utils.h>
+#include <torch/csrc/autograd/python_variable.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <memory>
+#include <type_traits>
+
+namespace capture {
+namespace {
+
+using torch::autograd::Node;
+using torch::autograd::variable_list;
+
+// Hands on the gradients of one result, or of those that one operation makes.
+struct OneResult : Node {
+  variable_list apply(variable_list&& gradients) override { return std::move(gradients); }
+  std::string name() const override { return "OneResult"; }
+};
+
+// Versions of torch differ in how they count who refers to a node.
+template <typename Pointer, typename Made = OneResult>
+Pointer make_node() {
+  if constexpr (std::is_same_v<Pointer, std::shared_ptr<Node>>) {
+    return std::make_shared<Made>();
+  } else {
+    return c10::make_intrusive<Made>();
+  }
+}
+
+PyObject* give_nodes(PyObject* results, bool shared) {
+  HANDLE_TH_ERRORS
+  if (!PyTuple_Check(results)) return PyErr_Format(PyExc_TypeError, "a tuple is needed, not %.200s", Py_TYPE(results)->tp_name);
+  decltype(torch::autograd::Edge::function) node;
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(results); i++) {
+    PyObject* result = PyTuple_GET_ITEM(results, i);
+    if (!THPVariable_Check(result)) return PyErr_Format(PyExc_TypeError, "a tensor is needed, not %.200s", Py_TYPE(result)->tp_name);
+    const at::Tensor& tensor = THPVariable_Unpack(result);
+    if (!tensor.requires_grad() || tensor.is_leaf()) continue;
+    if (!node || !shared) node = make_node<decltype(torch::autograd::Edge::function)>();
+    node->add_next_edge(torch::autograd::impl::gradient_edge(tensor));
+    torch::autograd::set_history(tensor, node);
+  }
+  Py_RETURN_NONE;
+  END_HANDLE_TH_ERRORS
+}
+
+PyObject* give_own_nodes(PyObject*, PyObject* results) { return give_nodes(results, false); }
+PyObject* give_shared_node(PyObject*, PyObject* results) { return give_nodes(results, true); }
+
+PyMethodDef functions[] = {
+    {"give_own_nodes", give_own_nodes, METH_O,
+     "Gives each of a tuple of tensors a node of autograd of its own, between it and the node that made it."},
+    {"give_shared_node", give_shared_node, METH_O, "Gives a tuple of tensors of one node of autograd another one, before that."},
+    {nullptr, nullptr, 0, nullptr},
+};
+
+}  // namespace
+
+void init_own_nodes(PyObject* module) {
+  if (PyModule_AddFunctions(module, functions) < 0) throw PythonError();
+}
+
+}  // namespace capture
