@@ -24,16 +24,16 @@ test: $(VENV)/built
 	$(MAKE) --jobs=2 --output-sync=target test-capture test-backends
 
 test-capture: $(VENV)/built
-	CAPTURE_STRICT=1 $(RUN) -m pytest -q --ignore=tests/backends/native --ignore=tests/native
+	CAPTURE_STRICT=1 $(RUN) -m pytest -q --ignore=tests/backends --ignore=tests/models
 
 test-backends: $(VENV)/built
-	CAPTURE_STRICT=1 $(RUN) -m pytest -q tests/backends/native tests/native --ignore=$(OPINFO)
+	CAPTURE_STRICT=1 $(RUN) -m pytest -q tests/backends tests/models --ignore=$(OPINFO)
 	CAPTURE_STRICT=1 $(RUN) -m pytest -q $(OPINFO)
 
-FAST_CAPTURE := interp refgraph guards reports $(addprefix language/test_,containers.py control.py torch_nn.py) \
-	$(addprefix test_,api.py breaks.py continuations.py docs.py effects.py gradients.py layering.py tour.py)
-FAST_BACKENDS := csrc backends/test_registry.py native/test_explain.py \
-	$(addprefix backends/native/test_,evaluate.py fusion.py index.py lowering.py ops.py plan.py render.py verify.py)
+FAST_CAPTURE := interp refgraph guards reports repository $(addprefix language/test_,containers.py control.py torch_nn.py) \
+	api/test_api.py breaks/test_breaks.py breaks/test_continuations.py effects/test_effects.py training/test_gradients.py
+FAST_BACKENDS := csrc backends/test_registry.py $(addprefix backends/native/,end_to_end/test_explain.py lowering/test_lowering.py \
+	render/test_render.py $(addprefix test_,evaluate.py fusion.py index.py ops.py plan.py verify.py))
 test-fast: $(VENV)/built
 	$(MAKE) --jobs=2 --output-sync=target test-fast-capture test-fast-backends
 

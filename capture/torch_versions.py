@@ -1,7 +1,7 @@
 """Names of torch's that only some of its versions have, and that capture can do without.
 
-All other private names of torch's are needed; `tests/test_torch_names.py` reads them out of the sources, and has a sentence for
-each that is missing in the torch that runs.
+All other private names of torch's are needed; `tests/repository/test_torch_names.py` reads them out of the sources, and has a
+sentence for each that is missing in the torch that runs.
 """
 from __future__ import annotations
 

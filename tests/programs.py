@@ -20,6 +20,8 @@ class Programs(list):
         @programs.add(torch.randn(3))            # a function, called with these arguments
         @programs.make(torch.randn(3))           # a factory of the program, or of (program, state)
         @programs.make(torch.randn(3), change=lambda state: setattr(state, "scale", 3.0), captures=2)
+
+        test_values = programs.test()            # behind them all: the test of each
     """
 
     def add(self, *args: Any, **options: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -35,6 +37,13 @@ class Programs(list):
             self.append(pytest.param(factory, args, options, id=factory.__name__))
             return factory
         return register
+
+    def test(self, **defaults: Any) -> Callable[..., None]:
+        """The test that runs each of the programs so far; `defaults` are options for those that say nothing else."""
+        @pytest.mark.parametrize(("make", "args", "options"), self)
+        def test(make: Callable[[], Any], args: tuple, options: dict[str, Any]) -> None:
+            run(make, args, {**defaults, **options})
+        return test
 
 
 def run(make: Callable[[], Any], args: tuple, options: dict[str, Any]) -> None:

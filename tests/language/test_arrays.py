@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from tests.helpers import call, call_with, check
-from tests.programs import NATIVE, Programs, run
+from tests.programs import NATIVE, Programs
 
 X = torch.arange(6, dtype=torch.float32).reshape(2, 3)
 
@@ -350,6 +350,4 @@ def numpy_raises(x):
         return x, str(error)
 
 
-@pytest.mark.parametrize(("make", "args", "options"), computed)
-def test_arrays_of_results(make, args, options) -> None:
-    run(make, args, options)
+test_arrays_of_results = computed.test()

@@ -9,7 +9,7 @@ import torch
 
 import capture
 from tests.helpers import call, check
-from tests.programs import Programs, run
+from tests.programs import Programs
 
 X = torch.tensor([[1.0, -2.0, 3.0], [4.0, 5.0, -6.0]])
 programs = Programs()
@@ -364,9 +364,7 @@ def test_what_a_thread_writes_is_its_own() -> None:
         assert all(map(torch.equal, found, expected))
 
 
-@pytest.mark.parametrize(("make", "args", "options"), programs)
-def test_attributes(make, args, options) -> None:
-    run(make, args, options)
+test_attributes = programs.test()
 
 
 def misspelt(layer, name):

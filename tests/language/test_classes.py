@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import capture
-from tests.programs import Programs, run
+from tests.programs import Programs
 
 X = torch.tensor([[1.0, -2.0, 3.0], [4.0, 5.0, -6.0]])
 programs = Programs()
@@ -475,6 +475,4 @@ def test_a_deleted_class_attribute_is_looked_for_again() -> None:
         compiled(X)
 
 
-@pytest.mark.parametrize(("make", "args", "options"), programs)
-def test_classes(make, args, options) -> None:
-    run(make, args, options)
+test_classes = programs.test()

@@ -7,11 +7,10 @@ import heapq
 from collections import ChainMap, Counter, OrderedDict, defaultdict, deque
 from types import MappingProxyType, SimpleNamespace
 
-import pytest
 import torch
 import torch.nn.functional as F
 
-from tests.programs import NATIVE, Programs, run
+from tests.programs import NATIVE, Programs
 
 X = torch.tensor([[1.0, -2.0, 3.0], [4.0, 5.0, -6.0]])
 programs = Programs()
@@ -438,6 +437,4 @@ def a_heap_from_outside():
     return program, heap
 
 
-@pytest.mark.parametrize(("make", "args", "options"), programs)
-def test_containers(make, args, options) -> None:
-    run(make, args, options)
+test_containers = programs.test()

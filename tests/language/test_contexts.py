@@ -7,10 +7,9 @@ import threading
 import warnings
 from types import SimpleNamespace
 
-import pytest
 import torch
 
-from tests.programs import Programs, run
+from tests.programs import Programs
 
 X = torch.tensor([[1.0, -2.0, 3.0], [4.0, 5.0, -6.0]])
 programs = Programs()
@@ -261,6 +260,4 @@ def warnings_that_are_filtered(x):
     return y
 
 
-@pytest.mark.parametrize(("make", "args", "options"), programs)
-def test_contexts(make, args, options) -> None:
-    run(make, args, options)
+test_contexts = programs.test()

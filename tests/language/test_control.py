@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
-import pytest
 import torch
 
-from tests.programs import Programs, run
+from tests.programs import Programs
 from tests.stale.cases import user_module
 
 X = torch.tensor([[1.0, -2.0, 3.0], [4.0, 5.0, -6.0]])
@@ -335,6 +334,4 @@ def scopes_as_data(x):
     return sorted(found), found["b"], "program" in globals(), vars(builtins)["len"]([1]), callable(globals()["run"])
 
 
-@pytest.mark.parametrize(("make", "args", "options"), programs)
-def test_control(make, args, options) -> None:
-    run(make, args, options)
+test_control = programs.test()

@@ -9,10 +9,9 @@ import threading
 import weakref
 from types import MethodType, SimpleNamespace
 
-import pytest
 import torch
 
-from tests.programs import Programs, run
+from tests.programs import Programs
 
 X = torch.tensor([[1.0, -2.0, 3.0], [4.0, 5.0, -6.0]])
 programs = Programs()
@@ -371,6 +370,4 @@ def what_cannot_be_reduced(x):
     return x, failed
 
 
-@pytest.mark.parametrize(("make", "args", "options"), programs)
-def test_functional(make, args, options) -> None:
-    run(make, args, options)
+test_functional = programs.test()

@@ -6,10 +6,9 @@ import contextlib
 import types
 from types import SimpleNamespace
 
-import pytest
 import torch
 
-from tests.programs import Programs, run
+from tests.programs import Programs
 
 X = torch.tensor([[1.0, -2.0, 3.0], [4.0, 5.0, -6.0]])
 programs = Programs()
@@ -409,6 +408,4 @@ def a_stream_that_goes_on_from_call_to_call():
     return program, state
 
 
-@pytest.mark.parametrize(("make", "args", "options"), programs)
-def test_generators(make, args, options) -> None:
-    run(make, args, options)
+test_generators = programs.test()

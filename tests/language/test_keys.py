@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import capture
-from tests.programs import Programs, run
+from tests.programs import Programs
 
 X = torch.tensor([[1.0, -2.0, 3.0], [4.0, 5.0, -6.0]])
 programs = Programs()
@@ -312,9 +312,7 @@ def what_cannot_be_a_key(x):
     return x, log
 
 
-@pytest.mark.parametrize(("make", "args", "options"), programs)
-def test_keys(make, args, options) -> None:
-    run(make, args, options)
+test_keys = programs.test()
 
 
 class Marker:

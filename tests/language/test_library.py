@@ -30,11 +30,10 @@ from decimal import Decimal
 from fractions import Fraction
 from types import SimpleNamespace
 
-import pytest
 import torch
 
 import capture
-from tests.programs import Programs, run
+from tests.programs import Programs
 
 X = torch.tensor([[1.0, -2.0, 3.0], [4.0, 5.0, -6.0]])
 programs = Programs()
@@ -385,6 +384,4 @@ def copies_of_configs():
     return program, config
 
 
-@pytest.mark.parametrize(("make", "args", "options"), programs)
-def test_library(make, args, options) -> None:
-    run(make, args, options)
+test_library = programs.test()

@@ -11,10 +11,9 @@ import string
 from enum import IntEnum, IntFlag
 from types import SimpleNamespace
 
-import pytest
 import torch
 
-from tests.programs import Programs, run
+from tests.programs import Programs
 
 X = torch.tensor([[1.0, -2.0, 3.0], [4.0, 5.0, -6.0]])
 programs = Programs()
@@ -111,6 +110,4 @@ def enumerations_made_inside(x):
     return x * Axis.COLUMN, x[Axis.COLUMN], x.sum(Axis.ROW), x * (Bits.A | Bits.B), turned, repr(Axis.ROW)
 
 
-@pytest.mark.parametrize(("make", "args", "options"), programs)
-def test_library(make, args, options) -> None:
-    run(make, args, options)
+test_library = programs.test()

@@ -1,11 +1,10 @@
 """Metaclasses, and what a class does when others derive from it, in one graph."""
 from __future__ import annotations
 
-import pytest
 import torch
 
 from tests.helpers import call, check
-from tests.programs import Programs, run
+from tests.programs import Programs
 
 X = torch.tensor([[1.0, -2.0, 3.0], [4.0, 5.0, -6.0]])
 programs = Programs()
@@ -191,9 +190,7 @@ def a_hook_that_is_replaced():
     return program, Base
 
 
-@pytest.mark.parametrize(("make", "args", "options"), programs)
-def test_metaclasses(make, args, options) -> None:
-    run(make, args, options)
+test_metaclasses = programs.test()
 
 
 def test_classes_that_hash_and_compare_are_not_asked() -> None:

@@ -9,10 +9,9 @@ import reprlib
 import typing
 from dataclasses import dataclass, field
 
-import pytest
 import torch
 
-from tests.programs import Programs, run
+from tests.programs import Programs
 
 X = torch.tensor([[1.0, -2.0, 3.0], [4.0, 5.0, -6.0]])
 programs = Programs()
@@ -358,6 +357,4 @@ def named_tuples_that_outlive_their_class(x):
     return point, [point._replace(y=3)], Output(x * 2), Output(x, 1.0).total()
 
 
-@pytest.mark.parametrize(("make", "args", "options"), programs)
-def test_records(make, args, options) -> None:
-    run(make, args, options)
+test_records = programs.test()

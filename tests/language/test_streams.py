@@ -11,7 +11,7 @@ import torch
 
 import capture
 from tests.helpers import call, check
-from tests.programs import Programs, run
+from tests.programs import Programs
 
 X = torch.tensor([[1.0, -2.0, 3.0], [4.0, 5.0, -6.0]])
 programs = Programs()
@@ -79,9 +79,7 @@ def a_stream_that_is_another_each_time(x):
     return x * 2, isinstance(stream.random(), float)
 
 
-@pytest.mark.parametrize(("make", "args", "options"), programs)
-def test_streams(make, args, options) -> None:
-    run(make, args, options)
+test_streams = programs.test()
 
 
 def test_a_stream_goes_on_where_the_call_has_left_it() -> None:

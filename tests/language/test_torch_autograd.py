@@ -11,7 +11,7 @@ from torch.utils.checkpoint import checkpoint
 
 import capture
 from tests.helpers import call, check
-from tests.programs import Programs, run
+from tests.programs import Programs
 
 X = torch.randn(2, 3, generator=torch.Generator().manual_seed(1))
 Y = torch.randn(2, 3, generator=torch.Generator().manual_seed(2))
@@ -336,14 +336,8 @@ def a_reentrant_checkpoint_without_gradients():
     return program
 
 
-@pytest.mark.parametrize(("make", "args", "options"), plain)
-def test_values(make, args, options) -> None:
-    run(make, args, options)
-
-
-@pytest.mark.parametrize(("make", "args", "options"), trained)
-def test_gradients(make, args, options) -> None:
-    run(make, args, {"backward": True, **options})
+test_values = plain.test()
+test_gradients = trained.test(backward=True)
 
 
 # --- what changes outside

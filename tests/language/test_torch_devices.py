@@ -12,7 +12,7 @@ import torch
 import capture
 from capture.interp.recording.tensors import GPU_FACTS
 from tests.helpers import call, check
-from tests.programs import Programs, run
+from tests.programs import Programs
 
 X = torch.randn(2, 3, generator=torch.Generator().manual_seed(1))
 plain = Programs()
@@ -143,10 +143,7 @@ def casts_of_the_gpu_that_there_is(x):
         return x @ x.t()
 
 
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize(("make", "args", "options"), plain)
-def test_values(make, args, options) -> None:
-    run(make, args, options)
+test_values = pytest.mark.filterwarnings("ignore")(plain.test())
 
 
 def test_a_default_device_ends_when_an_operation_raises() -> None:

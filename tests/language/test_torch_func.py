@@ -3,13 +3,12 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
-import pytest
 import torch
 from torch import nn
 from torch.func import functional_call, grad, grad_and_value, jacfwd, jacrev, jvp, stack_module_state, vjp, vmap
 
 from tests.helpers import call, check
-from tests.programs import Programs, run
+from tests.programs import Programs
 
 X = torch.randn(2, 3, generator=torch.Generator().manual_seed(1))
 Y = torch.randn(2, 3, generator=torch.Generator().manual_seed(2))
@@ -144,14 +143,8 @@ def an_ensemble():
     return lambda x: vmap(lambda p, b: functional_call(base, (p, b), (x,)))(params, buffers), SimpleNamespace(params=params)
 
 
-@pytest.mark.parametrize(("make", "args", "options"), plain)
-def test_values(make, args, options) -> None:
-    run(make, args, options)
-
-
-@pytest.mark.parametrize(("make", "args", "options"), trained)
-def test_gradients(make, args, options) -> None:
-    run(make, args, {"backward": True, **options})
+test_values = plain.test()
+test_gradients = trained.test(backward=True)
 
 
 def test_a_mapped_function_changes() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 import functools
 from types import SimpleNamespace
 
-import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -12,7 +11,7 @@ from torch.overrides import TorchFunctionMode
 
 import capture
 from tests.helpers import call, check
-from tests.programs import Programs, run
+from tests.programs import Programs
 
 X = torch.tensor([[1.0, -2.0, 3.0], [4.0, 5.0, -6.0]])
 programs = Programs()
@@ -316,9 +315,7 @@ def a_decorator_that_dispatches():
     return instrument(lambda x: (x.sin() + 1, LOG.pop(), LOG.pop())), LOG
 
 
-@pytest.mark.parametrize(("make", "args", "options"), programs)
-def test_torch_function(make, args, options) -> None:
-    run(make, args, options)
+test_torch_function = programs.test()
 
 
 def test_a_function_that_a_class_overrides_differently_later() -> None:

@@ -3,13 +3,12 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
-import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
 
 from tests.helpers import call_with, check
-from tests.programs import Programs, run
+from tests.programs import Programs
 
 X = torch.tensor([[1.0, -2.0, 3.0], [4.0, 5.0, -6.0]])
 programs = Programs()
@@ -274,9 +273,7 @@ def changes_class():
     return (lambda x: (x - s.t, type(x - s.t))), s
 
 
-@pytest.mark.parametrize(("make", "args", "options"), programs)
-def test_programs(make, args, options):
-    run(make, args, options)
+test_programs = programs.test()
 
 
 def test_arguments():

@@ -9,7 +9,7 @@ from torch import nn
 
 import capture
 from tests.helpers import call, check
-from tests.programs import Programs, run
+from tests.programs import Programs
 
 X = torch.tensor([[1.0, -2.0, 3.0], [4.0, 5.0, -6.0]])
 LEAF = X.clone().requires_grad_()
@@ -58,9 +58,7 @@ def a_hook_that_tells():
     return program, state
 
 
-@pytest.mark.parametrize(("make", "args", "options"), programs)
-def test_hooks_of_nodes(make, args, options) -> None:
-    run(make, args, {"backward": True, **options})
+test_hooks_of_nodes = programs.test(backward=True)
 
 
 class Net(nn.Module):

@@ -8,7 +8,7 @@ from torch.nn.utils import prune
 from torch.nn.utils.rnn import pack_padded_sequence, pack_sequence, pad_packed_sequence, pad_sequence
 
 from tests.helpers import call, check
-from tests.programs import Programs, run
+from tests.programs import Programs
 
 X = torch.randn(2, 3, generator=torch.Generator().manual_seed(1))
 LEAF = X.clone().requires_grad_()
@@ -193,14 +193,8 @@ def state_is_loaded_inside():
     return program, nn.ModuleList([model, other])
 
 
-@pytest.mark.parametrize(("make", "args", "options"), plain)
-def test_values(make, args, options) -> None:
-    run(make, args, options)
-
-
-@pytest.mark.parametrize(("make", "args", "options"), trained)
-def test_gradients(make, args, options) -> None:
-    run(make, args, {"backward": True, **options})
+test_values = plain.test()
+test_gradients = trained.test(backward=True)
 
 
 @pytest.mark.parametrize("train", [True, False], ids=["train", "eval"])

@@ -5,13 +5,12 @@ import copy
 from types import SimpleNamespace
 
 import numpy as np
-import pytest
 import torch
 from torch import nn
 from torch.autograd import Variable
 
 from tests.helpers import call, call_with, check
-from tests.programs import Programs, run
+from tests.programs import Programs
 
 X = torch.randn(2, 3, generator=torch.Generator().manual_seed(1))
 Y = torch.randn(2, 3, generator=torch.Generator().manual_seed(2))
@@ -300,14 +299,8 @@ def set_to_another(x):
     return y * 2
 
 
-@pytest.mark.parametrize(("make", "args", "options"), plain)
-def test_values(make, args, options) -> None:
-    run(make, args, options)
-
-
-@pytest.mark.parametrize(("make", "args", "options"), trained)
-def test_gradients(make, args, options) -> None:
-    run(make, args, {"backward": True, **options})
+test_values = plain.test()
+test_gradients = trained.test(backward=True)
 
 
 def test_addresses_are_guarded() -> None:

@@ -3,13 +3,12 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
-import pytest
 import torch
 from torch import distributions as D
 
 import capture
 from tests.helpers import call, call_with, check
-from tests.programs import Programs, run
+from tests.programs import Programs
 
 X = torch.randn(2, 3, generator=torch.Generator().manual_seed(1))
 LEAF = X.clone().requires_grad_()
@@ -189,14 +188,8 @@ def a_transformed_distribution(x):
     return y, d.log_prob(y)
 
 
-@pytest.mark.parametrize(("make", "args", "options"), plain)
-def test_values(make, args, options) -> None:
-    run(make, args, options)
-
-
-@pytest.mark.parametrize(("make", "args", "options"), trained)
-def test_gradients(make, args, options) -> None:
-    run(make, args, {"backward": True, **options})
+test_values = plain.test()
+test_gradients = trained.test(backward=True)
 
 
 def test_a_generator_is_an_input_of_the_graph() -> None:

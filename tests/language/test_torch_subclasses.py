@@ -10,7 +10,7 @@ from torch import nn
 import capture
 from capture.errors import GraphBreakError
 from tests.helpers import call, check
-from tests.programs import Programs, run
+from tests.programs import Programs
 
 X = torch.tensor([[1.0, -2.0, 3.0], [4.0, 5.0, -6.0]])
 programs = Programs()
@@ -112,9 +112,7 @@ def test_methods_of_operators_called_by_name(cls, name) -> None:
     check(make, call(), call(), call(), captures=None, fullgraph=name != "__contains__", breaks=None)
 
 
-@pytest.mark.parametrize(("make", "args", "options"), programs)
-def test_subclasses(make, args, options) -> None:
-    run(make, args, options)
+test_subclasses = programs.test()
 
 
 def test_a_class_that_takes_over_operators_breaks() -> None:

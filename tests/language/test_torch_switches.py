@@ -11,7 +11,7 @@ from torch.overrides import TorchFunctionMode
 from torch.profiler import record_function
 
 from tests.helpers import call, check
-from tests.programs import NATIVE, Programs, run
+from tests.programs import NATIVE, Programs
 
 X = torch.randn(2, 3, generator=torch.Generator().manual_seed(1))
 Y = torch.randn(2, 3, generator=torch.Generator().manual_seed(2))
@@ -227,15 +227,10 @@ def values_of_a_sparse_tensor(x):
     return s.values() * 2, s.indices(), torch.sparse_coo_tensor(s.indices(), s.values() + 1, s.shape).to_dense()
 
 
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize(("make", "args", "options"), plain)
-def test_values(make, args, options) -> None:
-    run(make, args, options)
+test_values = pytest.mark.filterwarnings("ignore")(plain.test())
 
 
-@pytest.mark.parametrize(("make", "args", "options"), trained)
-def test_gradients(make, args, options) -> None:
-    run(make, args, {"backward": True, **options})
+test_gradients = trained.test(backward=True)
 
 
 def test_a_default_changes() -> None:

@@ -5,12 +5,11 @@ import gc
 import weakref
 from types import SimpleNamespace
 
-import pytest
 import torch
 
 import capture
 from tests.helpers import call, check
-from tests.programs import Programs, run
+from tests.programs import Programs
 
 X = torch.tensor([[1.0, -2.0, 3.0], [4.0, 5.0, -6.0]])
 programs = Programs()
@@ -130,9 +129,7 @@ def references_that_tell_of_a_death():
     return program, state
 
 
-@pytest.mark.parametrize(("make", "args", "options"), programs)
-def test_weak_references(make, args, options) -> None:
-    run(make, args, options)
+test_weak_references = programs.test()
 
 
 def test_a_proxy_of_what_has_died() -> None:

@@ -1,10 +1,12 @@
-"""Every model of the zoo, in one graph, is equal to eager: on capture, on hits, and after each kind of change.
+"""Every model of the zoo, in one graph, is equal to eager: on capture, on hits, and after each kind of change; uncompiled, and with
+kernels: in values, gradients, buffers and random numbers.
 
-`pytest tests/models -k bert` runs one model, `-k train` one aspect.
+`pytest tests/models -k bert` runs one model, `-k native` those with kernels, `-k train` one aspect.
 """
 from __future__ import annotations
 
 import copy
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -12,17 +14,24 @@ import pytest
 import torch
 from torch import nn
 
-from tests.helpers import Call, check
+from tests import helpers
+from tests.backends.native.end_to_end import engine
+from tests.backends.native.end_to_end.engine import no_trial  # noqa: F401
+from tests.helpers import Call
 from tests.models.zoo import ZOO, Inputs
 
-pytestmark = pytest.mark.parametrize("name", ZOO)
+CHECKS: dict[str, Callable[..., Any]] = {"eager": helpers.check, "native": engine.check}
+SMALL = ["dlrm", "gan", "diffusion"]            # quick to compile, with embeddings, batch normalisation, dropout and noise
+BOTH = [(name, backend) for backend in CHECKS for name in ZOO]
+ALL_AND_SMALL = [(name, "eager") for name in ZOO] + [(name, "native") for name in SMALL]
 
 
 class Zoo:
-    """One model of the zoo under `check`: the factory of fresh modules, and the calls with fresh inputs."""
+    """One model of the zoo under the `check` of a backend: the factory of fresh modules, and the calls with fresh inputs."""
 
-    def __init__(self, name: str, training: bool = False) -> None:
+    def __init__(self, name: str, backend: str, training: bool = False) -> None:
         self.entry, self.training = ZOO[name], training
+        self.check = functools.partial(CHECKS[backend], self.make)
         self.inputs: Callable[[int], Inputs] | None = None
 
     def make(self) -> nn.Module:
@@ -38,58 +47,100 @@ class Zoo:
         return Call(arguments)
 
 
-def test_eval(name: str) -> None:
+@pytest.mark.parametrize(("name", "backend"), BOTH)
+def test_eval(name: str, backend: str) -> None:
     """One capture serves inputs and weights of all values."""
-    def change(module: nn.Module) -> None:
-        with torch.no_grad():
-            for parameter in module.parameters():
-                parameter.mul_(1.25)
-
     def load(module: nn.Module) -> None:
         module.load_state_dict({k: v * 0.5 if v.is_floating_point() else v for k, v in module.state_dict().items()})
-    zoo = Zoo(name)
+    zoo = Zoo(name, backend)
     with torch.no_grad():
-        check(zoo.make, zoo.call(), zoo.call(), change, zoo.call(), load, zoo.call(), captures=1, graphs=1)
+        zoo.check(zoo.call(), zoo.call(), scale(1.25), zoo.call(), load, zoo.call(), captures=1, graphs=1)
 
 
-def test_train(name: str) -> None:
-    zoo = Zoo(name, training=True)
-    check(zoo.make, zoo.call(), zoo.call(), zoo.call(), captures=1, graphs=1, backward=True)
+@pytest.mark.parametrize(("name", "backend"), BOTH)
+def test_train(name: str, backend: str) -> None:
+    """The gradients of later calls are added to those of earlier ones."""
+    zoo = Zoo(name, backend, training=True)
+    tolerance = {"tolerance": 1e-4} if backend == "native" else {}
+    zoo.check(zoo.call(), zoo.call(), scale(0.5), zoo.call(), captures=1, graphs=1, backward=True, **tolerance)
 
 
-def test_other_shapes(name: str) -> None:
-    zoo = Zoo(name)
+@pytest.mark.parametrize(("name", "backend"), ALL_AND_SMALL)
+def test_other_shapes(name: str, backend: str) -> None:
+    zoo = Zoo(name, backend)
     with torch.no_grad():
-        check(zoo.make, zoo.call(2), zoo.call(3), zoo.call(2), zoo.call(3), captures=2)
+        zoo.check(zoo.call(2), zoo.call(3), zoo.call(2), zoo.call(3), captures=2)
 
 
-def test_train_and_eval(name: str) -> None:
-    zoo = Zoo(name)
-    check(zoo.make, zoo.call(), nn.Module.train, zoo.call(), nn.Module.eval, zoo.call(), nn.Module.train, zoo.call(),
-          captures=2, backward=True)
+@pytest.mark.parametrize(("name", "backend"), ALL_AND_SMALL)
+def test_train_and_eval(name: str, backend: str) -> None:
+    """Each mode has an entry, whichever comes first."""
+    zoo = Zoo(name, backend, training=backend == "native")
+    change, back = (nn.Module.eval, nn.Module.train) if zoo.training else (nn.Module.train, nn.Module.eval)
+    zoo.check(zoo.call(), zoo.call(), change, zoo.call(), zoo.call(), back, zoo.call(), change, zoo.call(), captures=2,
+              backward=True)
 
 
-def test_other_dtype(name: str) -> None:
-    zoo = Zoo(name)
+@pytest.mark.parametrize(("name", "backend"), ALL_AND_SMALL)
+def test_other_dtype(name: str, backend: str) -> None:
+    zoo = Zoo(name, backend)
     with torch.no_grad():
-        check(zoo.make, zoo.call(), nn.Module.double, zoo.call(), zoo.call(), captures=2)
+        zoo.check(zoo.call(), zoo.call(), nn.Module.double, zoo.call(), zoo.call(), captures=2)
 
 
-def test_submodule_replaced(name: str) -> None:
+@pytest.mark.parametrize(("name", "backend"), ALL_AND_SMALL)
+def test_submodule_replaced(name: str, backend: str) -> None:
     path = ZOO[name].replaceable
 
     def same_class(module: nn.Module) -> None:
         replacement = copy.deepcopy(module.get_submodule(path))
-        with torch.no_grad():
-            for parameter in replacement.parameters():
-                parameter.mul_(-1)
+        scale(-1)(replacement)
         module.set_submodule(path, replacement)
 
     def other_class(module: nn.Module) -> None:
         module.set_submodule(path, nn.Sequential(module.get_submodule(path), nn.Tanh()))
-    zoo = Zoo(name)
+    zoo = Zoo(name, backend)
     with torch.no_grad():
-        check(zoo.make, zoo.call(), same_class, zoo.call(), other_class, zoo.call(), zoo.call(), captures=None)
+        zoo.check(zoo.call(), zoo.call(), same_class, zoo.call(), zoo.call(), other_class, zoo.call(), zoo.call(), captures=None)
+
+
+@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize("training", [False, True])
+def test_autocast(name: str, training: bool) -> None:
+    zoo = Zoo(name, "native", training)
+    with torch.set_grad_enabled(training), torch.autocast("cpu", torch.bfloat16):
+        # kernels round to bfloat16 where they store, eager after each operation
+        zoo.check(zoo.call(), zoo.call(), zoo.call(), captures=1, backward=training, tolerance=0.1)
+
+
+# A large eps: AdamW divides gradients by their size, and would make large ones of rounding errors.
+OPTIMIZERS = {"SGD": functools.partial(torch.optim.SGD, momentum=0.9), "AdamW": functools.partial(torch.optim.AdamW, eps=1e-2)}
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("name", SMALL)
+def test_training_steps(name: str, optimizer: str) -> None:
+    """The optimizer writes to the weights between calls."""
+    zoo = Zoo(name, "native", training=True)
+
+    def make() -> tuple[nn.Module, list]:
+        module = zoo.make()
+        return module, [module, OPTIMIZERS[optimizer](module.parameters(), lr=0.01)]
+
+    def step(state: list) -> None:
+        state[1].step()
+        state[1].zero_grad()
+    calls = (Call(lambda state: zoo.call().arguments(state[0])) for _ in range(5))
+    engine.check(make, *(each for one in calls for each in (one, step)), captures=1, backward=True, tolerance=1e-3)
+
+
+def scale(factor: float) -> Callable[[nn.Module], None]:
+    """A change that writes to the weights in place."""
+    def change(module: nn.Module) -> None:
+        with torch.no_grad():
+            for parameter in module.parameters():
+                parameter.mul_(factor)
+    return change
 
 
 def _map(value: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:

@@ -20,8 +20,8 @@ from torch.testing._internal.common_utils import SEED, set_rng_seed
 from torch.testing._internal.opinfo.core import BinaryUfuncInfo, OpInfo, ReductionOpInfo, UnaryUfuncInfo
 
 from capture.backends.native.signature import Unsupported
+from tests.backends.native.render.ulp import errors
 from tests.backends.native.stages import Stages, compiled, finished, gradients_of, recorded
-from tests.backends.native.ulp import errors
 
 FACTOR = 2.0        # times eager mode's largest error among the elements of a result …
 FLOOR = 2.0         # … and so many units in the last place, which the kernel header's functions may be off: see `ulp.BOUNDS`

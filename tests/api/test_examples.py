@@ -1,0 +1,46 @@
+"""The example of five breaks: its report names them, and following the remedies leaves none."""
+from __future__ import annotations
+
+import html
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from capture import errors
+
+ROOT = Path(__file__).parents[2]
+REASONS = ["data-dependent", "data-dependent-shape", "opaque-call", "outside-iterator", "tensor-op-raised"]
+
+
+def run(name: str, report: Path) -> tuple[str, list[dict]]:
+    """The output of an example, and the frames of its report with their continuations."""
+    command = [sys.executable, "-m", "capture", "run", "--report", str(report), str(ROOT / "examples" / name)]
+    done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=200,
+                          env={**os.environ, "PYTHONPATH": str(ROOT)})
+    frames = json.loads(report.read_text())["frames"]
+    return done.stdout, [member for frame in frames for member in (frame, *frame["continuations"])]
+
+
+def breaks(frames: list[dict]) -> set[tuple[str, int]]:
+    return {(broken["reason"], broken["stack"][-1]["line"]) for frame in frames for broken in frame["breaks"]}
+
+
+def test_five_breaks_and_their_remedies(tmp_path: Path) -> None:
+    output, frames = run("five_breaks.py", tmp_path / "broken.json")
+    found = sorted(breaks(frames))
+    assert [reason for reason, _ in found] == REASONS
+    source = (ROOT / "examples/five_breaks.py").read_text().splitlines()
+    marked = [n for n, line in enumerate(source, 1) if any(f"# {k}: " in line for k in range(1, 6))]
+    caught = next(n for n, line in enumerate(source, 1) if "cholesky" in line)          # the handler stands below
+    assert {line for _, line in found} == {*marked[:-1], caught}
+    mended, frames = run("five_breaks_mended.py", tmp_path / "mended.json")
+    assert mended == output and breaks(frames) == set()
+    assert [(frame["name"], frame["captures"], frame["native_calls"]) for frame in frames] == [("Model", 1, 0)]
+
+
+def test_the_report_of_the_example_is_there() -> None:
+    page = (ROOT / "examples/five_breaks.html").read_text()
+    assert all(reason in page and html.escape(errors.REASONS[reason].remedy) in page for reason in REASONS)
+    assert str(ROOT) not in page

@@ -1,0 +1,340 @@
+"""What a hit returns lies in memory, and is known to autograd, as in eager mode; backward passes take what eager mode has saved."""
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+import capture
+from tests import helpers
+from tests.aliasing.hunt import differences
+from tests.aliasing.programs import Case
+from tests.backends.native.end_to_end import engine as native
+from tests.backends.native.end_to_end.engine import AT_ONCE, no_trial, runs_compiled  # noqa: F401
+
+ENGINES = {"eager": {"backend": "eager"}, "native": AT_ONCE}
+GRAD = "torch.randn(4, 4, requires_grad=True)"
+PLAIN = "torch.randn(4, 4)"
+
+
+@pytest.fixture(params=ENGINES)
+def engine(request: Any) -> dict[str, Any]:
+    return ENGINES[request.param]
+
+
+def check(engine: dict[str, Any], inputs: tuple[str, ...], body: str, *plan: str) -> None:
+    found = differences(Case(inputs, tuple(body.split("\n")), plan), **engine)
+    assert not found, "\n".join(found)
+
+
+VIEWS = ("a.view(-1)", "a[1:]", "a.t()", "a.chunk(2)[0]", "a.detach()", "a.data", "a.unbind(0)[1]", "a", "a[:, 1:].detach()")
+EDITS = ("r[0].zero_()", "with torch.no_grad(): r[0].zero_()", "r[0].data.zero_()", "with torch.no_grad(): r[0].add_(1)")
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_a_result_that_is_saved_is_written_to_through_a_view(engine: dict[str, Any], view: str) -> None:
+    for edit in EDITS:
+        check(engine, (GRAD, PLAIN), f"a = x @ y\nreturn {view}, (a + 3).sin()", edit, "r[1].sum().backward()")
+        check(engine, (GRAD, PLAIN), f"a = (x @ y).exp()\nreturn {view}, a * 2", edit, "r[1].sum().backward()")
+
+
+@pytest.mark.parametrize("saved", ["x.tanh() * 1", "x.exp() + 1", "x.softmax(-1) * y", "F.gelu(x)", "(x + 1).sin()", "x.relu() @ y",
+                                   "F.layer_norm(x, (4,), y[0], y[1]).sigmoid() * 2"])
+@pytest.mark.parametrize("edit", ["with torch.no_grad(): a[0].mul_(3)", "a[0].data.mul_(3)", "a[1].data.mul_(3)",
+                                  "a[1].detach().mul_(3)"])
+def test_an_input_is_written_to_before_the_backward_pass(engine: dict[str, Any], saved: str, edit: str) -> None:
+    for inputs in ((f"{GRAD} * 1", GRAD), (GRAD, PLAIN)):
+        check(engine, inputs, f"return {saved},", edit, "r[0].sum().backward()")
+
+
+@pytest.mark.parametrize("returned", ["x.data", "x.detach()", "x.data.view(-1)", "x.exp().data", "torch.cat([x, x])[-3:]",
+                                      "F.linear(x[None], y, y[0])", "x.mul(2).add_(1)", "x.mul(2).data.add_(1)",
+                                      "x.mul(2)[1:].add_(1)", "torch.einsum('ij,kj->ik', x, y)", "x.view(2, 8).expand(3, 2, 8)",
+                                      "(x * 2).t()[1:].unfold(0, 2, 1)", "x.sum().expand_as(y[:1, :1])"])
+def test_memory_views_and_versions_of_a_result(engine: dict[str, Any], returned: str) -> None:
+    for inputs in ((PLAIN, PLAIN), (GRAD, GRAD)):
+        check(engine, inputs, f"a = {returned}\nreturn a, x * 2", "with torch.no_grad(): r[0].zero_()", "r[1].sum().backward()",
+              "r[0].mul_(2)", "(r[0] * r[0]).sum().backward()")
+
+
+@pytest.mark.parametrize("views", ["torch.unravel_index((x > 0).long() * 3, (2, 2))", "(x.sum().expand_as(x[:1, :1]), x * 2)"])
+def test_views_that_an_operator_makes_within_itself_are_compiled(views: str) -> None:
+    check(AT_ONCE, (PLAIN,), f"return {views}", "r[0].zero_()", "r[1].add_(r[0])")
+    f = eval(f"lambda x: {views}", {"torch": torch})
+    compiled = capture.compile(f, **AT_ONCE)
+    for _ in range(2):
+        compiled(torch.randn(4, 4))
+    assert runs_compiled(compiled)
+
+
+@pytest.mark.parametrize("made", ["F.linear(y[0], x[0], x[1, 1])", "F.linear(y[0, 0], x[0, 0], x[1, 1]).view(1)",
+                                  "F.one_hot((x[0] > 0).long(), 2)"])
+def test_what_an_operator_returns_counts_its_own_writes(engine: dict[str, Any], made: str) -> None:
+    for inputs in ((PLAIN, PLAIN), (GRAD, GRAD)):
+        check(engine, inputs, f"a = {made}\nreturn a, x * 2", "with torch.no_grad(): r[0].add_(1)", "r[1].sum().backward()")
+
+
+def test_a_pass_frees_nothing_above_what_its_result_is_not_computed_from(engine: dict[str, Any]) -> None:
+    for returned in ("x * y, y.cumsum(0)", "(x * y).view(-1), y.cumsum(0)[0], x * 2"):
+        check(engine, (f"{GRAD} * 1", f"{GRAD} * 1"), f"return {returned}", "a[0].sum().backward()", "r[1].sum().backward()",
+              "r[0].sum().backward()")
+
+
+def test_a_write_through_a_view_is_freed_once(engine: dict[str, Any]) -> None:
+    check(engine, (f"{GRAD} * 1",), "a = x.mean(0)\nb = a[::2]\nb.add_(b.detach())\nreturn a, b, F.layer_norm(b, (2,))",
+          "torch.autograd.grad(r[2].sum(), a[0])", "r[0].sum().backward()")
+
+
+@pytest.mark.parametrize("write", ["torch._foreach_mul_([x, y], 2)", "torch._foreach_add_([x], [y.detach()])",
+                                   "torch._foreach_copy_([y], [x.detach()])", "torch.mul(y.detach(), 2, out=z)"])
+def test_writes_to_lists_of_tensors_are_counted(engine: dict[str, Any], write: str) -> None:
+    for inputs in ((GRAD, GRAD, PLAIN), (PLAIN, PLAIN, PLAIN)):
+        check(engine, inputs, f"a = (x * y).sin()\nwith torch.no_grad(): {write}\nreturn a, x * 2",
+              "r[1].sum().backward(retain_graph=True)", "r[0].sum().backward()")
+
+
+def test_a_graph_made_before_a_compiled_step_notices_it() -> None:
+    def step(weights: list[Tensor]) -> None:
+        with torch.no_grad():
+            torch._foreach_mul_(weights, 2)
+
+    compiled = capture.compile(step, **AT_ONCE)
+    for _ in range(3):
+        weight = torch.ones(3, requires_grad=True)
+        before = weight * weight
+        compiled([weight])
+        with pytest.raises(RuntimeError, match="is at version 1; expected version 0"):
+            before.sum().backward()
+    assert runs_compiled(compiled)
+
+
+@pytest.mark.filterwarnings("ignore:.*expanded tensors")
+@pytest.mark.parametrize("write", ["y[y > 0] = 0", "y.masked_fill_(y > 0, 0)", "y.index_fill_(0, torch.tensor([1]), 7)"])
+@pytest.mark.parametrize("view", ["x[0].expand(4, 4)", "torch.meshgrid(x.view(-1), x[0], indexing='ij')[0]", "x.unfold(0, 2, 1)"])
+def test_writes_to_a_tensor_that_overlaps_itself(engine: dict[str, Any], view: str, write: str) -> None:
+    check(engine, (PLAIN,), f"y = {view}\n{write}\nreturn x * 2, y", "r[0].add_(1)")
+
+
+@pytest.mark.parametrize("write", ["torch._foreach_mul_([a, b], 2)", "torch._foreach_add_([a, c], [c, a])",
+                                   "torch._foreach_mul_([a, a], 2)",
+                                   "torch._foreach_mul_(a.split(2), 2)", "torch._foreach_add_([a, c], [y, y])"])
+def test_writes_to_lists_of_tensors_that_overlap(engine: dict[str, Any], write: str) -> None:
+    check(engine, (PLAIN, PLAIN), f"a = x * 2\nb = a.diagonal()\nc = y + 1\n{write}\nreturn a * 1, c")
+
+
+@pytest.mark.parametrize("made", ["a.unsafe_chunk(2)[1]", "a.unsafe_split(2)[0]", "torch.ops.aten._unsafe_view(a, [-1])"])
+def test_results_on_the_memory_of_what_they_are_no_views_of(engine: dict[str, Any], made: str) -> None:
+    for inputs in ((GRAD,), (PLAIN,)):
+        check(engine, inputs, f"a = x.exp()\nreturn {made}, x * 2", "r[0].sum().backward()", "r[0].add_(1)",
+              "r[1].sum().backward()")
+
+
+def test_what_is_made_like_a_tensor_that_was_written_to(engine: dict[str, Any]) -> None:
+    check(engine, (f"{PLAIN}.t()", PLAIN), "torch.mul(x, 2, out=y)\nreturn torch.empty_like(y).copy_(x), x * 2")
+    check(engine, (f"{PLAIN}.t()", PLAIN), "y.copy_(x)\nreturn torch.zeros_like(y) + 1, y * 2")
+
+
+def test_errors_of_saved_views_that_may_not_be_written_to(engine: dict[str, Any]) -> None:
+    check(engine, (GRAD,), "a = x.split(1)[0].squeeze()\nreturn (a * a).sqrt(), x", "with torch.no_grad(): r[1][0] = 5",
+          "r[0].sum().backward()")
+
+
+def test_hooks_of_results_that_a_pass_does_not_start_at(engine: dict[str, Any]) -> None:
+    for step in ("r[0].sum().backward()", "r[1].sum().backward(retain_graph=True)"):
+        check(engine, (GRAD, GRAD), "a = x.sin() * y\nreturn a.exp(), a * 3, a[0]", "r[0].register_hook(lambda g: g * 2)",
+              "r[1].register_hook(note('r[1]'))", "r[1].retain_grad()",
+              "r[2].register_hook(note('r[2]'))", step, "(r[0].sum() + r[1].sum()).backward()")
+
+
+def test_a_result_that_retains_its_gradient(engine: dict[str, Any]) -> None:
+    for kept in ("a", "b", "x"):
+        check(engine, (f"{GRAD} * 1",), f"a = x * 2\nb = a.exp()\n{kept}.retain_grad()\nreturn a, b", "r[1].sum().backward()")
+
+
+def test_passes_that_eager_mode_computes_free_the_graph_too(engine: dict[str, Any]) -> None:
+    batched = "g = torch.autograd.grad(r[0], a[0], torch.ones(2, 4, 4), is_grads_batched=True{})"
+    twice = "g = torch.autograd.grad(r[0].sum(), a[0], create_graph=True{})"
+    for first, second in ((batched, ""), (batched, ", retain_graph=True"), (twice, ""), (twice, ", retain_graph=False")):
+        for returned in ("x.exp()", "x.exp(), x.sin()"):
+            check(engine, (GRAD,), f"return {returned},", first.format(second), "r[0].sum().backward()", "r[-1].sum().backward()")
+
+
+@pytest.mark.parametrize("retain", ["", "retain_graph=True"])
+def test_a_pass_that_fails_has_freed_what_it_came_past(engine: dict[str, Any], retain: str) -> None:
+    for edited in ("a[1]", "r[1]"):
+        check(engine, (GRAD, GRAD), "t = (x @ y).exp()\nreturn t.sin().exp(), t, (x * x).cos()",
+              f"with torch.no_grad(): {edited}.mul_(2)", *[f"r[0].sum().backward({retain})"] * 2, "r[2].sum().backward()",
+              "(r[0].sum() + r[2].sum()).backward()", "r[1].sum().backward()")
+
+
+def test_gradients_of_gradients_of_an_input_that_the_graph_writes_to(engine: dict[str, Any]) -> None:
+    for plan in ("g = torch.autograd.grad(r[0], a, torch.eye(r[0].numel()).view(-1, *r[0].shape), is_grads_batched=True)",
+                 "g = torch.autograd.grad(r[0].sum(), a, create_graph=True)"):
+        for body in ("t = torch.stack([x, x]) * y\nwith torch.no_grad(): x[1:].mul_(3)\nreturn t * t, x",
+                     "with torch.no_grad(): x.clamp_(-1, 1).mul_(2)\nreturn x * x * y, x"):
+            check(engine, (GRAD, GRAD), body, plan, "sum(v.sum() for v in g if v.requires_grad).backward()")
+
+
+@pytest.mark.parametrize("edited", ["r[0]", "r[1]", "a[0]", "a[1]"])
+@pytest.mark.parametrize("made", ["torch._foreach_add([x, y], 1)", "torch._foreach_mul([x, y], [y, x])",
+                                  "torch._foreach_exp([x, y])"])
+def test_what_operators_on_lists_save(engine: dict[str, Any], made: str, edited: str) -> None:
+    check(engine, (f"{GRAD} * 1", f"{GRAD} * 1"), f"a, b = {made}\nreturn a, b", f"with torch.no_grad(): {edited}.mul_(3)",
+          "r[0].sum().backward()", "r[1].sum().backward()")
+
+
+@pytest.mark.parametrize("made", ["x.prod(0)", "x.max(0)[0]", "x.new_zeros(4)", "x.mean(0).mul_(2)", "F.linear(y[0], x, x[0])",
+                                  "torch.mul(x, 2, out=torch.empty(0))", "x * y", "x.detach()", "x.add_(1)", "x[0]"])
+def test_versions_of_what_is_computed_of_tensors_of_inference_mode(engine: dict[str, Any], made: str) -> None:
+    check(engine, ("torch.inference_mode()(lambda: torch.randn(4, 4))()", PLAIN), f"a = {made}\nreturn a, y * 2", "r[0].add_(1)")
+
+
+@pytest.mark.parametrize("made", ["torch.add(x, x, out=torch.empty(9, 4))", "torch.add(x, x, out=torch.empty(0))",
+                                  "(x * 2).resize_(2, 2)"])
+@pytest.mark.filterwarnings("ignore:An output")
+def test_results_of_more_memory_than_they_need(engine: dict[str, Any], made: str) -> None:
+    check(engine, (PLAIN,), f"a = {made}\nreturn a.view(-1), x * 2", "r[0].add_(1)")
+
+
+@pytest.mark.parametrize("call", ["F.rrelu(x, training=True)", "torch.rrelu(x.mT, training=True)",
+                                  "F.rrelu(x * 2, 0.1, 0.2, True, True)", "F.rrelu(x)", "torch.nn.RReLU()(x)",
+                                  "torch.nn.RReLU(0.1)(x.mT)"])
+def test_strides_of_rrelu(engine: dict[str, Any], call: str) -> None:
+    for given in ("torch.randn(3, 4, 5).permute(2, 0, 1)", "torch.randn(5, 4, requires_grad=True)"):
+        check(engine, (given, GRAD), f"return {call}, y * 2", "r[0].mul_(2)", "r[1].sum().backward()", "r[0].sum().backward()")
+        check(engine, (given, GRAD), f"return {call}, y * 2", "a[0].data.mul_(2)", "r[0].sum().backward()")
+
+
+@pytest.mark.parametrize("edit", ["with torch.no_grad(): {}.mul_(3)", "{}.data.mul_(3)", "{}.detach()[0] = 2"])
+@pytest.mark.parametrize("body", [
+    "a = checkpoint(lambda u: (u * y).sin(), x, use_reentrant=False)\nreturn a, x * y",
+    "a = checkpoint(lambda u, v: (u * u).sin(), x, y, use_reentrant=False)\nreturn a, x.sigmoid()",
+    "b = x * 2\na = checkpoint(lambda u: (u * y).sigmoid().sin(), b, use_reentrant=False)\nreturn a.cos() * a, b",
+    "b = x * 2\na = checkpoint(lambda u: (u * b).sigmoid().sin(), y, use_reentrant=False)\nreturn a.cos() * a, b",
+    "a = checkpoint(lambda u: checkpoint(lambda v: v.sin() * y, u.sigmoid(), use_reentrant=False).cos(), x, use_reentrant=False)\n"
+    "return a, y * 2",
+    "a = checkpoint(lambda u, k: u.sin() * k['y'].sigmoid(), x, {'y': y}, use_reentrant=False)\nreturn a, x.cos()",
+    "a = checkpoint(lambda u: (u * y).sigmoid(), x, use_reentrant=False)\nreturn a.cos(), a",
+    "b = checkpoint(lambda u: (u * y).sigmoid(), x, use_reentrant=False)\n"
+    "a = checkpoint(lambda u: (u * y).sigmoid().cos(), b, use_reentrant=False)\nreturn a, y * b",
+"a = checkpoint(lambda u: u.sin() * y, x, use_reentrant=True)\nreturn a, x.cos()"])
+def test_checkpoints_of_tensors_that_are_written_to_later(engine: dict[str, Any], body: str, edit: str) -> None:
+    for edited in ("a[0]", "a[1]", "r[0]", "r[1]"):
+        for given in (GRAD, f"{GRAD} * 1"):
+            check(engine, (given, GRAD), body, edit.format(edited), "(r[0].sum() + r[1].sum()).backward(retain_graph=True)",
+                  "r[0].sum().backward()")
+        check(engine, (GRAD, GRAD), body, "r[0].sum().backward(retain_graph=True)", edit.format(edited), "r[0].sum().backward()",
+              "r[1].sum().backward()", "r[0].sum().backward()")
+
+
+@pytest.mark.parametrize("view", ["torch._neg_view(a)", "torch.view_as_complex(a.view(8, 2)).conj()", "a.mT",
+                                  "torch._neg_view(a.mT)"])
+def test_results_that_are_written_to_through_views_of_another_kind(engine: dict[str, Any], view: str) -> None:
+    for given in (PLAIN, GRAD):
+        check(engine, (given, PLAIN), f"a = x * 2\n{view}.add_(1)\nreturn a, y * 2", "r[0].sum().backward()", "r[0].sin()")
+
+
+@pytest.mark.filterwarnings("ignore:An output")
+def test_errors_tell_of_the_shape_that_an_input_has_by_now(engine: dict[str, Any]) -> None:
+    check(engine, (GRAD, PLAIN), "return F.elu(x), y * 2", "with torch.no_grad(): torch.mul(a[1][0], 2, out=a[0])",
+          "r[0].sum().backward()")
+
+
+@pytest.mark.parametrize("view", ["x.split(2)[1]", "x[2:]", "x.unbind(0)[3]", "x.detach()[1:]"])
+def test_views_of_what_was_written_to_before_the_call(engine: dict[str, Any], view: str) -> None:
+    check(engine, (PLAIN,), f"{view}.mul_(2)\nreturn x, x * 2", "with torch.no_grad(): r = f(*a)", "r = f(*a)", "r[1].mul_(2)")
+
+
+@pytest.mark.parametrize("write", ["a.mT.masked_fill_(a.mT > 0, 0)", "torch.add(y, 1, out=a.mT)", "a.mT.mul_(2)", "a.mT.copy_(y)"])
+def test_strides_of_what_is_written_to_through_views(engine: dict[str, Any], write: str) -> None:
+    for mode in ("", "with torch.no_grad(): "):
+        check(engine, (PLAIN, PLAIN), f"a = x * 2\n{mode}{write}\nreturn a, y * 2", "r[0].view(-1).add_(1)")
+
+
+def test_errors_tell_what_eager_mode_tells() -> None:
+    def f(x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
+        a = (x @ w).exp()
+        return a, (a + x).tanh() @ w
+
+    texts = []
+    for call in (f, capture.compile(f, **AT_ONCE)):
+        for written in (lambda x, w, r: r[0], lambda x, w, r: w, lambda x, w, r: x, lambda x, w, r: x._base):
+            for _ in range(2):
+                x, w = (torch.ones(5, 3, requires_grad=True) * 1)[1:], torch.ones(3, 3, requires_grad=True)
+                result = call(x, w)
+                with torch.no_grad():
+                    written(x, w, result).add_(1)
+                with pytest.raises(RuntimeError) as raised:
+                    (result[0].sum() + result[1].sum()).backward()
+            texts.append(str(raised.value))
+    assert texts[:4] == texts[4:]
+
+
+def test_saved_copies_of_parameters_are_small() -> None:
+    """What is computed again of a normalisation takes copies of its weights, and not of its result."""
+    from capture.backends.aot import trace
+    from tests.backends.native.traced import specs
+
+    def f(x: Tensor, v: Tensor, w: Tensor, b: Tensor) -> tuple[Tensor, ...]:
+        return F.layer_norm(x @ v, (4,), w, b).sin() * 2,
+    inputs = [torch.randn(size, requires_grad=True) for size in ((64, 4), (4, 4), (4,), (4,))]
+    traced = trace(torch.fx.symbolic_trace(f), specs(inputs))
+    assert traced.backward is not None
+    placeholders = traced.backward.graph.find_nodes(op="placeholder")
+    sizes = [node.meta["val"].numel() for node in placeholders[:len(traced.signature.saved)]]
+    assert sum(size > 64 for size in sizes) == 2, "the input, and its product"
+
+
+def leaf() -> Callable[..., Any]:
+    def f(x: Tensor) -> tuple[Tensor, Tensor]:
+        made = torch.ones(2, requires_grad=True)
+        return made, made * 2 + x
+    return f
+
+
+def assigned() -> Callable[..., Any]:
+    def f(x: Tensor) -> Tensor:
+        y = x * 2
+        y.data = torch.zeros([0])
+        return y
+    return f
+
+
+def asked() -> Callable[..., Any]:
+    def f(x: Tensor) -> tuple[Tensor, Tensor]:
+        x.requires_grad_()
+        return x, x * 2
+    return f
+
+
+@pytest.mark.parametrize("make", [leaf, assigned, asked])
+@pytest.mark.parametrize("backend", ["eager", "native", "aot_eager", "callable"])
+def test_what_backends_that_trace_would_lose(make: Callable[[], Callable[..., Any]], backend: str) -> None:
+    from torch._dynamo.backends.debugging import aot_eager
+    arguments = AT_ONCE if backend == "native" else {"backend": (lambda gm, inputs: aot_eager(gm, inputs)) if backend == "callable"
+                                                     else backend}
+    compiled = capture.compile(make(), **arguments)
+    for _ in range(3):
+        worlds = []
+        for call in (make(), compiled):
+            x = torch.arange(2.0)
+            outputs = call(x)
+            outputs = outputs if isinstance(outputs, tuple) else (outputs,)
+            if outputs[-1].requires_grad:
+                outputs[-1].sum().backward()
+            worlds.append([(t.shape, t.requires_grad, t.is_leaf, t.tolist(), t.grad if t.is_leaf and t.grad is None else
+                            t.grad.tolist() if t.is_leaf else None) for t in (x, *outputs)])
+        assert worlds[0] == worlds[1]
+
+
+def test_several_results_and_aliases_of_one_and_of_an_argument() -> None:
+    def program(x, y):
+        z = (x + y).relu()
+        x.mul_(2)
+        return z, z.T, x, {"sum": z.sum(), "view": x[0]}
+    x, y = torch.randn(4, 4), torch.randn(4, 4)
+    native.check(lambda: program, helpers.call(x, y), helpers.call(x, y), helpers.call(y, x), captures=1)
