@@ -36,10 +36,10 @@ def fresh():
     torch.set_default_dtype(torch.float32)
 
 
-@pytest.hookimpl(trylast=True)
-def pytest_collection_finish() -> None:
-    """What was imported and collected stays until the end. Unless the garbage collector is told so it looks at all of it each time,
-    and many tests run it."""
+@pytest.fixture(scope="module", autouse=True)
+def frozen_heap() -> None:
+    """What was imported, collected and kept before a file of tests stays until the end. Unless the garbage collector is told so it
+    looks at all of it each time, and many tests run it: after some thousand tests, for a second."""
     gc.collect()
     gc.freeze()
 

@@ -3,7 +3,6 @@ from __future__ import annotations
 
 import dataclasses
 import gc
-from collections.abc import Iterator
 
 import pytest
 import torch
@@ -15,14 +14,6 @@ from tests.fuzz.hunt import examine
 from tests.fuzz.shrink import shrink
 
 SEED, BATCHES, BATCH = 0, 8, 20
-
-
-@pytest.fixture(scope="module", autouse=True)
-def frozen_heap() -> Iterator[None]:
-    """Each case collects garbage: what was there before it need not be looked at."""
-    gc.freeze()
-    yield
-    gc.unfreeze()
 
 
 @pytest.mark.parametrize("batch", range(BATCHES))
