@@ -90,6 +90,14 @@ def test_no_file_is_too_long() -> None:
     assert too_long(ROOT) == []
 
 
+def test_calls_know_no_library_by_name() -> None:
+    """What functions of libraries mean stands in `lookasides`, in tables that calls look up."""
+    for name in ("calls", "native_calls", "callables"):
+        tree = ast.parse((ROOT / "capture/interp/dispatch" / f"{name}.py").read_text())
+        named = {ast.unparse(node) for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+        assert {path for path in named if path.startswith(("torch.", "numpy.", "np."))} <= {"torch.Tensor"}
+
+
 def test_a_violation_is_caught(tmp_path: Path) -> None:
     files = {
         "capture/__init__.py": "from capture.api import compile",

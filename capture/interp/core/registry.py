@@ -47,6 +47,11 @@ PURE: set[Any] = set()
 LAZY: set[Any] = set()
 # C functions that act on the world: printing, clocks, random numbers, files.
 SIDE_EFFECTS: set[Any] = set()
+# C functions that no trace holds -> the stable name of why.
+BREAKING: dict[Any, str] = {}
+# Operations of the graph about which more is asked before one is recorded: refuse(interp, function, args, kwargs) -> why no trace
+# holds this call, or None.
+OPERATION_RULES: dict[Any, Callable[..., Break | None]] = {}
 # … those that look at the frames of their callers, besides builtins (`caller_frames.SENSITIVE`).
 SEES_CALLERS: set[Any] = set()
 # Methods of libraries that act on the world: (module, qualified name) -> what registers the function.

@@ -9,7 +9,7 @@ from capture.interp.core.frame import Continuation, Cut, Value
 from capture.interp.core.interpreter import Interpreter
 from capture.interp.core.special import ITERATORS
 from capture.interp.coroutines import generators
-from capture.interp.dispatch import calls
+from capture.interp.dispatch import callables, calls
 from capture.interp.lookasides.iterators import OPEN, Outside, cursor_of
 from capture.refgraph.lookup import lookup_class
 from capture.refgraph.node import Build, Const, RefNode, Shadow
@@ -36,8 +36,8 @@ def advance(interp: Interpreter, iterator: Value, then: Continuation, exhausted:
             return True
         return False
     method = lookup_class(type(real), "__next__")
-    if interp.inlining and isinstance(method, calls.FUNCTIONS):
-        shadow = interp.track(calls.class_attribute, interp, type(real), "__next__")
+    if interp.inlining and isinstance(method, callables.FUNCTIONS):
+        shadow = interp.track(callables.class_attribute, interp, type(real), "__next__")
         return calls.call(interp, Value(method, shadow), [iterator], None, then, stopped)
     if interp.can_cut and calls.is_resumable(then):
         unknown = interp.track(refusal, interp, iterator)

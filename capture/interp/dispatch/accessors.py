@@ -10,7 +10,7 @@ from capture.interp.core.frame import Args, Catch, Continuation, Kwargs, Resume,
 from capture.interp.core.interpreter import Interpreter
 from capture.interp.core.registry import reduction
 from capture.interp.core.special import comparison_method, decline, in_python, is_a, special_method
-from capture.interp.dispatch import attributes, calls, descriptors, overrides
+from capture.interp.dispatch import attributes, callables, calls, descriptors, overrides
 from capture.interp.lookasides.torch_legacy import is_volatile
 from capture.refgraph.lookup import lookup_class
 from capture.refgraph.node import Const
@@ -22,7 +22,7 @@ def is_name(value: Value) -> bool:
 
 
 def constant_name(interp: Interpreter, name: Value) -> str:
-    interp.during_call(True, interp.track, calls.pin, interp, name)
+    interp.during_call(True, interp.track, callables.pin, interp, name)
     return str.__str__(name.real)
 
 

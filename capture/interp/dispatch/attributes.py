@@ -17,7 +17,7 @@ from capture.errors import Break
 from capture.interp.core.frame import Catch, Continuation, OnRaise, Then, Value, discard
 from capture.interp.core.interpreter import Interpreter
 from capture.interp.core.special import is_a
-from capture.interp.dispatch import calls, native_calls, overrides
+from capture.interp.dispatch import callables, calls, native_calls, overrides
 from capture.interp.dispatch.c_attributes import (
     C_DATA,
     GENERIC_WRITE,
@@ -82,7 +82,7 @@ def load(interp: Interpreter, obj: Value, name: str, then: Continuation | None =
     getter = lookup_class(cls, "__getattribute__")
     if type(getter) is types.FunctionType:
         interp.track(pin_type, interp, obj)
-        method = Value(getter, interp.track(calls.class_attribute, interp, cls, "__getattribute__"))
+        method = Value(getter, interp.track(callables.class_attribute, interp, cls, "__getattribute__"))
         function, args = or_hooked(hook_of(interp, obj), (obj, name), method, [obj, Value(name, Const(name))])
         return calls.call(interp, function, args, None, then, on_raise, (obj, name))
     if not isinstance(getter, types.WrapperDescriptorType):
@@ -122,7 +122,7 @@ def generic(interp: Interpreter, obj: Value, name: str, then: Then, on_raise: Ca
         hook = lookup_class(cls, "__getattr__") if fallback else None
         if is_hook(hook):
             interp.track(absent, interp, obj, name)
-            method = Value(hook, interp.track(calls.class_attribute, interp, cls, "__getattr__"))
+            method = Value(hook, interp.track(callables.class_attribute, interp, cls, "__getattr__"))
             return calls.call(interp, method, [obj, Value(name, Const(name))], None, then, on_raise, (obj, name))
         if is_a(real, types.ModuleType) and fallback:
             return module_fallback(interp, obj, name, then, on_raise)
@@ -130,7 +130,7 @@ def generic(interp: Interpreter, obj: Value, name: str, then: Then, on_raise: Ca
                       lambda: absent(interp, obj, name), getter)
     if not data:
         interp.track(unshadowed, interp, obj, name)
-    hook = hook_of(interp, obj) if fallback and not issubclass(kind, calls.FUNCTIONS) else None
+    hook = hook_of(interp, obj) if fallback and not issubclass(kind, callables.FUNCTIONS) else None
     bind(interp, found, name, obj, then, on_raise, asked=(obj, name) if fallback else None, hook=hook)
 
 
@@ -143,14 +143,14 @@ def read_anew(interp: Interpreter, obj: Value, name: str, result: Any, then: The
 
 def is_data(kind: type) -> bool:
     """Whether descriptors of this class come before the instance's own attributes."""
-    return not issubclass(kind, calls.FUNCTIONS) and lookup_class(kind, "__get__") is not None and (
+    return not issubclass(kind, callables.FUNCTIONS) and lookup_class(kind, "__get__") is not None and (
         lookup_class(kind, "__set__") is not None or lookup_class(kind, "__delete__") is not None)
 
 
 def load_from_class(interp: Interpreter, cls: Value, name: str, then: Continuation | None, on_raise: OnRaise | None) -> None:
     """`cls.name` for a class, by `type.__getattribute__`."""
     real, meta = cls.real, type(cls.real)
-    interp.track(calls.pin, interp, cls)
+    interp.track(callables.pin, interp, cls)
     in_meta, own = lookup_class(meta, name, MISSING), lookup_class(real, name, MISSING)
     if in_meta is not MISSING:
         of_meta = find(interp, meta, name, in_meta)
@@ -248,8 +248,8 @@ def write(interp: Interpreter, obj: Value, name: str, value: Value | None, speci
     hook = lookup_class(type(obj.real), special)
     rest = [] if value is None else [value]
     if interp.inlining and is_hook(hook):
-        interp.track(calls.touch, interp, obj)
-        method = Value(hook, interp.track(calls.class_attribute, interp, type(obj.real), special))
+        interp.track(callables.touch, interp, obj)
+        method = Value(hook, interp.track(callables.class_attribute, interp, type(obj.real), special))
         calls.call(interp, method, [obj, Value(name, Const(name)), *rest], None, then or discard)
     elif interp.inlining and (hook in GENERIC_WRITE or is_a(obj.real, torch.Tensor)):
         generic_write(interp, obj, name, value, then)
@@ -281,7 +281,7 @@ def generic_write(interp: Interpreter, obj: Value, name: str, value: Value | Non
             rest = [] if value is None else [value]
             if is_property(type(descriptor)):
                 return calls.call(interp, part(interp, found, which), [obj, *rest], None, after)
-            method = Value(setter, interp.track(calls.class_attribute, interp, type(descriptor), special))
+            method = Value(setter, interp.track(callables.class_attribute, interp, type(descriptor), special))
             return calls.call(interp, method, [found, obj, *rest], None, after)
     interp.track(pin_special, interp.graph, cls, "__setattr__" if value is not None else "__delattr__")
     if value is not None and overrides.is_attribute_of_tensors(descriptor):
@@ -322,7 +322,7 @@ def hook_of(interp: Interpreter, obj: Value) -> Value | None:
     cls = type(obj.real)
     hook = lookup_class(cls, "__getattr__")
     if is_hook(hook):
-        return Value(hook, interp.track(calls.class_attribute, interp, cls, "__getattr__"))
+        return Value(hook, interp.track(callables.class_attribute, interp, cls, "__getattr__"))
     interp.track(pin_special, interp.graph, cls, "__getattr__")
     return None
 

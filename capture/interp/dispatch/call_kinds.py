@@ -169,3 +169,15 @@ def is_pure(real: Any) -> bool:
     if is_a(real, UNBOUND):
         return real.__objclass__ in SCALARS and real.__name__ not in ("__init__", "__setattr__", "__delattr__")
     return False
+
+
+def name_of(real: Any) -> str:
+    """A callable's name for people."""
+    owner = getattr(real, "__objclass__", None)
+    name = getattr(real, "__qualname__", None) or getattr(real, "__name__", None) or type(real).__name__
+    module = getattr(owner or real, "__module__", None)
+    if name.startswith("pybind11_detail"):          # where the function is kept; of which class it is stands in its text alone
+        owner = re.search(r"\(self: ([\w.]+)", real.__doc__ or "")
+        return f"{owner[1] if owner else module}.{real.__name__}"
+    return name if module in (None, "builtins", "__main__") else f"{module.lstrip('_')}.{name}"
+

@@ -9,32 +9,26 @@ from typing import Any
 
 import torch
 
-from capture import _C
 from capture.errors import Break
 from capture.interp.core import unwind
 from capture.interp.core.binding import bind
 from capture.interp.core.frame import Asked, Continuation, Cut, Frame, OnRaise, UserError, Value
 from capture.interp.core.instructions import decoded
 from capture.interp.core.interpreter import Interpreter
-from capture.interp.core.registry import DISABLED, POLYFILLS, REDUCTIONS, exclusion, find_polyfill, hashable
-from capture.interp.core.special import OF_TENSORS, PROTOCOLS, is_a
-from capture.interp.dispatch import native_calls, overrides, wrappers
+from capture.interp.core.registry import POLYFILLS, REDUCTIONS, find_polyfill, hashable
+from capture.interp.core.special import OF_TENSORS, PROTOCOLS
+from capture.interp.dispatch import native_calls, overrides
+from capture.interp.dispatch.call_kinds import name_of
+from capture.interp.dispatch.callables import HANDLERS, How, handler_of
 from capture.interp.dispatch.debuggers import is_debugger, stop
-from capture.interp.lookasides.weakrefs import behind, is_proxy, through_proxies
-from capture.interp.polyfills.functional import call_of_class
-from capture.interp.polyfills.objects import instantiate
+from capture.interp.lookasides.weakrefs import is_proxy, through_proxies
 from capture.interp.polyfills.overrides import LEAVING_TO_OTHER, OPERATORS, ask_mode, ask_operator
 from capture.interp.polyfills.overrides import ask as ask_classes
 from capture.interp.polyfills.stand_ins import can_become, is_own, turn_all
-from capture.interp.recording.tensors import is_operation
-from capture.refgraph.class_attributes import pin_special, type_attr
-from capture.refgraph.graph import BOUND_IN_C
-from capture.refgraph.identical import PROXIES
-from capture.refgraph.lookup import is_heap_type, is_mutable, lookup_class
-from capture.refgraph.node import Build, Const, External, RefNode, Shadow
+from capture.refgraph.class_attributes import pin_special
+from capture.refgraph.lookup import is_mutable
+from capture.refgraph.node import Const, External, RefNode, Shadow
 from capture.refgraph.source import Constant
-
-FUNCTIONS = (types.FunctionType, _C.CompiledFunction)   # they bind alike
 
 TRUTHS = frozenset({bool, operator.truth, operator.not_})
 
@@ -48,79 +42,23 @@ def call(interp: Interpreter, function: Value, args: list[Value], kwargs: dict[s
     kwargs = kwargs or {}
     if not interp.inlining:
         return call_native(interp, function, args, kwargs, then, on_raise)
-    if interp.retreats is not None:
-        cut_early(interp, function, args, kwargs, then, on_raise)
-    while True:
-        real = function.real
-        cls = type(real)
-        if cls is types.FunctionType:
-            if is_debugger(real):
-                return call_native(interp, function, args, kwargs, then, on_raise)
-            if is_ordinary(real):
-                return inline(interp, function, args, kwargs, then, on_raise, asked)
-            if (mark := wrappers.in_recursion(interp, function, args)) is not None:
-                return interp.deliver(mark, then)
-            if (wrapped := wrappers.wrapped(interp, function, args)) is not None:
-                function, args = wrapped
-                continue
-            if real in REDUCTIONS:
-                interp.track(pin, interp, function)
-                return call_native(interp, function, args, kwargs, then, on_raise)
-            if is_operation(real) and overrides.is_overridden(interp, args, kwargs):
-                return inline(interp, function, args, kwargs, then, on_raise, asked)
-            if is_operation(real) or exclusion(real) or find_polyfill(real, args, kwargs) or (
-                    native_calls.is_modelled(real) and not native_calls.is_left_to_python(real, [*args, *kwargs.values()])):
-                return call_native(interp, function, args, kwargs, then, on_raise)
+    if interp.retreats is not None and on_raise is None and is_resumable(then):
+        cut_early(interp, function, args, kwargs, then)
+    how = How.BEHIND
+    while how is How.BEHIND:
+        reduce = HANDLERS.get(id(type(function.real))) or handler_of(type(function.real))
+        try:
+            how, function, args, kwargs = reduce(interp, function, args, kwargs)
+        except UserError as error:
+            exception = error.exception
+            break
+    else:
+        if how is How.INLINED:
             return inline(interp, function, args, kwargs, then, on_raise, asked)
-        if cls is types.MethodType:
-            part = interp.track(composite, function, 2) or (None, None)
-            args = [Value(real.__self__, part[1]), *args]
-            function = Value(real.__func__, part[0])
-        elif cls is _C.CompiledFunction:
-            interp.track(pin, interp, function)
-            if real.current is not None:
-                function = Value(call_of_class, Const(call_of_class))
-                continue
-            function = Value(real.__wrapped__, interp.track(interp.graph.constant, real.__wrapped__))
-        elif issubclass(cls, type):
-            metacall = lookup_class(cls, "__call__")
-            interp.track(pin_special, interp.graph, cls, "__call__")
-            if type(metacall) is types.FunctionType and not native_calls.is_modelled(real):
-                function, args = Value(metacall, interp.track(class_attribute, interp, cls, "__call__")), [function, *args]
-            elif is_a(metacall, type):              # which binds to nothing
-                function = Value(metacall, interp.track(class_attribute, interp, cls, "__call__"))
-            elif native_calls.is_modelled(real) or find_polyfill(real, args, kwargs) or not (
-                    has_python_constructor(real) and isinstance(metacall, types.WrapperDescriptorType)):
-                return call_native(interp, function, args, kwargs, then, on_raise)
-            else:
-                interp.track(pin, interp, function)
-                function, args = Value(instantiate, Const(instantiate)), [function, *args]
-        elif issubclass(cls, BOUND_IN_C):
-            bound = native_calls.unbind(interp, function)
-            if bound is None:
-                return call_native(interp, function, args, kwargs, then, on_raise)
-            function, self = bound
-            args = [self, *args]
-        elif cls in PROXIES:
-            found = behind(interp, function, on_raise)
-            if found is None or not interp.inlining:
-                return None if found is None else call_native(interp, found, args, kwargs, then, on_raise)
-            function = found
-        elif (expand := wrappers.EXPANSIONS.get(id(cls))) is not None:
-            expanded = expand(interp, function, args, kwargs)
-            if expanded is None:
-                return call_native(interp, function, args, kwargs, then, on_raise)
-            function, args, kwargs = expanded
-        else:
-            method = None if cls in native_calls.CALLABLES or is_operation(real) else lookup_class(cls, "__call__")
-            if isinstance(method, types.WrapperDescriptorType) and (
-                    native_calls.is_modelled(method) or find_polyfill(method, [function, *args], kwargs)):
-                function, args = Value(method, Const(method)), [function, *args]
-                continue
-            if not isinstance(method, FUNCTIONS):
-                return call_native(interp, function, args, kwargs, then, on_raise)
-            interp.track(touch, interp, function)
-            function, args = Value(method, interp.track(class_attribute, interp, cls, "__call__")), [function, *args]
+        if how is How.KNOWN:
+            return interp.deliver(function, then)
+        return call_native(interp, function, args, kwargs, then, on_raise)
+    unwind.settle(interp, exception, on_raise)
 
 
 def apply(interp: Interpreter, builtin: Callable[..., Any], *args: Value, then: Continuation | None = None,
@@ -156,16 +94,16 @@ def in_use(interp: Interpreter) -> set[int]:
 def call_native(interp: Interpreter, function: Value, args: list[Value], kwargs: dict[str, Value],
                 then: Continuation | None, on_raise: OnRaise | None) -> None:
     """Calls a callable for real, and finds the shadow of its result; a builtin that would call Python is inlined."""
-    real = function.real
+    real, resumable = function.real, on_raise is None and is_resumable(then)
     if interp.tracking:
         interp.track(pin_protocols, interp, real, args)
     elif interp.broken is not None and any(can_become(arg.real) for arg in args) and not (
             type(real) is types.FunctionType and is_own(real.__code__)):
         turn_all([arg.real for arg in args], in_use(interp))
     if interp.inlining:
-        if interp.retreats is not None:
-            cut_early(interp, function, args, kwargs, then, on_raise)
-        if is_debugger(real) and interp.can_cut and on_raise is None and is_resumable(then):
+        if resumable and interp.retreats is not None:
+            cut_early(interp, function, args, kwargs, then)
+        if is_debugger(real) and resumable and interp.can_cut:
             raise stop(function, args, kwargs, then)
         substitute = None
         if hashable(real):
@@ -185,9 +123,8 @@ def call_native(interp: Interpreter, function: Value, args: list[Value], kwargs:
                 if ask(interp, real, args, kwargs, then, on_raise):
                     return
             except overrides.Performed as done:
-                interp.give_up(Break("unsupported-tensor", f"{native_calls.name_of(real)}() asks no class"))
+                interp.give_up(Break("unsupported-tensor", f"{name_of(real)}() asks no class"))
                 return interp.deliver(Value(done.outcome, None), then)
-    resumable = on_raise is None and is_resumable(then)
     try:
         value = interp.during_call(resumable, native_calls.call, interp, function, args, kwargs, resumable)
     except Cut as cut:
@@ -221,13 +158,9 @@ def asking(question: overrides.Question, function: Any) -> tuple[Value, list[Val
     return (Value(ask_operator, Const(ask_operator)), [known[0], *known[1]]) if function in LEAVING_TO_OTHER else known
 
 
-def cut_early(interp: Interpreter, function: Value, args: list[Value], kwargs: dict[str, Value], then: Continuation | None,
-              on_raise: OnRaise | None) -> None:
-    """Raises Cut before a call inside of which an earlier trace could not be cut."""
-    if interp.retreats is None or on_raise is not None or not is_resumable(then) or not interp.can_cut:
-        return
-    reason = interp.retreats.here(interp)
-    if reason is not None:
+def cut_early(interp: Interpreter, function: Value, args: list[Value], kwargs: dict[str, Value], then: Continuation | None) -> None:
+    """Raises Cut before a call inside of which an earlier trace could not be cut. A continuation can take its result."""
+    if interp.can_cut and (reason := interp.retreats.here(interp)) is not None:  # type: ignore[union-attr]
         raise Cut(reason, function, args, kwargs, then=then)
 
 
@@ -257,29 +190,10 @@ def make_root_frame(interp: Interpreter, function: Value, args: list[Value]) -> 
     return frame
 
 
-def is_ordinary(function: types.FunctionType) -> bool:
-    """Whether nothing is known of a Python function, as of most: whatever wraps or marks a function leaves a trace in its
-    `__dict__`."""
-    return not (function.__dict__ or wrappers.is_dispatch(function)
-                or native_calls.is_modelled(function) or function in POLYFILLS
-                or is_operation(function) or function in DISABLED)
-
-
 # -- helpers -----------------------------------------------------------------------------------------------------------
 
 def kwreals(kwargs: dict[str, Value]) -> dict[str, Any]:
     return {k: v.real for k, v in kwargs.items()}
-
-
-def composite(value: Value, n: int) -> tuple[Shadow, ...]:
-    """The shadows of the parts of a composite such as a bound method."""
-    if isinstance(value.shadow, Build) and len(value.shadow.items) == n:
-        return value.shadow.items
-    raise Break("opaque-call", f"a {type(value.real).__name__} of unknown origin was called")
-
-
-def class_attribute(interp: Interpreter, cls: type, name: str) -> Shadow:
-    return type_attr(interp.graph, cls, name)[2]
 
 
 def pin_protocols(interp: Interpreter, real: Any, args: list[Value]) -> None:
@@ -291,17 +205,6 @@ def pin_protocols(interp: Interpreter, real: Any, args: list[Value]) -> None:
                 pin_special(interp.graph, cls, *methods_of_tensors(real))
             elif is_mutable(cls):
                 pin_special(interp.graph, cls, *PROTOCOLS, *operator_methods(real))
-
-
-def touch(interp: Interpreter, value: Value) -> Shadow:
-    if isinstance(value.shadow, RefNode):
-        interp.graph.touch(value.shadow)
-    return value.shadow
-
-
-def pin(interp: Interpreter, value: Value) -> Shadow:
-    interp.graph.depend(value.shadow, value.real)
-    return value.shadow
 
 
 def operator_methods(real: Any) -> tuple[str, ...]:
@@ -359,10 +262,3 @@ def depend_choice(interp: Interpreter, real: Any, substitute: Any, args: list[Va
 CLASS_ONLY = frozenset({isinstance, type, id, super, operator.is_, operator.is_not, getattr, hasattr, setattr, delattr, vars,
                         object.__new__, object.__init__, object.__setattr__, object.__delattr__, object.__getattribute__})
 
-
-def has_python_constructor(cls: type) -> bool:
-    """Whether creating an instance may run Python code, or makes a plain instance of a Python class."""
-    return is_heap_type(cls) and not type.__getattribute__(cls, "__flags__") & NOT_CALLED
-
-
-NOT_CALLED = 1 << 7         # a flag of types (object.h): without a constructor

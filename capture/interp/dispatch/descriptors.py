@@ -17,8 +17,9 @@ from capture.interp.core.frame import Asked, Catch, Then, UserError, Value
 from capture.interp.core.interpreter import Interpreter
 from capture.interp.core.registry import REDUCTIONS
 from capture.interp.core.special import is_a
-from capture.interp.dispatch import calls, native_calls, overrides
+from capture.interp.dispatch import callables, calls, overrides
 from capture.interp.dispatch.c_attributes import C_DATA, class_builtin, external_c_attribute
+from capture.interp.dispatch.call_kinds import name_of
 from capture.interp.lookasides import autograd, computed_arrays
 from capture.interp.lookasides.shadows import settled
 from capture.interp.polyfills.objects import or_hook
@@ -40,9 +41,9 @@ def bind(interp: Interpreter, found: Value, name: str, obj: Value | None, then: 
     was asked, for where it turns out to be missing."""
     descriptor, kind = found.real, type(found.real)
     get = lookup_class(kind, "__get__")
-    if get is None or obj is None and (issubclass(kind, calls.FUNCTIONS) or get is OF_PROPERTY):
+    if get is None or obj is None and (issubclass(kind, callables.FUNCTIONS) or get is OF_PROPERTY):
         return interp.deliver(found, then)
-    if issubclass(kind, calls.FUNCTIONS):
+    if issubclass(kind, callables.FUNCTIONS):
         return bind_method(interp, found, obj, then)  # type: ignore[arg-type]
     if owner is None:
         owner = Value(type(obj.real), interp.track(class_of, interp, obj))  # type: ignore[union-attr]
@@ -57,7 +58,7 @@ def bind(interp: Interpreter, found: Value, name: str, obj: Value | None, then: 
         interp.track(pin_special, interp.graph, type(inner.real), "__get__")
         return bind(interp, inner, name, owner, then, on_raise, owner, asked, hook)
     if not isinstance(get, types.WrapperDescriptorType):        # C calls what it finds, without binding that
-        method = Value(get, interp.track(calls.class_attribute, interp, kind, "__get__"))
+        method = Value(get, interp.track(callables.class_attribute, interp, kind, "__get__"))
         args = [found, obj or Value(None, Const(None)), owner]
         return _call(interp, method, args, hook, then, on_raise, asked)
     if obj is not None:
@@ -262,5 +263,5 @@ def bound_by_c(interp: Interpreter, obj: Value, name: str, found: Value, result:
         if attrs is not None:
             return attrs
     if lookup_class(type(obj.real), name) is not descriptor:        # the path of this attribute leads to another one
-        raise Break("opaque-call", f"{native_calls.name_of(descriptor)} was read past what has its name")
+        raise Break("opaque-call", f"{name_of(descriptor)} was read past what has its name")
     return external_c_attribute(interp, obj, name, result)

@@ -11,7 +11,7 @@ from capture.interp.core.frame import Args, Catch, Frame, Kwargs, Then, UserErro
 from capture.interp.core.instructions import decoded
 from capture.interp.core.interpreter import Interpreter
 from capture.interp.core.registry import reduction
-from capture.interp.dispatch import caller_frames, calls, native_calls
+from capture.interp.dispatch import callables, caller_frames, calls, native_calls
 from capture.interp.dispatch.call_kinds import Call, Kind
 from capture.interp.lookasides.classes import class_made
 from capture.interp.polyfills.classes import bare_class, run_body
@@ -91,7 +91,7 @@ def run_source(interp: Interpreter, mode: str, args: Args, then: Then, on_raise:
         return False
     if globals_.real is not None and type(globals_.real) is not dict:
         return False
-    interp.track(calls.pin, interp, source)
+    interp.track(callables.pin, interp, source)
     if globals_.real is None:
         locals_ = caller_frames.local_variables(interp, caller) if locals_.real is None else locals_
         globals_ = Value(caller.globals, interp.track(scope.globals_node, interp, caller))

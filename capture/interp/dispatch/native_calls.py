@@ -4,7 +4,6 @@ from __future__ import annotations
 import functools
 import inspect
 import operator
-import re
 import types
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,16 +16,38 @@ from capture.interp.core import unwind
 from capture.interp.core.frame import Cut, UserError, Value
 from capture.interp.core.interpreter import Interpreter
 from capture.interp.core.program_frames import in_full_sight, in_place, in_sight, warned
-from capture.interp.core.registry import LAZY, MODELS, POLYFILLS, PURE, REDUCTIONS, SIDE_EFFECTS, exclusion, hashable, recognise
+from capture.interp.core.registry import (
+    BREAKING,
+    LAZY,
+    MODELS,
+    OPERATION_RULES,
+    POLYFILLS,
+    PURE,
+    REDUCTIONS,
+    SIDE_EFFECTS,
+    exclusion,
+    hashable,
+    recognise,
+)
 from capture.interp.core.special import is_a, is_plain
 from capture.interp.dispatch import speculation
-from capture.interp.dispatch.call_kinds import OF_TENSORS, UNBOUND, Call, Kind, is_bookkeeping, is_foldable, is_pure, understand
+from capture.interp.dispatch.call_kinds import (
+    OF_TENSORS,
+    UNBOUND,
+    Call,
+    Kind,
+    is_bookkeeping,
+    is_foldable,
+    is_pure,
+    name_of,
+    understand,
+)
 from capture.interp.dispatch.caller_frames import FRAME_READERS, frame_reader, must_see, with_scope
 from capture.interp.dispatch.debuggers import is_debugger
 from capture.interp.lookasides import autograd, computed_arrays, dicts, lru_caches, replays
 from capture.interp.lookasides.shadows import is_constant, settled
 from capture.interp.recording import arrays, control_flow_bodies, leaf_functions, may_raise, rollback, scalar_tensors, tensors
-from capture.interp.recording.writes import noting_writes, versions_of
+from capture.interp.recording.writes import counting_writes, versions_of
 from capture.refgraph.effects import decision
 from capture.refgraph.facts import current_gpu, is_of
 from capture.refgraph.identical import Classes
@@ -49,14 +70,6 @@ from capture.refgraph.source import Attr, Computed
 
 # Instances of C classes that are called without Python code of the user's class.
 CALLABLES = Classes({lru_caches.WRAPPER, types.MethodDescriptorType, types.WrapperDescriptorType, types.ClassMethodDescriptorType})
-# Functions that set what guards and entries take for granted.
-GLOBAL_STATE = frozenset({
-    torch._C._set_default_dtype, torch._C._set_default_tensor_type, torch._C._set_deterministic_algorithms,
-    torch._C._set_cudnn_benchmark, torch._C._set_cudnn_enabled, torch._C._set_cudnn_deterministic, torch._C._set_mkldnn_enabled,
-    torch._C._set_float32_matmul_precision, torch._C._set_sdp_use_flash, torch._C._set_sdp_use_math,
-    torch._C._set_sdp_use_mem_efficient, torch.set_anomaly_enabled, torch.set_num_threads, torch.set_flush_denormal})
-# The argument by which functions of torch.nn.functional are told which of their callers to warn, and what it is for the first.
-STACK_LEVEL, OWN_LEVEL = "_stacklevel", 3
 # Functions that store an argument, and look at no dict's items.
 STORES = frozenset({operator.setitem, dict.__setitem__, list.append, list.insert, setattr, object.__setattr__, isinstance, type, id,
                     operator.is_, operator.is_not})
@@ -213,18 +226,16 @@ def bookkeeping_shadow(interp: Interpreter, call: Call, result: Any) -> Shadow:
 
 def refuse_operation(interp: Interpreter, call: Call) -> Break | None:
     """What is known of this operation, and of what it is given."""
-    grad = call.real is torch.autograd.grad
-    reason = (autograd.refusal(interp, call.real, call.args, call.kwargs) if grad
-              else may_raise.refusal(interp, call.real, call.args))
-    return reason or is_unreadable_call(interp, call)
+    refuses = OPERATION_RULES.get(call.real, may_raise.refusal)
+    return refuses(interp, call.real, call.args, call.kwargs) or is_unreadable_call(interp, call)
 
 
 def performing_operation(interp: Interpreter, call: Call, perform: Perform) -> Perform:
     """Notes what is written to."""
     operands = list(tensors.tensors_in(call.args, call.kwargs))
     call.versions = versions_of(operands)
-    if None in call.versions.values() and torch.is_inference_mode_enabled():     # outside of it nothing can write to its tensors
-        perform = functools.partial(noting_writes, call.versions, operands, perform)
+    if None in call.versions.values():
+        perform = counting_writes(call.versions, operands, perform)
     if interp.recorder.bodies:
         name = tensors.operation_name(call.real)
         body = interp.recorder.bodies[-1][0]
@@ -237,8 +248,7 @@ def operation_shadow(interp: Interpreter, call: Call, result: Any) -> Shadow:
     real, args, kwargs = call.real, call.args, call.kwargs
     op, target = tensors.target_of(real, args)
     may_raise.note(interp, real, args)
-    caller = kwargs.pop(STACK_LEVEL, None)      # the graph is as one frame of the program, which torch has warned already
-    told = warned(interp, 0 if caller is None else caller.real - OWN_LEVEL)
+    told = warned(interp, tensors.caller_warned(kwargs))        # the graph is as one frame, which torch has warned
     number = scalar_tensors.count(interp, real, args)
     recorded = interp.recorder.record(op, target, args, kwargs, result, call.versions, told)
     if number is not None:
@@ -348,8 +358,7 @@ def refuse_value(interp: Interpreter, call: Call) -> Break | None:
     """Only a hit knows what tensors hold, unless it is constant, counted or computed again."""
     real, args, kwargs = call.real, call.args, call.kwargs
     known = replays.is_known(interp, args) or scalar_tensors.is_held(interp, real, args)
-    if known or scalar_tensors.is_decided(interp, real, args) or (
-            real is torch.Tensor.numpy and interp.recorder.arrays.lies_in(interp.graph, args[0].real)):
+    if known or scalar_tensors.is_decided(interp, real, args) or computed_arrays.is_of_state(interp, real, args):
         return None
     if computed_arrays.is_exposed(real, args, kwargs):
         return computed_arrays.refusal(interp, real, args, kwargs)
@@ -409,11 +418,7 @@ def effect_of(real: Any) -> str:
     """The reason for which a function that is not known breaks the graph."""
     if not hashable(real):
         return "opaque-call"
-    if real is next:
-        return "outside-iterator"
-    if real in GLOBAL_STATE:
-        return "changing-global-state"
-    return "side-effect-call" if real in SIDE_EFFECTS else "opaque-call"
+    return BREAKING.get(real) or ("side-effect-call" if real in SIDE_EFFECTS else "opaque-call")
 
 
 def raised(interp: Interpreter, call: Call, exception: BaseException) -> Shadow:
@@ -521,15 +526,3 @@ def pin_code(interp: Interpreter, function: Value) -> Shadow:
     if isinstance(node, (RefNode, Const)):
         return node
     raise Break("opaque-call", f"function {function.real.__qualname__} of unknown origin was called")
-
-
-def name_of(real: Any) -> str:
-    """A callable's name for people."""
-    owner = getattr(real, "__objclass__", None)
-    name = getattr(real, "__qualname__", None) or getattr(real, "__name__", None) or type(real).__name__
-    module = getattr(owner or real, "__module__", None)
-    if name.startswith("pybind11_detail"):          # where the function is kept; of which class it is stands in its text alone
-        owner = re.search(r"\(self: ([\w.]+)", real.__doc__ or "")
-        return f"{owner[1] if owner else module}.{real.__name__}"
-    return name if module in (None, "builtins", "__main__") else f"{module.lstrip('_')}.{name}"
-

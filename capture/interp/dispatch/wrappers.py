@@ -2,10 +2,8 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import reprlib
 import types
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -15,7 +13,6 @@ from capture.interp.core import scope
 from capture.interp.core.frame import Args, Kwargs, Value
 from capture.interp.core.interpreter import Interpreter
 from capture.interp.polyfills.functional import DISPATCH_CODE, dispatch
-from capture.interp.recording import scripts
 from capture.refgraph.node import Build, Const, RefNode, Shadow
 
 # That of dataclasses is one of its own until 3.12.
@@ -124,13 +121,3 @@ def expand_partial(interp: Interpreter, function: Value, args: Args, kwargs: Kwa
     before = [Value(r, first.items[i] if isinstance(first, Build) else None) for i, r in enumerate(real.args)]
     named = {k: Value(v, interp.track(key_shadow, k)) for k, v in real.keywords.items()}
     return inner, before + args, {**named, **kwargs}
-
-
-def method_of_script(interp: Interpreter, function: Value, args: Args, kwargs: Kwargs) -> tuple[Value, Args, Kwargs]:
-    """A call of a method of TorchScript as one of the function that calls it with what it reads."""
-    return Value(scripts.call_method, Const(scripts.call_method)), [function, *args], kwargs
-
-
-Expansion = Callable[[Interpreter, Value, Args, Kwargs], tuple[Value, Args, Kwargs] | None]
-# By the identity of the class: the hash of one of the program's may be Python code.
-EXPANSIONS: dict[int, Expansion] = {id(functools.partial): expand_partial, id(scripts.METHOD): method_of_script}

@@ -16,7 +16,7 @@ from torch.utils.hooks import RemovableHandle
 from capture.errors import Break
 from capture.interp.core.frame import Value
 from capture.interp.core.interpreter import Interpreter
-from capture.interp.core.registry import model
+from capture.interp.core.registry import OPERATION_RULES, model
 from capture.interp.lookasides.effects import effect, new_object
 from capture.interp.lookasides.shadows import node_of
 from capture.interp.recording.fx_recorder import tensors_in
@@ -58,6 +58,9 @@ def refusal(interp: Interpreter, function: Any, args: list[Value], kwargs: dict[
             if hooks is not None and isinstance(known, RefNode):
                 interp.graph.dict_keys(known)
     return None
+
+
+OPERATION_RULES[torch.autograd.grad] = refusal
 
 
 # -- backward ----------------------------------------------------------------------------------------------------------

@@ -39,6 +39,11 @@ def is_exposed(real: Any, args: Args, kwargs: Kwargs) -> bool:
     return known and type(args[0].real) in PLAIN_TENSORS and args[0].real.layout is torch.strided
 
 
+def is_of_state(interp: Interpreter, real: Any, args: Args) -> bool:
+    """Whether a call makes an array on the memory of a parameter or buffer."""
+    return real is torch.Tensor.numpy and interp.recorder.arrays.lies_in(interp.graph, args[0].real) is not None
+
+
 def expose(interp: Interpreter, result: Any, tensor: Value) -> Shadow:
     """The shadow of the array on the memory of a tensor."""
     graph, node, known = interp.graph, tensor.shadow, interp.recorder.arrays

@@ -12,7 +12,7 @@ from capture import _C
 from capture.errors import Break
 from capture.interp.core.frame import Value
 from capture.interp.core.interpreter import Interpreter
-from capture.interp.core.registry import model
+from capture.interp.core.registry import BREAKING, model
 from capture.interp.core.special import VIEWS, is_native_iterable, is_native_iterator
 from capture.interp.lookasides.shadows import (
     compose,
@@ -430,6 +430,9 @@ def prepare_next(interp: Interpreter, iterator: Value, *default: Value) -> None:
 
 def is_native_next(iterator: Any, *default: Any) -> bool:
     return is_native_iterator(iterator) and not default
+
+
+BREAKING[next] = "outside-iterator"
 
 
 @model(next, *{cls.__next__ for cls in (type(iter([])), type(iter(())), type(iter({})), zip, enumerate, reversed)},

@@ -13,7 +13,7 @@ from torch.autograd import grad_mode, profiler
 from capture.errors import Break
 from capture.interp.core.frame import Value
 from capture.interp.core.interpreter import Interpreter
-from capture.interp.core.registry import PURE, model, polyfill
+from capture.interp.core.registry import BREAKING, PURE, model, polyfill
 from capture.interp.lookasides import handed
 from capture.interp.lookasides.contained import Contained
 from capture.interp.lookasides.effects import effect
@@ -28,6 +28,13 @@ from capture.refgraph.memory import PLAIN_TENSORS
 from capture.refgraph.node import Const, Expr, RefNode, Shadow
 from capture.refgraph.source import Computed
 
+# What sets what guards and entries take for granted.
+BREAKING.update(dict.fromkeys((
+    torch._C._set_default_dtype, torch._C._set_default_tensor_type, torch._C._set_deterministic_algorithms,
+    torch._C._set_cudnn_benchmark, torch._C._set_cudnn_enabled, torch._C._set_cudnn_deterministic, torch._C._set_mkldnn_enabled,
+    torch._C._set_float32_matmul_precision, torch._C._set_sdp_use_flash, torch._C._set_sdp_use_math,
+    torch._C._set_sdp_use_mem_efficient, torch.set_anomaly_enabled, torch.set_num_threads, torch.set_flush_denormal),
+    "changing-global-state"))
 PURE.update({torch.device, torch.Size, torch.finfo, torch.iinfo, torch.Size.numel})
 
 

@@ -142,7 +142,7 @@ def is_handled(nodes: Iterable[fx.Node]) -> bool:
 
 # -- what is done about it ---------------------------------------------------------------------------------------------
 
-def refusal(interp: Interpreter, real: Any, args: list[Value]) -> Break | None:
+def refusal(interp: Interpreter, real: Any, args: list[Value], kwargs: dict[str, Value]) -> Break | None:
     """Why an operation must not follow what the trace has changed; None if it may."""
     recorder = interp.recorder
     if not may_fail(interp, real, args) or recorder.can_take_back() or not is_watched(interp.frame):

@@ -55,6 +55,8 @@ VALUE_READERS = frozenset({
     "item", "tolist", "numpy", "__bool__", "__int__", "__float__", "__index__", "__complex__", "__contains__", "__array__",
     "__repr__", "__str__", "__format__", "equal", "allclose", "is_nonzero", "data_ptr", "storage", "__reduce_ex__",
     "__deepcopy__", "__dlpack__", "__hash__", "cpu_data"})
+# The argument by which functions of torch.nn.functional are told which of their callers to warn, and what it is for the first.
+STACK_LEVEL, OWN_LEVEL = "_stacklevel", 3
 # Functions that set or read a mode of torch: setters are recorded, getters are constants, since the modes at entry are guarded.
 MODE_SETTERS: frozenset[Any] = frozenset({
     torch._C._set_grad_enabled, torch.set_autocast_enabled, torch.set_autocast_dtype, torch.set_autocast_cache_enabled,
@@ -211,6 +213,12 @@ def ask_again(name: str, args: list[Value], result: Any) -> Shadow:
     if type(result) in (int, bool) and isinstance(args[0].real, torch.Tensor):
         return Expr(ask, operands)
     raise Break("data-dependent-shape", f"{name} of a tensor whose shape depends on values")
+
+
+def caller_warned(kwargs: dict[str, Value]) -> int:
+    """How many frames above its caller an operation warns. The graph, which is as one frame, is not given the argument."""
+    level = kwargs.pop(STACK_LEVEL, None)
+    return 0 if level is None else level.real - OWN_LEVEL
 
 
 def operation_name(function: Any) -> str:

@@ -98,6 +98,12 @@ class _Writes(TorchDispatchMode):
         return func(*args, **kwargs)
 
 
+def counting_writes(versions: dict[int, int | None], tensors: Iterable[torch.Tensor],
+                    function: Callable[..., Any]) -> Callable[..., Any]:
+    """How an operation on tensors of inference mode is made. Outside of that mode, nothing can write to them."""
+    return functools.partial(noting_writes, versions, tensors, function) if torch.is_inference_mode_enabled() else function
+
+
 def noting_writes(versions: dict[int, int | None], tensors: Iterable[torch.Tensor], function: Callable[..., Any], /,
                   *args: Any, **kwargs: Any) -> Any:
     """Calls a tensor operation. Those of `tensors` that are of inference mode, and that it writes to, get another version in

@@ -1,0 +1,199 @@
+"""What the call of an object comes to, by the object's class: the call of another object, a frame of ours, or a call of C."""
+from __future__ import annotations
+
+import enum
+import functools
+import types
+from collections.abc import Callable
+
+from capture import _C
+from capture.errors import Break
+from capture.interp.core.frame import Args, Kwargs, Value
+from capture.interp.core.interpreter import Interpreter
+from capture.interp.core.registry import DISABLED, POLYFILLS, REDUCTIONS, exclusion, find_polyfill
+from capture.interp.core.special import is_a
+from capture.interp.dispatch import native_calls, overrides, wrappers
+from capture.interp.dispatch.debuggers import is_debugger
+from capture.interp.lookasides.weakrefs import behind
+from capture.interp.polyfills.functional import DISPATCH_CODE, call_of_class
+from capture.interp.polyfills.objects import instantiate
+from capture.interp.recording import scripts
+from capture.interp.recording.tensors import is_operation
+from capture.refgraph.class_attributes import pin_special, type_attr
+from capture.refgraph.graph import BOUND_IN_C
+from capture.refgraph.identical import PROXIES
+from capture.refgraph.lookup import is_heap_type, lookup_class
+from capture.refgraph.node import Build, Const, RefNode, Shadow
+
+FUNCTIONS = (types.FunctionType, _C.CompiledFunction)   # they bind alike
+NOT_CALLED = 1 << 7         # a flag of types (object.h): without a constructor
+
+
+class How(enum.Enum):
+    """How a call is made."""
+
+    BEHIND = "as the call of another object, which this one stands for"
+    INLINED = "in a frame of ours"
+    NATIVE = "for real; a model, or a polyfill, says what it means"
+    KNOWN = "not at all: the object is what it returns"
+
+
+# How a call is made, of what, and with which arguments.
+Reduced = tuple[How, Value, Args, Kwargs]
+Handler = Callable[[Interpreter, Value, Args, Kwargs], Reduced]
+
+# By the identity of the object's class: the hash of one of the program's may be Python code.
+HANDLERS: dict[int, Handler] = {}
+# … and for the instances of other classes that are derived from these.
+DERIVED: list[tuple[type, Handler]] = []
+
+
+def handler_of(cls: type) -> Handler:
+    """What reduces calls of the instances of a class."""
+    return HANDLERS.get(id(cls)) or next((handler for base, handler in DERIVED if issubclass(cls, base)), call_object)
+
+
+def handles(*classes: type, derived: bool = False) -> Callable[[Handler], Handler]:
+    """Registers what reduces calls of the instances of these classes. derived: and of classes derived from them."""
+    def register(handler: Handler) -> Handler:
+        HANDLERS.update((id(cls), handler) for cls in classes)
+        DERIVED.extend((cls, handler) for cls in classes if derived)
+        return handler
+    return register
+
+
+@handles(types.FunctionType)
+def call_function(interp: Interpreter, function: Value, args: Args, kwargs: Kwargs) -> Reduced:
+    """A Python function is inlined, unless more is known of it."""
+    real = function.real
+    if is_debugger(real):
+        return How.NATIVE, function, args, kwargs
+    if is_ordinary(real):
+        return How.INLINED, function, args, kwargs
+    if (mark := wrappers.in_recursion(interp, function, args)) is not None:
+        return How.KNOWN, mark, args, kwargs
+    if (wrapped := wrappers.wrapped(interp, function, args)) is not None:
+        return How.BEHIND, *wrapped, kwargs
+    if real in REDUCTIONS:
+        interp.track(pin, interp, function)
+        return How.NATIVE, function, args, kwargs
+    operation = is_operation(real)
+    overridden = operation and overrides.is_overridden(interp, args, kwargs)
+    native = operation or exclusion(real) or find_polyfill(real, args, kwargs) or (
+        native_calls.is_modelled(real) and not native_calls.is_left_to_python(real, [*args, *kwargs.values()]))
+    return How.NATIVE if native and not overridden else How.INLINED, function, args, kwargs
+
+
+@handles(types.MethodType)
+def call_method(interp: Interpreter, function: Value, args: Args, kwargs: Kwargs) -> Reduced:
+    """A bound method: its function, with what it is bound to."""
+    real, part = function.real, interp.track(composite, function, 2) or (None, None)
+    return How.BEHIND, Value(real.__func__, part[0]), [Value(real.__self__, part[1]), *args], kwargs
+
+
+@handles(_C.CompiledFunction)
+def call_compiled(interp: Interpreter, function: Value, args: Args, kwargs: Kwargs) -> Reduced:
+    """A compiled function: the original."""
+    real = function.real
+    interp.track(pin, interp, function)
+    if real.current is not None:
+        return How.BEHIND, Value(call_of_class, Const(call_of_class)), args, kwargs
+    return How.BEHIND, Value(real.__wrapped__, interp.track(interp.graph.constant, real.__wrapped__)), args, kwargs
+
+
+@handles(type, derived=True)
+def call_class(interp: Interpreter, function: Value, args: Args, kwargs: Kwargs) -> Reduced:
+    """A class: what its metaclass does; of a class with a constructor in Python, `__new__` and `__init__`."""
+    real, cls = function.real, type(function.real)
+    metacall = lookup_class(cls, "__call__")
+    interp.track(pin_special, interp.graph, cls, "__call__")
+    if type(metacall) is types.FunctionType and not native_calls.is_modelled(real):
+        return How.BEHIND, Value(metacall, interp.track(class_attribute, interp, cls, "__call__")), [function, *args], kwargs
+    if is_a(metacall, type):                    # which binds to nothing
+        return How.BEHIND, Value(metacall, interp.track(class_attribute, interp, cls, "__call__")), args, kwargs
+    if native_calls.is_modelled(real) or find_polyfill(real, args, kwargs) or not (
+            has_python_constructor(real) and isinstance(metacall, types.WrapperDescriptorType)):
+        return How.NATIVE, function, args, kwargs
+    interp.track(pin, interp, function)
+    return How.BEHIND, Value(instantiate, Const(instantiate)), [function, *args], kwargs
+
+
+@handles(*BOUND_IN_C, derived=True)
+def call_bound_in_c(interp: Interpreter, function: Value, args: Args, kwargs: Kwargs) -> Reduced:
+    """A method of C that is bound to an object: what it is in the class, with that."""
+    bound = native_calls.unbind(interp, function)
+    return (How.NATIVE, function, args, kwargs) if bound is None else (How.BEHIND, bound[0], [bound[1], *args], kwargs)
+
+
+@handles(*PROXIES)
+def call_proxy(interp: Interpreter, function: Value, args: Args, kwargs: Kwargs) -> Reduced:
+    """A weak proxy: what it stands for. Raises UserError if that is dead."""
+    found = behind(interp, function) or function
+    return How.BEHIND if interp.inlining else How.NATIVE, found, args, kwargs
+
+
+@handles(functools.partial)
+def call_partial(interp: Interpreter, function: Value, args: Args, kwargs: Kwargs) -> Reduced:
+    """A functools.partial: what it wraps."""
+    expanded = wrappers.expand_partial(interp, function, args, kwargs)
+    return (How.NATIVE, function, args, kwargs) if expanded is None else (How.BEHIND, *expanded)
+
+
+@handles(scripts.METHOD)
+def call_script(interp: Interpreter, function: Value, args: Args, kwargs: Kwargs) -> Reduced:
+    """A method of TorchScript: the function that calls it with what it reads."""
+    return How.BEHIND, Value(scripts.call_method, Const(scripts.call_method)), [function, *args], kwargs
+
+
+def call_object(interp: Interpreter, function: Value, args: Args, kwargs: Kwargs) -> Reduced:
+    """Any other object: the `__call__` of its class."""
+    real, cls = function.real, type(function.real)
+    method = None if cls in native_calls.CALLABLES or is_operation(real) else lookup_class(cls, "__call__")
+    if isinstance(method, types.WrapperDescriptorType) and (
+            native_calls.is_modelled(method) or find_polyfill(method, [function, *args], kwargs)):
+        return How.BEHIND, Value(method, Const(method)), [function, *args], kwargs
+    if not isinstance(method, FUNCTIONS):
+        return How.NATIVE, function, args, kwargs
+    interp.track(touch, interp, function)
+    return How.BEHIND, Value(method, interp.track(class_attribute, interp, cls, "__call__")), [function, *args], kwargs
+
+
+# -- helpers -----------------------------------------------------------------------------------------------------------
+
+def is_ordinary(function: types.FunctionType) -> bool:
+    """Whether nothing is known of a Python function, as of most: whatever wraps or marks a function leaves a trace in its
+    `__dict__`."""
+    return not (function.__dict__ or function.__code__ is DISPATCH_CODE
+                or native_calls.is_modelled(function) or function in POLYFILLS
+                or is_operation(function) or function in DISABLED)
+
+
+def composite(value: Value, n: int) -> tuple[Shadow, ...]:
+    """The shadows of the parts of a composite such as a bound method."""
+    if isinstance(value.shadow, Build) and len(value.shadow.items) == n:
+        return value.shadow.items
+    raise Break("opaque-call", f"a {type(value.real).__name__} of unknown origin was called")
+
+
+def class_attribute(interp: Interpreter, cls: type, name: str) -> Shadow:
+    """The shadow of what a class, or one of its bases, has under a name."""
+    return type_attr(interp.graph, cls, name)[2]
+
+
+def touch(interp: Interpreter, value: Value) -> Shadow:
+    """Depends on the class of an object."""
+    if isinstance(value.shadow, RefNode):
+        interp.graph.touch(value.shadow)
+    return value.shadow
+
+
+def pin(interp: Interpreter, value: Value) -> Shadow:
+    """Depends on which object, or value, it is."""
+    interp.graph.depend(value.shadow, value.real)
+    return value.shadow
+
+
+def has_python_constructor(cls: type) -> bool:
+    """Whether creating an instance may run Python code, or makes a plain instance of a Python class."""
+    return is_heap_type(cls) and not type.__getattribute__(cls, "__flags__") & NOT_CALLED
+
