@@ -6,7 +6,6 @@ of the rest, which is captured like any other.
 """
 from __future__ import annotations
 
-import dis
 import sys
 import types
 from collections.abc import Callable
@@ -16,7 +15,8 @@ from typing import Any
 import torch
 
 from capture.interp.breaks.continuations import Position, Resume, Slot, Suspended, continuation, live_locals, waiting_at
-from capture.interp.core.instructions import Instruction, decode, exception_table, successors
+from capture.interp.core import generator_shims
+from capture.interp.core.instructions import decode, exception_table, stack_effect, successors
 from capture.interp.recording.fx_recorder import FxRecorder
 from capture.refgraph.node import SCALARS, Const
 
@@ -64,7 +64,9 @@ def is_inert(real: Any) -> bool:
 def left_to_cpython(code: types.CodeType, position: Position,
                     then: Callable[[Left], Any]) -> tuple[types.CodeType, types.CodeType] | None:
     """The continuation at `position` with exits where the innermost loop around it ends, and its raising variant. None where there
-    is no such loop, or where more than objects lies on the stack then."""
+    is no such loop, where more than objects lies on the stack then, and in a generator, out of which no exit leads."""
+    if code.co_flags & generator_shims.FLAGS:
+        return None
     depths = stack_depths(code)
     if depths.get(position.pc) != len(position.stack) + (position.resume is not Resume.DISCARD):
         return None             # it resumes in the middle of an instruction
@@ -139,19 +141,6 @@ def stack_depths(code: types.CodeType) -> dict[int, int]:
         at, depth = todo.pop()
         if at not in depths:
             depths[at] = depth
-            todo += [(target, depth + effect(instructions[at], target != at + 1)) for target in successors(instructions[at], at)]
+            instruction = instructions[at]
+            todo += [(target, depth + stack_effect(instruction, target != at + 1)) for target in successors(instruction, at)]
     return depths
-
-
-def effect(instruction: Instruction, jumps: bool) -> int:
-    """By how much an instruction makes the stack deeper, with those that decoding takes in."""
-    name, number = instruction.opname, dis.opmap[instruction.opname]
-    if name == "FOR_ITER":
-        return -1 if jumps else 1
-    if name == "SEND":
-        return -1 if jumps else 0
-    if name == "CALL":
-        return -instruction.arg - 1
-    if name == "MAKE_FUNCTION":
-        return -instruction.arg.bit_count()
-    return dis.stack_effect(number, instruction.arg if number >= dis.HAVE_ARGUMENT else None, jump=jumps)

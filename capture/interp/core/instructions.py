@@ -9,7 +9,7 @@ import operator
 import sys
 import types
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 Handler = Callable[["Interpreter", "Frame", "Instruction"], None]
 HANDLERS: dict[str, Handler] = {}
 FACTS: dict[str, Does] = {}         # of the same opcodes
+FACTS_BY_ARGUMENT: dict[tuple[str, int], Does] = {}     # … of those that do something else for some arguments
+StackEffect = Callable[["Instruction", bool], int]
+STACK_EFFECTS: dict[str, StackEffect] = {}      # … of those with which decoding takes in others; see `stack_effect`
 
 
 class Does(enum.Flag):
@@ -35,11 +38,13 @@ class Does(enum.Flag):
     """
 
     OPERATES = 0                    # no more than that
+    MAKES = enum.auto()             # … and nobody else has what is on top of the stack then, as a rule
     READS_LOCAL = enum.auto()       # the variable of its name, in the frame itself
     WRITES_LOCAL = enum.auto()
     STORES_CELL = enum.auto()       # … in a cell, which another function may share; or empties it
     LOADS_GLOBAL = enum.auto()      # a global variable, or builtin, of its name
     STORES_NAME = enum.auto()       # one of those, or of a class body; or deletes it
+    STORES_ANY_NAME = enum.auto()   # all names of a module
     LOADS_ANY_NAME = enum.auto()    # a name in a mapping, which may be of any class
     LOADS_ATTRIBUTE = enum.auto()   # of its name
     ASKS_SUPER = enum.auto()        # … of what comes next in the order of classes
@@ -82,7 +87,8 @@ _BINARY = {"+": "add", "&": "and_", "//": "floordiv", "<<": "lshift", "@": "matm
 _OPERATORS: list[Callable[[Any, Any], Any]] = [
     getattr(operator, "i" + _BINARY[symbol[:-1]].rstrip("_") if symbol.endswith("=") else _BINARY[symbol])
     for _, symbol in dis._nb_ops]  # type: ignore[attr-defined]
-_IN_PLACE = frozenset(made for made, (_, symbol) in zip(_OPERATORS, dis._nb_ops) if symbol.endswith("="))  # type: ignore[attr-defined]
+# The arguments with which BINARY_OP changes its first operand.
+IN_PLACE = tuple(number for number, (_, symbol) in enumerate(dis._nb_ops) if symbol.endswith("="))  # type: ignore[attr-defined]
 
 
 @dataclass(slots=True, eq=False)
@@ -114,24 +120,38 @@ class Cover:
     lasti: bool
 
 
-def opcode(*names: str, does: Does, since: tuple[int, int] = (3, 11),
-           until: tuple[int, int] = (3, 13)) -> Callable[[Handler], Handler]:
+def opcode(*names: str, does: Does, with_argument: Mapping[int, Does] = {}, effect: StackEffect | None = None,
+           since: tuple[int, int] = (3, 11), until: tuple[int, int] = (3, 13)) -> Callable[[Handler], Handler]:
     """Registers a handler for opcodes of CPython versions `since` to `until`, inclusive. Raises ImportError for one that the
-    running version has not, or that has a handler."""
+    running version has not, or that has a handler.
+
+    with_argument: what they do with these arguments, if not what they do otherwise. effect: see `stack_effect`; None for CPython's.
+    """
     def register(handler: Handler) -> Handler:
         if since <= sys.version_info[:2] <= until:
             for name in names:
                 if name not in dis.opmap or name in HANDLERS:
                     raise ImportError(f"{name} {'has a handler' if name in HANDLERS else 'is no opcode of this Python'}")
                 HANDLERS[name], FACTS[name] = handler, does
+                FACTS_BY_ARGUMENT.update(((name, argument), facts) for argument, facts in with_argument.items())
+                if effect is not None:
+                    STACK_EFFECTS[name] = effect
         return handler
     return register
 
 
 def does(instruction: Instruction) -> Does:
     """What an instruction does."""
-    facts = FACTS[instruction.opname]
-    return facts | Does.CHANGES_OPERAND if instruction.opname == "BINARY_OP" and instruction.value in _IN_PLACE else facts
+    facts = FACTS_BY_ARGUMENT.get((instruction.opname, instruction.arg))
+    return FACTS[instruction.opname] if facts is None else facts
+
+
+def stack_effect(instruction: Instruction, jumps: bool) -> int:
+    """By how much an instruction makes the stack deeper, with those that decoding takes in."""
+    name, number = instruction.opname, dis.opmap[instruction.opname]
+    if name in STACK_EFFECTS:
+        return STACK_EFFECTS[name](instruction, jumps)
+    return dis.stack_effect(number, instruction.arg if number >= dis.HAVE_ARGUMENT else None, jump=jumps)
 
 
 def successors(instruction: Instruction, at: int) -> tuple[int, ...]:
@@ -242,7 +262,7 @@ class Decoded:
         index[end] = len(kept)
         self.index = {2 * at: i for at, i in index.items()}
         self.instructions = tuple(
-            Instruction(instr.name, HANDLERS[instr.name], attributes.get(i, instr.arg if isinstance(instr.arg, int) else 0),
+            Instruction(instr.name, HANDLERS[instr.name], attributes.get(i, instr.arg if type(instr.arg) is int else 0),
                         keywords[i] if i in keywords else _value(code, instr, at, index), 2 * at, instr.lineno)
             for i, (at, instr) in enumerate(kept))
         self.covers = tuple(

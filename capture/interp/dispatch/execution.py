@@ -1,14 +1,13 @@
 """Code that runs on a namespace of its own: the bodies of classes, `exec` and `eval`; and the classes that come of it."""
 from __future__ import annotations
 
-import dis
 import functools
 import operator
 import types
 
 from capture.interp.core import program_frames, scope, unwind
 from capture.interp.core.frame import Args, Catch, Frame, Kwargs, Then, UserError, Value
-from capture.interp.core.instructions import decoded
+from capture.interp.core.instructions import Does, decode, decoded, does
 from capture.interp.core.interpreter import Interpreter
 from capture.interp.core.registry import reduction
 from capture.interp.dispatch import callables, caller_frames, calls, native_calls
@@ -75,8 +74,7 @@ def code_of(source: str, mode: str, flags: int) -> types.CodeType | None:
 @functools.cache
 def is_of_functions(code: types.CodeType) -> bool:
     """Whether a piece of code does what functions may do: it imports no `*`, and echoes no expressions."""
-    return not any(i.opname in ("PRINT_EXPR", "IMPORT_STAR") or i.opname == "CALL_INTRINSIC_1" and i.arg in (1, 2)
-                   for i in dis.get_instructions(code))
+    return not any(does(instruction) & (Does.PRINTS | Does.STORES_ANY_NAME) for instruction in decode(code))
 
 
 def run_source(interp: Interpreter, mode: str, args: Args, then: Then, on_raise: Catch) -> bool:

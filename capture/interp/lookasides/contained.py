@@ -33,8 +33,6 @@ ACTING = frozenset({getattr(builtins, name) for name in """
 DEEPEST = 6
 MOST_LEVELS = 40        # of objects in objects that are compared
 CHANGEABLE = (list, dict, set, collections.deque)
-# How opcodes begin after which, as a rule, nobody else has what is on top of the stack.
-MAKING = ("BINARY_OP", "BUILD_", "CALL", "COMPARE_OP", "LOAD_CONST", "UNARY_")
 
 
 class Contained:
@@ -146,7 +144,7 @@ def changes_in_place(code: types.CodeType) -> bool:
     """Whether a code object changes in place more than variables which nothing but operators and calls have set."""
     steps = list(itertools.pairwise(decode(code)))
     shared = {after.value for before, after in steps
-              if Does.WRITES_LOCAL in does(after) and not before.opname.startswith(MAKING)}
+              if Does.WRITES_LOCAL in does(after) and Does.MAKES not in does(before)}
     return any(Does.CHANGES_OPERAND in does(before) and (Does.WRITES_LOCAL not in does(after) or after.value in shared)
                for before, after in steps)
 

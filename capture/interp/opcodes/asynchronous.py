@@ -43,7 +43,7 @@ def get_yield_from_iter(interp: Interpreter, frame: Frame, instruction: Instruct
         calls.apply(interp, iter, iterable)
 
 
-@opcode("SEND", does=Does.SUSPENDS | Does.BRANCHES)
+@opcode("SEND", does=Does.SUSPENDS | Does.BRANCHES, effect=lambda instruction, jumps: -1 if jumps else 0)
 def send(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     """Resumes what the frame delegates to. At its end the iterator is popped, as END_SEND does in 3.12."""
     value, receiver = frame.pop(), frame.stack[-1]

@@ -19,12 +19,12 @@ from capture.refgraph.node import Const, DictState, RefNode
 SPREAD = Value(spread, Const(spread))
 
 
-@opcode("CALL", does=Does.OPERATES)
+@opcode("CALL", does=Does.MAKES, effect=lambda instruction, jumps: -instruction.arg - 1)
 def call(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     call_with_names(interp, frame, instruction.arg, instruction.value)
 
 
-@opcode("CALL_KW", does=Does.OPERATES, since=(3, 13))
+@opcode("CALL_KW", does=Does.MAKES, since=(3, 13))
 def call_kw(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     call_with_names(interp, frame, instruction.arg, frame.pop().real)
 
@@ -44,7 +44,7 @@ def call_with_names(interp: Interpreter, frame: Frame, count: int, names: tuple[
         calls.call(interp, function, args)
 
 
-@opcode("CALL_FUNCTION_EX", does=Does.OPERATES)
+@opcode("CALL_FUNCTION_EX", does=Does.MAKES)
 def call_function_ex(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     kwargs = keywords(interp, frame.pop()) if instruction.arg & 1 else {}
     arguments, above, below = frame.pop(), frame.pop(), frame.pop()

@@ -111,7 +111,7 @@ def print_expr(interp: Interpreter, frame: Frame, instruction: Instruction) -> N
     show(interp, frame.pop(), discard)
 
 
-@opcode("IMPORT_STAR", does=Does.IMPORTS | Does.STORES_NAME, until=(3, 11))
+@opcode("IMPORT_STAR", does=Does.IMPORTS | Does.STORES_ANY_NAME, until=(3, 11))
 def import_star(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     calls.call(interp, IMPORT_ALL, [frame.pop(), namespace_of(interp, frame)], None, discard)
 
@@ -175,7 +175,8 @@ PRINT, IMPORT_STAR = 1, 2
 PREP_RERAISE_STAR = 1
 
 
-@opcode("CALL_INTRINSIC_1", does=Does.OPERATES, since=(3, 12))
+@opcode("CALL_INTRINSIC_1", does=Does.MAKES, since=(3, 12),
+        with_argument={PRINT: Does.PRINTS, IMPORT_STAR: Does.IMPORTS | Does.STORES_ANY_NAME})
 def call_intrinsic_1(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     value = frame.pop()
     if instruction.arg == STOPITERATION_ERROR:
@@ -194,7 +195,7 @@ def call_intrinsic_1(interp: Interpreter, frame: Frame, instruction: Instruction
         frame.stack.append(typing_value(interp, TYPING_1[instruction.arg], frame, value))
 
 
-@opcode("CALL_INTRINSIC_2", does=Does.OPERATES, since=(3, 12))
+@opcode("CALL_INTRINSIC_2", does=Does.MAKES, since=(3, 12))
 def call_intrinsic_2(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     first, second = frame.popn(2)
     if instruction.arg == PREP_RERAISE_STAR:

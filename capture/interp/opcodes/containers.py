@@ -84,12 +84,12 @@ def make_tuple(interp: Interpreter, values: list[Value]) -> Value:
 
 # -- building ----------------------------------------------------------------------------------------------------------
 
-@opcode("BUILD_TUPLE", does=Does.OPERATES)
+@opcode("BUILD_TUPLE", does=Does.MAKES)
 def build_tuple(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     frame.stack.append(make_tuple(interp, frame.popn(instruction.arg)))
 
 
-@opcode("BUILD_LIST", does=Does.OPERATES)
+@opcode("BUILD_LIST", does=Does.MAKES)
 def build_list(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     frame.stack.append(make_list(interp, frame.popn(instruction.arg)))
 
@@ -99,7 +99,7 @@ def list_to_tuple(interp: Interpreter, frame: Frame, instruction: Instruction) -
     frame.stack.append(make_tuple(interp, elements(interp, frame.pop())))
 
 
-@opcode("BUILD_SET", does=Does.OPERATES)
+@opcode("BUILD_SET", does=Does.MAKES)
 def build_set(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     values = frame.popn(instruction.arg)
     if interp.inlining and not all(is_key(v.real) for v in values):
@@ -108,13 +108,13 @@ def build_set(interp: Interpreter, frame: Frame, instruction: Instruction) -> No
     frame.stack.append(Value(real, interp.track(set_shadow, interp, real, values)))
 
 
-@opcode("BUILD_MAP", does=Does.OPERATES)
+@opcode("BUILD_MAP", does=Does.MAKES)
 def build_map(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     pairs = frame.popn(2 * instruction.arg)
     push_dict(interp, frame, pairs[::2], pairs[1::2])
 
 
-@opcode("BUILD_CONST_KEY_MAP", does=Does.OPERATES)
+@opcode("BUILD_CONST_KEY_MAP", does=Does.MAKES)
 def build_const_key_map(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     keys = frame.pop()
     push_dict(interp, frame, elements(interp, keys), frame.popn(instruction.arg))
@@ -127,12 +127,12 @@ def push_dict(interp: Interpreter, frame: Frame, keys: list[Value], values: list
     frame.stack.append(Value(real, interp.track(dict_shadow, interp, real, keys, values)))
 
 
-@opcode("BUILD_SLICE", does=Does.OPERATES)
+@opcode("BUILD_SLICE", does=Does.MAKES)
 def build_slice(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     frame.stack.append(make_slice(interp, frame.popn(instruction.arg)))
 
 
-@opcode("BUILD_STRING", does=Does.OPERATES)
+@opcode("BUILD_STRING", does=Does.MAKES)
 def build_string(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     parts = frame.popn(instruction.arg)
     frame.stack.append(Value("".join([part.real for part in parts]), interp.track(string_shadow, parts)))

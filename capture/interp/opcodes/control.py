@@ -158,7 +158,7 @@ def to_bool(interp: Interpreter, frame: Frame, instruction: Instruction) -> None
 
 # -- loops -------------------------------------------------------------------------------------------------------------
 
-@opcode("FOR_ITER", does=Does.BRANCHES)
+@opcode("FOR_ITER", does=Does.BRANCHES, effect=lambda instruction, jumps: -1 if jumps else 1)
 def for_iter(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     def exhausted() -> None:
         frame.stack.pop()
@@ -179,7 +179,8 @@ def return_const(interp: Interpreter, frame: Frame, instruction: Instruction) ->
     interp.returned(frame, instruction.value)
 
 
-@opcode("RETURN_GENERATOR", does=Does.OPERATES)
+# Before 3.13 CPython does not count what a generator is first sent.
+@opcode("RETURN_GENERATOR", does=Does.OPERATES, effect=lambda instruction, jumps: 1)
 def return_generator(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     value = None if frame.generator is not None else generators.create(interp, frame)   # None: its object is there already
     then = frame.then

@@ -64,7 +64,8 @@ def delete_deref(interp: Interpreter, frame: Frame, instruction: Instruction) ->
     scope.delete_cell(interp, frame.locals[instruction.arg], instruction.value)  # type: ignore[arg-type]
 
 
-@opcode("MAKE_FUNCTION", does=Does.OPERATES)        # which in 3.13 has what SET_FUNCTION_ATTRIBUTE adds
+# In 3.13 it has what SET_FUNCTION_ATTRIBUTE adds.
+@opcode("MAKE_FUNCTION", does=Does.OPERATES, effect=lambda instruction, jumps: -instruction.arg.bit_count())
 def make_function(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     code = frame.pop()
     cells = frame.pop() if instruction.arg & 8 else None

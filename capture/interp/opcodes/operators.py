@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from capture.interp.core.frame import Frame, Resume, Value, discard, resuming
-from capture.interp.core.instructions import Does, Instruction, opcode
+from capture.interp.core.instructions import IN_PLACE, Does, Instruction, opcode
 from capture.interp.core.interpreter import Interpreter
 from capture.interp.dispatch import calls
 from capture.interp.opcodes.containers import make_slice
@@ -27,13 +27,15 @@ def operate(interp: Interpreter, frame: Frame, function: Callable[..., Any], lef
         calls.apply(interp, function, left, right)
 
 
-@opcode("UNARY_POSITIVE", does=Does.OPERATES, until=(3, 11))
-@opcode("UNARY_NEGATIVE", "UNARY_NOT", "UNARY_INVERT", "GET_ITER", does=Does.OPERATES)
+@opcode("UNARY_POSITIVE", does=Does.MAKES, until=(3, 11))
+@opcode("UNARY_NEGATIVE", "UNARY_NOT", "UNARY_INVERT", does=Does.MAKES)
+@opcode("GET_ITER", does=Does.OPERATES)
 def unary(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     calls.apply(interp, UNARY[instruction.opname], frame.pop())
 
 
-@opcode("BINARY_OP", "COMPARE_OP", does=Does.OPERATES)
+@opcode("BINARY_OP", does=Does.MAKES, with_argument=dict.fromkeys(IN_PLACE, Does.MAKES | Does.CHANGES_OPERAND))
+@opcode("COMPARE_OP", does=Does.MAKES)
 def binary(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     stack = frame.stack
     right, left = stack.pop(), stack.pop()

@@ -40,7 +40,7 @@ def swap(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     stack[-1], stack[at] = stack[at], stack[-1]
 
 
-@opcode("LOAD_CONST", does=Does.OPERATES)
+@opcode("LOAD_CONST", does=Does.MAKES)
 def load_const(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     frame.stack.append(instruction.value)
 

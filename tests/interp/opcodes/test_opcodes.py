@@ -12,8 +12,10 @@ import weakref
 import pytest
 
 from capture.interp import opcodes
+from capture.interp.breaks.idle_loops import stack_depths
 from capture.interp.core import instructions
 from capture.interp.core.instructions import Does
+from capture.interp.dispatch.execution import is_of_functions
 from tests.interp.programs import PROGRAMS
 from tests.interp.worlds import checked_stack, functions_in, interpreted, natively, observe, tracked
 
@@ -57,6 +59,24 @@ def test_changes_in_place_are_told():
 
     changing = [i.value for i in instructions.decode(program.__code__) if Does.CHANGES_OPERAND in instructions.does(i)]
     assert changing == [operator.iadd]
+
+
+@pytest.mark.parametrize("source, mode, known", [
+    ("1", "single", Does.PRINTS), ("from os import *", "exec", Does.STORES_ANY_NAME)])
+def test_what_functions_cannot_do_is_told(source, mode, known):
+    """By the opcode, or, since 3.12, by its argument."""
+    code = compile(source, "<string>", mode)
+    assert sum(known in instructions.does(i) for i in instructions.decode(code)) == 1
+    assert not is_of_functions(code)
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda p: p.__name__)
+def test_stack_effects_agree_where_branches_meet(program):
+    for code in functions_in(program.__code__):
+        steps, depths = instructions.decode(code), stack_depths(code)
+        for at, depth in depths.items():
+            for target in instructions.successors(steps[at], at):
+                assert depths[target] == depth + instructions.stack_effect(steps[at], target != at + 1)
 
 
 def test_absent_opcodes_are_absent():
