@@ -40,7 +40,7 @@ from capture.refgraph.context import Context
 from capture.refgraph.effects import Position
 from capture.refgraph.graph import RefGraph
 from capture.refgraph.mock import Perform
-from capture.refgraph.node import Const, Shadow, TensorState, source_of
+from capture.refgraph.node import Const, RefNode, Shadow, TensorState, source_of
 from capture.refgraph.records import in_own_decimals
 from capture.refgraph.runtime import INVISIBLE
 from capture.refgraph.shapes import Shapes, of_any_shape
@@ -177,7 +177,7 @@ def capture(unit: Unit, function: types.FunctionType, args: list[Any]) -> Value 
     run = Run(unit)
     graph = RefGraph(unit.shapes, run)
     recorder = FxRecorder(graph, unit.numbers, *((math.inf,) if unit.fullgraph else ()))
-    interp = Interpreter(graph, recorder, None if unit.fullgraph else unit.retreats)
+    interp = run.interp = Interpreter(graph, recorder, None if unit.fullgraph else unit.retreats)
     at_work(unit, (*getattr(_thread, "interpreters", ()), interp))
     graph.require(None, "MODES", _C.modes())
     root = Value(function, graph.external(function, Function()))
@@ -187,7 +187,7 @@ def capture(unit: Unit, function: types.FunctionType, args: list[Any]) -> Value 
     args.clear()
     generators.watch(interp, filter(None, frame.locals))
     handled = sys.exception()
-    run.interp = interp
+    run.begin()
     times = Times(time.perf_counter())
     unit.start = min(unit.start, times.start)
     outcome: Value | UserError
@@ -195,7 +195,7 @@ def capture(unit: Unit, function: types.FunctionType, args: list[Any]) -> Value 
         with times.measure("run"):
             left = run_frame(interp, frame)
         if isinstance(left, Cut):           # outside of `except`: the exception being handled is the program's
-            interp.at_cut = True
+            interp.left_by_cut()
             rest = interp.track(install_cut, unit, interp, left, recorder.is_harmless(), times)
             if rest is not None:
                 return rest
@@ -208,21 +208,34 @@ def capture(unit: Unit, function: types.FunctionType, args: list[Any]) -> Value 
         conclude(unit, interp, outcome, recorder.is_harmless(), times)
     finally:
         unwind.set_handled(handled)
-        interp.tracking, interp.frame = False, None     # states of iterators know the interpreter, whose frames are to die
-        run.interp = None
+        interp.end()
+        run.end()
         graph.release()
     return outcome
 
 
 class Run(Context):
-    """The run of one call by `interp`; none before it begins, and after it has ended."""
+    """The run of one call by `interp`; None before that is made, and after the call has ended."""
 
     def __init__(self, unit: Unit) -> None:
         self.unit = unit
         self.interp: Interpreter | None = None
+        self.begun = False                          # the interpreter has got the arguments
+
+    def begin(self) -> None:
+        """The program runs, from now on."""
+        self.begun = True
+
+    def end(self) -> None:
+        """It does not any more."""
+        self.interp = None
 
     def position(self) -> UserFrame | None:
-        return None if self.interp is None else self.interp.place()
+        return None if self.interp is None or not self.begun else self.interp.place()
+
+    def died(self, node: RefNode) -> None:
+        if self.interp is not None:
+            self.interp.died(node)
 
     def positions(self) -> tuple[Position, ...]:
         return () if self.interp is None else self.interp.positions()
@@ -266,8 +279,7 @@ def conclude(unit: Unit, interp: Interpreter, outcome: Value | UserError, repeat
         exception = outcome.exception
         if interp.is_unrepeatable(exception) or not isinstance(exception, Exception) or unwind.is_asynchronous(exception):
             return                  # calls like this one may well end otherwise
-        if not interp.broken:
-            interp.broken = Break("raised", type(exception).__name__), ()
+        interp.ended_by(exception)
     elif interp.track(install_whole, unit, interp, outcome, repeatable, times) is not None:
         return
     turn_all([node.real for node in interp.graph.nodes], calls.in_use(interp))
@@ -429,12 +441,12 @@ def maker(unit: Unit, scope: dict[str, Any], codes: continuations.Codes, report:
 def idle_loop(unit: Unit, resumption: Resumption, frames: list[continuations.Suspended], report: BreakReport) -> Loop | None:
     """What runs the innermost frame's loop in CPython, whose rounds hold no tensor operation, until it ends and what follows is
     captured. None where that cannot be."""
-    recomputable_tensors = BreakReport(REASONS["idle-loop"], report.context, report.stack)
+    idle = BreakReport(REASONS["idle-loop"], report.context, report.stack)
     owner = weakref.ref(unit)       # which owns the code that holds `go_on`, and code is unknown to the garbage collector
 
     def go_on(left: idle_loops.Left) -> _C.TailCall:
         root, rest = owner(), [left.outline()]
-        known = None if root is None else resumption_at(root, rest, (None,), recomputable_tensors)
+        known = None if root is None else resumption_at(root, rest, (None,), idle)
         codes = continuations.build(rest) if known is None else known.codes
         function = types.FunctionType(codes.codes[0], left.scope, left.code.co_name, None, left.cells)
         if known is None:
@@ -447,10 +459,10 @@ def idle_loop(unit: Unit, resumption: Resumption, frames: list[continuations.Sus
     made = idle_loops.left_to_cpython(innermost.code, innermost.position, idle_loops.itself if outer else go_on)
     if made is None:
         return None
-    tell = functools.partial(unit.breaks.append, recomputable_tensors)
+    tell = functools.partial(unit.breaks.append, idle)
     variants = tuple((code, natively(code, innermost.scope)) for code in made)
     if not outer:
         return Loop(variants, tell)
     stand_ins = resumption.stand_ins[:-1]
-    return Loop(variants, tell, resumption_at(unit, outer, stand_ins, recomputable_tensors),
-                lambda left: resumption_at(unit, [*outer, left.outline()], (*stand_ins, None), recomputable_tensors))
+    return Loop(variants, tell, resumption_at(unit, outer, stand_ins, idle),
+                lambda left: resumption_at(unit, [*outer, left.outline()], (*stand_ins, None), idle))

@@ -72,7 +72,7 @@ def pin_special(graph: RefGraph, cls: type, *names: str) -> None:
     """Guards that a class keeps these special methods, or goes on without them: C code asks for them unseen."""
     for name in names:
         if (id(cls), name) not in graph.pinned_specials:
-            graph.pinned_specials[id(cls), name] = cls
+            graph.note_special(cls, name)
             if is_mutable(cls):
                 found, value, shadow = type_attr(graph, cls, name)
                 if found:

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from capture.refgraph.node import Shadow, source_of
+from capture.refgraph.node import RefNode, Shadow, source_of
 from capture.refgraph.source import Source
 
 if TYPE_CHECKING:
@@ -21,6 +21,9 @@ class Context:
     def positions(self) -> tuple[Position, ...]:
         """The same, with the callers, outermost first."""
         return ()
+
+    def died(self, node: RefNode) -> None:
+        """An object has died, and its finalizer has run."""
 
     def can_cut(self) -> bool:
         """Whether the trace may end here."""

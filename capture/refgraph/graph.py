@@ -5,16 +5,16 @@ import _thread
 import decimal
 import types
 import weakref
-from bisect import bisect_right
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from capture.errors import Break, UserFrame
+from capture.refgraph.changes import Changes
 from capture.refgraph.context import Context
-from capture.refgraph.effects import CallEffect, Effect, Position, Replayed, calls_in, decision, draws_before, is_foreign
+from capture.refgraph.effects import CallEffect, Position, Replayed, decision, is_foreign
 from capture.refgraph.facts import item_at, of_thread, under_reference
 from capture.refgraph.identical import PROXIES
 from capture.refgraph.keys import (
@@ -28,7 +28,7 @@ from capture.refgraph.keys import (
     table,
     take_out,
 )
-from capture.refgraph.lookup import can_change_class, descriptor_of, has_finalizer, instance_dict, parts
+from capture.refgraph.lookup import can_change_class, descriptor_of, instance_dict, parts
 from capture.refgraph.memory import COMPARISONS, asking_nobody, is_address, is_handle, pin_tensor_class, storage_of
 from capture.refgraph.node import (
     ABSENT,
@@ -50,7 +50,7 @@ from capture.refgraph.node import (
     source_of,
 )
 from capture.refgraph.orders import state_at_entry
-from capture.refgraph.publishing import Past, publish
+from capture.refgraph.publishing import shown_for_the_first_time
 from capture.refgraph.records import content, has_content, require_decimal_rules
 from capture.refgraph.requirements import Key, agree, key_of
 from capture.refgraph.result_types import IN_PLACE, may_raise, may_vary, type_of
@@ -69,37 +69,20 @@ MOST_STEPS = 256    # … and one that only a hit can
 VALUES = (torch.device, torch.Size)
 
 
-class RefGraph:
+class RefGraph(Changes):
     """The trace's knowledge of the heap. One per capture; read-only once sealed."""
 
     def __init__(self, shapes: Shapes | None = None, context: Context | None = None) -> None:
+        super().__init__(context)
         self.shapes = shapes or Shapes()
-        self.context = context or Context()
         self.requirements: dict[Key, tuple[Source | None, str, Any]] = {}
         self.places: dict[Key, UserFrame] = {}          # where the program first asked for it, by the same keys
-        self.died: Callable[[RefNode], None] = lambda node: None    # told of an object whose finalizer has run
-        self.effects: list[Effect | CallEffect] = []
-        self.early: set[CallEffect] = set()         # those that are done before the graph runs
-        self.changed: dict[RefNode, int] = {}       # objects of ours -> when they were changed last; see `mark`
-        self.written: dict[int | None, int] = {}    # storages -> when they were written to last; None: perhaps any
-        self.told: dict[int, int] = {}              # … by what follows from constants and from numbers held at entry
-        self.published: dict[RefNode, Past] = {}    # objects of ours that call effects were shown -> as they were then
-        # … and when something was done with tensors there that must not be written to any more, what, and where.
-        self.unwritten: dict[int | None, tuple[int, str, tuple[UserFrame, ...]]] = {}
-        self.volatile: set[RefNode] = set()         # dicts from outside that a call effect may have changed
         # Of what was computed, by id: what, and in how many steps, each as often as it is written out: `x = x + x` doubles them.
         self.lengths: dict[int, tuple[Expr, int]] = {}
         self.risks: list[Expr] = []                 # arithmetic on what only a hit knows, and that may raise there
         self.placed: set[RefNode] = set()           # outside tensors of which it matters which share memory
-        self.pinned_specials: dict[tuple[int, str], type] = {}  # special methods that classes are known to keep
-        self.numbers: dict[int, RefNode] = {}       # what `id` returned -> of which object
-        self.waited = False                         # time passed in a call effect
         self.overriding = False                     # some object met has a say in what functions of torch do
-        self.nodes: list[RefNode] = []              # outside objects, and those of ours that are alive, by serial
-        self._by_id: dict[int, RefNode] = {}
-        self._young: list[RefNode] = []             # our objects held strongly, in order of creation
-        self._serial = 0
-        self.sealed = False
+        self.pinned_specials: dict[tuple[int, str], type] = {}  # special methods that classes are known to keep
 
     # -- what the trace depends on ----------------------------------------------------------------------------------
 
@@ -132,7 +115,8 @@ class RefGraph:
         if isinstance(shadow, External):
             self.hold(shadow.source, "VALUE", real)
         elif isinstance(shadow, Expr) and shadow.op in COMPARISONS and all(map(is_address, shadow.args)):
-            self.placed.update(node for arg in shadow.args for node in self._in_memory(arg.args[0]))  # type: ignore[attr-defined]
+            for arg in shadow.args:
+                self.note_places(*self._in_memory(arg.args[0]))  # type: ignore[attr-defined]
         elif isinstance(shadow, Expr) and shadow.op is id:
             node = shadow.args[0]                   # of an object of ours, nothing but its being itself can matter
             if isinstance(node, RefNode) and node.source is not None:
@@ -187,6 +171,22 @@ class RefGraph:
             self.require(source, "TYPE", type(result))
         return expr
 
+    def note_places(self, *tensors: RefNode) -> None:
+        """It matters from now on which of the outside tensors share memory with these."""
+        self.placed.update(tensors)
+
+    def note_risk(self, shadow: Expr) -> None:
+        """What is computed on a hit may raise there."""
+        self.risks.append(shadow)
+
+    def note_overriding(self) -> None:
+        """Some object that was met has a say in what functions of torch do."""
+        self.overriding = True
+
+    def note_special(self, cls: type, name: str) -> None:
+        """It is guarded from now on that a class keeps a special method."""
+        self.pinned_specials[id(cls), name] = cls
+
     def is_long(self, shadow: Shadow) -> bool:
         """Whether a value takes too many steps for a guard to compute it."""
         return id(shadow) in self.lengths and self.lengths[id(shadow)][1] > LONGEST
@@ -212,30 +212,6 @@ class RefGraph:
                 and node.state.storage is not None and node.state.storage[0] == storage]
 
     # -- objects -----------------------------------------------------------------------------------------------------
-
-    def find(self, real: Any) -> RefNode | None:
-        """The node of an object met before, by identity."""
-        node = self._by_id.get(id(real))
-        return node if node is not None and node.real is real else None
-
-    def is_made(self, cls: type) -> bool:
-        """Whether the trace made a class."""
-        node = self.find(cls)
-        return node is not None and node.created
-
-    def numbered(self, numbers: Iterable[Any]) -> list[RefNode]:
-        """The objects met before whose `id` is among `numbers`."""
-        return [node for number in numbers if type(number) is int and (node := self._by_id.get(number)) is not None]
-
-    def number(self, value: Any) -> Expr | None:
-        """The shadow of a number that `id` returned of an object which is alive; None for all others."""
-        node = self.numbers.get(value) if type(value) is int else None
-        return Expr(id, (node,)) if node is not None and id(node.real) == value else None
-
-    def is_new_number(self, key: Any) -> bool:
-        """Whether a key is the `id` of an object that the trace made: no container from outside can have it, but by chance."""
-        number = self.number(key)
-        return number is not None and number.args[0].created  # type: ignore[attr-defined]
 
     def external(self, real: Any, source: Source) -> Shadow:
         """The shadow of a value found outside at `source`, as it was at entry."""
@@ -287,25 +263,6 @@ class RefGraph:
             return Const(real)
         return self.external(real, Constant(real))
 
-    def create(self, real: Any, state: Any = None, origin: Shadow | None = None) -> RefNode:
-        """The node of an object that the program has just created."""
-        node = self._register(RefNode(real, None, self._next(), state, origin))
-        if node.strong:
-            self._young.append(node)
-        return node
-
-    def _register(self, node: RefNode) -> RefNode:
-        assert not self.sealed, f"{node} was added to a sealed graph"
-        if has_finalizer(node.cls):
-            node.watch(self.died)
-        self._by_id[id(node.real)] = node
-        self.nodes.append(node)
-        return node
-
-    def _next(self) -> int:
-        self._serial += 1
-        return self._serial
-
     def touch(self, node: RefNode) -> RefNode:
         """The type of an outside object is about to matter."""
         if node.source is not None and (not isinstance(node.source, Constant) or can_change_class(node.cls)):
@@ -317,31 +274,6 @@ class RefGraph:
             else:
                 self.require(node.source, "TYPE", node.cls)
         return node
-
-    @property
-    def mark(self) -> int:
-        """A point in time for `sweep`."""
-        return self._serial
-
-    def sweep(self, mark: int) -> None:
-        """Lets go of objects created since `mark` that the program no longer holds, so that tensors in them can die."""
-        if not self._young or self._young[-1].serial <= mark:
-            return
-        start = bisect_right(self._young, mark, key=lambda node: node.serial)
-        survivors = []
-        for node in reversed(self._young[start:]):  # containers created later may hold earlier ones
-            if node.is_garbage():
-                self._by_id.pop(id(node.real), None)
-                node.release()
-            else:
-                survivors.append(node)
-        self._young[start:] = reversed(survivors)
-
-    def release(self) -> None:
-        """Lets go of all objects, when the capture is over."""
-        self._young.clear()
-        for node in self.nodes:
-            node.forget()
 
     # -- containers --------------------------------------------------------------------------------------------------
 
@@ -524,29 +456,12 @@ class RefGraph:
 
     # -- effects -----------------------------------------------------------------------------------------------------
 
-    def effect(self, operation: Any, target: RefNode, *args: Shadow) -> None:
-        """A mutation of `target`, already done for real. One of our own objects that nobody has seen needs no replay."""
-        if target.source is not None or target in self.published or is_foreign(target):
-            self.effects.append(Effect(operation, target, args))
-        else:
-            self.changed[target] = self._next()
-
-    def drop_gradient(self, node: RefNode, early: bool) -> None:
-        """`tensor.grad = None` of an outside tensor, already done for real: it lets go of memory, so that it is done before the
-        graph runs if nothing was computed yet, nor shown to a call (`early`)."""
-        calls = (effect for effect in self.effects if isinstance(effect, CallEffect))
-        shown = any(isinstance(shadow, RefNode) for call in calls for shadow in call.shown)
-        node.slots["grad"] = Const(None)
-        self.effects.append(Effect(setattr, node, (Const("grad"), Const(None)), early and not shown))
-
     def call_effect(self, function: Shadow, args: tuple[Shadow, ...], names: tuple[str, ...] = (), shown: tuple[Shadow, ...] = (),
                     early: bool = False, positions: tuple[Position, ...] = (), stream: RefNode | None = None) -> CallEffect:
         """A call that acts on the world, already done for real."""
-        publish(self, shown, self.effects)
+        published = shown_for_the_first_time(self, shown)
         effect = CallEffect(function, args, names, shown, stream, self._next(), positions)
-        self.effects.append(effect)
-        if early:
-            self.early.add(effect)
+        self.called(effect, early, published)
         return effect
 
     def type_of(self, shadow: Shadow) -> type | None:
@@ -557,28 +472,6 @@ class RefGraph:
             for source, expected in given.items():
                 self.require(source, "TYPE", expected)
         return cls
-
-    def make_early(self, shadow: Shadow) -> bool:
-        """Has what call effects returned, or a scalar that follows from it, there before the graph runs. False where the order of
-        the effects forbids it."""
-        for call in calls_in(shadow) or ():
-            needed = draws_before(self.effects, self.early, call)
-            if needed is None:
-                return False
-            self.early.update(needed)
-        return calls_in(shadow) is not None
-
-    def wrote(self, storages: Iterable[int | None]) -> None:
-        """Tensors of these storages were written to."""
-        self.written.update(dict.fromkeys(storages, self._next()))
-
-    def written_since(self, serial: int, storage: int | None) -> bool:
-        """Whether tensors of a storage were, or may have been, written to after a point in the order of the trace."""
-        return max(self.written.get(storage, 0), self.written.get(None, 0)) > serial
-
-    def seal(self) -> None:
-        """No more knowledge is added, and nothing required."""
-        self.sealed = True
 
 
 def require_readable(start: ListStart | None) -> None:

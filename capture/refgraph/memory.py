@@ -103,7 +103,8 @@ def pin_tensor_class(graph: Any, cls: type) -> None:
         raise Break("uninitialized-tensor", f"a {cls.__name__} was used")
     if not is_plain(cls) or graph.is_made(cls):
         raise Break("unsupported-tensor", f"a {cls.__name__} was used")
-    graph.overriding |= is_overriding(cls)
+    if is_overriding(cls):
+        graph.note_overriding()
     pin_mro(graph, cls)
     pin_special(graph, cls, "__torch_function__")
     for added in additions(cls):

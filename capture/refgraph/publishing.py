@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from capture.refgraph.effects import CallEffect, Effect, is_foreign, operands_of
+from capture.refgraph.effects import is_foreign, operands_of
 from capture.refgraph.node import Build, Const, DictState, Display, Expr, FunctionState, ListState, RefNode, SetState, Shadow
 from capture.refgraph.orders import filling
 
@@ -30,15 +30,17 @@ class Past:
     slots: dict[str, Shadow]
 
 
-def publish(graph: RefGraph, shown: Iterable[Shadow], effects: Iterable[Effect | CallEffect]) -> None:
-    """Publishes the objects of the trace that lead from `shown`, and from what `effects` have put into objects from outside.
+def shown_for_the_first_time(graph: RefGraph, shown: Iterable[Shadow]) -> dict[RefNode, Past]:
+    """The objects of the trace that a call is shown, and no call was before: they lead from `shown`, and from what effects have
+    put into objects from outside.
 
-    Those stay as they are of which no copy can be kept: where they change, the call cannot be part of the trace (`late-change`).
+    Those are left out of which no copy can be kept: where they change, the call cannot be part of the trace (`late-change`).
     """
+    found: dict[RefNode, Past] = {}
     todo: list[Shadow | None] = list(shown)
     if not any(isinstance(shadow, RefNode) for shadow in todo):
-        return
-    for effect in effects:
+        return found
+    for effect in graph.effects:
         todo += operands_of(effect)
     seen: set[int] = set()
     while todo:
@@ -50,11 +52,12 @@ def publish(graph: RefGraph, shown: Iterable[Shadow], effects: Iterable[Effect |
             if shadow.created and shadow not in graph.published and not is_foreign(shadow):
                 past = _past_of(graph, shadow)
                 if past is not None:
-                    graph.published[shadow] = past
+                    found[shadow] = past
                     todo += past.slots.values()
                 todo += [*_contents(shadow.state), shadow.attrs, *shadow.slots.values(), graph.find(shadow.cls)]
         elif isinstance(shadow, (Build, Display, Expr)):
             todo += [*shadow.parts, getattr(shadow, "maker", None)]
+    return found
 
 
 def chain_of(graph: RefGraph, exception: BaseException) -> dict[str, Shadow | None]:

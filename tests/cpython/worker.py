@@ -84,18 +84,15 @@ def interpreter(tracked: bool) -> tuple[Call, Call]:
     from capture.interp.core.frame import Value
     from capture.interp.core.interpreter import Interpreter
     from capture.interp.dispatch import calls
-    from capture.interp.recording.fx_recorder import FxRecorder
-    from capture.interp.recording.scalar_specialization import Numbers
-    from capture.refgraph.graph import RefGraph
     from capture.refgraph.source import Function, Local
-    from tests.interp.worlds import result_of
+    from tests.interp.worlds import result_of, tracking_interpreter
 
     def run(function: types.FunctionType, /, *args: Any) -> Any:
         if not tracked:
             interp = Interpreter(None, None)
             return result_of(interp, calls.make_root_frame(interp, Value(function, None), [Value(arg, None) for arg in args]))
-        graph = RefGraph()
-        interp = Interpreter(graph, FxRecorder(graph, Numbers()))
+        interp = tracking_interpreter()
+        graph = interp.graph
         values = [Value(arg, graph.external(arg, Local(f"arg{i}", i))) for i, arg in enumerate(args)]
         return result_of(interp, calls.make_root_frame(interp, Value(function, graph.external(function, Function())), values))
 

@@ -22,7 +22,9 @@ from capture.interp.coroutines import generator_methods  # noqa: F401  (what the
 from capture.interp.dispatch import accessors, calls  # noqa: F401  (what they register)
 from capture.interp.recording.fx_recorder import FxRecorder
 from capture.interp.recording.scalar_specialization import Numbers
+from capture.refgraph.context import Context
 from capture.refgraph.graph import RefGraph
+from capture.refgraph.node import RefNode
 from capture.refgraph.source import Function, Local
 
 Program = Callable[[list[Any]], Any]
@@ -73,10 +75,27 @@ def interpreted(program: Program, log: list[Any]) -> Any:
     return result_of(interp, calls.make_frame(interp, Value(program, None), [Value(log, None)], {}))
 
 
+class Deaths(Context):
+    """Tells an interpreter of objects that have died."""
+
+    interp: Interpreter
+
+    def died(self, node: RefNode) -> None:
+        self.interp.died(node)
+
+
+def tracking_interpreter() -> Interpreter:
+    """One that keeps shadows."""
+    run = Deaths()
+    graph = RefGraph(context=run)
+    run.interp = Interpreter(graph, FxRecorder(graph, Numbers()))
+    return run.interp
+
+
 def tracked(program: Program, log: list[Any]) -> Any:
     """With shadows, as long as the trace holds."""
-    graph = RefGraph()
-    interp = Interpreter(graph, FxRecorder(graph, Numbers()))
+    interp = tracking_interpreter()
+    graph = interp.graph
     function = Value(program, graph.external(program, Function()))
     return result_of(
         interp, calls.make_root_frame(interp, function, [Value(log, graph.external(log, Local("log", 0)))])

@@ -69,8 +69,6 @@ class Interpreter:
         self._drives = 0                            # nested calls of `drive`
         self.bodies: weakref.WeakSet[Any] = weakref.WeakSet()       # of the generators that this capture has made
         self.taken_over: dict[Any, RefNode] = {}    # bodies of generators from outside -> their objects
-        me = weakref.ref(self)
-        self.graph.died = lambda node: me().died(node) if me() is not None else None  # type: ignore[union-attr]
 
     # -- running -----------------------------------------------------------------------------------------------------
 
@@ -104,6 +102,32 @@ class Interpreter:
         self.openings[node] = [] if self.retreats is None else self.retreats.places(self)
         if level:
             self.levels.add(node)
+
+    def closed(self, node: RefNode | None = None) -> None:
+        """What `node` stands for has ended; None: what began last."""
+        if node is None:
+            self.openings.popitem()
+        else:
+            self.openings.pop(node, None)
+
+    def mode_entered(self, mode: Shadow, opening: RefNode) -> None:
+        """A mode is asked what functions of torch do, from now on. opening: stands for that."""
+        self.opened(opening, level=True)
+        self.modes.append((mode, opening))
+
+    def mode_left(self) -> Shadow:
+        """The last of these modes, which is not asked any more."""
+        mode, opening = self.modes.pop()
+        self.closed(opening)
+        return mode
+
+    def made(self, body: Any) -> None:
+        """This capture has made a generator of which this is the body."""
+        self.bodies.add(body)
+
+    def took_over(self, body: Any, node: RefNode) -> None:
+        """The body of a generator from outside, which `node` stands for, is one of this trace's."""
+        self.taken_over[body] = node
 
     def drive(self, start: Callable[[], None], outer: Frame | None) -> None:
         """Calls `start`, which enters a frame or goes on in one, until the current frame is `outer`. Raises UserError, and Cut
@@ -175,6 +199,10 @@ class Interpreter:
             frame.mark = self.graph.mark
             frame.rounds = frame.mark, frame.mark
         self.frame = frame
+
+    def detach(self, frame: Frame) -> None:
+        """The current frame is not to go on now: its caller is the current one. It keeps what it holds."""
+        self.frame, frame.back = frame.back, None
 
     def leave(self, frame: Frame) -> None:
         """Drops the current frame and what it still holds."""
@@ -264,6 +292,22 @@ class Interpreter:
         self.tracking = self.inlining = False
         self.retreated = self.fault is None and self.retreats is not None and self.retreats.learn(self, reason)
 
+    def stop_inlining(self) -> None:
+        """What is called from now on gets no frames of ours."""
+        self.inlining = False
+
+    def left_by_cut(self) -> None:
+        """The interpreter was left by a Cut; it may have to go on."""
+        self.at_cut = True
+
+    def ended_by(self, exception: BaseException) -> None:
+        """The call has raised, which is why no entry comes of it if there was no reason before."""
+        self.broken = self.broken or (Break("raised", type(exception).__name__), ())
+
+    def end(self) -> None:
+        """The call is over. States of iterators know the interpreter, whose frames are to die."""
+        self.tracking, self.frame = False, None
+
     def drop(self) -> None:
         """Ends the trace without a reason, and without leaving an entry; the program goes on, on real values alone."""
         self.tracking = self.inlining = False
@@ -304,6 +348,10 @@ class Interpreter:
         self.begun = True
         if reason is not None:
             raise Cut(reason, Value(nothing, Const(nothing)), [], {}, Value(None, Const(None)), begin)
+
+    def cannot_repeat(self, exception: BaseException, reason: Break) -> None:
+        """What has raised `exception` may not do so on a hit."""
+        self.unrepeatable = exception, reason
 
     def is_unrepeatable(self, exception: BaseException) -> bool:
         """Whether no guard vouches for `exception` to be raised again on a hit."""

@@ -150,8 +150,8 @@ class Body:
     def suspend(self, interp: Interpreter, value: Value) -> None:
         """YIELD_VALUE: the body's frame, which is the current one, waits; `value` goes to whoever resumed it."""
         frame = self.frame
-        interp.frame = frame.back
-        frame.back = frame.then = frame.on_raise = frame.generator = None
+        interp.detach(frame)
+        frame.then = frame.on_raise = frame.generator = None
         self.state = State.SUSPENDED
         yielded, _, _ = self._release()
         real, self.alive = self.alive, None
@@ -216,7 +216,7 @@ class Body:
         values = [Value(real, shadow) for real, shadow in zip(arguments, items.items, strict=True)]  # type: ignore[attr-defined]
         waiting = Value(function, function_shadow), values, Value(raising, raising_shadow)
         self.interp, self.dormant = weakref.ref(interp), None
-        interp.taken_over[self] = node
+        interp.took_over(self, node)
         node.state = IteratorState()
         if self.state is State.RUNNING:
             self.awaiting = waiting
@@ -380,7 +380,7 @@ class Body:
             interp.give_up(Break("opaque-call", f"native code resumed {self.kind} {self.frame.code.co_qualname}"))  # type: ignore[union-attr]
         if not lives or elsewhere:
             interp = Interpreter(None, None)
-            interp.inlining = False
+            interp.stop_inlining()
         return interp   # type: ignore[return-value]
 
 
@@ -407,7 +407,7 @@ def create(interp: Interpreter, frame: Frame) -> Value:
     function = frame.function.real
     body = Body(KINDS[frame.code.co_flags & FLAGS][0], frame, interp)
     real = _drive(body, frame.code.co_flags & FLAGS, function.__name__, function.__qualname__)
-    interp.bodies.add(body)
+    interp.made(body)
     return Value(real, interp.track(lambda: interp.graph.create(real)))
 
 

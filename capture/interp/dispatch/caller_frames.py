@@ -154,7 +154,7 @@ def _watching(setter: Callable[[Any], None]) -> None:
         """Who watches frames is told of CPython's alone: what is called from now on gets no frames of ours."""
         if interp.tracking or kwargs or len(args) != 1:
             return False                            # which ends the trace
-        interp.inlining = False
+        interp.stop_inlining()
         interp.deliver(Value(interp.real(setter, args[0].real), None), then)
         return True
 

@@ -285,7 +285,7 @@ def mode_shadow(interp: Interpreter, call: Call, result: Any) -> Shadow:
     if real in leaf_functions.ENTRIES:
         interp.opened(interp.graph.create(object()), level=True)
     elif real in leaf_functions.EXITS:
-        del interp.openings[next(reversed(interp.openings))]
+        interp.closed()
     return Const(result)
 
 
@@ -432,7 +432,7 @@ def raised(interp: Interpreter, call: Call, exception: BaseException) -> Shadow:
     follows = call.kind in (Kind.MODEL, Kind.GETTER) or known and is_pure(call.real)
     if call.kind in OF_TENSORS or known and call.real in SIDE_EFFECTS or not follows:
         reason = "tensor-op-raised" if call.kind in OF_TENSORS else "opaque-call"
-        interp.unrepeatable = exception, Break(reason, f"{name_of(call.real)}() raised")
+        interp.cannot_repeat(exception, Break(reason, f"{name_of(call.real)}() raised"))
     elif call.meaning is None or call.meaning.prepare is None:      # else it has seen to that
         hold_all(interp, *args, **call.kwargs)
     return interp.graph.find(exception) or new_exception(interp, exception)

@@ -112,7 +112,7 @@ def question_of(interp: Interpreter, function: Any, args: list[Value], kwargs: d
         raise Performed(result)
     finally:
         torch._C._pop_torch_function_stack()
-    interp.graph.overriding = True
+    interp.graph.note_overriding()
     known = dict(_flat([*args, *kwargs.values()]))
     asked_of = [next(real for real in known.values() if type(real) is cls or real is cls) for cls in types]
     mode = [torch._C._get_function_stack_at(torch._C._len_torch_function_stack() - 1)] if modes else []

@@ -70,7 +70,7 @@ def prepare(interp: Interpreter, *args: Value, **kwargs: Value) -> None:
     graph, recorder = interp.graph, interp.recorder
     late = [done for done in graph.effects if is_drop(done) and not done.early]  # type: ignore[union-attr]
     for done in late:
-        graph.effects.remove(done)
+        graph.withdraw(done)
         recorder.effect(setattr, recorder.node(done.target), "grad", None)  # type: ignore[union-attr]
     for node, real in leaves_of(interp, list(args), kwargs):
         if "grad" not in node.slots:
@@ -121,7 +121,7 @@ def register(interp: Interpreter, result: RemovableHandle, tensor: Value, hook: 
     call = graph.call_effect(Const(torch.Tensor.register_hook), (node, hook.shadow), positions=interp.positions())
     if node.source is None:
         interp.recorder.node(node).meta["obstacle"] = "makes a tensor with a hook"
-        graph.unwritten.setdefault((storage_of(tensor.real) or (None,))[0], (call.serial, "a hook was registered on a tensor", ()))
+        graph.forbid_writes((storage_of(tensor.real) or (None,))[0], call, "a hook was registered on a tensor")
     handles.add(result)
     return new_object(interp, result, Replayed(call, ()))
 

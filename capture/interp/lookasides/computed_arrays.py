@@ -50,7 +50,7 @@ def expose(interp: Interpreter, result: Any, tensor: Value) -> Shadow:
     graph.touch(node)  # type: ignore[arg-type]
     call = graph.call_effect(Const(torch.Tensor.numpy), (node,), positions=interp.positions())
     storage = (storage_of(tensor.real) or (None,))[0]
-    graph.unwritten.setdefault(storage, (call.serial, "numpy was given a tensor", user_stack(call.positions)))
+    graph.forbid_writes(storage, call, "numpy was given a tensor", user_stack(call.positions))
     known.exposed.setdefault(storage, call.serial)
     known.first = call.serial if known.first is None else known.first
     return _made(interp, result, call)

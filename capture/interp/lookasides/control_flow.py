@@ -62,7 +62,7 @@ def entered(interp: Interpreter, result: None) -> Shadow:
 
 @model(leave)
 def left(interp: Interpreter, result: None) -> Shadow:
-    del interp.openings[next(reversed(interp.openings))]
+    interp.closed()
     return Const(None)
 
 

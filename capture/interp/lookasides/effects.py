@@ -149,7 +149,8 @@ def _model(function: Any, traits: Traits) -> Callable[..., Shadow]:
         if traits.shows:
             own_code.require(interp, function, list(args), kwargs, shown_to(traits, args, kwargs))
         values = [*args, *kwargs.values()]
-        graph.waited |= function in WAITING
+        if function in WAITING:
+            graph.note_wait()
         own = args[0] if args and result is args[0].real else None
         if own is None and type(result) not in SCALARS and (not traits.fresh or graph.find(result) is not None):
             raise Break("side-effect-call", f"{function.__qualname__}() returned a {type(result).__name__}")
@@ -181,7 +182,7 @@ def note_change(interp: Interpreter, value: Value) -> None:
     """A call that is repeated may change attributes of an object: what is known of them holds no more."""
     attributes = interp.graph.attributes(value.shadow) if isinstance(value.shadow, RefNode) else None
     if attributes is not None:
-        interp.graph.volatile.add(attributes)
+        interp.graph.note_volatile(attributes)
         if attributes.source is not None and isinstance(attributes.state, DictState):
             attributes.state = DictState({}, complete=False)
 

@@ -332,7 +332,7 @@ def length(interp: Interpreter, result: int, x: Value) -> Shadow:
 def id_(interp: Interpreter, result: int, x: Value) -> Shadow:
     """`id(x)`: another number on every run, whose only use is to tell objects apart."""
     if isinstance(x.shadow, RefNode):
-        interp.graph.numbers[result] = x.shadow
+        interp.graph.note_number(result, x.shadow)
     if isinstance(x.shadow, (RefNode, Build)):
         return Expr(id, (x.shadow,))
     interp.graph.depend(x.shadow, x.real)

@@ -30,7 +30,7 @@ def _switch(cls: Any) -> None:
 
     @model(cls.__exit__, refuses=begun_before)
     def end(interp: Interpreter, result: None, switch: Value, *exception: Value) -> Shadow:
-        del interp.openings[node_of(switch)]
+        interp.closed(node_of(switch))
         interp.recorder.asking.pop()
         return NONE
 
@@ -57,9 +57,8 @@ def not_of_python(interp: Interpreter, mode: Value) -> Break | None:
 def push(interp: Interpreter, result: None, mode: Value) -> Shadow:
     """A mode of the program's is asked from now on."""
     opening = interp.graph.create(Opening())
-    interp.opened(opening, level=True)
-    interp.modes.append((mode.shadow, opening))
-    interp.graph.overriding = True
+    interp.mode_entered(mode.shadow, opening)
+    interp.graph.note_overriding()
     return NONE
 
 
@@ -77,9 +76,7 @@ def nothing_pushed(interp: Interpreter) -> Break | None:
 @model(torch._C._pop_torch_function_stack, refuses=nothing_pushed)
 def pop(interp: Interpreter, result: Any) -> Shadow:
     """It is not asked any more."""
-    shadow, opening = interp.modes.pop()
-    del interp.openings[opening]
-    return shadow
+    return interp.mode_left()
 
 
 @model(*RESULTS, applies=lambda items: type(items) in LISTS)

@@ -80,7 +80,7 @@ def entered_before(interp: Interpreter, guard: Value) -> Break | None:
 def leave(interp: Interpreter, result: Any, guard: Value) -> Shadow:
     """Ends what `enter` began."""
     interp.recorder.effect(grad_mode._exit_inference_mode, guard.shadow.slots["fx"].value)  # type: ignore[attr-defined]
-    del interp.openings[guard.shadow]  # type: ignore[arg-type]
+    interp.closed(guard.shadow)  # type: ignore[arg-type]
     return Const(None)
 
 

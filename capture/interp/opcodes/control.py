@@ -184,8 +184,8 @@ def return_const(interp: Interpreter, frame: Frame, instruction: Instruction) ->
 def return_generator(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     value = None if frame.generator is not None else generators.create(interp, frame)   # None: its object is there already
     then = frame.then
-    interp.frame = frame.back
-    frame.back = frame.then = frame.on_raise = frame.generator = None
+    interp.detach(frame)
+    frame.then = frame.on_raise = frame.generator = None
     if value is not None:
         interp.deliver(value, then)
 

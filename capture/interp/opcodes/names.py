@@ -154,7 +154,7 @@ def _depend_on_failure(interp: Interpreter, name: str, exception: BaseException)
     if isinstance(exception, ModuleNotFoundError) and exception.name in prefixes(name):
         interp.graph.require(Computed(search_state, (Literal(name),)), "VALUE", search_state(name))
     else:
-        interp.unrepeatable = exception, Break("opaque-call", f"import of {name} raised")
+        interp.cannot_repeat(exception, Break("opaque-call", f"import of {name} raised"))
 
 
 def prefixes(name: str) -> list[str]:

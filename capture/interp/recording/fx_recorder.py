@@ -341,7 +341,7 @@ class FxRecorder:
         storages = frozenset((storage_of(tensor) or (None,))[0] for tensor in tensors)
         self.told.told.add(node)
         self.told.writers[node] = storages  # type: ignore[assignment]
-        self.refs.told.update({storage: self.refs.written[storage] for storage in storages})  # type: ignore[misc]
+        self.refs.wrote_told(storages)  # type: ignore[arg-type]
 
     def pin(self, *tensors: torch.Tensor) -> bool:
         """Whether values of tensors follow from constants and from numbers from outside, which are guarded by value from now on."""
@@ -458,7 +458,7 @@ class FxRecorder:
             revocable = self.can_take_back()
             self.takes_back |= revocable and (changed or not at_once and self.kept_bytes <= MOST_BYTES)
             if revocable and not at_once and (changed or self.kept_bytes <= MOST_BYTES):
-                self.refs.risks.append(Expr(operation, (known, Const(held))))
+                self.refs.note_risk(Expr(operation, (known, Const(held))))
                 continue
             if changed and not revocable:
                 raise Break("failing-operation", "a check between a write to a tensor and what cannot be taken back")

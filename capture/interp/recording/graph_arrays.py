@@ -128,11 +128,11 @@ def enter(recorder: FxRecorder) -> None:
         node.state, node.origin = ArrayState(made, None), None
         if recorder.effects_before is not None and graph.effects.index(call) < recorder.effects_before:
             recorder.effects_before -= 1
-        graph.effects.remove(call)
+        graph.withdraw(call)
         del arrays.repeated[call]
     if not arrays.repeated:
         for storage in arrays.exposed:
-            graph.unwritten.pop(storage, None)
+            graph.allow_writes(storage)
         arrays.exposed.clear()
 
 

@@ -1,0 +1,97 @@
+"""What a trace has changed, and which calls it has made, in order."""
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from capture.errors import UserFrame
+from capture.refgraph.context import Context
+from capture.refgraph.effects import CallEffect, Effect, calls_in, draws_before, is_foreign
+from capture.refgraph.node import Const, RefNode, Shadow
+from capture.refgraph.objects import Objects
+from capture.refgraph.publishing import Past
+
+
+class Changes(Objects):
+    """The effects of a trace, its writes to memory, and what of both its calls have seen."""
+
+    def __init__(self, context: Context | None = None) -> None:
+        super().__init__(context)
+        self.effects: list[Effect | CallEffect] = []
+        self.early: set[CallEffect] = set()         # those that are done before the graph runs
+        self.changed: dict[RefNode, int] = {}       # objects of ours -> when they were changed last; see `mark`
+        self.written: dict[int | None, int] = {}    # storages -> when they were written to last; None: perhaps any
+        self.told: dict[int, int] = {}              # … by what follows from constants and from numbers held at entry
+        self.published: dict[RefNode, Past] = {}    # objects of ours that call effects were shown -> as they were then
+        # … and when something was done with tensors there that must not be written to any more, what, and where.
+        self.unwritten: dict[int | None, tuple[int, str, tuple[UserFrame, ...]]] = {}
+        self.volatile: set[RefNode] = set()         # dicts from outside that a call effect may have changed
+        self.waited = False                         # time passed in a call effect
+
+    # -- effects -----------------------------------------------------------------------------------------------------
+
+    def effect(self, operation: Any, target: RefNode, *args: Shadow) -> None:
+        """A mutation of `target`, already done for real. One of our own objects that nobody has seen needs no replay."""
+        if target.source is not None or target in self.published or is_foreign(target):
+            self.effects.append(Effect(operation, target, args))
+        else:
+            self.changed[target] = self._next()
+
+    def drop_gradient(self, node: RefNode, early: bool) -> None:
+        """`tensor.grad = None` of an outside tensor, already done for real: it lets go of memory, so that it is done before the
+        graph runs if nothing was computed yet, nor shown to a call (`early`)."""
+        calls = (effect for effect in self.effects if isinstance(effect, CallEffect))
+        shown = any(isinstance(shadow, RefNode) for call in calls for shadow in call.shown)
+        node.slots["grad"] = Const(None)
+        self.effects.append(Effect(setattr, node, (Const("grad"), Const(None)), early and not shown))
+
+    def called(self, effect: CallEffect, early: bool, published: Mapping[RefNode, Past]) -> None:
+        """A call that acts on the world was made. early: it needs nothing of the graph. published: what it was shown."""
+        self.published.update(published)
+        self.effects.append(effect)
+        if early:
+            self.early.add(effect)
+
+    def withdraw(self, effect: Effect | CallEffect) -> None:
+        """An effect is not repeated on its own: the graph does the same."""
+        self.effects.remove(effect)
+
+    def note_volatile(self, node: RefNode) -> None:
+        """A call effect may have changed a dict from outside."""
+        self.volatile.add(node)
+
+    def note_wait(self) -> None:
+        """Time has passed in a call effect."""
+        self.waited = True
+
+    def make_early(self, shadow: Shadow) -> bool:
+        """Has what call effects returned, or a scalar that follows from it, there before the graph runs. False where the order of
+        the effects forbids it."""
+        for call in calls_in(shadow) or ():
+            needed = draws_before(self.effects, self.early, call)
+            if needed is None:
+                return False
+            self.early.update(needed)
+        return calls_in(shadow) is not None
+
+    # -- writes to memory ------------------------------------------------------------------------------------------------
+
+    def wrote(self, storages: Iterable[int | None]) -> None:
+        """Tensors of these storages were written to."""
+        self.written.update(dict.fromkeys(storages, self._next()))
+
+    def written_since(self, serial: int, storage: int | None) -> bool:
+        """Whether tensors of a storage were, or may have been, written to after a point in the order of the trace."""
+        return max(self.written.get(storage, 0), self.written.get(None, 0)) > serial
+
+    def wrote_told(self, storages: Iterable[int]) -> None:
+        """The last writes to these storages follow from constants and from numbers held at entry."""
+        self.told.update({storage: self.written[storage] for storage in storages})
+
+    def forbid_writes(self, storage: int | None, since: CallEffect, what: str, stack: tuple[UserFrame, ...] = ()) -> None:
+        """Tensors there must not be written to after a call. what: was done by that. stack: where the trace may end before it."""
+        self.unwritten.setdefault(storage, (since.serial, what, stack))
+
+    def allow_writes(self, storage: int | None) -> None:
+        """Tensors there may be written to: the call is part of the graph now."""
+        self.unwritten.pop(storage, None)

@@ -1,0 +1,99 @@
+"""The objects that a trace has met, by identity; in which order; and how long it holds those that it has made."""
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable
+from typing import Any
+
+from capture.refgraph.context import Context
+from capture.refgraph.lookup import has_finalizer
+from capture.refgraph.node import Expr, RefNode, Shadow
+
+
+class Objects:
+    """The nodes of a trace."""
+
+    def __init__(self, context: Context | None = None) -> None:
+        self.context = context or Context()
+        self.nodes: list[RefNode] = []              # outside objects, and those of ours that are alive, by serial
+        self.numbers: dict[int, RefNode] = {}       # what `id` returned -> of which object
+        self.sealed = False
+        self._by_id: dict[int, RefNode] = {}
+        self._young: list[RefNode] = []             # our objects held strongly, in order of creation
+        self._serial = 0
+
+    def find(self, real: Any) -> RefNode | None:
+        """The node of an object met before, by identity."""
+        node = self._by_id.get(id(real))
+        return node if node is not None and node.real is real else None
+
+    def is_made(self, cls: type) -> bool:
+        """Whether the trace made a class."""
+        node = self.find(cls)
+        return node is not None and node.created
+
+    def numbered(self, numbers: Iterable[Any]) -> list[RefNode]:
+        """The objects met before whose `id` is among `numbers`."""
+        return [node for number in numbers if type(number) is int and (node := self._by_id.get(number)) is not None]
+
+    def number(self, value: Any) -> Expr | None:
+        """The shadow of a number that `id` returned of an object which is alive; None for all others."""
+        node = self.numbers.get(value) if type(value) is int else None
+        return Expr(id, (node,)) if node is not None and id(node.real) == value else None
+
+    def is_new_number(self, key: Any) -> bool:
+        """Whether a key is the `id` of an object that the trace made: no container from outside can have it, but by chance."""
+        number = self.number(key)
+        return number is not None and number.args[0].created  # type: ignore[attr-defined]
+
+    def note_number(self, number: int, node: RefNode) -> None:
+        """`id` returned a number of an object."""
+        self.numbers[number] = node
+
+    def create(self, real: Any, state: Any = None, origin: Shadow | None = None) -> RefNode:
+        """The node of an object that the program has just created."""
+        node = self._register(RefNode(real, None, self._next(), state, origin))
+        if node.strong:
+            self._young.append(node)
+        return node
+
+    def _register(self, node: RefNode) -> RefNode:
+        assert not self.sealed, f"{node} was added to a sealed graph"
+        if has_finalizer(node.cls):
+            node.watch(self.context.died)
+        self._by_id[id(node.real)] = node
+        self.nodes.append(node)
+        return node
+
+    def _next(self) -> int:
+        self._serial += 1
+        return self._serial
+
+    @property
+    def mark(self) -> int:
+        """A point in time for `sweep`."""
+        return self._serial
+
+    def sweep(self, mark: int) -> None:
+        """Lets go of objects created since `mark` that the program no longer holds, so that tensors in them can die."""
+        if not self._young or self._young[-1].serial <= mark:
+            return
+        start = bisect_right(self._young, mark, key=lambda node: node.serial)
+        survivors = []
+        for node in reversed(self._young[start:]):  # containers created later may hold earlier ones
+            if node.is_garbage():
+                self._by_id.pop(id(node.real), None)
+                node.release()
+            else:
+                survivors.append(node)
+        self._young[start:] = reversed(survivors)
+
+    def release(self) -> None:
+        """Lets go of all objects, when the capture is over."""
+        self._young.clear()
+        for node in self.nodes:
+            node.forget()
+
+    def seal(self) -> None:
+        """No more knowledge is added, and nothing required."""
+        self.sealed = True
