@@ -40,14 +40,15 @@ def install(unit: Unit, interp: Interpreter, result: Shadow, held: Iterable[Valu
     """
     graph, recorder = interp.graph, interp.recorder
     verify(graph, continuations.composite([*held, *(part for sleeper in asleep for part in sleeper.record)]))
-    require_separateness(graph, [node for node in recorder.inputs if recorder.mutates and not recorder.arrays.has_tensor(node)])
+    told_apart = recorder.inputs.tensors if recorder.mutations.mutates else ()
+    require_separateness(graph, [node for node in told_apart if not recorder.arrays.has_tensor(node)])
     require_orders(graph)
     recorder.settle_expectations()
     graph.seal()
     with times.measure("mock"):
-        numbers: tuple[Shadow, ...] = tuple(number.shadow for number in recorder.number_inputs)
+        numbers: tuple[Shadow, ...] = tuple(number.shadow for number in recorder.inputs.numbers)
         before = may_raise.before(recorder)
-        plan = mock.plan(graph, result, recorder.inputs, numbers, may_raise.acted_before(recorder), before)
+        plan = mock.plan(graph, result, recorder.inputs.tensors, numbers, may_raise.acted_before(recorder), before)
     insert(unit, interp, plan, repeatable, broken, times)
     suspended_generators.lie_down(asleep)
 
@@ -59,7 +60,7 @@ def insert(unit: Unit, interp: Interpreter, plan: mock.MockPlan, repeatable: boo
     operations = recorder.operations
     with times.measure("graph"):
         gm = recorder.finish(plan.outputs)
-        if recorder.leaves_behind:
+        if recorder.mutations.leaves_behind:
             gm.forward = rollback.protected(gm)
         if recorder.silent:
             gm.forward = rollback.without_warnings(gm.forward)
@@ -69,7 +70,7 @@ def insert(unit: Unit, interp: Interpreter, plan: mock.MockPlan, repeatable: boo
         if operations or plan.outputs:
             # A graph that leaves torch in other modes than it found sets them itself, each time: no compiled graph does.
             # Nor does one carry tangents.
-            inputs = [*(node.real for node in recorder.inputs), *(value.real for value in recorder.number_inputs)]
+            inputs = [*(node.real for node in recorder.inputs.tensors), *(value.real for value in recorder.inputs.numbers)]
             inputs = inputs if classes is None else classes.plain(inputs)
             balanced = is_balanced(graph)
             if not balanced:
@@ -83,12 +84,12 @@ def insert(unit: Unit, interp: Interpreter, plan: mock.MockPlan, repeatable: boo
             called = called if classes is None else classes.around(called)
     with times.measure("mock"):
         names = argument_names(unit.function.__code__)
-        code = pycode.generate(plan, names, recorder.inputs, called, f"{unit.name}_{unit.captures}")
+        code = pycode.generate(plan, names, recorder.inputs.tensors, called, f"{unit.name}_{unit.captures}")
         code = debug.on_disk(code, unit.tree, unit.name, unit.captures)
         _C.step_through_mocks(bool(DEBUG_DIR.value))
         function = code.function
     with times.measure("guards"):
-        again = repeatable or plan.before is not None and recorder.can_take_back()
+        again = repeatable or plan.before is not None and recorder.mutations.can_take_back()
         trace = Trace(gm, code, broken, operations, again, compiled, times)
         entry = unit.tree.insert(collect(graph), code.lifted, function, trace, code.weakly_held())
     unit.captures += 1
@@ -137,10 +138,10 @@ def annotate(gm: torch.fx.GraphModule, graph: RefGraph, recorder: FxRecorder, re
     groups: dict[int, int] = {}
     placeholders = (node for node in gm.graph.nodes if node.op == "placeholder")
     given = () if gm.meta["classes"] is None else gm.meta["classes"].given
-    for place, (placeholder, node) in enumerate(zip(placeholders, recorder.inputs)):         # those of numbers come after
+    for place, (placeholder, node) in enumerate(zip(placeholders, recorder.inputs.tensors)):         # those of numbers come after
         plain = node.real.as_subclass(torch.Tensor) if place in given and node.real is not None else None
         placeholder.meta["properties"] = node.state.properties if plain is None else _C.tensor_properties(plain)
-        if recorder.mutates and node.state.storage is not None:
+        if recorder.mutations.mutates and node.state.storage is not None:
             storage, offset = node.state.storage
             placeholder.meta["storage"] = groups.setdefault(storage, len(groups)), offset
 

@@ -196,16 +196,16 @@ def capture(unit: Unit, function: types.FunctionType, args: list[Any]) -> Value 
             left = run_frame(interp, frame)
         if isinstance(left, Cut):           # outside of `except`: the exception being handled is the program's
             interp.left_by_cut()
-            rest = interp.track(install_cut, unit, interp, left, recorder.is_harmless(), times)
+            rest = interp.track(install_cut, unit, interp, left, recorder.mutations.is_harmless(), times)
             if rest is not None:
                 return rest
             outcome = interp.go_on(lambda: finish(interp, left))
         else:
             outcome = left
-        conclude(unit, interp, outcome, recorder.is_harmless(), times)
+        conclude(unit, interp, outcome, recorder.mutations.is_harmless(), times)
     except UserError as error:
         outcome = error.with_traceback(None)        # which holds this frame
-        conclude(unit, interp, outcome, recorder.is_harmless(), times)
+        conclude(unit, interp, outcome, recorder.mutations.is_harmless(), times)
     finally:
         unwind.set_handled(handled)
         interp.end()

@@ -46,7 +46,7 @@ from capture.interp.dispatch.caller_frames import FRAME_READERS, frame_reader, m
 from capture.interp.dispatch.debuggers import is_debugger
 from capture.interp.lookasides import autograd, computed_arrays, dicts, lru_caches, replays
 from capture.interp.lookasides.shadows import is_constant, settled
-from capture.interp.recording import arrays, control_flow_bodies, leaf_functions, may_raise, rollback, scalar_tensors, tensors
+from capture.interp.recording import arrays, control_flow_bodies, leaf_functions, may_raise, scalar_tensors, tensors
 from capture.interp.recording.writes import counting_writes, versions_of
 from capture.refgraph.effects import decision
 from capture.refgraph.facts import current_gpu, is_of
@@ -279,8 +279,6 @@ def mode_shadow(interp: Interpreter, call: Call, result: Any) -> Shadow:
     if real in leaf_functions.DEVICES:
         interp.recorder.switch(leaf_functions.DEVICES[real], args[:1], {})
         return args[0].shadow if result is args[0].real else Const(result)
-    if real in leaf_functions.KERNELS:
-        interp.recorder.switched.add(rollback.KERNELS[real])
     interp.recorder.switch(real, args, call.kwargs)
     if real in leaf_functions.ENTRIES:
         interp.opened(interp.graph.create(object()), level=True)

@@ -80,13 +80,13 @@ def may_suppose(interp: Interpreter, is_truth: bool = True) -> bool:
 
 def can_look_back(interp: Interpreter) -> bool:
     """Whether nothing was done so far that could not be taken back if a tensor turns out to hold something else."""
-    return interp.recorder.can_take_back()
+    return interp.recorder.mutations.can_take_back()
 
 
-def assume(interp: Interpreter, value: Value, scalar_tensors: bool | int, operation: Any) -> Shadow:
+def assume(interp: Interpreter, value: Value, held: bool | int, operation: Any) -> Shadow:
     """Takes a value, or its truth, for granted. operation: what looks whether it is so."""
-    interp.recorder.expect(value, scalar_tensors, operation, at_once=bool(interp.openings))
-    return Const(scalar_tensors)
+    interp.recorder.expect(value, held, operation, at_once=bool(interp.openings))
+    return Const(held)
 
 
 def supposed(interp: Interpreter, function: Any, args: list[Value], result: Any) -> Shadow | None:

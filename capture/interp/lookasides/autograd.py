@@ -31,7 +31,7 @@ HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
 def leaves_of(interp: Interpreter, args: list[Value], kwargs: dict[str, Value]) -> Iterator[tuple[RefNode, torch.Tensor]]:
     """The outside tensors that require gradients, and that a backward pass from `args` may come to."""
     given = [interp.graph.find(tensor) for tensor in tensors_in(args, kwargs)]
-    for node in dict.fromkeys([*interp.recorder.inputs, *given]):
+    for node in dict.fromkeys([*interp.recorder.inputs.tensors, *given]):
         if node is not None and node.source is not None and type(node.state) is TensorState:
             real = node.real
             if real is not None and real.requires_grad:

@@ -25,13 +25,13 @@ def _switch(cls: Any) -> None:
     @model(cls.__enter__)
     def begin(interp: Interpreter, result: None, switch: Value) -> Shadow:
         interp.opened(node_of(switch), level=True)
-        interp.recorder.asking.append(False)
+        interp.recorder.stop_asking()
         return NONE
 
     @model(cls.__exit__, refuses=begun_before)
     def end(interp: Interpreter, result: None, switch: Value, *exception: Value) -> Shadow:
         interp.closed(node_of(switch))
-        interp.recorder.asking.pop()
+        interp.recorder.ask_again()
         return NONE
 
 

@@ -42,7 +42,8 @@ def not_an_operation(interp: Interpreter, method: Value, *args: Value, **kwargs:
 
 def note_versions(interp: Interpreter, method: Value, *args: Value, **kwargs: Value) -> None:
     """Before the call, which may write to tensors."""
-    interp.recorder.versions = versions_of([*scripts.tensors_of(method.real).values(), *tensors_in(args, kwargs)])
+    tensors = [*scripts.tensors_of(method.real).values(), *tensors_in(args, kwargs)]
+    interp.recorder.note_before_call(versions_of(tensors))
 
 
 @model(scripts.call_method, prepare=note_versions, refuses=not_an_operation)
@@ -57,4 +58,4 @@ def call(interp: Interpreter, result: Any, method: Value, *args: Value, **kwargs
     if scripts.normalises(real):
         recorder.wrote([tensor.real for tensor in tensors if not tensor.real.requires_grad])
     operation = scripts.operation(real, len(tensors))
-    return recorder.record("call_function", operation, [*tensors, *args], kwargs, result, recorder.versions)
+    return recorder.record("call_function", operation, [*tensors, *args], kwargs, result, recorder.before_call())

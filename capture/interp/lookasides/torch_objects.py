@@ -64,7 +64,7 @@ def enter(interp: Interpreter, result: Any, mode: Value) -> Shadow:
     node, recorder = interp.graph.create(result), interp.recorder
     entered = recorder.effect(grad_mode._enter_inference_mode, recorder.argument(mode.shadow, mode.real))
     node.slots["fx"] = Const(entered)
-    recorder.leaves_behind = True
+    recorder.mutations.leave_behind()
     interp.opened(node)
     return node
 
@@ -136,7 +136,7 @@ def note_state(interp: Interpreter, cls: Value, *args: Value, **kwargs: Value) -
     known = Contained(interp.graph)
     for function in functions_of(cls.real):
         known.keeps_to_itself(function)
-    interp.recorder.state = state_of_streams(), known, known.contents()
+    interp.recorder.note_before_call((state_of_streams(), known, known.contents()))
 
 
 def functions_of(cls: Any) -> list[Any]:
@@ -161,8 +161,7 @@ def apply(interp: Interpreter, result: Any, cls: Value, *args: Value, **kwargs: 
     """A user's autograd function is one operation; it may have written to its arguments. One that draws from a stream of which the
     trace's own draws are made before the graph, or after it, would not find it as it was; nor would the trace find objects that one
     has changed."""
-    streams, known, contents = interp.recorder.state
-    interp.recorder.state = None
+    streams, known, contents = interp.recorder.before_call()
     if streams != state_of_streams():
         raise Break("side-effect-call", f"{cls.real.__qualname__} draws random numbers of Python's")
     if not same(contents, known.contents()):

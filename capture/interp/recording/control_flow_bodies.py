@@ -43,7 +43,6 @@ class Start:
     samples: list[fx.Node]
     mark: int
     counts: tuple[int, ...]
-    numbers: dict[Any, Any]
 
 
 @dataclass
@@ -85,26 +84,25 @@ def _place(tensor: torch.Tensor) -> int | None:
 
 def begin(recorder: FxRecorder, body: Body, sliced: Sequence[bool], operands: Sequence[RefNode]) -> list[RefNode]:
     """What is recorded from now on belongs to a body. Returns its samples."""
-    start = Start(recorder.effect(begin), [], recorder.refs.mark, _counts(recorder), dict(recorder.numbers))
+    start = Start(recorder.effect(begin), [], recorder.refs.mark, _counts(recorder))
     nodes = []
     for tensor, slices, operand in zip(body.samples, sliced, operands):
         start.samples.append(recorder.effect(sample, slices, recorder.node(operand)))
         nodes.append(recorder.refs.create(tensor, TensorState(start.samples[-1], None, operand.state.dynamic)))
-    recorder.bodies.append((body, start))
+    recorder.begin_body(body, start)
     return nodes
 
 
 def _counts(recorder: FxRecorder) -> tuple[int, ...]:
     """How much besides operations the trace has noted: none of it can be part of a body."""
-    return (len(recorder.refs.effects), len(recorder.expected), len(recorder.snapshots), len(recorder.counted),
+    return (len(recorder.refs.effects), len(recorder.expectations.checks), len(recorder.snapshots), len(recorder.counted),
             len(recorder.regions), len(recorder.arrays.tensors))
 
 
 def end(recorder: FxRecorder, body: Body, spec: Any, outputs: Sequence[torch.Tensor], has_parameters: bool) -> None:
     """The body has returned tensors, in a structure. has_parameters: else it takes the operands themselves. Raises Break for a body
     that does or returns what cannot be part of a graph."""
-    _, start = recorder.bodies.pop()
-    recorder.numbers = start.numbers
+    start = recorder.end_body()
     nodes = _nodes_after(start.marker)
     inside = {*nodes, *start.samples}
     known = [recorder.refs.find(output) for output in outputs]
@@ -159,7 +157,7 @@ def _taken_out(graph: fx.Graph, nodes: list[fx.Node], start: Start, outputs: lis
 def abandon(recorder: FxRecorder) -> None:
     """The body has raised."""
     if recorder.bodies:
-        recorder.bodies.pop()
+        recorder.end_body()
 
 
 # -- the operator ------------------------------------------------------------------------------------------------------
@@ -175,10 +173,8 @@ def plan(recorder: FxRecorder, bodies: Sequence[Body], bare: Sequence[bool]) -> 
         raise Break("opaque-call", "a body of torch's control flow takes what is no tensor from around it")
     for recorded, single in zip(made, bare):
         module = _module(recorder, recorded, nodes, single)  # type: ignore[arg-type]
-        name = f"body_{len(recorder.modules)}"
-        recorder.modules[name] = module
         result.modules.append(module)
-        result.nodes.append(recorder.fx.get_attr(name))
+        result.nodes.append(recorder.add_module(module))
     return result
 
 

@@ -37,6 +37,8 @@ class Recorder(Protocol):
 
     def node(self, tensor: RefNode) -> fx.Node: ...
 
+    def note_number(self, shadow: Shadow, as_tensor: bool, node: Any) -> None: ...
+
     def effect(self, target: Callable[..., Any], *args: Any) -> fx.Node: ...
 
     def literal(self, real: Any) -> Any: ...
@@ -90,16 +92,17 @@ def write(recorder: Recorder, shadow: Shadow, as_tensor: bool, place: Place = Pl
         return recorder.node(shadow)
     if isinstance(shadow, (Display, Build)):
         return shadow.cls(write(recorder, item, False) for item in shadow.items)
-    known, key = recorder.numbers, (shadow, as_tensor)
-    if key not in known:
+    key = shadow, as_tensor
+    if key not in recorder.numbers:
         inner = Place.VALUE if shadow.op in TYPED else Place.FIXED  # type: ignore[attr-defined]
         args = [write(recorder, arg, as_tensor, inner) for arg in shadow.args]  # type: ignore[attr-defined]
         if as_tensor and shadow.op in READERS:  # type: ignore[attr-defined]
             scalar = recorder.effect(torch.Tensor.reshape, args[0], ())
-            known[key] = recorder.effect(torch.Tensor.to, scalar, torch.float64)
+            made = recorder.effect(torch.Tensor.to, scalar, torch.float64)
         else:
-            known[key] = recorder.effect(nameable(shadow.op), *args)  # type: ignore[attr-defined]
-    return known[key]
+            made = recorder.effect(nameable(shadow.op), *args)  # type: ignore[attr-defined]
+        recorder.note_number(shadow, as_tensor, made)
+    return recorder.numbers[key]
 
 
 def nameable(op: Callable[..., Any]) -> Callable[..., Any]:

@@ -16,6 +16,7 @@ from torch import fx
 
 from capture.errors import Break
 from capture.interp.core.frame import Value
+from capture.interp.recording.expectations import Expectation
 from capture.interp.recording.fx_recorder import FxRecorder
 from capture.refgraph.effects import CallEffect, Replayed
 from capture.refgraph.identical import LISTS
@@ -126,8 +127,7 @@ def enter(recorder: FxRecorder) -> None:
         made = _Call(recorder).node(*_parts(call))
         made.meta["stack"] = call.positions
         node.state, node.origin = ArrayState(made, None), None
-        if recorder.effects_before is not None and graph.effects.index(call) < recorder.effects_before:
-            recorder.effects_before -= 1
+        recorder.expectations.withdrawn(graph.effects.index(call))
         graph.withdraw(call)
         del arrays.repeated[call]
     if not arrays.repeated:
@@ -182,8 +182,9 @@ def share(recorder: FxRecorder, array: Value, tensor: torch.Tensor) -> Shadow:
 
 def expect_as_it_is(recorder: FxRecorder, array: Value) -> None:
     """Takes for granted how an array of the graph is laid out."""
-    if not any(known is array.shadow for known, *_ in recorder.expected):
-        recorder.expected.append((array.shadow, layout(array.real), expect_layout, False, recorder.changes))  # type: ignore[arg-type]
+    if not recorder.expectations.includes(array.shadow):
+        recorder.expectations.add(Expectation(
+            array.shadow, layout(array.real), expect_layout, at_once=False, changed=recorder.mutations.changes))
 
 
 def is_of_tensor(shadow: Shadow | None) -> bool:

@@ -58,11 +58,8 @@ def note(interp: Interpreter, real: Any, args: list[Value]) -> None:
 def may_raise(interp: Interpreter) -> None:
     """The graph may raise from here on."""
     recorder, effects = interp.recorder, interp.graph.effects
-    if recorder.effects_before is None:
-        recorder.effects_before = len(effects)
-    watched = is_watched(interp.frame)
-    recorder.watched |= watched
-    recorder.fails |= watched or any(not comes_early(interp, effect) for effect in effects)
+    fails = any(not comes_early(interp, effect) for effect in effects)
+    recorder.expectations.may_raise(len(effects), is_watched(interp.frame), fails)
 
 
 def may_fail(interp: Interpreter, real: Any, args: list[Value]) -> bool:
@@ -144,29 +141,30 @@ def is_handled(nodes: Iterable[fx.Node]) -> bool:
 
 def refusal(interp: Interpreter, real: Any, args: list[Value], kwargs: dict[str, Value]) -> Break | None:
     """Why an operation must not follow what the trace has changed; None if it may."""
-    recorder = interp.recorder
-    if not may_fail(interp, real, args) or recorder.can_take_back() or not is_watched(interp.frame):
+    mutations = interp.recorder.mutations
+    if not may_fail(interp, real, args) or mutations.can_take_back() or not is_watched(interp.frame):
         return None
-    change = "a write to a tensor" if recorder.changes else "gradients were dropped"
+    change = "a write to a tensor" if mutations.changes else "gradients were dropped"
     return Break("failing-operation", f"{tensors.operation_name(real)}() after {change}")
 
 
 def before(recorder: FxRecorder) -> Perform | None:
     """What has all be as it was when the call began, for it to run again if its graph fails; None where nothing is changed, or
     something for good, and where nobody would tell."""
-    dropped, streams, draws = recorder.dropped, streams_drawn(recorder.refs), recorder.has_drawn()
-    if not (recorder.changes or dropped or streams or draws):
+    mutations, expectations = recorder.mutations, recorder.expectations
+    dropped, streams, draws = mutations.dropped, streams_drawn(recorder.refs), mutations.has_drawn()
+    if not (mutations.changes or dropped or streams or draws):
         return None
-    written, whole = recorder.overwritten.inputs, recorder.can_take_back()
+    written, whole = mutations.overwritten.inputs, mutations.can_take_back()
     if not whole:
-        if not recorder.expected:
+        if not expectations.checks:
             return None
         written = {}            # a check comes before these writes, and what it does not find is found before them
-    elif not recorder.fails and not recorder.takes_back and (
-            recorder.kept_bytes > MOST_BYTES or recorder.effects_before is None and not is_handled(recorder.fx.nodes)):
+    elif not expectations.fails and not expectations.takes_back and (
+            mutations.kept_bytes > MOST_BYTES or expectations.effects_before is None and not is_handled(recorder.fx.nodes)):
         return None
     storages = {node.state.storage[0] for node in written}
-    counted = [node for node in recorder.inputs if node.state.storage is not None and node.state.storage[0] in storages]
+    counted = [node for node in recorder.inputs.tensors if node.state.storage is not None and node.state.storage[0] in storages]
     kept = (Build(tuple, tuple(nodes)) for nodes in (written, counted, dropped, streams))
     return Perform(rollback.Before, (*kept, Const(draws)))
 
@@ -179,4 +177,5 @@ def streams_drawn(graph: RefGraph) -> list[RefNode]:
 
 def acted_before(recorder: FxRecorder) -> int:
     """How many effects come before the first operation of a graph that may raise, and cannot run again then."""
-    return 0 if recorder.can_take_back() or recorder.expected else recorder.effects_before or 0
+    expectations = recorder.expectations
+    return 0 if recorder.mutations.can_take_back() or expectations.checks else expectations.effects_before or 0

@@ -16,6 +16,7 @@ from torch.fx import Node
 
 from capture.interp.recording import constant_tensors
 from capture.interp.recording.arrays import Arrays
+from capture.interp.recording.graph_inputs import GraphInputs
 from capture.interp.recording.regions import graph_module
 from capture.refgraph.graph import RefGraph
 from capture.refgraph.node import Expr, RefNode, Shadow, TensorState, source_of
@@ -50,6 +51,15 @@ class Told:
         if (known or told) and isinstance(real, torch.Tensor) and (storage := constant_tensors.storage_of(real)) is not None:
             self.storages[node] = storage[0]
 
+    def note_write(self, node: Node, storages: frozenset[int]) -> None:
+        """Notes an operation in place on such results. storages: that it wrote to."""
+        self.told.add(node)
+        self.writers[node] = storages
+
+    def end(self) -> None:
+        """What follows computes otherwise than a guard would."""
+        self.ended = True
+
     def covers(self, nodes: list[Node]) -> bool:
         """Whether the operands of an operation are such results, or come from outside."""
         return not self.ended and all(node in self.fixed or node in self.told or node.op == "placeholder" for node in nodes)
@@ -60,7 +70,7 @@ class Recorder(Protocol):
 
     refs: RefGraph
     fx: fx.Graph
-    inputs: list[RefNode]
+    inputs: GraphInputs
     told: Told
     arrays: Arrays
 
@@ -68,8 +78,6 @@ class Recorder(Protocol):
     def snapshots(self) -> set[Node]: ...
 
     def node(self, tensor: RefNode) -> Node: ...
-
-    def paths_of_numbers(self) -> dict[Node, Any]: ...
 
 
 def path_to(recorder: Recorder, shadow: Shadow) -> Source | None:
@@ -94,10 +102,10 @@ def path_of_tensor(recorder: Recorder, shadow: Shadow | None) -> Computed | None
     if node in recorder.snapshots:
         del nodes[nodes.index(node) + 1:]
     operations = needed(recorder, node, nodes)
-    holders = {holder.state.node: holder for holder in recorder.inputs if holder.state.node in operations}
+    holders = {holder.state.node: holder for holder in recorder.inputs.tensors if holder.state.node in operations}
     if any(shares_what_is_written(recorder, holder) for holder in holders.values()):
         return None
-    numbers = recorder.paths_of_numbers()
+    numbers = recorder.inputs.paths_of_numbers()
     graph, copies, sources = fx.Graph(), {}, []
     for known in nodes:
         if known not in operations:
@@ -128,7 +136,7 @@ def shares_what_is_written(recorder: Recorder, holder: RefNode) -> bool:
 def needed(recorder: Recorder, node: Node, nodes: list[Node]) -> set[Node]:
     """Those of `nodes` that have a part in what the result of one of them holds at the end, inputs included."""
     among, found, todo = set(nodes), set(), [node]
-    storages = {**recorder.told.storages, **{holder.state.node: holder.state.storage[0] for holder in recorder.inputs
+    storages = {**recorder.told.storages, **{holder.state.node: holder.state.storage[0] for holder in recorder.inputs.tensors
                                              if holder.state.storage is not None}}
     while todo:
         known = todo.pop()

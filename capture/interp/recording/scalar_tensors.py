@@ -100,7 +100,7 @@ def count(interp: Interpreter, function: Any, args: list[Value]) -> External | N
 def keep(interp: Interpreter, tensor: Value, number: External) -> None:
     """Notes what a tensor holds from now on, until it is written to again."""
     storage, _ = storage_of(tensor.real)  # type: ignore[misc]
-    interp.recorder.counted[tensor.shadow] = number, interp.graph.written[storage]  # type: ignore[index]
+    interp.recorder.note_counted(tensor.shadow, number, interp.graph.written[storage])  # type: ignore[arg-type]
 
 
 def counted(interp: Interpreter, function: Any, args: list[Value]) -> External | None:

@@ -1,0 +1,269 @@
+"""What operations of a graph are given: tensors, constants, and numbers that change from call to call."""
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+
+from capture.errors import Break
+from capture.interp.core.frame import Value
+from capture.interp.recording import arrays, constant_tensors, fx_numbers, subclass_unwrapping, subscripts
+from capture.interp.recording.graph_inputs import GraphInputs
+from capture.interp.recording.result_shapes import name_of
+from capture.interp.recording.scalar_specialization import Numbers, Place, is_of_sizes, place_of
+from capture.refgraph.effects import Replayed
+from capture.refgraph.graph import PINNED, VALUES, RefGraph
+from capture.refgraph.lookup import parts
+from capture.refgraph.ndarrays import is_scalar_of_torch, scalar_of_torch
+from capture.refgraph.node import ArrayState, Build, Const, Expr, External, HandleState, RefNode, Shadow, TensorState, source_of
+from capture.refgraph.source import Computed, Literal, Local, Source, named
+
+SUBSCRIPTING = frozenset({"getitem", "setitem"})            # the operators whose second argument is a subscript
+TENSOR_TYPE = type(torch.FloatTensor)                       # the class of the types of tensors of old
+DTYPES = {bool: torch.bool, int: torch.int64, float: torch.float64, complex: torch.complex128}     # what torch takes these for
+# The builtin value of an instance of a subclass.
+PLAIN_VALUE: dict[type, Callable[[Any], Any]] = {int: int.__index__, float: float.__float__, str: str.__str__}
+
+
+class GraphBuilder:
+    """An fx graph, and the nodes in it that stand for values of the program."""
+
+    def __init__(self, refs: RefGraph, seen: Numbers) -> None:
+        self.refs, self.seen = refs, seen
+        self.fx = fx.Graph()
+        self.inputs = GraphInputs(self.fx)
+        self.arrays = arrays.Arrays(seen)
+        self.numbers: dict[tuple[Shadow, bool], Any] = {}       # see fx_numbers
+        self.bodies: list[tuple[Any, Any]] = []             # see control_flow_bodies: those that are being recorded
+        self._numbers_outside: list[dict[tuple[Shadow, bool], Any]] = []        # `numbers` before each of them
+        self.asking = [True]                    # whether classes are asked about operations; the last counts
+        self.moves = False                      # a number that changes says where in memory some tensor lies
+        self.resized = False                    # the operation being recorded takes a slice of a length that changes
+
+    @property
+    def operations(self) -> int:
+        """The number of recorded operations."""
+        return len(self.fx.nodes) - len(self.inputs.tensors) - len(self.inputs.numbers)
+
+    def node(self, tensor: RefNode) -> fx.Node:
+        """The fx node of a tensor; an outside tensor becomes an input of the graph when it is first used."""
+        state: TensorState = tensor.state
+        if state.node is None:
+            self.refs.touch(tensor)
+            source = tensor.source
+            name = source.name if isinstance(source, Local) else named(str(source))
+            state.node = self.inputs.add_tensor(tensor, name)
+            state.node.meta["source"] = str(source)
+            subclass_unwrapping.of_class(state.node, tensor.cls)
+            if isinstance(state, HandleState):
+                state.node.meta["obstacle"] = f"takes a {tensor.cls.__name__}"
+            elif state.dynamic:
+                state.node.meta.update(any_shape=True, obstacle="takes a tensor whose shape depends on values")
+        if state.node._erased:
+            raise Break("opaque-call", "a tensor made in a body of torch's control flow is used outside of it")
+        return state.node
+
+    def number(self, shadow: Shadow, key: Source | Shadow, real: int | float) -> fx.Node:
+        """The node of a number, which the graph takes as it is on each call: of this type, and any value. key: its path, or it
+        itself if a call returned it."""
+        node = self.inputs.number(key)
+        if node is None:
+            name = str(key) if isinstance(key, Source) else "number"
+            if isinstance(key, Source):
+                self.refs.require(key, "TYPE", type(real))
+            node = self.inputs.add_number(key, name, Value(real, shadow))
+            node.meta.update(source=name, number=type(real))
+        return node
+
+    def drawn(self, tensor: torch.Tensor, shadow: Shadow) -> RefNode:
+        """A tensor of random numbers drawn before the graph, which takes it after all others. shadow: how each call makes it."""
+        return self.refs.create(tensor, TensorState(self.inputs.add_drawn(tensor, shadow), None))
+
+    def changing_number(self, shadow: Shadow, real: Any, place: Place) -> fx.Node | None:
+        """The node of a number that may be another one on each call; None for what is to be a constant."""
+        key = source = source_of(shadow)
+        if not place.allows(real):
+            return None
+        if fx_numbers.is_read(shadow):
+            if place is Place.RATE or self.refs.type_of(shadow) is not type(real):
+                return None
+            self.moves |= place is Place.INDEX
+            return fx_numbers.write(self, shadow, False)
+        if place is Place.SIZE:
+            return None
+        if source is None:
+            if place is Place.RATE:
+                return None
+            if self.refs.type_of(shadow) is not type(real) or not self.refs.make_early(shadow):
+                return None
+            key = shadow  # type: ignore[assignment]
+        elif self.bodies or not self.seen.varies(source, real):     # torch's control flow takes tensors
+            return None
+        elif place is Place.RATE:
+            for special in (0, 1):
+                self.refs.require(Computed(operator.eq, (source, Literal(special))), "VALUE", real == special)
+        self.moves |= place is Place.INDEX
+        return self.number(shadow, key, real)  # type: ignore[arg-type]
+
+    def argument(self, shadow: Shadow, real: Any, place: Place = Place.FIXED) -> Any:
+        """A value as an argument of an fx node. Scalars become constants, and are guarded, unless `place` lets them change."""
+        if isinstance(shadow, Const):
+            return self.literal(shadow.value)
+        if isinstance(shadow, (External, Expr)):
+            number = self.changing_number(shadow, real, place)
+            if number is not None:
+                return number
+            self.refs.depend(shadow, real)
+            return self.literal(real)
+        if isinstance(shadow, Build):
+            inner = place.inner if shadow.cls in (tuple, torch.Size) else Place.FIXED
+            items = [self.argument(s, r, inner) for s, r in zip(shadow.items, parts(real), strict=True)]
+            if shadow.cls is slice:
+                return slice(*items)
+            if issubclass(shadow.cls, tuple):
+                return tuple(items)
+        elif isinstance(shadow, RefNode):
+            if isinstance(shadow.state, TensorState) and not isinstance(shadow.state, ArrayState):
+                return self.node(shadow)
+            if isinstance(real, list):
+                return [self.argument(s, r, place.inner) for s, r in zip(self.refs.list_state(shadow).items, real, strict=True)]
+            if isinstance(real, dict):
+                return {key: self.argument(self.refs.dict_get(shadow, key), real[key]) for key in self.refs.dict_keys(shadow)}
+            if isinstance(real, (*PINNED, *VALUES)):
+                return self.literal(real)
+            if place is Place.INDEX and (index := self.arrays.index(self, shadow, real)) is not None:
+                return index
+            if self.arrays.is_computed(real):
+                return self.fx.call_function(self.arrays.maker(real)) if arrays.is_array(real) else real.item()
+            if is_scalar_of_torch(real) and shadow.source is not None:
+                return self.argument(External(Computed(scalar_of_torch, (shadow.source,)), real.item()), real.item(), place)
+            drawn = isinstance(shadow.origin, Replayed) and shadow.origin.returns is type(real)
+            if drawn and (kind := arrays.kind_of_number(real)) is not None:
+                return self.argument(Expr(kind, (shadow.origin,)), kind(real), place)  # type: ignore[arg-type]
+            if isinstance(real, (int, float, str)):     # IntEnum and other subclasses, from outside or of a fixed value
+                self.refs.depend(shadow, real)
+                return next(convert(real) for cls, convert in PLAIN_VALUE.items() if isinstance(real, cls))
+        raise Break("opaque-call", f"a {type(real).__name__} is an argument of a tensor operation")
+
+    def operand(self, target: Any, where: int | str, value: Value, args: Sequence[Value], changing: bool) -> Any:
+        """The argument `where` of an operation. A number that was read out of a tensor may be calculated with, and, if `changing`,
+        one that is another on each call."""
+        name = name_of(target)
+        number = fx_numbers.operand(self, name, value.shadow, args)
+        if number is not None:
+            return number
+        place = place_of(target, where, value.real) if changing else Place.FIXED
+        if place is Place.FIXED and is_of_sizes(name, where, value.real) and fx_numbers.has_read(value.shadow):
+            place, self.resized = Place.SIZE, True
+        if place is Place.INDEX and isinstance(value.shadow, Build) and name in SUBSCRIPTING:
+            return self._subscript(value.shadow, value.real, args[0].real)
+        return self.argument(value.shadow, value.real, place)
+
+    def _subscript(self, shadow: Build, real: Any, tensor: torch.Tensor) -> Any:
+        """A slice, or a tuple with slices in it, that a tensor is subscripted with."""
+        shadow, real = subscripts.with_known_bounds(shadow, real, self.pin)
+        key = [real] if shadow.cls is slice else real
+        sizes = [None] * len(key) if self.is_dynamic(tensor) else subscripts.sizes(key, tensor)
+        if shadow.cls is slice:
+            return self._slice(shadow, real, *sizes)
+        return tuple(self._slice(part, item, size) if isinstance(part, Build) and part.cls is slice
+                     else self.argument(part, item, Place.INDEX)
+                     for part, item, size in zip(shadow.items, real, sizes, strict=True))
+
+    def _slice(self, shadow: Build, real: slice, size: int | None) -> slice:
+        """A slice of a dimension of this size. Its bounds may be others on each call, with as many elements between them; once a
+        capture has found another number of elements, or if a bound is computed on every call, with any number."""
+        path = None if size is None else subscripts.length_at_entry(shadow.items, size)
+        bounds = list(zip(shadow.items, parts(real), strict=True))
+        if any(source_of(bound) is None for bound in shadow.items):
+            self.resized = True
+            return slice(*(self.argument(bound, value, Place.INDEX) for bound, value in bounds))
+        if path is None or all(isinstance(bound, Const) for bound in shadow.items):
+            return slice(*(self.argument(bound, value) for bound, value in bounds))
+        length = subscripts.length(*parts(real), size)  # type: ignore[call-arg]
+        resized = self.seen.varies(path, length)
+        moved = [type(value) is int and not isinstance(bound, Const) and self.seen.varies(source_of(bound), value)  # type: ignore[arg-type]
+                 for bound, value in bounds]
+        if any(moved):
+            self.moves = True
+            if resized:
+                self.resized = True
+            else:
+                self.refs.require(path, "VALUE", length)
+        return slice(*(self.number(bound, source_of(bound), value) if moves else self.argument(bound, value)  # type: ignore[arg-type]
+                       for (bound, value), moves in zip(bounds, moved)))
+
+    def literal(self, real: Any) -> Any:
+        """A constant as fx can print it: its source code loses the signs of zeros in complex numbers, and of NaNs, and cannot name
+        classes, which stand for types of tensors (`x.to(float)`, `x.type(torch.LongTensor)`). Raises Break for other classes."""
+        if type(real) is complex:
+            return self.fx.call_function(complex, (self.literal(real.real), self.literal(real.imag)))
+        if type(real) is float and real != real and math.copysign(1.0, real) < 0:
+            return self.fx.call_function(operator.neg, (math.nan,))
+        if arrays.is_value(real):
+            return real.item()
+        if not isinstance(real, type):
+            return real
+        if type(real) is TENSOR_TYPE:
+            return f"{real.__module__}.{real.__name__}"
+        if real in DTYPES:
+            return DTYPES[real]
+        raise Break("opaque-call", f"the class {real.__name__} is an argument of a tensor operation")
+
+    def effect(self, target: Callable[..., Any], *args: Any) -> fx.Node:
+        """Appends an operation on torch's modes, such as switching gradients off."""
+        node = subclass_unwrapping.note(self.fx.call_function(target, args), self.asking[-1])
+        node.meta["stack"] = self.refs.context.positions()
+        return node
+
+    def begin_operation(self) -> None:
+        """The arguments of another operation come next."""
+        self.resized = False
+
+    def pin(self, *tensors: torch.Tensor) -> bool:
+        """Whether values of tensors follow from constants and from numbers from outside, which are guarded by value from now on."""
+        if not all(constant_tensors.is_fixed(self.refs, tensor) for tensor in tensors):
+            return False
+        nodes = [self.node(self.refs.find(tensor)) for tensor in tensors]  # type: ignore[arg-type]
+        seen = set(nodes)
+        for node in nodes:
+            fresh = [source for source in node.all_input_nodes if source not in seen]
+            seen.update(fresh)
+            nodes += fresh
+        numbers = zip(self.inputs.numbers, self.inputs.paths_of_numbers().items())
+        needed = [(source, number.real) for number, (node, source) in numbers if node in seen]
+        if not all(isinstance(source, Source) for source, _ in needed):       # what a call returned
+            return False
+        for source, real in needed:
+            self.refs.hold(source, "VALUE", real)  # type: ignore[arg-type]
+        return True
+
+    def stop_asking(self) -> None:
+        """No class is asked about operations, until `ask_again`."""
+        self.asking.append(False)
+
+    def ask_again(self) -> None:
+        """As before `stop_asking`."""
+        self.asking.pop()
+
+    def note_number(self, shadow: Shadow, as_tensor: bool, node: Any) -> None:
+        """A number that was needed is computed in the graph. See fx_numbers."""
+        self.numbers[shadow, as_tensor] = node
+
+    def begin_body(self, body: Any, start: Any) -> None:
+        """What is recorded from now on belongs to a body. See control_flow_bodies."""
+        self.bodies.append((body, start))
+        self._numbers_outside.append(dict(self.numbers))
+
+    def end_body(self) -> Any:
+        """It is over. Returns where it started."""
+        self.numbers = self._numbers_outside.pop()
+        return self.bodies.pop()[1]
+
+    def is_dynamic(self, tensor: torch.Tensor) -> bool:
+        node = self.refs.find(tensor)
+        return node is not None and node.state.dynamic

@@ -1,0 +1,73 @@
+"""What a graph changes besides making tensors, and whether that can be taken back when it fails on a hit."""
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from torch import equal as same  # whatever the program puts in its place
+
+from capture import _C
+from capture.interp.recording.undo_log import MOST_BYTES, Overwritten, size_of
+from capture.refgraph.effects import Effect
+from capture.refgraph.graph import RefGraph
+from capture.refgraph.node import RefNode
+
+
+class Mutations:
+    """Of one graph. most: bytes that can be copied on a hit, for the call to run again."""
+
+    def __init__(self, refs: RefGraph, most: float = MOST_BYTES) -> None:
+        self.refs, self.most = refs, most
+        self.mutates = False                    # it writes to an existing tensor
+        self.changes = False                    # … from outside, or changes other state
+        self.leaves_behind = False              # something is to be undone when it raises
+        self.overwritten = Overwritten()
+        self._random = _C.get_random_state()
+
+    def begin_write(self) -> None:
+        """A tensor, or other state, is written to."""
+        self.mutates = True
+
+    def wrote(self, tensors: Iterable[torch.Tensor], inputs: Iterable[RefNode], for_good: bool) -> None:
+        """These tensors from outside were written to, or other state. inputs: of the graph. for_good: no copy brings it back."""
+        overwritten = self.overwritten.adding(tensors, inputs, self.refs.find)
+        self.changes, self.overwritten = True, overwritten.beyond_recall() if for_good else overwritten
+
+    def relaid(self) -> None:
+        """A tensor was given another layout, memory or history, which no copy brings back."""
+        self.overwritten = self.overwritten.beyond_recall()
+
+    def leave_behind(self) -> None:
+        """What was recorded leaves something behind when the graph raises after it."""
+        self.leaves_behind = True
+
+    @property
+    def so_far(self) -> tuple[bool, Overwritten]:
+        """For `back_to`."""
+        return self.changes, self.overwritten
+
+    def back_to(self, before: tuple[bool, Overwritten]) -> None:
+        """What was noted since `so_far` has not become part of the graph."""
+        self.changes, self.overwritten = before
+
+    def has_drawn(self) -> bool:
+        """Whether random numbers of the CPU's were drawn."""
+        return not same(self._random, _C.get_random_state())
+
+    def is_harmless(self) -> bool:
+        """Whether the graph has changed nothing so far that outlives it: neither a tensor nor the state of random numbers."""
+        return not self.changes and not self.has_drawn()
+
+    @property
+    def dropped(self) -> list[RefNode]:
+        """The tensors that lose their gradients before the graph runs."""
+        return [effect.target for effect in self.refs.effects if isinstance(effect, Effect) and effect.early]
+
+    @property
+    def kept_bytes(self) -> int:
+        """How much is kept on a hit for the call to run again."""
+        return self.overwritten.bytes + sum(size_of(node.real) for node in self.dropped if node.real is not None)
+
+    def can_take_back(self) -> bool:
+        """Whether all that was done so far can be taken back, for the call to run again. Random numbers always can be."""
+        return self.kept_bytes <= self.most and not (self.changes and self.overwritten.for_good)
