@@ -46,13 +46,12 @@ def is_of_state(interp: Interpreter, real: Any, args: Args) -> bool:
 
 def expose(interp: Interpreter, result: Any, tensor: Value) -> Shadow:
     """The shadow of the array on the memory of a tensor."""
-    graph, node, known = interp.graph, tensor.shadow, interp.recorder.arrays
+    graph, node = interp.graph, tensor.shadow
     graph.touch(node)  # type: ignore[arg-type]
     call = graph.call_effect(Const(torch.Tensor.numpy), (node,), positions=interp.positions())
     storage = (storage_of(tensor.real) or (None,))[0]
     graph.forbid_writes(storage, call, "numpy was given a tensor", user_stack(call.positions))
-    known.exposed.setdefault(storage, call.serial)
-    known.first = call.serial if known.first is None else known.first
+    interp.recorder.arrays.note_exposed(storage, call.serial)
     return _made(interp, result, call)
 
 
@@ -60,7 +59,7 @@ def _made(interp: Interpreter, result: Any, call: CallEffect) -> RefNode:
     """The node of an array or number that a call returned."""
     node = new_object(interp, result, Replayed(call, ()))
     movable = is_ndarray(result) or not is_array(result) and result.dtype.kind != "b"      # the truths are two objects
-    interp.recorder.arrays.repeated[call] = node if movable else None
+    interp.recorder.arrays.note_repeated(call, node if movable else None)
     return node
 
 
@@ -176,7 +175,7 @@ def repeat(interp: Interpreter, real: Any, args: Args, kwargs: Kwargs, result: A
         return known
     given = tuple(snapshot(interp, value) for value in values)
     call = interp.graph.call_effect(Const(real), given, tuple(kwargs), positions=interp.positions())
-    recorder.arrays.repeated[call] = None
+    recorder.arrays.note_repeated(call, None)
     whole = Replayed(call, (), None, result if type(result) in SCALARS else None)
     if type(result) is tuple:
         return Build(tuple, tuple(Expr(operator.getitem, (whole, Const(index))) for index in range(len(result))))

@@ -94,7 +94,7 @@ def reset(interp: Interpreter, result: Any, variable: Value, token: Value) -> Sh
         raise Break("changing-global-state", f"context variable {variable.real.name!r} is reset to a token from outside")
     sets = [effect for effect in effects if sets_variable(effect, node)]
     if sets and isinstance(mark.origin, Replayed) and mark.origin.op is sets[-1]:
-        effects.remove(sets[-1])
+        interp.graph.withdraw(sets[-1])
         mark.origin = None              # nothing makes it any more
     elif node.source is not None:
         interp.graph.effect(ContextVar.reset, node, mark)

@@ -135,6 +135,27 @@ class Arrays:
         self.first: int | None = None                       # when numpy was given the first tensor
         self.shared: list[tuple[Any, torch.Tensor]] = []    # what owns the memory of arrays of the graph, and tensors on it
 
+    def note_exposed(self, storage: int | None, serial: int) -> None:
+        """Numpy was given a tensor there."""
+        self.exposed.setdefault(storage, serial)
+        self.first = serial if self.first is None else self.first
+
+    def note_repeated(self, call: CallEffect, node: RefNode | None) -> None:
+        """A call of numpy is made after the graph. node: of what it has made, if the graph may make that as well."""
+        self.repeated[call] = node
+
+    def note_in_graph(self, call: CallEffect) -> None:
+        """The graph makes the call instead."""
+        del self.repeated[call]
+
+    def note_hidden(self) -> None:
+        """Nothing of numpy's lies on the memory of tensors after the graph any more."""
+        self.exposed.clear()
+
+    def note_shared(self, owner: Any, *tensors: torch.Tensor) -> None:
+        """Tensors lie on memory of arrays of the graph, which `owner` owns."""
+        self.shared += ((owner, tensor) for tensor in tensors)
+
     def is_computed(self, real: Any) -> bool:
         """Whether numpy made this very object in the trace."""
         return id(real) in self._computed or self._arrays.get(id(real)) is real

@@ -129,11 +129,11 @@ def enter(recorder: FxRecorder) -> None:
         node.state, node.origin = ArrayState(made, None), None
         recorder.expectations.withdrawn(graph.effects.index(call))
         graph.withdraw(call)
-        del arrays.repeated[call]
+        arrays.note_in_graph(call)
     if not arrays.repeated:
         for storage in arrays.exposed:
             graph.allow_writes(storage)
-        arrays.exposed.clear()
+        arrays.note_hidden()
 
 
 def compute(recorder: FxRecorder, function: Callable[..., Any], args: list[Value], kwargs: dict[str, Value], result: Any) -> Shadow:
@@ -175,7 +175,7 @@ def share(recorder: FxRecorder, array: Value, tensor: torch.Tensor) -> Shadow:
     arrays, owner = recorder.arrays, owner_of(array.real)
     node = recorder.node(array.shadow)  # type: ignore[arg-type]
     shadow = recorder.record("call_function", torch.from_numpy, [Value(array.real, Const(node))], {}, tensor, {})
-    arrays.shared += [(owner, tensor), *([(owner, owner)] if isinstance(owner, torch.Tensor) else [])]
+    arrays.note_shared(owner, tensor, *([owner] if isinstance(owner, torch.Tensor) else []))
     expect_as_it_is(recorder, array)
     return shadow
 
