@@ -15,8 +15,6 @@ from capture.refgraph.source import Computed
 if TYPE_CHECKING:
     from capture.refgraph.graph import RefGraph
 
-MEMBER = 1          # of a slot, in a layout
-
 
 def state_at_entry(graph: RefGraph, node: RefNode) -> SetState:
     """The members of a set from outside, guarded as a whole: scalars in any order as long as none matters, objects in theirs."""
@@ -94,7 +92,7 @@ def filling(real: Any, members: dict[Any, Shadow]) -> Filling:
     order, layout, finger = tuple(builtin_of(real).__iter__(real)), _C.set_layout(real), _C.set_finger(real)
     if finger == 0 and _C.set_layout(again) == layout and all(map(operator.is_, again, order)):
         return Filling(items)
-    slots = dict(zip(order, (slot for slot, held in enumerate(layout) if held == MEMBER), strict=True))
+    slots = dict(zip(order, (slot for slot, held in enumerate(layout) if held == _C.SET_MEMBER), strict=True))
     return Filling(items, (Const(tuple(slots[member] for member in members)), Const(layout), Const(finger)))
 
 

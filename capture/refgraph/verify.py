@@ -73,12 +73,12 @@ class _Checker:
         if isinstance(shadow, RefNode):
             return shadow.real is real
         if isinstance(shadow, Const):
-            return same(shadow.value, real)
+            return same_value(shadow.value, real)
         if isinstance(shadow, External):
-            return same(shadow.value, real)
+            return same_value(shadow.value, real)
         if isinstance(shadow, Expr):
             value = self.evaluate(shadow)
-            return value is UNKNOWN or same(value, real)
+            return value is UNKNOWN or same_value(value, real)
         if isinstance(shadow, Build):
             if type(real) is not shadow.cls:
                 return False
@@ -192,7 +192,7 @@ class _Checker:
             self.check(shadow, real, node, key)
 
 
-def same(left: Any, right: Any) -> bool:
+def same_value(left: Any, right: Any) -> bool:
     """Whether two immutable values are of one type and equal bit for bit; identity for what has identity."""
     if left is right:
         return True
@@ -202,10 +202,10 @@ def same(left: Any, right: Any) -> bool:
     if cls is float:
         return left.hex() == right.hex()
     if cls is complex:
-        return same(left.real, right.real) and same(left.imag, right.imag)
+        return same_value(left.real, right.real) and same_value(left.imag, right.imag)
     if cls in (tuple, slice):
         lefts, rights = parts(left), parts(right)
-        return len(lefts) == len(rights) and all(map(same, lefts, rights))
+        return len(lefts) == len(rights) and all(map(same_value, lefts, rights))
     if cls is frozenset:
         return len(left) == len(right) and {(type(m), m) for m in left} == {(type(m), m) for m in right}
     return cls in _EQUAL and left == right
@@ -221,7 +221,7 @@ def _iterate(real: Any, cls: Any) -> Iterable[Any]:
 
 
 def _same_key(left: Any, right: Any) -> bool:
-    return left is right or same(left, right)
+    return left is right or same_value(left, right)
 
 
 def _slot(real: Any, name: str) -> Any:

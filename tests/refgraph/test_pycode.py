@@ -16,7 +16,7 @@ from capture.refgraph.mock import MockPlan
 from capture.refgraph.node import Build, Const, Expr, External, ListState
 from capture.refgraph.pycode import generate
 from capture.refgraph.source import Attr, Constant, Function, ImportedModule, InstanceDict, Item, Local, TypeAttr, TypeOf
-from capture.refgraph.verify import same
+from capture.refgraph.verify import same_value
 from tests.refgraph.world import Pair, World
 
 NOTHING = Pair(None, Const(None))
@@ -124,7 +124,7 @@ def test_constants_are_exact():
               (1, (-0.0,)), slice(1, None))
     world = World()
     made = world.code(Pair(values, Build(tuple, tuple(map(Const, values))))).function()
-    assert all(map(same, made, values))
+    assert all(map(same_value, made, values))
     assert made[6] is not True and made[7] is True
 
 

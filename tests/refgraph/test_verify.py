@@ -12,7 +12,7 @@ import torch
 
 from capture.errors import Break
 from capture.refgraph.node import ABSENT, Build, Const, DictState, Expr, FunctionState, ListState, SetState
-from capture.refgraph.verify import same, verify
+from capture.refgraph.verify import same_value, verify
 from tests.refgraph.world import Pair, World
 
 NOTHING = Pair(None, Const(None))
@@ -196,4 +196,4 @@ def test_the_dead_are_not_compared():
     ((1,), (1.0,), False), (complex(0, 0.0), complex(0, -0.0), False), (frozenset({1}), frozenset({True}), False),
     (torch.device("cpu"), torch.device("cpu"), True), ([], [], False), (slice(1), slice(1), True)])
 def test_same(left, right, expected):
-    assert same(left, right) is expected
+    assert same_value(left, right) is expected

@@ -8,7 +8,7 @@
 namespace capture {
 namespace {
 
-// What a slot of the table of a set holds (CPython's setobject.h), as a byte of its layout.
+// What a slot of the table of a set holds (CPython's setobject.h), as a byte of its layout. Python knows `member` by SET_MEMBER.
 enum Slot : char { unused, member, dummy };
 
 constexpr Py_hash_t hash_of_dummy = -1;
@@ -137,7 +137,7 @@ PyObject* lay_set(PyObject*, PyObject* args) {
 }
 
 PyMethodDef functions[] = {
-    {"set_layout", set_layout, METH_O, "What each slot of the table of a set holds, a byte each: nothing (0), a member (1), or the place of one that was taken out (2)."},
+    {"set_layout", set_layout, METH_O, "What each slot of the table of a set holds, a byte each: nothing, a member (SET_MEMBER), or the place of one that was taken out."},
     {"set_finger", set_finger, METH_O, "The slot at which `set.pop` begins to look."},
     {"lay_set", lay_set, METH_VARARGS,
      "lay_set(set, members, slots, layout, finger): gives an empty set its members, each in its slot, so that the set has this layout. "
@@ -146,6 +146,9 @@ PyMethodDef functions[] = {
 
 }  // namespace
 
-void init_set_layout(PyObject* module) { checked(PyModule_AddFunctions(module, functions)); }
+void init_set_layout(PyObject* module) {
+  checked(PyModule_AddFunctions(module, functions));
+  checked(PyModule_AddIntConstant(module, "SET_MEMBER", member));
+}
 
 }  // namespace capture

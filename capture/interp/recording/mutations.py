@@ -4,7 +4,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import torch
-from torch import equal as same  # whatever the program puts in its place
+from torch import equal as equal_tensors  # whatever the program puts in its place
 
 from capture import _C
 from capture.interp.recording.undo_log import MOST_BYTES, Overwritten, size_of
@@ -52,7 +52,7 @@ class Mutations:
 
     def has_drawn(self) -> bool:
         """Whether random numbers of the CPU's were drawn."""
-        return not same(self._random, _C.get_random_state())
+        return not equal_tensors(self._random, _C.get_random_state())
 
     def is_harmless(self) -> bool:
         """Whether the graph has changed nothing so far that outlives it: neither a tensor nor the state of random numbers."""
