@@ -26,7 +26,16 @@ from capture.guards.explain import Mismatch
 from capture.guards.tree import GuardTree
 from capture.history import BreakReport, Times, labelled, miss_of
 from capture.interp import lookasides, opcodes
-from capture.interp.breaks import continuations, early_breaks, idle_loops, leaving, libraries, suspended_generators
+from capture.interp.breaks import (
+    continuation_code,
+    continuations,
+    early_breaks,
+    idle_loops,
+    leaving,
+    libraries,
+    positions,
+    suspended_generators,
+)
 from capture.interp.core import program_frames, unwind
 from capture.interp.core.frame import Cut, Frame, UserError, Value
 from capture.interp.core.interpreter import Interpreter
@@ -330,11 +339,11 @@ def install_cut(unit: Unit, interp: Interpreter, cut: Cut, repeatable: bool, tim
         resumption.units[0].shapes.known |= of_any_shape(parameters, [cell.shadow for cell in frames[0].cells])
     graph.depend(cut.function.shadow, cut.function.real)
     entered, left_grad = entry_modes(graph).grad, torch.is_grad_enabled()
-    handling = any(continuations.Slot.HANDLED in frame.position.stack for frame in frames)
+    handling = any(positions.Slot.HANDLED in frame.position.stack for frame in frames)
     chains = [(frames, resumption.codes)]
     operation = Operation(cut.function, cut.args_, cut.kwargs)
     if inner:
-        codes = continuations.build(inner)
+        codes = continuation_code.build(inner)
         chains.append((inner, codes))
         operation = rest_of(frames, inner, codes, stand_ins, operation)
     arguments = [
@@ -389,7 +398,7 @@ class Operation:
         return Operation(self.function, [*self.args[:-3], *inner.parts], {}, inner)
 
 
-def rest_of(outer: list[continuations.Suspended], frames: list[continuations.Suspended], codes: continuations.Codes,
+def rest_of(outer: list[positions.Suspended], frames: list[positions.Suspended], codes: continuation_code.Codes,
             stand_ins: tuple[types.CodeType | None, ...], operation: Operation) -> Operation:
     """An operation, and then what is left of the call of an installed package that it is a part of."""
     chain = [continuations.callee_of(frames[0], codes.codes[0]), *continuations.arguments(frames, codes)]
@@ -406,26 +415,26 @@ def stand_ins_of(interp: Interpreter) -> tuple[types.CodeType | None, ...]:
     return tuple(map(program_frames.stand_in_of, early_breaks.frames_from(interp.frame)))[::-1]
 
 
-def resumption_at(unit: Unit, frames: list[continuations.Suspended], stand_ins: tuple[types.CodeType | None, ...],
+def resumption_at(unit: Unit, frames: list[positions.Suspended], stand_ins: tuple[types.CodeType | None, ...],
                   report: BreakReport, performs: bool = False) -> Resumption:
     """The known continuations at the positions of `frames`, or new ones. performs: they run natively, and the innermost makes
     itself the call that it waits for."""
     key = *(frame.position for frame in frames), performs
     known = unit.resumptions.get(key)
     if known is None:
-        codes = continuations.build(frames, performs)
+        codes = continuation_code.build(frames, performs)
         functions = tuple(itertools.accumulate((frame.taken + 1 for frame in frames[:-1]), initial=-1))[1:]
         make_unit = maker(unit, frames[0].scope, codes, report, performs)
         known = unit.resumptions[key] = Resumption(codes, stand_ins, functions, make_unit, not frames[0].code.co_cellvars)
     return known
 
 
-def maker(unit: Unit, scope: dict[str, Any], codes: continuations.Codes, report: BreakReport,
+def maker(unit: Unit, scope: dict[str, Any], codes: continuation_code.Codes, report: BreakReport,
           native: bool) -> Callable[[types.CodeType], Unit]:
     """What makes the unit of an outermost continuation behind a break of `unit`'s. scope: its globals. native: it runs natively."""
     where = user_frames(report.stack)[-1]
     name = f"{unit.root.name} resumed at {os.path.basename(where.file)}:{where.line}"
-    shapes = Shapes(continuations.RESULT)
+    shapes = Shapes(positions.RESULT)
 
     def make_unit(code: types.CodeType) -> Unit:
         cells = tuple(types.CellType() for _ in code.co_freevars)
@@ -438,7 +447,7 @@ def maker(unit: Unit, scope: dict[str, Any], codes: continuations.Codes, report:
     return make_unit
 
 
-def idle_loop(unit: Unit, resumption: Resumption, frames: list[continuations.Suspended], report: BreakReport) -> Loop | None:
+def idle_loop(unit: Unit, resumption: Resumption, frames: list[positions.Suspended], report: BreakReport) -> Loop | None:
     """What runs the innermost frame's loop in CPython, whose rounds hold no tensor operation, until it ends and what follows is
     captured. None where that cannot be."""
     idle = BreakReport(REASONS["idle-loop"], report.context, report.stack)
@@ -447,14 +456,14 @@ def idle_loop(unit: Unit, resumption: Resumption, frames: list[continuations.Sus
     def go_on(left: idle_loops.Left) -> _C.TailCall:
         root, rest = owner(), [left.outline()]
         known = None if root is None else resumption_at(root, rest, (None,), idle)
-        codes = continuations.build(rest) if known is None else known.codes
+        codes = continuation_code.build(rest) if known is None else known.codes
         function = types.FunctionType(codes.codes[0], left.scope, left.code.co_name, None, left.cells)
         if known is None:
             return _C.TailCall(function, None, (*left.values, None))
         return known.proceed(function, left.values, None, False)
 
     *outer, innermost = frames
-    if outer and any(continuations.Slot.HANDLED in frame.position.stack for frame in frames):
+    if outer and any(positions.Slot.HANDLED in frame.position.stack for frame in frames):
         return None
     made = idle_loops.left_to_cpython(innermost.code, innermost.position, idle_loops.itself if outer else go_on)
     if made is None:

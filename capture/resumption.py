@@ -14,7 +14,7 @@ import torch
 
 from capture import _C
 from capture.guards.tree import GuardTree
-from capture.interp.breaks.continuations import Codes
+from capture.interp.breaks.continuation_code import Codes
 from capture.interp.breaks.idle_loops import Left
 from capture.interp.core import unwind
 from capture.interp.core.frame import UserError, Value

@@ -1,29 +1,26 @@
-"""Prints the plan of a mock function as Python source, and compiles it.
+"""Prints the plan of a mock function as Python source.
 
-The source is a value, as in `torch.fx`: text, globals, and which line does what. What users own (classes, modules,
-functions) is reached through weak references, and no statement runs Python code of theirs.
+What users own (classes, modules, functions) is reached through weak references, and no statement runs Python code of theirs.
 """
 from __future__ import annotations
 
 import ast
-import builtins
 import collections
 import keyword
-import linecache
 import math
 import operator
 import sys
 import types
 import weakref
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from typing import Any
 
-from capture.refgraph.effects import CallEffect, Effect, Position, Replayed, Traceback, operands_of
+from capture.refgraph.effects import CallEffect, Effect, Position, Replayed, Traceback
 from capture.refgraph.graph import BOUND_IN_C
 from capture.refgraph.lookup import instance_dict, is_heap_type
-from capture.refgraph.mock import Make, MockPlan, Perform, bases, operands
-from capture.refgraph.node import Build, Const, Display, Expr, RefNode, Shadow, TensorState
+from capture.refgraph.mock import Make, MockPlan, Perform, operands
+from capture.refgraph.mock_code import Names, PythonCode
+from capture.refgraph.node import Build, Const, Display, Expr, RefNode, Shadow
 from capture.refgraph.records import holds_weak, is_weak
 from capture.refgraph.runtime import CallFrom
 from capture.refgraph.source import (
@@ -42,6 +39,7 @@ from capture.refgraph.source import (
     lookup,
     short_name,
 )
+from capture.refgraph.survey import Survey, operands_first, path_of
 
 BINARY = {operator.add: ast.Add, operator.sub: ast.Sub, operator.mul: ast.Mult, operator.truediv: ast.Div,
           operator.floordiv: ast.FloorDiv, operator.mod: ast.Mod, operator.pow: ast.Pow, operator.lshift: ast.LShift,
@@ -58,70 +56,6 @@ PARTS = frozenset(("__globals__", "__closure__"))      # of a function
 DEEPEST = 16                                        # expressions nested more deeply are split up
 
 
-@dataclass(frozen=True)
-class PythonCode:
-    """A mock function as source. Its parameters are the frame's arguments, then, if `lifted` is not empty, a tuple of
-    the objects at these paths. `lines`: what a line of the source makes, or changes. `calls`: the lines that do a call
-    effect, and where the user's program does it (None where frames like the user's do it). `first_effect`: the first line that
-    changes anything for good, the graph apart. `before`: the variable that holds what takes back lines before that, and the graph.
-    `graph`: the name, among `globals`, of the compiled graph, or None when none is called."""
-
-    name: str
-    source: str
-    globals: dict[str, Any]
-    filename: str
-    lines: dict[int, str]
-    lifted: tuple[Source, ...]
-    graph: str | None
-    calls: dict[int, tuple[Position, ...] | None] = field(default_factory=dict)
-    first_effect: int = sys.maxsize
-    before: str | None = None
-
-    def weakly_held(self) -> list[Any]:
-        """The objects of the program's own that the code refers to."""
-        return [value() for value in self.globals.values() if type(value) is weakref.ref]
-
-    def _entry_of(self, exception: BaseException) -> types.TracebackType | None:
-        entry = exception.__traceback__
-        while entry is not None and entry.tb_frame.f_code.co_filename != self.filename:
-            entry = entry.tb_next
-        return entry
-
-    def line_of(self, exception: BaseException) -> int:
-        """The line that an exception came out of, or 0 when it came from elsewhere."""
-        entry = self._entry_of(exception)
-        return 0 if entry is None else entry.tb_lineno
-
-    def put_back(self, exception: BaseException) -> None:
-        """Takes back what was done when an exception came out of a line before `first_effect`."""
-        entry = self._entry_of(exception)
-        if entry is not None and (before := entry.tb_frame.f_locals.get(self.before)) is not None:  # type: ignore[arg-type]
-            before.put_back()
-
-    @property
-    def function(self) -> Callable[..., Any]:
-        """The compiled function, always the same. Tracebacks and debuggers find its source for as long as it lives."""
-        known = vars(self)      # no functools.cached_property: in 3.11 it holds a lock, for which finalizers may wait
-        if "made" not in known:
-            known["made"] = self._make()
-        return known["made"]
-
-    def _make(self) -> Callable[..., Any]:
-        module = compile(self.source, self.filename, "exec")
-        code = next(constant for constant in module.co_consts if isinstance(constant, types.CodeType))
-        self.globals["__builtins__"] = builtins     # C code that imports something asks the current frame for it
-        function = types.FunctionType(code, self.globals, self.name)
-        entry = (len(self.source), None, self.source.splitlines(keepends=True), self.filename)
-        linecache.cache[self.filename] = entry
-        weakref.finalize(function, _forget, self.filename, entry).atexit = False
-        return function
-
-
-def _forget(filename: str, entry: tuple[Any, ...]) -> None:
-    if linecache.cache.get(filename) is entry:
-        del linecache.cache[filename]
-
-
 def generate(plan: MockPlan, arguments: list[str], inputs: list[RefNode], graph_callable: Callable[..., Any] | None,
              name: str) -> PythonCode:
     """The mock function of `plan` for a frame with these argument names, in order.
@@ -131,89 +65,13 @@ def generate(plan: MockPlan, arguments: list[str], inputs: list[RefNode], graph_
     return _Printer(plan, arguments, inputs, name).print(graph_callable)
 
 
-class _Names:
-    """The identifiers of one function: arguments, locals and globals, all different."""
-
-    def __init__(self) -> None:
-        self.taken = set(keyword.kwlist)
-        self.counts: collections.Counter[str] = collections.Counter()
-
-    def fresh(self, hint: str, numbered: bool = False) -> str:
-        """A new name: `hint` itself, or with a number after it."""
-        name = hint = "".join(c if c.isalnum() or c == "_" else "_" for c in hint) or "value"
-        if not name.isidentifier():
-            name = hint = f"_{hint}"
-        while numbered or name in self.taken:
-            name = f"{hint}{self.counts[hint]}"
-            self.counts[hint] += 1
-            numbered = False
-        self.taken.add(name)
-        return name
-
-
-class _Survey:
-    """What a plan uses, and how often: decides what is read or computed once, and kept.
-
-    `order`: every shadow once, operands first. `kept`: entry state that something besides arithmetic uses, and so is
-    read at the start. `hoisted`: arithmetic on entry state alone, computed at the start. `risky`: arithmetic on tensors' values
-    that may raise, and so comes before any effect; `risky_late`: arithmetic on what calls returned.
-    """
-
-    def __init__(self, plan: MockPlan) -> None:
-        roots: list[Shadow] = [*plan.numbers, *plan.risks, *filter(None, [plan.before])]
-        for step in (*plan.early, *plan.steps):
-            if not isinstance(step, Make):
-                roots += operands_of(step)
-            else:
-                roots += [step.value] if isinstance(step.value, Replayed) else operands(step.value)
-        roots.append(plan.result)
-        self.order = _operands_first(roots)
-        self.uses: collections.Counter[int] = collections.Counter(map(id, roots))
-        self.paths: collections.Counter[Source] = collections.Counter()
-        kept = {id(shadow) for shadow in roots}     # shadows that something besides arithmetic uses
-        replayed: set[int] = set()                  # shadows that depend on objects which the mock function makes
-        for shadow in self.order:
-            parts = operands(shadow)
-            self.uses.update(map(id, parts))
-            made = isinstance(shadow, Replayed) or isinstance(shadow, RefNode) and shadow.created
-            if made or not replayed.isdisjoint(map(id, parts)):
-                replayed.add(id(shadow))
-            if not isinstance(shadow, Expr) or id(shadow) in replayed:
-                kept.update(map(id, parts))
-        self.kept: dict[Source, None] = {}
-        for shadow in self.order:
-            source = path_of(shadow)
-            if source is not None:
-                self._need(source, self.uses[id(shadow)])
-                if id(shadow) in kept:
-                    self.kept[source] = None
-        late: set[int] = set()                      # shadows that depend on what is there only after effects
-        self.risky, risks = [], set(map(id, plan.risks))
-        for shadow in self.order:
-            if isinstance(shadow, Replayed) or isinstance(shadow, RefNode) and shadow.created and not isinstance(
-                    shadow.state, TensorState) or not late.isdisjoint(map(id, operands(shadow))):
-                late.add(id(shadow))
-            elif id(shadow) in risks:
-                self.risky.append(shadow)
-        self.risky_late = [shadow for shadow in plan.risks if id(shadow) in late]
-        self.used = {shadow.op for shadow in self.order if isinstance(shadow, Replayed)}
-        self.hoisted: list[Shadow] = [shadow for shadow in self.order
-                        if isinstance(shadow, Expr) and id(shadow) in kept and id(shadow) not in replayed]
-
-    def _need(self, source: Source, uses: int) -> None:
-        if source not in self.paths:
-            for base in bases(source):
-                self._need(base, 1)
-        self.paths[source] += uses
-
-
 class _Printer:
     """Builds the syntax tree of one mock function, statement by statement."""
 
     def __init__(self, plan: MockPlan, arguments: list[str], inputs: list[RefNode], name: str) -> None:
-        self.plan, self.inputs, self.name = plan, inputs, _Names().fresh(name)
-        self.survey = _Survey(plan)
-        self.names = _Names()
+        self.plan, self.inputs, self.name = plan, inputs, Names().fresh(name)
+        self.survey = Survey(plan)
+        self.names = Names()
         self.parameters = {argument: self.names.fresh(argument) for argument in arguments}
         self.lifted_name = self.names.fresh("lifted")
         self.lifted: list[Source] = []
@@ -350,7 +208,7 @@ class _Printer:
 
     def define(self, root: Shadow, kept: bool = False) -> None:
         """Writes `root` and its operands; what is used more than once, or nested deeply, goes to a variable."""
-        for shadow in _operands_first([root]):
+        for shadow in operands_first([root]):
             if id(shadow) in self.written:
                 continue
             if type(shadow) not in WRITTEN or path_of(shadow) is not None:
@@ -524,13 +382,6 @@ def is_from_stand_ins(effect: CallEffect) -> bool:
     return isinstance(effect.function, Const) and isinstance(effect.function.value, CallFrom)
 
 
-def path_of(shadow: Shadow) -> Source | None:
-    """The path of the entry state that a shadow stands for."""
-    if isinstance(shadow, Const):
-        return Constant(shadow.value) if is_weak(shadow.value) else None
-    return getattr(shadow, "source", None)
-
-
 def is_of_function(source: Source) -> bool:
     """Whether a path leads to the function itself, a part of it, or what its closure or globals hold: guards walk it anyway."""
     if isinstance(source, Attr) and (source.name in PARTS or source.name == "cell_contents" and isinstance(source.base, Item)):
@@ -538,22 +389,6 @@ def is_of_function(source: Source) -> bool:
     if isinstance(source, Item) and isinstance(source.base, Attr):
         return source.base.name in PARTS and is_of_function(source.base)
     return isinstance(source, Function)
-
-
-def _operands_first(roots: Iterable[Shadow]) -> list[Shadow]:
-    """All that `roots` are made from, each once, after its operands."""
-    order: list[Shadow] = []
-    seen: set[int] = set()
-    stack = [(root, False) for root in reversed(list(roots))]
-    while stack:
-        shadow, done = stack.pop()
-        if done:
-            order.append(shadow)
-        elif id(shadow) not in seen:
-            seen.add(id(shadow))
-            stack.append((shadow, True))
-            stack += [(part, False) for part in reversed(operands(shadow))]
-    return order
 
 
 def _has_plain_access(cls: type) -> bool:

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from capture.errors import Break, UserFrame
-from capture.interp.breaks import continuations
+from capture.interp.breaks import continuations, positions
 from capture.interp.core import unwind
 from capture.interp.core.frame import Frame, Resume
 from capture.refgraph.effects import user_stack
@@ -49,7 +49,7 @@ class Retreats:
 
     def is_between_instructions(self, frame: Frame) -> bool:
         """Whether a frame has come to instructions of the program's own, so that a continuation may begin with the next one."""
-        return continuations.has_begun(frame)
+        return positions.has_begun(frame)
 
     @property
     def has_ends(self) -> bool:
@@ -62,7 +62,7 @@ class Retreats:
 
     def last_instruction(self, frame: Frame) -> Place | None:
         """The place of the instruction that a frame is executing, of the program's own ones."""
-        if not continuations.has_begun(frame):
+        if not positions.has_begun(frame):
             return None
         self._keep_codes(frame)
         *outer, (code, pc) = place_of(frame)
@@ -109,7 +109,7 @@ class Retreats:
 
     def _keep_codes(self, innermost: Frame) -> None:
         """Has the code of a frame, and of those outside of it, live as long as places name it by its id."""
-        codes = [continuations.own_position(frame, Resume.PUSH)[0] for frame in frames_from(innermost)]
+        codes = [positions.own_position(frame, Resume.PUSH)[0] for frame in frames_from(innermost)]
         self._codes.update({id(code): code for code in codes})
 
 
@@ -127,5 +127,5 @@ def place_of(frame: Frame) -> Place:
 
 def position_of(frame: Frame) -> tuple[int, int]:
     """Where one frame is, in the program's own code even if it runs a continuation."""
-    code, pc, _ = continuations.own_position(frame, Resume.PUSH)
+    code, pc, _ = positions.own_position(frame, Resume.PUSH)
     return id(code), pc

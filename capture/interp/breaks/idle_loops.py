@@ -14,8 +14,10 @@ from typing import Any
 
 import torch
 
-from capture.interp.breaks.continuations import Position, Resume, Slot, Suspended, continuation, live_locals, waiting_at
+from capture.interp.breaks.continuation_code import continuation
+from capture.interp.breaks.positions import Position, Slot, Suspended, live_locals, waiting_at
 from capture.interp.core import generator_shims
+from capture.interp.core.frame import Resume
 from capture.interp.core.instructions import decode, exception_table, stack_effect, successors
 from capture.interp.recording.fx_recorder import FxRecorder
 from capture.refgraph.node import SCALARS, Const
@@ -32,7 +34,7 @@ class Left:
     cells: tuple[types.CellType, ...]
 
     def outline(self) -> Suspended:
-        """The frame as `continuations.build` takes it."""
+        """The frame as `continuation_code.build` takes it."""
         return Suspended(self.position, self.code, self.scope, Const(self.scope), [], [])
 
 

@@ -9,7 +9,7 @@ import types
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from capture.interp.breaks.continuations import Suspended
+from capture.interp.breaks.positions import Suspended
 from capture.interp.core.frame import Value
 from capture.interp.core.interpreter import Interpreter
 from capture.interp.polyfills.grouping import Group, GroupBy

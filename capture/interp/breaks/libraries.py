@@ -12,8 +12,8 @@ from typing import Any
 import torch
 
 from capture.errors import Break, is_of_library, is_of_torch
-from capture.interp.breaks.continuations import Slot, Suspended
 from capture.interp.breaks.early_breaks import frames_from
+from capture.interp.breaks.positions import Slot, Suspended
 from capture.interp.core import unwind
 from capture.interp.core.frame import Frame
 from capture.interp.core.special import is_a

@@ -5,8 +5,10 @@ import types
 from dataclasses import dataclass
 
 from capture.errors import Break
-from capture.interp.breaks import continuations
-from capture.interp.breaks.continuations import Codes, Position, Suspended, constant
+from capture.interp.breaks import continuation_code, continuations, positions
+from capture.interp.breaks.continuation_code import Codes
+from capture.interp.breaks.continuations import constant
+from capture.interp.breaks.positions import Position, Suspended
 from capture.interp.core import generator_shims
 from capture.interp.core.frame import Resume, Value
 from capture.interp.core.interpreter import Interpreter
@@ -72,8 +74,8 @@ def _resting(interp: Interpreter, body: Body, known: dict[Position, types.CodeTy
     frame, _ = continuations.suspend_frame(interp, body.frame, kind, body.handled)
     code = known.get(frame.position)
     if code is None:
-        names = [continuations.RESULT] if kind is Resume.PUSH else []
-        code = known[frame.position] = continuations.continuation(frame.code, frame.position, inner=names)
+        names = [positions.RESULT] if kind is Resume.PUSH else []
+        code = known[frame.position] = continuation_code.continuation(frame.code, frame.position, inner=names)
     return _sleeper(body, body.state, continuations.function_of(frame, code), frame.values, NOTHING)
 
 

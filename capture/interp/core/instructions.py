@@ -224,7 +224,7 @@ class Decoded:
     """A code object's instructions, exception table (in CPython's order of search), index by offset in bytes, and number of
     fast locals, cells and free variables.
 
-    `stand_ins`: what `program_frames.in_sight` has made of it, by line. `live`: what `continuations.live_locals` has found, or
+    `stand_ins`: what `program_frames.in_sight` has made of it, by line. `live`: what `positions.live_locals` has found, or
     None.
     """
 

@@ -29,8 +29,7 @@ from capture.interp.polyfills.choices import at_indices, index_choices, one_of_e
 from capture.refgraph import iterators
 from capture.refgraph.effects import Effect
 from capture.refgraph.graph import RefGraph
-from capture.refgraph.mock import Display
-from capture.refgraph.node import SCALARS, Build, Const, Expr, IteratorState, RefNode, Shadow
+from capture.refgraph.node import SCALARS, Build, Const, Display, Expr, IteratorState, RefNode, Shadow
 from capture.refgraph.source import Computed, Literal
 
 KEYS = VIEWS[0]

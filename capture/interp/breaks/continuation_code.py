@@ -1,0 +1,252 @@
+"""The code objects of continuations, which `bytecode` builds of the program's own."""
+from __future__ import annotations
+
+import itertools
+import linecache
+import sys
+import types
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from bytecode import Bytecode, CellVar, FreeVar, Instr, Label, TryBegin, TryEnd
+
+from capture.interp.breaks.positions import RESULT, Position, Slot, Suspended, closure_names, note_origin, waiting_at
+from capture.interp.core import generator_shims
+from capture.interp.core.frame import Resume
+from capture.interp.core.instructions import ASK_TRUTH, NULL_FIRST, decode, exception_table, plain, shown, taken_in
+
+Exits = dict[int, tuple[int, Callable[..., Any]]]
+JUMP_IF_FALSE = "POP_JUMP_FORWARD_IF_FALSE" if sys.version_info < (3, 12) else "POP_JUMP_IF_FALSE"
+ATTRIBUTE_VALUE: Any = "value" if sys.version_info < (3, 12) else (False, "value")     # LOAD_ATTR's argument
+LOAD_CELL = "LOAD_CLOSURE" if sys.version_info < (3, 13) else "LOAD_FAST"
+# What asks for a cell by the name of its slot, as LOAD_CELL does, or puts variables of an inlined comprehension there.
+OF_SLOTS = frozenset(() if sys.version_info < (3, 13) else ("LOAD_FAST", "LOAD_FAST_CHECK", "LOAD_FAST_AND_CLEAR", "STORE_FAST"))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Codes:
+    """The code objects of the continuations of a chain of frames, outermost first; `raising` in place of the last one where an
+    exception is awaited."""
+
+    codes: tuple[types.CodeType, ...]
+    raising: types.CodeType
+    labels: dict[str, str]              # what users know the outermost one's parameters as
+
+
+def build(frames: list[Suspended], performs: bool = False) -> Codes:
+    """The continuations of live frames, outermost first. performs: the innermost makes the call that it waits for itself."""
+    codes: list[types.CodeType] = []
+    inner: list[str] = []
+    innermost = frames[-1]
+    at = waiting_at(innermost.position.pc, innermost.position.resume)
+    labels = [segment(innermost.code, at)]
+    raising = continuation(innermost.code, innermost.position, raises=True)
+    for depth in range(len(frames) - 1, -1, -1):
+        frame = frames[depth]
+        names = [RESULT] if frame is innermost else inner
+        code = continuation(frame.code, frame.position, inner=names, performs=performs and frame is innermost)
+        codes.append(code)
+        if frame.generator is not None:
+            own = ("generator", *names)
+            labels.insert(0, frame.code.co_name)
+        else:
+            own = code.co_varnames[:code.co_argcount]
+            line = decode(frame.code)[waiting_at(frame.position.pc, frame.position.resume)].line
+            between = [f"a value computed in line {line}"] * (len(own) - len(frame.position.bound) - len(labels))
+            labels = [*frame.position.bound, *between, *labels]
+        known = dict(zip(own, labels, strict=True))
+        labels.insert(0, frame.code.co_name)
+        parameters = (name if name == RESULT else f"__{depth}_{name.lstrip('_')}_{i}" for i, name in enumerate(own))
+        inner = [f"__function{depth}", *parameters]
+    return Codes(tuple(codes[::-1]), raising, known)
+
+
+def segment(code: types.CodeType, at: int) -> str:
+    """The user's text of the expression that instruction `at` computes; the number of its line where it has none in one line."""
+    instruction = decode(code)[at]
+    line, last, start, end = next(itertools.islice(code.co_positions(), instruction.offset // 2, None))
+    text = linecache.getline(code.co_filename, line or 0).encode()[start:end].decode(errors="replace") if line == last else ""
+    return text or f"the result of line {instruction.line}"
+
+
+def continuation(code: types.CodeType, position: Position, raises: bool = False, exits: Exits | None = None,
+                 inner: Sequence[str] = (RESULT,), performs: bool = False) -> types.CodeType:
+    """The code of one continuation; `raises`: the variant that awaits an exception. `exits`: instructions before which it returns
+    what a function returns that is called with the value stack and the cells as tuples; and how deep the stack is there. `inner`:
+    the parameters behind its own: RESULT, or the function that it calls and the arguments of that; none for a body that stands at a
+    `yield`. performs: RESULT is a call (`debuggers.pending`) that is to be made in its place.
+    """
+    body = plain(code)
+    target, handler, shortcut = Label(), Label(), Label()
+    stack = [f"__stack{i}" for i, slot in enumerate(position.stack) if slot is not Slot.NULL]
+    waiting = waiting_at(position.pc, position.resume)
+    cover = next((c for c in exception_table(code) if c.start <= waiting < c.end), None)
+    location = next(itertools.islice(shown(body), waiting, None)).location
+
+    made = Bytecode()
+    made.name, made.qualname, made.filename = code.co_name, code.co_qualname, code.co_filename
+    made.first_lineno, made.flags = code.co_firstlineno, code.co_flags & ~0x0C  # type: ignore[assignment]  # CO_VARARGS, CO_VARKEYWORDS
+    made.argnames = [*position.bound, *stack, *inner]
+    made.argcount = len(made.argnames)
+    made.freevars = list(closure_names(code))
+    made.docstring = None
+
+    def emit(name: str, *arg: object) -> None:
+        made.append(Instr(name, *arg, location=location))  # type: ignore[arg-type]
+
+    def take(name: str) -> None:
+        emit("LOAD_FAST", name)
+        emit("DELETE_FAST", name)
+    if made.freevars:
+        emit("COPY_FREE_VARS", len(made.freevars))
+    if code.co_flags & generator_shims.FLAGS:
+        emit("RETURN_GENERATOR")
+        emit("POP_TOP")
+    emit("RESUME", 0)
+    for i, slot in enumerate(position.stack):
+        if slot is Slot.NULL:
+            emit("PUSH_NULL")
+            continue
+        take(f"__stack{i}")
+        if slot is Slot.HANDLED:                    # leaves the exception that was handled before below
+            emit("PUSH_EXC_INFO")
+            emit("POP_TOP")
+    stopped = Label()
+    outer = None if cover is None else TryBegin(handler, cover.lasti, cover.depth)
+    ends = position.resume in (Resume.ADVANCE, Resume.SEND)
+    tried = TryBegin(stopped, False, len(position.stack)) if ends else outer
+    if tried is not None:
+        made.append(tried)
+    if not inner:
+        emit("LOAD_CONST", None)
+    elif performs:
+        if NULL_FIRST:
+            emit("PUSH_NULL")
+        take(RESULT)
+        emit("UNPACK_SEQUENCE", 3)
+        if not NULL_FIRST:                          # function, arguments, keywords
+            for name, *arg in (("PUSH_NULL",), ("SWAP", 3), ("SWAP", 2)):
+                emit(name, *arg)
+        emit("CALL_FUNCTION_EX", 1)
+    elif tuple(inner) == (RESULT,):
+        take(RESULT)
+        if raises:
+            emit("RAISE_VARARGS", 1)
+    else:
+        if NULL_FIRST:
+            emit("PUSH_NULL")
+        take(inner[0])
+        if not NULL_FIRST:
+            emit("PUSH_NULL")
+        for name in inner[1:]:
+            take(name)
+        if sys.version_info < (3, 12):
+            emit("PRECALL", len(inner) - 1)
+        emit("CALL", len(inner) - 1)
+    emit("NOP")
+    if tried is not None:
+        made.append(TryEnd(tried))
+    _finish(emit, code, position, target, shortcut)
+    if ends:
+        made.append(stopped)
+        _end_loop(emit, shortcut, made, outer, keeps_value=position.resume is Resume.SEND)
+    prologue = sum(1 for _ in shown(made))
+    labels = [(position.pc, target)]
+    if cover is not None:
+        labels.append((cover.target, handler))
+    if ends or position.resume is Resume.SHORT_CIRCUIT:
+        labels.append((decode(code)[position.pc - 1].value, shortcut))
+    _append_body(made, body, code, labels, exits or {})
+    size = code.co_stacksize + len(made.argnames) + len(made.freevars) + 4
+    result = made.to_code(stacksize=size, compute_exception_stack_depths=False)
+    if exits is not None:
+        return result
+    note_origin(result, code, position, prologue)
+    return result
+
+
+def _finish(emit, code: types.CodeType, position: Position, target: Label, shortcut: Label) -> None:  # type: ignore[no-untyped-def]
+    """What becomes of the value that was waited for, now on top of the stack; then the program's own code."""
+    if position.resume in (Resume.DISCARD, Resume.NONE, Resume.BEGIN):
+        emit("POP_TOP")
+    if position.resume is Resume.NONE:
+        emit("LOAD_CONST", None)
+    elif position.resume is Resume.NEGATE:
+        emit("UNARY_NOT")
+    elif position.resume is Resume.SHORT_CIRCUIT:   # the value that was tested stays where it jumps
+        if_false = decode(code)[position.pc - 1].opname == "JUMP_IF_FALSE_OR_POP"
+        emit("POP_JUMP_FORWARD_IF_FALSE" if if_false else "POP_JUMP_FORWARD_IF_TRUE", shortcut)
+        emit("POP_TOP")
+    emit("JUMP_FORWARD", target)
+
+
+def _end_loop(emit, end: Label, made: Bytecode, outer: TryBegin | None, keeps_value: bool) -> None:  # type: ignore[no-untyped-def]
+    """What `for` does with an exception of its iterator's, which is on the stack above that: StopIteration leads to `end`, others
+    to the handler `outer`. keeps_value: with the exception's value on the stack, as `yield from` does."""
+    other = Label()
+    emit("PUSH_EXC_INFO")
+    emit("LOAD_CONST", StopIteration)
+    emit("CHECK_EXC_MATCH")
+    emit(JUMP_IF_FALSE, other)
+    if keeps_value:
+        emit("LOAD_ATTR", ATTRIBUTE_VALUE)
+        emit("SWAP", 2)
+        emit("POP_EXCEPT")
+        emit("SWAP", 2)
+    else:
+        emit("POP_TOP")
+        emit("POP_EXCEPT")
+    emit("POP_TOP")
+    emit("JUMP_FORWARD", end)
+    made.append(other)
+    emit("SWAP", 2)
+    emit("POP_EXCEPT")
+    if outer is not None:
+        made.append(outer)
+    emit("RERAISE", 0)
+    if outer is not None:
+        made.append(TryEnd(outer))
+
+
+def _exit(depth: int, function: Callable[..., Any], made: Bytecode, location: object) -> list[Instr]:
+    """`return function(stack, cells)`"""
+    call = [("PRECALL", 2)] if sys.version_info < (3, 12) else []
+    below = [("PUSH_NULL",), ("LOAD_CONST", function)]
+    (first, second) = below if NULL_FIRST else below[::-1]
+    return [Instr(name, *arg, location=location) for name, *arg in (  # type: ignore[arg-type]
+        ("BUILD_TUPLE", depth), first, ("SWAP", 2), second, ("SWAP", 2),
+        *((LOAD_CELL, FreeVar(name)) for name in made.freevars), ("BUILD_TUPLE", len(made.freevars)),
+        *call, ("CALL", 2), ("RETURN_VALUE",))]
+
+
+def _append_body(made: Bytecode, body: Bytecode, code: types.CodeType, labels: list[tuple[int, Label]], exits: Exits) -> None:
+    """Appends the program's own code, with labels before the instructions of these indices, exits in place of these, and cells as
+    free variables."""
+    kept = 0
+    skipping = ("MAKE_CELL", "COPY_FREE_VARS")      # done by whoever makes the continuation
+    in_cell = {*closure_names(code)}
+    keywords: list[Instr] = []                      # KW_NAMES, TO_BOOL and what else belongs to the instruction that follows
+    for item, absorbed in zip(body, taken_in(body), strict=True):
+        if not isinstance(item, Instr):
+            made.extend(keywords)
+            keywords.clear()
+            made.append(item)
+            continue
+        if absorbed:
+            keywords.append(item)
+            continue
+        here = [label for at, label in labels if at == kept]
+        made.extend([*here, *keywords] if item.name == "CALL" or item.name in ASK_TRUTH else [*keywords, *here])
+        keywords.clear()
+        if kept in exits:
+            made.extend(_exit(*exits[kept], made, item.location))
+        kept += 1
+        if item.name in skipping and kept <= len(closure_names(code)) + 1:
+            continue
+        if isinstance(item.arg, CellVar):
+            item = Instr(item.name, FreeVar(item.arg.name), location=item.location)
+        elif item.name in OF_SLOTS and isinstance(item.arg, str) and item.arg in in_cell:
+            item = Instr(item.name, FreeVar(item.arg), location=item.location)
+        made.append(item)
+    made.extend(keywords)
