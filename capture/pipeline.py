@@ -39,7 +39,7 @@ from capture.interp.breaks import (
 from capture.interp.core import program_frames, unwind
 from capture.interp.core.frame import Cut, Frame, UserError, Value
 from capture.interp.core.interpreter import Interpreter
-from capture.interp.coroutines import generator_methods, generators
+from capture.interp.coroutines import bodies, generator_methods
 from capture.interp.dispatch import accessors, calls, debuggers
 from capture.interp.polyfills.stand_ins import turn_all
 from capture.interp.recording import recomputable_tensors, rollback, subclass_unwrapping
@@ -194,7 +194,7 @@ def capture(unit: Unit, function: types.FunctionType, args: list[Any]) -> Value 
         Value(arg, interp.track(graph.external, arg, Local(name, index)))
         for index, (arg, name) in enumerate(zip(args, function.__code__.co_varnames))])
     args.clear()
-    generators.watch(interp, filter(None, frame.locals))
+    bodies.watch(interp, filter(None, frame.locals))
     handled = sys.exception()
     run.begin()
     times = Times(time.perf_counter())

@@ -4,7 +4,7 @@ from __future__ import annotations
 import operator
 
 from capture.history import Counts, labelled, total
-from capture.interp.coroutines.generators import dormant_of
+from capture.interp.coroutines.bodies import dormant_of
 from capture.refgraph.source import Attr, Computed, Literal, Local
 
 X = Local("x", 0)

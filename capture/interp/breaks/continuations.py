@@ -7,7 +7,7 @@ The innermost one takes what it waits for as `__result`: a value, or, in the rai
 
 The continuation of a generator's frame is a generator function. A body that stands at a `yield` comes to stand there when the
 continuation is started; one that runs goes on when it is. What is passed on in its place is the generator, which has the
-continuation and its parameters (generators.Dormant).
+continuation and its parameters (bodies.Dormant).
 
 A continuation is a function like any other: hooked, interpreted, traced, cut anew, or run natively. What is made of a
 continuation again goes back to the program's own code (`positions.own_position`), so that a loop comes back to the same one.

@@ -11,7 +11,9 @@ from capture.interp.core.frame import Args, Catch, Continuation, Frame, Kwargs, 
 from capture.interp.core.generator_shims import GENERATORS
 from capture.interp.core.interpreter import Interpreter
 from capture.interp.core.registry import reduction
-from capture.interp.coroutines.generators import NONE, Body, State, body_of, code_of, fail, find, go_on, go_on_raising
+from capture.interp.coroutines.bodies import body_of, code_of, find
+from capture.interp.coroutines.generators import NONE, Body, State, go_on, go_on_raising
+from capture.interp.coroutines.protocol import fail
 from capture.interp.dispatch import calls
 from capture.interp.polyfills.async_generators import STEPS, is_ours, resume
 from capture.refgraph.node import Build, Const

@@ -12,23 +12,21 @@ from __future__ import annotations
 import enum
 import sys
 import threading
-import types
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 from capture.errors import Break
 from capture.interp.core import generator_shims, unwind
 from capture.interp.core.frame import Continuation, Frame, OnRaise, UserError, Value
-from capture.interp.core.generator_shims import DRIVER_CODES, FLAGS, GENERATORS, KINDS, Outcome, Wrapped
+from capture.interp.core.generator_shims import DRIVER_CODES, FLAGS, KINDS, Outcome, Wrapped
 from capture.interp.core.interpreter import Interpreter
-from capture.interp.dispatch import attributes, calls
-from capture.refgraph.node import Build, Const, IteratorState, RefNode, Shadow
-from capture.refgraph.source import DESCRIPTIONS, Computed
+from capture.interp.coroutines.bodies import Dormant, body_of, note_body, note_finished, take_over
+from capture.interp.coroutines.protocol import close_iterator, fail, stop_iteration_error, throw_into
+from capture.interp.dispatch import calls
+from capture.refgraph.node import Build, Const, IteratorState, RefNode
 
 Consumer = tuple[Continuation, Continuation, OnRaise | None]
-# State; the continuation and its first arguments; the one for an exception, where the value of a call is awaited.
-Dormant = tuple[str, types.FunctionType | None, tuple[Any, ...], types.FunctionType | None]
 AWAITING = 2    # RESUME's argument after a `yield from` or `await` is at least this
 NONE = Value(None, Const(None))
 
@@ -194,7 +192,7 @@ class Body:
         frame.stack.clear()
         frame.locals.clear()
         if real is not None:
-            _codes[real] = frame.code
+            note_finished(real, frame.code)
             if not self.native:
                 generator_shims.end(real)
         return consumer
@@ -343,7 +341,7 @@ class Body:
     def _is_watched(self) -> bool:
         """Whether a trace takes over the body, which is about to die."""
         interp, node = (nobody(), None) if self.watcher is None else (self.watcher[0](), self.watcher[1])
-        return interp is not None and interp.tracking and interp.thread == threading.get_ident() and _take_over(interp, self, node)
+        return interp is not None and interp.tracking and interp.thread == threading.get_ident() and take_over(interp, self, node)
 
     def _stand_up(self) -> None:
         """Revives a body that does not run."""
@@ -384,24 +382,6 @@ class Body:
         return interp   # type: ignore[return-value]
 
 
-# By id of the object, whose driver keeps the body alive.
-_bodies: weakref.WeakValueDictionary[int, Body] = weakref.WeakValueDictionary()
-# Of those that have finished, whose bodies are gone.
-_codes: weakref.WeakKeyDictionary[Any, types.CodeType] = weakref.WeakKeyDictionary()
-
-
-def stop_iteration_error(kind: str, exception: BaseException) -> RuntimeError | None:
-    """The error that an exception becomes when it leaves a body and would be taken for its end, or None."""
-    if isinstance(exception, StopIteration):
-        replaced = RuntimeError(f"{kind} raised StopIteration")
-    elif kind == "async generator" and isinstance(exception, StopAsyncIteration):
-        replaced = RuntimeError(f"{kind} raised StopAsyncIteration")
-    else:
-        return None
-    replaced.__cause__ = replaced.__context__ = exception
-    return replaced
-
-
 def create(interp: Interpreter, frame: Frame) -> Value:
     """RETURN_GENERATOR: the object whose body `frame` becomes."""
     function = frame.function.real
@@ -416,67 +396,8 @@ def _drive(body: Body, flags: int, name: str, qualname: str) -> Any:
     real = KINDS[flags][1](body)
     real.__name__, real.__qualname__ = name, qualname
     body.reference = weakref.ref(real)
-    _bodies[id(real)] = body
+    note_body(real, body)
     return real
-
-
-def find(interp: Interpreter, generator: Value) -> Body | None:
-    """The body of a generator, of any kind, that may be resumed directly: this capture has made it, or takes it over. None for all
-    others."""
-    real = generator.real
-    if not issubclass(type(real), GENERATORS):
-        return None
-    body = body_of(real)
-    return body if body is not None and (body.interp() is interp or _take_over(interp, body, generator.shadow)) else None
-
-
-def body_of(real: Any) -> Body | None:
-    """The body of a generator of ours."""
-    body = _bodies.get(id(real))
-    return body if body is not None and body.reference() is real else None
-
-
-def code_of(real: Any) -> types.CodeType | None:
-    """The code of a generator of ours that has finished."""
-    return _codes.get(real)
-
-
-def dormant_of(real: Any) -> Dormant | None:
-    """What is left of a dormant generator; None of any other object."""
-    body = body_of(real)
-    return None if body is None else body.dormant
-
-
-DESCRIPTIONS[dormant_of] = "the state of a generator"
-
-
-def watch(interp: Interpreter, values: Iterable[Value]) -> None:
-    """What the bodies of the generators among these do when they die belongs to the trace."""
-    for value in values:
-        body = body_of(value.real)
-        if body is not None and isinstance(value.shadow, RefNode):
-            body.watcher = weakref.ref(interp), value.shadow
-
-
-def _take_over(interp: Interpreter, body: Body, node: Shadow | None) -> bool:
-    """Makes a dormant body one of this trace's, if that can be."""
-    if body.dormant is None or not interp.tracking:
-        return False
-    record = interp.track(_record_of, interp, body, node)
-    if record is not None:
-        body.take_over(interp, node, record)  # type: ignore[arg-type]
-    return record is not None
-
-
-def _record_of(interp: Interpreter, body: Body, node: Shadow | None) -> Shadow:
-    """What a trace knows of a dormant body: its state is guarded, and the rest where it comes to matter."""
-    if not isinstance(node, RefNode) or node.source is None:
-        raise Break("opaque-call", f"a {body.kind} of unknown origin was resumed")
-    graph = interp.graph
-    source = Computed(dormant_of, (graph.touch(node).source,))
-    record: Build = graph.external(body.dormant, source)  # type: ignore[assignment]
-    graph.depend(record.items[0], body.state.value)
-    return record
 
 
 def blank(flags: int, name: str, qualname: str) -> Any:
@@ -512,59 +433,3 @@ def nobody() -> None:
 
 def ignore(value: Value) -> None:
     """The continuation for a value that means nothing."""
-
-
-# -- the protocol ------------------------------------------------------------------------------------------------------
-
-def fail(exception: BaseException, on_raise: OnRaise | None) -> None:
-    """Raises an exception, as new, out of an operation that `on_raise` watches."""
-    if on_raise is None or not on_raise(exception):
-        unwind.throw(exception)
-
-
-def throw_into(interp: Interpreter, iterator: Value, exception: BaseException, yielded: Continuation,
-               returned: Continuation, otherwise: Callable[[], None], on_raise: OnRaise) -> None:
-    """`iterator.throw(exception)`; or `otherwise()` if there is no such method."""
-    body = find(interp, iterator)
-    if body is not None:
-        return body.throw(interp, exception, yielded, returned, on_raise)
-
-    def stopped(raised: BaseException) -> bool:
-        if isinstance(raised, StopIteration):
-            returned(Value(raised.value, interp.track(stop_value, raised)))
-            return True
-        return on_raise(raised)
-
-    def call(method: Value) -> None:
-        calls.call(interp, method, [unwind.exception_value(interp, exception)], None, yielded, stopped)
-
-    def missing(raised: BaseException) -> bool:
-        if isinstance(raised, AttributeError):
-            otherwise()
-            return True
-        return False
-    attributes.load(interp, iterator, "throw", call, missing)
-
-
-def close_iterator(interp: Interpreter, iterator: Value, then: Callable[[], None]) -> None:
-    """`iterator.close()` if there is such a method, followed by `then()`."""
-    body = find(interp, iterator)
-    if body is not None:
-        return body.close(interp, then)
-
-    def missing(raised: BaseException) -> bool:
-        if isinstance(raised, AttributeError):
-            then()
-            return True
-        return False
-
-    def call(method: Value) -> None:
-        calls.call(interp, method, [], None, lambda _: then())
-    attributes.load(interp, iterator, "close", call, missing)
-
-
-def stop_value(stop: StopIteration) -> Shadow:
-    """The shadow of what an iterator that the trace does not know has returned."""
-    if stop.value is None:
-        return Const(None)
-    raise Break("outside-iterator", "an iterator returned a value")

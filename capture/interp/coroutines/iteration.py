@@ -8,7 +8,7 @@ from capture.errors import Break
 from capture.interp.core.frame import Continuation, Cut, Value
 from capture.interp.core.interpreter import Interpreter
 from capture.interp.core.special import ITERATORS
-from capture.interp.coroutines import generators
+from capture.interp.coroutines import bodies
 from capture.interp.dispatch import callables, calls
 from capture.interp.lookasides.iterators import OPEN, Outside, cursor_of
 from capture.refgraph.lookup import lookup_class
@@ -23,7 +23,7 @@ NATIVE = frozenset(ITERATORS)       # whose `__next__` is known to be of C
 def advance(interp: Interpreter, iterator: Value, then: Continuation, exhausted: Callable[[], None]) -> None:
     """`next(iterator)`, whose result goes to `then`; or `exhausted()`."""
     real = iterator.real
-    body = generators.find(interp, iterator)
+    body = bodies.find(interp, iterator)
     if body is not None:
         return body.send(interp, NONE, then, lambda value: exhausted())
     if not interp.tracking and type(real) in NATIVE:

@@ -12,7 +12,7 @@ from capture.interp.core.generator_shims import Wrapped
 from capture.interp.core.instructions import Does, Instruction, opcode
 from capture.interp.core.interpreter import Interpreter
 from capture.interp.core.special import in_python, type_name
-from capture.interp.coroutines import generators
+from capture.interp.coroutines import bodies, protocol
 from capture.interp.coroutines.iteration import NEXT, refusal
 from capture.interp.dispatch import attributes, calls
 from capture.interp.opcodes.exceptions import load_special
@@ -55,14 +55,14 @@ def send(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
 
     def stopped(exception: BaseException) -> bool:
         if isinstance(exception, StopIteration):
-            returned(Value(exception.value, interp.track(generators.stop_value, exception)))
+            returned(Value(exception.value, interp.track(protocol.stop_value, exception)))
             return True
         return False
 
     def push(value: Value) -> None:
         frame.stack.append(value)
     resuming(push, Resume.SEND)
-    body = generators.find(interp, receiver)
+    body = bodies.find(interp, receiver)
     if body is not None:
         body.send(interp, value, push, returned)
     elif value.real is None and lookup_class(type(receiver.real), "__next__") is not None:
@@ -84,7 +84,7 @@ def cleanup_throw(interp: Interpreter, frame: Frame, instruction: Instruction) -
     if not isinstance(exception, StopIteration):
         raise UserError(exception, again=True)
     frame.popn(3)
-    frame.stack.append(Value(exception.value, interp.track(generators.stop_value, exception)))
+    frame.stack.append(Value(exception.value, interp.track(protocol.stop_value, exception)))
 
 
 # -- await -------------------------------------------------------------------------------------------------------------
@@ -101,19 +101,19 @@ def awaitable(interp: Interpreter, obj: Value, then: Continuation, problem: str,
         result = iterator.real
         if isinstance(result, types.CoroutineType) or (
                 isinstance(result, types.GeneratorType) and result.gi_code.co_flags & inspect.CO_ITERABLE_COROUTINE):
-            return generators.fail(TypeError("__await__() returned a coroutine"), on_raise)
+            return protocol.fail(TypeError("__await__() returned a coroutine"), on_raise)
         if lookup_class(type(result), "__next__") is None:
             text = f"__await__() returned non-iterator of type {type_name(result)!r}"
-            return generators.fail(TypeError(text), on_raise)
+            return protocol.fail(TypeError(text), on_raise)
         then(iterator)
     load_special(interp, obj, "__await__", lambda method: calls.call(interp, method, [], None, check, on_raise),
-                 lambda: generators.fail(TypeError(problem.format(type_name(real))), on_raise))
+                 lambda: protocol.fail(TypeError(problem.format(type_name(real))), on_raise))
 
 
 @opcode("GET_AWAITABLE", does=Does.SUSPENDS)
 def get_awaitable(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     def check(iterator: Value) -> None:
-        body = generators.find(interp, iterator)
+        body = bodies.find(interp, iterator)
         if isinstance(iterator.real, types.CoroutineType) and (
                 iterator.real.cr_await if body is None else body.delegate()) is not None:
             unwind.throw(RuntimeError("coroutine is being awaited already"))

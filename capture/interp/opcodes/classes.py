@@ -15,7 +15,7 @@ from capture.interp.core import scope, unwind
 from capture.interp.core.frame import Continuation, Frame, Value, discard
 from capture.interp.core.instructions import Does, Instruction, opcode
 from capture.interp.core.interpreter import Interpreter
-from capture.interp.coroutines import generators
+from capture.interp.coroutines import protocol
 from capture.interp.coroutines.iteration import elements
 from capture.interp.dispatch import calls
 from capture.interp.opcodes.asynchronous import wrap
@@ -206,7 +206,7 @@ def call_intrinsic_2(interp: Interpreter, frame: Frame, instruction: Instruction
 
 def stop_iteration_error(interp: Interpreter, frame: Frame, value: Value) -> Value:
     """What a StopIteration becomes that leaves a generator."""
-    replaced = generators.stop_iteration_error(frame.generator.kind, value.real)
+    replaced = protocol.stop_iteration_error(frame.generator.kind, value.real)
     return value if replaced is None else unwind.exception_value(interp, replaced)
 
 
