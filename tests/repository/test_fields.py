@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 OWNERS = {  # class -> where it is
     "Objects": "capture/refgraph/objects.py",
     "Changes": "capture/refgraph/changes.py",
