@@ -29,7 +29,8 @@ PyTypeObject* modes_type = nullptr;
 PyTypeObject* device_context_type = nullptr;  // torch.utils._device.DeviceContext
 PyObject* device_attribute = nullptr;         // "device"
 PyObject* fx_namespace = nullptr;             // vars(torch.fx._symbolic_trace)
-PyObject* fx_flag = nullptr;                  // "_is_fx_tracing_flag"
+PyObject* fx_local = nullptr;                 // since torch 2.15: the threading.local in there that has the flag
+PyObject* fx_flag = nullptr;                  // the name of the flag that says whether fx is tracing
 
 struct ModesObject {
   PyObject_HEAD
@@ -242,6 +243,20 @@ void ModesAtEntry::restore() const {
   c10::impl::_force_tls_local_dispatch_key_set(keys);
 }
 
+namespace {
+
+// A thread that has never traced has no flag of its own. It is given one, since a failing look-up in each call would cost more.
+bool fx_is_tracing() {
+  if (fx_local == nullptr) return PyDict_GetItemWithError(fx_namespace, fx_flag) == Py_True;
+  Ref flag = Ref::steal(PyObject_GetAttr(fx_local, fx_flag));
+  if (flag) return flag.get() == Py_True;
+  PyErr_Clear();
+  if (PyObject_SetAttr(fx_local, fx_flag, Py_False) < 0) PyErr_Clear();
+  return false;
+}
+
+}  // namespace
+
 bool torch_is_tracing() {
   constexpr c10::DispatchKeySet tracers({
       c10::DispatchKey::FuncTorchDynamicLayerFrontMode, c10::DispatchKey::FuncTorchDynamicLayerBackMode,
@@ -251,8 +266,7 @@ bool torch_is_tracing() {
   if (c10::impl::TorchDispatchModeTLS::stack_len() > 0) return true;
   if (!at::SavedTensorDefaultHooks::get_tls_state().stack.empty()) return true;
   if (at::impl::PythonTorchFunctionTLS::stack_len() > 0 && default_device_context() == nullptr) return true;
-  PyObject* flag = PyDict_GetItemWithError(fx_namespace, fx_flag);
-  return flag == Py_True;
+  return fx_is_tracing();
 }
 
 Difference modes_difference(const Modes& expected, const Modes& got) {
@@ -315,7 +329,8 @@ void init_modes(PyObject* module) {
   device_attribute = checked(PyUnicode_InternFromString("device"));
   Ref fx_module = Ref::steal(checked(PyImport_ImportModule("torch.fx._symbolic_trace")));
   fx_namespace = Py_NewRef(PyModule_GetDict(fx_module.get()));
-  fx_flag = checked(PyUnicode_InternFromString("_is_fx_tracing_flag"));
+  fx_local = Py_XNewRef(PyDict_GetItemString(fx_namespace, "_is_fx_tracing_tls"));
+  fx_flag = checked(PyUnicode_InternFromString(fx_local == nullptr ? "_is_fx_tracing_flag" : "flag"));
 }
 
 }  // namespace capture

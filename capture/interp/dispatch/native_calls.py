@@ -500,8 +500,7 @@ def unbind(interp: Interpreter, function: Value) -> tuple[Value, Value] | None:
         among = (base.__dict__.get(real.__name__) for base in owner.__mro__)
         found = next((method for method in among if isinstance(method, types.ClassMethodDescriptorType)), None)
         if (found in POLYFILLS or found in MODELS) and not is_modelled(real):
-            own = interp.track(interp.graph.constant, owner) if isinstance(function.shadow, Const) else None
-            return None if own is None and interp.tracking else (Value(found, Const(found)), Value(owner, own))
+            descriptor = found
     if descriptor is None:
         return None
     method: Any = autograd.OF_NODES.get(descriptor.__name__, descriptor) if is_handle(owner) else descriptor
@@ -511,6 +510,8 @@ def unbind(interp: Interpreter, function: Value) -> tuple[Value, Value] | None:
 
 def owner_shadow(interp: Interpreter, function: Value, owner: Any) -> Shadow:
     """The shadow of the object that a stored builtin method is bound to."""
+    if isinstance(function.shadow, Const):
+        return interp.graph.constant(owner)
     if isinstance(function.shadow, RefNode) and function.shadow.source is not None:
         return interp.graph.external(owner, Attr(function.shadow.source, "__self__"))
     raise Break("opaque-call", f"a bound {name_of(function.real)} of unknown origin was called")
