@@ -12,6 +12,7 @@ namespace {
 enum Slot : char { unused, member, dummy };
 
 constexpr Py_hash_t hash_of_dummy = -1;
+PyObject* key_of_dummy = nullptr;  // which no header of CPython's tells since 3.13: read out of a set
 
 // A set or frozenset, or null with a TypeError.
 PySetObject* as_set(PyObject* object) {
@@ -41,7 +42,7 @@ class Table {
     if (entries_ == nullptr) throw std::bad_alloc();
     for (size_t i = 0; i < size_; ++i) {
       bool is_dummy = PyBytes_AS_STRING(layout)[i] == dummy;
-      entries_[i] = {is_dummy ? _PySet_Dummy : nullptr, is_dummy ? hash_of_dummy : 0};
+      entries_[i] = {is_dummy ? key_of_dummy : nullptr, is_dummy ? hash_of_dummy : 0};
       fill_ += is_dummy;
     }
   }
@@ -127,12 +128,8 @@ PyObject* lay_set(PyObject*, PyObject* args) {
   } catch (const std::bad_alloc&) {
     return PyErr_NoMemory();
   }
-  if (PyFrozenSet_Check(object)) {
-    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(members); ++i)
-      if (PySet_Add(object, PyTuple_GET_ITEM(members, i)) < 0) return nullptr;
-  } else if (_PySet_Update(object, members) < 0) {
-    return nullptr;
-  }
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(members); ++i)
+    if (PySet_Add(object, PyTuple_GET_ITEM(members, i)) < 0) return nullptr;
   Py_RETURN_NONE;
 }
 
@@ -147,6 +144,11 @@ PyMethodDef functions[] = {
 }  // namespace
 
 void init_set_layout(PyObject* module) {
+  Ref set = Ref::steal(checked(PySet_New(nullptr)));
+  checked(PySet_Add(set.get(), Py_None));
+  checked(PySet_Discard(set.get(), Py_None));
+  const auto* table = reinterpret_cast<PySetObject*>(set.get())->smalltable;
+  key_of_dummy = std::find_if(table, table + PySet_MINSIZE, [](const setentry& entry) { return entry.hash == hash_of_dummy; })->key;
   checked(PyModule_AddFunctions(module, functions));
   checked(PyModule_AddIntConstant(module, "SET_MEMBER", member));
 }
