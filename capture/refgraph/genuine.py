@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import gc
 import itertools
 import sys
 from collections.abc import Callable
@@ -102,12 +103,14 @@ def cycle(iterator: Any, seen: list[Any], index: int, again: bool) -> Any:
     if iterator is not ENDED:
         place = iter([None])
         made = itertools.cycle(place)
-        made.__setstate__((seen, again))  # type: ignore[attr-defined]
-        return _instead(made, [place], [iterator])
-    made, known = itertools.cycle(iter(())), [None] * (index + 1)
-    made.__setstate__((known, True))  # type: ignore[attr-defined]
-    _C.skip(made, index or 1)       # of one item, which leads back to the first
-    return _instead(made, [known], [seen])
+        if again:               # which only its `__setstate__` tells a cycle, as the program did
+            made.__setstate__((seen, True))  # type: ignore[attr-defined]
+            return _instead(made, [place], [iterator])
+    else:
+        place, known = ENDED, index + 1     # of one item, which leads back to the first
+        made = itertools.cycle([None] * known)
+        _C.skip(made, known + (index or 1))
+    return _instead(made, [place, gc.get_referents(made)[-1]], [iterator, seen])
 
 
 def repeat(item: Any, left: int) -> Any:
@@ -140,10 +143,15 @@ def islice(iterator: Any, wanted: int, stop: int, step: int, taken: int) -> Any:
     """`itertools.islice`, which waits for the item number `wanted` and has taken `taken`."""
     if iterator is ENDED:
         return _end(itertools.islice(iter(()), 0))
-    place = iter([None])
-    made = itertools.islice(place, wanted, None if stop < 0 else stop, step)
-    if taken:
-        made.__setstate__(taken)  # type: ignore[attr-defined]
+    place, limit = itertools.repeat(None), None if stop < 0 else stop
+    following = taken - 1 + step if limit is None else min(taken - 1 + step, limit)
+    if taken and wanted == following:       # the last item that it took, it yielded
+        made = itertools.islice(place, taken - 1, limit, step)
+        next(made)
+    else:
+        made = itertools.islice(place, wanted, limit, step)
+        if taken:               # as the program told it by `__setstate__`
+            made.__setstate__(taken)  # type: ignore[attr-defined]
     return _instead(made, [place], [iterator])
 
 
@@ -189,31 +197,30 @@ def zip_longest(parts: tuple[Any, ...], fillvalue: Any, active: int) -> Any:
 
 
 def choices(pool: Any, indices: Any) -> Any:
-    """An iterator of itertools over choices of `pool`, as far as `indices`, the same over places in it, has come."""
-    made: Any
-    kind, args, *state = indices.__reduce__()
-    if kind is itertools.product:
-        made = kind(*(args if args == ((),) else pool))     # one that is empty says that it has ended
-    else:
-        made = kind(pool if args[0] else (), *args[1:])
-    if state:
-        made.__setstate__(*state)
-    return made
+    """An iterator of itertools over choices of `pool`: `indices`, the same over places in it, which is used up."""
+    places, *last = (part for part in gc.get_referents(indices) if type(part) is tuple)
+    of_several = type(indices) is itertools.product
+    if not last or of_several and not all(places):      # there is no last choice, or C has begun one that there is not
+        return _instead(indices, [places], [pool])
+    pools = pool if of_several else [pool] * len(last[0])
+    return _instead(indices, [places, *last], [pool, tuple(items[place] for items, place in zip(pools, last[0], strict=True))])
 
 
 def groups(iterator: Any, function: Any, target: Any, key: Any, value: Any, mark: Any = None) -> Any:
     """`itertools.groupby(iterator, function)`, which has yielded the group of `target`, and taken `value`, whose key is `key`."""
-    place = iter([None])
-    made: Any = itertools.groupby(place, function)
-    if target is ENDED:
-        return _instead(made, [place], [iterator])
-    known = object()
-    if key is not ENDED:
-        made.__setstate__((key, value, known))
-    else:
-        made.__setstate__((known, None, known))
-        next(itertools._grouper(made, known))  # type: ignore[attr-defined]
-    return _instead(made, [place, known], [iterator, target])
+    keys, values = (object(), object()), (object(), object())
+    place = iter(values)
+    known = dict(zip(values, keys)).__getitem__
+    made: Any = itertools.groupby(place, known)
+    places, parts = [place, known], [iterator, function]
+    if target is not ENDED:
+        group = next(made)[1]
+        places, parts = [*places, keys[0]], [*parts, target]
+        next(group)
+    if target is not ENDED and key is not ENDED:
+        next(group, None)           # is at its end where the next begins, whose item is known then
+        places, parts = [*places, keys[1], values[1]], [*parts, key, value]
+    return _instead(made, places, parts)
 
 
 def group(parent: Any, target: Any) -> Any:

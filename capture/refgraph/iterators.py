@@ -1,12 +1,11 @@
 """Iterators of C: copying them where they are, looking ahead, moving them on. No call here runs Python code of the user's.
 
-They tell by `__reduce__` what they walk over and how far they are.
+Those of builtin types tell by `__reduce__` what they walk over and how far they are.
 """
 from __future__ import annotations
 
 import gc
 import itertools
-import re
 from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -24,93 +23,93 @@ DEQUES = (type(iter(deque())), type(reversed(deque())))
 
 def fork(iterator: Any) -> Iterator[Any]:
     """An iterator over what is left to `iterator`, which stays where it is. Raises TypeError for one that does not tell."""
-    cls = type(iterator)
-    if cls in DICTS or cls in SETS:                 # they tell a list of what is left
-        return iter(iterator.__reduce__()[1][0])
-    if cls in CHAINED:
-        return CHAINED[cls](iterator)
-    if cls not in (*FORWARD, *BACKWARD, *DEQUES, zip, enumerate, itertools.count):
-        raise TypeError(f"a {cls.__name__} cannot be copied")
-    if cls is itertools.count:
-        return itertools.count(*count_of(iterator))
-    _, args, state = reduced(iterator)
-    if cls is enumerate:
-        return enumerate(fork(args[0]), args[1])
-    if cls is zip:
-        return zip(*map(fork, args), strict=bool(state))
-    if type(args[0]) not in SEQUENCES:              # it might be walked over by Python code
-        raise TypeError(f"an iterator over a {type(args[0]).__name__} cannot be copied")
-    if cls in DEQUES:
-        return cls(*args)
-    copy = (iter if cls in FORWARD else reversed)(args[0])
-    if state is not None:
-        copy.__setstate__(state)
+    return _Fork().of(iterator)
+
+
+class _Fork:
+    """Copies of iterators. Those that walk over the same one have copies that walk over the same copy."""
+
+    def __init__(self) -> None:
+        self.copies: dict[int, tuple[Any, Iterator[Any]]] = {}      # by the identity of what is copied, which is kept
+
+    def of(self, iterator: Any) -> Iterator[Any]:
+        if id(iterator) not in self.copies:
+            self.copies[id(iterator)] = iterator, self.copy(iterator)
+        return self.copies[id(iterator)][1]
+
+    def copy(self, iterator: Any) -> Iterator[Any]:
+        cls = type(iterator)
+        if cls in DICTS or cls in SETS:                 # they tell a list of what is left
+            return iter(iterator.__reduce__()[1][0])
+        if cls in CLONED:
+            return CLONED[cls](self, iterator)
+        if cls not in (*FORWARD, *BACKWARD, *DEQUES, zip, enumerate):
+            raise TypeError(f"a {cls.__name__} cannot be copied")
+        _, args, state = reduced(iterator)
+        if cls is enumerate:
+            return enumerate(self.of(args[0]), args[1])
+        if cls is zip:
+            return zip(*map(self.of, args), strict=bool(state))
+        if type(args[0]) not in SEQUENCES:              # it might be walked over by Python code
+            raise TypeError(f"an iterator over a {type(args[0]).__name__} cannot be copied")
+        if cls in DEQUES:
+            return cls(*args)
+        copy = (iter if cls in FORWARD else reversed)(args[0])
+        if state is not None:
+            copy.__setstate__(state)
+        return copy
+
+    def repeat(self, iterator: Any) -> Iterator[Any]:
+        return _C.clone(iterator)
+
+    def count(self, iterator: Any) -> Iterator[Any]:
+        if any(type(number) not in (int, float) for number in _held(iterator)):     # which Python code might add
+            raise TypeError("an itertools.count of other numbers than integers and floats cannot be copied")
+        return _C.clone(iterator)
+
+    def slice(self, iterator: Any) -> Iterator[Any]:
+        return _clone_over(iterator, [(part, self.of(part)) for part in _held(iterator)])
+
+    def chain(self, iterator: Any) -> Iterator[Any]:
+        source, *active = _held(iterator) or (None,)
+        if source is None:                              # it has ended
+            return iter(())
+        return _clone_over(iterator, [(source, map(self.walk, self.of(source))), *((part, self.of(part)) for part in active)])
+
+    def walk(self, iterable: Any) -> Iterator[Any]:
+        """An iterator over what a chain walks over. Raises TypeError for what Python code might walk over."""
+        return iter(iterable) if type(iterable) in (*SEQUENCES, dict, set, frozenset) else self.of(iterable)
+
+    def cycle(self, iterator: Any) -> Iterator[Any]:
+        *left, seen = _held(iterator)
+        copy = _clone_over(iterator, [(part, self.of(part)) for part in left])
+        _C.exchange(copy, seen, list(seen))             # to which it adds
+        return copy
+
+
+# Those of itertools, of which from Python 3.14 on none tells by `__reduce__` how far it is; and what makes a copy of one.
+CLONED: dict[type, Callable[[_Fork, Any], Iterator[Any]]] = {
+    itertools.repeat: _Fork.repeat, itertools.count: _Fork.count, itertools.islice: _Fork.slice, itertools.chain: _Fork.chain,
+    itertools.cycle: _Fork.cycle}
+
+
+def _clone_over(iterator: Any, parts: list[tuple[Any, Iterator[Any]]]) -> Iterator[Any]:
+    """A clone of an iterator that walks over other parts. parts: what it walks over, and what the clone does."""
+    copy = _C.clone(iterator)
+    for part, other in parts:
+        _C.exchange(copy, part, other)
     return copy
 
 
-def _repeated(iterator: Any) -> Iterator[Any]:
-    return itertools.repeat(*reduced(iterator)[1])
-
-
-def _sliced(iterator: Any) -> Iterator[Any]:
-    _, (left, *bounds), taken = reduced(iterator)
-    copy = itertools.islice(fork(left), *bounds)
-    copy.__setstate__(taken)  # type: ignore[attr-defined]
-    return copy
-
-
-def _chained(iterator: Any) -> Iterator[Any]:
-    _, _, state = reduced(iterator)
-    if state is None:                               # it has ended
-        return iter(())
-    source, *active = state
-    return itertools.chain(*map(fork, active), *map(_walk, fork(source)))
-
-
-def _walk(iterable: Any) -> Iterator[Any]:
-    """An iterator over what a chain walks over. Raises TypeError for what Python code might walk over."""
-    return iter(iterable) if type(iterable) in (*SEQUENCES, dict, set, frozenset) else fork(iterable)
-
-
-def _cycled(iterator: Any) -> Iterator[Any]:
-    _, (left,), (seen, complete) = reduced(iterator)
-    return _in_rounds(fork(left), list(seen), complete)
-
-
-def _in_rounds(left: Iterator[Any], seen: list[Any], complete: Any) -> Iterator[Any]:
-    """What is left of a round, and then all that was seen, over and over. complete: all rounds after the first are known."""
-    for item in left:
-        if not complete:
-            seen.append(item)
-        yield item
-    while seen:
-        yield from seen
-
-
-# Iterators over others, and what makes a copy of one.
-CHAINED: dict[type, Callable[[Any], Iterator[Any]]] = {
-    itertools.repeat: _repeated, itertools.islice: _sliced, itertools.chain: _chained, itertools.cycle: _cycled}
-
-
-def count_of(counter: Any) -> tuple[Any, Any]:
-    """The next number of an `itertools.count` of integers or floats, and its step. (Python 3.12 warns of asking for `__reduce__`.)
-    Raises TypeError for other numbers, which may be of classes of Python, and for those that no number written out is."""
-    held = (part for part in gc.get_referents(counter) if part is not itertools.count)      # which Python 3.12 tells as well
-    plain = all(type(number) in (int, float) for number in held)
-    known = re.fullmatch(r"count\((-?\d[^,]*)(?:, (-?\d[^,]*))?\)", repr(counter)) if plain else None
-    if known is None:
-        raise TypeError("an itertools.count of other numbers than integers and floats cannot be copied")
-    start, step = (int(text) if re.fullmatch(r"-?\d+", text) else float(text) for text in (known[1], known[2] or "1"))
-    return start, step
+def _held(iterator: Any) -> list[Any]:
+    """What an iterator of itertools refers to. Since Python 3.12 that begins with its class."""
+    held = gc.get_referents(iterator)
+    return held[1:] if held and held[0] is type(iterator) else held
 
 
 def reduced(iterator: Any) -> tuple[Callable[..., Any], tuple[Any, ...], Any]:
-    """How an iterator is made anew: `make(*args)`, and what `__setstate__` takes then, or None. Raises TypeError where the program
-    takes warnings for errors, of which Python 3.12 has one for those of itertools."""
-    try:
-        make, args, *state = iterator.__reduce__()
-    except DeprecationWarning as warning:
-        raise TypeError(str(warning)) from None
+    """How an iterator of a builtin type is made anew: `make(*args)`, and what `__setstate__` takes then, or None."""
+    make, args, *state = iterator.__reduce__()
     return make, args, state[0] if state else None
 
 

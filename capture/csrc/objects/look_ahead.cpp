@@ -1,5 +1,9 @@
 #include "objects/look_ahead.h"
 
+#include <c10/util/SmallVector.h>
+
+#include <algorithm>
+
 #include "cpython/frame_view.h"
 
 namespace capture {
@@ -14,7 +18,17 @@ bool is_over_dict(PyTypeObject* type) {
 // How the iterator would be made anew: (type, arguments, …). None of the types that are asked runs Python code for that.
 Ref reduced(PyObject* iterator) { return Ref::steal(checked(PyObject_CallMethodNoArgs(iterator, reduce_name))); }
 
-bool can_look_ahead(PyObject* iterator) {
+// Iterators that were met on the way. What one yields depends on the others if two of them walk over the same.
+using Met = c10::SmallVector<PyObject*, 8>;
+
+bool is_met_again(PyObject* iterator, Met& met) {
+  if (std::find(met.begin(), met.end(), iterator) != met.end()) return true;
+  met.push_back(iterator);
+  return false;
+}
+
+bool can_look_ahead(PyObject* iterator, Met& met) {
+  if (is_met_again(iterator, met)) return false;
   PyTypeObject* type = Py_TYPE(iterator);
   if (type == &PyRangeIter_Type || type == &PyListIter_Type || type == &PyTupleIter_Type || is_over_dict(type)) return true;
   if (type != &PyZip_Type && type != &PyEnum_Type) return false;
@@ -22,13 +36,13 @@ bool can_look_ahead(PyObject* iterator) {
   PyObject* parts = PyTuple_GET_ITEM(made.get(), 1);
   Py_ssize_t count = type == &PyEnum_Type ? 1 : PyTuple_GET_SIZE(parts);
   for (Py_ssize_t i = 0; i < count; i++) {
-    if (!can_look_ahead(PyTuple_GET_ITEM(parts, i))) return false;
+    if (!can_look_ahead(PyTuple_GET_ITEM(parts, i), met)) return false;
   }
   return true;
 }
 
 // Whether there is an item after `ahead` others; `item`, unless it is null, becomes that.
-bool look(PyObject* iterator, Py_ssize_t ahead, Ref* item);
+bool look(PyObject* iterator, Py_ssize_t ahead, Ref* item, Met& met);
 
 bool look_in_range(PyObject* iterator, Py_ssize_t ahead, Ref* item) {
   long next, step, left;
@@ -84,7 +98,7 @@ bool look_in_dict(PyObject* iterator, Py_ssize_t ahead, Ref* item) {
   return true;
 }
 
-bool look_together(PyObject* iterator, Py_ssize_t ahead, Ref* item) {
+bool look_together(PyObject* iterator, Py_ssize_t ahead, Ref* item, Met& met) {
   Ref made = reduced(iterator);
   PyObject* parts = PyTuple_GET_ITEM(made.get(), 1);
   bool strict = PyTuple_GET_SIZE(made.get()) > 2;
@@ -92,12 +106,12 @@ bool look_together(PyObject* iterator, Py_ssize_t ahead, Ref* item) {
   Ref items = item == nullptr ? Ref() : Ref::steal(checked(PyTuple_New(count)));
   for (Py_ssize_t i = 0; i < count; i++) {
     Ref part;
-    if (look(PyTuple_GET_ITEM(parts, i), ahead, items ? &part : nullptr)) {
+    if (look(PyTuple_GET_ITEM(parts, i), ahead, items ? &part : nullptr, met)) {
       if (items) PyTuple_SET_ITEM(items.get(), i, part.release());
       continue;
     }
     bool others = i > 0;  // have items
-    for (Py_ssize_t j = i + 1; strict && !others && j < count; j++) others = look(PyTuple_GET_ITEM(parts, j), ahead, nullptr);
+    for (Py_ssize_t j = i + 1; strict && !others && j < count; j++) others = look(PyTuple_GET_ITEM(parts, j), ahead, nullptr, met);
     if (strict && others) {
       PyErr_SetString(PyExc_ValueError, "zip() of different lengths");
       throw PythonError{};
@@ -108,11 +122,11 @@ bool look_together(PyObject* iterator, Py_ssize_t ahead, Ref* item) {
   return count > 0;
 }
 
-bool look_at_counted(PyObject* iterator, Py_ssize_t ahead, Ref* item) {
+bool look_at_counted(PyObject* iterator, Py_ssize_t ahead, Ref* item, Met& met) {
   Ref made = reduced(iterator);
   PyObject* parts = PyTuple_GET_ITEM(made.get(), 1);
   Ref value;
-  if (!look(PyTuple_GET_ITEM(parts, 0), ahead, item == nullptr ? nullptr : &value)) return false;
+  if (!look(PyTuple_GET_ITEM(parts, 0), ahead, item == nullptr ? nullptr : &value, met)) return false;
   if (item == nullptr) return true;
   Ref more = Ref::steal(checked(PyLong_FromSsize_t(ahead)));
   Ref number = Ref::steal(checked(PyNumber_Add(PyTuple_GET_ITEM(parts, 1), more.get())));
@@ -120,12 +134,16 @@ bool look_at_counted(PyObject* iterator, Py_ssize_t ahead, Ref* item) {
   return true;
 }
 
-bool look(PyObject* iterator, Py_ssize_t ahead, Ref* item) {
+bool look(PyObject* iterator, Py_ssize_t ahead, Ref* item, Met& met) {
   PyTypeObject* type = Py_TYPE(iterator);
+  if (is_met_again(iterator, met)) {
+    PyErr_Format(PyExc_TypeError, "C cannot look ahead of a %.200s that is walked over by several", type->tp_name);
+    throw PythonError{};
+  }
   if (type == &PyRangeIter_Type) return look_in_range(iterator, ahead, item);
   if (type == &PyListIter_Type || type == &PyTupleIter_Type) return look_in_sequence(iterator, ahead, item);
-  if (type == &PyZip_Type) return look_together(iterator, ahead, item);
-  if (type == &PyEnum_Type) return look_at_counted(iterator, ahead, item);
+  if (type == &PyZip_Type) return look_together(iterator, ahead, item, met);
+  if (type == &PyEnum_Type) return look_at_counted(iterator, ahead, item, met);
   if (is_over_dict(type)) return look_in_dict(iterator, ahead, item);
   PyErr_Format(PyExc_TypeError, "C cannot look ahead of a %.200s", type->tp_name);
   throw PythonError{};
@@ -143,7 +161,8 @@ Py_ssize_t number_in(PyObject* const* args, Py_ssize_t count) {
 PyObject* has_item(PyObject*, PyObject* const* args, Py_ssize_t count) {
   try {
     Py_ssize_t ahead = number_in(args, count);
-    return PyBool_FromLong(look(args[0], ahead, nullptr));
+    Met met;
+    return PyBool_FromLong(look(args[0], ahead, nullptr, met));
   } catch (PythonError&) {
     return nullptr;
   }
@@ -153,7 +172,8 @@ PyObject* peek(PyObject*, PyObject* const* args, Py_ssize_t count) {
   try {
     Py_ssize_t ahead = number_in(args, count);
     Ref item;
-    if (look(args[0], ahead, &item)) return item.release();
+    Met met;
+    if (look(args[0], ahead, &item, met)) return item.release();
     PyErr_SetNone(PyExc_StopIteration);
   } catch (PythonError&) {
   }
@@ -181,7 +201,8 @@ PyObject* skip(PyObject*, PyObject* const* args, Py_ssize_t count) {
 
 PyObject* can_look_ahead_of(PyObject*, PyObject* iterator) {
   try {
-    return PyBool_FromLong(can_look_ahead(iterator));
+    Met met;
+    return PyBool_FromLong(can_look_ahead(iterator, met));
   } catch (PythonError&) {
     return nullptr;
   }
@@ -189,7 +210,8 @@ PyObject* can_look_ahead_of(PyObject*, PyObject* iterator) {
 
 PyMethodDef functions[] = {
     {"can_look_ahead", can_look_ahead_of, METH_O,
-     "Whether has_item and peek know iterators of this kind: over ranges, lists, tuples and dicts, and zip and enumerate of such."},
+     "Whether has_item and peek know iterators of this kind: over ranges, lists, tuples and dicts, and zip and enumerate of such, "
+     "where each is walked over once."},
     {"has_item", reinterpret_cast<PyCFunction>(has_item), METH_FASTCALL,
      "has_item(iterator, ahead) -> bool\n\nWhether `iterator` will yield another item after `ahead` others. TypeError for other iterators."},
     {"peek", reinterpret_cast<PyCFunction>(peek), METH_FASTCALL,

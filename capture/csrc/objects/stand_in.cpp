@@ -123,7 +123,39 @@ PyObject* exchange(PyObject*, PyObject* const* args, Py_ssize_t count) {
   Py_RETURN_NONE;
 }
 
+// For tp_traverse: the type of the object, until it has been told of that.
+struct Holder {
+  PyObject* type;
+};
+
+int hold(PyObject* object, void* arg) {
+  auto* holder = static_cast<Holder*>(arg);
+  if (object == holder->type) {  // which tp_alloc holds already
+    holder->type = nullptr;
+  } else {
+    Py_INCREF(object);
+  }
+  return 0;
+}
+
+PyObject* clone(PyObject*, PyObject* object) {
+  PyTypeObject* type = Py_TYPE(object);
+  if (!is_laid_out_plainly(type) || type->tp_weaklistoffset != 0) {
+    PyErr_Format(PyExc_TypeError, "a %.200s cannot be cloned", type->tp_name);
+    return nullptr;
+  }
+  PyObject* made = type->tp_alloc(type, 0);
+  if (made == nullptr) return nullptr;
+  std::copy(fields_of(object), end_of(object), fields_of(made));
+  Holder holder{type->tp_flags & Py_TPFLAGS_HEAPTYPE ? reinterpret_cast<PyObject*>(type) : nullptr};
+  type->tp_traverse(made, hold, &holder);
+  return made;
+}
+
 PyMethodDef functions[] = {
+    {"clone", clone, METH_O,
+     "clone(object)\n\nAnother object of C with the same fields. Only for types that keep nothing in memory of their own, and tell the "
+     "garbage collector of all that they hold. Nobody is asked."},
     {"become", reinterpret_cast<PyCFunction>(become), METH_FASTCALL,
      "become(stand_in, made, parent)\n\n"
      "Makes a stand-in what `made` is, in place: an object of that type which holds what `made` did. Nothing is left to `made`. The "
