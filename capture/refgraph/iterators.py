@@ -19,6 +19,8 @@ BACKWARD = (type(reversed([])), reversed)
 DICTS = tuple(type(f(view)) for view in ({}, {}.values(), {}.items()) for f in (iter, reversed))
 SETS = (type(iter(set())),)
 DEQUES = (type(iter(deque())), type(reversed(deque())))
+WALKING_ALONE = (*FORWARD, *BACKWARD, *DICTS, *SETS, *DEQUES)       # over no other iterator
+LONGEST_CHAIN = 10_000      # what a chain walks over may be without end
 
 
 def fork(iterator: Any) -> Iterator[Any]:
@@ -26,16 +28,32 @@ def fork(iterator: Any) -> Iterator[Any]:
     return _Fork().of(iterator)
 
 
+def are_apart(left: Any, right: Any) -> bool:
+    """Whether no iterator that can be copied is one that both walk over."""
+    return met_by(left).keys().isdisjoint(met_by(right))
+
+
+def met_by(iterator: Any) -> dict[int, Any]:
+    """An iterator, and those that it walks over, by identity."""
+    fork = _Fork()
+    fork.of(iterator)
+    return fork.met
+
+
 class _Fork:
     """Copies of iterators. Those that walk over the same one have copies that walk over the same copy."""
 
     def __init__(self) -> None:
-        self.copies: dict[int, tuple[Any, Iterator[Any]]] = {}      # by the identity of what is copied, which is kept
+        self.met: dict[int, Any] = {}                       # what is copied, by its identity
+        self.copies: dict[int, Iterator[Any]] = {}          # … unless a chain walks over it, whose copy has walked to its end
 
     def of(self, iterator: Any) -> Iterator[Any]:
+        if id(iterator) not in self.met:
+            self.copies[id(iterator)] = self.copy(iterator)
+            self.met[id(iterator)] = iterator
         if id(iterator) not in self.copies:
-            self.copies[id(iterator)] = iterator, self.copy(iterator)
-        return self.copies[id(iterator)][1]
+            raise TypeError("what a chain walks over cannot be copied for others")
+        return self.copies[id(iterator)]
 
     def copy(self, iterator: Any) -> Iterator[Any]:
         cls = type(iterator)
@@ -43,7 +61,7 @@ class _Fork:
             return iter(iterator.__reduce__()[1][0])
         if cls in CLONED:
             return CLONED[cls](self, iterator)
-        if cls not in (*FORWARD, *BACKWARD, *DEQUES, zip, enumerate):
+        if cls not in (*WALKING_ALONE, zip, enumerate):
             raise TypeError(f"a {cls.__name__} cannot be copied")
         _, args, state = reduced(iterator)
         if cls is enumerate:
@@ -74,7 +92,12 @@ class _Fork:
         source, *active = _held(iterator) or (None,)
         if source is None:                              # it has ended
             return iter(())
-        return _clone_over(iterator, [(source, map(self.walk, self.of(source))), *((part, self.of(part)) for part in active)])
+        parts, over = [(part, self.of(part)) for part in active], _Fork()
+        walked = list(itertools.islice(over.of(source), LONGEST_CHAIN + 1))
+        if len(walked) > LONGEST_CHAIN or not self.met.keys().isdisjoint(over.met):
+            raise TypeError("a chain over that much, or over what others walk over, cannot be copied")
+        self.met |= over.met
+        return _clone_over(iterator, [(source, iter(list(map(self.walk, walked)))), *parts])
 
     def walk(self, iterable: Any) -> Iterator[Any]:
         """An iterator over what a chain walks over. Raises TypeError for what Python code might walk over."""

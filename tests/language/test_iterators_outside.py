@@ -27,6 +27,8 @@ MAKERS = {
     "chain from a list": lambda: itertools.chain.from_iterable([[1.0, 2.0], [3.0]]),
     "repeat": lambda: itertools.repeat(X),
     "repeat twice": lambda: itertools.repeat(2.0, 2),
+    "chain without end": lambda: itertools.chain.from_iterable(itertools.cycle([[1.0, 2.0], [3.0]])),
+    "chain over a part of it": lambda: itertools.chain.from_iterable(itertools.islice(itertools.repeat([1.0, 2.0]), 3)),
     "zip": lambda: zip(itertools.cycle([1.0, 2.0]), itertools.count()),
     "enumerate": lambda: enumerate(itertools.chain([1.0, 2.0], [3.0]), 5),
 }
@@ -87,3 +89,68 @@ def test_what_a_chain_walks_over_may_be_of_python() -> None:
         state = SimpleNamespace(it=itertools.chain([1.0], (float(i) for i in range(3))))
         return (lambda x: x * next(state.it)), None
     check(make, *[call(X)] * 3, captures=None, breaks=None, fullgraph=False)
+
+
+# Iterators over one and the same iterator: what one takes, the others do not find.
+SHARED = {
+    "zip": lambda it: zip(it, it), "zip of zips": lambda it: zip(zip(it, it), it), "enumerate": lambda it: zip(it, enumerate(it)),
+    "slices": lambda it: zip(itertools.islice(it, 4), it), "chain": lambda it: itertools.chain(zip(it, it), it),
+    "cycle": lambda it: itertools.cycle(zip(it, it)), "chain over what it walks over": lambda it: chain_over_itself(it),
+}
+
+
+def chain_over_itself(items):
+    outer = iter([items, items])
+    return zip(itertools.chain.from_iterable(outer), outer)
+
+
+def leaves(item):
+    return [leaf for part in item for leaf in leaves(part)] if isinstance(item, tuple) else [item]
+
+
+@pytest.mark.parametrize("maker", SHARED.values(), ids=SHARED)
+def test_iterators_that_share_what_they_walk_over(maker) -> None:
+    def make():
+        state = SimpleNamespace(it=maker(iter([torch.tensor(float(i)) for i in range(20)])))
+        return (lambda x: [x + leaf for leaf in leaves(next(state.it, ())) if isinstance(leaf, (torch.Tensor, int))]), state
+    check(make, *[call(X)] * 5, captures=None, breaks=None, fullgraph=False)
+
+
+def test_parts_that_are_shared_only_later() -> None:
+    def make():
+        state = SimpleNamespace(it=zip(iter(BATCHES * 4), iter(BATCHES * 4)))
+        return (lambda x: [x + leaf for leaf in next(state.it)]), state
+
+    def share(state):
+        items = iter(BATCHES * 4)
+        state.it = zip(items, items)
+    check(make, call(X), call(X), share, call(X), call(X), captures=None)
+
+
+# Two iterators that are advanced in one call.
+PAIRS = {
+    "zip": lambda it: (zip(it), it), "enumerate": lambda it: (it, enumerate(it)), "one": lambda it: (it, it),
+    "slices": lambda it: (itertools.islice(it, 12), itertools.islice(it, 10)), "chains": lambda it: (itertools.chain([], it), zip(it)),
+    "apart": lambda it: (zip(it), itertools.cycle(BATCHES)),
+}
+
+
+@pytest.mark.parametrize("maker", PAIRS.values(), ids=PAIRS)
+def test_two_iterators_that_share_what_they_walk_over(maker) -> None:
+    def make():
+        first, second = maker(iter(BATCHES * 6))
+        state = SimpleNamespace(first=first, second=second)
+        return (lambda x: (x + leaves(next(state.first))[-1], x - leaves(next(state.second))[-1])), state
+    check(make, *[call(X)] * 4, captures=None, breaks=None, fullgraph=False)
+
+
+@pytest.mark.parametrize("kind", [iter, zip, enumerate])
+def test_two_iterators_that_come_to_share_what_they_walk_over(kind) -> None:
+    def make():
+        state = SimpleNamespace(first=kind(iter(BATCHES * 6)), second=iter(BATCHES * 6))
+        return (lambda x: (x + leaves(next(state.first))[-1], x - leaves(next(state.second))[-1])), state
+
+    def share(state):
+        state.second = iter(BATCHES * 6)
+        state.first = zip(state.second)
+    check(make, call(X), call(X), share, call(X), call(X), call(X), captures=None, breaks=None, fullgraph=False)

@@ -286,12 +286,25 @@ def cursor_of(interp: Interpreter, value: Value) -> Cursor:
     node = value.shadow
     if isinstance(node, RefNode):
         if node.state is None and node.source is not None and can_fork(value.real):
+            keep_apart(interp.graph, node)
             node.state = Outside(node, interp.graph)
         if isinstance(node.state, Cursor):
             return node.state
         if node.source is None and isinstance(node.origin, Expr):
             raise Break("changing-result", OPEN)
     raise Break("outside-iterator", f"a {type(value.real).__name__} from outside was advanced")
+
+
+def keep_apart(graph: RefGraph, node: RefNode) -> None:
+    """Guards that an iterator from outside walks over nothing that another one walks over which the trace moves."""
+    for other in [other for other in graph.nodes if isinstance(other.state, Outside)]:
+        if not can_fork(other.real) or not iterators.are_apart(other.real, node.real):
+            raise Break("outside-iterator", "two iterators from outside were advanced that walk over the same one")
+        if type(node.real) in iterators.WALKING_ALONE and type(other.real) in iterators.WALKING_ALONE:
+            for one in (node, other):
+                graph.require(one.source, "TYPE", type(one.real))
+        else:
+            graph.require(Computed(iterators.are_apart, (other.source, node.source)), "TRUTH", True)
 
 
 def can_fork(iterator: Any) -> bool:
