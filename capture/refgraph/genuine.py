@@ -196,14 +196,20 @@ def zip_longest(parts: tuple[Any, ...], fillvalue: Any, active: int) -> Any:
     return _instead(made, places, parts)
 
 
-def choices(pool: Any, indices: Any) -> Any:
-    """An iterator of itertools over choices of `pool`: `indices`, the same over places in it, which is used up."""
-    places, *last = (part for part in gc.get_referents(indices) if type(part) is tuple)
-    of_several = type(indices) is itertools.product
-    if not last or of_several and not all(places):      # there is no last choice, or C has begun one that there is not
-        return _instead(indices, [places], [pool])
-    pools = pool if of_several else [pool] * len(last[0])
-    return _instead(indices, [places, *last], [pool, tuple(items[place] for items, place in zip(pools, last[0], strict=True))])
+def choices(kind: Callable[..., Any], pools: tuple[Any, ...], size: tuple[Any, ...], taken: int) -> Any:
+    """An iterator of itertools over choices, of which `taken` were taken. size: of how many items each is, if that is told."""
+    made = kind(*pools, *size)
+    _C.skip(made, taken)
+    return made
+
+
+def choices_as_told(kind: Callable[..., Any], pools: tuple[Any, ...], indices: Any) -> Any:
+    """… as far as `indices`, the same over places, has come, to which the program has told its state by `__setstate__`."""
+    _, args, *state = indices.__reduce__()
+    made: Any = kind(*(pool if arg else () for pool, arg in zip(pools, args)), *args[len(pools):])      # an empty one says that it has ended
+    if state:
+        made.__setstate__(*state)
+    return made
 
 
 def groups(iterator: Any, function: Any, target: Any, key: Any, value: Any, mark: Any = None) -> Any:

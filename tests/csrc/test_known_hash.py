@@ -87,8 +87,9 @@ def test_candidates_among_texts_attributes_and_many_keys(keys: list[Key]) -> Non
         pass
     box, other = Box(), Box()
     box.text, other.number = 1, 2               # their dicts share keys
-    assert _C.candidates(vars(box), hash("text")) == ["text"] and _C.candidates(vars(other), hash("text")) == []
-    assert _C.candidates({}, 7) == [] and _C.candidates({"text": 1}, hash("text")) == ["text"]
+    assert _C.candidates({}, 7) == _C.candidates(vars(other), hash("text")) == []
+    for table in (vars(box), {"text": 1}):      # CPython may come by a place more than once
+        assert list(dict.fromkeys(_C.candidates(table, hash("text")))) == ["text"]
     for size in (100, 300, 70_000):             # places are kept in one, two and four bytes
         table = {number: None for number in range(size)}
         assert _C.candidates(table, size - 1) == [size - 1] and _C.candidates(table, size) == []

@@ -23,27 +23,47 @@ def one_of_each(pools: Any, indices: Any) -> tuple[Any, ...]:
     return tuple([pool[i] for pool, i in zip(pools, indices)])
 
 
-class Choices(Iterator):
-    """The items of a pool at indices that are told one tuple after the other."""
+class Choosing(Iterator):
+    """`_pools`: what is chosen from, of how many items each if that is told (`_size`). `_taken`: how many choices were taken; None
+    where the program has told the state."""
 
-    __slots__ = ("_pool", "_indices")
+    __slots__ = ("_pools", "_size", "_indices", "_taken")
 
-    def __init__(self, iterable: Any, *r: Any) -> None:
-        self._pool = tuple(iterable)
-        self._indices = index_choices(self.stands_for, range(len(self._pool)), *r)
+    def choice(self) -> Any:
+        """The indices of the next choice."""
+        if self._taken is not None:
+            self._taken += 1
+        return next(self._indices)
 
-    def __next__(self) -> Any:
-        return at_indices(self._pool, next(self._indices))
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        kind, args, *state = self._indices.__reduce__()
-        return kind, (self._pool if args[0] else (), *args[1:]), *state     # an empty pool says that it has ended
+    def made_anew(self) -> tuple[tuple[Any, ...], tuple[str, ...]]:
+        if self._taken is None:
+            return (genuine.choices_as_told, self.stands_for), ("_pools", "_indices")
+        return (genuine.choices, self.stands_for), ("_pools", "_size", "_taken")
 
     def __setstate__(self, state: Any) -> None:
+        self._taken = None
         self._indices.__setstate__(state)
 
     def __sizeof__(self) -> int:
         return self._indices.__sizeof__()
+
+
+class Choices(Choosing):
+    """The items of a pool at indices that are told one tuple after the other."""
+
+    __slots__ = ()
+
+    def __init__(self, iterable: Any, *r: Any) -> None:
+        pool = tuple(iterable)
+        self._pools, self._size, self._taken = (pool,), r, 0
+        self._indices = index_choices(self.stands_for, range(len(pool)), *r)
+
+    def __next__(self) -> Any:
+        return at_indices(self._pools[0], self.choice())
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        kind, args, *state = self._indices.__reduce__()
+        return kind, (self._pools[0] if args[0] else (), *args[1:]), *state     # an empty pool says that it has ended
 
 
 @stand_in(itertools.permutations, genuine.choices, applies=lambda iterable, r=None: True)
@@ -77,10 +97,10 @@ class CombinationsWithReplacement(Choices):
 
 
 @stand_in(itertools.product, genuine.choices, applies=lambda *iterables, repeat=1: type(repeat) is int and repeat >= 0)
-class Product(Iterator):
+class Product(Choosing):
     """`itertools.product(*iterables, repeat=repeat)`."""
 
-    __slots__ = ("_pools", "_indices")
+    __slots__ = ()
 
     def __init__(self, *iterables: Any, repeat: int = 1) -> None:
         pools, sizes = [], []
@@ -88,18 +108,12 @@ class Product(Iterator):
             pool = tuple(iterable)
             pools.append(pool)
             sizes.append(range(len(pool)))
-        self._pools = tuple(pools) * repeat
+        self._pools, self._size, self._taken = tuple(pools) * repeat, (), 0
         self._indices = index_choices(itertools.product, *sizes * repeat)
 
     def __next__(self) -> Any:
-        return one_of_each(self._pools, next(self._indices))
+        return one_of_each(self._pools, self.choice())
 
     def __reduce__(self) -> tuple[Any, ...]:
         kind, args, *state = self._indices.__reduce__()
         return kind, args if args == ((),) else self._pools, *state      # one empty pool says that it has ended
-
-    def __setstate__(self, state: Any) -> None:
-        self._indices.__setstate__(state)
-
-    def __sizeof__(self) -> int:
-        return self._indices.__sizeof__()
