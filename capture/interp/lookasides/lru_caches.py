@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import gc
+import weakref
 from typing import Any
 
 import torch
@@ -29,6 +30,8 @@ def is_part(shadow: Shadow | None, real: Any) -> bool:
     """Whether a part of a key is data, or an object from outside that is found by its identity, and not a tensor; such are also the
     generic types of `typing`, which Python code hashes that does nothing else."""
     if is_plain(real) or isinstance(real, PINNED):
+        return True
+    if type(real) is weakref.ref and isinstance(real(), PINNED):        # the one that there is without a callback, or equal to it
         return True
     if type(real) is tuple and isinstance(shadow, Build):
         return all(map(is_part, shadow.items, real))

@@ -84,6 +84,26 @@ def fsum(iterable: Any) -> Any:
     return math.fsum(list_(iterable))
 
 
+def is_any_generated(*args: Any) -> bool:
+    return len(args) == 2 and any(map(is_generated, args)) and all(map(is_iterable, args))
+
+
+if sys.version_info >= (3, 12):
+    @polyfill(math.sumprod, applies=is_any_generated)
+    def sumprod(p: Any, q: Any) -> Any:
+        """`math.sumprod(p, q)`."""
+        left, right = iter(p), iter(q)
+        first, second = [], []
+        while True:
+            item, other = next(left, MISSING), next(right, MISSING)
+            if item is MISSING and other is MISSING:
+                return math.sumprod(first, second)
+            if item is MISSING or other is MISSING:
+                raise ValueError("Inputs are not the same length")
+            first.append(item)
+            second.append(other)
+
+
 @polyfill(tuple.__new__, applies=is_last_generated)
 def new_tuple(cls: Any, iterable: Any) -> Any:
     """`tuple.__new__(cls, iterable)`."""
@@ -209,6 +229,10 @@ def prod(iterable: Any, /, *, start: Any = 1) -> Any:
     return result
 
 
+# Since Python 3.12 a sum of floats keeps what rounding takes off, until something else is added to it.
+IS_COMPENSATED = sum([1.0, 1e100, 1.0, -1e100]) != 0.0
+
+
 @polyfill(sum, applies=is_summed)
 def sum_(iterable: Any, /, start: Any = 0) -> Any:
     """`sum(iterable, start)`."""
@@ -217,9 +241,14 @@ def sum_(iterable: Any, /, start: Any = 0) -> Any:
     if isinstance(start, (bytes, bytearray)):
         raise TypeError("sum() can't sum bytes [use b''.join(seq) instead]")
     result = start
+    rest: list[Any] = []            # numbers behind a float, to which C adds them all together
     for item in iterable:
-        result = result + item
-    return result
+        if IS_COMPENSATED and type(result) is float and type(item) in (float, int, bool):
+            rest.append(item)
+        else:
+            result = (sum(tuple(rest), result) if rest else result) + item
+            rest = []
+    return sum(tuple(rest), result) if rest else result
 
 
 def is_searched(*args: Any, key: Any = None, default: Any = None) -> bool:
