@@ -100,6 +100,14 @@ def sums_of_generators(x):
 
 
 @programs.add(X)
+def sums_that_keep_what_rounding_takes_off(x):
+    tenths = [0.1] * 10
+    of_lists = math.sumprod(iter(tenths), (v for v in tenths)) if hasattr(math, "sumprod") else 0.0
+    return (sum(v for v in tenths), sum((v for v in tenths), 0.25), sum((v for v in [1, 2, 0.1, 0.2, True, 0.3]), 1), sum([0.1, 0.2,
+            0.3, x, 0.1]), sum(t.item() / 3 for t in x[0]), sum(v for v in [0.1, 10 ** 30, 0.2]), of_lists)
+
+
+@programs.add(X)
 def enumerations_made_inside(x):
     class Axis(IntEnum):
         ROW, COLUMN = 0, 1

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import functools
+import weakref
 from dataclasses import dataclass
 from types import SimpleNamespace
 
@@ -136,6 +137,24 @@ def test_objects_that_are_made_inside(cls) -> None:
         state.cached.cache_clear()
     check(make, call(X), call(X), lambda state: setattr(state, "size", 4), call(X), forget, call(X), call(X),
           captures=None, fullgraph=False)
+
+
+@pytest.mark.parametrize("maxsize", [None, 8])
+def test_a_class_that_is_referred_to_weakly(maxsize) -> None:
+    """As `inspect.getattr_static` does since Python 3.12."""
+    def make():
+        state = SimpleNamespace(cls=Box, rate=2.0)
+
+        @functools.lru_cache(maxsize=maxsize)
+        def table(*references):
+            return state.rate * len(references[0]().__name__)
+        state.cached = table
+        return (lambda x: x * table(weakref.ref(state.cls), weakref.ref(Config))), state
+
+    def forget(state):
+        state.rate = 3.0
+        state.cached.cache_clear()
+    check(make, call(X), call(X), forget, call(X), call(X), lambda state: setattr(state, "cls", Config), call(X), call(X), captures=3)
 
 
 def test_a_result_that_looks_like_a_memory() -> None:

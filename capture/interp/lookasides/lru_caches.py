@@ -16,7 +16,7 @@ from capture.interp.core.special import is_key, is_plain
 from capture.interp.lookasides.shadows import is_constant
 from capture.refgraph.graph import PINNED
 from capture.refgraph.node import Build, Const, RefNode, Shadow
-from capture.refgraph.source import Constant, Item
+from capture.refgraph.source import Computed, Constant, Item, Literal
 
 WRAPPER = type(functools.lru_cache(lambda: None))
 
@@ -56,12 +56,29 @@ def found_in_memory(interp: Interpreter, cached: Any, args: list[Value], kwargs:
     found = [] if memory is None else [key for key in keys if key in memory]
     if memory is None or len(found) != 1:
         raise Break("side-effect-call", f"{cached!r:.80} does not remember the call")
-    path = Item(Constant(memory), found[0])
+    path = path_to(memory, found[0])
     if not is_bounded(cached):
-        graph.require(path.base, "PRESENT", path.key)
+        if isinstance(path, Item):
+            graph.require(path.base, "PRESENT", path.key)
+        else:
+            graph.require(path, "TYPE", type(result))
         return graph.external(result, path)
-    graph.require(path, "ID", memory[path.key])         # the link of a chain, which holds this result as long as it lives
+    graph.require(path, "ID", memory[found[0]])         # the link of a chain, which holds this result as long as it lives
     return Const(result) if is_constant(result) else graph.constant(result)
+
+
+def path_to(memory: dict[Any, Any], key: Any) -> Item | Computed:
+    """The path to what is kept under a key. A guard holds no weak references, but what these refer to."""
+    if type(key) is not tuple or not any(type(part) is weakref.ref for part in key):
+        return Item(Constant(memory), key)
+    weak = tuple(type(part) is weakref.ref for part in key)
+    parts = (Constant(part() if is_weak else part) for part, is_weak in zip(key, weak))
+    return Computed(kept_under, (Constant(memory), Literal(weak), *parts))
+
+
+def kept_under(memory: dict[Any, Any], weak: tuple[bool, ...], *parts: Any) -> Any:
+    """What is kept under a key of these parts. weak: which of them it only refers to."""
+    return memory[tuple(weakref.ref(part) if is_weak else part for part, is_weak in zip(parts, weak))]
 
 
 def is_bounded(cached: Any) -> bool:
