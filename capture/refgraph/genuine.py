@@ -206,7 +206,7 @@ def choices(kind: Callable[..., Any], pools: tuple[Any, ...], size: tuple[Any, .
 def choices_as_told(kind: Callable[..., Any], pools: tuple[Any, ...], indices: Any) -> Any:
     """… as far as `indices`, the same over places, has come, to which the program has told its state by `__setstate__`."""
     _, args, *state = indices.__reduce__()
-    made: Any = kind(*(pool if arg else () for pool, arg in zip(pools, args)), *args[len(pools):])      # an empty one says that it has ended
+    made: Any = kind(*(pool if arg else () for pool, arg in zip(pools, args)), *args[len(pools):])      # an empty one: it has ended
     if state:
         made.__setstate__(*state)
     return made

@@ -129,8 +129,10 @@ def test_parts_that_are_shared_only_later() -> None:
 
 # Two iterators that are advanced in one call.
 PAIRS = {
-    "zip": lambda it: (zip(it), it), "enumerate": lambda it: (it, enumerate(it)), "one": lambda it: (it, it),
-    "slices": lambda it: (itertools.islice(it, 12), itertools.islice(it, 10)), "chains": lambda it: (itertools.chain([], it), zip(it)),
+    "zip": lambda it: (zip(it), it), "enumerate": lambda it: (it, enumerate(it)),
+    "one": lambda it: (it, it),
+    "slices": lambda it: (itertools.islice(it, 12), itertools.islice(it, 10)),
+    "chains": lambda it: (itertools.chain([], it), zip(it)),
     "apart": lambda it: (zip(it), itertools.cycle(BATCHES)),
 }
 

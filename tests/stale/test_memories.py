@@ -154,7 +154,8 @@ def test_a_class_that_is_referred_to_weakly(maxsize) -> None:
     def forget(state):
         state.rate = 3.0
         state.cached.cache_clear()
-    check(make, call(X), call(X), forget, call(X), call(X), lambda state: setattr(state, "cls", Config), call(X), call(X), captures=3)
+    check(make, call(X), call(X), forget, call(X), call(X), lambda state: setattr(state, "cls", Config), call(X), call(X),
+          captures=3)
 
 
 def test_a_result_that_looks_like_a_memory() -> None:

@@ -36,7 +36,9 @@ FUNCTIONS = [abs, min, max, int, float, complex, round, len, ord, chr, pow, str,
 # Of several scalars, or with a result that is no scalar.
 AGGREGATES = [divmod, sum, hash, range, sorted, bytes, int.from_bytes, float.fromhex, bytes.fromhex, str.maketrans,
               bytes.maketrans, math.fsum, math.prod, math.dist, math.frexp, math.modf, math.gcd, math.lcm,
-              operator.length_hint, keyword.iskeyword, *([math.sumprod] if sys.version_info >= (3, 12) else [])]
+              operator.length_hint, keyword.iskeyword]
+if sys.version_info >= (3, 12):
+    AGGREGATES.append(math.sumprod)
 MATHS = [fn for name, fn in vars(math).items() if isinstance(fn, types.BuiltinFunctionType) and fn not in AGGREGATES]
 IMMUTABLE = (int, float, complex, bool, str, bytes, range, slice, type(None), torch.Size, torch.dtype, torch.device)
 NOT_PURE = {"__new__", "__init__", "__getattribute__", "__setattr__", "__delattr__", "__iter__", "__getnewargs__",

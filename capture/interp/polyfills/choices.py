@@ -28,6 +28,8 @@ class Choosing(Iterator):
     where the program has told the state."""
 
     __slots__ = ("_pools", "_size", "_indices", "_taken")
+    _indices: Any
+    _taken: int | None
 
     def choice(self) -> Any:
         """The indices of the next choice."""
