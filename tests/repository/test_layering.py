@@ -14,12 +14,13 @@ ROOT = Path(__file__).parents[2]
 LINES = 600
 SUFFIXES = {".py", ".c", ".cpp", ".h"}
 
-BASE = {"errors", "config", "torch_versions"}
+BASE = {"errors", "config", "torch_versions", "operators"}
 STAGES = {"refgraph", "interp", "guards", "backends", "debug", "blame", "_C"}
 ALLOWED: dict[str, set[str]] = {  # part -> the parts which it may import, besides itself
     "errors": set(),
     "config": set(),
     "torch_versions": set(),
+    "operators": set(),
     "_C": set(),
     "_process": set(),
     "extensions": {"_C", "_process"},

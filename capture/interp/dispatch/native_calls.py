@@ -48,6 +48,7 @@ from capture.interp.lookasides import autograd, computed_arrays, dicts, lru_cach
 from capture.interp.lookasides.shadows import is_constant, settled
 from capture.interp.recording import arrays, control_flow_bodies, leaf_functions, may_raise, scalar_tensors, tensors
 from capture.interp.recording.writes import counting_writes, versions_of
+from capture.operators.facts import facts_of
 from capture.refgraph.effects import decision
 from capture.refgraph.facts import current_gpu, is_of
 from capture.refgraph.identical import Classes
@@ -237,9 +238,8 @@ def performing_operation(interp: Interpreter, call: Call, perform: Perform) -> P
     if None in call.versions.values():
         perform = counting_writes(call.versions, operands, perform)
     if interp.recorder.bodies:
-        name = tensors.operation_name(call.real)
         body = interp.recorder.bodies[-1][0]
-        perform = functools.partial(control_flow_bodies.guarded, body, name, call.args, call.kwargs, perform)
+        perform = functools.partial(control_flow_bodies.guarded, body, facts_of(call.real), call.args, call.kwargs, perform)
     return perform
 
 

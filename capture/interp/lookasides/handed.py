@@ -28,6 +28,7 @@ from capture.interp.lookasides.contained import (
     is_quiet,
 )
 from capture.interp.lookasides.shadows import items_of
+from capture.operators.facts import PROGRAM
 from capture.refgraph.lookup import instance_dict
 from capture.refgraph.node import SCALARS, Build, RefNode, Shadow
 from capture.refgraph.records import is_record
@@ -169,5 +170,5 @@ def applied(cls: Any, specs: list[Spec]) -> Any:
     """`cls.apply` of arguments made of what the graph passes."""
     def target(*leaves: Any) -> Any:
         return cls.apply(*(spec(leaves) for spec in specs))
-    target.__name__, target.__module__ = cls.__name__, "autograd"
+    target.__name__, target.__module__, target.facts = cls.__name__, "autograd", PROGRAM  # type: ignore[attr-defined]
     return target

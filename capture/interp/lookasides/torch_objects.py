@@ -21,6 +21,7 @@ from capture.interp.lookasides.shadows import depend_type, elements, node_of, se
 from capture.interp.lookasides.torch_legacy import is_data
 from capture.interp.recording import leaf_functions
 from capture.interp.recording.fx_recorder import tensors_in
+from capture.operators.facts import OWN, PROGRAM
 from capture.refgraph.class_attributes import pin_special
 from capture.refgraph.facts import seed_of
 from capture.refgraph.identical import LISTS, same
@@ -187,7 +188,7 @@ def new_function(interp: Interpreter, result: Any, cls: Value, *args: Value, **k
 def named_apply(cls: type[torch.autograd.Function]) -> Any:
     """`cls.apply` under a name that generated code can refer to."""
     target: Any = functools.partial(cls.apply)
-    target.__name__, target.__module__ = cls.__name__, "autograd"
+    target.__name__, target.__module__, target.facts = cls.__name__, "autograd", PROGRAM
     return target
 
 
@@ -244,7 +245,8 @@ def maker(function: Any, cls: type[torch.Tensor]) -> Any:
     if cls is torch.nn.Parameter:
         return make_parameter
     target: Any = functools.partial(function, cls)
-    target.__name__, target.__module__, target.conversion = f"make_{cls.__name__}", "tensors", function is as_class
+    target.__name__, target.__module__, target.facts = f"make_{cls.__name__}", "tensors", OWN
+    target.conversion = function is as_class
     return target
 
 

@@ -20,6 +20,7 @@ from capture.interp.core.frame import Value
 from capture.interp.recording.fx_recorder import FxRecorder, tensors_in
 from capture.interp.recording.regions import graph_module
 from capture.interp.recording.writes import uncounted, written_by
+from capture.operators.facts import OpFacts
 from capture.refgraph.memory import PLAIN_TENSORS, storage_of
 from capture.refgraph.node import RefNode, TensorState
 
@@ -229,11 +230,11 @@ def require_own(body: Body, written: Iterable[torch.Tensor]) -> None:
         raise RuntimeError("a body of torch's control flow writes to a tensor that was there before it")
 
 
-def guarded(body: Body, name: str, args: list[Value], kwargs: dict[str, Value], perform: Callable[..., Any],
+def guarded(body: Body, facts: OpFacts, args: list[Value], kwargs: dict[str, Value], perform: Callable[..., Any],
             function: Callable[..., Any], /, *reals: Any, **named: Any) -> Any:
     """Calls an operation in a body."""
     def call() -> Any:
-        require_own(body, uncounted(name, args, kwargs))
+        require_own(body, uncounted(facts, args, kwargs))
         with _Guarded(body):
             return function(*reals, **named)
     return perform(call)

@@ -17,10 +17,12 @@ from capture.interp.recording.graph_builder import GraphBuilder
 from capture.interp.recording.mutations import Mutations
 from capture.interp.recording.recomputable_tensors import Told
 from capture.interp.recording.regions import Region, graph_module, outline
-from capture.interp.recording.result_shapes import COUNTED, OVERWRITING, ROWS, is_dynamic, name_of
-from capture.interp.recording.scalar_specialization import SPLITTING, Numbers
-from capture.interp.recording.undo_log import MOST_BYTES, RELAYING
+from capture.interp.recording.result_shapes import is_counted, is_dynamic
+from capture.interp.recording.scalar_specialization import Numbers
+from capture.interp.recording.undo_log import MOST_BYTES
 from capture.interp.recording.writes import note_writes, uncounted, versions_of
+from capture.operators.facts import facts_of
+from capture.operators.schemas import plain_name
 from capture.refgraph.facts import current_gpu
 from capture.refgraph.graph import VALUES, RefGraph
 from capture.refgraph.identical import LISTS
@@ -72,13 +74,14 @@ class FxRecorder(GraphBuilder):
 
     def _record(self, op: str, target: Any, args: Sequence[Value], kwargs: dict[str, Value], result: Any,
                 versions: dict[int, int | None], warned: Any) -> Shadow:
-        changing = not is_dynamic(target, args, kwargs) and is_of_tensors(result)
+        facts = facts_of(target)
+        changing = not is_dynamic(facts, args, kwargs) and is_of_tensors(result)
         self.begin_operation()
-        arguments = tuple(self.operand(target, place, a, args, changing) for place, a in enumerate(args))
+        arguments = tuple(self.operand(facts, target, place, a, args, changing) for place, a in enumerate(args))
         if target in IN_PLACE and not isinstance(arguments[0], fx.Node):
             target = IN_PLACE[target]           # `0 += tensor` makes a new tensor
         node = self.fx.create_node(op, target, arguments, {
-            name: self.operand(target, name, v, (), changing) for name, v in kwargs.items()})
+            name: self.operand(facts, target, name, v, (), changing) for name, v in kwargs.items()})
         node.meta["stack"] = self.refs.context.positions()
         subclass_unwrapping.note(node, self.asking[-1])
         if warned is not None:
@@ -86,10 +89,10 @@ class FxRecorder(GraphBuilder):
         filters = self.refs.find(warnings.filters)
         self.silent |= filters is not None and filters.created
         self._note_obstacle(node, args)
-        if (target if isinstance(target, str) else getattr(target, "__name__", "")) in RELAYING:
+        if facts.relays:
             self.mutations.relaid()
         tensors = list(tensors_in(args, kwargs))
-        computes = constant_tensors.computes(name_of(target), kwargs)
+        computes = facts.computes and "out" not in kwargs
         follows = (computes and self.told.covers(node.all_input_nodes)
                    and all(constant_tensors.is_told(self.refs, t) for t in tensors))
         now = versions_of(tensors)
@@ -98,16 +101,17 @@ class FxRecorder(GraphBuilder):
             self.wrote(changed := [t for t in tensors if versions.get(id(t)) != now[id(t)]])
             if follows:
                 self._note_told_write(node, changed)
-        if written := uncounted(target if isinstance(target, str) else getattr(target, "__name__", ""), args, kwargs):
+        if written := uncounted(facts, args, kwargs):
             self.wrote(written)
         if target in leaf_functions.RANDOM_STATE or any(isinstance(v.real, torch.Generator) for v in (*args, *kwargs.values())):
             self.wrote(())
-        shaping = tensors_in(args[:1]) if name_of(target) in OVERWRITING else tensors
+        shaping = tensors_in(args[:1]) if facts.is_shaped_like_first else tensors
+        depends = is_dynamic(facts, args, kwargs)
         dynamic = self.resized or any(self.is_dynamic(t) for t in shaping)
-        if dynamic and self._counts(target, args, kwargs):
-            raise Break("data-dependent-shape", f"{name_of(target)} of a tensor whose shape depends on values")
-        if is_dynamic(target, args, kwargs) and not self.pin(*constant_tensors.deciding(name_of(target), args, tensors)):
+        if depends and not self.pin(*constant_tensors.deciding(facts.name, args, tensors)):
             dynamic = True
+        if dynamic and contains_tensor(result) and is_counted(facts, args, kwargs, tensors, self._maker(tensors)):
+            raise Break("data-dependent-shape", f"{plain_name(target)} of a tensor whose shape depends on values")
         known = computes and all(constant_tensors.is_fixed(self.refs, tensor) for tensor in tensors) and all(
             source in self.told.fixed or "number" in source.meta for source in node.all_input_nodes)
         return self._result(node, result, dynamic, known, follows and not known and not dynamic)
@@ -245,15 +249,10 @@ class FxRecorder(GraphBuilder):
         region.end = self.effect(regions.end)
         self.regions.append(region)
 
-    def _counts(self, target: Any, args: Sequence[Value], kwargs: dict[str, Value]) -> bool:
-        """Whether the shapes of its operands say how many tensors, or dimensions, an operation returns. Of rows, only the number
-        depends on values."""
-        name, given = name_of(target), [value.real for value in (*args[1:], *kwargs.values())]
-        if name != "squeeze":
-            return name in COUNTED and not (name in SPLITTING and any(isinstance(real, (list, tuple)) for real in given))
-        operand, = tensors_in(args, kwargs)
-        dims = [value.real for value in (*args, *kwargs.values()) if value.real is not operand]
-        return dims not in ([1], [-1]) or name_of(self.refs.find(operand).state.node.target) not in ROWS  # type: ignore[union-attr]
+    def _maker(self, tensors: Sequence[torch.Tensor]) -> Any:
+        """What made the first of these tensors."""
+        known = self.refs.find(tensors[0]) if tensors else None
+        return None if known is None or known.state.node is None else known.state.node.target
 
     def _result(self, node: fx.Node, real: Any, dynamic: bool, known: bool = False, told: bool = False) -> Shadow:
         """The shadow of a result. known: its values follow from constants; told: and from numbers that tensors held at entry."""
@@ -268,7 +267,7 @@ class FxRecorder(GraphBuilder):
         if is_handle(real):
             return self._found(real) or self.refs.create(real, HandleState(node, None))
         if isinstance(real, (tuple, list)) and not isinstance(real, torch.Size):
-            lengths = len(real) == 2 and name_of(node.target) in constant_tensors.LENGTHS and not dynamic
+            lengths = len(real) == 2 and facts_of(node.target).name in constant_tensors.LENGTHS and not dynamic
             items = [self._result(
                 self.fx.call_function(operator.getitem, (node, i)), item, dynamic, known or lengths and i == 1, told)
                 if contains_tensor(item) else self._constant(item, dynamic) for i, item in enumerate(real)]

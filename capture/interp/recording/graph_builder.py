@@ -13,8 +13,9 @@ from capture.errors import Break
 from capture.interp.core.frame import Value
 from capture.interp.recording import arrays, constant_tensors, fx_numbers, subclass_unwrapping, subscripts
 from capture.interp.recording.graph_inputs import GraphInputs
-from capture.interp.recording.result_shapes import name_of
-from capture.interp.recording.scalar_specialization import Numbers, Place, is_of_sizes, place_of
+from capture.interp.recording.scalar_specialization import Numbers, Place, counts_in, place_of
+from capture.operators.facts import OpFacts
+from capture.operators.schemas import plain_name
 from capture.refgraph.effects import Replayed
 from capture.refgraph.graph import PINNED, VALUES, RefGraph
 from capture.refgraph.lookup import parts
@@ -149,16 +150,18 @@ class GraphBuilder:
                 return next(convert(real) for cls, convert in PLAIN_VALUE.items() if isinstance(real, cls))
         raise Break("opaque-call", f"a {type(real).__name__} is an argument of a tensor operation")
 
-    def operand(self, target: Any, where: int | str, value: Value, args: Sequence[Value], changing: bool) -> Any:
+    def operand(self, facts: OpFacts, target: Any, where: int | str, value: Value, args: Sequence[Value], changing: bool) -> Any:
         """The argument `where` of an operation. A number that was read out of a tensor may be calculated with, and, if `changing`,
         one that is another on each call."""
-        name = name_of(target)
+        name = plain_name(target)
         number = fx_numbers.operand(self, name, value.shadow, args)
         if number is not None:
             return number
         place = place_of(target, where, value.real) if changing else Place.FIXED
-        if place is Place.FIXED and is_of_sizes(name, where, value.real) and fx_numbers.has_read(value.shadow):
+        if place is Place.FIXED and facts.is_of_sizes(where, value.real) and fx_numbers.has_read(value.shadow):
             place, self.resized = Place.SIZE, True
+        elif place is Place.FIXED and (counts := counts_in(facts, where, value.real)) and not self.pin(*counts):
+            raise Break("data-dependent", f"{name}() takes an integer that a tensor holds")
         if place is Place.INDEX and isinstance(value.shadow, Build) and name in SUBSCRIPTING:
             return self._subscript(value.shadow, value.real, args[0].real)
         return self.argument(value.shadow, value.real, place)

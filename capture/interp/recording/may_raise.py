@@ -21,8 +21,8 @@ from capture.interp.core.instructions import Cover, decode, decoded, exception_t
 from capture.interp.core.interpreter import Interpreter
 from capture.interp.recording import fx_numbers, rollback, tensors
 from capture.interp.recording.fx_recorder import FxRecorder
-from capture.interp.recording.scalar_specialization import MAKING, SIZING
 from capture.interp.recording.undo_log import MOST_BYTES
+from capture.operators.beyond_schemas import MAKING, SIZING
 from capture.refgraph.effects import CallEffect, Effect
 from capture.refgraph.graph import RefGraph
 from capture.refgraph.lookup import parts

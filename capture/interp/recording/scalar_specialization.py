@@ -18,7 +18,10 @@ from typing import Any
 
 import torch
 
-from capture.refgraph.identical import Classes
+from capture.operators.beyond_schemas import DECIDING, MOVING
+from capture.operators.facts import OpFacts, facts_of
+from capture.operators.schemas import name_of
+from capture.refgraph.identical import LISTS, Classes
 from capture.refgraph.source import Computed, Source
 
 
@@ -105,20 +108,7 @@ MOST_CONTENTS = 3
 OPTIONAL = re.compile(r"^Optional\[(.*)\]$")
 # Binary operators of Python: whatever number a tensor is combined with, the result's shape is the tensor's.
 OPERATORS = frozenset("add sub mul truediv floordiv mod pow and or xor lshift rshift eq ne lt le gt ge".split())
-# Operations for which a number decides how many elements the result has, or which tensor it is.
-DECIDING = frozenset(("arange", "range", "scale_factor"))
 CONSTRUCTORS = frozenset((torch.tensor, torch.as_tensor))
-# Integers of which no more follows than which elements the result has, as of a subscript.
-MOVING = {"roll": "shifts", "triu": "diagonal", "tril": "diagonal", "select": "index", "narrow": "start"}
-# Operations which integers tell how many elements the result has, and nothing else: neither how many dimensions nor of which type.
-# The first argument of those which make a tensor of nothing is one of these integers, too.
-MAKING = frozenset("arange empty eye full linspace ones rand randint randn randperm zeros".split())
-# Lists of sizes, or of places, say of how many tensors the result is by their length; an integer does so itself.
-SPLITTING = frozenset("split split_with_sizes split_with_sizes_copy tensor_split unsafe_split unsafe_split_with_sizes".split())
-SIZING = MAKING | frozenset("""
-    adaptive_avg_pool1d adaptive_avg_pool2d adaptive_max_pool1d adaptive_max_pool2d broadcast_to expand interpolate kthvalue
-    multinomial narrow new_empty new_full new_ones new_zeros one_hot pad pad_packed_sequence repeat repeat_interleave reshape tile
-    topk unfold view""".split()) | SPLITTING
 # What can be meant by a number, or by a list of numbers, among the types of a schema's arguments, and means values alone …
 SCALAR_TYPES = frozenset(("number", "float", "Tensor"))
 CALCULATED = {int: SCALAR_TYPES, float: SCALAR_TYPES, list: frozenset(("List[number]",))}
@@ -129,9 +119,12 @@ OTHER = {int: frozenset(("List[Tensor]", "List[number]")),
          list: SCALAR_TYPES | frozenset(("List[Tensor]", "int", "SymInt", "bool", "str", "Device"))}
 
 
-def is_of_sizes(name: str, where: int | str, real: Any) -> bool:
-    """Whether the argument `where` of an operation of this name says how large its results are, and nothing else."""
-    return name in SIZING and (where != 0 or name in MAKING) and (name not in SPLITTING or isinstance(real, (list, tuple)))
+def counts_in(facts: OpFacts, where: int | str, real: Any) -> list[torch.Tensor]:
+    """The tensors that stand for integers, from which more may follow than values, in the argument `where` of an operation."""
+    items = real if type(real) in LISTS else [real]
+    numbers = [item for item in items if isinstance(item, torch.Tensor) and (
+        facts.is_decided_by_numbers or not (item.is_floating_point() or item.is_complex())) and item.numel() == 1]
+    return numbers if numbers and not facts.takes_tensor(where) else []
 
 
 def place_of(target: Any, where: int | str, real: Any) -> Place:
@@ -143,8 +136,8 @@ def place_of(target: Any, where: int | str, real: Any) -> Place:
 
 @functools.lru_cache(maxsize=4096)
 def _place(target: Any, where: int | str, kind: type) -> Place:
-    name = target if isinstance(target, str) else getattr(target, "__name__", "")
-    if name in DECIDING:
+    name, facts = name_of(target), facts_of(target)
+    if facts.is_decided_by_numbers or not facts.is_of_torch:
         return Place.FIXED
     if isinstance(target, types.BuiltinFunctionType) and getattr(operator, name, None) is target or name.startswith("__"):
         return _place_in_operator(name.strip("_"), where)
@@ -152,7 +145,7 @@ def _place(target: Any, where: int | str, kind: type) -> Place:
         return Place.FIXED if where not in (0, "data") else Place.VALUE if kind in (int, float) else Place.VALUES
     if type(target) is types.FunctionType:
         return _place_in_python(target, where)
-    return _place_in_schemas(name, _schemas(target, name), where, kind)
+    return _place_in_schemas(facts, where, kind)
 
 
 def _place_of_number(function: str, parameter: str) -> Place:
@@ -178,26 +171,14 @@ def _place_in_python(function: types.FunctionType, where: int | str) -> Place:
     return _place_of_number(function.__name__, found.name)
 
 
-def _schemas(target: Any, name: str) -> list[Any]:
-    """The schemas that a function or method of torch, known to ATen by the same name, may be called by."""
-    if isinstance(target, torch._ops.OpOverload):
-        return [target._schema]
-    packet = target if isinstance(target, torch._ops.OpOverloadPacket) else getattr(torch.ops.aten, name, None)
-    schemas = [getattr(packet, overload)._schema for overload in packet.overloads()] if isinstance(
-        packet, torch._ops.OpOverloadPacket) else []            # such as the method `__eq__` of the namespace
-    return [schema for schema in schemas if schema.name.startswith("aten::") and any(
-        "Tensor" in str(value.type) for value in (*schema.arguments, *schema.returns))]
-
-
-def _place_in_schemas(function: str, schemas: list[Any], where: int | str, kind: type) -> Place:
+def _place_in_schemas(facts: OpFacts, where: int | str, kind: type) -> Place:
     """What each schema means that has such an argument; FIXED where they differ."""
-    found = [argument for schema in schemas for position, argument in enumerate(schema.arguments)
-             if where in (position, argument.name) and not argument.is_out]
-    if {argument.name for argument in found} == {MOVING.get(function.strip("_"))}:
+    found = facts.arguments(where)
+    if {argument.name for argument in found} == {MOVING.get(facts.plain)}:
         return Place.INDEX
     types = {OPTIONAL.sub(r"\1", str(argument.type)) for argument in found} - OTHER.get(kind, frozenset())
     if not types or not types <= CALCULATED.get(kind, frozenset()):
         return Place.FIXED
-    places = {_place_of_number(function, argument.name) for argument in found}
+    places = {_place_of_number(facts.name, argument.name) for argument in found}
     place = places.pop() if len(places) == 1 else Place.FIXED
     return place if kind is not list else Place.VALUES if place is Place.VALUE else Place.FIXED

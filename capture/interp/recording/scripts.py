@@ -12,7 +12,9 @@ from typing import Any
 import torch
 
 from capture.interp.core.special import is_plain
-from capture.interp.recording.result_shapes import DYNAMIC_SHAPE
+from capture.operators import facts as operators
+from capture.operators.facts import OWN, OpFacts
+from capture.operators.schemas import overloads_named
 
 SCRIPT = torch.jit.ScriptFunction
 METHOD = torch._C.ScriptMethod
@@ -35,14 +37,21 @@ def is_operation(function: Any) -> bool:
 def follows_from_arguments(function: Any) -> bool:
     """Whether what a scripted function or method does follows from its arguments, but for the values of tensors."""
     kinds = set(_kinds(function.inlined_graph))
-    return not kinds & (READS | ACTS) and not any(kind.partition("::")[2] in DYNAMIC_SHAPE for kind in kinds)
+    return not kinds & (READS | ACTS) and not facts_of_steps(function).always_has_dynamic_shape
 
 
 def named(function: Any) -> Any:
     """The function under a name that generated code can refer to."""
     target: Any = functools.partial(function)
-    target.__name__, target.__module__ = function.name, "script"
+    target.__name__, target.__module__, target.facts = function.name, "script", facts_of_steps(function)
     return target
+
+
+def facts_of_steps(function: Any) -> OpFacts:
+    """What its steps come to."""
+    steps = [kind.partition("::") for kind in sorted(set(_kinds(function.inlined_graph)))]
+    return OpFacts(function.name, parts=(OWN, *(operators.named(name, namespace) for namespace, _, name in steps
+                                                if overloads_named(name, namespace))))
 
 
 def normalises(function: Any) -> bool:
@@ -64,6 +73,7 @@ def operation(method: Any, tensors: int) -> Callable[..., Any]:
     def call(*args: Any, **kwargs: Any) -> Any:
         return reference()(*args[tensors:], **kwargs)  # type: ignore[misc]
     call.__name__, call.__module__ = method.name, "script"
+    call.facts = facts_of_steps(method)  # type: ignore[attr-defined]
     return call
 
 

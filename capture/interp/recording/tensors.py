@@ -17,6 +17,7 @@ from capture.interp.core.program_frames import warned
 from capture.interp.recording import leaf_functions, rollback, scripts
 from capture.interp.recording.fx_recorder import tensors_in
 from capture.interp.recording.writes import versions_of
+from capture.operators.facts import facts_of
 from capture.refgraph.identical import Classes
 from capture.refgraph.lookup import lookup_class
 from capture.refgraph.memory import HANDLES, gradient_of, is_overriding, storage_of
@@ -40,9 +41,8 @@ METADATA = frozenset({
     "is_tensor", "is_storage", "_is_view", "_is_zerotensor", "retains_grad", "is_shared", "broadcast_shapes", "is_leaf",
     "sparse_dim", "dense_dim", "is_non_overlapping_and_dense", "is_distributed",
     "_has_compatible_shallow_copy_type", "_parse_to"})
-# … those that no guard on a tensor tells, so that it is asked for them once more; and by what operations they change.
+# … those that no guard on a tensor tells, so that it is asked for them once more.
 UNTOLD = frozenset({"storage_offset", "_is_view", "is_pinned", "is_shared", "retains_grad"})
-REPLACING = frozenset({"set_", "as_strided_", "detach_", "resize_", "share_memory_", "retain_grad", setattr})
 OF_CLASS = frozenset({"is_tensor", "is_storage"})       # … those that tell of what class anything is
 # … those of them that hold even where the shape depends on values.
 SHAPELESS = frozenset({
@@ -150,6 +150,7 @@ def _replaced(method: Any) -> Callable[..., Any]:
     def function(*args: Any, **kwargs: Any) -> Any:
         return method(*args, **kwargs)
     function.__name__ = f"original_{method.__name__}"
+    function.facts = facts_of(method)  # type: ignore[attr-defined]
     return function
 
 
@@ -182,7 +183,7 @@ def untold(interp: Any, name: str, args: list[Value], result: Any) -> Shadow | N
         return offset_of_view(interp, args, result) if name == "storage_offset" else None
     interp.graph.touch(node)
     placeholder = node.state.node
-    if placeholder is not None and any(user.target in REPLACING for user in placeholder.users):
+    if placeholder is not None and any(facts_of(user.target).relays for user in placeholder.users):
         raise Break("data-dependent", f"{name} of a tensor after it was changed")
     sources = tuple(map(source_of, others))
     if None in sources:

@@ -18,10 +18,6 @@ from capture.refgraph.memory import storage_of
 from capture.refgraph.node import RefNode
 
 MOST_BYTES = 1 << 20    # copied on a hit: as long as it takes to write them
-# Operations which give a tensor itself another layout, memory or history.
-RELAYING = frozenset("""
-    apply_ as_strided_ detach_ map_ rename_ requires_grad_ resize_ resize_as_ resize_as_sparse_ retain_grad set_ share_memory_
-    sparse_resize_ sparse_resize_and_clear_ squeeze_ swapaxes_ swapdims_ t_ transpose_ unsqueeze_""".split())
 
 
 @dataclass(frozen=True, slots=True)

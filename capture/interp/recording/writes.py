@@ -11,6 +11,7 @@ from torch import fx
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from capture.interp.core.frame import Value
+from capture.operators.facts import OpFacts
 from capture.refgraph.memory import storage_of
 
 
@@ -46,34 +47,15 @@ def _memory(tensor: torch.Tensor) -> int | None:
     return None if storage is None else storage[0]
 
 
-# Normalisations, which write to their running statistics and count no version: the argument that says so, and its default.
-NORMALISING = {"instance_norm": ("use_input_stats", True), **dict.fromkeys(
-    ("batch_norm", "native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm"), ("training", False))}
-
-
-def uncounted(name: str, args: Sequence[Value], kwargs: dict[str, Value]) -> list[torch.Tensor]:
-    """The tensors that an operation of this name may write to without counting a version."""
-    option, default = NORMALISING.get(name.strip("_"), ("", False))
-    flag = args[5].real if len(args) > 5 else kwargs[option].real if option in kwargs else default
-    given = [*(v.real for v in args[1:5]), *(v.real for key, v in kwargs.items() if key.startswith("running_"))]
-    written = [x for x in given if isinstance(x, torch.Tensor) and not x.requires_grad] if option and flag else []
-    for place, key in _written_besides(name):
-        value = kwargs[key].real if key in kwargs else args[place].real if place < len(args) else None
-        written += [x for x in (value if isinstance(value, (list, tuple)) else [value]) if isinstance(x, torch.Tensor)]
-    return written
-
-
-@functools.cache
-def _written_besides(name: str) -> tuple[tuple[int, str], ...]:
-    """The arguments, by place and name, that ATen's operator of this name writes to besides the first: scales and counters of
-    automatic mixed precision, the state of fused optimizers, noise; running statistics, of which no schema tells."""
-    packet = getattr(torch.ops.aten, name, None)        # a namespace of Python's, with methods such as `__eq__` of its own
-    schemas = [getattr(packet, overload)._schema for overload in packet.overloads()] if isinstance(
-        packet, torch._ops.OpOverloadPacket) else []
-    arguments = [(place, argument) for schema in schemas for place, argument in enumerate(schema.arguments) if place]
-    always = name.startswith("batch_norm_")
-    return tuple(dict.fromkeys((place, argument.name) for place, argument in arguments if not argument.is_out and (
-        argument.alias_info is not None and argument.alias_info.is_write or always and argument.name.startswith("running_"))))
+def uncounted(facts: OpFacts, args: Sequence[Value], kwargs: dict[str, Value]) -> list[torch.Tensor]:
+    """The tensors that an operation may write to without counting a version: running statistics, and what its schema says that it
+    writes to besides the first argument."""
+    def given(place: int, name: str, default: Any = None) -> list[Any]:
+        value = kwargs[name].real if name in kwargs else args[place].real if place < len(args) else default
+        return list(value) if isinstance(value, (list, tuple)) else [value]
+    statistics = [x for found in facts.statistics if any(given(*found.flag)) for place in found.places for x in given(*place)]
+    written = [x for x in statistics if isinstance(x, torch.Tensor) and not x.requires_grad]
+    return written + [x for place in facts.writes for x in given(*place) if isinstance(x, torch.Tensor)]
 
 
 def written_by(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[torch.Tensor]:

@@ -1,0 +1,89 @@
+"""What neither schemas nor tags say of torch's operators: one row for each fact, of names in ATen's spelling.
+
+A name stands for the operator in place, too. Rows that say that something need not be feared are the only ones that soundness could
+rest on; `tests/operators` runs what they name.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+# Functions and methods of C without a schema, of which nothing is to be feared: they make tensors of other things, or are
+# of generators.
+MAKERS = frozenset("""
+    tensor as_tensor asarray from_numpy frombuffer new _make_subclass __new__ deepcopy Generator manual_seed initial_seed get_state
+    set_state clone_state graphsafe_get_state graphsafe_set_state _wrap_for_grad _unwrap_for_grad""".split())
+
+# Operators in place that change more of a tensor than what it holds, besides those of torch.Tag.inplace_view: names of dimensions,
+# history, the layout of sparse ones.
+RELAYING = frozenset("""
+    rename_ requires_grad_ retain_grad set_data resize_as_sparse_ sparse_resize_ sparse_resize_and_clear_ copy_sparse_to_sparse_
+    _coalesced_ _resize_output_ record_stream share_memory_""".split())
+
+# The shape of a result depends on values, besides torch.Tag.dynamic_output_shape.
+DYNAMIC_SHAPE = frozenset("""
+    values indices _values _indices col_indices row_indices nonzero_numpy _pack_padded_sequence _pad_packed_sequence""".split())
+
+
+def _of_tensors(args: Sequence[Any]) -> bool:
+    return any(isinstance(arg, torch.Tensor) for arg in args[1:])
+
+
+def _of_masks(args: Sequence[Any]) -> bool:
+    """Whether a subscript holds a mask, also as an item of a list."""
+    subscripts, masks = list(args[1:]), (torch.bool, torch.uint8)
+    for item in subscripts:
+        if isinstance(item, torch.Tensor) and item.dtype in masks:
+            return True
+        subscripts += item if isinstance(item, (tuple, list)) else ()
+    return False
+
+
+# … or does for some arguments, given one by one, with those by name at the end.
+SOMETIMES_DYNAMIC: dict[str, Callable[[Sequence[Any]], bool]] = {
+    "where": lambda args: len(args) == 1,
+    "one_hot": lambda args: len(args) == 1 or args[1] == -1,
+    "repeat_interleave": lambda args: len(args) == 1 or _of_tensors(args),
+    "tensor_split": _of_tensors,
+    "index": _of_masks,
+}
+# Operators whose result is of the shape of their first operand, whatever the others are.
+SHAPED_LIKE_FIRST = frozenset(
+    "index_add index_copy index_fill index_put index_reduce put scatter scatter_add scatter_reduce".split())
+# Operators that return a list with a tensor for each dimension, or as many as they say.
+LISTS_OF_DIMENSIONS = frozenset("where nonzero_numpy gradient grad multi_head_attention_forward unravel_index".split())
+# Operators whose result has another number of dimensions where one is of size 1.
+DROPS_DIMENSIONS = frozenset("squeeze squeeze_copy".split())
+
+# The arguments by which normalisations are told to update running statistics, for which they count no version.
+UPDATING = frozenset(("training", "train", "use_input_stats"))
+
+# What makes a tensor of nothing but numbers, and is the same each time.
+FACTORIES = frozenset("""
+    tensor as_tensor asarray scalar_tensor arange range linspace logspace zeros ones full eye tril_indices triu_indices hann_window
+    hamming_window bartlett_window blackman_window kaiser_window""".split())
+# What computes new tensors of tensors, writes to none, and draws no random numbers, besides what tags and views tell.
+COMPUTING = frozenset("""
+    all amax amin any argmax argmin argsort broadcast_tensors bucketize cat concat cumprod cumsum deepcopy diag diff fill flip
+    floor_divide full_like gather index index_put index_select isin _is_all_true kron masked_select matmul mean meshgrid mm new_full
+    new_ones new_tensor new_zeros nonzero norm ones_like outer prod repeat repeat_interleave roll softmax sort stack std sum take
+    tile to topk tril triu type type_as unique unique_consecutive var zero zeros_like copy""".split())
+
+
+# -- numbers among the arguments ---------------------------------------------------------------------------------------
+
+# Operations for which a number decides how many elements the result has, or which tensor it is.
+DECIDING = frozenset(("arange", "range", "scale_factor"))
+# Integers of which no more follows than which elements the result has, as of a subscript.
+MOVING = {"roll": "shifts", "triu": "diagonal", "tril": "diagonal", "select": "index", "narrow": "start"}
+# Operations which integers tell how many elements the result has, and nothing else: neither how many dimensions nor of which type.
+# The first argument of those which make a tensor of nothing is one of these integers, too.
+MAKING = frozenset("arange empty eye full linspace ones rand randint randn randperm range zeros".split())
+# Lists of sizes, or of places, say of how many tensors the result is by their length; an integer does so itself.
+SPLITTING = frozenset("split split_with_sizes split_with_sizes_copy tensor_split unsafe_split unsafe_split_with_sizes".split())
+SIZING = MAKING | SPLITTING | frozenset("""
+    adaptive_avg_pool1d adaptive_avg_pool2d adaptive_max_pool1d adaptive_max_pool2d broadcast_to expand interpolate kthvalue
+    multinomial narrow new_empty new_full new_ones new_zeros one_hot pad _pad_packed_sequence repeat repeat_interleave reshape tile
+    topk unfold view""".split())

@@ -1,0 +1,261 @@
+"""What is known of each of torch's operators, whatever it is called with."""
+from __future__ import annotations
+
+import functools
+import inspect
+import types
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch._library import custom_ops, simple_registry
+from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
+
+from capture.operators import beyond_schemas
+from capture.operators.schemas import Overload, aten_name, is_written, mentioned, names_in, overloads_named
+
+PARTS_OF_TORCH = (str, types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType, OpOverload,
+                  OpOverloadPacket, HigherOrderOperator, type(torch.Generator))
+# By what kernels for tensors without data make up sizes.
+SIZES_MADE_UP = frozenset({"new_dynamic_size", "create_unbacked_symint"})
+
+
+@dataclass(frozen=True)
+class Statistics:
+    """places: arguments, by place and name, that are running statistics. flag: the argument that says that they are written to,
+    with what it is by default; an operation without one always does."""
+
+    places: tuple[tuple[int, str], ...]
+    flag: tuple[int, str, Any]
+
+
+def statistics_in(signature: Sequence[tuple[str, Any]]) -> Statistics | None:
+    """Those of arguments with these names and defaults."""
+    places = tuple((place, name) for place, (name, _) in enumerate(signature) if name.startswith("running_"))
+    flags = ((place, name, default) for place, (name, default) in enumerate(signature) if name in beyond_schemas.UPDATING)
+    return Statistics(places, next(flags, (len(signature), "", True))) if places else None
+
+
+@dataclass(frozen=True, eq=False)
+class OpFacts:
+    """What is known of an operation. Where neither schemas nor the table know it, each fact is what is safe to take for granted.
+
+    name: ATen's, if it has one. overloads: ATen's. parts: of a function in Python, the operators that its code mentions."""
+
+    name: str
+    overloads: tuple[Overload, ...] = ()
+    parts: tuple[OpFacts, ...] = ()
+    is_of_torch: bool = True            # not of another library's, whose tags say less
+    function: Any = None                # what it is in Python
+
+    @property
+    def plain(self) -> str:
+        """The name of the operation that this one may be in place."""
+        return self.name if self.name.endswith("__") else self.name.removesuffix("_")
+
+    @cached_property
+    def is_known(self) -> bool:
+        """Whether its schema, its code or the table tells of it."""
+        return bool(self.overloads or self.parts or self.function) or self.name in beyond_schemas.MAKERS
+
+    def _has(self, tag: torch.Tag) -> bool:
+        return any(tag in overload.tags for overload in self.overloads)
+
+    def _any(self, fact: Callable[[OpFacts], bool]) -> bool:
+        """Whether a fact is true of an operator that its code mentions; True if nothing is known of it."""
+        return not self.is_known or any(map(fact, self.parts))
+
+    @cached_property
+    def relays(self) -> bool:
+        """Whether it may give a tensor itself another shape, memory or history: more than a write to what it holds, and something
+        else than to a tensor that shares its memory."""
+        if self.name in beyond_schemas.RELAYING or self._has(torch.Tag.inplace_view):
+            return True
+        if not self.is_of_torch and any(overload.schema.is_mutable for overload in self.overloads):
+            return True
+        return self._any(lambda part: part.relays)
+
+    @cached_property
+    def always_has_dynamic_shape(self) -> bool:
+        """Whether the shape of a result depends on values, whatever the arguments are."""
+        if self.name in beyond_schemas.SOMETIMES_DYNAMIC:
+            return False
+        if self.name in beyond_schemas.DYNAMIC_SHAPE or self._has(torch.Tag.dynamic_output_shape):
+            return True
+        return self._any(lambda part: part.always_has_dynamic_shape)
+
+    @cached_property
+    def has_dynamic_shape(self) -> bool:
+        """Whether the shape of a result may depend on values; see `is_dynamic` for calls of which that depends on arguments."""
+        if self.name in beyond_schemas.SOMETIMES_DYNAMIC or self.always_has_dynamic_shape:
+            return True
+        return self._any(lambda part: part.has_dynamic_shape)
+
+    def is_dynamic(self, args: Sequence[Any]) -> bool:
+        """The same for a call with these arguments. Of an operator of another library, a kernel for tensors without data that makes
+        up no sizes says that shapes follow from those of its arguments."""
+        if not self.is_of_torch and not all(map(declares_shape, self.overloads)):
+            return True
+        asked = beyond_schemas.SOMETIMES_DYNAMIC.get(self.name)
+        return self.has_dynamic_shape if asked is None else asked(args)
+
+    @cached_property
+    def is_shaped_like_first(self) -> bool:
+        """Whether its result has the shape of its first argument, whatever the others are."""
+        return self.plain in beyond_schemas.SHAPED_LIKE_FIRST
+
+    @cached_property
+    def lists_elements(self) -> bool:
+        """Whether the shape of its argument says how many tensors it returns."""
+        if self.name in beyond_schemas.LISTS_OF_DIMENSIONS:
+            return False
+        overloads = self.overloads or self.is_of_torch and named(self.name).overloads
+        if not overloads:
+            return self._any(lambda part: part.lists_elements)
+        return any(any(str(value.type) == "List[Tensor]" for value in overload.schema.returns)
+                   and not any("List[Tensor]" in str(argument.type) for argument in overload.schema.arguments)
+                   for overload in overloads)
+
+    @cached_property
+    def drops_dimensions(self) -> bool:
+        """Whether the shape of its argument says how many dimensions its result has."""
+        return self.plain in beyond_schemas.DROPS_DIMENSIONS
+
+    @cached_property
+    def is_random(self) -> bool:
+        """Whether it may draw random numbers."""
+        return self._has(torch.Tag.nondeterministic_seeded) or self._any(lambda part: part.is_random)
+
+    @cached_property
+    def computes(self) -> bool:
+        """Whether what it returns, or writes to its first argument, follows from its arguments, and it does nothing else."""
+        if self.is_of_torch and (self.plain in beyond_schemas.FACTORIES or self.plain in beyond_schemas.COMPUTING):
+            return True
+        if not self.is_of_torch or self.name in beyond_schemas.RELAYING or self.is_random:
+            return False
+        return any(torch.Tag.pointwise in overload.tags or torch.Tag.view_copy in overload.tags or overload.is_view
+                   for overload in overloads_named(self.plain))
+
+    @cached_property
+    def writes(self) -> tuple[tuple[int, str], ...]:
+        """The arguments, by place and name, that it writes to besides the first: scales and counters of automatic mixed precision,
+        the state of fused optimizers, noise."""
+        found = ((place, argument) for overload in self.overloads for place, argument in enumerate(overload.schema.arguments))
+        return tuple(dict.fromkeys((place, argument.name) for place, argument in found if place and is_written(argument)))
+
+    @cached_property
+    def statistics(self) -> frozenset[Statistics]:
+        """The running statistics that it may write to, of which not all schemas tell, and what says whether it does."""
+        signatures = [[(argument.name, argument.default_value) for argument in overload.schema.arguments]
+                      for overload in self.overloads]
+        if self.function is not None:
+            parameters = inspect.signature(self.function, follow_wrapped=False).parameters.values()
+            signatures.append([(parameter.name, parameter.default) for parameter in parameters])
+        return frozenset(filter(None, map(statistics_in, signatures)))
+
+
+    # -- arguments -----------------------------------------------------------------------------------------------------
+
+    def is_of_sizes(self, where: int | str, real: Any) -> bool:
+        """Whether the argument `where`, a position or a name, says how large the results are, and nothing else."""
+        name = self.plain
+        return name in beyond_schemas.SIZING and (where != 0 or name in beyond_schemas.MAKING) and (
+            not self.splits or isinstance(real, (list, tuple)))
+
+    @property
+    def splits(self) -> bool:
+        """Whether a list of sizes, or of places, says by its length how many tensors it returns; an integer does so itself."""
+        return self.plain in beyond_schemas.SPLITTING
+
+    @property
+    def is_decided_by_numbers(self) -> bool:
+        """Whether any number among its arguments may decide of what shape its result is."""
+        return self.name in beyond_schemas.DECIDING
+
+    def arguments(self, where: int | str) -> list[Any]:
+        """The arguments that schemas have at a position or under a name, but for `out`."""
+        return [argument for overload in self.overloads for position, argument in enumerate(overload.schema.arguments)
+                if where in (position, argument.name) and not argument.is_out]
+
+    def takes_tensor(self, where: int | str) -> bool:
+        """Whether a tensor can be meant by an argument, or by its items. Else one of integers stands for these, and more follows
+        from them than values."""
+        if not self.overloads and self.function is None:
+            return True
+        if self.function is not None and (told := annotated(self.function, where)) is not None:
+            return told
+        found = self.arguments(where) or named(self.name).arguments(where)
+        types = {str(argument.type) for argument in found}
+        return self.name in beyond_schemas.MAKERS or any("Tensor" in kind for kind in types) or (
+            not self.is_decided_by_numbers and any("number" in kind for kind in types))
+
+
+def annotated(function: types.FunctionType, where: int | str) -> bool | None:
+    """Whether a function of torch's in Python says of an argument that it is a tensor; None if it says nothing of it."""
+    choices = [cell.cell_contents for cell in function.__closure__ or () if type(cell.cell_contents) is types.FunctionType]
+    for known in (function, *choices):          # a function that chooses between others takes what they take
+        for position, parameter in enumerate(inspect.signature(known, follow_wrapped=False).parameters.values()):
+            if where in (position, parameter.name) and parameter.annotation is not parameter.empty:
+                return "Tensor" in str(parameter.annotation) and parameter.kind is not parameter.VAR_POSITIONAL or None
+    return None
+
+
+UNKNOWN = OpFacts("")
+# Of what is not one of torch's operations: our own functions, and the bodies of torch's control flow, which are graphs.
+OWN = OpFacts("own", parts=(OpFacts("detach", overloads_named("detach")),))
+# Of code of the program's: it may do anything to a tensor. Of what shape its results are is taken for granted.
+PROGRAM = OpFacts("program", parts=(OpFacts("requires_grad_", overloads_named("requires_grad_")),))
+
+
+@functools.cache
+def named(name: str, namespace: str = "aten") -> OpFacts:
+    """The facts of the operator of a name."""
+    return OpFacts(name, overloads_named(name, namespace), is_of_torch=is_of_torch(namespace))
+
+
+def facts_of(target: Any) -> OpFacts:
+    """The facts of a function or method of torch's, or of an fx target."""
+    if isinstance(target, PARTS_OF_TORCH):
+        return _facts_of(target)
+    if type(target) is types.FunctionType:
+        module = str(target.__module__)
+        if module.startswith("torch"):
+            return _facts_of(target)
+        if module.startswith("capture."):
+            return OWN
+    told = getattr(target, "facts", None)           # of a function of ours around another
+    return told if isinstance(told, OpFacts) else UNKNOWN
+
+
+@functools.lru_cache(maxsize=4096)
+def _facts_of(target: Any) -> OpFacts:
+    if isinstance(target, OpOverload):
+        return OpFacts(target._opname, (Overload(target._schema),), is_of_torch=is_of_torch(target.namespace))
+    if isinstance(target, OpOverloadPacket):
+        namespace, _, name = target._qualified_op_name.partition("::")
+        return named(name, namespace)
+    if isinstance(target, HigherOrderOperator) or target is getattr:
+        return OWN
+    if isinstance(target, str):
+        target = getattr(torch.Tensor, target, target)
+    if type(target) is types.FunctionType:
+        return OpFacts(target.__name__, parts=tuple(map(named, sorted(mentioned(target)))), function=target)
+    return named(aten_name(target))
+
+
+def is_of_torch(namespace: str) -> bool:
+    """Whether torch's own operators are of a namespace, whose tags can be relied upon."""
+    return namespace in ("aten", "prim", "prims")
+
+
+def declares_shape(overload: Overload) -> bool:
+    """Whether the overload of an operator has such a kernel."""
+    name = overload.schema.name + (f".{overload.schema.overload_name}" if overload.schema.overload_name else "")
+    fake = simple_registry.singleton.find(name).fake_impl.kernel
+    if fake is None:
+        return torch._C._dispatch_has_kernel_for_dispatch_key(name, "Meta")
+    definition = custom_ops.OPDEFS.get(overload.schema.name)
+    function = fake.func if definition is None else definition._abstract_fn
+    return type(function) is types.FunctionType and SIZES_MADE_UP.isdisjoint(names_in(function))
