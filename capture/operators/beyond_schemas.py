@@ -72,6 +72,29 @@ COMPUTING = frozenset("""
     tile to topk tril triu type type_as unique unique_consecutive var zero zeros_like copy""".split())
 
 
+# What raises for some values of floats: a singular matrix, a negative probability …
+RAISING = frozenset("""
+    embedding embedding_bag embedding_renorm one_hot bincount masked_scatter repeat_interleave _assert_async
+    cross_entropy nll_loss ctc_loss multi_margin_loss multilabel_margin_loss binary_cross_entropy gaussian_nll_loss cov multinomial
+    bernoulli binomial poisson normal histc histogram histogramdd quantile nanquantile segment_reduce pack_padded_sequence
+    _pack_padded_sequence sparse_coo_tensor sparse_csr_tensor cholesky cholesky_inverse cholesky_solve inverse lu_solve lu_unpack lu
+    _lu_with_info logdet slogdet svd pinverse geqrf lobpcg pca_lowrank svd_lowrank nuclear_norm matrix_power
+    triangular_solve""".split())
+# … as does all of torch.linalg, but for these.
+RAISING_PREFIX = "linalg_"
+NEVER_RAISING = frozenset("""
+    linalg_cross linalg_diagonal linalg_matmul linalg_multi_dot linalg_vander linalg_vecdot linalg_vector_norm normalize""".split())
+# … or does for some arguments.
+SOMETIMES_RAISING: dict[str, Callable[[Sequence[Any]], bool]] = {"norm": lambda args: "nuc" in args[1:]}
+# Operators that take any integers besides their first argument. (Others take them for indices, which may be out of range.)
+TAKING_ANY_INTEGERS = frozenset("""
+    addbmm addmm addmv addr baddbmm block_diag bmm broadcast_tensors bucketize cartesian_prod cat concat copy cross cdist dot dstack
+    einsum expand_as hstack isin kron matmul meshgrid mm mv outer reshape_as scaled_dot_product_attention searchsorted stack
+    tensordot to trapezoid type_as vdot view_as vstack""".split())
+# Of integers they have no result where the divisor is zero.
+QUOTIENTS = frozenset("floor_divide remainder fmod".split())
+
+
 # -- numbers among the arguments ---------------------------------------------------------------------------------------
 
 # Operations for which a number decides how many elements the result has, or which tensor it is.

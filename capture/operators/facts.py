@@ -156,6 +156,38 @@ class OpFacts:
         return frozenset(filter(None, map(statistics_in, signatures)))
 
 
+    # -- exceptions ----------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def is_pointwise(self) -> bool:
+        """Whether it computes each element of its result from those at the same place."""
+        return self.is_of_torch and any(torch.Tag.pointwise in overload.tags for overload in overloads_named(self.plain))
+
+    @cached_property
+    def raises(self) -> bool:
+        """Whether it raises for some values that tensors hold, which are not indices."""
+        if self.name in beyond_schemas.NEVER_RAISING or self.name in beyond_schemas.SOMETIMES_RAISING:
+            return False
+        if not self.is_of_torch or self.plain in beyond_schemas.RAISING or self.name.startswith(beyond_schemas.RAISING_PREFIX):
+            return True
+        return self._any(lambda part: part.raises)
+
+    def may_raise(self, args: Sequence[Any]) -> bool:
+        """The same for a call with these arguments, one by one. Integers besides the first argument are indices, unless it is known
+        that they are not."""
+        asked = beyond_schemas.SOMETIMES_RAISING.get(self.name)
+        if self.raises or asked is not None and asked(args):
+            return True
+        if self.is_pointwise or self.plain in beyond_schemas.TAKING_ANY_INTEGERS:
+            return False
+        items = [item for arg in args[1:] for item in (arg if isinstance(arg, (list, tuple)) else (arg,))]
+        return any(isinstance(item, torch.Tensor) and not (
+            item.is_floating_point() or item.is_complex() or item.dtype is torch.bool) for item in items)
+
+    def divides(self, rounding: Any) -> bool:
+        """Whether it raises where an integer is divided by zero. rounding: its option of that name."""
+        return self.plain in beyond_schemas.QUOTIENTS or self.plain == "div" and rounding is not None
+
     # -- arguments -----------------------------------------------------------------------------------------------------
 
     def is_of_sizes(self, where: int | str, real: Any) -> bool:

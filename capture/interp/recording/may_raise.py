@@ -23,35 +23,19 @@ from capture.interp.recording import fx_numbers, rollback, tensors
 from capture.interp.recording.fx_recorder import FxRecorder
 from capture.interp.recording.undo_log import MOST_BYTES
 from capture.operators.beyond_schemas import MAKING, SIZING
+from capture.operators.facts import facts_of
 from capture.refgraph.effects import CallEffect, Effect
 from capture.refgraph.graph import RefGraph
 from capture.refgraph.lookup import parts
 from capture.refgraph.mock import Perform
 from capture.refgraph.node import Build, Const, Expr, External, RefNode, Shadow, source_of
 
-# Operations that raise for some values of a tensor: an index out of range, a singular matrix, a negative probability.
-FAILING = frozenset("""
-    embedding embedding_bag embedding_renorm_ gather scatter scatter_ scatter_add scatter_add_ scatter_reduce scatter_reduce_
-    index_select index_add index_add_ index_copy index_copy_ index_fill index_fill_ index_put index_put_ index_reduce index_reduce_
-    take take_along_dim put put_ masked_scatter masked_scatter_ one_hot bincount repeat_interleave nll_loss cross_entropy
-    multi_margin_loss multilabel_margin_loss ctc_loss binary_cross_entropy multinomial bernoulli bernoulli_ poisson normal normal_
-    histc histogram histogramdd quantile nanquantile segment_reduce pack_padded_sequence sparse_coo_tensor sparse_csr_tensor
-    cholesky cholesky_inverse inverse inv linalg_cholesky linalg_inv linalg_solve linalg_solve_ex linalg_eig linalg_eigh
-    linalg_eigvals linalg_eigvalsh linalg_svd linalg_svdvals linalg_lu_solve linalg_tensorinv linalg_tensorsolve linalg_qr
-    linalg_lstsq linalg_pinv linalg_cond linalg_matrix_power linalg_matrix_norm linalg_matrix_rank linalg_norm matrix_power
-    nuclear_norm logdet slogdet svd pinverse lobpcg _assert_async combinations unflatten max_unpool1d max_unpool2d
-    max_unpool3d""".split())
-SUBSCRIPTS = frozenset({"getitem", "__getitem__", "setitem", "__setitem__"})
-PICKS = SUBSCRIPTS | {"select", "narrow"}       # what an integer says which part of a tensor is meant, and must be one of them
-# Of integers they have no result where the divisor is zero.
-QUOTIENTS = frozenset("""
-    floordiv floor_divide floor_divide_ ifloordiv __floordiv__ __ifloordiv__ __rfloordiv__ mod imod remainder remainder_ __mod__
-    __imod__ __rmod__ fmod fmod_ div div_ divide divide_""".split())
+SUBSCRIPTING = frozenset({"index", "index_put", "index_put_"})      # whose second argument is a subscript
 
 
-def note(interp: Interpreter, real: Any, args: list[Value]) -> None:
+def note(interp: Interpreter, real: Any, args: list[Value], kwargs: dict[str, Value]) -> None:
     """Notes an operation that is about to be recorded, if it may fail for values that only a hit meets."""
-    if may_fail(interp, real, args):
+    if may_fail(interp, real, args, kwargs):
         may_raise(interp)
 
 
@@ -62,26 +46,35 @@ def may_raise(interp: Interpreter) -> None:
     recorder.expectations.may_raise(len(effects), is_watched(interp.frame), fails)
 
 
-def may_fail(interp: Interpreter, real: Any, args: list[Value]) -> bool:
-    """Whether an operation raises for some values of its arguments. Operators of other libraries may."""
-    name = tensors.operation_name(real)
-    if name in PICKS and any(is_moving(interp, arg.shadow, arg.real) for arg in args[1:]):
+def may_fail(interp: Interpreter, real: Any, args: list[Value], kwargs: dict[str, Value]) -> bool:
+    """Whether an operation raises for some values of its arguments."""
+    facts, values = facts_of(real), [*args, *kwargs.values()]
+    exact = not any(is_of_floats(value.real) for value in values)
+    if any(is_moving(interp, value.shadow, value.real) for value in values[1:]) and (exact or not facts.is_pointwise):
         return True
-    if name in SUBSCRIPTS:
+    if any(tensors.is_dynamic_shape(value.shadow) for value in values) and not (facts.is_pointwise and len(args) == 1):
+        return True             # shapes may not go together, or be empty
+    if facts.name in SUBSCRIPTING:
         return fx_numbers.has_read(args[1].shadow)
-    if name in QUOTIENTS:
-        return len(args) > 1 and not isinstance(args[1].shadow, Const) and not any(
-            isinstance(arg.real, float) or isinstance(arg.real, torch.Tensor) and arg.real.is_floating_point() for arg in args)
-    if name in SIZING and any(fx_numbers.has_read(arg.shadow) for arg in args[name not in MAKING:]):
+    rounding = kwargs.get("rounding_mode")
+    if facts.divides(rounding and rounding.real):
+        divisor = args[0] if tensors.operation_name(real).startswith("__r") else values[1]
+        return exact and not isinstance(divisor.shadow, Const)
+    if facts.name in SIZING and any(fx_numbers.has_read(arg.shadow) for arg in args[facts.name not in MAKING:]):
         return True
-    return name in FAILING or isinstance(real, torch._ops.OpOverload) and real.namespace != "aten"
+    return facts.may_raise([value.real for value in values])
+
+
+def is_of_floats(real: Any) -> bool:
+    """Whether a value is a float, or a tensor of floats."""
+    return isinstance(real, float) or isinstance(real, torch.Tensor) and (real.is_floating_point() or real.is_complex())
 
 
 def is_moving(interp: Interpreter, shadow: Shadow | None, real: Any) -> bool:
-    """Whether a subscript is, or holds, an integer that is another one from call to call. (No slice is out of range.)"""
+    """Whether an argument is, or holds, a number that is another one from call to call. (No slice is out of range.)"""
     if isinstance(shadow, Build):
         return isinstance(real, tuple) and any(is_moving(interp, item, part) for item, part in zip(shadow.items, parts(real)))
-    if type(real) is not int or not isinstance(shadow, (External, Expr)):
+    if type(real) not in (int, float) or not isinstance(shadow, (External, Expr)):
         return False
     source = source_of(shadow)
     return source is None or interp.recorder.seen.may_vary(source, real)
@@ -142,7 +135,7 @@ def is_handled(nodes: Iterable[fx.Node]) -> bool:
 def refusal(interp: Interpreter, real: Any, args: list[Value], kwargs: dict[str, Value]) -> Break | None:
     """Why an operation must not follow what the trace has changed; None if it may."""
     mutations = interp.recorder.mutations
-    if not may_fail(interp, real, args) or mutations.can_take_back() or not is_watched(interp.frame):
+    if not may_fail(interp, real, args, kwargs) or mutations.can_take_back() or not is_watched(interp.frame):
         return None
     change = "a write to a tensor" if mutations.changes else "gradients were dropped"
     return Break("failing-operation", f"{tensors.operation_name(real)}() after {change}")
