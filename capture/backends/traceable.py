@@ -7,10 +7,12 @@ import torch
 from torch import fx
 
 from capture import _C
+from capture.operators.properties import READERS
+from capture.operators.schemas import name_of
 
-# What reads a number out of a tensor: by name, and builtins (`t.float()` and its like convert tensors).
-READERS = frozenset({"item", "tolist", "ask", "__int__", "__float__", "__complex__", "__index__"})
+# What reads a number out of a tensor besides methods (`t.float()` and its like convert tensors), and what asks for its shape.
 BUILTIN_READERS = frozenset({int, float, bool, operator.index})
+ASKING = "ask"
 
 
 def assigns_in_sight(node: fx.Node) -> bool:
@@ -36,11 +38,11 @@ def obstacle(node: fx.Node) -> str | None:
         return "looks at a node of autograd"
     if node.target is getattr and node.args[1] in ("grad", "_grad"):
         return "reads the gradient of a tensor"
-    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
+    name = name_of(node.target)
     called = node.op in ("call_function", "call_method")
     if name == "retain_grad":
         return "has a tensor retain its gradient"
-    if node.op == "call_function" and node.target in BUILTIN_READERS or called and name in READERS:
+    if node.op == "call_function" and node.target in BUILTIN_READERS or called and (name in READERS or name == ASKING):
         return "calculates with a number that was read out of a tensor"
     return None
 

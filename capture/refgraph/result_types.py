@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from capture.operators.properties import Property, has
 from capture.refgraph.effects import Replayed, Traceback, function_of
 from capture.refgraph.node import Build, Const, Display, Expr, External, RefNode, Shadow
 from capture.refgraph.shapes import ask
@@ -36,10 +37,6 @@ DIVISION, POWER = (operator.truediv, operator.itruediv), (operator.pow, operator
 CHOOSING = frozenset((min, max))
 # … and functions of what a list or tuple holds.
 AGGREGATING = frozenset((min, max, sum))
-# What a tensor whose shape depends on values tells by a truth; all else is a number.
-FLAGS = frozenset("""
-    is_contiguous is_same_size is_pinned is_mkldnn is_vulkan is_maia is_ipu is_xla is_mtia is_shared is_storage is_distributed
-    is_non_overlapping_and_dense has_names _is_view _is_zerotensor retains_grad""".split())
 INTEGERS = frozenset((int, bool))
 NUMBERS = INTEGERS | {float}
 # What may raise for some values, though not for those of the capture.
@@ -78,7 +75,7 @@ def type_of(shadow: Shadow, given: dict[Source, type]) -> type | None:
     if op in RETURNS:
         return RETURNS[op]
     if op is ask:
-        return bool if shadow.args[1].value in FLAGS else int  # type: ignore[attr-defined]
+        return bool if has(shadow.args[1].value, Property.TRUTH) else int  # type: ignore[attr-defined]
     if op is torch.Tensor.item:
         return _type_of_item(shadow.args[0])
     if op is torch.Tensor.tolist:

@@ -16,6 +16,7 @@ from capture.interp.core.registry import LAZY, MODELS, PURE, Meaning, find_model
 from capture.interp.core.special import VIEWS, is_a, is_plain
 from capture.interp.lookasides import computed_arrays, lru_caches
 from capture.interp.recording import arrays, leaf_functions, tensors
+from capture.operators.properties import PROPERTIES, READERS
 from capture.refgraph.graph import PINNED
 from capture.refgraph.node import SCALARS, Const, Expr, External, HandleState, RefNode
 
@@ -115,9 +116,9 @@ def kind_of_function(real: Any, args: list[Value], kwargs: dict[str, Value]) -> 
         name = tensors.operation_name(real)
         if real in tensors.MODE_GETTERS:
             return Kind.GETTER
-        if name in tensors.METADATA and (name != "type" or len(args) + len(kwargs) == 1):
+        if name in PROPERTIES and (name != "type" or len(args) + len(kwargs) == 1):
             return Kind.METADATA
-        return Kind.VALUE if name in tensors.VALUE_READERS else Kind.OPERATION
+        return Kind.VALUE if name in READERS else Kind.OPERATION
     if modelled:
         return Kind.MODEL
     return Kind.GETTER if real in tensors.MODE_GETTERS or real in tensors.PROCESS_FACTS else Kind.UNKNOWN

@@ -49,6 +49,7 @@ from capture.interp.lookasides.shadows import is_constant, settled
 from capture.interp.recording import arrays, control_flow_bodies, leaf_functions, may_raise, scalar_tensors, tensors
 from capture.interp.recording.writes import counting_writes, versions_of
 from capture.operators.facts import facts_of
+from capture.operators.properties import Property, has
 from capture.refgraph.effects import decision
 from capture.refgraph.facts import current_gpu, is_of
 from capture.refgraph.identical import Classes
@@ -259,7 +260,7 @@ def operation_shadow(interp: Interpreter, call: Call, result: Any) -> Shadow:
 def metadata_shadow(interp: Interpreter, call: Call, result: Any) -> Shadow:
     """What follows from the properties of tensors."""
     name = tensors.operation_name(call.real)
-    if name not in tensors.OF_CLASS:
+    if not has(name, Property.ANY):
         for value in call.values:
             if isinstance(value.shadow, RefNode) and not isinstance(value.shadow.state, TensorState):
                 depend_deep(interp, value.shadow, value.real)

@@ -22,6 +22,7 @@ from capture.interp.core.special import CONTAINERS, is_plain
 from capture.interp.lookasides.shadows import depend_type, elements, items_of, settled
 from capture.interp.recording.constant_tensors import is_fixed
 from capture.interp.recording.fx_recorder import tensors_in
+from capture.operators.properties import REPEATABLE_READERS
 from capture.refgraph.effects import Keywords, Replayed, arranged, is_foreign
 from capture.refgraph.identical import LISTS
 from capture.refgraph.lookup import lookup_class, parts
@@ -50,8 +51,6 @@ from capture.refgraph.source import Computed
 
 # What asks a tensor for its values in a way that can be asked again of a copy: not for its memory, not for its identity.
 BUILTIN_READERS = frozenset({int, float, complex, bool, operator.not_, operator.index, str, repr, format})
-READERS = frozenset("""
-    item tolist __int__ __float__ __complex__ __bool__ __index__ __repr__ __str__ __format__ equal allclose is_nonzero""".split())
 # What the program decides by (branches ask for the `truth`), and containers in which a key decides.
 DECIDERS = frozenset({operator.truth, range})
 MEASURES = frozenset({len, bool, operator.truth, operator.not_})
@@ -258,7 +257,8 @@ def is_repeatable(function: Callable[..., Any], name: str, kwargs: dict[str, Val
     """Whether what `function`, of this name, reads out of a tensor may be read again on every hit."""
     if kwargs:
         return False
-    return any(function in known for known in (ADDRESSES, SIZES, BUILTIN_READERS)) or function not in DECIDERS and name in READERS
+    known = any(function in readers for readers in (ADDRESSES, SIZES, BUILTIN_READERS))
+    return known or function not in DECIDERS and name in REPEATABLE_READERS
 
 
 def is_known(interp: Interpreter, args: list[Value]) -> bool:

@@ -18,14 +18,14 @@ from capture.interp.recording import constant_tensors
 from capture.interp.recording.arrays import Arrays
 from capture.interp.recording.graph_inputs import GraphInputs
 from capture.interp.recording.regions import graph_module
+from capture.operators.properties import SCALAR_READERS
 from capture.refgraph.graph import RefGraph
 from capture.refgraph.node import Expr, RefNode, Shadow, TensorState, source_of
 from capture.refgraph.source import Computed, Source
 
 # What reads a scalar out of tensors.
-READERS = frozenset({torch.Tensor.item, torch.Tensor.__int__, torch.Tensor.__float__, torch.Tensor.__bool__, torch.Tensor.__index__,
-                     torch.Tensor.equal, torch.Tensor.allclose, torch.Tensor.is_nonzero, torch.equal, torch.allclose,
-                     torch.is_nonzero, int, float, bool, operator.truth, operator.not_, operator.index})
+READERS = frozenset({int, float, bool, operator.truth, operator.not_, operator.index, *(
+    getattr(owner, name) for owner in (torch, torch.Tensor) for name in SCALAR_READERS - {"__complex__"} if hasattr(owner, name))})
 
 
 class Told:

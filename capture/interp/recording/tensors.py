@@ -18,6 +18,7 @@ from capture.interp.recording import leaf_functions, rollback, scripts
 from capture.interp.recording.fx_recorder import tensors_in
 from capture.interp.recording.writes import versions_of
 from capture.operators.facts import facts_of
+from capture.operators.properties import PROPERTIES, Property, has
 from capture.refgraph.identical import Classes
 from capture.refgraph.lookup import lookup_class
 from capture.refgraph.memory import HANDLES, gradient_of, is_overriding, storage_of
@@ -31,30 +32,6 @@ MEMBERS = Classes((types.MethodDescriptorType, types.WrapperDescriptorType, type
 # Subclasses of tensors may override these, which are no operations on tensors but are told of elsewhere.
 NO_OPERATIONS = frozenset({torch.Tensor.backward, torch.Tensor.register_hook})
 
-# Methods, attributes and functions which tell of a tensor's type and shape only: constants of the trace.
-METADATA = frozenset({
-    "size", "dim", "ndim", "numel", "nelement", "ndimension", "stride", "storage_offset", "element_size", "itemsize", "nbytes",
-    "is_contiguous", "is_floating_point", "is_complex", "is_signed", "is_same_size", "is_conj", "is_neg", "is_inference",
-    "is_pinned", "is_cuda", "is_cpu", "is_sparse", "is_sparse_csr", "is_quantized", "is_meta", "is_mkldnn", "is_nested", "is_mps",
-    "is_xpu", "is_xla", "is_ipu", "is_maia", "is_vulkan", "is_mtia", "shape", "dtype", "device", "layout", "requires_grad",
-    "names", "name", "get_device", "type", "dim_order", "has_names", "__len__", "len", "result_type", "can_cast", "promote_types",
-    "is_tensor", "is_storage", "_is_view", "_is_zerotensor", "retains_grad", "is_shared", "broadcast_shapes", "is_leaf",
-    "sparse_dim", "dense_dim", "is_non_overlapping_and_dense", "is_distributed",
-    "_has_compatible_shallow_copy_type", "_parse_to"})
-# … those that no guard on a tensor tells, so that it is asked for them once more.
-UNTOLD = frozenset({"storage_offset", "_is_view", "is_pinned", "is_shared", "retains_grad"})
-OF_CLASS = frozenset({"is_tensor", "is_storage"})       # … those that tell of what class anything is
-# … those of them that hold even where the shape depends on values.
-SHAPELESS = frozenset({
-    "dim", "ndim", "ndimension", "element_size", "itemsize", "is_floating_point", "is_complex", "is_signed", "is_cuda", "is_cpu",
-    "is_sparse", "is_quantized", "is_meta", "is_nested", "dtype", "device", "layout", "requires_grad", "get_device", "is_leaf",
-    "result_type", "can_cast", "promote_types", "is_tensor", "is_conj", "is_neg", "is_inference", "is_sparse_csr", "is_mps",
-    "is_xpu"})
-# … those that read the values.
-VALUE_READERS = frozenset({
-    "item", "tolist", "numpy", "__bool__", "__int__", "__float__", "__index__", "__complex__", "__contains__", "__array__",
-    "__repr__", "__str__", "__format__", "equal", "allclose", "is_nonzero", "data_ptr", "storage", "__reduce_ex__",
-    "__deepcopy__", "__dlpack__", "__hash__", "cpu_data"})
 # The argument by which functions of torch.nn.functional are told which of their callers to warn, and what it is for the first.
 STACK_LEVEL, OWN_LEVEL = "_stacklevel", 3
 # Functions that set or read a mode of torch: setters are recorded, getters are constants, since the modes at entry are guarded.
@@ -161,12 +138,14 @@ def is_dynamic_shape(shadow: Shadow | None) -> bool:
 
 def metadata(interp: Any, name: str, args: list[Value], result: Any) -> Shadow:
     """The shadow of what is known of tensors without their values; where it depends on them, of what is asked anew on every hit."""
-    if name in UNTOLD and not is_dynamic_shape(args[0].shadow) and (told := untold(interp, name, args, result)) is not None:
-        return told
-    dynamic = name not in SHAPELESS and any(is_dynamic_shape(arg.shadow) for arg in args)
+    if has(name, Property.UNGUARDED) and not is_dynamic_shape(args[0].shadow):
+        told = untold(interp, name, args, result)
+        if told is not None:
+            return told
+    dynamic = not has(name, Property.FIXED) and any(is_dynamic_shape(arg.shadow) for arg in args)
     for arg in args:
         shadow = arg.shadow
-        if isinstance(shadow, RefNode) and (isinstance(shadow.state, TensorState) or name in OF_CLASS):
+        if isinstance(shadow, RefNode) and (isinstance(shadow.state, TensorState) or has(name, Property.ANY)):
             interp.graph.touch(shadow)
         elif not dynamic:
             interp.graph.depend(shadow, arg.real)
@@ -236,7 +215,7 @@ def attribute(interp: Any, obj: Value, name: str, result: Any) -> Shadow:
     node: RefNode = obj.shadow  # type: ignore[assignment]
     if isinstance(result, (types.BuiltinFunctionType, types.MethodWrapperType)):
         return Build(type(result), (Const(lookup_class(type(obj.real), name)), node))
-    if name in METADATA:
+    if name in PROPERTIES:
         return metadata(interp, name, [obj], result)
     if name == "__class__":
         interp.graph.touch(node)
