@@ -24,7 +24,7 @@ from torch.utils import checkpoint
 from capture.backends import aot
 from capture.backends.native.job import Modes, TensorSpec
 from capture.backends.native.numbers import ALL, DTYPES, Domain
-from capture.backends.native.signature import Input, Unsupported
+from capture.backends.native.signature import Input, Result, Unsupported
 
 aten = torch.ops.aten
 
@@ -86,26 +86,41 @@ def trace(gm: fx.GraphModule, specs: Sequence[TensorSpec], modes: Modes) -> aot.
     if first.signature != second.signature:
         raise Unsupported("what is computed depends on a number that changes from call to call")
     numbers = [_Number(place, *(sample(specs, place, series) for series in range(2))) for place in places]
-    _Merge(first.forward, second.forward, numbers, lambda number: _placeholders(first.forward)[number.place]).run()
-    saved = list(first.signature.saved)
-    if first.backward is not None:
-        assert second.backward is not None
-        inputs = _placeholders(first.forward)
-
-        def save(number: _Number) -> fx.Node:
-            """A new input of the backward graph, behind what is saved already."""
-            placeholders = _placeholders(first.backward)
-            graph = first.backward.graph
-            before = placeholders[len(saved)] if len(saved) < len(placeholders) else _first_call(graph)
-            with graph.inserting_before(before):
-                node = graph.placeholder(f"number_{number.place}")
-            node.meta["val"] = inputs[number.place].meta["val"]
-            saved.append(Input(number.place))
-            return node
-        _Merge(first.backward, second.backward, numbers, save).run()
+    inputs = _placeholders(first.forward)
+    _Merge(first.forward, second.forward, numbers, lambda number: inputs[number.place]).run()
+    backward = zip(first.graphs[1:], second.graphs[1:], first.signature.arguments(), strict=True)
+    signature = first.signature.with_arguments([_merge_backward(*graphs, numbers, inputs) for graphs in backward])
+    if first.core is not None:
+        assert second.core is not None
+        _merge_core(first.core, second.core, numbers)
     narrow = Domain(most=min((torch.finfo(dtype).max for dtype in NARROW & _dtypes(first.forward)), default=math.inf))
-    signature = replace(first.signature, saved=tuple(saved), domains=tuple(domains[place] & narrow for place in places))
-    return replace(first, signature=signature)
+    return replace(first, signature=replace(signature, domains=tuple(domains[place] & narrow for place in places)))
+
+
+def _merge_backward(first: fx.GraphModule, second: fx.GraphModule, saved: Sequence[Input | Result], numbers: Sequence[_Number],
+                    inputs: Sequence[fx.Node]) -> tuple[Input | Result, ...]:
+    """Puts numbers into a backward graph, which takes them behind what is saved already; returns what is saved then."""
+    names = list(saved)
+
+    def save(number: _Number) -> fx.Node:
+        placeholders = _placeholders(first)
+        before = placeholders[len(names)] if len(names) < len(placeholders) else _first_call(first.graph)
+        with first.graph.inserting_before(before):
+            node = first.graph.placeholder(f"number_{number.place}")
+        node.meta["val"] = inputs[number.place].meta["val"]
+        names.append(Input(number.place))
+        return node
+    _Merge(first, second, numbers, save).run()
+    return tuple(names)
+
+
+def _merge_core(first: fx.GraphModule, second: fx.GraphModule, numbers: Sequence[_Number]) -> None:
+    """Puts numbers into a graph in torch's operations, which takes them as they are."""
+    inputs = _placeholders(first)
+    _Merge(first, second, numbers, lambda number: inputs[number.place]).run()
+    for node in first.graph.nodes:
+        if node.target is _assign:
+            node.target = operator.setitem
 
 
 def _without_portable_graph(traced: aot.Traced) -> aot.Traced:

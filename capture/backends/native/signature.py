@@ -8,7 +8,7 @@ those that are just returned, then those that are only saved for the backward ca
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -163,6 +163,12 @@ class Signature:
         if not self.parts:
             return [self.saved] if self.differentiable else []
         return [part.saved for part in self.parts]
+
+    def with_arguments(self, lists: Sequence[tuple[Input | Result, ...]]) -> Signature:
+        """The signature of which `arguments` are these."""
+        if self.parts:
+            return replace(self, parts=tuple(replace(part, saved=names) for part, names in zip(self.parts, lists, strict=True)))
+        return replace(self, saved=lists[0]) if lists else self
 
     def dying(self) -> list[tuple[int, ...]]:
         """Arguments of each backward callable that die with it: values which nobody was given, and of which it is told by a list

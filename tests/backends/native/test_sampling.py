@@ -140,6 +140,28 @@ def test_writes() -> None:
     check(program, X)
 
 
+def results_of_results(x, s):
+    a = (x * s).sin()
+    b = a * s + s
+    b = b.masked_fill(x > 1, s)
+    return a, b.tanh(), (a * b / s).sum()
+
+
+def test_results_that_are_computed_from_results() -> None:
+    check(results_of_results, X, tolerance=1e-5, values=VALUES[float][:6])
+    check(results_of_results, X, int, tolerance=1e-5, values=VALUES[int][1:5])
+
+
+def test_gradients_of_gradients_of_such_results() -> None:
+    gm = recorded(results_of_results)
+    function = compiled(gm, [X.clone().requires_grad_()], float)
+    for value in (0.1, 3.7):
+        x = X.clone().requires_grad_()
+        first = [torch.autograd.grad(call(x, value)[2].sin(), x, create_graph=True)[0] for call in (gm, function)]
+        ours, theirs = (torch.autograd.grad(gradient.exp().sum(), x)[0] for gradient in first)
+        torch.testing.assert_close(ours, theirs)
+
+
 def test_operands_in_a_narrow_type_are_rounded_as_in_eager_mode() -> None:
     check(lambda x, s: (x + s, x - s, x * s, x / s, F.leaky_relu(x, s), x > s, x.clamp(min=s)), X.bfloat16(), values=[0.1, 3.7])
 
