@@ -19,6 +19,7 @@ from torch.fx._lazy_graph_module import _use_lazy_graph_module
 
 from capture.backends.aot.aten import is_random
 from capture.backends.aot.casts import cached, has_blocks
+from capture.backends.aot.expansion import run_expanded
 from capture.backends.aot.fakes import fake_inputs, tracing_modes
 from capture.backends.aot.inlining import prepared
 from capture.backends.aot.inner import cut_out
@@ -60,8 +61,9 @@ def trace(gm: fx.GraphModule, inputs: Sequence[torch.Tensor | TensorSpec], modes
         stack.enter_context(undecomposed())
         stack.enter_context(_use_lazy_graph_module(True))       # graphs are turned into Python code when that is run
         try:
-            eager = Eager.run(graph, specs, modes)
+            eager = run_expanded(graph, specs, modes)
             _check_leaves(eager)
+            _check_shapes(eager)
             _check_inputs(eager, specs)
             parts = split(graph, positions, eager, modes)
             inner = cut_out(parts, eager, specs, modes)
@@ -93,6 +95,13 @@ def _check_leaves(eager: Eager) -> None:
     if any(out.is_leaf and out._base is None for out in own) or not all(
             known & given and not (known - given) & held for known in leaves):
         raise Unsupported("the graph returns a tensor of its own that it makes require gradients, or what it computes of such")
+
+
+def _check_shapes(eager: Eager) -> None:
+    """Raises Unsupported for a result whose shape was changed without autograd's notice: its gradient has the shape from before."""
+    for out in eager.outputs:
+        if out.grad_fn is not None and tuple(out.grad_fn._input_metadata[out.output_nr].shape) != tuple(out.shape):
+            raise Unsupported("the shape of a result is changed while gradients are disabled")
 
 
 def _check_inputs(eager: Eager, specs: Sequence[TensorSpec]) -> None:

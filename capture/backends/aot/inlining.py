@@ -27,13 +27,13 @@ class Region:
 def prepared(gm: fx.GraphModule) -> tuple[fx.GraphModule, list[int]]:
     """A copy of `gm` with checkpointed regions inlined, every output once; and for each output of `gm` which of them it is."""
     graph = fx.Graph()
-    returned = _inline(graph, gm, [graph.placeholder(n.name) for n in gm.graph.nodes if n.op == "placeholder"], None)
+    returned = inline(graph, gm, [graph.placeholder(n.name) for n in gm.graph.nodes if n.op == "placeholder"])
     distinct = list(dict.fromkeys(returned))
     graph.output(tuple(distinct))
     return fx.GraphModule({}, graph), [distinct.index(node) for node in returned]
 
 
-def _inline(graph: fx.Graph, gm: fx.GraphModule, arguments: Sequence[fx.Node], region: Region | None) -> Sequence[fx.Node]:
+def inline(graph: fx.Graph, gm: fx.GraphModule, arguments: Sequence[fx.Node], region: Region | None = None) -> Sequence[fx.Node]:
     """Copies the nodes of `gm` to `graph` and returns its outputs there. region: the checkpoint that they are part of."""
     copies: dict[fx.Node, Any] = {}
     placeholders = iter(arguments)
@@ -52,7 +52,7 @@ def _inline(graph: fx.Graph, gm: fx.GraphModule, arguments: Sequence[fx.Node], r
             if node.kwargs.get("use_reentrant") is not False or node.kwargs.get("preserve_rng_state", True) is not True:
                 raise Unsupported("a checkpoint that is reentrant or does not preserve the random state")
             inner = Region(len(graph.nodes), tuple(arg for arg in own if isinstance(arg, fx.Node))) if region is None else region
-            copies[node] = _inline(graph, body, (*bound, *own), inner)
+            copies[node] = inline(graph, body, (*bound, *own), inner)
         elif node.target is operator.getitem and isinstance(copies[node.args[0]], tuple):
             copies[node] = copies[node.args[0]][node.args[1]]
         else:

@@ -12,7 +12,7 @@ from torch import Tensor, fx
 
 from capture.backends.aot.aten import is_random, is_view, is_write, storage_of
 from capture.backends.aot.inlining import STANDS_FOR
-from capture.backends.aot.observed import Eager, below
+from capture.backends.aot.observed import Eager, below, edge, edges_below
 from capture.backends.aot.saving import origin
 from capture.backends.aot.tail import Split
 from capture.backends.native.job import Modes, TensorSpec
@@ -35,41 +35,36 @@ class Inner:
 
 
 def cut_out(parts: Split, eager: Eager, specs: Sequence[TensorSpec], modes: Modes) -> Inner | None:
-    """Changes the core; None if there is no such result, or one that an operation makes together with what it computes of it."""
+    """Changes the core; None if one node of autograd can make all results. Raises Unsupported if what is computed from a result
+    cannot be told from the rest of the core."""
     tensors = _computed_from(parts)
-    if not tensors:
-        return None
     roots = parts.differentiable
+    if not tensors and len(set(_inputs_reached(eager, roots))) < 2:
+        return None
     reached = list(map(below, roots))
     sources = tuple(frozenset(j for j, nodes in enumerate(reached) if root.grad_fn in nodes) for root in roots)
     own = tuple(map(_spec, tensors))
     made = [(tensor.grad_fn._sequence_nr(), node) for tensor, node in parts.nodes if tensor.grad_fn is not None]
     order = tuple(node for _, node in sorted(made, key=operator.itemgetter(0)))
-    whole = fx.Graph()
-    whole.output(whole.graph_copy(parts.core.graph, {}))
-    try:
-        for place, tensor in enumerate(tensors):
-            _Cut(parts.core, eager, tensor).run(f"inner_{place}")
-        parts.core.recompile()
-        return Inner(tensors, own, sources, _reached(parts, [*specs, *own], modes), order)
-    except _Inseparable:
-        parts.core.graph = whole
-        return None
+    for place, tensor in enumerate(tensors):
+        _Cut(parts.core, eager, tensor).run(f"inner_{place}")
+    parts.core.recompile()
+    return Inner(tensors, own, sources, _reached(parts, [*specs, *own], modes), order)
 
 
 def _computed_from(parts: Split) -> tuple[Tensor, ...]:
     """The tensors that the tail makes or is given, and that results of the core are computed from, as autograd knows it."""
-    known = {(t.grad_fn, t.output_nr): t for t in parts.tensors if t.grad_fn is not None}
+    known = {edge(t): t for t in parts.tensors if t.grad_fn is not None}
     found: dict[Any, Tensor] = {}
     seen: set[Any] = set()
     stack = [root.grad_fn for root in parts.differentiable]
     while stack:
-        for edge in stack.pop().next_functions:
-            if edge in known:
-                found[edge] = known[edge]
-            elif edge[0] is not None and edge[0] not in seen:
-                seen.add(edge[0])
-                stack.append(edge[0])
+        for following in stack.pop().next_functions:
+            if following in known:
+                found[following] = known[following]
+            elif following[0] is not None and following[0] not in seen:
+                seen.add(following[0])
+                stack.append(following[0])
     return tuple(found.values())
 
 
@@ -77,10 +72,6 @@ def _spec(tensor: Tensor) -> TensorSpec:
     if tensor.is_conj() or tensor.is_neg():
         raise Unsupported("a result that others are computed from is a conjugate or negative view")
     return TensorSpec(tuple(tensor.shape), tensor.stride(), tensor.dtype, tensor.device, tensor.layout, True, False, False, 0, None)
-
-
-class _Inseparable(Exception):
-    """A result and what is computed of it are made by one operation of the graph."""
 
 
 class _Cut:
@@ -92,7 +83,7 @@ class _Cut:
 
     def run(self, name: str) -> None:
         if not self.holders:
-            raise _Inseparable
+            raise Unsupported("a result that others are computed from is made within an operation")
         order = {node: place for place, node in enumerate(self.graph.nodes)}
         first = self.holders[0]
         writer = self.eager.writers.get(storage_of(self.tensor), first)
@@ -110,15 +101,21 @@ class _Cut:
 
 
 def _reached(parts: Split, specs: Sequence[TensorSpec], modes: Modes) -> tuple[frozenset[int], ...]:
-    """`Inner.reached`, of eager mode's run of the core. Raises _Inseparable if results are still computed from others."""
+    """`Inner.reached`, of eager mode's run of the core. Raises Unsupported if results are still computed from others, since these
+    were written to afterwards."""
     again = Eager.run(parts.core, specs, modes)
     roots = [tensor for tensor in again.outputs if tensor.requires_grad]
-    nodes = list(map(below, roots))
+    edges = list(map(edges_below, roots))
     if len(roots) != len(parts.differentiable) or any(
-            a.grad_fn is not b.grad_fn and a.grad_fn in reached for b, reached in zip(roots, nodes, strict=True) for a in roots):
-        raise _Inseparable
-    places = {id(tensor): place for place, tensor in enumerate(again.inputs)}
-    leaves = [[id(node.variable) for node in reached if hasattr(node, "variable")] for reached in nodes]
+            edge(a) in known for b, known in zip(roots, edges, strict=True) for a in roots if a is not b):
+        raise Unsupported("a result is written to after others were computed from it")
+    return _inputs_reached(again, roots)
+
+
+def _inputs_reached(eager: Eager, roots: Sequence[Tensor]) -> tuple[frozenset[int], ...]:
+    """For each of the results the inputs that a backward pass from it comes to."""
+    places = {id(tensor): place for place, tensor in enumerate(eager.inputs)}
+    leaves = [[id(node.variable) for node in below(root) if hasattr(node, "variable")] for root in roots]
     return tuple(frozenset(places[leaf] for leaf in found if leaf in places) for found in leaves)
 
 

@@ -195,6 +195,16 @@ def below(tensor: Tensor) -> set[Any]:
     return found
 
 
+def edge(tensor: Tensor) -> tuple[Any, int]:
+    """Where autograd goes on from a tensor, as nodes name it: one node may make several tensors."""
+    return tensor.grad_fn, tensor.output_nr
+
+
+def edges_below(tensor: Tensor) -> set[tuple[Any, int]]:
+    """The same of all tensors whose gradients a backward pass from one computes, itself among them."""
+    return {edge(tensor)}.union(*(node.next_functions for node in below(tensor)))
+
+
 def saved_by(node: Any, regions: Sequence[Recomputed]) -> Iterator[Saved]:
     """What a node has saved, in the order in which a backward pass looks at it; if it is part of an activation checkpoint, what
     that has, from which it is computed anew. Raises Unsupported when something has changed since, and where C++ alone knows what is

@@ -9,8 +9,8 @@ import torch
 from torch import fx
 
 from capture.backends.aot.aten import aten, is_view
-from capture.backends.aot.observed import Eager, below, holds
-from capture.backends.native.signature import Portions, Result, Tangent
+from capture.backends.aot.observed import below, holds
+from capture.backends.native.signature import Portions
 
 # Operators that make zeros of zeros, whatever else there is, besides views.
 PLAIN = frozenset({aten._to_copy.default, aten.clone.default, aten.neg.default, aten.sum.dim_IntList, aten.sum.default,
@@ -19,14 +19,11 @@ PLAIN = frozenset({aten._to_copy.default, aten.clone.default, aten.neg.default, 
 ADDING = frozenset({aten.add.Tensor, aten.sub.Tensor})
 
 
-def portions(roots: Sequence[torch.Tensor], eager: Eager, gradients: Sequence[tuple[int, Result | Tangent]],
-             joined: Any) -> Portions:
-    """What is to be known of a graph with differentiable results. roots: eager mode's tensors for these. joined: of `flow`."""
-    reached = [below(root) for root in roots]
-    holding = [set(filter(holds, nodes)) for nodes in reached]
-    inputs = [{id(node.variable) for node in nodes if hasattr(node, "variable")} for nodes in reached]
+def portions(roots: Sequence[torch.Tensor], joined: Any) -> Portions:
+    """What is to be known of a graph with differentiable results, which are computed from the same inputs. roots: eager mode's
+    tensors for these. joined: of `flow`."""
+    holding = [set(filter(holds, below(root))) for root in roots]
     return Portions(
-        reached=tuple(tuple(i for i, leaves in enumerate(inputs) if id(eager.inputs[place]) in leaves) for place, _ in gradients),
         freed=tuple(tuple(other for other, nodes in enumerate(holding) if not own.isdisjoint(nodes)) for own in holding),
         joined=joined)
 

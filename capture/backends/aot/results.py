@@ -89,14 +89,10 @@ def finished(joint: Joint, eager: Eager, parts: Split, saving: Saving, specs: Se
         return names[values[name.index]] if isinstance(name, Result) else name
     # Where tracing has added inputs (`linalg.eig`), eager mode's graph does not know them.
     known = backward is not None and all(place < len(specs) for place, _ in gradients)
-    apart = portions(parts.differentiable, eager, gradients, joined) if known and inner is None else None
+    apart = portions(parts.differentiable, joined) if known and inner is None else None
     if apart and len(tangents) > 1:
         with contextlib.suppress(NotPortable):
             apart = replace(apart, graph=encode_graph(backward))
-    for (place, _), reached in zip(gradients, apart.reached if apart else (), strict=False):
-        if not specs[place].leaf and len(reached) < len(tangents):
-            raise Unsupported("a result is not computed from an input that others are computed from, and that has a graph of "
-                              "autograd, which a backward pass from the result alone would pass through")
     signature = Signature(
         inputs=len(specs),
         casts=casts,

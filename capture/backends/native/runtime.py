@@ -183,7 +183,7 @@ def _differentiable(gm: fx.GraphModule, signature: Signature, forward: Forward, 
                 let_go(ctx, given)
             return None, *found
         if len(given) < differentiable and portions is not None and (portions.separable or not portions.harmless(given)):
-            found = compiled(arguments[:saves], grads, given)
+            found = compiled(arguments[:saves], grads)
             if any(math.isnan(g.sum().item()) for g in found if g is not None):      # perhaps of zeros that there are none of
                 found = exact(arguments[:saves], grads) if partial else replay.gradients(ctx.memory, arguments, grads)
             if kept is not None:
@@ -203,12 +203,10 @@ def _differentiable(gm: fx.GraphModule, signature: Signature, forward: Forward, 
             ctx.memory = None
             release(ctx)
 
-    def compiled(arguments: list[Tensor], grads: tuple[Tensor | None, ...], given: Sequence[int]) -> tuple[Tensor | None, ...]:
-        """The gradients by the compiled callable, none for what these results are not computed from."""
-        assert portions is not None
+    def compiled(arguments: list[Tensor], grads: tuple[Tensor | None, ...]) -> tuple[Tensor | None, ...]:
+        """The gradients by the compiled callable, with zeros for gradients that are not there."""
         arguments += [as_expected(grads[tangent.index], tangent, loose) for tangent in signature.tangents]
-        found = gradients(grads + backward(arguments, False))[1:]
-        return tuple(gradient if reached else None for gradient, reached in zip(found, portions.reach(given), strict=True))
+        return gradients(grads + backward(arguments, False))[1:]
 
     def exact(arguments: list[Tensor], grads: tuple[Tensor | None, ...]) -> tuple[Tensor | None, ...]:
         """The same where there are no zeros for gradients that are not there."""

@@ -66,14 +66,12 @@ class Check:
 class Portions:
     """What holds of backward passes that start at some of the differentiable results.
 
-    reached: for each of `Signature.gradients`, the results that are computed from the input, as autograd knows it. freed: for
-    each result, those whose passes free something that its own pass needs, itself among them if it needs anything. joined: for
-    each result, to which others' gradients its gradient is added, for each place where it is, before more could become of zeros
-    than zeros; None where something else is done with it first. graph: the backward graph as bytes, for `Partial`, if it can be
-    had in other processes.
+    All come to the same inputs. freed: for each result, those whose passes free something that its own pass needs, itself among
+    them if it needs anything. joined: for each result, to which others' gradients its gradient is added, for each place where it
+    is, before more could become of zeros than zeros; None where something else is done with it first. graph: the backward graph
+    as bytes, for `Partial`, if it can be had in other processes.
     """
 
-    reached: tuple[tuple[int, ...], ...]
     freed: tuple[tuple[int, ...], ...]
     joined: tuple[tuple[tuple[int, ...], ...] | None, ...]
     graph: bytes | None = None
@@ -87,15 +85,10 @@ class Portions:
         """The results that a pass may still start at, after others have started at those in `spent`."""
         return [place for place, others in enumerate(self.freed) if not any(other in spent for other in others)]
 
-    def reach(self, given: Collection[int]) -> tuple[bool, ...]:
-        """For each of the gradients, whether a pass from these results comes to it."""
-        return tuple(any(place in given for place in places) for places in self.reached)
-
     def harmless(self, given: Collection[int]) -> bool:
-        """Whether zeros for the gradients of the other results change nothing: all inputs are reached, zeros are only added."""
-        return all(self.reach(given)) and all(
-            places is not None and all(any(other in given for other in others) for others in places)
-            for result, places in enumerate(self.joined) if result not in given)
+        """Whether zeros for the gradients of the other results change nothing: they are only added."""
+        return all(places is not None and all(any(other in given for other in others) for others in places)
+                   for result, places in enumerate(self.joined) if result not in given)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,5 @@
-"""Results that are computed from other results: hooks, `retain_grad` and gradients of the inner ones are eager mode's."""
+"""Results that are computed from other results, or from inputs of their own: hooks, `retain_grad` and gradients of inner results
+are eager mode's, and hooks of leaves that a pass does not come to are not called."""
 from __future__ import annotations
 
 import re
@@ -9,9 +10,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from capture.backends.aot import trace
-from capture.backends.native.signature import Input
+from capture.backends.native.signature import Input, Unsupported
 from tests.backends.native.traced import Worlds, relations, specs, worlds
 
 
@@ -91,7 +93,29 @@ def counts_and_detached(x, w):
     return (a > 0).sum(), a.detach(), a, a.mean(), x.argmax(), w + 1
 
 
-PROGRAMS = [loss_of_a_product, input_in_both, logits_and_loss, chain, autoencoder, features_in_both, view_of_an_input,
+def inputs_of_their_own(x, w):
+    return x @ w, x.sin() + x.sum(), w.exp().sum(), (w * w).sigmoid()
+
+
+def heads(x, w):
+    hidden = x.sin()
+    return (hidden @ w).softmax(-1), hidden.mean(), x.exp()
+
+
+def weights_and_what_they_weigh(x, w):
+    out, weights = F.multi_head_attention_forward(
+        x[None], x[None], x[None], 4, 2, w.repeat(3, 1), None, None, None, False, 0.0, w, None, average_attn_weights=False)
+    return out, weights
+
+
+def states_of_a_cell(x, w):
+    wide = w.repeat(4, 1)
+    h, c = torch.lstm_cell(x, (w, x), wide, wide, None, None)
+    return c, (h @ w).sum(), h
+
+
+PROGRAMS = [inputs_of_their_own, heads, weights_and_what_they_weigh, states_of_a_cell, loss_of_a_product,
+            input_in_both, logits_and_loss, chain, autoencoder, features_in_both, view_of_an_input,
             written_in_place, parts_of_one, several_of_one_operation, with_a_view_of_it, counts_and_detached]
 
 # --- what is done with the results `r` that have gradients, and the inputs `a`; `see` notes a gradient
@@ -275,14 +299,61 @@ def test_a_node_for_each_segment(program):
 
 @pytest.mark.parametrize("program", [
     lambda x, w: (x @ w, (x + w).sum()),
+    lambda x, w: (x.sin(), x.cos()),
     lambda x, w: ((x @ w).exp().sum(),),
     lambda x, w: (lambda a: (a, a[1:], a.detach()))(x @ w),
     lambda x, w: (lambda a: (a.detach(), a.sum()))(x @ w),
     lambda x, w: (x, (x @ w).sum()),
-], ids=range(5))
-def test_one_node_where_no_result_is_computed_from_another(program):
+], ids=range(6))
+def test_one_node_where_results_are_computed_from_the_same_inputs(program):
     found = worlds(program, make()).traced
     assert not found.signature.parts and found.backward is not None
+
+
+def test_results_that_are_written_to_after_others_were_computed_from_them_are_refused():
+    def program(x, w):
+        a = (x @ w).sin()
+        total = a.sum()
+        with torch.no_grad():
+            a.add_(1)
+        return a, total
+    gm = make_fx(program, pre_dispatch=True)(*make())
+    with pytest.raises(Unsupported, match="after others were computed from it"):
+        trace(gm, specs(make()))
+
+
+def test_shapes_that_are_changed_without_autograd_are_refused():
+    def program(x, w):
+        a = (x @ w).sin()
+        with torch.no_grad():
+            a.unsqueeze_(0)
+        return a, x + 1
+    gm = make_fx(program, pre_dispatch=True)(*make())
+    with pytest.raises(Unsupported, match="shape of a result"):
+        trace(gm, specs(make()))
+
+
+def test_results_of_one_node_of_autograd_beside_others():
+    """An LSTM of oneDNN makes its output and the last states at once."""
+    net = torch.nn.LSTM(4, 4)
+    names = [name for name, _ in net.named_parameters()]
+
+    def program(x, w, *parameters):
+        output, (h, c) = torch.func.functional_call(net, dict(zip(names, parameters, strict=True)), (x,))
+        return output, h, c, (output @ w).sum()
+    given = [tensor.float().detach().requires_grad_() for tensor in (*make(), *net.parameters())]
+    both = worlds(make_fx(program, pre_dispatch=True)(*given), given)
+    found = []
+    for call in (both.compiled, both.gm):
+        own = [tensor.detach().clone().requires_grad_() for tensor in given]
+        results, seen = call(*own), []
+        for place, leaf in enumerate(own):
+            leaf.register_hook(lambda grad, place=place, seen=seen: seen.append((place, grad)))
+        for result in results:
+            result.sin().sum().backward(retain_graph=True)
+            seen.sort(key=lambda item: item[0])
+        found.append((seen, [tensor.grad for tensor in own]))
+    assert same(*found)
 
 
 def test_what_several_segments_take_is_computed_once():

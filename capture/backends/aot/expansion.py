@@ -1,0 +1,79 @@
+"""Operations that make several results, of which one is computed from another (`lstm_cell`), as the operations that they consist
+of: what eager mode's autograd knows is between the results is then between operations of the graph."""
+from __future__ import annotations
+
+import itertools
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from torch import Tensor, fx
+from torch._ops import OpOverload
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from capture.backends.aot.aten import storage_of
+from capture.backends.aot.inlining import inline
+from capture.backends.aot.observed import Eager, edge, edges_below
+from capture.backends.native.job import Modes, TensorSpec
+from capture.backends.native.signature import Unsupported
+
+
+def run_expanded(graph: fx.GraphModule, specs: Sequence[TensorSpec], modes: Modes) -> Eager:
+    """Eager mode's run of a graph, of which such operations are expanded if the result that another is computed from is returned.
+    Raises Unsupported for one that consists of nothing else."""
+    eager = Eager.run(graph, specs, modes)
+    while (node := _mixed(graph, eager)) is not None:
+        _expand(graph, node, eager)
+        eager = Eager.run(graph, specs, modes)
+    return eager
+
+
+def _mixed(graph: fx.GraphModule, eager: Eager) -> fx.Node | None:
+    """The first such operation."""
+    returned = set(map(storage_of, eager.outputs))
+    for node in graph.graph.nodes:
+        value = eager.values.get(node)
+        made = [t for t in value if isinstance(t, Tensor) and t.grad_fn is not None] if isinstance(value, (tuple, list)) else []
+        if node.op != "output" and any(storage_of(a) in returned and _is_inner(a, b) for a, b in itertools.permutations(made, 2)):
+            return node
+    return None
+
+
+def _is_inner(a: Tensor, b: Tensor) -> bool:
+    """Whether `b` is computed from `a`, or from what that is a view of."""
+    edges = edges_below(b)
+    return edge(a) in edges or (a._base is not None and a._base is not b._base and edge(a._base) in edges)
+
+
+def _expand(graph: fx.GraphModule, node: fx.Node, eager: Eager) -> None:
+    if "region" in node.meta or any(user.target is not operator.getitem for user in node.users):
+        raise Unsupported("an operation makes a result of another one")
+    body = _body(node, eager)
+    with graph.graph.inserting_before(node):
+        made = inline(graph.graph, body, node.all_input_nodes)
+    for user in list(node.users):
+        user.replace_all_uses_with(made[user.args[1]])
+        graph.graph.erase_node(user)
+    graph.graph.erase_node(node)
+    graph.recompile()
+
+
+def _body(node: fx.Node, eager: Eager) -> fx.GraphModule:
+    """What an operation consists of, as a graph of what it takes. An operator that C++ puts together is taken apart."""
+    values = [eager.values[arg] for arg in node.all_input_nodes]
+
+    def run(*given: Any) -> Any:
+        args, kwargs = (fx.map_arg(value, dict(zip(node.all_input_nodes, given, strict=True)).__getitem__)
+                        for value in (node.args, node.kwargs))
+        return getattr(args[0], node.target)(*args[1:], **kwargs) if node.op == "call_method" else node.target(*args, **kwargs)
+    table: dict[Any, Callable[..., Any]] = {}
+    while True:
+        given = [value.detach() if isinstance(value, Tensor) else value for value in values]
+        body = make_fx(run, table, pre_dispatch=True)(*given)
+        calls = [one for one in body.graph.nodes if one.op == "call_function" and one.target is not operator.getitem]
+        if len(calls) > 1:
+            return body
+        (call,) = calls
+        if not isinstance(call.target, OpOverload) or call.target in table:
+            raise Unsupported("an operation makes a result of another one")
+        table[call.target] = call.target.decompose
