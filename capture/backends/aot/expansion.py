@@ -33,15 +33,19 @@ def _mixed(graph: fx.GraphModule, eager: Eager) -> fx.Node | None:
     returned = set(map(storage_of, eager.outputs))
     for node in graph.graph.nodes:
         value = eager.values.get(node)
-        made = [t for t in value if isinstance(t, Tensor) and t.grad_fn is not None] if isinstance(value, (tuple, list)) else []
-        if node.op != "output" and any(storage_of(a) in returned and _is_inner(a, b) for a, b in itertools.permutations(made, 2)):
+        if node.op == "output" or not isinstance(value, (tuple, list)):
+            continue
+        taken = {edge(eager.values[arg]) for arg in node.all_input_nodes if isinstance(eager.values[arg], Tensor)}
+        made = [t for t in value if isinstance(t, Tensor) and t.grad_fn is not None and edge(t) not in taken]
+        inner = [t for t in made if storage_of(t) in returned and (t._base is None or edge(t._base) not in taken)]
+        if any(a is not b and _is_inner(a, b) for a, b in itertools.product(inner, made)):
             return node
     return None
 
 
 def _is_inner(a: Tensor, b: Tensor) -> bool:
     """Whether `b` is computed from `a`, or from what that is a view of."""
-    edges = edges_below(b)
+    edges = edges_below(b) - {edge(b)}
     return edge(a) in edges or (a._base is not None and a._base is not b._base and edge(a._base) in edges)
 
 
@@ -73,7 +77,6 @@ def _body(node: fx.Node, eager: Eager) -> fx.GraphModule:
         calls = [one for one in body.graph.nodes if one.op == "call_function" and one.target is not operator.getitem]
         if len(calls) > 1:
             return body
-        (call,) = calls
-        if not isinstance(call.target, OpOverload) or call.target in table:
+        if not calls or not isinstance(calls[0].target, OpOverload) or calls[0].target in table:
             raise Unsupported("an operation makes a result of another one")
-        table[call.target] = call.target.decompose
+        table[calls[0].target] = calls[0].target.decompose

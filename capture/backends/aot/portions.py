@@ -23,7 +23,9 @@ def portions(roots: Sequence[torch.Tensor], joined: Any) -> Portions:
     """What is to be known of a graph with differentiable results, which are computed from the same inputs. roots: eager mode's
     tensors for these. joined: of `flow`."""
     holding = [set(filter(holds, below(root))) for root in roots]
+    made = [(root.grad_fn._sequence_nr(), -root.output_nr) for root in roots]       # a node's own results come in turn
     return Portions(
+        order=tuple(sorted(range(len(roots)), key=made.__getitem__)),
         freed=tuple(tuple(other for other, nodes in enumerate(holding) if not own.isdisjoint(nodes)) for own in holding),
         joined=joined)
 

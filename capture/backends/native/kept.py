@@ -52,10 +52,12 @@ class Kept:
     values: what is saved. watched, versions: what eager mode has saved of inputs and results, and how often it was written to;
     rest: what of these a pass that fails in the end looks at first. spent: the results from which there were passes. freed: the
     nodes that passes had come past before they failed. grads: the gradients of the results, on their way into a pass, by thread.
-    hooks: gives those that are called before one.
+    hooks: gives those that are called before one. edges: of the results, as `_C.edges_of` has them.
     """
 
-    __slots__ = ("signature", "values", "watched", "versions", "spent", "freed", "rest", "grads", "hooks")
+    __slots__ = ("signature", "values", "watched", "versions", "spent", "freed", "rest", "grads", "hooks", "edges")
+
+    edges: Any
 
     def __init__(self, signature: Signature, values: list[Tensor], watched: list[Tensor]) -> None:
         self.signature, self.values, self.watched = signature, values, watched

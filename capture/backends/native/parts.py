@@ -4,7 +4,6 @@ So autograd itself passes gradients from one result on to another, as in eager m
 """
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -13,18 +12,8 @@ import torch
 from torch import Tensor, fx
 
 from capture import _C
-from capture.backends.native.kept import (
-    Backward,
-    Kept,
-    as_expected,
-    is_again,
-    keeper,
-    keeps_graph,
-    picker,
-    position,
-    release,
-    saved_tensor_hooks,
-)
+from capture.backends.native.holding import Holding, function, tell
+from capture.backends.native.kept import Backward, as_expected, is_again, picker, position
 from capture.backends.native.replay import Memory, Replay
 from capture.backends.native.signature import Part, Result, Signature, Tangent
 
@@ -78,10 +67,9 @@ def _of_part(signature: Signature, part: Part) -> Signature:
 def _node(signature: Signature, part: Part, backward: Backward, loose: bool, replay: Replay) -> Make:
     """Makes a part's results of a call, and what they are computed from."""
     own = signature.of(part)
+    holding = Holding(own, frees=bool(part.checks))
     results = picker([position(signature, Result(result)) for result in part.results])
     count, saves, known = len(part.results), len(part.saved), signature.inputs
-    keep = keeper(own)
-    save = picker([position(signature, name) for name in part.saved])
     inner = {place - known: edge for edge, (place, other) in enumerate(part.edges) if other < 0 and place >= known}
     direct = [edge for edge, (_, other) in enumerate(part.edges) if other < 0]
     places = [None if place is None else place.index + (0 if isinstance(place, Tangent) else own.differentiable)
@@ -93,29 +81,21 @@ def _node(signature: Signature, part: Part, backward: Backward, loose: bool, rep
         call = frame[0]
         tensors, versions, random = call.memory
         used = [edges[inner[place]] if place in inner else None for place in range(len(signature.inner))]
-        tensors = (*tensors, *used)
-        ctx.set_materialize_grads(False)
-        if saved_tensor_hooks(True) is not None:        # the hooks shall have all that the node holds on to
-            ctx.save_for_backward(*save(call.tensors), *tensors)
-            ctx.memory = None, None, random
-        else:
-            ctx.kept = frame[1] = keep(call.tensors)
-            ctx.memory = tensors, None if versions is None else [*versions, *map(_version, used)], random
+        versions = None if versions is None else [*versions, *map(_version, used)]
+        holding.hold(ctx, frame, call.tensors, ((*tensors, *used), versions, random))
         return (*results(call.tensors), *(torch.empty_strided(like.sizes, (0,) * len(like.sizes), dtype=like.dtype,
                                                               device=like.device) for like in part.joined))
 
     def run_backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
-        kept: Kept | None = getattr(ctx, "kept", None)
-        if kept is not None:
-            grads = kept.grads.pop(threading.get_ident(), grads)
+        grads = holding.take(ctx, grads)
         if all(grad is None for grad in grads):
             return None, *nothing
-        arguments = list(ctx.saved_tensors) if kept is None else kept.values_for((0,))
+        arguments = holding.values(ctx, (0,))
         if is_again(grads):
-            found = replayed(ctx.memory, arguments, grads[:count])
-            let_go(ctx)
+            found = replayed(ctx, arguments, grads[:count])
+            holding.let_go(ctx, (0,))
             return None, *found
-        let_go(ctx)
+        holding.let_go(ctx, (0,))
         del arguments[saves:]
         arguments += [as_expected(grads[tangent.index], tangent, loose) for tangent in part.tangents]
         if not handed_on:
@@ -123,38 +103,28 @@ def _node(signature: Signature, part: Part, backward: Backward, loose: bool, rep
         values = (*grads, *backward(arguments, True))
         return None, *(None if place is None else values[place] for place in places)
 
-    def replayed(memory: Memory, saved: Sequence[Tensor], grads: tuple[Tensor | None, ...]) -> list[Tensor | None]:
+    def replayed(ctx: Any, saved: Sequence[Tensor], grads: tuple[Tensor | None, ...]) -> list[Tensor | None]:
         """The gradients by eager mode, from each of the results to all that is not computed from another result."""
-        tensors, versions, random = memory
+        tensors, versions, random = ctx.memory
         found: list[Tensor | None] = list(nothing)
         if any(grad is not None for grad in grads):
             given = list(saved[saves:] if tensors is None else tensors)
             for place, like in enumerate(signature.inner, known):
                 if given[place] is None:        # nothing of this part is computed from that
                     given[place] = torch.zeros(like.sizes, dtype=like.dtype, device=like.device)
-            gradients = replay.gradients((tuple(given), versions, random), (), grads)
+            gradients = replay.gradients((tuple(given), versions, random), (), grads, ctx.kept.edges)
             for edge, gradient in zip(direct, gradients, strict=True):
                 found[edge] = gradient
         return found
 
-    def let_go(ctx: Any) -> None:
-        """Frees what the node holds, as autograd does, if no other pass may follow. Where eager mode holds nothing one may."""
-        kept: Kept | None = getattr(ctx, "kept", None)
-        if part.checks and not keeps_graph() and (kept is None or kept.spend((0,))):
-            ctx.memory = None
-            release(ctx)
-
-    methods = {"forward": staticmethod(run_forward), "backward": staticmethod(run_backward)}
-    node: Any = type("CompiledGraph", (torch.autograd.Function,), methods)
-    apply = super(torch.autograd.Function, node).apply
+    apply = function(run_forward, run_backward)
+    # a pass that comes to what the part joins alone calls no hooks of results
+    own_node = _C.give_shared_node if part.joined else None
 
     def make(call: Call, *edges: Tensor) -> tuple[Tensor, ...]:
         frame: list[Any] = [call, None]
         made = apply(frame, *edges)
-        if frame[1] is not None and (grad_fn := made[0].grad_fn) is not None:
-            frame[1].take_grads_of(grad_fn)
+        tell(frame, made, count, own_node)
         frame.clear()
-        if part.joined:         # a pass that comes to these alone calls no hooks of results
-            _C.give_shared_node(made[:count])
         return made
     return make

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, fx
@@ -40,8 +41,10 @@ class Replay:
             versions = None
         return tensors, versions, self._random_states() if self.signature.random else []
 
-    def gradients(self, memory: Memory, saved: Sequence[Tensor], grads: Sequence[Tensor | None]) -> tuple[Tensor | None, ...]:
-        """The gradients of the inputs that have one, given those of the differentiable results.
+    def gradients(self, memory: Memory, saved: Sequence[Tensor], grads: Sequence[Tensor | None],
+                  edges: Any) -> tuple[Tensor | None, ...]:
+        """The gradients of the inputs that have one, given those of the differentiable results. edges: of these (`_C.edges_of`):
+        where a formula saves a result, gradients of the gradients go to that, and not to what is computed of it here.
 
         Raises RuntimeError when an input has been changed since.
         """
@@ -55,11 +58,15 @@ class Replay:
         with torch.enable_grad():
             # gradients shall be those through the graph alone, also where one input was computed from another
             inputs = [t.clone() if i in self.signature.written else t.view_as(t) for i, t in sorted(by_index.items())]
+            _C.count_from(edges, inputs)
             outputs = self._run(random, inputs)
-            chosen = [(outputs[place]._base if base else outputs[place], grad)
-                      for (place, base), grad in zip(self.signature.roots, grads, strict=True) if grad is not None]
-        return torch.autograd.grad([output for output, _ in chosen], [inputs[index] for index, _ in self.signature.gradients],
-                                   [grad for _, grad in chosen], create_graph=create_graph, allow_unused=True)
+            results = [outputs[place]._base if base else outputs[place] for place, base in self.signature.roots]
+        chosen = [(result, grad) for result, grad in zip(results, grads, strict=True) if grad is not None]
+        found = torch.autograd.grad([result for result, _ in chosen], [inputs[index] for index, _ in self.signature.gradients],
+                                    [grad for _, grad in chosen], create_graph=create_graph, allow_unused=True)
+        if create_graph:
+            _C.divert(edges, tuple(results))
+        return found
 
     def _run(self, random: Sequence[Tensor], inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """The graph's outputs, under the modes and with the random numbers of the call."""

@@ -5,7 +5,6 @@ What does not change from call to call is decided here, once; a call only picks 
 from __future__ import annotations
 
 import math
-import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -14,19 +13,8 @@ from torch import Tensor, fx
 from torch.autograd.graph import increment_version
 
 from capture import _C
-from capture.backends.native.kept import (
-    Backward,
-    Kept,
-    Picker,
-    as_expected,
-    is_again,
-    keeper,
-    keeps_graph,
-    picker,
-    position,
-    release,
-    saved_tensor_hooks,
-)
+from capture.backends.native.holding import Holding, function, tell
+from capture.backends.native.kept import Backward, Picker, as_expected, is_again, picker, position
 from capture.backends.native.numbers import DTYPES, fits
 from capture.backends.native.partial import Partial
 from capture.backends.native.parts import hung
@@ -145,63 +133,48 @@ def _with_grad_mode(call: Forward, enabled: bool) -> Forward:
 def _differentiable(gm: fx.GraphModule, signature: Signature, forward: Forward, backward: Backward, loose: bool) -> Forward:
     """A callable from inputs to visible results, of which the differentiable ones come from one autograd node."""
     differentiable, visible = signature.differentiable, signature.visible
-    save = picker([position(signature, name) for name in signature.saved])
     saves = len(signature.saved)
-    keep = keeper(signature)
+    holding = Holding(signature)
     with_gradient = picker([index for index, _ in signature.gradients])
     gradients = _gradients(signature)
     replay = Replay(gm, signature)
     portions = signature.portions
     partial = Partial(portions.graph, saves) if portions is not None and portions.graph is not None else None
-    none = (None,) * differentiable
+    none, nothing = (None,) * differentiable, (None,) * (1 + len(signature.gradients))
     handed_on = any(isinstance(place, Tangent) for _, place in signature.gradients)
 
     def run_forward(ctx: Any, frame: list[Any], *_: Tensor) -> tuple[Tensor, ...]:
         inputs = frame[0]
-        tensors, versions, random = replay.remember(inputs)
+        memory = replay.remember(inputs)
         results = forward(*inputs)
-        if saved_tensor_hooks(True) is not None:       # the hooks shall have all that the node holds on to
-            ctx.save_for_backward(*save(inputs + results), *tensors)
-            ctx.memory = None, None, random
-        else:
-            ctx.kept = frame[1] = keep(inputs + results)
-            ctx.memory = tensors, versions, random
-        ctx.set_materialize_grads(False)
+        holding.hold(ctx, frame, inputs + results, memory)
         frame[0] = results[differentiable:visible]
         return results[:differentiable]
 
     def run_backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
-        kept: Kept | None = getattr(ctx, "kept", None)
-        if kept is not None:
-            grads = kept.grads.pop(threading.get_ident(), grads)
-        given = [place for place, grad in enumerate(grads) if grad is not None] if differentiable > 1 else (0,)
+        grads = holding.take(ctx, grads)
+        given = [place for place, grad in enumerate(grads) if grad is not None]
+        if not given:
+            return nothing
         again = is_again(grads)
-        arguments = list(ctx.saved_tensors) if kept is None else kept.values_for(given)
+        arguments = holding.values(ctx, given)
         if again:
-            found = replay.gradients(ctx.memory, arguments, grads)
-            if kept is not None or len(given) == differentiable:
-                let_go(ctx, given)
+            found = replay.gradients(ctx.memory, arguments, grads, ctx.kept.edges)
+            holding.let_go(ctx, given)
             return None, *found
         if len(given) < differentiable and portions is not None and (portions.separable or not portions.harmless(given)):
             found = compiled(arguments[:saves], grads)
             if any(math.isnan(g.sum().item()) for g in found if g is not None):      # perhaps of zeros that there are none of
-                found = exact(arguments[:saves], grads) if partial else replay.gradients(ctx.memory, arguments, grads)
-            if kept is not None:
-                let_go(ctx, given)
+                found = exact(arguments[:saves], grads) if partial else replay.gradients(
+                    ctx.memory, arguments, grads, ctx.kept.edges)
+            holding.let_go(ctx, given)
             return None, *found
-        let_go(ctx, given)
+        holding.let_go(ctx, given)
         del arguments[saves:]
         arguments += [as_expected(grads[tangent.index], tangent, loose) for tangent in signature.tangents]
         if not handed_on:
             grads = none            # so that all of these die early
         return gradients(grads + backward(arguments, True))
-
-    def let_go(ctx: Any, given: Sequence[int]) -> None:
-        """Frees what the node holds, as autograd does, if no other pass may follow."""
-        kept: Kept | None = getattr(ctx, "kept", None)
-        if not keeps_graph() and (kept is None or kept.spend(given)):
-            ctx.memory = None
-            release(ctx)
 
     def compiled(arguments: list[Tensor], grads: tuple[Tensor | None, ...]) -> tuple[Tensor | None, ...]:
         """The gradients by the compiled callable, with zeros for gradients that are not there."""
@@ -214,19 +187,21 @@ def _differentiable(gm: fx.GraphModule, signature: Signature, forward: Forward, 
         arguments += [as_expected(grads[tangent.index], tangent, loose) for tangent in signature.tangents]
         return gradients(grads + partial(arguments, [grads[tangent.index] is not None for tangent in signature.tangents]))[1:]
 
-    methods = {"forward": staticmethod(run_forward), "backward": staticmethod(run_backward)}
-    node: Any = type("CompiledGraph", (torch.autograd.Function,), methods)
-    apply = super(torch.autograd.Function, node).apply      # without what Function.apply does for transforms, which guards rule out
+    apply = function(run_forward, run_backward)
+    own_nodes = _own_nodes(portions.order if portions else range(differentiable)) if differentiable > 1 else None
 
     def call(*inputs: Tensor) -> tuple[Tensor, ...]:
         frame: list[Any] = [inputs, None]
         results = apply(frame, *with_gradient(inputs))
-        if frame[1] is not None and (node := results[0].grad_fn) is not None:
-            frame[1].take_grads_of(node)
-        if differentiable > 1:      # a pass from one of them calls no hooks of the others
-            _C.give_own_nodes(results)
+        tell(frame, results, differentiable, own_nodes)
         return (*results, *frame[0]) if frame[0] else results
     return call
+
+
+def _own_nodes(order: Sequence[int]) -> Callable[[tuple[Tensor, ...]], None]:
+    """Gives each result a node of its own, in this order: a pass from one of them calls no hooks of the others."""
+    pick = picker(order)
+    return _C.give_own_nodes if list(order) == list(range(len(order))) else lambda results: _C.give_own_nodes(pick(results))
 
 
 def _gradients(signature: Signature) -> Picker:

@@ -1,13 +1,10 @@
 #include "tensors/own_nodes.h"
 
 #include <torch/csrc/Exceptions.h>
-#include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/functions/utils.h>
+#include <torch/csrc/autograd/graph_task.h>
 #include <torch/csrc/autograd/python_variable.h>
 #include <torch/csrc/autograd/variable.h>
-
-#include <memory>
-#include <type_traits>
 
 namespace capture {
 namespace {
@@ -21,26 +18,16 @@ struct OneResult : Node {
   std::string name() const override { return "OneResult"; }
 };
 
-// Versions of torch differ in how they count who refers to a node.
-template <typename Pointer, typename Made = OneResult>
-Pointer make_node() {
-  if constexpr (std::is_same_v<Pointer, std::shared_ptr<Node>>) {
-    return std::make_shared<Made>();
-  } else {
-    return c10::make_intrusive<Made>();
-  }
-}
-
 PyObject* give_nodes(PyObject* results, bool shared) {
   HANDLE_TH_ERRORS
   if (!PyTuple_Check(results)) return PyErr_Format(PyExc_TypeError, "a tuple is needed, not %.200s", Py_TYPE(results)->tp_name);
-  decltype(torch::autograd::Edge::function) node;
+  NodePointer node;
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(results); i++) {
     PyObject* result = PyTuple_GET_ITEM(results, i);
     if (!THPVariable_Check(result)) return PyErr_Format(PyExc_TypeError, "a tensor is needed, not %.200s", Py_TYPE(result)->tp_name);
     const at::Tensor& tensor = THPVariable_Unpack(result);
     if (!tensor.requires_grad() || tensor.is_leaf()) continue;
-    if (!node || !shared) node = make_node<decltype(torch::autograd::Edge::function)>();
+    if (!node || !shared) node = make_node<OneResult>();
     node->add_next_edge(torch::autograd::impl::gradient_edge(tensor));
     torch::autograd::set_history(tensor, node);
   }
@@ -51,10 +38,24 @@ PyObject* give_nodes(PyObject* results, bool shared) {
 PyObject* give_own_nodes(PyObject*, PyObject* results) { return give_nodes(results, false); }
 PyObject* give_shared_node(PyObject*, PyObject* results) { return give_nodes(results, true); }
 
+// Whether the backward pass that has called the current node goes on below it. One that is asked to add to the `.grad` of a result
+// calls the result's node, and nothing else.
+PyObject* goes_on(PyObject*, PyObject*) {
+  const auto* needed = torch::autograd::get_current_graph_task_exec_info();
+  const NodePointer node = torch::autograd::get_current_node();
+  if (needed == nullptr || needed->empty() || !node) Py_RETURN_TRUE;
+  for (const auto& edge : node->next_edges()) {
+    const auto found = needed->find(edge.function.get());
+    if (found != needed->end() && found->second.should_execute()) Py_RETURN_TRUE;
+  }
+  Py_RETURN_FALSE;
+}
+
 PyMethodDef functions[] = {
     {"give_own_nodes", give_own_nodes, METH_O,
      "Gives each of a tuple of tensors a node of autograd of its own, between it and the node that made it."},
     {"give_shared_node", give_shared_node, METH_O, "Gives a tuple of tensors of one node of autograd another one, before that."},
+    {"goes_on", goes_on, METH_NOARGS, "Whether the backward pass needs what is below the node that it has called."},
     {nullptr, nullptr, 0, nullptr},
 };
 

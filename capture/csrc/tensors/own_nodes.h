@@ -1,9 +1,27 @@
-// Nodes of autograd for each of the results of one node.
+// Nodes of autograd for each of the results of one node, and in place of nodes that are run again.
 #pragma once
+
+#include <torch/csrc/autograd/edge.h>
+#include <torch/csrc/autograd/function.h>
+
+#include <memory>
+#include <type_traits>
 
 #include "python_ref.h"
 
 namespace capture {
+
+// Versions of torch differ in how they count who refers to a node.
+using NodePointer = decltype(torch::autograd::Edge::function);
+
+template <typename Made>
+auto make_node() {
+  if constexpr (std::is_same_v<NodePointer, std::shared_ptr<torch::autograd::Node>>) {
+    return std::make_shared<Made>();
+  } else {
+    return c10::make_intrusive<Made>();
+  }
+}
 
 void init_own_nodes(PyObject* module);
 

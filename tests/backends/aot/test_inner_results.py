@@ -187,20 +187,19 @@ def each_with_a_graph(r, a, see):
     return found
 
 
-def of_what_saves_no_result(x, w):
-    a = x @ w
-    b = a.sin()
-    return b, a, (a * b).sum(), (b @ w).cos()
+def with_regard_to_results(r, a, see):
+    """Formulas of tanh, exp and others save their results, to which gradients of gradients flow then."""
+    watched_all(r, a, see)
+    first = torch.autograd.grad(sum(t.sin().sum() for t in r), [*r, *a], create_graph=True)
+    return first, torch.autograd.grad(sum(g.sin().sum() for g in first if g.requires_grad), [*r, *a], allow_unused=True)
 
 
-def test_gradients_of_gradients_of_inner_results():
-    """Where a formula saves a result, what flows to that by way of the formula is left out."""
-    def use(r, a, see):
-        watched_all(r, a, see)
-        first = torch.autograd.grad(sum(t.sin().sum() for t in r), [*r, *a], create_graph=True)
-        return first, torch.autograd.grad(sum(g.sin().sum() for g in first if g.requires_grad), [*r, *a], allow_unused=True)
-    both = worlds(of_what_saves_no_result, make())
-    assert same(outcome(both.compiled, use), outcome(both.gm, use))
+def of_third_order(r, a, see):
+    def again(found, others, **options):
+        total = sum(g.sin().sum() for g in found if g is not None and g.requires_grad)
+        return torch.autograd.grad(total, others, allow_unused=True, **options)
+    first = torch.autograd.grad(r[-1].sin().sum(), a, create_graph=True, allow_unused=True)
+    return again(again(first, [*r, *a], create_graph=True), [*r, *a])
 
 
 def batched(r, a, see):
@@ -246,7 +245,8 @@ def removed_hooks(r, a, see):
 
 
 USES: list[Use] = [each_alone, all_together, changed_by_hooks, gradients_between, into_inner_ones, twice, gradients_of_gradients,
-                   each_with_a_graph, batched, hooks_of_leaves, hooks_of_nodes, changed_between, changed_unseen, removed_hooks]
+                   each_with_a_graph, batched, hooks_of_leaves, hooks_of_nodes, changed_between, changed_unseen, removed_hooks,
+                   with_regard_to_results, of_third_order]
 
 
 def outcome(call: Callable[..., Any], use: Use) -> list[Any]:
@@ -290,6 +290,48 @@ def test_results_of_results(program, use):
     for a, b in zip(ours, theirs, strict=False):
         assert same(a, b), f"\ncompiled {a}\neager    {b}"
     assert len(ours) == len(theirs)
+
+
+def one_result(x, w):
+    return ((x @ w).tanh(),)
+
+
+def of_the_same_inputs(x, w):
+    a = x @ w
+    return a.exp(), (a + x + w).softmax(-1), a.sum(0)
+
+
+def std_beside_mean(x, w):
+    std, mean = torch.std_mean(x @ w, 0)
+    return std, mean
+
+
+@pytest.mark.parametrize("use", [with_regard_to_results, of_third_order, each_with_a_graph, gradients_between, batched],
+                         ids=lambda use: use.__name__)
+@pytest.mark.parametrize("program", [one_result, of_the_same_inputs, std_beside_mean], ids=lambda program: program.__name__)
+def test_gradients_of_gradients_of_one_node(program, use):
+    both = worlds(program, make())
+    assert not both.traced.signature.parts
+    assert same(outcome(both.compiled, use), outcome(both.gm, use))
+
+
+def test_gradients_of_gradients_come_to_a_result_far_above():
+    """Autograd passes by what it has numbered as if it were below."""
+    def program(x, w):
+        a = x
+        for _ in range(4):
+            a = (a @ w).sin()
+            x = x + a.sum()
+        return (a + x).exp(), x
+    both = worlds(program, make())
+    for call in (both.gm, both.compiled):
+        x, w = make()
+        for _ in range(30):
+            x = x * 1
+        result = call(x, w)[0]
+        (first,) = torch.autograd.grad(result.sin().sum(), w, create_graph=True)
+        (found,) = torch.autograd.grad(first.sum(), result)
+        assert found.shape == result.shape
 
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)
@@ -368,3 +410,15 @@ def test_an_input_without_a_path_from_each_result_may_have_a_graph_itself():
     inner = w * 1
     found = trace(gm, specs([x, inner]))
     assert found.signature.parts and isinstance(found.signature.outputs[0], Input)
+
+
+def test_a_pass_to_a_result_alone_leaves_the_rest_for_another():
+    """Autograd calls the result's own node, and nothing below."""
+    both = worlds(lambda x, w: (lambda a: (a, a.cumsum(0)))((x @ w).exp().clone()), make())
+    for call in (both.compiled, both.gm):
+        inputs = make()
+        inner, result = call(*inputs)
+        result.sum().backward(inputs=[inner])
+        assert all(tensor.grad is None for tensor in inputs)
+        result.sum().backward()
+        assert all(tensor.grad is not None for tensor in inputs)

@@ -103,3 +103,20 @@ def test_a_pass_lets_go_of_what_no_other_needs(program):
     del fake, loss, _
     gc.collect()
     assert node() is None
+
+
+@pytest.mark.parametrize("program", [
+    lambda x, w: (lambda a, b: (a, b))((x @ w).sin(), (x + w).cos()),
+    lambda x, w: (lambda a, b: (b, a))((x @ w).sin(), (x + w).cos()),
+    lambda x, w: (lambda pair: (pair[0], pair[1]))(torch.std_mean(x @ w, 0)),
+], ids=["as made", "the other way", "of one operation"])
+def test_hooks_are_called_in_eager_mode_s_order(program):
+    both = worlds(program, [grad(4, 4), grad(4, 4)])
+    found = []
+    for call in (both.compiled, both.gm):
+        results, log = call(grad(4, 4), grad(4, 4)), []
+        for place, result in enumerate(results):
+            result.register_hook(lambda _, place=place, log=log: log.append(place))
+        sum(result.sum() for result in results).backward()
+        found.append(log)
+    assert found[0] == found[1]

@@ -1,0 +1,85 @@
+"""What a node of autograd of a compiled graph holds for its backward passes, how a pass takes that, and when the node lets go."""
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from capture import _C
+from capture.backends.native.kept import Kept, keeper, keeps_graph, picker, position, release, saved_tensor_hooks
+from capture.backends.native.replay import Memory
+from capture.backends.native.signature import Signature
+
+Gradients = tuple[Tensor | None, ...]
+
+
+class Unwatched:
+    """In place of `Kept` where hooks for saved tensors have what the node saves. edges: as there."""
+
+    __slots__ = ("edges",)
+
+    edges: Any
+
+
+class Holding:
+    """What the calls of one node have in common. own: the signature of what that makes. frees: whether eager mode frees anything
+    there, without which there may be any number of passes."""
+
+    def __init__(self, own: Signature, frees: bool = True) -> None:
+        self.differentiable, self.portions, self.frees = own.differentiable, own.portions, frees
+        self.keep = keeper(own)
+        self.save = picker([position(own, name) for name in own.saved])
+
+    def hold(self, ctx: Any, frame: list[Any], tensors: tuple[Tensor, ...], memory: Memory) -> None:
+        """Keeps what passes will need. tensors: inputs and results of the graph. frame: of which item 1 is for `tell`."""
+        ctx.set_materialize_grads(False)
+        if saved_tensor_hooks(True) is None:
+            ctx.kept = frame[1] = self.keep(tensors)
+            ctx.memory = memory
+        else:       # the hooks shall have all that the node holds on to
+            others, _, random = memory
+            assert others is not None
+            ctx.save_for_backward(*self.save(tensors), *others)
+            ctx.kept = frame[1] = Unwatched()
+            ctx.memory = None, None, random
+
+    def take(self, ctx: Any, grads: Gradients) -> Gradients:
+        """The gradients that a pass brings; none at all if it does not go on below this node."""
+        if type(ctx.kept) is Kept:
+            grads = ctx.kept.grads.pop(threading.get_ident(), grads)
+        return grads if _C.goes_on() else (None,) * len(grads)
+
+    def values(self, ctx: Any, given: Sequence[int]) -> list[Tensor]:
+        """What is saved, for a pass from the results in `given`. Raises RuntimeError as autograd does."""
+        return ctx.kept.values_for(given) if type(ctx.kept) is Kept else list(ctx.saved_tensors)
+
+    def let_go(self, ctx: Any, given: Sequence[int]) -> None:
+        """Frees what the node holds, as autograd does, if no other pass may follow."""
+        if not self.frees or keeps_graph():
+            return
+        if ctx.kept.spend(given) if type(ctx.kept) is Kept else (
+                len(given) == self.differentiable or self.portions is None or not self.portions.separable):
+            ctx.memory = None
+            release(ctx)
+
+
+def tell(frame: list[Any], made: tuple[Tensor, ...], count: int, own_nodes: Callable[[tuple[Tensor, ...]], None] | None) -> None:
+    """Tells what a call keeps where gradients come from, and where those of the results, the first of what the node has made, go
+    to. own_nodes: gives results nodes of their own."""
+    kept, results = frame[1], made if count == len(made) else made[:count]
+    if type(kept) is Kept and (node := made[0].grad_fn) is not None:
+        kept.take_grads_of(node)
+    if own_nodes is not None:
+        own_nodes(results)
+    if kept is not None:
+        kept.edges = _C.edges_of(results)
+
+
+def function(forward: Callable[..., Any], backward: Callable[..., Any]) -> Callable[..., tuple[Tensor, ...]]:
+    """A function of autograd, without what `Function.apply` does for transforms, which guards rule out."""
+    methods = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
+    node: Any = type("CompiledGraph", (torch.autograd.Function,), methods)
+    return super(torch.autograd.Function, node).apply
