@@ -13,6 +13,7 @@ TENSOR = {
     "device": "pass tensors of one device",
     "requires_grad": "pass tensors that all do, or all do not, require gradients; detach() what needs none",
     "has_attributes": "set attributes of tensors before the first call, or keep what they say elsewhere",
+    "base_grad": "detach() a view that is made under no_grad, before it is passed",
     "is_leaf": "pass always a parameter, or always a computed tensor; detach() what needs no gradients",
 }
 PARAMETER = {

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import collections
 import functools
+import itertools
 import operator
 import types
 from collections.abc import Callable
@@ -212,6 +213,24 @@ def test_a_leaf_and_the_result_of_an_operation() -> None:
         return Call(build)
     variants(lambda x: x + 1 if x.is_leaf else x * 2, arguments(True), arguments(False))
     variants(lambda x: x + 1 if x.requires_grad and not x.is_leaf else x * 2, arguments(True), arguments(False))
+
+
+@pytest.mark.parametrize("asked", ["x * 2", "(x * 2).requires_grad", "x.requires_grad", "x.is_leaf", "x.grad_fn is None"])
+def test_a_view_without_a_node_whose_base_requires_gradients(asked: str) -> None:
+    def arguments(*, apart: bool = False, outdated: bool = False) -> Call:
+        def build(state: Any) -> tuple[tuple, dict]:
+            weight = SQUARE.clone().requires_grad_()
+            base = weight * 1 if apart else SQUARE.clone()
+            with torch.set_grad_enabled(not apart):
+                view = base[0]
+            if outdated:
+                base.mul_(weight)
+            return (view,), {}
+        return Call(build)
+    program = eval(f"lambda x: {asked}")
+    calls = [arguments(), arguments(apart=True), arguments(outdated=True)]
+    for first, second in itertools.permutations(calls, 2):
+        variants(program, first, second)
 
 
 def test_a_tensor_that_has_a_gradient() -> None:

@@ -18,10 +18,11 @@ AUTOCAST_DEVICES = ("cpu", "cuda", "xpu", "mps")
 class TensorSpec:
     """What the guards of a graph promise of one of its inputs.
 
-    stride: in elements, empty for layouts that have none. keys: the raw dispatch keys, conjugate and negative bits among
-    them. state: a parameter, or a buffer of a module. storage: where the graph writes to a tensor, the number of the input's
-    storage among those of all inputs, and the offset in it in bytes; None where the guards promise nothing of it. number: the input
-    is a number of Python, for which a tensor of one element on the CPU stands in compiled code.
+    stride: in elements, empty for layouts that have none. leaf: also after a write to it, which views made under `no_grad` are
+    not. keys: the raw dispatch keys, conjugate and negative bits among them. state: a parameter, or a buffer of a module. storage:
+    where the graph writes to a tensor, the number of the input's storage among those of all inputs, and the offset in it in bytes;
+    None where the guards promise nothing of it. number: the input is a number of Python, for which a tensor of one element on the
+    CPU stands in compiled code.
     """
 
     shape: tuple[int, ...]
@@ -48,7 +49,7 @@ class TensorSpec:
         if tensor is None and len(p.shape) != len(p.stride):
             raise TypeError("an input is a sparse tensor which has died")
         layout = torch.strided if tensor is None else tensor.layout
-        return cls(p.shape, p.stride, p.dtype, p.device, layout, p.requires_grad, p.is_leaf,
+        return cls(p.shape, p.stride, p.dtype, p.device, layout, p.requires_grad, p.is_leaf and p.base_grad == "none",
                    state or issubclass(p.type, torch.nn.Parameter), p.keys, storage)
 
 

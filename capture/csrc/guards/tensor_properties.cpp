@@ -43,8 +43,16 @@ const torch::autograd::AutogradMeta* autograd_of(const at::TensorImpl* impl) {
   return static_cast<const torch::autograd::AutogradMeta*>(impl->autograd_meta());
 }
 
-bool requires_grad_of(const torch::autograd::AutogradMeta* meta) {
-  return meta != nullptr && (meta->requires_grad_ || meta->grad_fn_);
+// A view's `grad_fn()` would make the node of one that is outdated, which the program could see.
+BaseGrad base_grad_of(const at::TensorImpl* impl, const torch::autograd::AutogradMeta* meta) {
+  if (meta == nullptr || !meta->is_view_ || meta->grad_fn_) return BaseGrad::kNone;
+  const auto* view = static_cast<const torch::autograd::DifferentiableViewMeta*>(meta);
+  if (!view->has_bw_view() || !view->get_backward_view().base_.requires_grad()) return BaseGrad::kNone;
+  return view->get_attr_version() == impl->version_counter().current_version() ? BaseGrad::kApart : BaseGrad::kOutdated;
+}
+
+bool requires_grad_of(const torch::autograd::AutogradMeta* meta, BaseGrad base_grad) {
+  return meta != nullptr && (meta->requires_grad_ || meta->grad_fn_ || base_grad != BaseGrad::kNone);
 }
 
 bool is_leaf_of(const torch::autograd::AutogradMeta* meta) { return meta == nullptr || !meta->grad_fn_; }
@@ -72,7 +80,8 @@ inline bool matches_inline(const TensorProperties& p, PyObject* object) {
   const bool has_plain_strides = p.has_strides && !p.any_shape;
   if (has_plain_strides ? !equal(impl->strides(), p.strides) : static_cast<int8_t>(impl->layout()) != p.layout) return false;
   const torch::autograd::AutogradMeta* meta = autograd_of(impl);
-  return requires_grad_of(meta) == p.requires_grad && is_leaf_of(meta) == p.is_leaf &&
+  const BaseGrad base_grad = base_grad_of(impl, meta);
+  return base_grad == p.base_grad && requires_grad_of(meta, base_grad) == p.requires_grad && is_leaf_of(meta) == p.is_leaf &&
          (has_own_attributes(object) != 0) == p.has_attributes;
 }
 
@@ -83,6 +92,8 @@ std::string text_of(const std::vector<int64_t>& numbers) {
   }
   return text + (numbers.size() == 1 ? ",)" : ")");
 }
+
+constexpr const char* kBaseGrads[] = {"none", "apart", "outdated"};
 
 struct Property {
   const char* name;
@@ -114,6 +125,7 @@ constexpr Property kProperties[] = {
     {"stride", [](const TensorProperties& p) { return text_of(p.strides); }},
     {"requires_grad", [](const TensorProperties& p) { return bool_text(p.requires_grad); }},
     {"is_leaf", [](const TensorProperties& p) { return bool_text(p.is_leaf); }},
+    {"base_grad", [](const TensorProperties& p) { return std::string(kBaseGrads[static_cast<size_t>(p.base_grad)]); }},
     {"has_attributes", [](const TensorProperties& p) { return bool_text(p.has_attributes); }},
     {"keys",
      [](const TensorProperties& p) {
@@ -208,6 +220,9 @@ PyGetSetDef getters[] = {
     {"requires_grad", [](PyObject* self, void*) { return PyBool_FromLong(unpack(self).requires_grad); }, nullptr,
      nullptr, nullptr},
     {"is_leaf", [](PyObject* self, void*) { return PyBool_FromLong(unpack(self).is_leaf); }, nullptr, nullptr, nullptr},
+    {"base_grad",
+     [](PyObject* self, void*) { return PyUnicode_FromString(kBaseGrads[static_cast<size_t>(unpack(self).base_grad)]); },
+     nullptr, nullptr, nullptr},
     {"has_attributes", [](PyObject* self, void*) { return PyBool_FromLong(unpack(self).has_attributes); }, nullptr,
      nullptr, nullptr},
     {"keys", [](PyObject* self, void*) { return PyLong_FromUnsignedLongLong(unpack(self).keys); }, nullptr, nullptr,
@@ -290,7 +305,8 @@ TensorProperties tensor_properties_of(PyObject* object) {
   p.sizes = impl->sizes().vec();
   if (p.has_strides) p.strides = impl->strides().vec();
   const torch::autograd::AutogradMeta* meta = autograd_of(impl);
-  p.requires_grad = requires_grad_of(meta);
+  p.base_grad = base_grad_of(impl, meta);
+  p.requires_grad = requires_grad_of(meta, p.base_grad);
   p.is_leaf = is_leaf_of(meta);
   p.has_attributes = has_own_attributes(object) != 0;
   return p;

@@ -9,6 +9,13 @@
 
 namespace capture {
 
+// What autograd does with a view that has no node, though its base requires gradients (views made under `no_grad`).
+enum class BaseGrad : uint8_t {
+  kNone,      // no such view
+  kApart,     // a leaf that requires gradients
+  kOutdated,  // the base was written to since: it gets a node as soon as it is asked for it
+};
+
 struct TensorProperties {
   PyTypeObject* type;  // borrowed by the struct, owned by the Python object around it
   uint64_t keys;       // raw dispatch key set: backend, functionality, conjugate, negative, inference …
@@ -16,6 +23,7 @@ struct TensorProperties {
   int8_t device_type, device_index;
   int8_t layout;
   bool requires_grad, is_leaf;
+  BaseGrad base_grad;
   bool has_attributes;  // of its own, which may hide those of its class
   bool has_strides;
   bool any_shape;       // of as many dimensions as there are `sizes`, whose values are -1 then

@@ -112,6 +112,19 @@ def test_a_graph_made_before_a_compiled_step_notices_it() -> None:
     assert runs_compiled(compiled)
 
 
+APART = f"torch.no_grad()(({GRAD} * 1).__getitem__)(slice(1, None))"                # a leaf
+OUTDATED = (f"(lambda base: (base[0], base.mul_(a[0]))[0])({PLAIN[:-1]}, 4))",      # gets a node when it is asked for it
+            f"(lambda base: (torch.no_grad()(base.__getitem__)(0), base.mul_(a[0]))[0])({GRAD[:12]}4, {GRAD[12:]} * 1)")
+
+
+@pytest.mark.parametrize("view", (APART, *OUTDATED))
+@pytest.mark.parametrize("body", ["return y * 2, y", "with torch.no_grad(): y.mul_(2)\nreturn y.sin(), y[0]",
+                                  "return x[0] * y, y.sin()"])
+def test_views_without_nodes_of_what_requires_gradients(engine: dict[str, Any], view: str, body: str) -> None:
+    check(engine, (GRAD, view), body, "r[0].sum().backward(retain_graph=True)", "with torch.no_grad(): a[1].add_(1)",
+          "r[0].sum().backward(retain_graph=True)", "r[1].sum().backward()")
+
+
 @pytest.mark.filterwarnings("ignore:.*expanded tensors")
 @pytest.mark.parametrize("write", ["y[y > 0] = 0", "y.masked_fill_(y > 0, 0)", "y.index_fill_(0, torch.tensor([1]), 7)"])
 @pytest.mark.parametrize("view", ["x[0].expand(4, 4)", "torch.meshgrid(x.view(-1), x[0], indexing='ij')[0]", "x.unfold(0, 2, 1)"])
