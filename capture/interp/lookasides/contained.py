@@ -9,30 +9,36 @@ from __future__ import annotations
 import argparse
 import builtins
 import collections
+import gc
 import itertools
 import logging
+import math
 import sys
 import types
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+import torch
+
 from capture.interp.core.instructions import Does, Instruction, decode, does, with_inner, with_parts
-from capture.interp.core.special import is_a
+from capture.interp.core.special import in_python, is_a
+from capture.interp.lookasides.escapes import CHANGEABLE, escaping, is_changeable
 from capture.interp.lookasides.own_code import is_own_file
-from capture.interp.lookasides.readers import READING, READS, can_be_read, held_by_closure, is_data
+from capture.interp.lookasides.readers import BUILTINS, READING, READS, can_be_read, held_by_closure, is_data
 from capture.refgraph.effects import Effect
 from capture.refgraph.graph import RefGraph
 from capture.refgraph.identical import builtin_base
 from capture.refgraph.lookup import instance_dict, lookup_class
+from capture.refgraph.ndarrays import is_ndarray
 from capture.refgraph.node import SCALARS
 
 # What code may do that changes no more than variables, items of these, and attributes.
 QUIET = READS | Does.ASKS_SUPER | Does.STORES_ATTRIBUTE | Does.STORES_ITEM | Does.CHANGES_OPERAND | Does.ENTERS | Does.SUSPENDS
 ACTING = frozenset({getattr(builtins, name) for name in """
     print open input exec eval compile setattr delattr globals locals vars next __import__ breakpoint""".split()})
+ASSIGNING = frozenset({"__setattr__", "__delattr__"})
 DEEPEST = 6
 MOST_LEVELS = 40        # of objects in objects that are compared
-CHANGEABLE = (list, dict, set, collections.deque)
 
 
 class Contained:
@@ -41,20 +47,59 @@ class Contained:
     def __init__(self, graph: RefGraph) -> None:
         self.changed = {id(effect.target.real) for effect in graph.effects if isinstance(effect, Effect)}
         self.first = not graph.effects              # the trace has changed nothing, and shown nothing, so far
-        self.seen: set[types.CodeType] = set()
+        self.seen: dict[int, types.FunctionType] = {}
         self.read: list[Any] = []                   # objects and containers of the program's that are read
+        self.escaped: list[Any] = []                # those of them which any of the code may come to know
+        self.called: list[Any] = []                 # what else the code names, that may be called
+
+    @property
+    def tensors(self) -> list[torch.Tensor]:
+        """The tensors that the code knows by name, and so may write to."""
+        return [x for x in self.called if is_a(x, torch.Tensor)]
+
+    def keep_to_themselves(self, functions: Iterable[Any]) -> bool:
+        """Whether functions that are called with new first arguments of their own read nothing that the trace may have changed,
+        and change nothing else."""
+        functions = [function for function in functions if type(function) is types.FunctionType]
+        given = {function.__code__ for function in functions}
+        return all(map(self.keeps_to_itself, functions)) and not (self.escaped and self.may_change(given))
+
+    def may_change(self, given: set[types.CodeType]) -> bool:
+        """Whether any of the code may change what has escaped, if it comes to know that. given: code that is given an object of its
+        own as the first argument."""
+        kinds = set(changeable_in(self.escaped))
+        for x in filter(is_of_program, self.escaped):
+            kinds |= set(changeable_in(values_of(x)))
+            if not all(changes_nothing(method) for method in methods_of(type(x)) if method.__name__ != "__init__"):
+                return True
+        if not all(is_changeable(x) or is_state(x) or is_a(x, (tuple, frozenset)) for x in self.escaped):
+            return True
+        kinds |= {type(item) for x in self.escaped if is_a(x, type) for item in held_by_class(x)}
+        if not all(map(is_tame, self.called)):
+            return True
+        codes = {function.__code__ for function in self.seen.values()}
+        given |= {code for code in codes if code.co_name == "__init__"}
+        return not all(is_quiet(code, code.co_varnames[:1] if code in given else ()) and changes_none_of(kinds, code)
+                       and not changes_arguments(code) for code in codes)
 
     def keeps_to_itself(self, function: Any, depth: int = DEEPEST) -> bool:
         """Whether a function reads nothing that the trace may have changed, and changes nothing but its first argument."""
-        if type(function) is not types.FunctionType or not is_own_file(function.__code__.co_filename):
+        if type(function) is not types.FunctionType:
             return True
+        if not is_own_file(function.__code__.co_filename):      # a decorator's, perhaps
+            return depth == 0 or all(self.keeps_to_itself(part, depth - 1) for held in held_by_closure(function)
+                                     for part in (dict.values(held) if is_a(held, dict) else (held,)))
         code, cells = function.__code__, function.__closure__ or ()
-        if code in self.seen:
+        if id(function) in self.seen:
             return True
-        self.seen.add(code)
+        self.seen[id(function)] = function
         if depth == 0 or not is_quiet(code, code.co_varnames[:1]) or any(id(cell) in self.changed for cell in cells):
             return False
-        found = [*held_by_closure(function), *self.named(code, function.__globals__)]
+        defaults = [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
+        self.escaped += [x for x in defaults if not is_plain(x)]
+        shared = dict(zip(code.co_freevars, map(content, cells), strict=True))
+        self.escaped += escaping(code, collections.ChainMap(function.__globals__, vars(builtins)), shared, is_state)
+        found = [*held_by_closure(function), *self.named(code, function.__globals__), *defaults]
         return all(self.is_constant(item, code, depth) for item in found)
 
     def named(self, code: types.CodeType, scope: dict[str, Any]) -> Iterable[Any]:
@@ -72,19 +117,28 @@ class Contained:
             return True
         if cls is types.FunctionType:
             return self.keeps_to_itself(x, depth - 1)
+        self.called.append(x)
         if cls is types.ModuleType:
             return not is_own_file(getattr(x, "__file__", None) or "<frozen >") or self.is_constant_module(x, code, depth)
         if is_a(x, type):
-            methods = [item.__func__ if is_a(item, staticmethod) else item for item in vars(x).values()]
-            return all(self.keeps_to_itself(method, depth - 1) for method in methods)
+            return not is_own_class(x) or self.is_constant_class(x, code, depth)
         if cls is tuple:
             return all(self.is_constant(item, code, depth) for item in x)
         if is_a(x, (Contained, logging.Logger)) or cls is types.BuiltinFunctionType and x in ACTING:
             return False
-        if is_a(x, CHANGEABLE) or is_of_program(x):
+        if is_changeable(x) or is_of_program(x):
             self.read.append(x)
-            return self.first and is_only_read(x, code)
-        return True
+            return self.first and holds_data(x, code)
+        return not is_wrapper(x) or depth > 0 and all(
+            is_plain(part) and self.is_constant(part, code, depth - 1) for part in parts_of(x))
+
+    def is_constant_class(self, cls: type, code: types.CodeType, depth: int) -> bool:
+        """Whether that holds for a class of the program's: for its methods, and for what it holds besides."""
+        shared = [item.__func__ for base in cls.__mro__ if is_own_class(base) for item in vars(base).values()
+                  if is_a(item, classmethod) and type(item.__func__) is types.FunctionType]
+        return depth > 0 and all(self.keeps_to_itself(method, depth - 1) for method in methods_of(cls)) and all(
+            is_quiet(function.__code__, ()) for function in shared) and all(
+            self.is_constant(x, code, depth - 1) and all(map(changes_nothing, methods_of(type(x)))) for x in held_by_class(cls))
 
     def contents(self) -> tuple[Any, ...]:
         """What is held by all that is read, for comparisons by `same`."""
@@ -94,8 +148,82 @@ class Contained:
     def is_constant_module(self, module: types.ModuleType, code: types.CodeType, depth: int) -> bool:
         """Whether that holds for what a code object may take out of a module of the program's."""
         scope = vars(module)
-        return depth > 0 and id(scope) not in self.changed and all(
-            self.is_constant(scope[name], code, depth - 1) for name in attributes_of(code) if name in scope)
+        found = [scope[name] for name in attributes_of(code) if name in scope]
+        self.escaped += [x for x in found if not is_plain(x)]
+        return depth > 0 and id(scope) not in self.changed and all(self.is_constant(x, code, depth - 1) for x in found)
+
+
+def methods_of(cls: type) -> list[types.FunctionType]:
+    """The functions in a class of the program's, and in those that it is derived from."""
+    held = [x for base in cls.__mro__ if is_own_class(base) for x in vars(base).values()]
+    parts = [*held, *(part for x in held if is_wrapper(x) for part in parts_of(x))]
+    return [x for x in parts if type(x) is types.FunctionType]
+
+
+def held_by_class(cls: type) -> list[Any]:
+    """What can be changed of what a class of the program's holds."""
+    return [x for base in cls.__mro__ if is_own_class(base) for name, x in vars(base).items()
+            if not name.startswith("__") and (is_changeable(x) or is_of_program(x))]
+
+
+def values_of(x: Any) -> list[Any]:
+    """What an object of the program's holds, in its dict and in slots."""
+    slots = {name for base in type(x).__mro__ for name, item in vars(base).items() if type(item) is types.MemberDescriptorType}
+    return [*(instance_dict(x) or {}).values(), *(getattr(x, name, None) for name in slots)]
+
+
+def is_state(x: Any) -> bool:
+    """Whether an object can be changed by whoever comes to know it, or is a class that holds such."""
+    return is_of_program(x) or is_a(x, type) and is_own_class(x) and bool(held_by_class(x))
+
+
+def is_wrapper(x: Any) -> bool:
+    """Whether an object of C's stands for others: a bound method, a partial, a property."""
+    cls = type(x)
+    return cls not in SCALARS and not is_a(x, (type, types.ModuleType, types.FunctionType)) and (
+        callable(x) and not in_python(x, "__call__") or hasattr(cls, "__get__") and not in_python(x, "__get__"))
+
+
+def parts_of(x: Any) -> Iterator[Any]:
+    """What that refers to, but for what describes it."""
+    for part in gc.get_referents(x):
+        yield from ([item for name, item in part.items() if not (type(name) is str and name.startswith("__"))]
+                    if type(part) is dict else (part,))
+
+
+def changes_nothing(function: types.FunctionType) -> bool:
+    """Whether a function changes nothing but its variables."""
+    return is_quiet(function.__code__, ()) and changes_none_of(set(CHANGEABLE), function.__code__)
+
+
+def is_tame(x: Any) -> bool:
+    """Whether what code names changes no object that it is given: torch's functions change tensors alone. What is the program's own
+    is looked at for itself."""
+    if is_a(x, type):
+        return x in BUILTINS or is_own_class(x) or is_torch(x.__module__) or issubclass(x, BaseException)
+    if is_a(x, types.ModuleType):
+        return x is math or is_torch(x.__name__) or is_own_file(getattr(x, "__file__", None) or "<frozen >")
+    if not callable(x) or is_of_program(x) or type(x) is types.BuiltinFunctionType and x in BUILTINS:
+        return True
+    owner = getattr(x, "__self__", None)
+    return is_torch(getattr(owner if is_a(owner, type) else x, "__module__", None) or "")
+
+
+def is_torch(module: str) -> bool:
+    return module.partition(".")[0] == "torch"
+
+
+def is_plain(x: Any) -> bool:
+    """Whether what a function or a wrapper holds is no state."""
+    return not is_changeable(x) and not is_a(x, tuple) and not is_of_program(x) or is_a(x, tuple) and all(map(is_plain, x))
+
+
+def content(cell: types.CellType) -> Any:
+    """What a variable that functions share holds, or None."""
+    try:
+        return cell.cell_contents
+    except ValueError:
+        return None
 
 
 def is_of_program(x: Any) -> bool:
@@ -108,21 +236,29 @@ def is_own_class(cls: type) -> bool:
     return is_own_file(getattr(sys.modules.get(cls.__module__), "__file__", None) or "<frozen >")
 
 
+def holds_data(x: Any, code: types.CodeType) -> bool:
+    """Whether what code that knows an object by name finds there is data, or methods that only read."""
+    return is_ndarray(x) or is_data(x) if is_changeable(x) else all(can_be_read(x, name) for name in known_names(x, code))
+
+
 def is_only_read(x: Any, code: types.CodeType) -> bool:
-    """Whether code that knows an object by name can do nothing but read data of it."""
-    names = attributes_of(code)
-    if is_a(x, CHANGEABLE):
-        return is_data(x) and changes_none_of(set(changeable_in([x])), code)
+    """Whether code that is given an object can do nothing but read data of it."""
     held = instance_dict(x) or {}
-    known = [name for name in names if name in held or lookup_class(type(x), name) is not None]
-    reached = changeable_in(held.get(name, lookup_class(type(x), name)) for name in known)
-    return all(can_be_read(x, name) for name in known) and changes_none_of(set(reached), code)
+    reached = changeable_in([x] if is_changeable(x) else [
+        held.get(name, lookup_class(type(x), name)) for name in known_names(x, code)])
+    return holds_data(x, code) and changes_none_of(set(reached), code)
+
+
+def known_names(x: Any, code: types.CodeType) -> list[str]:
+    """The attributes of an object that code reads, if it does so of this one."""
+    held = instance_dict(x) or {}
+    return [name for name in attributes_of(code) if name in held or lookup_class(type(x), name) is not None]
 
 
 def changeable_in(values: Iterable[Any], depth: int = DEEPEST) -> Iterator[type]:
     """The classes of the containers among values, and inside of these, that can be changed."""
     for x in values:
-        if is_a(x, CHANGEABLE):
+        if is_changeable(x):
             yield type(x)
         if depth and is_a(x, (*CHANGEABLE, tuple)):
             yield from changeable_in(dict.values(x) if is_a(x, dict) else x, depth - 1)
@@ -162,6 +298,12 @@ def content_of(x: Any, seen: set[int], depth: int = MOST_LEVELS) -> Any:
     return tuple(content_of(item, seen, depth - 1) for item in base.__iter__(x))
 
 
+def changes_arguments(code: types.CodeType) -> bool:
+    """Whether a code object changes in place what it is given as an argument."""
+    given = code.co_varnames[:code.co_argcount + code.co_kwonlyargcount]
+    return any(Does.CHANGES_OPERAND in does(before) and after.value in given for before, after in itertools.pairwise(decode(code)))
+
+
 def attributes_of(code: types.CodeType) -> set[str]:
     """The names of the attributes that a code object reads."""
     return {instruction.value for instruction in with_inner(code) if Does.LOADS_ATTRIBUTE in does(instruction)}
@@ -170,6 +312,8 @@ def attributes_of(code: types.CodeType) -> set[str]:
 def is_quiet(code: types.CodeType, first: tuple[str, ...]) -> bool:
     """Whether no instruction changes more than variables, items of these, and attributes of the first argument."""
     last = None
+    if not ASSIGNING.isdisjoint(attributes_of(code)):
+        return False
     for instruction in with_inner(code):
         facts = does(instruction)
         if facts & ~QUIET or Does.STORES_CELL in facts and instruction.value in code.co_freevars:

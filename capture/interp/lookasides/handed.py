@@ -18,15 +18,8 @@ from capture.errors import Break
 from capture.interp.core.frame import Value
 from capture.interp.core.interpreter import Interpreter
 from capture.interp.core.special import is_a
-from capture.interp.lookasides.contained import (
-    CHANGEABLE,
-    Contained,
-    attributes_of,
-    changes_none_of,
-    is_only_read,
-    is_own_class,
-    is_quiet,
-)
+from capture.interp.lookasides.contained import Contained, attributes_of, changes_none_of, is_only_read, is_own_class, is_quiet
+from capture.interp.lookasides.escapes import CHANGEABLE
 from capture.interp.lookasides.shadows import items_of
 from capture.operators.facts import PROGRAM
 from capture.refgraph.lookup import instance_dict

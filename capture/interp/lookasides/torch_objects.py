@@ -135,8 +135,7 @@ def state_of_streams() -> tuple[Any, ...]:
 def note_state(interp: Interpreter, cls: Value, *args: Value, **kwargs: Value) -> None:
     """Before code of the program's runs that is one operation of the graph."""
     known = Contained(interp.graph)
-    for function in functions_of(cls.real):
-        known.keeps_to_itself(function)
+    known.keep_to_themselves(functions_of(cls.real))
     interp.recorder.note_before_call((state_of_streams(), known, known.contents()))
 
 
@@ -148,7 +147,7 @@ def functions_of(cls: Any) -> list[Any]:
 def works_on_objects(interp: Interpreter, cls: Value, *args: Value, **kwargs: Value) -> Break | None:
     """Why no graph holds an autograd function: it works on objects of the program's, which the trace reads before or after it."""
     known = Contained(interp.graph)
-    if all(map(known.keeps_to_itself, functions_of(cls.real))):
+    if known.keep_to_themselves(functions_of(cls.real)):
         return None
     return Break("own-code", f"{cls.real.__qualname__}.forward(), which works on objects of the program's")
 
@@ -171,9 +170,9 @@ def apply(interp: Interpreter, result: Any, cls: Value, *args: Value, **kwargs: 
     if not kwargs and any(handed.holds_objects(arg.real) for arg in args):
         given = handed.Handed(interp, cls.real)
         target: Any = handed.applied(cls.real, given.take_all(args))
-        interp.recorder.wrote([*tensors_in(args, {}), *given.tensors], for_good=True)
+        interp.recorder.wrote([*tensors_in(args, {}), *given.tensors, *known.tensors], for_good=True)
         return interp.recorder.record("call_function", target, given.leaves, {}, result, {})
-    interp.recorder.wrote(tensors_in(args, kwargs), for_good=True)
+    interp.recorder.wrote([*tensors_in(args, kwargs), *known.tensors], for_good=True)
     return interp.recorder.record("call_function", named_apply(cls.real), args, kwargs, result, {})
 
 
