@@ -530,3 +530,25 @@ def test_a_getattribute_of_c_does_not_ask_the_hook() -> None:
             return x + 1, found
         return program
     check(make, call(X), call(X), captures=None, fullgraph=False)
+
+
+class EqualText(str):
+    def __eq__(self, other):
+        return True
+
+    __hash__ = str.__hash__
+
+
+class EqualItems(list):
+    def __eq__(self, other):
+        return True
+
+
+@pytest.mark.parametrize("value", [EqualText("z"), EqualItems([1])])
+def test_unequal_asks_no_equality_where_a_builtin_has_an_answer_of_its_own(value):
+    def make():
+        def f(x, value):
+            return x * (1 if value != 2 else 3), value != 2, 2 != value, value == 2, value in (2,)
+        return f
+
+    check(make, call(X, value), call(X, value), call(X, 2), captures=2)

@@ -123,14 +123,15 @@ FAMILIES = ((int, float, complex), (str,), (bytes, bytearray), (list,), (tuple,)
             (type(None),), (range,), (slice,))
 
 
-def are_unlike(a: Any, b: Any) -> bool:
-    """Whether `a` and `b` are builtin data of two kinds, which are never equal."""
-    kinds = [next((family for family in FAMILIES if isinstance(x, family) and not in_python(x, "__eq__")), None)
-             for x in (a, b)]
+def are_unlike(a: Any, b: Any, method: str) -> bool:
+    """Whether `a` and `b` are builtin data of two kinds, which are never equal. method: `__eq__` or `__ne__`, the one that is asked
+    for: a subclass may have another one of its own."""
+    kinds = [next((family for family in FAMILIES if isinstance(x, family) and not in_python(x, method)), None) for x in (a, b)]
     return None not in kinds and kinds[0] is not kinds[1]
 
 
-@model(operator.eq, operator.ne, applies=are_unlike)
+@model(operator.eq, applies=lambda a, b: are_unlike(a, b, "__eq__"))
+@model(operator.ne, applies=lambda a, b: are_unlike(a, b, "__ne__"))
 def unequal(interp: Interpreter, result: bool, a: Value, b: Value) -> Shadow:
     """`==` and `!=` of data of two kinds."""
     depend_type(interp, a)

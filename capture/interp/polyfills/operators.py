@@ -167,7 +167,9 @@ def eq(a: Any, b: Any) -> Any:
 
 
 def differs_in_python(x: Any) -> bool:
-    return in_python(x, "__ne__") or in_python(x, "__eq__")
+    """Whether Python code decides `x != y`: as `__ne__`, or as the `__eq__` that `object.__ne__` asks. Other classes of C (str,
+    tuple …) have a `__ne__` of their own, which asks no `__eq__`."""
+    return in_python(x, "__ne__") or in_python(x, "__eq__") and lookup_class(type(x), "__ne__") is object.__ne__
 
 
 @polyfill(operator.ne, applies=lambda a, b: (differs_in_python(a) or differs_in_python(b)) and all(
@@ -195,7 +197,7 @@ def unequal(a: Any, b: Any) -> Any:
     """`a.__ne__(b)`; the one which `object` has inverts `__eq__`."""
     if in_python(a, "__ne__"):
         return comparison_method(a, "__ne__")(b)
-    if in_python(a, "__eq__"):
+    if differs_in_python(a):
         result = comparison_method(a, "__eq__")(b)
         return result if result is NotImplemented else not result
     return NotImplemented
