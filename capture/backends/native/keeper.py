@@ -21,6 +21,7 @@ from capture import _process, config
 GRACE = 1.5         # seconds in which a job may clean up when its time has come
 KILLING = 1.0       # seconds after which a process that cannot be killed is left to the system
 WORD = struct.Struct("<i")
+THREADS = 13        # the place in /proc/*/stat, counted from behind the session
 
 _keeper = 0                         # in the compiling process: who keeps it
 _scratch: str | None = None         # … and where both keep what is in the making
@@ -129,12 +130,14 @@ def kill_descendants() -> None:
 
 
 def _descendants(root: int) -> list[int]:
+    """The living processes that come from another one. So is one whose main thread has ended, while another thread has not: that
+    may have children, and start more."""
     children: dict[int, list[int]] = {}
     for name in os.listdir("/proc") if os.path.isdir("/proc") else ():
         if name.isdigit():
             with contextlib.suppress(OSError), open(f"/proc/{name}/stat", "rb") as file:
-                state, parent, _, session = file.read().rpartition(b")")[2].split(maxsplit=4)[:4]
-                if state != b"Z" and int(session) == os.getsid(0):
+                state, parent, _, session, *rest = file.read().rpartition(b")")[2].split()
+                if (state != b"Z" or int(rest[THREADS]) > 1) and int(session) == os.getsid(0):
                     children.setdefault(int(parent), []).append(int(name))
     found = list(children.get(root, ()))
     for process in found:       # which grows

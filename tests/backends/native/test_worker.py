@@ -4,14 +4,18 @@ from __future__ import annotations
 import os
 import pickle
 import queue
+import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from capture import config
-from capture.backends.native import sidecar, transport, worker
+from capture.backends.native import keeper, sidecar, transport, worker
 from capture.backends.native.job import Job, Modes
 from capture.backends.native.messages import Failure, receive, send
 from capture.backends.native.sidecar import Pool, Request
@@ -171,3 +175,25 @@ def test_an_idle_process_leaves(pool: Pool, monkeypatch) -> None:
         time.sleep(0.05)
     assert not pool.processes
     assert isinstance(outcomes(pool, 1.0)[0], bytes)
+
+
+HALF_ENDED = """
+import ctypes, subprocess, sys, threading, time
+def start():
+    print(subprocess.Popen(["sleep", "60"]).pid, flush=True)
+    time.sleep(60)
+threading.Thread(target=start).start()
+ctypes.CDLL(None).pthread_exit(None)        # ends the main thread alone
+"""
+
+
+def test_a_process_whose_main_thread_has_ended_still_has_its_children() -> None:
+    with subprocess.Popen([sys.executable, "-c", HALF_ENDED], stdout=subprocess.PIPE, text=True) as process:
+        child = int(process.stdout.readline())
+        try:
+            while Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z":
+                time.sleep(0.01)
+            assert {process.pid, child} <= set(keeper._descendants(os.getpid()))
+        finally:
+            process.kill()
+            os.kill(child, signal.SIGKILL)
