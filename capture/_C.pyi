@@ -1,7 +1,7 @@
 """What the extension module (`csrc/`) offers to Python, for type checkers. What it means is said there, and by `help()`."""
 import builtins
 import types
-from collections.abc import Callable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from typing import Any, Final, final
 
 import torch
@@ -107,13 +107,17 @@ class TensorProperties:
     has_attributes: Final[bool]
     keys: Final[int]
     any_shape: Final[bool]
+    free_sizes: Final[bool]
 
     @staticmethod
     def of(tensor: Any, /) -> TensorProperties: ...
     def of_any_shape(self) -> TensorProperties: ...
+    def with_free(self, dims: Iterable[int], /) -> TensorProperties: ...
+    def like(self, expected: TensorProperties, /) -> TensorProperties: ...
     def matches(self, x: Any, /) -> bool: ...
 
 def tensor_properties(tensor: Any, /) -> TensorProperties: ...
+def size(tensor: Any, dim: int, /) -> int: ...
 
 @final
 class Modes:

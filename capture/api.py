@@ -39,7 +39,8 @@ def compile(model: Any = None, *, fullgraph: bool = False, dynamic: bool | None 
     compiled. Without it, a decorator is returned.
     fullgraph: raise GraphBreakError where the graph would break.
     backend: a name of ours ("native" compiles, "eager" does not), of torch.compile's registry, or `(gm, example_inputs) ->
-    callable`. mode, dynamic, options: as torch.compile's, passed to the backend. disable: return `model` as it is.
+    callable`. mode, options: as torch.compile's, passed to the backend. dynamic: True: one capture holds for all sizes of tensors,
+    False: each is captured by itself, None: as CAPTURE_FREE_SIZES says. disable: return `model` as it is.
     name: what reports call it. recompile_limit: how many variants are captured, 64 at most (CAPTURE_RECAPTURE_LIMIT, if None).
     isolate_recompiles, shapes_spec: taken for the sake of torch.compile's signature, and without effect: nothing compiled
     shares its entries, and each shape is captured by itself.
@@ -71,7 +72,7 @@ def compile(model: Any = None, *, fullgraph: bool = False, dynamic: bool | None 
     rebuild = functools.partial(compile, **settings)
 
     def make_unit(function: types.FunctionType, its_name: str) -> Unit:
-        return compiled_unit(function, compiler, fullgraph, name or its_name, most=recompile_limit)
+        return compiled_unit(function, compiler, fullgraph, name or its_name, most=recompile_limit, dynamic=dynamic)
     if isinstance(model, _C.CompiledFunction):
         model = model.__wrapped__
     if isinstance(model, torch.nn.Module):
@@ -176,7 +177,8 @@ def stats(compiled: Any) -> Stats:
     family = unit_of(compiled).family
     alive, counts = total(unit.alive for unit in family), total(unit.counts for unit in family)
     captured = [entry for unit in family for entry in unit.tree.entries if entry.payload.graph_module is not None]
-    tiers = [entry.payload.tier for entry in captured if entry.payload.tier is not None]
+    graphs = [entry.payload.tier for entry in captured if entry.payload.tier is not None]
+    tiers = [tier for graph in graphs for tier in (graph, *(tier for _, tier in graph.each()))]
     return Stats(
         captures=sum(unit.captures for unit in family), hits=counts.hits, native_calls=counts.native_calls,
         breaks=sum(len(unit.breaks) for unit in family), bailouts=sum(len(unit.bailouts) for unit in family),

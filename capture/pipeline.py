@@ -440,7 +440,8 @@ def maker(unit: Unit, scope: dict[str, Any], codes: continuation_code.Codes, rep
         cells = tuple(types.CellType() for _ in code.co_freevars)
         function = types.FunctionType(code, scope, code.co_name, None, cells)
         made = compiled_unit(function, unit.backend, False, name, parent=unit, resumed=report, resumptions=unit.resumptions,
-                             bodies=unit.bodies, retreats=unit.retreats, labels=codes.labels, shapes=shapes, most=unit.most)
+                             bodies=unit.bodies, retreats=unit.retreats, labels=codes.labels, shapes=shapes, most=unit.most,
+                             dynamic=unit.dynamic)
         if native:
             made.compiled = natively(code, scope)
         return made

@@ -14,7 +14,8 @@ from typing import Any
 import torch
 
 from capture import _C
-from capture.config import RECAPTURE_LIMIT
+from capture.backends import registry
+from capture.config import FREE_SIZES, RECAPTURE_LIMIT
 from capture.errors import UserFrame
 from capture.guards.tree import GuardTree
 from capture.history import BreakReport, Counts, Gone, Miss, Times, total
@@ -82,8 +83,12 @@ class Unit:
     departed: Counts = field(default_factory=Counts)        # of the entries that are gone
     start: float = math.inf             # of the first capture
     most: int | None = None             # entries of the function; None: as the flag says
+    dynamic: bool | None = None         # whether a trace holds for all sizes; None: as FREE_SIZES says
 
     def __post_init__(self) -> None:
+        wanted = bool(FREE_SIZES) if self.dynamic is None else self.dynamic
+        self.shapes.takes_sizes = wanted and registry.takes_numbers(self.backend)
+        self.shapes.at_once = self.dynamic is True
         departed = self.departed
         self.tree = GuardTree(self.function.__code__, lambda entry: departed.add(counts_of(entry)))
         key, forget = id(self), UNITS.pop

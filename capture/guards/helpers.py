@@ -168,6 +168,12 @@ def tensor_properties(x: Any, any_shape: bool = False) -> _C.TensorProperties | 
         return None
 
 
+def fits(x: Any, expected: _C.TensorProperties) -> bool:
+    """Whether x is a plain tensor with these properties, of any size where they leave it open."""
+    properties = tensor_properties(x)
+    return properties is not None and properties.like(expected) == expected
+
+
 def distinct(x: Any, *others: Callable[[], Any]) -> bool:
     """Whether x is none of the objects at some paths; a path that leads nowhere leads elsewhere."""
     for other in others:
@@ -197,5 +203,5 @@ HELPERS: dict[str, Any] = {
     "imported": imported, "attribute": attribute, "instance_dict": instance_dict, "item": item,
     "lookup": sources_lookup, "computed": computed, "same": same, "same_members": same_members, "length": length,
     "truth": truth, "keys": keys, "has_key": has_key, "is_member": is_member, "lacks_attribute": lacks_attribute, "mro": mro,
-    "tensor_properties": tensor_properties, "distinct": distinct, "share_memory": share_memory, "modes": _C.modes,
+    "tensor_properties": tensor_properties, "fits": fits, "distinct": distinct, "share_memory": share_memory, "modes": _C.modes,
 }

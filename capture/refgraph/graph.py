@@ -55,6 +55,7 @@ from capture.refgraph.records import content, has_content, require_decimal_rules
 from capture.refgraph.requirements import Key, agree, key_of
 from capture.refgraph.result_types import IN_PLACE, may_raise, may_vary, type_of
 from capture.refgraph.shapes import Shapes
+from capture.refgraph.sizes import Sizes, as_size, size_at
 from capture.refgraph.source import Attr, Computed, Constant, InstanceDict, Item, Literal, Source
 
 # Immutable, interned or never re-created: read from a path, these are pinned by identity at once. Their *attributes*
@@ -75,6 +76,7 @@ class RefGraph(Changes):
     def __init__(self, shapes: Shapes | None = None, context: Context | None = None) -> None:
         super().__init__(context)
         self.shapes = shapes or Shapes()
+        self.sizes = Sizes(self.hold, lambda source: (source, "VALUE") in self.requirements)
         self.requirements: dict[Key, tuple[Source | None, str, Any]] = {}
         self.places: dict[Key, UserFrame] = {}          # where the program first asked for it, by the same keys
         # Of what was computed, by id: what, and in how many steps, each as often as it is written out: `x = x + x` doubles them.
@@ -162,7 +164,7 @@ class RefGraph(Changes):
             raise Break("opaque-call", f"a value of tensors or of calls was computed in more than {MOST_STEPS} steps")
         self.lengths[id(expr)] = expr, length
         for operand in operands:
-            if isinstance(operand, External):
+            if isinstance(operand, External) and not self.sizes.is_free(operand):
                 self.require(operand.source, "TYPE", type(operand.value))
         source = source_of(expr)
         if source is None and may_raise(op):
@@ -244,6 +246,10 @@ class RefGraph(Changes):
         if node.state is None and isinstance(real, torch.Tensor):
             with asking_nobody(cls):
                 node.state = self.shapes.state_at(source, real)
+                if node.state.properties is not None and node.state.properties.free_sizes:
+                    node.state.sizes = tuple(
+                        self.sizes.atom(size_at(source, dim), real.shape[dim]) if size < 0 else as_size(size)
+                        for dim, size in enumerate(node.state.properties.shape))
         elif node.state is None and is_handle(real):
             node.state = HandleState(None, None)
         return node

@@ -296,15 +296,16 @@ class TensorState:
     `dynamic`: its shape depends on the values of tensors, so that no constant may be drawn from it. `storage`: identity of
     an outside tensor's storage when first seen, and the offset in it in bytes; None where there is none (sparse tensors).
     `fixed`: its values follow from constants alone, as long as nobody has written to them; `told`: from these and from single
-    numbers that tensors from outside held at entry.
+    numbers that tensors from outside held at entry. `sizes`: a Size for each dimension, where some change from call to call.
     """
 
-    __slots__ = ("node", "properties", "dynamic", "storage", "fixed", "told")
+    __slots__ = ("node", "properties", "dynamic", "storage", "fixed", "told", "sizes")
 
     def __init__(self, node: Any, properties: Any, dynamic: bool = False, storage: tuple[int, int] | None = None,
                  fixed: bool = False, told: bool = False) -> None:
         self.node, self.properties, self.dynamic, self.storage = node, properties, dynamic, storage
         self.fixed, self.told = fixed, told
+        self.sizes: tuple[Any, ...] | None = None
 
 
 class HandleState(TensorState):

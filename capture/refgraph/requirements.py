@@ -88,10 +88,12 @@ class Row:
 
 def tensor_in_words(path: str, expected: Any, to: Printer) -> str:
     """`.weight float32, (4, 4), requires_grad`: what is unusual is said."""
-    parts = [str(expected.dtype).removeprefix("torch."), "of any shape" if expected.any_shape else str(tuple(expected.shape))]
+    shape = f"({', '.join('any' if size < 0 else str(size) for size in expected.shape)}{',' * (len(expected.shape) == 1)})"
+    parts = [str(expected.dtype).removeprefix("torch."), "of any shape" if expected.any_shape else shape]
     parts += [f"of class {expected.type.__name__}"] * (expected.type.__name__ not in ("Tensor", "Parameter"))
     parts += [f"on {expected.device}"] * (expected.device.type != "cpu")
-    usual = expected.any_shape or tuple(expected.stride) == make_contiguous_strides_for(tuple(expected.shape))
+    is_open = expected.any_shape or expected.free_sizes
+    usual = is_open or tuple(expected.stride) == make_contiguous_strides_for(tuple(expected.shape))
     parts += [f"strides {tuple(expected.stride)}"] * (not usual)
     parts += ["requires_grad"] * expected.requires_grad
     return f"{path} {', '.join(parts)}"
@@ -175,7 +177,8 @@ class Kind(enum.Enum):
         several=True, of_content=True)
     TENSOR = Row(
         "x is a tensor with the properties expected", Form.PROPERTIES,
-        text=lambda x, e, to: f"tensor_properties({x}{', any_shape=True' * e.any_shape}) == {to.value(e)}",
+        text=lambda x, e, to: f"fits({x}, {to.value(e)})" if e.free_sizes else
+        f"tensor_properties({x}{', any_shape=True' * e.any_shape}) == {to.value(e)}",
         words=tensor_in_words,
         class_of=lambda e: torch.Tensor)
     ALIAS = Row(

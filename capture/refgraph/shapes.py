@@ -1,6 +1,7 @@
 """Shapes and lengths that depend on values: where a continuation finds such tensors, and what was found to change."""
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from typing import Any
 
@@ -11,18 +12,28 @@ from capture.refgraph.memory import is_plain, storage_of
 from capture.refgraph.node import SCALARS, Build, DictState, Expr, FunctionState, ListState, RefNode, Shadow, TensorState
 from capture.refgraph.source import Attr, Function, InstanceDict, Item, Local, Source
 
+BUFFER = re.compile(r"\._buffers\['[^']*'\]$")
+# Where torch keeps what `mark_dynamic`, `maybe_mark_dynamic` and `mark_static` were told of a tensor.
+MARKS = "_dynamo_dynamic_indices", "_dynamo_weak_dynamic_indices", "_dynamo_unbacked_indices"
+STATIC = "_dynamo_static_indices"
+
 
 class Shapes:
     """Which of the things that one compiled function is given have shapes, or lengths, that no guard may fix.
 
     `known`: the paths of tensors whose shapes depend on values in a trace that led here, and of what was seen to change. awaited:
     the parameter for what a call has returned that no trace holds: what is in there changes once a capture has met another size.
+    takes_sizes: whether the backend takes graphs whose tensors have other sizes in each call; at_once: whether the first trace is
+    to be one, before any size was seen to change.
     """
 
-    __slots__ = ("known", "_awaited", "_met")
+    __slots__ = ("known", "takes_sizes", "at_once", "_awaited", "_met", "_sizes", "_free")
 
     def __init__(self, awaited: str | None = None) -> None:
         self.known: set[Source] = set()
+        self.takes_sizes = self.at_once = False
+        self._sizes: dict[str, torch.Size] = {}         # by path, as text: it is to hold nothing of the program alive
+        self._free: dict[str, set[int]] = {}
         self._awaited = awaited
         self._met: dict[Source, Any] = {}
 
@@ -34,7 +45,27 @@ class Shapes:
         except TypeError:
             return TensorState(None, None)
         dynamic = self._depends_on_values(source, tensor)
-        return TensorState(None, properties.of_any_shape() if dynamic else properties, dynamic, storage_of(tensor))
+        free = () if dynamic else self.free_dims(source, tensor)
+        properties = properties.of_any_shape() if dynamic else properties.with_free(free) if free else properties
+        return TensorState(None, properties, dynamic, storage_of(tensor))
+
+    def free_dims(self, source: Source, tensor: torch.Tensor) -> list[int]:
+        """In which dimensions the tensor at a path was found to have other sizes, in this capture or an earlier one, or is marked
+        to (`torch._dynamo.mark_dynamic`). One that has a single element there now, or none, tells nothing of those that have more:
+        eager mode treats it in ways of its own. Parameters and buffers have the sizes that they have."""
+        if not self.takes_sizes or type(tensor) is not torch.Tensor or tensor.layout is not torch.strided or not tensor.dim():
+            return []
+        path, now = str(source), tensor.shape
+        if BUFFER.search(path):
+            return []
+        before = self._sizes.setdefault(path, now)
+        free = self._free.setdefault(path, set())
+        if len(before) != len(now):
+            return []
+        free.update(dim for dim, (size, other) in enumerate(zip(before, now, strict=True)) if size != other or self.at_once)
+        marks = vars(tensor)
+        marked = {dim for name in MARKS for dim in marks.get(name, ())}
+        return sorted(dim for dim in (free | marked) - set(marks.get(STATIC, ())) if now[dim] > 1)
 
     def _depends_on_values(self, source: Source, tensor: torch.Tensor) -> bool:
         """Whether the shape of the tensor at a path is another one from call to call. (A number has but one.)"""

@@ -66,10 +66,11 @@ class Check:
 class Portions:
     """What holds of backward passes that start at some of the differentiable results.
 
-    All come to the same inputs. order: in which eager mode makes the results; passes come to the last one first. freed: for each result, those whose passes free something that its own pass needs, itself among
-    them if it needs anything. joined: for each result, to which others' gradients its gradient is added, for each place where it
-    is, before more could become of zeros than zeros; None where something else is done with it first. graph: the backward graph
-    as bytes, for `Partial`, if it can be had in other processes.
+    All come to the same inputs. order: in which eager mode makes the results; passes come to the last one first. freed: for each
+    result, those whose passes free something that its own pass needs, itself among them if it needs anything. joined: for each
+    result, to which others' gradients its gradient is added, for each place where it is, before more could become of zeros than
+    zeros; None where something else is done with it first. graph: the backward graph as bytes, for `Partial`, if it can be had in
+    other processes.
     """
 
     order: tuple[int, ...]

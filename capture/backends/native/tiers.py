@@ -24,6 +24,7 @@ from torch import fx
 
 from capture import _C
 from capture.backends.native import disk_cache, numbers, sidecar, transport
+from capture.backends.native.by_size import BySize, free_places, number_places, with_numbers
 from capture.backends.native.job import Job, Modes, TensorSpec
 from capture.backends.native.messages import Failure
 from capture.backends.native.trial import Trial
@@ -107,6 +108,7 @@ class Stage(enum.Enum):
     WAITING = "will be compiled at its first hit"
     TRIAL = "is compiled, and being timed"
     COMPILED = "runs compiled"
+    BY_SIZE = "is compiled for sizes that come again"
     SLOWER = "runs uncompiled: compiled it is slower"
     UNSUPPORTED = "runs uncompiled: it cannot be compiled"
     FAILED = "runs uncompiled: compiling failed"
@@ -136,6 +138,10 @@ class Tier:
         """Runs the graph as it is run now."""
         switch = self._switch()
         return (self.gm.forward if switch is None else switch.target)(*inputs)
+
+    def each(self) -> list[tuple[str, Tier]]:
+        """The tiers of the graph for single sizes of its inputs; none where these do not change."""
+        return []
 
     def describe(self) -> str:
         """One line, or with a failure's details, or what CAPTURE_DEBUG asked for, more."""
@@ -204,6 +210,26 @@ class Tier:
             switch.target = target
         if DEBUG:
             note(f"capture: a graph of {len(self.gm.graph.nodes)} nodes {self.describe().splitlines()[0]}")
+
+
+class SizesTier(Tier):
+    """How a graph is run whose inputs have other sizes from call to call."""
+
+    __slots__ = ("by_size",)
+
+    def __init__(self, gm: fx.GraphModule, by_size: BySize) -> None:
+        super().__init__(gm, Stage.BY_SIZE, False)
+        self.by_size = weakref.ref(by_size)
+
+    def describe(self) -> str:
+        return "\n".join([super().describe(), *(f"for {sizes}: {tier.describe()}" for sizes, tier in self.each())])
+
+    def each(self) -> list[tuple[str, Tier]]:
+        """The sizes for which there is a tier, in words, and that."""
+        by_size = self.by_size()
+        found = [] if by_size is None else list(by_size.compiled.items())
+        return [(", ".join(str(tuple(size)) if isinstance(size, torch.Size) else str(size) for size in key), switch.tier)
+                for key, switch in found]
 
 
 class _Unproven:
@@ -347,6 +373,19 @@ def compile_graph(gm: fx.GraphModule, example_inputs: Sequence[Any], *, options:
     inputs count as they are now. meta["source"]: as which expression the program reaches an input. meta["number"]: int or float,
     where it is a number of Python, another one on each call.
     """
+    places, sizes = free_places(gm), number_places(gm)
+    if not places and not sizes:
+        return _compiled(gm, example_inputs, options, compiler)
+
+    def compile(inputs: Sequence[Any]) -> _C.Switch:
+        return _compiled(with_numbers(gm, sizes, inputs), inputs, options, compiler)
+    by_size = BySize(gm, places, sizes, compile, example_inputs)
+    tier = SizesTier(gm, by_size)
+    return tier.attach(by_size)
+
+
+def _compiled(gm: fx.GraphModule, example_inputs: Sequence[Any], options: Options, compiler: Compiler) -> _C.Switch:
+    """The callable of a graph for inputs of these sizes."""
     devices = {x.device.type for x in example_inputs if isinstance(x, torch.Tensor)} | gm.meta.get("devices", set())
     tier = Tier(gm, Stage.COMPILING if options.background else Stage.WAITING, bool(devices - {"cpu"}))
     switch = tier.attach(gm.forward)
@@ -380,10 +419,11 @@ def compile_graph(gm: fx.GraphModule, example_inputs: Sequence[Any], *, options:
 def specs(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> tuple[TensorSpec, ...]:
     """What the guards promise of each input."""
     placeholders = [node for node in gm.graph.nodes if node.op == "placeholder"]
+    free = free_places(gm)
     return tuple(numbers.spec_of(node.meta["number"]) if "number" in node.meta else
-                 TensorSpec.of(value, node.meta.get("properties"), node.meta.get("storage"),
+                 TensorSpec.of(value, None if place in free else node.meta.get("properties"), node.meta.get("storage"),
                                bool(MODULE_STATE.search(node.meta.get("source", ""))))
-                 for node, value in zip(placeholders, example_inputs, strict=True))
+                 for place, (node, value) in enumerate(zip(placeholders, example_inputs, strict=True)))
 
 
 def pending() -> int:

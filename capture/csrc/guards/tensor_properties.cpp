@@ -67,6 +67,25 @@ inline bool equal(at::IntArrayRef got, const std::vector<int64_t>& expected) {
   return true;
 }
 
+// What dimension `d` of a tensor, of which another lies right behind, has for a stride.
+inline int64_t dense_stride(at::IntArrayRef sizes, at::IntArrayRef strides, size_t d) {
+  return strides[d] * std::max<int64_t>(sizes[d], 1);
+}
+
+inline bool stride_matches(int64_t expected, size_t dim, at::IntArrayRef sizes, at::IntArrayRef strides) {
+  return strides[dim] == (expected >= 0 ? expected : dense_stride(sizes, strides, static_cast<size_t>(-1 - expected)));
+}
+
+// `equal` for sizes and strides of which some are free.
+bool matches_free(const TensorProperties& p, at::IntArrayRef sizes, at::IntArrayRef strides) {
+  if (sizes.size() != p.sizes.size()) return false;
+  for (size_t d = 0; d < sizes.size(); d++) {
+    if (p.sizes[d] >= 0 && p.sizes[d] != sizes[d]) return false;
+    if (!stride_matches(p.strides[d], d, sizes, strides)) return false;
+  }
+  return true;
+}
+
 inline bool matches_inline(const TensorProperties& p, PyObject* object) {
   if (Py_TYPE(object) != p.type) return false;
   const at::TensorImpl* impl = impl_of(object);
@@ -76,19 +95,25 @@ inline bool matches_inline(const TensorProperties& p, PyObject* object) {
   const at::Device device = impl->device();
   if (static_cast<int8_t>(device.type()) != p.device_type || device.index() != p.device_index) return false;
   if (impl->has_symbolic_sizes_strides()) return false;
-  if (p.any_shape ? impl->sizes().size() != p.sizes.size() : !equal(impl->sizes(), p.sizes)) return false;
-  const bool has_plain_strides = p.has_strides && !p.any_shape;
-  if (has_plain_strides ? !equal(impl->strides(), p.strides) : static_cast<int8_t>(impl->layout()) != p.layout) return false;
+  if (p.free_sizes) {
+    if (static_cast<int8_t>(impl->layout()) != p.layout || !matches_free(p, impl->sizes(), impl->strides())) return false;
+  } else {
+    if (p.any_shape ? impl->sizes().size() != p.sizes.size() : !equal(impl->sizes(), p.sizes)) return false;
+    const bool has_plain_strides = p.has_strides && !p.any_shape;
+    if (has_plain_strides ? !equal(impl->strides(), p.strides) : static_cast<int8_t>(impl->layout()) != p.layout) return false;
+  }
   const torch::autograd::AutogradMeta* meta = autograd_of(impl);
   const BaseGrad base_grad = base_grad_of(impl, meta);
   return base_grad == p.base_grad && requires_grad_of(meta, base_grad) == p.requires_grad && is_leaf_of(meta) == p.is_leaf &&
          (has_own_attributes(object) != 0) == p.has_attributes;
 }
 
-std::string text_of(const std::vector<int64_t>& numbers) {
+// `open`: what is written for a negative number.
+template <class Open>
+std::string text_of(const std::vector<int64_t>& numbers, Open open) {
   std::string text = "(";
   for (size_t i = 0; i < numbers.size(); i++) {
-    text += (i ? ", " : "") + (numbers[i] < 0 ? std::string("any") : std::to_string(numbers[i]));
+    text += (i ? ", " : "") + (numbers[i] < 0 ? open(numbers[i]) : std::to_string(numbers[i]));
   }
   return text + (numbers.size() == 1 ? ",)" : ")");
 }
@@ -121,8 +146,11 @@ constexpr Property kProperties[] = {
        std::transform(text.begin(), text.end(), text.begin(), [](unsigned char c) { return std::tolower(c); });
        return text;
      }},
-    {"shape", [](const TensorProperties& p) { return text_of(p.sizes); }},
-    {"stride", [](const TensorProperties& p) { return text_of(p.strides); }},
+    {"shape", [](const TensorProperties& p) { return text_of(p.sizes, [](int64_t) { return std::string("any"); }); }},
+    {"stride",
+     [](const TensorProperties& p) {
+       return text_of(p.strides, [](int64_t follows) { return "dense over " + std::to_string(-1 - follows); });
+     }},
     {"requires_grad", [](const TensorProperties& p) { return bool_text(p.requires_grad); }},
     {"is_leaf", [](const TensorProperties& p) { return bool_text(p.is_leaf); }},
     {"base_grad", [](const TensorProperties& p) { return std::string(kBaseGrads[static_cast<size_t>(p.base_grad)]); }},
@@ -200,6 +228,43 @@ PyObject* of_any_shape(PyObject* self, PyObject*) {
   return wrap(std::move(properties));
 }
 
+PyObject* with_free(PyObject* self, PyObject* dims) {
+  TensorProperties properties = unpack(self);
+  Ref items = Ref::steal(PySequence_Tuple(dims));
+  if (!items) return nullptr;
+  std::vector<size_t> free;
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(items.get()); i++) {
+    const size_t dim = PyLong_AsSize_t(PyTuple_GET_ITEM(items.get(), i));
+    if (PyErr_Occurred()) return nullptr;
+    if (!properties.has_strides || properties.any_shape || dim >= properties.sizes.size()) {
+      return PyErr_Format(PyExc_ValueError, "dimension %zu of %zu cannot be free", dim, properties.sizes.size());
+    }
+    free.push_back(dim);
+  }
+  properties.free(free);
+  return wrap(std::move(properties));
+}
+
+PyObject* like(PyObject* self, PyObject* expected) {
+  const TensorProperties* open = tensor_properties_from_python(expected);
+  if (open == nullptr) return PyErr_Format(PyExc_TypeError, "TensorProperties are needed, not %.200s", Py_TYPE(expected)->tp_name);
+  TensorProperties properties = unpack(self);
+  properties.loosen(*open);
+  return wrap(std::move(properties));
+}
+
+// size(tensor, dimension): an int; TypeError for what is no such tensor. Runs no Python code.
+PyObject* size(PyObject*, PyObject* const* args, Py_ssize_t count) {
+  const Py_ssize_t dim = count == 2 ? PyLong_AsSsize_t(args[1]) : -1;
+  if (PyErr_Occurred()) return nullptr;
+  if (count != 2 || !is_tensor(args[0]) || impl_of(args[0])->has_symbolic_sizes_strides() || dim < 0 ||
+      static_cast<size_t>(dim) >= impl_of(args[0])->sizes().size()) {
+    PyErr_SetString(PyExc_TypeError, "size(tensor, dimension)");
+    return nullptr;
+  }
+  return PyLong_FromLongLong(impl_of(args[0])->sizes()[static_cast<size_t>(dim)]);
+}
+
 PyGetSetDef getters[] = {
     {"type", [](PyObject* self, void*) { return Py_NewRef(reinterpret_cast<PyObject*>(unpack(self).type)); }, nullptr,
      nullptr, nullptr},
@@ -229,6 +294,8 @@ PyGetSetDef getters[] = {
      nullptr},
     {"any_shape", [](PyObject* self, void*) { return PyBool_FromLong(unpack(self).any_shape); }, nullptr, nullptr,
      nullptr},
+    {"free_sizes", [](PyObject* self, void*) { return PyBool_FromLong(unpack(self).free_sizes); }, nullptr, nullptr,
+     nullptr},
     {nullptr, nullptr, nullptr, nullptr, nullptr},
 };
 
@@ -237,12 +304,16 @@ PyObject* matches_python(PyObject* self, PyObject* object) { return PyBool_FromL
 PyMethodDef methods[] = {
     {"of", of, METH_O | METH_STATIC, "The properties of a tensor; TypeError for anything else."},
     {"of_any_shape", of_any_shape, METH_NOARGS, "The same but for the shape: with as many dimensions, of any sizes."},
+    {"with_free", with_free, METH_O,
+     "The same, with any sizes in these dimensions: strides that are products of such sizes follow them."},
+    {"like", like, METH_O, "The same, but for what other properties leave open and have as they have."},
     {"matches", matches_python, METH_O, "Whether an object is a tensor with these properties."},
     {nullptr, nullptr, 0, nullptr},
 };
 
 PyMethodDef functions[] = {
     {"tensor_properties", of, METH_O, "The properties of a tensor; TypeError for anything else."},
+    {"size", reinterpret_cast<PyCFunction>(size), METH_FASTCALL, "size(tensor, dimension): how large a tensor is there."},
     {nullptr, nullptr, 0, nullptr},
 };
 
@@ -252,6 +323,35 @@ void TensorProperties::forget_shape() {
   any_shape = true;
   std::fill(sizes.begin(), sizes.end(), -1);
   strides.clear();
+}
+
+void TensorProperties::free(const std::vector<size_t>& dims) {
+  const std::vector<int64_t> known_sizes = sizes, known_strides = strides;
+  for (size_t dim : dims) sizes[dim] = -1;
+  std::vector<size_t> order(sizes.size());
+  for (size_t d = 0; d < order.size(); d++) order[d] = order.size() - 1 - d;
+  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return known_strides[a] < known_strides[b]; });
+  size_t inner = order.size();  // the dimension that lies within the next one
+  bool depends = false;         // its size or stride, on what is free
+  for (size_t d : order) {
+    if (known_strides[d] == 0) continue;
+    depends = inner < order.size() && (depends || sizes[inner] < 0) &&
+              known_strides[d] == dense_stride(known_sizes, known_strides, inner);
+    if (depends) strides[d] = -1 - static_cast<int64_t>(inner);
+    inner = d;
+  }
+  free_sizes = !dims.empty();
+}
+
+void TensorProperties::loosen(const TensorProperties& expected) {
+  if (expected.any_shape) return forget_shape();
+  if (!expected.free_sizes || !has_strides || sizes.size() != expected.sizes.size()) return;
+  const std::vector<int64_t> known_sizes = sizes, known_strides = strides;
+  for (size_t d = 0; d < sizes.size(); d++) {
+    if (expected.sizes[d] < 0) sizes[d] = -1;
+    if (stride_matches(expected.strides[d], d, known_sizes, known_strides)) strides[d] = expected.strides[d];
+  }
+  free_sizes = true;
 }
 
 bool TensorProperties::matches(PyObject* object) const { return matches_inline(*this, object); }
@@ -315,7 +415,7 @@ TensorProperties tensor_properties_of(PyObject* object) {
 Difference tensor_difference(const TensorProperties& expected, PyObject* object) {
   try {
     TensorProperties got = tensor_properties_of(object);
-    if (expected.any_shape) got.forget_shape();
+    got.loosen(expected);
     for (const Property& property : kProperties) {
       std::string left = property.text(expected), right = property.text(got), name = std::string(property.name) + " ";
       if (left != right) return {name + left, name + right, ""};

@@ -27,9 +27,13 @@ struct TensorProperties {
   bool has_attributes;  // of its own, which may hide those of its class
   bool has_strides;
   bool any_shape;       // of as many dimensions as there are `sizes`, whose values are -1 then
+  bool free_sizes;      // some of `sizes` are -1, which stands for any
+  // With free sizes a stride may be -1 - d: the product of size and stride of dimension d, as where these lie densely.
   std::vector<int64_t> sizes, strides;
 
   void forget_shape();
+  void free(const std::vector<size_t>& dims);     // lets these sizes be any, and strides follow from them
+  void loosen(const TensorProperties& expected);  // what `expected` leaves open, if the rest is as expected
   bool matches(PyObject* object) const;  // any object; runs no Python code
   bool operator==(const TensorProperties&) const = default;
 };

@@ -85,6 +85,7 @@ def _place(tensor: torch.Tensor) -> int | None:
 
 def begin(recorder: FxRecorder, body: Body, sliced: Sequence[bool], operands: Sequence[RefNode]) -> list[RefNode]:
     """What is recorded from now on belongs to a body. Returns its samples."""
+    recorder.sizes.fix_all()
     start = Start(recorder.effect(begin), [], recorder.refs.mark, _counts(recorder))
     nodes = []
     for tensor, slices, operand in zip(body.samples, sliced, operands):

@@ -112,9 +112,12 @@ class FxRecorder(GraphBuilder):
             dynamic = True
         if dynamic and contains_tensor(result) and is_counted(facts, args, kwargs, tensors, self._maker(tensors)):
             raise Break("data-dependent-shape", f"{plain_name(target)} of a tensor whose shape depends on values")
+        shapes = None if dynamic else self.sizes.of_results(target, args, kwargs, tensors, result, bool(self.bodies))
         known = computes and all(constant_tensors.is_fixed(self.refs, tensor) for tensor in tensors) and all(
-            source in self.told.fixed or "number" in source.meta for source in node.all_input_nodes)
-        return self._result(node, result, dynamic, known, follows and not known and not dynamic)
+            source in self.told.fixed or "number" in source.meta or source in self.sizes.sources for source in node.all_input_nodes)
+        shadow = self._result(node, result, dynamic, known, follows and not known and not dynamic)
+        self.sizes.note(result, shapes)
+        return shadow
 
     def _note_told_write(self, node: fx.Node, tensors: Iterable[torch.Tensor]) -> None:
         """These tensors were written to by an operation on what follows from constants and from numbers held at entry."""
@@ -149,6 +152,7 @@ class FxRecorder(GraphBuilder):
         mutations.begin_write()
         tensors = self.arrays.with_shared(self.refs, list(tensors))
         storages = [(storage_of(t) or (None,))[0] for t in tensors]
+        self.sizes.wrote(storages)
         states = (node.state for node in self.refs.nodes)
         outside = {None, *(state.storage[0] for state in states if type(state) is TensorState and state.storage)}
         written = [tensor for tensor, storage in zip(tensors, storages) if storage in outside]
@@ -170,7 +174,9 @@ class FxRecorder(GraphBuilder):
         self._snapshots.append((node, detached, None if detached.is_inference() else detached._version, self.refs.mark))
         told = constant_tensors.is_told(self.refs, real)
         self.told.note(node, real, False, told)
-        return self.refs.create(detached, TensorState(node, None, tensor.state.dynamic, told=told))
+        state = TensorState(node, None, tensor.state.dynamic, told=told)
+        state.sizes = tensor.state.sizes
+        return self.refs.create(detached, state)
 
     def _copy_snapshots(self) -> None:
         """Copies those tensors of `snapshot` that were written to afterwards."""

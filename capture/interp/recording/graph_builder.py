@@ -11,7 +11,7 @@ from torch import fx
 
 from capture.errors import Break
 from capture.interp.core.frame import Value
-from capture.interp.recording import arrays, constant_tensors, fx_numbers, subclass_unwrapping, subscripts
+from capture.interp.recording import arrays, constant_tensors, fx_numbers, fx_sizes, subclass_unwrapping, subscripts
 from capture.interp.recording.graph_inputs import GraphInputs
 from capture.interp.recording.scalar_specialization import Numbers, Place, counts_in, place_of
 from capture.operators.facts import OpFacts
@@ -38,6 +38,7 @@ class GraphBuilder:
         self.fx = fx.Graph()
         self.inputs = GraphInputs(self.fx)
         self.arrays = arrays.Arrays(seen)
+        self.sizes = fx_sizes.SizeNodes(refs)
         self.numbers: dict[tuple[Shadow, bool], Any] = {}       # see fx_numbers
         self.bodies: list[tuple[Any, Any]] = []             # see control_flow_bodies: those that are being recorded
         self._numbers_outside: list[dict[tuple[Shadow, bool], Any]] = []        # `numbers` before each of them
@@ -80,6 +81,20 @@ class GraphBuilder:
             node.meta.update(source=name, number=type(real))
         return node
 
+    def varies(self, source: Source, real: Any) -> bool:
+        """Whether a number was another one in an earlier call, so that it becomes an input of the graph."""
+        return not self.bodies and self.seen.varies(source, real)
+
+    def plain_number(self, source: Source) -> Any:
+        """A number from outside that is no tensor's size, in an expression with sizes."""
+        real = self.refs.sizes.values[source]
+        if type(real) in (int, float) and self.varies(source, real):
+            node = self.number(External(source, real), source, real)
+            node.meta["size"] = True
+            return node
+        self.refs.hold(source, "VALUE", real)
+        return self.literal(real)
+
     def drawn(self, tensor: torch.Tensor, shadow: Shadow) -> RefNode:
         """A tensor of random numbers drawn before the graph, which takes it after all others. shadow: how each call makes it."""
         return self.refs.create(tensor, TensorState(self.inputs.add_drawn(tensor, shadow), None))
@@ -114,6 +129,8 @@ class GraphBuilder:
         """A value as an argument of an fx node. Scalars become constants, and are guarded, unless `place` lets them change."""
         if isinstance(shadow, Const):
             return self.literal(shadow.value)
+        if self.refs.sizes.is_free(shadow) and not self.bodies:
+            return self.sizes.write(self, source_of(shadow))  # type: ignore[arg-type]
         if isinstance(shadow, (External, Expr)):
             number = self.changing_number(shadow, real, place)
             if number is not None:
@@ -162,6 +179,8 @@ class GraphBuilder:
             place, self.resized = Place.SIZE, True
         elif place is Place.FIXED and (counts := counts_in(facts, where, value.real)) and not self.pin(*counts):
             raise Break("data-dependent", f"{name}() takes an integer that a tensor holds")
+        elif place is Place.FIXED and facts.is_of_sizes(where, value.real):
+            self.sizes.free(self, value.shadow)
         if place is Place.INDEX and isinstance(value.shadow, Build) and name in SUBSCRIPTING:
             return self._subscript(value.shadow, value.real, args[0].real)
         return self.argument(value.shadow, value.real, place)
@@ -171,11 +190,23 @@ class GraphBuilder:
         shadow, real = subscripts.with_known_bounds(shadow, real, self.pin)
         key = [real] if shadow.cls is slice else real
         sizes = [None] * len(key) if self.is_dynamic(tensor) else subscripts.sizes(key, tensor)
+        if self.refs.shapes.takes_sizes and self._is_resized([shadow] if shadow.cls is slice else shadow.items, key, sizes):
+            self.sizes.free(self, shadow)
+        if self.sizes.of(tensor) is not None or self.refs.sizes.is_free_in(shadow):
+            return self.argument(shadow, real, Place.INDEX)
         if shadow.cls is slice:
             return self._slice(shadow, real, *sizes)
         return tuple(self._slice(part, item, size) if isinstance(part, Build) and part.cls is slice
                      else self.argument(part, item, Place.INDEX)
                      for part, item, size in zip(shadow.items, real, sizes, strict=True))
+
+    def _is_resized(self, items: Sequence[Shadow], key: Sequence[Any], sizes: Sequence[int | None]) -> bool:
+        """Whether some slice was found to take another number of elements in another call."""
+        slices = [(part, item, size) for part, item, size in zip(items, key, sizes, strict=True)
+                  if isinstance(part, Build) and part.cls is slice and size is not None]
+        paths = [(subscripts.length_at_entry(part.items, size), subscripts.length(*parts(item), size))  # type: ignore[call-arg]
+                 for part, item, size in slices]
+        return any(self.seen.may_vary(path, length) for path, length in paths if path is not None)
 
     def _slice(self, shadow: Build, real: slice, size: int | None) -> slice:
         """A slice of a dimension of this size. Its bounds may be others on each call, with as many elements between them; once a
@@ -228,7 +259,8 @@ class GraphBuilder:
         self.resized = False
 
     def pin(self, *tensors: torch.Tensor) -> bool:
-        """Whether values of tensors follow from constants and from numbers from outside, which are guarded by value from now on."""
+        """Whether values of tensors follow from constants and from numbers and sizes from outside, which are guarded by value from
+        now on."""
         if not all(constant_tensors.is_fixed(self.refs, tensor) for tensor in tensors):
             return False
         nodes = [self.node(self.refs.find(tensor)) for tensor in tensors]  # type: ignore[arg-type]
@@ -241,7 +273,7 @@ class GraphBuilder:
         needed = [(source, number.real) for number, (node, source) in numbers if node in seen]
         if not all(isinstance(source, Source) for source, _ in needed):       # what a call returned
             return False
-        for source, real in needed:
+        for source, real in (*needed, *self.sizes.read_in(seen)):
             self.refs.hold(source, "VALUE", real)  # type: ignore[arg-type]
         return True
 

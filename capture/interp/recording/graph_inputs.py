@@ -30,12 +30,16 @@ class GraphInputs:
 
     def add_number(self, key: Source | Shadow, name: str, value: Value) -> fx.Node:
         """The placeholder of a number that has none yet. key: its path, or it itself if a call returned it."""
-        last = next(reversed(self._of_numbers.values()), self._last_tensor)
-        with self.graph.inserting_after(last):
+        with self.graph.inserting_after(self.last):
             node = self._of_numbers[key] = self.graph.placeholder(name)
         node.target = node.name
         self.numbers.append(value)
         return node
+
+    @property
+    def last(self) -> fx.Node | None:
+        """The last placeholder, if there is any."""
+        return next(reversed(self._of_numbers.values()), self._last_tensor)
 
     def number(self, key: Source | Shadow) -> fx.Node | None:
         """The placeholder of a number, if it has one."""

@@ -24,6 +24,7 @@ from capture.refgraph.lookup import lookup_class
 from capture.refgraph.memory import HANDLES, gradient_of, is_overriding, storage_of
 from capture.refgraph.node import ABSENT, Build, Const, Expr, External, RefNode, Shadow, TensorState, source_of
 from capture.refgraph.shapes import ask
+from capture.refgraph.sizes import Sizes, product
 from capture.refgraph.source import Computed, Literal
 from capture.torch_versions import existing
 
@@ -143,6 +144,8 @@ def metadata(interp: Any, name: str, args: list[Value], result: Any) -> Shadow:
         if told is not None:
             return told
     dynamic = not has(name, Property.FIXED) and any(is_dynamic_shape(arg.shadow) for arg in args)
+    if not dynamic and not has(name, Property.FIXED) and (told := told_of_sizes(interp, name, args, result)) is not None:
+        return told
     for arg in args:
         shadow = arg.shadow
         if isinstance(shadow, RefNode) and (isinstance(shadow.state, TensorState) or has(name, Property.ANY)):
@@ -150,6 +153,28 @@ def metadata(interp: Any, name: str, args: list[Value], result: Any) -> Shadow:
         elif not dynamic:
             interp.graph.depend(shadow, arg.real)
     return ask_again(name, args, result) if dynamic else Const(result)
+
+
+def told_of_sizes(interp: Any, name: str, args: list[Value], result: Any) -> Shadow | None:
+    """The shadow of what a tensor whose sizes change tells of them; None for what does not, when what else follows from them is
+    fixed."""
+    sizes: Sizes = interp.graph.sizes
+    tensor, *others = args
+    free = interp.recorder.sizes.of(tensor.real) if isinstance(tensor.real, torch.Tensor) else None
+    if free is None:
+        return None
+    interp.graph.touch(tensor.shadow)
+    if name in ("shape", "size") and not others:
+        return Build(type(result), tuple(map(sizes.shadow, free)))
+    if name == "size" and len(others) == 1 and type(result) is int:
+        interp.graph.depend(others[0].shadow, others[0].real)
+        return sizes.shadow(free[others[0].real])
+    if name in ("numel", "nelement"):
+        return sizes.shadow(product(free))
+    if name in ("len", "__len__"):
+        return sizes.shadow(free[0])
+    sizes.pin(free)
+    return None
 
 
 def untold(interp: Any, name: str, args: list[Value], result: Any) -> Shadow | None:
@@ -253,6 +278,8 @@ def assign(interp: Any, obj: Value, name: str, value: Value | None) -> Shadow:
         interp.graph.drop_gradient(node, early=not recorder.operations)
         return ABSENT
     recorder.wrote(())
+    if name == "data":
+        recorder.sizes.fix([obj.real, value.real])
     recorder.effect(setattr, recorder.argument(obj.shadow, obj.real), name, recorder.argument(value.shadow, value.real))
     if name == "grad":
         obj.shadow.slots["grad"] = value.shadow  # type: ignore[attr-defined]

@@ -1,0 +1,181 @@
+"""Sizes that change from call to call, in the fx graph: nodes that compute them, and what is known of each tensor's."""
+from __future__ import annotations
+
+import operator
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any, Protocol
+
+import torch
+from torch.fx import Graph, Node
+
+from capture import _C
+from capture.errors import InternalError
+from capture.interp.core.frame import Value
+from capture.interp.recording import subclass_unwrapping
+from capture.interp.recording.fx_numbers import nameable
+from capture.interp.recording.graph_inputs import GraphInputs
+from capture.interp.recording.shape_rules import Many, Shaper, Unknown, shapes_of
+from capture.refgraph.graph import RefGraph
+from capture.refgraph.memory import storage_of
+from capture.refgraph.node import External, ListState, RefNode, Shadow, TensorState
+from capture.refgraph.sizes import Size
+from capture.refgraph.source import Computed, Literal, Source
+
+
+class Recorder(Protocol):
+    """What is asked of the recorder of a graph."""
+
+    fx: Graph
+
+    inputs: GraphInputs
+
+    def node(self, tensor: RefNode) -> Node: ...
+
+    def varies(self, source: Source, real: Any) -> bool: ...
+
+    def plain_number(self, source: Source) -> Any: ...
+
+
+class SizeNodes:
+    """The sizes in one graph. The nodes that compute them stand before all operations: sizes are as they were at entry."""
+
+    def __init__(self, graph: RefGraph) -> None:
+        self.graph = graph
+        self._nodes: dict[Source, Node] = {}
+        self.sources: dict[Node, Source] = {}
+        self._last: Node | None = None
+        self._copies: list[tuple[set[int | None], list[Size]]] = []     # storages, and sizes that decide whether they are one
+
+    def free(self, recorder: Recorder, shadow: Shadow | None) -> None:
+        """Numbers from outside that say how large a result is are sizes, where they were found to change."""
+        if not self.graph.shapes.takes_sizes or shadow is None:
+            return
+        if isinstance(shadow, External):
+            if type(shadow.value) is int and recorder.varies(shadow.source, shadow.value):
+                self.graph.require(shadow.source, "TYPE", int)
+                self.graph.sizes.atom(shadow.source, shadow.value)
+            return
+        parts = shadow.state.items if isinstance(shadow, RefNode) and isinstance(shadow.state, ListState) else shadow.parts
+        for part in parts:
+            self.free(recorder, part)
+
+    def write(self, recorder: Recorder, source: Source) -> Any:
+        """The node of a number that follows from sizes."""
+        if isinstance(source, Literal):
+            return source.value
+        if source in self._nodes:
+            return self._nodes[source]
+        if not isinstance(source, Computed):
+            return recorder.plain_number(source)
+        if source.op is _C.size:
+            tensor, dim = source.args
+            made = self._append(recorder, "call_method", "size", recorder.node(self._tensor(tensor)), dim.value)  # type: ignore[attr-defined]
+        else:
+            made = self._append(recorder, "call_function", nameable(source.op), *(self.write(recorder, arg) for arg in source.args))
+        self._nodes[source], self.sources[made] = made, source
+        return made
+
+    def read_in(self, nodes: Collection[Node]) -> list[tuple[Source, int]]:
+        """The sizes of tensors among these nodes: their paths, and what they are."""
+        return [(source, self.graph.sizes.real(source)) for node, source in self.sources.items()
+                if node in nodes and node.target == "size"]
+
+    def _append(self, recorder: Recorder, op: str, target: Any, *args: Any) -> Node:
+        with recorder.fx.inserting_after(self._last or recorder.inputs.last):
+            self._last = subclass_unwrapping.note(recorder.fx.create_node(op, target, args), True)
+        self._last.meta["stack"] = self.graph.context.positions()
+        return self._last
+
+    def _tensor(self, source: Source) -> RefNode:
+        return next(node for node in self.graph.nodes if node.source == source)
+
+    def of(self, tensor: torch.Tensor) -> tuple[Size, ...] | None:
+        """The sizes of a tensor, some of which change; None where none does."""
+        node = self.graph.find(tensor)
+        if node is None or not isinstance(node.state, TensorState) or node.state.sizes is None:
+            return None
+        sizes = tuple(map(self.graph.sizes.resolved, node.state.sizes))
+        return sizes if any(size.constant is None for size in sizes) else None
+
+    def of_results(self, target: Any, args: Sequence[Value], kwargs: dict[str, Value], tensors: Sequence[torch.Tensor],
+                   result: Any, in_body: bool) -> list[list[Size]] | None:
+        """The sizes of an operation's results, None where they do not change. Where no rule tells them, those of its operands are
+        fixed. in_body: of torch's control flow, whose graphs take tensors alone."""
+        if not self.graph.sizes:
+            return None
+        free = [sizes for tensor in tensors if (sizes := self.of(tensor)) is not None]
+        numbers = [value for value in (*args, *kwargs.values()) if self._is_free(value.shadow)]
+        if not free and not numbers:
+            return None
+        found = list(flat(result))
+        if not found:
+            return None
+        shaper = Shaper(self.graph)
+        try:
+            if in_body:
+                raise Unknown
+            shapes = shapes_of(shaper, target, args, kwargs)
+        except Unknown:
+            shapes = None
+        if shapes is None:
+            self.fix(tensors)
+            for value in numbers:
+                self._fix(value.shadow, value.real)
+            return None
+        each = shapes if isinstance(shapes, Many) else [shapes]
+        if [[size.real for size in shape] for shape in each] != [list(tensor.shape) for tensor in found]:
+            raise InternalError(f"the rule for {target} makes {each} of {[tensor.shape for tensor in found]}")
+        if shaper.copying:
+            self._copies.append((storages_of([*tensors, *found]), shaper.copying))
+        return each
+
+    def wrote(self, storages: Collection[int | None]) -> None:
+        """These storages were written to (none: any): whether other tensors lie there, too, matters from now on."""
+        for shared, sizes in self._copies:
+            if not storages or not shared.isdisjoint(storages):
+                for size in sizes:
+                    self.graph.sizes.decide(operator.ge, size, 2)
+
+    def fix(self, tensors: Iterable[torch.Tensor]) -> None:
+        """The sizes of these tensors are what they are now, on each hit."""
+        for tensor in tensors if self.graph.sizes else ():
+            self.graph.sizes.pin(self.of(tensor) or ())
+
+    def fix_all(self) -> None:
+        """So are all sizes: what follows is recorded in a way that knows no others."""
+        self.graph.sizes.pin_all()
+
+    def _is_free(self, shadow: Shadow | None) -> bool:
+        """Whether a number, or some of several, changes with sizes."""
+        if isinstance(shadow, RefNode) and isinstance(shadow.state, ListState):
+            return any(map(self.graph.sizes.is_free_in, shadow.state.items))
+        return self.graph.sizes.is_free_in(shadow)
+
+    def _fix(self, shadow: Shadow | None, real: Any) -> None:
+        if isinstance(shadow, RefNode) and isinstance(shadow.state, ListState):
+            for part, item in zip(shadow.state.items, real, strict=True):
+                self._fix(part, item)
+        elif self.graph.sizes.is_free_in(shadow):
+            self.graph.depend(shadow, real)  # type: ignore[arg-type]
+
+    def note(self, result: Any, shapes: list[list[Size]] | None) -> None:
+        """Notes the sizes of an operation's results."""
+        for tensor, shape in zip(flat(result), shapes or (), strict=shapes is not None):
+            node = self.graph.find(tensor)
+            if node is not None and isinstance(node.state, TensorState):
+                node.state.sizes = tuple(shape) if any(size.constant is None for size in shape) else None
+
+
+def storages_of(tensors: Iterable[torch.Tensor]) -> set[int | None]:
+    """Where tensors lie."""
+    return {(storage_of(tensor) or (None,))[0] for tensor in tensors}
+
+
+def flat(result: Any) -> Iterable[torch.Tensor]:
+    """The tensors of a result, in order."""
+    if isinstance(result, torch.Tensor):
+        yield result
+    elif isinstance(result, (tuple, list)):
+        for item in result:
+            yield from flat(item)
+

@@ -1,0 +1,62 @@
+"""Sizes of tensors that are made of nothing."""
+from __future__ import annotations
+
+import operator
+
+from capture.interp.core.frame import Value
+from capture.interp.recording.shape_rules.shaper import Shape, Shaper, Unknown, rule
+from capture.refgraph.sizes import as_size
+
+
+@rule("zeros", "ones", "empty", "rand", "randn")
+def sized(c: Shaper, *size: Value, **kwargs: Value) -> Shape:
+    if kwargs.keys() & {"out", "generator", "names"}:
+        raise Unknown
+    return c.given((*size, *(kwargs[name] for name in ("size",) if name in kwargs)))
+
+
+@rule("full")
+def full(c: Shaper, size: Value, fill_value: Value, **kwargs: Value) -> Shape:
+    return c.given([size])
+
+
+@rule("randint")
+def randint(c: Shaper, *args: Value, **kwargs: Value) -> Shape:
+    return c.given([kwargs["size"] if "size" in kwargs else next(value for value in args if not isinstance(value.real, int))])
+
+
+@rule("new_zeros", "new_ones", "new_empty")
+def new(c: Shaper, input: Value, *size: Value, **kwargs: Value) -> Shape:
+    return sized(c, *size, **kwargs)
+
+
+@rule("new_full")
+def new_full(c: Shaper, input: Value, size: Value, fill_value: Value, **kwargs: Value) -> Shape:
+    return c.given([size])
+
+
+@rule("arange")
+def arange(c: Shaper, *bounds: Value, **kwargs: Value) -> Shape:
+    given = [*bounds, *(kwargs[name] for name in ("start", "end", "step") if name in kwargs)]
+    if any(type(bound.real) is not int for bound in given) or "out" in kwargs or "start" in kwargs and "end" not in kwargs:
+        raise Unknown
+    start, stop = (as_size(0), c.size(given[0])) if len(given) == 1 else (c.size(given[0]), c.size(given[1]))
+    if len(given) > 2 and c.fixed(given[2]) != 1:
+        raise Unknown
+    c.sizes.decide(operator.le, start, stop)
+    return [stop - start]
+
+
+@rule("eye")
+def eye(c: Shaper, n: Value, m: Value | None = None, **kwargs: Value) -> Shape:
+    return [c.size(n), c.size(n if m is None else m)]
+
+
+@rule("randperm")
+def randperm(c: Shaper, n: Value, **kwargs: Value) -> Shape:
+    return [c.size(n)]
+
+
+@rule("linspace", "logspace")
+def linspace(c: Shaper, start: Value, end: Value, steps: Value, **kwargs: Value) -> Shape:
+    return [c.size(steps)]

@@ -1,0 +1,118 @@
+"""Sizes of results of functions of neural networks."""
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from capture.interp.core.frame import Value
+from capture.interp.recording.shape_rules.shaper import Shape, Shaper, Unknown, pointwise, rule
+from capture.refgraph.sizes import Size, as_size
+
+
+@rule(*"""
+    alpha_dropout batch_norm celu dropout dropout1d dropout2d dropout3d elu feature_alpha_dropout feature_dropout gelu group_norm
+    gumbel_softmax hardshrink hardsigmoid hardswish hardtanh instance_norm layer_norm leaky_relu local_response_norm log_softmax
+    logsigmoid mish normalize prelu relu relu6 rms_norm rrelu selu sigmoid silu softmax softmin softplus softshrink softsign tanh
+    tanhshrink threshold""".split())
+def unchanged(c: Shaper, input: Value, *args: Value, **kwargs: Value) -> Shape:
+    """As large as the input."""
+    return c.shape(input)
+
+
+@rule("glu")
+def glu(c: Shaper, input: Value, dim: Value | None = None) -> Shape:
+    shape = c.shape(input)
+    place = c.dim(dim, len(shape), -1)
+    half = shape[place].divided(as_size(2))
+    if half is None:
+        raise Unknown
+    shape[place] = half
+    return shape
+
+
+@rule("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "binary_cross_entropy", "binary_cross_entropy_with_logits", "kl_div",
+      "soft_margin_loss", "poisson_nll_loss")
+def pointwise_loss(c: Shaper, input: Value, target: Value, *args: Value, reduction: Value | None = None, **kwargs: Value) -> Shape:
+    if args:
+        raise Unknown
+    shape = pointwise(c, input, target)
+    return shape if c.fixed(reduction, "mean") == "none" else []
+
+
+@rule("cross_entropy", "nll_loss")
+def class_loss(c: Shaper, input: Value, target: Value, *args: Value, reduction: Value | None = None, **kwargs: Value) -> Shape:
+    shape, classes = c.shape(target), c.shape(input)
+    if args or len(classes) != len(shape) + 1:
+        raise Unknown
+    for one, other in zip(shape, [*classes[:1], *classes[2:]] if shape else [], strict=True):
+        c.same(one, other)
+    return shape if c.fixed(reduction, "mean") == "none" else []
+
+
+def window(c: Shaper, size: Size, kernel: int, stride: int, padding: int, dilation: int, *, up: bool = False) -> Size:
+    """How often a window fits, which is moved by `stride`. up: a whole number of times even if the last one is not full."""
+    room = size + (2 * padding - dilation * (kernel - 1) - 1)
+    if up and stride != 1 and size.constant is None:
+        raise Unknown
+    return c.sizes.quotient(room + (stride - 1 if up else 0), as_size(stride)) + 1
+
+
+def per_dim(value: object, count: int) -> list[int]:
+    """A setting of each dimension, which may be given as one number."""
+    numbers: list[Any] = list(value) if isinstance(value, (list, tuple)) else [value]
+    numbers = numbers * count if len(numbers) == 1 else numbers
+    if any(type(number) is not int for number in numbers) or len(numbers) != count:
+        raise Unknown
+    return numbers
+
+
+def for_dims(function: Callable[..., Shape], dims: int) -> Callable[..., Shape]:
+    """The rule of the function for so many dimensions."""
+    def of_dims(c: Shaper, *args: Value, **kwargs: Value) -> Shape:
+        return function(c, dims, *args, **kwargs)
+    return of_dims
+
+
+def convolution(c: Shaper, dims: int, input: Value, weight: Value, bias: Value | None = None, stride: Value | None = None,
+                padding: Value | None = None, dilation: Value | None = None, groups: Value | None = None) -> Shape:
+    shape, filters = c.shape(input), [c.sizes.fix(size) for size in c.shape(weight)]
+    c.same(shape[-dims - 1], as_size(filters[1] * c.fixed(groups, 1)))
+    pads = c.fixed(padding, 0)
+    steps, spread = per_dim(c.fixed(stride, 1), dims), per_dim(c.fixed(dilation, 1), dims)
+    if pads == "valid":
+        pads = 0
+    spatial = shape[-dims:]
+    if pads == "same":
+        sizes = spatial
+    else:
+        sizes = [window(c, size, *settings) for size, *settings in zip(
+            spatial, filters[2:], steps, per_dim(pads, dims), spread, strict=True)]
+    return [*shape[:-dims - 1], as_size(filters[0]), *sizes]
+
+
+def pooled(c: Shaper, dims: int, input: Value, kernel_size: Value, stride: Value | None = None, padding: Value | None = None,
+           dilation: Value | None = None, ceil_mode: Value | None = None, **kwargs: Value) -> Shape:
+    shape, kernel = c.shape(input), per_dim(c.fixed(kernel_size), dims)
+    steps = c.fixed(stride)
+    if c.fixed(kwargs.get("return_indices"), False):
+        raise Unknown
+    sizes = [window(c, size, *settings, up=bool(c.fixed(ceil_mode, False))) for size, *settings in zip(
+        shape[-dims:], kernel, per_dim(steps, dims) if steps else kernel, per_dim(c.fixed(padding, 0), dims),
+        per_dim(c.fixed(dilation, 1), dims), strict=True)]
+    return [*shape[:-dims], *sizes]
+
+
+def averaged(c: Shaper, dims: int, input: Value, kernel_size: Value, stride: Value | None = None, padding: Value | None = None,
+             ceil_mode: Value | None = None, *args: Value, **kwargs: Value) -> Shape:
+    return pooled(c, dims, input, kernel_size, stride, padding, None, ceil_mode)
+
+
+def adaptive(c: Shaper, dims: int, input: Value, output_size: Value) -> Shape:
+    shape, wanted = c.shape(input), c.fixed(output_size)
+    wanted = list(wanted) if isinstance(wanted, (list, tuple)) else [wanted] * dims
+    return [*shape[:-dims], *(size if want is None else as_size(want) for size, want in zip(shape[-dims:], wanted, strict=True))]
+
+
+for _family, _rule in (("conv", convolution), ("max_pool", pooled), ("avg_pool", averaged), ("adaptive_avg_pool", adaptive)):
+    for _dims in (1, 2, 3):
+        rule(f"{_family}{_dims}d")(for_dims(_rule, _dims))

@@ -1,0 +1,58 @@
+"""Sizes of results of matrix products and attention."""
+from __future__ import annotations
+
+from capture.interp.core.frame import Value
+from capture.interp.recording.shape_rules.shaper import Shape, Shaper, Unknown, rule
+
+
+@rule("matmul", "mm", "bmm", "mv", "dot", "rmatmul")
+def matmul(c: Shaper, input: Value, other: Value, **kwargs: Value) -> Shape:
+    left, right = c.shape(input), c.shape(other)
+    if not left or not right or kwargs:
+        raise Unknown
+    c.same(left[-1], right[-2] if len(right) > 1 else right[-1])
+    rows, columns = left[-2:-1], right[-1:] if len(right) > 1 else []
+    return [*c.broadcast(left[:-2], right[:-2]), *rows, *columns]
+
+
+@rule("linear")
+def linear(c: Shaper, input: Value, weight: Value, bias: Value | None = None) -> Shape:
+    shape, filters = c.shape(input), c.shape(weight)
+    c.same(shape[-1], filters[-1])
+    return [*shape[:-1], *filters[:-1]]
+
+
+@rule("addmm", "baddbmm", "addbmm", "addmv")
+def addmm(c: Shaper, input: Value, one: Value, other: Value, **kwargs: Value) -> Shape:
+    return matmul(c, one, other)
+
+
+@rule("outer", "ger")
+def outer(c: Shaper, input: Value, vec2: Value) -> Shape:
+    return [*c.shape(input), *c.shape(vec2)]
+
+
+@rule("einsum")
+def einsum(c: Shaper, equation: Value, *operands: Value) -> Shape:
+    text = c.fixed(equation)
+    if type(text) is not str or "." in text or "->" not in text:
+        raise Unknown
+    tensors = list(operands) if len(operands) != 1 or not isinstance(operands[0].real, (list, tuple)) else c.items(operands[0])
+    inputs, _, result = text.replace(" ", "").partition("->")
+    known = {}
+    for letters, tensor in zip(inputs.split(","), tensors, strict=True):
+        for letter, size in zip(letters, c.shape(tensor), strict=True):
+            known[letter] = c.joined(known[letter], size) if letter in known else size
+    return [known[letter] for letter in result]
+
+
+@rule("scaled_dot_product_attention")
+def attention(c: Shaper, query: Value, key: Value, value: Value, *args: Value, **kwargs: Value) -> Shape:
+    shape, keys, values = c.shape(query), c.shape(key), c.shape(value)
+    if not len(shape) == len(keys) == len(values):
+        raise Unknown
+    c.same(shape[-1], keys[-1])
+    c.same(keys[-2], values[-2])
+    grouped = kwargs.get("enable_gqa", args[4] if len(args) > 4 else None)
+    batch = shape[:-2] if c.fixed(grouped, False) else c.broadcast(shape[:-2], keys[:-2], values[:-2])
+    return [*batch, shape[-2], values[-1]]

@@ -1,0 +1,90 @@
+"""Sizes of results of reductions, sorting and searching."""
+from __future__ import annotations
+
+from capture.interp.core.frame import Value
+from capture.interp.recording.shape_rules.shaper import Many, Shape, Shaper, Unknown, pointwise, rule
+from capture.refgraph.sizes import as_size
+
+
+def reduced(shape: Shape, dims: list[int], keep: bool) -> Shape:
+    """The sizes that are left."""
+    return [as_size(1) if place in dims else size for place, size in enumerate(shape) if keep or place not in dims]
+
+
+@rule("sum", "mean", "prod", "nansum", "nanmean", "logsumexp", "amax", "amin", "all", "any", "count_nonzero", "argmax", "argmin")
+def reduction(c: Shaper, input: Value, dim: Value | None = None, keepdim: Value | None = None, **kwargs: Value) -> Shape:
+    if "out" in kwargs:
+        raise Unknown
+    shape = c.shape(input)
+    return reduced(shape, c.dims(kwargs.get("axis", dim), len(shape)), bool(c.fixed(keepdim, False)))
+
+
+@rule("var", "std")
+def moment(c: Shaper, input: Value, dim: Value | None = None, unbiased: Value | None = None, keepdim: Value | None = None,
+           *, correction: Value | None = None) -> Shape:
+    if dim is not None and isinstance(dim.real, bool):
+        dim = None
+    shape = c.shape(input)
+    return reduced(shape, c.dims(dim, len(shape)), bool(c.fixed(keepdim, False)))
+
+
+@rule("var_mean", "std_mean")
+def moments(c: Shaper, *args: Value, **kwargs: Value) -> Many:
+    shape = moment(c, *args, **kwargs)
+    return Many([shape, list(shape)])
+
+
+@rule("norm")
+def norm(c: Shaper, input: Value, p: Value | None = None, dim: Value | None = None, keepdim: Value | None = None,
+         **kwargs: Value) -> Shape:
+    shape = c.shape(input)
+    return reduced(shape, c.dims(dim, len(shape)), bool(c.fixed(keepdim, False)))
+
+
+@rule("linalg_norm", "linalg_vector_norm", "vector_norm")
+def vector_norm(c: Shaper, input: Value, ord: Value | None = None, dim: Value | None = None, keepdim: Value | None = None,
+                **kwargs: Value) -> Shape:
+    return norm(c, input, ord, dim, keepdim)
+
+
+@rule("max", "min", "median", "nanmedian", "mode")
+def extreme(c: Shaper, input: Value, *args: Value, **kwargs: Value) -> Shape | Many:
+    if not args and not kwargs:
+        return []
+    other = args[0] if args else kwargs.get("other")
+    if other is not None and not isinstance(other.real, int):
+        return pointwise(c, input, other)
+    return extremes(c, input, *args, **kwargs)
+
+
+def extremes(c: Shaper, input: Value, dim: Value | None = None, keepdim: Value | None = None) -> Many:
+    shape = c.shape(input)
+    result = reduced(shape, [c.dim(dim, len(shape), -1)], bool(c.fixed(keepdim, False)))
+    return Many([result, list(result)])
+
+
+@rule("sort")
+def sort(c: Shaper, input: Value, *args: Value, **kwargs: Value) -> Many:
+    return Many([c.shape(input), c.shape(input)])
+
+
+@rule("argsort")
+def argsort(c: Shaper, input: Value, *args: Value, **kwargs: Value) -> Shape:
+    return c.shape(input)
+
+
+@rule("topk")
+def topk(c: Shaper, input: Value, k: Value, dim: Value | None = None, *args: Value, **kwargs: Value) -> Many:
+    shape = c.shape(input)
+    shape[c.dim(dim, len(shape), -1)] = c.size(k)
+    return Many([shape, list(shape)])
+
+
+@rule("multinomial")
+def multinomial(c: Shaper, input: Value, num_samples: Value, *args: Value, **kwargs: Value) -> Shape:
+    return [*c.shape(input)[:-1], c.size(num_samples)]
+
+
+@rule("cummax", "cummin")
+def running(c: Shaper, input: Value, *args: Value, **kwargs: Value) -> Many:
+    return Many([c.shape(input), c.shape(input)])

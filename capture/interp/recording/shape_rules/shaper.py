@@ -1,0 +1,225 @@
+"""Which sizes the results of tensor operations have, as they follow from those of the operands: a rule for each operation.
+
+A rule takes the arguments of the call as `Value`s, by the names that torch gives them, and returns the sizes of the result: a
+list of `Size`s, or `Many` of them where the operation returns several tensors. What it goes by becomes a guard (`Sizes.decide`,
+`Shaper.fixed`). An operation without a rule, or arguments that a rule does not know, fix all sizes involved: then each of them is
+captured by itself.
+"""
+from __future__ import annotations
+
+import functools
+import inspect
+import operator
+import types
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from capture.interp.core.frame import Value
+from capture.operators.schemas import plain_name
+from capture.refgraph.graph import RefGraph
+from capture.refgraph.lookup import parts
+from capture.refgraph.node import Build, Const, ListState, RefNode, TensorState
+from capture.refgraph.sizes import Size, as_size
+
+Shape = list[Size]
+
+
+class Unknown(Exception):
+    """No rule says which sizes the results have."""
+
+
+class Many(list[Shape]):
+    """The sizes of several results, in order."""
+
+
+class Shaper:
+    """What rules ask about the arguments of a call."""
+
+    def __init__(self, graph: RefGraph) -> None:
+        self.graph, self.sizes = graph, graph.sizes
+        self.copying: Shape = []        # whether the result is a copy or a view follows from which of these are at least 2
+
+    def shape(self, value: Value) -> Shape:
+        """The sizes of a tensor; a number has none."""
+        real, shadow = value.real, value.shadow
+        if not isinstance(real, torch.Tensor):
+            if isinstance(real, (int, float, complex)):
+                return []
+            raise Unknown
+        if not isinstance(shadow, RefNode) or not isinstance(shadow.state, TensorState) or shadow.state.dynamic:
+            raise Unknown
+        if shadow.state.sizes is None:
+            return list(map(as_size, real.shape))
+        return [self.sizes.resolved(size) for size in shadow.state.sizes]
+
+    def items(self, value: Value) -> list[Value]:
+        """The items of a list or tuple."""
+        shadow, real = value.shadow, value.real
+        if isinstance(shadow, Build) and isinstance(real, tuple):
+            shadows: Sequence[Any] = shadow.items
+        elif isinstance(shadow, Const) and isinstance(real, tuple):
+            shadows = [Const(item) for item in real]
+        elif isinstance(shadow, RefNode) and isinstance(shadow.state, ListState) and type(real) is list:
+            shadows = shadow.state.items
+        else:
+            raise Unknown
+        return [Value(item, part) for item, part in zip(real if type(real) is list else parts(real), shadows, strict=True)]
+
+    def size(self, value: Value) -> Size:
+        """A number that says how large a result is."""
+        if type(value.real) is not int or value.shadow is None:
+            raise Unknown
+        try:
+            return self.sizes.resolved(self.sizes.of(value.shadow, value.real))
+        except ValueError:
+            raise Unknown from None
+
+    def given(self, values: Sequence[Value]) -> Shape:
+        """Sizes that are given one by one, or as one list."""
+        if len(values) == 1 and not isinstance(values[0].real, int):
+            values = self.items(values[0])
+        return list(map(self.size, values))
+
+    def fixed(self, value: Value | None, default: Any = None) -> Any:
+        """An argument of which more follows than sizes, and which is therefore guarded; `default` if it is not given."""
+        if value is None:
+            return default
+        if value.shadow is not None and not isinstance(value.shadow, Const):
+            if isinstance(value.real, torch.Tensor):
+                raise Unknown
+            if isinstance(value.shadow, (Build, RefNode)) and isinstance(value.real, (tuple, list)):
+                return [self.fixed(item) for item in self.items(value)]
+            self.graph.depend(value.shadow, value.real)
+        return value.real
+
+    def dims(self, value: Value | None, rank: int) -> list[int]:
+        """Dimensions, counted from the front; all if none are given."""
+        dims = self.fixed(value)
+        if dims is None or dims == []:
+            return list(range(rank))
+        dims = dims if isinstance(dims, (list, tuple)) else [dims]
+        if any(type(dim) is not int for dim in dims):
+            raise Unknown
+        return [dim % max(rank, 1) for dim in dims]
+
+    def dim(self, value: Value | None, rank: int, default: int = 0) -> int:
+        """One dimension, counted from the front."""
+        dim = self.fixed(value, default)
+        if type(dim) is not int:
+            raise Unknown
+        return dim % max(rank, 1)
+
+    def broadcast(self, *shapes: Shape) -> Shape:
+        """The sizes of what pointwise operations make of tensors of these sizes."""
+        result: Shape = []
+        for place in range(1, 1 + max(map(len, shapes), default=0)):
+            size = as_size(1)
+            for other in (shape[-place] for shape in shapes if len(shape) >= place):
+                size = self.joined(size, other)
+            result.insert(0, size)
+        return result
+
+    def joined(self, left: Size, right: Size) -> Size:
+        """The size of a dimension that two operands share, one of which may be repeated along it."""
+        left, right = self.sizes.resolved(left), self.sizes.resolved(right)
+        if left == right or right.constant == 1:
+            return left
+        if left.constant == 1:
+            return right
+        if left.real == right.real:
+            self.sizes.decide(operator.eq, left, right)
+            return left
+        single, other = (left, right) if left.real == 1 else (right, left)
+        self.sizes.fix(single)
+        return other
+
+    def same(self, left: Size, right: Size) -> None:
+        """Two sizes without which the operation would raise are equal."""
+        if not self.sizes.decide(operator.eq, left, right):
+            raise Unknown
+
+    def several(self, size: Size) -> None:
+        """Notes that a dimension has several elements, where eager mode treats one differently."""
+        if size.real < 2 or not self.sizes.decide(operator.ge, size, 2):
+            self.sizes.fix(size)
+
+
+Rule = Callable[..., Any]
+RULES: dict[str, Rule] = {}
+
+
+def rule(*names: str) -> Callable[[Rule], Rule]:
+    """Registers what tells the sizes of these operations' results, known as `plain_name` says."""
+    def register(function: Rule) -> Rule:
+        for name in names:
+            assert name not in RULES, name
+            RULES[name] = function
+        return function
+    return register
+
+
+def shapes_of(c: Shaper, target: Any, args: Sequence[Value], kwargs: dict[str, Value]) -> Shape | Many:
+    """The sizes of an operation's results. Raises Unknown where no rule tells."""
+    found = rule_of(plain_name(target)) if is_torchs(target) else None
+    if found is None:
+        raise Unknown
+    try:
+        bound = signature_of(found).bind(None, *args, **kwargs)
+    except TypeError:
+        raise Unknown from None
+    return found(c, *bound.args[1:], **bound.kwargs)
+
+
+def is_torchs(target: Any) -> bool:
+    """Whether the target of a node is a function of torch's, or an operator of Python's, that does what others of its name do."""
+    if isinstance(target, str) or target is getattr:
+        return True
+    if isinstance(target, torch._ops.OpOverload):
+        return target.namespace == "aten"
+    if isinstance(target, types.FunctionType):
+        return target.__module__ in MODULES
+    return isinstance(target, C_FUNCTIONS) and (getattr(operator, target.__name__, None) is target or (
+        getattr(target, "__module__", None) or "torch").partition(".")[0] == "torch")
+
+
+C_FUNCTIONS = types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType
+MODULES = frozenset({"torch.nn.functional", "torch.functional", "torch._tensor", "torch._jit_internal"})
+
+
+@functools.cache
+def signature_of(function: Rule) -> inspect.Signature:
+    """The signature of a rule."""
+    return inspect.signature(function)
+
+
+@functools.cache
+def rule_of(name: str) -> Rule | None:
+    """The rule of an operation of this name; Python's operators and operations in place have those of the operations."""
+    for known in (name, name[1:] if name[:1] in ("i", "r") and name[1:] in OPERATORS else ""):
+        if known in RULES:
+            return RULES[known]
+        if known in OPERATORS or known and is_pointwise(known):
+            return pointwise
+    return None
+
+
+OPERATORS = frozenset("""
+    abs add and eq floordiv ge gt invert le lshift lt matmul mod mul ne neg or pos pow rshift sub truediv xor""".split())
+
+
+def is_pointwise(name: str) -> bool:
+    """Whether torch calls an operation of this name pointwise, in all its forms."""
+    packet = getattr(torch.ops.aten, name, None)
+    if not isinstance(packet, torch._ops.OpOverloadPacket):
+        return False
+    overloads = [getattr(packet, form) for form in packet.overloads()]
+    return bool(overloads) and all(torch.Tag.pointwise in overload.tags for overload in overloads)
+
+
+def pointwise(c: Shaper, *args: Value, **kwargs: Value) -> Shape:
+    """The result of tensors that are combined element by element."""
+    if "out" in kwargs:
+        raise Unknown
+    return c.broadcast(*(c.shape(value) for value in (*args, *kwargs.values()) if isinstance(value.real, torch.Tensor)))

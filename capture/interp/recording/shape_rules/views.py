@@ -1,0 +1,391 @@
+"""Sizes of results of operations that move elements: views, joins, gathers."""
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import torch
+
+from capture.interp.core.frame import Value
+from capture.interp.recording.shape_rules.shaper import Many, Shape, Shaper, Unknown, rule
+from capture.refgraph.lookup import parts
+from capture.refgraph.node import Build, Const
+from capture.refgraph.sizes import Size, as_size, product
+
+
+@rule(*"""
+    alias bernoulli bfloat16 bool clone copy cpu cumprod cumsum detach double empty_like exponential fill flip fliplr flipud float
+    full_like half imag index_add index_copy index_fill index_put int logcumsumexp long masked_fill masked_scatter normal ones_like
+    rand_like randint_like randn_like real requires_grad resolve_conj resolve_neg roll scatter scatter_add scatter_reduce short to
+    tril triu type type_as uniform zero zeros_like""".split())
+def unchanged(c: Shaper, input: Value, *args: Value, **kwargs: Value) -> Shape:
+    """As large as the first operand."""
+    return c.shape(input)
+
+
+@rule("getattr")
+def attribute(c: Shaper, input: Value, name: Value) -> Shape:
+    shape = c.shape(input)
+    if name.real in ("data", "grad", "real", "imag"):
+        return shape
+    if name.real in ("mT", "mH") and len(shape) > 1:
+        return [*shape[:-2], shape[-1], shape[-2]]
+    if name.real in ("T", "H") and len(shape) <= 2:
+        return shape[::-1]
+    raise Unknown
+
+
+@rule("contiguous")
+def contiguous(c: Shaper, input: Value, memory_format: Value | None = None) -> Shape:
+    shape = c.shape(input)
+    for size in shape:
+        if size.constant is None:
+            c.several(size)         # along a single element any stride will do
+    return shape
+
+
+def perhaps_copied(c: Shaper, shape: Shape) -> Shape:
+    """Sizes of a tensor that is copied if it lies in memory otherwise than is wanted, along dimensions of several elements."""
+    c.copying += [size for size in shape if size.constant is None]
+    return shape
+
+
+@rule("view", "reshape")
+def view(c: Shaper, input: Value, *shape: Value, **kwargs: Value) -> Shape:
+    given = (*shape, *kwargs.values())
+    if any(isinstance(value.real, torch.dtype) for value in given):
+        raise Unknown
+    return reshaped(c, c.shape(input), c.given(given))
+
+
+def reshaped(c: Shaper, before: Shape, wanted: Shape) -> Shape:
+    """The sizes that are wanted, of which one may be -1."""
+    perhaps_copied(c, before)
+    elements, rest = product(before), [place for place, size in enumerate(wanted) if size.constant == -1]
+    if not rest:
+        c.same(product(wanted), elements)
+        return wanted
+    others = product(size for place, size in enumerate(wanted) if place not in rest)
+    if not others.real or len(rest) > 1:
+        raise Unknown
+    inferred = c.sizes.quotient(elements, others)
+    c.same(inferred * others, elements)
+    return [inferred if place in rest else size for place, size in enumerate(wanted)]
+
+
+@rule("view_as", "reshape_as")
+def view_as(c: Shaper, input: Value, other: Value) -> Shape:
+    return reshaped(c, c.shape(input), c.shape(other))
+
+
+@rule("expand_as")
+def expand_as(c: Shaper, input: Value, other: Value) -> Shape:
+    return expanded(c, c.shape(input), c.shape(other))
+
+
+@rule("expand", "broadcast_to")
+def expand(c: Shaper, input: Value, *size: Value, **kwargs: Value) -> Shape:
+    return expanded(c, c.shape(input), c.given((*size, *(value for name, value in kwargs.items() if name != "implicit"))))
+
+
+def expanded(c: Shaper, shape: Shape, wanted: Shape) -> Shape:
+    new = len(wanted) - len(shape)
+    result = wanted[:new]
+    for size, want in zip(shape, wanted[new:], strict=True):
+        if want.constant == -1:
+            result.append(size)
+        elif size.constant == 1:
+            result.append(want)
+        elif size.real == want.real:
+            c.same(size, want)
+            result.append(want)
+        else:
+            c.sizes.fix(size)
+            result.append(want)
+    return result
+
+
+@rule("flatten")
+def flatten(c: Shaper, input: Value, start_dim: Value | None = None, end_dim: Value | None = None) -> Shape:
+    shape = perhaps_copied(c, c.shape(input))
+    if not shape:
+        return [as_size(1)]
+    start, end = c.dim(start_dim, len(shape)), c.dim(end_dim, len(shape), -1)
+    return [*shape[:start], product(shape[start:end + 1]), *shape[end + 1:]]
+
+
+@rule("ravel")
+def ravel(c: Shaper, input: Value) -> Shape:
+    return [product(perhaps_copied(c, c.shape(input)))]
+
+
+@rule("unflatten")
+def unflatten(c: Shaper, input: Value, dim: Value, sizes: Value) -> Shape:
+    shape = c.shape(input)
+    place = c.dim(dim, len(shape))
+    return [*shape[:place], *reshaped(c, [shape[place]], c.given([sizes])), *shape[place + 1:]]
+
+
+@rule("transpose", "swapaxes", "swapdims")
+def transpose(c: Shaper, input: Value, dim0: Value, dim1: Value) -> Shape:
+    shape = c.shape(input)
+    one, other = c.dim(dim0, len(shape)), c.dim(dim1, len(shape))
+    if shape:
+        shape[one], shape[other] = shape[other], shape[one]
+    return shape
+
+
+@rule("t", "adjoint")
+def transposed(c: Shaper, input: Value) -> Shape:
+    shape = c.shape(input)
+    if len(shape) > 2:
+        raise Unknown
+    return shape[::-1]
+
+
+@rule("permute")
+def permute(c: Shaper, input: Value, *dims: Value, **kwargs: Value) -> Shape:
+    shape, places = c.shape(input), (*dims, *kwargs.values())
+    order = [c.fixed(dim) for dim in (places if isinstance(places[0].real, int) else c.items(places[0]))]
+    return [shape[dim] for dim in order]
+
+
+@rule("movedim", "moveaxis")
+def movedim(c: Shaper, input: Value, source: Value, destination: Value) -> Shape:
+    shape = c.shape(input)
+    order = list(range(len(shape)))
+    sources, targets = c.dims(source, len(shape)), c.dims(destination, len(shape))
+    rest = iter(dim for dim in order if dim not in sources)
+    places = dict(zip(targets, sources, strict=True))
+    return [shape[places[dim] if dim in places else next(rest)] for dim in order]
+
+
+@rule("unsqueeze")
+def unsqueeze(c: Shaper, input: Value, dim: Value) -> Shape:
+    shape = c.shape(input)
+    shape.insert(c.dim(dim, len(shape) + 1), as_size(1))
+    return shape
+
+
+@rule("squeeze")
+def squeeze(c: Shaper, input: Value, *dim: Value, **kwargs: Value) -> Shape:
+    shape = c.shape(input)
+    given = (*dim, *kwargs.values())
+    dims = c.dims(given[0], len(shape)) if given else list(range(len(shape)))
+    return [size for place, size in enumerate(shape) if place not in dims or not c.sizes.decide(operator.eq, size, 1)]
+
+
+@rule("narrow")
+def narrow(c: Shaper, input: Value, dim: Value, start: Value, length: Value) -> Shape:
+    shape = c.shape(input)
+    shape[c.dim(dim, len(shape))] = c.size(length)
+    return shape
+
+
+@rule("select")
+def select(c: Shaper, input: Value, dim: Value, index: Value) -> Shape:
+    shape = c.shape(input)
+    del shape[c.dim(dim, len(shape))]
+    return shape
+
+
+@rule("diagonal_scatter", "select_scatter", "slice_scatter")
+def scattered(c: Shaper, input: Value, *args: Value, **kwargs: Value) -> Shape:
+    return c.shape(input)
+
+
+@rule("unbind")
+def unbind(c: Shaper, input: Value, dim: Value | None = None) -> Many:
+    shape = c.shape(input)
+    place = c.dim(dim, len(shape))
+    count = c.sizes.fix(shape.pop(place))
+    return Many([list(shape) for _ in range(count)])
+
+
+@rule("split", "split_with_sizes")
+def split(c: Shaper, tensor: Value, split_size_or_sections: Value, dim: Value | None = None) -> Many:
+    shape = c.shape(tensor)
+    place = c.dim(dim, len(shape))
+    if not isinstance(split_size_or_sections.real, int):
+        return pieces(shape, place, c.given([split_size_or_sections]))
+    return in_pieces_of(c, shape, place, c.size(split_size_or_sections))
+
+
+@rule("chunk")
+def chunk(c: Shaper, input: Value, chunks: Value, dim: Value | None = None) -> Many:
+    shape, count = c.shape(input), c.fixed(chunks)
+    place = c.dim(dim, len(shape))
+    size = shape[place]
+    exact = size.divided(as_size(count))
+    if exact is not None:
+        return pieces(shape, place, [exact] * count)
+    return in_pieces_of(c, shape, place, c.sizes.quotient(size + (count - 1), as_size(count)))
+
+
+def in_pieces_of(c: Shaper, shape: Shape, place: int, piece: Size) -> Many:
+    """What is split into pieces of one size, the last of which may be smaller."""
+    whole = shape[place]
+    count = -(-whole.real // piece.real) if piece.real else 1
+    if whole.constant is None or piece.constant is None:
+        c.sizes.decide(operator.le, piece * (count - 1) + 1, whole)
+        c.sizes.decide(operator.ge, piece * count, whole)
+    last = whole - piece * (count - 1)
+    return pieces(shape, place, [piece] * (count - 1) + [last])
+
+
+def pieces(shape: Shape, place: int, sizes: Shape) -> Many:
+    return Many([[*shape[:place], size, *shape[place + 1:]] for size in sizes])
+
+
+@rule("cat", "concat", "concatenate")
+def cat(c: Shaper, tensors: Value, dim: Value | None = None, **kwargs: Value) -> Shape:
+    shapes = list(map(c.shape, c.items(tensors)))
+    if len({len(shape) for shape in shapes}) != 1 or kwargs:
+        raise Unknown
+    place = c.dim(dim, len(shapes[0]))
+    result = list(shapes[0])
+    for shape in shapes[1:]:
+        for other, size in enumerate(shape):
+            if other == place:
+                result[place] += size
+            else:
+                c.same(result[other], size)
+    return result
+
+
+@rule("stack")
+def stack(c: Shaper, tensors: Value, dim: Value | None = None, **kwargs: Value) -> Shape:
+    shapes = list(map(c.shape, c.items(tensors)))
+    if kwargs:
+        raise Unknown
+    for shape in shapes[1:]:
+        for size, other in zip(shapes[0], shape, strict=True):
+            c.same(size, other)
+    result = list(shapes[0])
+    result.insert(c.dim(dim, len(result) + 1), as_size(len(shapes)))
+    return result
+
+
+@rule("repeat")
+def repeat(c: Shaper, input: Value, *repeats: Value, **kwargs: Value) -> Shape:
+    shape, times = c.shape(input), c.given((*repeats, *kwargs.values()))
+    shape = [as_size(1)] * (len(times) - len(shape)) + shape
+    return [size * count for size, count in zip(shape, times, strict=True)]
+
+
+@rule("repeat_interleave")
+def repeat_interleave(c: Shaper, input: Value, repeats: Value, dim: Value | None = None, output_size: Value | None = None) -> Shape:
+    shape = c.shape(input)
+    times = c.size(repeats)
+    if dim is None or dim.real is None:
+        return [product(shape) * times]
+    place = c.dim(dim, len(shape))
+    shape[place] *= times
+    return shape
+
+
+@rule("pad")
+def pad(c: Shaper, input: Value, pad: Value, mode: Value | None = None, value: Value | None = None) -> Shape:
+    shape, widths = c.shape(input), c.given([pad])
+    for place, (before, after) in enumerate(zip(widths[::2], widths[1::2], strict=True), 1):
+        shape[-place] = shape[-place] + before + after
+    return shape
+
+
+@rule("embedding")
+def embedding(c: Shaper, input: Value, weight: Value, *args: Value, **kwargs: Value) -> Shape:
+    if isinstance(input.real, torch.Tensor) and input.real.is_floating_point():       # of ATen: the weight comes first
+        input, weight = weight, input
+    return [*c.shape(input), c.shape(weight)[1]]
+
+
+@rule("gather", "take_along_dim")
+def gather(c: Shaper, input: Value, dim: Value | None, index: Value, **kwargs: Value) -> Shape:
+    return c.shape(index)
+
+
+@rule("index_select")
+def index_select(c: Shaper, input: Value, dim: Value, index: Value) -> Shape:
+    shape, taken = c.shape(input), c.shape(index)
+    if len(taken) != 1 or not shape:
+        raise Unknown
+    shape[c.dim(dim, len(shape))] = taken[0]
+    return shape
+
+
+@rule("getitem")
+def getitem(c: Shaper, input: Value, index: Value) -> Shape:
+    if not isinstance(input.real, torch.Tensor):
+        raise Unknown
+    key = list(zip(index.shadow.items, parts(index.real), strict=True)) if isinstance(index.shadow, Build) and isinstance(
+        index.real, tuple) else [(index.shadow, index.real)]
+    if isinstance(index.shadow, Const) and isinstance(index.real, tuple):
+        key = [(Const(part), part) for part in index.real]
+    shape = c.shape(input)
+    taken = sum(1 for _, part in key if part is not None and part is not Ellipsis)
+    result: Shape = []
+    gathered: list[Shape] = []
+    first: int | None = None            # where the result has the dimensions of the tensors that it is indexed with
+    apart = False
+    dim = 0
+    for shadow, part in key:
+        if part is None:
+            result.append(as_size(1))
+        elif part is Ellipsis:
+            skipped = len(shape) - taken
+            result += shape[dim:dim + skipped]
+            dim += skipped
+        elif type(part) is slice:
+            result.append(sliced(c, shadow, part, shape[dim]))
+            dim += 1
+        elif type(part) is int:
+            if gathered:
+                raise Unknown
+            dim += 1
+        elif isinstance(part, torch.Tensor) and not part.is_floating_point() and part.dtype not in (torch.bool, torch.uint8):
+            apart |= first is not None and len(result) != first
+            first = len(result) if first is None else first
+            gathered.append(c.shape(Value(part, shadow)))
+            dim += 1
+        else:
+            raise Unknown
+    if any(type(part) is int for _, part in key) and gathered:
+        raise Unknown                   # an integer among tensors is one of them
+    result += shape[dim:]
+    if gathered:
+        place = 0 if apart else first
+        result[place:place] = c.broadcast(*gathered)
+    return result
+
+
+def sliced(c: Shaper, shadow: Any, part: slice, size: Size) -> Size:
+    """How many elements a slice of a dimension takes."""
+    if isinstance(shadow, Const):
+        bounds = [Value(bound, Const(bound)) for bound in parts(part)]
+    elif isinstance(shadow, Build):
+        bounds = [Value(bound, item) for item, bound in zip(shadow.items, parts(part), strict=True)]
+    else:
+        raise Unknown
+    step = c.fixed(bounds[2])
+    if step not in (None, 1) or any(bound.real is not None and type(bound.real) is not int for bound in bounds[:2]):
+        raise Unknown
+    start = as_size(0) if bounds[0].real is None else within(c, c.size(bounds[0]), size)
+    stop = size if bounds[1].real is None else within(c, c.size(bounds[1]), size)
+    return stop - start if c.sizes.decide(operator.le, start, stop) else as_size(0)
+
+
+def within(c: Shaper, bound: Size, size: Size) -> Size:
+    """Where a bound of a slice lies, as Python counts."""
+    if not c.sizes.decide(operator.ge, bound, 0):
+        bound = bound + size
+        if not c.sizes.decide(operator.ge, bound, 0):
+            return as_size(0)
+    return bound if c.sizes.decide(operator.le, bound, size) else size
+
+
+@rule("unfold")
+def unfold(c: Shaper, input: Value, dimension: Value, size: Value, step: Value) -> Shape:
+    shape = c.shape(input)
+    place, length, by = c.dim(dimension, len(shape)), c.fixed(size), c.fixed(step)
+    shape[place] = c.sizes.quotient(shape[place] - length, as_size(by)) + 1
+    return [*shape, as_size(length)]

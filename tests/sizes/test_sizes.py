@@ -1,0 +1,154 @@
+"""One capture for all sizes: programs called with sizes at random, compared with eager mode in everything."""
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+
+import capture
+from capture.config import FREE_SIZES
+from tests.helpers import call, call_with, check
+from tests.sizes.programs import PROGRAMS, Cache, step
+
+NATIVE: dict[str, Any] = {"backend": "native", "options": {"background": False}, "tolerance": 1e-4}
+KINDS: tuple[int, ...] = (2, 3, 5, 7, 16, 31)
+
+
+@pytest.fixture(autouse=True)
+def free_sizes() -> Iterator[None]:
+    with FREE_SIZES.set(1):
+        yield
+
+
+def calls(name: str, count: int, seed: int, kinds: tuple[int, ...] = KINDS) -> list[Any]:
+    """Calls with sizes at random, no two of the first ones alike."""
+    sizes, inputs = random.Random(seed), PROGRAMS[name][1]
+    first = [(2, 3, 5), (5, 7, 2), (3, 2, 7)]
+    rest = [tuple(sizes.choice(kinds) for _ in range(3)) for _ in range(count)]
+    return [call(*inputs(*size)) for size in first + rest]
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_two_captures_for_all_sizes(name: str) -> None:
+    make, _, most = PROGRAMS[name]
+    stats = check(make, *calls(name, 8, 0), captures=None, backward=True)
+    assert stats.captures <= most and not stats.native_calls, stats.misses
+
+
+@pytest.mark.parametrize("name", sorted(PROGRAMS.keys() - {"moments"}))         # of one element: torch warns
+def test_no_element_and_one(name: str) -> None:
+    """Eager mode treats these in ways of its own; and they may come first."""
+    make = PROGRAMS[name][0]
+    for seed in range(2):
+        steps = calls(name, 12, seed, (0, 1, 2, 3, 9))[seed and 3:]
+        check(make, *steps, captures=None, backward=True, fullgraph=False, recompile_limit=60)
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_compiled_for_sizes_that_come_again(name: str) -> None:
+    make, _, most = PROGRAMS[name]
+    steps = calls(name, 1, 1)
+    stats = check(make, *steps, *steps, *steps, captures=None, backward=True, **NATIVE)
+    assert stats.captures <= most and stats.compiled >= (name != "in place"), (stats.misses, stats.compile_errors)
+
+
+def test_a_cache_that_grows() -> None:
+    def make() -> Any:
+        return step, Cache()
+    x, = (torch.randn(2, 2, 4),)
+    stats = check(make, *[call_with(lambda cache: (x, cache))] * 12, captures=None)
+    assert stats.captures == 2, stats.misses
+
+
+def test_parameters_have_the_sizes_that_they_have() -> None:
+    """Modules of one class with other widths are told apart: each has an entry."""
+    layers = [torch.nn.Linear(4, width) for width in (3, 5, 6)]
+
+    @capture.compile(fullgraph=True, backend="eager")
+    def run(layer: torch.nn.Module, x: torch.Tensor) -> torch.Tensor:
+        return layer(x)
+    for layer in layers * 2:
+        x = torch.randn(2, 4)
+        assert torch.equal(run(layer, x), layer(x))
+
+
+LAYOUTS = {"rows": lambda x, n: x[:n], "columns": lambda x, n: x[:, :n], "transposed": lambda x, n: x.t()[:n],
+           "column": lambda x, n: x[:n, :1], "every second": lambda x, n: x[:n, ::2], "repeated": lambda x, n: x[:1].expand(n, -1)}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_strides(layout: str) -> None:
+    """How a tensor lies in memory is what it was, whatever the size is: then views stay views, and copies copies."""
+    def make() -> Any:
+        def program(x: torch.Tensor) -> Any:
+            y, z = x.reshape(-1), x.contiguous()
+            return y * 2, y.data_ptr() == x.data_ptr(), z is x, x.stride()[-1], x.is_contiguous()
+        return program
+    whole = torch.arange(600.0).view(20, 30)
+    check(make, *[call(LAYOUTS[layout](whole, n)) for n in (3, 4, 5, 6, 2, 1, 5)], captures=None, fullgraph=False)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_writes_to_what_is_a_copy_for_some_sizes_alone(layout: str) -> None:
+    def make() -> Any:
+        def program(x: torch.Tensor) -> Any:
+            y = x.reshape(-1)
+            y[0] = 7.0
+            return y.sum(), x.sum()
+        return program
+    if layout != "repeated":
+        whole = torch.arange(600.0).view(20, 30)
+        check(make, *[call(LAYOUTS[layout](whole, n)) for n in (3, 4, 5, 1, 6, 2, 1)], captures=None, fullgraph=False)
+
+
+def test_dynamic_says_it_beforehand() -> None:
+    def program(x: torch.Tensor) -> Any:
+        return x @ x.mT, x.shape
+    for dynamic, captures in ((None, 2), (True, 1), (False, 4)):
+        stats = check(lambda: program, *(call(torch.ones(n, 3 + n)) for n in (2, 3, 4, 5)), captures=captures, dynamic=dynamic)
+        assert not stats.native_calls
+
+
+def test_marks_of_tensors() -> None:
+    def marked(n: int) -> torch.Tensor:
+        x = torch.ones(n, 4)
+        torch._dynamo.mark_dynamic(x, 0)
+        return x
+    program = capture.compile(lambda x: x * x.shape[0], fullgraph=True, backend="eager")
+    for n in (3, 4, 5):
+        assert torch.equal(program(marked(n)), marked(n) * n)
+    assert capture.stats(program).captures == 1
+
+
+def test_what_is_read_of_values() -> None:
+    """As many numbers are read as there are; what was made of them would not fit other sizes."""
+    def program(x: torch.Tensor) -> Any:
+        return [value * 2 for value in x.tolist()], x + 1
+    check(lambda: program, *(call(torch.arange(float(n))) for n in (3, 4, 5, 4)), captures=None, fullgraph=False)
+
+
+def test_data_of_another_size() -> None:
+    def program(x: torch.Tensor, y: torch.Tensor) -> Any:
+        z = torch.zeros(2)
+        z.data = y
+        return z.shape, z + x.sum()
+    check(lambda: program, *(call(torch.ones(n), torch.ones(n + 1)) for n in (3, 4, 5, 4)), captures=None, fullgraph=False)
+
+
+def test_bodies_of_control_flow() -> None:
+    def program(x: torch.Tensor) -> Any:
+        return torch.cond(x.sum() > 0, lambda x: x * x.shape[0], lambda x: x - x.shape[0], (x,))
+    check(lambda: program, *(call(torch.ones(n) * sign) for n in (3, 4, 5, 4) for sign in (1, -1)), captures=None, fullgraph=False)
+
+
+def test_subclasses_keep_their_own_sizes() -> None:
+    class Named(torch.Tensor):
+        pass
+
+    def program(x: torch.Tensor) -> Any:
+        return x * 2, x.shape
+    steps = [call_with(lambda _, n=n: (torch.ones(n).as_subclass(Named),)) for n in (3, 4, 3)]
+    check(lambda: (program, None), *steps, captures=2, **NATIVE)
