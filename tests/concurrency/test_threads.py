@@ -309,9 +309,11 @@ def same(left: Any, right: Any) -> bool:
     return left == right
 
 
-@pytest.mark.parametrize("aside", [None, capture.reset, lambda: str(capture.report())], ids=["", "with resets", "with reports"])
-def test_captures_hits_breaks_and_modes_of_all_kinds(aside: Callable[[], object] | None) -> None:
-    """Threads call the same functions, and their own, on arguments that make new captures now and then."""
+@pytest.mark.parametrize(("aside", "often"), [(None, 0.0), (capture.reset, 0.02), (lambda: str(capture.report()), 0.01)],
+                         ids=["", "with resets", "with reports"])
+def test_captures_hits_breaks_and_modes_of_all_kinds(aside: Callable[[], object] | None, often: float) -> None:
+    """Threads call the same functions, and their own, on arguments that make new captures now and then. Each call is followed by
+    `aside` with the probability `often`."""
     shared = [(program, capture.compile(program)) for program in programs(0)]
 
     def work(number: int) -> int:
@@ -332,7 +334,7 @@ def test_captures_hits_breaks_and_modes_of_all_kinds(aside: Callable[[], object]
                 except Exception as error:
                     found = type(error)
             assert same(expected, found), (eager.__name__, number, k, expected, found)
-            if aside is not None and rng.random() < 0.05:
+            if aside is not None and rng.random() < often:
                 aside()
         return sum(capture.stats(compiled).bailouts for _, compiled in both)
     with config.RECAPTURE_LIMIT.set(64), switching_often():

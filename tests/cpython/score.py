@@ -66,18 +66,17 @@ class Outcomes:
                 file.write(json.dumps(fields).encode() + b"\n")
 
 
-def run_module(outcomes: Outcomes, only: Sequence[str] | None = None) -> None:
+def run_module(outcomes: Outcomes, only: Sequence[str] | None = None, without: Sequence[str] = ()) -> None:
     """Runs those of a module's tests, or of some of them, that have no outcome yet. One that takes the process down, or more than
     the limit, is noted, and a new process goes on with the others."""
     selection = () if only is None else ("--only", *only)
     while not outcomes.finished:
-        _run_process(outcomes, selection)
+        _run_process(outcomes, (*selection, "--without", *without, *outcomes.outcome))
 
 
 def _run_process(outcomes: Outcomes, selection: tuple[str, ...]) -> None:
     """Runs what has no outcome yet, in one process, for as long as that lives."""
-    command = [sys.executable, "-X", "faulthandler", "-m", "tests.cpython.worker", outcomes.module, outcomes.mode, *selection,
-               "--without", *outcomes.outcome]
+    command = [sys.executable, "-X", "faulthandler", "-m", "tests.cpython.worker", outcomes.module, outcomes.mode, *selection]
     environment = os.environ | {"PYTHONPATH": str(ROOT), "PYTHONHASHSEED": "0", "CAPTURE_STRICT": "1"}
     with (tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile() as errors,
           _ended(subprocess.Popen(command, cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
@@ -147,14 +146,22 @@ def compare(native: Outcomes, ours: Outcomes) -> Score:
 
 def score(module: str, mode: str = "interpreted", limit: float = TEST_LIMIT, file: Path | None = None) -> Score:
     """Runs a module natively and in ours, but for what a file knows already. What fails there runs again in a process of its own:
-    it may suffer from what a test before it has left behind."""
+    it may suffer from what a test before it has left behind. Tests that are known to fail leave the most, and run by themselves."""
     native, ours = (Outcomes.kept(module, each, limit, file) for each in ("native", mode))
     run_module(native)
-    run_module(ours)
+    known = [test for test in native.outcome if test in DIFFERENCES and test not in ours.outcome]
+    run_module(ours, without=known)
+    if known:
+        _run_apart(ours, known)
     for test in compare(native, ours).unexplained:
         if ours.outcome.get(test) != "timed out":
-            alone = Outcomes(module, mode, limit)
-            run_module(alone, [test])
-            for name, outcome in alone.outcome.items():
-                ours.note(name, outcome, alone.text[name])
+            _run_apart(ours, [test])
     return compare(native, ours)
+
+
+def _run_apart(outcomes: Outcomes, tests: Sequence[str]) -> None:
+    """Runs tests in a process of their own, whatever is known of them."""
+    alone = Outcomes(outcomes.module, outcomes.mode, outcomes.limit)
+    run_module(alone, tests)
+    for test, outcome in alone.outcome.items():
+        outcomes.note(test, outcome, alone.text[test])

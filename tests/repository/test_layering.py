@@ -208,7 +208,7 @@ def sources(root: Path) -> Iterator[Path]:
 def _imported(module: str, path: Path, modules: Iterable[str], annotations: bool) -> Iterator[str]:
     """The modules of `capture` which one file imports; `from package import name` may name a module or an object."""
     package = module if path.name == "__init__.py" else module.rpartition(".")[0]
-    for node in _statements(ast.parse(path.read_text(), str(path)), annotations):
+    for node in _statements(_parsed(path), annotations):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names if _is_own(alias.name))
         elif isinstance(node, ast.ImportFrom):
@@ -220,11 +220,19 @@ def _imported(module: str, path: Path, modules: Iterable[str], annotations: bool
                     yield name if name in modules or source == "capture" and alias.name in ALLOWED else source
 
 
-def _statements(tree: ast.AST, annotations: bool) -> Iterator[ast.AST]:
-    """Every node below `tree`, but for the bodies of `if TYPE_CHECKING` unless `annotations`."""
+@functools.cache
+def _parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(), str(path))
+
+
+def _statements(tree: ast.AST, annotations: bool) -> Iterator[ast.stmt]:
+    """Every statement below `tree`, but for the bodies of `if TYPE_CHECKING` unless `annotations`."""
     for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.expr):
+            continue                    # which hold no statements
         if annotations or not (isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING")):
-            yield node
+            if isinstance(node, ast.stmt):
+                yield node
             yield from _statements(node, annotations)
 
 
