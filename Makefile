@@ -12,33 +12,40 @@ VENV := .venv$(addprefix -,$(filter-out python3,$(notdir $(PYTHON))))
 RUN := $(VENV)/bin/python
 SOURCES := pyproject.toml setup.py $(shell find capture -name '*.c' -o -name '*.cpp' -o -name '*.h')
 
-.PHONY: demo test test-capture test-backends test-fast test-fast-capture test-fast-backends lint benchmarks
+.PHONY: demo test test-capture test-backends test-operators test-models test-fast test-fast-capture test-fast-backends lint benchmarks
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/built
 	$(RUN) examples/train_gpt.py --compare
 
-# Two halves of about the same length, side by side.
+# Two parts side by side, the two shorter ones behind them.
 OPINFO := tests/backends/native/test_opinfo.py
 test: $(VENV)/built
-	$(MAKE) --jobs=2 --output-sync=target test-capture test-backends
+	$(MAKE) --jobs=2 --output-sync=target test-capture test-backends test-operators test-models
 
 test-capture: $(VENV)/built
 	CAPTURE_STRICT=1 $(RUN) -m pytest -q --ignore=tests/backends --ignore=tests/models
 
 test-backends: $(VENV)/built
-	CAPTURE_STRICT=1 $(RUN) -m pytest -q tests/backends tests/models --ignore=$(OPINFO)
+	CAPTURE_STRICT=1 $(RUN) -m pytest -q tests/backends --ignore=$(OPINFO)
+
+test-operators: $(VENV)/built
 	CAPTURE_STRICT=1 $(RUN) -m pytest -q $(OPINFO)
 
+test-models: $(VENV)/built
+	CAPTURE_STRICT=1 $(RUN) -m pytest -q tests/models
+
 FAST_CAPTURE := interp refgraph guards reports repository $(addprefix language/test_,containers.py control.py torch_nn.py) \
-	api/test_api.py breaks/test_breaks.py breaks/test_continuations.py effects/test_effects.py training/test_gradients.py
+	api/test_api.py breaks/test_breaks.py breaks/test_continuations.py effects/test_effects.py training/test_gradients.py \
+	stale/test_requirements.py values/test_growing_lists.py
+LONG := $(addprefix --ignore=tests/,interp/breaks/test_leaving.py guards/test_tree_fuzz.py)
 FAST_BACKENDS := csrc backends/test_registry.py $(addprefix backends/native/,end_to_end/test_explain.py lowering/test_lowering.py \
 	render/test_render.py $(addprefix test_,evaluate.py fusion.py index.py ops.py plan.py verify.py))
 test-fast: $(VENV)/built
 	$(MAKE) --jobs=2 --output-sync=target test-fast-capture test-fast-backends
 
 test-fast-capture: $(VENV)/built
-	CAPTURE_STRICT=1 $(RUN) -m pytest -q $(addprefix tests/,$(FAST_CAPTURE))
+	CAPTURE_STRICT=1 $(RUN) -m pytest -q $(addprefix tests/,$(FAST_CAPTURE)) $(LONG)
 
 test-fast-backends: $(VENV)/built
 	CAPTURE_STRICT=1 $(RUN) -m pytest -q $(addprefix tests/,$(FAST_BACKENDS))
