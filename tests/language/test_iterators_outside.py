@@ -8,8 +8,10 @@ import pytest
 import torch
 from torch import nn
 
+import capture
 from tests.helpers import call, check
 
+pytestmark = pytest.mark.filterwarnings("error::DeprecationWarning")     # Python 3.12 has one for what 3.14 has not
 X = torch.tensor([1.0, -2.0, 3.0])
 BATCHES = [X, X + 1, X * 2]
 
@@ -156,3 +158,41 @@ def test_two_iterators_that_come_to_share_what_they_walk_over(kind) -> None:
         state.second = iter(BATCHES * 6)
         state.first = zip(state.second)
     check(make, call(X), call(X), share, call(X), call(X), call(X), captures=None, breaks=None, fullgraph=False)
+
+
+# In any state: what is made on a hit is what the capture made.
+MADE = {
+    "cycle": lambda: itertools.cycle(BATCHES), "islice": lambda: itertools.islice(BATCHES * 3, 1, 8, 2),
+    "islice without end": lambda: itertools.islice(itertools.cycle(BATCHES), 2, None),
+    "product": lambda: itertools.product(BATCHES, "ab"),
+    "product of nothing": lambda: itertools.product(BATCHES, []), "permutations": lambda: itertools.permutations(BATCHES, 2),
+    "combinations": lambda: itertools.combinations(BATCHES, 2), "groupby": lambda: itertools.groupby([1, 1, 2, 3, 3], str),
+    "replacement": lambda: itertools.combinations_with_replacement(BATCHES, 2), "chain": lambda: itertools.chain(BATCHES, [X - 1]),
+    "repeat": lambda: itertools.repeat(X, 4), "zip_longest": lambda: itertools.zip_longest(BATCHES, [X]),
+}
+
+
+@pytest.mark.parametrize("taken", [0, 1, 2, 4, 11])
+@pytest.mark.parametrize("maker", MADE.values(), ids=MADE)
+def test_no_iterator_is_asked_for_what_python_3_14_has_not(maker, taken) -> None:
+    state = SimpleNamespace(it=None)
+
+    def program(x):
+        state.it = maker()
+        for _ in range(taken):
+            next(state.it, None)
+        return x + 1
+
+    def rest(function):
+        function(X)
+        return type(state.it), [plain(item) for item in itertools.islice(state.it, 12)]
+    compiled = capture.compile(program)
+    assert [rest(compiled) for _ in range(3)] == [rest(program)] * 3
+    assert capture.stats(compiled).hits == 2
+
+
+def plain(item):
+    """What tells an item: groups by what they hold."""
+    if isinstance(item, torch.Tensor):
+        return item.tolist()
+    return [plain(part) for part in item] if isinstance(item, (tuple, itertools._grouper)) else item
