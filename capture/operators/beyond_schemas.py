@@ -17,10 +17,10 @@ MAKERS = frozenset("""
     set_state clone_state graphsafe_get_state graphsafe_set_state _wrap_for_grad _unwrap_for_grad""".split())
 
 # Operators in place that change more of a tensor than what it holds, besides those of torch.Tag.inplace_view: names of dimensions,
-# history, the layout of sparse ones.
+# history, the layout of sparse ones. (`addbmm_` lets a tensor of size 1 grow.)
 RELAYING = frozenset("""
-    rename_ requires_grad_ retain_grad set_data resize_as_sparse_ sparse_resize_ sparse_resize_and_clear_ copy_sparse_to_sparse_
-    _coalesced_ _resize_output_ record_stream share_memory_""".split())
+    addbmm_ rename_ requires_grad_ retain_grad set_data resize_as_sparse_ sparse_resize_ sparse_resize_and_clear_
+    copy_sparse_to_sparse_ _coalesced_ _resize_output_ record_stream share_memory_""".split())
 
 # The shape of a result depends on values, besides torch.Tag.dynamic_output_shape.
 DYNAMIC_SHAPE = frozenset("""

@@ -165,6 +165,20 @@ RELAYING: dict[str, Callable[[torch.Tensor], Any]] = {
     "set_": lambda x: aten.set_.source_Tensor(x, torch.ones(3)), "resize_": lambda x: aten.resize_.default(x, (3,))}
 
 
+def test_a_sum_grows_in_place() -> None:
+    """`addbmm_` gives a tensor of size 1 another shape, which no copy of its memory takes back."""
+    def make():
+        total = torch.zeros(1)
+
+        def program(x):
+            print("begins")
+            total.addbmm_(x, x)
+            return torch.linalg.cholesky(total), total.shape
+        return program, total
+    check(make, call(torch.eye(2)[None]), call(torch.eye(2)[None]), call(-torch.eye(2)[None]), captures=None, hits=None,
+          fullgraph=False)
+
+
 @pytest.mark.parametrize("name", RELAYING)
 def test_where_a_tensor_lies_once_it_has_other_memory(name: str) -> None:
     def make():

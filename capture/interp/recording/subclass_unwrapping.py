@@ -12,13 +12,13 @@ from typing import Any
 import torch
 from torch import fx
 
+from capture.operators.facts import facts_of
+from capture.operators.schemas import name_of
 from capture.refgraph.memory import PLAIN_TENSORS, is_overriding
 
 OBSTACLE = "works on a tensor of a class with operations of its own"
-# What changes more of a tensor than what it holds, and so something else of it than of one that shares its memory.
-OF_ITSELF = frozenset("""
-    set_ as_strided_ detach_ resize_ resize_as_ share_memory_ retain_grad requires_grad_ transpose_ t_ squeeze_ unsqueeze_ swapaxes_
-    swapdims_ rename_ register_hook backward apply_ map_ data_ptr untyped_storage storage _typed_storage""".split())
+# What hands out or is kept with the very tensor, besides what gives it another shape, memory or history.
+OF_ITSELF = frozenset({"register_hook", "backward", "data_ptr", "untyped_storage", "storage", "_typed_storage"})
 VIEWS_BY_NAME = frozenset({"T", "mT", "H", "mH", "real", "imag"})           # attributes that are nothing but tensors
 
 
@@ -85,14 +85,15 @@ def _is_of_memory(node: fx.Node) -> bool:
         return False
     if is_conversion(node):
         return True
-    if node.op == "call_method":
-        return node.target not in OF_ITSELF
     if node.target is getattr:
         return node.args[1] in VIEWS_BY_NAME
-    name, module = getattr(node.target, "__name__", ""), getattr(node.target, "__module__", None) or ""
-    of_torch = isinstance(node.target, types.BuiltinFunctionType) or isinstance(
+    if name_of(node.target) in OF_ITSELF or facts_of(node.target).relays:
+        return False
+    if node.op == "call_method":
+        return True
+    module = getattr(node.target, "__module__", None) or ""
+    return isinstance(node.target, types.BuiltinFunctionType) or isinstance(
         node.target, (types.FunctionType, torch._ops.OpOverload, torch._ops.OpOverloadPacket)) and module.startswith("torch")
-    return of_torch and node.target is not setattr and name not in OF_ITSELF
 
 
 def is_conversion(node: fx.Node) -> bool:
