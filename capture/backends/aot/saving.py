@@ -41,8 +41,9 @@ class Saving:
         looks: dict[Any, list[Look]] = {}
         for item, found in zip(saved, counted, strict=True):
             looks.setdefault(item.node, []).extend(filter(None, [found]))
+        makers = {root.grad_fn for root in parts.differentiable}
         self.checks = tuple(dict.fromkeys(
-            Check(*found, tuple(i for i, nodes in enumerate(reached) if node in nodes), number)
+            Check(*found, tuple(i for i, nodes in enumerate(reached) if node in nodes), number, node in makers)
             for number, node in enumerate(nodes) if holds(node) for found in looks.get(node) or [(None, "", False)]))
 
     def with_inner(self, tensors: Sequence[Tensor], first: int) -> frozenset[Input | Result]:

@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+import torch
 from torch import Tensor, fx
 
 from capture.backends.aot.aten import aten
 from capture.backends.aot.inner import Inner
+from capture.backends.aot.observed import overlaps_itself
 from capture.backends.native.signature import Input, Part, Result, Signature, Tangent, Unsupported
 
 Label = frozenset[int]      # differentiable results
@@ -162,5 +164,8 @@ class _Division:
 
 
 def _tangent(index: int, node: fx.Node) -> Tangent:
+    """What a part takes. One that is expanded from fewer elements may be added to another on its way, and have them all then."""
     value = node.meta["val"]
+    if overlaps_itself(value):
+        value = torch.empty_like(value, memory_format=torch.contiguous_format)
     return Tangent(index, tuple(value.shape), value.stride(), value.dtype, value.device)

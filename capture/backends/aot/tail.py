@@ -108,6 +108,8 @@ class _Parts:
             return
         if self._operation(maker) is not maker or not self.eager.grad[maker]:
             raise Unsupported("a view that cannot be written to was made before its base was written to")
+        if any(isinstance(value := self.eager.values[arg], Tensor) and value._base is base for arg in maker.all_input_nodes):
+            raise Unsupported("a view of a view was made before the base was written to: gradients no longer pass the first one")
 
     def _repeatable(self, maker: fx.Node) -> bool:
         """Whether a node makes views of one tensor alone, so that it can be run again."""

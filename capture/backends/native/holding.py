@@ -47,10 +47,15 @@ class Holding:
             ctx.memory = None, None, random
 
     def take(self, ctx: Any, grads: Gradients) -> Gradients:
-        """The gradients that a pass brings; none at all if it does not go on below this node."""
-        if type(ctx.kept) is Kept:
-            grads = ctx.kept.grads.pop(threading.get_ident(), grads)
-        return grads if _C.goes_on() else (None,) * len(grads)
+        """The gradients that a pass brings; none at all if it ends here. Raises RuntimeError as autograd does."""
+        kept = ctx.kept
+        if type(kept) is Kept:
+            grads = kept.grads.pop(threading.get_ident(), grads)
+        if _C.goes_on():
+            return grads
+        if type(kept) is Kept:
+            kept.end()
+        return (None,) * len(grads)
 
     def values(self, ctx: Any, given: Sequence[int]) -> list[Tensor]:
         """What is saved, for a pass from the results in `given`. Raises RuntimeError as autograd does."""

@@ -82,21 +82,27 @@ class Kept:
         """The saved values, for a pass from the results in `given`. Raises RuntimeError where there can be no such pass any
         more."""
         if self.spent or self.freed or list(map(_version, self.watched)) != self.versions:
-            self._check(given)
+            self._check([check for check in self.signature.checks if not set(check.results).isdisjoint(given)])
+            portions = self.signature.portions
+            if self.spent and (portions is None or not set(portions.left(self.spent)).issuperset(given)):
+                raise RuntimeError(TWICE)
         return list(self.values)
 
-    def _check(self, given: Sequence[int]) -> None:
+    def end(self) -> None:
+        """Notes a pass that ends at the results: it calls what makes these. Raises RuntimeError as above."""
+        looks = [check for check in self.signature.checks if check.makes_result]
+        self._check(looks)
+        if not keeps_graph():
+            self.freed.update(check.node for check in looks)
+
+    def _check(self, looks: Sequence[Check]) -> None:
         """Looks at what is saved as autograd does, one after the other. A pass that fails has freed what it has come past."""
         watched = self.rest or dict(zip(watched_by(self.signature), zip(self.watched, self.versions, strict=True), strict=False))
-        looks = [check for check in self.signature.checks if not set(check.results).isdisjoint(given)]
         for place, check in enumerate(looks):
             if (error := self._error(check, watched)) is not None:
                 if not keeps_graph():
                     self.freed.update(past.node for past in looks[:place] if past.node != check.node)
                 raise RuntimeError(error)
-        portions = self.signature.portions
-        if self.spent and (portions is None or not set(portions.left(self.spent)).issuperset(given)):
-            raise RuntimeError(TWICE)
 
     def _error(self, check: Check, watched: dict[Input | Result, tuple[Tensor, int]]) -> str | None:
         """What autograd says where it looks, if anything is wrong there."""

@@ -53,6 +53,7 @@ class Check:
 
     place: whose version counts, None for what the program cannot reach. text: what autograd calls the tensor. is_input: it is the
     input itself, which may come from somewhere. results: from which passes come to look at it. node: the number of the node.
+    makes_result: that node makes a result, to which a pass may come and end there.
     """
 
     place: Input | Result | None
@@ -60,6 +61,7 @@ class Check:
     is_input: bool
     results: tuple[int, ...]
     node: int
+    makes_result: bool
 
 
 @dataclass(frozen=True, slots=True)

@@ -412,6 +412,29 @@ def test_an_input_without_a_path_from_each_result_may_have_a_graph_itself():
     assert found.signature.parts and isinstance(found.signature.outputs[0], Input)
 
 
+def test_a_pass_to_a_result_alone_frees_what_makes_that():
+    both = worlds(lambda x, w: (lambda a: (a, a.cumsum(0)))((x @ w).exp()), make())
+    for call in (both.compiled, both.gm):
+        for to_inner in (True, False):
+            inner, result = call(*make())
+            result.sum().backward(inputs=[inner] if to_inner else None)
+            for again in ({"inputs": [inner]}, {}):
+                with pytest.raises(RuntimeError, match="second time"):
+                    result.sum().backward(**again)
+
+
+def test_a_view_of_a_view_before_a_write_to_the_base_is_refused():
+    def program(x, w):
+        flat = x.reshape(-1)
+        part = flat[2:]
+        with torch.no_grad():
+            x.mul_(2)
+        return flat, part, (part * 2).sum()
+    gm = make_fx(program, pre_dispatch=True)(*make())
+    with pytest.raises(Unsupported, match="a view of a view"):
+        trace(gm, specs(make()))
+
+
 def test_a_pass_to_a_result_alone_leaves_the_rest_for_another():
     """Autograd calls the result's own node, and nothing below."""
     both = worlds(lambda x, w: (lambda a: (a, a.cumsum(0)))((x @ w).exp().clone()), make())
