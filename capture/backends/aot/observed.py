@@ -87,6 +87,7 @@ class _Run(fx.Interpreter):
         self.regions: list[Recomputed] = []
         self.given: dict[Any, tuple[int, ...]] = {}         # to each checkpoint: the versions
         self.recomputed: set[StorageWeakRef] = set()
+        self.resized: set[int] = set()                      # tensors that have other numbers of elements by now
 
     def run_node(self, n: fx.Node) -> Any:
         self.grad[n] = torch.is_grad_enabled()
@@ -95,11 +96,15 @@ class _Run(fx.Interpreter):
         own = tuple(self.env[arg] for arg in region.own) if region else ()
         given = self.given.setdefault(region, tuple(map(version, own)))
         before = _versions(taken)
+        elements = [tensor.numel() for tensor in taken]
+        if n.op != "output" and not self.resized.isdisjoint(map(id, taken)):     # operators would be told the old size
+            raise Unsupported("a tensor is used whose number of elements an operation has changed")
         if not self.after_writes.isdisjoint(n.all_input_nodes) or any(
                 version(tensor) > self.born.get(id(tensor), 0) for tensor in taken):
             self.after_writes.add(n)
         first = torch._C._autograd._get_sequence_nr()
         value = super().run_node(n)
+        self.resized |= {id(tensor) for tensor, number in zip(taken, elements, strict=True) if tensor.numel() != number}
         self._count(n, before, value)
         self.writers |= {storage_of(tensor): n for tensor in taken if version(tensor) != before[id(tensor)]}
         if region:

@@ -139,6 +139,13 @@ def test_writes_to_lists_of_tensors_that_overlap(engine: dict[str, Any], write: 
     check(engine, (PLAIN, PLAIN), f"a = x * 2\nb = a.diagonal()\nc = y + 1\n{write}\nreturn a * 1, c")
 
 
+@pytest.mark.parametrize("use", ["F.dropout(a, 0.5, inplace=True)", "F.dropout(a, 0.5)", "a.flatten()", "a.chunk(2)[1]"])
+@pytest.mark.parametrize("size", ["0", "9"])
+def test_what_is_computed_of_a_tensor_that_an_operation_resized(engine: dict[str, Any], size: str, use: str) -> None:
+    body = f"b = torch.empty({size})\na = torch.mul(x.detach(), 2, out=b)\nreturn {use}, a, x * 2"
+    check(engine, (GRAD,), body, "r[2].sum().backward()")
+
+
 @pytest.mark.parametrize("made", ["a.unsafe_chunk(2)[1]", "a.unsafe_split(2)[0]", "torch.ops.aten._unsafe_view(a, [-1])"])
 def test_results_on_the_memory_of_what_they_are_no_views_of(engine: dict[str, Any], made: str) -> None:
     for inputs in ((GRAD,), (PLAIN,)):
