@@ -75,3 +75,16 @@ def test_a_function_held_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "relu", torch.abs)
     monkeypatch.setattr(torch._C._nn, "gelu", torch.abs)
     assert torch.equal(compiled(x), expected) and torch.equal(compiled(x), expected)
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
+@pytest.mark.parametrize("kind", ["a method", "a function in Python"])
+def test_another_result_is_that_of_the_replacement_once(kind: str, backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    owner, name, program = FUNCTIONS[kind]
+    original = getattr(owner, name)
+    monkeypatch.setattr(owner, name, lambda x: original(x) * 2 + 1)
+    x = torch.tensor([-1.0, 0.0, 2.0, 3.0])
+    compiled = capture.compile(program, backend=backend, options={"background": False} if backend == "native" else None)
+    for _ in range(3):
+        torch.testing.assert_close(compiled(x), program(x))
+    assert capture.stats(compiled).hits == 2

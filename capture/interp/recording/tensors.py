@@ -115,6 +115,8 @@ def target_of(function: Any, args: list[Value]) -> tuple[str, Any]:
         if present is function or getattr(present, "__globals__", None) is vars(torch._tensor):
             return "call_method", function.__name__
         return "call_function", _replaced(function)
+    if type(function) is types.FunctionType and function.__globals__.get(function.__name__, function) is not function:
+        return "call_function", _replaced(function)
     of_tensor = bool(args) and isinstance(args[0].real, torch.Tensor)
     if (of_tensor and type(function) is types.FunctionType and function.__qualname__.startswith("Tensor.")
             and getattr(torch.Tensor, function.__name__, function) is function):
@@ -123,12 +125,14 @@ def target_of(function: Any, args: list[Value]) -> tuple[str, Any]:
 
 
 @functools.cache
-def _replaced(method: Any) -> Callable[..., Any]:
-    """A method of C in whose place the program has put another one, which calls it perhaps, as a function."""
+def _replaced(original: Any) -> Callable[..., Any]:
+    """A method of C or function of torch in whose place the program has put another one, which calls it perhaps, as a function.
+    The modes under which backends trace a graph look it up by its name, and would call what is in its place."""
     def function(*args: Any, **kwargs: Any) -> Any:
-        return method(*args, **kwargs)
-    function.__name__ = f"original_{method.__name__}"
-    function.facts = facts_of(method)  # type: ignore[attr-defined]
+        with torch._C.DisableTorchFunction():
+            return original(*args, **kwargs)
+    function.__name__ = f"original_{original.__name__}"
+    function.facts = facts_of(original)  # type: ignore[attr-defined]
     return function
 
 
