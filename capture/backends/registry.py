@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import torch
 from torch import fx
 
+from capture import _C
 from capture.backends import eager
 from capture.backends.native import sidecar, tiers
 from capture.backends.traceable import find_obstacle
@@ -62,6 +63,30 @@ def takes_assignments(backend: Backend) -> bool:
 def is_own(backend: Backend) -> bool:
     """Whether a backend is one of ours."""
     return getattr(backend, "func", backend) in (eager.compile_graph, tiers.compile_graph)
+
+
+def examples(backend: Backend, gm: fx.GraphModule, inputs: Sequence[Any]) -> Sequence[Any]:
+    """The example inputs. Those that have died since the call began are None; a backend that is not ours gets a tensor like it in
+    the place of each, and None is left for those that cannot be made anew."""
+    if is_own(backend) or all(value is not None for value in inputs):
+        return inputs
+    placeholders = (node for node in gm.graph.nodes if node.op == "placeholder")
+    return [_like(node.meta["properties"]) if value is None else value
+            for node, value in zip(placeholders, inputs, strict=True)]
+
+
+def _like(properties: _C.TensorProperties) -> torch.Tensor | None:
+    """A tensor of zeros with these properties, or None."""
+    sizes = list(zip(properties.shape, properties.stride, strict=True))
+    extent = 1 + sum((size - 1) * stride for size, stride in sizes) if all(size for size, _ in sizes) else 0
+    memory = torch.zeros(extent, dtype=properties.dtype, device=properties.device).untyped_storage()
+    made = torch.empty(0, dtype=properties.dtype, device=properties.device).set_(memory, 0, properties.shape, properties.stride)
+    if issubclass(properties.type, torch.nn.Parameter):
+        made = torch.nn.Parameter(made, properties.requires_grad)
+    elif properties.requires_grad:
+        with torch.enable_grad():
+            made = made.requires_grad_() if properties.is_leaf else made.requires_grad_().view_as(made)
+    return made if properties.matches(made) else None
 
 
 def names() -> list[str]:

@@ -40,6 +40,8 @@ def obstacle(node: fx.Node) -> str | None:
         return "reads the gradient of a tensor"
     name = name_of(node.target)
     called = node.op in ("call_function", "call_method")
+    if name == "make_parameter":
+        return "makes a parameter"
     if name == "retain_grad":
         return "has a tensor retain its gradient"
     if node.op == "call_function" and node.target in BUILTIN_READERS or called and (name in READERS or name == ASKING):

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import fx
 
+import capture
 from capture.backends import registry
 from capture.errors import ArgumentError, BackendError
 
@@ -73,3 +74,34 @@ def test_dynamo_is_imported_only_for_its_own_backends() -> None:
     program = ("import sys; from capture.backends import registry; registry.lookup('eager', mode='max-autotune'); "
                "assert 'torch._dynamo' not in sys.modules")
     subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_example_inputs_that_have_died_are_made_anew() -> None:
+    seen = []
+
+    def backend(gm, example_inputs):
+        seen.append(example_inputs)
+        return gm.forward
+
+    def f(x):
+        leaf = torch.ones(3, 4, requires_grad=True)
+        return torch.autograd.grad((leaf.t() * leaf.t()).sum(), leaf, create_graph=True)[0] * x     # ends a trace: `x` goes on
+
+    x = torch.ones(3, 4)
+    compiled = capture.compile(f, backend=backend)
+    assert torch.equal(compiled(x), f(x)) and torch.equal(compiled(x), f(x))
+    gradient, last = seen[-1]
+    assert last is x and (gradient.shape, gradient.requires_grad, gradient.is_leaf) == ((3, 4), True, False)
+
+
+def test_a_parameter_made_in_a_graph_leaves_it_uncompiled() -> None:
+    def f(x):
+        return torch.nn.Linear(4, 3)(x)
+
+    compiled = capture.compile(f, backend="aot_eager")
+    for seed in range(3):
+        torch.manual_seed(seed)
+        expected = f(torch.ones(4))
+        torch.manual_seed(seed)
+        assert torch.equal(compiled(torch.ones(4)), expected)
+    assert capture.stats(compiled).hits == 2
