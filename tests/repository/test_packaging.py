@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 PARTS = ("Makefile", "MANIFEST.in", "README.md", "pyproject.toml", "setup.py", "benchmarks", "capture", "docs", "examples",
          "paritybench_subset", "tests")
 MADE = shutil.ignore_patterns("*.so", "__pycache__", ".*")
