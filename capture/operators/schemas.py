@@ -24,6 +24,8 @@ _RENAMED = {**dict.fromkeys(_CONVERSIONS, "to"), "as_subclass": "alias", "new_te
 _ARITHMETIC = frozenset("add sub mul div truediv floordiv mod pow matmul and or xor lshift rshift".split())
 # What a function in Python may name without meaning the operator: methods of lists and dicts, an attribute of devices.
 _AMBIGUOUS = frozenset({"index", "indices", "keys", "values"})
+# Modules of torch whose functions ATen knows by names that begin with these.
+_MODULES = frozenset({"linalg", "fft", "special"})
 
 
 def name_of(target: Any) -> str:
@@ -97,7 +99,8 @@ def overloads_named(name: str, namespace: str = "aten") -> tuple[Overload, ...]:
 def mentioned(function: types.FunctionType) -> frozenset[str]:
     """The operators of ATen that a function of torch's in Python may call: all that its code names, and that of other functions of
     torch's that it names."""
-    found = {name for name in names_in(function, "torch") if name not in _AMBIGUOUS}
+    found = names_in(function, "torch") - _AMBIGUOUS
+    found |= {f"{module}_{name}" for module in _MODULES & found for name in found}
     return frozenset(name for name in found if overloads_named(name))
 
 
