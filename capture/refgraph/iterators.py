@@ -20,6 +20,7 @@ DICTS = tuple(type(f(view)) for view in ({}, {}.values(), {}.items()) for f in (
 SETS = (type(iter(set())),)
 DEQUES = (type(iter(deque())), type(reversed(deque())))
 WALKING_ALONE = (*FORWARD, *BACKWARD, *DICTS, *SETS, *DEQUES)       # over no other iterator
+CONTAINERS = frozenset({*SEQUENCES, dict, set, frozenset})
 LONGEST_CHAIN = 10_000      # what a chain walks over may be without end
 
 
@@ -30,52 +31,58 @@ def fork(iterator: Any) -> Iterator[Any]:
 
 def are_apart(left: Any, right: Any) -> bool:
     """Whether no iterator that can be copied is one that both walk over."""
-    return met_by(left).keys().isdisjoint(met_by(right))
+    return met_by(left).isdisjoint(met_by(right))
 
 
-def met_by(iterator: Any) -> dict[int, Any]:
-    """An iterator, and those that it walks over, by identity."""
+def met_by(iterator: Any) -> set[int]:
+    """The identities of an iterator, and of those that it walks over."""
     fork = _Fork()
     fork.of(iterator)
-    return fork.met
+    return set(fork.copies)
 
 
 class _Fork:
     """Copies of iterators. Those that walk over the same one have copies that walk over the same copy."""
 
+    __slots__ = ("copies",)
+
     def __init__(self) -> None:
-        self.met: dict[int, Any] = {}                       # what is copied, by its identity
-        self.copies: dict[int, Iterator[Any]] = {}          # … unless a chain walks over it, whose copy has walked to its end
+        self.copies: dict[int, Iterator[Any] | None] = {}       # by the identity of what is copied; None: a chain's has ended
 
     def of(self, iterator: Any) -> Iterator[Any]:
-        if id(iterator) not in self.met:
-            self.copies[id(iterator)] = self.copy(iterator)
-            self.met[id(iterator)] = iterator
-        if id(iterator) not in self.copies:
+        known = id(iterator)
+        if known not in self.copies:
+            copy = KINDS.get(type(iterator))
+            if copy is None:
+                raise TypeError(f"a {type(iterator).__name__} cannot be copied")
+            self.copies[known] = copy(self, iterator)
+        found = self.copies[known]
+        if found is None:
             raise TypeError("what a chain walks over cannot be copied for others")
-        return self.copies[id(iterator)]
+        return found
 
-    def copy(self, iterator: Any) -> Iterator[Any]:
+    def rest(self, iterator: Any) -> Iterator[Any]:
+        return iter(iterator.__reduce__()[1][0])            # it tells a list of what is left
+
+    def over_sequence(self, iterator: Any) -> Iterator[Any]:
         cls = type(iterator)
-        if cls in DICTS or cls in SETS:                 # they tell a list of what is left
-            return iter(iterator.__reduce__()[1][0])
-        if cls in CLONED:
-            return CLONED[cls](self, iterator)
-        if cls not in (*WALKING_ALONE, zip, enumerate):
-            raise TypeError(f"a {cls.__name__} cannot be copied")
         _, args, state = reduced(iterator)
-        if cls is enumerate:
-            return enumerate(self.of(args[0]), args[1])
-        if cls is zip:
-            return zip(*map(self.of, args), strict=bool(state))
-        if type(args[0]) not in SEQUENCES:              # it might be walked over by Python code
+        if type(args[0]) not in SEQUENCES:                  # it might be walked over by Python code
             raise TypeError(f"an iterator over a {type(args[0]).__name__} cannot be copied")
         if cls in DEQUES:
             return cls(*args)
-        copy = (iter if cls in FORWARD else reversed)(args[0])
+        copy = (reversed if cls in BACKWARD else iter)(args[0])
         if state is not None:
             copy.__setstate__(state)
         return copy
+
+    def zip(self, iterator: Any) -> Iterator[Any]:
+        _, args, state = reduced(iterator)
+        return zip(*map(self.of, args), strict=bool(state))
+
+    def enumerate(self, iterator: Any) -> Iterator[Any]:
+        part, number = reduced(iterator)[1]
+        return enumerate(self.of(part), number)
 
     def repeat(self, iterator: Any) -> Iterator[Any]:
         return _C.clone(iterator)
@@ -94,14 +101,14 @@ class _Fork:
             return iter(())
         parts, over = [(part, self.of(part)) for part in active], _Fork()
         walked = list(itertools.islice(over.of(source), LONGEST_CHAIN + 1))
-        if len(walked) > LONGEST_CHAIN or not self.met.keys().isdisjoint(over.met):
+        if len(walked) > LONGEST_CHAIN or not self.copies.keys().isdisjoint(over.copies):
             raise TypeError("a chain over that much, or over what others walk over, cannot be copied")
-        self.met |= over.met
+        self.copies |= dict.fromkeys(over.copies)
         return _clone_over(iterator, [(source, iter(list(map(self.walk, walked)))), *parts])
 
     def walk(self, iterable: Any) -> Iterator[Any]:
         """An iterator over what a chain walks over. Raises TypeError for what Python code might walk over."""
-        return iter(iterable) if type(iterable) in (*SEQUENCES, dict, set, frozenset) else self.of(iterable)
+        return iter(iterable) if type(iterable) in CONTAINERS else self.of(iterable)
 
     def cycle(self, iterator: Any) -> Iterator[Any]:
         *left, seen = _held(iterator)
@@ -110,10 +117,11 @@ class _Fork:
         return copy
 
 
-# Those of itertools, of which from Python 3.14 on none tells by `__reduce__` how far it is; and what makes a copy of one.
-CLONED: dict[type, Callable[[_Fork, Any], Iterator[Any]]] = {
-    itertools.repeat: _Fork.repeat, itertools.count: _Fork.count, itertools.islice: _Fork.slice, itertools.chain: _Fork.chain,
-    itertools.cycle: _Fork.cycle}
+# What makes a copy, by type. Those of itertools are cloned: from Python 3.14 on none tells by `__reduce__` how far it is.
+KINDS: dict[type, Callable[[_Fork, Any], Iterator[Any]]] = {
+    **dict.fromkeys((*DICTS, *SETS), _Fork.rest), **dict.fromkeys((*FORWARD, *BACKWARD, *DEQUES), _Fork.over_sequence),
+    zip: _Fork.zip, enumerate: _Fork.enumerate, itertools.repeat: _Fork.repeat, itertools.count: _Fork.count,
+    itertools.islice: _Fork.slice, itertools.chain: _Fork.chain, itertools.cycle: _Fork.cycle}
 
 
 def _clone_over(iterator: Any, parts: list[tuple[Any, Iterator[Any]]]) -> Iterator[Any]:
