@@ -16,6 +16,7 @@ from torch.utils import checkpoint
 
 from capture.backends.aot.aten import aten, cloned, is_random, merge_duplicates, outputs_of, random_packets
 from capture.backends.aot.casts import keep_casts
+from capture.backends.aot.formulas import use_eager_formulas
 from capture.backends.aot.inner import put_in
 from capture.backends.aot.saving import keep_apart, origin
 from capture.backends.decompositions import decompositions
@@ -89,6 +90,7 @@ class Joint:
         for node in joint.graph.nodes:
             if is_random(node):
                 node.meta["recompute"] = checkpoint.CheckpointPolicy.MUST_SAVE
+        use_eager_formulas(joint.graph)
         keep_casts(joint, self.casts)
         keep_apart(joint, outputs_of(joint.graph)[:options["num_fwd_outputs"]], self.kept)
         merge_duplicates(joint.graph)
