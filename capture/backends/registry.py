@@ -54,6 +54,12 @@ def takes_numbers(backend: Backend) -> bool:
     return is_own(backend) or getattr(backend, "takes_numbers", False)
 
 
+def takes_sizes(backend: Backend) -> bool:
+    """Whether a backend takes graphs whose inputs have other sizes from call to call, as it may say by an attribute `takes_sizes`.
+    Others would compile them for those of the example inputs."""
+    return is_own(backend) or getattr(backend, "takes_sizes", False)
+
+
 def takes_assignments(backend: Backend) -> bool:
     """Whether a backend takes graphs that assign to attributes of tensors, or have them require gradients, as it may say by an
     attribute `takes_assignments`. AOTAutograd, on which many are built, loses that without a word."""

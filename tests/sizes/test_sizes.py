@@ -152,3 +152,14 @@ def test_subclasses_keep_their_own_sizes() -> None:
         return x * 2, x.shape
     steps = [call_with(lambda _, n=n: (torch.ones(n).as_subclass(Named),)) for n in (3, 4, 3)]
     check(lambda: (program, None), *steps, captures=2, **NATIVE)
+
+
+def test_other_backends_get_one_size_each() -> None:
+    seen: list[torch.Size] = []
+
+    def backend(gm: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> Any:
+        seen.append(inputs[0].shape)
+        return gm.forward
+    backend.takes_numbers = True  # type: ignore[attr-defined]
+    check(lambda: lambda x: x * x.shape[0], *(call(torch.ones(n)) for n in (3, 4, 3)), captures=2, backend=backend, dynamic=True)
+    assert seen == [(3,), (4,)]
