@@ -70,11 +70,11 @@ def test_the_two_passes_of_a_step_of_a_gan():
 
 GRAD = "torch.randn(4, 4, requires_grad=True)"
 JOINED = {
-    "where": "t = x.clamp(min=0).square().add(1).sqrt()\nreturn torch.where(t > 0, t, x), y / x, t.cos()",
+    "where": "t = x.clamp(min=0).square().add(1).sqrt()\nreturn torch.where(t > 0, t, x) * y, y / x, t.cos() - y",
     "sub": "t = x.sin()\nreturn t * y, y - y / x, t - x * y",
     "cat": "t = x * y\nreturn torch.cat([t[:2], t[2:].sin()]), torch.stack([t / x, x]), t.cos()",
     "split": "a, b = (x * y).split(2)\nreturn a.sin(), b / x[2:], b.cos()",
-    "layer_norm": "t = F.layer_norm(x, (4,))\nreturn t.sin(), t / x, y * t",
+    "layer_norm": "t = F.layer_norm(x, (4,))\nreturn t.sin() + y, y * t / x, y * t",
     "mm": "t = x @ y\nreturn t.sin(), t / x, y.sum(0) + t",
     "max": "a, b = x.max(0)\nreturn a.square(), a / x, x * a"}
 
