@@ -76,7 +76,7 @@ class RefGraph(Changes):
     def __init__(self, shapes: Shapes | None = None, context: Context | None = None) -> None:
         super().__init__(context)
         self.shapes = shapes or Shapes()
-        self.sizes = Sizes(self.hold, lambda source: (source, "VALUE") in self.requirements)
+        self.sizes = Sizes(self)
         self.requirements: dict[Key, tuple[Source | None, str, Any]] = {}
         self.places: dict[Key, UserFrame] = {}          # where the program first asked for it, by the same keys
         # Of what was computed, by id: what, and in how many steps, each as often as it is written out: `x = x + x` doubles them.

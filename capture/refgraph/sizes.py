@@ -6,8 +6,9 @@ a size, a guard says how it was decided: `size(x, 0) == size(y, 0)`. Nothing els
 from __future__ import annotations
 
 import operator
+import weakref
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from capture import _C
 from capture.refgraph.node import Build, Const, Expr, External, Shadow, source_of
@@ -105,19 +106,34 @@ def product(sizes: Iterable[Size]) -> Size:
     return total
 
 
+class Graph(Protocol):
+    """What is asked of the graph."""
+
+    requirements: dict[Any, Any]
+
+    def hold(self, source: Source, kind: str, expected: Any) -> None: ...
+
+
 class Sizes:
-    """The sizes that one trace knows of.
+    """The sizes that one trace knows of. It does not keep `graph`, whose part it is, alive."""
 
-    hold: makes the value at a path hold on each hit, see `RefGraph.hold`; held: whether it is held already.
-    """
-
-    def __init__(self, hold: Callable[[Source, str, Any], None], held: Callable[[Source], bool]) -> None:
-        self._hold, self._held = hold, held
+    def __init__(self, graph: Graph) -> None:
+        self._graph = weakref.ref(graph)
         self._atoms: dict[Source, int] = {}
         self._sources: list[Source] = []
         self._reals: list[int] = []
         self._equal: dict[int, Size] = {}       # atoms -> what a guard says that they are
         self.values: dict[Source, Any] = {}     # other numbers that were calculated with
+
+    def _hold(self, source: Source, expected: Any) -> None:
+        """The value at a path is what it is now on each hit. Raises Break, see `RefGraph.hold`."""
+        graph = self._graph()
+        assert graph is not None
+        graph.hold(source, "VALUE", expected)
+
+    def _held(self, source: Source) -> bool:
+        graph = self._graph()
+        return graph is not None and (source, "VALUE") in graph.requirements
 
     def __bool__(self) -> bool:
         """Whether there are any."""
@@ -249,7 +265,7 @@ class Sizes:
         """The size as a number, which it is on each hit."""
         size = self.resolved(size)
         if size.constant is None:
-            self._hold(self.path(size), "VALUE", size.real)
+            self._hold(self.path(size), size.real)
             if size.atom is not None:
                 self._equal[size.atom] = as_size(size.real)
         return size.real
@@ -273,7 +289,7 @@ class Sizes:
             if relation is operator.eq and holds:
                 self._unite(left, right)
             else:
-                self._hold(Computed(relation, (self.path(left), self.path(right))), "VALUE", holds)
+                self._hold(Computed(relation, (self.path(left), self.path(right))), holds)
         return holds
 
     def _is_known(self, relation: Callable[[Any, Any], bool], difference: Size) -> bool:
@@ -298,7 +314,7 @@ class Sizes:
             if size.atom is not None and other.constant is not None:
                 self.fix(size)
                 return
-        self._hold(Computed(operator.eq, (self.path(left), self.path(right))), "VALUE", True)
+        self._hold(Computed(operator.eq, (self.path(left), self.path(right))), True)
         for size, other in ((right, left), (left, right)):
             if size.atom is not None and size.atom not in other.atoms():
                 self._equal[size.atom] = other

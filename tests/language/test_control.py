@@ -331,7 +331,7 @@ def imports_by_name(x):
 def scopes_as_data(x):
     a, b = 1, x * 2
     found = locals()
-    return sorted(found), found["b"], "program" in globals(), vars(builtins)["len"]([1]), callable(globals()["run"])
+    return sorted(found), found["b"], "program" in globals(), vars(builtins)["len"]([1]), callable(globals()["scopes_as_data"])
 
 
 test_control = programs.test()

@@ -19,6 +19,7 @@ from capture.errors import Break, is_internal
 from capture.interp.core.frame import Frame, Value
 from capture.interp.core.instructions import Cover, decode, decoded, exception_table
 from capture.interp.core.interpreter import Interpreter
+from capture.interp.core.special import is_a
 from capture.interp.recording import fx_numbers, rollback, tensors
 from capture.interp.recording.fx_recorder import FxRecorder
 from capture.interp.recording.undo_log import MOST_BYTES
@@ -26,11 +27,13 @@ from capture.operators.beyond_schemas import MAKING, SIZING
 from capture.operators.facts import facts_of
 from capture.refgraph.effects import CallEffect, Effect
 from capture.refgraph.graph import RefGraph
+from capture.refgraph.identical import Classes
 from capture.refgraph.lookup import parts
 from capture.refgraph.mock import Perform
 from capture.refgraph.node import Build, Const, Expr, External, RefNode, Shadow, source_of
 
 SUBSCRIPTING = frozenset({"index", "index_put", "index_put_"})      # whose second argument is a subscript
+NUMBERS = Classes((int, float))
 
 
 def note(interp: Interpreter, real: Any, args: list[Value], kwargs: dict[str, Value]) -> None:
@@ -67,14 +70,14 @@ def may_fail(interp: Interpreter, real: Any, args: list[Value], kwargs: dict[str
 
 def is_of_floats(real: Any) -> bool:
     """Whether a value is a float, or a tensor of floats."""
-    return isinstance(real, float) or isinstance(real, torch.Tensor) and (real.is_floating_point() or real.is_complex())
+    return is_a(real, float) or is_a(real, torch.Tensor) and (real.is_floating_point() or real.is_complex())
 
 
 def is_moving(interp: Interpreter, shadow: Shadow | None, real: Any) -> bool:
     """Whether an argument is, or holds, a number that is another one from call to call. (No slice is out of range.)"""
     if isinstance(shadow, Build):
         return isinstance(real, tuple) and any(is_moving(interp, item, part) for item, part in zip(shadow.items, parts(real)))
-    if type(real) not in (int, float) or not isinstance(shadow, (External, Expr)):
+    if not isinstance(shadow, (External, Expr)) or type(real) not in NUMBERS:
         return False
     source = source_of(shadow)
     return source is None or interp.recorder.seen.may_vary(source, real)
