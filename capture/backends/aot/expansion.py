@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import Tensor, fx
 from torch._ops import OpOverload
+from torch._subclasses import FakeTensor
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from capture.backends.aot.aten import storage_of
@@ -71,9 +72,11 @@ def _body(node: fx.Node, eager: Eager) -> fx.GraphModule:
                         for value in (node.args, node.kwargs))
         return getattr(args[0], node.target)(*args[1:], **kwargs) if node.op == "call_method" else node.target(*args, **kwargs)
     table: dict[Any, Callable[..., Any]] = {}
+    mode = next(value.fake_mode for value in values if isinstance(value, FakeTensor))
     while True:
         given = [value.detach() if isinstance(value, Tensor) else value for value in values]
-        body = make_fx(run, table, pre_dispatch=True)(*given)
+        with mode:              # in which operators make tensors of numbers
+            body = make_fx(run, table, pre_dispatch=True)(*given)
         calls = [one for one in body.graph.nodes if one.op == "call_function" and one.target is not operator.getitem]
         if len(calls) > 1:
             return body

@@ -2,6 +2,7 @@
 are eager mode's, and hooks of leaves that a pass does not come to are not called."""
 from __future__ import annotations
 
+import operator
 import re
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -445,3 +446,18 @@ def test_a_pass_to_a_result_alone_leaves_the_rest_for_another():
         assert all(tensor.grad is None for tensor in inputs)
         result.sum().backward()
         assert all(tensor.grad is not None for tensor in inputs)
+
+
+def test_an_operation_that_makes_tensors_of_numbers() -> None:
+    """It is taken apart, since it computes one result of another, and some of what it consists of takes a number."""
+    def several(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        inner = y.abs().log1p() - x * 2
+        return torch.where(x == y, x, 0), inner / 3, inner
+
+    graph = torch.fx.Graph()
+    x, y = graph.placeholder("x"), graph.placeholder("y")
+    made = graph.call_function(several, (x, y))
+    graph.output(tuple(graph.call_function(operator.getitem, (made, place)) for place in range(3)))
+    traced = trace(torch.fx.GraphModule(torch.nn.Module(), graph),
+                       [torch.tensor([3], dtype=torch.int32), torch.tensor([-1.0], requires_grad=True)])
+    assert len(traced.signature.parts) > 1
