@@ -9,6 +9,7 @@ import traceback
 import typing
 from types import SimpleNamespace
 
+import pytest
 import torch
 
 from tests.helpers import call, call_with, check
