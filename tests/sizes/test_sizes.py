@@ -163,3 +163,22 @@ def test_other_backends_get_one_size_each() -> None:
     backend.takes_numbers = True  # type: ignore[attr-defined]
     check(lambda: lambda x: x * x.shape[0], *(call(torch.ones(n)) for n in (3, 4, 3)), captures=2, backend=backend, dynamic=True)
     assert seen == [(3,), (4,)]
+
+
+ODD: dict[str, Any] = {
+    "compared with another": lambda x, y: (y.is_same_size(x), x.is_same_size(y), x + 1),
+    "resized": lambda x, y: (z := x.clone(), z.resize_(2, 2).shape, z.unsqueeze_(0).shape, z.numel())[1:],
+    "masked": lambda x, y: (x[:1].masked_fill(y > 0, 2.0), x.masked_fill(y[:1] > 0, 1.0), torch.normal(0.0, y.abs() + 1).shape),
+    "kept": lambda x, y: (x.sum(-1, keepdim=True), torch.sum(y, axis=0), x.mean((0, 1)), x.all(), y.any(1, True)),
+    "windows": lambda x, y: (x.unfold(0, 2, 1).sum(-1), torch.nn.functional.unfold(x[None, None], 2, 1, 0)),
+    "swapped": lambda x, y: (x.T.shape, x.mT @ y, x.t_().shape, x.transpose_(0, 1).shape, x),
+    "shifted": lambda x, y: (x[1:] * y[:-1], x[-2:], y[: x.shape[0] - 1], x.narrow(0, 1, x.shape[0] - 1), x[::2].shape)}
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_what_is_not_as_it_seems(name: str) -> None:
+    """Operations whose names, or results, are easily taken for those of others."""
+    generator = torch.Generator().manual_seed(7)
+    sizes = [(3, 4), (4, 5), (5, 3), (3, 4), (2, 2), (6, 6), (7, 4)]
+    steps = [call(*(torch.randn(size, generator=generator) for _ in range(2))) for size in sizes]
+    check(lambda: ODD[name], *steps, captures=None, fullgraph=False)

@@ -124,7 +124,7 @@ class SizeNodes:
             return None
         each = shapes if isinstance(shapes, Many) else [shapes]
         if [[size.real for size in shape] for shape in each] != [list(tensor.shape) for tensor in found]:
-            raise InternalError(f"the rule for {target} makes {each} of {[tensor.shape for tensor in found]}")
+            raise InternalError(f"the rule for the sizes of {target} makes {each} of {[tensor.shape for tensor in found]}")
         if shaper.copying:
             self._copies.append((storages_of([*tensors, *found]), shaper.copying))
         return each

@@ -165,7 +165,8 @@ def told_of_sizes(interp: Any, name: str, args: list[Value], result: Any) -> Sha
     sizes: Sizes = interp.graph.sizes
     tensor, *others = args
     free = interp.recorder.sizes.of(tensor.real) if isinstance(tensor.real, torch.Tensor) else None
-    if free is None:
+    if free is None or any(isinstance(other.real, torch.Tensor) for other in others):
+        interp.recorder.sizes.fix(tensors_in(args))
         return None
     interp.graph.touch(tensor.shadow)
     if name in ("shape", "size") and not others:

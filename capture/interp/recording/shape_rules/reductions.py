@@ -13,7 +13,7 @@ def reduced(shape: Shape, dims: list[int], keep: bool) -> Shape:
 
 @rule("sum", "mean", "prod", "nansum", "nanmean", "logsumexp", "amax", "amin", "all", "any", "count_nonzero", "argmax", "argmin")
 def reduction(c: Shaper, input: Value, dim: Value | None = None, keepdim: Value | None = None, **kwargs: Value) -> Shape:
-    if "out" in kwargs:
+    if kwargs.keys() - {"axis", "dtype"}:
         raise Unknown
     shape = c.shape(input)
     return reduced(shape, c.dims(kwargs.get("axis", dim), len(shape)), bool(c.fixed(keepdim, False)))

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from capture.interp.core.frame import Value
+from capture.operators.facts import facts_of
 from capture.operators.schemas import plain_name
 from capture.refgraph.graph import RefGraph
 from capture.refgraph.lookup import parts
@@ -50,9 +51,10 @@ class Shaper:
             raise Unknown
         if not isinstance(shadow, RefNode) or not isinstance(shadow.state, TensorState) or shadow.state.dynamic:
             raise Unknown
-        if shadow.state.sizes is None:
+        sizes = [self.sizes.resolved(size) for size in shadow.state.sizes or ()]
+        if all(size.constant is not None for size in sizes):        # whatever has been done to the tensor since
             return list(map(as_size, real.shape))
-        return [self.sizes.resolved(size) for size in shadow.state.sizes]
+        return sizes
 
     def items(self, value: Value) -> list[Value]:
         """The items of a list or tuple."""
@@ -163,6 +165,8 @@ def rule(*names: str) -> Callable[[Rule], Rule]:
 def shapes_of(c: Shaper, target: Any, args: Sequence[Value], kwargs: dict[str, Value]) -> Shape | Many:
     """The sizes of an operation's results. Raises Unknown where no rule tells."""
     found = rule_of(plain_name(target)) if is_torchs(target) else None
+    if found is None and facts_of(target).is_pointwise:
+        found = pointwise
     if found is None:
         raise Unknown
     try:
@@ -179,7 +183,7 @@ def is_torchs(target: Any) -> bool:
     if isinstance(target, torch._ops.OpOverload):
         return target.namespace == "aten"
     if isinstance(target, types.FunctionType):
-        return target.__module__ in MODULES
+        return target.__module__ in MODULES and target is not torch.nn.functional.unfold        # which is no `Tensor.unfold`
     return isinstance(target, C_FUNCTIONS) and (getattr(operator, target.__name__, None) is target or (
         getattr(target, "__module__", None) or "torch").partition(".")[0] == "torch")
 
@@ -200,7 +204,7 @@ def rule_of(name: str) -> Rule | None:
     for known in (name, name[1:] if name[:1] in ("i", "r") and name[1:] in OPERATORS else ""):
         if known in RULES:
             return RULES[known]
-        if known in OPERATORS or known and is_pointwise(known):
+        if known in OPERATORS:
             return pointwise
     return None
 
@@ -209,15 +213,7 @@ OPERATORS = frozenset("""
     abs add and eq floordiv ge gt invert le lshift lt matmul mod mul ne neg or pos pow rshift sub truediv xor""".split())
 
 
-def is_pointwise(name: str) -> bool:
-    """Whether torch calls an operation of this name pointwise, in all its forms."""
-    packet = getattr(torch.ops.aten, name, None)
-    if not isinstance(packet, torch._ops.OpOverloadPacket):
-        return False
-    overloads = [getattr(packet, form) for form in packet.overloads()]
-    return bool(overloads) and all(torch.Tag.pointwise in overload.tags for overload in overloads)
-
-
+@rule("isclose")
 def pointwise(c: Shaper, *args: Value, **kwargs: Value) -> Shape:
     """The result of tensors that are combined element by element."""
     if "out" in kwargs:

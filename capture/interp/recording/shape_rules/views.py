@@ -15,11 +15,13 @@ from capture.refgraph.sizes import Size, as_size, product
 
 @rule(*"""
     alias bernoulli bfloat16 bool clone copy cpu cumprod cumsum detach double empty_like exponential fill flip fliplr flipud float
-    full_like half imag index_add index_copy index_fill index_put int logcumsumexp long masked_fill masked_scatter normal ones_like
+    full_like half imag index_add index_copy index_fill index_put int isin logcumsumexp long ones_like
     rand_like randint_like randn_like real requires_grad resolve_conj resolve_neg roll scatter scatter_add scatter_reduce short to
     tril triu type type_as uniform zero zeros_like""".split())
 def unchanged(c: Shaper, input: Value, *args: Value, **kwargs: Value) -> Shape:
     """As large as the first operand."""
+    if not isinstance(input.real, torch.Tensor):
+        raise Unknown
     return c.shape(input)
 
 
