@@ -44,7 +44,7 @@ const torch::autograd::AutogradMeta* autograd_of(const at::TensorImpl* impl) {
 }
 
 // A view's `grad_fn()` would make the node of one that is outdated, which the program could see.
-BaseGrad base_grad_of(const at::TensorImpl* impl, const torch::autograd::AutogradMeta* meta) {
+[[gnu::noinline]] BaseGrad base_grad_of(const at::TensorImpl* impl, const torch::autograd::AutogradMeta* meta) {
   if (meta == nullptr || !meta->is_view_ || meta->grad_fn_) return BaseGrad::kNone;
   const auto* view = static_cast<const torch::autograd::DifferentiableViewMeta*>(meta);
   if (!view->has_bw_view() || !view->get_backward_view().base_.requires_grad()) return BaseGrad::kNone;
@@ -76,9 +76,12 @@ inline bool stride_matches(int64_t expected, size_t dim, at::IntArrayRef sizes, 
   return strides[dim] == (expected >= 0 ? expected : dense_stride(sizes, strides, static_cast<size_t>(-1 - expected)));
 }
 
-// `equal` for sizes and strides of which some are free.
-bool matches_free(const TensorProperties& p, at::IntArrayRef sizes, at::IntArrayRef strides) {
-  if (sizes.size() != p.sizes.size()) return false;
+// Whether layout, sizes and strides, of which some may be any, are as expected. Seldom called, and kept out of what often is.
+[[gnu::noinline]] bool matches_open(const TensorProperties& p, const at::TensorImpl* impl) {
+  const at::IntArrayRef sizes = impl->sizes();
+  if (static_cast<int8_t>(impl->layout()) != p.layout || sizes.size() != p.sizes.size()) return false;
+  if (p.any_shape) return true;
+  const at::IntArrayRef strides = impl->strides();
   for (size_t d = 0; d < sizes.size(); d++) {
     if (p.sizes[d] >= 0 && p.sizes[d] != sizes[d]) return false;
     if (!stride_matches(p.strides[d], d, sizes, strides)) return false;
@@ -95,15 +98,15 @@ inline bool matches_inline(const TensorProperties& p, PyObject* object) {
   const at::Device device = impl->device();
   if (static_cast<int8_t>(device.type()) != p.device_type || device.index() != p.device_index) return false;
   if (impl->has_symbolic_sizes_strides()) return false;
-  if (p.free_sizes) {
-    if (static_cast<int8_t>(impl->layout()) != p.layout || !matches_free(p, impl->sizes(), impl->strides())) return false;
+  if (p.any_shape | p.free_sizes) [[unlikely]] {
+    if (!matches_open(p, impl)) return false;
   } else {
-    if (p.any_shape ? impl->sizes().size() != p.sizes.size() : !equal(impl->sizes(), p.sizes)) return false;
-    const bool has_plain_strides = p.has_strides && !p.any_shape;
-    if (has_plain_strides ? !equal(impl->strides(), p.strides) : static_cast<int8_t>(impl->layout()) != p.layout) return false;
+    if (!equal(impl->sizes(), p.sizes)) return false;
+    if (p.has_strides ? !equal(impl->strides(), p.strides) : static_cast<int8_t>(impl->layout()) != p.layout) return false;
   }
   const torch::autograd::AutogradMeta* meta = autograd_of(impl);
-  const BaseGrad base_grad = base_grad_of(impl, meta);
+  const bool is_view = meta != nullptr && meta->is_view_;
+  const BaseGrad base_grad = is_view ? base_grad_of(impl, meta) : BaseGrad::kNone;
   return base_grad == p.base_grad && requires_grad_of(meta, base_grad) == p.requires_grad && is_leaf_of(meta) == p.is_leaf &&
          (has_own_attributes(object) != 0) == p.has_attributes;
 }
