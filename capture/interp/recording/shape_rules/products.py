@@ -5,7 +5,7 @@ from capture.interp.core.frame import Value
 from capture.interp.recording.shape_rules.shaper import Shape, Shaper, Unknown, rule
 
 
-@rule("matmul", "mm", "bmm", "mv", "dot", "rmatmul")
+@rule("matmul", "mm", "bmm", "mv", "dot")
 def matmul(c: Shaper, input: Value, other: Value, **kwargs: Value) -> Shape:
     left, right = c.shape(input), c.shape(other)
     if not left or not right or kwargs:

@@ -10,15 +10,14 @@ from __future__ import annotations
 import functools
 import inspect
 import operator
-import types
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
 from capture.interp.core.frame import Value
-from capture.operators.facts import facts_of
-from capture.operators.schemas import plain_name
+from capture.operators.facts import facts_of, named
+from capture.operators.schemas import aten_name
 from capture.refgraph.graph import RefGraph
 from capture.refgraph.lookup import parts
 from capture.refgraph.node import Build, Const, ListState, RefNode, TensorState
@@ -153,7 +152,7 @@ RULES: dict[str, Rule] = {}
 
 
 def rule(*names: str) -> Callable[[Rule], Rule]:
-    """Registers what tells the sizes of these operations' results, known as `plain_name` says."""
+    """Registers what tells the sizes of these operations' results, by ATen's names."""
     def register(function: Rule) -> Rule:
         for name in names:
             assert name not in RULES, name
@@ -164,9 +163,7 @@ def rule(*names: str) -> Callable[[Rule], Rule]:
 
 def shapes_of(c: Shaper, target: Any, args: Sequence[Value], kwargs: dict[str, Value]) -> Shape | Many:
     """The sizes of an operation's results. Raises Unknown where no rule tells."""
-    found = rule_of(plain_name(target)) if is_torchs(target) else None
-    if found is None and facts_of(target).is_pointwise:
-        found = pointwise
+    found = rule_of(target) if facts_of(target).is_of_torch else None
     if found is None:
         raise Unknown
     try:
@@ -176,20 +173,14 @@ def shapes_of(c: Shaper, target: Any, args: Sequence[Value], kwargs: dict[str, V
     return found(c, *bound.args[1:], **bound.kwargs)
 
 
-def is_torchs(target: Any) -> bool:
-    """Whether the target of a node is a function of torch's, or an operator of Python's, that does what others of its name do."""
-    if isinstance(target, str) or target is getattr:
-        return True
-    if isinstance(target, torch._ops.OpOverload):
-        return target.namespace == "aten"
-    if isinstance(target, types.FunctionType):
-        return target.__module__ in MODULES and target is not torch.nn.functional.unfold        # which is no `Tensor.unfold`
-    return isinstance(target, C_FUNCTIONS) and (getattr(operator, target.__name__, None) is target or (
-        getattr(target, "__module__", None) or "torch").partition(".")[0] == "torch")
-
-
-C_FUNCTIONS = types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType
-MODULES = frozenset({"torch.nn.functional", "torch.functional", "torch._tensor", "torch._jit_internal"})
+def rule_of(target: Any) -> Rule | None:
+    """The rule of an operation; of one in place, and of Python's operators, that of ATen's operator."""
+    if target is torch.nn.functional.unfold:        # which does something else than the method of that name
+        return None
+    facts = named(aten_name(target))
+    if facts.plain in RULES:
+        return RULES[facts.plain]
+    return pointwise if facts.is_pointwise else None
 
 
 @functools.cache
@@ -198,22 +189,7 @@ def signature_of(function: Rule) -> inspect.Signature:
     return inspect.signature(function)
 
 
-@functools.cache
-def rule_of(name: str) -> Rule | None:
-    """The rule of an operation of this name; Python's operators and operations in place have those of the operations."""
-    for known in (name, name[1:] if name[:1] in ("i", "r") and name[1:] in OPERATORS else ""):
-        if known in RULES:
-            return RULES[known]
-        if known in OPERATORS:
-            return pointwise
-    return None
-
-
-OPERATORS = frozenset("""
-    abs add and eq floordiv ge gt invert le lshift lt matmul mod mul ne neg or pos pow rshift sub truediv xor""".split())
-
-
-@rule("isclose")
+@rule("isclose", "floor_divide")
 def pointwise(c: Shaper, *args: Value, **kwargs: Value) -> Shape:
     """The result of tensors that are combined element by element."""
     if "out" in kwargs:

@@ -8,16 +8,16 @@ import torch
 
 from capture.interp.core.frame import Value
 from capture.interp.recording.shape_rules.shaper import Many, Shape, Shaper, Unknown, rule
+from capture.operators.beyond_schemas import SHAPED_LIKE_FIRST
 from capture.refgraph.lookup import parts
 from capture.refgraph.node import Build, Const
 from capture.refgraph.sizes import Size, as_size, product
 
 
-@rule(*"""
-    alias bernoulli bfloat16 bool clone copy cpu cumprod cumsum detach double empty_like exponential fill flip fliplr flipud float
-    full_like half imag index_add index_copy index_fill index_put int isin logcumsumexp long ones_like
-    rand_like randint_like randn_like real requires_grad resolve_conj resolve_neg roll scatter scatter_add scatter_reduce short to
-    tril triu type type_as uniform zero zeros_like""".split())
+@rule(*SHAPED_LIKE_FIRST, *"""
+    alias bernoulli clone copy cumprod cumsum detach empty_like exponential fill flip fliplr flipud full_like imag isin logcumsumexp
+    ones_like rand_like randint_like randn_like real requires_grad resolve_conj resolve_neg roll to tril triu type_as uniform zero
+    zeros_like""".split())
 def unchanged(c: Shaper, input: Value, *args: Value, **kwargs: Value) -> Shape:
     """As large as the first operand."""
     if not isinstance(input.real, torch.Tensor):
@@ -315,7 +315,7 @@ def index_select(c: Shaper, input: Value, dim: Value, index: Value) -> Shape:
     return shape
 
 
-@rule("getitem")
+@rule("index")
 def getitem(c: Shaper, input: Value, index: Value) -> Shape:
     if not isinstance(input.real, torch.Tensor):
         raise Unknown
