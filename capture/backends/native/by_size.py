@@ -8,6 +8,7 @@ from typing import Any
 from torch import fx
 
 from capture import _C
+from capture.backends.native.numbers import put_in
 
 MOST_COMPILED = 8       # combinations of sizes for which there is compiled code
 MOST_MET = 1024         # … that are remembered as met
@@ -67,9 +68,6 @@ def with_numbers(gm: fx.GraphModule, places: Sequence[int], inputs: Sequence[Any
     made = fx.GraphModule(gm, copy.deepcopy(gm.graph))
     made.meta.update(gm.meta)
     placeholders = made.graph.find_nodes(op="placeholder")
-    given = {placeholders[place]: inputs[place] for place in places}
-    for node in made.graph.nodes:
-        if not given.keys().isdisjoint(node.all_input_nodes):
-            node.args, node.kwargs = (fx.node.map_arg(value, lambda arg: given.get(arg, arg)) for value in (node.args, node.kwargs))
+    put_in(made.graph, {placeholders[place]: inputs[place] for place in places})
     made.recompile()
     return made

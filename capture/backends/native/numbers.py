@@ -5,10 +5,12 @@ multiplies, are for the graph as it is.
 """
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import inf
 
 import torch
+from torch import fx
 
 from capture.backends.native.job import TensorSpec
 
@@ -42,6 +44,14 @@ def fits(value: int | float, domain: Domain = ALL) -> bool:
     """Whether compiled code takes a number: a very great one may overflow, which is an error in some operations alone."""
     representable = abs(value) <= LIMITS[type(value)] or value != value or value in (inf, -inf)
     return representable and domain.holds(value)
+
+
+def put_in(graph: fx.Graph, values: Mapping[fx.Node, int | float]) -> list[fx.Node]:
+    """Puts numbers in the places of their placeholders, which stay, and returns the nodes that took these."""
+    taking = [node for node in graph.nodes if not values.keys().isdisjoint(node.all_input_nodes)]
+    for node in taking:
+        node.args, node.kwargs = (fx.node.map_arg(value, lambda arg: values.get(arg, arg)) for value in (node.args, node.kwargs))
+    return taking
 
 
 def spec_of(cls: type) -> TensorSpec:

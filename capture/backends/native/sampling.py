@@ -23,7 +23,7 @@ from torch.utils import checkpoint
 
 from capture.backends import aot
 from capture.backends.native.job import Modes, TensorSpec
-from capture.backends.native.numbers import ALL, DTYPES, Domain
+from capture.backends.native.numbers import ALL, DTYPES, Domain, put_in
 from capture.backends.native.signature import Input, Result, Unsupported
 
 aten = torch.ops.aten
@@ -147,10 +147,7 @@ def sampled(gm: fx.GraphModule, specs: Sequence[TensorSpec], series: int) -> fx.
 
 
 def _substitute(gm: fx.GraphModule, samples: Mapping[fx.Node, int | float]) -> None:
-    for node in gm.graph.nodes:
-        if samples.keys().isdisjoint(node.all_input_nodes):
-            continue
-        node.args, node.kwargs = (fx.node.map_arg(value, lambda arg: samples.get(arg, arg)) for value in (node.args, node.kwargs))
+    for node in put_in(gm.graph, samples):
         name = name_of(node)
         if name in ("tensor", "as_tensor"):         # what is made of a number would be a constant
             node.target, node.args = torch.full, ((), *node.args)
