@@ -87,8 +87,8 @@ class Unit:
 
     def __post_init__(self) -> None:
         wanted = bool(FREE_SIZES) if self.dynamic is None else self.dynamic
-        self.shapes.takes_sizes = wanted and registry.takes_sizes(self.backend)
-        self.shapes.at_once = self.dynamic is True
+        if wanted and registry.takes_sizes(self.backend):
+            self.shapes.take_sizes(at_once=self.dynamic is True)
         departed = self.departed
         self.tree = GuardTree(self.function.__code__, lambda entry: departed.add(counts_of(entry)))
         key, forget = id(self), UNITS.pop

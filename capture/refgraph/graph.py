@@ -29,7 +29,7 @@ from capture.refgraph.keys import (
     take_out,
 )
 from capture.refgraph.lookup import can_change_class, descriptor_of, instance_dict, parts
-from capture.refgraph.memory import COMPARISONS, asking_nobody, is_address, is_handle, pin_tensor_class, storage_of
+from capture.refgraph.memory import COMPARISONS, asking_nobody, is_address, is_handle, pin_tensor_class, storage_id
 from capture.refgraph.node import (
     ABSENT,
     SCALARS,
@@ -209,7 +209,7 @@ class RefGraph(Changes):
         if not isinstance(shadow, RefNode) or shadow.real is None:
             raise Break("data-dependent", "the address of memory that is gone decides something")
         real = shadow.real
-        storage = real._cdata if isinstance(real, torch.UntypedStorage) else (storage_of(real) or (None,))[0]
+        storage = real._cdata if isinstance(real, torch.UntypedStorage) else storage_id(real)
         return [self.touch(node) for node in self.nodes if node.source is not None and type(node.state) is TensorState
                 and node.state.storage is not None and node.state.storage[0] == storage]
 

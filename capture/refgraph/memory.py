@@ -87,6 +87,11 @@ def storage_of(real: torch.Tensor) -> tuple[int, int] | None:
         return real.untyped_storage()._cdata, real.storage_offset() * real.element_size()  # type: ignore[return-value]
 
 
+def storage_id(real: torch.Tensor) -> int | None:
+    """The identity alone."""
+    return (storage_of(real) or (None,))[0]
+
+
 def gradient_of(tensor: Any) -> Any:
     """The gradient of a tensor, whatever its class has to say. Raises TypeError for other objects."""
     if not issubclass(type(tensor), torch.Tensor):

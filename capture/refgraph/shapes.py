@@ -37,6 +37,10 @@ class Shapes:
         self._awaited = awaited
         self._met: dict[Source, Any] = {}
 
+    def take_sizes(self, at_once: bool) -> None:
+        """Traces may hold for all sizes from now on. at_once: of all tensors, before any size was seen to change."""
+        self.takes_sizes, self.at_once = True, at_once
+
     def state_at(self, source: Source, tensor: torch.Tensor) -> TensorState:
         """The state at entry of the tensor at a path. One that is nested, or of a subclass that dispatches operations in Python,
         has no properties: no guard can hold it."""

@@ -162,17 +162,14 @@ class Sizes:
         return size
 
     def _replaced(self, size: Size, atom: int, by: Size) -> Size:
+        """The same number, in which one atom is written as what it is known to be."""
         total = as_size(0)
         for monomial, factor in size.terms.items():
-            times = monomial.count(atom)
-            rest = tuple(other for other in monomial if other != atom)
-            term = Size({rest: factor}, factor)
-            for other in rest:
-                term = Size(term.terms, term.real * self._reals[other])
-            for _ in range(times):
+            term = Size({tuple(other for other in monomial if other != atom): factor}, 0)
+            for _ in range(monomial.count(atom)):
                 term *= by
             total += term
-        return total
+        return Size(total.terms, size.real)
 
     def quotient(self, dividend: Size, divisor: Size) -> Size:
         """A size divided by another, rounded down."""

@@ -22,7 +22,7 @@ from capture.interp.lookasides.shadows import node_of
 from capture.interp.recording.fx_recorder import tensors_in
 from capture.interp.recording.writes import versions_of
 from capture.refgraph.effects import CallEffect, Effect, Replayed
-from capture.refgraph.memory import PLAIN_TENSORS, storage_of
+from capture.refgraph.memory import PLAIN_TENSORS, storage_id
 from capture.refgraph.node import Build, Const, HandleState, RefNode, Shadow, TensorState
 
 HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
@@ -121,7 +121,7 @@ def register(interp: Interpreter, result: RemovableHandle, tensor: Value, hook: 
     call = graph.call_effect(Const(torch.Tensor.register_hook), (node, hook.shadow), positions=interp.positions())
     if node.source is None:
         interp.recorder.node(node).meta["obstacle"] = "makes a tensor with a hook"
-        graph.forbid_writes((storage_of(tensor.real) or (None,))[0], call, "a hook was registered on a tensor")
+        graph.forbid_writes(storage_id(tensor.real), call, "a hook was registered on a tensor")
     handles.add(result)
     return new_object(interp, result, Replayed(call, ()))
 

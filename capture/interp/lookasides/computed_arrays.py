@@ -24,7 +24,7 @@ from capture.interp.recording.graph_arrays import compute, enter, expect_as_it_i
 from capture.refgraph.effects import CallEffect, Replayed, user_stack
 from capture.refgraph.graph import PINNED
 from capture.refgraph.lookup import parts
-from capture.refgraph.memory import PLAIN_TENSORS, storage_of
+from capture.refgraph.memory import PLAIN_TENSORS, storage_id
 from capture.refgraph.ndarrays import is_array, is_ndarray, is_value
 from capture.refgraph.node import SCALARS, Build, Const, Expr, ListState, RefNode, Shadow, TensorState
 
@@ -49,7 +49,7 @@ def expose(interp: Interpreter, result: Any, tensor: Value) -> Shadow:
     graph, node = interp.graph, tensor.shadow
     graph.touch(node)  # type: ignore[arg-type]
     call = graph.call_effect(Const(torch.Tensor.numpy), (node,), positions=interp.positions())
-    storage = (storage_of(tensor.real) or (None,))[0]
+    storage = storage_id(tensor.real)
     graph.forbid_writes(storage, call, "numpy was given a tensor", user_stack(call.positions))
     interp.recorder.arrays.note_exposed(storage, call.serial)
     return _made(interp, result, call)

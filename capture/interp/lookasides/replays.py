@@ -26,7 +26,7 @@ from capture.operators.properties import REPEATABLE_READERS
 from capture.refgraph.effects import Keywords, Replayed, arranged, is_foreign
 from capture.refgraph.identical import LISTS
 from capture.refgraph.lookup import lookup_class, parts
-from capture.refgraph.memory import ADDRESSES, PLAIN_TENSORS, storage_of
+from capture.refgraph.memory import ADDRESSES, PLAIN_TENSORS, storage_id, storage_of
 from capture.refgraph.ndarrays import plain_number
 from capture.refgraph.node import (
     SCALARS,
@@ -201,7 +201,7 @@ def show_tensor(interp: Interpreter, node: RefNode, real: torch.Tensor) -> Shado
         if not real.requires_grad:
             return values
     name: Shadow = Const(name_of_grad_fn(real))
-    if node.source is not None and not interp.graph.written_since(0, (storage_of(real) or (None,))[0]):
+    if node.source is not None and not interp.graph.written_since(0, storage_id(real)):
         name = interp.graph.external(name_of_grad_fn(real), Computed(name_of_grad_fn, (node.source,)))     # another one's, perhaps
     return Expr(dress, (values, Const(type(real)), name))
 

@@ -25,7 +25,7 @@ from capture.interp.recording.scalar_specialization import Numbers
 from capture.refgraph.effects import CallEffect, Replayed, user_stack
 from capture.refgraph.graph import PINNED, RefGraph
 from capture.refgraph.lookup import parts
-from capture.refgraph.memory import storage_of
+from capture.refgraph.memory import storage_id, storage_of
 from capture.refgraph.ndarrays import (
     LARGEST,
     array_on,
@@ -284,7 +284,7 @@ class Arrays:
         """Tensors that were written to, and those that share memory with them by way of arrays of the graph. Raises Break where a
         call after the graph would see it."""
         places = {place[0] for tensor in tensors if (place := storage_of(tensor)) is not None} if self.shared else set()
-        owners = [owner for owner, tensor in self.shared if (storage_of(tensor) or (None,))[0] in places]
+        owners = [owner for owner, tensor in self.shared if storage_id(tensor) in places]
         if owners:
             self.require_unseen(graph, pending=True)
         return [*tensors, *(tensor for owner, tensor in self.shared if any(owner is other for other in owners))]

@@ -21,7 +21,7 @@ from capture.interp.recording.fx_recorder import FxRecorder, tensors_in
 from capture.interp.recording.regions import graph_module
 from capture.interp.recording.writes import uncounted, written_by
 from capture.operators.facts import OpFacts
-from capture.refgraph.memory import PLAIN_TENSORS, storage_of
+from capture.refgraph.memory import PLAIN_TENSORS, storage_id
 from capture.refgraph.node import RefNode, TensorState
 
 
@@ -31,7 +31,7 @@ class Body:
     def __init__(self, sliced: Sequence[bool], operands: Iterable[torch.Tensor]) -> None:
         self.random = _C.get_random_state()
         self.samples = tuple(map(sample, sliced, operands))
-        self.made: set[int | None] = set(map(_place, self.samples))     # the storages that it may write to
+        self.made: set[int | None] = set(map(storage_id, self.samples))     # the storages that it may write to
         self.recorded: Recorded | None = None           # its graph, when it is over
         self.plan: Plan | None = None                   # … and those of all bodies of the operator, which the first of them keeps
 
@@ -77,10 +77,6 @@ def sample(sliced: bool, operand: torch.Tensor) -> torch.Tensor:
     return copy if copy.requires_grad == given.requires_grad else copy.detach().requires_grad_(given.requires_grad)
 
 
-def _place(tensor: torch.Tensor) -> int | None:
-    return (storage_of(tensor) or (None,))[0]
-
-
 # -- recording ---------------------------------------------------------------------------------------------------------
 
 def begin(recorder: FxRecorder, body: Body, sliced: Sequence[bool], operands: Sequence[RefNode]) -> list[RefNode]:
@@ -108,9 +104,9 @@ def end(recorder: FxRecorder, body: Body, spec: Any, outputs: Sequence[torch.Ten
     nodes = _nodes_after(start.marker)
     inside = {*nodes, *start.samples}
     known = [recorder.refs.find(output) for output in outputs]
-    places = [_place(output) for output in outputs]
+    places = [storage_id(output) for output in outputs]
     aliased = len(set(places)) < len(places) or not body.made.issuperset(places) or any(
-        _place(tensor) in places for tensor in body.samples)
+        storage_id(tensor) in places for tensor in body.samples)
     if any(node is None or node.state.node not in inside for node in known) or aliased:
         raise Break("opaque-call", "a body of torch's control flow returns what it has not made")
     if _counts(recorder) != start.counts or any(
@@ -215,19 +211,19 @@ class _Guarded(TorchDispatchMode):
         kwargs = kwargs or {}
         require_own(self.body, written_by(func, args, kwargs))
         result = func(*args, **kwargs)
-        before = set(map(_place, tensors_in([Value(args, None), Value(kwargs, None)])))
-        self.body.made.update(set(map(_place, tensors_in([Value(result, None)]))) - before)
+        before = set(map(storage_id, tensors_in([Value(args, None), Value(kwargs, None)])))
+        self.body.made.update(set(map(storage_id, tensors_in([Value(result, None)]))) - before)
         return result
 
 
 def made(recorder: FxRecorder, results: list[Any]) -> None:
     """An operator has returned new tensors, in a body perhaps."""
     for body, _ in recorder.bodies[-1:]:
-        body.made.update(_place(result) for result in results if isinstance(result, torch.Tensor))
+        body.made.update(storage_id(result) for result in results if isinstance(result, torch.Tensor))
 
 
 def require_own(body: Body, written: Iterable[torch.Tensor]) -> None:
-    if any(_place(tensor) not in body.made for tensor in written):
+    if any(storage_id(tensor) not in body.made for tensor in written):
         raise RuntimeError("a body of torch's control flow writes to a tensor that was there before it")
 
 

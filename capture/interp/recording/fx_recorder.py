@@ -26,7 +26,7 @@ from capture.operators.schemas import plain_name
 from capture.refgraph.facts import current_gpu
 from capture.refgraph.graph import VALUES, RefGraph
 from capture.refgraph.identical import LISTS
-from capture.refgraph.memory import asking_nobody, is_handle, pin_tensor_class, storage_of
+from capture.refgraph.memory import asking_nobody, is_handle, pin_tensor_class, storage_id
 from capture.refgraph.node import Build, Const, DictState, Expr, External, HandleState, ListState, RefNode, Shadow, TensorState
 from capture.refgraph.result_types import IN_PLACE
 from capture.refgraph.source import Computed
@@ -121,7 +121,7 @@ class FxRecorder(GraphBuilder):
 
     def _note_told_write(self, node: fx.Node, tensors: Iterable[torch.Tensor]) -> None:
         """These tensors were written to by an operation on what follows from constants and from numbers held at entry."""
-        storages = frozenset((storage_of(tensor) or (None,))[0] for tensor in tensors)
+        storages = frozenset(storage_id(tensor) for tensor in tensors)
         self.told.note_write(node, storages)  # type: ignore[arg-type]
         self.refs.wrote_told(storages)  # type: ignore[arg-type]
 
@@ -151,7 +151,7 @@ class FxRecorder(GraphBuilder):
         mutations = self.mutations
         mutations.begin_write()
         tensors = self.arrays.with_shared(self.refs, list(tensors))
-        storages = [(storage_of(t) or (None,))[0] for t in tensors]
+        storages = [storage_id(t) for t in tensors]
         self.sizes.wrote(storages)
         states = (node.state for node in self.refs.nodes)
         outside = {None, *(state.storage[0] for state in states if type(state) is TensorState and state.storage)}
@@ -183,7 +183,7 @@ class FxRecorder(GraphBuilder):
         for node, tensor, version, serial in self._snapshots:
             # In inference mode, and on shared arrays.
             unseen = version is None or self.mutations.mutates and self.arrays.tensors
-            if unseen or tensor._version != version or self.refs.written_since(serial, (storage_of(tensor) or (None,))[0]):
+            if unseen or tensor._version != version or self.refs.written_since(serial, storage_id(tensor)):
                 with self.fx.inserting_after(node):
                     copy = subclass_unwrapping.note(self.fx.call_method("clone", (node,)), self.asking[-1])
                 subclass_unwrapping.of_class(copy, type(tensor))

@@ -16,7 +16,7 @@ from capture.interp.recording.fx_numbers import nameable
 from capture.interp.recording.graph_inputs import GraphInputs
 from capture.interp.recording.shape_rules import Many, Shaper, Unknown, shapes_of
 from capture.refgraph.graph import RefGraph
-from capture.refgraph.memory import storage_of
+from capture.refgraph.memory import storage_id
 from capture.refgraph.node import External, ListState, RefNode, Shadow, TensorState
 from capture.refgraph.sizes import Size
 from capture.refgraph.source import Computed, Literal, Source
@@ -26,7 +26,6 @@ class Recorder(Protocol):
     """What is asked of the recorder of a graph."""
 
     fx: Graph
-
     inputs: GraphInputs
 
     def node(self, tensor: RefNode) -> Node: ...
@@ -126,7 +125,7 @@ class SizeNodes:
         if [[size.real for size in shape] for shape in each] != [list(tensor.shape) for tensor in found]:
             raise InternalError(f"the rule for the sizes of {target} makes {each} of {[tensor.shape for tensor in found]}")
         if shaper.copying:
-            self._copies.append((storages_of([*tensors, *found]), shaper.copying))
+            self._copies.append(({storage_id(tensor) for tensor in (*tensors, *found)}, shaper.copying))
         return each
 
     def wrote(self, storages: Collection[int | None]) -> None:
@@ -164,11 +163,6 @@ class SizeNodes:
             node = self.graph.find(tensor)
             if node is not None and isinstance(node.state, TensorState):
                 node.state.sizes = tuple(shape) if any(size.constant is None for size in shape) else None
-
-
-def storages_of(tensors: Iterable[torch.Tensor]) -> set[int | None]:
-    """Where tensors lie."""
-    return {(storage_of(tensor) or (None,))[0] for tensor in tensors}
 
 
 def flat(result: Any) -> Iterable[torch.Tensor]:

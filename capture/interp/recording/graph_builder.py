@@ -82,7 +82,8 @@ class GraphBuilder:
         return node
 
     def varies(self, source: Source, real: Any) -> bool:
-        """Whether a number was another one in an earlier call, so that it becomes an input of the graph."""
+        """Whether a number was another one in an earlier call, so that it becomes an input of the graph. (Bodies of torch's control
+        flow take tensors alone.)"""
         return not self.bodies and self.seen.varies(source, real)
 
     def plain_number(self, source: Source) -> Any:
@@ -117,7 +118,7 @@ class GraphBuilder:
             if self.refs.type_of(shadow) is not type(real) or not self.refs.make_early(shadow):
                 return None
             key = shadow  # type: ignore[assignment]
-        elif self.bodies or not self.seen.varies(source, real):     # torch's control flow takes tensors
+        elif not self.varies(source, real):
             return None
         elif place is Place.RATE:
             for special in (0, 1):

@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from capture.interp.core.frame import Value
 from capture.operators.facts import OpFacts
-from capture.refgraph.memory import storage_of
+from capture.refgraph.memory import storage_id, storage_of
 
 
 def versions_of(tensors: Iterable[torch.Tensor]) -> dict[int, int | None]:
@@ -93,6 +93,6 @@ def noting_writes(versions: dict[int, int | None], tensors: Iterable[torch.Tenso
     with _Writes() as writes:
         result = function(*args, **kwargs)
     for tensor in tensors:
-        if versions[id(tensor)] is None and (storage_of(tensor) or (None,))[0] in {None, *writes.storages}:
+        if versions[id(tensor)] is None and storage_id(tensor) in {None, *writes.storages}:
             versions[id(tensor)] = -1
     return result
