@@ -189,6 +189,15 @@ class Surprise(CheckFailed):
     """… which decided, in torch's own code, between ways to go on."""
 
 
+class Reformed(CheckFailed):
+    """… which is the result of an autograd function, and of another form than in the capture. cls: the function. resized: only
+    sizes differ."""
+
+    def __init__(self, cls: type, resized: bool) -> None:
+        self.cls, self.resized = cls, resized
+        super().__init__(f"{cls.__qualname__} returned tensors of another form than in the capture")
+
+
 class GraphBreakError(CaptureError):
     """A graph break under `fullgraph=True`. The message holds reason, the user's line, and a remedy."""
 

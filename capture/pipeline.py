@@ -21,7 +21,18 @@ from torch._C._dynamo import eval_frame
 from capture import _C, debug, stances
 from capture.blame import blame
 from capture.entries import entry_modes, install, install_native
-from capture.errors import REASONS, Break, CheckFailed, GraphBreakError, InternalError, Surprise, UserFrame, user_frames, warn
+from capture.errors import (
+    REASONS,
+    Break,
+    CheckFailed,
+    GraphBreakError,
+    InternalError,
+    Reformed,
+    Surprise,
+    UserFrame,
+    user_frames,
+    warn,
+)
 from capture.guards.explain import Mismatch
 from capture.guards.tree import GuardTree
 from capture.history import BreakReport, Times, labelled, miss_of
@@ -147,8 +158,8 @@ def failed(unit: Unit, entry: Any, exception: BaseException) -> Any:
     if again:
         trace.mock.put_back(exception)
     if isinstance(exception, CheckFailed):
-        if isinstance(exception, Surprise) and not unit.fullgraph:      # the next capture ends where this tensor decides
-            unit.numbers.surprised = True
+        if isinstance(exception, (Surprise, Reformed)) and not unit.fullgraph:      # the next capture does without
+            unit.numbers.disappointed(exception)
             entry._kill()
             unit.departed.add(counts_of(entry))
         return _C.RUN_NATIVELY

@@ -8,6 +8,7 @@
 #include "objects/look_ahead.h"
 #include "guards/modes.h"
 #include "tensors/own_nodes.h"
+#include "tensors/called_operators.h"
 #include "tensors/diverted.h"
 #include "python_ref.h"
 #include "tensors/random_state.h"
@@ -140,6 +141,7 @@ PyMODINIT_FUNC PyInit__C() {
     init_executor(module.get());
     init_random_state(module.get());
     init_own_nodes(module.get());
+    init_called_operators(module.get());
     init_diverted(module.get());
     init_snapshot(module.get());
     init_undo(module.get());

@@ -27,6 +27,10 @@ DYNAMIC_SHAPE = frozenset("""
     values indices _values _indices col_indices row_indices nonzero_numpy _pack_padded_sequence _pad_packed_sequence""".split())
 
 
+# Operators that read what a tensor holds, besides torch.Tag.data_dependent_output, or are called when Python is about to.
+READING = frozenset(("resolve_neg", "tensor_split"))
+
+
 def _of_tensors(args: Sequence[Any]) -> bool:
     return any(isinstance(arg, torch.Tensor) for arg in args[1:])
 

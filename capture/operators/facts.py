@@ -48,6 +48,7 @@ class OpFacts:
     overloads: tuple[Overload, ...] = ()
     parts: tuple[OpFacts, ...] = ()
     is_of_torch: bool = True            # not of another library's, whose tags say less
+    is_of_program: bool = False         # code of the program's, which may do anything
     function: Any = None                # what it is in Python
 
     @property
@@ -100,6 +101,13 @@ class OpFacts:
             return True
         asked = beyond_schemas.SOMETIMES_DYNAMIC.get(self.name)
         return self.has_dynamic_shape if asked is None else asked(args)
+
+    @cached_property
+    def reads_values(self) -> bool:
+        """Whether something else than values of results may follow from what tensors hold, when code calls it by itself."""
+        if not self.is_of_torch or self.name in beyond_schemas.READING or self._has(torch.Tag.data_dependent_output):
+            return True
+        return self.always_has_dynamic_shape
 
     @cached_property
     def is_shaped_like_first(self) -> bool:
@@ -237,8 +245,10 @@ def annotated(function: types.FunctionType, where: int | str) -> bool | None:
 UNKNOWN = OpFacts("")
 # Of what is not one of torch's operations: our own functions, and the bodies of torch's control flow, which are graphs.
 OWN = OpFacts("own", parts=(OpFacts("detach", overloads_named("detach")),))
-# Of code of the program's: it may do anything to a tensor. Of what shape its results are is taken for granted.
-PROGRAM = OpFacts("program", parts=(OpFacts("requires_grad_", overloads_named("requires_grad_")),))
+# Of code of the program's: it may do anything to a tensor. Of what shape its results are follows from the shapes of what it is
+# given, or is looked at on each call; or it depends on values.
+PROGRAM = OpFacts("program", parts=(OpFacts("requires_grad_", overloads_named("requires_grad_")),), is_of_program=True)
+SIZING_PROGRAM = OpFacts("program", parts=(*PROGRAM.parts, OpFacts("nonzero", overloads_named("nonzero"))), is_of_program=True)
 
 
 @functools.cache

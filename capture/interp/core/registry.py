@@ -31,12 +31,14 @@ Prepare = Callable[..., None]
 class Meaning:
     """How a C function is modelled. `applies(*reals, **reals)`: whether the model covers these arguments; it must see
     to it that the real call runs no Python code. None: always. `refuses(interp, *args: Value, **kwargs: Value)`: why the call
-    must not be part of the trace as far as it has come, or None."""
+    must not be part of the trace as far as it has come, or None. `performing(interp, perform)`: how the real call is made, by
+    `perform(function, *reals, **reals)`."""
 
     model: Model
     prepare: Prepare | None = None
     applies: Callable[..., bool] | None = None
     refuses: Callable[..., Break | None] | None = None
+    performing: Callable[..., Callable[..., Any]] | None = None
 
 
 MODELS: dict[Any, list[Meaning]] = {}
@@ -93,11 +95,12 @@ def exclusion_of_module(module: Any) -> str | None:
 
 def model(*functions: Any, prepare: Prepare | None = None,
           applies: Callable[..., bool] | None = None,
-          refuses: Callable[..., Break | None] | None = None) -> Callable[[Model], Model]:
+          refuses: Callable[..., Break | None] | None = None,
+          performing: Callable[..., Callable[..., Any]] | None = None) -> Callable[[Model], Model]:
     """Registers what the C functions `functions` mean (method descriptors, as `list.append`, with self first)."""
     def register(fn: Model) -> Model:
         for function in functions:
-            MODELS.setdefault(function, []).append(Meaning(fn, prepare, applies, refuses))
+            MODELS.setdefault(function, []).append(Meaning(fn, prepare, applies, refuses, performing))
         return fn
     return register
 

@@ -294,6 +294,12 @@ def refuse_model(interp: Interpreter, call: Call) -> Break | None:
     return decides(interp, call) or (None if refuses is None else refuses(interp, *call.args, **call.kwargs))
 
 
+def performing_model(interp: Interpreter, call: Call, perform: Perform) -> Perform:
+    """What the registry says."""
+    performing = call.meaning.performing  # type: ignore[union-attr]
+    return perform if performing is None else performing(interp, perform)
+
+
 def model_shadow(interp: Interpreter, call: Call, result: Any) -> Shadow:
     """What the registry says."""
     return call.meaning.model(interp, result, *call.args, **call.kwargs)  # type: ignore[union-attr]
@@ -406,7 +412,7 @@ HANDLERS = {
     Kind.VALUE: Handler(value_shadow, refuse_value),
     Kind.MODE: Handler(mode_shadow, refuse_mode, plain=True),
     Kind.GETTER: Handler(fact_shadow, plain=True),
-    Kind.MODEL: Handler(model_shadow, refuse_model, plain=True),
+    Kind.MODEL: Handler(model_shadow, refuse_model, performing_model, plain=True),
     Kind.NUMPY: Handler(numpy_shadow, refuse_numpy, prepare=hold_all),
     Kind.LAZY: Handler(lazy_shadow),
     Kind.PURE: Handler(pure_shadow),

@@ -50,6 +50,7 @@ class Contained:
         self.seen: dict[int, types.FunctionType] = {}
         self.read: list[Any] = []                   # objects and containers of the program's that are read
         self.escaped: list[Any] = []                # those of them which any of the code may come to know
+        self.reads_state = False                    # the code names data of the program's, which need not be the same on each call
         self.called: list[Any] = []                 # what else the code names, that may be called
 
     @property
@@ -57,10 +58,17 @@ class Contained:
         """The tensors that the code knows by name, and so may write to."""
         return [x for x in self.called if is_a(x, torch.Tensor)]
 
+    def learn(self, other: Contained) -> None:
+        """What is known of more functions, which these call."""
+        self.called += other.called
+        self.reads_state |= other.reads_state
+
     def keep_to_themselves(self, functions: Iterable[Any]) -> bool:
         """Whether functions that are called with new first arguments of their own read nothing that the trace may have changed,
         and change nothing else."""
-        functions = [function for function in functions if type(function) is types.FunctionType]
+        found = list(functions)
+        functions = [function for function in found if type(function) is types.FunctionType]
+        self.reads_state |= len(functions) < len(found)         # an object of the program's, perhaps
         given = {function.__code__ for function in functions}
         return all(map(self.keeps_to_itself, functions)) and not (self.escaped and self.may_change(given))
 
@@ -87,6 +95,7 @@ class Contained:
         if type(function) is not types.FunctionType:
             return True
         if not is_own_file(function.__code__.co_filename):      # a decorator's, perhaps
+            self.reads_state |= not is_torch(str(function.__module__))
             return depth == 0 or all(self.keeps_to_itself(part, depth - 1) for held in held_by_closure(function)
                                      for part in (dict.values(held) if is_a(held, dict) else (held,)))
         code, cells = function.__code__, function.__closure__ or ()
@@ -113,6 +122,7 @@ class Contained:
     def is_constant(self, x: Any, code: types.CodeType, depth: int) -> bool:
         """Whether what a name in a code object means is no state, or state that is only read, and does not act on the world."""
         cls = type(x)
+        self.reads_state |= is_data_of_program(x)
         if cls in SCALARS:
             return True
         if cls is types.FunctionType:
@@ -175,6 +185,14 @@ def values_of(x: Any) -> list[Any]:
 def is_state(x: Any) -> bool:
     """Whether an object can be changed by whoever comes to know it, or is a class that holds such."""
     return is_of_program(x) or is_a(x, type) and is_own_class(x) and bool(held_by_class(x))
+
+
+def is_data_of_program(x: Any) -> bool:
+    """Whether something is data that the program may change between two calls, or holds such by attributes."""
+    if is_a(x, types.ModuleType):
+        return is_own_file(getattr(x, "__file__", None) or "<frozen >")
+    return type(x) in SCALARS or is_changeable(x) or is_a(x, (tuple, torch.Tensor)) or is_of_program(x) or (
+        is_a(x, type) and is_own_class(x))
 
 
 def is_wrapper(x: Any) -> bool:

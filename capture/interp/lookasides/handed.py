@@ -9,7 +9,7 @@ from __future__ import annotations
 import collections
 import types
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -21,7 +21,6 @@ from capture.interp.core.special import is_a
 from capture.interp.lookasides.contained import Contained, attributes_of, changes_none_of, is_only_read, is_own_class, is_quiet
 from capture.interp.lookasides.escapes import CHANGEABLE
 from capture.interp.lookasides.shadows import items_of
-from capture.operators.facts import PROGRAM
 from capture.refgraph.lookup import instance_dict
 from capture.refgraph.node import SCALARS, Build, RefNode, Shadow
 from capture.refgraph.records import is_record
@@ -159,9 +158,16 @@ def holds_objects(real: Any, depth: int = 4) -> bool:
     return is_object(real)
 
 
-def applied(cls: Any, specs: list[Spec]) -> Any:
+def applied(cls: Any, specs: list[Spec]) -> Callable[..., Any]:
     """`cls.apply` of arguments made of what the graph passes."""
-    def target(*leaves: Any) -> Any:
-        return cls.apply(*(spec(leaves) for spec in specs))
-    target.__name__, target.__module__, target.facts = cls.__name__, "autograd", PROGRAM  # type: ignore[attr-defined]
-    return target
+    return lambda *leaves: cls.apply(*(spec(leaves) for spec in specs))
+
+
+def tensors_of(values: Iterable[Any], depth: int = 8) -> Iterator[torch.Tensor]:
+    """The tensors that such objects, and containers of them, hold."""
+    for x in values:
+        if is_a(x, torch.Tensor):
+            yield x
+        elif depth and (type(x) in CONTAINERS or is_object(x)):
+            table = x if type(x) is dict else instance_dict(x) or {}
+            yield from tensors_of(x if type(x) in (list, tuple) else dict.values(table), depth - 1)

@@ -1,10 +1,7 @@
-"""What torch's own C objects and classes mean: inference mode, autograd functions, parameters, devices."""
+"""What torch's own C objects and classes mean: inference mode, parameters, devices."""
 from __future__ import annotations
 
 import functools
-import pickle
-import random
-import sys
 from typing import Any
 
 import torch
@@ -14,19 +11,15 @@ from capture.errors import Break
 from capture.interp.core.frame import Value
 from capture.interp.core.interpreter import Interpreter
 from capture.interp.core.registry import BREAKING, PURE, model, polyfill
-from capture.interp.lookasides import handed
-from capture.interp.lookasides.contained import Contained
 from capture.interp.lookasides.effects import effect
 from capture.interp.lookasides.shadows import depend_type, elements, node_of, settled
 from capture.interp.lookasides.torch_legacy import is_data
 from capture.interp.recording import leaf_functions
-from capture.interp.recording.fx_recorder import tensors_in
-from capture.operators.facts import OWN, PROGRAM
-from capture.refgraph.class_attributes import pin_special
+from capture.operators.facts import OWN
 from capture.refgraph.facts import seed_of
-from capture.refgraph.identical import LISTS, same
+from capture.refgraph.identical import LISTS
 from capture.refgraph.memory import PLAIN_TENSORS
-from capture.refgraph.node import Const, Expr, RefNode, Shadow
+from capture.refgraph.node import Const, RefNode, Shadow
 from capture.refgraph.source import Computed
 
 # What sets what guards and entries take for granted.
@@ -124,71 +117,6 @@ def group_tensors(interp: Interpreter, result: dict[Any, Any], lists: Value, wit
             if tensor is None:
                 interp.graph.depend(item, tensor)
     return settled(interp, result)
-
-
-def state_of_streams() -> tuple[Any, ...]:
-    """The state of Python's own stream of random numbers, and of numpy's."""
-    numpy = sys.modules.get("numpy.random")
-    return random.getstate(), None if numpy is None else pickle.dumps(numpy.get_state())
-
-
-def note_state(interp: Interpreter, cls: Value, *args: Value, **kwargs: Value) -> None:
-    """Before code of the program's runs that is one operation of the graph."""
-    known = Contained(interp.graph)
-    known.keep_to_themselves(functions_of(cls.real))
-    interp.recorder.note_before_call((state_of_streams(), known, known.contents()))
-
-
-def functions_of(cls: Any) -> list[Any]:
-    """What runs when an autograd function is applied."""
-    return [getattr(cls, name, None) for name in ("forward", "setup_context")]
-
-
-def works_on_objects(interp: Interpreter, cls: Value, *args: Value, **kwargs: Value) -> Break | None:
-    """Why no graph holds an autograd function: it works on objects of the program's, which the trace reads before or after it."""
-    known = Contained(interp.graph)
-    if known.keep_to_themselves(functions_of(cls.real)):
-        return None
-    return Break("own-code", f"{cls.real.__qualname__}.forward(), which works on objects of the program's")
-
-
-# Until torch 2.13 a class method of Python's, then one of C's.
-APPLY = torch.autograd.Function.__dict__["apply"]
-
-
-@model(getattr(APPLY, "__func__", APPLY), prepare=note_state, refuses=works_on_objects)
-def apply(interp: Interpreter, result: Any, cls: Value, *args: Value, **kwargs: Value) -> Shadow:
-    """A user's autograd function is one operation; it may have written to its arguments. One that draws from a stream of which the
-    trace's own draws are made before the graph, or after it, would not find it as it was; nor would the trace find objects that one
-    has changed."""
-    streams, known, contents = interp.recorder.before_call()
-    if streams != state_of_streams():
-        raise Break("side-effect-call", f"{cls.real.__qualname__} draws random numbers of Python's")
-    if not same(contents, known.contents()):
-        raise Break("own-code", f"{cls.real.__qualname__}.forward(), which changes objects of the program's")
-    interp.graph.depend(cls.shadow, cls.real)
-    if not kwargs and any(handed.holds_objects(arg.real) for arg in args):
-        given = handed.Handed(interp, cls.real)
-        target: Any = handed.applied(cls.real, given.take_all(args))
-        interp.recorder.wrote([*tensors_in(args, {}), *given.tensors, *known.tensors], for_good=True)
-        return interp.recorder.record("call_function", target, given.leaves, {}, result, {})
-    interp.recorder.wrote([*tensors_in(args, kwargs), *known.tensors], for_good=True)
-    return interp.recorder.record("call_function", named_apply(cls.real), args, kwargs, result, {})
-
-
-@model(torch.autograd.Function.__new__)
-def new_function(interp: Interpreter, result: Any, cls: Value, *args: Value, **kwargs: Value) -> Shadow:
-    """An instance of an autograd function, as programs of old make it to call its `apply`, which is the class's."""
-    interp.graph.depend(cls.shadow, cls.real)
-    pin_special(interp.graph, cls.real, "__del__")
-    return interp.graph.create(result, origin=Expr(torch.autograd.Function.__new__, (cls.shadow,)))
-
-
-def named_apply(cls: type[torch.autograd.Function]) -> Any:
-    """`cls.apply` under a name that generated code can refer to."""
-    target: Any = functools.partial(cls.apply)
-    target.__name__, target.__module__, target.facts = cls.__name__, "autograd", PROGRAM
-    return target
 
 
 @model(torch._C._has_torch_function, torch._C._has_torch_function_unary, torch._C._has_torch_function_variadic)

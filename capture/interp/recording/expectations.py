@@ -1,11 +1,11 @@
 """What a graph takes for granted, and how far the program has come before the graph may raise."""
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from capture.refgraph.node import Shadow
+from capture.refgraph.node import RefNode, Shadow
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +24,7 @@ class Expectations:
 
     def __init__(self) -> None:
         self.checks: list[Expectation] = []
+        self.stop: Mapping[RefNode, int] | None = None      # if the graph may stop midway: the inputs that are written to before
         self.takes_back = False         # changes are taken back if something is not as expected
         self.fails = False              # some operation may raise on a hit, and the program tells how far it came …
         self.watched = False            # … by a handler
@@ -36,6 +37,10 @@ class Expectations:
     def includes(self, known: Shadow) -> bool:
         """Whether something is taken for granted of this."""
         return any(check.known is known for check in self.checks)
+
+    def may_stop(self, written: Mapping[RefNode, int]) -> None:
+        """An operation looks itself whether something is as expected, when the graph has written to these of its inputs."""
+        self.stop = written
 
     def take_back(self) -> None:
         """Changes are to be taken back if something is not as expected."""

@@ -90,7 +90,7 @@ class FxRecorder(GraphBuilder):
         self.silent |= filters is not None and filters.created
         self._note_obstacle(node, args)
         if facts.relays:
-            self.mutations.relaid()
+            self.mutations.relaid(observed=not facts.is_of_program)
         tensors = list(tensors_in(args, kwargs))
         computes = facts.computes and "out" not in kwargs
         follows = (computes and self.told.covers(node.all_input_nodes)
@@ -145,9 +145,11 @@ class FxRecorder(GraphBuilder):
             if device != "cpu":
                 self.refs.require(Computed(current_gpu, ()), "VALUE", current_gpu())
 
-    def wrote(self, tensors: Iterable[torch.Tensor], for_good: bool = False) -> None:
+    def wrote(self, tensors: Iterable[torch.Tensor], for_good: bool = False,
+              observed: Sequence[torch.Tensor] | None = None) -> None:
         """These tensors were written to, or may have been; none: other state was changed. for_good: in a way that no copy brings
-        back. Raises Break for one from outside where the call is to run again if an earlier operation fails, and now could not."""
+        back. observed: those that were, where that is known. Raises Break for one from outside where the call is to run again if an
+        earlier operation fails, and now could not."""
         mutations = self.mutations
         mutations.begin_write()
         tensors = self.arrays.with_shared(self.refs, list(tensors))
@@ -158,7 +160,7 @@ class FxRecorder(GraphBuilder):
         written = [tensor for tensor, storage in zip(tensors, storages) if storage in outside]
         if not storages or written:
             before, expectations = mutations.so_far, self.expectations
-            mutations.wrote(written, self.inputs.tensors, for_good or not storages)
+            mutations.wrote(written, self.inputs.tensors, for_good or not storages, observed)
             tells = expectations.watched or expectations.checks and self.refs.context.can_cut()
             if tells and not mutations.can_take_back():
                 mutations.back_to(before)
@@ -231,6 +233,11 @@ class FxRecorder(GraphBuilder):
     def note_before_call(self, state: Any) -> None:
         """Before a call: what its model will want to compare, by `before_call`."""
         self._before_call = state
+
+    def note_called(self, operators: Sequence[str]) -> None:
+        """The call has come to these operators, if anything was noted before it: it need not be part of the trace."""
+        if self._before_call is not None:
+            self._before_call.called = operators
 
     def before_call(self) -> Any:
         """What was noted before the call that has been made."""

@@ -152,13 +152,11 @@ def before(recorder: FxRecorder) -> Perform | None:
     if not (mutations.changes or dropped or streams or draws):
         return None
     written, whole = mutations.overwritten.inputs, mutations.can_take_back()
-    if not whole:
-        if not expectations.checks:
-            return None
-        written = {}            # a check comes before these writes, and what it does not find is found before them
-    elif not expectations.fails and not expectations.takes_back and (
+    if not whole or not expectations.fails and not expectations.takes_back and (
             mutations.kept_bytes > MOST_BYTES or expectations.effects_before is None and not is_handled(recorder.fx.nodes)):
-        return None
+        if expectations.stop is None and (whole or not expectations.checks):
+            return None
+        written = expectations.stop or {}       # a check comes before other writes, and what it does not find is found before them
     storages = {node.state.storage[0] for node in written}
     counted = [node for node in recorder.inputs.tensors if node.state.storage is not None and node.state.storage[0] in storages]
     kept = (Build(tuple, tuple(nodes)) for nodes in (written, counted, dropped, streams))
@@ -174,4 +172,5 @@ def streams_drawn(graph: RefGraph) -> list[RefNode]:
 def acted_before(recorder: FxRecorder) -> int:
     """How many effects come before the first operation of a graph that may raise, and cannot run again then."""
     expectations = recorder.expectations
-    return 0 if recorder.mutations.can_take_back() or expectations.checks else expectations.effects_before or 0
+    checks = expectations.checks or expectations.stop is not None
+    return 0 if recorder.mutations.can_take_back() or checks else expectations.effects_before or 0

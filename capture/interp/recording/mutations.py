@@ -22,33 +22,44 @@ class Mutations:
         self.changes = False                    # … from outside, or changes other state
         self.leaves_behind = False              # something is to be undone when it raises
         self.overwritten = Overwritten()
+        self.observed = Overwritten()           # of this, what was seen to be written, and is not only what code might have done
         self._random = _C.get_random_state()
 
     def begin_write(self) -> None:
         """A tensor, or other state, is written to."""
         self.mutates = True
 
-    def wrote(self, tensors: Iterable[torch.Tensor], inputs: Iterable[RefNode], for_good: bool) -> None:
-        """These tensors from outside were written to, or other state. inputs: of the graph. for_good: no copy brings it back."""
+    def wrote(self, tensors: Iterable[torch.Tensor], inputs: Iterable[RefNode], for_good: bool,
+              observed: Iterable[torch.Tensor] | None) -> None:
+        """These tensors from outside were written to, or other state. inputs: of the graph. for_good: no copy brings it back.
+        observed: those of which more is known than that they may have been; None: all."""
         overwritten = self.overwritten.adding(tensors, inputs, self.refs.find)
         self.changes, self.overwritten = True, overwritten.beyond_recall() if for_good else overwritten
+        if observed is None:
+            seen = self.observed.adding(tensors, inputs, self.refs.find)
+            self.observed = seen.beyond_recall() if for_good else seen
+        else:
+            changed = set(map(id, observed))
+            self.observed = self.observed.adding([t for t in tensors if id(t) in changed], inputs, self.refs.find)
 
-    def relaid(self) -> None:
-        """A tensor was given another layout, memory or history, which no copy brings back."""
+    def relaid(self, observed: bool) -> None:
+        """A tensor was given another layout, memory or history, which no copy brings back. observed: else it only may have been."""
         self.overwritten = self.overwritten.beyond_recall()
+        if observed:
+            self.observed = self.observed.beyond_recall()
 
     def leave_behind(self) -> None:
         """What was recorded leaves something behind when the graph raises after it."""
         self.leaves_behind = True
 
     @property
-    def so_far(self) -> tuple[bool, Overwritten]:
+    def so_far(self) -> tuple[bool, Overwritten, Overwritten]:
         """For `back_to`."""
-        return self.changes, self.overwritten
+        return self.changes, self.overwritten, self.observed
 
-    def back_to(self, before: tuple[bool, Overwritten]) -> None:
+    def back_to(self, before: tuple[bool, Overwritten, Overwritten]) -> None:
         """What was noted since `so_far` has not become part of the graph."""
-        self.changes, self.overwritten = before
+        self.changes, self.overwritten, self.observed = before
 
     def has_drawn(self) -> bool:
         """Whether random numbers of the CPU's were drawn."""
@@ -67,6 +78,11 @@ class Mutations:
     def kept_bytes(self) -> int:
         """How much is kept on a hit for the call to run again."""
         return self.overwritten.bytes + sum(size_of(node.real) for node in self.dropped if node.real is not None)
+
+    def can_stop(self) -> bool:
+        """Whether the graph can stop here, and all that it was seen to do so far be taken back. Gradients that were dropped need no
+        copy."""
+        return not self.observed.for_good and self.observed.bytes <= self.most
 
     def can_take_back(self) -> bool:
         """Whether all that was done so far can be taken back, for the call to run again. Random numbers always can be."""

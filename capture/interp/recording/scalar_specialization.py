@@ -12,12 +12,14 @@ import inspect
 import operator
 import re
 import types
+import weakref
 from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
 import torch
 
+from capture.errors import CheckFailed, Reformed
 from capture.operators.beyond_schemas import DECIDING, MOVING
 from capture.operators.facts import OpFacts, facts_of
 from capture.operators.schemas import name_of
@@ -55,14 +57,17 @@ class Numbers:
     text of their paths: plain data, that holds nothing of the program alive. Two paths of one text at worst make a constant vary.
 
     surprised: a tensor that torch's own code branches on was supposed to hold what it did not. `changing`: kinds of guards, and
-    paths, where several captures expect different things, and yet another one was met."""
+    paths, where several captures expect different things, and yet another one was met. `resized`, `reformed`: autograd functions
+    whose results were found to be of other sizes, or of another form, than in the capture."""
 
-    __slots__ = ("values", "varying", "surprised", "contents", "changing")
+    __slots__ = ("values", "varying", "surprised", "contents", "changing", "resized", "reformed")
 
     def __init__(self) -> None:
         self.changing: set[tuple[str, str]] = set()
         self.contents: dict[str, set[int]] = {}         # hashes of what arrays held
         self.surprised = False
+        self.resized: weakref.WeakSet[type] = weakref.WeakSet()
+        self.reformed: weakref.WeakSet[type] = weakref.WeakSet()
         self.values: dict[str, str] = {}
         self.varying: set[str] = set()
 
@@ -95,6 +100,13 @@ class Numbers:
         for (kind, path), values in Counter((kind, path) for kind, path, _ in set(failed)).items():
             if values >= (1 if continued and kind == "LENGTH" else MOST_CONTENTS):
                 self.changing.add((kind, path))
+
+    def disappointed(self, failed: CheckFailed) -> None:
+        """What was taken for granted is not to be so again."""
+        if isinstance(failed, Reformed):
+            (self.resized if failed.resized else self.reformed).add(failed.cls)
+        else:
+            self.surprised = True
 
     def changes_often(self, source: Source, kind: str) -> bool:
         """Whether captures have met too many different things at `source` for another one to depend on what is there."""
