@@ -10,16 +10,13 @@ from functools import cached_property
 from typing import Any
 
 import torch
-from torch._library import custom_ops, simple_registry
 from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 
 from capture.operators import beyond_schemas
-from capture.operators.schemas import Overload, aten_name, is_written, mentioned, names_in, overloads_named
+from capture.operators.schemas import Overload, aten_name, is_written, mentioned, overloads_named
 
 PARTS_OF_TORCH = (str, types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType, OpOverload,
                   OpOverloadPacket, HigherOrderOperator, type(torch.Generator))
-# By what kernels for tensors without data make up sizes.
-SIZES_MADE_UP = frozenset({"new_dynamic_size", "create_unbacked_symint"})
 
 
 @dataclass(frozen=True)
@@ -42,7 +39,8 @@ def statistics_in(signature: Sequence[tuple[str, Any]]) -> Statistics | None:
 class OpFacts:
     """What is known of an operation. Where neither schemas nor the table know it, each fact is what is safe to take for granted.
 
-    name: ATen's, if it has one. overloads: ATen's. parts: of a function in Python, the operators that its code mentions."""
+    name: ATen's, if it has one; that of another library's operator begins with its namespace. overloads: its own. parts: of a
+    function in Python, the operators that its code mentions."""
 
     name: str
     overloads: tuple[Overload, ...] = ()
@@ -95,9 +93,8 @@ class OpFacts:
         return self._any(lambda part: part.has_dynamic_shape)
 
     def is_dynamic(self, args: Sequence[Any]) -> bool:
-        """The same for a call with these arguments. Of an operator of another library, a kernel for tensors without data that makes
-        up no sizes says that shapes follow from those of its arguments."""
-        if not self.is_of_torch and not all(map(declares_shape, self.overloads)):
+        """The same for a call with these arguments. Of another library's operators nothing is known."""
+        if not self.is_of_torch:
             return True
         asked = beyond_schemas.SOMETIMES_DYNAMIC.get(self.name)
         return self.has_dynamic_shape if asked is None else asked(args)
@@ -254,7 +251,7 @@ SIZING_PROGRAM = OpFacts("program", parts=(*PROGRAM.parts, OpFacts("nonzero", ov
 @functools.cache
 def named(name: str, namespace: str = "aten") -> OpFacts:
     """The facts of the operator of a name."""
-    return OpFacts(name, overloads_named(name, namespace), is_of_torch=is_of_torch(namespace))
+    return OpFacts(qualified(name, namespace), overloads_named(name, namespace), is_of_torch=is_of_torch(namespace))
 
 
 def facts_of(target: Any) -> OpFacts:
@@ -274,7 +271,8 @@ def facts_of(target: Any) -> OpFacts:
 @functools.lru_cache(maxsize=4096)
 def _facts_of(target: Any) -> OpFacts:
     if isinstance(target, OpOverload):
-        return OpFacts(target._opname, (Overload(target._schema),), is_of_torch=is_of_torch(target.namespace))
+        return OpFacts(qualified(target._opname, target.namespace), (Overload(target._schema),),
+                       is_of_torch=is_of_torch(target.namespace))
     if isinstance(target, OpOverloadPacket):
         namespace, _, name = target._qualified_op_name.partition("::")
         return named(name, namespace)
@@ -292,12 +290,6 @@ def is_of_torch(namespace: str) -> bool:
     return namespace in ("aten", "prim", "prims")
 
 
-def declares_shape(overload: Overload) -> bool:
-    """Whether the overload of an operator has such a kernel."""
-    name = overload.schema.name + (f".{overload.schema.overload_name}" if overload.schema.overload_name else "")
-    fake = simple_registry.singleton.find(name).fake_impl.kernel
-    if fake is None:
-        return torch._C._dispatch_has_kernel_for_dispatch_key(name, "Meta")
-    definition = custom_ops.OPDEFS.get(overload.schema.name)
-    function = fake.func if definition is None else definition._abstract_fn
-    return type(function) is types.FunctionType and SIZES_MADE_UP.isdisjoint(names_in(function))
+def qualified(name: str, namespace: str) -> str:
+    """The name of an operator, under which the table tells of ATen's."""
+    return name if is_of_torch(namespace) else f"{namespace}::{name}"

@@ -181,3 +181,13 @@ def test_branches_that_do_not_fit_run_as_in_eager_mode(branch):
     for value in (0.5, 0.5, 0.25):
         x = torch.full((3,), value)
         assert outcome(f, x) == outcome(compiled, x)
+
+
+def test_a_branch_whose_sizes_depend_on_values_runs_as_in_eager_mode():
+    def f(x):
+        y = torch.cond(x.sum() > 0, lambda x: x[x > 0], lambda x: x[x < 0], (x,))
+        return y.sum() * y.shape[0], y
+    compiled = capture.compile(f, backend="eager")
+    for values in ([1., -2, 3, 4], [1., -2, 3, 4], [1., 2, 3, -4], [1., 2, -3, -4]):
+        x = torch.tensor(values)
+        assert [t.tolist() for t in f(x)] == [t.tolist() for t in compiled(x)]

@@ -56,13 +56,51 @@ def masked_by_script(x):
     return x[x > 0]
 
 
+@torch.jit.script
+def index(x):
+    return x[x > 0]
+
+
+class Sizes:
+    @staticmethod
+    def new() -> Any:
+        return torch.library.get_ctx().new_dynamic_size()
+
+
+@torch.library.custom_op("facts_test::by_method", mutates_args=())
+def sized_by_method(x: torch.Tensor) -> torch.Tensor:
+    return x[x > 0]
+
+
+@torch.library.custom_op("facts_test::by_operator", mutates_args=())
+def sized_by_operator(x: torch.Tensor) -> torch.Tensor:
+    return x[x > 0]
+
+
+@torch.library.custom_op("facts_test::where", mutates_args=())
+def wrongly_sized(x: torch.Tensor) -> torch.Tensor:
+    return x[x > 0]
+
+
+sized_by_method.register_fake(lambda x: x.new_empty(Sizes.new()))
+sized_by_operator.register_fake(lambda x: x[x > 0])
+wrongly_sized.register_fake(torch.empty_like)
+
+
+@torch.library.triton_op("facts_test::triton", mutates_args=())
+def of_triton(x: torch.Tensor) -> torch.Tensor:
+    return x[x > 0]
+
+
 OF_VALUES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "overload": lambda x: aten.nonzero.default(x > 0), "packet": lambda x: aten.nonzero(x > 0),
     "masked_select": lambda x: aten.masked_select.default(x, x > 0), "index": lambda x: aten.index.Tensor(x, [x > 0]),
     "packet of index": lambda x: aten.index(x, [x > 0]), "mask in a list": lambda x: x[[x > 0]],
     "private": lambda x: torch._unique2((x > 0).long())[0], "inverse": lambda x: torch.unique_consecutive(x > 0),
     "another library's": positive, "undeclared": undeclared, "without a kernel": lambda x: torch.ops.facts_plain.positive(x),
-    "packet of a library": lambda x: torch.ops.facts_plain.positive.default(x), "script": masked_by_script}
+    "packet of a library": lambda x: torch.ops.facts_plain.positive.default(x), "script": masked_by_script,
+    "script of an operator's name": index, "sized by a method": sized_by_method, "sized by an operator": sized_by_operator,
+    "wrongly sized": wrongly_sized, "triton": of_triton}
 
 
 @pytest.mark.parametrize("backend", [{}, NATIVE], ids=["eager", "native"])

@@ -109,6 +109,10 @@ def end(recorder: FxRecorder, body: Body, spec: Any, outputs: Sequence[torch.Ten
         storage_id(tensor) in places for tensor in body.samples)
     if any(node is None or node.state.node not in inside for node in known) or aliased:
         raise Break("opaque-call", "a body of torch's control flow returns what it has not made")
+    sized = any(node.state.dynamic for node in known) and not any(  # type: ignore[union-attr]
+        recorder.is_dynamic(tensor) for tensor in body.samples)
+    if sized:           # else the shapes of the operands say so
+        raise Break("data-dependent-shape", "a body of torch's control flow returns a tensor whose shape depends on values")
     if _counts(recorder) != start.counts or any(
             serial > start.mark and place not in body.made for place, serial in recorder.refs.written.items()):
         raise Break("opaque-call", "a body of torch's control flow does more than to compute")

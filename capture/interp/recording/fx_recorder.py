@@ -75,7 +75,8 @@ class FxRecorder(GraphBuilder):
     def _record(self, op: str, target: Any, args: Sequence[Value], kwargs: dict[str, Value], result: Any,
                 versions: dict[int, int | None], warned: Any) -> Shadow:
         facts = facts_of(target)
-        changing = not is_dynamic(facts, args, kwargs) and is_of_tensors(result)
+        depends = is_dynamic(facts, target, args, kwargs, result)
+        changing = not depends and is_of_tensors(result)
         self.begin_operation()
         arguments = tuple(self.operand(facts, target, place, a, args, changing) for place, a in enumerate(args))
         if target in IN_PLACE and not isinstance(arguments[0], fx.Node):
@@ -106,7 +107,6 @@ class FxRecorder(GraphBuilder):
         if target in leaf_functions.RANDOM_STATE or any(isinstance(v.real, torch.Generator) for v in (*args, *kwargs.values())):
             self.wrote(())
         shaping = tensors_in(args[:1]) if facts.is_shaped_like_first else tensors
-        depends = is_dynamic(facts, args, kwargs)
         dynamic = self.resized or any(self.is_dynamic(t) for t in shaping)
         if depends and not self.pin(*constant_tensors.deciding(facts.name, args, tensors)):
             dynamic = True

@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch._ops import OpOverload, OpOverloadPacket
+from torch.utils import _pytree as pytree
 
 from capture.interp.core.frame import Value
 from capture.operators.facts import OpFacts
@@ -13,9 +15,31 @@ from capture.operators.schemas import plain_name
 ROWS = frozenset({"nonzero", "argwhere"})       # of whose results only the number of rows depends on values
 
 
-def is_dynamic(facts: OpFacts, args: Sequence[Value], kwargs: dict[str, Value]) -> bool:
+def is_dynamic(facts: OpFacts, target: Any, args: Sequence[Value], kwargs: dict[str, Value], result: Any) -> bool:
     """Whether the operation's result has a shape which depends on the values of its arguments."""
+    if not facts.is_of_torch and isinstance(target, (OpOverload, OpOverloadPacket)):
+        return not declares_shapes(target, [a.real for a in args], {name: v.real for name, v in kwargs.items()}, result)
     return facts.is_dynamic([a.real for a in args] + [v.real for v in kwargs.values()])
+
+
+def declares_shapes(target: Any, args: list[Any], kwargs: dict[str, Any], result: Any) -> bool:
+    """Whether an operator of another library tells by a kernel for tensors without data of what shapes its results are."""
+    leaves, spec = pytree.tree_flatten((args, kwargs))
+    if not any(isinstance(leaf, torch.Tensor) for leaf in leaves):
+        return False
+    with torch.no_grad(), torch._C.DisableTorchFunction():
+        args, kwargs = pytree.tree_unflatten([
+            torch.empty_like(leaf, device="meta") if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves], spec)
+        try:
+            told = target(*args, **kwargs)
+        except Exception:       # of whatever kind: a kernel that makes up sizes raises here, and where there is none torch does
+            return False
+    return shapes_in(told) == shapes_in(result)
+
+
+def shapes_in(result: Any) -> list[Any]:
+    """The shapes of the tensors in a result, and what else is in it."""
+    return [leaf.shape if isinstance(leaf, torch.Tensor) else leaf for leaf in pytree.tree_leaves(result)]
 
 
 def is_counted(facts: OpFacts, args: Sequence[Value], kwargs: dict[str, Value], operands: Sequence[torch.Tensor],

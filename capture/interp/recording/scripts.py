@@ -50,7 +50,7 @@ def named(function: Any) -> Any:
 def facts_of_steps(function: Any) -> OpFacts:
     """What its steps come to."""
     steps = [kind.partition("::") for kind in sorted(set(_kinds(function.inlined_graph)))]
-    return OpFacts(function.name, parts=(OWN, *(operators.named(name, namespace) for namespace, _, name in steps
+    return OpFacts(f"script::{function.name}", parts=(OWN, *(operators.named(name, namespace) for namespace, _, name in steps
                                                 if overloads_named(name, namespace))))
 
 
