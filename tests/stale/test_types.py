@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import enum
 import functools
+import operator
 import types
 import weakref
 from collections import OrderedDict
@@ -302,3 +303,55 @@ def test_a_search_is_in_what_the_sequence_holds(ask: Callable[[Any], Any]) -> No
     for order in (makes, makes[::-1]):
         calls = [call_with(lambda state, make=make: (X, make())) for make in order for _ in range(2)]
         check(lambda: lambda x, a: (x + 1, ask(a)), *calls, captures=None, fullgraph=False, recompile_limit=8)
+
+
+# -- names ---------------------------------------------------------------------------------------------------------------
+
+class Unhashable(str):
+    __hash__ = None  # type: ignore[assignment]
+
+
+class Hashed(str):
+    """A name that is hashed by Python code."""
+
+    def __hash__(self) -> int:
+        return str.__hash__(self)
+
+    def __eq__(self, other: object) -> bool:
+        return str.__eq__(self, other)
+
+
+class Named:
+    a = 1
+
+    @property
+    def computed(self) -> int:
+        return 2
+
+
+TAKING_NAMES: dict[str, Callable[[Any, Any], Any]] = {
+    "hasattr": lambda x, name: hasattr(x, name), "getattr": lambda x, name: getattr(x, name),
+    "getattr or": lambda x, name: getattr(x, name, 5), "setattr": lambda x, name: setattr(x, name, 1),
+    "delattr": lambda x, name: delattr(x, name), "__getattribute__": lambda x, name: x.__getattribute__(name),
+    "object.__getattribute__": lambda x, name: object.__getattribute__(x, name),
+    "object.__setattr__": lambda x, name: object.__setattr__(x, name, 1),
+    "type.__getattribute__": lambda x, name: type.__getattribute__(type(x), name),
+    "attrgetter": lambda x, name: operator.attrgetter(name)(x), "methodcaller": lambda x, name: operator.methodcaller(name)(x),
+    "vars": lambda x, name: name in vars(x), "dict": lambda x, name: x.__dict__.get(name, 7),
+    "super": lambda x, name: getattr(super(Named, x), name, 3)}
+
+
+@pytest.mark.parametrize("first", ["a", "computed", "missing"])
+@pytest.mark.parametrize("name", TAKING_NAMES)
+def test_names_of_another_type(name: str, first: str) -> None:
+    """They are looked up as CPython does: by their own hash."""
+    def make():
+        def program(tensor, text):
+            try:
+                return tensor + 1, TAKING_NAMES[name](Named(), text)
+            except (TypeError, AttributeError) as error:
+                return tensor + 1, type(error), str(error)
+        return program
+    texts = [first, first, Unhashable(first), Hashed(first), first, Text(first), 3, None]
+    check(make, *(call_with(lambda _, text=text: (X, text)) for text in texts), captures=None, hits=None, breaks=None,
+          fullgraph=False)

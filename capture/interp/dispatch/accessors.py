@@ -9,7 +9,7 @@ from capture.interp.core import unwind
 from capture.interp.core.frame import Args, Catch, Continuation, Kwargs, Resume, Then, Value, resuming
 from capture.interp.core.interpreter import Interpreter
 from capture.interp.core.registry import reduction
-from capture.interp.core.special import comparison_method, decline, in_python, is_a, special_method
+from capture.interp.core.special import comparison_method, decline, is_a, special_method
 from capture.interp.dispatch import attributes, callables, calls, descriptors, overrides
 from capture.interp.lookasides.torch_legacy import is_volatile
 from capture.refgraph.lookup import lookup_class
@@ -18,7 +18,8 @@ from capture.refgraph.node import Const
 
 def is_name(value: Value) -> bool:
     """Whether a value can name an attribute: a string, perhaps a member of an enumeration, that is looked up as such."""
-    return is_a(value.real, str) and not in_python(value.real, "__hash__") and not in_python(value.real, "__eq__")
+    cls = type(value.real)
+    return is_a(value.real, str) and lookup_class(cls, "__hash__") is str.__hash__ and lookup_class(cls, "__eq__") is str.__eq__
 
 
 def constant_name(interp: Interpreter, name: Value) -> str:

@@ -47,7 +47,7 @@ def call_attrgetter(self: Any, x: Any, /) -> Any:
 
 def resolve(x: Any, path: str) -> Any:
     """`x.a.b.c`."""
-    for name in path.split("."):
+    for name in path.split(".") if "." in path else (path,):        # which may be of a class of the program's
         x = getattr(x, name)
     return x
 
