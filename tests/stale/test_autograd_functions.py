@@ -2,7 +2,9 @@
 `forward` reads, another type; and what the program does with that."""
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -237,3 +239,68 @@ class Selected(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x):
         return x[x > 0]
+
+
+# -- state that `forward` reads, and what the trace has changed before ----------------------------------------------------
+
+class Table:
+    levels = [1.0]
+    scale = 2.0
+
+    def __init__(self) -> None:
+        self.items, self.scale = [1, 2], 3.0
+
+    def count(self) -> int:
+        return len(self.items)
+
+
+LEVELS_BY_NAME = {"low": 1.0, "all": [1, 2]}
+TABLE, SEEN, LAYER = Table(), [0], nn.Linear(1, 1)
+READ: dict[str, Callable[[Any, torch.Tensor], torch.Tensor]] = {
+    "dict": lambda ctx, x: x * LEVELS_BY_NAME["low"], "inner list": lambda ctx, x: x * len(LEVELS_BY_NAME["all"]),
+    "list": lambda ctx, x: x * len(SEEN), "object": lambda ctx, x: x * TABLE.scale, "method": lambda ctx, x: x * TABLE.count(),
+    "class": lambda ctx, x: x * Table.levels[0], "inherited": lambda ctx, x: x * TABLE.levels[0],
+    "module": lambda ctx, x: x * 2 if LAYER.training else x, "hooks": lambda ctx, x: x * len(LAYER._forward_hooks)}
+CHANGES: dict[str, Callable[[], Any]] = {
+    "dict": lambda: LEVELS_BY_NAME.update(low=LEVELS_BY_NAME["low"] + 1), "inner list": lambda: LEVELS_BY_NAME["all"].append(1),
+    "list": lambda: SEEN.append(1), "object": lambda: setattr(TABLE, "scale", TABLE.scale + 1),
+    "method": lambda: TABLE.items.append(1), "class": lambda: setattr(Table, "levels", [Table.levels[0] + 1]),
+    "inherited": lambda: Table.levels.insert(0, Table.levels[0] + 1),
+    "module": lambda: LAYER.train(not LAYER.training), "hooks": lambda: LAYER.register_forward_hook(lambda *args: None)}
+
+
+def reset() -> None:
+    LEVELS_BY_NAME.update(low=1.0, all=[1, 2])
+    SEEN[:] = [0]
+    LAYER.train()
+    LAYER._forward_hooks.clear()
+    TABLE.items, TABLE.scale, Table.levels = [1, 2], 3.0, [1.0]
+
+
+@pytest.mark.parametrize("name", READ)
+def test_what_the_trace_changes_before(name: str) -> None:
+    """The graph comes before the trace's changes, of which the function must know."""
+    def make():
+        reset()
+        function, change = function_of(READ[name]), CHANGES[name]
+
+        def f(x):
+            change()
+            return function.apply(x) + 1
+        return f
+    check(make, *(call(torch.arange(4.)) for _ in range(4)), captures=None, hits=None, breaks=None, fullgraph=False)
+
+
+@pytest.mark.parametrize("name", [name for name in READ if name not in ("list", "method")])
+def test_what_the_trace_does_not_change_is_one_graph(name: str) -> None:
+    def make():
+        reset()
+        function, state = function_of(READ[name]), SimpleNamespace(calls=0, seen=[])
+
+        def f(x):
+            state.calls += 1
+            state.seen.append(state.calls)
+            print("call")
+            return function.apply(x) + 1, state.calls
+        return f, state
+    check(make, *(call(torch.arange(4.)) for _ in range(4)), captures=1)

@@ -25,12 +25,12 @@ from capture.interp.core.special import in_python, is_a
 from capture.interp.lookasides.escapes import CHANGEABLE, escaping, is_changeable
 from capture.interp.lookasides.own_code import is_own_file
 from capture.interp.lookasides.readers import BUILTINS, READING, READS, can_be_read, held_by_closure, is_data
-from capture.refgraph.effects import Effect
+from capture.refgraph.effects import operands_of
 from capture.refgraph.graph import RefGraph
 from capture.refgraph.identical import builtin_base
 from capture.refgraph.lookup import instance_dict, lookup_class
 from capture.refgraph.ndarrays import is_ndarray
-from capture.refgraph.node import SCALARS
+from capture.refgraph.node import SCALARS, Build, Expr, RefNode, Shadow
 
 # What code may do that changes no more than variables, items of these, and attributes.
 QUIET = READS | Does.ASKS_SUPER | Does.STORES_ATTRIBUTE | Does.STORES_ITEM | Does.CHANGES_OPERAND | Does.ENTERS | Does.SUSPENDS
@@ -45,8 +45,8 @@ class Contained:
     """What is known of one function and of those that it calls. graph: of the trace, which tells what it has changed."""
 
     def __init__(self, graph: RefGraph) -> None:
-        self.changed = {id(effect.target.real) for effect in graph.effects if isinstance(effect, Effect)}
-        self.first = not graph.effects              # the trace has changed nothing, and shown nothing, so far
+        # Objects that the trace has changed, or that calls may have changed, which were given them.
+        self.changed = {id(node.real) for effect in graph.effects for node in nodes_in(operands_of(effect))}
         self.seen: dict[int, types.FunctionType] = {}
         self.read: list[Any] = []                   # objects and containers of the program's that are read
         self.escaped: list[Any] = []                # those of them which any of the code may come to know
@@ -116,7 +116,7 @@ class Contained:
         for instruction in with_inner(code):
             if Does.LOADS_GLOBAL in does(instruction):
                 name = instruction.value
-                changed = id(scope) in self.changed and type(scope.get(name)) in SCALARS
+                changed = id(scope) in self.changed and is_data_of_program(scope.get(name))
                 yield self if changed else scope[name] if name in scope else vars(builtins).get(name)
 
     def is_constant(self, x: Any, code: types.CodeType, depth: int) -> bool:
@@ -138,15 +138,32 @@ class Contained:
             return False
         if is_changeable(x) or is_of_program(x):
             self.read.append(x)
-            return self.first and holds_data(x, code)
-        return not is_wrapper(x) or depth > 0 and all(
-            is_plain(part) and self.is_constant(part, code, depth - 1) for part in parts_of(x))
+            return holds_data(x, code) and self.is_unchanged(x)
+        return self.is_unchanged(x) and (not is_wrapper(x) or depth > 0 and all(
+            is_plain(part) and self.is_constant(part, code, depth - 1) for part in parts_of(x)))
+
+    def is_unchanged(self, x: Any) -> bool:
+        """Whether the trace has changed neither an object nor what it holds. Of arrays that is not known once it has any."""
+        seen: dict[int, Any] = {}
+        stack = [x] if self.changed else []
+        for x in stack:
+            if id(x) in seen or type(x) in SCALARS or is_a(x, (type, types.ModuleType, types.FunctionType)):
+                continue
+            seen[id(x)] = x
+            if is_ndarray(x) or not self.changed.isdisjoint((id(x), id(instance_dict(x)), *map(id, type(x).__mro__))):
+                return False
+            stack += values_of(x)
+            if is_a(x, (*CHANGEABLE, tuple, frozenset)):
+                stack += dict.values(x) if is_a(x, dict) else x
+        return True
 
     def is_constant_class(self, cls: type, code: types.CodeType, depth: int) -> bool:
         """Whether that holds for a class of the program's: for its methods, and for what it holds besides."""
         shared = [item.__func__ for base in cls.__mro__ if is_own_class(base) for item in vars(base).values()
                   if is_a(item, classmethod) and type(item.__func__) is types.FunctionType]
-        return depth > 0 and all(self.keeps_to_itself(method, depth - 1) for method in methods_of(cls)) and all(
+        if depth == 0 or any(id(base) in self.changed for base in cls.__mro__):
+            return False
+        return all(self.keeps_to_itself(method, depth - 1) for method in methods_of(cls)) and all(
             is_quiet(function.__code__, ()) for function in shared) and all(
             self.is_constant(x, code, depth - 1) and all(map(changes_nothing, methods_of(type(x)))) for x in held_by_class(cls))
 
@@ -161,6 +178,15 @@ class Contained:
         found = [scope[name] for name in attributes_of(code) if name in scope]
         self.escaped += [x for x in found if not is_plain(x)]
         return depth > 0 and id(scope) not in self.changed and all(self.is_constant(x, code, depth - 1) for x in found)
+
+
+def nodes_in(shadows: Iterable[Shadow | None]) -> Iterator[RefNode]:
+    """The objects in shadows, also as parts of values that are made of them."""
+    for shadow in shadows:
+        if isinstance(shadow, RefNode):
+            yield shadow
+        elif isinstance(shadow, (Build, Expr)):
+            yield from nodes_in(shadow.parts)
 
 
 def methods_of(cls: type) -> list[types.FunctionType]:
