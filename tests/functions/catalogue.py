@@ -34,15 +34,17 @@ def _cases(info: Any, samples: int) -> Iterator[Case]:
         found = list(itertools.islice(_samples(info, dtype, False), 60))
         for sample in found[::max(1, len(found) // samples)][:samples]:
             arguments = (sample.input, *sample.args)
-            for kind, function in (("", _function(info)), (".method", info.method_variant), (".in_place", info.inplace_variant)):
+            for kind, function in (("", function_of(info)), (".method", info.method_variant),
+                                   (".in_place", info.inplace_variant)):
                 if function is not None and not (kind and function is info.op):
                     yield Case(name + kind, _call(function, sample.kwargs), arguments)
         if differentiable:
             for sample in itertools.islice(_samples(info, dtype, True), samples):
-                yield Case(name + ".gradients", _call(_function(info), sample.kwargs), (sample.input, *sample.args), backward=True)
+                yield Case(name + ".gradients", _call(function_of(info), sample.kwargs), (sample.input, *sample.args),
+                           backward=True)
 
 
-def _function(info: Any) -> Any:
+def function_of(info: Any) -> Any:
     """The operator itself, of which torch's tests wrap some that draw random numbers."""
     found: Any = torch
     for part in info.name.split("."):

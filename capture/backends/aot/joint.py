@@ -16,7 +16,7 @@ from torch.utils import checkpoint
 
 from capture.backends.aot.aten import aten, cloned, is_random, merge_duplicates, outputs_of, random_packets
 from capture.backends.aot.casts import keep_casts
-from capture.backends.aot.formulas import use_eager_formulas
+from capture.backends.aot.formulas import eager_formulas
 from capture.backends.aot.inner import put_in
 from capture.backends.aot.saving import keep_apart, origin
 from capture.backends.decompositions import decompositions
@@ -52,7 +52,7 @@ class Joint:
     def trace(self, gm: fx.GraphModule, fakes: list[FakeTensor]) -> None:
         """Traces a graph on these inputs. Raises Unsupported, and whatever an operator raises on tensors without data."""
         context = TracingContext(fakes[0].fake_mode if fakes else FakeTensorMode())
-        with tracing(context):
+        with tracing(context), eager_formulas():
             aot_module_simplified(gm, fakes, self._compile, partition_fn=self._partition, inference_compiler=self._compile,
                                   decompositions=self._counting(decompositions()), keep_inference_input_mutations=True)
         self.metadata = context.fw_metadata
@@ -90,7 +90,6 @@ class Joint:
         for node in joint.graph.nodes:
             if is_random(node):
                 node.meta["recompute"] = checkpoint.CheckpointPolicy.MUST_SAVE
-        use_eager_formulas(joint.graph)
         keep_casts(joint, self.casts)
         keep_apart(joint, outputs_of(joint.graph)[:options["num_fwd_outputs"]], self.kept)
         merge_duplicates(joint.graph)

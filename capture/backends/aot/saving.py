@@ -123,17 +123,20 @@ class _Separation:
         self.first = next(node for node in graph.nodes if node.op != "placeholder")
         self.copies: dict[fx.Node, fx.Node] = {}    # of visible nodes
         self.actual: dict[fx.Node, fx.Node] = {}    # of views of copies: as the backward pass takes them
-        self.views: set[fx.Node] = set()            # views of visible nodes
+        self.views: set[fx.Node] = set()            # views of visible nodes, made in the forward pass
+        self.later_views: set[fx.Node] = set()      # and those that the backward pass makes of what it takes
 
     def run(self) -> None:
         for node in list(self.graph.nodes):
             if node.op != "call_function" or is_write(node):
                 continue
-            seen = [arg for arg in node.all_input_nodes if arg in self.visible or arg in self.views]
+            seen = [arg for arg in node.all_input_nodes if arg in self.visible or arg in self.views or arg in self.later_views]
             if not seen:
                 continue
             if is_backward(node) or is_recomputed(node):
                 self._take_actual(node)
+                if is_view(node):
+                    self.later_views.add(node)
             else:
                 node.args, node.kwargs = (fx.map_arg(value, lambda arg: self.copy(arg) if arg in self.visible else arg)
                                           for value in (node.args, node.kwargs))
