@@ -110,6 +110,50 @@ def test_workers_of_a_loader_run_natively() -> None:
         assert compiled(loader).tolist() == [6, 0, 0]
 
 
+class Squares(Dataset):
+    """Squares of its numbers; None of them may be negative."""
+
+    def __init__(self, numbers):
+        self.numbers = numbers
+
+    def __len__(self):
+        return len(self.numbers)
+
+    def __getitem__(self, i):
+        if self.numbers[i] < 0:
+            raise KeyError(self.numbers[i])
+        return torch.full((2,), float(self.numbers[i]) ** 2), i
+
+
+@pytest.mark.parametrize("options", [{}, {"persistent_workers": True}, {"prefetch_factor": 1, "collate_fn": list, "shuffle": True}],
+                         ids=["plain", "persistent", "own"])
+def test_later_epochs_over_workers_capture_nothing(options) -> None:
+    """Starting processes, filling queues and waiting for them is left to CPython."""
+    def epoch(loader, weight):
+        total = torch.zeros(2)
+        for batch in loader:
+            for x, _ in [batch] if torch.is_tensor(batch[0]) else batch:
+                total = total + x.view(-1, 2).sum(0) * weight
+        return total
+    numbers, weight = list(range(7)), torch.ones(2)
+    fork = {"batch_size": 2, "num_workers": 2, "multiprocessing_context": "fork"}
+    loaders = [DataLoader(Squares(numbers), **fork, **options) for _ in range(2)]
+    compiled, captures = capture.compile(epoch, backend="eager"), []
+    for number in range(5):
+        torch.manual_seed(number)
+        expected, state = epoch(loaders[0], weight), torch.get_rng_state()
+        torch.manual_seed(number)
+        assert torch.equal(compiled(loaders[1], weight), expected) and torch.equal(torch.get_rng_state(), state)
+        captures.append(capture.stats(compiled).captures)
+    assert captures[-1] <= 20 and captures[2] == captures[-1]
+    assert capture.stats(compiled).graphs > 1
+    numbers[3] = -4
+    loaders = [DataLoader(Squares(numbers), **fork) for _ in range(2)]
+    for function, loader in zip((epoch, compiled), loaders, strict=True):
+        with pytest.raises(KeyError, match="Caught KeyError in DataLoader worker process 1"):
+            function(loader, weight)
+
+
 def test_children_of_the_multiprocessing_module_run_natively() -> None:
     def program(x, method):
         context = multiprocessing.get_context(method)

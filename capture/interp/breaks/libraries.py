@@ -2,7 +2,8 @@
 
 A package that knows nothing of torch (a progress bar, a client of a service, a cache) may take locks, ask clocks or the terminal,
 and decide by what it finds. A trace for each of these would hold nothing for a graph. So such a call costs one break, whatever it
-does after that: the rest of it is part of the operation between two traces, and the program's frames alone are continued.
+does after that: the rest of it is part of the operation between two traces, and the program's frames alone are continued. The same
+goes for torch's own code that starts processes and waits for what they put into queues (`DataLoader`).
 """
 from __future__ import annotations
 
@@ -22,6 +23,7 @@ from capture.interp.polyfills.objects import instantiate
 from capture.interp.recording.fx_recorder import FxRecorder
 from capture.refgraph.lookup import namespace_of
 
+BETWEEN_PROCESSES = {"multiprocessing", "queue"}        # Python's modules
 
 def left_to_cpython(innermost: Frame | None, frames: list[Suspended], recorder: FxRecorder) -> int:
     """How many of the live frames, from the innermost on, make up a call of an installed package whose rest CPython runs."""
@@ -34,7 +36,9 @@ def left_to_cpython(innermost: Frame | None, frames: list[Suspended], recorder: 
     if first < len(live) and first > 1 and live[first - 1].code is instantiate.__code__:
         first -= 1
     left = frames[first:]
-    if not left or works(live[first], recorder) or any(Slot.HANDLED in frame.position.stack for frame in left) or any(
+    if not left or works(live[first], recorder) and not hands_over(live[first]):
+        return 0
+    if any(Slot.HANDLED in frame.position.stack for frame in left) or any(
             concerns_program(value.real) for frame in left for value in frame.values):
         return 0
     return len(left)
@@ -45,7 +49,15 @@ def is_outside(frame: Frame) -> bool:
     file = frame.code.co_filename
     if frame.globals.get("__package__") in unwind.OWN_PACKAGES or file.startswith(PYTHON) and not is_of_library(file):
         return True
-    return is_of_library(file) and not is_of_torch(file) and not any(map(is_torchs, frame.globals.values()))
+    if is_of_torch(file):
+        return hands_over(frame)
+    return is_of_library(file) and not any(map(is_torchs, frame.globals.values()))
+
+
+def hands_over(frame: Frame) -> bool:
+    """Whether a frame runs code of torch's that hands objects to other processes or threads, and waits for theirs: a loader's."""
+    return is_of_torch(frame.code.co_filename) and any(
+        type(item) is types.ModuleType and item.__dict__.get("__name__") in BETWEEN_PROCESSES for item in frame.globals.values())
 
 
 def is_torchs(item: Any) -> bool:
