@@ -13,7 +13,7 @@ import torch
 
 from capture import config
 from capture.errors import CaptureError
-from tests.aliasing.hooks import make_hooked
+from tests.aliasing.hooks import make_hooked, make_numbered
 from tests.aliasing.hunt import Traced, differences
 from tests.aliasing.programs import make
 from tests.aliasing.wide import make_wide
@@ -27,6 +27,8 @@ def main() -> int:
     parser.add_argument("--backend", choices=("traced", "native", "eager"), default="traced")
     parser.add_argument("--wide", action="store_true", help="all kinds of views, writes, hooks and backward passes (`wide`)")
     parser.add_argument("--hooks", action="store_true", help="plans of hooks and gradients with regard to results (`hooks`)")
+    parser.add_argument("--numbers", action="store_true",
+                        help="numbers that change, gradients that are infinite, passes from some results (`hooks`)")
     parser.add_argument("--show", action="store_true", help="print each case before it is run")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
@@ -34,11 +36,12 @@ def main() -> int:
     traced, started, found, run = Traced(), time.monotonic(), [], 0
     arguments = {"traced": {"backend": traced}, "eager": {"backend": "eager"},
                  "native": {"backend": "native", "options": {"background": False}}}[options.backend]
+    kind = make_wide if options.wide else make_hooked if options.hooks else make_numbered if options.numbers else make
     with config.TRIAL_CALLS.set(0):
         for seed in range(options.seed, options.seed + options.count):
             if time.monotonic() - started > options.seconds:
                 break
-            case = (make_wide if options.wide else make_hooked if options.hooks else make)(seed)
+            case = kind(seed)
             if options.show:
                 print(f"--- {seed}\n{case}", flush=True)
             try:
@@ -49,7 +52,7 @@ def main() -> int:
             if problems:
                 found.append(seed)
                 print(f"--- {seed}\n{case}\n", *(f"{line}\n" for line in problems), flush=True)
-    graphs = f", {traced.compiled} of {traced.graphs} graphs traced" if traced.graphs else ""
+    graphs = f", {traced.compiled} of {traced.graphs} graphs traced, {traced.numbers} with numbers" if traced.graphs else ""
     print(f"{run} cases{graphs}; {len(found)} differ: {found}")
     return bool(found)
 

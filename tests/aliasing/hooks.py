@@ -2,6 +2,8 @@
 other results, passes from some after passes from others."""
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tests.aliasing.programs import COMPUTED, INPUTS, PASSES, VIEWS, Case, Vocabulary, make
 
 HOOKS = (
@@ -35,3 +37,22 @@ WORDS = Vocabulary(
 def make_hooked(seed: int) -> Case:
     """The case with this number."""
     return make(seed, WORDS)
+
+
+# --- numbers that change from call to call, and gradients that are infinite or NaN
+
+SCALED = (
+    "{a} * S", "S * {a} + {b}", "{a} + S * {b}", "{a} / S", "S / {a}", "{a} - S", "({a} * S).sin()", "{a}.clamp(min=S)",
+    "{a}.add({b}, alpha=S)", "torch.where({a} > S, {a}, {b})", "torch.lerp({a}, {b}, S)", "{a}.mul(S).log()",
+    "({a} * 0).sqrt() * S", "{a} / ({b} * 0)", "({a} - {a}).log() + S", "{a} * N", "F.leaky_relu({a}, abs(S))", "{a}.pow(S)",
+    "({a} * S).exp().log()",
+    "{a}.masked_fill({b} > 0, S)", "({a}.relu() * S).sqrt()", "torch.addcmul({a}, {b}, {b}, value=S)", "{a}.sum() * S",
+    "({a} * S).sum().log()", "{a}.mean().mul(N).sqrt()")
+NUMBERED = replace(
+    WORDS, computed=(*SCALED, *SCALED, *COMPUTING), views=(*SCALED, "{a}.view(-1)", "{a}[1:]", "{a}.t()"),
+    edits=(*HOOKS, *["{t}.data.mul_(3)"] * 4), passes=(*MORE_PASSES, *PASSES), steps=(2, 6), planned=(2, 6))
+
+
+def make_numbered(seed: int) -> Case:
+    """The case with this number."""
+    return make(seed, NUMBERED)

@@ -11,8 +11,9 @@ from torch import Tensor, fx
 
 import capture
 from capture import _C
-from capture.backends.aot import trace
 from capture.backends.native import tiers
+from capture.backends.native.job import Modes
+from capture.backends.native.sampling import trace
 from capture.backends.native.signature import Unsupported
 from capture.backends.native.transport import NotPortable, decode_graph, encode_graph
 from capture.backends.traceable import find_obstacle
@@ -22,25 +23,30 @@ from tests.backends.native.traced import fx_callable
 EXPECTED = (RuntimeError, IndexError, TypeError, ValueError, AttributeError, NameError, AssertionError)     # what a plan may raise
 CHANGED = "one of the inputs of a compiled graph, needed to compute gradients of gradients, has been modified"    # eager goes on
 CALLS = 3           # the capture and hits
+SCALES = (1.5, -0.75, 0.25, 3.0)        # of each call
 # That is read when the error is raised: others after a write, and the compiled graph's own for what code outside of it has saved.
 ORIGIN = re.compile(r", which is output \d+ of \w+,")
 
 
 class Traced:
-    """A backend: graphs traced as for kernels, but run by torch. graphs: how many it was given; compiled: how many it took."""
+    """A backend: graphs traced as for kernels, but run by torch. graphs: how many it was given; compiled: how many it took;
+    numbers: how many of these take numbers."""
+
+    takes_numbers = True
 
     def __init__(self) -> None:
-        self.graphs = self.compiled = 0
+        self.graphs = self.compiled = self.numbers = 0
 
     def __call__(self, gm: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
         self.graphs += 1
         if gm.meta["modes"] != _C.modes() or find_obstacle(gm, elsewhere=True) is not None:         # as `tiers` refuses it
             return gm.forward
         try:
-            traced = trace(decode_graph(encode_graph(gm)), tiers.specs(gm, inputs))
+            traced = trace(decode_graph(encode_graph(gm)), tiers.specs(gm, inputs), Modes.current())
         except (Unsupported, NotPortable, TypeError):
             return gm.forward
         self.compiled += 1
+        self.numbers += bool(traced.signature.numbers)
         return fx_callable(gm, traced)
 
 
@@ -50,7 +56,7 @@ def differences(case: Case, **compile: Any) -> list[str]:
     for scope in (theirs_scope, ours_scope):
         exec(case.source, scope)
     ours_scope["f"] = capture.compile(ours_scope["f"], **compile)
-    for call in range(CALLS):
+    for call in range(len(SCALES) if case.numbered else CALLS):
         worlds = _run(case, theirs_scope, call), _run(case, ours_scope, call)
         for step, theirs, ours in zip(["call", *case.plan], *worlds, strict=False):
             found = [f"{key}: eager {value}, compiled {ours.get(key)}" for key, value in theirs.items()
@@ -67,6 +73,7 @@ def _run(case: Case, scope: dict[str, Any], call: int) -> Iterator[dict[str, Any
     for name in ("r", "q", "g"):
         scope.pop(name, None)
     scope["log"].clear()
+    scope["S"], scope["N"] = SCALES[call], call + 3
     torch.manual_seed(call)
     arguments = make_inputs(case.inputs, scope)
     steps = iter(case.plan)

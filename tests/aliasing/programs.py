@@ -6,6 +6,7 @@ Both are made step by step on real tensors, so that most steps work.
 from __future__ import annotations
 
 import random
+import re
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -87,13 +88,14 @@ def in_thread(function: Callable[[], Any]) -> None:
 
 def make_scope(module: str) -> dict[str, Any]:
     """What programs and plans name, besides arguments `a`, results `r` and the program `f`: what hooks see is in `log`, where
-    `note` puts it."""
+    `note` puts it; `S` and `N` are numbers that change from call to call."""
     torch.manual_seed(0)
     log: list[tuple[str, Any]] = []
 
     def note(name: str) -> Callable[[Any], None]:
         return lambda grad: log.append((name, None if grad is None else grad.detach().clone()))
-    scope: dict[str, Any] = {"torch": torch, "F": F, "checkpoint": checkpoint, "in_thread": in_thread, "log": log, "note": note}
+    scope: dict[str, Any] = {"torch": torch, "F": F, "checkpoint": checkpoint, "in_thread": in_thread, "log": log, "note": note,
+                             "S": 1.5, "N": 3}
     return scope | {"m": eval(module, scope)}
 
 
@@ -113,6 +115,11 @@ class Case:
     body: tuple[str, ...]
     plan: tuple[str, ...]
     module: str = "None"
+
+    @property
+    def numbered(self) -> bool:
+        """Whether the program takes numbers that change from call to call: its second capture makes inputs of them."""
+        return any(re.search(r"\b[SN]\b", line) for line in self.body)
 
     @property
     def source(self) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from capture import config
-from tests.aliasing.hooks import make_hooked
+from tests.aliasing.hooks import make_hooked, make_numbered
 from tests.aliasing.hunt import Traced, differences
 from tests.aliasing.programs import Case, make
 from tests.aliasing.wide import make_wide
@@ -41,6 +41,12 @@ def test_traced_graphs_of_all_words() -> None:
 
 def test_hooks() -> None:
     check(0, 30, make_hooked, backend=Traced())
+
+
+def test_numbers_that_change() -> None:
+    traced = Traced()
+    check(0, 20, make_numbered, backend=traced)
+    assert traced.numbers > 5
 
 
 def test_kernels() -> None:

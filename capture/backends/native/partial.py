@@ -30,7 +30,7 @@ class Partial:
             self.runs = gm, _dependent(gm.graph, self.saved)
         gm, dependent = self.runs
         with torch.no_grad(), torch._C._DisableAutocast(), torch._C._AutoDispatchBelowADInplaceOrView():
-            zeros = fx.Interpreter(gm, garbage_collect_values=False)
+            zeros = WithNumbers(gm, garbage_collect_values=False)
             zeros.run(*arguments)
             values = [*arguments[:self.saved], *(value if there else None for value, there in zip(
                 arguments[self.saved:], given, strict=True))]
@@ -46,7 +46,19 @@ def _dependent(graph: fx.Graph, saved: int) -> frozenset[fx.Node]:
     return frozenset(found)
 
 
-class _Run(fx.Interpreter):
+class WithNumbers(fx.Interpreter):
+    """Runs a graph in which tensors stand for numbers of Python: torch's operators take numbers."""
+
+    def run_node(self, n: fx.Node) -> Any:
+        numbers = {} if "number" in n.meta else {arg: self.env[arg] for arg in n.all_input_nodes if "number" in arg.meta}
+        self.env.update((arg, value.item()) for arg, value in numbers.items())
+        try:
+            return super().run_node(n)
+        finally:
+            self.env.update(numbers)
+
+
+class _Run(WithNumbers):
     """zeros: what the nodes are where gradients that are not there are zeros."""
 
     def __init__(self, gm: fx.GraphModule, dependent: frozenset[fx.Node], zeros: dict[fx.Node, Any]) -> None:
@@ -61,7 +73,9 @@ class _Run(fx.Interpreter):
             return None
         if n.target in SIGNS:
             first, second = n.args
-            added = self.env[first] if there[first] else self.env[second] * (n.kwargs.get("alpha", 1) * SIGNS[n.target])
+            alpha = n.kwargs.get("alpha", 1)
+            alpha = self.env[alpha] if isinstance(alpha, fx.Node) else alpha
+            added = self.env[first] if there[first] else self.env[second] * alpha * SIGNS[n.target]
             return added.to(self.zeros[n].dtype).expand_as(self.zeros[n])
         missing = [arg for arg, is_there in there.items() if not is_there]
         self.env.update((arg, torch.zeros_like(self.zeros[arg])) for arg in missing)

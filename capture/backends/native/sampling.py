@@ -7,6 +7,7 @@ here, and the graph stays as it is. DOMAINS says for each operation of torch for
 """
 from __future__ import annotations
 
+import contextlib
 import copy
 import functools
 import math
@@ -25,6 +26,7 @@ from capture.backends import aot
 from capture.backends.native.job import Modes, TensorSpec
 from capture.backends.native.numbers import ALL, DTYPES, Domain, put_in
 from capture.backends.native.signature import Input, Result, Unsupported
+from capture.backends.native.transport import NotPortable, encode_graph
 
 aten = torch.ops.aten
 
@@ -90,6 +92,9 @@ def trace(gm: fx.GraphModule, specs: Sequence[TensorSpec], modes: Modes) -> aot.
     _Merge(first.forward, second.forward, numbers, lambda number: inputs[number.place]).run()
     backward = zip(first.graphs[1:], second.graphs[1:], first.signature.arguments(), strict=True)
     signature = first.signature.with_arguments([_merge_backward(*graphs, numbers, inputs) for graphs in backward])
+    if first.backward is not None and signature.portions is not None and signature.differentiable > 1:
+        with contextlib.suppress(NotPortable):
+            signature = replace(signature, portions=replace(signature.portions, graph=encode_graph(first.backward)))
     if first.core is not None:
         assert second.core is not None
         _merge_core(first.core, second.core, numbers)

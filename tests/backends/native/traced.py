@@ -10,6 +10,7 @@ from torch import Tensor, fx
 
 from capture.backends.aot import Traced, trace
 from capture.backends.native.job import TensorSpec
+from capture.backends.native.partial import WithNumbers
 from capture.backends.native.runtime import make_callable
 
 Inputs = Callable[[], Sequence[Tensor]]
@@ -33,9 +34,11 @@ def specs(inputs: Sequence[Tensor]) -> list[TensorSpec]:
 
 def fx_forward(gm: fx.GraphModule) -> Callable[..., tuple[Tensor, ...]]:
     """A traced ATen graph, run by torch, as `make_callable` takes it."""
+    graph = WithNumbers(gm) if any("number" in node.meta for node in gm.graph.nodes) else gm
+
     def run(*arguments: Tensor) -> tuple[Tensor, ...]:
         with torch.no_grad(), torch._C._DisableAutocast(), torch._C._AutoDispatchBelowADInplaceOrView():
-            return gm.forward(*arguments)
+            return graph.run(*arguments) if graph is not gm else gm.forward(*arguments)
     return run
 
 

@@ -91,3 +91,12 @@ def test_zeros_that_are_none_after_inputs_were_changed_unseen(body: str, monkeyp
             found = differences(case, backend="native", options=OPTIONS)
             assert not found, "\n".join(found)
     assert passes
+
+
+@pytest.mark.parametrize("edit", ["a[0].data.mul_(3)", "r[0].data.mul_(2)", "pass"])
+@pytest.mark.parametrize("body", ["(x * S).exp(), x.log() * S", "(x / S).exp(), S / x, x.sqrt()",
+                                  "(x + S).tanh(), x.sum() / (x * 0 - S + S)", "torch.lerp(x.exp(), y, S), (x * N).log()"])
+def test_zeros_that_would_make_nan_where_numbers_change(body, edit):
+    case = Case(("torch.tensor([0., 1., 2.], requires_grad=True)", "torch.ones(3, requires_grad=True)"), (f"return {body},",),
+                (edit, "r[0].sum().backward()"))
+    assert not differences(case, backend="native", options=OPTIONS)
