@@ -25,7 +25,7 @@ CHANGED = "one of the inputs of a compiled graph, needed to compute gradients of
 CALLS = 3           # the capture and hits
 SCALES = (1.5, -0.75, 0.25, 3.0)        # of each call
 # That is read when the error is raised: others after a write, and the compiled graph's own for what code outside of it has saved.
-ORIGIN = re.compile(r", which is output \d+ of \w+,")
+ORIGIN = re.compile(r", which is output \d+ of [\w:]+,")
 
 
 class Traced:
