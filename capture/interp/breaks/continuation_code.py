@@ -14,14 +14,16 @@ from bytecode import Bytecode, CellVar, FreeVar, Instr, Label, TryBegin, TryEnd
 from capture.interp.breaks.positions import RESULT, Position, Slot, Suspended, closure_names, note_origin, waiting_at
 from capture.interp.core import generator_shims
 from capture.interp.core.frame import Resume
-from capture.interp.core.instructions import ASK_TRUTH, NULL_FIRST, decode, exception_table, plain, shown, taken_in
+from capture.interp.core.instructions import FACTS, NULL_FIRST, TAKE_IN, Does, decode, exception_table, plain, shown, taken_in
 
+SHORT_CIRCUITS = (Resume.AND, Resume.OR)
 Exits = dict[int, tuple[int, Callable[..., Any]]]
 JUMP_IF_FALSE = "POP_JUMP_FORWARD_IF_FALSE" if sys.version_info < (3, 12) else "POP_JUMP_IF_FALSE"
 ATTRIBUTE_VALUE: Any = "value" if sys.version_info < (3, 12) else (False, "value")     # LOAD_ATTR's argument
 LOAD_CELL = "LOAD_CLOSURE" if sys.version_info < (3, 13) else "LOAD_FAST"
-# What asks for a cell by the name of its slot, as LOAD_CELL does, or puts variables of an inlined comprehension there.
-OF_SLOTS = frozenset(() if sys.version_info < (3, 13) else ("LOAD_FAST", "LOAD_FAST_CHECK", "LOAD_FAST_AND_CLEAR", "STORE_FAST"))
+# Whether what reads and writes local variables asks for a cell by the name of its slot, as LOAD_CELL does, or puts variables of an
+# inlined comprehension there.
+NAMES_CELLS = sys.version_info >= (3, 13)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -147,7 +149,7 @@ def continuation(code: types.CodeType, position: Position, raises: bool = False,
     emit("NOP")
     if tried is not None:
         made.append(TryEnd(tried))
-    _finish(emit, code, position, target, shortcut)
+    _finish(emit, position, target, shortcut)
     if ends:
         made.append(stopped)
         _end_loop(emit, shortcut, made, outer, keeps_value=position.resume is Resume.SEND)
@@ -155,7 +157,7 @@ def continuation(code: types.CodeType, position: Position, raises: bool = False,
     labels = [(position.pc, target)]
     if cover is not None:
         labels.append((cover.target, handler))
-    if ends or position.resume is Resume.SHORT_CIRCUIT:
+    if ends or position.resume in SHORT_CIRCUITS:
         labels.append((decode(code)[position.pc - 1].value, shortcut))
     _append_body(made, body, code, labels, exits or {})
     size = code.co_stacksize + len(made.argnames) + len(made.freevars) + 4
@@ -166,7 +168,7 @@ def continuation(code: types.CodeType, position: Position, raises: bool = False,
     return result
 
 
-def _finish(emit, code: types.CodeType, position: Position, target: Label, shortcut: Label) -> None:  # type: ignore[no-untyped-def]
+def _finish(emit, position: Position, target: Label, shortcut: Label) -> None:  # type: ignore[no-untyped-def]
     """What becomes of the value that was waited for, now on top of the stack; then the program's own code."""
     if position.resume in (Resume.DISCARD, Resume.NONE, Resume.BEGIN):
         emit("POP_TOP")
@@ -174,9 +176,8 @@ def _finish(emit, code: types.CodeType, position: Position, target: Label, short
         emit("LOAD_CONST", None)
     elif position.resume is Resume.NEGATE:
         emit("UNARY_NOT")
-    elif position.resume is Resume.SHORT_CIRCUIT:   # the value that was tested stays where it jumps
-        if_false = decode(code)[position.pc - 1].opname == "JUMP_IF_FALSE_OR_POP"
-        emit("POP_JUMP_FORWARD_IF_FALSE" if if_false else "POP_JUMP_FORWARD_IF_TRUE", shortcut)
+    elif position.resume in SHORT_CIRCUITS:         # the value that was tested stays where it jumps
+        emit("POP_JUMP_FORWARD_IF_FALSE" if position.resume is Resume.AND else "POP_JUMP_FORWARD_IF_TRUE", shortcut)
         emit("POP_TOP")
     emit("JUMP_FORWARD", target)
 
@@ -224,7 +225,6 @@ def _append_body(made: Bytecode, body: Bytecode, code: types.CodeType, labels: l
     """Appends the program's own code, with labels before the instructions of these indices, exits in place of these, and cells as
     free variables."""
     kept = 0
-    skipping = ("MAKE_CELL", "COPY_FREE_VARS")      # done by whoever makes the continuation
     in_cell = {*closure_names(code)}
     keywords: list[Instr] = []                      # KW_NAMES, TO_BOOL and what else belongs to the instruction that follows
     for item, absorbed in zip(body, taken_in(body), strict=True):
@@ -237,16 +237,17 @@ def _append_body(made: Bytecode, body: Bytecode, code: types.CodeType, labels: l
             keywords.append(item)
             continue
         here = [label for at, label in labels if at == kept]
-        made.extend([*here, *keywords] if item.name == "CALL" or item.name in ASK_TRUTH else [*keywords, *here])
+        made.extend([*here, *keywords] if item.name in TAKE_IN else [*keywords, *here])
         keywords.clear()
         if kept in exits:
             made.extend(_exit(*exits[kept], made, item.location))
         kept += 1
-        if item.name in skipping and kept <= len(closure_names(code)) + 1:
-            continue
+        facts = FACTS[item.name]
+        if Does.MAKES_CELLS in facts and kept <= len(closure_names(code)) + 1:
+            continue                                # done by whoever makes the continuation
         if isinstance(item.arg, CellVar):
             item = Instr(item.name, FreeVar(item.arg.name), location=item.location)
-        elif item.name in OF_SLOTS and isinstance(item.arg, str) and item.arg in in_cell:
+        elif NAMES_CELLS and facts & (Does.READS_LOCAL | Does.WRITES_LOCAL) and isinstance(item.arg, str) and item.arg in in_cell:
             item = Instr(item.name, FreeVar(item.arg), location=item.location)
         made.append(item)
     made.extend(keywords)

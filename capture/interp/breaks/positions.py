@@ -110,7 +110,7 @@ def has_begun(frame: Frame) -> bool:
     origin = _origins.get(id(frame.code))
     if origin is not None:
         return frame.pc > origin[3]
-    return any(instruction.opname == "RESUME" for instruction in frame.instructions[:frame.pc])
+    return any(Does.BEGINS in does(instruction) for instruction in frame.instructions[:frame.pc])
 
 
 # -- what is alive -----------------------------------------------------------------------------------------------------

@@ -55,7 +55,8 @@ class Resume(Enum):
     ADVANCE = "push it and go on with the next instruction; upon StopIteration, drop the iterator below and end the loop"
     SEND = "push it and go on with the next instruction; upon StopIteration, put its value in place of the iterator below and jump"
     YIELD = "nothing: the frame, of a generator, stands at a `yield`"
-    SHORT_CIRCUIT = "jump or pop, as it says of the truth of the value on the stack"
+    AND = "if it is true, drop the value on the stack, whose truth it is, and go on; if not, jump"
+    OR = "if it is false, drop the value on the stack, whose truth it is, and go on; if not, jump"
 
 
 def resuming(then: Taker, how: Resume) -> Taker:

@@ -40,6 +40,7 @@ class Does(enum.Flag):
     OPERATES = 0                    # no more than that
     MAKES = enum.auto()             # … and nobody else has what is on top of the stack then, as a rule
     READS_LOCAL = enum.auto()       # the variable of its name, in the frame itself
+    LOADS_LOCAL = enum.auto()       # … which is on top of the stack then
     WRITES_LOCAL = enum.auto()
     STORES_CELL = enum.auto()       # … in a cell, which another function may share; or empties it
     LOADS_GLOBAL = enum.auto()      # a global variable, or builtin, of its name
@@ -55,13 +56,25 @@ class Does(enum.Flag):
     IMPORTS = enum.auto()
     BUILDS_CLASS = enum.auto()
     ENTERS = enum.auto()            # a block of `with`
+    EXITS = enum.auto()             # one that an exception leaves
+    HANDLES = enum.auto()           # an exception, from here on
+    WRAPS_STOP = enum.auto()        # StopIteration that leaves a generator
+    MAKES_CELLS = enum.auto()       # of the frame, before its code begins
+    BEGINS = enum.auto()            # the frame's code, or what follows a `yield`
+    DELEGATES = enum.auto()         # … that hands on what the iterator on top of the stack yields
     SUSPENDS = enum.auto()          # its frame, or drives what does
+    AWAITS = enum.auto()            # what is on top of the stack
+    AWAITS_ITEM = enum.auto()       # … the next item of that
     PRINTS = enum.auto()
     RAISES = enum.auto()            # whatever happens
     # What comes after it, in place of the next instruction.
     JUMPS = enum.auto()             # its target
     BRANCHES = enum.auto()          # its target, or the next one
     LEAVES = enum.auto()            # nothing
+
+
+# What an opcode does to its own frame alone, besides the stack and the variables.
+WITHIN = Does.EXITS | Does.HANDLES | Does.WRAPS_STOP | Does.MAKES_CELLS | Does.BEGINS | Does.DELEGATES
 
 # Opcodes without an effect of their own, which decoding takes in: NOP leaves no trace, KW_NAMES becomes the value of
 # the CALL that follows, SET_FUNCTION_ATTRIBUTE part of the argument of the MAKE_FUNCTION before it, EXTENDED_ARG of any.
@@ -70,6 +83,7 @@ class Does(enum.Flag):
 ABSORBED = frozenset({"CACHE", "EXTENDED_ARG", "NOP", "PRECALL", "KW_NAMES", "SET_FUNCTION_ATTRIBUTE", "END_FOR", "END_SEND"})
 # What follows a TO_BOOL, but for where the program is to have the truth itself; here they ask for it, as in 3.12.
 ASK_TRUTH = frozenset({"POP_JUMP_IF_FALSE", "POP_JUMP_IF_TRUE", "UNARY_NOT"})
+TAKE_IN = ASK_TRUTH | {"CALL"}      # what decoding takes in before them is part of them
 # Since 3.13 an instruction may do what two do: these, and those before a PUSH_NULL or TO_BOOL of their own.
 HALVES = {"LOAD_FAST_LOAD_FAST": ("LOAD_FAST", "LOAD_FAST"), "STORE_FAST_LOAD_FAST": ("STORE_FAST", "LOAD_FAST"),
           "STORE_FAST_STORE_FAST": ("STORE_FAST", "STORE_FAST")}
@@ -84,6 +98,8 @@ _COMPARISONS = {"<": operator.lt, "<=": operator.le, "==": operator.eq, "!=": op
                 ">=": operator.ge}
 _BINARY = {"+": "add", "&": "and_", "//": "floordiv", "<<": "lshift", "@": "matmul", "*": "mul", "%": "mod", "|": "or_",
            "**": "pow", ">>": "rshift", "-": "sub", "/": "truediv", "^": "xor"}
+_UNARY: dict[str, Callable[[Any], Any]] = {
+    "UNARY_POSITIVE": operator.pos, "UNARY_NEGATIVE": operator.neg, "UNARY_NOT": operator.not_, "UNARY_INVERT": operator.invert}
 _OPERATORS: list[Callable[[Any, Any], Any]] = [
     getattr(operator, "i" + _BINARY[symbol[:-1]].rstrip("_") if symbol.endswith("=") else _BINARY[symbol])
     for _, symbol in dis._nb_ops]  # type: ignore[attr-defined]
@@ -96,7 +112,7 @@ class Instruction:
     """One decoded instruction. `arg`: the raw argument.
 
     `value`: for jumps, the index in `decode(code)` of the target; for constants, a Value; for names and variables, the
-    name; for BINARY_OP and COMPARE_OP, the function of module `operator`; for CALL, the keywords' names.
+    name; for operators, the function of module `operator`; for CALL, the keywords' names.
     `offset`: in bytes, as `tb_lasti` counts.
     """
 
@@ -286,7 +302,7 @@ def _value(code: types.CodeType, instr: ConcreteInstr, unit: int, index: dict[in
         return _OPERATORS[arg]
     if name == "COMPARE_OP":
         return _COMPARISONS[dis.cmp_op[arg >> _COMPARE_SHIFT]]
-    return None
+    return _UNARY.get(name)
 
 
 _cache: dict[int, tuple[weakref.ref[types.CodeType], Decoded]] = {}

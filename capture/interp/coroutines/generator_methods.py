@@ -9,6 +9,7 @@ from typing import Any
 from capture.interp.core import unwind
 from capture.interp.core.frame import Args, Catch, Continuation, Frame, Kwargs, Resume, Then, UserError, Value, resuming
 from capture.interp.core.generator_shims import GENERATORS
+from capture.interp.core.instructions import Does, does
 from capture.interp.core.interpreter import Interpreter
 from capture.interp.core.registry import reduction
 from capture.interp.coroutines.bodies import body_of, code_of, find
@@ -153,7 +154,7 @@ def _resume(interp: Interpreter, args: Args, kwargs: Kwargs, then: Then, on_rais
 def _is_awaited(frame: Frame) -> bool:
     """Whether what the instruction of a frame calls for is awaited next. Else it is an object that tells whether somebody has
     awaited it before, and that may be driven by hand; CPython makes it."""
-    return frame.instruction.opname == "GET_ANEXT" or frame.instructions[frame.pc].opname == "GET_AWAITABLE"
+    return Does.AWAITS_ITEM in does(frame.instruction) or Does.AWAITS in does(frame.instructions[frame.pc])
 
 
 def _step(step: Any, interp: Interpreter, args: Args, kwargs: Kwargs, then: Then, on_raise: Catch) -> bool:

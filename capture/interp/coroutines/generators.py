@@ -20,6 +20,7 @@ from capture.errors import Break
 from capture.interp.core import generator_shims, unwind
 from capture.interp.core.frame import Continuation, Frame, OnRaise, UserError, Value
 from capture.interp.core.generator_shims import DRIVER_CODES, FLAGS, KINDS, Outcome, Wrapped
+from capture.interp.core.instructions import Does, does
 from capture.interp.core.interpreter import Interpreter
 from capture.interp.coroutines.bodies import Dormant, body_of, note_body, note_finished, take_over
 from capture.interp.coroutines.protocol import close_iterator, fail, stop_iteration_error, throw_into
@@ -27,7 +28,6 @@ from capture.interp.dispatch import calls
 from capture.refgraph.node import Build, Const, IteratorState, RefNode
 
 Consumer = tuple[Continuation, Continuation, OnRaise | None]
-AWAITING = 2    # RESUME's argument after a `yield from` or `await` is at least this
 NONE = Value(None, Const(None))
 
 
@@ -124,10 +124,8 @@ class Body:
 
     def delegate(self) -> Value | None:
         """The iterator that the suspended body delegates to (`yield from`, `await`), or None."""
-        if self.state is State.SUSPENDED:
-            following = self.frame.instructions[self.frame.pc]
-            if following.opname == "RESUME" and following.arg & 3 >= AWAITING:
-                return self.frame.stack[-1]
+        if self.state is State.SUSPENDED and Does.DELEGATES in does(self.frame.instructions[self.frame.pc]):
+            return self.frame.stack[-1]
         return None
 
     def _enter(self, interp: Interpreter, consumer: Consumer, native: bool) -> None:
@@ -366,7 +364,7 @@ class Body:
     def _must_clean_up(self) -> bool:
         """Whether a handler, other than the one that wraps StopIteration, covers the place where the body waits."""
         cover = unwind.find_cover(self.frame)
-        return cover is not None and self.frame.instructions[cover.target].opname != "CALL_INTRINSIC_1"
+        return cover is not None and Does.WRAPS_STOP not in does(self.frame.instructions[cover.target])
 
     def _native_interpreter(self, closing: bool) -> Interpreter:
         """The interpreter of the capture that made the body, on real values alone; after its end, and in other threads, one like

@@ -33,7 +33,8 @@ from capture.refgraph.ndarrays import is_ndarray
 from capture.refgraph.node import SCALARS, Build, Expr, RefNode, Shadow
 
 # What code may do that changes no more than variables, items of these, and attributes.
-QUIET = READS | Does.ASKS_SUPER | Does.STORES_ATTRIBUTE | Does.STORES_ITEM | Does.CHANGES_OPERAND | Does.ENTERS | Does.SUSPENDS
+QUIET = (READS | Does.ASKS_SUPER | Does.STORES_ATTRIBUTE | Does.STORES_ITEM | Does.CHANGES_OPERAND | Does.ENTERS
+         | Does.SUSPENDS | Does.AWAITS | Does.AWAITS_ITEM)
 ACTING = frozenset({getattr(builtins, name) for name in """
     print open input exec eval compile setattr delattr globals locals vars next __import__ breakpoint""".split()})
 ASSIGNING = frozenset({"__setattr__", "__delattr__"})
@@ -370,4 +371,4 @@ def is_quiet(code: types.CodeType, first: tuple[str, ...]) -> bool:
 
 def loaded_by(instruction: Instruction) -> str | None:
     """The local variable that an instruction puts on top of the stack, or None."""
-    return instruction.value if instruction.opname in ("LOAD_FAST", "LOAD_FAST_CHECK") else None
+    return instruction.value if Does.LOADS_LOCAL in does(instruction) else None

@@ -14,14 +14,14 @@ from typing import Any
 
 import torch
 
-from capture.interp.core.instructions import Does, decode, does
+from capture.interp.core.instructions import WITHIN, Does, decode, does
 from capture.interp.core.special import in_python, is_a
 from capture.refgraph.lookup import MISSING, instance_dict, lookup_class
 from capture.refgraph.node import SCALARS
 
 # What code may do that changes nothing but its own variables.
-READS = (Does.MAKES | Does.READS_LOCAL | Does.WRITES_LOCAL | Does.STORES_CELL | Does.LOADS_GLOBAL | Does.LOADS_ATTRIBUTE
-         | Does.RAISES | Does.JUMPS | Does.BRANCHES | Does.LEAVES)
+READS = (WITHIN | Does.MAKES | Does.READS_LOCAL | Does.LOADS_LOCAL | Does.WRITES_LOCAL | Does.STORES_CELL | Does.LOADS_GLOBAL
+         | Does.LOADS_ATTRIBUTE | Does.RAISES | Does.JUMPS | Does.BRANCHES | Does.LEAVES)
 BUILTINS = frozenset({getattr(builtins, name) for name in """abs all any ascii bin bool bytes complex dict divmod enumerate float
     format frozenset hex id int isinstance len list max min oct ord chr pow range repr reversed round set sorted str sum tuple type
     zip""".split()})

@@ -110,7 +110,7 @@ def awaitable(interp: Interpreter, obj: Value, then: Continuation, problem: str,
                  lambda: protocol.fail(TypeError(problem.format(type_name(real))), on_raise))
 
 
-@opcode("GET_AWAITABLE", does=Does.SUSPENDS)
+@opcode("GET_AWAITABLE", does=Does.SUSPENDS | Does.AWAITS)
 def get_awaitable(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     def check(iterator: Value) -> None:
         body = bodies.find(interp, iterator)
@@ -135,7 +135,7 @@ def get_aiter(interp: Interpreter, frame: Frame, instruction: Instruction) -> No
                  lambda: unwind.throw(TypeError(PROTOCOL[0].format(type_name(iterable.real)))))
 
 
-@opcode("GET_ANEXT", does=Does.SUSPENDS)
+@opcode("GET_ANEXT", does=Does.SUSPENDS | Does.AWAITS_ITEM)
 def get_anext(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     iterator = frame.stack[-1]
     assert iterator is not None

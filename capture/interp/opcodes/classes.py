@@ -175,8 +175,8 @@ PRINT, IMPORT_STAR = 1, 2
 PREP_RERAISE_STAR = 1
 
 
-@opcode("CALL_INTRINSIC_1", does=Does.MAKES, since=(3, 12),
-        with_argument={PRINT: Does.PRINTS, IMPORT_STAR: Does.IMPORTS | Does.STORES_ANY_NAME})
+@opcode("CALL_INTRINSIC_1", does=Does.MAKES, since=(3, 12), with_argument={
+    STOPITERATION_ERROR: Does.MAKES | Does.WRAPS_STOP, PRINT: Does.PRINTS, IMPORT_STAR: Does.IMPORTS | Does.STORES_ANY_NAME})
 def call_intrinsic_1(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     value = frame.pop()
     if instruction.arg == STOPITERATION_ERROR:

@@ -183,9 +183,14 @@ def format_simply(interp: Interpreter, frame: Frame, value: Value, *spec: Value)
         calls.apply(interp, format, value, *spec)
 
 
-@opcode("FORMAT_SIMPLE", "FORMAT_WITH_SPEC", does=Does.OPERATES, since=(3, 13))
-def format_in_313(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
-    format_simply(interp, frame, *frame.popn(1 if instruction.opname == "FORMAT_SIMPLE" else 2))
+@opcode("FORMAT_SIMPLE", does=Does.OPERATES, since=(3, 13))
+def format_without_spec(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
+    format_simply(interp, frame, frame.pop())
+
+
+@opcode("FORMAT_WITH_SPEC", does=Does.OPERATES, since=(3, 13))
+def format_with_spec(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
+    format_simply(interp, frame, *frame.popn(2))
 
 
 @opcode("CONVERT_VALUE", does=Does.OPERATES, since=(3, 13))

@@ -124,9 +124,18 @@ def pop_jump_if_true(interp: Interpreter, frame: Frame, instruction: Instruction
         branch(interp, value, decided)
 
 
-@opcode("JUMP_IF_FALSE_OR_POP", "JUMP_IF_TRUE_OR_POP", does=Does.BRANCHES, until=(3, 11))
-def jump_or_pop(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
-    value, jumps_on = frame.stack[-1], instruction.opname == "JUMP_IF_TRUE_OR_POP"
+@opcode("JUMP_IF_FALSE_OR_POP", does=Does.BRANCHES, until=(3, 11))
+def jump_if_false_or_pop(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
+    _jump_or_pop(interp, frame, instruction, False, Resume.AND)
+
+
+@opcode("JUMP_IF_TRUE_OR_POP", does=Does.BRANCHES, until=(3, 11))
+def jump_if_true_or_pop(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
+    _jump_or_pop(interp, frame, instruction, True, Resume.OR)
+
+
+def _jump_or_pop(interp: Interpreter, frame: Frame, instruction: Instruction, jumps_on: bool, resume: Resume) -> None:
+    value = frame.stack[-1]
 
     def decided(truth: bool) -> None:
         if truth is jumps_on:
@@ -134,7 +143,7 @@ def jump_or_pop(interp: Interpreter, frame: Frame, instruction: Instruction) -> 
         else:
             frame.stack.pop()
     if not assumed(interp, frame, value, {jumps_on: instruction.value, not jumps_on: frame.pc}, decided):
-        branch(interp, value, decided, Resume.SHORT_CIRCUIT)
+        branch(interp, value, decided, resume)
 
 
 @opcode("POP_JUMP_FORWARD_IF_NONE", "POP_JUMP_BACKWARD_IF_NONE", does=Does.BRANCHES, until=(3, 11))

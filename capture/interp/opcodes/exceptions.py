@@ -81,7 +81,7 @@ def load_assertion_error(interp: Interpreter, frame: Frame, instruction: Instruc
 
 # -- try ---------------------------------------------------------------------------------------------------------------
 
-@opcode("PUSH_EXC_INFO", does=Does.OPERATES)
+@opcode("PUSH_EXC_INFO", does=Does.HANDLES)
 def push_exc_info(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     exception = frame.pop()
     previous = unwind.swap_handled(frame, exception.real)
@@ -242,7 +242,7 @@ def before_async_with(interp: Interpreter, frame: Frame, instruction: Instructio
     enter(interp, frame, "__aenter__", "__aexit__", "asynchronous context manager")
 
 
-@opcode("WITH_EXCEPT_START", does=Does.OPERATES)
+@opcode("WITH_EXCEPT_START", does=Does.EXITS)
 def with_except_start(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     exit, exception = frame.stack[-4], frame.stack[-1]      # exit, lasti, the exception handled before, exception
     assert exit is not None and exception is not None

@@ -39,12 +39,12 @@ def delete_global(interp: Interpreter, frame: Frame, instruction: Instruction) -
 
 # -- cells -------------------------------------------------------------------------------------------------------------
 
-@opcode("MAKE_CELL", does=Does.OPERATES)
+@opcode("MAKE_CELL", does=Does.MAKES_CELLS)
 def make_cell(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     frame.locals[instruction.arg] = scope.make_cell(interp, frame.locals[instruction.arg])
 
 
-@opcode("COPY_FREE_VARS", does=Does.OPERATES)
+@opcode("COPY_FREE_VARS", does=Does.MAKES_CELLS)
 def copy_free_vars(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     frame.locals[-instruction.arg:] = scope.closure(interp, frame.function)
 

@@ -12,10 +12,6 @@ from capture.interp.dispatch import calls
 from capture.interp.opcodes.containers import make_slice
 from capture.refgraph.node import SCALARS, Const
 
-UNARY: dict[str, Callable[[Any], Any]] = {
-    "UNARY_POSITIVE": operator.pos, "UNARY_NEGATIVE": operator.neg, "UNARY_NOT": operator.not_,
-    "UNARY_INVERT": operator.invert, "GET_ITER": iter}
-
 
 def operate(interp: Interpreter, frame: Frame, function: Callable[..., Any], left: Value, right: Value) -> None:
     """Pushes `function(left, right)`. Between two known scalars, by far the most frequent case, there is nothing to look up."""
@@ -29,9 +25,13 @@ def operate(interp: Interpreter, frame: Frame, function: Callable[..., Any], lef
 
 @opcode("UNARY_POSITIVE", does=Does.MAKES, until=(3, 11))
 @opcode("UNARY_NEGATIVE", "UNARY_NOT", "UNARY_INVERT", does=Does.MAKES)
-@opcode("GET_ITER", does=Does.OPERATES)
 def unary(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
-    calls.apply(interp, UNARY[instruction.opname], frame.pop())
+    calls.apply(interp, instruction.value, frame.pop())
+
+
+@opcode("GET_ITER", does=Does.OPERATES)
+def get_iter(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
+    calls.apply(interp, iter, frame.pop())
 
 
 @opcode("BINARY_OP", does=Does.MAKES, with_argument=dict.fromkeys(IN_PLACE, Does.MAKES | Does.CHANGES_OPERAND))

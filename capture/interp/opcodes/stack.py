@@ -10,7 +10,8 @@ from capture.interp.core.interpreter import Interpreter
 from capture.refgraph.node import RefNode
 
 
-@opcode("RESUME", does=Does.OPERATES)
+# Its argument after a `yield from` (2) or `await` (3); 3.13 adds 4 outside of `try`.
+@opcode("RESUME", does=Does.BEGINS, with_argument=dict.fromkeys((2, 3, 6, 7), Does.BEGINS | Does.DELEGATES))
 def resume(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     pass
 
@@ -45,8 +46,8 @@ def load_const(interp: Interpreter, frame: Frame, instruction: Instruction) -> N
     frame.stack.append(instruction.value)
 
 
-@opcode("LOAD_FAST", does=Does.READS_LOCAL)
-@opcode("LOAD_FAST_CHECK", does=Does.READS_LOCAL, since=(3, 12))
+@opcode("LOAD_FAST", does=Does.READS_LOCAL | Does.LOADS_LOCAL)
+@opcode("LOAD_FAST_CHECK", does=Does.READS_LOCAL | Does.LOADS_LOCAL, since=(3, 12))
 def load_fast(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     value = frame.locals[instruction.arg]
     if value is None:

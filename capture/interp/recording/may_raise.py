@@ -17,7 +17,7 @@ from torch import fx
 
 from capture.errors import Break, is_internal
 from capture.interp.core.frame import Frame, Value
-from capture.interp.core.instructions import Cover, decode, decoded, exception_table
+from capture.interp.core.instructions import Cover, Does, decode, decoded, does, exception_table
 from capture.interp.core.interpreter import Interpreter
 from capture.interp.core.special import is_a
 from capture.interp.recording import fx_numbers, rollback, tensors
@@ -110,9 +110,9 @@ def covers(code: types.CodeType, at: int) -> Iterator[Cover]:
 def handles(code: types.CodeType, cover: Cover) -> str:
     """How a program takes over an exception: by a "handler" or by a block of "with". Empty for what the compiler has added."""
     first, second = decode(code)[cover.target:cover.target + 2]
-    if first.opname != "PUSH_EXC_INFO":
+    if Does.HANDLES not in does(first):
         return ""
-    return "with" if second.opname == "WITH_EXCEPT_START" else "handler"
+    return "with" if Does.EXITS in does(second) else "handler"
 
 
 def is_of_program(frame: Frame, cover: Cover) -> bool:
