@@ -75,6 +75,11 @@ COMPUTING = frozenset("""
     new_ones new_tensor new_zeros nonzero norm ones_like outer prod repeat repeat_interleave roll softmax sort stack std sum take
     tile to topk tril triu type type_as unique unique_consecutive var zero zeros_like copy""".split())
 
+# What makes a tensor of memory as it is, to which nothing is written.
+UNWRITTEN = frozenset("""
+    empty empty_like empty_permuted empty_quantized empty_strided new_empty new_empty_strided _empty_affine_quantized
+    _empty_per_channel_affine_quantized""".split())
+
 
 # What raises for some values of floats: a singular matrix, a negative probability …
 RAISING = frozenset("""
@@ -95,11 +100,20 @@ TAKING_ANY_INTEGERS = frozenset("""
     addbmm addmm addmv addr baddbmm block_diag bmm broadcast_tensors bucketize cartesian_prod cat concat copy cross cdist dot dstack
     einsum expand_as hstack isin kron matmul meshgrid mm mv outer reshape_as scaled_dot_product_attention searchsorted stack
     tensordot to trapezoid type_as vdot view_as vstack""".split())
+# Operators whose second argument is a subscript.
+SUBSCRIPTING = frozenset({"index", "index_put", "index_put_"})
 # Of integers they have no result where the divisor is zero.
 QUOTIENTS = frozenset("floor_divide remainder fmod".split())
 
 
 # -- numbers among the arguments ---------------------------------------------------------------------------------------
+
+# Operations whose result has the same shape and type whatever number they are given …
+NUMERIC = frozenset("""
+    add sub mul div true_divide divide multiply subtract floor_divide remainder fmod pow eq ne lt le gt ge where masked_fill clamp
+    clip fill full_like lerp rsub addcdiv addcmul""".split())
+# … and which convert a number to the type of the tensor before anything else is done.
+CONVERTING = frozenset("add sub mul subtract multiply".split())
 
 # Operations for which a number decides how many elements the result has, or which tensor it is.
 DECIDING = frozenset(("arange", "range", "scale_factor"))

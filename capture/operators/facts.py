@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import itertools
 import types
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -133,6 +134,17 @@ class OpFacts:
         """Whether it may draw random numbers."""
         return self._has(torch.Tag.nondeterministic_seeded) or self._any(lambda part: part.is_random)
 
+    @property
+    def is_unwritten(self) -> bool:
+        """Whether its result is memory to which nothing was written."""
+        return self.name in beyond_schemas.UNWRITTEN
+
+    @cached_property
+    def names_places(self) -> bool:
+        """Whether an argument says where in the memory of another one elements lie."""
+        arguments = itertools.chain.from_iterable(overload.schema.arguments for overload in self.overloads)
+        return any(argument.name == "storage_offset" for argument in arguments)
+
     @cached_property
     def computes(self) -> bool:
         """Whether what it returns, or writes to its first argument, follows from its arguments, and it does nothing else."""
@@ -205,6 +217,21 @@ class OpFacts:
     def splits(self) -> bool:
         """Whether a list of sizes, or of places, says by its length how many tensors it returns; an integer does so itself."""
         return self.plain in beyond_schemas.SPLITTING
+
+    @property
+    def calculates_with_numbers(self) -> bool:
+        """Whether its result has the same shape and type whatever number it is given."""
+        return self.is_of_torch and self.plain in beyond_schemas.NUMERIC
+
+    @property
+    def converts_numbers(self) -> bool:
+        """Whether a number is converted to the type of the tensor before anything else is done."""
+        return self.is_of_torch and self.plain in beyond_schemas.CONVERTING
+
+    @property
+    def takes_subscript(self) -> bool:
+        """Whether its second argument is a subscript."""
+        return self.name in beyond_schemas.SUBSCRIPTING
 
     @property
     def is_decided_by_numbers(self) -> bool:
@@ -281,7 +308,7 @@ def _facts_of(target: Any) -> OpFacts:
     if isinstance(target, str):
         target = getattr(torch.Tensor, target, target)
     if type(target) is types.FunctionType:
-        return OpFacts(target.__name__, parts=tuple(map(named, sorted(mentioned(target)))), function=target)
+        return OpFacts(aten_name(target), parts=tuple(map(named, sorted(mentioned(target)))), function=target)
     return named(aten_name(target))
 
 

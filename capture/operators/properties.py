@@ -2,6 +2,11 @@
 from __future__ import annotations
 
 import enum
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import torch
 
 
 class Property(enum.Flag):
@@ -35,6 +40,11 @@ PROPERTIES: dict[str, Property] = {name: kind for kind, names in {
 
 # What reads a number or a truth out of a tensor …
 SCALAR_READERS = frozenset("item __int__ __float__ __complex__ __bool__ __index__ equal allclose is_nonzero".split())
+# … as Python's functions and methods of tensors do, and what does the same to the number.
+NUMBER_READERS: dict[Callable[..., Any], Callable[..., Any] | None] = {
+    torch.Tensor.item: None, int: int, torch.Tensor.__int__: int, float: float, torch.Tensor.__float__: float,
+    operator.index: operator.index, torch.Tensor.__index__: operator.index,
+    bool: operator.truth, operator.truth: operator.truth, torch.Tensor.__bool__: operator.truth, operator.not_: operator.not_}
 # … or text or lists, which a copy would give as well …
 REPEATABLE_READERS = SCALAR_READERS | frozenset("tolist __repr__ __str__ __format__".split())
 # … or asks for its memory or identity, or hands its values to others.

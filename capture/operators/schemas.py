@@ -36,7 +36,7 @@ def name_of(target: Any) -> str:
 
 
 def plain_name(target: Any) -> str:
-    """The same without underscores around it: of an operation in place, and of Python's own operators, that of the operation."""
+    """The same without underscores around it, as users know it."""
     return name_of(target).strip("_")
 
 

@@ -3,47 +3,62 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import fx
+from torch._ops import OpOverload
 from torch.multiprocessing.reductions import StorageWeakRef
+
+from capture.operators.schemas import Overload
 
 aten = torch.ops.aten
 
 
 @functools.cache
-def random_packets() -> frozenset[Any]:
-    """The operators that draw random numbers, in their functional forms."""
-    names = ("bernoulli", "rand", "rand_like", "randn", "randn_like", "randint", "randint_like", "randperm", "multinomial",
-             "normal", "normal_functional", "uniform", "exponential", "cauchy", "geometric", "log_normal", "random", "poisson",
-             "binomial", "_standard_gamma", "_sample_dirichlet", "rrelu_with_noise", "rrelu_with_noise_functional",
-             "native_dropout", "_fused_dropout")
-    return frozenset(getattr(aten, name) for name in names if hasattr(aten, name))
+def random_operators() -> frozenset[OpOverload]:
+    """ATen's operators that draw random numbers into new tensors, but for those that ATen composes of others."""
+    names = (full.removeprefix("aten::").partition(".") for full in torch._C._dispatch_get_all_op_names()
+             if full.startswith("aten::") and not full.endswith("out"))
+    tagged = ((name, overload) for name, _, overload in names
+              if torch.Tag.nondeterministic_seeded in torch._C._get_operation_overload(f"aten::{name}", overload)[2])
+    found = (getattr(getattr(aten, name), overload or "default") for name, overload in tagged)
+    return frozenset(op for op in found if not Overload(op._schema).is_in_place and not is_composed(op) and any(
+        "Tensor" in str(value.type) for value in op._schema.returns))
+
+
+def is_composed(op: OpOverload) -> bool:
+    """Whether ATen composes an operator of others, also where gradients are computed."""
+    return torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), "CompositeImplicitAutograd")
 
 
 def is_random(node: fx.Node) -> bool:
-    """Whether a node of an ATen graph draws random numbers. Attention does only where it drops out."""
-    if not isinstance(node.target, torch._ops.OpOverload) or torch.Tag.nondeterministic_seeded not in node.target.tags:
+    """Whether a node of an ATen graph draws random numbers."""
+    return isinstance(node.target, OpOverload) and draws(node.target, node.args, node.kwargs)
+
+
+def draws(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Whether a call of an operator draws random numbers. Attention does only where it drops out."""
+    if torch.Tag.nondeterministic_seeded not in op.tags:
         return False
-    names = [argument.name for argument in node.target._schema.arguments]
+    names = [argument.name for argument in op._schema.arguments]
     if "dropout_p" not in names:
         return True
     place = names.index("dropout_p")
-    return (node.args[place] if place < len(node.args) else node.kwargs.get("dropout_p", 0.0)) != 0.0
+    return (args[place] if place < len(args) else kwargs.get("dropout_p", 0.0)) != 0.0
 
 
 def is_write(node: fx.Node) -> bool:
     """Whether an operator writes to its arguments."""
-    return isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable
+    return isinstance(node.target, OpOverload) and node.target._schema.is_mutable
 
 
 def is_view(node: fx.Node) -> bool:
     """Whether a node is a view of its first argument, and of that alone."""
     if node.target is operator.getitem:
         return is_view(node.args[0])
-    return isinstance(node.target, torch._ops.OpOverload) and node.target.is_view and len(node.all_input_nodes) == 1
+    return isinstance(node.target, OpOverload) and node.target.is_view and len(node.all_input_nodes) == 1
 
 
 def storage_of(tensor: torch.Tensor) -> StorageWeakRef:

@@ -14,7 +14,7 @@ from torch._guards import TracingContext, tracing
 from torch._subclasses import FakeTensor, FakeTensorMode
 from torch.utils import checkpoint
 
-from capture.backends.aot.aten import aten, cloned, is_random, merge_duplicates, outputs_of, random_packets
+from capture.backends.aot.aten import aten, cloned, draws, is_random, merge_duplicates, outputs_of, random_operators
 from capture.backends.aot.casts import keep_casts
 from capture.backends.aot.formulas import eager_formulas
 from capture.backends.aot.inner import put_in
@@ -98,16 +98,11 @@ class Joint:
 
     def _counting(self, table: Mapping[Any, Callable[..., Any]]) -> dict[Any, Callable[..., Any]]:
         """The table, made to count the random operators that are run: tracing drops those of which nothing is used."""
-        counting = dict(table)
-        for packet in random_packets():
-            for name in packet.overloads():
-                op = getattr(packet, name)
-                if op not in counting:
-                    counting[op] = functools.partial(self._count, op)
-        return counting
+        return {**{op: functools.partial(self._count, op) for op in random_operators()}, **table}
 
     def _count(self, op: Any, *args: Any, **kwargs: Any) -> Any:
-        self.drawn[op] += 1
+        if draws(op, args, kwargs):
+            self.drawn[op] += 1
         if op in LAYOUT_MATTERS and not args[0].is_contiguous():
             raise Unsupported("random numbers are drawn into a tensor that is not contiguous")
         return NotImplemented

@@ -5,10 +5,9 @@ import torch
 from torch import fx
 
 from capture.backends.native.nodes import insert_call, replace_each
+from capture.operators.facts import facts_of
 
 aten = torch.ops.aten
-EMPTY = (aten.empty.memory_format, aten.empty_like.default, aten.new_empty.default, aten.empty_strided.default,
-         aten.new_empty_strided.default, aten.empty_permuted.default)
 
 
 def fill_uninitialized(gm: fx.GraphModule) -> None:
@@ -18,7 +17,7 @@ def fill_uninitialized(gm: fx.GraphModule) -> None:
 
 
 def _filled(node: fx.Node) -> fx.Node | None:
-    if node.target not in EMPTY:
+    if not facts_of(node.target).is_unwritten:
         return None
     val = node.meta["val"]
     memory = insert_call(node, node.target, *node.args, val=val, **node.kwargs)

@@ -12,6 +12,7 @@ from torch._subclasses import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from capture.backends.native.signature import Unsupported
+from capture.operators.facts import facts_of
 
 MOST_ELEMENTS = 1 << 22     # of a value that is computed while compiling
 
@@ -103,6 +104,7 @@ class _Determined(TorchDispatchMode):
     """Lets only such operators run as always give the same for the same arguments."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if torch.Tag.nondeterministic_seeded in func.tags or func._schema.is_mutable or "empty" in func._opname:
+        facts = facts_of(func)
+        if facts.is_random or facts.is_unwritten or func._schema.is_mutable or not facts.is_of_torch:
             raise _Undetermined
         return func(*args, **kwargs or {})

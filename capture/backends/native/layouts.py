@@ -18,11 +18,11 @@ from torch import fx
 from torch._ops import OpOverload
 
 from capture.backends.native.nodes import fake_result, insert_call
+from capture.operators.facts import facts_of
 
 aten = torch.ops.aten
 
 FEW_CHANNELS = 4        # of the input of a dense convolution, such as an image's
-PLACES = frozenset((aten.as_strided.default, aten.as_strided_copy.default, aten.as_strided_scatter.default, aten.view.dtype))
 
 
 def use_channels_last(gm: fx.GraphModule, prefers: Callable[[fx.Node], bool], visible: int | None = None) -> int:
@@ -121,7 +121,8 @@ def _follow(node: fx.Node, before: dict[fx.Node, Any]) -> None:
 
 def _is_bound(op: OpOverload) -> bool:
     """Whether a result depends on where in memory the elements of the arguments lie, or is written there."""
-    return op in PLACES or torch.Tag.nondeterministic_seeded in op.tags or op._schema.is_mutable or op._opname.endswith("_like")
+    facts = facts_of(op)
+    return facts.names_places or facts.is_random or op is aten.view.dtype or op._schema.is_mutable or op._opname.endswith("_like")
 
 
 def _moved(node: fx.Node, before: dict[fx.Node, Any]) -> bool:

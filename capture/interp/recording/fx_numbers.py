@@ -15,16 +15,12 @@ from torch import fx
 
 from capture.interp.core.frame import Value
 from capture.interp.recording.scalar_specialization import Place
+from capture.operators.facts import OpFacts
+from capture.operators.properties import NUMBER_READERS
 from capture.refgraph.effects import Keywords, Replayed, calls_in
 from capture.refgraph.node import Build, Const, Display, Expr, External, ListState, RefNode, Shadow, TensorState, source_of
 
-# Operations whose result has the same shape and type whatever number they are given.
-ARITHMETIC = frozenset("""
-    add sub mul truediv div true_divide divide multiply subtract floordiv floor_divide mod remainder fmod pow eq ne lt le gt ge
-    iadd isub imul itruediv where masked_fill clamp clip fill full_like lerp rsub addcdiv addcmul""".split())
-# … and for which a number is converted to the type of the tensor before anything else is done.
-CONVERTING = frozenset({"add", "sub", "mul", "subtract", "multiply", "iadd", "isub", "imul"})
-READERS = (torch.Tensor.item, torch.Tensor.__float__, float)
+READERS = frozenset(reader for reader, same in NUMBER_READERS.items() if same in (None, float))
 EXACT = (operator.add, operator.sub, operator.mul, operator.neg)        # of doubles: in torch as in Python
 TYPED = frozenset((*EXACT, operator.truediv))                           # the type of the result follows from those of the operands
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
@@ -46,12 +42,12 @@ class Recorder(Protocol):
     def argument(self, shadow: Shadow, real: Any, place: Place) -> Any: ...
 
 
-def is_operand(operation: str, shadow: Shadow | None) -> bool:
-    """Whether an operation of this name may calculate with a number that was read out of tensors, known as `shadow`; those on lists
-    of tensors take lists of numbers."""
-    if isinstance(shadow, RefNode) and isinstance(shadow.state, ListState) and operation.startswith("foreach_"):
+def is_operand(facts: OpFacts, shadow: Shadow | None) -> bool:
+    """Whether an operation may calculate with a number that was read out of tensors, known as `shadow`; those on lists of tensors
+    take lists of numbers."""
+    if isinstance(shadow, RefNode) and isinstance(shadow.state, ListState) and facts.name.startswith("_foreach_"):
         return not all(isinstance(item, RefNode) for item in shadow.state.items) and all(map(is_computed, shadow.state.items))
-    return operation in ARITHMETIC and type(shadow) is Expr and calls_in(shadow) is None and is_computed(shadow)
+    return facts.calculates_with_numbers and type(shadow) is Expr and calls_in(shadow) is None and is_computed(shadow)
 
 
 def is_read(shadow: Shadow | None) -> bool:
@@ -68,15 +64,15 @@ def has_read(shadow: Shadow | None) -> bool:
     return any(map(has_read, shadow.items)) if isinstance(shadow, Build) else is_read(shadow)
 
 
-def operand(recorder: Recorder, operation: str, shadow: Shadow | None, args: Sequence[Value]) -> Any:
+def operand(recorder: Recorder, facts: OpFacts, shadow: Shadow | None, args: Sequence[Value]) -> Any:
     """A number, known as `shadow`, as an operand beside `args`; None for what is no such number."""
-    if not is_operand(operation, shadow):
+    if not is_operand(facts, shadow):
         return None
     assert shadow is not None
     if isinstance(shadow, RefNode):
         return [write(recorder, item, False) for item in shadow.state.items]
     tensor = next((arg.real for arg in args if isinstance(arg.real, torch.Tensor)), None)
-    if tensor is None or len(args) != 2 or operation not in CONVERTING or tensor.dim() == 0 or tensor.dtype not in (
+    if tensor is None or len(args) != 2 or not facts.converts_numbers or tensor.dim() == 0 or tensor.dtype not in (
             torch.float32, torch.float64) or not is_exact(shadow):
         return write(recorder, shadow, False)
     return recorder.effect(torch.Tensor.to, write(recorder, shadow, True), tensor.dtype)

@@ -23,7 +23,6 @@ from capture.refgraph.ndarrays import is_scalar_of_torch, scalar_of_torch
 from capture.refgraph.node import ArrayState, Build, Const, Expr, External, HandleState, RefNode, Shadow, TensorState, source_of
 from capture.refgraph.source import Computed, Literal, Local, Source, named
 
-SUBSCRIPTING = frozenset({"getitem", "setitem"})            # the operators whose second argument is a subscript
 TENSOR_TYPE = type(torch.FloatTensor)                       # the class of the types of tensors of old
 DTYPES = {bool: torch.bool, int: torch.int64, float: torch.float64, complex: torch.complex128}     # what torch takes these for
 # The builtin value of an instance of a subclass.
@@ -171,18 +170,17 @@ class GraphBuilder:
     def operand(self, facts: OpFacts, target: Any, where: int | str, value: Value, args: Sequence[Value], changing: bool) -> Any:
         """The argument `where` of an operation. A number that was read out of a tensor may be calculated with, and, if `changing`,
         one that is another on each call."""
-        name = plain_name(target)
-        number = fx_numbers.operand(self, name, value.shadow, args)
+        number = fx_numbers.operand(self, facts, value.shadow, args)
         if number is not None:
             return number
         place = place_of(target, where, value.real) if changing else Place.FIXED
         if place is Place.FIXED and facts.is_of_sizes(where, value.real) and fx_numbers.has_read(value.shadow):
             place, self.resized = Place.SIZE, True
         elif place is Place.FIXED and (counts := counts_in(facts, where, value.real)) and not self.pin(*counts):
-            raise Break("data-dependent", f"{name}() takes an integer that a tensor holds")
+            raise Break("data-dependent", f"{plain_name(target)}() takes an integer that a tensor holds")
         elif place is Place.FIXED and facts.is_of_sizes(where, value.real):
             self.sizes.free(self, value.shadow)
-        if place is Place.INDEX and isinstance(value.shadow, Build) and name in SUBSCRIPTING:
+        if place is Place.INDEX and isinstance(value.shadow, Build) and facts.takes_subscript:
             return self._subscript(value.shadow, value.real, args[0].real)
         return self.argument(value.shadow, value.real, place)
 

@@ -32,7 +32,6 @@ from capture.refgraph.lookup import parts
 from capture.refgraph.mock import Perform
 from capture.refgraph.node import Build, Const, Expr, External, RefNode, Shadow, source_of
 
-SUBSCRIPTING = frozenset({"index", "index_put", "index_put_"})      # whose second argument is a subscript
 NUMBERS = Classes((int, float))
 
 
@@ -57,7 +56,7 @@ def may_fail(interp: Interpreter, real: Any, args: list[Value], kwargs: dict[str
         return True
     if any(tensors.is_dynamic_shape(value.shadow) for value in values) and not (facts.is_pointwise and len(args) == 1):
         return True             # shapes may not go together, or be empty
-    if facts.name in SUBSCRIPTING:
+    if facts.takes_subscript:
         return fx_numbers.has_read(args[1].shadow)
     rounding = kwargs.get("rounding_mode")
     if facts.divides(rounding and rounding.real):

@@ -9,8 +9,7 @@ from torch._ops import OpOverload, OpOverloadPacket
 from torch.utils import _pytree as pytree
 
 from capture.interp.core.frame import Value
-from capture.operators.facts import OpFacts
-from capture.operators.schemas import plain_name
+from capture.operators.facts import OpFacts, facts_of
 
 ROWS = frozenset({"nonzero", "argwhere"})       # of whose results only the number of rows depends on values
 
@@ -48,6 +47,6 @@ def is_counted(facts: OpFacts, args: Sequence[Value], kwargs: dict[str, Value], 
     that made the first operand. Of rows, only the number depends on values."""
     if facts.drops_dimensions:
         dims = [value.real for value in (*args, *kwargs.values()) if value.real is not operands[0]]
-        return dims not in ([1], [-1]) or plain_name(maker) not in ROWS
+        return dims not in ([1], [-1]) or facts_of(maker).plain not in ROWS
     given = [value.real for value in (*args[1:], *kwargs.values())]
     return facts.lists_elements and not (facts.splits and any(isinstance(real, (list, tuple)) for real in given))

@@ -16,15 +16,12 @@ from capture.interp.core.frame import Value
 from capture.interp.core.interpreter import Interpreter
 from capture.interp.recording import constant_tensors, recomputable_tensors
 from capture.interp.recording.constant_tensors import number_in
+from capture.operators.properties import NUMBER_READERS
 from capture.refgraph.memory import PLAIN_TENSORS, storage_of
 from capture.refgraph.node import Const, Expr, External, RefNode, Shadow
 from capture.refgraph.source import Computed, Literal
 
-# What reads a number out of a tensor, and what does the same to the number.
-READERS = {torch.Tensor.item: None, int: int, torch.Tensor.__int__: int,
-           operator.index: operator.index, torch.Tensor.__index__: operator.index,
-           bool: operator.truth, operator.truth: operator.truth, torch.Tensor.__bool__: operator.truth,
-           operator.not_: operator.not_}
+READERS = {reader: same for reader, same in NUMBER_READERS.items() if same is not float}
 TRUTHS = (operator.truth, operator.not_)
 EXACT = frozenset({torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64})
 ADDING = frozenset({operator.iadd, torch.Tensor.add_, torch.Tensor.__iadd__})

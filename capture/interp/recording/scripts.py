@@ -14,17 +14,23 @@ import torch
 from capture.interp.core.special import is_plain
 from capture.operators import facts as operators
 from capture.operators.facts import OWN, OpFacts
+from capture.operators.properties import PROPERTIES, Property, has
 from capture.operators.schemas import overloads_named
 
 SCRIPT = torch.jit.ScriptFunction
 METHOD = torch._C.ScriptMethod
-# Steps that read the value of a tensor, on which shapes, aliasing and the path through the function may depend …
-READS = frozenset({"aten::Bool", "aten::Int", "aten::Float", "aten::Complex", "aten::item", "aten::IntImplicit",
-                   "aten::FloatImplicit", "aten::ComplexImplicit", "aten::ScalarImplicit", "aten::tolist", "prim::tolist",
-                   "aten::equal", "aten::is_nonzero", "aten::allclose"})
-# … and those that reach beyond tensors.
-ACTS = frozenset({"prim::PythonOp", "prim::Print", "prim::SetAttr", "prim::CallFunction", "prim::CallMethod", "prim::fork",
-                  "aten::wait", "aten::manual_seed", "aten::warn"})
+# Steps of the language itself that go by values of Python alone, and what asks for identity or of containers of tensors.
+LANGUAGE = frozenset("""
+    Constant GetAttr If Loop ListConstruct ListUnpack TupleConstruct TupleUnpack TupleIndex TupleSlice DictConstruct RaiseException
+    NumToTensor StringIndex EnumName EnumValue Uninitialized abs max min rangelist unchecked_cast unchecked_unwrap_optional
+    isinstance""".split())
+OF_ANYTHING = frozenset({"__is__", "__isnot__"})
+OF_CONTAINERS = frozenset({"__contains__", "keys", "len"})
+MODES = frozenset("get_autocast_dtype is_autocast_cpu_enabled is_autocast_enabled is_grad_enabled".split())     # which are guarded
+# What a step may be given, as far as it follows from its arguments what it does.
+PLAIN_KINDS = frozenset("""
+    AnyType BoolType ClassType ComplexType DeviceObjType DictType EnumType FloatType IntType ListType NoneType NumberType
+    OptionalType StringType TensorType TupleType UnionType""".split())
 # Operations that write to statistics of their module, and count no version.
 NORMALISING = frozenset({"aten::batch_norm", "aten::instance_norm"})
 
@@ -36,8 +42,27 @@ def is_operation(function: Any) -> bool:
 
 def follows_from_arguments(function: Any) -> bool:
     """Whether what a scripted function or method does follows from its arguments, but for the values of tensors."""
-    kinds = set(_kinds(function.inlined_graph))
-    return not kinds & (READS | ACTS) and not facts_of_steps(function).always_has_dynamic_shape
+    return all(map(_is_told, _nodes(function.inlined_graph))) and not facts_of_steps(function).always_has_dynamic_shape
+
+
+def _is_told(step: Any) -> bool:
+    """Whether a step is known to read no value of a tensor, on which shapes, aliasing and the path through the function may depend,
+    and to reach no further than its arguments."""
+    namespace, _, name = step.kind().partition("::")
+    asks_property = name in PROPERTIES and not has(name, Property.UNGUARDED)
+    if namespace == "prim":
+        return name in LANGUAGE or asks_property
+    given, made = list(step.inputs()), [str(value.type()) for value in step.outputs()]
+    kinds = {str(value.type()) for value in given}
+    with_tensors = any("Tensor" in kind for kind in kinds)
+    if not all(value.type().kind() in PLAIN_KINDS for value in given) or namespace != "aten" and not with_tensors:
+        return False
+    if not made:
+        return "!" in step.schema()                     # else what it does is done elsewhere
+    if with_tensors and not all("Tensor" in kind for kind in made):
+        items = kinds.isdisjoint(("Tensor", "Optional[Tensor]"))
+        return asks_property or name in OF_ANYTHING or items and name in OF_CONTAINERS
+    return bool(given) or name in MODES
 
 
 def named(function: Any) -> Any:

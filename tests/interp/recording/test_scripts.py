@@ -74,6 +74,59 @@ def test_a_scripted_function_that_asks_for_values_breaks(function) -> None:
           fullgraph=False)
 
 
+@torch.jit.script
+def scripted_grad(x: torch.Tensor):
+    grad = x.grad
+    return x.detach() if grad is None else x.detach() + grad[:1]
+
+
+@torch.jit.script
+def scripted_data(x: torch.Tensor):
+    x.data.mul_(2)
+    return x.detach()[:1]
+
+
+@torch.jit.script
+def scripted_offset(x: torch.Tensor):
+    return x.detach()[:1] if x.storage_offset() > 0 else x.detach()
+
+
+@torch.jit.script
+def scripted_backward(x: torch.Tensor):
+    x.sum().backward()
+    return x.detach() * 2
+
+
+@torch.jit.script
+def scripted_seed(x: torch.Tensor):
+    torch.manual_seed(3)
+    return x.detach() * 2
+
+
+REACHING = {"grad": scripted_grad, "data": scripted_data, "offset": scripted_offset, "backward": scripted_backward,
+            "seed": scripted_seed}
+
+
+@pytest.mark.parametrize("function", REACHING.values(), ids=REACHING)
+def test_a_scripted_function_that_reaches_further_breaks(function) -> None:
+    """What no one knows of a step is feared."""
+    def make():
+        x = nn.Parameter(torch.ones(3))
+
+        def program(shift):
+            y = function(x)
+            return y + shift, y.shape[0], x.detach().clone(), None if x.grad is None else x.grad.clone(), torch.rand(1)
+        return program, x
+
+    def new_grad(x):
+        x.grad = torch.full((3,), 2.0)
+
+    def move(x):
+        x.data = torch.ones(5)[2:]
+    check(make, call(torch.ones(1)), call(torch.zeros(1)), new_grad, call(torch.ones(1)), call(torch.zeros(1)), move,
+          call(torch.ones(1)), captures=None, fullgraph=False)
+
+
 def test_another_scripted_function_is_another_capture() -> None:
     def make():
         state = SimpleNamespace(f=scripted_in_place)

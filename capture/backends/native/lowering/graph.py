@@ -21,10 +21,9 @@ from capture.backends.native.lowering.registry import TABLE, Call
 from capture.backends.native.lowering.scalar import number
 from capture.backends.native.lowering.sizes import Sizes
 from capture.backends.native.signature import Unsupported
+from capture.operators.facts import facts_of
 
 aten = torch.ops.aten
-
-PLACES = frozenset((aten.as_strided.default, aten.as_strided_copy.default, aten.as_strided_scatter.default))
 
 
 class GraphLowering:
@@ -185,7 +184,7 @@ class GraphLowering:
         op, results = call.op, call.results
         if _takes_numbers(args, kwargs):
             raise Unsupported(f"{op} with a number that changes from call to call")
-        if op in PLACES:
+        if facts_of(op).names_places:
             raise Unsupported(f"{op} names places in memory that are eager's")
         if any(r.alias_info is not None and not r.alias_info.is_write for r in op._schema.returns):
             op = getattr(getattr(getattr(torch.ops, op.namespace), f"{op._opname}_copy", None), op._overloadname, None)
