@@ -68,7 +68,7 @@ class Overload:
     @property
     def tags(self) -> frozenset[torch.Tag]:
         """What torch says of it in general."""
-        return _tags(self.schema.name, self.schema.overload_name)
+        return tags_of(self.schema.name, self.schema.overload_name)
 
     @property
     def is_view(self) -> bool:
@@ -82,7 +82,8 @@ class Overload:
 
 
 @functools.cache
-def _tags(name: str, overload: str) -> frozenset[torch.Tag]:
+def tags_of(name: str, overload: str) -> frozenset[torch.Tag]:
+    """The tags of an overload of an operator, by its name with the namespace."""
     known = torch._C._get_operation_overload(name, overload)
     return frozenset(known[2]) if known is not None else frozenset()
 

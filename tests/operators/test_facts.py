@@ -3,6 +3,7 @@ compared with these."""
 from __future__ import annotations
 
 import itertools
+import operator
 import os
 import types
 from collections.abc import Callable, Iterator
@@ -14,6 +15,7 @@ from torch.testing._internal.common_methods_invocations import op_db
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from capture import _C
+from capture.backends.aot.aten import aten, draws, random_operators
 from capture.interp.core.frame import Value
 from capture.interp.recording import tensors
 from capture.interp.recording.writes import uncounted
@@ -72,6 +74,31 @@ def test_an_operation_in_place_is_found_under_each_of_its_names() -> None:
         targets = name, getattr(torch.Tensor, name), getattr(torch.ops.aten, name), overload
         assert all(facts_of(target).relays for target in targets)
     assert facts_of(type(x).__iadd__).name == "add_" and aten_name("__rsub__") == "sub" and overloads_named("add_")
+
+
+def test_the_tables_miss_no_operator_of_a_family() -> None:
+    """By what their names have in common, where soundness would rest on a row."""
+    overloads = [getattr(packet, overload) for name in all_names() if (packet := getattr(torch.ops.aten, name))
+                 for overload in packet.overloads() if not overload.endswith("out")]
+    unwritten = {op for op in overloads if facts_of(op).is_unwritten}
+    assert unwritten == {op for op in overloads if "empty" in op._opname}
+    assert {op for op in overloads if facts_of(op).names_places} == {op for op in overloads if op._opname.startswith(
+        "as_strided") or op._opname in ("set", "set_") and "storage_offset" in op._overloadname}
+
+
+def test_numbers_are_the_same_for_all_names_of_an_operation() -> None:
+    names = ("add", "__add__", "__radd__", "__iadd__", "sub", "__rsub__", "mul_", "__rpow__", "__floordiv__", "__imod__")
+    assert all(facts_of(getattr(torch.Tensor, name)).calculates_with_numbers for name in names)
+    assert facts_of(operator.iadd).converts_numbers and not facts_of(operator.pow).converts_numbers
+
+
+def test_random_numbers_are_counted_where_they_are_drawn() -> None:
+    """Of an operator that ATen composes of others, these are."""
+    counted = random_operators()
+    assert {aten.bernoulli.p, aten.native_dropout.default, aten.normal_functional.default, aten.randperm.default} <= counted
+    assert not {aten.dropout.default, aten.bernoulli_.float, aten.relu.default} & counted
+    attention, operands = aten._scaled_dot_product_flash_attention_for_cpu.default, [torch.ones(1, 1, 2, 2)] * 3
+    assert not draws(attention, operands, {}) and draws(attention, [*operands, 0.5], {})
 
 
 def test_what_is_not_known_may_do_anything() -> None:

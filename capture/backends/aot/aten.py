@@ -11,7 +11,7 @@ from torch import fx
 from torch._ops import OpOverload
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from capture.operators.schemas import Overload
+from capture.operators.schemas import Overload, tags_of
 
 aten = torch.ops.aten
 
@@ -19,11 +19,10 @@ aten = torch.ops.aten
 @functools.cache
 def random_operators() -> frozenset[OpOverload]:
     """ATen's operators that draw random numbers into new tensors, but for those that ATen composes of others."""
-    names = (full.removeprefix("aten::").partition(".") for full in torch._C._dispatch_get_all_op_names()
-             if full.startswith("aten::") and not full.endswith("out"))
-    tagged = ((name, overload) for name, _, overload in names
-              if torch.Tag.nondeterministic_seeded in torch._C._get_operation_overload(f"aten::{name}", overload)[2])
-    found = (getattr(getattr(aten, name), overload or "default") for name, overload in tagged)
+    names = (full.partition(".") for full in torch._C._dispatch_get_all_op_names() if full.startswith("aten::"))
+    tagged = ((name, overload) for name, _, overload in names if not overload.endswith("out")
+              and torch.Tag.nondeterministic_seeded in tags_of(name, overload))
+    found = (getattr(getattr(aten, name.removeprefix("aten::")), overload or "default") for name, overload in tagged)
     return frozenset(op for op in found if not Overload(op._schema).is_in_place and not is_composed(op) and any(
         "Tensor" in str(value.type) for value in op._schema.returns))
 
