@@ -24,6 +24,7 @@ from capture.backends.native.runtime import make_callable
 from capture.backends.native.schedule import cpu
 from capture.backends.native.toolchain import find_compiler
 from capture.backends.native.verify import verify
+from tests.helpers import seed
 
 Plan = Callable[..., Sequence[Any]]
 SEED = 42           # that of the OpInfos of random operators, which they set when they are called
@@ -90,7 +91,7 @@ def compare(gm: fx.GraphModule, compiled: Callable[..., tuple[Tensor, ...]], inp
     seen = []
     for function in (gm, compiled):
         own = [copied(tensor) for tensor in inputs]
-        torch.manual_seed(SEED)
+        seed(SEED)
         results = list(function(*own))
         gradients = gradients_of(results, own)
         seen.append(([*results, *own], gradients))

@@ -17,11 +17,12 @@ from torch import Tensor, fx
 from capture.backends.native.ir import Program
 from capture.backends.native.signature import Unsupported
 from tests.backends.native.stages import Stages, compare, compiled, copied, evaluated, finished, recorded
+from tests.helpers import seed
 
 pytest.importorskip("expecttest")       # torch's own tests need it
 
 from torch.testing._internal.common_methods_invocations import op_db
-from torch.testing._internal.common_utils import SEED, set_rng_seed
+from torch.testing._internal.common_utils import SEED
 from torch.testing._internal.opinfo.core import OpInfo, SampleInput
 
 CHUNKS = 24         # of operators, whose kernels make one library each
@@ -95,7 +96,7 @@ def samples_of(info: OpInfo, dtype: torch.dtype, requires_grad: bool) -> Iterato
     """As `info.sample_inputs`, which looks for a test of torch's by reading the source of all that is on the stack."""
     samples = iter(info.sample_inputs_func(info, "cpu", dtype, requires_grad))
     while True:
-        set_rng_seed(SEED)
+        seed(SEED)
         sample = next(samples, None)
         if sample is None:
             return
