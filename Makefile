@@ -18,9 +18,11 @@ SOURCES := pyproject.toml setup.py $(shell find capture -name '*.c' -o -name '*.
 demo: $(VENV)/built
 	$(RUN) examples/train_gpt.py --compare
 
-# Two parts side by side, the two shorter ones behind them.
+# Two parts side by side, the two shorter ones behind them. Their many processes find capture compiled, also where Python is told to
+# write no bytecode.
 OPINFO := tests/backends/native/test_opinfo.py
 test: $(VENV)/built
+	$(RUN) -m compileall -q capture
 	$(MAKE) --jobs=2 --output-sync=target test-capture test-backends test-operators test-models
 
 test-capture: $(VENV)/built

@@ -185,8 +185,8 @@ def without_addresses(text: str) -> str:
 
 
 def seed(value: int = 0) -> None:
-    """The same start for torch's, Python's and numpy's random numbers. (`torch.manual_seed` also formats the stack, three times, for
-    devices that are not there.)"""
+    """The same start for torch's, Python's and numpy's random numbers. (`torch.manual_seed` also formats the stack, three times,
+    for devices that are not there.)"""
     torch.default_generator.manual_seed(value)
     random.seed(value)
     numpy.random.seed(value)

@@ -145,11 +145,13 @@ HELPER = """
 
 @pytest.mark.parametrize("ending", [
     "print(sys.modules['__main__'].net is net)", "helper.fail()", "sys.exit(3)", "raise KeyboardInterrupt"])
-def test_a_module_is_run_as_python_does(tmp_path: Path, ending: str) -> None:
+def test_a_module_is_run_as_python_does_and_captured(tmp_path: Path, ending: str) -> None:
     (tmp_path / "pack").mkdir()
     files(tmp_path / "pack", main=MODULE.replace("{ending}", ending), helper=HELPER, __init__="")
-    plain = check("-m", "pack.main", "--flag", "-m", cwd=tmp_path)
+    plain = check("-m", "pack.main", "--flag", "-m", before=("--report", str(tmp_path / "report.json")), cwd=tmp_path)
     assert plain.stdout.startswith("tensor([2., 2.]) tensor")
+    frame, = json.loads((tmp_path / "report.json").read_text())["frames"]
+    assert (frame["name"], frame["captures"], frame["hits"]) == ("Net", 1, 2)
 
 
 def test_modules_that_cannot_begin_are_the_same(tmp_path: Path) -> None:
@@ -158,14 +160,6 @@ def test_modules_that_cannot_begin_are_the_same(tmp_path: Path) -> None:
     files(tmp_path, wrong="def f(:")
     for name in ("pack.main", "missing", "pack", "wrong"):
         assert check("-m", name, cwd=tmp_path).returncode == 1
-
-
-def test_the_modules_of_a_module_are_captured(tmp_path: Path) -> None:
-    (tmp_path / "pack").mkdir()
-    files(tmp_path / "pack", main=MODULE.replace("{ending}", "pass"), helper=HELPER, __init__="")
-    python("-m", "capture", "run", "--report", tmp_path / "report.json", "-m", "pack.main", cwd=tmp_path)
-    frame, = json.loads((tmp_path / "report.json").read_text())["frames"]
-    assert (frame["name"], frame["captures"], frame["hits"]) == ("Net", 1, 2)
 
 
 def test_scripts_that_cannot_begin_are_the_same(tmp_path: Path) -> None:
@@ -292,8 +286,9 @@ def test_modules_that_torch_compiles_or_traces_are_left_to_it(tmp_path: Path) ->
         compiled = torch.compile(net, backend="eager")
         print(torch.equal(traced(x), torch.fx.symbolic_trace(net)(x)), torch.equal(compiled(x), traced(x)))
         """)
-    assert "True True" in check(script).stdout
-    told = python("-m", "capture", "explain", "--function", "__main__:never", script).stderr
+    report = tmp_path / "report.txt"
+    assert "True True" in check(script, before=("--function", "__main__:never", "--report", str(report))).stdout
+    told = report.read_text()
     assert "TopLevelTracedModule: 2 calls ran natively: it is of TorchScript, and left to it\n" in told
     assert "Sequential: 1 call ran natively: it is compiled by torch.compile, and left to it\n" in told
     assert "--function __main__:never: never called\n" in told

@@ -12,14 +12,13 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from capture import _C
 from capture.errors import Break
 from capture.interp.core.frame import Value
 from capture.interp.recording.fx_recorder import FxRecorder, tensors_in
 from capture.interp.recording.regions import graph_module
-from capture.interp.recording.writes import uncounted, written_by
+from capture.interp.recording.writes import Watching, uncounted, written_by
 from capture.operators.facts import OpFacts
 from capture.refgraph.memory import PLAIN_TENSORS, storage_id
 from capture.refgraph.node import RefNode, TensorState
@@ -204,7 +203,7 @@ def agree(first: Sequence[torch.Tensor], second: Sequence[torch.Tensor]) -> bool
 
 # -- writes ------------------------------------------------------------------------------------------------------------
 
-class _Guarded(TorchDispatchMode):
+class _Guarded(Watching):
     """Raises RuntimeError before an operation that writes to a tensor which a body has not made."""
 
     def __init__(self, body: Body) -> None:

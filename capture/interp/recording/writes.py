@@ -67,7 +67,16 @@ def written_by(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Ite
                 yield from [given] if isinstance(given, torch.Tensor) else given or ()
 
 
-class _Writes(TorchDispatchMode):
+class Watching(TorchDispatchMode):
+    """A mode that is entered while a program runs. Torch lets Dynamo skip what its modes do, and imports it for that, which takes
+    seconds; it skips whatever runs in a capture (`pipeline.FRAME_SKIP`)."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False
+
+
+class _Writes(Watching):
     """Collects the storages that operations write to."""
 
     def __init__(self) -> None:
