@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from capture import _C, pipeline
+from capture import _C
 from capture.backends import registry
 from capture.backends.native import tiers as native
 from capture.backends.native.tiers import Stage
@@ -244,7 +244,5 @@ def disable(function: Any = None) -> Any:
     DISABLED.add(function)
     return function
 
-
-pipeline.during_capture = progress.capturing
 
 __all__ = ["Stats", "compile", "disable", "explain", "is_capturing", "report", "reset", "stats", "unit_of", "wait"]

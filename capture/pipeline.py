@@ -11,7 +11,6 @@ import time
 import types
 import weakref
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -66,12 +65,12 @@ from capture.refgraph.runtime import INVISIBLE
 from capture.refgraph.shapes import Shapes, of_any_shape
 from capture.refgraph.source import Function, Local, Source
 from capture.remedies import remedy
+from capture.reports import progress
 from capture.resumption import Loop, Rest, Resumption, natively, replay
 from capture.unit import Trace, Unit, counts_of
 
 FRAME_SKIP = eval_frame._FrameExecStrategy(eval_frame._FrameAction.SKIP, eval_frame._FrameAction.SKIP)
 REGISTERED = accessors, generator_methods, lookasides, opcodes       # imported for the tables they fill
-during_capture: Callable[[str], AbstractContextManager[None]] = nullcontext  # type: ignore[assignment]  # entered for each, with the function's name
 _thread = threading.local()
 
 
@@ -111,7 +110,7 @@ def miss(unit: Unit, function: types.FunctionType, args: list[Any], tree: GuardT
         note_miss(unit, tree.explain(function, args))
     outer = getattr(_thread, "unit", None), getattr(_thread, "interpreters", ())
     try:
-        with during_capture(unit.name):
+        with progress.capturing(unit.name):
             outcome = capture(unit, function, args)
     finally:
         at_work(outer[0], tuple(interp for interp in outer[1] if not interp.dropped))

@@ -12,15 +12,15 @@ import operator
 import types
 import weakref
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 import torch
-from torch import fx
 
 from capture.errors import Break
 from capture.interp.core.frame import Value
 from capture.interp.core.registry import hashable, polyfill
 from capture.interp.core.special import is_plain
+from capture.interp.recording.recorder import Recorder
 from capture.interp.recording.scalar_specialization import Numbers
 from capture.refgraph.effects import CallEffect, Replayed, user_stack
 from capture.refgraph.graph import PINNED, RefGraph
@@ -69,16 +69,6 @@ LAYOUT = frozenset({"shape", "ndim", "size", "dtype", "strides", "itemsize", "nb
 def is_dtype(real: Any) -> bool:
     """Whether an object is one of numpy's dtypes."""
     return type(real).__module__ == "numpy.dtypes"
-
-
-class Recorder(Protocol):
-    """What is asked of the recorder of a graph."""
-
-    refs: RefGraph
-
-    def node(self, tensor: RefNode) -> fx.Node: ...
-
-    def drawn(self, tensor: torch.Tensor, shadow: Shadow) -> RefNode: ...
 
 
 class Remade(IteratorState):

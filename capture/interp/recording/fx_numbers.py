@@ -8,12 +8,12 @@ from __future__ import annotations
 import operator
 import types
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import torch
-from torch import fx
 
 from capture.interp.core.frame import Value
+from capture.interp.recording.recorder import Recorder
 from capture.interp.recording.scalar_specialization import Place
 from capture.operators.facts import OpFacts
 from capture.operators.properties import NUMBER_READERS
@@ -24,22 +24,6 @@ READERS = frozenset(reader for reader, same in NUMBER_READERS.items() if same in
 EXACT = (operator.add, operator.sub, operator.mul, operator.neg)        # of doubles: in torch as in Python
 TYPED = frozenset((*EXACT, operator.truediv))                           # the type of the result follows from those of the operands
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
-
-
-class Recorder(Protocol):
-    """What is asked of the recorder of a graph. `numbers`: the nodes of numbers that were needed before."""
-
-    numbers: dict[tuple[Shadow, bool], Any]
-
-    def node(self, tensor: RefNode) -> fx.Node: ...
-
-    def note_number(self, shadow: Shadow, as_tensor: bool, node: Any) -> None: ...
-
-    def effect(self, target: Callable[..., Any], *args: Any) -> fx.Node: ...
-
-    def literal(self, real: Any) -> Any: ...
-
-    def argument(self, shadow: Shadow, real: Any, place: Place) -> Any: ...
 
 
 def is_operand(facts: OpFacts, shadow: Shadow | None) -> bool:

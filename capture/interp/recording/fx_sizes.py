@@ -3,36 +3,23 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Collection, Iterable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import torch
-from torch.fx import Graph, Node
+from torch.fx import Node
 
 from capture import _C
 from capture.errors import InternalError
 from capture.interp.core.frame import Value
 from capture.interp.recording import subclass_unwrapping
 from capture.interp.recording.fx_numbers import nameable
-from capture.interp.recording.graph_inputs import GraphInputs
+from capture.interp.recording.recorder import Recorder
 from capture.interp.recording.shape_rules import Many, Shaper, Unknown, shapes_of
 from capture.refgraph.graph import RefGraph
 from capture.refgraph.memory import storage_id
 from capture.refgraph.node import External, ListState, RefNode, Shadow, TensorState
 from capture.refgraph.sizes import Size
 from capture.refgraph.source import Computed, Literal, Source
-
-
-class Recorder(Protocol):
-    """What is asked of the recorder of a graph."""
-
-    fx: Graph
-    inputs: GraphInputs
-
-    def node(self, tensor: RefNode) -> Node: ...
-
-    def varies(self, source: Source, real: Any) -> bool: ...
-
-    def plain_number(self, source: Source) -> Any: ...
 
 
 class SizeNodes:

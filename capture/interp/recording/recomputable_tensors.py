@@ -14,12 +14,10 @@ import torch
 from torch import fx
 from torch.fx import Node
 
-from capture.interp.recording import constant_tensors
+from capture.interp.recording import constant_tensors, recorder
 from capture.interp.recording.arrays import Arrays
-from capture.interp.recording.graph_inputs import GraphInputs
 from capture.interp.recording.regions import graph_module
 from capture.operators.properties import SCALAR_READERS
-from capture.refgraph.graph import RefGraph
 from capture.refgraph.node import Expr, RefNode, Shadow, TensorState, source_of
 from capture.refgraph.source import Computed, Source
 
@@ -65,19 +63,14 @@ class Told:
         return not self.ended and all(node in self.fixed or node in self.told or node.op == "placeholder" for node in nodes)
 
 
-class Recorder(Protocol):
-    """What is asked of the recorder of a graph. `snapshots`: the nodes of values that are kept as they were then."""
+class Recorder(recorder.Recorder, Protocol):
+    """What is asked besides. `snapshots`: the nodes of values that are kept as they were then."""
 
-    refs: RefGraph
-    fx: fx.Graph
-    inputs: GraphInputs
     told: Told
     arrays: Arrays
 
     @property
     def snapshots(self) -> set[Node]: ...
-
-    def node(self, tensor: RefNode) -> Node: ...
 
 
 def path_to(recorder: Recorder, shadow: Shadow) -> Source | None:
