@@ -5,12 +5,15 @@ Lowering makes a `Program` of `Nest`s and `Extern`s; fusion turns its nests into
 """
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
 from capture.backends.native.index import Index, Size, Symbol, Value, Var
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,6 +213,17 @@ class View:
     strides: tuple[Size, ...]
     offset: Size = 0
     dtype: torch.dtype | None = None
+
+
+def nested(value: object, kind: type[T]) -> Iterator[T]:
+    """The objects of a class in an argument: itself, or among the items of lists and dicts."""
+    if isinstance(value, kind):
+        yield value
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from nested(item, kind)
+    elif isinstance(value, dict):
+        yield from nested(list(value.values()), kind)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -5,7 +5,22 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from capture.backends.native.index import Atom, Index, Size, Value, Var, index
-from capture.backends.native.ir import Expr, Extern, Kernel, Load, Nest, Op, Position, Program, Stage, Store, View, intern, position
+from capture.backends.native.ir import (
+    Expr,
+    Extern,
+    Kernel,
+    Load,
+    Nest,
+    Op,
+    Position,
+    Program,
+    Stage,
+    Store,
+    View,
+    intern,
+    nested,
+    position,
+)
 
 
 def walk(roots: Iterable[Expr | None]) -> Iterator[Expr]:
@@ -90,9 +105,9 @@ class Rewriter:
 def reads(statement: Nest | Kernel | Extern) -> set[str]:
     """Names of the buffers whose contents a statement depends on."""
     if isinstance(statement, Extern):
-        outs = {view.buffer for view in _views(statement.kwargs)} & set(statement.results) if statement.out else set()
-        return {view.buffer for view in _views((statement.args, statement.kwargs))} - (outs - {
-            view.buffer for view in _views(statement.args)})
+        outs = {view.buffer for view in nested(statement.kwargs, View)} & set(statement.results) if statement.out else set()
+        return {view.buffer for view in nested((statement.args, statement.kwargs), View)} - (outs - {
+            view.buffer for view in nested(statement.args, View)})
     stores = stores_of(statement)
     return {node.buffer for node in loads_of(stores)} | {store.buffer for store in stores if store.mode != "set"}
 
@@ -115,14 +130,3 @@ def needed_outside(program: Program) -> set[str]:
     """Buffers that outlive the body: what the program returns, and what is not its own."""
     returned = {output.buffer for output in program.outputs if isinstance(output, View)}
     return returned | {name for name, buffer in program.buffers.items() if buffer.kind in ("input", "output", "constant")}
-
-
-def _views(value: object) -> Iterator[View]:
-    if isinstance(value, View):
-        yield value
-    elif isinstance(value, (tuple, list)):
-        for item in value:
-            yield from _views(item)
-    elif isinstance(value, dict):
-        for item in value.values():
-            yield from _views(item)

@@ -5,8 +5,8 @@ A program that breaks a rule is a fault of the stage before, so the message says
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, NoReturn
+from collections.abc import Iterable, Sequence
+from typing import NoReturn
 
 import torch
 
@@ -27,6 +27,7 @@ from capture.backends.native.ir import (
     Stage,
     Store,
     View,
+    nested,
 )
 from capture.backends.native.show import postorder, roots, show, show_expr, show_statement
 from capture.errors import InternalError
@@ -141,7 +142,7 @@ class _Verifier:
         name, _, overload = name.partition(".")
         packet = getattr(getattr(torch.ops, namespace), name, None)
         self._demand(hasattr(packet, overload or "default"), f"there is no operator {extern.op}")
-        views = [*_views((extern.args, extern.kwargs))]
+        views = [*nested((extern.args, extern.kwargs), View)]
         for view in views:
             self._view(view)
         names = {view.buffer for view in views}
@@ -304,16 +305,6 @@ class _Loops:
         for (a, left), (b, right) in itertools.combinations(strides.items(), 2):
             distinct = left != right or a in hidden or b in hidden
             self.demand(distinct, f"several points of {a} and {b} store to {store.buffer}[{store.index}]")
-
-
-def _views(value: Any) -> Iterator[View]:
-    if isinstance(value, View):
-        yield value
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            yield from _views(item)
-    elif isinstance(value, dict):
-        yield from _views(list(value.values()))
 
 
 def _last(sizes: Sequence[Size], strides: Sequence[Size]) -> Size:

@@ -11,7 +11,7 @@ from torch._ops import OpOverload
 from torch.fx import GraphModule, Node
 
 from capture.backends.native.index import Index, Size, Symbol, index
-from capture.backends.native.ir import Expr, Load, Program, View
+from capture.backends.native.ir import Expr, Load, Program, View, nested
 from capture.backends.native.lowering.builder import DTYPES, Builder, broadcast, converted, is_cheap, is_large, same_strides
 from capture.backends.native.lowering.complex import COMPLEX, lower_complex
 from capture.backends.native.lowering.externs import extern, written_args
@@ -150,7 +150,7 @@ class GraphLowering:
 
     def _lowered(self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The results by the table, NotImplemented where they must come from ATen."""
-        dtypes = [lazy.dtype for lazy in _lazies((args, kwargs))] + [spec.dtype for spec in call.results if spec is not None]
+        dtypes = [lazy.dtype for lazy in nested((args, kwargs), Lazy)] + [spec.dtype for spec in call.results if spec is not None]
         before = len(self.program.buffers)
         if not COMPLEX.isdisjoint(dtypes):
             is_view = True
@@ -228,7 +228,7 @@ class GraphLowering:
         """Makes copies of the values that are used after `writer` and depend on what `buffer` holds now; `written` is to change."""
         for node, value in self.values.items():
             if any(user is not writer and user not in self.values for user in node.users):
-                for lazy in _lazies(value):
+                for lazy in nested(value, Lazy):
                     if buffer in lazy.reads and lazy is not written:
                         self.builder.store(lazy) if lazy.stored is None else self.builder.copy(lazy)
 
@@ -296,7 +296,7 @@ def _is_added_to(node: Node) -> bool:
 
 def _takes_numbers(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """Whether numbers of Python that change are among the arguments."""
-    return any(lazy.number is not None for lazy in _lazies((args, kwargs)))
+    return any(lazy.number is not None for lazy in nested((args, kwargs), Lazy))
 
 
 def _acts(node: Node) -> bool:
@@ -309,16 +309,6 @@ def _acts(node: Node) -> bool:
 def _needs_memory(user: Node) -> bool:
     """Whether a user reads its arguments from memory."""
     return user.op == "output" or user.target not in TABLE and user.target is not operator.getitem
-
-
-def _lazies(value: Any) -> Iterable[Lazy]:
-    if isinstance(value, Lazy):
-        yield value
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            yield from _lazies(item)
-    elif isinstance(value, dict):
-        yield from _lazies(list(value.values()))
 
 
 def _loads(root: Expr, buffer: str) -> Iterable[Expr]:
