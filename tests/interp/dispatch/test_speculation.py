@@ -94,7 +94,8 @@ def test_what_comes_of_a_check_is_the_programs_own(program) -> None:
     check(lambda: program, call(X), call(X), call(BAD), call(X * 2), captures=None, fullgraph=False)
 
 
-def test_a_check_before_a_write() -> None:
+@pytest.mark.parametrize("expected", [{"captures": None, "fullgraph": False}, {"captures": 1, "hits": 3}], ids=["", "in one graph"])
+def test_a_check_before_a_write(expected) -> None:
     """The write is not done on a hit that does not pass the check."""
     def make():
         state = SimpleNamespace(total=torch.zeros(3))
@@ -104,19 +105,7 @@ def test_a_check_before_a_write() -> None:
             state.total += x
             return state.total * 2
         return program, state
-    check(make, call(X), call(X), call(BAD), call(X), captures=None, fullgraph=False)
-
-
-def test_a_check_before_a_write_in_one_graph() -> None:
-    def make():
-        state = SimpleNamespace(total=torch.zeros(3))
-
-        def program(x):
-            assert (x > 0).all()
-            state.total += x
-            return state.total * 2
-        return program, state
-    check(make, call(X), call(X), call(BAD), call(X), captures=1, hits=3)
+    check(make, call(X), call(X), call(BAD), call(X), **expected)
 
 
 def test_a_check_in_training() -> None:

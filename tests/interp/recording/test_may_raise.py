@@ -14,31 +14,12 @@ from torch import nn
 
 import capture
 from tests.helpers import call, check
+from tests.interp.recording.failing import BAD, Block, Programs, X, name_of
 
-X = torch.tensor([[2.0, 1.0], [1.0, 2.0]])
-BAD = torch.tensor([[-1.0, 0.0], [0.0, -1.0]])
-PROGRAMS = []
-
-
-def program(function):
-    """Registers a function of a state and a tensor, of which `cholesky` fails if it is BAD."""
-    PROGRAMS.append(pytest.param(function, id=function.__name__))
-    return function
+PROGRAMS = Programs()
 
 
-class Block:
-    def __init__(self, log):
-        self.log = log
-
-    def __enter__(self):
-        self.log.append("enter")
-
-    def __exit__(self, cls, error, traceback):
-        self.log.append(repr(cls))
-        return True
-
-
-@program
+@PROGRAMS.add
 def a_write_before(state, x):
     state.total.add_(x)
     try:
@@ -47,7 +28,7 @@ def a_write_before(state, x):
         return state.total * 2
 
 
-@program
+@PROGRAMS.add
 def a_write_after(state, x):
     try:
         y = torch.linalg.cholesky(x)
@@ -57,7 +38,7 @@ def a_write_after(state, x):
     return y
 
 
-@program
+@PROGRAMS.add
 def writes_on_both_sides(state, x):
     state.total.add_(x)
     try:
@@ -68,7 +49,7 @@ def writes_on_both_sides(state, x):
     return y + 1
 
 
-@program
+@PROGRAMS.add
 def an_operation_that_writes_itself(state, x):
     try:
         state.total.index_add_(0, x[0].long().abs(), x)
@@ -77,7 +58,7 @@ def an_operation_that_writes_itself(state, x):
     return state.total * 2
 
 
-@program
+@PROGRAMS.add
 def random_numbers_before(state, x):
     noise = torch.rand(2, 2)
     try:
@@ -87,7 +68,7 @@ def random_numbers_before(state, x):
     return y + noise, torch.rand(1)
 
 
-@program
+@PROGRAMS.add
 def random_numbers_after(state, x):
     try:
         y = torch.linalg.cholesky(x)
@@ -96,7 +77,7 @@ def random_numbers_after(state, x):
     return F.dropout(y, 0.5), torch.rand(1)
 
 
-@program
+@PROGRAMS.add
 def effects_of_python_before(state, x):
     state.count += 1
     print("before", state.count)
@@ -106,7 +87,7 @@ def effects_of_python_before(state, x):
     return y
 
 
-@program
+@PROGRAMS.add
 def in_finally(state, x):
     state.total.add_(1)
     try:
@@ -115,15 +96,15 @@ def in_finally(state, x):
         state.log.append("finally")
 
 
-@program
+@PROGRAMS.add
 def in_a_with_block(state, x):
     state.total.add_(1)
-    with Block(state.log):
+    with Block(state.log, ends=True):
         x = torch.linalg.cholesky(x)
     return x + 1
 
 
-@program
+@PROGRAMS.add
 def one_call_deep(state, x):
     def inner(t):
         state.total.add_(t)
@@ -134,7 +115,7 @@ def one_call_deep(state, x):
         return state.total + 1
 
 
-@program
+@PROGRAMS.add
 def under_torchs_own_blocks_in_a_handler(state, x):
     state.total.add_(1)
     try:
@@ -144,7 +125,7 @@ def under_torchs_own_blocks_in_a_handler(state, x):
         return state.total, torch.is_grad_enabled()
 
 
-@pytest.mark.parametrize("function", PROGRAMS)
+@pytest.mark.parametrize("function", PROGRAMS, ids=name_of)
 def test_what_came_before_stays_and_handlers_run(function) -> None:
     def make():
         state = SimpleNamespace(count=0, total=torch.zeros(2, 2), log=[])

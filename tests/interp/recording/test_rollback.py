@@ -16,10 +16,8 @@ from torch import nn
 import capture
 from capture.interp.recording.undo_log import MOST_BYTES
 from tests.helpers import call, check
+from tests.interp.recording.failing import BAD, CALLS, X
 
-X = torch.tensor([[2.0, 1.0], [1.0, 2.0]])
-BAD = torch.tensor([[-1.0, 0.0], [0.0, -1.0]])      # of which `cholesky` fails
-CALLS = call(X), call(X), call(BAD), call(X), call(BAD), call(X + 1)
 LARGE = MOST_BYTES // 4 + 4
 
 

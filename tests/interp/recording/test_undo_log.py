@@ -15,32 +15,13 @@ from torch import nn
 import capture
 from capture.interp.recording.undo_log import MOST_BYTES
 from tests.helpers import call, call_with, check
+from tests.interp.recording.failing import BAD, CALLS, Block, Programs, X, name_of
 
-X = torch.tensor([[2.0, 1.0], [1.0, 2.0]])
-BAD = torch.tensor([[-1.0, 0.0], [0.0, -1.0]])
-CALLS = call(X), call(X), call(BAD), call(X), call(BAD), call(X + 1)
 LARGE = MOST_BYTES // 4 + 4
-PROGRAMS = []
+PROGRAMS = Programs()
 
 
-def program(function):
-    """Registers a function of a state and a tensor, of which `cholesky` fails if it is BAD."""
-    PROGRAMS.append(pytest.param(function, id=function.__name__))
-    return function
-
-
-class Timer:
-    def __init__(self, log):
-        self.log = log
-
-    def __enter__(self):
-        self.log.append("enter")
-
-    def __exit__(self, cls, error, traceback):
-        self.log.append(repr(cls))
-
-
-@program
+@PROGRAMS.add
 def effects_that_need_the_graph(state, x):
     state.total.add_(x)
     state.log.append(x * 2)
@@ -50,7 +31,7 @@ def effects_that_need_the_graph(state, x):
     return y + state.total
 
 
-@program
+@PROGRAMS.add
 def effects_between_operations_that_may_fail(state, x):
     z = torch.linalg.inv(x)
     state.log.append("inverted")
@@ -60,7 +41,7 @@ def effects_between_operations_that_may_fail(state, x):
     return y
 
 
-@program
+@PROGRAMS.add
 def text_of_what_was_written(state, x):
     state.total.add_(x)
     print("total", state.total)
@@ -69,7 +50,7 @@ def text_of_what_was_written(state, x):
     return torch.linalg.cholesky(x)
 
 
-@program
+@PROGRAMS.add
 def a_handler(state, x):
     state.total.add_(x)
     try:
@@ -79,7 +60,7 @@ def a_handler(state, x):
         return state.total * 2
 
 
-@program
+@PROGRAMS.add
 def writes_on_both_sides_of_a_handler(state, x):
     state.total.add_(x)
     try:
@@ -93,14 +74,14 @@ def writes_on_both_sides_of_a_handler(state, x):
     return y + 1
 
 
-@program
+@PROGRAMS.add
 def a_with_block_of_the_programs(state, x):
-    with Timer(state.log):
+    with Block(state.log):
         state.total.add_(x)
         return torch.linalg.cholesky(x) + state.total
 
 
-@program
+@PROGRAMS.add
 def a_call_deep(state, x):
     def inner(t):
         state.total += t
@@ -112,7 +93,7 @@ def a_call_deep(state, x):
         return state.total + 1
 
 
-@program
+@PROGRAMS.add
 def views(state, x):
     state.total[0].add_(1)
     state.total.view(-1)[1:3].mul_(3)
@@ -122,7 +103,7 @@ def views(state, x):
     return torch.linalg.cholesky(x)
 
 
-@program
+@PROGRAMS.add
 def tensors_that_share_memory(state, x):
     state.part.add_(1)
     state.log.append(state.base * 1)
@@ -130,14 +111,14 @@ def tensors_that_share_memory(state, x):
     return torch.linalg.cholesky(x) + state.part
 
 
-@program
+@PROGRAMS.add
 def results_by_the_keyword_out(state, x):
     torch.add(x, 1, out=state.total)
     state.log.append(x + 0)
     return torch.linalg.cholesky(x)
 
 
-@program
+@PROGRAMS.add
 def random_numbers_and_writes(state, x):
     state.total.add_(torch.rand(2, 2))
     state.log.append(F.dropout(x, 0.5))
@@ -145,14 +126,14 @@ def random_numbers_and_writes(state, x):
     return y + torch.rand(2, 2)
 
 
-@program
+@PROGRAMS.add
 def running_statistics(state, x):
     y = state.norm(x)
     state.log.append(y)
     return torch.linalg.cholesky(x) + y
 
 
-@program
+@PROGRAMS.add
 def parameters_in_no_grad(state, x):
     with torch.no_grad():
         state.norm.weight.mul_(0.5)
@@ -160,7 +141,7 @@ def parameters_in_no_grad(state, x):
         return torch.linalg.cholesky(x) * state.norm.weight
 
 
-@program
+@PROGRAMS.add
 def an_operation_that_writes_and_fails(state, x):
     state.log.append(x + 1)
     try:
@@ -170,7 +151,7 @@ def an_operation_that_writes_and_fails(state, x):
     return state.total * 2
 
 
-@program
+@PROGRAMS.add
 def a_quotient_of_integers(state, x):
     state.total.add_(x)
     state.log.append(state.total * 1)
@@ -180,7 +161,7 @@ def a_quotient_of_integers(state, x):
         return str(error)
 
 
-@program
+@PROGRAMS.add
 def an_inference_mode(state, x):
     state.total.add_(1)
     state.log.append(state.total * 1)
@@ -189,7 +170,7 @@ def an_inference_mode(state, x):
             return torch.linalg.cholesky(x)
 
 
-@program
+@PROGRAMS.add
 def autograd_follows_the_write(state, x):
     """It cannot be taken back."""
     state.total.copy_(state.norm.weight * 2)
@@ -202,7 +183,7 @@ def autograd_follows_the_write(state, x):
     return y
 
 
-@program
+@PROGRAMS.add
 def a_tensor_gets_another_layout(state, x):
     """So it cannot."""
     state.total.add_(x)
@@ -222,7 +203,7 @@ def make_world(function):
     return make
 
 
-@pytest.mark.parametrize("function", PROGRAMS)
+@pytest.mark.parametrize("function", PROGRAMS, ids=name_of)
 def test_effects_and_handlers_are_the_programs_own(function) -> None:
     stats = check(make_world(function), *CALLS, captures=None, fullgraph=False)
     assert stats.hits > 0 and stats.operations > 0, stats
@@ -231,7 +212,7 @@ def test_effects_and_handlers_are_the_programs_own(function) -> None:
 CUT = {"autograd_follows_the_write", "a_tensor_gets_another_layout"}
 
 
-@pytest.mark.parametrize("function", [parameter for parameter in PROGRAMS if parameter.id not in CUT])
+@pytest.mark.parametrize("function", [each for each in PROGRAMS if name_of(each) not in CUT], ids=name_of)
 def test_in_one_graph(function) -> None:
     stats = check(make_world(function), *CALLS, captures=1, hits=5)
     assert stats.graphs == 1
