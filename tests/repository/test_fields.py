@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import ast
+import itertools
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
@@ -56,20 +57,28 @@ def test_a_violation_is_caught(tmp_path: Path) -> None:
                 self.run.interp.of_Interpreter |= {}
                 local = {}
                 local.update(self.run.interp.of_Interpreter)
+        def change(count, table, *, key):
+            table[key] = count
+        def by_others(interp, recorder):
+            change(interp.of_Interpreter, table=recorder.of_FxRecorder, key=1)
+            change(1, interp.graph.of_Changes, key=2)
         """))
     with (tmp_path / OWNERS["RefGraph"]).open("a") as file:
         file.write("        self.of_Changes = 1\n        self.of_RefGraph = 2\n")
     assert [line.partition(": ")[2] for line in violations(tmp_path)] == [
         "Interpreter.of_Interpreter", "RefGraph.of_RefGraph", "GraphBuilder.of_GraphBuilder", "Objects.of_Objects",
-        "Mutations.of_Mutations", "Interpreter.of_Interpreter", "Changes.of_Changes"]
+        "Mutations.of_Mutations", "Interpreter.of_Interpreter", "FxRecorder.of_FxRecorder", "Changes.of_Changes",
+        "Changes.of_Changes"]
 
 
 def violations(root: Path) -> Iterator[str]:
     """One line for each statement that writes a field of another module's class."""
     fields = {name: fields_of(root / path, name) for name, path in OWNERS.items()}
-    for path in sorted((root / "capture").rglob("*.py")):
+    trees = {path: ast.parse(path.read_text()) for path in sorted((root / "capture").rglob("*.py"))}
+    changing = dict(pair for tree in trees.values() for pair in changed_parameters(tree))
+    for path, tree in trees.items():
         own = {name for name, place in OWNERS.items() if root / place == path}
-        for line, owner, field in written(ast.parse(path.read_text()), fields):
+        for line, owner, field in written(tree, fields, changing):
             if owner not in own:
                 yield f"{path.relative_to(root)}, line {line}: {owner}.{field}"
 
@@ -81,10 +90,42 @@ def fields_of(path: Path, name: str) -> set[str]:
     return {node.attr for node in ast.walk(init) if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)}
 
 
+Parameters = dict[str, tuple[list[str], set[str]]]
+
+
+def changed_parameters(tree: ast.AST) -> Iterator[tuple[str, tuple[list[str], set[str]]]]:
+    """The functions that change what they are given: their names, with those of all parameters and of the ones that are changed."""
+    for function in ast.walk(tree):
+        if isinstance(function, ast.FunctionDef):
+            parameters = [arg.arg for arg in (*function.args.posonlyargs, *function.args.args) if arg.arg != "self"]
+            targets = itertools.chain.from_iterable(map(targets_of, ast.walk(function)))
+            if changed := {name for target in targets if (name := base_of(target)) in parameters}:
+                yield function.name, (parameters, changed)
+
+
+def base_of(target: ast.expr) -> str | None:
+    """The variable of which an assignment changes an item."""
+    if not isinstance(target, ast.Subscript):
+        return None
+    while isinstance(target, ast.Subscript):
+        target = target.value  # type: ignore[assignment]
+    return target.id if isinstance(target, ast.Name) else None
+
+
+def targets_of(node: ast.AST) -> list[ast.expr]:
+    """What a statement assigns to or deletes; of a method that changes its object, an item of that."""
+    if isinstance(node, (ast.Assign, ast.Delete)):
+        return [single for target in node.targets for single in (target.elts if isinstance(target, ast.Tuple) else [target])]
+    if isinstance(node, (ast.AugAssign, ast.AnnAssign)):
+        return [node.target]
+    changes = isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in CHANGING
+    return [ast.Subscript(node.func.value)] if changes else []  # type: ignore[attr-defined, call-arg]
+
+
 Scope = dict[str, str | None]       # variables -> the class of what they hold, or the field that they are another name of
 
 
-def written(tree: ast.AST, fields: dict[str, set[str]]) -> Iterator[tuple[int, str, str]]:
+def written(tree: ast.AST, fields: dict[str, set[str]], changing: Parameters) -> Iterator[tuple[int, str, str]]:
     """Line, class and field of each write."""
     def owner_of(cls: str | None, field: str) -> str | None:
         found = None
@@ -122,14 +163,14 @@ def written(tree: ast.AST, fields: dict[str, set[str]]) -> Iterator[tuple[int, s
         if isinstance(node, (ast.FunctionDef, ast.Lambda)):
             scope = {**scope, **{arg.arg: annotated(arg) for arg in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)
                                  if arg.arg != "self"}}
-        targets = (node.targets if isinstance(node, (ast.Assign, ast.Delete)) else
-                   [node.target] if isinstance(node, (ast.AugAssign, ast.AnnAssign)) else
-                   [ast.Subscript(node.func.value)] if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
-                   and node.func.attr in CHANGING and meaning(node.func.value, scope) not in fields else [])
-        for target in targets:
-            for single in target.elts if isinstance(target, ast.Tuple) else [target]:
-                if found := target_of(single, scope):
-                    yield node.lineno, *found.split(".")  # type: ignore[attr-defined, misc]
+        of_owner = isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and meaning(
+            node.func.value, scope) in fields                   # which has a method of such a name
+        for target in [] if of_owner else targets_of(node):
+            if found := target_of(target, scope):
+                yield node.lineno, *found.split(".")  # type: ignore[attr-defined, misc]
+        for argument in given_to_change(node, changing) if isinstance(node, ast.Call) else ():
+            if "." in (known := meaning(argument, scope) or ""):
+                yield node.lineno, *known.split(".")  # type: ignore[misc]
         if isinstance(node, ast.Assign):
             for target in node.targets:
                 pairs = (zip(target.elts, node.value.elts) if isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple)
@@ -138,6 +179,14 @@ def written(tree: ast.AST, fields: dict[str, set[str]]) -> Iterator[tuple[int, s
         for child in ast.iter_child_nodes(node):
             yield from visit(child, scope)
     return visit(tree, {})
+
+
+def given_to_change(call: ast.Call, changing: Parameters) -> Iterator[ast.expr]:
+    """The arguments of a call that the function changes."""
+    name = call.func.id if isinstance(call.func, ast.Name) else call.func.attr if isinstance(call.func, ast.Attribute) else ""
+    parameters, changed = changing.get(name, ([], set()))
+    named = [*zip(parameters, call.args), *((keyword.arg, keyword.value) for keyword in call.keywords)]
+    yield from (value for parameter, value in named if parameter in changed)
 
 
 def annotated(arg: ast.arg) -> str | None:
