@@ -197,72 +197,66 @@ std::string found_keys(const Check&, PyObject* x) {
 
 }  // namespace
 
-constexpr CheckRow kCheckRows[kCheckKinds] = {
-    {Kind::Type, "TYPE", Form::Object, Watched::Type, prepare_class,
+constexpr CheckRow kCheckRows[] = {
+    {"TYPE", Form::Object, Watched::Type, prepare_class,
      [](const Check& c, PyObject* x) { return reinterpret_cast<PyObject*>(Py_TYPE(x)) == c.expected; },
      [](const Check& c) { return "type " + brief(c.expected); }, found_type},
-    {Kind::Id, "ID", Form::Object, Watched::Identity, nullptr, [](const Check& c, PyObject* x) { return x == c.expected; },
+    {"ID", Form::Object, Watched::Identity, nullptr, [](const Check& c, PyObject* x) { return x == c.expected; },
      [](const Check& c) { return "the object " + brief(c.expected); }, found_identity},
-    {Kind::Value, "VALUE", Form::Value, Watched::Value, nullptr,
+    {"VALUE", Form::Value, Watched::Value, nullptr,
      [](const Check& c, PyObject* x) { return same(x, c.expected); }, quoted, found_brief},
-    {Kind::Truth, "TRUTH", Form::Plain, Watched::Truth, prepare_truth,
+    {"TRUTH", Form::Plain, Watched::Truth, prepare_truth,
      [](const Check& c, PyObject* x) { return builtin_truth(x) == c.number; },
      [](const Check& c) { return std::string(c.number ? "a true value" : "a false or empty value"); }, found_brief},
-    {Kind::Length, "LENGTH", Form::Plain, Watched::Length, prepare_length,
+    {"LENGTH", Form::Plain, Watched::Length, prepare_length,
      [](const Check& c, PyObject* x) { return builtin_length(x) == c.number; },
      [](const Check& c) { return "length " + std::to_string(c.number); },
      [](const Check&, PyObject* x) {
        Py_ssize_t length = builtin_length(x);
        return length >= 0 ? "length " + std::to_string(length) : brief(x);
      }},
-    {Kind::Keys, "KEYS", Form::Value, Watched::Order, prepare_tuple, keys_test,
+    {"KEYS", Form::Value, Watched::Order, prepare_tuple, keys_test,
      [](const Check& c) { return "keys " + brief(c.expected); }, found_keys},
-    {Kind::Present, "PRESENT", Form::Key, Watched::Keys, prepare_key,
+    {"PRESENT", Form::Key, Watched::Keys, prepare_key,
      [](const Check& c, PyObject* x) { return PyDict_Check(x) && has_key(c, x); },
      [](const Check& c) { return "a dict with key " + brief(c.expected); }, found_keys},
-    {Kind::Absent, "ABSENT", Form::Key, Watched::Keys, prepare_key,
+    {"ABSENT", Form::Key, Watched::Keys, prepare_key,
      [](const Check& c, PyObject* x) { return PyDict_Check(x) && !has_key(c, x); },
      [](const Check& c) { return "a dict without key " + brief(c.expected); }, found_keys},
-    {Kind::NoAttr, "NO_ATTR", Form::Plain, Watched::Class, prepare_name,
+    {"NO_ATTR", Form::Plain, Watched::Class, prepare_name,
      [](const Check& c, PyObject* x) { return PyType_Check(x) && type_attribute_step(x, c.expected) == nullptr; },
      [](const Check& c) { return "a class without attribute " + brief(c.expected); },
      [](const Check&, PyObject* x) { return brief(x) + (PyType_Check(x) ? " which has it" : ""); }},
-    {Kind::Mro, "MRO", Form::Value, Watched::Class, prepare_tuple,
+    {"MRO", Form::Value, Watched::Class, prepare_tuple,
      [](const Check& c, PyObject* x) { return PyType_Check(x) && same(reinterpret_cast<PyTypeObject*>(x)->tp_mro, c.expected); },
      [](const Check& c) { return "a class with the order " + brief(c.expected); },
      [](const Check&, PyObject* x) {
        return PyType_Check(x) ? "one with " + brief(reinterpret_cast<PyTypeObject*>(x)->tp_mro) : brief(x);
      }},
-    {Kind::Content, "CONTENT", Form::Plain, Watched::Members, prepare_frozenset,
+    {"CONTENT", Form::Plain, Watched::Members, prepare_frozenset,
      [](const Check& c, PyObject* x) { return any_set(x) && same_set(x, c.expected); }, quoted, found_brief},
-    {Kind::Member, "MEMBER", Form::Key, Watched::Members, nullptr,
+    {"MEMBER", Form::Key, Watched::Members, nullptr,
      [](const Check& c, PyObject* x) { return any_set(x) && is_member(c, x); },
      [](const Check& c) { return "a set with " + brief(c.expected); }, found_brief},
-    {Kind::NotMember, "NOT_MEMBER", Form::Key, Watched::Members, nullptr,
+    {"NOT_MEMBER", Form::Key, Watched::Members, nullptr,
      [](const Check& c, PyObject* x) { return any_set(x) && !is_member(c, x); },
      [](const Check& c) { return "a set without " + brief(c.expected); }, found_brief},
-    {Kind::Tensor, "TENSOR", Form::Properties, Watched::Tensor, prepare_tensor,
+    {"TENSOR", Form::Properties, Watched::Tensor, prepare_tensor,
      [](const Check& c, PyObject* x) { return static_cast<const TensorProperties*>(c.native)->matches(x); },
      [](const Check&) { return std::string("a tensor"); }, found_brief},
-    {Kind::Alias, "ALIAS", Form::Path, Watched::Nothing, nullptr, never,
+    {"ALIAS", Form::Path, Watched::Nothing, nullptr, never,
      [](const Check&) { return std::string("the same object"); },
      [](const Check&, PyObject*) { return std::string("different ones"); }},
-    {Kind::Distinct, "DISTINCT", Form::Paths, Watched::Nothing, nullptr, never,
+    {"DISTINCT", Form::Paths, Watched::Nothing, nullptr, never,
      [](const Check&) { return std::string("different objects"); },
      [](const Check&, PyObject*) { return std::string("the same one"); }},
-    {Kind::Storage, "STORAGE", Form::Places, Watched::Nothing, nullptr, never,
+    {"STORAGE", Form::Places, Watched::Nothing, nullptr, never,
      [](const Check&) { return std::string("tensors to share memory as they did"); },
      [](const Check&, PyObject*) { return std::string("another sharing"); }},
-    {Kind::Modes, "MODES", Form::Modes, Watched::Nothing, nullptr, never, nullptr, nullptr},  // see modes_difference
+    {"MODES", Form::Modes, Watched::Nothing, nullptr, never, nullptr, nullptr},  // see modes_difference
 };
 
-constexpr bool rows_are_in_order() {
-  for (size_t i = 0; i < kCheckKinds; i++) {
-    if (kCheckRows[i].kind != static_cast<Kind>(i)) return false;
-  }
-  return true;
-}
-static_assert(rows_are_in_order());
+const size_t kCheckKinds = std::size(kCheckRows);
 
 Check make_check(Kind kind, uint32_t node, uint64_t entries, PyObject* expected) {
   const CheckRow& row = row_of(kind);

@@ -11,13 +11,8 @@
 
 namespace capture {
 
-// In the order of kCheckRows.
-enum class Kind : uint8_t {
-  Type, Id, Value, Truth, Length, Keys, Present, Absent, NoAttr, Mro, Content, Member, NotMember, Tensor,
-  Alias, Distinct, Storage, Modes,
-  Count,
-};
-constexpr size_t kCheckKinds = static_cast<size_t>(Kind::Count);
+// A kind of guard is a row of kCheckRows; this is its position there.
+using Kind = uint8_t;
 
 // What a kind expects: as `Form` in Python, which says more of each.
 enum class Form : uint8_t {
@@ -49,14 +44,13 @@ struct Check {
   uint32_t node;
   uint64_t entries;    // bit mask of the entries that make this check
   PyObject* expected;
-  Py_hash_t hash;      // Present, Absent: of the key
-  Py_ssize_t number;   // Truth: 0 or 1; Length
-  const void* native;  // Tensor: its TensorProperties
+  Py_hash_t hash;      // PRESENT, ABSENT: of the key
+  Py_ssize_t number;   // TRUTH: 0 or 1; LENGTH
+  const void* native;  // TENSOR: its TensorProperties
 };
 
 struct CheckRow {
-  Kind kind;
-  const char* name;                            // of the Kind in Python
+  const char* name;                            // as in capture/refgraph/requirements.py
   Form form;
   Watched watched;
   void (*prepare)(Check&);                     // fills what is derived from `expected`; nullptr: nothing is
@@ -65,9 +59,10 @@ struct CheckRow {
   std::string (*finding)(const Check&, PyObject* x);
 };
 
-extern const CheckRow kCheckRows[kCheckKinds];
+extern const CheckRow kCheckRows[];
+extern const size_t kCheckKinds;
 
-inline const CheckRow& row_of(Kind kind) { return kCheckRows[static_cast<size_t>(kind)]; }
+inline const CheckRow& row_of(Kind kind) { return kCheckRows[kind]; }
 inline const CheckRow& row_of(const Check& check) { return row_of(check.kind); }
 
 // A check against `expected`, as the entry holds it. Throws PythonError for an expectation that the kind cannot use.

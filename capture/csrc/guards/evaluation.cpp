@@ -256,7 +256,7 @@ void Evaluation::verify(const Node& root) {
 uint64_t Evaluation::run(const Modes& modes) {
   uint64_t applying = program_.all_entries;
   for (const Relation& relation : program_.relations) {
-    if (relation.kind == Kind::Modes && !holds(relation, modes)) applying &= ~relation.entry;
+    if (relation.form == Form::Modes && !holds(relation, modes)) applying &= ~relation.entry;
   }
   for (size_t r = 0; r < program_.roots.size() && applying != 0; r++) {
     uint32_t root = program_.roots[r];
@@ -277,7 +277,7 @@ uint64_t Evaluation::run(const Modes& modes) {
     applying &= ~memory_.root_failed[r];
   }
   for (const Relation& relation : program_.relations) {
-    if (relation.kind != Kind::Modes && (applying & relation.entry) && !holds(relation, modes)) {
+    if (relation.form != Form::Modes && (applying & relation.entry) && !holds(relation, modes)) {
       applying &= ~relation.entry;
     }
   }
@@ -290,10 +290,10 @@ void Evaluation::walk_all() {
 
 bool Evaluation::holds(const Relation& relation, const Modes& modes) const {
   PyObject* value = relation.node == kNone ? nullptr : memory_.values[relation.node];
-  switch (relation.kind) {
-    case Kind::Modes: return *relation.modes == modes;
-    case Kind::Alias: return value != nullptr && value == memory_.values[relation.operands[0].node];
-    case Kind::Distinct:
+  switch (relation.form) {  // each form of a relation is that of one kind
+    case Form::Modes: return *relation.modes == modes;
+    case Form::Path: return value != nullptr && value == memory_.values[relation.operands[0].node];
+    case Form::Paths:
       return value != nullptr && std::none_of(relation.operands.begin(), relation.operands.end(), [&](const auto& operand) {
         return memory_.values[operand.node] == value;
       });
@@ -304,7 +304,7 @@ bool Evaluation::holds(const Relation& relation, const Modes& modes) const {
 std::optional<Difference> Evaluation::explain_failure(const Relation& relation, const Modes& modes) const {
   if (holds(relation, modes)) return std::nullopt;
   const CheckRow& row = row_of(relation.kind);
-  if (row.form == Form::Modes) return modes_difference(*relation.modes, modes);
+  if (relation.form == Form::Modes) return modes_difference(*relation.modes, modes);
   return Difference{row.expectation({}), row.finding({}, nullptr), ""};
 }
 

@@ -201,8 +201,8 @@ std::optional<Difference> Tree::failure(const Row& row, size_t index, const Eval
     const EntrySpec::Check& spec = row.spec.checks[i];
     which = static_cast<long>(i);
     uint32_t node = spec.node == kNone ? kNone : node_of[spec.node];
-    if (is_relation(row_of(spec.kind).form)) {
-      Relation relation{spec.kind, 0, node, modes_from_python(spec.expected.get()), spec.operands};
+    if (const Form form = row_of(spec.kind).form; is_relation(form)) {
+      Relation relation{spec.kind, form, 0, node, modes_from_python(spec.expected.get()), spec.operands};
       for (auto& operand : relation.operands) operand.node = node_of[operand.node];
       if (auto why = evaluation.explain_failure(relation, modes)) return why;
     } else {
@@ -506,9 +506,10 @@ void init_guard_tree(PyObject* module) {
 
   checked(PyModule_AddObjectRef(module, "STEPS", names_tuple(kStepNames).get()));
   Ref kinds = Ref::steal(checked(PyTuple_New(kCheckKinds)));
-  for (const CheckRow& row : kCheckRows) {
+  for (size_t i = 0; i < kCheckKinds; i++) {
+    const CheckRow& row = kCheckRows[i];
     PyObject* names = checked(Py_BuildValue("(ss)", row.name, kFormNames[static_cast<size_t>(row.form)]));
-    PyTuple_SET_ITEM(kinds.get(), static_cast<Py_ssize_t>(row.kind), names);
+    PyTuple_SET_ITEM(kinds.get(), static_cast<Py_ssize_t>(i), names);
   }
   checked(PyModule_AddObjectRef(module, "KINDS", kinds.get()));
 }

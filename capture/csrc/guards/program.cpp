@@ -104,12 +104,12 @@ class Builder {
 
   void add_check(const EntrySpec::Check& spec, uint64_t bit, const std::vector<uint32_t>& draft_of) {
     uint32_t node = spec.node == kNone ? kNone : draft_of[spec.node];
-    if (is_relation(row_of(spec.kind).form)) {
-      Relation relation{spec.kind, bit, node, modes_from_python(spec.expected.get()), spec.operands};
+    if (const Form form = row_of(spec.kind).form; is_relation(form)) {
+      Relation relation{spec.kind, form, bit, node, modes_from_python(spec.expected.get()), spec.operands};
       if (node != kNone) require(node, bit);
       for (auto& operand : relation.operands) {
         operand.node = draft_of[operand.node];
-        if (spec.kind != Kind::Distinct) require(operand.node, bit);  // what cannot be reached is distinct
+        if (form != Form::Paths) require(operand.node, bit);  // what cannot be reached is distinct
       }
       program_.relations.push_back(std::move(relation));
       return;

@@ -24,14 +24,14 @@ struct EntrySpec {
   };
   struct Operand {
     uint32_t node;
-    long group;      // Storage
-    int64_t offset;  // Storage; kAnyOffset: wherever it lies
+    long group;      // STORAGE
+    int64_t offset;  // STORAGE; kAnyOffset: wherever it lies
   };
   struct Check {
     Kind kind;
-    uint32_t node;  // kNone: Modes
+    uint32_t node;  // kNone: MODES
     Ref expected;
-    std::vector<Operand> operands;  // Alias, Distinct, Storage
+    std::vector<Operand> operands;  // ALIAS, DISTINCT, STORAGE
   };
   std::vector<Node> nodes;
   std::vector<Check> checks;
@@ -70,6 +70,7 @@ struct Node {
 // A check of several nodes, or of the modes.
 struct Relation {
   Kind kind;
+  Form form;
   uint64_t entry;
   uint32_t node;
   const Modes* modes;
