@@ -12,14 +12,14 @@ from typing import Any
 
 import torch
 
-from capture.backends.native.index import ZERO, Index, Size
+from capture.backends.native.index import ZERO, Index, Size, contiguous_strides
 from capture.backends.native.ir import Expr, constant, op, position
-from capture.backends.native.lowering.builder import broadcast, converted, elementwise
+from capture.backends.native.lowering.builder import broadcast, converted, elementwise, same_strides
 from capture.backends.native.lowering.indexing import along, selection
 from capture.backends.native.lowering.lazy import At, IndexMap, Lazy, computed, in_memory, plain
 from capture.backends.native.lowering.registry import Call, lowers
 from capture.backends.native.lowering.scalar import ACCUMULATE, Scalar, choose, number, to, where
-from capture.backends.native.lowering.views import wrapped
+from capture.backends.native.lowering.views import reshaping, wrapped
 
 aten = torch.ops.aten
 
@@ -194,6 +194,20 @@ def index_put(call: Call, x: Lazy, indices: Sequence[Lazy | None], values: Lazy,
         call.builder.cheap_to_repeat(value)
     points = _Points(chosen.shape, range(chosen.lead, chosen.lead + chosen.rank), chosen.mapped)
     return _scattered(call, x, points, broadcast(call.builder, values, chosen.shape).at, "add" if accumulate else "set")
+
+
+@lowers(aten.put.default)
+def put(call: Call, x: Lazy, indices: Lazy, source: Lazy, accumulate: bool = False) -> Any:
+    """By an index into the elements of `x` in row-major order. Eager mode goes through the values as they lie in memory, which
+    decides where several go to one element."""
+    in_order = all(t.strides is not None and same_strides(t.shape, t.strides, contiguous_strides(t.shape)) for t in (indices, source))
+    if not x.shape or not in_order or accumulate and x.dtype == torch.bool:
+        return NotImplemented
+    call.builder.cheap_to_repeat(indices)
+    element, value = reshaping(x.shape, [plain(x.numel)]), reshaping(source.shape, indices.shape)
+    points = _Points(indices.shape, range(len(indices.shape)), lambda place: element(
+        [along(plain(x.numel), indices, place, wrap=True)]))
+    return _scattered(call, x, points, lambda place: source.at(value(place)), "add" if accumulate else "set")
 
 
 def _masked(call: Call, x: Lazy, mask: Lazy, values: Lazy, accumulate: bool) -> Any:

@@ -47,6 +47,8 @@ ALONG = {
     "index_put": lambda x, i, y: x.index_put((i[:, 0] - 5,), y),
     "index_put add": lambda x, i, y: x.index_put((i[:, 0], i[:, 1] % 6), y[:, 0], accumulate=True),
     "index_put column": lambda x, i, y: aten.index_put(x, [None, i[:, 1] % 6], y[:5, :1], accumulate=True),
+    "put": lambda x, i, y: x.put(i * 7 - 15, y.view(6, 9)),
+    "put add": lambda x, i, y: x.t().put(i * 7, y, accumulate=True),
     "scatter amax": lambda x, i, y: x.scatter_reduce(0, i, y, "amax", include_self=False),
     "scatter mean": lambda x, i, y: x.scatter_reduce(0, i, y, "mean", include_self=False),
     "index mean": lambda x, i, y: x.index_reduce(0, i[:, 0], y, "mean"),
@@ -123,6 +125,10 @@ def test_masks_choose() -> None:
         y[mask[:, 0]] = x[0, 0]
         return y
     assert sum(isinstance(s, Nest) for s in checked(fn, x, mask).lowered[0].body) == 1
+
+
+def test_values_that_eager_mode_puts_in_another_order_are_atens() -> None:
+    checked(lambda x, i, y: x.put(i, y.t()), randn(5, 6), randint(30, 9, 6), randn(9, 6), extern=("aten::put",))
 
 
 def test_other_integers_and_no_elements() -> None:
