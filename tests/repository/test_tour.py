@@ -10,13 +10,16 @@ NAMED = re.compile(r"`(capture/[\w/.]+)`(?: `([\w.]+)`)?")
 
 
 def names(path: Path) -> set[str]:
-    """What a file of Python defines, methods with their classes; of C++, all its words."""
+    """What a file of Python defines (functions, classes, methods with their classes, tables); of C++, all its words."""
     if path.suffix != ".py":
         return set(re.findall(r"\w+", path.read_text()))
     found = set()
     for node in ast.parse(path.read_text()).body:
         if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
             found.add(node.name)
+        elif isinstance(node, (ast.Assign, ast.AnnAssign)):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            found |= {target.id for target in targets if isinstance(target, ast.Name)}
         if isinstance(node, ast.ClassDef):
             found |= {f"{node.name}.{item.name}" for item in node.body if isinstance(item, ast.FunctionDef)}
     return found
