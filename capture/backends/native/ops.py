@@ -93,6 +93,7 @@ def _table() -> dict[str, ScalarOp]:
     # bits; logic on bool
     add(2, BITS, CHEAP, and_=torch.bitwise_and, or_=torch.bitwise_or, xor=torch.bitwise_xor)
     add(1, BITS, CHEAP, not_=torch.bitwise_not)
+    add(2, INTEGERS, DEAR, gcd=torch.gcd)
     add(2, INTEGERS, CHEAP, lshift=torch.bitwise_left_shift, rshift=torch.bitwise_right_shift)
     # choice and conversion
     add(3, COMPUTED, CHEAP, where=torch.where)

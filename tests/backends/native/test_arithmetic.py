@@ -33,7 +33,7 @@ BINARY = ("x + y", "x - y", "x * y", "x / y", "x % y", "x // y", "torch.fmod(x, 
           "torch.logical_xor(x, y)", "torch.copysign(x, y)", "torch.clamp(x, min=y)", "torch.clamp(x, max=y)")
 TENSORS_ALONE = ("torch.maximum(x, y)", "torch.minimum(x, y)", "torch.fmax(x, y) + 0", "torch.fmin(x, y) + 0",
                  "torch.heaviside(x, y)", "torch.clamp(x, y, y)", "torch.addcmul(x, x, y, value=2)", "x << y", "x >> y",
-                 "torch.nextafter(x, y)")
+                 "torch.nextafter(x, y)", "torch.gcd(x, y)")
 NUMBER_FIRST = ("y + x", "y - x", "y * x", "y / x", "y // x", "y % x", "torch.where(c, y, x)")
 NUMBER_SECOND = ("torch.add(x, x, alpha=y)", "torch.sub(x, x, alpha=y)", "torch.rsub(x, y)", "x.masked_fill(c, y)",
                  "x.clone().fill_(y)", "torch.full_like(x, y)", "torch.addcmul(x, x, x, value=y)",

@@ -78,3 +78,13 @@ CAPTURE_INLINE float op_erfinv(float x) { return float(capture::erfinv(x)); }
 
 // Integers wrap; of a negative power only 1 and -1 have a reciprocal, the rest is 0.
 template <class T> CAPTURE_INLINE T op_pow(T a, T b) { return capture::integer_power(a, b); }
+
+// Euclid's algorithm on magnitudes; that of the least integer overflows, as eager's.
+template <class T> CAPTURE_INLINE T op_gcd(T a, T b) {
+    a = op_abs(a), b = op_abs(b);
+    while (a != T(0)) {
+        T rest = T(b % a);
+        b = a, a = rest;
+    }
+    return b;
+}

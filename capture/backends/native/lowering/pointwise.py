@@ -171,6 +171,7 @@ def _times_log(x: Scalar, y: Scalar, log: str) -> Scalar:
 
 
 pointwise(aten.atan2, formula=lambda y, x: call("atan2", y, x), kind=FLOAT)
+pointwise(aten.gcd, formula=lambda x, y: call("gcd", x, y))
 pointwise(aten.hypot, formula=lambda x, y: call("hypot", x, y))
 pointwise(aten.copysign, formula=lambda x, y: call("copysign", x, y), kind=FLOAT)
 pointwise(aten.nextafter, kind=Kind.NO_OPMATH,
