@@ -68,7 +68,7 @@ def compile(model: Any = None, *, fullgraph: bool = False, dynamic: bool | None 
         return model
     if excluded is not None:
         subject = getattr(model, "__qualname__", type(model).__name__)
-        raise ArgumentError(f"{subject} was compiled by torch.compile; take that away, or pass what it was given")
+        raise ArgumentError(f"{subject} was compiled by torch.compile; pass the original function or module")
     rebuild = functools.partial(compile, **settings)
 
     def make_unit(function: types.FunctionType, its_name: str) -> Unit:
@@ -105,8 +105,8 @@ def _class(cls: type, make_unit: MakeUnit, rebuild: Callable[..., Any]) -> type:
     """The class itself, the calls of whose instances are compiled from now on: it has a `__call__` of its own for that."""
     function = plain_call(cls)
     if not isinstance(function, types.FunctionType):
-        raise ArgumentError(f"the instances of {cls.__name__} have no __call__ in Python that could be captured; compile a method, "
-                            f"or the function which makes and uses them")
+        raise ArgumentError(f"instances of {cls.__name__} have no __call__ written in Python; compile a method, or the function that "
+                            f"uses them")
     cls.__call__ = _function(function, make_unit, rebuild)  # type: ignore[method-assign]
     return cls
 
@@ -168,7 +168,8 @@ def unit_of(compiled: Any) -> Unit:
     if isinstance(compiled, types.MethodType):
         compiled = compiled.__func__
     if not isinstance(compiled, (CompiledModule, _C.CompiledFunction)):
-        raise ArgumentError(f"expected what capture.compile returned, got {type(compiled).__name__}: {compiled!r:.80}")
+        raise ArgumentError(f"expected a function or module that capture.compile returned, got {type(compiled).__name__}: "
+                            f"{compiled!r:.80}")
     return compiled.capture_unit
 
 

@@ -109,32 +109,32 @@ _reason("opaque-call", "a C function was called whose effects are not known to c
         "move the call out of the compiled function, or express it with torch or plain Python operations")
 _reason("disabled-call", "the function called was excluded with capture.disable or a sibling of it",
         "remove the disable, or move the call out of the compiled function")
-_reason("torch-compiled", "the function called was compiled by torch.compile, and is left to it",
-        "take that torch.compile away: what a compiled function calls is captured with it")
-_reason("data-dependent", "the program asked for the value of a tensor (item, bool, int, tolist, numpy …)",
+_reason("torch-compiled", "the function called was compiled by torch.compile, which runs it",
+        "remove that torch.compile: a compiled function is captured together with what it calls")
+_reason("data-dependent", "Python code needs a value that only the graph computes (item, bool, int, tolist, numpy …)",
         "keep the value in a tensor (torch.where, index_select, clamp …), or read it outside of the compiled function")
 _reason("data-dependent-shape", "a shape was used that depends on the values of a tensor (nonzero, boolean mask, unique …)",
         "use an operation whose result has a fixed shape (torch.where, multiplication by a mask), or move it out")
-_reason("changing-result", "what is another on every call (a random number, the time, a file …) decides how the program goes on",
-        "none needed: each way is captured once; or make the call outside of the compiled function, and pass in what it returned")
-_reason("changing-value", "a number, string or length from outside that is another one on many calls decides something: there the "
-                          "trace ends, in place of a capture for each",
-        "none needed; or let nothing but arithmetic on tensors depend on it, or keep it the same")
+_reason("changing-result", "a result that differs on every call (a random number, the time, a file …) decides what the program does",
+        "none needed: each branch is captured once; or make the call outside of the compiled function, and pass in its result")
+_reason("changing-value", "a number, string or length from outside, which often changes, decides what the program does: the trace "
+                          "ends there, instead of one capture for each value",
+        "none needed; or use it only in arithmetic with tensors, or keep it the same")
 _reason("tensor-op-raised", "a tensor operation raised an exception that the program caught",
         "test the condition instead of catching the exception")
-_reason("failing-operation", "an operation or call that may fail on another call is kept apart from what cannot be undone, for "
-                             "handlers to find all as it was",
+_reason("failing-operation", "an operation that may fail on another call is kept apart from changes that cannot be undone, so that "
+                             "exception handlers find the state that they would find in eager mode",
         "none needed; or keep it, or the changes around it, outside of the `try`")
-_reason("uninitialized-tensor", "parameters get their shapes in this call, which runs natively; later calls are captured",
+_reason("uninitialized-tensor", "this call of a lazy module creates its parameters, and runs natively; later calls are captured",
         "none needed; or call the module once before it is compiled")
-_reason("side-effect-call", "the call acts on the world outside of the program, and cannot be repeated as it is on every call",
+_reason("side-effect-call", "the call acts on the world outside of the program, and a hit cannot repeat it",
         "move it out of the compiled function")
-_reason("own-code", "code of the program's own (a `__str__`, a handler of logging) runs inside of what is done on every call, and "
-                    "may change what the program reads after it",
+_reason("own-code", "code of the program's own (a `__str__`, a logging handler) runs inside of a call that every hit repeats, and may "
+                    "change what the program reads afterwards",
         "pass the text itself (`str(x)`, an f-string); or make the call outside of the compiled function")
-_reason("clock", "a clock is read after other work, which must be done by then on every call",
+_reason("clock", "a clock is read after other work, which a hit must have finished by then",
         "none needed; or read clocks outside of the compiled function")
-_reason("lock", "a lock is taken: what the program reads while it holds the lock is read then on every call",
+_reason("lock", "a lock is taken: on every call, what the lock protects must be read after that",
         "none needed; or hold the lock around the call of the compiled function")
 _reason("late-change", "an object was printed or logged, and changed later in the same call",
         "print a copy of the object, or print after the change")
@@ -146,15 +146,15 @@ _reason("unsupported-tensor", "the program works on tensors of an unknown subcla
         "pass plain tensors, and call the function outside of the tracer")
 _reason("untracked-mutation", "an object was changed by native code in a way that capture could not follow",
         "make the change in Python code that capture can see, or outside of the compiled function")
-_reason("finalizer", "an object died whose class has a `__del__`, which runs in the midst of the call",
+_reason("finalizer", "an object whose class has a `__del__` died during the call",
         "make such objects outside of the compiled function, and keep them until it has returned")
 _reason("changing-global-state", "the call changes state of the process that guards depend on",
         "make the change outside of the compiled function")
-_reason("idle-loop", "each round of a loop breaks the graph, and works on no tensor: the loop is left to CPython, what follows it "
-                     "is captured",
-        "none needed; or move what breaks out of the loop")
-_reason("debugger", "a debugger stops in the frame, which goes on natively from there, to be stepped through",
-        "take the call of the debugger out when it is no more needed")
+_reason("idle-loop", "every iteration of a loop breaks the graph and has no tensor operation: CPython runs the loop, and what "
+                     "follows it is captured",
+        "none needed; or move what breaks the graph out of the loop")
+_reason("debugger", "a debugger stops in this frame; the rest of the call runs natively, so that it can be stepped through",
+        "remove the call of the debugger when you no longer need it")
 _reason("autograd-inside", "the backward pass was run inside of the compiled function",
         "compile the forward pass and the loss, and call backward() outside")
 _reason("raised", "the call ended in an exception, whose traceback only the program itself can produce",

@@ -38,7 +38,7 @@ class Model(nn.Module):
         return loss + self.decode(x).square().mean() + 0.1 * self.volume(x.detach())
 
     def normalised(self, x: Tensor) -> Tensor:
-        if x.abs().max() > 4:                       # 1: the value of a tensor decides which way the program goes
+        if x.abs().max() > 4:                       # 1: a branch depends on the value of a tensor
             x = x / 4
         return x
 

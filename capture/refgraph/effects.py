@@ -150,22 +150,22 @@ def arranged(function: Callable[..., Any], args: tuple[Shadow, ...]) -> tuple[Ca
 
 
 def decision(what: str, shadows: Iterable[Shadow]) -> Break:
-    """Why a trace ends where values that only a hit can compute decide `what`: by where these come from."""
+    """Why a trace ends where `what` ("a branch") depends on values that only a hit can compute: by where these come from."""
     stack = list(shadows)
     while stack:
         shadow = stack.pop()
         if isinstance(shadow, Replayed):
             function = shadow.op.function
             name = getattr(function_of(function.value), "__name__", "a call") if isinstance(function, Const) else "a call"
-            return Break("changing-result", f"what {name}() returned decides {what}")
+            return Break("changing-result", f"{what} depends on the result of {name}()")
         if isinstance(shadow, Expr) and shadow.op is ask:
-            return Break("data-dependent-shape", f"a shape decides {what}")
+            return Break("data-dependent-shape", f"{what} depends on the shape of a tensor")
         stack += shadow.parts
         if isinstance(shadow, RefNode) and isinstance(shadow.origin, Replayed):
             stack.append(shadow.origin)
         elif isinstance(shadow, RefNode) and isinstance(shadow.state, ListState):
             stack += (item for item in shadow.state.items if not isinstance(item, RefNode))
-    return Break("data-dependent", f"the value of a tensor decides {what}")
+    return Break("data-dependent", f"{what} depends on the value of a tensor")
 
 
 # -- what is done before the graph runs --------------------------------------------------------------------------------

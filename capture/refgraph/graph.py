@@ -104,13 +104,13 @@ class RefGraph(Changes):
         """`require` of what the program goes by. Raises Break where many captures have met another each, and the trace can end."""
         name = None if key_of(source, kind, expected) in self.requirements else self.context.changes_often(source, kind)
         if name is not None:
-            raise Break("changing-value", f"{name} decides something")
+            raise Break("changing-value", f"the program depends on the value of {name}")
         self.require(source, kind, expected)
 
-    def depend(self, shadow: Shadow, real: Any, decided: str = "something") -> None:
+    def depend(self, shadow: Shadow, real: Any, decided: str = "Python code") -> None:
         """Makes everything that `shadow` says of `real` hold on a hit: afterwards it may be treated as a constant.
 
-        decided: by it, in words. Raises Break for a tensor, whose value no guard may fix.
+        decided: what depends on it, in words. Raises Break for a tensor, whose value no guard may fix.
         """
         if type(real) is decimal.Decimal:
             require_decimal_rules(self)
@@ -136,7 +136,7 @@ class RefGraph(Changes):
                 self.depend(item, part)
         elif isinstance(shadow, RefNode):
             if type(shadow.state) is TensorState:
-                raise Break("data-dependent", "the value of a tensor decides something")
+                raise Break("data-dependent", "Python code depends on the value of a tensor")
             if isinstance(shadow.origin, Replayed) and has_content(real):       # a number of numpy's that each hit computes
                 raise decision(decided, [shadow])
             if shadow.source is not None and has_content(real):
@@ -207,7 +207,7 @@ class RefGraph(Changes):
     def _in_memory(self, shadow: Shadow) -> list[RefNode]:
         """The outside tensors on the memory of a tensor or storage, whose address matters."""
         if not isinstance(shadow, RefNode) or shadow.real is None:
-            raise Break("data-dependent", "the address of memory that is gone decides something")
+            raise Break("data-dependent", "Python code depends on the address of memory that was freed")
         real = shadow.real
         storage = real._cdata if isinstance(real, torch.UntypedStorage) else storage_id(real)
         return [self.touch(node) for node in self.nodes if node.source is not None and type(node.state) is TensorState

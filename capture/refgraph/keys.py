@@ -120,7 +120,7 @@ def require_keys(graph: Any, source: Source | None, keys: tuple[Any, ...]) -> No
     if not any(isinstance(key, weakref.ref) for key in keys):
         return graph.hold(source, "KEYS", keys)
     if not all(isinstance(key, weakref.ref) for key in keys):
-        raise Break("opaque-call", "a container of weak references and other keys decides something")
+        raise Break("opaque-call", "a container of weak references and other keys is compared")
     graph.require(Computed(referents, (source,)), "VALUE", tuple(key() for key in keys))  # type: ignore[arg-type]
     for index, key in enumerate(keys):
         graph.external(key, Computed(key_at, (source, Literal(index))))  # type: ignore[arg-type]

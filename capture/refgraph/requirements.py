@@ -121,15 +121,15 @@ class Kind(enum.Enum):
         "x has expected's exact type and value; floats bit for bit; containers recursively", Form.VALUE,
         text=lambda x, e, to: f"same({x}, {to.value(e)})",
         words=lambda x, e, to: f"{x} is {to.value(e)}",
-        remedy="pass what changes as a tensor, or let nothing but arithmetic on tensors depend on it: no branch, no shape, "
-               "no index",
+        remedy="none needed where it only enters arithmetic with tensors: the new capture takes any value; where it decides a "
+               "branch, a shape or an index, pass it as a tensor or keep it the same",
         class_of=type)
     TRUTH = Row(
         "bool(x) is expected, of a builtin scalar, range, Ellipsis or container whose class has no say in it", Form.PLAIN,
         text=lambda x, e, to: f"truth({x}) is {e}",
         words=lambda x, e, to: f"{x} is {'true' if e else 'false or empty'}",
-        remedy="none needed: each side of the branch is captured once; where many branches are combined, each combination is: take "
-               "them out of the compiled function, or compute the choice with torch.where",
+        remedy="none needed for one branch, each side of which is captured once; of many branches each combination is captured: "
+               "move them out of the compiled function, or choose with torch.where",
         of_content=True)
     LENGTH = Row(
         "builtin len(x) == expected, for list, tuple, dict, set, frozenset, str, bytes, bytearray, deque", Form.PLAIN,

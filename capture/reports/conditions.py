@@ -87,4 +87,4 @@ def shortened(text: str, longest: int = LONGEST) -> str:
 
 def _modes(expected: Any) -> str:
     changed = [f"{name} {value}" for name, value in MODE.findall(str(expected)) if AT_IMPORT.get(name) != value]
-    return ", ".join(changed) or "as they were when capture was imported"
+    return ", ".join(changed) or "as when capture was imported"

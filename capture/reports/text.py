@@ -52,8 +52,8 @@ def styled(lines: Iterable[Line]) -> Text:
 def uncounted(frame: Frame) -> str:
     """What is said of calls that no entry stands for."""
     return (f"{plural(frame.uncounted, 'call')} ran natively without an entry: past the recapture limit, under CAPTURE_DISABLE, on "
-            f"tensors that are not plain, by another __call__ of the module's class, or while a debugger or a tool that measures "
-            f"coverage was told of each line")
+            f"tensors of unknown classes, by another __call__ of the module's class, or while a debugger or a coverage tool "
+            f"traced lines")
 
 
 def plural(count: int, noun: str) -> str:
@@ -95,8 +95,8 @@ def _overview(frame: Frame, most: int) -> Iterator[Line]:
     if frame.uncounted:
         yield f"  {uncounted(frame)}", "red"
     if frame.departed.entries:
-        verb = "entry is" if frame.departed.entries == 1 else "entries are"
-        yield f"  {frame.departed.entries} {verb} gone, with objects that an entry depends on", "dim"
+        verb = "entry was" if frame.departed.entries == 1 else "entries were"
+        yield f"  {frame.departed.entries} {verb} dropped, since objects that an entry depends on have died", "dim"
 
 
 def _states(frame: Frame) -> Iterator[Line]:
@@ -116,7 +116,7 @@ def _verdict(frame: Frame) -> Line:
         return f"captured with {plural(breaks, 'break')}", "yellow"
     if native:
         return "captured in part", "yellow"
-    return ("captured", "green") if frame.entries or frame.captures else ("never called", "dim")
+    return ("captured", "green") if frame.entries or frame.captures else ("not captured yet", "dim")
 
 
 def _head(frame: Frame) -> Line:
@@ -174,7 +174,7 @@ def _conditions(entry: Entry) -> Iterator[Line]:
         yield f"  {subject}: {'; '.join(words)}", ""
     if len(states) > SUBJECTS:
         yield f"  … and {plural(len(states) - SUBJECTS, 'more object')}", "dim"
-    yield f"  and {rest} on what these are made of: classes, functions, attributes that are absent", "dim"
+    yield f"  and {rest} more, on classes, functions and absent attributes", "dim"
 
 
 def _break(broken: Break, count: int = 1) -> Iterator[Line]:

@@ -139,7 +139,7 @@ def test_a_class_whose_instances_are_called() -> None:
 
     class Plain:
         pass
-    with pytest.raises(ArgumentError, match="no __call__ in Python"):
+    with pytest.raises(ArgumentError, match="no __call__ written in Python"):
         capture.compile(Plain)
 
 

@@ -263,7 +263,7 @@ def test_what_torch_compiles_is_left_to_it(how: str) -> None:
     for _ in range(3):
         assert torch.equal(compiled(X), expected)
     assert "[torch-compiled]" in capture.explain(compiled) and capture.stats(compiled).native_calls == 0
-    with pytest.raises(ArgumentError, match="was compiled by torch.compile; take that away"):
+    with pytest.raises(ArgumentError, match="was compiled by torch.compile; pass the original"):
         capture.compile(theirs)
 
 

@@ -251,7 +251,7 @@ def test_what_cannot_be_compiled_is_one_clear_sentence(thing) -> None:
     if thing is None:
         assert callable(capture.compile(thing))         # the form of a decorator with arguments
         return
-    with pytest.raises(ArgumentError, match="takes a function|no __call__ in Python") as caught:
+    with pytest.raises(ArgumentError, match="takes a function|no __call__ written in Python") as caught:
         capture.compile(thing)
     assert "\n" not in str(caught.value)
 

@@ -44,7 +44,7 @@ def test_the_hits_of_an_entry_whose_objects_died_still_count() -> None:
     stats, (frame,) = capture.stats(compiled), capture.report(compiled).frames
     assert stats.hits == frame.hits == 12 - stats.captures and frame.departed.entries == 2
     assert frame.graphs == frame.captures == stats.captures
-    assert "2 entries are gone" in str(frame) and "2 entries are gone" in str(capture.report(compiled))
+    assert "2 entries were dropped" in str(frame) and "2 entries were dropped" in str(capture.report(compiled))
 
 
 def test_native_calls_of_an_entry_whose_objects_died_still_count() -> None:

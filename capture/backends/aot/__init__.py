@@ -71,10 +71,10 @@ def trace(gm: fx.GraphModule, inputs: Sequence[torch.Tensor | TensorSpec], modes
             kept, further = (saving.names, ()) if inner is None else (saving.with_inner(inner.tensors, len(specs)), inner.specs)
             joint = Joint(kept, cached(specs, modes), len(further))
             joint.trace(parts.core, fake_inputs([*specs, *further]))
-        except Unsupported as error:        # without the nodes that fx adds to it
-            raise Unsupported(str(error).partition("\n\nWhile executing")[0]) from None
+        except Unsupported as error:
+            raise Unsupported(without_nodes(error)) from None
         except Exception as error:      # whatever an operator of the program does on tensors without data
-            raise Unsupported(f"AOTAutograd cannot trace the graph: {type(error).__name__}: {error}") from error
+            raise Unsupported(f"AOTAutograd cannot trace the graph: {type(error).__name__}: {without_nodes(error)}") from error
         _check(joint, specs)
         traced = finished(joint, eager, parts, saving, specs, modes, inner)
         if has_blocks(graph, specs, modes):
@@ -113,6 +113,11 @@ def _check_inputs(eager: Eager, specs: Sequence[TensorSpec]) -> None:
             raise Unsupported("the graph changes whether an input requires gradients")
         if fake.requires_grad and not spec.leaf and version(fake):
             raise Unsupported("an input is written to that requires gradients and is no leaf")
+
+
+def without_nodes(error: Exception) -> str:
+    """The text of an exception, without the node and the advice on logs that fx adds to it."""
+    return str(error).partition("\n\nWhile executing")[0]
 
 
 def _check(joint: Joint, specs: Sequence[TensorSpec]) -> None:

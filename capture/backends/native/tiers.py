@@ -106,10 +106,10 @@ class Stage(enum.Enum):
 
     COMPILING = "is being compiled"
     WAITING = "will be compiled at its first hit"
-    TRIAL = "is compiled, and being timed"
+    TRIAL = "is compiled; the next calls are timed with and without the kernels"
     COMPILED = "runs compiled"
-    BY_SIZE = "is compiled for sizes that come again"
-    SLOWER = "runs uncompiled: compiled it is slower"
+    BY_SIZE = "is compiled for each size that occurs a second time"
+    SLOWER = "runs uncompiled: the kernels were measured to be slower"
     UNSUPPORTED = "runs uncompiled: it cannot be compiled"
     FAILED = "runs uncompiled: compiling failed"
 
@@ -404,7 +404,7 @@ def _compiled(gm: fx.GraphModule, example_inputs: Sequence[Any], options: Option
     try:
         compile = Compile(job, compiler)
     except transport.NotPortable as error:
-        tier.refuse(Failure("unsupported", f"the compiling process cannot know a part of it: {error}"))
+        tier.refuse(Failure("unsupported", f"it cannot be sent to the compiling process: {error}"))
         return switch
     loaded = compile.cached(gm)
     if loaded is not None:
@@ -460,7 +460,7 @@ def _warn(failure: Failure) -> None:
     _warned.add(failure.text)
     remedy = "This is a bug in capture: please report it, with what capture.explain says" if failure.kind == "internal" else \
         "capture.explain says more"
-    warn(f"a graph could not be compiled and runs as it is: {failure.text.rstrip('.')}. {remedy}.")
+    warn(f"a graph could not be compiled and runs uncompiled: {failure.text.rstrip('.')}. {remedy}.")
 
 
 def _forked() -> None:

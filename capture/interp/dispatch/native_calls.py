@@ -77,7 +77,7 @@ STORES = frozenset({operator.setitem, dict.__setitem__, list.append, list.insert
                     operator.is_, operator.is_not})
 MEASURES = (len, list.__len__, bool, operator.truth, operator.not_)     # which look at the length of a list alone
 WALKING = frozenset({iter, reversed, zip, enumerate})        # which make iterators, and advance none
-WHICH_WAY = "which way the program goes"
+BRANCH = "a branch"
 
 
 def call(interp: Interpreter, function: Value, args: list[Value], kwargs: dict[str, Value], resumable: bool = False) -> Value:
@@ -149,7 +149,7 @@ def is_unreadable_call(interp: Interpreter, call: Call) -> Break | None:
 def decides(interp: Interpreter, call: Call) -> Break | None:
     """Why a call cannot go by what it is given: only a hit knows it."""
     if replays.decides(interp, call.real, call.values):
-        what = WHICH_WAY if call.real is operator.truth else f"what {name_of(call.real)}() does"
+        what = BRANCH if call.real is operator.truth else f"what {name_of(call.real)}() does"
         return decision(what, [value.shadow for value in call.values])
     return is_unreadable_call(interp, call)
 
@@ -368,7 +368,7 @@ def refuse_value(interp: Interpreter, call: Call) -> Break | None:
     if computed_arrays.is_exposed(real, args, kwargs):
         return computed_arrays.refusal(interp, real, args, kwargs)
     if not replays.is_repeatable(real, tensors.operation_name(real), kwargs):
-        return decision(WHICH_WAY, ()) if real is operator.truth else Break("data-dependent", f"{name_of(real)}() of a tensor")
+        return decision(BRANCH, ()) if real is operator.truth else Break("data-dependent", f"{name_of(real)}() of a tensor")
     return decides(interp, call)
 
 
@@ -470,7 +470,7 @@ def depend_deep(interp: Interpreter, shadow: Shadow | None, real: Any) -> None:
         elif isinstance(shadow.state, HandleState):
             graph.touch(shadow)
         elif computed_arrays.is_repeated(shadow, real):
-            raise decision("what a function of C returns", [shadow])
+            raise decision("the result of a C function", [shadow])
         elif arrays.is_value(real):
             interp.recorder.arrays.hold(graph, real)
         elif shadow.source is not None:

@@ -70,7 +70,7 @@ def relate(interp: Interpreter, a: Value, b: Value) -> None:
     elif type(a.real) in SCALARS and type(b.real) in SCALARS:
         relate_scalars(interp, a, b)
     elif isinstance(a.shadow, Build) and isinstance(b.shadow, Build) and a.real is b.real:
-        raise Break("opaque-call", "the identity of a tuple decides something")
+        raise Break("opaque-call", "the program asks for the identity of a tuple")
     else:                       # an object of the trace's own, or objects of two types
         for value in (a, b):
             if isinstance(value.shadow, (External, Expr)):
@@ -266,7 +266,7 @@ def depend_truth(interp: Interpreter, x: Value) -> None:
         elif lookup_class(type(real), "__bool__") is None and lookup_class(type(real), "__len__") is None:
             graph.touch(shadow)
         else:
-            raise Break("opaque-call", f"the truth of a {type(real).__name__} decides something")
+            raise Break("opaque-call", f"a branch depends on the truth of a {type(real).__name__}")
 
 
 def depend_size(interp: Interpreter, x: Value) -> None:

@@ -123,7 +123,7 @@ def depend_type(interp: Interpreter, value: Value) -> None:
         if source is not None:
             interp.graph.require(source, "TYPE", type(value.real))
         elif interp.graph.type_of(shadow) is None:
-            raise decision("something by its type", [shadow])
+            raise decision("Python code that asks for its type", [shadow])
 
 
 def refuse(interp: Interpreter, exception: BaseException, *values: Value) -> NoReturn:

@@ -37,7 +37,7 @@ def _depend_on_truth(interp: Interpreter, value: Value) -> Shadow:
     if source is not None:
         interp.graph.require(source, "TRUTH", bool(value.real))
     else:
-        interp.graph.depend(shadow, value.real, native_calls.WHICH_WAY)
+        interp.graph.depend(shadow, value.real, native_calls.BRANCH)
     return Const(bool(value.real))
 
 

@@ -212,7 +212,7 @@ class FxRecorder(GraphBuilder):
             if changed and not revocable:
                 raise Break("failing-operation", "a check between a write to a tensor and what cannot be taken back")
             if not isinstance(known, RefNode):
-                raise Break("data-dependent", "a value computed on every call decides something before a write to a tensor")
+                raise Break("data-dependent", "Python code depends on a value that each call computes, before a write to a tensor")
             node = self.node(known)
             with self.fx.inserting_after(node):
                 checking = self.fx.call_function(check.operation, (node, held))

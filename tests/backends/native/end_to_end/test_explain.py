@@ -32,7 +32,7 @@ def test_stage_and_number_of_kernels() -> None:
 
 def test_the_trial_is_told() -> None:
     with config.TRIAL_CALLS.set(1):
-        assert "the graph is compiled, and being timed (1 kernel" in capture.explain(used(2))
+        assert "the graph is compiled; the next calls are timed with and without the kernels (1 kernel" in capture.explain(used(2))
         function = used(20, training=False)
         assert "µs compiled" in capture.explain(function) and "µs before" in capture.explain(function)
 
