@@ -1,4 +1,5 @@
-"""What a trace wrote to must not come to be one with something else that it knows."""
+"""Guards on aliasing: on a hit, what the trace changed must not be the same object, or the same memory, as something else that it
+knows."""
 from __future__ import annotations
 
 from collections import Counter
@@ -13,11 +14,8 @@ from capture.refgraph.source import Source
 
 
 def require_separateness(graph: RefGraph, tensors: Iterable[RefNode]) -> None:
-    """What was mutated must not come to be one with something else that was read or written.
-
-    tensors: the inputs of a graph that writes to tensors; these are told apart by storage. Other objects: two of them matter to
-    each other only if both know of the key that was set.
-    """
+    """Guards that what was mutated is separate from all else that was read or written. tensors: the inputs of a graph that writes
+    to tensors, told apart by storage. Other objects are told apart by identity, and only if both know the key that was set."""
     inputs = [node for node in dict.fromkeys([*tensors, *graph.placed]) if node.state.storage is not None]
     if inputs:
         layout = tuple(layout_of(inputs, graph.placed))
@@ -46,7 +44,7 @@ def layout_of(tensors: list[RefNode], placed: set[RefNode]) -> Iterator[tuple[So
 
 
 def concerns(node: RefNode, target: RefNode, keys: Iterable[Any]) -> bool:
-    """Whether the trace would be wrong if `node` were the mutated `target`."""
+    """Whether the trace would be wrong if `node` turned out to be the mutated `target`."""
     if isinstance(target.state, DictState) and isinstance(node.state, DictState):
         return node.state.complete or node.state.anywhere or any(key in node.state.items for key in keys)
     return node.state is not None or bool(node.slots)

@@ -13,7 +13,7 @@ from capture.refgraph.publishing import Past
 
 
 class Changes(Objects):
-    """The effects of a trace, its writes to memory, and what of both its calls have seen."""
+    """The effects of a trace and its writes to tensor memory, in order, and what its call effects have been shown."""
 
     def __init__(self, context: Context | None = None) -> None:
         super().__init__(context)
@@ -53,7 +53,7 @@ class Changes(Objects):
             self.early.add(effect)
 
     def withdraw(self, effect: Effect | CallEffect) -> None:
-        """An effect is not repeated on its own: the graph does the same."""
+        """Removes an effect: the graph itself does the same."""
         self.effects.remove(effect)
 
     def note_volatile(self, node: RefNode) -> None:
@@ -65,8 +65,8 @@ class Changes(Objects):
         self.waited = True
 
     def make_early(self, shadow: Shadow) -> bool:
-        """Has what call effects returned, or a scalar that follows from it, there before the graph runs. False where the order of
-        the effects forbids it."""
+        """Has call effects made before the graph, so that the graph can take their results, or a scalar computed from these. False
+        if the order of effects forbids it."""
         for call in calls_in(shadow) or ():
             needed = draws_before(self.effects, self.early, call)
             if needed is None:
@@ -89,9 +89,10 @@ class Changes(Objects):
         self.told.update({storage: self.written[storage] for storage in storages})
 
     def forbid_writes(self, storage: int | None, since: CallEffect, what: str, stack: tuple[UserFrame, ...] = ()) -> None:
-        """Tensors there must not be written to after a call. what: was done by that. stack: where the trace may end before it."""
+        """Tensors on this storage must not be written to after a call that was shown them. what: names that call in messages.
+        stack: the lines before which the trace may end."""
         self.unwritten.setdefault(storage, (since.serial, what, stack))
 
     def allow_writes(self, storage: int | None) -> None:
-        """Tensors there may be written to: the call is part of the graph now."""
+        """Allows writes to this storage again: the call has become part of the graph."""
         self.unwritten.pop(storage, None)

@@ -1,5 +1,4 @@
-"""What is asked of classes: their attributes, their special methods, the classes which they derive from; and the guards that these
-stay what they are."""
+"""Reads of classes (attributes, special methods, bases), and the guards that these stay what they are."""
 from __future__ import annotations
 
 import functools
@@ -54,7 +53,8 @@ def pin_lacking(graph: RefGraph, bases: Iterable[type], name: str) -> None:
 
 
 def _made_attr(graph: RefGraph, cls: type, name: str) -> tuple[bool, Any, Shadow]:
-    """`type_attr` of a class that the trace made: it has what the trace gave it; of its bases from outside, each is guarded."""
+    """`type_attr` of a class that the trace made: from its own namespace; else from its bases, each of which is guarded if it is
+    from outside."""
     for base in type.__getattribute__(cls, "__mro__"):
         node = graph.find(base)
         namespace = type.__getattribute__(base, "__dict__")
@@ -69,7 +69,7 @@ def _made_attr(graph: RefGraph, cls: type, name: str) -> tuple[bool, Any, Shadow
 
 
 def pin_special(graph: RefGraph, cls: type, *names: str) -> None:
-    """Guards that a class keeps these special methods, or goes on without them: C code asks for them unseen."""
+    """Guards that a class keeps, or goes on to lack, these special methods: C code looks them up without telling us."""
     for name in names:
         if (id(cls), name) not in graph.pinned_specials:
             graph.note_special(cls, name)
@@ -80,7 +80,7 @@ def pin_special(graph: RefGraph, cls: type, *names: str) -> None:
 
 
 def pin_told(graph: RefGraph, cls: type, name: str, value: Any) -> None:
-    """Guards what C tells of a class that may be assigned, such as its name."""
+    """Guards facts of a class that can be assigned, such as its name."""
     kind = "VALUE" if type(value) in SCALARS else "CONTENT" if type(value) is frozenset else None
     if kind is not None and is_mutable(cls) and not graph.is_made(cls):
         graph.require(Attr(Constant(cls), name), kind, value)

@@ -1,4 +1,4 @@
-"""What the graphs of a trace ask of the run of the program that they follow."""
+"""The interface by which the graphs of a trace ask about the running program: where it is, whether the trace may end."""
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
@@ -12,14 +12,14 @@ if TYPE_CHECKING:
 
 
 class Context:
-    """This one stands for no run: the program does not run."""
+    """The interface, and its default: no program is running."""
 
     def position(self) -> UserFrame | None:
-        """Where the program is."""
+        """The line that the program is executing."""
         return None
 
     def positions(self) -> tuple[Position, ...]:
-        """The same, with the callers, outermost first."""
+        """The same with all callers, outermost first."""
         return ()
 
     def died(self, node: RefNode) -> None:
@@ -34,5 +34,6 @@ class Context:
         return source_of(shadow)
 
     def changes_often(self, source: Source, kind: str) -> str | None:
-        """What users call the thing at a path, if the trace is to end, since it was another one in too many captures; else None."""
+        """The user's name for what is at a path, if the trace should end because too many captures met another value there; else
+        None."""
         return None

@@ -20,7 +20,7 @@ Position = tuple[types.CodeType, int, int]
 
 
 def user_stack(positions: tuple[Position, ...]) -> tuple[UserFrame, ...]:
-    """Frames of the program as users are shown them."""
+    """The frames of the program as user frames."""
     return tuple(UserFrame.at(code, line) for code, _, line in positions)
 
 
@@ -67,8 +67,8 @@ def operands_of(effect: Effect | CallEffect) -> tuple[Shadow, ...]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Replayed(Expr):
-    """What a call effect returned: another value on every hit. `op` is the effect itself. returns: the type that it always
-    has, or None when it may differ. value: what it was in the capture, if that is a scalar."""
+    """What a call effect returned: another value on every hit. `op` is the effect itself. returns: the type of the value, if it is
+    always the same. value: the value in the capture, if it is a scalar."""
 
     op: CallEffect  # type: ignore[assignment]
     returns: type | None = None
@@ -193,8 +193,8 @@ def walk(root: Shadow) -> Iterator[Shadow]:
 
 
 def draws_before(effects: list[Effect | CallEffect], early: set[CallEffect], wanted: CallEffect) -> list[CallEffect] | None:
-    """The draws that must be made before the graph too, besides those in `early`, for `wanted` to be made there: all those that
-    come before it, so that the program's order of draws is kept. None where it cannot be made there."""
+    """The draws of random numbers that must come before the graph with those in `early`, if `wanted` is to be drawn before it: all
+    earlier ones, so that the order of draws stays that of the program. None if that is not possible."""
     if wanted in early or wanted.stream is None:
         return [] if wanted in early else None
     found: list[CallEffect] = []
@@ -219,7 +219,8 @@ def draws_before(effects: list[Effect | CallEffect], early: set[CallEffect], wan
 
 
 def _can_be_drawn(draw: CallEffect, made: set[CallEffect], changed: bool) -> bool:
-    """Whether a draw can be made when only the calls `made` have been. changed: objects from outside may have been, since entry."""
+    """Whether a draw can be made when, of all calls, only `made` have been. changed: objects from outside may have changed since
+    entry."""
     if draw.stream is None or draw.stream.source is None:      # the trace made it
         return False
     for arg in draw.args:
@@ -239,8 +240,8 @@ def _is_plain(shadow: Shadow) -> bool:
 
 
 def ready_at_entry(effects: list[Effect | CallEffect], early: set[CallEffect]) -> int:
-    """How many effects, from the first on, need nothing that the trace makes but what these calls return, so that they may
-    come before its graph."""
+    """How many effects, from the first on, use only entry state and the results of these calls, so that they may come before the
+    graph."""
     done: set[CallEffect] = set()
     for count, effect in enumerate(effects):
         if isinstance(effect, CallEffect):
@@ -255,7 +256,7 @@ def ready_at_entry(effects: list[Effect | CallEffect], early: set[CallEffect]) -
 
 
 def _is_there(shadow: Shadow, done: set[CallEffect]) -> bool:
-    """Whether a value is there when a call begins, and these calls are done."""
+    """Whether a value is available at entry, after these calls."""
     for part in walk(shadow):
         if isinstance(part, RefNode):
             if part.source is None and not (isinstance(part.origin, Replayed) and part.origin.op in done):

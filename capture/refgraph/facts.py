@@ -1,5 +1,5 @@
-"""What guards and mock functions ask where no path tells: what is not there, what is another in each thread, which GPU is the
-current one, what is kept under weak references. None of these runs Python code of the program's."""
+"""Functions that guards and mock functions call for facts that no access path reaches: that something is absent, values that differ
+by thread, the current GPU, keys that are weak references. None of them runs Python code of the program."""
 from __future__ import annotations
 
 import _thread
@@ -23,7 +23,7 @@ _known = _thread._local()
 
 
 def current_gpu() -> int | None:
-    """The GPU that a program means unless it names one; None before it uses any."""
+    """The index of the current GPU; None before the program has used any."""
     return torch.cuda.current_device() if torch.cuda.is_initialized() else None
 
 

@@ -101,7 +101,8 @@ class RefGraph(Changes):
                 self.places[key] = place
 
     def hold(self, source: Source, kind: str, expected: Any) -> None:
-        """`require` of what the program goes by. Raises Break where many captures have met another each, and the trace can end."""
+        """`require` for a value that decides what the program does. Raises Break if many captures each met another value there, and
+        the trace can end."""
         name = None if key_of(source, kind, expected) in self.requirements else self.context.changes_often(source, kind)
         if name is not None:
             raise Break("changing-value", f"the program depends on the value of {name}")
@@ -150,9 +151,9 @@ class RefGraph(Changes):
     def computed(self, op: Callable[..., Any], operands: tuple[Shadow, ...], result: Any) -> Shadow:
         """The shadow of a scalar that a pure builtin function made of others.
 
-        It may never be used on a hit, and yet the program counts on its being there: guards that the operands are such that no code
-        of the program's own runs, and that there is a result of this type. Where only a hit knows them, it is computed on each.
-        What takes too many steps, as in a loop that counts, is a constant: where it began is guarded by value.
+        Even if a hit never uses it, computing it must not fail or run code of the program: so the types of the operands are
+        guarded, or, if only a hit knows these, it is computed on each hit. What takes too many steps, as in a loop that counts, is
+        a constant: where it began is guarded by value.
         """
         expr = Expr(IN_PLACE.get(op, op), operands)
         length = 1 + sum(self.lengths[id(operand)][1] for operand in operands if id(operand) in self.lengths)
@@ -174,19 +175,19 @@ class RefGraph(Changes):
         return expr
 
     def note_places(self, *tensors: RefNode) -> None:
-        """It matters from now on which of the outside tensors share memory with these."""
+        """Guards from now on which tensors from outside share memory with these."""
         self.placed.update(tensors)
 
     def note_risk(self, shadow: Expr) -> None:
-        """What is computed on a hit may raise there."""
+        """Notes an expression that may raise when a hit computes it."""
         self.risks.append(shadow)
 
     def note_overriding(self) -> None:
-        """Some object that was met has a say in what functions of torch do."""
+        """Notes that an object was met whose class may override functions of torch."""
         self.overriding = True
 
     def note_special(self, cls: type, name: str) -> None:
-        """It is guarded from now on that a class keeps a special method."""
+        """Guards that a class keeps a special method."""
         self.pinned_specials[id(cls), name] = cls
 
     def is_long(self, shadow: Shadow) -> bool:
@@ -270,7 +271,7 @@ class RefGraph(Changes):
         return self.external(real, Constant(real))
 
     def touch(self, node: RefNode) -> RefNode:
-        """The type of an outside object is about to matter."""
+        """Guards the type of an outside object, on which the program is about to depend."""
         if node.source is not None and (not isinstance(node.source, Constant) or can_change_class(node.cls)):
             if type(node.state) is TensorState:
                 if node.state.properties is None:
@@ -481,7 +482,8 @@ class RefGraph(Changes):
 
 
 def require_readable(start: ListStart | None) -> None:
-    """Raises Break where an item of a list was replaced, and it is another one on each call."""
+    """Raises Break if an item of a list was replaced at an index that changes from call to call: its items are not known any
+    more."""
     if start is not None and start.writes:
         raise Break("opaque-call", "a list was read in which something was stored at an index that changes from call to call")
 

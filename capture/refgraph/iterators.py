@@ -25,17 +25,17 @@ LONGEST_CHAIN = 10_000      # what a chain walks over may be without end
 
 
 def fork(iterator: Any) -> Iterator[Any]:
-    """An iterator over what is left to `iterator`, which stays where it is. Raises TypeError for one that does not tell."""
+    """A new iterator over the remaining items of `iterator`, which does not move. Raises TypeError if that cannot be told."""
     return _Fork().of(iterator)
 
 
 def are_apart(left: Any, right: Any) -> bool:
-    """Whether no iterator that can be copied is one that both walk over."""
+    """Whether two iterators share no iterator that can be copied."""
     return met_by(left).isdisjoint(met_by(right))
 
 
 def met_by(iterator: Any) -> set[int]:
-    """The identities of an iterator, and of those that it walks over."""
+    """The identities of an iterator and of the iterators that it walks over."""
     fork = _Fork()
     fork.of(iterator)
     return set(fork.copies)
@@ -133,13 +133,13 @@ def _clone_over(iterator: Any, parts: list[tuple[Any, Iterator[Any]]]) -> Iterat
 
 
 def _held(iterator: Any) -> list[Any]:
-    """What an iterator of itertools refers to. Since Python 3.12 that begins with its class."""
+    """The objects that an iterator of itertools refers to. Since Python 3.12 its class comes first."""
     held = gc.get_referents(iterator)
     return held[1:] if held and held[0] is type(iterator) else held
 
 
 def reduced(iterator: Any) -> tuple[Callable[..., Any], tuple[Any, ...], Any]:
-    """How an iterator of a builtin type is made anew: `make(*args)`, and what `__setstate__` takes then, or None."""
+    """How to make an iterator of a builtin type anew: `make(*args)`, and the argument for `__setstate__`, or None."""
     make, args, *state = iterator.__reduce__()
     return make, args, state[0] if state else None
 
@@ -172,7 +172,7 @@ def has_item(iterator: Any, ahead: int) -> bool:
 
 
 def looking_ahead_of(iterator: Any) -> tuple[Callable[[Any, int], bool], Callable[[Any, int], Any]]:
-    """`has_item` and `peek` for iterators like this one: C does for the most usual kinds what these do for all."""
+    """`has_item` and `peek` for iterators like this one: written in C for the most usual kinds."""
     return (_C.has_item, _C.peek) if _C.can_look_ahead(iterator) else (has_item, peek)
 
 

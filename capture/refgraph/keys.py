@@ -96,7 +96,7 @@ def table(container: Any, items: Iterator[tuple[Any, Any]]) -> dict[Any, Any]:
 
 
 def hash_kept(container: Any, key: Any) -> int:
-    """The hash under which a container keeps this very key. Raises KeyError when it does not."""
+    """The hash under which a container stores this very key. Raises KeyError if it is not there."""
     for known, number in _C.hashed_keys(container):
         if known is key:
             return number

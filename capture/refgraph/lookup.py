@@ -1,4 +1,5 @@
-"""What objects are made of, past their classes' own opinion: nothing here runs Python code of the program's."""
+"""Attributes of objects and classes, read without running Python code of the program (no `__getattr__`, no `__class__`
+property)."""
 from __future__ import annotations
 
 import _thread

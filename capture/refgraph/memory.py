@@ -1,4 +1,4 @@
-"""Tensors and other objects of torch's own: where they lie in memory, and what asks for it."""
+"""Tensors, storages and autograd nodes: where they lie in memory, and which classes override what torch does with them."""
 from __future__ import annotations
 
 import itertools
@@ -33,15 +33,15 @@ OWN = frozenset(
 
 
 def is_plain(cls: type) -> bool:
-    """Whether tensors of a class hold their values as torch's own do: it does not take over what ATen's operators do
-    (`__torch_dispatch__`), though it may say what happens in place of torch's functions. Those of lazy modules have no values."""
+    """Whether tensors of a class hold their values as torch's own do: the class has no `__torch_dispatch__`, and is not that of a
+    lazy module (whose tensors have no values). It may have `__torch_function__`."""
     return cls in PLAIN_TENSORS or issubclass(cls, torch.Tensor) and not issubclass(cls, UninitializedTensorMixin) and (
         lookup_class(cls, "__torch_dispatch__") is torch._C._disabled_torch_dispatch_impl)
 
 
 def is_overriding(cls: type) -> bool:
-    """Whether operations on tensors of a class may be others than torch's own, or it adds more than attributes and methods to
-    them; whether a class of other objects has a say in what functions of torch do with these."""
+    """Whether operations on tensors of a class may differ from torch's own, or the class adds more than attributes and methods; for
+    other classes, whether they have `__torch_function__`."""
     if cls in PLAIN_TENSORS:
         return False
     if issubclass(cls, torch.Tensor):
@@ -50,7 +50,7 @@ def is_overriding(cls: type) -> bool:
 
 
 def asking_nobody(cls: type) -> AbstractContextManager[Any]:
-    """In which questions of ours about a tensor of a class are answered by torch, whatever the class has to say."""
+    """A context in which our own questions about a tensor call no `__torch_function__` of its class."""
     return nullcontext() if cls in PLAIN_TENSORS else torch._C.DisableTorchFunction()
 
 
@@ -60,13 +60,14 @@ def additions(cls: type) -> tuple[type, ...]:
 
 
 def adds_only(cls: type) -> bool:
-    """Whether a class redefines nothing that tensors have. It may say that operations return tensors of torch's own class."""
+    """Whether a class redefines no attribute of Tensor. It may have operations return plain tensors."""
     namespace = type.__getattribute__(cls, "__dict__")
     return all(not hasattr(torch.Tensor, name) or name in OWN or value is DISABLED for name, value in namespace.items())
 
 
 def is_handle(real: Any) -> bool:
-    """Whether an object is one of these, or a node of autograd. (`issubclass` of torch's abstract class would hash the class.)"""
+    """Whether an object is a generator, a storage or a node of autograd. (`issubclass` of torch's abstract class would hash the
+    class.)"""
     cls = type(real)
     return cls in HANDLES or issubclass(cls, BackwardCFunction) or cls is getattr(
         torch._C._functions, type.__dict__["__name__"].__get__(cls), None)
@@ -93,7 +94,7 @@ def storage_id(real: torch.Tensor) -> int | None:
 
 
 def gradient_of(tensor: Any) -> Any:
-    """The gradient of a tensor, whatever its class has to say. Raises TypeError for other objects."""
+    """The gradient of a tensor, without `__torch_function__`. Raises TypeError for other objects."""
     if not issubclass(type(tensor), torch.Tensor):
         raise TypeError("no tensor")
     with torch._C.DisableTorchFunctionSubclass():
@@ -101,7 +102,7 @@ def gradient_of(tensor: Any) -> Any:
 
 
 def pin_tensor_class(graph: Any, cls: type) -> None:
-    """Guards that a class redefines what it does now of what tensors have. Raises Break for one whose tensors are not plain."""
+    """Guards which attributes of Tensor the class overrides. Raises Break for a class whose tensors are not plain."""
     if cls in PLAIN_TENSORS:
         return
     if issubclass(cls, UninitializedTensorMixin):

@@ -26,7 +26,7 @@ from capture.refgraph.source import Computed, Constant, Source
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Make:
-    """`node = value`: an object of the trace comes into being."""
+    """`node = value`: the mock function makes an object of the trace."""
 
     node: RefNode
     value: Shadow
@@ -35,9 +35,10 @@ class Make:
 @dataclass(frozen=True, slots=True, eq=False)
 class MockPlan:
     """`outputs`: the tensors which the graph must return, in order. `numbers`: what it takes besides tensors. `early` is done
-    before the graph, by `clocks` nothing changes; `steps` come after it. `risks`: what is computed even where nothing comes of it.
-    `classes`: the guarded type at each path that the mock function reads, and at the paths below it, where one is guarded.
-    `before`: what has all be as it was that is changed until the graph has run and the risks are over."""
+    before the graph; `clocks` are read before it, which changes nothing; `steps` come after it. `risks`: expressions that are
+    computed because they may raise, whether or not their values are used. `classes`: the guarded type at each path that the mock
+    function reads, and at the paths below it, where one is guarded. `before`: undoes what was changed, if the graph or one of the
+    risks raises."""
 
     outputs: tuple[RefNode, ...]
     steps: tuple[Make | Effect | CallEffect, ...]

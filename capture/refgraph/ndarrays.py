@@ -32,7 +32,7 @@ def is_ndarray(x: Any) -> bool:
 
 
 def is_told(x: Any) -> bool:
-    """Whether `content` tells all of an object: an array of numpy's own class, or a number."""
+    """Whether `content` says all about an object: an array of numpy's own class, or a number."""
     return is_value(x) and (is_ndarray(x) or not is_array(x)) and x.dtype.kind in PLAIN_KINDS
 
 

@@ -32,7 +32,7 @@ class Shadow:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Const(Shadow):
-    """Follows from guarded values by pure operations; may be used as it is."""
+    """A value that follows from guarded values by pure operations. It may be used as a constant."""
 
     value: Any
 

@@ -1,4 +1,4 @@
-"""The objects that a trace has met, by identity; in which order; and how long it holds those that it has made."""
+"""The objects that a trace has met, by identity and in order of creation; and how long those that it has made are kept alive."""
 from __future__ import annotations
 
 from bisect import bisect_right
@@ -37,7 +37,7 @@ class Objects:
         return [node for number in numbers if type(number) is int and (node := self._by_id.get(number)) is not None]
 
     def number(self, value: Any) -> Expr | None:
-        """The shadow of a number that `id` returned of an object which is alive; None for all others."""
+        """The shadow of `id(object)` for a live object that the program has asked that of; None for other numbers."""
         node = self.numbers.get(value) if type(value) is int else None
         return Expr(id, (node,)) if node is not None and id(node.real) == value else None
 
@@ -95,5 +95,5 @@ class Objects:
             node.forget()
 
     def seal(self) -> None:
-        """No more knowledge is added, and nothing required."""
+        """From now on nothing is learned or required."""
         self.sealed = True

@@ -41,7 +41,7 @@ def require_order(graph: RefGraph, state: SetState) -> None:
 
 
 def require_finger(graph: RefGraph, node: RefNode) -> None:
-    """Guards where `pop` begins to look for a member of a set from outside: where the last one ended."""
+    """Guards at which slot `pop` begins to look for a member of a set from outside: the place where the last `pop` ended."""
     for order in node.state.follows:
         if order.source == node.source:
             graph.require(Computed(_C.set_finger, (order.source,)), "VALUE", order.finger)

@@ -91,12 +91,12 @@ def operands(shadow: Shadow) -> tuple[Shadow, ...]:
 
 
 def recipe_of(graph: RefGraph, node: RefNode) -> Recipe:
-    """The recipe of one created object, as it was when it was published, or as it is in the end."""
+    """The recipe of one created object, in its final state or as it was when it was published."""
     return _Cook(graph, node).recipe()
 
 
 class _Cook:
-    """Finds the recipe of one created object, as it was when it was published, or as it is in the end."""
+    """Finds the recipe of one created object, in its final state or as it was when it was published."""
 
     def __init__(self, graph: RefGraph, node: RefNode) -> None:
         self.graph, self.node, self.cls, self.real = graph, node, node.cls, node.real

@@ -35,7 +35,7 @@ class Form(enum.Enum):
 
     @property
     def has_paths(self) -> bool:
-        """Whether paths are part of it."""
+        """Whether the expectation contains paths."""
         return self in (Form.PATH, Form.PATHS, Form.PLACES)
 
     def with_paths(self, expected: Any, to: Callable[[Source], Any]) -> Any:
@@ -72,8 +72,9 @@ OTHER = "do not change it between calls, or change it before the first one"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Row:
-    """What is known of a kind. text, words: by path and expectation. Without words it is about what an object is made of, not
-    about its state."""
+    """All about a kind of guard but its check in C++. text, words: functions of the path and the expectation; the text is for
+    `eval`, the words are for reports. A kind without words is about classes, functions and absent attributes, which reports only
+    count."""
 
     condition: str
     form: Form
@@ -204,12 +205,12 @@ class Kind(enum.Enum):
 
     @property
     def row(self) -> Row:
-        """What is known of it."""
+        """The row of the kind."""
         return self.value
 
 
 def key_of(source: Source | None, kind: str, expected: Any) -> Key:
-    """What a requirement is known by. A second one under the same key says the same."""
+    """The key under which a requirement is stored: a second one with the same key must say the same."""
     return (source, kind, expected) if Kind[kind].row.several else (source, kind)
 
 

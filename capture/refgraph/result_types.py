@@ -1,4 +1,4 @@
-"""What type a value always has that is computed anew on every hit, and which functions may raise then."""
+"""The types of values that each hit computes anew, where these are always the same; and which functions may raise then."""
 from __future__ import annotations
 
 import math
@@ -59,8 +59,7 @@ def may_vary(op: Callable[..., Any]) -> bool:
 
 
 def type_of(shadow: Shadow, given: dict[Source, type]) -> type | None:
-    """The type of a scalar, or None where it may have another on the next call. `given` collects the paths from outside on whose
-    types that rests."""
+    """The type of a scalar, or None if it may differ on the next call. `given` collects the paths whose types this rests on."""
     if isinstance(shadow, Const):
         return type(shadow.value)
     if isinstance(shadow, External):

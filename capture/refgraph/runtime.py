@@ -41,7 +41,7 @@ def frozen(values: torch.Tensor) -> torch.nn.Parameter:
 
 @functools.cache
 def _result_of(grad_fn: str) -> type:
-    """A class of tensors that print like results of an operation. Only a name can be told by it."""
+    """A class for tensors that print `grad_fn=<name>` as results of that operation do."""
     node = type(grad_fn, (), {})()
     return type("tensor", (torch.Tensor,), {
         "__torch_function__": torch._C._disabled_torch_function_impl, "__format__": _format,

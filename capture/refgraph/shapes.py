@@ -1,4 +1,5 @@
-"""Shapes and lengths that depend on values: where a continuation finds such tensors, and what was found to change."""
+"""Shapes and lengths that no guard fixes, since they depend on values or were seen to change: at which paths a continuation finds
+such tensors."""
 from __future__ import annotations
 
 import re
@@ -19,7 +20,7 @@ STATIC = "_dynamo_static_indices"
 
 
 class Shapes:
-    """Which of the things that one compiled function is given have shapes, or lengths, that no guard may fix.
+    """At which paths of one compiled function there are tensors whose shapes, or lists whose lengths, no guard may fix.
 
     `known`: the paths of tensors whose shapes depend on values in a trace that led here, and of what was seen to change. awaited:
     the parameter for what a call has returned that no trace holds: what is in there changes once a capture has met another size.
@@ -135,6 +136,6 @@ def of_object(source: Source, node: RefNode) -> list[tuple[Source, Shadow]]:
 
 
 def ask(tensor: torch.Tensor, name: str, *args: Any) -> Any:
-    """What a tensor tells of its shape by an attribute or method."""
+    """The value of an attribute or method by which a tensor tells its shape."""
     told = len if name == "len" else getattr(type(tensor), name)
     return told(tensor, *args) if callable(told) else told.__get__(tensor)

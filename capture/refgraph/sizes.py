@@ -126,7 +126,7 @@ class Sizes:
         self.values: dict[Source, Any] = {}     # other numbers that were calculated with
 
     def _hold(self, source: Source, expected: Any) -> None:
-        """The value at a path is what it is now on each hit. Raises Break, see `RefGraph.hold`."""
+        """Guards the value at a path. Raises Break, see `RefGraph.hold`."""
         graph = self._graph()
         assert graph is not None
         graph.hold(source, "VALUE", expected)
@@ -136,7 +136,7 @@ class Sizes:
         return graph is not None and (source, "VALUE") in graph.requirements
 
     def __bool__(self) -> bool:
-        """Whether there are any."""
+        """Whether any size changes in this trace."""
         return bool(self._sources)
 
     def atom(self, source: Source, real: int) -> Size:
@@ -152,7 +152,7 @@ class Sizes:
         return self._reals[self._atoms[source]]
 
     def resolved(self, size: Size) -> Size:
-        """The same, by what guards say by now."""
+        """The same, written with what the guards so far say about atoms."""
         for atom in size.atoms():
             known = self._equal.get(atom)
             if known is None and self._held(self._sources[atom]):
@@ -290,7 +290,7 @@ class Sizes:
         return holds
 
     def _is_known(self, relation: Callable[[Any, Any], bool], difference: Size) -> bool:
-        """Whether it follows from sizes not being negative how a difference compares with zero."""
+        """Whether the sign of a difference is known from sizes being non-negative alone."""
         if difference.constant is not None:
             return True
         signs = {factor > 0 for monomial, factor in difference.terms.items() if monomial}
@@ -306,7 +306,7 @@ class Sizes:
         return isinstance(source, Computed) and source.op is _C.size
 
     def _unite(self, left: Size, right: Size) -> None:
-        """Both are equal on each hit."""
+        """Guards that two sizes are equal, and uses it from now on."""
         for size, other in ((left, right), (right, left)):
             if size.atom is not None and other.constant is not None:
                 self.fix(size)

@@ -125,7 +125,7 @@ def short_name(value: Any) -> str:
 
 
 def kept_name(namespace: Mapping[str, Any], key: str) -> str | None:
-    """A name in a namespace, where the program may have put anything."""
+    """A key of a namespace as text: the program may have stored anything there."""
     name = namespace.get(key)
     return name if type(name) is str else None
 

@@ -1,4 +1,5 @@
-"""What the plan of a mock function uses, and how often: what is read or computed once, and kept."""
+"""Counts how often the plan of a mock function uses each value, to decide which are read or computed once and kept in a
+variable."""
 from __future__ import annotations
 
 import collections

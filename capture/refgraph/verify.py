@@ -261,7 +261,7 @@ def _keys(keys: Iterable[Any]) -> str:
 
 
 def _short(value: Any) -> str:
-    """A value in a message; no `__repr__` of the user's runs."""
+    """A value as text for messages. No `__repr__` of the program runs."""
     if isinstance(value, Const):
         return _short(value.value)
     readable = type(value) in SCALARS or isinstance(value, (RefNode, type))
