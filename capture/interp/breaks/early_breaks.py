@@ -28,7 +28,8 @@ MOST = 16       # places of one compiled function: each costs a capture that com
 
 
 class Retreats:
-    """The places where traces of one compiled function, and of its continuations, are to end, and why."""
+    """The places before which traces of one compiled function, and of its continuations, end, and why: a break further inside could
+    not be continued."""
 
     def __init__(self) -> None:
         self._reasons: dict[Place, Break] = {}
@@ -44,7 +45,7 @@ class Retreats:
         return self._reasons.get(place_of(interp.frame))
 
     def is_too_early(self, interp: Interpreter) -> bool:
-        """Whether what the present call is shown changed after it in an earlier trace."""
+        """Whether an object that this call is shown was changed later in an earlier trace."""
         return bool(self._shown) and user_stack(interp.positions()) in self._shown
 
     def is_between_instructions(self, frame: Frame) -> bool:
@@ -57,7 +58,7 @@ class Retreats:
         return bool(self._ends)
 
     def end_here(self, frame: Frame) -> Break | None:
-        """Why the trace is to end before the next instruction; None if it need not."""
+        """Why the trace must end before the next instruction; None if it need not."""
         return self._ends.get(place_of(frame))
 
     def last_instruction(self, frame: Frame) -> Place | None:
@@ -69,7 +70,8 @@ class Retreats:
         return *outer, (code, pc - 1)
 
     def learn(self, interp: Interpreter, reason: Break) -> bool:
-        """The trace ends for `reason` where it cannot be cut. Whether the next one will end earlier, and so may be."""
+        """Called when the trace ends for `reason` where it cannot be cut. Returns whether a later capture will end at an earlier
+        place, where it can be."""
         if reason.reason.id == "late-change" and reason.stack:
             known = reason.stack in self._shown
             self._shown.add(reason.stack)

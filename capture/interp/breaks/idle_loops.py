@@ -59,7 +59,7 @@ def itself(left: Left) -> Left:
 
 
 def is_inert(real: Any) -> bool:
-    """Whether nothing but its memory goes when an object dies."""
+    """Whether the death of an object has no effect but to free its memory."""
     return isinstance(real, torch.Tensor) or type(real) in SCALARS
 
 

@@ -1,8 +1,6 @@
-"""Stand-ins that leave the captured code: they become the objects of C that they have stood for.
-
-A stand-in stays what it is where the captured code alone goes on with it (a variable behind a break, or of a generator), and where
-a method of its class waits for something or is held bound to it.
-"""
+"""Stand-ins that leave captured code (see design.md, "Iterators that call Python"): each becomes the C object that it stands for.
+It stays a stand-in where captured code alone uses it (a variable behind a break, or of a generator), and while a method of its
+class runs or is bound to it."""
 from __future__ import annotations
 
 import types
@@ -35,8 +33,8 @@ from capture.refgraph.node import (
 
 
 def let_out(interp: Interpreter, leaving: Iterable[Value], frames: Iterable[Suspended] = (), function: Any = None) -> None:
-    """Has the stand-ins that others will meet become what they stand for, now and on hits. leaving: what the trace returns, or
-    gives `function` to be called with; frames: what continuations go on with."""
+    """Turns stand-ins that others will see into C objects, now and on hits. leaving: what the trace returns, or passes to
+    `function`; frames: what continuations are given."""
     graph = interp.graph
     if not any(can_become(node.real) for node in graph.nodes):
         return

@@ -73,7 +73,7 @@ def is_torchs(item: Any) -> bool:
 
 
 def works(frame: Frame, recorder: FxRecorder) -> bool:
-    """Whether operations on tensors were recorded inside of this call, by what the package called: that is to be captured."""
+    """Whether tensor operations were recorded in this call of the package: then it is to be captured."""
     return any(frame.code is code for node in recorder.fx.nodes for code, *_ in node.meta.get("stack", ()))
 
 
@@ -85,6 +85,6 @@ def concerns_program(local: Any) -> bool:
 
 
 def told(reason: Break, frames: list[Suspended]) -> str:
-    """What users are told of such a break, besides why the trace ended."""
+    """The sentence for users on such a break, beside the reason for which the trace ended."""
     call = next(frame for frame in frames if frame.code is not instantiate.__code__)
     return f"{reason.context}, and the rest of {call.code.co_qualname}(), which CPython runs"

@@ -1,4 +1,4 @@
-"""Where a frame waits, and which of its variables are alive there."""
+"""Positions: the instruction at which a frame waits, and which of its variables are live there."""
 from __future__ import annotations
 
 import types

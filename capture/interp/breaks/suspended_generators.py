@@ -64,7 +64,7 @@ def sleepers(interp: Interpreter, chains: list[tuple[list[Suspended], Codes]],
 
 
 def _resting(interp: Interpreter, body: Body, known: dict[Position, types.CodeType]) -> Sleeper:
-    """A body that does not run, or one that still awaits what it has been awaiting."""
+    """The saved state of a generator that is suspended or finished, or that waits on the same call as before."""
     if body.awaiting is not None:
         function, values, raising = body.awaiting
         return _sleeper(body, body.state, function, values, raising)
@@ -98,6 +98,6 @@ def _describe(interp: Interpreter, sleeper: Sleeper) -> None:
 
 
 def lie_down(found: list[Sleeper]) -> None:
-    """Makes the generators of a trace that has come to its end dormant."""
+    """Makes all generators of a trace that has ended dormant."""
     for sleeper in found:
         sleeper.body.lie_down(tuple(part.real for part in sleeper.record))

@@ -18,8 +18,8 @@ BUILTINS: dict[str, Any] = types.__dict__["__builtins__"]
 
 
 class Value:
-    """A stack slot or local: the real value and its shadow. Once the trace was given up that is None, and nobody asks for it:
-    `Interpreter.track` does nothing then."""
+    """A stack slot or local: the real value and its shadow. Once the trace was given up, shadows are None and are not used
+    (`Interpreter.track`)."""
 
     __slots__ = ("real", "shadow")
 
@@ -66,7 +66,7 @@ def resuming(then: Taker, how: Resume) -> Taker:
 
 
 def discard(value: Value) -> None:
-    """The continuation for a result that nobody wants."""
+    """A continuation that drops the result."""
 
 
 resuming(discard, Resume.DISCARD)

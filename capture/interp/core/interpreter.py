@@ -79,7 +79,8 @@ class Interpreter:
         return self.result[0]
 
     def go_on(self, start: Callable[[], None]) -> Value:
-        """Goes on after a Cut that came to nothing, with `start`, which does what was not done. Raises UserError."""
+        """Resumes interpretation after a graph break that could not be continued; `start` performs the operation that was pending.
+        Raises UserError."""
         self.drive(start, outer=None)
         return self.result[0]
 
@@ -98,35 +99,36 @@ class Interpreter:
             self.at_call = False
 
     def opened(self, node: RefNode, level: bool = False) -> None:
-        """What `node` stands for has begun, and must end in the same trace. level: no trace may begin before its end either."""
+        """Notes that something has begun, for which `node` stands, and which must end in the same trace (a block, a level of
+        torch.func). level: no later trace may begin inside of it either."""
         self.openings[node] = [] if self.retreats is None else self.retreats.places(self)
         if level:
             self.levels.add(node)
 
     def closed(self, node: RefNode | None = None) -> None:
-        """What `node` stands for has ended; None: what began last."""
+        """Notes that what `node` stands for has ended; None: what began last."""
         if node is None:
             self.openings.popitem()
         else:
             self.openings.pop(node, None)
 
     def mode_entered(self, mode: Shadow, opening: RefNode) -> None:
-        """A mode is asked what functions of torch do, from now on. opening: stands for that."""
+        """Notes that the program has entered a `__torch_function__` mode. opening: the node of the operation that enters it."""
         self.opened(opening, level=True)
         self.modes.append((mode, opening))
 
     def mode_left(self) -> Shadow:
-        """The last of these modes, which is not asked any more."""
+        """Notes that the innermost mode was left, and returns it."""
         mode, opening = self.modes.pop()
         self.closed(opening)
         return mode
 
     def made(self, body: Any) -> None:
-        """This capture has made a generator of which this is the body."""
+        """Notes a generator that this capture has made, by its body."""
         self.bodies.add(body)
 
     def took_over(self, body: Any, node: RefNode) -> None:
-        """The body of a generator from outside, which `node` stands for, is one of this trace's."""
+        """Notes a generator from outside (`node`) whose body this trace has resumed."""
         self.taken_over[body] = node
 
     def drive(self, start: Callable[[], None], outer: Frame | None) -> None:
@@ -213,12 +215,13 @@ class Interpreter:
         self.graph.sweep(frame.mark)
 
     def let_go(self, frame: Frame, node: RefNode) -> None:
-        """`frame` no longer holds an object: it dies now, and what it holds, if nobody but the trace does any more."""
+        """Called when `frame` drops an object: if nobody but the trace holds it, it dies now, with what it holds."""
         if node.strong and node.created and node.is_garbage():      # of an exception, what its traceback shows dies with it
             self.graph.sweep(frame.mark if issubclass(node.cls, BaseException) else min(frame.rounds[0], node.serial - 1))
 
     def new_round(self, frame: Frame) -> None:
-        """A loop of the current frame begins anew: what was made in its last two rounds, and is dead by now, is let go."""
+        """Called when a loop of the current frame begins an iteration: frees what the last two iterations made and nobody holds any
+        more."""
         if self.tracking:
             older, newer = frame.rounds
             self.graph.sweep(older)
@@ -266,7 +269,7 @@ class Interpreter:
         return None
 
     def unasked(self) -> AbstractContextManager[Any]:
-        """In which no class or mode of the program's is asked what functions of torch do: our questions are not their business."""
+        """A context in which our own operations on tensors call no `__torch_function__` of classes or modes."""
         return torch._C.DisableTorchFunction() if self.graph.overriding else UNASKED
 
     def describe(self, model: Callable[[], Shadow], function: Value, args: list[Value], kwargs: dict[str, Value], result: Any,
@@ -293,7 +296,7 @@ class Interpreter:
         self.retreated = self.fault is None and self.retreats is not None and self.retreats.learn(self, reason)
 
     def stop_inlining(self) -> None:
-        """What is called from now on gets no frames of ours."""
+        """From now on calls run in CPython, without frames of ours."""
         self.inlining = False
 
     def left_by_cut(self) -> None:
@@ -305,7 +308,7 @@ class Interpreter:
         self.broken = self.broken or (Break("raised", type(exception).__name__), ())
 
     def end(self) -> None:
-        """The call is over. States of iterators know the interpreter, whose frames are to die."""
+        """The call is over. Breaks the cycles by which iterators hold the interpreter, so that frames die."""
         self.tracking, self.frame = False, None
 
     def drop(self) -> None:
@@ -326,7 +329,7 @@ class Interpreter:
             self.died_at = None if self.retreats is None else self.retreats.last_instruction(self.leaving or self.frame)
 
     def _knowledge(self) -> tuple[int, ...]:
-        """What grows when the trace learns something of the world."""
+        """Counts of what the trace knows, which grow when it learns something."""
         return len(self.graph.requirements), self.graph.mark, self.recorder.operations
 
     def end_after_death(self, frame: Frame) -> None:
@@ -354,7 +357,7 @@ class Interpreter:
         self.unrepeatable = exception, reason
 
     def is_unrepeatable(self, exception: BaseException) -> bool:
-        """Whether no guard vouches for `exception` to be raised again on a hit."""
+        """Whether no guard makes sure that `exception` is raised again on a hit."""
         return self.unrepeatable is not None and self.unrepeatable[0] is exception
 
     def caught(self, exception: BaseException) -> None:

@@ -1,5 +1,5 @@
-"""The frames of the program, which are ours, for functions of C that look at their callers: these are called from stand-ins, real
-frames of CPython that tell file, line, function and globals of the program's own."""
+"""Stand-in frames: C functions that look at their callers are called from real CPython frames that show file, line, function and
+globals of the program, whose own frames are in our interpreter."""
 from __future__ import annotations
 import __future__
 

@@ -94,7 +94,7 @@ def comparison_method(x: Any, name: str) -> Any:
 
 
 def decline(other: Any) -> Any:
-    """The method that compares with nothing."""
+    """A comparison method that returns NotImplemented."""
     return NotImplemented
 
 

@@ -82,8 +82,8 @@ def raised(interp: Interpreter, exception: BaseException, again: bool, outer: Fr
 
 
 def show_locals(frame: Frame, exception: BaseException) -> None:
-    """Has the tracebacks of an exception that leaves a frame, and of those that it follows, show the frame's local variables, which
-    so live as long as these do."""
+    """Sets the local variables that an exception's traceback shows for a frame that it leaves. They live as long as the
+    traceback."""
     bound = {place: value.real for place, value in enumerate(frame.locals) if value is not None}
     names = None if frame.namespace is None else frame.namespace.real
     seen: set[int] = set()
@@ -96,7 +96,7 @@ def show_locals(frame: Frame, exception: BaseException) -> None:
 
 
 def tell_attribute(interp: Interpreter, exception: AttributeError, obj: Value, name: str) -> None:
-    """Has an error that leaves the code of an attribute say, unless it does, what was asked of which object."""
+    """Sets `name` and `obj` of an AttributeError that leaves a property or `__getattr__`, as CPython does, if they are not set."""
     if exception.name is None and exception.obj is None:
         exception.name, exception.obj = name, obj.real
         interp.track(_told, interp, exception, obj, name)

@@ -66,7 +66,7 @@ DESCRIPTIONS[dormant_of] = "the state of a generator"
 
 
 def watch(interp: Interpreter, values: Iterable[Value]) -> None:
-    """What the bodies of the generators among these do when they die belongs to the trace."""
+    """Makes these generators part of the trace: what their bodies do when they die (`finally`) is recorded."""
     for value in values:
         body = body_of(value.real)
         if body is not None and isinstance(value.shadow, RefNode):

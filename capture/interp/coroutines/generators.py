@@ -337,7 +337,7 @@ class Body:
         return outcomes[0]
 
     def _is_watched(self) -> bool:
-        """Whether a trace takes over the body, which is about to die."""
+        """Whether a trace records what the body does as it dies."""
         interp, node = (nobody(), None) if self.watcher is None else (self.watcher[0](), self.watcher[1])
         return interp is not None and interp.tracking and interp.thread == threading.get_ident() and take_over(interp, self, node)
 
@@ -426,7 +426,7 @@ def go_on_raising(generator: Any, exception: BaseException) -> Any:
 
 
 def nobody() -> None:
-    """What a weak reference to nothing returns."""
+    """The target of a dead weak reference: None."""
 
 
 def ignore(value: Value) -> None:

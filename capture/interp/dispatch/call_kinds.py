@@ -1,4 +1,4 @@
-"""What the call of a C function is to a trace. It is decided once, before the call is made."""
+"""What kind of call of a C function this is. Decided once, before the call is made."""
 from __future__ import annotations
 
 import enum

@@ -1,4 +1,4 @@
-"""What the call of an object comes to, by the object's class: the call of another object, a frame of ours, or a call of C."""
+"""How an object is called, by its class: as a call of another object, as a frame of ours, or as a call of C."""
 from __future__ import annotations
 
 import enum

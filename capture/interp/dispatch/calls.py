@@ -139,7 +139,7 @@ def call_native(interp: Interpreter, function: Value, args: list[Value], kwargs:
 
 def ask(interp: Interpreter, function: Any, args: list[Value], kwargs: dict[str, Value], then: Continuation | None,
         on_raise: OnRaise | None) -> bool:
-    """Asks, in place of an operation, the classes or the mode that it would ask. Raises Performed where it asked nobody."""
+    """Calls the overrides of an operation in its place. Raises Performed if there were none."""
     if function in OPERATORS and len(args) == 2 and overrides.asks(interp):
         operate = OPERATORS[function]
         call(interp, Value(operate, Const(operate)), args, None, then, on_raise)
@@ -152,7 +152,7 @@ def ask(interp: Interpreter, function: Any, args: list[Value], kwargs: dict[str,
 
 
 def asking(question: overrides.Question, function: Any) -> tuple[Value, list[Value]]:
-    """What asks it in place of a function of C, and the arguments of that."""
+    """The function that calls an override in place of a C function, and its arguments."""
     how: Any = ask_mode if question.of_mode else ask_classes
     known = Value(how, Const(how)), [question.asked, question.arguments]
     return (Value(ask_operator, Const(ask_operator)), [known[0], *known[1]]) if function in LEAVING_TO_OTHER else known
@@ -227,7 +227,7 @@ def methods_of_tensors(real: Any) -> tuple[str, ...]:
 
 
 class Stranger:
-    """An object with every special method that C code may ask for, all of them written in Python."""
+    """An object with every special method that C code may call, each a Python function."""
 
     __hash__ = None  # type: ignore[assignment]
 

@@ -147,7 +147,7 @@ def is_unreadable_call(interp: Interpreter, call: Call) -> Break | None:
 
 
 def decides(interp: Interpreter, call: Call) -> Break | None:
-    """Why a call cannot go by what it is given: only a hit knows it."""
+    """Why a call cannot be constant-folded: it depends on a value that only a hit knows. None if it does not."""
     if replays.decides(interp, call.real, call.values):
         what = BRANCH if call.real is operator.truth else f"what {name_of(call.real)}() does"
         return decision(what, [value.shadow for value in call.values])
@@ -155,14 +155,14 @@ def decides(interp: Interpreter, call: Call) -> Break | None:
 
 
 def is_unreadable(value: Value, function: Any) -> bool:
-    """Whether no more is known of a dict, or of the items of a list, than what was stored there, so that `function` cannot look."""
+    """Whether the trace knows only what was stored in a dict or list, so that `function` cannot read it."""
     state = value.shadow.state if isinstance(value.shadow, RefNode) else None
     return isinstance(state, WrittenDict) or isinstance(state, ListStart) and bool(state.writes) and not any(
         function is measure for measure in MEASURES)
 
 
 def unprepared(interp: Interpreter, prepare: Callable[..., None], args: list[Value], kwargs: dict[str, Value]) -> Any:
-    """Why the state that a call is about to change, or to read, cannot be known; None if it can."""
+    """Why the state that a call is about to change or read is not known; None if it is."""
     try:
         prepare(interp, *args, **kwargs)
     except Break as reason:
@@ -174,7 +174,7 @@ def unprepared(interp: Interpreter, prepare: Callable[..., None], args: list[Val
 
 
 def fit(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> bool:
-    """Whether a function can be called with these arguments."""
+    """Whether a function accepts these arguments."""
     try:
         inspect.signature(function).bind(*args, **kwargs)
     except TypeError:
@@ -183,7 +183,7 @@ def fit(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> bool:
 
 
 def hold_all(interp: Interpreter, /, *args: Value, **kwargs: Value) -> None:
-    """Before a call whose result follows from what its arguments hold: depends on that."""
+    """Guards all that the arguments hold, before a call whose result follows from that."""
     for value in (*args, *kwargs.values()):
         depend_deep(interp, value.shadow, value.real)
 

@@ -1,9 +1,6 @@
-"""Who is asked what functions of torch do: classes of tensors and of other objects, by `__torch_function__`, and modes in Python.
-
-torch itself says whom an operation in C asks, and what: it is called under a mode of ours, which is asked before all others and
-does nothing but take the question down. The interpreter then asks them in the program's name. Functions of torch that are written
-in Python are inlined, and so ask for themselves.
-"""
+"""`__torch_function__`: which overrides (of classes and modes) a function of torch calls, and with what. torch itself says so for C
+functions: the operation is called under a mode of ours, which comes first and only notes the call. The interpreter then calls the
+overrides. Functions of torch written in Python are inlined, and do this by themselves."""
 from __future__ import annotations
 
 import operator
@@ -39,7 +36,7 @@ class Asked(BaseException):
 
 
 class Secretary(TorchFunctionMode):
-    """Takes down what an operation asks."""
+    """The mode that notes which overrides an operation would call."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = MISSING) -> Any:
         raise Asked(func, types, args, kwargs)
@@ -47,7 +44,7 @@ class Secretary(TorchFunctionMode):
 
 @dataclass(frozen=True)
 class Question:
-    """A call of `__torch_function__`: whom it goes to, in order, of_mode: a mode first; and its arguments."""
+    """A call of `__torch_function__`: the overrides in order (of_mode: a mode is first), and the arguments."""
 
     asked: Value
     arguments: Value
@@ -55,7 +52,7 @@ class Question:
 
 
 class Performed(Exception):
-    """An operation has asked nobody and is done. `outcome`: what it returned."""
+    """The operation had no override and has run. `outcome`: what it returned."""
 
     def __init__(self, outcome: Any) -> None:
         super().__init__()
@@ -63,7 +60,7 @@ class Performed(Exception):
 
 
 def is_overridden(interp: Interpreter, args: Iterable[Value], kwargs: dict[str, Value]) -> bool:
-    """Whether somebody may be asked about an operation on these arguments, or is not, but would run if it were called natively."""
+    """Whether an operation on these arguments may call an override, now or when it runs natively."""
     if interp.modes and torch._C._is_torch_function_mode_enabled():
         return True
     return any(_may_ask(value.real) for value in args) or any(_may_ask(value.real) for value in kwargs.values())
@@ -79,7 +76,7 @@ def _may_ask(real: Any, depth: int = DEEPEST) -> bool:
 
 
 def is_asking(function: Any, args: list[Value]) -> bool:
-    """Whether a call of a function of C is an operation, which may ask."""
+    """Whether a call of a C function is an operation that may call overrides."""
     if not hashable(function):
         return False
     if function in OPERATORS:
@@ -88,13 +85,13 @@ def is_asking(function: Any, args: list[Value]) -> bool:
 
 
 def asks(interp: Interpreter) -> bool:
-    """Whether torch asks anybody at present."""
+    """Whether `__torch_function__` is enabled."""
     return torch._C._is_torch_function_enabled() or bool(interp.modes) and torch._C._is_torch_function_mode_enabled()
 
 
 def question_of(interp: Interpreter, function: Any, args: list[Value], kwargs: dict[str, Value]) -> Question | None:
-    """What a call of an operation in C asks, and whom; None if it asks nobody, since it raises before, or since torch was told not
-    to ask. Raises Performed where it is done."""
+    """The override calls of an operation in C. None if there are none, because it raises before, or `__torch_function__` is
+    disabled. Raises Performed if the operation has run."""
     modes = bool(interp.modes) and torch._C._is_torch_function_mode_enabled()
     if not asks(interp):
         return None

@@ -29,8 +29,8 @@ MOST_STEPS = 100        # from a check to the exception that it raises
 
 
 def truth_of_branch(interp: Interpreter, frame: Frame, value: Value, ways: dict[bool, int]) -> bool | None:
-    """The truth of a value that is branched upon, if the trace goes on with it; None if it is not for this, or the trace ends.
-    ways: where the branch leads."""
+    """The truth of a branch condition that is a tensor, if the trace may assume it; None if the branch is of another kind, or the
+    trace must end. ways: the two targets of the branch."""
     if not interp.tracking or not is_of_graph(interp, value):
         return None
     truth = interp.real(bool, value.real)
@@ -72,25 +72,25 @@ def is_comparison(shadow: Shadow | None) -> bool:
 
 
 def may_suppose(interp: Interpreter, is_truth: bool = True) -> bool:
-    """Whether the truth of a tensor, or else what it holds, may be taken for what it was in the capture."""
+    """Whether the trace may assume that the truth of a tensor, or its value, is the same on a hit as in the capture."""
     if interp.frame is None or interp.recorder.seen.surprised:
         return False
     return (is_of_library if is_truth else is_of_torch)(interp.frame.code.co_filename)
 
 
 def can_look_back(interp: Interpreter) -> bool:
-    """Whether nothing was done so far that could not be taken back if a tensor turns out to hold something else."""
+    """Whether all that was done so far can be undone if an assumption fails."""
     return interp.recorder.mutations.can_take_back()
 
 
 def assume(interp: Interpreter, value: Value, held: bool | int, operation: Any) -> Shadow:
-    """Takes a value, or its truth, for granted. operation: what looks whether it is so."""
+    """Notes an assumption on a value or its truth. operation: the function that checks it on a hit."""
     interp.recorder.expect(value, held, operation, at_once=bool(interp.openings))
     return Const(held)
 
 
 def supposed(interp: Interpreter, function: Any, args: list[Value], result: Any) -> Shadow | None:
-    """The shadow of a number or truth that torch's own code reads out of a tensor, if it is taken for what it is now."""
+    """The shadow of a number or truth that torch's own code reads out of a tensor, if the trace may assume that value."""
     if function not in (bool, int, operator.not_) or len(args) != 1 or not isinstance(args[0].real, torch.Tensor):
         return None
     if type(result) not in (bool, int):

@@ -92,7 +92,7 @@ def show_mapping(interp: Interpreter, result: dict[Any, Any], proxy: Value) -> S
 # -- byte arrays -------------------------------------------------------------------------------------------------------
 
 def content(interp: Interpreter, data: Value) -> BytesState:
-    """What is known of a byte array: its content, as a whole. Must be called before the first change to an outside one."""
+    """The content of a byte array, as a whole. Must be called before the first change to one from outside."""
     node, graph = node_of(data), interp.graph
     if node.state is None:
         if node.source is None:

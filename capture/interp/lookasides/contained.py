@@ -242,8 +242,8 @@ def changes_nothing(function: types.FunctionType) -> bool:
 
 
 def is_tame(x: Any) -> bool:
-    """Whether what code names changes no object that it is given: torch's functions change tensors alone. What is the program's own
-    is looked at for itself."""
+    """Whether nothing that this code names changes an object that it is given, except tensors (torch's functions). Functions of the
+    program are examined by themselves."""
     if is_a(x, type):
         return x in BUILTINS or is_own_class(x) or is_torch(x.__module__) or issubclass(x, BaseException)
     if is_a(x, types.ModuleType):
@@ -355,7 +355,7 @@ def attributes_of(code: types.CodeType) -> set[str]:
 
 
 def is_quiet(code: types.CodeType, first: tuple[str, ...]) -> bool:
-    """Whether no instruction changes more than variables, items of these, and attributes of the first argument."""
+    """Whether the instructions change nothing but variables, items of these, and attributes of the first argument."""
     last = None
     if not ASSIGNING.isdisjoint(attributes_of(code)):
         return False

@@ -1,4 +1,4 @@
-"""Dicts and their subclasses of the standard library. What was not looked at is not guarded."""
+"""Models of dicts and of their subclasses in the standard library. Only what the program read is guarded."""
 from __future__ import annotations
 
 import operator

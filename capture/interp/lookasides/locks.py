@@ -1,5 +1,5 @@
-"""Threads and locks. A lock that the trace makes concerns nobody else. Before one from outside is taken the trace ends, so that on
-every hit, too, the program reads what it reads while it holds the lock. (Under fullgraph it is held around the changes.)"""
+"""Threads and locks. A lock that the trace makes concerns nobody else. Before a lock from outside is taken the trace ends, so that
+every hit reads what the lock protects while it holds the lock. (Under fullgraph the lock is held around the effects of a hit.)"""
 from __future__ import annotations
 
 import _thread

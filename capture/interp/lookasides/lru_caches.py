@@ -22,7 +22,7 @@ WRAPPER = type(functools.lru_cache(lambda: None))
 
 
 def is_told(value: Value) -> bool:
-    """Whether a guard can say of an argument that a memory has it in a key."""
+    """Whether a guard can check that the cache has this argument in a key."""
     return is_part(value.shadow, value.real)
 
 

@@ -1,5 +1,5 @@
-"""What has functions of torch ask classes and modes of the program's, or ask none. A trace asks them itself, once; its graph asks
-nobody. So what is begun here is nothing that a hit does, and ends in the same trace."""
+"""`torch.overrides`: entering and leaving `__torch_function__` modes, and disabling overrides. The trace calls the overrides
+itself, once, and its graph calls none. So a hit does nothing of this, and what begins in a trace must end in it."""
 from __future__ import annotations
 
 from typing import Any
@@ -36,7 +36,7 @@ def _switch(cls: Any) -> None:
 
 
 def begun_before(interp: Interpreter, switch: Value, *exception: Value) -> Break | None:
-    """What is begun ends in the same trace."""
+    """Why a block that began before the trace cannot end in it; None for a block that began in it."""
     if switch.shadow in interp.openings:
         return None
     return Break("changing-global-state", f"a {type(switch.real).__name__} ends that began before")
@@ -55,7 +55,7 @@ def not_of_python(interp: Interpreter, mode: Value) -> Break | None:
 
 @model(torch._C._push_on_torch_function_stack, refuses=not_of_python)
 def push(interp: Interpreter, result: None, mode: Value) -> Shadow:
-    """A mode of the program's is asked from now on."""
+    """The program enters a mode."""
     opening = interp.graph.create(Opening())
     interp.mode_entered(mode.shadow, opening)
     interp.graph.note_overriding()
@@ -69,13 +69,13 @@ class Opening:
 
 
 def nothing_pushed(interp: Interpreter) -> Break | None:
-    """A mode is taken away by the trace that put it there."""
+    """Why a mode cannot be left that the trace has not entered; None if it has entered one."""
     return None if interp.modes else Break("changing-global-state", "a mode ends that began before")
 
 
 @model(torch._C._pop_torch_function_stack, refuses=nothing_pushed)
 def pop(interp: Interpreter, result: Any) -> Shadow:
-    """It is not asked any more."""
+    """The program leaves a mode."""
     return interp.mode_left()
 
 

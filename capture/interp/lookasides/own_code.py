@@ -79,7 +79,8 @@ def has_own_methods(x: Any, names: Iterable[str]) -> bool:
 # -- text --------------------------------------------------------------------------------------------------------------
 
 def has_own_text(x: Any, depth: int = DEEPEST) -> bool:
-    """Whether code of the program's writes the text of an object, or of what that text shows, and may do more than read."""
+    """Whether code of the program writes the text of an object, or of a part that the text shows, and that code may do more than
+    read."""
     cls = type(x)
     if cls in SCALARS or is_a(x, torch.Tensor):
         return False
@@ -158,8 +159,8 @@ def writes_by_own_code(*args: Any, file: Any = None, **kwargs: Any) -> bool:
 
 
 def is_own_stream(stream: Any, depth: int = DEEPEST) -> bool:
-    """Whether code of the program's takes part when something is written to a stream: of its class, or put in the place of a
-    method; or of a stream to which it passes that on."""
+    """Whether code of the program runs when a stream is written to: its class is the program's, a method was replaced, or it passes
+    the text on to such a stream."""
     held = instance_dict(stream) or {}
     if any(map(is_own, held.values())):
         return True
@@ -173,8 +174,8 @@ _OF_PROGRAM: weakref.WeakKeyDictionary[type, bool] = weakref.WeakKeyDictionary()
 
 
 def is_of_program(cls: type) -> bool:
-    """Whether a class has methods of the program's. All are looked at once; then those which logging calls, for these may be
-    replaced."""
+    """Whether a class has methods of the program. (All are checked once, and on each question those that logging calls, since these
+    may be replaced.)"""
     if cls not in _OF_PROGRAM:
         _OF_PROGRAM[cls] = any(is_own(item) for base in cls.__mro__ for item in vars(base).values())
     return _OF_PROGRAM[cls] or any(is_own(getattr(cls, name, None)) for name in TAKING_PART)
@@ -224,7 +225,8 @@ def warns_by_own_code() -> bool:
 # -- calls in a trace --------------------------------------------------------------------------------------------------
 
 def question(function: Any, args: list[Value], kwargs: dict[str, Value]) -> tuple[Callable[..., bool], tuple[Value, ...]] | None:
-    """What to ask, of which values, about the code that takes part in a call of logging, or in a warning."""
+    """The function that a guard calls, and its arguments, to tell whether code of the program takes part in a call of logging, or
+    in a warning."""
     if function is warnings.warn:
         return warns_by_own_code, ()
     if function not in LOGGING:
@@ -248,7 +250,7 @@ def refusal(function: Any, args: list[Value], kwargs: dict[str, Value], shown: I
 
 
 def require(interp: Interpreter, function: Any, args: list[Value], kwargs: dict[str, Value], shown: Iterable[Value]) -> None:
-    """Guards that no code of the program's runs in a call that the trace has made."""
+    """Guards that no code of the program runs in a call that the trace has made."""
     asked = question(function, args, kwargs)
     if asked is not None:
         paths = tuple(map(path_of, asked[1]))

@@ -38,7 +38,7 @@ DEEPEST = 6
 
 @dataclass(frozen=True)
 class Uses:
-    """What a code object names. None of its instructions changes anything but its own variables."""
+    """The names that a code object uses. None of its instructions changes anything but its own variables."""
 
     attributes: frozenset[str]
     names: frozenset[str]

@@ -80,7 +80,7 @@ def is_replayed(shadow: Shadow | None) -> bool:
 
 
 def is_measured(function: Callable[..., Any], values: Sequence[Value]) -> bool:
-    """Whether a call asks of a list, tuple or dict of the trace's only how long it is, which what is in there does not decide."""
+    """Whether a call only asks for the length of a list, tuple or dict of the trace, which its items do not change."""
     if function not in MEASURES or len(values) != 1:
         return False
     shadow, real = values[0].shadow, values[0].real
@@ -93,8 +93,8 @@ def is_measured(function: Callable[..., Any], values: Sequence[Value]) -> bool:
 
 def lazily(interp: Interpreter, function: Callable[..., Any], args: tuple[Value, ...], kwargs: dict[str, Value],
            result: Any) -> Shadow | None:
-    """The shadow of what a pure function made of values that are others on each call: replayed ones, and those from outside that an
-    earlier capture found to be others; None when there are none among its arguments."""
+    """The shadow of the result of a pure function if an argument changes from call to call (a replayed value, or one that an
+    earlier capture found to differ); else None."""
     values = [*args, *kwargs.values()]
     if (function is float or function is int) and len(values) == 1 and is_number_of_numpy(values[0]):
         node = interp.graph.touch(args[0].shadow)  # type: ignore[arg-type]
@@ -119,7 +119,7 @@ def lazily(interp: Interpreter, function: Callable[..., Any], args: tuple[Value,
 
 
 def varies(interp: Interpreter, shadow: Shadow | None, real: Any) -> bool:
-    """Whether a value from outside, or a part of one that the trace composed, was another one in an earlier capture."""
+    """Whether a value from outside, or a part of a composite, differed in an earlier capture."""
     if isinstance(shadow, External):
         return interp.recorder.seen.varies(shadow.source, real)
     if isinstance(shadow, Expr):
@@ -134,7 +134,7 @@ def varies(interp: Interpreter, shadow: Shadow | None, real: Any) -> bool:
 
 
 def is_changing(interp: Interpreter, key: Value) -> bool:
-    """Whether a scalar, of which no more is asked than to be stored under it, is another one on each call."""
+    """Whether a scalar that is only used as a key or index differs from call to call."""
     shadow = key.shadow
     if not isinstance(shadow, (External, Expr)) or type(key.real) not in SCALARS:
         return False
@@ -254,7 +254,7 @@ TEXT = frozenset({str, repr, format, torch.Tensor.__repr__, torch.Tensor.__forma
 
 
 def is_repeatable(function: Callable[..., Any], name: str, kwargs: dict[str, Value]) -> bool:
-    """Whether what `function`, of this name, reads out of a tensor may be read again on every hit."""
+    """Whether a hit can read the same out of a tensor by calling `function` (of this name) again."""
     if kwargs:
         return False
     known = any(function in readers for readers in (ADDRESSES, SIZES, BUILTIN_READERS))
@@ -269,7 +269,7 @@ def is_known(interp: Interpreter, args: list[Value]) -> bool:
 
 
 def decides(interp: Interpreter, function: Callable[..., Any], values: list[Value]) -> bool:
-    """Whether a call is certain to end a trace, because of what it does with a replayed value."""
+    """Whether a call is certain to end the trace, because a replayed value decides what it does."""
     if not hashable(function) or not values:
         return False
     if function in LOOK_UPS:

@@ -1,4 +1,4 @@
-"""Streams of random numbers that the trace makes from a seed: all that they give follows from it, and is constant."""
+"""Streams of random numbers that the trace makes from a guarded seed: all numbers follow from the seed, and are constants."""
 from __future__ import annotations
 
 import pickle
@@ -16,7 +16,7 @@ from capture.refgraph.node import SCALARS, Const, IteratorState, RefNode, Shadow
 
 
 class Seeded(IteratorState):
-    """The state of a stream whose seed is guarded: it is made anew as the trace has left it."""
+    """The state of a stream whose seed is guarded: the mock function makes it anew in the state in which the trace leaves it."""
 
     __slots__ = ("stream",)
     is_whole = True

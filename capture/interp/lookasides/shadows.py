@@ -66,10 +66,8 @@ def holds_number(graph: RefGraph, real: Any) -> bool:
 
 
 def settled(interp: Interpreter, real: Any, new: bool = False) -> Shadow:
-    """The shadow of a value that follows from guarded values: a new object where it is mutable.
-
-    new: a function has just made it, and so objects of other types too; else these were there before.
-    """
+    """The shadow of a value that follows from guarded values; for a mutable one, a new object. new: a function has just made it, so
+    that objects of other types are new, too."""
     graph, cls = interp.graph, type(real)
     if (number := graph.number(real)) is not None:
         return number
@@ -114,7 +112,7 @@ def compose(interp: Interpreter, real: tuple[Any, ...], items: list[Shadow]) -> 
 
 
 def depend_type(interp: Interpreter, value: Value) -> None:
-    """The type of a value is about to matter."""
+    """Guards the type of a value."""
     shadow = value.shadow
     if isinstance(shadow, RefNode):
         interp.graph.touch(shadow)
@@ -127,14 +125,14 @@ def depend_type(interp: Interpreter, value: Value) -> None:
 
 
 def refuse(interp: Interpreter, exception: BaseException, *values: Value) -> NoReturn:
-    """Raises what the interpreter says of values of these types: they are guarded, for a handler may take it."""
+    """Raises a TypeError as CPython does for values of these types, which are guarded, since a handler may catch it."""
     for value in values:
         interp.track(depend_type, interp, value)
     unwind.throw(exception)
 
 
 def depend_plain(interp: Interpreter, shadow: Shadow, real: Any) -> None:
-    """Depends on all of a value for which `is_plain` holds."""
+    """Guards all of a value for which `is_plain` holds."""
     graph = interp.graph
     if type(real) is Decimal and not in_own_decimals(graph):     # after the operation: what it noted must be noted already
         graph.require(Computed(has_decimal_flags, (Literal(decimal_flags()),)), "VALUE", True)

@@ -1,4 +1,4 @@
-"""Constructors of old, and copies of tensors, in terms of what a graph can hold."""
+"""Legacy tensor constructors (`torch.FloatTensor`), `Variable` and copies of tensors, as operations that a graph can hold."""
 from __future__ import annotations
 
 import copy

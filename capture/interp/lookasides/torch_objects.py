@@ -54,7 +54,7 @@ def exit_inference_mode(self: Any, exc_type: Any, exc_value: Any, traceback: Any
 
 @model(grad_mode._enter_inference_mode)
 def enter(interp: Interpreter, result: Any, mode: Value) -> Shadow:
-    """The guard object is a node of the graph, which the exit refers to."""
+    """`__enter__` of a guard object (inference mode): a node of the graph, to which the exit refers."""
     node, recorder = interp.graph.create(result), interp.recorder
     entered = recorder.effect(grad_mode._enter_inference_mode, recorder.argument(mode.shadow, mode.real))
     node.slots["fx"] = Const(entered)

@@ -48,7 +48,7 @@ def is_record_keeping(callback: Any) -> bool:
 
 
 def is_unseen(interp: Interpreter, target: Value, callback: Value | None = None) -> Break | None:
-    """Why the death of an object would run code of the program's that the trace does not see, or None."""
+    """Why the death of an object would run code of the program that the trace does not see; None if it would not."""
     if callback is None or is_record_keeping(callback.real):
         return None
     if isinstance(target.shadow, RefNode) and not target.shadow.created:    # who holds it does so beyond the trace
@@ -98,8 +98,8 @@ def is_proxy(real: Any) -> bool:
 
 
 def behind(interp: Interpreter, proxy: Value, on_raise: Callable[[BaseException], bool] | None = None) -> Value | None:
-    """What a weak proxy stands for. Once that is dead, None if `on_raise` takes the exception; else raises UserError. The
-    proxy itself, with the trace given up, where it cannot be told."""
+    """The object behind a weak proxy. If it is dead: None if `on_raise` takes the exception, else UserError. If it cannot be told,
+    gives up the trace and returns the proxy."""
     try:
         real = stood_for(proxy.real)
     except LookupError as error:

@@ -1,4 +1,4 @@
-"""What a graph takes for granted, and how far the program has come before the graph may raise."""
+"""The assumptions of a graph about tensors, and which effects came before the first operation that may raise."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping

@@ -1,6 +1,5 @@
-"""What a graph computes of constants, and of single numbers that tensors from outside held at entry: counters that are moved
-on, and what the program decides by them (`self.count += 1; if self.count == 0: …`). It is a path: a guard computes it at entry from
-copies of these tensors, by the same operations, so that the truth is guarded and not the number."""
+"""Tensors that the graph computes from constants, and from single numbers that outside tensors held at entry, such as counters
+(`self.count += 1; if self.count == 0: …`): a guard can compute them again."""
 from __future__ import annotations
 
 import operator

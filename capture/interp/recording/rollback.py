@@ -1,5 +1,5 @@
-"""What a graph leaves behind when it raises, and must not: levels of torch.func, blocks of inference mode, choices of kernels,
-default devices; all that it has changed, where the call is to run again; and what the program has silenced in it."""
+"""What a graph must undo when it raises on a hit: levels of torch.func, inference mode, kernel choices, default devices; all its
+changes, if the call then runs natively; and warning filters of the program."""
 from __future__ import annotations
 
 import random

@@ -1,9 +1,4 @@
-"""Truths and integers that tensors from outside hold: flags, counters and pointers in buffers. They are numbers from outside like
-any others: a guard tells them at entry, and each way that the program goes by one of them is a trace of its own. So is each way
-that it goes by the truth of what it calculates of them.
-
-What a trace counts in a tensor (`step += 1` of optimizers) is another number on each call. It is computed of what is there
-at entry, before the graph, which takes what follows from it (`1 - beta ** step.item()`) as numbers."""
+"""Bools and integers held by outside tensors of one element (flags, counters and pointers in buffers): guards can read them."""
 from __future__ import annotations
 
 import operator

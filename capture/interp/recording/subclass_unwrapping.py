@@ -1,6 +1,4 @@
-"""Operations of a graph on tensors whose classes would be asked about them. The trace has asked already, so the graph does not: it
-works on plain tensors, which share the memory of what it is given, and what it returns gets its class afterwards. Where an
-operation tells the two apart, the graph takes tensors as they are, is not compiled, and tells torch to ask nobody."""
+"""Operations of a graph on tensor subclasses: the graph works on plain tensors, so that no `__torch_function__` is called."""
 from __future__ import annotations
 
 import functools

@@ -1,10 +1,4 @@
-"""What a graph writes to outside of it, as far as copies made before it runs would bring it back.
-
-A call whose graph raises on a hit runs again natively, so that effects, handlers and the exception itself are the program's. What
-the call has changed until then is taken back for that: memory, version counters, gradients dropped before the graph, and random
-numbers. What no copy of memory brings back is changed for good: the history of autograd, the layout of a tensor, gradients that the
-graph computes, generators, what code of the program's does in an operation. What is too large to be copied on every hit stays too.
-"""
+"""What a graph writes to outside tensors, and whether copies made before it runs could undo that."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping

@@ -1,5 +1,5 @@
-"""What operations write to: version counters tell, but for tensors of inference mode, running statistics, and what ATen's operators
-write to besides their first argument."""
+"""What operations write to. Version counters tell, except for inference tensors, running statistics, and arguments other than the
+first that ATen operators write to."""
 from __future__ import annotations
 
 import functools
