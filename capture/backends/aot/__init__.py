@@ -85,9 +85,9 @@ def trace(gm: fx.GraphModule, inputs: Sequence[torch.Tensor | TensorSpec], modes
 
 
 def _check_leaves(eager: Eager) -> None:
-    """Raises Unsupported when the program is given leaves that the graph makes require gradients, as views are that are made
-    without gradients, or what is computed of such alone: results of the autograd node are no leaves, and it is one only of inputs
-    that have gradients. A leaf of the graph's own that nobody is given does no harm: its gradient is lost."""
+    """Raises Unsupported if the graph returns a tensor that the graph itself makes require gradients, such as a view made without
+    gradients, or a value computed only from such. A compiled graph's results belong to its autograd node: none is a leaf, and the
+    node depends on inputs alone. Such a tensor that is not returned is harmless: its gradient is dropped."""
     given = {id(tensor) for tensor in eager.inputs}
     held = {id(tensor) for out in eager.outputs for tensor in (out, out._base)}
     own = [out for out in eager.outputs if out.requires_grad and id(out) not in given]
@@ -105,7 +105,7 @@ def _check_shapes(eager: Eager) -> None:
 
 
 def _check_inputs(eager: Eager, specs: Sequence[TensorSpec]) -> None:
-    """Raises Unsupported when an input comes to lie otherwise in memory, or autograd to know other things of it."""
+    """Raises Unsupported if the graph changes the shape, strides, storage or autograd state of an input."""
     for fake, spec in zip(eager.inputs, specs, strict=True):
         if (fake.shape, fake.stride(), fake.storage_offset()) != (spec.shape, spec.stride, 0):
             raise Unsupported("the shape, strides or storage of an input are changed")

@@ -1,6 +1,6 @@
-"""Casts of weights that outlive a graph. Inside of an autocast block, torch casts a leaf that requires gradients once, and all that
-runs in the block takes that cast, whatever became of the leaf since. So a graph that is called inside of a block takes these casts
-as further inputs, from torch's own cache (`_C.cached_casts`)."""
+"""Casts that autocast keeps beyond a graph. In an autocast block torch casts a leaf that requires gradients once, and all
+operations in the block use that cast, even if the leaf changes later. So a graph that is called inside of a block takes these casts
+as further inputs, from torch's cache (`_C.cached_casts`)."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence

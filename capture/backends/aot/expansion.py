@@ -1,5 +1,5 @@
-"""Operations that make several results, of which one is computed from another (`lstm_cell`), as the operations that they consist
-of: what eager mode's autograd knows is between the results is then between operations of the graph."""
+"""Operations with several results, one computed from another (`lstm_cell`), are replaced by the operations that they consist of:
+then the autograd edges between the results are in the graph."""
 from __future__ import annotations
 
 import itertools

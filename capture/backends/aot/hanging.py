@@ -1,5 +1,5 @@
-"""The tail of a graph with results that others are computed from: it also has results hung on nodes of autograd, those first that
-others are computed from, so that these can hang on them and on views of them."""
+"""The tail of a graph with inner results (results from which others are computed): it also attaches results to autograd nodes,
+inner results first, so that views and other results can follow from them."""
 from __future__ import annotations
 
 import operator

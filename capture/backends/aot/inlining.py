@@ -1,4 +1,5 @@
-"""The torch-level graph as AOTAutograd shall see it: regions inlined, each output once, nothing that it cannot trace."""
+"""Prepares the torch-level graph for AOTAutograd: regions are inlined, each output occurs once, and operations that it cannot trace
+are replaced."""
 from __future__ import annotations
 
 import functools

@@ -1,4 +1,4 @@
-"""AOTAutograd, run for the graphs that it makes; the closures that it would run them with are thrown away."""
+"""Runs AOTAutograd to get its graphs. The closures in which it would run them are discarded."""
 from __future__ import annotations
 
 import functools

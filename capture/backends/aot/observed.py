@@ -1,4 +1,4 @@
-"""What eager mode does with a graph, seen on tensors without data: which tensors are views, and what its backward pass saves."""
+"""Runs the graph in eager mode on tensors without data, to learn which tensors are views and what the backward pass saves."""
 from __future__ import annotations
 
 import contextlib
@@ -189,7 +189,7 @@ class Saved:
 
 
 def below(tensor: Tensor) -> set[Any]:
-    """The nodes of autograd that a backward pass from a tensor comes to."""
+    """The autograd nodes that a backward pass from a tensor reaches."""
     found: set[Any] = set()
     stack = [tensor.grad_fn]
     while stack:
@@ -231,7 +231,7 @@ def saved_by(node: Any, regions: Sequence[Recomputed]) -> Iterator[Saved]:
 
 
 def holds(node: Any) -> bool:
-    """Whether a node of autograd has something to free, and so can be passed but once."""
+    """Whether an autograd node has saved tensors to free, so that only one pass may go through it."""
     return bool(saved_names(type(node))) or type(node).__name__ == "CopySlices"
 
 

@@ -1,5 +1,5 @@
-"""What backward passes that start at some of a graph's results have in common: eager mode's own graph of autograd is asked, on
-tensors without data, and the traced backward graph."""
+"""Backward passes that start at some of the results only: which parts of the backward graph they share, told by eager mode's
+autograd graph on tensors without data and by the traced backward graph."""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -20,8 +20,8 @@ ADDING = frozenset({aten.add.Tensor, aten.sub.Tensor})
 
 
 def portions(roots: Sequence[torch.Tensor], joined: Any) -> Portions:
-    """What is to be known of a graph with differentiable results, which are computed from the same inputs. roots: eager mode's
-    tensors for these. joined: of `flow`."""
+    """The portions of a graph with differentiable results that are computed from the same inputs. roots: the tensors of eager mode
+    for the results. joined: see `flow`."""
     holding = [set(filter(holds, below(root))) for root in roots]
     made = [(root.grad_fn._sequence_nr(), -root.output_nr) for root in roots]       # a node's own results come in turn
     return Portions(

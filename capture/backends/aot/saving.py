@@ -25,8 +25,8 @@ BACKWARD = frozenset({"is_backward", "must_be_in_backward"})
 
 
 class Saving:
-    """What eager mode saves of inputs and of the results of a graph's core. checks: in the order in which a backward pass looks.
-    counts: how often each of them was written to."""
+    """The tensors that eager mode saves among the inputs and results of the core. checks: in the order in which a backward pass
+    checks them. counts: how often each had been written to."""
 
     def __init__(self, eager: Eager, parts: Split) -> None:
         reached = [below(root) for root in parts.differentiable]

@@ -164,7 +164,8 @@ class _Division:
 
 
 def _tangent(index: int, node: fx.Node) -> Tangent:
-    """What a part takes. One that is expanded from fewer elements may be added to another on its way, and have them all then."""
+    """The tangent that a segment takes. One expanded from fewer elements is made full, since another may be added to it on the
+    way."""
     value = node.meta["val"]
     if overlaps_itself(value):
         value = torch.empty_like(value, memory_format=torch.contiguous_format)

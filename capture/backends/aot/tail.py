@@ -216,7 +216,7 @@ class _Parts:
         return tail
 
     def _settle(self, tail: fx.GraphModule, outputs: list[Tensor], modes: Modes) -> None:
-        """Checks that the tail makes what the graph does, and has it count the writes to what it makes."""
+        """Checks that the tail makes the same tensors as the graph, and makes it count the same writes."""
         given = [self.eager.inputs[name.index] if isinstance(name, Input) else self.results[name.index][0]
                  for name in self.taken.values()]
         with modes.active(), given[0].fake_mode:

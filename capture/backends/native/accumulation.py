@@ -56,7 +56,7 @@ def _is_sum(node: fx.Node) -> bool:
 
 
 def _transposed_back(node: fx.Node) -> fx.Node:
-    """What a node is twice the transpose of, where nothing else needs these transposes; else the node."""
+    """The node itself, or, if the node is the transpose of a transpose that nothing else needs, the original."""
     if _is_transpose(node) and _is_transpose(node.args[0]) and len(node.users) == len(node.args[0].users) == 1:
         return _transposed_back(node.args[0].args[0])
     return node

@@ -1,4 +1,4 @@
-"""Fake values of a torch-level graph's nodes, and true ones of those that depend on no input."""
+"""Values of the nodes of a torch-level graph: fake tensors for all, real values for those that depend on no input."""
 from __future__ import annotations
 
 import dataclasses
@@ -32,7 +32,8 @@ class Values:
         return version is not None and version == _version(self.fakes[node])
 
     def constant(self, node: fx.Node, reader: fx.Node) -> torch.Tensor | None:
-        """What `reader` finds in `node`, if that follows from the graph alone: no input, no random number, nothing written."""
+        """The value of `node` as `reader` finds it, if it follows from the graph alone (no input, no random number, no write); else
+        None."""
         if self.versions.get((node, reader)) != 0:
             return None
         if node not in self.known:

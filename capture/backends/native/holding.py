@@ -1,4 +1,4 @@
-"""What a node of autograd of a compiled graph holds for its backward passes, how a pass takes that, and when the node lets go."""
+"""The tensors that an autograd node of a compiled graph saves: how a backward pass takes them, and when the node frees them."""
 from __future__ import annotations
 
 import threading
@@ -62,7 +62,7 @@ class Holding:
         return ctx.kept.values_for(given) if type(ctx.kept) is Kept else list(ctx.saved_tensors)
 
     def let_go(self, ctx: Any, given: Sequence[int]) -> None:
-        """Frees what the node holds, as autograd does, if no other pass may follow."""
+        """Frees what the node has saved, as autograd does, if no other pass may follow."""
         if not self.frees or keeps_graph():
             return
         if ctx.kept.spend(given) if type(ctx.kept) is Kept else (

@@ -1,9 +1,5 @@
-"""The process between the program and the compiling process: it ends that, and all that it has started, when its time has come.
-
-The keeper starts the compiling process, tells the program who that is, and then only waits: for the compiling process to end, and
-for the program to end or to let go of it, whatever either of them or a C++ compiler is doing. It inherits the compilers of a
-compiling process that was killed; no process of ours, and no file, is left when it ends.
-"""
+"""The keeper: a process between the program and the compiling process. When either ends, it ends the compiling process and all that
+this has started."""
 from __future__ import annotations
 
 import contextlib
@@ -96,7 +92,7 @@ def _wake_at_a_childs_end() -> int:
 
 
 def _reaped(worker: int) -> int | None:
-    """Takes leave of all children that have ended; how the worker did."""
+    """Waits for all children that have ended. Returns how the worker ended."""
     status = None
     with contextlib.suppress(ChildProcessError):
         while (ended := os.waitpid(-1, os.WNOHANG)) != (0, 0):

@@ -1,4 +1,4 @@
-"""What a call of a compiled graph keeps for its backward passes, and what they look at, as autograd does."""
+"""The saved tensors of one call of a compiled graph, with the checks that autograd makes before a backward pass uses them."""
 from __future__ import annotations
 
 import operator
@@ -26,7 +26,8 @@ _transforms_active = torch._C._are_functorch_transforms_active
 
 
 def is_again(grads: Sequence[Tensor | None]) -> bool:
-    """Whether gradients shall have gradients themselves, or are those of a transform: compiled code does neither."""
+    """Whether the gradients need gradients (`create_graph`), or belong to a transform of torch.func. Compiled code supports
+    neither."""
     return torch.is_grad_enabled() or _transforms_active() or any(_is_batched(grad) for grad in grads if grad is not None)
 
 
@@ -113,7 +114,7 @@ class Kept:
         return None
 
     def spend(self, given: Sequence[int]) -> bool:
-        """Notes that a pass is made. Lets go of all, and returns True, where no other can follow."""
+        """Notes that a pass is made. Frees everything and returns True if no other pass can follow."""
         self.spent.update(given)
         portions = self.signature.portions
         if portions is not None and portions.left(self.spent):
@@ -142,7 +143,7 @@ def keeper(signature: Signature) -> Callable[[tuple[Tensor, ...]], Kept]:
 
 
 def watched_by(signature: Signature) -> tuple[Input | Result, ...]:
-    """What checks look at."""
+    """The tensors that the checks look at."""
     return tuple(dict.fromkeys(check.place for check in signature.checks if check.place is not None))
 
 

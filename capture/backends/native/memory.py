@@ -1,16 +1,5 @@
-"""Memory planning: statements that write over an input which dies there, and places in the arena for temporary buffers.
-
-Two passes. `reuse_in_place` changes the program, before kernels are rendered: the output takes the name of the input, so that
-nothing hides from renderer or executor that it is the same memory. `plan_layout` then gives temporaries places; it only looks.
-
-The arena spares a call the allocation of each buffer, and is kept for later calls. But it is there from a call's beginning to its
-end, beside what operators allocate and what is returned. So it is only as large as leaves the call's peak at what it would be if
-each buffer were allocated when it is first written and freed after its last use, which is what eager mode does; the others are.
-
-Sizes may be symbolic. Buffers of known size are packed by best fit at the beginning of the arena. Behind them, those of symbolic
-size share places, one after the other, where one is known to fit whatever the symbols are; the offset of a place is the sum of the
-sizes before it. A buffer of which nothing is known has an allocation of its own, which is released after its last use.
-"""
+"""Memory planning: which statement writes its result over an input that dies there, and where temporary buffers lie in the
+arena."""
 from __future__ import annotations
 
 import functools

@@ -1,8 +1,4 @@
-"""Numbers of Python among a graph's inputs: what stands for them in compiled code, and which of them it takes.
-
-Compiled code is made for all numbers of a type that eager mode treats alike. Others, such as the exponent 2, for which it
-multiplies, are for the graph as it is.
-"""
+"""Python numbers among the inputs of a graph: the tensors that compiled code takes in their place, and which numbers it accepts."""
 from __future__ import annotations
 
 from collections.abc import Mapping

@@ -1,5 +1,5 @@
-"""Backward passes from some of a graph's results in which zeros in place of the other gradients will not do, since zero times
-infinity is not zero: what is computed of a gradient that is not there is not there either, as autograd has it."""
+"""Backward passes from some of the results only, if zeros in place of the other gradients would be wrong (zero times infinity is
+NaN): whatever is computed from a missing gradient is left out, as in autograd."""
 from __future__ import annotations
 
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
-"""A compiled graph of which results are computed from other results: a node of autograd for each segment of its backward graph.
-
-So autograd itself passes gradients from one result on to another, as in eager mode: to what hooks and `retain_grad` see of it.
-"""
+"""A compiled graph with inner results (results from which others are computed): an autograd node for each segment of the backward
+graph."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence

@@ -1,4 +1,4 @@
-"""The processor that this process runs on."""
+"""The processor on which this process runs."""
 from __future__ import annotations
 
 import functools

@@ -1,4 +1,4 @@
-"""Gradients by eager mode, where the compiled backward callable does not do."""
+"""Gradients by eager mode, where compiled backward code cannot be used (gradients of gradients)."""
 from __future__ import annotations
 
 from collections.abc import Sequence

@@ -1,10 +1,4 @@
-"""Graphs with numbers of Python among their inputs, traced.
-
-Operators take numbers as they are, and shapes and types of results do not depend on their values. So a graph is traced with
-samples, each a number that occurs nowhere else; where one turns up among the arguments of the ATen graphs, the number belongs. This
-is done twice, with other samples: where the traces differ in anything else, something was computed from a number that is not known
-here, and the graph stays as it is. DOMAINS says for each operation of torch for which numbers it does the same.
-"""
+"""Traces graphs that have Python numbers among their inputs, with samples in the place of the numbers."""
 from __future__ import annotations
 
 import contextlib

@@ -1,9 +1,4 @@
-"""The user's side of compiling elsewhere: the processes that do it, and their end.
-
-`submit` hands a job to a compiling process, and returns at once. Processes start when they are first needed, or by `prepare`, leave
-when they have been idle for a while, and end with this process. A fork of it has none of its own at first, and never uses its
-parent's. How they are started and talked to, so that the program does not notice, is in `csrc/process/line.h`; `keeper` ends them.
-"""
+"""The program's side of the compiling process: starts it, sends jobs, and ends it."""
 from __future__ import annotations
 
 import atexit

@@ -1,7 +1,4 @@
-"""Reductions of much to little, in two steps: parts that run in parallel, then the parts' results.
-
-The number of parts depends on sizes alone, so that the result is the same for every number of threads.
-"""
+"""Reductions with many inputs and few results, in two steps: parts that run in parallel, then the reduction of the parts."""
 from __future__ import annotations
 
 from dataclasses import replace

@@ -1,8 +1,4 @@
-"""The callable of a graph: torch's own operations at first, the compiled code when it is there and faster.
-
-The capturing call returns at once with tier 1, the graph as it is (`gm.forward`); compiling goes on in another process, and
-what comes of it takes the place of tier 1 between two calls. What cannot be compiled, or fails, leaves tier 1 as it is.
-"""
+"""The callable of a graph: at first torch's own operations, later the kernels, if they are ready and faster."""
 from __future__ import annotations
 
 import difflib
@@ -102,7 +98,7 @@ UNLOGGED = 2            # the debug level up to which the compiler keeps no log
 
 
 class Stage(enum.Enum):
-    """Where a graph is on its way; the value says so in words."""
+    """The state of a graph in the native backend. The value is the text that reports show."""
 
     COMPILING = "is being compiled"
     WAITING = "will be compiled at its first hit"
