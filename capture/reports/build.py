@@ -25,8 +25,8 @@ SYMBOLS = {operator.add: "+", operator.sub: "-", operator.mul: "×", operator.tr
 
 
 def report_of(units: Iterable[Unit], gone: Iterable[Gone] = (), remarks: Iterable[str] = ()) -> Report:
-    """The report of these compiled functions, and of those that are `gone`; continuations are found under the function whose calls
-    they continue. remarks: see Report."""
+    """The report on these compiled functions, and on those that have died (`gone`). Continuations are listed below the function
+    that they continue. remarks: see Report."""
     units = sorted(dict.fromkeys(member for unit in units for member in unit.family), key=lambda unit: unit.start)
     gone = list(gone)
     start = min((member.start for member in (*units, *gone) if member.start < math.inf), default=0.0)  # type: ignore[attr-defined]
@@ -37,7 +37,7 @@ def report_of(units: Iterable[Unit], gone: Iterable[Gone] = (), remarks: Iterabl
 
 
 def frame_of_gone(gone: Gone, start: float) -> Frame:
-    """A compiled function that is no more."""
+    """A compiled function that has died."""
     counts, place = gone.counts, place_of(gone.place)
     return Frame(name=gone.name, place=None if is_internal(place.file) else place, resumed=None, captures=gone.captures,
                  hits=counts.hits, native_calls=counts.native_calls, uncounted=gone.uncounted, entries=(),
@@ -72,7 +72,7 @@ def entry_of(entry: Any, start: float, labels: Mapping[str, str]) -> Entry:
 
 
 def state_of(trace: Trace) -> str:
-    """How the native backend runs the graph of an entry, or why another one does not run it; else empty."""
+    """How the native backend runs the graph of an entry, or why another backend runs it uncompiled; else empty."""
     if trace.tier is None:
         return "" if trace.graph_module is None else trace.graph_module.meta.get("note", "")
     return trace.tier.describe()
@@ -107,7 +107,7 @@ def recapture_of(miss: Miss, start: float) -> Recapture:
 
 
 def change_of(cause: Cause) -> Change:
-    """What had changed."""
+    """The guard that failed, with values before and after."""
     subject, before, after = (shortened(text, LONGEST) for text in (named(cause.subject), cause.expected, cause.found))
     return Change(cause.kind or "MISSING", subject, before, after,
                   None if cause.place is None else place_of(cause.place), remedy(cause))
@@ -131,7 +131,7 @@ def place_of_stack(stack: tuple[Position, ...]) -> Place | None:
 
 
 def place_of_unit(unit: Unit) -> Place | None:
-    """Where a compiled function is defined; of a module, the first of its own lines that is known."""
+    """Where a compiled function is defined. For a module: the first known line of its own code."""
     code = unit.function.__code__
     if not is_internal(code.co_filename):
         return place_of(UserFrame.at(code, code.co_firstlineno))

@@ -1,4 +1,4 @@
-"""Guards as people read them: by the object that they are about, what is required of its state in a few words."""
+"""Guards in words, grouped by the object that they check."""
 from __future__ import annotations
 
 import re
@@ -52,13 +52,14 @@ def is_globals(source: Source) -> bool:
 
 
 def is_bookkeeping(source: Source, guard: Guard) -> bool:
-    """Whether it is private and empty as usual, like a module's table of hooks, or the table of its children."""
+    """Whether a guard is on a private attribute that is empty as usual, like a module's table of hooks, or on its table of
+    children."""
     private = isinstance(source, Item) and isinstance(source.key, str) and source.key.startswith("_")
     return private and (guard.kind in (Kind.KEYS, Kind.TYPE) or guard.expected is False)
 
 
 def subject_of(source: Source) -> Source:
-    """The object that a condition is about: an argument, a global variable, or the innermost module on the way."""
+    """The object under which a guard is listed: an argument, a global variable, or the innermost module on its path."""
     below = source.base
     if below is None:
         return source
@@ -76,7 +77,7 @@ def shown(source: Source) -> str:
 
 
 def relative(source: Source, subject: Source) -> str:
-    """`.weight` for `m.0.weight` if that is about `m.0`; empty for `m.0` itself."""
+    """The path seen from `subject`: `.weight` for `m.0.weight` if the subject is `m.0`; empty for the subject itself."""
     return named(str(source).removeprefix(str(subject)))
 
 

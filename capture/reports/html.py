@@ -26,7 +26,7 @@ class Event:
 
 
 def page(report: Report, title: str) -> str:
-    """The whole page."""
+    """The whole page, as one file without external references."""
     frames = list(report.walk())
     return template().render(title=title, report=report, frames=frames, sources=annotated(report), timeline=timeline(frames),
                              end=text.duration(end_of(frames)), picture=layout.picture, duration=text.duration,
@@ -35,7 +35,7 @@ def page(report: Report, title: str) -> str:
 
 
 def cell(report: Report) -> str:
-    """The whole page as an element of another page, whose styles and scripts do not meet."""
+    """The page for a notebook: an element whose styles and scripts do not affect the page around it."""
     return f'<iframe srcdoc="{markupsafe.escape(page(report, "capture"))}" style="width: 100%; height: 640px; border: 0"></iframe>'
 
 

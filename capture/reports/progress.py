@@ -1,4 +1,5 @@
-"""The line that tells, on a terminal, what takes long. Nothing is shown, nor any stream of the program touched, elsewhere."""
+"""The progress line on a terminal, for compiling and for long captures. Without a terminal nothing is shown, and no stream of the
+program is touched."""
 from __future__ import annotations
 
 import contextlib
@@ -17,7 +18,7 @@ _shown = threading.Lock()
 
 
 def on_terminal() -> bool:
-    """Whether somebody may be looking. What the program has put in the place of standard error may know no answer, or be closed."""
+    """Whether standard error is a terminal. The program may have replaced it by an object that cannot tell, or closed it."""
     try:
         return sys.stderr.isatty()
     except (AttributeError, ValueError):
@@ -25,7 +26,7 @@ def on_terminal() -> bool:
 
 
 def line(text: str) -> Live:
-    """A line with a spinner, which is gone at the end. The program's own streams stay what they are."""
+    """A line with a spinner, removed at the end. The streams of the program stay what they are."""
     state = random.getstate()
     from rich.console import Console  # it draws from the program's random numbers when it is imported
     from rich.live import Live
@@ -50,7 +51,7 @@ def status() -> Iterator[Callable[[int], None]]:
 
 @contextlib.contextmanager
 def capturing(name: str) -> Iterator[None]:
-    """Tells that a call is being captured, once that has taken a while. Of captures inside of captures the outermost counts."""
+    """Shows that a call is being captured, once that takes a while. Of nested captures only the outermost is shown."""
     if not on_terminal() or not _shown.acquire(blocking=False):
         yield
         return

@@ -36,8 +36,8 @@ class SourceFile:
 
 
 def annotated(report: Report) -> list[SourceFile]:
-    """The files of the program that some frame touched. A function whose calls run natively is native as a whole, but for the
-    lines that were captured in other calls; any other function with a captured line is captured as a whole."""
+    """The source files that captures touched, with marks. If the calls of a function run natively, all of its lines are native,
+    except those that were captured in other calls; otherwise a function with a captured line is captured as a whole."""
     operations: Counter[tuple[str, int]] = Counter()
     touched: set[tuple[str, int]] = set()
     native: set[tuple[str, int]] = set()

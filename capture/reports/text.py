@@ -50,7 +50,7 @@ def styled(lines: Iterable[Line]) -> Text:
 
 
 def uncounted(frame: Frame) -> str:
-    """What is said of calls that no entry stands for."""
+    """The sentence on calls that ran natively without an entry."""
     return (f"{plural(frame.uncounted, 'call')} ran natively without an entry: past the recapture limit, under CAPTURE_DISABLE, on "
             f"tensors of unknown classes, by another __call__ of the module's class, or while a debugger or a coverage tool "
             f"traced lines")
@@ -100,7 +100,7 @@ def _overview(frame: Frame, most: int) -> Iterator[Line]:
 
 
 def _states(frame: Frame) -> Iterator[Line]:
-    """How the backend runs the graphs of a frame, and why; those that it runs alike in one line."""
+    """How the backend runs the graphs of a frame, and why; graphs in the same state share a line."""
     states = [entry.graph.state.partition("\n")[0] for entry in frame.entries if entry.graph is not None and entry.graph.operations]
     for state, count in Counter(filter(None, states)).items():
         subject = f"{count} graphs: each" if count > 1 else "one graph" if len(states) > 1 else "the graph"
@@ -163,7 +163,7 @@ def _entry(number: int, entry: Entry) -> Iterator[Line]:
 
 
 def _conditions(entry: Entry) -> Iterator[Line]:
-    """The guards: the state of each object in a line; what objects are made of is only counted."""
+    """The guards: one line for the state of each object. Guards on classes, functions and absent attributes are only counted."""
     states: dict[str, list[str]] = {}
     for condition in entry.guards:
         if condition.words:

@@ -103,8 +103,8 @@ class Seconds:
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """A guard: the object that it is about, what it requires of that object's state in a few words (empty: it is about what the
-    object is made of, such as its class), and all of it as a Python expression."""
+    """A guard: the object that it is about, what it requires of the state of that object, in a few words (empty for guards on
+    classes, functions and absent attributes), and the whole guard as a Python expression."""
 
     subject: str
     words: str
@@ -130,7 +130,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Departed:
-    """Entries that are gone, because objects which they depended on have died: their number, and what was captured in them."""
+    """Entries that were dropped because objects which they depend on have died: their number, and what was captured in them."""
 
     entries: int
     graphs: int
@@ -141,8 +141,8 @@ class Departed:
 class Frame:
     """One compiled function or module, and the continuations of its calls after breaks, in the order of their first captures.
 
-    native_calls: calls that ran natively, by an entry or without (`uncounted`: past the limit, on tensors that are not plain,
-    by another `__call__` of the class, or while a debugger or a tool for coverage was told of each line).
+    native_calls: calls that ran natively, by an entry or without (`uncounted`: past the limit, on tensors of unknown classes, by
+    another `__call__` of the class, or while a debugger or a coverage tool traced lines).
     """
 
     name: str
@@ -186,7 +186,7 @@ class Frame:
 class Report:
     """All frames of the process, in the order of their first captures. Prints as a summary.
 
-    remarks: what else is to be said of a script that knows nothing of capture, a sentence each: what was not compiled, and why.
+    remarks: sentences on what `python -m capture run` did not compile, and why.
     """
 
     frames: tuple[Frame, ...]
