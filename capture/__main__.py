@@ -62,13 +62,14 @@ class Session:
         self.interrupted = self.refused = False
 
     def prepare(self) -> None:
-        """The script is about to run: while it imports torch, so does the compiling process, if one will be needed."""
+        """Called before the script runs: starts the compiling process, if it will be needed, so that it imports torch while the
+        script does."""
         if (self.options.backend or BACKEND.value) == "native":
             sidecar.prepare()
 
     def start(self) -> None:
-        """Torch has been imported: from now on there are modules to compile. Only now, since the script may set what torch
-        reads when it is imported."""
+        """Starts to watch calls of modules, when torch has been imported: not earlier, since the script may set what torch reads at
+        import."""
         state = random.getstate()           # libraries draw from the program's random numbers when they are imported
         from capture.errors import CaptureError
         from capture.watch import Watch
@@ -83,11 +84,11 @@ class Session:
 
     @property
     def reports(self) -> bool:
-        """Whether there will be a report. A child that was forked has nothing to say."""
+        """Whether a report is written. A forked child writes none."""
         return bool(self.options.report or self.options.command == "explain") and not self.refused and os.getpid() == self.process
 
     def conclude(self) -> None:
-        """The script is done: what a report takes is imported, since torch cannot be any more when Python shuts down."""
+        """Imports what the report needs when the script has ended: while Python shuts down, torch can no longer be imported."""
         if self.reports:
             state = random.getstate()
             importlib.import_module("capture.reports.build")
@@ -121,14 +122,14 @@ class Session:
 
 
 class AfterTorch:
-    """Calls `then` when torch has been imported: a finder of modules, which is gone from then on. It stays for those who ask only
-    whether there is a torch."""
+    """An import hook that calls `then` when torch has been imported, and removes itself. It stays if code only asks whether torch
+    is installed."""
 
     def __init__(self, then: Callable[[], None]) -> None:
         self.then = then
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> importlib.machinery.ModuleSpec | None:
-        """Torch's own spec, whose loader calls `then` at the end, once. None for other modules."""
+        """Torch's own spec, whose loader calls `then` once it has run. None for other modules."""
         if name != "torch":
             return None
         others = [finder for finder in sys.meta_path if finder is not self and hasattr(finder, "find_spec")]
@@ -173,14 +174,14 @@ def run_module(name: str, arguments: list[str], session: Session) -> None:
 
 
 def main_module(**attributes: Any) -> types.ModuleType:
-    """A module as Python makes it for what it runs."""
+    """A module object as Python makes it for `__main__`."""
     module = types.ModuleType("__main__")
     module.__dict__.update(__builtins__=builtins, __annotations__={}, **attributes)
     return module
 
 
 def run(module: types.ModuleType, execute: Callable[[], None], session: Session) -> None:
-    """Calls `execute` with `module` as `__main__`. Its exceptions leave with a traceback that shows nothing of ours."""
+    """Calls `execute` with `module` as `__main__`. Tracebacks of its exceptions do not show our frames."""
     session.prepare()
     sys.modules["__main__"] = module
     if "torch" in sys.modules:      # a `sitecustomize` has imported it
@@ -200,7 +201,7 @@ def run(module: types.ModuleType, execute: Callable[[], None], session: Session)
 
 
 def show() -> None:
-    """Has Python show the exception that is about to leave the process without our frames, and what is outside of them."""
+    """Has Python print the exception that is about to end the process without our frames and those outside of them."""
     hook = sys.excepthook
 
     def excepthook(cls: type[BaseException], error: BaseException, traceback: types.TracebackType | None) -> None:
@@ -222,7 +223,7 @@ def main() -> None:
 
 
 def missing(script: str) -> NoReturn:
-    """As Python says it."""
+    """The error message of Python for a script that does not exist."""
     print(f"{sys.executable}: can't open file {os.path.abspath(script)!r}: [Errno {errno.ENOENT}] {os.strerror(errno.ENOENT)}",
           file=sys.stderr)
     sys.exit(2)

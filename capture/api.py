@@ -102,17 +102,17 @@ def _check(**flags: Any) -> None:
 
 
 def _class(cls: type, make_unit: MakeUnit, rebuild: Callable[..., Any]) -> type:
-    """The class itself, the calls of whose instances are compiled from now on: it has a `__call__` of its own for that."""
+    """Compiles the calls of all instances of a class, by a `__call__` of its own. Returns the class."""
     function = plain_call(cls)
     if not isinstance(function, types.FunctionType):
-        raise ArgumentError(f"instances of {cls.__name__} have no __call__ written in Python; compile a method, or the function that "
-                            f"uses them")
+        raise ArgumentError(f"instances of {cls.__name__} have no __call__ written in Python; compile a method, or the function "
+                            f"that uses them")
     cls.__call__ = _function(function, make_unit, rebuild)  # type: ignore[method-assign]
     return cls
 
 
 def _call_of(target: Callable[..., Any]) -> types.FunctionType:
-    """A Python function that calls what has no Python frame to capture: builtins, partial functions, methods of C."""
+    """A Python function that calls something which has no Python frame to capture: a builtin, a partial function, a C method."""
     def call(*args: Any, **kwargs: Any) -> Any:
         return target(*args, **kwargs)
     call.__name__ = call.__qualname__ = getattr(target, "__name__", type(target).__name__)
@@ -128,7 +128,7 @@ def _function(function: types.FunctionType, make_unit: MakeUnit, rebuild: Callab
 
 
 def _reduced(compiled: Any) -> str | tuple[Any, ...]:
-    """How pickle carries a compiled function: by its name, as any function, where that leads to it; else what it was made of, to be
+    """How pickle stores a compiled function: by name if the name leads to it, as for any function; else as the original, to be
     compiled again."""
     found: Any = sys.modules.get(compiled.__module__)
     for part in compiled.__qualname__.split("."):
@@ -142,8 +142,8 @@ copyreg.pickle(_C.CompiledFunction, _reduced)
 
 @dataclass(frozen=True, slots=True)
 class Stats:
-    """What happened to a compiled function and to the continuations that follow its breaks: a call that is cut k times counts
-    k + 1 captures or hits. `misses`: one text for each call that no entry fitted, but the first.
+    """What happened to a compiled function and to the continuations that follow its breaks: a call that is cut k times counts k + 1
+    captures or hits. `misses`: for each call after the first that no entry fitted, the guard that failed.
 
     `compiled`, `pending`: graphs for which the native backend has code, and for which it is making it (a graph whose code
     was slower counts as neither). `compile_errors`: why graphs could not be compiled.
@@ -191,12 +191,12 @@ def stats(compiled: Any) -> Stats:
 
 
 def explain(function: Any, *args: Any, **kwargs: Any) -> str:
-    """The entries of a compiled function or module: guards, graph and mock function of each, where it breaks and why, and why it
-    was captured again.
+    """A text that explains one compiled function or module: what was captured and how it runs, its breaks and recaptures with
+    remedies, then guards, graph and mock function of every entry.
 
-    With arguments it is called with them first; what is not compiled yet is compiled for that, with the default backend.
-    Raises what the call raises, and ArgumentError for what cannot be compiled, or is not and
-    has no arguments to be called with.
+    With arguments, `function` is called with them first; a function that is not compiled yet is then compiled with the default
+    backend. Raises what that call raises, and ArgumentError for something that cannot be compiled, or that is not compiled and gets
+    no arguments.
     """
     target = function.__func__ if isinstance(function, types.MethodType) else function
     if args or kwargs:
@@ -206,19 +206,20 @@ def explain(function: Any, *args: Any, **kwargs: Any) -> str:
 
 
 def report(*compiled: Any) -> Report:
-    """What was captured so far, what was not and why, as data; of these compiled functions or modules, or of all there ever were.
+    """The report, as data, on what was captured so far and what was not: on these compiled functions or modules, or on all of this
+    process.
 
-    `str` of it is a summary; `write("report.html")` makes a page of it. Raises ArgumentError for anything else than what
-    `compile` returned.
+    `str` of it is a summary; `write("report.html")` writes a page. Raises ArgumentError for anything that `compile` has not
+    returned.
     """
     return report_of(map(unit_of, compiled)) if compiled else report_of(units(), GONE)
 
 
 def wait(timeout: float | None = None) -> bool:
-    """Blocks until all graphs that are being compiled in the background are done, whose code is then used from the next call
-    on; for `timeout` seconds at most. Returns whether all are done. On a terminal it shows how many are left.
+    """Blocks until all graphs that are being compiled in the background are done, or for `timeout` seconds. Returns whether all are
+    done. The next call uses their kernels. On a terminal a line shows how many graphs are left.
 
-    In strict mode raises InternalError when one failed by a bug of capture's.
+    In strict mode raises InternalError if compiling failed by a bug in capture.
     """
     with progress.status() as show:
         return native.wait(timeout, show)

@@ -30,7 +30,7 @@ def say(level: int, text: str) -> None:
 
 
 def captured(name: str, entry: Any) -> None:
-    """A trace was installed."""
+    """Tells that an entry was installed."""
     trace = entry.payload
     if DEBUG.value >= 1:
         say(1, f"captured {name}: {trace.operations} operations, {entry.guard_count} guards")
@@ -43,7 +43,7 @@ def captured(name: str, entry: Any) -> None:
 
 
 def broken(name: str, report: Any) -> None:
-    """A trace was given up."""
+    """Tells that a trace was given up, and why."""
     say(1, f"gave up {name}: [{report.reason.id}] {report.context}" + (f" at {report.stack[-1]}" if report.stack else ""))
 
 
@@ -66,7 +66,7 @@ def legend(code: Any) -> str:
 
 
 def described(value: Any) -> str:
-    """What a global of a mock function is. Runs no code of the program's."""
+    """A short text on an object that a mock function uses as a global. Runs no code of the program."""
     if type(value) is weakref.ref:
         return f"a weak reference to {described(value())}"
     if type(value) is types.CodeType:
@@ -91,7 +91,7 @@ def folder_of(frame: Any, name: str) -> str:
 
 
 def write(path: str, text: str) -> bool:
-    """Writes a file of the debug folder. A failure is told, and does not matter to the program."""
+    """Writes a file of the debug folder. If that fails, the user is warned and the program goes on."""
     try:
         os.makedirs(os.path.dirname(path), exist_ok=True)
         with open(path, "w", encoding="utf-8") as file:

@@ -33,10 +33,11 @@ from capture.unit import Trace, Unit
 
 def install(unit: Unit, interp: Interpreter, result: Shadow, held: Iterable[Value], asleep: list[Sleeper], repeatable: bool,
             broken: BreakReport | None, times: Times) -> None:
-    """Checks and seals a trace, and makes a cache entry of it.
+    """Makes a cache entry of a trace: checks that the trace explains the heap, seals it, and plans the mock function.
 
-    result: what its mock function returns. held: all that outlives the trace by what it returns; asleep: the generators that do.
-    repeatable: its graph has changed nothing. broken: why it ended before the call did. Raises Break when it cannot be replayed.
+    result: the value that the mock function returns. held: values that outlive the trace with it. asleep: generators that do.
+    repeatable: the graph changes nothing. broken: why the trace ended before the call did. Raises Break if the trace cannot be
+    replayed.
     """
     graph, recorder = interp.graph, interp.recorder
     verify(graph, continuations.composite([*held, *(part for sleeper in asleep for part in sleeper.record)]))
@@ -97,7 +98,8 @@ def insert(unit: Unit, interp: Interpreter, plan: mock.MockPlan, repeatable: boo
 
 
 def install_native(unit: Unit, interp: Interpreter, report: BreakReport, times: Times) -> None:
-    """Makes a cache entry by which calls like this one run natively; it says why, and after a fault of ours tells the user."""
+    """Makes a cache entry by which calls like this one run natively. Reports tell why; after an internal fault the user is
+    warned."""
     if report.reason.id == "internal-fault":
         warn(f"calls of {unit.name} like this one run natively, after a fault of capture's own. Please report it: {report.context}")
     with times.measure("guards"):
@@ -105,20 +107,20 @@ def install_native(unit: Unit, interp: Interpreter, report: BreakReport, times: 
 
 
 def entry_modes(graph: RefGraph) -> Any:
-    """The modes of torch in which the call began."""
+    """Torch's modes when the call began."""
     return graph.requirements[None, "MODES"][2]
 
 
 def is_balanced(graph: RefGraph) -> bool:
-    """Whether the modes of torch are those in which the call began, but for that of gradients."""
+    """Whether torch's modes, apart from the gradient mode, are what they were when the call began."""
     with as_at_entry(graph):
         return bool(_C.modes() == entry_modes(graph))
 
 
 @contextmanager
 def as_at_entry(graph: RefGraph, inputs: Iterable[Any] = ()) -> Iterator[None]:
-    """In which gradients are recorded or not as when the call began, since the trace may end inside of a `no_grad`. And torch asks
-    classes again, where it has been told not to for what we do. Of inputs of such classes we still ask ourselves."""
+    """A context for our own work after a trace: the gradient mode of the call's beginning (a trace may end inside of `no_grad`),
+    and `__torch_function__` as it was then, unless an input's class overrides it."""
     told = graph.overriding and entry_modes(graph).torch_function == 0 and not any(is_overriding(type(x)) for x in inputs)
     with torch.set_grad_enabled(entry_modes(graph).grad), torch._C._EnableTorchFunction() if told else nullcontext():
         yield
@@ -147,8 +149,8 @@ def annotate(gm: torch.fx.GraphModule, graph: RefGraph, recorder: FxRecorder, re
 
 
 def compile_graph(unit: Unit, gm: torch.fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
-    """The backend's callable; when the backend fails the graph runs as it is, and the user is told. It does so too when numbers, or
-    tensors of any shape, are among its inputs, or it changes attributes of tensors, and the backend does not know of such."""
+    """The callable that the backend makes of the graph. If the backend fails, the graph runs uncompiled and the user is warned. So
+    it does if the backend cannot take inputs that are numbers or tensors of any shape, or writes to attributes of tensors."""
     varying = {"number": "numbers that change", "any_shape": "tensors whose shapes change"}
     found = [what for mark, what in varying.items() if any(mark in node.meta for node in gm.graph.nodes)]
     if found and not registry.takes_numbers(unit.backend):
@@ -171,6 +173,6 @@ def compile_graph(unit: Unit, gm: torch.fx.GraphModule, inputs: list[Any]) -> Ca
 
 
 def argument_names(code: types.CodeType) -> list[str]:
-    """The fast locals that hold a call's arguments."""
+    """The names of the fast locals that hold a call's arguments."""
     count = code.co_argcount + code.co_kwonlyargcount + bool(code.co_flags & 0x04) + bool(code.co_flags & 0x08)
     return list(code.co_varnames[:count])

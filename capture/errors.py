@@ -53,7 +53,7 @@ LIBRARIES = (*TORCH, *{os.path.join(sysconfig.get_path(kind), "") for kind in ("
 
 @functools.cache
 def is_internal(file: str) -> bool:
-    """Whether a file is part of the machinery, rather than the user's program or a library that it uses."""
+    """Whether a file belongs to capture, torch or Python's frozen modules, whose frames users are not shown."""
     return file.startswith(INTERNAL)
 
 
@@ -76,8 +76,8 @@ def user_frames(stack: Iterable[UserFrame]) -> tuple[UserFrame, ...]:
 
 
 def warn(text: str) -> None:
-    """Warns the user, in the innermost line of the program that led here; of a thread or process of ours there is none. Filters
-    that make exceptions of warnings do not make one of this, nor does a stream that is closed: the program goes on."""
+    """Warns the user at the innermost line of the program that led here (none in threads and processes of ours). The program goes
+    on even if a filter makes an exception of the warning, or standard error is closed."""
     frame: types.FrameType | None = sys._getframe(1)
     while frame is not None and (is_internal(frame.f_code.co_filename) or frame.f_code.co_filename.startswith(GENERATED)
                                  or frame.f_globals.get("__name__") in ("contextlib", "threading")):
@@ -115,7 +115,7 @@ _reason("data-dependent", "Python code needs a value that only the graph compute
         "keep the value in a tensor (torch.where, index_select, clamp …), or read it outside of the compiled function")
 _reason("data-dependent-shape", "a shape was used that depends on the values of a tensor (nonzero, boolean mask, unique …)",
         "use an operation whose result has a fixed shape (torch.where, multiplication by a mask), or move it out")
-_reason("changing-result", "a result that differs on every call (a random number, the time, a file …) decides what the program does",
+_reason("changing-result", "a result that differs on every call (a random number, the time, a file …) decides what is done",
         "none needed: each branch is captured once; or make the call outside of the compiled function, and pass in its result")
 _reason("changing-value", "a number, string or length from outside, which often changes, decides what the program does: the trace "
                           "ends there, instead of one capture for each value",
@@ -129,8 +129,8 @@ _reason("uninitialized-tensor", "this call of a lazy module creates its paramete
         "none needed; or call the module once before it is compiled")
 _reason("side-effect-call", "the call acts on the world outside of the program, and a hit cannot repeat it",
         "move it out of the compiled function")
-_reason("own-code", "code of the program's own (a `__str__`, a logging handler) runs inside of a call that every hit repeats, and may "
-                    "change what the program reads afterwards",
+_reason("own-code", "code of the program's own (a `__str__`, a logging handler) runs inside of a call that every hit repeats, and "
+                    "may change what the program reads afterwards",
         "pass the text itself (`str(x)`, an f-string); or make the call outside of the compiled function")
 _reason("clock", "a clock is read after other work, which a hit must have finished by then",
         "none needed; or read clocks outside of the compiled function")
@@ -182,11 +182,13 @@ class Break(CaptureError):
 
 
 class CheckFailed(CaptureError):
-    """A graph found that a tensor does not hold what the trace rests on, before it changed anything: the call runs natively."""
+    """A check in the graph failed: a tensor does not hold the value that the trace assumed. Nothing has been changed yet, and the
+    call runs natively."""
 
 
 class Surprise(CheckFailed):
-    """… which decided, in torch's own code, between ways to go on."""
+    """A decision by a tensor came out otherwise than the trace assumed (design.md, "Assumptions"). Later captures end before that
+    decision."""
 
 
 class Reformed(CheckFailed):

@@ -9,7 +9,8 @@ REBUILD = "capture was built for another Python or torch ({}): build it again wi
 
 
 def check(name: str) -> None:
-    """Imports an extension module. Raises ImportError, which says how it is built again."""
+    """Imports an extension module. Raises ImportError, with the command that rebuilds it, if it was built for another Python or
+    torch."""
     if name == "_C":
         importlib.import_module("torch")            # it is linked with torch's libraries
     try:

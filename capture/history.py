@@ -74,8 +74,8 @@ class Miss:
 
 @dataclass(slots=True)
 class Counts:
-    """Of cache entries: how many there are, or were, how many calls they served as graphs and natively, and how much was captured
-    in them."""
+    """Sums over cache entries: their number, the calls that they served (as graphs, natively), and the graphs, operations and
+    guards in them."""
 
     entries: int = 0
     hits: int = 0
@@ -84,18 +84,18 @@ class Counts:
     operations: int = 0
 
     def add(self, other: Counts) -> None:
-        """Counts others too."""
+        """Adds the counts of another."""
         for field in fields(self):
             setattr(self, field.name, getattr(self, field.name) + getattr(other, field.name))
 
     def clear(self) -> None:
-        """Counts from zero on."""
+        """Sets all counts to zero."""
         for field in fields(self):
             setattr(self, field.name, field.default)
 
 
 def total(counts: Iterable[Counts]) -> Counts:
-    """All of these together."""
+    """The sum of several counts."""
     result = Counts()
     for one in counts:
         result.add(one)
@@ -104,7 +104,7 @@ def total(counts: Iterable[Counts]) -> Counts:
 
 @dataclass(frozen=True, slots=True)
 class Gone:
-    """What is known of a compiled function that is gone itself. `breaks`: its breaks and those of its continuations."""
+    """The record that is kept of a compiled function after its death. `breaks`: its breaks and those of its continuations."""
 
     name: str
     place: UserFrame
@@ -117,14 +117,14 @@ class Gone:
 
 
 def miss_of(mismatches: Iterable[Mismatch], labels: Mapping[str, str], limited: bool) -> Miss:
-    """The record of a miss that happens now. labels: what users know parameters as that have other names."""
+    """The record of a miss that happens now. labels: the user's names for parameters that are called otherwise here."""
     causes = [Cause(None if m.guard is None else m.guard.kind.name, subject_of(m, labels), m.expected, m.found,
                     None if m.guard is None else m.guard.place) for m in mismatches]
     return Miss(time.perf_counter(), tuple(causes), limited)
 
 
 def subject_of(mismatch: Mismatch, labels: Mapping[str, str]) -> str:
-    """What differs, in the user's own words."""
+    """The path of what differs, as the user would write it."""
     source = None if mismatch.guard is None else mismatch.guard.source
     if source is None:
         return mismatch.subject
@@ -133,7 +133,7 @@ def subject_of(mismatch: Mismatch, labels: Mapping[str, str]) -> str:
 
 
 def labelled(source: Source, labels: Mapping[str, str]) -> Source:
-    """A path whose parameters have the names that users know."""
+    """A path in which the parameters have the names that the user's function has for them."""
     if isinstance(source, Local):
         return Local(labels.get(source.name, source.name), source.index)
     if isinstance(source, Computed) and source.op in DESCRIPTIONS:

@@ -17,9 +17,9 @@ CLASS: Any = object.__dict__["__class__"]
 
 
 class CompiledModule:
-    """Mark of the classes which `compiled_module` makes. Each has one instance, whose record is `capture_unit`. `capture_plain`:
-    what was compiled, which the program's code is given, and so sees its own class. (An instance can only come to be of a class
-    with the same slots.)"""
+    """Base class of the classes that `compiled_module` makes, each of which has one instance. `capture_unit`: the record of that
+    instance. `capture_plain`: the original module, which hooks and the module's own code are given, so that they see its own class.
+    (Python only changes the class of an object to one with the same slots.)"""
 
     __slots__ = ("__weakref__", "capture_plain")
     capture_unit: Unit
@@ -47,8 +47,8 @@ def compiled_module(module: torch.nn.Module, make_unit: Callable[[types.Function
 
 
 def compiled_class(cls: type, unit: Unit, rebuild: Callable[[torch.nn.Module], Any]) -> type:
-    """The subclass whose one instance is a compiled module. When that changes its class, or what it stands for does, as lazy
-    modules do, both become what they are to be."""
+    """The subclass whose only instance is a compiled module. If the compiled module or the original gets another class, as lazy
+    modules do, the other one follows."""
     def reduce_ex(self: Any, protocol: Any) -> tuple[Any, ...]:
         return rebuild, (plain_module(self),)
 
@@ -67,8 +67,8 @@ def compiled_class(cls: type, unit: Unit, rebuild: Callable[[torch.nn.Module], A
         return super(made, self).__call__(*args, **kwargs)  # type: ignore[arg-type]
 
     def current(self: Any) -> Any:
-        """What to call in the place of what `unit` compiles once the class, or a base of it, has got another `__call__`: this one,
-        as it is, for such changes are those of tracers and profilers, which take them back. None while it is the same."""
+        """The function to call instead of the compiled one if the class, or a base of it, has got another `__call__`: this is the
+        work of tracers and profilers, which restore it later. None as long as it is the same."""
         plain = type(plain_module(self))
         if plain is not cls and not issubclass(plain, CompiledModule):
             CLASS.__set__(self, compiled_class(plain, unit, rebuild))
@@ -85,7 +85,7 @@ def compiled_class(cls: type, unit: Unit, rebuild: Callable[[torch.nn.Module], A
 
 
 def plain_module(compiled: Any) -> torch.nn.Module:
-    """The module that a compiled module stands for: what was compiled; of one that its class has made, a new one of the same
+    """The original of a compiled module. For an instance that its class made itself (a copy), a new plain module with the same
     state."""
     try:
         return object.__getattribute__(compiled, "capture_plain")
@@ -97,6 +97,6 @@ def plain_module(compiled: Any) -> torch.nn.Module:
 
 
 def plain_call(cls: type) -> Any:
-    """The `__call__` of a class's instances, of a class that is compiled itself the original one."""
+    """The `__call__` of a class's instances; if it is compiled, the original."""
     function = lookup_class(cls, "__call__")
     return function.__wrapped__ if isinstance(function, _C.CompiledFunction) else function

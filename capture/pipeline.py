@@ -80,12 +80,12 @@ def is_capturing() -> bool:
 
 
 def at_work(unit: Unit | None, interpreters: tuple[Interpreter, ...]) -> None:
-    """Notes whose calls this thread captures, the innermost last, and of which unit that is."""
+    """Notes that this thread is capturing a call of a unit, for `is_capturing`. Captures may be nested."""
     _thread.unit, _thread.interpreters, _thread.capturing = unit, interpreters, len(interpreters)
 
 
 def compiled_unit(function: types.FunctionType, backend: Callable[..., Any], fullgraph: bool, name: str, **continued: Any) -> Unit:
-    """A function of which calls to `compiled` are captured, and served by traces. continued: what a continuation has besides."""
+    """Makes a `Unit` whose `compiled` is the function that users call. continued: what a continuation needs besides."""
     unit = Unit(function, backend, fullgraph, name, **continued)
     unit.compiled = _C.CompiledFunction(function, unit.tree, functools.partial(miss, unit), functools.partial(failed, unit))
     functools.update_wrapper(unit.compiled, function)
@@ -95,7 +95,7 @@ def compiled_unit(function: types.FunctionType, backend: Callable[..., Any], ful
 # -- what the frame hook calls -------------------------------------------------------------------------------------------
 
 def miss(unit: Unit, function: types.FunctionType, args: list[Any], tree: GuardTree) -> Any:
-    """Called when no entry of `tree` fits: captures the call, or asks for a native run."""
+    """Called when no entry of `tree` fits a call: captures the call, or returns that it shall run natively."""
     if is_capturing() and not unit.fullgraph and _thread.unit is unit:      # native code of a capture called back
         return _C.RUN_NATIVELY
     if not all(map(is_plain, args)) or not stances.lets_capture(unit.name, lambda: tree.explain(function, args)):
@@ -120,19 +120,19 @@ def miss(unit: Unit, function: types.FunctionType, args: list[Any], tree: GuardT
 
 
 def note_miss(unit: Unit, mismatches: list[Mismatch]) -> None:
-    """Keeps why no entry fitted a call, for reports, and for the capture that follows."""
+    """Keeps why no entry fitted a call: reports show it, and the next capture specialises less."""
     unit.misses.append(miss_of(mismatches, unit.labels, limited=False))
     failed = [(m.guard.kind.name, str(m.guard.source), m.expected) for m in mismatches if m.guard is not None]
     unit.numbers.missed(failed, continued=unit.parent is not None)
 
 
 def is_plain(arg: Any) -> bool:
-    """Whether an argument is no tensor of an unknown subclass (fake, functional, distributed …)."""
+    """Whether an argument is anything but a tensor of an unknown subclass (fake, functional, distributed …)."""
     return not isinstance(arg, torch.Tensor) or memory.is_plain(type(arg))
 
 
 def tell_limit(unit: Unit, mismatches: list[Mismatch]) -> None:
-    """Says that calls which no entry fits run natively from now on; the entries stay in use."""
+    """Warns that the recapture limit is reached: calls that no entry fits run natively from now on. The entries stay in use."""
     unit.limited = True
     unit.misses.append(miss_of(mismatches, unit.labels, limited=True))
     cause = unit.misses[-1].causes[-1]
@@ -142,11 +142,9 @@ def tell_limit(unit: Unit, mismatches: list[Mismatch]) -> None:
 
 
 def failed(unit: Unit, entry: Any, exception: BaseException) -> Any:
-    """Called when a mock function raised: its graph did, or a call that it repeats.
-
-    Where nothing was done before that but what can be taken back, the call runs again, natively, so that the program's handlers
-    see the exception; else its traceback is made the user's.
-    """
+    """Called when a mock function raised, in its graph or in a call that it repeats. If all that it did can be undone, the call
+    runs again natively, so that the handlers of the program see its own exception; else the traceback is rewritten to the lines of
+    the program."""
     trace: Trace = entry.payload
     if isinstance(exception, InternalError):
         return None
@@ -170,8 +168,8 @@ def failed(unit: Unit, entry: Any, exception: BaseException) -> Any:
 
 
 def forked() -> None:
-    """This process has been forked: calls that were being captured go on natively as far as can be, and leave nothing behind. The
-    child has not asked for anything to be captured, until it calls something compiled itself."""
+    """Called in the child after a fork: calls that were being captured go on natively where possible, and install nothing. Later
+    calls are captured as in any process."""
     _C.note_fork()
     for interp in getattr(_thread, "interpreters", ()):
         interp.drop()
@@ -187,11 +185,11 @@ for _entry in (miss, failed, GuardTree.explain):        # a torch.compile around
 # -- one call ------------------------------------------------------------------------------------------------------------
 
 def capture(unit: Unit, function: types.FunctionType, args: list[Any]) -> Value | UserError | _C.TailCall:
-    """Runs one call in the interpreter and installs an entry for calls like it. Returns the call's outcome, or, where the
-    trace was cut, what is left to do.
+    """Runs one call in the interpreter and installs an entry for calls like it. args: the frame's arguments, in the order of its
+    fast locals.
 
-    args: the frame's arguments in the order of its fast locals. Raises GraphBreakError under fullgraph, after the call
-    has come to its end, and InternalError in strict mode.
+    Returns the outcome of the call or, if the trace was cut, a TailCall with what is left to do. Raises GraphBreakError under
+    fullgraph, after the call has ended, and InternalError in strict mode.
     """
     run = Run(unit)
     graph = RefGraph(unit.shapes, run)
@@ -234,7 +232,7 @@ def capture(unit: Unit, function: types.FunctionType, args: list[Any]) -> Value 
 
 
 class Run(Context):
-    """The run of one call by `interp`; None before that is made, and after the call has ended."""
+    """The run of one call by `interp`, which is None before the call begins and after it has ended."""
 
     def __init__(self, unit: Unit) -> None:
         self.unit = unit
@@ -242,11 +240,11 @@ class Run(Context):
         self.begun = False                          # the interpreter has got the arguments
 
     def begin(self) -> None:
-        """The program runs, from now on."""
+        """The program begins to run."""
         self.begun = True
 
     def end(self) -> None:
-        """It does not any more."""
+        """The program no longer runs."""
         self.interp = None
 
     def position(self) -> UserFrame | None:
@@ -271,7 +269,7 @@ class Run(Context):
 
 
 def run_frame(interp: Interpreter, frame: Frame) -> Value | Cut:
-    """Runs a call to its end, or to where its trace is to be cut. Raises UserError."""
+    """Runs a call to its end, or to the operation before which its trace is cut. Raises UserError."""
     try:
         return interp.run(frame)
     except Cut as cut:
@@ -279,7 +277,7 @@ def run_frame(interp: Interpreter, frame: Frame) -> Value | Cut:
 
 
 def finish(interp: Interpreter, cut: Cut) -> None:
-    """Goes on where a cut was to be. Raises UserError."""
+    """Runs the rest of the call after a cut that could not be made. Raises UserError."""
     if isinstance(cut.outcome, UserError):
         raise cut.outcome
     if cut.outcome is not None:
@@ -330,10 +328,8 @@ def install_whole(unit: Unit, interp: Interpreter, outcome: Value, repeatable: b
 
 
 def install_cut(unit: Unit, interp: Interpreter, cut: Cut, repeatable: bool, times: Times) -> _C.TailCall:
-    """Makes a cache entry of a trace that ends before a call, and returns what makes the call and goes on after it.
-
-    Raises Break where the rest of the program cannot be a continuation.
-    """
+    """Makes a cache entry of a trace that ends before an operation. Returns a TailCall that performs the operation and calls the
+    continuation. Raises Break if there can be no continuation."""
     graph, recorder = interp.graph, interp.recorder
     live = continuations.suspend(interp, continuations.resume_of(cut.then))
     performs = cut.function.real is debuggers.pending
@@ -382,7 +378,7 @@ def install_cut(unit: Unit, interp: Interpreter, cut: Cut, repeatable: bool, tim
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """What is done between two traces."""
+    """The operation between two traces, which no trace can hold."""
 
     function: Value
     args: list[Value]
@@ -395,13 +391,13 @@ class Operation:
 
     @property
     def held(self) -> list[Value]:
-        """All that it takes, for `verify`."""
+        """All values that it uses, for `verify`."""
         if self.inner is None:
             return [self.function, *self.args, *self.kwargs.values()]
         return [*self.args[:-3], *self.inner.held]
 
     def performed(self, outcome: Value | UserError) -> Operation:
-        """The same where the call of a C function has been made already."""
+        """The same operation when the C function has been called already: it returns or raises what that did."""
         if self.inner is None:
             return Operation(continuations.constant(replay), [Value(outcome, None)], {})
         inner = self.inner.performed(outcome)
@@ -410,7 +406,7 @@ class Operation:
 
 def rest_of(outer: list[positions.Suspended], frames: list[positions.Suspended], codes: continuation_code.Codes,
             stand_ins: tuple[types.CodeType | None, ...], operation: Operation) -> Operation:
-    """An operation, and then what is left of the call of an installed package that it is a part of."""
+    """The operation, followed by the rest of the call of an installed package that it is a part of."""
     chain = [continuations.callee_of(frames[0], codes.codes[0]), *continuations.arguments(frames, codes)]
     at = len(chain) - 1 - len(frames[-1].passed)        # of the innermost one's continuation
     scopes = [continuations.composite(Value(frame.scope, frame.globals) for frame in part) for part in (outer, frames)]
@@ -421,14 +417,14 @@ def rest_of(outer: list[positions.Suspended], frames: list[positions.Suspended],
 # -- where the program goes on after a break -----------------------------------------------------------------------------
 
 def stand_ins_of(interp: Interpreter) -> tuple[types.CodeType | None, ...]:
-    """For each of the live frames, outermost first, what a callee finds above itself."""
+    """For each live frame, outermost first, the stand-in frame that a callee shall see as its caller."""
     return tuple(map(program_frames.stand_in_of, early_breaks.frames_from(interp.frame)))[::-1]
 
 
 def resumption_at(unit: Unit, frames: list[positions.Suspended], stand_ins: tuple[types.CodeType | None, ...],
                   report: BreakReport, performs: bool = False) -> Resumption:
-    """The known continuations at the positions of `frames`, or new ones. performs: they run natively, and the innermost makes
-    itself the call that it waits for."""
+    """The continuations at the positions of `frames`: those known already, or new ones. performs: the continuations run natively,
+    and the innermost makes the call itself (for debuggers)."""
     key = *(frame.position for frame in frames), performs
     known = unit.resumptions.get(key)
     if known is None:
@@ -441,7 +437,8 @@ def resumption_at(unit: Unit, frames: list[positions.Suspended], stand_ins: tupl
 
 def maker(unit: Unit, scope: dict[str, Any], codes: continuation_code.Codes, report: BreakReport,
           native: bool) -> Callable[[types.CodeType], Unit]:
-    """What makes the unit of an outermost continuation behind a break of `unit`'s. scope: its globals. native: it runs natively."""
+    """A function that makes the unit of an outermost continuation after a break of `unit`. scope: its globals. native: it runs
+    natively."""
     where = user_frames(report.stack)[-1]
     name = f"{unit.root.name} resumed at {os.path.basename(where.file)}:{where.line}"
     shapes = Shapes(positions.RESULT)
@@ -459,8 +456,8 @@ def maker(unit: Unit, scope: dict[str, Any], codes: continuation_code.Codes, rep
 
 
 def idle_loop(unit: Unit, resumption: Resumption, frames: list[positions.Suspended], report: BreakReport) -> Loop | None:
-    """What runs the innermost frame's loop in CPython, whose rounds hold no tensor operation, until it ends and what follows is
-    captured. None where that cannot be."""
+    """Has CPython run the loop of the innermost frame if its iterations have no tensor operation (`Loop`); what follows the loop is
+    captured. None if that is not possible."""
     idle = BreakReport(REASONS["idle-loop"], report.context, report.stack)
     owner = weakref.ref(unit)       # which owns the code that holds `go_on`, and code is unknown to the garbage collector
 

@@ -41,6 +41,6 @@ def remedy(cause: Cause) -> str:
 
 
 def is_of_batches(cause: Cause) -> bool:
-    """Whether two shapes differ in nothing but the number of rows."""
+    """Whether two shapes differ in the first dimension only."""
     before, after = (text.partition(" ")[2].strip("()").split(",") for text in (cause.expected, cause.found))
     return before[1:] == after[1:]

@@ -28,10 +28,9 @@ OURS = frozenset(map(id, (globals(), vars(generators))))       # globals of func
 
 @dataclass(slots=True, eq=False)
 class Loop:
-    """The rest of a loop that CPython runs: for both variants of the continuation, its code and what runs that natively.
-
-    Where its frame is not the outermost one: `outer` continues the frames outside, `rest(left)` all of them behind the loop.
-    """
+    """A loop that CPython runs to its end. Holds, for both variants of the continuation (after a result, after an exception), its
+    code and a function that runs that natively. If its frame is not the outermost: `outer` continues the frames outside,
+    `rest(left)` all frames after the loop."""
 
     variants: tuple[tuple[types.CodeType, Any], ...]
     tell: Callable[[], None]            # reports that it is left to CPython
@@ -40,7 +39,7 @@ class Loop:
 
 
 def natively(code: types.CodeType, scope: Globals) -> Any:
-    """A CompiledFunction that has every call of `code` run by CPython; its arguments live no longer than the frame needs them."""
+    """A CompiledFunction that has CPython run every call of `code`. Its arguments die as early as those of an ordinary call."""
     function = types.FunctionType(code, scope, code.co_name, None, tuple(types.CellType() for _ in code.co_freevars))
 
     def run(function: types.FunctionType, args: list[Any], tree: GuardTree) -> Any:
@@ -51,7 +50,7 @@ def natively(code: types.CodeType, scope: Globals) -> Any:
 
 
 def _follow(tail: Any) -> None:
-    """Stands for a call that makes the calls of a TailCall, to their end."""
+    """A placeholder: a call of FOLLOW with a TailCall as its last argument makes the calls of that, to the end."""
 
 
 FOLLOW = _C.CompiledFunction(_follow, GuardTree(_follow.__code__), lambda function, args, tree: args.pop())
@@ -113,12 +112,12 @@ class Resumption(_C.Resumption):
         return self.proceed(function, arguments, result, raised)
 
     def raised(self, function: types.FunctionType, arguments: tuple[Any, ...], exception: BaseException) -> _C.TailCall:
-        """The call of the continuation `function` when the operation has raised an exception."""
+        """The call of the continuation `function` for an operation that raised an exception."""
         self._strip(exception)
         return self.proceed(function, arguments, exception, True)
 
     def proceed(self, function: types.FunctionType, arguments: tuple[Any, ...], result: Any, raised: bool) -> _C.TailCall:
-        """The call of the continuation `function` with a result, or an exception, that it waits for."""
+        """The call of the continuation `function` with the result of the operation, or its exception."""
         if not raised:
             return _C.TailCall(self.compiled, function, (*arguments, result))
         if not self.functions:
@@ -128,7 +127,8 @@ class Resumption(_C.Resumption):
 
     def _run_loop(self, loop: Loop, function: types.FunctionType, arguments: tuple[Any, ...], scopes: tuple[Globals, ...],
                   result: Any, raised: bool) -> _C.TailCall:
-        """The loop that the innermost frame is in, then what follows it in that frame or, if it is left with the loop, outside."""
+        """Runs the loop of the innermost frame, then what follows it: in that frame or, if the loop returns, in the frames
+        outside."""
         code, native = loop.variants[raised]
         if not self.functions:
             return _C.TailCall(native, _with_code(function, code), (*arguments, result))
@@ -152,7 +152,8 @@ class Resumption(_C.Resumption):
 
     def _attempt(self, scopes: tuple[Globals, ...], operation: Callable[..., Any], args: tuple[Any, ...],
                  kwargs: dict[str, Any]) -> tuple[Any, bool]:
-        """What an operation returns or raises below frames that look like the outermost ones, and whether it raised."""
+        """Performs an operation below frames that look like the outermost ones. Returns its result or exception, and whether it
+        raised."""
         try:
             return below(self.stand_ins, scopes, operation, args, kwargs), False
         except BaseException as exception:
@@ -160,17 +161,17 @@ class Resumption(_C.Resumption):
             return exception, True
 
     def notice(self, target: Resumption, works: bool) -> None:
-        """A trace from here was cut at `target`; whether it works on tensors."""
+        """Notes that a trace which begins here was cut at `target`, and whether it has tensor operations."""
         self.leads_to[target] = self.leads_to.get(target, False) or works
 
     def is_idle(self) -> bool:
-        """Whether traces from here lead here again, and none of those in between works on tensors."""
+        """Whether traces lead from here back to here, and none on the way has tensor operations."""
         steps = [(origin, target) for origin in self._reached() for target in list(origin.leads_to)]
         around = [(origin, target) for origin, target in steps if self in {target, *target._reached()}]
         return bool(around) and not any(origin.leads_to[target] for origin, target in around)
 
     def _reached(self) -> list[Resumption]:
-        """Where traces from here lead, and this itself."""
+        """The resumptions at which traces from here end, and this one."""
         reached = {self: None}
         todo = [self]
         while todo:
@@ -225,7 +226,7 @@ class Rest(_C.Framed):
 
 def below(stand_ins: tuple[types.CodeType | None, ...], scopes: tuple[Globals, ...], operation: Callable[..., Any],
           args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """`operation(*args, **kwargs)` below frames that look like the program's, with these globals."""
+    """Calls `operation(*args, **kwargs)` below frames that look like those of the program, with these globals."""
     if isinstance(operation, _C.Framed):
         return operation(*args, **kwargs)
     for stand_in, scope in zip(reversed(stand_ins[:len(scopes)]), reversed(scopes), strict=True):
@@ -235,7 +236,7 @@ def below(stand_ins: tuple[types.CodeType | None, ...], scopes: tuple[Globals, .
 
 
 def strip(exception: BaseException, stand_ins: tuple[types.CodeType | None, ...]) -> None:
-    """Takes the frames that are ours out of a traceback."""
+    """Removes our own frames from a traceback."""
     ours = {id(code) for code in stand_ins}
     entry = exception.__traceback__
     while entry is not None and (id(entry.tb_frame.f_globals) in OURS or id(entry.tb_frame.f_code) in ours
@@ -251,7 +252,7 @@ def awaiting_exception(arguments: tuple[Any, ...], at: int, raising: types.CodeT
 
 
 def replay(outcome: Value | UserError) -> Any:
-    """What a call has returned or raised that was made already."""
+    """Returns or raises what a call returned or raised that was made before."""
     if isinstance(outcome, UserError):
         raise outcome.exception
     return outcome.real

@@ -1,5 +1,5 @@
-"""What the user asks by CAPTURE_DISABLE, and the program by `torch.compiler.set_stance`, as far as that concerns calls that no
-entry fits. (Whether anything compiled runs at all is seen to before the look-up: csrc/stance.h.)"""
+"""What happens to calls that no entry fits, under CAPTURE_DISABLE and `torch.compiler.set_stance`. (Whether compiled code runs at
+all is decided before the look-up: csrc/frames/stance.h.)"""
 from __future__ import annotations
 
 import sys

@@ -1,8 +1,5 @@
-"""Names of torch's that only some of its versions have, and that capture can do without.
-
-All other private names of torch's are needed; `tests/repository/test_torch_names.py` reads them out of the sources, and has a
-sentence for each that is missing in the torch that runs.
-"""
+"""Names of torch that only some of its versions have, and that capture can do without. All other private names of torch are
+required: `tests/repository/test_torch_names.py` finds them in the sources and reports each that the installed torch lacks."""
 from __future__ import annotations
 
 from typing import Any
@@ -17,5 +14,5 @@ SINCE: dict[str, tuple[int, int]] = {
 
 
 def existing(owner: Any, names: str) -> list[Any]:
-    """What a module or class of torch's has under these names, of those that it has."""
+    """The attributes of a module or class of torch that exist, of those in `names`."""
     return [getattr(owner, name) for name in names.split() if hasattr(owner, name)]

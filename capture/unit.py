@@ -1,4 +1,5 @@
-"""One compiled function: its settings, its cache, and what happened to it; and all that there are, or were."""
+"""One compiled function: its settings, its cache, and the record of its calls. Also the list of all compiled functions, with those
+that have died."""
 from __future__ import annotations
 
 import math
@@ -31,8 +32,8 @@ MOST_ENTRIES = 64       # that a guard tree takes
 
 @dataclass(slots=True, eq=False)
 class Trace:
-    """What a cache entry knows of the capture that made it. `broken`: entries that run natively, and why; `tier`: how far the
-    native backend is with the graph."""
+    """What a cache entry knows of its capture. `broken`: why an entry runs natively; `tier`: the state of the graph in the native
+    backend."""
 
     graph_module: torch.fx.GraphModule | None = None
     mock: pycode.PythonCode | None = None
@@ -48,7 +49,7 @@ class Trace:
 
 
 def counts_of(entry: Any) -> Counts:
-    """What one entry counts for."""
+    """The counts of one entry."""
     trace: Trace = entry.payload
     if trace.graph_module is None:
         return Counts(1, native_calls=entry.hits)
@@ -57,7 +58,7 @@ def counts_of(entry: Any) -> Counts:
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
 class Unit:
-    """One compiled function: its settings, its cache, and what happened to it. `compiled` is what users call."""
+    """One compiled function: its settings, its cache, and the record of its calls. `compiled` is the function that users call."""
 
     function: types.FunctionType
     backend: Callable[..., Any]
@@ -96,7 +97,8 @@ class Unit:
 
     @property
     def root(self) -> Unit:
-        """The function whose continuation, or continuation's continuation, this one is; else this one."""
+        """The compiled function whose break this one continues, directly or through other continuations; this one if it is no
+        continuation."""
         unit = self
         while unit.parent is not None:
             unit = unit.parent
@@ -109,17 +111,17 @@ class Unit:
 
     @property
     def alive(self) -> Counts:
-        """Counts of the entries that are there."""
+        """Counts of the present entries."""
         return total(map(counts_of, self.tree.entries))
 
     @property
     def counts(self) -> Counts:
-        """Counts of all entries that there are or were; the native calls are also those that had no entry."""
+        """Counts of all entries, present and past. Native calls include those without an entry."""
         return total([self.alive, self.departed, Counts(native_calls=self.without_entry)])
 
     @property
     def without_entry(self) -> int:
-        """Native calls that no entry stands for."""
+        """The number of native calls that no entry counts."""
         return self.uncounted + self.compiled.traced
 
     @property
@@ -156,5 +158,5 @@ GONE: deque[Gone] = deque(maxlen=1000)     # the latest of those that were here
 
 
 def units() -> list[Unit]:
-    """Those that are alive."""
+    """All compiled functions that are alive."""
     return [unit for reference in list(UNITS.values()) if (unit := reference()) is not None]

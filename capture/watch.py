@@ -1,4 +1,4 @@
-"""Compiles calls in the whole process, of programs that know nothing of capture: `python -m capture run`."""
+"""Compiles calls of modules in a program that does not mention capture: `python -m capture run`."""
 from __future__ import annotations
 
 import functools
@@ -27,7 +27,8 @@ Kind = tuple[Any, ...]
 
 
 def kind_of(module: torch.nn.Module) -> Kind:
-    """How a module is built: its class, the shapes and types of its parameters and buffers, and the same of the modules in it."""
+    """A key by which modules share their entries: class, shapes and types of parameters and buffers, and the same of all
+    submodules."""
     kind: list[Any] = []
     todo, seen = [module], set()
     while todo:
@@ -64,13 +65,13 @@ class Watch:
         self.left: Counter[tuple[str, str]] = Counter()         # calls of modules that are left alone, by class and reason
 
     def start(self) -> None:
-        """Looks at all calls from now on."""
+        """Begins to watch all calls."""
         choosers: dict[str, Callable[[Any, Any], Any]] = {name: self.of_function for _, name in self.names}
         _C.watch({**choosers, MODULE_CALL.__code__.co_qualname: self.of_module})
         os.register_at_fork(after_in_child=functools.partial(_C.watch, None))
 
     def units(self) -> list[Unit]:
-        """What was compiled."""
+        """The compiled functions."""
         return list(self.kinds.values()) + [unit for units in self.functions.values() for unit in units.values()]
 
     def remarks(self) -> list[str]:
@@ -85,7 +86,8 @@ class Watch:
         return left
 
     def of_module(self, function: types.FunctionType, module: Any) -> Any:
-        """What runs a call of a module; modules that torch compiles are left to it."""
+        """The compiled function for a call of a module. A module of TorchScript, or one that torch.compile has compiled, runs
+        natively. None for calls of other functions."""
         if function is not MODULE_CALL:
             return None
         why = "script" if isinstance(module, torch.jit.ScriptModule) else exclusion_of_module(module)
@@ -110,7 +112,8 @@ class Watch:
         return known
 
     def of_function(self, function: types.FunctionType, first: Any) -> Any:
-        """What runs a call of a function of a watched name. Of functions that are made anew all the time, the first few count."""
+        """The compiled function for a call of a watched name. If functions of that name are made again and again, only the first
+        few are compiled."""
         if (function.__module__, function.__qualname__) not in self.names:
             return None
         units = self.functions.setdefault(function.__code__, {})
