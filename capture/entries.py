@@ -16,7 +16,7 @@ from capture.errors import BackendError, warn
 from capture.guards.collect import collect
 from capture.history import BreakReport, Times
 from capture.interp.breaks import continuations, suspended_generators
-from capture.interp.breaks.suspended_generators import Sleeper
+from capture.interp.breaks.suspended_generators import DormantGenerator
 from capture.interp.core.frame import Value
 from capture.interp.core.interpreter import Interpreter
 from capture.interp.recording import may_raise, rollback
@@ -31,16 +31,16 @@ from capture.refgraph.verify import verify
 from capture.unit import Trace, Unit
 
 
-def install(unit: Unit, interp: Interpreter, result: Shadow, held: Iterable[Value], asleep: list[Sleeper], repeatable: bool,
-            broken: BreakReport | None, times: Times) -> None:
+def install(unit: Unit, interp: Interpreter, result: Shadow, held: Iterable[Value], dormant: list[DormantGenerator],
+            repeatable: bool, broken: BreakReport | None, times: Times) -> None:
     """Makes a cache entry of a trace: checks that the trace explains the heap, seals it, and plans the mock function.
 
-    result: the value that the mock function returns. held: values that outlive the trace with it. asleep: generators that do.
+    result: the value that the mock function returns. held: values that outlive the trace with it. dormant: generators that do.
     repeatable: the graph changes nothing. broken: why the trace ended before the call did. Raises Break if the trace cannot be
     replayed.
     """
     graph, recorder = interp.graph, interp.recorder
-    verify(graph, continuations.composite([*held, *(part for sleeper in asleep for part in sleeper.record)]))
+    verify(graph, continuations.composite([*held, *(part for generator in dormant for part in generator.record)]))
     told_apart = recorder.inputs.tensors if recorder.mutations.mutates else ()
     require_separateness(graph, [node for node in told_apart if not recorder.arrays.has_tensor(node)])
     require_orders(graph)
@@ -51,7 +51,7 @@ def install(unit: Unit, interp: Interpreter, result: Shadow, held: Iterable[Valu
         before = may_raise.before(recorder)
         plan = mock.plan(graph, result, recorder.inputs.tensors, numbers, may_raise.acted_before(recorder), before)
     insert(unit, interp, plan, repeatable, broken, times)
-    suspended_generators.lie_down(asleep)
+    suspended_generators.make_dormant(dormant)
 
 
 def insert(unit: Unit, interp: Interpreter, plan: mock.MockPlan, repeatable: bool, broken: BreakReport | None,

@@ -186,7 +186,7 @@ class CheckFailed(CaptureError):
     call runs natively."""
 
 
-class Surprise(CheckFailed):
+class AssumptionFailed(CheckFailed):
     """A decision by a tensor came out otherwise than the trace assumed (design.md, "Assumptions"). Later captures end before that
     decision."""
 

@@ -318,12 +318,12 @@ def install_whole(unit: Unit, interp: Interpreter, outcome: Value, repeatable: b
     """Makes a cache entry of the trace of a call from its beginning to its end. Raises Break when it cannot be replayed."""
     graph = interp.graph
     graph.sweep(0)
-    asleep = suspended_generators.sleepers(interp, [], unit.bodies)
+    dormant = suspended_generators.dormant_generators(interp, [], unit.bodies)
     leaving.let_out(interp, [outcome])
     if in_own_decimals(graph):
         raise Break("changing-global-state", "a decimal context is set, and not taken back")
     assert outcome.shadow is not None
-    install(unit, interp, outcome.shadow, [outcome], asleep, repeatable, None, times)
+    install(unit, interp, outcome.shadow, [outcome], dormant, repeatable, None, times)
     return outcome.shadow
 
 
@@ -360,11 +360,11 @@ def install_cut(unit: Unit, interp: Interpreter, cut: Cut, repeatable: bool, tim
         unwind.exception_value(interp, sys.exception()) if handling else continuations.constant(None)]  # type: ignore[arg-type]
     everything = continuations.composite([*arguments, *operation.parts])
     graph.sweep(0)
-    asleep = suspended_generators.sleepers(interp, chains, unit.bodies)
+    dormant = suspended_generators.dormant_generators(interp, chains, unit.bodies)
     leaving.let_out(interp, [cut.function, *cut.args_, *cut.kwargs.values()], live, cut.function.real)
     proceed = Perform(_C.TailCall, (Const(resumption), Const(None), everything.shadow))
     works = idle_loops.works(frames[-1], len(frames) - 1, recorder)
-    install(unit, interp, proceed, [*arguments, *operation.held], asleep, repeatable, report, times)
+    install(unit, interp, proceed, [*arguments, *operation.held], dormant, repeatable, report, times)
     unit.breaks.append(report)
     if unit.resumption is not None:
         unit.resumption.notice(resumption, works)

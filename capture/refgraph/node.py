@@ -338,7 +338,7 @@ class ClassState:
         self.meta, self.bases = meta, bases
 
 
-class SleepState:
+class DormantState:
     """A generator of the trace that outlives it: made blank, and brought to where it stands by `settle(generator, *record)`, once
     all that it holds is there."""
 

@@ -39,7 +39,7 @@ from capture.refgraph.source import (
     lookup,
     short_name,
 )
-from capture.refgraph.survey import Survey, operands_first, path_of
+from capture.refgraph.usage import Usage, operands_first, path_of
 
 BINARY = {operator.add: ast.Add, operator.sub: ast.Sub, operator.mul: ast.Mult, operator.truediv: ast.Div,
           operator.floordiv: ast.FloorDiv, operator.mod: ast.Mod, operator.pow: ast.Pow, operator.lshift: ast.LShift,
@@ -70,7 +70,7 @@ class _Printer:
 
     def __init__(self, plan: MockPlan, arguments: list[str], inputs: list[RefNode], name: str) -> None:
         self.plan, self.inputs, self.name = plan, inputs, Names().fresh(name)
-        self.survey = Survey(plan)
+        self.usage = Usage(plan)
         self.names = Names()
         self.parameters = {argument: self.names.fresh(argument) for argument in arguments}
         self.lifted_name = self.names.fresh("lifted")
@@ -91,9 +91,9 @@ class _Printer:
         self.depths: dict[int, int] = {}
 
     def print(self, graph_callable: Callable[..., Any] | None) -> PythonCode:
-        for source in self.survey.kept:
+        for source in self.usage.kept:
             self.read(source)
-        for shadow in self.survey.hoisted:
+        for shadow in self.usage.hoisted:
             self.define(shadow, kept=True)
         before: ast.Name | None = None
         if self.plan.before is not None:
@@ -101,14 +101,14 @@ class _Printer:
         for first in self.plan.early:
             self.step_of_plan(first, before is not None)
         graph = None if graph_callable is None else self.call_graph(graph_callable)
-        for shadow in self.survey.risky:
+        for shadow in self.usage.risky:
             self.define(shadow, kept=True)
         if before is not None:                      # what is changed stays from now on
             self.body.append(ast.Assign([before], ast.Constant(None)))
             self.first_effect = len(self.body) + 1
         for step in self.plan.steps:
             self.step_of_plan(step)
-        for shadow in self.survey.risky_late:
+        for shadow in self.usage.risky_late:
             self.define(shadow, kept=True)
         self.body.append(ast.Return(self.value(self.plan.result)))
         parameters = [*self.parameters.values(), *([self.lifted_name] if self.lifted else [])]
@@ -163,7 +163,7 @@ class _Printer:
         function = self.callable(effect.function.value) if isinstance(effect.function, Const) else self.value(effect.function)
         split = len(args) - len(effect.names)
         call = ast.Call(function, args[:split], [ast.keyword(name, value) for name, value in zip(effect.names, args[split:])])
-        if effect not in self.survey.used:
+        if effect not in self.usage.used:
             return ast.Expr(call)
         name = self.results[effect] = self.names.fresh("result", numbered=True)
         return ast.Assign([_name(name)], call)
@@ -216,7 +216,7 @@ class _Printer:
                 continue
             written = self.composite(shadow)
             depth = 1 + max((self.depths.get(id(part), 0) for part in operands(shadow)), default=0)
-            if self.survey.uses[id(shadow)] > 1 or depth > DEEPEST or kept and shadow is root:
+            if self.usage.uses[id(shadow)] > 1 or depth > DEEPEST or kept and shadow is root:
                 depth, hint = 0, "value" if isinstance(shadow, Expr) else shadow.cls.__name__.lower()  # type: ignore[attr-defined]
                 written = self.assign(hint, written, numbered=True)
             self.written[id(shadow)], self.depths[id(shadow)] = written, depth
@@ -286,7 +286,7 @@ class _Printer:
         if source in self.places:
             return _subscript(_name(self.lifted_name), ast.Constant(self.places[source]))
         written = self.step(source)
-        if source not in self.survey.kept and self.survey.paths[source] < 2:
+        if source not in self.usage.kept and self.usage.paths[source] < 2:
             return written
         name = self.assign(_hint(source), written)
         self.locals[source] = name.id

@@ -26,6 +26,7 @@ from capture.refgraph.node import (
     Const,
     DictState,
     Display,
+    DormantState,
     Expr,
     FunctionState,
     IteratorState,
@@ -33,7 +34,6 @@ from capture.refgraph.node import (
     RefNode,
     SetState,
     Shadow,
-    SleepState,
     TensorState,
     WrittenDict,
 )
@@ -92,10 +92,10 @@ def operands(shadow: Shadow) -> tuple[Shadow, ...]:
 
 def recipe_of(graph: RefGraph, node: RefNode) -> Recipe:
     """The recipe of one created object, in its final state or as it was when it was published."""
-    return _Cook(graph, node).recipe()
+    return _RecipeFinder(graph, node).recipe()
 
 
-class _Cook:
+class _RecipeFinder:
     """Finds the recipe of one created object, in its final state or as it was when it was published."""
 
     def __init__(self, graph: RefGraph, node: RefNode) -> None:
@@ -180,7 +180,7 @@ class _Cook:
                 yield Effect(setitem, node, entry)
         elif isinstance(state, FunctionState):
             yield from self.function(state)
-        elif isinstance(node.state, SleepState):
+        elif isinstance(node.state, DormantState):
             yield Effect(node.state.settle, node, node.state.record)
         if isinstance(self.real, collections.defaultdict) and self.real.default_factory is not None \
                 and node.origin is None and "default_factory" not in node.slots:

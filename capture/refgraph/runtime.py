@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from capture import _C
-from capture.errors import CheckFailed, Surprise
+from capture.errors import AssumptionFailed, CheckFailed
 from capture.refgraph.ndarrays import layout
 
 # Frames of code from such a file are passed over by `warnings` and `logging`, when these look for a caller.
@@ -78,9 +78,9 @@ def expect_layout(array: Any, expected: tuple[Any, ...]) -> None:
 
 
 def suppose(tensor: torch.Tensor, held: bool | int) -> None:
-    """Raises Surprise unless a tensor, or its truth, is as supposed."""
+    """Raises AssumptionFailed unless a tensor, or its truth, is what the trace assumed."""
     if type(held)(tensor) != held:
-        raise Surprise(f"a tensor of the graph is not {held}")
+        raise AssumptionFailed(f"a tensor of the graph is not {held}")
 
 
 class CallFrom:

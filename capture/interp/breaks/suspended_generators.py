@@ -1,4 +1,5 @@
-"""Generators that outlive a trace which is cut: what is left of their bodies, for hits to make them anew or bring up to date."""
+"""Generators that outlive a trace which is cut (dormant ones): the continuations of their bodies, from which hits make them anew or
+bring them up to date."""
 from __future__ import annotations
 
 import types
@@ -14,15 +15,15 @@ from capture.interp.core.frame import Resume, Value
 from capture.interp.core.interpreter import Interpreter
 from capture.interp.coroutines import generators
 from capture.interp.coroutines.generators import Body, State
-from capture.refgraph.node import Const, Expr, Shadow, SleepState
+from capture.refgraph.node import Const, DormantState, Expr, Shadow
 
 NOTHING = constant(None)
 STANDING = {State.CREATED: Resume.PUSH, State.SUSPENDED: Resume.YIELD}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Sleeper:
-    """A body and its record (`generators.Dormant`), part by part."""
+class DormantGenerator:
+    """A generator body and its record (`generators.Dormant`), part by part."""
 
     body: Body
     record: tuple[Value, Value, Value, Value]
@@ -32,8 +33,8 @@ class Sleeper:
         return tuple(part.shadow for part in self.record)
 
 
-def sleepers(interp: Interpreter, chains: list[tuple[list[Suspended], Codes]],
-             known: dict[Position, types.CodeType]) -> list[Sleeper]:
+def dormant_generators(interp: Interpreter, chains: list[tuple[list[Suspended], Codes]],
+                       known: dict[Position, types.CodeType]) -> list[DormantGenerator]:
     """What is left of the bodies of this capture's generators, which the graph learns.
 
     chains: the live frames and their continuations, some of them bodies; there are none at the end of a call. known: the
@@ -47,57 +48,57 @@ def sleepers(interp: Interpreter, chains: list[tuple[list[Suspended], Codes]],
             body = generators.body_of(frame.generator.real)
             if body.kind == "async generator":  # type: ignore[union-attr]
                 raise Break("opaque-call", f"inside of an asynchronous generator, {frame.code.co_qualname}")
-            found.append(_sleeper(body, State.RUNNING, continuations.function_of(frame, code), frame.values, raising))  # type: ignore[arg-type]
-    running = {sleeper.body for sleeper in found}
+            found.append(_dormant(body, State.RUNNING, continuations.function_of(frame, code), frame.values, raising))  # type: ignore[arg-type]
+    running = {dormant.body for dormant in found}
     for body in [*interp.taken_over, *interp.bodies]:
         lives = body in interp.taken_over or body.reference() is not None and body.kind != "async generator"
         if not lives or body in running:
             continue
         try:
-            found.append(_resting(interp, body, known))
+            found.append(_saved_state(interp, body, known))
         except Break:
             if chains or body in interp.taken_over:
                 raise               # else it may be garbage: where the result leads to it, it cannot be made
-    for sleeper in found:
-        _describe(interp, sleeper)
+    for dormant in found:
+        _describe(interp, dormant)
     return found
 
 
-def _resting(interp: Interpreter, body: Body, known: dict[Position, types.CodeType]) -> Sleeper:
+def _saved_state(interp: Interpreter, body: Body, known: dict[Position, types.CodeType]) -> DormantGenerator:
     """The saved state of a generator that is suspended or finished, or that waits on the same call as before."""
     if body.awaiting is not None:
         function, values, raising = body.awaiting
-        return _sleeper(body, body.state, function, values, raising)
+        return _dormant(body, body.state, function, values, raising)
     if body.state is State.FINISHED:
-        return _sleeper(body, body.state, NOTHING, [], NOTHING)
+        return _dormant(body, body.state, NOTHING, [], NOTHING)
     kind = STANDING[body.state]
     frame, _ = continuations.suspend_frame(interp, body.frame, kind, body.handled)
     code = known.get(frame.position)
     if code is None:
         names = [positions.RESULT] if kind is Resume.PUSH else []
         code = known[frame.position] = continuation_code.continuation(frame.code, frame.position, inner=names)
-    return _sleeper(body, body.state, continuations.function_of(frame, code), frame.values, NOTHING)
+    return _dormant(body, body.state, continuations.function_of(frame, code), frame.values, NOTHING)
 
 
-def _sleeper(body: Body, state: State, function: Value, values: list[Value], raising: Value) -> Sleeper:
-    return Sleeper(body, (constant(state.value), function, continuations.composite(values), raising))
+def _dormant(body: Body, state: State, function: Value, values: list[Value], raising: Value) -> DormantGenerator:
+    return DormantGenerator(body, (constant(state.value), function, continuations.composite(values), raising))
 
 
-def _describe(interp: Interpreter, sleeper: Sleeper) -> None:
+def _describe(interp: Interpreter, dormant: DormantGenerator) -> None:
     """Says how a hit makes the generator, or what becomes of one from outside."""
-    graph, body = interp.graph, sleeper.body
+    graph, body = interp.graph, dormant.body
     if body in interp.taken_over:
-        graph.effect(generators.settle, interp.taken_over[body], *sleeper.shadows)
+        graph.effect(generators.settle, interp.taken_over[body], *dormant.shadows)
         return
     real = body.reference()
     node = graph.find(real)
     if node is not None:
         flags = Const(body.frame.code.co_flags & generator_shims.FLAGS)
         node.origin = Expr(generators.blank, (flags, Const(real.__name__), Const(real.__qualname__)))
-        node.state = SleepState(generators.settle, sleeper.shadows)
+        node.state = DormantState(generators.settle, dormant.shadows)
 
 
-def lie_down(found: list[Sleeper]) -> None:
+def make_dormant(found: list[DormantGenerator]) -> None:
     """Makes all generators of a trace that has ended dormant."""
-    for sleeper in found:
-        sleeper.body.lie_down(tuple(part.real for part in sleeper.record))
+    for dormant in found:
+        dormant.body.lie_down(tuple(part.real for part in dormant.record))

@@ -298,9 +298,9 @@ def generic_write(interp: Interpreter, obj: Value, name: str, value: Value | Non
 def set_through(interp: Interpreter, descriptor: Any, obj: Value, value: Value, then: Continuation) -> None:
     """`descriptor.__set__(obj, value)` of an attribute of tensors, about which a class may be asked."""
     if interp.inlining and overrides.is_overridden(interp, [obj, value], {}):
-        question = overrides.about_attribute(interp, descriptor, "__set__", [obj, value])
-        if question is not None:
-            return calls.call(interp, *calls.asking(question, descriptor), None, then)
+        override = overrides.about_attribute(interp, descriptor, "__set__", [obj, value])
+        if override is not None:
+            return calls.call(interp, *calls.override_arguments(override, descriptor), None, then)
     name = descriptor.__name__
     interp.track(before_write, interp, obj, name, False)
     interp.real(descriptor.__set__, obj.real, value.real)

@@ -118,9 +118,9 @@ def call_native(interp: Interpreter, function: Value, args: list[Value], kwargs:
         if substitute is not None:
             interp.track(depend_choice, interp, real, substitute, args, kwargs)
             return call(interp, Value(substitute, Const(substitute)), args, kwargs, then, on_raise)
-        if overrides.is_asking(real, args) and overrides.is_overridden(interp, args, kwargs):
+        if overrides.may_be_overridden(real, args) and overrides.is_overridden(interp, args, kwargs):
             try:
-                if ask(interp, real, args, kwargs, then, on_raise):
+                if call_override(interp, real, args, kwargs, then, on_raise):
                     return
             except overrides.Performed as done:
                 interp.give_up(Break("unsupported-tensor", f"{name_of(real)}() asks no class"))
@@ -137,24 +137,24 @@ def call_native(interp: Interpreter, function: Value, args: list[Value], kwargs:
     unwind.settle(interp, exception, on_raise)
 
 
-def ask(interp: Interpreter, function: Any, args: list[Value], kwargs: dict[str, Value], then: Continuation | None,
+def call_override(interp: Interpreter, function: Any, args: list[Value], kwargs: dict[str, Value], then: Continuation | None,
         on_raise: OnRaise | None) -> bool:
     """Calls the overrides of an operation in its place. Raises Performed if there were none."""
-    if function in OPERATORS and len(args) == 2 and overrides.asks(interp):
+    if function in OPERATORS and len(args) == 2 and overrides.overrides_enabled(interp):
         operate = OPERATORS[function]
         call(interp, Value(operate, Const(operate)), args, None, then, on_raise)
         return True
-    question = overrides.question_of(interp, function, args, kwargs)
-    if question is None:
+    override = overrides.override_call_of(interp, function, args, kwargs)
+    if override is None:
         return False
-    call(interp, *asking(question, function), None, then, on_raise)
+    call(interp, *override_arguments(override, function), None, then, on_raise)
     return True
 
 
-def asking(question: overrides.Question, function: Any) -> tuple[Value, list[Value]]:
+def override_arguments(override: overrides.OverrideCall, function: Any) -> tuple[Value, list[Value]]:
     """The function that calls an override in place of a C function, and its arguments."""
-    how: Any = ask_mode if question.of_mode else ask_classes
-    known = Value(how, Const(how)), [question.asked, question.arguments]
+    how: Any = ask_mode if override.of_mode else ask_classes
+    known = Value(how, Const(how)), [override.asked, override.arguments]
     return (Value(ask_operator, Const(ask_operator)), [known[0], *known[1]]) if function in LEAVING_TO_OTHER else known
 
 
@@ -226,7 +226,7 @@ def methods_of_tensors(real: Any) -> tuple[str, ...]:
     return (own,) if own in OF_TENSORS else ("__iter__",)
 
 
-class Stranger:
+class EverySpecialMethod:
     """An object with every special method that C code may call, each a Python function."""
 
     __hash__ = None  # type: ignore[assignment]
@@ -238,8 +238,8 @@ def decline(self: Any, *args: Any) -> Any:
 
 
 for _name in {*PROTOCOLS, *(name for operation in vars(operator) for name in operator_methods(getattr(operator, operation)))}:
-    setattr(Stranger, _name, decline)
-STRANGERS = Value(object(), None), Value(Stranger(), None)
+    setattr(EverySpecialMethod, _name, decline)
+STRANGERS = Value(object(), None), Value(EverySpecialMethod(), None)
 
 
 def depend_choice(interp: Interpreter, real: Any, substitute: Any, args: list[Value], kwargs: dict[str, Value]) -> Shadow:

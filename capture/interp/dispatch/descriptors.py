@@ -63,9 +63,9 @@ def bind(interp: Interpreter, found: Value, name: str, obj: Value | None, then: 
         return _call(interp, method, args, hook, then, on_raise, asked)
     if obj is not None:
         if overrides.is_attribute_of_tensors(descriptor) and overrides.is_overridden(interp, [obj], {}):
-            question = overrides.about_attribute(interp, descriptor, "__get__", [obj])
-            if question is not None:
-                return _call(interp, *calls.asking(question, descriptor), hook, then, on_raise, asked)
+            override = overrides.about_attribute(interp, descriptor, "__get__", [obj])
+            if override is not None:
+                return _call(interp, *calls.override_arguments(override, descriptor), hook, then, on_raise, asked)
         if kind in C_DATA and descriptor in REDUCTIONS and REDUCTIONS[descriptor](interp, [obj], {}, then, on_raise):
             return
     bind_in_c(interp, found, get, name, obj, owner, then, on_raise, asked, hook)

@@ -31,19 +31,19 @@ LITTLE = Classes((*SCALARS, *PLAIN_TENSORS, torch.dtype, torch.device))  # what 
 DEEPEST = 3                                                         # containers in containers that operations look into
 
 
-class Asked(BaseException):
-    """What an operation has asked, in place of being done."""
+class WouldOverride(BaseException):
+    """Raised by NOTING in place of an override: the call that an operation makes of it."""
 
 
-class Secretary(TorchFunctionMode):
-    """The mode that notes which overrides an operation would call."""
+class NotingMode(TorchFunctionMode):
+    """The mode that notes the override calls of an operation."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = MISSING) -> Any:
-        raise Asked(func, types, args, kwargs)
+        raise WouldOverride(func, types, args, kwargs)
 
 
 @dataclass(frozen=True)
-class Question:
+class OverrideCall:
     """A call of `__torch_function__`: the overrides in order (of_mode: a mode is first), and the arguments."""
 
     asked: Value
@@ -63,19 +63,19 @@ def is_overridden(interp: Interpreter, args: Iterable[Value], kwargs: dict[str, 
     """Whether an operation on these arguments may call an override, now or when it runs natively."""
     if interp.modes and torch._C._is_torch_function_mode_enabled():
         return True
-    return any(_may_ask(value.real) for value in args) or any(_may_ask(value.real) for value in kwargs.values())
+    return any(_has_override(value.real) for value in args) or any(_has_override(value.real) for value in kwargs.values())
 
 
-def _may_ask(real: Any, depth: int = DEEPEST) -> bool:
+def _has_override(real: Any, depth: int = DEEPEST) -> bool:
     cls = type(real)
     if cls in LITTLE:
         return False
     if cls is list or cls is tuple:
-        return depth > 0 and any(_may_ask(item, depth - 1) for item in real)
+        return depth > 0 and any(_has_override(item, depth - 1) for item in real)
     return is_overriding(cls)
 
 
-def is_asking(function: Any, args: list[Value]) -> bool:
+def may_be_overridden(function: Any, args: list[Value]) -> bool:
     """Whether a call of a C function is an operation that may call overrides."""
     if not hashable(function):
         return False
@@ -84,24 +84,24 @@ def is_asking(function: Any, args: list[Value]) -> bool:
     return is_operation(function)
 
 
-def asks(interp: Interpreter) -> bool:
+def overrides_enabled(interp: Interpreter) -> bool:
     """Whether `__torch_function__` is enabled."""
     return torch._C._is_torch_function_enabled() or bool(interp.modes) and torch._C._is_torch_function_mode_enabled()
 
 
-def question_of(interp: Interpreter, function: Any, args: list[Value], kwargs: dict[str, Value]) -> Question | None:
+def override_call_of(interp: Interpreter, function: Any, args: list[Value], kwargs: dict[str, Value]) -> OverrideCall | None:
     """The override calls of an operation in C. None if there are none, because it raises before, or `__torch_function__` is
     disabled. Raises Performed if the operation has run."""
     modes = bool(interp.modes) and torch._C._is_torch_function_mode_enabled()
-    if not asks(interp):
+    if not overrides_enabled(interp):
         return None
     if torch._C._len_torch_function_stack() > len(interp.modes) and modes:
         interp.give_up(Break("unsupported-tensor", "a mode is asked inside of another that was there before"))
         return None
-    torch._C._push_on_torch_function_stack(SECRETARY)
+    torch._C._push_on_torch_function_stack(NOTING)
     try:
         result = function(*(arg.real for arg in args), **{name: value.real for name, value in kwargs.items()})
-    except Asked as asked:
+    except WouldOverride as asked:
         func, types, given, named = asked.args
     except Exception:
         return None                     # about its arguments: so will the call
@@ -127,16 +127,16 @@ def question_of(interp: Interpreter, function: Any, args: list[Value], kwargs: d
         return Build(tuple, tuple(whom + [found[id(real)] for real in asked_of])), Build(tuple, tuple(first))
     whom, what = interp.track(shadows) or (None, None)
     arguments = (func, types, given) if named is MISSING else (func, types, given, named)
-    return Question(Value((*mode, *asked_of), whom), Value(arguments, what), modes)
+    return OverrideCall(Value((*mode, *asked_of), whom), Value(arguments, what), modes)
 
 
-SECRETARY = Secretary()
+NOTING = NotingMode()
 
 
-def about_attribute(interp: Interpreter, descriptor: Any, name: str, args: list[Value]) -> Question | None:
+def about_attribute(interp: Interpreter, descriptor: Any, name: str, args: list[Value]) -> OverrideCall | None:
     """What `descriptor.__get__` or `__set__` of an attribute of tensors asks; None if it asks nobody."""
     try:
-        return question_of(interp, getattr(descriptor, name), args, {})
+        return override_call_of(interp, getattr(descriptor, name), args, {})
     except Performed:
         return None
 

@@ -12,13 +12,11 @@ from capture.refgraph.records import is_weak
 from capture.refgraph.source import Constant, Source
 
 
-class Survey:
-    """What a plan uses, and how often: decides what is read or computed once, and kept.
-
-    `order`: every shadow once, operands first. `kept`: entry state that something besides arithmetic uses, and so is
-    read at the start. `hoisted`: arithmetic on entry state alone, computed at the start. `risky`: arithmetic on tensors' values
-    that may raise, and so comes before any effect; `risky_late`: arithmetic on what calls returned.
-    """
+class Usage:
+    """How often a plan uses each value, and so which are read or computed once and kept. `order`: every shadow once, operands
+    first. `kept`: entry state that something besides arithmetic uses, and so is read at the start. `hoisted`: arithmetic on entry
+    state alone, computed at the start. `risky`: arithmetic on tensors' values that may raise, and so comes before any effect;
+    `risky_late`: arithmetic on what calls returned."""
 
     def __init__(self, plan: MockPlan) -> None:
         roots: list[Shadow] = [*plan.numbers, *plan.risks, *filter(None, [plan.before])]
