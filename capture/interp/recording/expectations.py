@@ -10,7 +10,7 @@ from capture.refgraph.node import RefNode, Shadow
 
 @dataclass(frozen=True, slots=True)
 class Expectation:
-    """What a tensor holds, or a value that follows from tensors, or its truth."""
+    """An assumption: what a tensor, or a value computed from tensors, is, or whether it is true."""
 
     known: Shadow
     held: Any
@@ -20,7 +20,7 @@ class Expectation:
 
 
 class Expectations:
-    """Of one graph."""
+    """The assumptions of one graph, and its operations that may raise."""
 
     def __init__(self) -> None:
         self.checks: list[Expectation] = []
@@ -31,11 +31,11 @@ class Expectations:
         self.effects_before: int | None = None      # how many effects come before the first of these operations
 
     def add(self, expectation: Expectation) -> None:
-        """Something more is taken for granted."""
+        """Adds an assumption."""
         self.checks.append(expectation)
 
     def includes(self, known: Shadow) -> bool:
-        """Whether something is taken for granted of this."""
+        """Whether there is an assumption on this value."""
         return any(check.known is known for check in self.checks)
 
     def may_stop(self, written: Mapping[RefNode, int]) -> None:
@@ -43,17 +43,18 @@ class Expectations:
         self.stop = written
 
     def take_back(self) -> None:
-        """Changes are to be taken back if something is not as expected."""
+        """Changes must be undone if an assumption fails."""
         self.takes_back = True
 
     def may_raise(self, effects: int, watched: bool, fails: bool) -> None:
-        """An operation may raise on a hit, after so many effects. fails: the program would tell; watched: by a handler."""
+        """Notes that an operation may raise on a hit, after so many effects. fails: the program would notice that the call runs
+        again; watched: a handler of the program is in force."""
         if self.effects_before is None:
             self.effects_before = effects
         self.watched |= watched
         self.fails |= watched or fails
 
     def withdrawn(self, index: int) -> None:
-        """The effect at an index is no effect any more."""
+        """Notes that the effect at an index was removed."""
         if self.effects_before is not None and index < self.effects_before:
             self.effects_before -= 1

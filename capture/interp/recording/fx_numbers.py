@@ -63,7 +63,7 @@ def operand(recorder: Recorder, facts: OpFacts, shadow: Shadow | None, args: Seq
 
 
 def write(recorder: Recorder, shadow: Shadow, as_tensor: bool, place: Place = Place.FIXED) -> Any:
-    """A number as a tensor of one double, or as a number of Python. `place`: what is made of one from outside."""
+    """A number as a tensor of one double, or as a Python number. `place`: makes the node of a number from outside."""
     if isinstance(shadow, Const):
         return recorder.literal(shadow.value)
     if isinstance(shadow, (External, Replayed)):
@@ -86,7 +86,7 @@ def write(recorder: Recorder, shadow: Shadow, as_tensor: bool, place: Place = Pl
 
 
 def nameable(op: Callable[..., Any]) -> Callable[..., Any]:
-    """The same operation under a name that the code of a graph can have: methods of text and numbers have none."""
+    """The same operation as a function that generated code can name: methods of str and of numbers cannot be named."""
     if not isinstance(op, (types.MethodDescriptorType, types.WrapperDescriptorType)) or issubclass(torch.Tensor, op.__objclass__):
         return op
     return Keywords(op, ())
@@ -107,7 +107,7 @@ def is_computed(shadow: Shadow) -> bool:
 
 
 def is_exact(shadow: Shadow) -> bool:
-    """Whether torch computes a number from tensors of doubles as Python does from floats."""
+    """Whether torch computes on doubles what Python computes on floats, bit for bit."""
     if isinstance(shadow, (Const, External, Replayed)):
         return type(shadow.value) in (int, float)
     if not isinstance(shadow, Expr):

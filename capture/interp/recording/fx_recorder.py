@@ -120,14 +120,14 @@ class FxRecorder(GraphBuilder):
         return shadow
 
     def _note_told_write(self, node: fx.Node, tensors: Iterable[torch.Tensor]) -> None:
-        """These tensors were written to by an operation on what follows from constants and from numbers held at entry."""
+        """Notes that an operation on known values (constants, and numbers held at entry) wrote to these tensors."""
         storages = frozenset(storage_id(tensor) for tensor in tensors)
         self.told.note_write(node, storages)  # type: ignore[arg-type]
         self.refs.wrote_told(storages)  # type: ignore[arg-type]
 
     @property
     def snapshots(self) -> set[fx.Node]:
-        """The nodes of values that are kept as they were when they were read."""
+        """The nodes of values that were read, as they were then."""
         return {node for node, *_ in self._snapshots}
 
     def _note_obstacle(self, node: fx.Node, args: Sequence[Value]) -> None:
@@ -139,7 +139,7 @@ class FxRecorder(GraphBuilder):
             node.meta["obstacle"] = found
 
     def uses(self, device: str) -> None:
-        """The trace uses a device of this type. Where a program does not say which, it means the current one."""
+        """Notes that the trace uses a device of this type: the current device of that type is guarded."""
         if device not in self.devices:
             self.devices.add(device)
             if device != "cpu":
@@ -193,13 +193,13 @@ class FxRecorder(GraphBuilder):
         self._snapshots.clear()
 
     def expect(self, value: Value, held: bool | int, operation: Callable[..., Any], at_once: bool) -> None:
-        """Takes what a tensor holds, or a value that follows from tensors, or its truth, for granted; `operation` looks whether it
-        is so. at_once: in the midst of the graph, since the tensor does not outlive what has begun there."""
+        """Adds an assumption on a tensor, a value computed from tensors, or its truth; `operation` checks it on a hit. at_once: in
+        the midst of the graph, because the tensor dies with the block that has begun."""
         known = self.snapshot(value.shadow, value.real) if isinstance(value.shadow, RefNode) else value.shadow
         self.expectations.add(Expectation(known, held, operation, at_once, self.mutations.changes))
 
     def settle_expectations(self) -> None:
-        """Looks at what is taken for granted when the graph has run; in its midst if it then changes something for good."""
+        """Checks the assumptions after the graph, or inside it, if it then changes something that cannot be undone."""
         mutations = self.mutations
         for check in self.expectations.checks:
             known, held, changed = check.known, check.held, check.changed

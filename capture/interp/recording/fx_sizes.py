@@ -33,7 +33,7 @@ class SizeNodes:
         self._copies: list[tuple[set[int | None], list[Size]]] = []     # storages, and sizes that decide whether they are one
 
     def free(self, recorder: Recorder, shadow: Shadow | None) -> None:
-        """Numbers from outside that say how large a result is are sizes, where they were found to change."""
+        """Treats numbers from outside that say how large a result is as sizes, if they were seen to change."""
         if not self.graph.shapes.takes_sizes or shadow is None:
             return
         if isinstance(shadow, External):
@@ -116,19 +116,19 @@ class SizeNodes:
         return each
 
     def wrote(self, storages: Collection[int | None]) -> None:
-        """These storages were written to (none: any): whether other tensors lie there, too, matters from now on."""
+        """Notes that these storages were written to (none: any): which other tensors share them is guarded from now on."""
         for shared, sizes in self._copies:
             if not storages or not shared.isdisjoint(storages):
                 for size in sizes:
                     self.graph.sizes.decide(operator.ge, size, 2)
 
     def fix(self, tensors: Iterable[torch.Tensor]) -> None:
-        """The sizes of these tensors are what they are now, on each hit."""
+        """Guards the sizes of these tensors by value."""
         for tensor in tensors if self.graph.sizes else ():
             self.graph.sizes.pin(self.of(tensor) or ())
 
     def fix_all(self) -> None:
-        """So are all sizes: what follows is recorded in a way that knows no others."""
+        """Guards all sizes by value: what follows cannot be recorded with sizes that change."""
         self.graph.sizes.pin_all()
 
     def _is_free(self, shadow: Shadow | None) -> bool:

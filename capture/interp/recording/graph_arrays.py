@@ -28,7 +28,7 @@ OBSTACLE = "calls numpy"
 
 
 class Hole:
-    """The place of a node of the graph among the arguments of a call."""
+    """Stands for a node of the graph among the arguments of a call."""
 
     def __init__(self, index: int) -> None:
         self.index = index
@@ -114,7 +114,7 @@ def _parts(call: CallEffect) -> tuple[Any, list[Shadow], dict[str, Shadow]]:
 
 
 def enter(recorder: FxRecorder) -> None:
-    """All arrays that numpy has made so far become part of the graph."""
+    """Makes all arrays that numpy has computed so far operations of the graph."""
     graph, arrays = recorder.refs, recorder.arrays
     for storage, serial in arrays.exposed.items():
         if graph.written_since(serial, storage):
@@ -181,7 +181,7 @@ def share(recorder: FxRecorder, array: Value, tensor: torch.Tensor) -> Shadow:
 
 
 def expect_as_it_is(recorder: FxRecorder, array: Value) -> None:
-    """Takes for granted how an array of the graph is laid out."""
+    """Adds the assumption that an array of the graph has the layout that it has now."""
     if not recorder.expectations.includes(array.shadow):
         recorder.expectations.add(Expectation(
             array.shadow, layout(array.real), expect_layout, at_once=False, changed=recorder.mutations.changes))
@@ -197,7 +197,7 @@ def is_of_tensor(shadow: Shadow | None) -> bool:
 
 
 def why_not_written(recorder: FxRecorder) -> Break | None:
-    """Why nothing may be written to an array now; None if it may."""
+    """Why an array must not be written to now; None if it may be."""
     try:
         recorder.arrays.require_unseen(recorder.refs)
     except Break as reason:

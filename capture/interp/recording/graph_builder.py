@@ -69,8 +69,8 @@ class GraphBuilder:
         return state.node
 
     def number(self, shadow: Shadow, key: Source | Shadow, real: int | float) -> fx.Node:
-        """The node of a number, which the graph takes as it is on each call: of this type, and any value. key: its path, or it
-        itself if a call returned it."""
+        """The node of a number that is an input of the graph: guarded by its type, of any value. key: its path, or the shadow of
+        the call that returned it."""
         node = self.inputs.number(key)
         if node is None:
             name = str(key) if isinstance(key, Source) else "number"
@@ -81,8 +81,8 @@ class GraphBuilder:
         return node
 
     def varies(self, source: Source, real: Any) -> bool:
-        """Whether a number was another one in an earlier call, so that it becomes an input of the graph. (Bodies of torch's control
-        flow take tensors alone.)"""
+        """Whether a number differed in an earlier call, and so becomes an input of the graph. (Bodies of torch's control flow take
+        tensors alone.)"""
         return not self.bodies and self.seen.varies(source, real)
 
     def plain_number(self, source: Source) -> Any:
@@ -100,7 +100,7 @@ class GraphBuilder:
         return self.refs.create(tensor, TensorState(self.inputs.add_drawn(tensor, shadow), None))
 
     def changing_number(self, shadow: Shadow, real: Any, place: Place) -> fx.Node | None:
-        """The node of a number that may be another one on each call; None for what is to be a constant."""
+        """The node of a number that is an input of the graph; None if it is to be a constant."""
         key = source = source_of(shadow)
         if not place.allows(real):
             return None
@@ -254,12 +254,11 @@ class GraphBuilder:
         return node
 
     def begin_operation(self) -> None:
-        """The arguments of another operation come next."""
+        """Arguments of the next operation follow."""
         self.resized = False
 
     def pin(self, *tensors: torch.Tensor) -> bool:
-        """Whether values of tensors follow from constants and from numbers and sizes from outside, which are guarded by value from
-        now on."""
+        """Whether tensors follow from constants, and from numbers and sizes from outside, which are then guarded by value."""
         if not all(constant_tensors.is_fixed(self.refs, tensor) for tensor in tensors):
             return False
         nodes = [self.node(self.refs.find(tensor)) for tensor in tensors]  # type: ignore[arg-type]
@@ -277,7 +276,7 @@ class GraphBuilder:
         return True
 
     def stop_asking(self) -> None:
-        """No class is asked about operations, until `ask_again`."""
+        """No `__torch_function__` of a class is called until `ask_again`."""
         self.asking.append(False)
 
     def ask_again(self) -> None:
@@ -289,12 +288,12 @@ class GraphBuilder:
         self.numbers[shadow, as_tensor] = node
 
     def begin_body(self, body: Any, start: Any) -> None:
-        """What is recorded from now on belongs to a body. See control_flow_bodies."""
+        """From now on a body of torch's control flow is recorded. See control_flow_bodies."""
         self.bodies.append((body, start))
         self._numbers_outside.append(dict(self.numbers))
 
     def end_body(self) -> Any:
-        """It is over. Returns where it started."""
+        """The body has ended. Returns where it began."""
         self.numbers = self._numbers_outside.pop()
         return self.bodies.pop()[1]
 

@@ -42,7 +42,7 @@ def note(interp: Interpreter, real: Any, args: list[Value], kwargs: dict[str, Va
 
 
 def may_raise(interp: Interpreter) -> None:
-    """The graph may raise from here on."""
+    """Notes that the graph may raise from here on."""
     recorder, effects = interp.recorder, interp.graph.effects
     fails = any(not comes_early(interp, effect) for effect in effects)
     recorder.expectations.may_raise(len(effects), is_watched(interp.frame), fails)
@@ -73,7 +73,7 @@ def is_of_floats(real: Any) -> bool:
 
 
 def is_moving(interp: Interpreter, shadow: Shadow | None, real: Any) -> bool:
-    """Whether an argument is, or holds, a number that is another one from call to call. (No slice is out of range.)"""
+    """Whether an argument is, or holds, a number that changes from call to call. (A slice is never out of range.)"""
     if isinstance(shadow, Build):
         return isinstance(real, tuple) and any(is_moving(interp, item, part) for item, part in zip(shadow.items, parts(real)))
     if not isinstance(shadow, (External, Expr)) or type(real) not in NUMBERS:
@@ -85,12 +85,12 @@ def is_moving(interp: Interpreter, shadow: Shadow | None, real: Any) -> bool:
 # -- who would tell ----------------------------------------------------------------------------------------------------
 
 def comes_early(interp: Interpreter, effect: Effect | CallEffect) -> bool:
-    """Whether an effect comes before the graph wherever it stands."""
+    """Whether an effect comes before the graph, wherever it stands."""
     return effect in interp.graph.early if isinstance(effect, CallEffect) else effect.early
 
 
 def is_watched(frame: Frame | None) -> bool:
-    """Whether code of the program's runs when an exception is raised now: a handler, `finally`, or `with`, but for torch's own."""
+    """Whether code of the program runs if an exception is raised now: a handler, `finally`, or `with`, except for torch's own."""
     while frame is not None:
         if not is_internal(frame.code.co_filename) and any(
                 is_of_program(frame, cover) for cover in covers(frame.code, frame.pc - 1)):
@@ -144,8 +144,8 @@ def refusal(interp: Interpreter, real: Any, args: list[Value], kwargs: dict[str,
 
 
 def before(recorder: FxRecorder) -> Perform | None:
-    """What has all be as it was when the call began, for it to run again if its graph fails; None where nothing is changed, or
-    something for good, and where nobody would tell."""
+    """What undoes the changes of the call if its graph fails, so that it can run again; None if nothing is changed, if a change
+    cannot be undone, and if the program could not notice."""
     mutations, expectations = recorder.mutations, recorder.expectations
     dropped, streams, draws = mutations.dropped, streams_drawn(recorder.refs), mutations.has_drawn()
     if not (mutations.changes or dropped or streams or draws):
@@ -163,13 +163,13 @@ def before(recorder: FxRecorder) -> Perform | None:
 
 
 def streams_drawn(graph: RefGraph) -> list[RefNode]:
-    """The streams of random numbers that are drawn from before the graph, and would give the same again."""
+    """The streams of random numbers from which is drawn before the graph: they are set back for the call to run again."""
     drawn = dict.fromkeys(effect.stream for effect in graph.effects if isinstance(effect, CallEffect) and effect in graph.early)
     return [stream for stream in drawn if stream is not None and not issubclass(stream.cls, random.SystemRandom)]
 
 
 def acted_before(recorder: FxRecorder) -> int:
-    """How many effects come before the first operation of a graph that may raise, and cannot run again then."""
+    """How many effects come before the first operation that may raise, of a graph after which the call cannot run again."""
     expectations = recorder.expectations
     checks = expectations.checks or expectations.stop is not None
     return 0 if recorder.mutations.can_take_back() or checks else expectations.effects_before or 0

@@ -1,4 +1,4 @@
-"""What a graph changes besides making tensors, and whether that can be taken back when it fails on a hit."""
+"""What a graph changes, and whether that can be undone if the graph fails on a hit."""
 from __future__ import annotations
 
 from collections.abc import Iterable
@@ -14,7 +14,7 @@ from capture.refgraph.node import RefNode
 
 
 class Mutations:
-    """Of one graph. most: bytes that can be copied on a hit, for the call to run again."""
+    """The changes of one graph. most: how many bytes a hit may copy to undo them."""
 
     def __init__(self, refs: RefGraph, most: float = MOST_BYTES) -> None:
         self.refs, self.most = refs, most
@@ -26,7 +26,7 @@ class Mutations:
         self._random = _C.get_random_state()
 
     def begin_write(self) -> None:
-        """A tensor, or other state, is written to."""
+        """Notes that a tensor, or other state, is about to be written to."""
         self.mutates = True
 
     def wrote(self, tensors: Iterable[torch.Tensor], inputs: Iterable[RefNode], for_good: bool,
@@ -49,7 +49,7 @@ class Mutations:
             self.observed = self.observed.beyond_recall()
 
     def leave_behind(self) -> None:
-        """What was recorded leaves something behind when the graph raises after it."""
+        """Notes state that the graph leaves behind if it raises later."""
         self.leaves_behind = True
 
     @property
@@ -62,7 +62,7 @@ class Mutations:
         self.changes, self.overwritten, self.observed = before
 
     def has_drawn(self) -> bool:
-        """Whether random numbers of the CPU's were drawn."""
+        """Whether random numbers of the CPU were drawn."""
         return not equal_tensors(self._random, _C.get_random_state())
 
     def is_harmless(self) -> bool:
@@ -76,7 +76,7 @@ class Mutations:
 
     @property
     def kept_bytes(self) -> int:
-        """How much is kept on a hit for the call to run again."""
+        """How many bytes a hit copies so that the call can run again."""
         return self.overwritten.bytes + sum(size_of(node.real) for node in self.dropped if node.real is not None)
 
     def can_stop(self) -> bool:
@@ -85,5 +85,5 @@ class Mutations:
         return not self.observed.for_good and self.observed.bytes <= self.most
 
     def can_take_back(self) -> bool:
-        """Whether all that was done so far can be taken back, for the call to run again. Random numbers always can be."""
+        """Whether all changes so far can be undone, so that the call can run again. Draws of random numbers always can."""
         return self.kept_bytes <= self.most and not (self.changes and self.overwritten.for_good)

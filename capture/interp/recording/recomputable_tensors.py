@@ -54,7 +54,7 @@ class Told:
         self.writers[node] = storages
 
     def end(self) -> None:
-        """What follows computes otherwise than a guard would."""
+        """Notes that a mode was switched: what follows is computed otherwise than in a guard."""
         self.ended = True
 
     def covers(self, nodes: list[Node]) -> bool:
@@ -73,7 +73,7 @@ class Recorder(recorder.Recorder, Protocol):
 
 
 def path_to(recorder: Recorder, shadow: Shadow) -> Source | None:
-    """The path of a scalar, by which a guard can check it, also of one that was read out of such tensors; None for others."""
+    """The path of a scalar, for a guard to check, also if it was read out of such tensors; else None."""
     if type(shadow) is not Expr:
         return source_of(shadow)
     if recorder.refs.is_long(shadow):
@@ -84,7 +84,7 @@ def path_to(recorder: Recorder, shadow: Shadow) -> Source | None:
 
 
 def path_of_tensor(recorder: Recorder, shadow: Shadow | None) -> Computed | None:
-    """The path to a tensor that holds what the one known as `shadow` holds now; None for others."""
+    """The path to a tensor that holds what the tensor `shadow` holds now; else None."""
     if not isinstance(shadow, RefNode) or type(shadow.state) is not TensorState or shadow.real is None:
         return None
     if not constant_tensors.is_told(recorder.refs, shadow.real):
@@ -161,7 +161,7 @@ def function_of(graph: fx.Graph) -> Callable[..., Any]:
 
 @cache
 def reading(reader: Callable[..., Any]) -> Callable[..., Any]:
-    """A function in Python that reads tensors: guards give these to none of C."""
+    """A Python function that reads tensors: guards pass none to C functions."""
     def read(*args: Any) -> Any:
         return reader(*args)
     return types.FunctionType(read.__code__, read.__globals__, reader.__name__, None, read.__closure__)

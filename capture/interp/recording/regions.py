@@ -80,8 +80,8 @@ def _bind(module: fx.GraphModule) -> None:
 
 
 def _warn_no_more(module: fx.GraphModule) -> None:
-    """The graph does not tell what the program was told when it was recorded. (Python warns once in each place, by default; and
-    the lines of generated code are other places than the program's.)"""
+    """Silences a graph: the capture gave its warnings. (By default Python warns once for each line, and lines of generated code
+    would be new ones.)"""
     nodes, told = list(module.graph.nodes), {}
     for line, index in module._lineno_map.items():
         if index is not None and "warned" in nodes[index].meta:

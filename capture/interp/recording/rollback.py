@@ -35,7 +35,7 @@ def leave_device(device: torch.device) -> None:
 
 
 def restore_modes(modes: list[Any]) -> None:
-    """Makes these the modes in Python in which functions of torch are called, outermost first."""
+    """Sets the stack of `__torch_function__` modes, outermost first."""
     while overrides._len_torch_function_stack():
         overrides._pop_mode()
     for mode in modes:
@@ -43,7 +43,7 @@ def restore_modes(modes: list[Any]) -> None:
 
 
 def protected(gm: fx.GraphModule) -> Callable[..., Any]:
-    """The forward function of a graph, which leaves these as it found them when it raises."""
+    """The forward function of a graph, wrapped so that it restores this state if it raises."""
     chosen = [(setter, KERNELS[setter]) for setter in KERNELS.keys() & {node.target for node in gm.graph.nodes}]
 
     def run(*args: Any) -> Any:
@@ -74,8 +74,8 @@ def let_go(entry: types.TracebackType | None, code: types.CodeType) -> None:
 
 
 def without_warnings(forward: Callable[..., Any]) -> Callable[..., Any]:
-    """The forward function of a graph without its warnings: what they came to was seen in the capture, under filters of the
-    program's that are not in force while the graph runs."""
+    """The forward function of a graph without its warnings: in the capture the program filtered them out, and its filters are not
+    in force while the graph runs."""
     def run(*args: Any) -> Any:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -107,7 +107,7 @@ class Before:
         self.random = _C.get_random_state() if draws else None
 
     def put_back(self) -> None:
-        """Has it be so again."""
+        """Restores that state."""
         if self.tensors is not None:
             self.tensors.put_back()
         for stream, state in self.states:
@@ -117,14 +117,14 @@ class Before:
 
 
 def state_of(stream: Any) -> Any:
-    """How far a stream of random numbers, Python's or numpy's, has come."""
+    """The state of a stream of random numbers, of Python or numpy."""
     if isinstance(stream, random.Random):
         return stream.getstate()
     return stream.bit_generator.state if hasattr(stream, "bit_generator") else stream.get_state()
 
 
 def set_state(stream: Any, state: Any) -> None:
-    """Has a stream be there."""
+    """Sets the state of such a stream."""
     if isinstance(stream, random.Random):
         stream.setstate(state)
     elif hasattr(stream, "bit_generator"):

@@ -46,7 +46,7 @@ class Place(enum.Enum):
         return {Place.VALUES: Place.VALUE, Place.INDEX: Place.INDEX, Place.SIZE: Place.SIZE}.get(self, Place.FIXED)
 
     def allows(self, real: Any) -> bool:
-        """Whether the value itself may be another one of its type on each call."""
+        """Whether an argument in this place may have another value of its type on each call."""
         if self in (Place.INDEX, Place.SIZE):
             return type(real) is int
         return self in (Place.VALUE, Place.RATE) and type(real) in (int, float)
@@ -88,7 +88,7 @@ class Numbers:
         return path in self.varying or self.values.get(path, text) != text or self._rests_on_varying(source)
 
     def is_restless(self, source: Source, content: int) -> bool:
-        """Whether the array at `source` held too many different things, of these hashes, for each to get a trace of its own."""
+        """Whether the array at `source` held too many different contents (by these hashes) for one capture each."""
         met = self.contents.setdefault(str(source), set())
         met.add(content)
         return len(met) > MOST_CONTENTS
@@ -109,7 +109,7 @@ class Numbers:
             self.surprised = True
 
     def changes_often(self, source: Source, kind: str) -> bool:
-        """Whether captures have met too many different things at `source` for another one to depend on what is there."""
+        """Whether captures met too many different values at `source` to depend on another one."""
         return bool(self.changing) and (kind, str(source)) in self.changing
 
     def _rests_on_varying(self, source: Source) -> bool:

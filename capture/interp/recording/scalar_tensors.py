@@ -25,7 +25,7 @@ MOST_ADDED = 1 << 24    # up to here every whole number is one of float32
 
 
 def is_held(interp: Interpreter, function: Any, args: list[Value]) -> bool:
-    """Whether what `function` reads is a number that a tensor has held since entry; of one that is no integer, the truth."""
+    """Whether `function` reads a number that a tensor has held since entry (of a number that is no integer, only the truth)."""
     if len(args) != 1 or function not in READERS:
         return False
     if counted(interp, function, args) is not None:
@@ -49,12 +49,13 @@ def read(interp: Interpreter, function: Any, args: list[Value]) -> Shadow:
 
 
 def is_decided(interp: Interpreter, function: Any, args: list[Value]) -> bool:
-    """Whether `function` asks for the truth of a tensor that follows from constants and from numbers that tensors held at entry."""
+    """Whether `function` asks for the truth of a tensor that is computed from constants and from numbers that tensors held at
+    entry."""
     return READERS.get(function) in TRUTHS and len(args) == 1 and _path(interp, args[0]) is not None
 
 
 def decide(interp: Interpreter, value: Value, result: bool) -> Shadow:
-    """The shadow of the `result` of asking for such a truth, which is guarded from now on."""
+    """The shadow of the `result` of asking for such a truth, which is guarded."""
     path = _path(interp, value)
     assert path is not None
     if path.args:
@@ -76,8 +77,8 @@ def number_after(tensor: torch.Tensor, added: int) -> float:
 
 
 def count(interp: Interpreter, function: Any, args: list[Value]) -> External | None:
-    """Before an operation is recorded that is done already: what a tensor from outside holds now if it adds a constant to that, and
-    what is there at entry is all that it follows from."""
+    """Returns the shadow of a counter tensor after `counter += constant`: an expression over its value at entry. None if the
+    operation is not of this kind. Called before the operation is recorded, when it has been performed."""
     if function not in ADDING or len(args) != 2 or not isinstance(args[1].shadow, Const) or type(args[1].real) is not int:
         return None
     tensor, added = args[0].real, args[1].real
@@ -90,13 +91,13 @@ def count(interp: Interpreter, function: Any, args: list[Value]) -> External | N
 
 
 def keep(interp: Interpreter, tensor: Value, number: External) -> None:
-    """Notes what a tensor holds from now on, until it is written to again."""
+    """Notes the shadow of what a tensor holds, until it is written to again."""
     storage, _ = storage_of(tensor.real)  # type: ignore[misc]
     interp.recorder.note_counted(tensor.shadow, number, interp.graph.written[storage])  # type: ignore[arg-type]
 
 
 def counted(interp: Interpreter, function: Any, args: list[Value]) -> External | None:
-    """What `function` reads if it is a number that the trace has counted."""
+    """The shadow of what `function` reads, if it is a number that the trace has counted in a tensor; else None."""
     known = interp.recorder.counted.get(args[0].shadow)  # type: ignore[call-overload]
     if known is None or function not in (torch.Tensor.item, float, torch.Tensor.__float__):
         return None
