@@ -86,7 +86,7 @@ def exclusion(function: Any) -> str | None:
 
 
 def exclusion_of_module(module: Any) -> str | None:
-    """The same of a module. (Torch's own classes are told by name: importing torch._dynamo takes seconds.)"""
+    """The same of a module. (Torch's classes are recognised by name: importing torch._dynamo takes seconds.)"""
     cls = type(module)
     if cls.__module__ == "torch._dynamo.eval_frame" and cls.__qualname__ == "OptimizedModule":
         return "disabled-call" if type(module.dynamo_ctx).__qualname__ == "DisableContext" else "torch-compiled"

@@ -151,7 +151,7 @@ def _is_shown(interp: Interpreter, args: list[Value], kwargs: dict[str, Value], 
 def _watching(setter: Callable[[Any], None]) -> None:
     @reduction(setter)
     def watch(interp: Interpreter, args: list[Value], kwargs: dict[str, Value], then: Continuation | None, on_raise: Any) -> bool:
-        """Who watches frames is told of CPython's alone: what is called from now on gets no frames of ours."""
+        """A function that makes tools watch frames: they see CPython's alone, so that calls from now on get no frames of ours."""
         if interp.tracking or kwargs or len(args) != 1:
             return False                            # which ends the trace
         interp.stop_inlining()

@@ -210,7 +210,7 @@ def values_of(x: Any) -> list[Any]:
 
 
 def is_state(x: Any) -> bool:
-    """Whether an object can be changed by whoever comes to know it, or is a class that holds such."""
+    """Whether an object can be changed by code that gets hold of it, or is a class that holds such an object."""
     return is_of_program(x) or is_a(x, type) and is_own_class(x) and bool(held_by_class(x))
 
 

@@ -1,4 +1,4 @@
-"""Combinatorics of itertools: what is chosen is told by iterators of C over indices."""
+"""Combinatorics of itertools: C iterators over indices say what is chosen."""
 from __future__ import annotations
 
 import itertools

@@ -1,4 +1,4 @@
-"""`__torch_function__`, asked of whom it concerns, as torch's code in C does."""
+"""Calls of `__torch_function__`, in Python: of classes and modes, in the order in which torch calls them."""
 from __future__ import annotations
 
 import operator
@@ -19,7 +19,7 @@ RESULTS = tuple(cls for cls in vars(torch.return_types).values() if isinstance(c
 
 
 def ask(asked: Any, question: Any) -> Any:
-    """What the first of them that has an answer says."""
+    """The answer of the first override that does not return NotImplemented."""
     for one in asked:
         result = one.__torch_function__(*question)
         if result is not NotImplemented:
@@ -28,7 +28,7 @@ def ask(asked: Any, question: Any) -> Any:
 
 
 def ask_mode(asked: Any, question: Any) -> Any:
-    """The same where the first is the innermost mode, which is out of force meanwhile."""
+    """The same if the first is the innermost mode, which is disabled while it runs."""
     mode = torch._C._pop_torch_function_stack()
     try:
         method = mode.__torch_function__
@@ -48,7 +48,7 @@ def ask_mode(asked: Any, question: Any) -> Any:
 
 
 def no_answer(mode: Any, question: Any) -> str:
-    """What torch says where nobody has an answer."""
+    """The text of torch's TypeError if all overrides return NotImplemented."""
     text = f"Multiple dispatch failed for '{name_of(question[0])}'; all __torch_function__ handlers returned NotImplemented:\n\n"
     if mode is not None:
         text += f"  - mode object {mode!r}\n"
@@ -70,7 +70,7 @@ def name_of(function: Any) -> str:
 
 @polyfill(torch._C._disabled_torch_function_impl, applies=lambda func, types, args=(), kwargs=None: True)
 def disabled(func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-    """The `__torch_function__` of a class that has no say."""
+    """The `__torch_function__` of a class that overrides nothing."""
     with torch._C.DisableTorchFunctionSubclass():
         return func(*args, **({} if kwargs is None else kwargs))
 
@@ -107,7 +107,7 @@ def leaving_to_other() -> frozenset[Any]:
 
 
 def operate_in_place(a: Any, b: Any, method: str, forward: str, reflected: str, function: Any) -> Any:
-    """`a += b`, where one of them has a say."""
+    """`a += b`, where an operand has an override."""
     if hasattr(type(a), method):
         result = special_method(a, method)(b)
         if result is not NotImplemented:
@@ -116,7 +116,7 @@ def operate_in_place(a: Any, b: Any, method: str, forward: str, reflected: str, 
 
 
 def operate(a: Any, b: Any, forward: str, reflected: str, function: Any) -> Any:
-    """An operator one of whose operands has a say, and the other is a tensor, or a number."""
+    """An operator of which one operand has an override, and the other is a tensor or a number."""
     first, second = type(a), type(b)
     forth, back = getattr(first, forward, None), getattr(second, reflected, None)
     tried = first is second
@@ -137,7 +137,8 @@ def operate(a: Any, b: Any, forward: str, reflected: str, function: Any) -> Any:
 
 
 def unsupported(a: Any, b: Any, function: Any) -> Any:
-    """What an operator comes to that nobody knows. (Its own error is that of objects of the same names.)"""
+    """What an operator does that no operand supports, as in CPython: `==` and `!=` compare identity, others raise TypeError.
+    (CPython's own error would name other classes.)"""
     if function is operator.eq:
         return a is b
     if function is operator.ne:

@@ -1,5 +1,5 @@
-"""Objects written in Python in the place of objects of C, and what makes them look like those: whoever asks for their class is told
-the one of C, and what that does with its instances it does with them. Where they leave the captured code they become those."""
+"""Stand-ins: objects written in Python in the place of C objects. `type` and `isinstance` answer as for the C class, and C
+functions on its instances accept them. They become C objects when they leave captured code."""
 from __future__ import annotations
 
 import abc

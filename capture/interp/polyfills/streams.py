@@ -181,7 +181,7 @@ class Count(Iterator):
 
 
 def is_one(step: Any) -> bool:
-    """Whether a step goes without saying."""
+    """Whether a step is the default, 1."""
     return isinstance(step, int) and step == 1
 
 
