@@ -1,4 +1,4 @@
-"""The backend that runs the fx graph as it is, by torch's eager kernels."""
+"""The backend that runs the fx graph uncompiled, by torch's eager kernels."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence

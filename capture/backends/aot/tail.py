@@ -1,7 +1,7 @@
 """A graph in two parts: a core, which computes, and a tail, which makes views of what the core returns and of inputs, and detaches.
 
-The core is compiled. The tail runs as it is, on what the compiled core returns: so what is a view of what, what autograd knows of
-it and may be done with it is as in eager mode.
+The core is compiled. The tail runs uncompiled on what the core returns: so views, autograd nodes, and what autograd allows are
+those of eager mode.
 """
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ MOST_MET = 1024         # … that are remembered as met
 
 
 class BySize:
-    """The callable of a graph. What comes a second time is compiled for its sizes; all else runs the graph as it is.
+    """The callable of a graph. Sizes that occur a second time are compiled; for all others the graph runs uncompiled.
 
     places: of the inputs whose sizes change; numbers: of those that are sizes. compile: makes the callable for inputs like those
     that it is given. first: the inputs of the capturing call.

@@ -11,7 +11,7 @@ TELLING = ("vendor_id", "cpu family", "model", "flags", "Features", "CPU impleme
 
 
 def _rows() -> list[tuple[str, str]]:
-    """What Linux knows of the first processor, as names and values; empty elsewhere."""
+    """The facts that Linux gives of the first processor, by name; empty on other systems."""
     try:
         first = Path("/proc/cpuinfo").read_text().partition("\n\n")[0]
     except OSError:

@@ -1,4 +1,4 @@
-"""What users are told of an artifact."""
+"""The text on an artifact for reports."""
 from __future__ import annotations
 
 from capture.backends.native.artifact import Artifact

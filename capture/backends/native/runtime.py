@@ -57,7 +57,7 @@ def make_callable(gm: fx.GraphModule, signature: Signature, forward: Forward,
 # --- numbers of Python among the inputs
 
 def _with_numbers(gm: fx.GraphModule, signature: Signature, call: Forward) -> Forward:
-    """`call`, with tensors in place of numbers. Where one does not fit, the graph runs as it is."""
+    """`call`, with tensors in place of numbers. If a number does not fit, the graph runs uncompiled."""
     places = tuple(zip(signature.numbers, signature.domains, strict=True))
 
     def run(*inputs: Any) -> tuple[Tensor, ...]:
@@ -75,7 +75,7 @@ def _with_numbers(gm: fx.GraphModule, signature: Signature, call: Forward) -> Fo
 
 def _with_casts(gm: fx.GraphModule, signature: Signature, call: Forward) -> Forward:
     """`call`, with the casts that are torch's in this autocast block. Where one is of another dtype or shape, since the weight was
-    that when it was cast, the graph runs as it is."""
+    that when it was cast, the graph runs uncompiled."""
     places = signature.casts
 
     def run(*inputs: Tensor) -> tuple[Tensor, ...]:
@@ -85,7 +85,8 @@ def _with_casts(gm: fx.GraphModule, signature: Signature, call: Forward) -> Forw
 
 
 def _outside_of_blocks(gm: fx.GraphModule, call: Forward) -> Forward:
-    """`call`, but the graph as it is inside of an autocast block (one that is off, say), which keeps what is cast in inner ones."""
+    """`call`, but the graph runs uncompiled inside of an autocast block (one that is off, say), which keeps the casts of inner
+    blocks."""
     def run(*inputs: Tensor) -> tuple[Tensor, ...]:
         nested = torch.autocast_increment_nesting() > 1
         torch.autocast_decrement_nesting()

@@ -168,8 +168,8 @@ class Signature:
         return replace(self, saved=lists[0]) if lists else self
 
     def dying(self) -> list[tuple[int, ...]]:
-        """Arguments of each backward callable that die with it: values which nobody was given, and of which it is told by a list
-        that it may empty."""
+        """Positions of the saved tensors that only the backward pass holds. It takes them from a list and clears that, so that each
+        is freed after its last use."""
         lists = self.arguments()
         counts = Counter(name for names in lists for name in names)
         return [tuple(place for place, name in enumerate(names)

@@ -40,8 +40,8 @@ def is_of_torch(option: Any) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What users can set. background: use the graph as it is until it is compiled; else wait for that at the first hit.
-    freezing: where no gradient is asked for, compute what depends on parameters and buffers alone only once, until one changes."""
+    """What users can set. background: run the graph uncompiled until its kernels are ready; else the first hit waits for them.
+    freezing: without gradients, compute what depends on parameters and buffers alone once, and again when one of these changes."""
 
     background: bool = True
     freezing: bool = False
@@ -361,7 +361,8 @@ _warned: set[str] = set()
 
 def compile_graph(gm: fx.GraphModule, example_inputs: Sequence[Any], *, options: Options = DEFAULT,
                   compiler: Compiler = COMPILER) -> Callable[..., Any]:
-    """A callable of `gm`: at first the graph as it is, later compiled. Returns at once, but for an artifact found on disk.
+    """A callable of `gm`: at first the uncompiled graph, later its kernels. Returns at once, unless it loads an artifact from the
+    disk cache.
 
     gm.meta["modes"] may hold the modes that the guards compare, gm.meta["devices"] the types of the devices that results lie on,
     gm.meta["repeatable"] whether the graph changes nothing: no tensor, no random numbers, no mode. Placeholders'
