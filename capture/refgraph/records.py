@@ -40,7 +40,7 @@ SIGNALS = tuple(decimal.Context().flags)
 
 
 def is_record(x: Any) -> bool:
-    """Whether `x` is such a value, and no Python code (of a timezone) has a say in what it is."""
+    """Whether `x` is such a value, and no Python code (of a timezone) is part of it."""
     cls = type(x)
     if cls is memoryview:
         return not is_released(x) and type(x.obj) is bytes

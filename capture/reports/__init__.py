@@ -1,1 +1,1 @@
-"""What users are told: the report as data, and as text, JSON and a page."""
+"""The report: what was captured, as data, text, JSON and a page."""
