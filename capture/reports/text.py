@@ -16,6 +16,7 @@ Line = tuple[str, str]      # text and style
 STACK = 5                   # user frames of a break that are shown: a break takes at most 15 lines
 RECAPTURES = 5              # recaptures of a frame that are shown in the summary
 SUBJECTS = 30               # objects whose state an entry requires, that are shown
+STAGES = {"run": "the interpreter", "mock": "writing the mock function", "graph": "the backend", "guards": "building guards"}
 STYLES = {"captured": "green", "partial": "yellow", "native": "red"}
 
 
@@ -83,8 +84,7 @@ def _overview(frame: Frame, most: int) -> Iterator[Line]:
             break
     seconds = [entry.seconds for entry in frame.entries]
     if seconds:
-        stages = ", ".join(f"{stage} {duration(sum(getattr(s, stage) for s in seconds))}" for stage in
-                           ("run", "mock", "graph", "guards"))
+        stages = ", ".join(f"{duration(sum(getattr(s, stage) for s in seconds))} in {name}" for stage, name in STAGES.items())
         yield f"  capturing took {duration(sum(s.capture for s in seconds))}: {stages}", "dim"
     for broken, count in Counter((*frame.breaks, *frame.bailouts)).items():
         yield from indented(_break(broken, count), 1)

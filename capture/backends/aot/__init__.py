@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import fx
 from torch._functorch import config as functorch_config
+from torch._subclasses.fake_tensor import DynamicOutputShapeException
 from torch.fx._lazy_graph_module import _use_lazy_graph_module
 
 from capture.backends.aot.aten import is_random
@@ -73,6 +74,8 @@ def trace(gm: fx.GraphModule, inputs: Sequence[torch.Tensor | TensorSpec], modes
             joint.trace(parts.core, fake_inputs([*specs, *further]))
         except Unsupported as error:
             raise Unsupported(without_nodes(error)) from None
+        except DynamicOutputShapeException as error:
+            raise Unsupported(f"the shape of the result of {error.func} depends on values") from error
         except Exception as error:      # whatever an operator of the program does on tensors without data
             raise Unsupported(f"AOTAutograd cannot trace the graph: {type(error).__name__}: {without_nodes(error)}") from error
         _check(joint, specs)
