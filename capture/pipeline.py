@@ -321,7 +321,7 @@ def install_whole(unit: Unit, interp: Interpreter, outcome: Value, repeatable: b
     dormant = suspended_generators.dormant_generators(interp, [], unit.bodies)
     leaving.let_out(interp, [outcome])
     if in_own_decimals(graph):
-        raise Break("changing-global-state", "a decimal context is set, and not taken back")
+        raise Break("changing-global-state", "a decimal context is set, and not restored")
     assert outcome.shadow is not None
     install(unit, interp, outcome.shadow, [outcome], dormant, repeatable, None, times)
     return outcome.shadow

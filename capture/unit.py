@@ -39,7 +39,7 @@ class Trace:
     mock: pycode.PythonCode | None = None
     broken: BreakReport | None = None
     operations: int = 0
-    repeatable: bool = False        # the graph changes nothing, or what is taken back when it fails
+    repeatable: bool = False        # the graph changes nothing, or its changes are undone if it fails
     compiled: Callable[..., Any] | None = None
     times: Times = field(default_factory=lambda: Times(time.perf_counter()))
 

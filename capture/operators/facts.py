@@ -38,7 +38,7 @@ def statistics_in(signature: Sequence[tuple[str, Any]]) -> Statistics | None:
 
 @dataclass(frozen=True, eq=False)
 class OpFacts:
-    """What is known of an operation. Where neither schemas nor the table know it, each fact is what is safe to take for granted.
+    """What is known of an operation. Where neither schemas nor the table know it, each fact is what is safe to assume.
 
     name: ATen's, if it has one; that of another library's operator begins with its namespace. overloads: its own. parts: of a
     function in Python, the operators that its code mentions."""

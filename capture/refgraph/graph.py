@@ -384,8 +384,8 @@ class RefGraph(Changes):
             state.entry_keys = tuple(dict_type(node).__iter__(node.real))
 
     def dict_set(self, node: RefNode, key: Any, value: Shadow, changing: Shadow | None = None, number: int | None = None) -> None:
-        """`dict.__setitem__`, after the real one. changing: the shadow of a key that is another on each call. number: the hash of
-        one that Python code hashes or compares with others."""
+        """`dict.__setitem__`, after the real one. changing: the shadow of a key that differs on each call. number: the hash of one
+        that Python code hashes or compares with others."""
         where = changing or self.key_shadow(key)
         if changing is not None and not isinstance(node.state, WrittenDict):
             if isinstance(self.dict_state(node).items, KeyTable):

@@ -21,11 +21,11 @@ from capture.refgraph.source import Source
 
 @dataclass(frozen=True)
 class PythonCode:
-    """A mock function as source. Its parameters are the frame's arguments, then, if `lifted` is not empty, a tuple of
-    the objects at these paths. `lines`: what a line of the source makes, or changes. `calls`: the lines that do a call
-    effect, and where the user's program does it (None where frames like the user's do it). `first_effect`: the first line that
-    changes anything for good, the graph apart. `before`: the variable that holds what takes back lines before that, and the graph.
-    `graph`: the name, among `globals`, of the compiled graph, or None when none is called."""
+    """A mock function as source. Its parameters are the frame's arguments, then, if `lifted` is not empty, a tuple of the objects
+    at these paths. `lines`: what a line of the source makes, or changes. `calls`: the lines that do a call effect, and where the
+    user's program does it (None where frames like the user's do it). `first_effect`: the first line that changes anything for good,
+    the graph apart. `before`: the variable that holds what undoes the lines before that, and the graph. `graph`: the name, among
+    `globals`, of the compiled graph, or None when none is called."""
 
     name: str
     source: str

@@ -243,7 +243,7 @@ class DictState:
 
 
 class WrittenDict:
-    """A dict in which something was stored under a key that is another on each call: it may be written to, and no more be read.
+    """A dict in which something was stored under a key that differs on each call: from then on it may be written to, but not read.
 
     `before`: what was known of it before. `writes`: the key's shadow, the key itself and the value's shadow of each store since.
     """
@@ -371,7 +371,8 @@ class IteratorState:
 
 def roots_of_identity(shadow: Expr) -> list[Shadow]:
     """The scalars, and the identities of objects, that a value follows from; empty if it follows from anything else, or from no
-    identity. That of an object of the trace's own, another on every run, may only be an operand: such a number is compared."""
+    identity. That of an object of the trace, which differs on every run, may only be an operand: such a number can only be
+    compared."""
     roots: list[Shadow] = []
     seen: set[int] = set()
     stack = list(shadow.args)

@@ -142,7 +142,7 @@ class _Printer:
 
     def step_of_plan(self, step: Make | Effect | CallEffect, revocable: bool = False) -> None:
         """Writes one step. Its line is noted: statements are one line each, the first of them line 2. revocable: what it does can
-        be taken back."""
+        be undone."""
         write: Any = self.make if isinstance(step, Make) else self.call if isinstance(step, CallEffect) else self.effect
         statement = write(step)
         self.body.append(statement)

@@ -368,7 +368,7 @@ def compile_graph(gm: fx.GraphModule, example_inputs: Sequence[Any], *, options:
     gm.meta["repeatable"] whether the graph changes nothing: no tensor, no random numbers, no mode. Placeholders'
     meta["properties"] and meta["storage"] are what guards promise of that input (see TensorSpec); without them, the modes and
     inputs count as they are now. meta["source"]: as which expression the program reaches an input. meta["number"]: int or float,
-    where it is a number of Python, another one on each call.
+    where it is a Python number that differs on each call.
     """
     places, sizes = free_places(gm), number_places(gm)
     if not places and not sizes:

@@ -1,10 +1,10 @@
-"""What a trace takes for granted of tensors, whose values only a hit knows: they are looked at when the graph has run, before
-anything else is done, and a call for which they are otherwise runs natively.
+"""Assumptions on tensors, whose values only a hit knows: they are checked when the graph has run, before anything else is done, and
+a call for which one fails runs natively.
 
 A branch on a tensor whose other way does nothing but raise is a check. In torch's own code, and in other installed packages, a
-branch on a tensor chooses between ways to the same result (there is nothing to mask), or tells whether arguments are valid,
-and nearly always goes one way: it is supposed to, until it did not. So is what torch itself reads out of tensors as an integer; and
-so is, in any code, whether two tensors are equal as a whole, since who asks mostly wants to know whether they are one.
+branch on a tensor chooses between ways to the same result (there is nothing to mask), or tells whether arguments are valid, and
+nearly always goes one way: it is assumed to, until it did not. So are integers that torch itself reads out of tensors, and, in any
+code, whether two tensors are equal as a whole, since programs mostly ask that to know whether they are one.
 """
 from __future__ import annotations
 

@@ -101,8 +101,8 @@ def find_key(interp: Interpreter, mapping: Value, key: Value) -> Any:
 
 
 def changing_place(interp: Interpreter, mapping: Value, key: Value) -> tuple[Source, Source] | None:
-    """The paths of a dict from outside, and of a key which was another one in an earlier capture, or follows from such, by which
-    what is there at entry can be looked up on each call. None where that is not so, or the dict was changed."""
+    """The paths of a dict from outside, and of a key that differed in an earlier capture, or is computed from such, by which what
+    is there at entry can be looked up on each call. None where that is not so, or the dict was changed."""
     node, graph = mapping.shadow, interp.graph
     if type(key.real) not in SCALARS or not varies(interp, key.shadow, key.real):
         return None

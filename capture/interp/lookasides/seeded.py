@@ -29,7 +29,7 @@ class Seeded(IteratorState):
 
 
 def make(interp: Interpreter, result: Any, seeds: list[Value]) -> RefNode | None:
-    """The node of a new stream; None where it has no seed, or one that is another on each call."""
+    """The node of a new stream; None where it has no seed, or one that differs on each call."""
     if len(seeds) != 1 or seeds[0].real is None or type(seeds[0].real) not in SCALARS:
         return None
     if is_replayed(seeds[0].shadow) or interp.retreats is not None and varies(interp, seeds[0].shadow, seeds[0].real):

@@ -104,8 +104,8 @@ def picked(interp: Interpreter, sequence: Value, index: Value) -> Shadow | list[
 
 
 def item_at_changing(interp: Interpreter, node: RefNode, index: Value) -> Shadow | None:
-    """The item of a list from outside at an index which was another one in an earlier capture, or follows from such. None
-    where that is not so, or the list was changed."""
+    """The item of a list from outside at an index that differed in an earlier capture, or is computed from such. None where that is
+    not so, or the list was changed."""
     start = interp.graph.list_start(node)
     if start is None or start.added or start.writes or not -start.length <= index.real < start.length:
         return None
@@ -195,7 +195,7 @@ ORDERS = frozenset(getattr(operator, name) for name in ("eq", "ne", "lt", "le", 
 
 def first_difference(a: Value, b: Value) -> list[Value]:
     """The items of two tuples up to the first two that differ, which decide how the tuples compare. Nothing where one of them is
-    another on each call."""
+    different on each call."""
     deciding: list[Value] = []
     for left, right in zip(parts_of_tuple(a), parts_of_tuple(b)):
         if is_replayed(left.shadow) or is_replayed(right.shadow):
@@ -442,8 +442,8 @@ def imul(interp: Interpreter, result: Any, a: Value, n: Value) -> Shadow:
 
 
 def stored_at(interp: Interpreter, sequence: Value, index: Value) -> ListStart | None:
-    """The state of a list from outside of which an item is about to be replaced at an index that was another one in an earlier
-    capture, or after such a one was; guards that there is an item. None elsewhere."""
+    """The state of a list from outside of which an item is about to be replaced at an index that differed in an earlier capture, or
+    after such a store; guards that there is an item. None elsewhere."""
     node, graph = sequence.shadow, interp.graph
     start = graph.list_start(node) if isinstance(node, RefNode) and isinstance(sequence.real, list) else None
     if start is None or type(index.real) is not int:
@@ -529,7 +529,7 @@ IN_ORDER = (list, tuple, type({}.items()))
 
 
 def order_of(interp: Interpreter, iterable: Value) -> list[Shadow] | None:
-    """The items of `iterable` in order, where some are others on each call, and yet the order follows from what is known."""
+    """The items of `iterable` in order, where some differ on each call, but the order follows from what is known."""
     shadows, reals = elements(interp, iterable), list(iterable.real)
     order = sorted(range(len(reals)), key=reals.__getitem__)
     values = [Value(reals[i], shadows[i]) for i in order]

@@ -22,7 +22,7 @@ from capture.refgraph.memory import PLAIN_TENSORS
 from capture.refgraph.node import Const, RefNode, Shadow
 from capture.refgraph.source import Computed
 
-# What sets what guards and entries take for granted.
+# Functions that set what guards and entries assume.
 BREAKING.update(dict.fromkeys((
     torch._C._set_default_dtype, torch._C._set_default_tensor_type, torch._C._set_deterministic_algorithms,
     torch._C._set_cudnn_benchmark, torch._C._set_cudnn_enabled, torch._C._set_cudnn_deterministic, torch._C._set_mkldnn_enabled,

@@ -158,7 +158,7 @@ class Arrays:
         """Whether a call computes with numpy, and from what is constant or can be guarded."""
         if (real is int or real is float) and len(values) == 1 and not (
                 is_array(values[0].real) or self.is_computed(values[0].real)):
-            return False            # a number of Python, which may be another on each call
+            return False            # a number of Python, which may differ on each call
         asks = hashable(real) and real in ASKING and any(is_value(v.real) or is_dtype(v.real) for v in values)
         return (asks or computes(real)) and all(self._is_constant(v.shadow, v.real) for v in values)
 
@@ -228,7 +228,7 @@ class Arrays:
             raise Break("opaque-call", f"numpy reads an array from outside, of {outside.real.nbytes} bytes")
         held = content(outside.real)
         if self._seen.is_restless(outside.source, hash(held)):
-            raise Break("opaque-call", "numpy reads an array, or number, that is another on each call")
+            raise Break("opaque-call", "numpy reads an array, or number, that differs on each call")
         if not is_array(real):
             return graph.depend(outside, outside.real)
         if None in graph.written:

@@ -38,7 +38,7 @@ class FxRecorder(GraphBuilder):
 
     def __init__(self, refs: RefGraph, seen: Numbers, most: float = MOST_BYTES) -> None:
         """seen: the numbers from outside that change from call to call. most: bytes of what the graph changes outside of it that
-        can be taken back."""
+        can be undone."""
         super().__init__(refs, seen)
         self.mutations = Mutations(refs, most)
         self.expectations = Expectations()
@@ -57,7 +57,7 @@ class FxRecorder(GraphBuilder):
         """Appends an operation, whose real result is `result`, and returns its shadow.
 
         op: "call_function" or "call_method". versions: `versions_of` the arguments before the operation. warned: see
-        `program_frames.warned`. Raises Break, having taken back what it appended.
+        `program_frames.warned`. Raises Break, after removing what it appended.
         """
         last = next(iter(reversed(self.fx.nodes)), None)
         before = self.mutations.so_far
@@ -210,7 +210,7 @@ class FxRecorder(GraphBuilder):
                 self.refs.note_risk(Expr(check.operation, (known, Const(held))))
                 continue
             if changed and not revocable:
-                raise Break("failing-operation", "a check between a write to a tensor and what cannot be taken back")
+                raise Break("failing-operation", "a check between a write to a tensor and a change that cannot be undone")
             if not isinstance(known, RefNode):
                 raise Break("data-dependent", "Python code depends on a value that each call computes, before a write to a tensor")
             node = self.node(known)

@@ -2,7 +2,7 @@
 
 What numpy computes of a tensor's memory is a call after the graph at first (`lookasides/computed_arrays.py`), so that the graph can
 be compiled. Once a tensor is made of such an array, or something is written to one, all these calls become operations of the graph,
-in their order: numpy itself, on the memory that it has in eager mode. Of such an array is taken for granted how it is laid out: a
+in their order: numpy itself, on the memory that it has in eager mode. The layout of such an array is assumed: a
 call for which that is otherwise runs natively.
 """
 from __future__ import annotations

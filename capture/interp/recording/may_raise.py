@@ -1,7 +1,7 @@
 """Tensor operations that fail for some values of their arguments, as on a hit they may.
 
 A call whose graph fails runs again natively, so that the program's effects and handlers come in their order. What has been changed
-by then is taken back for that, as far as it can be (`overwritten`, `rollback.Before`). Where it cannot, effects in Python before
+by then is undone first, as far as that is possible (`overwritten`, `rollback.Before`). Where it cannot, effects in Python before
 the first of these operations come before the graph, if entry state is all that they need; and where a handler of the program's is
 in force, no trace holds such an operation together with the change: it is cut between them.
 """

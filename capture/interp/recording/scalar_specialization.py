@@ -2,7 +2,7 @@
 
 A number that enters an operation is a constant of the graph at first, guarded by value. Once a later capture finds another
 number at the same path, it becomes an input of the graph, wherever nothing but values follow from it: the shape, the type and
-the memory of the results, which the trace takes for granted, must not depend on it.
+the memory of the results, which the trace assumes, must not depend on it.
 """
 from __future__ import annotations
 
