@@ -32,7 +32,7 @@ int frame_view_shows_nothing(PyFrameObject *frame, PyCodeObject *code);
 /* Has such a frame show local variables (NULL: unbound) and, for one whose names go to a mapping, that (else NULL). */
 void frame_view_show(PyFrameObject *frame, PyObject *const *values, PyObject *names);
 
-/* Whether a tool is told of each line that this thread runs: a debugger, or one that measures coverage. */
+/* Whether a tool traces each line that this thread runs: a debugger, or one that measures coverage. */
 int lines_are_traced(void);
 
 /* Whether an instance has attributes of its own, in its __dict__ or where they lie before there is one. */

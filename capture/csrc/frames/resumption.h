@@ -1,4 +1,4 @@
-// `_C.Resumption`: the call that no trace can hold, then the continuation, for hits.
+// `_C.Resumption`: on a hit that ends at a break, performs the breaking operation, then calls the continuation.
 #pragma once
 
 #include <optional>

@@ -1,4 +1,4 @@
-// Who asks that nothing compiled runs: the program by `torch.compiler.set_stance`, or a tool that is told of each line.
+// Whether compiled code may run: not while a stance of `torch.compiler.set_stance` forbids it, or a debugger or coverage traces lines.
 #pragma once
 
 #include "python_ref.h"

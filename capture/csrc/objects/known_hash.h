@@ -1,4 +1,4 @@
-// Functions of `capture._C` on dicts and sets whose keys have a hash that is known, and so is not asked for again.
+// Functions of `capture._C` on dicts and sets that take the hash of a key as given, so that no `__hash__` runs.
 #pragma once
 #include "python_ref.h"
 

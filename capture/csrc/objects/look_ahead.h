@@ -1,4 +1,4 @@
-// What iterators of C will yield, told without moving them: `_C.has_item`, `_C.peek`, `_C.skip`, `_C.can_look_ahead`.
+// What C iterators will yield, found without moving them: `_C.has_item`, `_C.peek`, `_C.skip`, `_C.can_look_ahead`.
 #pragma once
 
 #include "python_ref.h"

@@ -1,4 +1,4 @@
-// Functions of `capture._C` on where a set keeps its members: what its order of iteration, and that of all that is added to it, follow from.
+// Functions of `capture._C` on the slots in which a set keeps its members, which decide its order of iteration.
 #pragma once
 #include "python_ref.h"
 

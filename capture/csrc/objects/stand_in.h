@@ -1,4 +1,4 @@
-// Objects of Python classes that become objects of C in place: `_C.StandIn`, `_C.become`, `_C.exchange`.
+// Stand-ins, objects of Python classes that can become C objects in place: `_C.StandIn`, `_C.become`, `_C.exchange`.
 #pragma once
 
 #include "python_ref.h"

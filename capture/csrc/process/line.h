@@ -1,4 +1,4 @@
-// A process that the program cannot see, and talks to over descriptors that it cannot close.
+// A process that the program cannot see, and the line to it, over descriptors that the program cannot close.
 //
 // A program may close any descriptor (os.closerange), wait for any child (os.wait), and have any signal end it (SIGPIPE). So
 // - whoever talks to the process is a thread of C with a descriptor table of its own. Nothing that the program does to descriptors

@@ -1,4 +1,4 @@
-// Gradients that come to results of a graph which is run again, handed to the results that the program has.
+// Passes gradients of the results of a replayed graph on to the program's own results.
 #pragma once
 
 #include "python_ref.h"

@@ -1,4 +1,4 @@
-// Nodes of autograd for each of the results of one node, and in place of nodes that are run again.
+// Gives each result of one autograd node a node of its own; the same for nodes of a replay.
 #pragma once
 
 #include <torch/csrc/autograd/edge.h>

@@ -1,4 +1,4 @@
-// The type `_C.Snapshot`: whether tensors are the same and unchanged since.
+// The type `_C.Snapshot`: tells whether tensors are the same objects as before, and unchanged.
 #pragma once
 #include "python_ref.h"
 

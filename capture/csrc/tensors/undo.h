@@ -1,4 +1,4 @@
-// The type `_C.Undo`: tensors as they are before a graph writes to them.
+// The type `_C.Undo`: copies of tensors made before a graph writes to them, and how to restore these.
 #pragma once
 #include "python_ref.h"
 
