@@ -22,12 +22,12 @@ from capture.blame import blame
 from capture.entries import entry_modes, install, install_native
 from capture.errors import (
     REASONS,
+    AssumptionFailed,
     Break,
     CheckFailed,
     GraphBreakError,
     InternalError,
     Reformed,
-    Surprise,
     UserFrame,
     user_frames,
     warn,
@@ -155,7 +155,7 @@ def failed(unit: Unit, entry: Any, exception: BaseException) -> Any:
     if again:
         trace.mock.put_back(exception)
     if isinstance(exception, CheckFailed):
-        if isinstance(exception, (Surprise, Reformed)) and not unit.fullgraph:      # the next capture does without
+        if isinstance(exception, (AssumptionFailed, Reformed)) and not unit.fullgraph:      # the next capture does without
             unit.numbers.disappointed(exception)
             entry._kill()
             unit.departed.add(counts_of(entry))
