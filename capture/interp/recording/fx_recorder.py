@@ -17,7 +17,7 @@ from capture.interp.recording.graph_builder import GraphBuilder
 from capture.interp.recording.mutations import Mutations
 from capture.interp.recording.recomputable_tensors import Told
 from capture.interp.recording.regions import Region, graph_module, outline
-from capture.interp.recording.result_shapes import is_counted, is_dynamic
+from capture.interp.recording.result_shapes import RANKED, is_counted, is_dynamic
 from capture.interp.recording.scalar_specialization import Numbers
 from capture.interp.recording.undo_log import MOST_BYTES
 from capture.interp.recording.writes import note_writes, uncounted, versions_of
@@ -110,6 +110,8 @@ class FxRecorder(GraphBuilder):
         dynamic = self.resized or any(self.is_dynamic(t) for t in shaping)
         if depends and not self.pin(*constant_tensors.deciding(facts.name, args, tensors)):
             dynamic = True
+            if facts.plain not in RANKED:
+                self.sizes.fix(tensors)
         if dynamic and contains_tensor(result) and is_counted(facts, args, kwargs, tensors, self._maker(tensors)):
             raise Break("data-dependent-shape", f"{plain_name(target)} of a tensor whose shape depends on values")
         shapes = None if dynamic else self.sizes.of_results(target, args, kwargs, tensors, result, bool(self.bodies))

@@ -83,6 +83,11 @@ class SizeNodes:
         sizes = tuple(map(self.graph.sizes.resolved, node.state.sizes))
         return sizes if any(size.constant is None for size in sizes) else None
 
+    def are_free(self, values: Iterable[Value]) -> bool:
+        """Whether among these arguments are tensors whose sizes change, or numbers that follow from such."""
+        return bool(self.graph.sizes) and any(
+            isinstance(value.real, torch.Tensor) and self.of(value.real) is not None or self._is_free(value.shadow) for value in values)
+
     def of_results(self, target: Any, args: Sequence[Value], kwargs: dict[str, Value], tensors: Sequence[torch.Tensor],
                    result: Any, in_body: bool) -> list[list[Size]] | None:
         """The sizes of an operation's results, None where they do not change. Where no rule tells them, those of its operands are

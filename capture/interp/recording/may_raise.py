@@ -20,7 +20,7 @@ from capture.interp.core.frame import Frame, Value
 from capture.interp.core.instructions import Cover, Does, decode, decoded, does, exception_table
 from capture.interp.core.interpreter import Interpreter
 from capture.interp.core.special import is_a
-from capture.interp.recording import fx_numbers, rollback, tensors
+from capture.interp.recording import fx_numbers, rollback, shape_rules, tensors
 from capture.interp.recording.fx_recorder import FxRecorder
 from capture.interp.recording.undo_log import MOST_BYTES
 from capture.operators.beyond_schemas import MAKING, SIZING

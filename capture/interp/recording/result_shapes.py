@@ -12,6 +12,10 @@ from capture.interp.core.frame import Value
 from capture.operators.facts import OpFacts, facts_of
 
 ROWS = frozenset({"nonzero", "argwhere"})       # of whose results only the number of rows depends on values
+# Of what has a shape that depends on values: those whose results have as many dimensions whatever the sizes of operands are.
+RANKED = ROWS | frozenset("""
+    _unique _unique2 bincount index masked_select one_hot repeat_interleave unique unique_consecutive unique_dim values where
+    _pack_padded_sequence _pad_packed_sequence""".split())
 
 
 def is_dynamic(facts: OpFacts, target: Any, args: Sequence[Value], kwargs: dict[str, Value], result: Any) -> bool:

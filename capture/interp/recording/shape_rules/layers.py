@@ -10,10 +10,15 @@ from capture.refgraph.sizes import Size, as_size
 
 
 @rule(*"""
-    alpha_dropout batch_norm celu dropout dropout1d dropout2d dropout3d elu feature_alpha_dropout feature_dropout gelu group_norm
-    gumbel_softmax hardshrink hardsigmoid hardswish hardtanh instance_norm layer_norm leaky_relu local_response_norm log_softmax
-    logsigmoid mish normalize prelu relu relu6 rms_norm rrelu selu sigmoid silu softmax softmin softplus softshrink softsign tanh
-    tanhshrink threshold""".split())
+    alpha_dropout celu dropout dropout1d dropout2d dropout3d elu feature_alpha_dropout feature_dropout gelu gumbel_softmax
+    hardshrink hardsigmoid hardswish hardtanh leaky_relu log_softmax logsigmoid mish normalize relu relu6 rrelu selu sigmoid silu
+    softmax softmin softplus softshrink softsign tanh tanhshrink threshold""".split(), total=True)
+def as_before(c: Shaper, input: Value, *args: Value, **kwargs: Value) -> Shape:
+    """As large as the input, whatever that is."""
+    return c.shape(input)
+
+
+@rule("batch_norm", "group_norm", "instance_norm", "layer_norm", "local_response_norm", "prelu", "rms_norm")
 def unchanged(c: Shaper, input: Value, *args: Value, **kwargs: Value) -> Shape:
     """As large as the input."""
     return c.shape(input)

@@ -1,11 +1,13 @@
 """Sizes of results of matrix products and attention."""
 from __future__ import annotations
 
+import torch
+
 from capture.interp.core.frame import Value
 from capture.interp.recording.shape_rules.shaper import Shape, Shaper, Unknown, rule
 
 
-@rule("matmul", "mm", "bmm", "mv", "dot")
+@rule("matmul", "mm", "bmm", "mv", "dot", total=True)
 def matmul(c: Shaper, input: Value, other: Value, **kwargs: Value) -> Shape:
     left, right = c.shape(input), c.shape(other)
     if not left or not right or kwargs:
@@ -15,19 +17,26 @@ def matmul(c: Shaper, input: Value, other: Value, **kwargs: Value) -> Shape:
     return [*c.broadcast(left[:-2], right[:-2]), *rows, *columns]
 
 
-@rule("linear")
+@rule("linear", total=True)
 def linear(c: Shaper, input: Value, weight: Value, bias: Value | None = None) -> Shape:
     shape, filters = c.shape(input), c.shape(weight)
     c.same(shape[-1], filters[-1])
+    if bias is not None and isinstance(bias.real, torch.Tensor):
+        c.broadcast(filters[:-1], c.shape(bias))
     return [*shape[:-1], *filters[:-1]]
 
 
-@rule("addmm", "baddbmm", "addbmm", "addmv")
+@rule("addmm", "baddbmm", "addmv")
 def addmm(c: Shaper, input: Value, one: Value, other: Value, **kwargs: Value) -> Shape:
     return matmul(c, one, other)
 
 
-@rule("outer", "ger")
+@rule("addbmm")
+def addbmm(c: Shaper, input: Value, batch1: Value, batch2: Value, **kwargs: Value) -> Shape:
+    return matmul(c, batch1, batch2)[1:]
+
+
+@rule("outer", "ger", total=True)
 def outer(c: Shaper, input: Value, vec2: Value) -> Shape:
     return [*c.shape(input), *c.shape(vec2)]
 

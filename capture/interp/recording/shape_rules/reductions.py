@@ -11,7 +11,12 @@ def reduced(shape: Shape, dims: list[int], keep: bool) -> Shape:
     return [as_size(1) if place in dims else size for place, size in enumerate(shape) if keep or place not in dims]
 
 
-@rule("sum", "mean", "prod", "nansum", "nanmean", "logsumexp", "amax", "amin", "all", "any", "count_nonzero", "argmax", "argmin")
+@rule("sum", "mean", "prod", "nansum", "nanmean", "logsumexp", "all", "any", "count_nonzero", total=True)
+def total(c: Shaper, input: Value, dim: Value | None = None, keepdim: Value | None = None, **kwargs: Value) -> Shape:
+    return reduction(c, input, dim, keepdim, **kwargs)
+
+
+@rule("amax", "amin", "argmax", "argmin")
 def reduction(c: Shaper, input: Value, dim: Value | None = None, keepdim: Value | None = None, **kwargs: Value) -> Shape:
     if kwargs.keys() - {"axis", "dtype"}:
         raise Unknown
@@ -19,7 +24,7 @@ def reduction(c: Shaper, input: Value, dim: Value | None = None, keepdim: Value 
     return reduced(shape, c.dims(kwargs.get("axis", dim), len(shape)), bool(c.fixed(keepdim, False)))
 
 
-@rule("var", "std")
+@rule("var", "std", total=True)
 def moment(c: Shaper, input: Value, dim: Value | None = None, unbiased: Value | None = None, keepdim: Value | None = None,
            *, correction: Value | None = None) -> Shape:
     if dim is not None and isinstance(dim.real, bool):
@@ -28,7 +33,7 @@ def moment(c: Shaper, input: Value, dim: Value | None = None, unbiased: Value | 
     return reduced(shape, c.dims(dim, len(shape)), bool(c.fixed(keepdim, False)))
 
 
-@rule("var_mean", "std_mean")
+@rule("var_mean", "std_mean", total=True)
 def moments(c: Shaper, *args: Value, **kwargs: Value) -> Many:
     shape = moment(c, *args, **kwargs)
     return Many([shape, list(shape)])
@@ -63,12 +68,12 @@ def extremes(c: Shaper, input: Value, dim: Value | None = None, keepdim: Value |
     return Many([result, list(result)])
 
 
-@rule("sort")
+@rule("sort", total=True)
 def sort(c: Shaper, input: Value, *args: Value, **kwargs: Value) -> Many:
     return Many([c.shape(input), c.shape(input)])
 
 
-@rule("argsort")
+@rule("argsort", total=True)
 def argsort(c: Shaper, input: Value, *args: Value, **kwargs: Value) -> Shape:
     return c.shape(input)
 

@@ -149,14 +149,18 @@ class Shaper:
 
 Rule = Callable[..., Any]
 RULES: dict[str, Rule] = {}
+TOTAL: set[Rule] = set()
 
 
-def rule(*names: str) -> Callable[[Rule], Rule]:
-    """Registers what tells the sizes of these operations' results, by ATen's names."""
+def rule(*names: str, total: bool = False) -> Callable[[Rule], Rule]:
+    """Registers what tells the sizes of these operations' results, by ATen's names. total: the operations raise for no sizes for
+    which the guards hold that the rule makes."""
     def register(function: Rule) -> Rule:
         for name in names:
             assert name not in RULES, name
             RULES[name] = function
+        if total:
+            TOTAL.add(function)
         return function
     return register
 
@@ -183,13 +187,27 @@ def rule_of(target: Any) -> Rule | None:
     return pointwise if facts.is_pointwise else None
 
 
+def may_fail(target: Any, args: Sequence[Value]) -> bool:
+    """Whether an operation may raise for sizes other than those of the operands, though the guards of its rule hold."""
+    found = rule_of(target) if facts_of(target).is_of_torch else None
+    if found is RULES["index"] and len(args) > 1:
+        key = args[1].real
+        return any(isinstance(part, (int, torch.Tensor)) for part in (key if isinstance(key, tuple) else (key,)))
+    return found not in TOTAL
+
+
 @functools.cache
 def signature_of(function: Rule) -> inspect.Signature:
     """The signature of a rule."""
     return inspect.signature(function)
 
 
-@rule("isclose", "floor_divide")
+@rule("frexp", total=True)
+def frexp(c: Shaper, input: Value) -> Many:
+    return Many([c.shape(input), c.shape(input)])
+
+
+@rule("isclose", "floor_divide", total=True)
 def pointwise(c: Shaper, *args: Value, **kwargs: Value) -> Shape:
     """The result of tensors that are combined element by element."""
     if "out" in kwargs:

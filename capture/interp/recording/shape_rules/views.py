@@ -14,10 +14,15 @@ from capture.refgraph.node import Build, Const
 from capture.refgraph.sizes import Size, as_size, product
 
 
-@rule(*SHAPED_LIKE_FIRST, *"""
-    alias bernoulli clone copy cumprod cumsum detach empty_like exponential fill flip fliplr flipud full_like imag isin logcumsumexp
-    ones_like rand_like randint_like randn_like real requires_grad resolve_conj resolve_neg roll to tril triu type_as uniform zero
-    zeros_like""".split())
+@rule(*"""
+    alias bernoulli clone cumprod cumsum detach empty_like exponential flip full_like imag isin logcumsumexp ones_like rand_like
+    randint_like randn_like real requires_grad resolve_conj resolve_neg roll to type_as uniform zero zeros_like""".split(), total=True)
+def as_before(c: Shaper, input: Value, *args: Value, **kwargs: Value) -> Shape:
+    """As large as the first operand, whatever that is."""
+    return unchanged(c, input)
+
+
+@rule(*SHAPED_LIKE_FIRST, *"copy fill fliplr flipud tril triu".split())
 def unchanged(c: Shaper, input: Value, *args: Value, **kwargs: Value) -> Shape:
     """As large as the first operand."""
     if not isinstance(input.real, torch.Tensor):
@@ -25,7 +30,7 @@ def unchanged(c: Shaper, input: Value, *args: Value, **kwargs: Value) -> Shape:
     return c.shape(input)
 
 
-@rule("getattr")
+@rule("getattr", total=True)
 def attribute(c: Shaper, input: Value, name: Value) -> Shape:
     shape = c.shape(input)
     if name.real in ("data", "grad", "real", "imag"):
@@ -37,7 +42,7 @@ def attribute(c: Shaper, input: Value, name: Value) -> Shape:
     raise Unknown
 
 
-@rule("contiguous")
+@rule("contiguous", total=True)
 def contiguous(c: Shaper, input: Value, memory_format: Value | None = None) -> Shape:
     shape = c.shape(input)
     for size in shape:
@@ -52,7 +57,7 @@ def perhaps_copied(c: Shaper, shape: Shape) -> Shape:
     return shape
 
 
-@rule("view", "reshape")
+@rule("view", "reshape", total=True)
 def view(c: Shaper, input: Value, *shape: Value, **kwargs: Value) -> Shape:
     given = (*shape, *kwargs.values())
     if any(isinstance(value.real, torch.dtype) for value in given):
@@ -75,7 +80,7 @@ def reshaped(c: Shaper, before: Shape, wanted: Shape) -> Shape:
     return [inferred if place in rest else size for place, size in enumerate(wanted)]
 
 
-@rule("view_as", "reshape_as")
+@rule("view_as", "reshape_as", total=True)
 def view_as(c: Shaper, input: Value, other: Value) -> Shape:
     return reshaped(c, c.shape(input), c.shape(other))
 
@@ -107,7 +112,7 @@ def expanded(c: Shaper, shape: Shape, wanted: Shape) -> Shape:
     return result
 
 
-@rule("flatten")
+@rule("flatten", total=True)
 def flatten(c: Shaper, input: Value, start_dim: Value | None = None, end_dim: Value | None = None) -> Shape:
     shape = perhaps_copied(c, c.shape(input))
     if not shape:
@@ -116,7 +121,7 @@ def flatten(c: Shaper, input: Value, start_dim: Value | None = None, end_dim: Va
     return [*shape[:start], product(shape[start:end + 1]), *shape[end + 1:]]
 
 
-@rule("ravel")
+@rule("ravel", total=True)
 def ravel(c: Shaper, input: Value) -> Shape:
     return [product(perhaps_copied(c, c.shape(input)))]
 
@@ -128,7 +133,7 @@ def unflatten(c: Shaper, input: Value, dim: Value, sizes: Value) -> Shape:
     return [*shape[:place], *reshaped(c, [shape[place]], c.given([sizes])), *shape[place + 1:]]
 
 
-@rule("transpose", "swapaxes", "swapdims")
+@rule("transpose", "swapaxes", "swapdims", total=True)
 def transpose(c: Shaper, input: Value, dim0: Value, dim1: Value) -> Shape:
     shape = c.shape(input)
     one, other = c.dim(dim0, len(shape)), c.dim(dim1, len(shape))
@@ -137,7 +142,7 @@ def transpose(c: Shaper, input: Value, dim0: Value, dim1: Value) -> Shape:
     return shape
 
 
-@rule("t", "adjoint")
+@rule("t", "adjoint", total=True)
 def transposed(c: Shaper, input: Value) -> Shape:
     shape = c.shape(input)
     if len(shape) > 2:
@@ -145,14 +150,14 @@ def transposed(c: Shaper, input: Value) -> Shape:
     return shape[::-1]
 
 
-@rule("permute")
+@rule("permute", total=True)
 def permute(c: Shaper, input: Value, *dims: Value, **kwargs: Value) -> Shape:
     shape, places = c.shape(input), (*dims, *kwargs.values())
     order = [c.fixed(dim) for dim in (places if isinstance(places[0].real, int) else c.items(places[0]))]
     return [shape[dim] for dim in order]
 
 
-@rule("movedim", "moveaxis")
+@rule("movedim", "moveaxis", total=True)
 def movedim(c: Shaper, input: Value, source: Value, destination: Value) -> Shape:
     shape = c.shape(input)
     order = list(range(len(shape)))
@@ -162,14 +167,14 @@ def movedim(c: Shaper, input: Value, source: Value, destination: Value) -> Shape
     return [shape[places[dim] if dim in places else next(rest)] for dim in order]
 
 
-@rule("unsqueeze")
+@rule("unsqueeze", total=True)
 def unsqueeze(c: Shaper, input: Value, dim: Value) -> Shape:
     shape = c.shape(input)
     shape.insert(c.dim(dim, len(shape) + 1), as_size(1))
     return shape
 
 
-@rule("squeeze")
+@rule("squeeze", total=True)
 def squeeze(c: Shaper, input: Value, *dim: Value, **kwargs: Value) -> Shape:
     shape = c.shape(input)
     given = (*dim, *kwargs.values())
@@ -196,7 +201,7 @@ def scattered(c: Shaper, input: Value, *args: Value, **kwargs: Value) -> Shape:
     return c.shape(input)
 
 
-@rule("unbind")
+@rule("unbind", total=True)
 def unbind(c: Shaper, input: Value, dim: Value | None = None) -> Many:
     shape = c.shape(input)
     place = c.dim(dim, len(shape))
@@ -213,7 +218,7 @@ def split(c: Shaper, tensor: Value, split_size_or_sections: Value, dim: Value | 
     return in_pieces_of(c, shape, place, c.size(split_size_or_sections))
 
 
-@rule("chunk")
+@rule("chunk", total=True)
 def chunk(c: Shaper, input: Value, chunks: Value, dim: Value | None = None) -> Many:
     shape, count = c.shape(input), c.fixed(chunks)
     place = c.dim(dim, len(shape))
@@ -221,13 +226,15 @@ def chunk(c: Shaper, input: Value, chunks: Value, dim: Value | None = None) -> M
     exact = size.divided(as_size(count))
     if exact is not None:
         return pieces(shape, place, [exact] * count)
+    if not c.sizes.decide(operator.ge, size, 1):
+        return pieces(shape, place, [size] * count)
     return in_pieces_of(c, shape, place, c.sizes.quotient(size + (count - 1), as_size(count)))
 
 
 def in_pieces_of(c: Shaper, shape: Shape, place: int, piece: Size) -> Many:
     """What is split into pieces of one size, the last of which may be smaller."""
     whole = shape[place]
-    count = -(-whole.real // piece.real) if piece.real else 1
+    count = max(-(-whole.real // piece.real), 1) if piece.real else 1
     if whole.constant is None or piece.constant is None:
         c.sizes.decide(operator.le, piece * (count - 1) + 1, whole)
         c.sizes.decide(operator.ge, piece * count, whole)
@@ -239,7 +246,7 @@ def pieces(shape: Shape, place: int, sizes: Shape) -> Many:
     return Many([[*shape[:place], size, *shape[place + 1:]] for size in sizes])
 
 
-@rule("cat", "concat", "concatenate")
+@rule("cat", "concat", "concatenate", total=True)
 def cat(c: Shaper, tensors: Value, dim: Value | None = None, **kwargs: Value) -> Shape:
     shapes = list(map(c.shape, c.items(tensors)))
     if len({len(shape) for shape in shapes}) != 1 or kwargs:
@@ -255,7 +262,7 @@ def cat(c: Shaper, tensors: Value, dim: Value | None = None, **kwargs: Value) ->
     return result
 
 
-@rule("stack")
+@rule("stack", total=True)
 def stack(c: Shaper, tensors: Value, dim: Value | None = None, **kwargs: Value) -> Shape:
     shapes = list(map(c.shape, c.items(tensors)))
     if kwargs:
@@ -301,9 +308,19 @@ def embedding(c: Shaper, input: Value, weight: Value, *args: Value, **kwargs: Va
     return [*c.shape(input), c.shape(weight)[1]]
 
 
-@rule("gather", "take_along_dim")
-def gather(c: Shaper, input: Value, dim: Value | None, index: Value, **kwargs: Value) -> Shape:
+@rule("gather")
+def gather(c: Shaper, input: Value, dim: Value, index: Value, **kwargs: Value) -> Shape:
     return c.shape(index)
+
+
+@rule("take_along_dim")
+def take_along_dim(c: Shaper, input: Value, indices: Value, dim: Value | None = None) -> Shape:
+    shape, taken = c.shape(input), c.shape(indices)
+    if dim is None or dim.real is None:
+        return [product(taken)]
+    place = c.dim(dim, len(shape))
+    shape[place] = as_size(1)
+    return [*c.broadcast(shape[:place], taken[:place]), taken[place], *c.broadcast(shape[place + 1:], taken[place + 1:])]
 
 
 @rule("index_select")

@@ -1,0 +1,112 @@
+"""Every operator that torch has samples for, on samples whose sizes are changed: one size by another wherever it occurs."""
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from tests.functions.catalogue import _function, _samples
+from tests.helpers import Call, check
+
+SIZES = (0, 1, 2, 3, 4, 5, 7, 8, 12, 31)
+# What is in memory, which nothing tells; what needs a GPU; and what compiles by itself.
+LEFT_OUT = ("empty", "new_empty", "jiterator", "resize")
+
+
+@dataclass(frozen=True)
+class Case:
+    """An operator, called with several lists of arguments in turn."""
+
+    name: str
+    function: Callable[..., Any]
+    calls: list[tuple[Any, ...]]
+    backward: bool = False
+
+
+def cases(samples: int, calls: int, seed: int, only: str = "", every: int = 1) -> Iterator[Case]:
+    """For each operator and kind of call (function, method, in place) some samples, with sizes changed at random."""
+    from torch.testing._internal.common_methods_invocations import op_db
+    found = sorted(op_db, key=lambda info: (info.name, info.variant_test_name))
+    for info in [info for info in found if only in info.name][seed % every::every]:
+        if not info.name.startswith(LEFT_OUT):
+            yield from _cases(info, samples, calls, random.Random(f"{seed} {info.name} {info.variant_test_name}"))
+
+
+def _cases(info: Any, samples: int, calls: int, chance: random.Random) -> Iterator[Case]:
+    name = ".".join(filter(None, (info.name, info.variant_test_name)))
+    dtype = next((dtype for dtype in (torch.float32, torch.int64, torch.complex64, torch.bool)
+                  if dtype in info.supported_dtypes("cpu")), None)
+    if dtype is None:
+        return
+    backward = dtype is torch.float32 and info.supports_autograd
+    found = list(itertools.islice(_samples(info, dtype, backward), 60))
+    for sample in chance.sample(found, min(samples, len(found))):
+        arguments = (sample.input, *sample.args)
+        each = [arguments, *(resized(arguments, chance) for _ in range(calls - 1))]
+        kinds = [("", _function(info)), (".method", info.method_variant), (".in_place", info.inplace_variant)]
+        for kind, function in kinds:
+            if function is not None and not (kind and function is info.op):
+                yield Case(name + kind, _program(function, sample.kwargs), each, backward and not kind)
+
+
+def _program(function: Callable[..., Any], kwargs: dict[str, Any]) -> Callable[..., Any]:
+    """What calls the operator, and tells how large its results are."""
+    def program(*args: Any) -> Any:
+        result = function(*args, **kwargs)
+        items = result if isinstance(result, (tuple, list)) else [result]
+        return result, [(item.shape, item.numel(), item * 2) for item in items if isinstance(item, torch.Tensor)]
+    return program
+
+
+def resized(arguments: Any, chance: random.Random) -> Any:
+    """The arguments, where other sizes stand for some of those that there are, also for integers which are equal to one."""
+    leaves = pytree.tree_leaves(arguments)
+    sizes = sorted({size for leaf in leaves if isinstance(leaf, torch.Tensor) for size in leaf.shape})
+    other = {size: chance.choice(SIZES) if chance.random() < 0.6 else size for size in sizes}
+    counts = chance.random() < 0.3
+
+    def changed(leaf: Any) -> Any:
+        if isinstance(leaf, torch.Tensor) and leaf.layout is torch.strided:
+            return of_shape(leaf, [other[size] for size in leaf.shape])
+        return other.get(leaf, leaf) if type(leaf) is int and counts else leaf
+    return pytree.tree_map(changed, arguments)
+
+
+def of_shape(tensor: torch.Tensor, shape: list[int]) -> torch.Tensor:
+    """A tensor of another shape, whose values are repeated, and whose dimensions lie in memory in the same order."""
+    count = torch.Size(shape).numel()
+    flat = tensor.detach().reshape(-1)
+    flat = flat.repeat(-(-count // flat.numel()))[:count] if flat.numel() else flat.new_zeros(count)
+    order = sorted(range(len(shape)), key=lambda dim: -tensor.stride(dim))
+    made = flat.view([shape[dim] for dim in order]).permute([order.index(dim) for dim in range(len(shape))])
+    return made.clone(memory_format=torch.preserve_format).requires_grad_(tensor.requires_grad)
+
+
+def copied(arguments: Any) -> Any:
+    """The arguments anew."""
+    return pytree.tree_map(
+        lambda leaf: leaf.detach().clone().requires_grad_(leaf.requires_grad) if isinstance(leaf, torch.Tensor) else leaf, arguments)
+
+
+def examine(case: Case, **options: Any) -> Any:
+    """Compares a case with eager mode. Raises AssertionError, or an error of capture's, where they differ."""
+    backward = case.backward and _differentiable(case)
+    return check(lambda: case.function, *(Call(lambda _, args=args: (copied(args), {})) for args in case.calls), captures=None,
+                 backward=backward, fullgraph=False, recompile_limit=60, **options)
+
+
+def _differentiable(case: Case) -> bool:
+    """Whether each call that returns has results from which there is a backward pass."""
+    for args in case.calls:
+        try:
+            leaves = pytree.tree_leaves(case.function(*copied(args)))
+        except Exception:
+            continue
+        if not any(isinstance(leaf, torch.Tensor) and leaf.grad_fn is not None for leaf in leaves):
+            return False
+    return True
