@@ -89,8 +89,7 @@ def of_shape(tensor: torch.Tensor, shape: list[int]) -> torch.Tensor:
 
 def copied(arguments: Any) -> Any:
     """The arguments anew."""
-    return pytree.tree_map(
-        lambda leaf: leaf.detach().clone().requires_grad_(leaf.requires_grad) if isinstance(leaf, torch.Tensor) else leaf, arguments)
+    return pytree.tree_map_only(torch.Tensor, lambda leaf: leaf.detach().clone().requires_grad_(leaf.requires_grad), arguments)
 
 
 def examine(case: Case, **options: Any) -> Any:

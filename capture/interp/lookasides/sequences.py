@@ -16,6 +16,7 @@ from capture.interp.core.special import is_native_iterable, is_native_iterator, 
 from capture.interp.lookasides.iterators import drain, prepare_drain
 from capture.interp.lookasides.replays import is_replayed, lazily, varies
 from capture.interp.lookasides.shadows import NONE, compose, depend_plain, elements, items_of, node_of, settled
+from capture.interp.lookasides.shapes import EQUALITIES, compared_by_sizes
 from capture.refgraph.facts import has_index, item_at
 from capture.refgraph.graph import VALUES
 from capture.refgraph.identical import INTEGERS, LISTS
@@ -219,6 +220,8 @@ def comparison(function: Callable[..., Any], applies: Callable[..., bool]) -> No
     def compare(interp: Interpreter, result: Any, a: Value, b: Value) -> Shadow:
         if function in ORDERS and (is_replayed(a.shadow) or is_replayed(b.shadow)) and (deciding := first_difference(a, b)):
             look_plain(interp, *deciding)
+            return Const(result)
+        if function in EQUALITIES and compared_by_sizes(interp, a, b):
             return Const(result)
         computed = None if function is operator.indexOf else lazily(interp, function, (a, b), {}, result)      # which may raise
         if computed is not None:

@@ -100,7 +100,8 @@ def compose(interp: Interpreter, real: tuple[Any, ...], items: list[Shadow]) -> 
     """The shadow of a new tuple."""
     cls = type(real)
     if isinstance(real, VALUES):
-        if any(source_of(shadow) is None for shadow in items):      # parts of a shape that depends on values
+        # Parts of a shape that depends on values, or that follows from sizes which change.
+        if any(source_of(shadow) is None or interp.graph.sizes.is_free(shadow) for shadow in items):
             return Build(cls, tuple(items))
         for shadow, item in zip(items, real, strict=True):
             interp.graph.depend(shadow, item)

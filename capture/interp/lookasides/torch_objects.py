@@ -29,7 +29,7 @@ BREAKING.update(dict.fromkeys((
     torch._C._set_float32_matmul_precision, torch._C._set_sdp_use_flash, torch._C._set_sdp_use_math,
     torch._C._set_sdp_use_mem_efficient, torch.set_anomaly_enabled, torch.set_num_threads, torch.set_flush_denormal),
     "changing-global-state"))
-PURE.update({torch.device, torch.Size, torch.finfo, torch.iinfo, torch.Size.numel})
+PURE.update({torch.device, torch.Size, torch.finfo, torch.iinfo, torch.Size.numel})       # see `shapes` for sizes that change
 
 
 @polyfill(iter, applies=lambda *args: len(args) == 1 and isinstance(args[0], torch.Tensor))

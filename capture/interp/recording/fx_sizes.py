@@ -85,8 +85,8 @@ class SizeNodes:
 
     def are_free(self, values: Iterable[Value]) -> bool:
         """Whether among these arguments are tensors whose sizes change, or numbers that follow from such."""
-        return bool(self.graph.sizes) and any(
-            isinstance(value.real, torch.Tensor) and self.of(value.real) is not None or self._is_free(value.shadow) for value in values)
+        return bool(self.graph.sizes) and any(self._is_free(value.shadow) if not isinstance(value.real, torch.Tensor) else
+                                              self.of(value.real) is not None for value in values)
 
     def of_results(self, target: Any, args: Sequence[Value], kwargs: dict[str, Value], tensors: Sequence[torch.Tensor],
                    result: Any, in_body: bool) -> list[list[Size]] | None:

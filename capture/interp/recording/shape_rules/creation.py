@@ -60,3 +60,21 @@ def randperm(c: Shaper, n: Value, **kwargs: Value) -> Shape:
 @rule("linspace", "logspace")
 def linspace(c: Shaper, start: Value, end: Value, steps: Value, **kwargs: Value) -> Shape:
     return [c.size(steps)]
+
+
+@rule("tensor", "as_tensor")
+def tensor(c: Shaper, data: Value, **kwargs: Value) -> Shape:
+    """Of lists of numbers, which are as long as they are."""
+    return nested(data.real)
+
+
+def nested(items: object) -> Shape:
+    """The sizes of a tensor that is made of these lists."""
+    if isinstance(items, (list, tuple)):
+        inner = {len(shape): shape for shape in map(nested, items)}
+        if len(inner) > 1:
+            raise Unknown
+        return [as_size(len(items)), *next(iter(inner.values()), [])]
+    if isinstance(items, (int, float, complex)):
+        return []
+    raise Unknown

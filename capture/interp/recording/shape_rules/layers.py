@@ -1,11 +1,12 @@
 """Sizes of results of functions of neural networks."""
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from typing import Any
 
 from capture.interp.core.frame import Value
-from capture.interp.recording.shape_rules.shaper import Shape, Shaper, Unknown, pointwise, rule
+from capture.interp.recording.shape_rules.shaper import Many, Shape, Shaper, Unknown, pointwise, rule
 from capture.refgraph.sizes import Size, as_size
 
 
@@ -28,9 +29,8 @@ def unchanged(c: Shaper, input: Value, *args: Value, **kwargs: Value) -> Shape:
 def glu(c: Shaper, input: Value, dim: Value | None = None) -> Shape:
     shape = c.shape(input)
     place = c.dim(dim, len(shape), -1)
-    half = shape[place].divided(as_size(2))
-    if half is None:
-        raise Unknown
+    half = c.sizes.quotient(shape[place], as_size(2))
+    c.same(half * 2, shape[place])
     shape[place] = half
     return shape
 
@@ -57,9 +57,10 @@ def class_loss(c: Shaper, input: Value, target: Value, *args: Value, reduction: 
 def window(c: Shaper, size: Size, kernel: int, stride: int, padding: int, dilation: int, *, up: bool = False) -> Size:
     """How often a window fits, which is moved by `stride`. up: a whole number of times even if the last one is not full."""
     room = size + (2 * padding - dilation * (kernel - 1) - 1)
-    if up and stride != 1 and size.constant is None:
-        raise Unknown
-    return c.sizes.quotient(room + (stride - 1 if up else 0), as_size(stride)) + 1
+    count = c.sizes.quotient(room + (stride - 1 if up else 0), as_size(stride)) + 1
+    if up and c.sizes.decide(operator.ge, (count - 1) * stride, size + padding):
+        return count - 1                # the last window would begin in the padding behind
+    return count
 
 
 def per_dim(value: object, count: int) -> list[int]:
@@ -71,9 +72,9 @@ def per_dim(value: object, count: int) -> list[int]:
     return numbers
 
 
-def for_dims(function: Callable[..., Shape], dims: int) -> Callable[..., Shape]:
+def for_dims(function: Callable[..., Shape | Many], dims: int) -> Callable[..., Shape | Many]:
     """The rule of the function for so many dimensions."""
-    def of_dims(c: Shaper, *args: Value, **kwargs: Value) -> Shape:
+    def of_dims(c: Shaper, *args: Value, **kwargs: Value) -> Shape | Many:
         return function(c, dims, *args, **kwargs)
     return of_dims
 
@@ -96,19 +97,18 @@ def convolution(c: Shaper, dims: int, input: Value, weight: Value, bias: Value |
 
 
 def pooled(c: Shaper, dims: int, input: Value, kernel_size: Value, stride: Value | None = None, padding: Value | None = None,
-           dilation: Value | None = None, ceil_mode: Value | None = None, **kwargs: Value) -> Shape:
+           dilation: Value | None = None, ceil_mode: Value | None = None, return_indices: Value | None = None) -> Shape | Many:
     shape, kernel = c.shape(input), per_dim(c.fixed(kernel_size), dims)
     steps = c.fixed(stride)
-    if c.fixed(kwargs.get("return_indices"), False):
-        raise Unknown
     sizes = [window(c, size, *settings, up=bool(c.fixed(ceil_mode, False))) for size, *settings in zip(
         shape[-dims:], kernel, per_dim(steps, dims) if steps else kernel, per_dim(c.fixed(padding, 0), dims),
         per_dim(c.fixed(dilation, 1), dims), strict=True)]
-    return [*shape[:-dims], *sizes]
+    result = [*shape[:-dims], *sizes]
+    return Many([result, list(result)]) if c.fixed(return_indices, False) else result
 
 
 def averaged(c: Shaper, dims: int, input: Value, kernel_size: Value, stride: Value | None = None, padding: Value | None = None,
-             ceil_mode: Value | None = None, *args: Value, **kwargs: Value) -> Shape:
+             ceil_mode: Value | None = None, *args: Value, **kwargs: Value) -> Shape | Many:
     return pooled(c, dims, input, kernel_size, stride, padding, None, ceil_mode)
 
 

@@ -78,6 +78,33 @@ def argsort(c: Shaper, input: Value, *args: Value, **kwargs: Value) -> Shape:
     return c.shape(input)
 
 
+@rule("kthvalue")
+def kthvalue(c: Shaper, input: Value, k: Value, dim: Value | None = None, keepdim: Value | None = None) -> Many:
+    c.fixed(k)
+    return extremes(c, input, dim, keepdim)
+
+
+@rule("aminmax")
+def aminmax(c: Shaper, input: Value, dim: Value | None = None, keepdim: Value | None = None) -> Many:
+    shape = c.shape(input)
+    result = reduced(shape, c.dims(dim, len(shape)), bool(c.fixed(keepdim, False)))
+    return Many([result, list(result)])
+
+
+@rule("quantile", "nanquantile")
+def quantile(c: Shaper, input: Value, q: Value, dim: Value | None = None, keepdim: Value | None = None, **kwargs: Value) -> Shape:
+    shape, several = c.shape(input), c.shape(q)
+    if kwargs.keys() - {"interpolation"}:
+        raise Unknown
+    return [*several, *reduced(shape, c.dims(dim, len(shape)), bool(c.fixed(keepdim, False)))]
+
+
+@rule("searchsorted")
+def searchsorted(c: Shaper, sorted_sequence: Value, input: Value, **kwargs: Value) -> Shape:
+    c.shape(sorted_sequence)
+    return c.shape(input)
+
+
 @rule("topk")
 def topk(c: Shaper, input: Value, k: Value, dim: Value | None = None, *args: Value, **kwargs: Value) -> Many:
     shape = c.shape(input)

@@ -15,14 +15,15 @@ from capture.refgraph.sizes import Size, as_size, product
 
 
 @rule(*"""
-    alias bernoulli clone cumprod cumsum detach empty_like exponential flip full_like imag isin logcumsumexp ones_like rand_like
-    randint_like randn_like real requires_grad resolve_conj resolve_neg roll to type_as uniform zero zeros_like""".split(), total=True)
+    alias bernoulli clone conj conj_physical cumprod cumsum detach empty_like exponential flip full_like imag isin
+    isreal logcumsumexp ones_like rand_like randint_like randn_like real requires_grad resolve_conj resolve_neg roll to type_as
+    uniform zero zeros_like""".split(), total=True)
 def as_before(c: Shaper, input: Value, *args: Value, **kwargs: Value) -> Shape:
     """As large as the first operand, whatever that is."""
     return unchanged(c, input)
 
 
-@rule(*SHAPED_LIKE_FIRST, *"copy fill fliplr flipud tril triu".split())
+@rule(*SHAPED_LIKE_FIRST, *"bucketize cauchy copy fill fliplr flipud geometric log_normal msort renorm tril triu".split())
 def unchanged(c: Shaper, input: Value, *args: Value, **kwargs: Value) -> Shape:
     """As large as the first operand."""
     if not isinstance(input.real, torch.Tensor):
@@ -209,7 +210,7 @@ def unbind(c: Shaper, input: Value, dim: Value | None = None) -> Many:
     return Many([list(shape) for _ in range(count)])
 
 
-@rule("split", "split_with_sizes")
+@rule("split", "split_with_sizes", "unsafe_split", "unsafe_split_with_sizes")
 def split(c: Shaper, tensor: Value, split_size_or_sections: Value, dim: Value | None = None) -> Many:
     shape = c.shape(tensor)
     place = c.dim(dim, len(shape))
@@ -218,7 +219,7 @@ def split(c: Shaper, tensor: Value, split_size_or_sections: Value, dim: Value | 
     return in_pieces_of(c, shape, place, c.size(split_size_or_sections))
 
 
-@rule("chunk", total=True)
+@rule("chunk", "unsafe_chunk", total=True)
 def chunk(c: Shaper, input: Value, chunks: Value, dim: Value | None = None) -> Many:
     shape, count = c.shape(input), c.fixed(chunks)
     place = c.dim(dim, len(shape))
@@ -249,9 +250,15 @@ def pieces(shape: Shape, place: int, sizes: Shape) -> Many:
 @rule("cat", "concat", "concatenate", total=True)
 def cat(c: Shaper, tensors: Value, dim: Value | None = None, **kwargs: Value) -> Shape:
     shapes = list(map(c.shape, c.items(tensors)))
-    if len({len(shape) for shape in shapes}) != 1 or kwargs:
+    if kwargs:
         raise Unknown
-    place = c.dim(dim, len(shapes[0]))
+    return joined(shapes, c.dim(dim, len(shapes[0])), c)
+
+
+def joined(shapes: list[Shape], place: int, c: Shaper) -> Shape:
+    """The sizes of tensors in one, along a dimension."""
+    if len({len(shape) for shape in shapes}) != 1 or not shapes[0]:
+        raise Unknown
     result = list(shapes[0])
     for shape in shapes[1:]:
         for other, size in enumerate(shape):
@@ -273,6 +280,52 @@ def stack(c: Shaper, tensors: Value, dim: Value | None = None, **kwargs: Value) 
     result = list(shapes[0])
     result.insert(c.dim(dim, len(result) + 1), as_size(len(shapes)))
     return result
+
+
+@rule("tensor_split")
+def tensor_split(c: Shaper, input: Value, indices_or_sections: Value, dim: Value | None = None) -> Many:
+    shape, count = c.shape(input), c.fixed(indices_or_sections)
+    if type(count) is not int:
+        raise Unknown
+    place = c.dim(dim, len(shape))
+    least = c.sizes.quotient(shape[place], as_size(count))
+    larger = shape[place] - least * count
+    c.sizes.fix(larger)
+    return pieces(shape, place, [least + (number < larger.real) for number in range(count)])
+
+
+@rule("vstack", "row_stack")
+def vstack(c: Shaper, tensors: Value) -> Shape:
+    return joined([[as_size(1), *shape] if len(shape) == 1 else shape for shape in map(c.shape, c.items(tensors))], 0, c)
+
+
+@rule("hstack")
+def hstack(c: Shaper, tensors: Value) -> Shape:
+    shapes = list(map(c.shape, c.items(tensors)))
+    return joined(shapes, int(len(shapes[0]) > 1), c)
+
+
+@rule("broadcast_tensors", total=True)
+def broadcast_tensors(c: Shaper, *tensors: Value) -> Many:
+    shapes = list(map(c.shape, tensors if len(tensors) != 1 or isinstance(tensors[0].real, torch.Tensor) else c.items(tensors[0])))
+    return Many([c.broadcast(*shapes) for _ in shapes])
+
+
+@rule("meshgrid")
+def meshgrid(c: Shaper, *tensors: Value, indexing: Value | None = None) -> Many:
+    lines = list(map(c.shape, tensors if isinstance(tensors[0].real, torch.Tensor) else c.items(tensors[0])))
+    sizes = [line[0] if line else as_size(1) for line in lines]
+    if c.fixed(indexing, "ij") == "xy" and len(sizes) > 1:
+        sizes[:2] = sizes[1::-1]
+    return Many([list(sizes) for _ in lines])
+
+
+@rule("tile")
+def tile(c: Shaper, input: Value, *dims: Value, **kwargs: Value) -> Shape:
+    shape, times = c.shape(input), c.given((*dims, *kwargs.values()))
+    rank = max(len(shape), len(times))
+    shape, times = ([as_size(1)] * (rank - len(sizes)) + sizes for sizes in (shape, times))
+    return [size * count for size, count in zip(shape, times, strict=True)]
 
 
 @rule("repeat")
@@ -306,6 +359,13 @@ def embedding(c: Shaper, input: Value, weight: Value, *args: Value, **kwargs: Va
     if isinstance(input.real, torch.Tensor) and input.real.is_floating_point():       # of ATen: the weight comes first
         input, weight = weight, input
     return [*c.shape(input), c.shape(weight)[1]]
+
+
+@rule("one_hot")
+def one_hot(c: Shaper, tensor: Value, num_classes: Value | None = None) -> Shape:
+    if num_classes is None or num_classes.real == -1:
+        raise Unknown
+    return [*c.shape(tensor), c.size(num_classes)]
 
 
 @rule("gather")
