@@ -40,10 +40,10 @@ def compile(model: Any = None, *, fullgraph: bool = False, dynamic: bool | None 
     fullgraph: raise GraphBreakError where the graph would break.
     backend: a name of ours ("native" compiles, "eager" does not), of torch.compile's registry, or `(gm, example_inputs) ->
     callable`. mode, options: as torch.compile's, passed to the backend. dynamic: True: one capture holds for all sizes of tensors,
-    False: each is captured by itself, None: as CAPTURE_FREE_SIZES says. disable: return `model` as it is.
+    False: each is captured by itself, None: one holds for all once sizes were seen to change. disable: return `model` as it is.
     name: what reports call it. recompile_limit: how many variants are captured, 64 at most (CAPTURE_RECAPTURE_LIMIT, if None).
     isolate_recompiles, shapes_spec: taken for the sake of torch.compile's signature, and without effect: nothing compiled
-    shares its entries, and each shape is captured by itself.
+    shares its entries, and `dynamic` says which sizes vary.
 
     The native backend compiles in the background: calls run uncompiled until its code is ready (see `wait`), and also after
     that if it is measured to be slower. `options={"background": False}` waits for the compiler at the first hit.

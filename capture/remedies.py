@@ -4,10 +4,10 @@ from __future__ import annotations
 from capture.history import Cause
 from capture.refgraph.requirements import Kind
 
-BATCH = ("pass dynamic=True, for one capture of all sizes, or keep the shape the same: pad or bucket what varies, and drop an "
-         "incomplete last batch (drop_last=True)")
-SHAPE = ("pass dynamic=True, for one capture of all sizes, or keep the shape the same: pad or bucket what varies; what grows, as a "
-         "cache of keys and values, can have a fixed size")
+FREE = ("none needed if it happens once: what was seen to vary is captured for all sizes, which dynamic=True does at once; else "
+        "the program goes by the size: ")
+BATCH = FREE + "pad or bucket what varies, and drop an incomplete last batch (drop_last=True)"
+SHAPE = FREE + "pad or bucket what varies; what grows, as a cache of keys and values, can have a fixed size"
 TENSOR = {
     "shape": SHAPE,
     "stride": "pass the tensor in one memory layout, e.g. through .contiguous()",

@@ -154,7 +154,7 @@ def test_what_is_read_inside_of_torch_is_told_at_the_callers_line() -> None:
 
 
 def test_past_the_limit_the_user_is_told_once_and_entries_go_on() -> None:
-    compiled = capture.compile(lambda x: x * 2)
+    compiled = capture.compile(lambda x: x * 2, dynamic=False)
     sizes = [1, 2, 3, 4]
     with RECAPTURE_LIMIT.set(2), warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -170,12 +170,12 @@ def test_past_the_limit_the_user_is_told_once_and_entries_go_on() -> None:
     assert "too many entries" in str(capture.report(compiled)) and "6 calls ran natively" in str(frame)
     with RECAPTURE_LIMIT.set(2), warnings.catch_warnings():
         warnings.simplefilter("error")          # what warnings do is the user's business: the program goes on
-        fresh = capture.compile(lambda x: x * 3)
+        fresh = capture.compile(lambda x: x * 3, dynamic=False)
         assert [fresh(torch.ones(n)).sum().item() for n in sizes] == [3.0, 6.0, 9.0, 12.0]
 
 
 def test_entries_are_ordered_by_hits() -> None:
-    compiled = capture.compile(lambda x: x + 1)
+    compiled = capture.compile(lambda x: x + 1, dynamic=False)
     for n in (1, 2, 2, 2, 3, 3):
         compiled(torch.ones(n))
     assert [entry.hits for entry in capture.report(compiled).frames[0].entries] == [2, 1, 0]
@@ -273,7 +273,7 @@ def test_the_report_is_a_function_whatever_was_imported_first() -> None:
 
 
 def test_the_summary_tells_how_each_graph_runs() -> None:
-    compiled = capture.compile(opaque)
+    compiled = capture.compile(opaque, dynamic=False)
     for n in (1, 2, 3):
         compiled(X[:n])
     report = capture.report(compiled)

@@ -41,11 +41,11 @@ def test_a_number_that_decides(name) -> None:
 
 
 def test_a_whole_graph_is_captured_for_each() -> None:
-    check(lambda: lambda x, n: torch.zeros(n) + x.sum(), *(call(X, n) for n in range(1, 8)), captures=7)
+    check(lambda: lambda x, n: torch.zeros(n) + x.sum(), *(call(X, n) for n in range(1, 8)), captures=7, dynamic=False)
 
 
 def test_the_report_says_what_decides_and_what_to_do() -> None:
-    compiled = capture.compile(lambda x, n: torch.zeros(n) + x.sum(), backend="eager")
+    compiled = capture.compile(lambda x, n: torch.zeros(n) + x.sum(), backend="eager", dynamic=False)
     for n in range(1, 8):
         assert torch.equal(compiled(X, n), torch.zeros(n) + X.sum())
     text = str(capture.explain(compiled))
@@ -53,7 +53,8 @@ def test_the_report_says_what_decides_and_what_to_do() -> None:
 
 
 def test_a_few_values_are_traces_of_their_own() -> None:
-    check(lambda: lambda x, n: x.view(n, -1) * 2, *(call(X, n) for n in (1, 2, 3, 1, 2, 3)), captures=3, hits=3, fullgraph=False)
+    check(lambda: lambda x, n: x.view(n, -1) * 2, *(call(X, n) for n in (1, 2, 3, 1, 2, 3)), captures=3, hits=3, fullgraph=False,
+          dynamic=False)
 
 
 def test_numbers_that_decide_inside_of_other_things() -> None:

@@ -74,13 +74,13 @@ NUMBERS: dict[str, tuple[Callable[..., Any], list[Any], int]] = {
     "logged string": (lambda x, name: LOGGER.warning("%s is %d long", name, len(name)) or x + 1, NAMES, 1),
     "text": (lambda x, name: (x + 1, name.upper(), "/".join([name, "x"]), f"{name:>20}"), NAMES, 2),
     "key of a result": (lambda x, name: {name: x * 2, f"{name}+": x}, NAMES, 2),
-    "size": (lambda x, n: torch.zeros(n) + 1, INTS, 6),
-    "shape": (lambda x, n: x.repeat(1, n).view(-1, n) * 2, INTS, 11),
-    "range": (lambda x, n: torch.arange(n) * 2, INTS, 6),
+    "size": (lambda x, n: torch.zeros(n) + 1, INTS, 2),
+    "shape": (lambda x, n: x.repeat(1, n).view(-1, n) * 2, INTS, 2),
+    "range": (lambda x, n: torch.arange(n) * 2, INTS, 2),
     "number of rounds": (lambda x, n: sum((x * i for i in range(n)), x), INTS, 11),
     "number of items": (lambda x, n: torch.stack([x] * n).sum(0), INTS, 8),
-    "how many are best": (lambda x, n: x.view(-1).topk(n).values * 2, INTS, 6),
-    "width of padding": (lambda x, n: F.pad(x, (0, n)) * 2, INTS, 6),
+    "how many are best": (lambda x, n: x.view(-1).topk(n).values * 2, INTS, 2),
+    "width of padding": (lambda x, n: F.pad(x, (0, n)) * 2, INTS, 2),
 }
 PLACES: dict[str, tuple[Callable[..., Any], list[Any], int]] = {
     "module of a list": (lambda places, x, i: places.blocks[i](x), INTS, 2),
