@@ -203,7 +203,7 @@ class Sizes:
         if not self or not isinstance(shadow, (External, Expr)):
             return False
         source = source_of(shadow)
-        if source is None or not self._rests_on_atom(source):
+        if source is None or not self.includes(source):
             return False
         self._note_values(shadow)
         return True
@@ -219,10 +219,11 @@ class Sizes:
         return bool(self) and shadow is not None and (self.is_free(shadow) or isinstance(shadow, Build) and any(
             map(self.is_free_in, shadow.items)))
 
-    def _rests_on_atom(self, source: Source) -> bool:
+    def includes(self, source: Source) -> bool:
+        """Whether what is at a path follows from sizes that change."""
         if source in self._atoms:
             return self.resolved(Size({(self._atoms[source],): 1}, 0)).constant is None
-        return isinstance(source, Computed) and not self._held(source) and any(map(self._rests_on_atom, source.args))
+        return isinstance(source, Computed) and not self._held(source) and any(map(self.includes, source.args))
 
     def of(self, shadow: Shadow, real: int) -> Size:
         """The size that a number of the program's is. Raises ValueError for one that no guard can compute."""

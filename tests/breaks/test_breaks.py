@@ -317,7 +317,7 @@ def test_a_backend_may_change_the_graph() -> None:
 # --- the limit
 
 def test_past_the_recapture_limit_calls_run_natively_and_say_so() -> None:
-    @capture.compile
+    @capture.compile(dynamic=False)
     def program(x, k):
         return x.repeat(1, k) if k > 0 else x
     with RECAPTURE_LIMIT.set(3):

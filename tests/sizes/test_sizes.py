@@ -5,6 +5,7 @@ import random
 from collections.abc import Iterator
 from typing import Any
 
+import numpy
 import pytest
 import torch
 
@@ -182,3 +183,16 @@ def test_what_is_not_as_it_seems(name: str) -> None:
     sizes = [(3, 4), (4, 5), (5, 3), (3, 4), (2, 2), (6, 6), (7, 4)]
     steps = [call(*(torch.randn(size, generator=generator) for _ in range(2))) for size in sizes]
     check(lambda: ODD[name], *steps, captures=None, fullgraph=False)
+
+
+NUMBERS: dict[str, Any] = {
+    "of numpy": lambda x, n: (x.new_zeros(n, 2), x[:n], x.repeat(n, x.shape[0] * n)),
+    "with sizes": lambda x, n: (torch.zeros(x.shape[0] * n), x.new_ones(n + x.shape[0], int(n))),
+}
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+@pytest.mark.parametrize("kind", [int, numpy.int64, numpy.int32], ids=lambda kind: kind.__name__)
+def test_numbers_of_other_types(name: str, kind: Any) -> None:
+    steps = [call(torch.ones(size, 2), kind(n)) for size, n in ((3, 2), (4, 3), (5, 2), (4, 5), (1, 1), (6, 0))]
+    check(lambda: NUMBERS[name], *steps, captures=None, fullgraph=False)

@@ -28,6 +28,7 @@ class SizeNodes:
     def __init__(self, graph: RefGraph) -> None:
         self.graph = graph
         self._nodes: dict[Source, Node] = {}
+        self._numbers: set[Source] = set()      # from outside, which are sizes
         self.sources: dict[Node, Source] = {}
         self._last: Node | None = None
         self._copies: list[tuple[set[int | None], list[Size]]] = []     # storages, and sizes that decide whether they are one
@@ -40,6 +41,7 @@ class SizeNodes:
             if type(shadow.value) is int and recorder.varies(shadow.source, shadow.value):
                 self.graph.require(shadow.source, "TYPE", int)
                 self.graph.sizes.atom(shadow.source, shadow.value)
+                self._numbers.add(shadow.source)
             return
         parts = shadow.state.items if isinstance(shadow, RefNode) and isinstance(shadow.state, ListState) else shadow.parts
         for part in parts:
@@ -51,7 +53,8 @@ class SizeNodes:
             return source.value
         if source in self._nodes:
             return self._nodes[source]
-        if not isinstance(source, Computed):
+        sizes = self.graph.sizes
+        if source in self._numbers or not isinstance(source, Computed) or source in sizes.values and not sizes.includes(source):
             return recorder.plain_number(source)
         if source.op is _C.size:
             tensor, dim = source.args
