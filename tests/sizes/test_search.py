@@ -31,7 +31,8 @@ def test_compiled_programs(seed: int) -> None:
 
 
 def test_what_differs_is_found_and_made_smaller() -> None:
-    program = at_random.Program(("t2 = x * 2", "k3 = len(x)", "t4 = wrong(x)", "t5 = y + 1"), ((2, 3, 4, 5), (3, 3, 4, 5)), False, 0)
+    lines = "t2 = x * 2", "k3 = len(x)", "t4 = wrong(x)", "t5 = y + 1"
+    program = at_random.Program(lines, ((2, 3, 4, 5), (3, 3, 4, 5)), False, 0)
 
     def fails(made: at_random.Program) -> bool:
         return "wrong" in made.text and made.sizes[-1][0] == 3 if made.sizes else False
