@@ -5,6 +5,7 @@ import argparse
 import collections
 import os
 import sys
+import time
 import traceback
 import warnings
 from collections.abc import Iterator
@@ -26,17 +27,21 @@ def main() -> int:
     parser.add_argument("--calls", type=int, default=8, help="with other sizes, of each program")
     parser.add_argument("--only", default="", help="operators whose names contain this")
     parser.add_argument("--every", type=int, default=1, help="operators: one of so many")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="after which no other program is begun")
     parser.add_argument("--native", action="store_true", help="with kernels, within a tolerance of 1e-4")
     options = parser.parse_args()
     native: dict[str, Any] = {"backend": "native", "options": {"background": False}, "tolerance": 1e-4} if options.native else {}
     ran = failed = 0
     captures: dict[str, int] = collections.defaultdict(int)
     warnings.simplefilter("ignore")
+    end = time.monotonic() + options.seconds
     for name, text in (programs if options.programs else operators)(options, native, captures):
         ran += 1
         if text is not None:
             failed += 1
             print(f"FAILED {name}\n{text[:1800]}\n", flush=True)
+        if time.monotonic() > end:
+            break
     print(f"{ran} programs, {failed} failed; captures: {sum(captures.values())}")
     often = sorted(((count, name) for name, count in captures.items() if count > 3), reverse=True)
     print("captured most often:", *(f"{name} {count}" for count, name in often), sep="\n  ")

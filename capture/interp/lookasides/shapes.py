@@ -30,7 +30,7 @@ def compared_by_sizes(interp: Interpreter, a: Value, b: Value) -> bool:
         if all(type(item.real) is int and item.shadow is not None and source_of(item.shadow) is not None for item in pair):
             for item in pair:
                 depend_type(interp, item)
-            equal = sizes.decide(operator.eq, *(sizes.of(item.shadow, item.real) for item in pair))  # type: ignore[arg-type]
+            equal = sizes.decide(operator.eq, *(sizes.of(item.shadow, item.real) for item in pair))
         else:
             for item in pair:
                 depend_plain(interp, item.shadow, item.real)
@@ -56,5 +56,5 @@ def numel(interp: Interpreter, result: int, shape: Value) -> Shadow:
     sizes = interp.graph.sizes
     if isinstance(shape.shadow, Build) and all(source_of(item) is not None for item in shape.shadow.items):
         return sizes.shadow(product(sizes.of(item, size) for item, size in zip(shape.shadow.items, shape.real, strict=True)))
-    depend_plain(interp, shape.shadow, shape.real)  # type: ignore[arg-type]
+    depend_plain(interp, shape.shadow, shape.real)
     return interp.graph.constant(result)

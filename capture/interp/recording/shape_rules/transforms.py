@@ -195,7 +195,7 @@ def diag(c: Shaper, input: Value, diagonal: Value | None = None) -> Shape:
     shape, offset = c.shape(input), c.fixed(diagonal, 0)
     if len(shape) == 1:
         return [shape[0] + abs(offset)] * 2
-    return [on_diagonal(c, *shape, offset)]
+    return [on_diagonal(c, shape[0], shape[1], offset)]
 
 
 @rule("diag_embed")
