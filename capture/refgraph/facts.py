@@ -58,8 +58,11 @@ def has_key(mapping: Any, key: Any) -> bool:
 
 
 def is_of(method: Any, descriptor: Any) -> bool:
-    """Whether a method of C is what `descriptor` is for the same instance. (The `__self__` of pybind11's functions is none.)"""
-    bound = descriptor.__get__(method.__self__, type(method.__self__))
+    """Whether a method of C is what `descriptor` is for the same object. (The `__self__` of pybind11's functions is none.)
+    Raises TypeError where a descriptor cannot be of that object."""
+    owner = method.__self__
+    place = (None, owner) if type(descriptor) is types.ClassMethodDescriptorType else (owner, type(owner))
+    bound = descriptor.__get__(*place)
     return type(bound) is type(method) and bound == method
 
 

@@ -15,7 +15,7 @@ from capture.errors import Break, UserFrame
 from capture.refgraph.changes import Changes
 from capture.refgraph.context import Context
 from capture.refgraph.effects import CallEffect, Position, Replayed, decision, is_foreign
-from capture.refgraph.facts import item_at, of_thread, under_reference
+from capture.refgraph.facts import is_of, item_at, of_thread, under_reference
 from capture.refgraph.identical import PROXIES
 from capture.refgraph.keys import (
     KeyTable,
@@ -28,7 +28,7 @@ from capture.refgraph.keys import (
     table,
     take_out,
 )
-from capture.refgraph.lookup import can_change_class, descriptor_of, instance_dict, parts
+from capture.refgraph.lookup import can_change_class, descriptor_of, instance_dict, methods_of, parts
 from capture.refgraph.memory import COMPARISONS, asking_nobody, is_address, is_handle, pin_tensor_class, storage_id
 from capture.refgraph.node import (
     ABSENT,
@@ -239,6 +239,8 @@ class RefGraph(Changes):
             self.require(source, "TYPE", cls)
             self.require(Attr(source, "__name__"), "VALUE", real.__name__)
             self.require(owner, "TYPE", type(real.__self__))
+            if len(methods_of(real.__self__, real.__name__)) > 1:
+                self.require(Computed(is_of, (source, Constant(descriptor))), "VALUE", True)
             return Build(cls, (Const(descriptor), self.external(real.__self__, owner)), source)
         if isinstance(real, PINNED) and not isinstance(source, Constant):
             self.require(source, "ID", real)

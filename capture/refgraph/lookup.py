@@ -10,6 +10,7 @@ from capture.refgraph.facts import is_of, of_thread
 from capture.refgraph.source import IMMUTABLE_TYPE
 
 HEAP_TYPE = 1 << 9     # a flag of types (object.h)
+METHODS = (types.MethodDescriptorType, types.WrapperDescriptorType)     # of C, unbound
 MISSING = object()      # what a look-up returns in place of nothing
 # What `type.__getattribute__` finds under these names, without the look-up of that itself.
 mro_of = type.__dict__["__mro__"].__get__
@@ -45,14 +46,20 @@ def has_finalizer(cls: type) -> bool:
     return is_heap_type(cls) and type(lookup_class(cls, "__del__")) is types.FunctionType
 
 
+def methods_of(owner: Any, name: str) -> list[Any]:
+    """The methods of C that an object has under a name, also those that a subclass hides; of a class, its class methods too."""
+    if owner is None or issubclass(type(owner), types.ModuleType):
+        return []
+    found = [namespace_of(base).get(name) for base in mro_of(type(owner))]
+    of_class = [namespace_of(base).get(name) for base in (mro_of(owner) if issubclass(type(owner), type) else ())]
+    return [*(method for method in found if type(method) in METHODS),
+            *(method for method in of_class if type(method) is types.ClassMethodDescriptorType)]
+
+
 def descriptor_of(method: Any) -> Any:
-    """What a method of C that is bound to an instance was made from; None for one that is not."""
+    """What a method of C that is bound to an object was made from; None for a function."""
     owner = method.__self__
-    if owner is None or isinstance(owner, (type, types.ModuleType)):
-        return None
-    descriptor = lookup_class(type(owner), method.__name__)
-    of_c = isinstance(descriptor, (types.MethodDescriptorType, types.WrapperDescriptorType))
-    return descriptor if of_c and is_of(method, descriptor) else None
+    return next((found for found in methods_of(owner, method.__name__) if is_of(method, found)), None)
 
 
 def parts(real: Any) -> tuple[Any, ...]:
@@ -60,7 +67,7 @@ def parts(real: Any) -> tuple[Any, ...]:
     if isinstance(real, types.MethodType):
         return real.__func__, real.__self__
     if isinstance(real, (types.BuiltinFunctionType, types.MethodWrapperType)):
-        return lookup_class(type(real.__self__), real.__name__), real.__self__
+        return descriptor_of(real), real.__self__
     if isinstance(real, slice):
         return real.start, real.stop, real.step
     if isinstance(real, super):

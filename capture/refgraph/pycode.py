@@ -237,6 +237,8 @@ class _Printer:
         if isinstance(shadow, Display):
             return self.display(shadow.cls, parts)
         if isinstance(shadow, Build):
+            if issubclass(shadow.cls, BOUND_IN_C):
+                return self.bound(shadow.items[0], *parts)
             return self.build(shadow.cls, parts[:len(shadow.items)], parts[len(shadow.items):])
         if isinstance(shadow, Perform):
             return ast.Call(self.pin(shadow.operation, shadow.operation.__name__), parts, [])       # of our own, or of C
@@ -258,12 +260,15 @@ class _Printer:
             return ast.Dict(parts[::2], parts[1::2])  # type: ignore[arg-type]
         return ast.Set(parts) if parts else ast.Call(self.constant(set), [], [])
 
+    def bound(self, descriptor: Shadow, written: ast.expr, owner: ast.expr) -> ast.expr:
+        """A method of C, bound to an object, or to a class that it is a class method of."""
+        of_class = isinstance(descriptor, Const) and type(descriptor.value) is types.ClassMethodDescriptorType
+        return ast.Call(ast.Attribute(written, "__get__"), [ast.Constant(None), owner] if of_class else [owner], [])
+
     def build(self, cls: type, parts: list[ast.expr], maker: list[ast.expr]) -> ast.expr:
         """An immutable composite, by the constructor of the C type that it extends. maker: the class, if the trace made it."""
         if cls is tuple:
             return ast.Tuple(parts)
-        if issubclass(cls, BOUND_IN_C):
-            return ast.Call(ast.Attribute(parts[0], "__get__"), parts[1:], [])
         if issubclass(cls, (tuple, frozenset)):
             parts = [ast.Tuple(parts)]
         if not is_heap_type(cls):

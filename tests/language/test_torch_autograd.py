@@ -299,6 +299,21 @@ def an_autograd_function_in_an_attribute():
     return lambda x: state.apply(x, 2.0) + Scaled.apply(x, 0.5), state
 
 
+def test_an_autograd_function_that_is_passed_on_anew_is_a_hit() -> None:
+    class Doubled(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x, factor):
+            return x * factor * 2
+
+        @staticmethod
+        def backward(ctx, grad):
+            return grad * 2, None
+
+    def program(x, function):
+        return function(x, 3.0) + 1
+    check(lambda: program, *(call(LEAF, cls.apply) for cls in (Scaled, Scaled, Doubled, Doubled, Scaled)), captures=2)
+
+
 # --- reentrant checkpoints
 
 @trained.make(LEAF)

@@ -31,17 +31,7 @@ from capture.interp.core.registry import (
 )
 from capture.interp.core.special import is_a, is_plain
 from capture.interp.dispatch import speculation
-from capture.interp.dispatch.call_kinds import (
-    OF_TENSORS,
-    UNBOUND,
-    Call,
-    Kind,
-    is_bookkeeping,
-    is_foldable,
-    is_pure,
-    name_of,
-    understand,
-)
+from capture.interp.dispatch.call_kinds import OF_TENSORS, Call, Kind, is_bookkeeping, is_foldable, is_pure, name_of, understand
 from capture.interp.dispatch.caller_frames import FRAME_READERS, frame_reader, must_see, with_scope
 from capture.interp.dispatch.debuggers import is_debugger
 from capture.interp.lookasides import autograd, computed_arrays, dicts, lru_caches, replays
@@ -51,9 +41,9 @@ from capture.interp.recording.writes import counting_writes, versions_of
 from capture.operators.facts import facts_of
 from capture.operators.properties import Property, has
 from capture.refgraph.effects import decision
-from capture.refgraph.facts import current_gpu, is_of
+from capture.refgraph.facts import current_gpu
 from capture.refgraph.identical import Classes
-from capture.refgraph.lookup import parts
+from capture.refgraph.lookup import descriptor_of, parts
 from capture.refgraph.memory import is_handle
 from capture.refgraph.node import (
     SCALARS,
@@ -498,19 +488,11 @@ def is_left_to_python(function: types.FunctionType, values: list[Value]) -> bool
 
 
 def unbind(interp: Interpreter, function: Value) -> tuple[Value, Value] | None:
-    """`(descriptor, self)` for a builtin method bound to an instance; None for a plain builtin function."""
-    real = function.real
-    owner = real.__self__
-    if owner is None or is_a(owner, types.ModuleType):
-        return None
-    descriptor: Any = next((found for base in type(owner).__mro__ if isinstance(found := base.__dict__.get(real.__name__), UNBOUND)
-                       and is_of(real, found)), None)
-    if descriptor is None and is_a(owner, type):      # a class method of C that is known by its descriptor
-        among = (base.__dict__.get(real.__name__) for base in owner.__mro__)
-        found = next((method for method in among if isinstance(method, types.ClassMethodDescriptorType)), None)
-        if (found in POLYFILLS or found in MODELS) and not is_modelled(real):
-            descriptor = found
-    if descriptor is None:
+    """`(descriptor, self)` for a builtin method bound to an object, or to a class by whose class method it is known; None for a
+    plain builtin function."""
+    real, owner, descriptor = function.real, function.real.__self__, descriptor_of(function.real)
+    if descriptor is None or type(descriptor) is types.ClassMethodDescriptorType and (
+            is_modelled(real) or descriptor not in POLYFILLS and descriptor not in MODELS):
         return None
     method: Any = autograd.OF_NODES.get(descriptor.__name__, descriptor) if is_handle(owner) else descriptor
     own = function.shadow.items[1] if isinstance(function.shadow, Build) else interp.track(owner_shadow, interp, function, owner)

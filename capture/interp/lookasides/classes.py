@@ -190,6 +190,7 @@ def tell_names(interp: Interpreter, result: list[str], cls: Value) -> Shadow:
         if known is not None and known.source is not None and known.slots:
             raise Break("opaque-call", f"dir() of class {base.__qualname__}, to which an attribute was assigned")
         if is_mutable(base) and not graph.is_made(base):
+            pin_mro(graph, base)            # their order goes by each class's bases
             graph.require(Computed(own_names, (Constant(base),)), "VALUE", own_names(base))
     return settled(interp, result)
 

@@ -116,16 +116,21 @@ def names_of(obj: Any) -> list[str]:
 
 
 def class_names(cls: type) -> list[str]:
-    """The attributes of a class and its bases. A model tells."""
-    return sorted({name for base in type.__getattribute__(cls, "__mro__") for name in type.__getattribute__(base, "__dict__")})
+    """The attributes of a class and its bases, in CPython's order: a class before its bases, each of these with its own. A model
+    tells."""
+    names: dict[str, None] = {}
+    pending = [cls]
+    while pending:
+        base = pending.pop()
+        names.update(dict.fromkeys(type.__getattribute__(base, "__dict__")))
+        pending.extend(reversed(type.__getattribute__(base, "__bases__")))
+    return list(names)
 
 
 @polyfill(object.__dir__, applies=lambda self: not is_a(self, type))
 def object_dir(self: Any) -> list[str]:
     """`object.__dir__`."""
-    names = dict.fromkeys(class_names(self.__class__))
-    names.update(getattr(self, "__dict__", None) or {})
-    return list(names)
+    return list(dict.fromkeys([*(getattr(self, "__dict__", None) or {}), *class_names(self.__class__)]))
 
 
 @polyfill(type.__dir__, applies=lambda cls: True)
