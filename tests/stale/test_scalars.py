@@ -65,7 +65,7 @@ def truth(x, v):
 
 
 def text(x, v):
-    return x + 1, f"{v!r}", type(v).__name__
+    return x + 1, f"{v!r}", f"{repr(v)}", type(v).__name__
 
 
 def kind(x, v):

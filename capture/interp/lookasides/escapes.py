@@ -60,7 +60,8 @@ def escaping(code: types.CodeType, scope: Mapping[str, Any], shared: Mapping[str
         return True
 
     for part in with_parts(code):
-        steps = decode(part)
+        # Python 3.13 puts the NULL behind what is called, which is right before the first argument otherwise.
+        steps = tuple(step for step in decode(part) if step.opname != "PUSH_NULL")
         for at, step in enumerate(steps):
             names = scope if Does.LOADS_GLOBAL in does(step) else shared if step.opname == "LOAD_DEREF" else {}
             x = names.get(step.value) if step.value.__hash__ is not None else None

@@ -150,10 +150,12 @@ def string_shadow(parts: list[Value]) -> Shadow:
 
 def has_one_type(interp: Interpreter, value: Value) -> bool:
     """Whether a scalar is of the same type on every call, which is guarded."""
+    if interp.graph.type_of(value.shadow) is not None:
+        return True
     source = source_of(value.shadow) if isinstance(value.shadow, (External, Expr)) else None
     if source is not None:
         interp.graph.require(source, "TYPE", type(value.real))
-    return source is not None or interp.graph.type_of(value.shadow) is not None
+    return source is not None
 
 
 @opcode("FORMAT_VALUE", does=Does.OPERATES, until=(3, 12))

@@ -155,12 +155,16 @@ def iadd(a: Any, b: Any) -> Any:
     return a
 
 
+# For steps and without; since 3.13 no longer told apart.
+NOT_ASSIGNED = ["must assign iterable to extended slice",
+                "can only assign an iterable" if sys.version_info < (3, 13) else "must assign iterable to extended slice"]
+
+
 @polyfill(list.__setitem__, operator.setitem, applies=lambda self, index, value: is_a(self, list)
           and type(index) is slice and is_walked(value))
 def set_slice(self: Any, index: slice, value: Any) -> None:
     """`self[i:j] = iterable`."""
-    self[index] = list(iterator_of(value, "can only assign an iterable" if index.step in (None, 1) else
-                                   "must assign iterable to extended slice"))
+    self[index] = list(iterator_of(value, NOT_ASSIGNED[index.step in (None, 1)]))
 
 
 @polyfill(collections.deque.extend, applies=is_last_walked)

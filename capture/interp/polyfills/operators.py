@@ -8,6 +8,7 @@ from __future__ import annotations
 import collections
 import operator
 import types
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -218,6 +219,24 @@ def applies_unary(method: str) -> Callable[..., bool]:
 for _name in ("neg", "pos", "invert", "abs"):
     polyfill(named(_name), applies=applies_unary(f"__{_name}__"))(copy(unary, _name, f"__{_name}__"))
 polyfill(abs, applies=applies_unary("__abs__"))(copy(unary, "abs", "__abs__"))
+
+
+def warning_of_inversion() -> str:
+    """What CPython warns of where a bool is inverted: since 3.12, in the words of each version."""
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        operator.invert(True)
+    return str(told[0].message) if told else ""
+
+
+BOOL_INVERTED = warning_of_inversion()
+if BOOL_INVERTED:
+    @polyfill(operator.invert, bool.__invert__, applies=lambda x: type(x) in (bool, int))
+    def invert(x: int) -> int:
+        """`~x`. A guard that computes this of a bool must not warn."""
+        if type(x) is bool:
+            warnings.warn(BOOL_INVERTED, DeprecationWarning, stacklevel=1)
+        return -1 - x
 
 
 # -- positions ---------------------------------------------------------------------------------------------------------

@@ -399,3 +399,10 @@ def test_errors_of_operators_name_classes_of_c_by_their_modules() -> None:
                     said.append(str(error))
         return x + 1, said
     check(lambda: program, call(torch.ones(2)), call(torch.ones(2)), captures=None, fullgraph=False)
+
+
+@pytest.mark.parametrize("invert", [lambda v: ~v, lambda v: v.__invert__(), lambda v: [1, 2, 3, 4][~v], lambda v: v and ~v])
+def test_an_inverted_bool_warns_on_each_call(invert: Callable[[Any], Any]) -> None:
+    """Since Python 3.12; an int does not."""
+    steps = [call(torch.ones(2), v) for v in (True, True, 1, 1, False, False, True, 0, 1)]
+    check(lambda: lambda x, v: (x + 1, invert(v)), *steps, captures=None)
