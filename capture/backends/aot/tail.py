@@ -194,8 +194,10 @@ class _Parts:
         nodes = []
         with graph.inserting_before(end):
             for (tensor, node, base), root in zip(self.results, roots, strict=True):
-                if base:
+                if base:        # in the trace, where operations are others, it may be of another shape
                     node = graph.call_function(getattr, (node, "_base"))
+                    if tensor.is_contiguous():
+                        node = graph.call_method("view", (node, tuple(tensor.shape)))
                 if root is None and tensor.requires_grad:
                     node = graph.call_method("detach", (node,))
                 nodes.append(node)
