@@ -67,6 +67,7 @@ STORES = frozenset({operator.setitem, dict.__setitem__, list.append, list.insert
                     operator.is_, operator.is_not})
 MEASURES = (len, list.__len__, bool, operator.truth, operator.not_)     # which look at the length of a list alone
 WALKING = frozenset({iter, reversed, zip, enumerate})        # which make iterators, and advance none
+MAY_RUN_PYTHON = (types.FunctionType, types.ClassMethodDescriptorType)      # the latter that of a class of the program's
 BRANCH = "a branch"
 
 

@@ -56,6 +56,8 @@ def may_fail(interp: Interpreter, real: Any, args: list[Value], kwargs: dict[str
         return True
     if any(tensors.is_dynamic_shape(value.shadow) for value in values) and not (facts.is_pointwise and len(args) == 1):
         return True             # shapes may not go together, or be empty
+    if interp.recorder.sizes.are_free(values) and shape_rules.may_fail(real, args):
+        return True
     if facts.takes_subscript:
         return fx_numbers.has_read(args[1].shadow)
     rounding = kwargs.get("rounding_mode")
