@@ -218,7 +218,8 @@ def path_of(target: Any) -> str:
                 continue
             if found is target:
                 return path
-    raise NotPortable(f"{target!r:.200} is not part of torch")
+    told = f"{name}, {target!r:.200}," if isinstance(target, functools.partial) and name else f"{target!r:.200}"
+    raise NotPortable(f"{told} is not part of torch")
 
 
 def resolve(path: str) -> Any:
