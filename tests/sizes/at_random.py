@@ -72,23 +72,24 @@ sorted([{N}, {N}])[0]|int(f"{{N}}")|math.gcd({N}, 4)|{N}.bit_length()|{N} ^ 1
 """.replace("\n", "|").strip("|").split("|")
 STATEMENTS = """
 if {N} > {N}: {t} = {T} + 1|if {T}.shape[0] % 2: {t} = {T} * 2|if {T}.shape == {T}.shape: {t} = {T} - {N}
-if len({T}): {t} = {T} * 3|for i in range({N} % 5): {t} = {T} + i|for i in range({N}): {t} = {T} * 0.5|{B}.mul_(2)|{B}[0] = 1.0
-{B}[:{N}] = 0.0|{B}[{N}] = 2.0|{B}[..., {N}:] += 1|{B} += 1|{B}.add_({T})|{B}.copy_({T})|{B}.zero_()|{B}.unsqueeze_(0)
-{B}.squeeze_()|{B}.t_()|{B}.fill_({N})|{B}[:, {N}] = {T}[0]|{B}.reshape(-1)[0] = 5.0|{B}.view(-1).mul_(3)
+if len({T}): {t} = {T} * 3|for i in range({N} % 5): {t} = {T} + i|for i in range(min({N}, 9)): {t} = {T} * 0.5|{B}.mul_(2)
+{B}[0] = 1.0|{B}[:{N}] = 0.0|{B}[{N}] = 2.0|{B}[..., {N}:] += 1|{B} += 1|{B}.add_({T})|{B}.copy_({T})|{B}.zero_()
+{B}.unsqueeze_(0)|{B}.squeeze_()|{B}.t_()|{B}.fill_({N})|{B}[:, {N}] = {T}[0]|{B}.reshape(-1)[0] = 5.0|{B}.view(-1).mul_(3)
 {B}.narrow(0, 0, {N}).zero_()|{B}.clamp_(max={N})|{B}.masked_fill_({B} > 0, 2.0)|state.count.add_(1)
-state.count[0] += {T}.sum().detach()|state.count.mul_({N} + 1)|state.last = {T}|state.sizes.append({N})
-state.sizes.append({T}.shape)|print({T}.shape)|print({N}, len({T}))|print(f"{{T}.shape} {{N}}")|state.table[{N}] = {N}
-state.table[{T}.shape] = {N}|state.cache = torch.cat([state.cache, {T}.reshape(-1)[:3]])|{t} = state.cache * {N}
+state.count[0] += {T}.sum().detach()|state.count.mul_({N} + 1)
+state.last = {T}|state.sizes.append({N})|state.sizes.append({T}.shape)|print({T}.shape)
+print({N}, len({T}))|print(f"{{T}.shape} {{N}}")|state.table[{N}] = {N}|state.table[{T}.shape] = {N}
+state.cache = torch.cat([state.cache, {T}.reshape(-1)[:3]])|{t} = state.cache * {N}
 assert {T}.shape[0] == {T}.shape[0], "differs"|{n}, {m} = {T}.shape[0], {T}.shape[-1]|{n} = [{T}.shape[0], {N}].count({N})
 outside()|{t} = state.last * 1.0|if state.last is not None: {t} = state.last|{t} = [{T}, {T}][{N} % 2]
 {n} = state.sizes[-1] if state.sizes else 0|with torch.no_grad(): {t} = {T} * 2
 with torch.autocast("cpu", torch.bfloat16): {t} = {T} @ {T}.mT|torch._check({N} >= 0)|{t} = next(make({T}))
 {t} = [row for row in {T}][-1]|{t}, {u} = {T}.split([{N}, {T}.shape[0] - {N}])|{t}, *rest = {T}
 {t} = torch.stack([{T}[i] for i in range({T}.shape[0])])|{t} = torch.cat([part * 2 for part in {T}.split(2)])
-{t} = torch.stack([x.sum() for x in {T}.unbind(0)])|{t} = twice({T})|{t} = checked({T}, {N})
-while {t}.shape[0] > 4: {t} = {t}[::2]|{t} = {T}; {t} = {t} if {t}.dim() > 1 else {t}[None]|{t} = Scale.apply({T}, {N})
-state.shape = {T}.shape; {n} = state.shape[0]|{t} = {T}.reshape(state.shape)|del state.sizes[:]|state.sizes = [*{T}.shape]
-{t} = {T}.view(state.sizes)|{n} = sum(state.sizes[:2]) if state.sizes else 1
+{t} = torch.stack([x.sum() for x in {T}.unbind(0)])|{t} = twice({T})|{t} = checked({T}, {N})|while t0.shape[0] > 4: t0 = t0[::2]
+{t} = {T}; {t} = {t} if {t}.dim() > 1 else {t}[None]|{t} = Scale.apply({T}, {N})|state.shape = {T}.shape; {n} = state.shape[0]
+{t} = {T}.reshape(state.shape)|del state.sizes[:]|state.sizes = [*{T}.shape]|{t} = {T}.view(state.sizes)
+{n} = sum(state.sizes[:2]) if state.sizes else 1
 """.replace("\n", "|").strip("|").split("|")
 
 
