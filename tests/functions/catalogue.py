@@ -31,7 +31,7 @@ def _cases(info: Any, samples: int) -> Iterator[Case]:
         if dtype not in info.supported_dtypes("cpu"):
             continue
         differentiable = dtype is torch.float32 and info.supports_autograd
-        found = list(itertools.islice(_samples(info, dtype, False), 60))
+        found = list(itertools.islice(samples_of(info, dtype, False), 60))
         for sample in found[::max(1, len(found) // samples)][:samples]:
             arguments = (sample.input, *sample.args)
             for kind, function in (("", function_of(info)), (".method", info.method_variant),
@@ -39,7 +39,7 @@ def _cases(info: Any, samples: int) -> Iterator[Case]:
                 if function is not None and not (kind and function is info.op):
                     yield Case(name + kind, _call(function, sample.kwargs), arguments)
         if differentiable:
-            for sample in itertools.islice(_samples(info, dtype, True), samples):
+            for sample in itertools.islice(samples_of(info, dtype, True), samples):
                 yield Case(name + ".gradients", _call(function_of(info), sample.kwargs), (sample.input, *sample.args),
                            backward=True)
 
@@ -58,7 +58,7 @@ def _call(function: Callable[..., Any], kwargs: dict[str, Any]) -> Callable[...,
     return program
 
 
-def _samples(info: Any, dtype: torch.dtype, requires_grad: bool) -> Iterator[Any]:
+def samples_of(info: Any, dtype: torch.dtype, requires_grad: bool) -> Iterator[Any]:
     """As `info.sample_inputs`, which looks for a test of torch's by reading the source of all that is on the stack."""
     torch.manual_seed(SEED)
     return iter(info.sample_inputs_func(info, "cpu", dtype, requires_grad))

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from tests.functions.catalogue import _function, _samples
+from tests.functions.catalogue import function_of, samples_of
 from tests.helpers import Call, check, compare, run
 
 SIZES = (0, 1, 2, 3, 4, 5, 7, 8, 12, 31)
@@ -44,11 +44,11 @@ def _cases(info: Any, samples: int, calls: int, chance: random.Random) -> Iterat
     if dtype is None:
         return
     backward = dtype is torch.float32 and info.supports_autograd
-    found = list(itertools.islice(_samples(info, dtype, backward), 60))
+    found = list(itertools.islice(samples_of(info, dtype, backward), 60))
     for sample in chance.sample(found, min(samples, len(found))):
         arguments = (sample.input, *sample.args)
         each = [arguments, *(resized(arguments, chance) for _ in range(calls - 1))]
-        kinds = [("", _function(info)), (".method", info.method_variant), (".in_place", info.inplace_variant)]
+        kinds = [("", function_of(info)), (".method", info.method_variant), (".in_place", info.inplace_variant)]
         for kind, function in kinds:
             if function is not None and not (kind and function is info.op):
                 yield Case(name + kind, _program(function, sample.kwargs), each, backward and not kind)
