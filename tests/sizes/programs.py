@@ -115,6 +115,8 @@ Inputs = Callable[[int, int, int], tuple[Any, ...]]
 PROGRAMS: dict[str, tuple[Callable[[], Any], Inputs, int]] = {
     "pointwise": (lambda: lambda x, y: (x * 2 + y).relu() / (1 + x.abs()), lambda b, t, n: tensors((b, t), (b, t)), 2),
     "broadcast": (lambda: lambda x, y: x[:, None] * y[None] + y, lambda b, t, n: tensors((b, n), (t, n)), 2),
+    "joined with nothing": (lambda: lambda x: (torch.cat([torch.tensor([]), x], -2), torch.cat([x, x.new_empty(0), x])),
+                            lambda b, t, n: tensors((b, t, 4)), 2),
     "attention": (Attention, lambda b, t, n: tensors((b, t, 8)), 2),
     "fused attention": (Fused, lambda b, t, n: tensors((b, t, 8)), 2),
     "images": (Convolutions, lambda b, t, n: tensors((b, 3, t + 6, n + 6)), 2),

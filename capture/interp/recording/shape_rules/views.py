@@ -252,6 +252,11 @@ def cat(c: Shaper, tensors: Value, dim: Value | None = None, **kwargs: Value) ->
     shapes = list(map(c.shape, c.items(tensors)))
     if kwargs:
         raise Unknown
+    if len(set(map(len, shapes))) > 1:          # a tensor of shape (0,) goes with all others
+        for shape in shapes:
+            if len(shape) == 1:
+                c.same(shape[0], as_size(0))
+        shapes = [shape for shape in shapes if len(shape) > 1]
     return joined(shapes, c.dim(dim, len(shapes[0])), c)
 
 
