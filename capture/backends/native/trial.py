@@ -6,7 +6,8 @@ nodes to the oldest node that it made, which the engine runs last. Nothing of th
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -17,12 +18,13 @@ PATIENCE = 8            # how many times the calls needed are waited for until b
 
 
 class Sample:
-    """One timed call, in seconds. `backward` is None until the backward pass has ended, 0 when there is none to come."""
+    """One timed call, in seconds. `backward` is None until the backward pass has ended, 0 when there is none to come. kind: only
+    calls of one kind do the same work."""
 
-    __slots__ = ("forward", "backward", "started")
+    __slots__ = ("kind", "forward", "backward", "started")
 
-    def __init__(self, forward: float) -> None:
-        self.forward = forward
+    def __init__(self, kind: Hashable, forward: float) -> None:
+        self.kind, self.forward = kind, forward
         self.backward: float | None = 0.0
         self.started = 0.0
 
@@ -40,30 +42,34 @@ class Trial:
     """Serves the calls of a graph by `plain` and by `compiled`, until `calls` of each are timed; then `decide(compiled is
     faster, the figures as text)` is called once.
 
-    synchronize: waits for a device that computes asynchronously.
+    synchronize: waits for a device that computes asynchronously. kind_of: of which kind a call with these inputs is, see `Sample`.
     """
 
     def __init__(self, plain: Callable[..., Any], compiled: Callable[..., Any], calls: int, decide: Callable[[bool, str], None],
-                 synchronize: Callable[[], object] = lambda: None) -> None:
+                 synchronize: Callable[[], object] = lambda: None,
+                 kind_of: Callable[[Sequence[Any]], Hashable] = lambda inputs: None) -> None:
         self.functions = plain, compiled
         self.needed = calls
         self.decide = decide
         self.synchronize = synchronize
         self.samples: tuple[list[Sample], list[Sample]] = [], []
-        self.count = 0
+        self.kind_of = kind_of
+        self.counts: dict[Hashable, tuple[int, int]] = {}       # by kind: which it is, and how many calls of it there were
         self.decided = False
 
     def __call__(self, *inputs: Any) -> Any:
         if not self.decided:
             self._judge()
-        side = turn(self.count)
-        self.count += 1
+        kind = self.kind_of(inputs)
+        number, count = self.counts.get(kind, (len(self.counts), 0))
+        self.counts[kind] = number, count + 1
+        side = turn(2 * number + count)
         nodes = autograd_nodes(inputs) if torch.is_grad_enabled() else None
         self.synchronize()
         start = time.perf_counter()
         outputs = self.functions[side](*inputs)
         self.synchronize()
-        sample = Sample(time.perf_counter() - start)
+        sample = Sample(kind, time.perf_counter() - start)
         if nodes is not None:
             watch_backward((*outputs, *inputs), nodes, sample)
         self.samples[side].append(sample)
@@ -71,14 +77,38 @@ class Trial:
 
     def _judge(self) -> None:
         plain, compiled = (samples[WARM_UP:] for samples in self.samples)
-        times = [[s.forward + s.backward for s in samples if s.backward is not None] for samples in (plain, compiled)]
-        if min(map(len, times)) < self.needed:
+        times = [[(s.kind, s.forward + s.backward) for s in samples if s.backward is not None] for samples in (plain, compiled)]
+        if compared(times) < self.needed:
             if min(len(plain), len(compiled)) < PATIENCE * self.needed:
                 return
-            times = [[s.forward for s in samples] for samples in (plain, compiled)]
+            times = [[(s.kind, s.forward) for s in samples] for samples in (plain, compiled)]
         self.decided = True
-        before, after = map(min, times)         # whatever else the machine does only adds to a time
+        before, after = totals(times) if compared(times) >= self.needed else map(mean, times)
         self.decide(after <= before, f"{after * 1e6:.0f} µs compiled, {before * 1e6:.0f} µs before")
+
+
+Times = Sequence[Sequence[tuple[Hashable, float]]]      # for each side: kind and seconds
+
+
+def compared(times: Times) -> int:
+    """How many pairs of the same kind there are."""
+    left, right = (Counter(kind for kind, _ in side) for side in times)
+    return (left & right).total()
+
+
+def mean(times: Sequence[tuple[Hashable, float]]) -> float:
+    """What calls of any kind take, where chance has divided kinds between the sides."""
+    return sum(seconds for _, seconds in times) / len(times)
+
+
+def totals(times: Times) -> tuple[float, float]:
+    """What calls of all kinds that both sides had take: the least of each, since whatever else the machine does only adds to it."""
+    least: tuple[dict[Hashable, float], dict[Hashable, float]] = {}, {}
+    for side, found in zip(times, least, strict=True):
+        for kind, seconds in side:
+            found[kind] = min(seconds, found.get(kind, seconds))
+    kinds = [kind for kind in least[0] if kind in least[1]]
+    return sum(least[0][kind] for kind in kinds), sum(least[1][kind] for kind in kinds)
 
 
 def turn(count: int) -> int:

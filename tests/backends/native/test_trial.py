@@ -138,3 +138,26 @@ def test_an_exception_ends_nothing(clock: Clock) -> None:
     with pytest.raises(ValueError):
         subject(X)
     assert [len(samples) for samples in subject.samples] == [1, 0]
+
+
+def test_calls_of_one_kind_are_compared(clock: Clock) -> None:
+    """A compiled graph that is faster for each size, but had the large ones alone when it mattered."""
+    decisions: list = []
+
+    def seconds(factor: float):
+        def function(x):
+            clock.now += factor * len(x)
+            return (x,)
+        return function
+    subject = Trial(seconds(2.0), seconds(1.0), 4, lambda *d: decisions.append(d[0]), kind_of=lambda inputs: inputs[0].shape)
+    for size in (1, 5, 5, 9, 1, 9, 7, 7, 3, 3, 8, 8, 2, 2, 6, 6, 4, 4):
+        subject(torch.zeros(size))
+    assert decisions == [True]
+
+
+def test_calls_of_ever_other_kinds_are_divided_by_chance(clock: Clock) -> None:
+    decisions: list = []
+    subject = Trial(taking(clock, 1.0), taking(clock, 2.0), 3, lambda *d: decisions.append(d[0]), kind_of=lambda inputs: object())
+    for _ in range(4 * PATIENCE * 3):
+        subject(X)
+    assert decisions == [False]
