@@ -217,9 +217,9 @@ def test_a_forked_child_captures_nothing(tmp_path: Path) -> None:
                 return x * 2
         net = Net()
         for i in range(3):
-            net(torch.ones(i + 1))
+            net(torch.ones(1, dtype=(torch.float32, torch.float64, torch.int64)[i]))
             if i == 1 and os.fork() == 0:
-                net(torch.ones(5))
+                net(torch.ones(1, dtype=torch.int32))
                 os._exit(0)
             if i == 1:
                 os.wait()
