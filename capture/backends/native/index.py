@@ -91,6 +91,9 @@ class Index:
             self._hash = hash(frozenset(self.terms.items()))
         return self._hash
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Index, (self.terms,)         # without the hash, which is another one in each process
+
     def __eq__(self, other: object) -> bool:
         if isinstance(other, int):
             return self.constant == other
@@ -203,6 +206,14 @@ def index(value: Size | Atom) -> Index:
     if isinstance(value, int):
         return Index({(): int(value)}) if value else ZERO
     return Index({(value,): 1})
+
+
+def plain(value: Size) -> Size:
+    """As an int, where it is one."""
+    if isinstance(value, int):
+        return value
+    constant = value.constant
+    return value if constant is None else constant
 
 
 def bounds(value: Size) -> tuple[int | None, int | None]:

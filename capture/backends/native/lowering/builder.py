@@ -6,21 +6,9 @@ from dataclasses import replace
 
 import torch
 
-from capture.backends.native.index import ZERO, Index, Size, Var, contiguous_strides, index
+from capture.backends.native.index import ZERO, Index, Size, Var, contiguous_strides, index, plain
 from capture.backends.native.ir import Buffer, Expr, Extern, Nest, Program, Store, View, constant, reduction_dtype
-from capture.backends.native.lowering.lazy import (
-    At,
-    IndexMap,
-    Lazy,
-    Stored,
-    computed,
-    in_memory,
-    loops,
-    plain,
-    strided,
-    variables,
-    viewed,
-)
+from capture.backends.native.lowering.lazy import At, IndexMap, Lazy, Stored, computed, in_memory, loops, strided, variables, viewed
 from capture.backends.native.lowering.scalar import to
 from capture.backends.native.ops import DEAR
 

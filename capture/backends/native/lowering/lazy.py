@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from capture.backends.native.index import ZERO, Div, Index, Mod, Size, Value, Var, index, product
+from capture.backends.native.index import ZERO, Div, Index, Mod, Size, Value, Var, index, plain, product
 from capture.backends.native.ir import Buffer, Expr, View, load
 
 At = Callable[[Sequence[Index]], Expr]
@@ -157,14 +157,6 @@ def variables(shape: Sequence[Size], prefix: str = "i") -> tuple[Index, ...]:
 def loops(place: Sequence[Index]) -> tuple[Var, ...]:
     """The loop variables of `variables`."""
     return tuple(atom for value in place for atom in value.atoms() if isinstance(atom, Var))
-
-
-def plain(value: Size) -> Size:
-    """As an int, where it is one."""
-    if isinstance(value, int):
-        return value
-    constant = value.constant
-    return value if constant is None else constant
 
 
 def _loader(stored: Stored) -> At:

@@ -8,10 +8,10 @@ from typing import Any
 
 import torch
 
-from capture.backends.native.index import Index, Size, index
+from capture.backends.native.index import Index, Size, index, plain
 from capture.backends.native.ir import Expr, constant, position
 from capture.backends.native.lowering.builder import converted, is_cheap
-from capture.backends.native.lowering.lazy import At, Lazy, computed, in_memory, plain, viewed
+from capture.backends.native.lowering.lazy import At, Lazy, computed, in_memory, viewed
 from capture.backends.native.lowering.registry import Call, lowers
 from capture.backends.native.lowering.scalar import ACCUMULATE, Scalar, as_index, at_least, below, both, choose, masked, number, to
 from capture.backends.native.lowering.scalar import call as scalar

@@ -12,11 +12,11 @@ from typing import Any
 
 import torch
 
-from capture.backends.native.index import ZERO, Index, Size, contiguous_strides
+from capture.backends.native.index import ZERO, Index, Size, contiguous_strides, plain
 from capture.backends.native.ir import Expr, constant, op, position
 from capture.backends.native.lowering.builder import broadcast, converted, elementwise, same_strides
 from capture.backends.native.lowering.indexing import along, selection
-from capture.backends.native.lowering.lazy import At, IndexMap, Lazy, computed, in_memory, plain
+from capture.backends.native.lowering.lazy import At, IndexMap, Lazy, computed, in_memory
 from capture.backends.native.lowering.registry import Call, lowers
 from capture.backends.native.lowering.scalar import ACCUMULATE, Scalar, choose, number, to, where
 from capture.backends.native.lowering.views import reshaping, wrapped
