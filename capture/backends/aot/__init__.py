@@ -28,6 +28,7 @@ from capture.backends.aot.joint import Joint
 from capture.backends.aot.observed import Eager, below, version
 from capture.backends.aot.results import Traced, finished
 from capture.backends.aot.saving import Saving
+from capture.backends.aot.symbols import Symbols, hand_over
 from capture.backends.aot.tail import split
 from capture.backends.aot.uninitialized import fill_uninitialized
 from capture.backends.decompositions import undecomposed
@@ -48,12 +49,15 @@ SETTINGS: dict[str, Any] = {
 }
 
 
-def trace(gm: fx.GraphModule, inputs: Sequence[torch.Tensor | TensorSpec], modes: Modes | None = None) -> Traced:
-    """Traces `gm`, recorded on inputs like these and under `modes` (default: those in force).
+def trace(gm: fx.GraphModule, inputs: Sequence[torch.Tensor | TensorSpec], modes: Modes | None = None,
+          symbols: Symbols | None = None) -> Traced:
+    """Traces `gm`, recorded on inputs like these and under `modes` (default: those in force). symbols: takes the sizes that change
+    from call to call, and what the trace goes by of these.
 
     Raises Unsupported for what a compiled graph could not reproduce exactly.
     """
-    specs = [spec if isinstance(spec, TensorSpec) else TensorSpec.of(spec) for spec in inputs]
+    symbols = symbols or Symbols()
+    specs = symbols.of([spec if isinstance(spec, TensorSpec) else TensorSpec.of(spec) for spec in inputs])
     modes = modes or Modes.current()
     graph, positions = prepared(gm)
     with contextlib.ExitStack() as stack:
@@ -66,7 +70,7 @@ def trace(gm: fx.GraphModule, inputs: Sequence[torch.Tensor | TensorSpec], modes
             _check_leaves(eager)
             _check_shapes(eager)
             _check_inputs(eager, specs)
-            parts = split(graph, positions, eager, modes)
+            parts = split(graph, positions, eager, modes, symbols)
             inner = cut_out(parts, eager, specs, modes)
             saving = Saving(eager, parts)       # which counts writes that there are none of
             kept, further = (saving.names, ()) if inner is None else (saving.with_inner(inner.tensors, len(specs)), inner.specs)
@@ -82,6 +86,10 @@ def trace(gm: fx.GraphModule, inputs: Sequence[torch.Tensor | TensorSpec], modes
         traced = finished(joint, eager, parts, saving, specs, modes, inner)
         if has_blocks(graph, specs, modes):
             traced = replace(traced, signature=replace(traced.signature, blocks=True))
+        if symbols.places:
+            saved = [hand_over(traced.forward, gm, names) for gm, names in zip(
+                traced.graphs[1:], traced.signature.arguments(), strict=True)]
+            traced = replace(traced, signature=traced.signature.with_arguments(saved))
         for one in traced.graphs:
             fill_uninitialized(one)
         return traced

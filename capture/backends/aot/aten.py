@@ -106,4 +106,4 @@ def _key(argument: Any) -> Any:
         return tuple(map(_key, argument))
     if isinstance(argument, dict):
         return tuple((name, _key(value)) for name, value in argument.items())
-    return type(argument), argument
+    return type(argument), argument.node.expr if isinstance(argument, (torch.SymInt, torch.SymFloat)) else argument

@@ -25,7 +25,8 @@ def tracing_modes(modes: Modes) -> Iterator[None]:
 
 def fake_inputs(specs: Sequence[TensorSpec]) -> list[FakeTensor]:
     """FakeTensors as the specs say, of storages of their own. Raises Unsupported for layouts other than strided."""
-    mode = FakeTensorMode()
+    env = next((size.node.shape_env for spec in specs for size in spec.shape if isinstance(size, torch.SymInt)), None)
+    mode = FakeTensorMode(shape_env=env)
     return [_fake(mode, spec) for spec in specs]
 
 

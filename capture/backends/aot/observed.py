@@ -5,7 +5,7 @@ import contextlib
 import functools
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -21,6 +21,7 @@ from capture.backends.aot import casts
 from capture.backends.aot.aten import storage_of
 from capture.backends.aot.fakes import fake_inputs
 from capture.backends.native.job import Modes, TensorSpec
+from capture.backends.native.nodes import expected
 from capture.backends.native.signature import Unsupported
 
 
@@ -56,11 +57,31 @@ class Eager:
 
     @classmethod
     def run(cls, graph: fx.GraphModule, specs: Sequence[TensorSpec], modes: Modes) -> Eager:
-        """Operators that ask for values on the way, in C++, are tried again as torch puts them together in Python."""
+        """Operators that ask for values on the way, in C++, are tried again as torch puts them together in Python. Where sizes
+        change, that comes first, since C++ takes many for those of one call; it counts if all else is as with the sizes of one."""
+        if any(isinstance(size, torch.SymInt) for spec in specs for size in spec.shape):
+            found = cls._run(graph, specs, modes, enable_python_dispatcher())
+            if found.structure() == cls.run(graph, list(map(of_one_call, specs)), modes).structure():
+                return found
         try:
             return cls._run(graph, specs, modes, contextlib.nullcontext())
         except DataDependentOutputException:
             return cls._run(graph, specs, modes, enable_python_dispatcher())
+
+    def structure(self) -> list[Any]:
+        """What is the same for all sizes: which tensors are one, or views; what autograd knows of each, and its nodes in order."""
+        numbers: dict[int, int] = {}
+
+        def number(tensor: Tensor | None) -> int | None:
+            return None if tensor is None else numbers.setdefault(id(tensor), len(numbers))
+        values = [leaf for value in self.values.values() for leaf in tree_leaves(value) if isinstance(leaf, Tensor)]
+        tensors = [*self.inputs, *values, *self.outputs]
+        bases = [tensor._base for tensor in tensors]        # kept: of what has died another may have the id
+        rows = [(number(tensor), number(base), tensor.requires_grad, version(tensor), tensor.dtype, type(tensor.grad_fn))
+                for tensor, base in zip(tensors, bases, strict=True)]
+        nodes = sorted(set().union(*map(below, self.outputs)), key=lambda node: node._sequence_nr())
+        return [rows, [(type(node), [type(following) for following, _ in node.next_functions]) for node in nodes],
+                self.views, self.after_writes]
 
     @classmethod
     def _run(cls, graph: fx.GraphModule, specs: Sequence[TensorSpec], modes: Modes, how: AbstractContextManager[Any]) -> Eager:
@@ -71,6 +92,11 @@ class Eager:
             outputs = run.run(*inputs)
         return cls(inputs, outputs, run.env, run.makers, run.born, frozenset(run.views), run.grad, frozenset(run.after_writes),
                    run.writers, tuple(run.regions), frozenset(run.recomputed))
+
+
+def of_one_call(spec: TensorSpec) -> TensorSpec:
+    """A spec with the sizes of the call that is compiled for."""
+    return replace(spec, shape=tuple(map(expected, spec.shape)), stride=tuple(map(expected, spec.stride)))
 
 
 class _Run(fx.Interpreter):

@@ -17,6 +17,7 @@ from capture.backends.aot.observed import Eager
 from capture.backends.aot.portions import flow, portions
 from capture.backends.aot.saving import Saving, drop_copies
 from capture.backends.aot.segments import divide
+from capture.backends.aot.symbols import sizes_of
 from capture.backends.aot.tail import Split
 from capture.backends.native.job import Modes, TensorSpec
 from capture.backends.native.signature import Input, Result, Signature, Tangent, Unsupported
@@ -217,4 +218,4 @@ def _tangent(index: int, node: fx.Node) -> Tangent:
 
 
 def _like(value: Tensor) -> Tangent:
-    return Tangent(0, tuple(value.shape), value.stride(), value.dtype, value.device)
+    return Tangent(0, sizes_of(value.shape), sizes_of(value.stride()), value.dtype, value.device)

@@ -17,7 +17,9 @@ from torch.utils import checkpoint
 
 from capture.backends.aot.aten import aten, is_view, is_write, storage_of
 from capture.backends.aot.observed import Eager, Saved, below, holds, saved_by, version
+from capture.backends.aot.symbols import unguarded
 from capture.backends.aot.tail import Split
+from capture.backends.native.nodes import expected
 from capture.backends.native.signature import Check, Input, Result
 
 Look = tuple[Input | Result | None, str, bool]      # the first fields of a Check
@@ -72,11 +74,12 @@ def _called(saved: Saved) -> str:
     """What autograd calls a saved tensor that was written to: `[type and shape], where it comes from,`; or the whole of what it
     says, of views that may not be written to."""
     try:
-        _ = saved.name and getattr(saved.node, saved.name)
+        with unguarded(saved.tensor):
+            _ = saved.name and getattr(saved.node, saved.name)
     except RuntimeError as error:
         _, found, text = str(error).partition("inplace operation: ")
         return text.partition(" is at version")[0] if found else str(error)
-    return f"[{saved.tensor.type()} {list(saved.tensor.shape)}]"
+    return f"[{saved.tensor.type()} {list(map(expected, saved.tensor.shape))}]"
 
 
 # --- the joint graph

@@ -15,6 +15,7 @@ from torch import Tensor, fx
 from capture.backends.aot.aten import aten
 from capture.backends.aot.inner import Inner
 from capture.backends.aot.observed import overlaps_itself
+from capture.backends.aot.symbols import sizes_of
 from capture.backends.native.signature import Input, Part, Result, Signature, Tangent, Unsupported
 
 Label = frozenset[int]      # differentiable results
@@ -169,4 +170,4 @@ def _tangent(index: int, node: fx.Node) -> Tangent:
     value = node.meta["val"]
     if overlaps_itself(value):
         value = torch.empty_like(value, memory_format=torch.contiguous_format)
-    return Tangent(index, tuple(value.shape), value.stride(), value.dtype, value.device)
+    return Tangent(index, sizes_of(value.shape), sizes_of(value.stride()), value.dtype, value.device)

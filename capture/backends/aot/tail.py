@@ -17,6 +17,7 @@ from torch.autograd.graph import increment_version
 
 from capture.backends.aot.aten import storage_of
 from capture.backends.aot.observed import Eager, end, version
+from capture.backends.aot.symbols import Symbols, write_out
 from capture.backends.native.job import Modes
 from capture.backends.native.signature import Input, Result, Unsupported
 
@@ -50,16 +51,16 @@ class Split:
         return [tensor for tensor, _ in self.nodes]
 
 
-def split(graph: fx.GraphModule, positions: Sequence[int], eager: Eager, modes: Modes) -> Split:
+def split(graph: fx.GraphModule, positions: Sequence[int], eager: Eager, modes: Modes, symbols: Symbols) -> Split:
     """Splits a graph whose outputs are `positions` of what it returns. Raises Unsupported where views cannot be made again."""
-    parts = _Parts(graph, eager)
+    parts = _Parts(graph, eager, symbols)
     outputs = [eager.outputs[position] for position in positions]
     returned = list(map(parts.node_for, outputs))
     return parts.finish(returned, outputs, modes)
 
 
 class _Parts:
-    def __init__(self, graph: fx.GraphModule, eager: Eager) -> None:
+    def __init__(self, graph: fx.GraphModule, eager: Eager, symbols: Symbols) -> None:
         self.graph, self.eager = graph, eager
         self.tail = fx.Graph()
         self.inputs = {id(fake): place for place, fake in enumerate(eager.inputs)}
@@ -67,6 +68,8 @@ class _Parts:
         self.tensors: dict[int, Tensor] = {}                        # these tensors
         self.copies: dict[fx.Node, fx.Node] = {}                    # of the graph's nodes
         self.taken: dict[fx.Node, Input | Result] = {}              # what the tail takes
+        self.symbols = symbols
+        self.sizes: dict[Any, Any] = {}                             # by torch's expression: a node, or a number
         self.results: list[tuple[Tensor, fx.Node, bool]] = []       # tensor, a node of the graph, whether it is the base of that
 
     # --- the tail
@@ -115,19 +118,37 @@ class _Parts:
         """Whether a node makes views of one tensor alone, so that it can be run again."""
         if maker not in self.eager.views:
             return False
-        tensors = [arg for arg in maker.all_input_nodes if not isinstance(self.eager.values[arg], (int, float))]
-        if maker.target is operator.getitem and isinstance(self.eager.values[tensors[0]], (tuple, list)):
-            return self._repeatable(tensors[0])
-        return len(maker.all_input_nodes) == 1 and isinstance(self.eager.values[tensors[0]], Tensor)
+        operands = [arg for arg in maker.all_input_nodes if not isinstance(self.eager.values[arg], torch.SymInt)]
+        if maker.target is operator.getitem and isinstance(self.eager.values[operands[0]], (tuple, list)):
+            return self._repeatable(operands[0])
+        return len(operands) == 1 and isinstance(self.eager.values[operands[0]], Tensor)
 
     def _copy(self, maker: fx.Node) -> fx.Node:
         if maker not in self.copies:
-            (arg,) = maker.all_input_nodes
-            value = self.eager.values[arg]
-            operand = self.node_for(value) if isinstance(value, Tensor) else self._copy(arg)
-            self.copies[maker] = self.tail.node_copy(maker, lambda _: operand)
+            copies = {arg: self._operand(arg) for arg in maker.all_input_nodes}
+            self.copies[maker] = self.tail.node_copy(maker, copies.__getitem__)
             self.copies[maker].meta = {"grad": self.eager.grad[maker]}
         return self.copies[maker]
+
+    def _operand(self, arg: fx.Node) -> Any:
+        value = self.eager.values[arg]
+        if isinstance(value, torch.SymInt):
+            return self._size(value)
+        return self.node_for(value) if isinstance(value, Tensor) else self._copy(arg)
+
+    def _size(self, size: int | torch.SymInt) -> Any:
+        """A size, computed of those of inputs where it changes."""
+        if isinstance(size, int):
+            return size
+        expr = size.node.expr
+        if expr not in self.sizes:
+            self.sizes[expr] = write_out(self.tail, size, self._size_of_input)
+        return self.sizes[expr]
+
+    def _size_of_input(self, name: str) -> fx.Node:
+        place, dim = self.symbols.places[name]
+        known = next((node for node, taken in self.taken.items() if taken == Input(place)), None)
+        return self.tail.call_method("size", (known or self._take(Input(place)), dim))
 
     def _strided(self, base: fx.Node, tensor: Tensor, known: Tensor, grad: bool) -> fx.Node:
         """A view as the graph has made it within some operation."""
@@ -136,11 +157,12 @@ class _Parts:
         offset: Any = tensor.storage_offset() - known.storage_offset()
         whole = offset == 0 and known.is_contiguous() and tensor.numel() == known.numel()
         if whole and tensor.stride() == known.detach().view(tensor.shape).stride():
-            node = self.tail.call_method("view", (base, tuple(tensor.shape)))
+            node = self.tail.call_method("view", (base, tuple(map(self._size, tensor.shape))))
         else:
             first = self.tail.call_method("storage_offset", (base,))
-            offset = self.tail.call_function(operator.add, (first, offset)) if offset else first
-            node = self.tail.call_method("as_strided", (base, tuple(tensor.shape), tensor.stride(), offset))
+            offset = self.tail.call_function(operator.add, (first, self._size(offset))) if offset else first
+            sizes, strides = tuple(map(self._size, tensor.shape)), tuple(map(self._size, tensor.stride()))
+            node = self.tail.call_method("as_strided", (base, sizes, strides, offset))
         node.meta = {"grad": grad}
         if tensor.is_conj() != known.is_conj():
             node = self.tail.call_method("conj", (node,))

@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import fx
 
-from capture.backends.native.nodes import insert_call, replace_each
+from capture.backends.native.nodes import insert_call, replace_each, same
 
 aten = torch.ops.aten
 
@@ -47,7 +47,7 @@ def _operands(node: fx.Node) -> tuple[fx.Node, fx.Node] | None:
 
 
 def _fits(operand: torch.Tensor, result: torch.Tensor) -> bool:
-    return operand.shape == result.shape and operand.dtype == result.dtype
+    return same(operand.shape, result.shape) and operand.dtype == result.dtype
 
 
 def _is_sum(node: fx.Node) -> bool:

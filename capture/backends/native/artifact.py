@@ -4,8 +4,9 @@ Imported in the user's process, so nothing here needs the compiler.
 """
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import fx
@@ -51,6 +52,10 @@ class Artifact:
     frozen: Frozen | None = None
     tail: bytes | None = None
     core: bytes | None = None
+
+    def is_for(self, inputs: Sequence[Any]) -> bool:
+        """Whether it is for inputs of these sizes, where they change from call to call."""
+        return self.signature.fits(self.signature.values(inputs))
 
 
 def load(artifact: Artifact, gm: fx.GraphModule) -> Callable[..., tuple[torch.Tensor, ...]]:

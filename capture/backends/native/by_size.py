@@ -1,52 +1,94 @@
-"""Graphs whose inputs have other sizes from call to call: compiled for each combination of sizes that comes again."""
+"""Graphs whose inputs have other sizes from call to call: compiled once for all sizes, or, where that cannot be or does not hold,
+for each combination of sizes that comes again."""
 from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import torch
 from torch import fx
 
 from capture import _C
 from capture.backends.native.numbers import put_in
 
-MOST_COMPILED = 8       # combinations of sizes for which there is compiled code
-MOST_MET = 1024         # … that are remembered as met
+MOST_COMPILED = 8       # combinations of sizes for which there is code of their own
+MOST_KNOWN = 1024       # … that are remembered
+LEAST = 2               # numbers from here on count as sizes in code for all sizes
+Key = tuple[Any, ...]
 
 
 class BySize:
-    """The callable of a graph. Sizes that occur a second time are compiled; for all others the graph runs uncompiled.
+    """The callable of a graph.
 
-    places: of the inputs whose sizes change; numbers: of those that are sizes. compile: makes the callable for inputs like those
-    that it is given. first: the inputs of the capturing call.
+    places: of the inputs whose sizes change; numbers: of those that are sizes. general: makes the callable of `sized`, from inputs
+    of sizes that are LEAST at least; its tier is a `GeneralTier`. single: makes the callable for inputs of these sizes alone.
+    first: the inputs of the capturing call, None in the places of those that have died.
     """
 
-    __slots__ = ("gm", "places", "numbers", "compile", "compiled", "_met", "__weakref__")
+    __slots__ = ("gm", "places", "numbers", "general", "single", "_dims", "_for_all", "_known", "_met", "_singles", "__weakref__")
 
     def __init__(self, gm: fx.GraphModule, places: Sequence[int], numbers: Sequence[int],
-                 compile: Callable[[Sequence[Any]], _C.Switch], first: Sequence[Any]) -> None:
-        self.gm, self.places, self.numbers, self.compile = gm, tuple(places), tuple(numbers), compile
-        self.compiled: dict[tuple[Any, ...], _C.Switch] = {}
-        self._met = {self._key(first)} if all(first[place] is not None for place in places) else set()
+                 general: Callable[[Sequence[Any]], _C.Switch], single: Callable[[Sequence[Any]], _C.Switch],
+                 first: Sequence[Any]) -> None:
+        self.gm, self.places, self.numbers, self.general, self.single = gm, tuple(places), tuple(numbers), general, single
+        placeholders = gm.graph.find_nodes(op="placeholder")
+        self._dims = [(place, dim) for place in places
+                      for dim, size in enumerate(placeholders[place].meta["properties"].shape) if size < 0]
+        self._for_all: _C.Switch | None = None
+        self._singles: dict[Key, _C.Switch] = {}
+        self._known: dict[Key, Callable[..., Any]] = {}
+        self._met: set[Key] = set()
+        if all(first[place] is not None for place in places):
+            self._met.add(self._key(first))
+            self._is_for_all(first)
 
-    def _key(self, inputs: Sequence[Any]) -> tuple[Any, ...]:
+    def _key(self, inputs: Sequence[Any]) -> Key:
         return (*[inputs[place].shape for place in self.places], *[inputs[place] for place in self.numbers])
 
     def __call__(self, *inputs: Any) -> Any:
-        key = self._key(inputs)
-        target = self.compiled.get(key)
+        target = self._known.get(self._key(inputs))
         if target is None:
-            target = self._callable(key, inputs)
+            target = self._chosen(inputs)
         return target(*inputs)
 
-    def _callable(self, key: tuple[Any, ...], inputs: Sequence[Any]) -> Callable[..., Any]:
-        """What runs a call with sizes for which there is no compiled code yet."""
-        if key not in self._met or len(self.compiled) >= MOST_COMPILED:
-            if len(self._met) >= MOST_MET:
-                self._met.clear()
+    def _chosen(self, inputs: Sequence[Any]) -> Callable[..., Any]:
+        """What runs a call with sizes for which nothing is known."""
+        if max(len(self._known), len(self._met)) >= MOST_KNOWN:
+            self._known.clear()
+            self._met.clear()
+        key = self._key(inputs)
+        is_for_all = self._is_for_all(inputs, wait=True)
+        if is_for_all is None:
+            return self.gm.forward
+        if is_for_all:
+            return self._known.setdefault(key, self._call_for_all)
+        if key not in self._singles and (key not in self._met or len(self._singles) >= MOST_COMPILED):
             self._met.add(key)
             return self.gm.forward
-        return self.compiled.setdefault(key, self.compile(inputs))
+        return self._known.setdefault(key, self._singles.get(key) or self._singles.setdefault(key, self.single(inputs)))
+
+    def _is_for_all(self, inputs: Sequence[Any], wait: bool = False) -> bool | None:
+        """Whether there is code for all sizes, and that is for these; None while it is being compiled. wait: where it is compiled
+        at the first hit, this is one."""
+        if not all(inputs[place].shape[dim] >= LEAST for place, dim in self._dims) or not all(
+                inputs[place] >= LEAST for place in self.numbers):
+            return False
+        given = with_sizes(inputs, self.numbers)
+        if self._for_all is None:
+            self._for_all = self.general(given)
+            self._for_all.tier.changed = self._known.clear
+        return self._for_all.tier.is_for(given, wait)
+
+    def _call_for_all(self, *inputs: Any) -> Any:
+        assert self._for_all is not None
+        return self._for_all(*with_sizes(inputs, self.numbers))
+
+    def switches(self) -> list[tuple[str, _C.Switch]]:
+        """For which sizes there is a callable, in words, and that."""
+        found = [("all sizes", self._for_all)] if self._for_all is not None else []
+        return found + [(", ".join(str(tuple(size)) if isinstance(size, torch.Size) else str(size) for size in key), switch)
+                        for key, switch in list(self._singles.items())]
 
 
 def free_places(gm: fx.GraphModule) -> list[int]:
@@ -65,9 +107,43 @@ def with_numbers(gm: fx.GraphModule, places: Sequence[int], inputs: Sequence[Any
     """The graph with these numbers as constants. It takes them still."""
     if not places:
         return gm
-    made = fx.GraphModule(gm, copy.deepcopy(gm.graph))
-    made.meta.update(gm.meta)
-    placeholders = made.graph.find_nodes(op="placeholder")
+    made, placeholders = _copy(gm)
     put_in(made.graph, {placeholders[place]: inputs[place] for place in places})
     made.recompile()
     return made
+
+
+def sized(gm: fx.GraphModule, places: Sequence[int]) -> fx.GraphModule:
+    """The graph that takes, for each number that is a size, a tensor of that size: so all sizes come in one way."""
+    if not places:
+        return gm
+    made, placeholders = _copy(gm)
+    with made.graph.inserting_after(placeholders[-1]):
+        sizes = {placeholders[place]: made.graph.call_method("size", (placeholders[place], 0)) for place in places}
+    for node, size in sizes.items():
+        node.replace_all_uses_with(size, delete_user_cb=lambda user, size=size: user is not size)
+    for place in places:
+        placeholders[place].meta = {"properties": OF_A_SIZE}
+    made.recompile()
+    return made
+
+
+ELEMENT = torch.zeros(())
+OF_A_SIZE = _C.tensor_properties(ELEMENT.expand(LEAST)).with_free([0])
+
+
+def with_sizes(inputs: Sequence[Any], places: Sequence[int]) -> Sequence[Any]:
+    """What the graph of `sized` takes in the places of `inputs`."""
+    if not places:
+        return inputs
+    values = list(inputs)
+    for place in places:
+        values[place] = ELEMENT.expand(values[place])
+    return values
+
+
+def _copy(gm: fx.GraphModule) -> tuple[fx.GraphModule, list[fx.Node]]:
+    """A copy to be changed, and its placeholders."""
+    made = fx.GraphModule(gm, copy.deepcopy(gm.graph))
+    made.meta.update(gm.meta)
+    return made, made.graph.find_nodes(op="placeholder")

@@ -9,6 +9,7 @@ from dataclasses import replace
 from torch import fx
 
 from capture.backends.aot.fakes import fake_inputs, tracing_modes
+from capture.backends.aot.symbols import Symbols
 from capture.backends.native.accumulation import accumulate_products
 from capture.backends.native.artifact import Artifact, Compiled, Frozen
 from capture.backends.native.freezing import freeze
@@ -50,16 +51,17 @@ def _ready_compiler() -> Compiler:
 def _compiled(job: Job, pool: concurrent.futures.Executor, compiler: concurrent.futures.Future[Compiler]) -> Artifact:
     """The stages. The C++ compiler is looked for while the graph is traced, and works on one graph while the next one is fused."""
     graph = fx.GraphModule(job.graph, copy.deepcopy(job.graph.graph))
+    symbols = Symbols()
+    specs = symbols.of(job.inputs)
     with tracing_modes(job.modes):
-        fakes = fake_inputs(job.inputs)
-        fuse_attention(graph, [sample(job.inputs, place, 0) if spec.number else fake
-                               for place, (spec, fake) in enumerate(zip(job.inputs, fakes, strict=True))])
+        fuse_attention(graph, [sample(specs, place, 0) if spec.number else fake
+                               for place, (spec, fake) in enumerate(zip(specs, fake_inputs(specs), strict=True))])
     freezing = job.options.get("freezing") and not job.modes.grad
     # what is frozen is cast when it was written to, and not once in each autocast block
-    traced = trace(graph, job.inputs, replace(job.modes, autocast_cache=False) if freezing else job.modes)
+    traced = trace(graph, specs, replace(job.modes, autocast_cache=False) if freezing else job.modes, symbols)
     frozen = None
     if len(traced.graphs) == 1:
-        prologue = freeze(traced.forward, job.inputs, traced.signature.written) if job.options.get("freezing") else None
+        prologue = freeze(traced.forward, specs, traced.signature.written) if job.options.get("freezing") else None
         if prologue is not None:
             frozen = Frozen(encode_graph(prologue.graph), prologue.frozen, prologue.kept)
         use_channels_last(traced.forward, gains)
@@ -76,7 +78,7 @@ def _compiled(job: Job, pool: concurrent.futures.Executor, compiler: concurrent.
                for gm, dying in zip(traced.graphs[1:], traced.signature.dying(), strict=True)]
     forward, *backward = (wait() for wait in finish)
     tail, core = (encode_graph(gm) if gm is not None else None for gm in (traced.tail, traced.core))
-    return Artifact(traced.signature, forward, tuple(backward), frozen, tail, core)
+    return Artifact(symbols.closed(traced.signature), forward, tuple(backward), frozen, tail, core)
 
 
 def start(gm: fx.GraphModule, pool: concurrent.futures.Executor, compiler: concurrent.futures.Future[Compiler],

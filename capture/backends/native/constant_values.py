@@ -11,6 +11,7 @@ from torch import fx
 from torch._subclasses import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from capture.backends.native.nodes import expected
 from capture.backends.native.signature import Unsupported
 from capture.operators.facts import facts_of
 
@@ -19,10 +20,11 @@ MOST_ELEMENTS = 1 << 22     # of a value that is computed while compiling
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Values:
-    """fakes: of each node whose result is a tensor. versions: how often each tensor that a node reads had been written to by then;
-    None for tensors that do not count it."""
+    """fakes: of each node whose result is a tensor; sizes: of each that is a number. versions: how often each tensor that a node
+    reads had been written to by then; None for tensors that do not count it."""
 
     fakes: dict[fx.Node, torch.Tensor]
+    sizes: dict[fx.Node, int | torch.SymInt]
     versions: dict[tuple[fx.Node, fx.Node], int | None]
     known: dict[fx.Node, torch.Tensor | None] = dataclasses.field(default_factory=dict)
 
@@ -41,7 +43,7 @@ class Values:
         return self.known[node]
 
     def _computed(self, node: fx.Node) -> torch.Tensor | None:
-        if node not in self.fakes or self.fakes[node].numel() > MOST_ELEMENTS:
+        if node not in self.fakes or expected(self.fakes[node].numel()) > MOST_ELEMENTS:
             return None
         if node.op == "get_attr":
             return operator.attrgetter(node.target)(node.graph.owning_module)
@@ -69,7 +71,7 @@ def propagate(gm: fx.GraphModule, inputs: Sequence[Any]) -> Values:
             run.run(*inputs)
     except Exception as error:      # whatever an operator of the program does on tensors without data
         raise Unsupported(f"the graph cannot be run on tensors without data: {type(error).__name__}: {error}") from error
-    return Values(run.fakes, run.versions)
+    return Values(run.fakes, run.sizes, run.versions)
 
 
 class _Propagation(fx.Interpreter):
@@ -77,6 +79,7 @@ class _Propagation(fx.Interpreter):
         super().__init__(gm, garbage_collect_values=False)
         self.mode = mode
         self.fakes: dict[fx.Node, torch.Tensor] = {}
+        self.sizes: dict[fx.Node, int | torch.SymInt] = {}
         self.versions: dict[tuple[fx.Node, fx.Node], int | None] = {}
 
     def run_node(self, n: fx.Node) -> Any:
@@ -86,6 +89,8 @@ class _Propagation(fx.Interpreter):
         value = super().run_node(n)
         if isinstance(value, torch.Tensor):
             self.fakes[n] = value
+        elif isinstance(value, (int, torch.SymInt)):
+            self.sizes[n] = value
         return value
 
     def fetch_attr(self, target: str) -> Any:

@@ -17,11 +17,14 @@ Gradients = tuple[Tensor | None, ...]
 
 
 class Unwatched:
-    """In place of `Kept` where hooks for saved tensors have what the node saves. edges: as there."""
+    """In place of `Kept` where hooks for saved tensors have what the node saves, but for numbers. edges: as there."""
 
-    __slots__ = ("edges",)
+    __slots__ = ("numbers", "edges")
 
     edges: Any
+
+    def __init__(self, numbers: list[int]) -> None:
+        self.numbers = numbers
 
 
 class Holding:
@@ -31,19 +34,22 @@ class Holding:
     def __init__(self, own: Signature, frees: bool = True) -> None:
         self.differentiable, self.portions, self.frees = own.differentiable, own.portions, frees
         self.keep = keeper(own)
-        self.save = picker([position(own, name) for name in own.saved])
+        self.save, self.saves = picker([position(own, name) for name in own.saved]), len(own.saved)
+        self.sizes_in = own.values if own.symbols else lambda tensors: {}
 
     def hold(self, ctx: Any, frame: list[Any], tensors: tuple[Tensor, ...], memory: Memory) -> None:
         """Keeps what passes will need. tensors: inputs and results of the graph. frame: of which item 1 is for `tell`."""
         ctx.set_materialize_grads(False)
+        ctx.sizes = self.sizes_in(tensors)
         if saved_tensor_hooks(True) is None:
             ctx.kept = frame[1] = self.keep(tensors)
             ctx.memory = memory
         else:       # the hooks shall have all that the node holds on to
             others, _, random = memory
             assert others is not None
-            ctx.save_for_backward(*self.save(tensors), *others)
-            ctx.kept = frame[1] = Unwatched()
+            values = self.save(tensors)
+            ctx.save_for_backward(*(value for value in values if isinstance(value, Tensor)), *others)
+            ctx.kept = frame[1] = Unwatched([value for value in values if not isinstance(value, Tensor)])
             ctx.memory = None, None, random
 
     def take(self, ctx: Any, grads: Gradients) -> Gradients:
@@ -59,7 +65,11 @@ class Holding:
 
     def values(self, ctx: Any, given: Sequence[int]) -> list[Tensor]:
         """What is saved, for a pass from the results in `given`. Raises RuntimeError as autograd does."""
-        return ctx.kept.values_for(given) if type(ctx.kept) is Kept else list(ctx.saved_tensors)
+        if type(ctx.kept) is Kept:
+            return ctx.kept.values_for(given)
+        tensors, numbers = ctx.saved_tensors, ctx.kept.numbers
+        count = self.saves - len(numbers)       # they come last
+        return [*tensors[:count], *numbers, *tensors[count:]]
 
     def let_go(self, ctx: Any, given: Sequence[int]) -> None:
         """Frees what the node has saved, as autograd does, if no other pass may follow."""

@@ -22,7 +22,9 @@ class TensorSpec:
     not. keys: the raw dispatch keys, conjugate and negative bits among them. state: a parameter, or a buffer of a module. storage:
     where the graph writes to a tensor, the number of the input's storage among those of all inputs, and the offset in it in bytes;
     None where the guards promise nothing of it. number: the input is a number of Python, for which a tensor of one element on the
-    CPU stands in compiled code.
+    CPU stands in compiled code. free: None where shape and strides are as given; else these as `_C.TensorProperties` has them
+    where sizes change from call to call: a size of -1 is any, a stride of -1 - d is the product of size and stride of dimension d.
+    `shape` and `stride` are those of one call then.
     """
 
     shape: tuple[int, ...]
@@ -36,6 +38,7 @@ class TensorSpec:
     keys: int
     storage: tuple[int, int] | None
     number: bool = False
+    free: tuple[tuple[int, ...], tuple[int, ...]] | None = None
 
     @classmethod
     def of(cls, tensor: torch.Tensor | None, properties: Any = None, storage: tuple[int, int] | None = None,
@@ -49,8 +52,12 @@ class TensorSpec:
         if tensor is None and len(p.shape) != len(p.stride):
             raise TypeError("an input is a sparse tensor which has died")
         layout = torch.strided if tensor is None else tensor.layout
-        return cls(p.shape, p.stride, p.dtype, p.device, layout, p.requires_grad, p.is_leaf and p.base_grad == "none",
-                   state or issubclass(p.type, torch.nn.Parameter), p.keys, storage)
+        free = (p.shape, p.stride) if p.free_sizes else None
+        if free is not None and tensor is None:
+            raise TypeError("an input whose sizes change has died")
+        shape, stride = (p.shape, p.stride) if free is None or tensor is None else (tuple(tensor.shape), tensor.stride())
+        return cls(shape, stride, p.dtype, p.device, layout, p.requires_grad, p.is_leaf and p.base_grad == "none",
+                   state or issubclass(p.type, torch.nn.Parameter), p.keys, storage, free=free)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import increment_version
 
+from capture.backends.native.extents import Values, values_of
 from capture.backends.native.signature import Check, Input, Result, Signature, Tangent
 
 # Takes a list, which it may empty so that tensors die early. Returns None for what it has added to the `.grad` of a leaf itself,
@@ -137,7 +138,7 @@ def keeper(signature: Signature) -> Callable[[tuple[Tensor, ...]], Kept]:
     saves = len(signature.saved)
 
     def keep(tensors: tuple[Tensor, ...]) -> Kept:
-        kept = [tensors[place].detach() if visible else tensors[place] for place, visible in places]
+        kept = [tensors[place].detach() if visible else tensors[place] for place, visible in places]     # numbers among them
         return Kept(signature, kept[:saves], kept[saves:])
     return keep
 
@@ -184,14 +185,15 @@ def _sample_of_error() -> str:
     raise AssertionError("a write was not noticed")
 
 
-def as_expected(grad: Tensor | None, tangent: Tangent, loose: bool) -> Tensor:
+def as_expected(grad: Tensor | None, tangent: Tangent, loose: bool, sizes: Values) -> Tensor:
     """A gradient as the backward callable takes it, zeros where there is none; unless `loose`, with the strides that it was
-    compiled for. The gradient of a sum has memory for one element."""
+    compiled for. The gradient of a sum has memory for one element. sizes: in this call."""
     if grad is None:
-        grad = torch.zeros((), dtype=tangent.dtype, device=tangent.device).expand(tangent.sizes)
+        grad = torch.zeros((), dtype=tangent.dtype, device=tangent.device).expand(values_of(tangent.sizes, sizes))
     elif grad.layout is not torch.strided:
         grad = grad.to_dense()
     grad = grad.resolve_neg()
     if loose or grad.stride() == tangent.strides:
         return grad
-    return torch.empty_strided(tangent.sizes, tangent.strides, dtype=tangent.dtype, device=tangent.device).copy_(grad)
+    shape, strides = values_of(tangent.sizes, sizes), values_of(tangent.strides, sizes)
+    return torch.empty_strided(shape, strides, dtype=tangent.dtype, device=tangent.device).copy_(grad)

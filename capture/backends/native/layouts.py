@@ -17,7 +17,7 @@ import torch
 from torch import fx
 from torch._ops import OpOverload
 
-from capture.backends.native.nodes import fake_result, insert_call
+from capture.backends.native.nodes import expected, fake_result, insert_call
 from capture.operators.facts import facts_of
 
 aten = torch.ops.aten
@@ -81,7 +81,7 @@ def gains(node: fx.Node) -> bool:
 def images_outweigh_filters(graph: fx.Graph) -> bool:
     """Whether the dense convolutions of a graph read more elements of images than of filters."""
     dense = [node for node in graph.nodes if is_onednn_convolution(node) and node.args[8] == 1]
-    images, filters = (sum(node.args[position].meta["val"].numel() for node in dense) for position in (0, 1))
+    images, filters = (sum(expected(node.args[position].meta["val"].numel()) for node in dense) for position in (0, 1))
     return images > filters
 
 

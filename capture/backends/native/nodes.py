@@ -1,11 +1,13 @@
 """Nodes of ATen graphs, made by passes over them."""
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import torch
 from torch import fx
 from torch._ops import OpOverload
+from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 
 def insert_call(before: fx.Node, op: OpOverload, *args: Any, val: Any = None, **kwargs: Any) -> fx.Node:
@@ -23,6 +25,16 @@ def fake_result(node: fx.Node) -> Any:
 
 def _fake(node: fx.Node) -> Any:
     return node.meta["val"]
+
+
+def expected(size: int | torch.SymInt) -> int:
+    """What a size is in the call that a graph is compiled for. For estimates alone: it may be another one in the next call."""
+    return size if isinstance(size, int) else size.node.hint
+
+
+def same(sizes: Sequence[int | torch.SymInt], others: Sequence[int | torch.SymInt]) -> bool:
+    """Whether two traced tensors have the same sizes, or strides, in each call."""
+    return len(sizes) == len(others) and all(statically_known_true(a == b) for a, b in zip(sizes, others, strict=True))
 
 
 def replace_each(gm: fx.GraphModule, substitute: Callable[[fx.Node], fx.Node | None]) -> int:

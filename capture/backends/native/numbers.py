@@ -4,6 +4,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import inf
+from typing import Any
 
 import torch
 from torch import fx
@@ -42,8 +43,8 @@ def fits(value: int | float, domain: Domain = ALL) -> bool:
     return representable and domain.holds(value)
 
 
-def put_in(graph: fx.Graph, values: Mapping[fx.Node, int | float]) -> list[fx.Node]:
-    """Puts numbers in the places of their placeholders, which stay, and returns the nodes that took these."""
+def put_in(graph: fx.Graph, values: Mapping[fx.Node, Any]) -> list[fx.Node]:
+    """Puts numbers in the places of nodes, which stay, and returns the nodes that took these."""
     taking = [node for node in graph.nodes if not values.keys().isdisjoint(node.all_input_nodes)]
     for node in taking:
         node.args, node.kwargs = (fx.node.map_arg(value, lambda arg: values.get(arg, arg)) for value in (node.args, node.kwargs))

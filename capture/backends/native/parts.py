@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, fx
 
 from capture import _C
+from capture.backends.native.extents import values_of
 from capture.backends.native.holding import Holding, function, tell
 from capture.backends.native.kept import Backward, as_expected, is_again, picker, position
 from capture.backends.native.replay import Memory, Replay
@@ -81,8 +82,10 @@ def _node(signature: Signature, part: Part, backward: Backward, loose: bool, rep
         used = [edges[inner[place]] if place in inner else None for place in range(len(signature.inner))]
         versions = None if versions is None else [*versions, *map(_version, used)]
         holding.hold(ctx, frame, call.tensors, ((*tensors, *used), versions, random))
-        return (*results(call.tensors), *(torch.empty_strided(like.sizes, (0,) * len(like.sizes), dtype=like.dtype,
-                                                              device=like.device) for like in part.joined))
+        joined = (torch.empty_strided(values_of(like.sizes, ctx.sizes), (0,) * len(like.sizes), dtype=like.dtype,
+                                      device=like.device)
+                  for like in part.joined)
+        return (*results(call.tensors), *joined)
 
     def run_backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
         grads = holding.take(ctx, grads)
@@ -95,7 +98,7 @@ def _node(signature: Signature, part: Part, backward: Backward, loose: bool, rep
             return None, *found
         holding.let_go(ctx, (0,))
         del arguments[saves:]
-        arguments += [as_expected(grads[tangent.index], tangent, loose) for tangent in part.tangents]
+        arguments += [as_expected(grads[tangent.index], tangent, loose, ctx.sizes) for tangent in part.tangents]
         if not handed_on:
             grads = (None,) * len(grads)        # so that all of these die early
         values = (*grads, *backward(arguments, True))
@@ -109,7 +112,7 @@ def _node(signature: Signature, part: Part, backward: Backward, loose: bool, rep
             given = list(saved[saves:] if tensors is None else tensors)
             for place, like in enumerate(signature.inner, known):
                 if given[place] is None:        # nothing of this part is computed from that
-                    given[place] = torch.zeros(like.sizes, dtype=like.dtype, device=like.device)
+                    given[place] = torch.zeros(values_of(like.sizes, ctx.sizes), dtype=like.dtype, device=like.device)
             gradients = replay.gradients((tuple(given), versions, random), (), grads, ctx.kept.edges)
             for edge, gradient in zip(direct, gradients, strict=True):
                 found[edge] = gradient

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -27,6 +27,7 @@ import torch.nn.functional as F
 from torch import fx
 
 from capture.backends.native.constant_values import Values, propagate
+from capture.backends.native.nodes import same
 
 KERNEL_DTYPES = {torch.float32, torch.float64, torch.bfloat16, torch.float16}
 VANISHES = -1e4         # written over a score, it has no weight beside any score that is not as low itself
@@ -282,7 +283,7 @@ def _emit(found: Attention, scale: float, mask: Mask | None, values: Values) -> 
         out = new.method("squeeze", out, 1)
     like = fakes[found.query] if rank == 4 else fakes[found.query].unsqueeze(1)
     strided = F.scaled_dot_product_attention(like, like, like)
-    if not _alike(result, strided if rank == 4 else strided.squeeze(1), fakes):
+    if not _alike(result, strided if rank == 4 else strided.squeeze(1), values):
         out = new.method("contiguous", out)
     out.meta.update(result.meta)
     result.replace_all_uses_with(out)
@@ -388,17 +389,18 @@ def _with_empty_rows(new: _Calls, out: fx.Node, empty: fx.Node, mask: Mask, valu
     return new.function(torch.where, empty, mean, out)
 
 
-def _alike(node: fx.Node, strided: torch.Tensor, fakes: Mapping[fx.Node, torch.Tensor]) -> bool:
+def _alike(node: fx.Node, strided: torch.Tensor, values: Values) -> bool:
     """Whether all else that a program sees has the same strides, if the result of `node` has those of `strided`."""
-    if strided.stride() == fakes[node].stride():
+    if same(strided.stride(), values.fakes[node].stride()):
         return True
     for user in node.users:
         if user.op != "call_method" or name_of(user) not in RESHAPING or user.args[0] is not node:
             return False
         try:
-            reshaped = getattr(strided, str(user.target))(*user.args[1:], **user.kwargs)
+            args, kwargs = fx.map_arg((user.args[1:], user.kwargs), values.sizes.__getitem__)
+            reshaped = getattr(strided, str(user.target))(*args, **kwargs)
         except (RuntimeError, ValueError):      # with these strides it would be no view
             return False
-        if not _alike(user, reshaped, fakes):
+        if not _alike(user, reshaped, values):
             return False
     return True

@@ -16,7 +16,7 @@ import torch
 from torch import fx
 
 from capture.backends.native import processor
-from capture.backends.native.nodes import insert_call, replace_each
+from capture.backends.native.nodes import expected, insert_call, replace_each
 
 aten, mkldnn = torch.ops.aten, torch.ops.mkldnn
 
@@ -35,12 +35,12 @@ class Linear:
 
     @property
     def rows(self) -> int:
-        return self.input.meta["val"].shape[0]
+        return expected(self.input.meta["val"].shape[0])
 
     @property
     def weights(self) -> int:
         """inner * outer."""
-        return self.weight.meta["val"].numel()
+        return expected(self.weight.meta["val"].numel())
 
     def gains_packed(self) -> bool:
         """Whether oneDNN is faster than MKL on weights in its own layout. Of one row it is not: that is a product with a vector."""

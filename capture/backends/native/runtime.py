@@ -13,6 +13,7 @@ from torch import Tensor, fx
 from torch.autograd.graph import increment_version
 
 from capture import _C
+from capture.backends.native.extents import Values
 from capture.backends.native.holding import Holding, function, tell
 from capture.backends.native.kept import Backward, Picker, as_expected, is_again, picker, position
 from capture.backends.native.numbers import DTYPES, fits
@@ -164,28 +165,28 @@ def _differentiable(gm: fx.GraphModule, signature: Signature, forward: Forward, 
             holding.let_go(ctx, given)
             return None, *found
         if len(given) < differentiable and portions is not None and (portions.separable or not portions.harmless(given)):
-            found = compiled(arguments[:saves], grads)
+            found = compiled(arguments[:saves], grads, ctx.sizes)
             if any(math.isnan(g.sum().item()) for g in found if g is not None):      # perhaps of zeros that there are none of
-                found = exact(arguments[:saves], grads) if partial else replay.gradients(
+                found = exact(arguments[:saves], grads, ctx.sizes) if partial else replay.gradients(
                     ctx.memory, arguments, grads, ctx.kept.edges)
             holding.let_go(ctx, given)
             return None, *found
         holding.let_go(ctx, given)
         del arguments[saves:]
-        arguments += [as_expected(grads[tangent.index], tangent, loose) for tangent in signature.tangents]
+        arguments += [as_expected(grads[tangent.index], tangent, loose, ctx.sizes) for tangent in signature.tangents]
         if not handed_on:
             grads = none            # so that all of these die early
         return gradients(grads + backward(arguments, True))
 
-    def compiled(arguments: list[Tensor], grads: tuple[Tensor | None, ...]) -> tuple[Tensor | None, ...]:
+    def compiled(arguments: list[Tensor], grads: tuple[Tensor | None, ...], sizes: Values) -> tuple[Tensor | None, ...]:
         """The gradients by the compiled callable, with zeros for gradients that are not there."""
-        arguments += [as_expected(grads[tangent.index], tangent, loose) for tangent in signature.tangents]
+        arguments += [as_expected(grads[tangent.index], tangent, loose, sizes) for tangent in signature.tangents]
         return gradients(grads + backward(arguments, False))[1:]
 
-    def exact(arguments: list[Tensor], grads: tuple[Tensor | None, ...]) -> tuple[Tensor | None, ...]:
+    def exact(arguments: list[Tensor], grads: tuple[Tensor | None, ...], sizes: Values) -> tuple[Tensor | None, ...]:
         """The same where there are no zeros for gradients that are not there."""
         assert partial is not None
-        arguments += [as_expected(grads[tangent.index], tangent, loose) for tangent in signature.tangents]
+        arguments += [as_expected(grads[tangent.index], tangent, loose, sizes) for tangent in signature.tangents]
         return gradients(grads + partial(arguments, [grads[tangent.index] is not None for tangent in signature.tangents]))[1:]
 
     apply = function(run_forward, run_backward)

@@ -17,6 +17,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import checkpoint
 
 from capture.backends import aot
+from capture.backends.aot.symbols import Symbols
 from capture.backends.native.job import Modes, TensorSpec
 from capture.backends.native.numbers import ALL, DTYPES, Domain, put_in
 from capture.backends.native.signature import Input, Result, Unsupported
@@ -69,16 +70,16 @@ DERIVED: tuple[tuple[Callable[[Any], Any], Callable[[Tensor], Tensor]], ...] = (
 )
 
 
-def trace(gm: fx.GraphModule, specs: Sequence[TensorSpec], modes: Modes) -> aot.Traced:
+def trace(gm: fx.GraphModule, specs: Sequence[TensorSpec], modes: Modes, symbols: Symbols | None = None) -> aot.Traced:
     """As `aot.trace`. Nodes that stand for numbers, or are computed from them alone, have the number's type as meta["number"].
 
     Raises Unsupported, also where something unknown is done with a number.
     """
     places = [place for place, spec in enumerate(specs) if spec.number]
     if not places:
-        return aot.trace(gm, specs, modes)
+        return aot.trace(gm, specs, modes, symbols)
     domains = _domains(gm, places)
-    first, second = (_without_portable_graph(aot.trace(sampled(gm, specs, series), specs, modes)) for series in range(2))
+    first, second = (_without_portable_graph(aot.trace(sampled(gm, specs, series), specs, modes, symbols)) for series in range(2))
     if first.signature != second.signature:
         raise Unsupported("what is computed depends on a number that changes from call to call")
     numbers = [_Number(place, *(sample(specs, place, series) for series in range(2))) for place in places]

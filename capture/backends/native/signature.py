@@ -13,6 +13,8 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from capture.backends.native.extents import Condition, Values
+from capture.backends.native.index import Size, Symbol
 from capture.backends.native.job import Modes
 from capture.backends.native.numbers import Domain
 from capture.errors import BackendError
@@ -41,8 +43,8 @@ class Tangent:
     """The gradient of the differentiable result `index`, as the backward callable takes it. Strides in elements."""
 
     index: int
-    sizes: tuple[int, ...]
-    strides: tuple[int, ...]
+    sizes: tuple[Size, ...]
+    strides: tuple[Size, ...]
     dtype: torch.dtype
     device: torch.device
 
@@ -129,7 +131,8 @@ class Signature:
     depend on. random: random numbers are drawn. numbers: inputs that are numbers of Python, and tensors for the callables,
     which take those in `domains`. modes: torch's, at the beginning. grad_after: the grad mode that the graph leaves behind, if
     it changes it. parts: if there is more than one node of autograd, which the tail makes. inner: what tensors are like that
-    results are computed from. portions: None if it is not known what passes from some of the results come to.
+    results are computed from. portions: None if it is not known what passes from some of the results come to. symbols: sizes of
+    inputs that change from call to call: (symbol, input, dimension). conditions: for which of these the callables are.
     """
 
     inputs: int
@@ -154,6 +157,17 @@ class Signature:
     parts: tuple[Part, ...] = ()
     inner: tuple[Tangent, ...] = ()
     portions: Portions | None = None
+    symbols: tuple[tuple[Symbol, int, int], ...] = ()
+    conditions: tuple[Condition, ...] = ()
+
+    def values(self, tensors: Sequence[torch.Tensor]) -> Values:
+        """What symbols are in a call; tensors: its inputs, and others behind these."""
+        return {symbol: tensors[place].shape[dim] for symbol, place, dim in self.symbols}
+
+    def fits(self, values: Values) -> bool:
+        """Whether the callables are for these sizes."""
+        return all(value >= symbol.low for symbol, value in values.items()) and all(
+            condition.holds(values) for condition in self.conditions)
 
     def arguments(self) -> list[tuple[Input | Result, ...]]:
         """What each backward callable takes of what is saved."""

@@ -20,7 +20,7 @@ from torch import fx
 
 from capture import _C
 from capture.backends.native import disk_cache, numbers, sidecar, transport
-from capture.backends.native.by_size import BySize, free_places, number_places, with_numbers
+from capture.backends.native.by_size import BySize, free_places, number_places, sized, with_numbers
 from capture.backends.native.job import Job, Modes, TensorSpec
 from capture.backends.native.messages import Failure
 from capture.backends.native.trial import Trial
@@ -75,18 +75,26 @@ class Compiler:
         """What a pickled artifact gives."""
         try:
             artifact = pickle.loads(data)
-            return Loaded(pkgutil.resolve_name(self.load)(artifact, gm), *pkgutil.resolve_name(self.describe)(artifact))
+            load, describe = pkgutil.resolve_name(self.load), pkgutil.resolve_name(self.describe)
+            return Loaded(load(artifact, gm), *describe(artifact), getattr(artifact, "is_for", any_inputs))
         except Exception as error:
             return Failure.of(error)
 
 
+def any_inputs(inputs: Sequence[Any]) -> bool:
+    """What code is for that is made for the inputs of an entry."""
+    return True
+
+
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A compiled graph: its callable, what it consists of in one line, and what CAPTURE_DEBUG asked to know of its making."""
+    """A compiled graph: its callable, what it consists of in one line, and what CAPTURE_DEBUG asked to know of its making. is_for:
+    whether it is for inputs of an entry of these sizes."""
 
     call: Callable[..., Any]
     summary: str
     log: str
+    is_for: Callable[[Sequence[Any]], bool] = any_inputs
 
 
 MODULE_STATE = re.compile(r"\._(parameters|buffers)\['[^']*'\]$")        # the way from a module to its own tensors
@@ -104,7 +112,7 @@ class Stage(enum.Enum):
     WAITING = "will be compiled at its first hit"
     TRIAL = "is compiled; the next calls are timed with and without the kernels"
     COMPILED = "runs compiled"
-    BY_SIZE = "is compiled for each size that occurs a second time"
+    BY_SIZE = "takes other sizes from call to call"
     SLOWER = "runs uncompiled: the kernels were measured to be slower"
     UNSUPPORTED = "runs uncompiled: it cannot be compiled"
     FAILED = "runs uncompiled: compiling failed"
@@ -166,12 +174,15 @@ class Tier:
         with _changed:
             self.summary, self.log = loaded.summary, loaded.log
             if TRIAL_CALLS:
-                synchronize = torch.accelerator.synchronize if self.asynchronous else (lambda: None)
-                self._move(Stage.TRIAL, Trial(self.gm.forward, unproven, TRIAL_CALLS.value, decide, synchronize))
+                self._move(Stage.TRIAL, self._trial(unproven, decide))
             else:
                 self._move(Stage.COMPILED, unproven)
         if self.log:
             note(self.log)
+
+    def _trial(self, unproven: _Unproven, decide: Callable[[bool, str], None]) -> Trial:
+        synchronize = torch.accelerator.synchronize if self.asynchronous else (lambda: None)
+        return Trial(self.gm.forward, unproven, TRIAL_CALLS.value, decide, synchronize)
 
     def prove(self, unproven: _Unproven) -> None:
         """The compiled code has run: it is called directly from now on."""
@@ -208,6 +219,45 @@ class Tier:
             note(f"capture: a graph of {len(self.gm.graph.nodes)} nodes {self.describe().splitlines()[0]}")
 
 
+class GeneralTier(Tier):
+    """How a graph is run whose inputs have other sizes from call to call, as far as its code is for all of them. places: of these.
+    changed: called when it is run in another way."""
+
+    __slots__ = ("places", "applies", "changed")
+
+    def __init__(self, gm: fx.GraphModule, stage: Stage, asynchronous: bool) -> None:
+        super().__init__(gm, stage, asynchronous)
+        self.places = free_places(gm)
+        self.applies: Callable[[Sequence[Any]], bool] = any_inputs
+        self.changed: Callable[[], None] = lambda: None
+
+    def is_for(self, inputs: Sequence[Any], wait: bool) -> bool | None:
+        """Whether there is code, and that for inputs like these; None while it is being compiled. wait: where it is compiled at the
+        first hit, this is one."""
+        switch = self._switch()
+        if wait and switch is not None and isinstance(target := switch.target, _FirstHit):
+            target.settle()
+        if self.stage in (Stage.COMPILING, Stage.WAITING):
+            return None
+        return self.stage in (Stage.TRIAL, Stage.COMPILED) and self.applies(inputs)
+
+    def accept(self, loaded: Loaded) -> None:
+        self.applies = loaded.is_for
+        super().accept(loaded)
+
+    def prove(self, unproven: _Unproven) -> None:
+        """With other sizes it may still raise."""
+
+    def _trial(self, unproven: _Unproven, decide: Callable[[bool, str], None]) -> Trial:
+        trial = super()._trial(unproven, decide)
+        trial.kind_of = lambda inputs: tuple([inputs[place].shape for place in self.places])
+        return trial
+
+    def _move(self, stage: Stage, target: Callable[..., Any], reason: str = "") -> None:
+        super()._move(stage, target, reason)
+        self.changed()
+
+
 class SizesTier(Tier):
     """How a graph is run whose inputs have other sizes from call to call."""
 
@@ -221,11 +271,9 @@ class SizesTier(Tier):
         return "\n".join([super().describe(), *(f"for {sizes}: {tier.describe()}" for sizes, tier in self.each())])
 
     def each(self) -> list[tuple[str, Tier]]:
-        """The sizes for which there is a tier, in words, and that."""
+        """For which sizes there are tiers, in words, and these."""
         by_size = self.by_size()
-        found = [] if by_size is None else list(by_size.compiled.items())
-        return [(", ".join(str(tuple(size)) if isinstance(size, torch.Size) else str(size) for size in key), switch.tier)
-                for key, switch in found]
+        return [] if by_size is None else [(sizes, switch.tier) for sizes, switch in by_size.switches()]
 
 
 class _Unproven:
@@ -283,6 +331,11 @@ class _FirstHit:
         self.tier, self.compile = tier, compile
 
     def __call__(self, *inputs: Any) -> Any:
+        self.settle()
+        return self.tier.call(inputs)
+
+    def settle(self) -> None:
+        """Has it compiled, and waits for that."""
         with _changed:
             first = self.tier.stage is Stage.WAITING
             if first:
@@ -291,7 +344,6 @@ class _FirstHit:
             self.compile.start(self.tier)
         with _changed:
             _changed.wait_for(lambda: self.tier.stage is not Stage.COMPILING)
-        return self.tier.call(inputs)
 
 
 class Compile:
@@ -374,17 +426,20 @@ def compile_graph(gm: fx.GraphModule, example_inputs: Sequence[Any], *, options:
     if not places and not sizes:
         return _compiled(gm, example_inputs, options, compiler)
 
-    def compile(inputs: Sequence[Any]) -> _C.Switch:
+    def general(inputs: Sequence[Any]) -> _C.Switch:
+        return _compiled(sized(gm, sizes), inputs, options, compiler, GeneralTier)
+
+    def single(inputs: Sequence[Any]) -> _C.Switch:
         return _compiled(with_numbers(gm, sizes, inputs), inputs, options, compiler)
-    by_size = BySize(gm, places, sizes, compile, example_inputs)
-    tier = SizesTier(gm, by_size)
-    return tier.attach(by_size)
+    by_size = BySize(gm, places, sizes, general, single, example_inputs)
+    return SizesTier(gm, by_size).attach(by_size)
 
 
-def _compiled(gm: fx.GraphModule, example_inputs: Sequence[Any], options: Options, compiler: Compiler) -> _C.Switch:
-    """The callable of a graph for inputs of these sizes."""
+def _compiled(gm: fx.GraphModule, example_inputs: Sequence[Any], options: Options, compiler: Compiler,
+              tier_of: type[Tier] = Tier) -> _C.Switch:
+    """The callable of a graph, for inputs of these sizes or, with a GeneralTier, of all sizes."""
     devices = {x.device.type for x in example_inputs if isinstance(x, torch.Tensor)} | gm.meta.get("devices", set())
-    tier = Tier(gm, Stage.COMPILING if options.background else Stage.WAITING, bool(devices - {"cpu"}))
+    tier = tier_of(gm, Stage.COMPILING if options.background else Stage.WAITING, bool(devices - {"cpu"}))
     switch = tier.attach(gm.forward)
     if devices - DEVICES:
         tier.refuse(Failure("unsupported", f"there are no kernels for tensors on {', '.join(sorted(devices - DEVICES))}"))
@@ -394,7 +449,7 @@ def _compiled(gm: fx.GraphModule, example_inputs: Sequence[Any], options: Option
         tier.refuse(Failure("unsupported", f"the graph {found}"))
         return switch
     try:
-        job = Job(gm, specs(gm, example_inputs), Modes.current(), {"freezing": options.freezing})
+        job = Job(gm, specs(gm, example_inputs, tier_of is GeneralTier), Modes.current(), {"freezing": options.freezing})
     except TypeError as error:
         tier.refuse(Failure("unsupported", str(error)))
         return switch
@@ -413,12 +468,12 @@ def _compiled(gm: fx.GraphModule, example_inputs: Sequence[Any], options: Option
     return switch
 
 
-def specs(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> tuple[TensorSpec, ...]:
-    """What the guards promise of each input."""
+def specs(gm: fx.GraphModule, example_inputs: Sequence[Any], free: bool = False) -> tuple[TensorSpec, ...]:
+    """What the guards promise of each input. free: also of those whose sizes change; else these are as they are now."""
     placeholders = [node for node in gm.graph.nodes if node.op == "placeholder"]
-    free = free_places(gm)
+    own = [] if free else free_places(gm)
     return tuple(numbers.spec_of(node.meta["number"]) if "number" in node.meta else
-                 TensorSpec.of(value, None if place in free else node.meta.get("properties"), node.meta.get("storage"),
+                 TensorSpec.of(value, None if place in own else node.meta.get("properties"), node.meta.get("storage"),
                                bool(MODULE_STATE.search(node.meta.get("source", ""))))
                  for place, (node, value) in enumerate(zip(placeholders, example_inputs, strict=True)))
 

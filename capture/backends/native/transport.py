@@ -147,6 +147,8 @@ def _value(numbers: Mapping[fx.Node, int], value: Any) -> Any:
         return ["range", value.start, value.stop, value.step]
     if cls is bytes:
         return ["bytes", value.hex()]
+    if cls in (torch.SymInt, torch.SymFloat):
+        raise NotPortable("a size that changes from call to call is part of the graph")
     if cls.__hash__ is None:
         raise NotPortable(f"a {cls.__name__} is part of the graph")
     return ["path", path_of(value)]

@@ -132,7 +132,7 @@ class _Verifier:
             self._fail(f"{view.buffer} is not declared")
         for size in (*view.sizes, *view.strides, view.offset):
             self._size(size, f"a view of {view.buffer}")
-        if view.dtype in (None, buffer.dtype) and 0 not in view.sizes:
+        if view.dtype in (None, buffer.dtype) and not any(map(may_be_zero, view.sizes)):
             self._inside(f"a view of {buffer.name}", view.offset + _last(view.sizes, view.strides), buffer, exact=True)
 
     # Calls.
@@ -189,6 +189,12 @@ class _Verifier:
         self._demand(low is None or low >= 0, f"{what} reaches element {low}")
         span = bounds((_last(buffer.sizes, buffer.strides) + 1) * parts - 1)[1]
         self._demand(high is None or span is None or high <= span, f"{what} reaches element {high}, the last one is {span}")
+
+
+def may_be_zero(size: Size) -> bool:
+    """Whether there may be no element: then there is nothing to demand."""
+    low = bounds(size)[0]
+    return low is None or low < 1
 
 
 class _Loops:

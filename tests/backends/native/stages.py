@@ -12,10 +12,12 @@ from torch.utils import _pytree as pytree
 
 from capture import _C
 from capture.backends.aot import Traced, trace
+from capture.backends.aot.symbols import Symbols
 from capture.backends.native.disk_cache import open_library
 from capture.backends.native.evaluate import evaluate
 from capture.backends.native.fusion import fuse
 from capture.backends.native.ir import Kernel, Program, forget_interned
+from capture.backends.native.job import TensorSpec
 from capture.backends.native.lowering import lower
 from capture.backends.native.memory import plan_layout, reuse_in_place
 from capture.backends.native.plan import make_plan
@@ -53,9 +55,9 @@ def recorded(call: Callable[..., Any], args: Sequence[Any],
 class Stages:
     """A graph as the stages make it: traced, lowered, fused. Raises Unsupported where the compiler leaves a graph to eager mode."""
 
-    def __init__(self, gm: fx.GraphModule, inputs: Sequence[Tensor]) -> None:
+    def __init__(self, gm: fx.GraphModule, inputs: Sequence[Tensor | TensorSpec], symbols: Symbols | None = None) -> None:
         self.gm = gm
-        self.traced: Traced = trace(gm, inputs)
+        self.traced: Traced = trace(gm, inputs, symbols=symbols)
         self.graphs = self.traced.graphs
         self.lowered = [lower(graph) for graph in self.graphs]
         for program in self.lowered:

@@ -190,8 +190,11 @@ class GraphLowering:
             op = getattr(getattr(getattr(torch.ops, op.namespace), f"{op._opname}_copy", None), op._overloadname, None)
             if op is None:
                 raise Unsupported(f"{call.op} has no form that copies")
-            copied = op(*torch.fx.node.map_arg(node.args, lambda n: n.meta["val"]),
-                        **torch.fx.node.map_arg(dict(node.kwargs), lambda n: n.meta["val"]))
+            try:
+                copied = op(*torch.fx.node.map_arg(node.args, lambda n: n.meta["val"]),
+                            **torch.fx.node.map_arg(dict(node.kwargs), lambda n: n.meta["val"]))
+            except RuntimeError as error:       # where sizes change
+                raise Unsupported(f"{call.op} has no form that copies: {error}") from None
             results = tuple(map(self._spec, copied if isinstance(copied, (tuple, list)) else [copied]))
         if op._schema.is_mutable:
             return self._write(node, call, args, kwargs)
@@ -267,6 +270,9 @@ class GraphLowering:
             return [self._argument(item) for item in value]
         if isinstance(value, torch.SymInt):
             return self.sizes.size(value)
+        if isinstance(value, torch.SymFloat):
+            number = self.sizes.number(value)
+            return Lazy((), torch.float64, (), lambda place: number, number=float)
         return value
 
     def _spec(self, fake: torch.Tensor) -> Spec:

@@ -7,10 +7,10 @@ from typing import Any
 
 import torch
 
-from capture.backends.native.index import ZERO, Index, Size, bounds, index
+from capture.backends.native.index import ZERO, Index, Size, bounds, index, plain
 from capture.backends.native.ir import Expr
 from capture.backends.native.lowering.builder import converted
-from capture.backends.native.lowering.lazy import IndexMap, Lazy, computed, in_memory, plain, viewed
+from capture.backends.native.lowering.lazy import IndexMap, Lazy, computed, in_memory, viewed
 from capture.backends.native.lowering.registry import Call, lowers
 from capture.backends.native.lowering.scalar import at_least, below, both, choose, masked, number, to
 from capture.backends.native.signature import Unsupported
@@ -161,14 +161,14 @@ def as_strided(call: Call, x: Lazy, size: Sequence[Size], stride: Sequence[Size]
 @lowers(aten.slice.Tensor, view=True)
 def slice_(call: Call, x: Lazy, dim: int = 0, start: Size | None = None, end: Size | None = None, step: int = 1) -> Any:
     dim = wrapped(dim, len(x.shape))
-    first = slice_start(start, x.shape[dim])
+    first = slice_start(start, x.shape[dim], end, call.result.shape[dim] if step == 1 else None)
     if first is None:
         return NotImplemented
     return _view(call, x, lambda place: [p * step + first if n == dim else p for n, p in enumerate(place)])
 
 
-def slice_start(start: Size | None, size: Size) -> Index | None:
-    """Where a slice starts, None if that is not known."""
+def slice_start(start: Size | None, size: Size, end: Size | None, length: Size | None) -> Index | None:
+    """Where a slice starts, None if that is not known. length: how long it is, None where it leaves elements out."""
     start, size = index(0 if start is None else start), index(size)
     low, high = bounds(start)
     if high is not None and high < 0:
@@ -183,6 +183,8 @@ def slice_start(start: Size | None, size: Size) -> Index | None:
         return start
     if over is not None and over > 0:
         return size
+    if length is not None and (length == size - start or end is not None and length == end - start):
+        return start            # or there would be less than these
     return start if start.constant is not None or start == size else None
 
 
@@ -378,7 +380,7 @@ def _replaced(base: Lazy, source: Lazy, inside: Any, mapped: IndexMap) -> Lazy:
 def slice_scatter(call: Call, x: Lazy, source: Lazy, dim: int = 0, start: Size | None = None, end: Size | None = None,
                   step: int = 1) -> Any:
     dim = wrapped(dim, len(x.shape))
-    first = slice_start(start, x.shape[dim])
+    first = slice_start(start, x.shape[dim], end, source.shape[dim] if step == 1 else None)
     if first is None or not isinstance(step, int):
         return NotImplemented
 

@@ -1,0 +1,94 @@
+"""Torch's symbolic sizes as `Index` expressions over symbols. Taken apart by the names of sympy's classes: importing it takes long,
+and torch does when it must."""
+from __future__ import annotations
+
+import functools
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from capture.backends.native.extents import Condition
+from capture.backends.native.index import Index, Size, Symbol, index, plain
+from capture.backends.native.ir import Expr, constant, op, position
+from capture.backends.native.signature import Unsupported
+
+RELATIONS = {"Equality": "==", "Unequality": "!=", "LessThan": "<=", "StrictLessThan": "<", "GreaterThan": ">=",
+             "StrictGreaterThan": ">"}
+
+
+def as_size(value: int | torch.SymInt, symbols: Mapping[str, Symbol]) -> Size:
+    """A size by the symbols of these names. Raises Unsupported for one that does not follow from these by integer arithmetic. Where
+    it goes by which of two sizes is the greater one, that becomes a condition of the trace."""
+    return value if isinstance(value, int) else plain(_Reader(value.node.shape_env, symbols).size(value.node.expr))
+
+
+def as_number(value: torch.SymFloat, symbols: Mapping[str, Symbol]) -> Expr:
+    """What is calculated of sizes, as an expression of float64. Raises Unsupported."""
+    return _Reader(value.node.shape_env, symbols).number(value.node.expr)
+
+
+def conditions(env: Any, expr: Any, symbols: Mapping[str, Symbol]) -> list[Condition]:
+    """What a trace goes by: a relation of sizes, or several that hold. Of several of which one must hold, one that does in the call
+    that is compiled for. Raises Unsupported."""
+    kind = expr.func.__name__
+    if kind == "And":
+        return [condition for arg in expr.args for condition in conditions(env, arg, symbols)]
+    if kind == "Or":
+        return conditions(env, next(arg for arg in expr.args if env.evaluate_expr(arg)), symbols)
+    if kind in RELATIONS:
+        left, right = (_Reader(env, symbols).size(arg) for arg in expr.args)
+        return [Condition(RELATIONS[kind], left, right)]
+    raise Unsupported(f"what is computed depends on sizes: {expr}")
+
+
+class _Reader:
+    """Reads sympy's form. env: the trace's."""
+
+    def __init__(self, env: Any, symbols: Mapping[str, Symbol]) -> None:
+        self.env, self.symbols = env, symbols
+
+    def size(self, expr: Any) -> Index:
+        kind = expr.func.__name__
+        if expr.is_Integer:
+            return index(int(expr))
+        if expr.is_Symbol:
+            if str(expr) not in self.symbols:
+                raise Unsupported(f"the size {expr} is not that of an input")
+            return index(self.symbols[str(expr)])
+        if kind in ("Pow", "PowByNatural") and expr.args[1].is_Integer and int(expr.args[1]) > 0:
+            return functools.reduce(operator.mul, [self.size(expr.args[0])] * int(expr.args[1]))
+        if kind in ("Max", "Min"):
+            return self.size(self._chosen(kind, expr.args))
+        operation = OPERATIONS.get(kind)
+        if operation is None:
+            raise Unsupported(f"the size {expr}")
+        return functools.reduce(operation, map(self.size, expr.args))
+
+    def _chosen(self, kind: str, parts: Sequence[Any]) -> Any:
+        """The greatest or the least, as it is in the call that is compiled for."""
+        chosen, *rest = parts
+        for part in rest:
+            if self.env.evaluate_expr(part > chosen if kind == "Max" else part < chosen):
+                chosen = part
+        return chosen
+
+    def number(self, expr: Any) -> Expr:
+        kind = expr.func.__name__
+        if expr.is_Float or expr.is_Integer or expr.is_Rational:
+            return constant(float(expr), torch.float64)
+        if kind in ("ToFloat", "Identity"):
+            return self.number(expr.args[0])
+        if kind in NUMBERS and (kind not in OPERATIONS or not expr.is_integer):
+            parts = map(self.number, expr.args)
+            return functools.reduce(lambda left, right: op(NUMBERS[kind], torch.float64, left, right), parts)
+        if kind == "OpaqueUnaryFn_sqrt":
+            return op("sqrt", torch.float64, self.number(expr.args[0]))
+        return op("to", torch.float64, position(self.size(expr)))
+
+
+OPERATIONS: dict[str, Callable[[Index, Index], Index]] = {
+    "Add": operator.add, "Mul": operator.mul, "FloorDiv": operator.floordiv, "CleanDiv": operator.floordiv, "Mod": operator.mod,
+    "PythonMod": operator.mod}
+NUMBERS = {"Add": "add", "Mul": "mul", "IntTrueDiv": "div", "FloatTrueDiv": "div", "FloatPow": "pow"}
