@@ -93,7 +93,7 @@ def call(interp: Interpreter, function: Value, args: list[Value], kwargs: dict[s
         known = understand(interp, function, args, kwargs)
         handler = HANDLERS[known.kind]
         reason: Any = handler.refuse(interp, known)
-    if not sees and type(real) in MAY_RUN_PYTHON:           # it may look at its callers, and warn
+    if not sees and isinstance(real, MAY_RUN_PYTHON):           # it may look at its callers, and warn
         perform = functools.partial(in_sight, interp)
     elif not sees and not handler.plain:
         perform = functools.partial(in_place, interp)

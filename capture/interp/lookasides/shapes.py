@@ -9,6 +9,7 @@ import torch
 from capture.interp.core.frame import Value
 from capture.interp.core.interpreter import Interpreter
 from capture.interp.core.registry import model
+from capture.interp.lookasides import replays
 from capture.interp.lookasides.shadows import compose, depend_plain, depend_type, elements
 from capture.refgraph.node import Build, Shadow, source_of
 from capture.refgraph.sizes import product
@@ -56,5 +57,8 @@ def numel(interp: Interpreter, result: int, shape: Value) -> Shadow:
     sizes = interp.graph.sizes
     if isinstance(shape.shadow, Build) and all(source_of(item) is not None for item in shape.shadow.items):
         return sizes.shadow(product(sizes.of(item, size) for item, size in zip(shape.shadow.items, shape.real, strict=True)))
+    computed = replays.lazily(interp, torch.Size.numel, (shape,), {}, result)
+    if computed is not None:
+        return computed
     depend_plain(interp, shape.shadow, shape.real)
     return interp.graph.constant(result)

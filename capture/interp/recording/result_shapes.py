@@ -28,7 +28,7 @@ def is_dynamic(facts: OpFacts, target: Any, args: Sequence[Value], kwargs: dict[
 def declares_shapes(target: Any, args: list[Any], kwargs: dict[str, Any], result: Any) -> bool:
     """Whether an operator of another library tells by a kernel for tensors without data of what shapes its results are."""
     leaves, spec = pytree.tree_flatten((args, kwargs))
-    if not any(isinstance(leaf, torch.Tensor) for leaf in leaves):
+    if not has_meta_kernel(target) or not any(isinstance(leaf, torch.Tensor) for leaf in leaves):
         return False
     with torch.no_grad(), torch._C.DisableTorchFunction():
         args, kwargs = pytree.tree_unflatten([
@@ -38,6 +38,12 @@ def declares_shapes(target: Any, args: list[Any], kwargs: dict[str, Any], result
         except Exception:       # of whatever kind: a kernel that makes up sizes raises here, and where there is none torch does
             return False
     return shapes_in(told) == shapes_in(result)
+
+
+def has_meta_kernel(target: OpOverload | OpOverloadPacket) -> bool:
+    """Whether an operator has a kernel for tensors without data: else its own body, which may have side effects, would run."""
+    overloads = [target] if isinstance(target, OpOverload) else [getattr(target, name) for name in target.overloads()]
+    return all(torch._C._dispatch_has_kernel_for_dispatch_key(overload.name(), "Meta") for overload in overloads)
 
 
 def shapes_in(result: Any) -> list[Any]:
