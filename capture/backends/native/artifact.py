@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import fx
@@ -53,10 +52,6 @@ class Artifact:
     tail: bytes | None = None
     core: bytes | None = None
 
-    def is_for(self, inputs: Sequence[Any]) -> bool:
-        """Whether it is for inputs of these sizes, where they change from call to call."""
-        return self.signature.fits(self.signature.values(inputs))
-
 
 def load(artifact: Artifact, gm: fx.GraphModule) -> Callable[..., tuple[torch.Tensor, ...]]:
     """The callable of an artifact: arguments and results are those of `gm`, which it was compiled from."""
@@ -69,6 +64,11 @@ def load(artifact: Artifact, gm: fx.GraphModule) -> Callable[..., tuple[torch.Te
     tail, core = (decode_graph(data) if data is not None else None for data in (artifact.tail, artifact.core))
     return make_callable(gm, signature, forward, backward if signature.parts else backward[0] if backward else None, loose=True,
                          tail=tail, core=core)
+
+
+def fits(artifact: Artifact) -> Callable[[Sequence[torch.Tensor]], bool]:
+    """Tells of inputs whether the code is for their sizes."""
+    return artifact.signature.fits()
 
 
 def _backward(compiled: Compiled, signature: Signature) -> Backward:

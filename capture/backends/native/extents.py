@@ -4,13 +4,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from capture.backends.native.index import Index, Size, Symbol
+from capture.backends.native.index import Atom, Div, Index, Mod, Size, Symbol
 
 Values = Mapping[Symbol, int]       # what symbols are in a call
-
-RELATIONS: dict[str, Callable[[int, int], bool]] = {
-    "==": int.__eq__, "!=": int.__ne__, "<=": int.__le__, "<": int.__lt__, ">=": int.__ge__, ">": int.__gt__}
-
 
 @dataclass(frozen=True, slots=True)
 class Condition:
@@ -20,12 +16,19 @@ class Condition:
     left: Index
     right: Index
 
-    def holds(self, values: Values) -> bool:
-        """Whether it holds where symbols have these values."""
-        return RELATIONS[self.relation](value_of(self.left, values), value_of(self.right, values))
+    def text(self, of: Callable[[Symbol], str]) -> str:
+        """As Python has it, with `of` giving the texts of symbols."""
+        return f"{text_of(self.left, of)} {self.relation} {text_of(self.right, of)}"
 
-    def __str__(self) -> str:
-        return f"{self.left} {self.relation} {self.right}"
+
+def text_of(size: Index, of: Callable[[Symbol], str]) -> str:
+    """A size as Python has it."""
+    def atom(one: Atom) -> str:
+        if isinstance(one, (Div, Mod)):
+            return f"(({text_of(one.dividend, of)}) {'//' if isinstance(one, Div) else '%'} ({text_of(one.divisor, of)}))"
+        assert isinstance(one, Symbol), one
+        return of(one)
+    return size.text(atom)
 
 
 def value_of(size: Size, values: Values) -> int:

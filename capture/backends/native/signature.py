@@ -8,7 +8,7 @@ those that are just returned, then those that are only saved for the backward ca
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -164,10 +164,13 @@ class Signature:
         """What symbols are in a call; tensors: its inputs, and others behind these."""
         return {symbol: tensors[place].shape[dim] for symbol, place, dim in self.symbols}
 
-    def fits(self, values: Values) -> bool:
-        """Whether the callables are for these sizes."""
-        return all(value >= symbol.low for symbol, value in values.items()) and all(
-            condition.holds(values) for condition in self.conditions)
+    def fits(self) -> Callable[[Sequence[torch.Tensor]], bool]:
+        """A function that tells of inputs whether the callables are for their sizes."""
+        names = {symbol: f"x{place}[{dim}]" for symbol, place, dim in self.symbols}
+        shapes = [f"(x{place} := inputs[{place}].shape)" for place in dict.fromkeys(place for _, place, _ in self.symbols)]
+        tests = [*(f"{name} >= {symbol.low}" for symbol, name in names.items()),
+                 *(condition.text(names.__getitem__) for condition in self.conditions)]
+        return eval(f"lambda inputs: bool({' and '.join([*shapes, *tests]) or 'True'})")
 
     def arguments(self) -> list[tuple[Input | Result, ...]]:
         """What each backward callable takes of what is saved."""

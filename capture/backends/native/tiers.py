@@ -64,37 +64,37 @@ class Compiler:
     """The two halves of the compiler, as "module:function": they are imported only where and when they are needed.
 
     compile_job(Job) -> artifact runs in any process, and must depend on the job alone; the artifact is picklable.
-    load(artifact, GraphModule) -> callable, and describe(artifact) -> (one line, a log), run in the user's process and are quick.
+    load(artifact, GraphModule) -> callable, describe(artifact) -> (one line, a log), and fits(artifact) -> a function that tells of
+    inputs whether it is for their sizes, run in the user's process and are quick.
     """
 
     compile_job: str = sidecar.COMPILE_JOB
     load: str = "capture.backends.native.artifact:load"
     describe: str = "capture.backends.native.report:describe"
+    fits: str = "capture.backends.native.artifact:fits"
 
     def loaded(self, data: bytes, gm: fx.GraphModule) -> Loaded | Failure:
         """What a pickled artifact gives."""
         try:
             artifact = pickle.loads(data)
             load, describe = pkgutil.resolve_name(self.load), pkgutil.resolve_name(self.describe)
-            return Loaded(load(artifact, gm), *describe(artifact), getattr(artifact, "is_for", any_inputs))
+            return Loaded(load(artifact, gm), *describe(artifact), lambda: pkgutil.resolve_name(self.fits)(artifact))
         except Exception as error:
             return Failure.of(error)
 
 
-def any_inputs(inputs: Sequence[Any]) -> bool:
-    """What code is for that is made for the inputs of an entry."""
-    return True
+Fits = Callable[[Sequence[Any]], bool]
 
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A compiled graph: its callable, what it consists of in one line, and what CAPTURE_DEBUG asked to know of its making. is_for:
-    whether it is for inputs of an entry of these sizes."""
+    """A compiled graph: its callable, what it consists of in one line, and what CAPTURE_DEBUG asked to know of its making. fits:
+    makes the function that tells of inputs whether it is for their sizes, where these change."""
 
     call: Callable[..., Any]
     summary: str
     log: str
-    is_for: Callable[[Sequence[Any]], bool] = any_inputs
+    fits: Callable[[], Fits]
 
 
 MODULE_STATE = re.compile(r"\._(parameters|buffers)\['[^']*'\]$")        # the way from a module to its own tensors
@@ -223,12 +223,12 @@ class GeneralTier(Tier):
     """How a graph is run whose inputs have other sizes from call to call, as far as its code is for all of them. places: of these.
     changed: called when it is run in another way."""
 
-    __slots__ = ("places", "applies", "changed")
+    __slots__ = ("places", "fits", "changed")
 
     def __init__(self, gm: fx.GraphModule, stage: Stage, asynchronous: bool) -> None:
         super().__init__(gm, stage, asynchronous)
         self.places = free_places(gm)
-        self.applies: Callable[[Sequence[Any]], bool] = any_inputs
+        self.fits: Fits = lambda inputs: False
         self.changed: Callable[[], None] = lambda: None
 
     def is_for(self, inputs: Sequence[Any], wait: bool) -> bool | None:
@@ -239,10 +239,10 @@ class GeneralTier(Tier):
             target.settle()
         if self.stage in (Stage.COMPILING, Stage.WAITING):
             return None
-        return self.stage in (Stage.TRIAL, Stage.COMPILED) and self.applies(inputs)
+        return self.stage in (Stage.TRIAL, Stage.COMPILED) and self.fits(inputs)
 
     def accept(self, loaded: Loaded) -> None:
-        self.applies = loaded.is_for
+        self.fits = loaded.fits()
         super().accept(loaded)
 
     def prove(self, unproven: _Unproven) -> None:
