@@ -8,9 +8,10 @@ from typing import Any
 import numpy
 import pytest
 import torch
+import torch.nn.functional as F
 
 import capture
-from capture.config import FREE_SIZES
+from capture.config import FREE_SIZES, TRIAL_CALLS
 from tests.helpers import call, call_with, check
 from tests.sizes.programs import PROGRAMS, Cache, step
 
@@ -196,3 +197,37 @@ NUMBERS: dict[str, Any] = {
 def test_numbers_of_other_types(name: str, kind: Any) -> None:
     steps = [call(torch.ones(size, 2), kind(n)) for size, n in ((3, 2), (4, 3), (5, 2), (4, 5), (1, 1), (6, 0))]
     check(lambda: NUMBERS[name], *steps, captures=None, fullgraph=False)
+
+
+QUARTERS = {
+    "broadcast": lambda x, y: x[:x.size(0) // 4] + y, "repeated": lambda x, y: x[:x.size(0) // 4].expand(5, 3).sum(0),
+    "steps": lambda x, y: x[::8] + y, "with itself": lambda x, y: x[:x.size(0) // 4] * x,
+    "chosen": lambda x, y: torch.where(y > 0, x[:x.size(0) // 4], y), "in place": lambda x, y: y.clone().add_(x[:x.size(0) // 4]),
+    "squeezed": lambda x, y: x[:x.size(0) // 4].squeeze(0) * 2, "flat": lambda x, y: x[:x.size(0) // 4].reshape(-1) * 2,
+    "less": lambda x, y: x[:x.size(0) - 3] + y, "product": lambda x, y: x[:x.size(0) // 4].unsqueeze(-1) @ y.unsqueeze(1),
+    "pooled": lambda x, y: x.t() - F.avg_pool1d(x.t()[None], 4)[0], "power": lambda x, y: x * (x.size(0) ** 5 / 7.0) + y.sum()}
+
+
+@pytest.mark.parametrize("name", QUARTERS)
+def test_what_is_computed_of_sizes_is_one_in_some_calls(name: str) -> None:
+    """Eager mode treats sizes of 0 and 1 in ways of its own."""
+    y = torch.randn(2, 3)
+    with TRIAL_CALLS.set(0):
+        for first in (4, 8):
+            steps = [call(torch.randn(n, 3, requires_grad=True), y) for n in (first, first, 4, 5, 8, 7, 9, 12, 6000, 4, 2)]
+            check(lambda: QUARTERS[name], *steps, captures=None, backward=True, fullgraph=False, dynamic=True, **NATIVE)
+
+
+@pytest.mark.parametrize("freezing", [False, True])
+def test_parameters_of_which_a_size_takes_a_part(freezing: bool) -> None:
+    class Part(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear, self.weight = torch.nn.Linear(3, 3), torch.nn.Parameter(torch.randn(40, 3))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.linear(x) + self.weight[:x.size(0)] * 2.0
+    native = {**NATIVE, "options": {"background": False, "freezing": freezing}}
+    with torch.no_grad():
+        stats = check(Part, *(call(torch.randn(n, 3)) for n in (4, 4, 7, 9)), captures=None, dynamic=True, **native)
+    assert not stats.compile_errors

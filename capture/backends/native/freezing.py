@@ -19,7 +19,7 @@ from torch._ops import OpOverload
 from capture.backends.native.folding import fold_affine
 from capture.backends.native.job import TensorSpec
 from capture.backends.native.layouts import use_channels_last
-from capture.backends.native.nodes import insert_call
+from capture.backends.native.nodes import insert_call, takes_sizes
 from capture.backends.native.packing import pack_weights
 from capture.backends.native.pixelwise import use_products
 
@@ -101,11 +101,11 @@ class Fixed:
 
 
 def _repeatable(node: fx.Node) -> bool:
-    """Whether a node computes the same from the same, and nothing else."""
+    """Whether a node computes the same from the same, and from nothing else, such as sizes that change."""
     if node.target is operator.getitem:
         return True
     return (node.op == "call_function" and isinstance(node.target, OpOverload) and not node.target._schema.is_mutable
-            and torch.Tag.nondeterministic_seeded not in node.target.tags)
+            and torch.Tag.nondeterministic_seeded not in node.target.tags and not takes_sizes(node))
 
 
 def _cut(gm: fx.GraphModule, fixed: Fixed) -> Prologue | None:

@@ -32,6 +32,13 @@ def expected(size: int | torch.SymInt) -> int:
     return size if isinstance(size, int) else size.node.hint
 
 
+def takes_sizes(node: fx.Node) -> bool:
+    """Whether a size that changes from call to call, or what is calculated of such, is among the arguments of a call."""
+    found: list[Any] = []
+    fx.node.map_aggregate((node.args, node.kwargs), lambda value: found.append(value) or value)
+    return any(isinstance(value, (torch.SymInt, torch.SymFloat)) for value in found)
+
+
 def same(sizes: Sequence[int | torch.SymInt], others: Sequence[int | torch.SymInt]) -> bool:
     """Whether two traced tensors have the same sizes, or strides, in each call."""
     return len(sizes) == len(others) and all(statically_known_true(a == b) for a, b in zip(sizes, others, strict=True))

@@ -19,9 +19,17 @@ RELATIONS = {"Equality": "==", "Unequality": "!=", "LessThan": "<=", "StrictLess
 
 
 def as_size(value: int | torch.SymInt, symbols: Mapping[str, Symbol]) -> Size:
-    """A size by the symbols of these names. Raises Unsupported for one that does not follow from these by integer arithmetic. Where
-    it goes by which of two sizes is the greater one, that becomes a condition of the trace."""
+    """A size by the symbols of these names. Raises Unsupported for one that does not follow from these by integer arithmetic.
+
+    What it goes by becomes a condition of the trace: which of two sizes is the greater one; that a quotient or a remainder is more
+    than 1, or which of 0 and 1 it is, since sizes of 0 and 1 are treated otherwise; that a power is not too great."""
     return value if isinstance(value, int) else plain(_Reader(value.node.shape_env, symbols).size(value.node.expr))
+
+
+def settle(size: int | torch.SymInt) -> None:
+    """Makes it a condition of the trace that a size is 0 or 1, if it is in the call that is compiled for."""
+    if isinstance(size, torch.SymInt) and not size.node.expr.is_Symbol and size.node.hint in (0, 1):
+        bool(size == size.node.hint)
 
 
 def as_number(value: torch.SymFloat, symbols: Mapping[str, Symbol]) -> Expr:
@@ -38,16 +46,16 @@ def conditions(env: Any, expr: Any, symbols: Mapping[str, Symbol]) -> list[Condi
     if kind == "Or":
         return conditions(env, next(arg for arg in expr.args if env.evaluate_expr(arg)), symbols)
     if kind in RELATIONS:
-        left, right = (_Reader(env, symbols).size(arg) for arg in expr.args)
+        left, right = (_Reader(env, symbols, decides=False).size(arg) for arg in expr.args)
         return [Condition(RELATIONS[kind], left, right)]
     raise Unsupported(f"what is computed depends on sizes: {expr}")
 
 
 class _Reader:
-    """Reads sympy's form. env: the trace's."""
+    """Reads sympy's form. env: the trace's. decides: whether it may add conditions to these."""
 
-    def __init__(self, env: Any, symbols: Mapping[str, Symbol]) -> None:
-        self.env, self.symbols = env, symbols
+    def __init__(self, env: Any, symbols: Mapping[str, Symbol], decides: bool = True) -> None:
+        self.env, self.symbols, self.decides = env, symbols, decides
 
     def size(self, expr: Any) -> Index:
         kind = expr.func.__name__
@@ -58,9 +66,13 @@ class _Reader:
                 raise Unsupported(f"the size {expr} is not that of an input")
             return index(self.symbols[str(expr)])
         if kind in ("Pow", "PowByNatural") and expr.args[1].is_Integer and int(expr.args[1]) > 0:
+            if self.decides and not self.env.evaluate_expr(expr <= EXACT):
+                raise Unsupported(f"a number as great as {expr}")
             return functools.reduce(operator.mul, [self.size(expr.args[0])] * int(expr.args[1]))
         if kind in ("Max", "Min"):
             return self.size(self._chosen(kind, expr.args))
+        if self.decides and kind in ROUNDING and self.env.evaluate_expr(expr <= 1):
+            return index(int(bool(self.env.evaluate_expr(expr >= 1))))
         operation = OPERATIONS.get(kind)
         if operation is None:
             raise Unsupported(f"the size {expr}")
@@ -91,4 +103,6 @@ class _Reader:
 OPERATIONS: dict[str, Callable[[Index, Index], Index]] = {
     "Add": operator.add, "Mul": operator.mul, "FloorDiv": operator.floordiv, "CleanDiv": operator.floordiv, "Mod": operator.mod,
     "PythonMod": operator.mod}
+EXACT = 2**53       # up to here, powers of sizes are exact as float64, and no int64 overflows
+ROUNDING = ("FloorDiv", "CleanDiv", "Mod", "PythonMod")
 NUMBERS = {"Add": "add", "Mul": "mul", "IntTrueDiv": "div", "FloatTrueDiv": "div", "FloatPow": "pow"}

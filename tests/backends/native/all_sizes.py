@@ -1,6 +1,6 @@
 """Every operator that torch has sample inputs for (OpInfo), traced and lowered for all sizes and run with some, against eager mode.
 
-    python -m tests.backends.native.all_sizes [--samples 4] [--first NAME] [--compiled]
+    python -m tests.backends.native.all_sizes [--samples 4] [--first NAME] [--compiled] [--small]
 """
 from __future__ import annotations
 
@@ -23,12 +23,13 @@ from tests.backends.native.stages import Stages, compare, compiled, copied, eval
 from tests.backends.native.test_opinfo import OPERATORS, TOLERANCES, OpInfo, name_of, samples_of
 
 os.environ |= {"TENSORIFY_PYTHON_SCALARS": "0"}         # as in the compiling process
-OTHERS: tuple[Callable[[int], int], ...] = (lambda size: size + 3, lambda size: 2 * size + 1, lambda size: size)
+Change = Callable[[int], int]
+OTHERS: tuple[Change, ...] = (lambda size: size + 3, lambda size: 2 * size + 1, lambda size: size)
 
 
 @dataclass
 class Found:
-    """What came of the samples of an operator. mended: not at all."""
+    """What came of the samples of an operator: how often each outcome, and what failed."""
 
     outcomes: Counter[str]
     failures: list[str]
@@ -41,7 +42,7 @@ def free(tensor: Tensor) -> TensorSpec:
     return TensorSpec.of(tensor, properties.with_free(dims) if dims else properties)
 
 
-def resized(tensor: Tensor, change: Callable[[int], int]) -> Tensor:
+def resized(tensor: Tensor, change: Change) -> Tensor:
     """A tensor of another size, in the same order in memory: of the same numbers, repeated."""
     sizes = [change(size) if size > 1 else size for size in tensor.shape]
     order = sorted(range(tensor.dim()), key=lambda dim: -tensor.stride(dim))
@@ -52,10 +53,12 @@ def resized(tensor: Tensor, change: Callable[[int], int]) -> Tensor:
     return copied(made).requires_grad_(tensor.requires_grad)
 
 
-def check(gm: fx.GraphModule, inputs: Sequence[Tensor], through: Callable[..., list]) -> Iterator[str]:
-    """What came of one graph: one word for each of the sizes. Raises what the comparison does."""
+def check(gm: fx.GraphModule, inputs: Sequence[Tensor], through: Callable[..., list],
+          first: Change = lambda size: size) -> Iterator[str]:
+    """What came of one graph: one word for each of the sizes. first: makes those of the call that is compiled for. Raises what the
+    comparison does."""
     symbols = Symbols()
-    stages = Stages(gm, [free(tensor) for tensor in inputs], symbols)
+    stages = Stages(gm, [free(resized(tensor, first)) for tensor in inputs], symbols)
     plans = through(stages)
     signature = symbols.closed(stages.traced.signature)
     stages.traced = replace(stages.traced, signature=signature)
@@ -91,7 +94,7 @@ def built(stages: Stages) -> list:
     return compiled(stages.fused())
 
 
-def search(info: OpInfo, count: int, through: Callable[..., list] = lowered) -> Found:
+def search(info: OpInfo, count: int, through: Callable[..., list] = lowered, first: Change = lambda size: size) -> Found:
     """Some samples of an operator, with gradients where it has them."""
     found = Found(Counter(), [])
     gradients = info.supports_autograd
@@ -106,7 +109,7 @@ def search(info: OpInfo, count: int, through: Callable[..., list] = lowered) -> 
         except (RuntimeError, ValueError, NotImplementedError):
             continue
         try:
-            found.outcomes.update(check(gm, [copied(tensor) for tensor in inputs], through))
+            found.outcomes.update(check(gm, [copied(tensor) for tensor in inputs], through, first))
         except Unsupported as reason:
             found.outcomes[f"unsupported: {reason}"[:120]] += 1
         except Exception as error:      # collected: one run shows all
@@ -121,14 +124,16 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--samples", type=int, default=4)
     parser.add_argument("--first", default="")
-    parser.add_argument("--compiled", action="store_true")
+    parser.add_argument("--compiled", action="store_true", help="with kernels; else the reference interpreter stands for them")
+    parser.add_argument("--small", action="store_true", help="compiled for sizes of 2 to 4; what is computed of them may be 0 or 1")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     total: Counter[str] = Counter()
     for info in OPERATORS:
         if name_of(info) < options.first:
             continue
-        found = search(info, options.samples, built if options.compiled else lowered)
+        found = search(info, options.samples, built if options.compiled else lowered,
+                       (lambda size: 2 + size % 3) if options.small else lambda size: size)
         total += found.outcomes
         print(name_of(info), dict(found.outcomes), flush=True)
         for failure in found.failures:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch._ops import OpOverload
 from torch.fx import GraphModule, Node
+from torch.utils._pytree import tree_leaves
 
 from capture.backends.native.index import Index, Size, Symbol, index
 from capture.backends.native.ir import Expr, Load, Program, View, nested
@@ -21,6 +22,7 @@ from capture.backends.native.lowering.registry import TABLE, Call
 from capture.backends.native.lowering.scalar import number
 from capture.backends.native.lowering.sizes import Sizes
 from capture.backends.native.signature import Unsupported
+from capture.backends.native.symbolic import settle
 from capture.operators.facts import facts_of
 
 aten = torch.ops.aten
@@ -40,6 +42,10 @@ class GraphLowering:
 
     def run(self) -> Program:
         placeholders = [node for node in self.gm.graph.nodes if node.op == "placeholder"]
+        for node in self.gm.graph.nodes:
+            for fake in tree_leaves(node.meta.get("val")):
+                for size in (*fake.shape, *fake.stride()) if isinstance(fake, torch.Tensor) else ():
+                    settle(size)
         self._bind_symbols(placeholders)
         for node in self.gm.graph.nodes:
             self.builder.label = node.name
