@@ -28,7 +28,7 @@ from capture.backends.aot.joint import Joint
 from capture.backends.aot.observed import Eager, below, version
 from capture.backends.aot.results import Traced, finished
 from capture.backends.aot.saving import Saving
-from capture.backends.aot.symbols import Symbols, hand_over
+from capture.backends.aot.symbols import Symbols, pass_sizes_to_backward
 from capture.backends.aot.tail import split
 from capture.backends.aot.uninitialized import fill_uninitialized
 from capture.backends.decompositions import undecomposed
@@ -87,7 +87,7 @@ def trace(gm: fx.GraphModule, inputs: Sequence[torch.Tensor | TensorSpec], modes
         if has_blocks(graph, specs, modes):
             traced = replace(traced, signature=replace(traced.signature, blocks=True))
         if symbols.places:
-            saved = [hand_over(traced.forward, gm, names) for gm, names in zip(
+            saved = [pass_sizes_to_backward(traced.forward, gm, names) for gm, names in zip(
                 traced.graphs[1:], traced.signature.arguments(), strict=True)]
             traced = replace(traced, signature=traced.signature.with_arguments(saved))
         for one in traced.graphs:

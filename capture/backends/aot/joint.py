@@ -19,7 +19,7 @@ from capture.backends.aot.casts import keep_casts
 from capture.backends.aot.formulas import eager_formulas
 from capture.backends.aot.inner import put_in
 from capture.backends.aot.saving import keep_apart, origin
-from capture.backends.aot.symbols import write_in
+from capture.backends.aot.symbols import inline_sizes
 from capture.backends.decompositions import decompositions
 from capture.backends.native.signature import Input, Result, Unsupported
 
@@ -83,13 +83,13 @@ class Joint:
             self.tangents = [v for v, info in zip(self.values, infos, strict=True) if is_differentiable(info)]
 
     def _compile(self, gm: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
-        write_in(gm)
+        inline_sizes(gm)
         self.forward = gm
         return _never_called
 
     def _partition(self, joint: fx.GraphModule, inputs: Any, **options: Any) -> tuple[fx.GraphModule, fx.GraphModule]:
         """The partition of least memory traffic. What is random is saved."""
-        write_in(joint)
+        inline_sizes(joint)
         for node in joint.graph.nodes:
             if is_random(node):
                 node.meta["recompute"] = checkpoint.CheckpointPolicy.MUST_SAVE

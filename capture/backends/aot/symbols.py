@@ -74,7 +74,7 @@ def unguarded(fake: torch.Tensor) -> AbstractContextManager[Any]:
     return contextlib.nullcontext() if env is None else env.suppress_guards()
 
 
-def write_in(gm: fx.GraphModule) -> None:
+def inline_sizes(gm: fx.GraphModule) -> None:
     """Writes sizes, and what is calculated of them, in the places of the nodes that do so: operations take nothing but tensors from
     others."""
     found = {node: value for node in gm.graph.nodes
@@ -85,7 +85,7 @@ def write_in(gm: fx.GraphModule) -> None:
     gm.recompile()
 
 
-def write_out(graph: fx.Graph, size: torch.SymInt, node_of: Callable[[str], fx.Node]) -> fx.Node | int:
+def emit_size(graph: fx.Graph, size: torch.SymInt, node_of: Callable[[str], fx.Node]) -> fx.Node | int:
     """Writes the nodes that compute a size, at the end of a graph. node_of: gives that of a symbol, by its name."""
     def write(value: Size) -> fx.Node | int:
         if isinstance(value := plain(value), int):
@@ -106,7 +106,7 @@ def write_out(graph: fx.Graph, size: torch.SymInt, node_of: Callable[[str], fx.N
     return write(as_size(size, symbols_of(size.node.shape_env)))
 
 
-def hand_over(forward: fx.GraphModule, backward: fx.GraphModule,
+def pass_sizes_to_backward(forward: fx.GraphModule, backward: fx.GraphModule,
               saved: tuple[Input | Result, ...]) -> tuple[Input | Result, ...]:
     """Has the backward graph take, behind what is saved, the sizes that it computes with and that no tensor has which it takes.
     Returns what is saved then."""

@@ -17,7 +17,7 @@ from torch.autograd.graph import increment_version
 
 from capture.backends.aot.aten import storage_of
 from capture.backends.aot.observed import Eager, end, version
-from capture.backends.aot.symbols import Symbols, write_out
+from capture.backends.aot.symbols import Symbols, emit_size
 from capture.backends.native.job import Modes
 from capture.backends.native.signature import Input, Result, Unsupported
 
@@ -142,7 +142,7 @@ class _Parts:
             return size
         expr = size.node.expr
         if expr not in self.sizes:
-            self.sizes[expr] = write_out(self.tail, size, self._size_of_input)
+            self.sizes[expr] = emit_size(self.tail, size, self._size_of_input)
         return self.sizes[expr]
 
     def _size_of_input(self, name: str) -> fx.Node:

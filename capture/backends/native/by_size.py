@@ -62,7 +62,7 @@ class BySize:
         if is_for_all is None:
             return self.gm.forward
         if is_for_all:
-            return self._known.setdefault(key, self._call_for_all)
+            return self._known.setdefault(key, self._call_for_all if self.numbers else self._for_all)
         if key not in self._singles and (key not in self._met or len(self._singles) >= MOST_COMPILED):
             self._met.add(key)
             return self.gm.forward
@@ -128,7 +128,8 @@ def sized(gm: fx.GraphModule, places: Sequence[int]) -> fx.GraphModule:
     return made
 
 
-ELEMENT = torch.zeros(())
+with torch.inference_mode(False):       # whatever the modes are when this module is imported
+    ELEMENT = torch.zeros((), dtype=torch.float32, device="cpu")
 OF_A_SIZE = _C.tensor_properties(ELEMENT.expand(LEAST)).with_free([0])
 
 

@@ -100,9 +100,8 @@ class _Reader:
         return op("to", torch.float64, position(self.size(expr)))
 
 
-OPERATIONS: dict[str, Callable[[Index, Index], Index]] = {
-    "Add": operator.add, "Mul": operator.mul, "FloorDiv": operator.floordiv, "CleanDiv": operator.floordiv, "Mod": operator.mod,
-    "PythonMod": operator.mod}
+ROUNDING: dict[str, Callable[[Index, Index], Index]] = {
+    "FloorDiv": operator.floordiv, "CleanDiv": operator.floordiv, "Mod": operator.mod, "PythonMod": operator.mod}
+OPERATIONS: dict[str, Callable[[Index, Index], Index]] = {"Add": operator.add, "Mul": operator.mul, **ROUNDING}
 EXACT = 2**53       # up to here, powers of sizes are exact as float64, and no int64 overflows
-ROUNDING = ("FloorDiv", "CleanDiv", "Mod", "PythonMod")
 NUMBERS = {"Add": "add", "Mul": "mul", "IntTrueDiv": "div", "FloatTrueDiv": "div", "FloatPow": "pow"}
