@@ -28,7 +28,8 @@ from capture.backends.aot.joint import Joint
 from capture.backends.aot.observed import Eager, below, version
 from capture.backends.aot.results import Traced, finished
 from capture.backends.aot.saving import Saving
-from capture.backends.aot.symbols import Symbols, pass_sizes_to_backward
+from capture.backends.aot.size_arguments import pass_sizes_to_backward
+from capture.backends.aot.symbols import Symbols
 from capture.backends.aot.tail import split
 from capture.backends.aot.uninitialized import fill_uninitialized
 from capture.backends.decompositions import undecomposed

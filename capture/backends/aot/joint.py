@@ -19,7 +19,7 @@ from capture.backends.aot.casts import keep_casts
 from capture.backends.aot.formulas import eager_formulas
 from capture.backends.aot.inner import put_in
 from capture.backends.aot.saving import keep_apart, origin
-from capture.backends.aot.symbols import inline_sizes
+from capture.backends.aot.size_nodes import inline_sizes
 from capture.backends.decompositions import decompositions
 from capture.backends.native.signature import Input, Result, Unsupported
 

@@ -2,28 +2,24 @@
 from __future__ import annotations
 
 import contextlib
-import functools
-import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import fx
 from torch._dynamo.source import ConstantSource
-from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, free_symbols
+from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
 from torch.utils._sympy.symbol import SymT, symbol_is_type
 
-from capture.backends.native.index import Atom, Div, Mod, Size, Symbol, plain
+from capture.backends.native.index import LEAST_SIZE, Size, Symbol
 from capture.backends.native.job import TensorSpec
-from capture.backends.native.numbers import put_in
-from capture.backends.native.signature import Input, Result, Signature, Unsupported
+from capture.backends.native.signature import Signature
 from capture.backends.native.symbolic import as_size, conditions
 
 
 class Symbols:
-    """The symbols of one trace, one for each size that changes: 2 at least, since torch takes 0 and 1 for sizes of another kind."""
+    """The symbols of one trace, one for each size that changes. Each stands for LEAST_SIZE at least."""
 
     def __init__(self) -> None:
         self.env = ShapeEnv(duck_shape=False)
@@ -47,6 +43,7 @@ class Symbols:
     def _symbol(self, place: int, dim: int, real: int) -> torch.SymInt:
         source = ConstantSource(f"input_{place}_{dim}")
         symbol = self.env.create_symbol(real, source, DimDynamic.DYNAMIC)
+        assert self.env.var_to_range[symbol].lower == LEAST_SIZE
         self.places[str(symbol)] = place, dim
         return self.env.create_symintnode(symbol, hint=real, source=source)
 
@@ -72,81 +69,3 @@ def unguarded(fake: torch.Tensor) -> AbstractContextManager[Any]:
     """Within it torch may ask for sizes as numbers, and gets those of the call that is compiled for: no condition comes of it."""
     env = getattr(getattr(fake, "fake_mode", None), "shape_env", None)
     return contextlib.nullcontext() if env is None else env.suppress_guards()
-
-
-def inline_sizes(gm: fx.GraphModule) -> None:
-    """Writes sizes, and what is calculated of them, in the places of the nodes that do so: operations take nothing but tensors from
-    others."""
-    found = {node: value for node in gm.graph.nodes
-             if node.op == "call_function" and isinstance(value := node.meta.get("val"), (torch.SymInt, torch.SymFloat))}
-    put_in(gm.graph, found)
-    for node in reversed(found):
-        gm.graph.erase_node(node)
-    gm.recompile()
-
-
-def emit_size(graph: fx.Graph, size: torch.SymInt, node_of: Callable[[str], fx.Node]) -> fx.Node | int:
-    """Writes the nodes that compute a size, at the end of a graph. node_of: gives that of a symbol, by its name."""
-    def write(value: Size) -> fx.Node | int:
-        if isinstance(value := plain(value), int):
-            return value
-        terms = [chain(operator.mul, [*map(atom, monomial), *([factor] if factor != 1 or not monomial else [])])
-                 for monomial, factor in value.terms.items()]
-        return chain(operator.add, terms)
-
-    def atom(one: Atom) -> fx.Node | int:
-        if isinstance(one, Symbol):
-            return node_of(one.name)
-        assert isinstance(one, (Div, Mod)), one
-        operation = operator.floordiv if isinstance(one, Div) else operator.mod
-        return graph.call_function(operation, (write(one.dividend), write(one.divisor)))
-
-    def chain(operation: Callable[..., Any], operands: Sequence[fx.Node | int]) -> fx.Node | int:
-        return functools.reduce(lambda left, right: graph.call_function(operation, (left, right)), operands)
-    return write(as_size(size, symbols_of(size.node.shape_env)))
-
-
-def pass_sizes_to_backward(forward: fx.GraphModule, backward: fx.GraphModule,
-              saved: tuple[Input | Result, ...]) -> tuple[Input | Result, ...]:
-    """Has the backward graph take, behind what is saved, the sizes that it computes with and that no tensor has which it takes.
-    Returns what is saved then."""
-    placeholders = backward.graph.find_nodes(op="placeholder")
-    bound = {size.node.expr for node in placeholders for size in node.meta["val"].shape if isinstance(size, torch.SymInt)}
-    needed = {symbol for node in backward.graph.nodes for symbol in _symbols_in(node)}
-    results = list(forward.graph.output_node().args[0])
-    sizes = {size.node.expr: size for node in forward.graph.find_nodes(op="placeholder") for size in node.meta["val"].shape
-             if isinstance(size, torch.SymInt)}
-    for symbol in sorted(needed - bound, key=str):
-        if symbol not in sizes:
-            raise Unsupported("a size depends on values")
-        size = sizes[symbol]
-        with backward.graph.inserting_before(_behind(backward.graph, placeholders, len(saved))):
-            node = backward.graph.placeholder(f"size_{symbol}")
-        node.meta["val"] = size
-        placeholders.insert(len(saved), node)
-        saved = (*saved, Result(len(results)))
-        results.append(size)
-    forward.graph.output_node().args = (tuple(results),)
-    return saved
-
-
-def _behind(graph: fx.Graph, placeholders: Sequence[fx.Node], count: int) -> fx.Node:
-    """The node behind the first `count` placeholders."""
-    if count < len(placeholders):
-        return placeholders[count]
-    return next(node for node in graph.nodes if node.op != "placeholder")
-
-
-def _symbols_in(node: fx.Node) -> set[Any]:
-    values = node.meta.get("val")
-    found: set[Any] = set()
-    for value in values if isinstance(values, (tuple, list)) else [values]:
-        if isinstance(value, (torch.Tensor, torch.SymInt, torch.SymFloat)):
-            found |= free_symbols(value)
-
-    def add(size: Any) -> Any:
-        if isinstance(size, (torch.SymInt, torch.SymFloat)):
-            found.update(free_symbols(size))
-        return size
-    fx.node.map_aggregate((node.args, node.kwargs), add)
-    return found

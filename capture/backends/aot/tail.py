@@ -17,7 +17,8 @@ from torch.autograd.graph import increment_version
 
 from capture.backends.aot.aten import storage_of
 from capture.backends.aot.observed import Eager, end, version
-from capture.backends.aot.symbols import Symbols, emit_size
+from capture.backends.aot.size_nodes import emit_size
+from capture.backends.aot.symbols import Symbols
 from capture.backends.native.job import Modes
 from capture.backends.native.signature import Input, Result, Unsupported
 

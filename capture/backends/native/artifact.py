@@ -66,9 +66,9 @@ def load(artifact: Artifact, gm: fx.GraphModule) -> Callable[..., tuple[torch.Te
                          tail=tail, core=core)
 
 
-def fits(artifact: Artifact) -> Callable[[Sequence[torch.Tensor]], bool]:
-    """Tells of inputs whether the code is for their sizes."""
-    return artifact.signature.fits()
+def size_check(artifact: Artifact) -> Callable[[Sequence[torch.Tensor]], bool]:
+    """A function that tells whether the code covers inputs, by their sizes."""
+    return artifact.signature.size_check()
 
 
 def _backward(compiled: Compiled, signature: Signature) -> Backward:

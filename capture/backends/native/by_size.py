@@ -10,20 +10,20 @@ import torch
 from torch import fx
 
 from capture import _C
+from capture.backends.native.index import LEAST_SIZE
 from capture.backends.native.numbers import put_in
 
 MOST_COMPILED = 8       # combinations of sizes for which there is code of their own
 MOST_KNOWN = 1024       # … that are remembered
-LEAST = 2               # numbers from here on count as sizes in code for all sizes
 Key = tuple[Any, ...]
 
 
 class BySize:
     """The callable of a graph.
 
-    places: of the inputs whose sizes change; numbers: of those that are sizes. general: makes the callable of `sized`, from inputs
-    of sizes that are LEAST at least; its tier is a `GeneralTier`. single: makes the callable for inputs of these sizes alone.
-    first: the inputs of the capturing call, None in the places of those that have died.
+    places: of the inputs whose sizes change; numbers: of those that are sizes. general: makes the callable of
+    `graph_with_carriers`, from inputs of sizes that are LEAST_SIZE at least; its tier is a `GeneralTier`. single: makes the
+    callable for inputs of these sizes alone. first: the inputs of the capturing call, None in the places of those that have died.
     """
 
     __slots__ = ("gm", "places", "numbers", "general", "single", "_dims", "_for_all", "_known", "_met", "_singles", "__weakref__")
@@ -41,7 +41,7 @@ class BySize:
         self._met: set[Key] = set()
         if all(first[place] is not None for place in places):
             self._met.add(self._key(first))
-            self._is_for_all(first)
+            self._is_covered(first)
 
     def _key(self, inputs: Sequence[Any]) -> Key:
         return (*[inputs[place].shape for place in self.places], *[inputs[place] for place in self.numbers])
@@ -58,31 +58,31 @@ class BySize:
             self._known.clear()
             self._met.clear()
         key = self._key(inputs)
-        is_for_all = self._is_for_all(inputs, wait=True)
-        if is_for_all is None:
+        covered = self._is_covered(inputs, wait=True)
+        if covered is None:
             return self.gm.forward
-        if is_for_all:
+        if covered:
             return self._known.setdefault(key, self._call_for_all if self.numbers else self._for_all)
         if key not in self._singles and (key not in self._met or len(self._singles) >= MOST_COMPILED):
             self._met.add(key)
             return self.gm.forward
         return self._known.setdefault(key, self._singles.get(key) or self._singles.setdefault(key, self.single(inputs)))
 
-    def _is_for_all(self, inputs: Sequence[Any], wait: bool = False) -> bool | None:
-        """Whether there is code for all sizes, and that is for these; None while it is being compiled. wait: where it is compiled
+    def _is_covered(self, inputs: Sequence[Any], wait: bool = False) -> bool | None:
+        """Whether there is code for all sizes, and that covers these; None while it is being compiled. wait: where it is compiled
         at the first hit, this is one."""
-        if not all(inputs[place].shape[dim] >= LEAST for place, dim in self._dims) or not all(
-                inputs[place] >= LEAST for place in self.numbers):
+        if not all(inputs[place].shape[dim] >= LEAST_SIZE for place, dim in self._dims) or not all(
+                inputs[place] >= LEAST_SIZE for place in self.numbers):
             return False
-        given = with_sizes(inputs, self.numbers)
+        given = inputs_with_carriers(inputs, self.numbers)
         if self._for_all is None:
             self._for_all = self.general(given)
             self._for_all.tier.changed = self._known.clear
-        return self._for_all.tier.is_for(given, wait)
+        return self._for_all.tier.covers(given, wait)
 
     def _call_for_all(self, *inputs: Any) -> Any:
         assert self._for_all is not None
-        return self._for_all(*with_sizes(inputs, self.numbers))
+        return self._for_all(*inputs_with_carriers(inputs, self.numbers))
 
     def switches(self) -> list[tuple[str, _C.Switch]]:
         """For which sizes there is a callable, in words, and that."""
@@ -103,7 +103,7 @@ def number_places(gm: fx.GraphModule) -> list[int]:
     return [place for place, node in enumerate(gm.graph.find_nodes(op="placeholder")) if node.meta.get("size")]
 
 
-def with_numbers(gm: fx.GraphModule, places: Sequence[int], inputs: Sequence[Any]) -> fx.GraphModule:
+def graph_with_constants(gm: fx.GraphModule, places: Sequence[int], inputs: Sequence[Any]) -> fx.GraphModule:
     """The graph with these numbers as constants. It takes them still."""
     if not places:
         return gm
@@ -113,8 +113,9 @@ def with_numbers(gm: fx.GraphModule, places: Sequence[int], inputs: Sequence[Any
     return made
 
 
-def sized(gm: fx.GraphModule, places: Sequence[int]) -> fx.GraphModule:
-    """The graph that takes, for each number that is a size, a tensor of that size: so all sizes come in one way."""
+def graph_with_carriers(gm: fx.GraphModule, places: Sequence[int]) -> fx.GraphModule:
+    """The graph that takes, for each number that is a size, its *carrier*: a tensor without memory of its own, whose size is that
+    number. So all sizes come in one way, as those of tensors."""
     if not places:
         return gm
     made, placeholders = _copy(gm)
@@ -123,18 +124,18 @@ def sized(gm: fx.GraphModule, places: Sequence[int]) -> fx.GraphModule:
     for node, size in sizes.items():
         node.replace_all_uses_with(size, delete_user_cb=lambda user, size=size: user is not size)
     for place in places:
-        placeholders[place].meta = {"properties": OF_A_SIZE}
+        placeholders[place].meta = {"properties": OF_A_CARRIER}
     made.recompile()
     return made
 
 
 with torch.inference_mode(False):       # whatever the modes are when this module is imported
     ELEMENT = torch.zeros((), dtype=torch.float32, device="cpu")
-OF_A_SIZE = _C.tensor_properties(ELEMENT.expand(LEAST)).with_free([0])
+OF_A_CARRIER = _C.tensor_properties(ELEMENT.expand(LEAST_SIZE)).with_free([0])
 
 
-def with_sizes(inputs: Sequence[Any], places: Sequence[int]) -> Sequence[Any]:
-    """What the graph of `sized` takes in the places of `inputs`."""
+def inputs_with_carriers(inputs: Sequence[Any], places: Sequence[int]) -> Sequence[Any]:
+    """What the graph of `graph_with_carriers` takes in the places of `inputs`."""
     if not places:
         return inputs
     values = list(inputs)

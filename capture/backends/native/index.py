@@ -12,13 +12,15 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+LEAST_SIZE = 2      # that a symbol stands for, unless more is known: torch takes sizes of 0 and 1 for sizes of another kind
+
 
 @dataclass(frozen=True, slots=True)
 class Symbol:
     """A size which is known when the plan runs: at least `low`."""
 
     name: str
-    low: int = 2
+    low: int = LEAST_SIZE
 
     def __str__(self) -> str:
         return self.name

@@ -164,8 +164,8 @@ class Signature:
         """What symbols are in a call; tensors: its inputs, and others behind these."""
         return {symbol: tensors[place].shape[dim] for symbol, place, dim in self.symbols}
 
-    def fits(self) -> Callable[[Sequence[torch.Tensor]], bool]:
-        """A function that tells of inputs whether the callables are for their sizes."""
+    def size_check(self) -> Callable[[Sequence[torch.Tensor]], bool]:
+        """A function that tells whether the callables cover inputs: whether their sizes meet all conditions."""
         names = {symbol: f"x{place}[{dim}]" for symbol, place, dim in self.symbols}
         shapes = [f"(x{place} := inputs[{place}].shape)" for place in dict.fromkeys(place for _, place, _ in self.symbols)]
         tests = [*(f"{name} >= {symbol.low}" for symbol, name in names.items()),

@@ -20,7 +20,7 @@ from torch import fx
 
 from capture import _C
 from capture.backends.native import disk_cache, numbers, sidecar, transport
-from capture.backends.native.by_size import BySize, free_places, number_places, sized, with_numbers
+from capture.backends.native.by_size import BySize, free_places, graph_with_carriers, graph_with_constants, number_places
 from capture.backends.native.job import Job, Modes, TensorSpec
 from capture.backends.native.messages import Failure
 from capture.backends.native.trial import Trial
@@ -64,37 +64,37 @@ class Compiler:
     """The two halves of the compiler, as "module:function": they are imported only where and when they are needed.
 
     compile_job(Job) -> artifact runs in any process, and must depend on the job alone; the artifact is picklable.
-    load(artifact, GraphModule) -> callable, describe(artifact) -> (one line, a log), and fits(artifact) -> a function that tells of
-    inputs whether it is for their sizes, run in the user's process and are quick.
+    load(artifact, GraphModule) -> callable, describe(artifact) -> (one line, a log), and size_check(artifact) -> a function
+    that tells whether it covers inputs, by their sizes, run in the user's process and are quick.
     """
 
     compile_job: str = sidecar.COMPILE_JOB
     load: str = "capture.backends.native.artifact:load"
     describe: str = "capture.backends.native.report:describe"
-    fits: str = "capture.backends.native.artifact:fits"
+    size_check: str = "capture.backends.native.artifact:size_check"
 
     def loaded(self, data: bytes, gm: fx.GraphModule) -> Loaded | Failure:
         """What a pickled artifact gives."""
         try:
             artifact = pickle.loads(data)
             load, describe = pkgutil.resolve_name(self.load), pkgutil.resolve_name(self.describe)
-            return Loaded(load(artifact, gm), *describe(artifact), lambda: pkgutil.resolve_name(self.fits)(artifact))
+            return Loaded(load(artifact, gm), *describe(artifact), lambda: pkgutil.resolve_name(self.size_check)(artifact))
         except Exception as error:
             return Failure.of(error)
 
 
-Fits = Callable[[Sequence[Any]], bool]
+SizeCheck = Callable[[Sequence[Any]], bool]
 
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A compiled graph: its callable, what it consists of in one line, and what CAPTURE_DEBUG asked to know of its making. fits:
-    makes the function that tells of inputs whether it is for their sizes, where these change."""
+    """A compiled graph: its callable, what it consists of in one line, and what CAPTURE_DEBUG asked to know of its making.
+    size_check: makes the function that tells whether it covers inputs, where their sizes change."""
 
     call: Callable[..., Any]
     summary: str
     log: str
-    fits: Callable[[], Fits]
+    size_check: Callable[[], SizeCheck]
 
 
 MODULE_STATE = re.compile(r"\._(parameters|buffers)\['[^']*'\]$")        # the way from a module to its own tensors
@@ -223,26 +223,26 @@ class GeneralTier(Tier):
     """How a graph is run whose inputs have other sizes from call to call, as far as its code is for all of them. places: of these.
     changed: called when it is run in another way."""
 
-    __slots__ = ("places", "fits", "changed")
+    __slots__ = ("places", "changed", "_check")
 
     def __init__(self, gm: fx.GraphModule, stage: Stage, asynchronous: bool) -> None:
         super().__init__(gm, stage, asynchronous)
         self.places = free_places(gm)
-        self.fits: Fits = lambda inputs: False
         self.changed: Callable[[], None] = lambda: None
+        self._check: SizeCheck = lambda inputs: False
 
-    def is_for(self, inputs: Sequence[Any], wait: bool) -> bool | None:
-        """Whether there is code, and that for inputs like these; None while it is being compiled. wait: where it is compiled at the
-        first hit, this is one."""
+    def covers(self, inputs: Sequence[Any], wait: bool) -> bool | None:
+        """Whether there is code for inputs of these sizes; None while it is being compiled. wait: where it is compiled at the first
+        hit, this is one."""
         switch = self._switch()
         if wait and switch is not None and isinstance(target := switch.target, _FirstHit):
             target.settle()
         if self.stage in (Stage.COMPILING, Stage.WAITING):
             return None
-        return self.stage in (Stage.TRIAL, Stage.COMPILED) and self.fits(inputs)
+        return self.stage in (Stage.TRIAL, Stage.COMPILED) and self._check(inputs)
 
     def accept(self, loaded: Loaded) -> None:
-        self.fits = loaded.fits()
+        self._check = loaded.size_check()
         super().accept(loaded)
 
     def prove(self, unproven: _Unproven) -> None:
@@ -427,10 +427,10 @@ def compile_graph(gm: fx.GraphModule, example_inputs: Sequence[Any], *, options:
         return _compiled(gm, example_inputs, options, compiler)
 
     def general(inputs: Sequence[Any]) -> _C.Switch:
-        return _compiled(sized(gm, sizes), inputs, options, compiler, GeneralTier)
+        return _compiled(graph_with_carriers(gm, sizes), inputs, options, compiler, GeneralTier)
 
     def single(inputs: Sequence[Any]) -> _C.Switch:
-        return _compiled(with_numbers(gm, sizes, inputs), inputs, options, compiler)
+        return _compiled(graph_with_constants(gm, sizes, inputs), inputs, options, compiler)
     by_size = BySize(gm, places, sizes, general, single, example_inputs)
     return SizesTier(gm, by_size).attach(by_size)
 

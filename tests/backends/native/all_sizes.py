@@ -62,7 +62,7 @@ def check(gm: fx.GraphModule, inputs: Sequence[Tensor], through: Callable[..., l
     plans = through(stages)
     signature = symbols.closed(stages.traced.signature)
     stages.traced = replace(stages.traced, signature=signature)
-    call, fits = stages.callable(plans), signature.fits()
+    call, covers = stages.callable(plans), signature.size_check()
     if not signature.symbols:
         yield "without sizes"
         return
@@ -70,7 +70,7 @@ def check(gm: fx.GraphModule, inputs: Sequence[Tensor], through: Callable[..., l
         own = [resized(tensor, change) for tensor in inputs]
         if not accepts(gm, own):
             yield "refused by eager mode"
-        elif not fits(own):
+        elif not covers(own):
             yield "does not fit"
         else:
             compare(gm, call, own, TOLERANCES)
