@@ -35,8 +35,8 @@ def name_of(target: Any) -> str:
     return target if isinstance(target, str) else getattr(target, "__name__", "")
 
 
-def plain_name(target: Any) -> str:
-    """The same without underscores around it, as users know it."""
+def shown_name(target: Any) -> str:
+    """The same for messages: without underscores around it."""
     return name_of(target).strip("_")
 
 

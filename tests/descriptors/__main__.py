@@ -2,12 +2,10 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 import traceback
 
-os.environ.setdefault("CAPTURE_STRICT", "1")        # read when capture is imported
-os.environ.setdefault("OMP_NUM_THREADS", "1")
+import tests.search_settings  # noqa: F401
 
 
 def main() -> int:

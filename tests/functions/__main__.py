@@ -3,13 +3,9 @@ from __future__ import annotations
 
 import argparse
 import collections
-import os
 import sys
 
-# read when capture is imported
-os.environ.setdefault("CAPTURE_STRICT", "1")
-os.environ.setdefault("CAPTURE_TRIAL_CALLS", "0")
-os.environ.setdefault("OMP_NUM_THREADS", "1")
+import tests.search_settings  # noqa: F401
 
 
 def main() -> int:

@@ -13,14 +13,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import tests.search_settings  # noqa: F401
+
 if TYPE_CHECKING:
     from tests.fuzz.case import Engine
     from tests.fuzz.hunt import Bug, Found
-
-# read when capture is imported
-os.environ.setdefault("CAPTURE_STRICT", "1")
-os.environ.setdefault("CAPTURE_TRIAL_CALLS", "0")
-os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
 @dataclass(frozen=True)

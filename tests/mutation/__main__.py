@@ -8,10 +8,7 @@ import sys
 import tempfile
 import time
 
-# read when capture is imported
-os.environ.setdefault("CAPTURE_STRICT", "1")
-os.environ.setdefault("CAPTURE_TRIAL_CALLS", "0")
-os.environ.setdefault("OMP_NUM_THREADS", "1")
+import tests.search_settings  # noqa: F401
 
 
 def main() -> int:

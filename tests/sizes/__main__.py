@@ -11,10 +11,9 @@ import warnings
 from collections.abc import Iterator
 from typing import Any
 
+import tests.search_settings  # noqa: F401
+
 # read when capture is imported
-os.environ.setdefault("CAPTURE_STRICT", "1")
-os.environ.setdefault("CAPTURE_TRIAL_CALLS", "0")
-os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("CAPTURE_FREE_SIZES", "1")
 
 

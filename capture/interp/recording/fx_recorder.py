@@ -22,7 +22,7 @@ from capture.interp.recording.scalar_specialization import Numbers
 from capture.interp.recording.undo_log import MOST_BYTES
 from capture.interp.recording.writes import note_writes, uncounted, versions_of
 from capture.operators.facts import facts_of
-from capture.operators.schemas import plain_name
+from capture.operators.schemas import shown_name
 from capture.refgraph.facts import current_gpu
 from capture.refgraph.graph import VALUES, RefGraph
 from capture.refgraph.identical import LISTS
@@ -113,7 +113,7 @@ class FxRecorder(GraphBuilder):
             if facts.plain not in RANKED:
                 self.sizes.fix(tensors)
         if dynamic and contains_tensor(result) and is_counted(facts, args, kwargs, tensors, self._maker(tensors)):
-            raise Break("data-dependent-shape", f"{plain_name(target)} of a tensor whose shape depends on values")
+            raise Break("data-dependent-shape", f"{shown_name(target)} of a tensor whose shape depends on values")
         shapes = None if dynamic else self.sizes.of_results(target, args, kwargs, tensors, result, bool(self.bodies))
         known = computes and all(constant_tensors.is_fixed(self.refs, tensor) for tensor in tensors) and all(
             source in self.told.fixed or "number" in source.meta or source in self.sizes.sources for source in node.all_input_nodes)

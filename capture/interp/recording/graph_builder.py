@@ -15,7 +15,7 @@ from capture.interp.recording import arrays, constant_tensors, fx_numbers, fx_si
 from capture.interp.recording.graph_inputs import GraphInputs
 from capture.interp.recording.scalar_specialization import Numbers, Place, counts_in, place_of
 from capture.operators.facts import OpFacts
-from capture.operators.schemas import plain_name
+from capture.operators.schemas import shown_name
 from capture.refgraph.effects import Replayed
 from capture.refgraph.graph import PINNED, VALUES, RefGraph
 from capture.refgraph.lookup import parts
@@ -177,7 +177,7 @@ class GraphBuilder:
         if place is Place.FIXED and facts.is_of_sizes(where, value.real) and fx_numbers.has_read(value.shadow):
             place, self.resized = Place.SIZE, True
         elif place is Place.FIXED and (counts := counts_in(facts, where, value.real)) and not self.pin(*counts):
-            raise Break("data-dependent", f"{plain_name(target)}() takes an integer that a tensor holds")
+            raise Break("data-dependent", f"{shown_name(target)}() takes an integer that a tensor holds")
         elif place is Place.FIXED and facts.is_of_sizes(where, value.real):
             self.sizes.free(self, value.shadow)
         if place is Place.INDEX and isinstance(value.shadow, Build) and facts.takes_subscript:

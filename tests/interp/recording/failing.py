@@ -27,7 +27,7 @@ class Block:
         return self.ends
 
 
-class Programs(list[Callable[..., Any]]):
+class FailingPrograms(list[Callable[..., Any]]):
     """Functions of a state and a tensor."""
 
     def add(self, function: Callable[..., Any]) -> Callable[..., Any]:

@@ -14,9 +14,9 @@ from torch import nn
 
 import capture
 from tests.helpers import call, check
-from tests.interp.recording.failing import BAD, Block, Programs, X, name_of
+from tests.interp.recording.failing import BAD, Block, FailingPrograms, X, name_of
 
-PROGRAMS = Programs()
+PROGRAMS = FailingPrograms()
 
 
 @PROGRAMS.add

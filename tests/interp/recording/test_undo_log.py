@@ -15,10 +15,10 @@ from torch import nn
 import capture
 from capture.interp.recording.undo_log import MOST_BYTES
 from tests.helpers import call, call_with, check
-from tests.interp.recording.failing import BAD, CALLS, Block, Programs, X, name_of
+from tests.interp.recording.failing import BAD, CALLS, Block, FailingPrograms, X, name_of
 
 LARGE = MOST_BYTES // 4 + 4
-PROGRAMS = Programs()
+PROGRAMS = FailingPrograms()
 
 
 @PROGRAMS.add
