@@ -20,7 +20,6 @@ INTERP = Path(__file__).parents[2] / "capture" / "interp"
 DECODE = {
     "core/instructions.py": "decoding: what of CPython's code is an instruction, and what its argument means, in each version",
     "opcodes/__init__.py": "which opcodes need no handler",
-    "lookasides/escapes.py": "is being written anew",         # to be taken out of here then
 }
 WRITE = {       # but not to compare them with those of other code
     "breaks/continuation_code.py": "writes the code of continuations",

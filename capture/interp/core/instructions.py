@@ -42,7 +42,9 @@ class Does(enum.Flag):
     READS_LOCAL = enum.auto()       # the variable of its name, in the frame itself
     LOADS_LOCAL = enum.auto()       # … which is on top of the stack then
     WRITES_LOCAL = enum.auto()
-    STORES_CELL = enum.auto()       # … in a cell, which another function may share; or empties it
+    LOADS_CELL = enum.auto()        # the variable of its name in a cell, which another function may share
+    STORES_CELL = enum.auto()       # … or empties it
+    LOADS_CONSTANT = enum.auto()    # of the code; its value holds that
     LOADS_GLOBAL = enum.auto()      # a global variable, or builtin, of its name
     STORES_NAME = enum.auto()       # one of those, or of a class body; or deletes it
     STORES_ANY_NAME = enum.auto()   # all names of a module
@@ -51,8 +53,12 @@ class Does(enum.Flag):
     ASKS_SUPER = enum.auto()        # … of what comes next in the order of classes
     STORES_ATTRIBUTE = enum.auto()
     DELETES_ATTRIBUTE = enum.auto()
+    READS_ITEM = enum.auto()        # of what is below the top of the stack, at the key on top
+    TAKES_ITEMS = enum.auto()       # of what is on top of the stack, to iterate over that or to compare with these
     STORES_ITEM = enum.auto()       # or deletes it
     CHANGES_OPERAND = enum.auto()   # where that is a list or the like: `+=`
+    CALLS = enum.auto()             # what is below as many arguments as its number says; its value names those with keywords
+    PUSHES_NULL = enum.auto()       # CPython's, beside what is called
     IMPORTS = enum.auto()
     BUILDS_CLASS = enum.auto()
     ENTERS = enum.auto()            # a block of `with`

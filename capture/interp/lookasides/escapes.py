@@ -20,7 +20,7 @@ from capture.refgraph.node import SCALARS
 
 CHANGEABLE = (list, dict, set, collections.deque, bytearray)
 NO_OBJECTS = (type, types.ModuleType, types.FunctionType)       # which code may name, though they have methods
-LOOKS_IN = frozenset({"GET_ITER", "CONTAINS_OP"})           # take items of what is on top of the stack, or compare with these
+LOADS = Does.LOADS_CONSTANT | Does.LOADS_LOCAL | Does.LOADS_CELL | Does.LOADS_GLOBAL       # a value, which is all that they do
 MOST_LEVELS = 6
 
 
@@ -41,29 +41,31 @@ def escaping(code: types.CodeType, scope: Mapping[str, Any], shared: Mapping[str
         asked = at > 0 and Does.LOADS_GLOBAL in does(steps[at - 1]) and is_reader(scope.get(steps[at - 1].value))
         while is_state(x):
             after, then = steps[at + 1], steps[min(at + 2, len(steps) - 1)]         # a load is not the last instruction
-            if Does.LOADS_ATTRIBUTE in does(after):
+            facts = does(after)
+            if Does.LOADS_ATTRIBUTE in facts:
                 if not is_object(x):
                     return after.value in READING and is_flat(x)
                 x, at = data_of(x, after.value), at + 1
                 if x is MISSING:
                     return False
-            elif after.opname.startswith("LOAD_") and then.opname == "BINARY_SUBSCR":
+            elif facts & LOADS and Does.READS_ITEM in does(then):
                 if is_flat(x):
                     return True
-                key = getattr(after.value, "real", MISSING) if after.opname == "LOAD_CONST" else MISSING
+                key = getattr(after.value, "real", MISSING) if Does.LOADS_CONSTANT in facts else MISSING
                 x, at = item_of(x, key), at + 2
                 if x is MISSING:
                     return False
             else:
-                only = after.opname == "CALL" and after.arg == 1 and not after.value        # the argument of a call
-                return is_flat(x) and (after.opname in LOOKS_IN or asked and only)
+                only = Does.CALLS in facts and after.arg == 1 and not after.value       # the argument of a call
+                return is_flat(x) and (Does.TAKES_ITEMS in facts or asked and only)
         return True
 
     for part in with_parts(code):
         # Python 3.13 puts the NULL behind what is called, which is right before the first argument otherwise.
-        steps = tuple(step for step in decode(part) if step.opname != "PUSH_NULL")
+        steps = tuple(step for step in decode(part) if Does.PUSHES_NULL not in does(step))
         for at, step in enumerate(steps):
-            names = scope if Does.LOADS_GLOBAL in does(step) else shared if step.opname == "LOAD_DEREF" else {}
+            facts = does(step)
+            names = scope if Does.LOADS_GLOBAL in facts else shared if Does.LOADS_CELL in facts else {}
             x = names.get(step.value) if step.value.__hash__ is not None else None
             if is_state(x) and not stays(x, steps, at) or acts(x, steps[at + 1:at + 2]):
                 yield x

@@ -20,8 +20,9 @@ from capture.refgraph.lookup import MISSING, instance_dict, lookup_class
 from capture.refgraph.node import SCALARS
 
 # What code may do that changes nothing but its own variables.
-READS = (WITHIN | Does.MAKES | Does.READS_LOCAL | Does.LOADS_LOCAL | Does.WRITES_LOCAL | Does.STORES_CELL | Does.LOADS_GLOBAL
-         | Does.LOADS_ATTRIBUTE | Does.RAISES | Does.JUMPS | Does.BRANCHES | Does.LEAVES)
+READS = (WITHIN | Does.MAKES | Does.READS_LOCAL | Does.LOADS_LOCAL | Does.WRITES_LOCAL | Does.LOADS_CELL | Does.STORES_CELL
+         | Does.LOADS_CONSTANT | Does.LOADS_GLOBAL | Does.LOADS_ATTRIBUTE | Does.READS_ITEM | Does.TAKES_ITEMS | Does.CALLS
+         | Does.PUSHES_NULL | Does.RAISES | Does.JUMPS | Does.BRANCHES | Does.LEAVES)
 BUILTINS = frozenset({getattr(builtins, name) for name in """abs all any ascii bin bool bytes complex dict divmod enumerate float
     format frozenset hex id int isinstance len list max min oct ord chr pow range repr reversed round set sorted str sum tuple type
     zip""".split()})

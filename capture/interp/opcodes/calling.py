@@ -19,7 +19,7 @@ from capture.refgraph.node import Const, DictState, RefNode
 SPREAD = Value(spread, Const(spread))
 
 
-@opcode("CALL", does=Does.MAKES, effect=lambda instruction, jumps: -instruction.arg - 1)
+@opcode("CALL", does=Does.MAKES | Does.CALLS, effect=lambda instruction, jumps: -instruction.arg - 1)
 def call(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     call_with_names(interp, frame, instruction.arg, instruction.value)
 

@@ -49,7 +49,7 @@ def copy_free_vars(interp: Interpreter, frame: Frame, instruction: Instruction) 
     frame.locals[-instruction.arg:] = scope.closure(interp, frame.function)
 
 
-@opcode("LOAD_DEREF", does=Does.OPERATES)
+@opcode("LOAD_DEREF", does=Does.LOADS_CELL)
 def load_deref(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     frame.stack.append(scope.load_cell(interp, frame.locals[instruction.arg], instruction.value))  # type: ignore[arg-type]
 

@@ -29,7 +29,7 @@ def unary(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     calls.apply(interp, instruction.value, frame.pop())
 
 
-@opcode("GET_ITER", does=Does.OPERATES)
+@opcode("GET_ITER", does=Does.TAKES_ITEMS)
 def get_iter(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     calls.apply(interp, iter, frame.pop())
 
@@ -48,7 +48,7 @@ def is_op(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     operate(interp, frame, operator.is_not if instruction.arg else operator.is_, left, right)
 
 
-@opcode("CONTAINS_OP", does=Does.OPERATES)
+@opcode("CONTAINS_OP", does=Does.TAKES_ITEMS)
 def contains_op(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     container, item = frame.pop(), frame.pop()
     def negated(result: Value) -> None:
@@ -56,7 +56,7 @@ def contains_op(interp: Interpreter, frame: Frame, instruction: Instruction) -> 
     calls.apply(interp, operator.contains, container, item, then=resuming(negated, Resume.NEGATE) if instruction.arg else None)
 
 
-@opcode("BINARY_SUBSCR", does=Does.OPERATES)
+@opcode("BINARY_SUBSCR", does=Does.READS_ITEM)
 def binary_subscr(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     key, container = frame.pop(), frame.pop()
     calls.apply(interp, operator.getitem, container, key)

@@ -25,7 +25,7 @@ def pop_top(interp: Interpreter, frame: Frame, instruction: Instruction) -> None
         interp.let_go(frame, node)
 
 
-@opcode("PUSH_NULL", does=Does.OPERATES)
+@opcode("PUSH_NULL", does=Does.PUSHES_NULL)
 def push_null(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     frame.push(None)
 
@@ -41,7 +41,7 @@ def swap(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     stack[-1], stack[at] = stack[at], stack[-1]
 
 
-@opcode("LOAD_CONST", does=Does.MAKES)
+@opcode("LOAD_CONST", does=Does.MAKES | Does.LOADS_CONSTANT)
 def load_const(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     frame.stack.append(instruction.value)
 
