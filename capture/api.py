@@ -16,7 +16,7 @@ from capture.backends import registry
 from capture.backends.native import tiers as native
 from capture.backends.native.tiers import Stage
 from capture.config import BACKEND
-from capture.errors import ArgumentError
+from capture.errors import ArgumentError, described, shown
 from capture.history import total
 from capture.interp.core.registry import DISABLED, exclusion, exclusion_of_module
 from capture.modules import CompiledModule, compiled_module, plain_call
@@ -53,9 +53,9 @@ def compile(model: Any = None, *, fullgraph: bool = False, dynamic: bool | None 
     """
     _check(fullgraph=fullgraph, disable=disable, isolate_recompiles=isolate_recompiles)
     if name is not None and not isinstance(name, str):
-        raise ArgumentError(f"name must be a string or None, got {type(name).__name__}: {name!r:.80}")
+        raise ArgumentError(f"name must be a string or None, got {described(name)}")
     if recompile_limit is not None and (type(recompile_limit) is not int or recompile_limit < 1):
-        raise ArgumentError(f"recompile_limit must be a number from 1 on, or None, got {recompile_limit!r:.80}; to run natively, "
+        raise ArgumentError(f"recompile_limit must be a number from 1 on, or None, got {shown(recompile_limit)}; to run natively, "
                             f"pass disable=True")
     backend = BACKEND.value if backend is None else backend
     compiler = registry.lookup(backend, mode=mode, dynamic=dynamic, options=options)
@@ -81,7 +81,7 @@ def compile(model: Any = None, *, fullgraph: bool = False, dynamic: bool | None 
         return _class(model, make_unit, rebuild)
     if not callable(model):
         raise ArgumentError(f"capture.compile takes a function, a method, a class, a callable object or an nn.Module, "
-                            f"got {type(model).__name__}: {model!r:.80}")
+                            f"got {described(model)}")
     function, *bound = (model.__func__, model.__self__) if isinstance(model, types.MethodType) else (model,)
     if not isinstance(function, types.FunctionType | _C.CompiledFunction) and not bound:
         function, *bound = type(model).__call__, model
@@ -98,7 +98,7 @@ def _check(**flags: Any) -> None:
     """Raises ArgumentError for a flag that is not True or False."""
     for name, flag in flags.items():
         if not isinstance(flag, bool):
-            raise ArgumentError(f"{name} must be True or False, got {type(flag).__name__}: {flag!r:.80}")
+            raise ArgumentError(f"{name} must be True or False, got {described(flag)}")
 
 
 def _class(cls: type, make_unit: MakeUnit, rebuild: Callable[..., Any]) -> type:
@@ -143,7 +143,9 @@ copyreg.pickle(_C.CompiledFunction, _reduced)
 @dataclass(frozen=True, slots=True)
 class Stats:
     """What happened to a compiled function and to the continuations that follow its breaks: a call that is cut k times counts k + 1
-    captures or hits. `misses`: for each call after the first that no entry fitted, the guard that failed.
+    captures or hits. `misses`: for each call after the first that no entry fitted, the guard that failed. `raised`: captures that
+    ended in an exception of the program's own, of which nothing is replayed; later calls like these count as `native_calls` or, if
+    they may well end otherwise, are captured again.
 
     `compiled`, `pending`: graphs for which the native backend has code, and for which it is making it (a graph whose code
     was slower counts as neither). `compile_errors`: why graphs could not be compiled.
@@ -152,6 +154,7 @@ class Stats:
     captures: int
     hits: int
     native_calls: int
+    raised: int
     breaks: int
     bailouts: int
     graphs: int
@@ -168,8 +171,7 @@ def unit_of(compiled: Any) -> Unit:
     if isinstance(compiled, types.MethodType):
         compiled = compiled.__func__
     if not isinstance(compiled, (CompiledModule, _C.CompiledFunction)):
-        raise ArgumentError(f"expected a function or module that capture.compile returned, got {type(compiled).__name__}: "
-                            f"{compiled!r:.80}")
+        raise ArgumentError(f"expected a function or module that capture.compile returned, got {described(compiled)}")
     return compiled.capture_unit
 
 
@@ -182,7 +184,8 @@ def stats(compiled: Any) -> Stats:
     tiers = [tier for graph in graphs for tier in (graph, *(tier for _, tier in graph.each()))]
     return Stats(
         captures=sum(unit.captures for unit in family), hits=counts.hits, native_calls=counts.native_calls,
-        breaks=sum(len(unit.breaks) for unit in family), bailouts=sum(len(unit.bailouts) for unit in family),
+        raised=sum(unit.raised for unit in family), breaks=sum(len(unit.breaks) for unit in family),
+        bailouts=sum(len(unit.bailouts) for unit in family),
         graphs=alive.graphs, operations=alive.operations, guards=sum(entry.guard_count for entry in captured),
         misses=[str(miss) for unit in family for miss in unit.misses],
         compiled=sum(tier.stage in (Stage.TRIAL, Stage.COMPILED) for tier in tiers),
@@ -219,8 +222,10 @@ def wait(timeout: float | None = None) -> bool:
     """Blocks until all graphs that are being compiled in the background are done, or for `timeout` seconds. Returns whether all are
     done. The next call uses their kernels. On a terminal a line shows how many graphs are left.
 
-    In strict mode raises InternalError if compiling failed by a bug in capture.
+    Raises ArgumentError for a timeout that is no number, and in strict mode InternalError if compiling failed by a bug in capture.
     """
+    if timeout is not None and (not isinstance(timeout, (int, float)) or timeout != timeout):
+        raise ArgumentError(f"timeout must be a number of seconds or None, got {described(timeout)}")
     with progress.status() as show:
         return native.wait(timeout, show)
 
@@ -241,7 +246,7 @@ def disable(function: Any = None) -> Any:
     if isinstance(function, _C.CompiledFunction):
         function = function.__wrapped__
     if not isinstance(function, types.FunctionType):
-        raise ArgumentError(f"capture.disable takes a Python function, got {type(function).__name__}: {function!r:.80}; "
+        raise ArgumentError(f"capture.disable takes a Python function, got {described(function)}; "
                             f"of a module exclude a method, or the module by torch.compiler.disable, which capture respects")
     DISABLED.add(function)
     return function

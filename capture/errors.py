@@ -231,3 +231,16 @@ class ToolchainError(BackendError):
 
 class ArgumentError(CaptureError, TypeError):
     """A public function was called with an argument that it cannot use; the message names the remedy."""
+
+
+def described(value: object) -> str:
+    """An argument in the message of an ArgumentError: its class and the beginning of its repr, if that does not raise."""
+    return f"{type(value).__name__}: {shown(value)}"
+
+
+def shown(value: object) -> str:
+    """The beginning of its repr."""
+    try:
+        return f"{value!r:.80}"
+    except Exception:       # the program's own, of which this is no time to tell
+        return "its repr raises"

@@ -110,6 +110,7 @@ class Gone:
     place: UserFrame
     start: float            # of its first capture
     captures: int
+    raised: int
     uncounted: int
     counts: Counts          # of its entries, and those of its continuations; with the native calls that had none
     breaks: tuple[BreakReport, ...]

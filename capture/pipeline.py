@@ -67,7 +67,7 @@ from capture.refgraph.source import Function, Local, Source
 from capture.remedies import remedy
 from capture.reports import progress
 from capture.resumption import Loop, Rest, Resumption, natively, replay
-from capture.unit import Trace, Unit, counts_of
+from capture.unit import MOST_ENTRIES, Trace, Unit, counts_of
 
 FRAME_SKIP = eval_frame._FrameExecStrategy(eval_frame._FrameAction.SKIP, eval_frame._FrameAction.SKIP)
 REGISTERED = accessors, generator_methods, lookasides, opcodes       # imported for the tables they fill
@@ -137,8 +137,10 @@ def tell_limit(unit: Unit, mismatches: list[Mismatch]) -> None:
     unit.misses.append(miss_of(mismatches, unit.labels, limited=True))
     cause = unit.misses[-1].causes[-1]
     where = "" if cause.place is None else f" ({cause.place})"
+    full = unit.limit == MOST_ENTRIES
+    more = "; it can have no more" if full else ", or raise CAPTURE_RECAPTURE_LIMIT, or recompile_limit"
     warn(f"{unit.name} has {len(unit.tree.entries)} entries; calls that none of them fits run natively. The last such call: "
-         f"{cause}{where}. Remedy: {remedy(cause)}, or raise CAPTURE_RECAPTURE_LIMIT, or recompile_limit.")
+         f"{cause}{where}. Remedy: {remedy(cause)}{more}.")
 
 
 def failed(unit: Unit, entry: Any, exception: BaseException) -> Any:
@@ -290,7 +292,9 @@ def conclude(unit: Unit, interp: Interpreter, outcome: Value | UserError, repeat
 
     Raises GraphBreakError under fullgraph: only now, so that no `with` or `finally` of the program is cut short.
     """
+    unit.raised += isinstance(outcome, UserError)
     if interp.dropped:
+        unit.uncounted += not isinstance(outcome, UserError)
         return
     if isinstance(outcome, UserError):
         exception = outcome.exception
@@ -302,13 +306,14 @@ def conclude(unit: Unit, interp: Interpreter, outcome: Value | UserError, repeat
     turn_all([node.real for node in interp.graph.nodes], calls.in_use(interp))
     assert interp.broken is not None
     reason, stack = interp.broken
-    if unit.fullgraph and not isinstance(outcome, UserError):
-        if reason.reason.id == "uninitialized-tensor":      # they have been initialised by now
-            return
-        raise GraphBreakError(reason.reason, reason.context, stack)
+    if unit.fullgraph and reason.reason.id == "uninitialized-tensor" and not isinstance(outcome, UserError):
+        unit.uncounted += 1         # they have been initialised by now
+        return
     report = BreakReport(reason.reason, reason.context, stack)
     if reason.reason.id != "raised":
         (unit.bailouts if reason.reason.id in ("internal-fault", "untracked-mutation") else unit.breaks).append(report)
+    if unit.fullgraph and not isinstance(outcome, UserError):
+        raise GraphBreakError(reason.reason, reason.context, stack)
     debug.broken(unit.name, report)
     if not interp.retreated:    # else the next call like this one is captured up to a place where the trace can be cut
         install_native(unit, interp, report, times)

@@ -78,7 +78,8 @@ class Unit:
     retreats: Retreats = field(default_factory=Retreats)                # of the whole family of units
     labels: Mapping[str, str] = field(default_factory=dict)             # of a continuation: what users know its parameters as
     shapes: Shapes = field(default_factory=Shapes)                      # … and which of its tensors have any
-    uncounted: int = 0                  # native calls: past the limit, on tensors that are not plain, by another `__call__`
+    raised: int = 0                     # captures that ended in the program's own exception: nothing of them is replayed
+    uncounted: int = 0                  # native calls: past the limit, on tensors that are not plain, by another `__call__` …
     limited: bool = False
     numbers: Numbers = field(default_factory=Numbers)       # which of those that enter operations change from call to call
     departed: Counts = field(default_factory=Counts)        # of the entries that are gone
@@ -134,7 +135,8 @@ class Unit:
         if self.parent is None and self.start < math.inf and not is_finalizing():
             family, code = self.family, self.function.__code__
             GONE.append(Gone(self.name, UserFrame.at(code, code.co_firstlineno), self.start,
-                             sum(unit.captures for unit in family), sum(unit.without_entry for unit in family),
+                             sum(unit.captures for unit in family), sum(unit.raised for unit in family),
+                             sum(unit.without_entry for unit in family),
                              total(unit.counts for unit in family),
                              tuple(report for unit in family for report in unit.breaks), tuple(self.misses)))
 
@@ -145,7 +147,7 @@ class Unit:
         self.resumptions.clear()
         self.bodies.clear()
         self.tree.clear()
-        self.captures = self.uncounted = self.compiled.traced = 0
+        self.captures = self.raised = self.uncounted = self.compiled.traced = 0
         self.start = math.inf
         self.departed.clear()
         self.limited, self.numbers, self.retreats = False, Numbers(), Retreats()

@@ -17,7 +17,7 @@ from capture import _C
 from capture.backends import eager
 from capture.backends.native import sidecar, tiers
 from capture.backends.traceable import find_obstacle
-from capture.errors import ArgumentError, BackendError
+from capture.errors import ArgumentError, BackendError, described, shown
 
 
 class Backend(Protocol):
@@ -45,7 +45,7 @@ def lookup(backend: str | Backend, *, mode: str | None = None, dynamic: bool | N
     if callable(backend):
         return _with_keywords(backend, mode, options)
     raise ArgumentError(f"backend must be a name or a callable (gm, example_inputs) -> callable, "
-                        f"got {type(backend).__name__}: {backend!r}")
+                        f"got {described(backend)}")
 
 
 def takes_numbers(backend: Backend) -> bool:
@@ -153,12 +153,15 @@ def _with_keywords(backend: Callable[..., Any], mode: str | None, options: Mappi
 
 
 def _check_tuning(mode: str | None, dynamic: bool | None, options: Mapping[str, Any] | None) -> None:
-    if mode is not None and mode not in MODES:
-        raise ArgumentError(f"mode must be one of {', '.join(MODES)}, got {mode!r}{_near(mode, MODES)}")
+    if mode is not None and not (isinstance(mode, str) and mode in MODES):
+        raise ArgumentError(f"mode must be one of {', '.join(MODES)}, got {shown(mode)}{_near(mode, MODES)}")
     if options is not None and not isinstance(options, Mapping):
-        raise ArgumentError(f"options must be a dict, got {type(options).__name__}: {options!r}")
+        raise ArgumentError(f"options must be a dict, got {described(options)}")
+    for option in options or ():
+        if not isinstance(option, str):
+            raise ArgumentError(f"the name of an option must be a string, got {described(option)}")
     if dynamic is not None and not isinstance(dynamic, bool):
-        raise ArgumentError(f"dynamic must be True, False or None, got {type(dynamic).__name__}: {dynamic!r}")
+        raise ArgumentError(f"dynamic must be True, False or None, got {described(dynamic)}")
     if mode is not None and options is not None:
         raise ArgumentError("either mode or options can be given, not both: a mode is a named set of options")
 

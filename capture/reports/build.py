@@ -40,7 +40,7 @@ def frame_of_gone(gone: Gone, start: float) -> Frame:
     """A compiled function that has died."""
     counts, place = gone.counts, place_of(gone.place)
     return Frame(name=gone.name, place=None if is_internal(place.file) else place, resumed=None, captures=gone.captures,
-                 hits=counts.hits, native_calls=counts.native_calls, uncounted=gone.uncounted, entries=(),
+                 hits=counts.hits, native_calls=counts.native_calls, raised=gone.raised, uncounted=gone.uncounted, entries=(),
                  breaks=tuple(map(break_of, gone.breaks)), bailouts=(),
                  recaptures=tuple(recapture_of(miss, start) for miss in gone.misses), continuations=(),
                  departed=Departed(counts.entries, counts.graphs, counts.operations))
@@ -51,7 +51,8 @@ def frame_of(unit: Unit, continuations: Iterable[Unit], start: float) -> Frame:
     counts, past = unit.counts, unit.departed
     return Frame(
         name=unit.name, place=place_of_unit(unit), resumed=None if unit.resumed is None else break_of(unit.resumed),
-        captures=unit.captures, hits=counts.hits, native_calls=counts.native_calls, uncounted=unit.without_entry,
+        captures=unit.captures, hits=counts.hits, native_calls=counts.native_calls, raised=unit.raised,
+        uncounted=unit.without_entry,
         entries=tuple(entry_of(e, start, unit.labels) for e in sorted(unit.tree.entries, key=lambda e: -e.hits)),
         breaks=tuple(map(break_of, unit.breaks)), bailouts=tuple(map(break_of, unit.bailouts)),
         recaptures=tuple(recapture_of(miss, start) for miss in unit.misses),

@@ -53,8 +53,8 @@ def styled(lines: Iterable[Line]) -> Text:
 def uncounted(frame: Frame) -> str:
     """The sentence on calls that ran natively without an entry."""
     return (f"{plural(frame.uncounted, 'call')} ran natively without an entry: past the recapture limit, under CAPTURE_DISABLE, on "
-            f"tensors of unknown classes, by another __call__ of the module's class, or while a debugger or a coverage tool "
-            f"traced lines")
+            f"tensors of unknown classes, by another __call__ of the module's class, while a debugger or a coverage tool "
+            f"traced lines, to initialise a lazy module, or since the process was forked in their midst")
 
 
 def plural(count: int, noun: str) -> str:
@@ -116,7 +116,9 @@ def _verdict(frame: Frame) -> Line:
         return f"captured with {plural(breaks, 'break')}", "yellow"
     if native:
         return "captured in part", "yellow"
-    return ("captured", "green") if frame.entries or frame.captures else ("not captured yet", "dim")
+    if frame.entries or frame.captures:
+        return "captured", "green"
+    return ("not captured", "red") if frame.raised else ("not captured yet", "dim")
 
 
 def _head(frame: Frame) -> Line:
@@ -124,6 +126,7 @@ def _head(frame: Frame) -> Line:
     counts = [plural(frame.hits, "hit")]
     counts += [plural(len(frame.recaptures), "recapture")] * bool(frame.recaptures)
     counts += [plural(frame.native_calls, "native call")] * bool(frame.native_calls)
+    counts += [f"{plural(frame.raised, 'capture')} ended in an exception of the program's own"] * bool(frame.raised)
     what = f"{plural(frame.captures, 'capture')}, {plural(frame.graphs, 'graph')}, {plural(frame.operations, 'operation')}"
     return f"{frame.name}: {verdict} ({what}); {', '.join(counts)}", style
 

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from capture.errors import ArgumentError, described
 from capture.reports import text
 
 if TYPE_CHECKING:
@@ -141,8 +142,8 @@ class Departed:
 class Frame:
     """One compiled function or module, and the continuations of its calls after breaks, in the order of their first captures.
 
-    native_calls: calls that ran natively, by an entry or without (`uncounted`: past the limit, on tensors of unknown classes, by
-    another `__call__` of the class, or while a debugger or a coverage tool traced lines).
+    raised: captures that ended in an exception of the program's own. native_calls: calls that ran natively, by an entry or without
+    (`uncounted`: see `text.uncounted`).
     """
 
     name: str
@@ -151,6 +152,7 @@ class Frame:
     captures: int
     hits: int
     native_calls: int
+    raised: int
     uncounted: int
     entries: tuple[Entry, ...]
     breaks: tuple[Break, ...]
@@ -212,7 +214,10 @@ class Report:
         return html.cell(self)
 
     def write(self, path: str | os.PathLike[str]) -> None:
-        """Writes the report to a file, as HTML, JSON or text by the end of its name. Raises OSError."""
+        """Writes the report to a file, as HTML, JSON or text by the end of its name. Raises OSError, and ArgumentError for anything
+        that is no path."""
+        if not isinstance(path, (str, os.PathLike)):
+            raise ArgumentError(f"write takes the path of a file, got {described(path)}")
         kind = os.path.splitext(path)[1].lower()
         content = self.html() if kind in (".html", ".htm") else self.json() if kind == ".json" else f"{self}\n"
         with open(path, "w", encoding="utf-8") as file:

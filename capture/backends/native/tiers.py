@@ -26,7 +26,7 @@ from capture.backends.native.messages import Failure
 from capture.backends.native.trial import Trial
 from capture.backends.traceable import find_obstacle
 from capture.config import DEBUG, STRICT, TRIAL_CALLS
-from capture.errors import ArgumentError, InternalError, note, warn
+from capture.errors import ArgumentError, InternalError, described, note, warn
 
 OPTIONS = "background", "freezing"
 INDUCTORS = "it is one of torch.compile's: leave it out, or choose backend='inductor'"
@@ -55,7 +55,7 @@ class Options:
                 known = f"did you mean {close[0]!r}?" if close else "it has 'background' and 'freezing'"
                 raise ArgumentError(f"backend 'native' has no option {name!r}; " + (INDUCTORS if is_of_torch(name) else known))
             if not isinstance(value, bool):
-                raise ArgumentError(f"option {name!r} must be True or False, got {type(value).__name__}: {value!r}")
+                raise ArgumentError(f"option {name!r} must be True or False, got {described(value)}")
         return cls(**(options or {}))
 
 
@@ -490,7 +490,7 @@ def wait(timeout: float | None = None, progress: Callable[[int], None] = lambda 
     progress: called now and then with the number of graphs that are left. In strict mode raises InternalError for a
     compile that failed by a bug of ours.
     """
-    deadline = None if timeout is None else time.monotonic() + timeout
+    deadline = None if timeout is None else time.monotonic() + min(timeout, threading.TIMEOUT_MAX)
     while count := pending():
         left = 0.2 if deadline is None else min(0.2, deadline - time.monotonic())
         if left <= 0:
