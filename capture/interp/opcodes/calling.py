@@ -1,6 +1,7 @@
 """Calls of anything."""
 from __future__ import annotations
 
+import types
 from typing import Any
 
 from capture.errors import Break
@@ -46,9 +47,12 @@ def call_with_names(interp: Interpreter, frame: Frame, count: int, names: tuple[
 
 @opcode("CALL_FUNCTION_EX", does=Does.MAKES)
 def call_function_ex(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
-    kwargs = keywords(interp, frame.pop()) if instruction.arg & 1 else {}
+    mapping = frame.pop() if instruction.arg & 1 else None
     arguments, above, below = frame.pop(), frame.pop(), frame.pop()
     function = above if below is None else below    # the other one is NULL
+    if mapping is not None and not all(isinstance(key, str) for key in mapping.real):
+        return call_with_any_keys(interp, frame, function, arguments, mapping)
+    kwargs = {} if mapping is None else keywords(interp, mapping)
     if isinstance(arguments.real, (list, tuple)) and not in_python(arguments.real, "__iter__"):
         return calls.call(interp, function, elements(interp, arguments), kwargs)
     if not is_iterable(arguments.real):
@@ -59,11 +63,18 @@ def call_function_ex(interp: Interpreter, frame: Frame, instruction: Instruction
 
 
 def keywords(interp: Interpreter, mapping: Value) -> dict[str, Value]:
-    """The items of a dict that DICT_MERGE has made."""
-    if not all(isinstance(key, str) for key in mapping.real):
-        unwind.throw(TypeError("keywords must be strings"))
+    """The items of a dict that DICT_MERGE has made, whose keys are strings."""
     shadows = interp.track(_item_shadows, mapping) or {}
     return {key: Value(real, shadows.get(key)) for key, real in mapping.real.items()}
+
+
+def call_with_any_keys(interp: Interpreter, frame: Frame, function: Value, arguments: Value, mapping: Value) -> None:
+    """A call with keywords that are not all strings. Functions in Python refuse it; of others CPython knows which are given the
+    dict as it is (`str.format`), and which refuse it."""
+    if type(function.real) is types.FunctionType:
+        unwind.throw(TypeError("keywords must be strings"))
+    interp.give_up(Break("opaque-call", f"{function_name(function.real)} is given keywords that are no strings"))
+    frame.push(Value(interp.real(lambda: function.real(*arguments.real, **mapping.real)), None))
 
 
 def _item_shadows(mapping: Value) -> Any:
