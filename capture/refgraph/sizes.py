@@ -291,7 +291,7 @@ class Sizes:
         return holds
 
     def _is_known(self, relation: Callable[[Any, Any], bool], difference: Size) -> bool:
-        """Whether the sign of a difference is known from sizes being non-negative alone."""
+        """Whether a relation of a difference to zero follows from sizes being non-negative alone."""
         if difference.constant is not None:
             return True
         signs = {factor > 0 for monomial, factor in difference.terms.items() if monomial}

@@ -39,11 +39,11 @@ class Expectations:
         return any(check.known is known for check in self.checks)
 
     def may_stop(self, written: Mapping[RefNode, int]) -> None:
-        """An operation looks itself whether something is as expected, when the graph has written to these of its inputs."""
+        """Notes that an operation may stop the graph by itself, when that has written to these of its inputs."""
         self.stop = written
 
     def take_back(self) -> None:
-        """Changes must be undone if an assumption fails."""
+        """Notes that changes are undone if an assumption fails."""
         self.takes_back = True
 
     def may_raise(self, effects: int, watched: bool, fails: bool) -> None:

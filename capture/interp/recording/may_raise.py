@@ -146,8 +146,8 @@ def refusal(interp: Interpreter, real: Any, args: list[Value], kwargs: dict[str,
 
 
 def before(recorder: FxRecorder) -> Perform | None:
-    """What undoes the changes of the call if its graph fails, so that it can run again; None if nothing is changed, if a change
-    cannot be undone, and if the program could not notice."""
+    """What undoes the changes of the call if its graph fails, so that it can run again. None if nothing is changed, if the program
+    could not notice, or if a change cannot be undone and nothing is checked before it."""
     mutations, expectations = recorder.mutations, recorder.expectations
     dropped, streams, draws = mutations.dropped, streams_drawn(recorder.refs), mutations.has_drawn()
     if not (mutations.changes or dropped or streams or draws):
