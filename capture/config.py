@@ -70,5 +70,7 @@ CACHE_DIR = Flag("CACHE_DIR", "", "folder of the disk cache, private to the user
 CACHE_SIZE = Flag("CACHE_SIZE", 1024, "MB that the disk cache may take; what was used longest ago goes first")
 COMPILE_TIMEOUT = Flag("COMPILE_TIMEOUT", 120, "seconds after which one run of the C++ compiler is given up")
 JOB_TIMEOUT = Flag("JOB_TIMEOUT", 300, "seconds after which the compiling process gives up on a graph")
+NICENESS = Flag("NICENESS", 5, "how far compiling stands back behind the program on a busy machine, 0 to 19: with 0 kernels come "
+                               "sooner, and calls take longer meanwhile")
 TRIAL_CALLS = Flag("TRIAL_CALLS", 5,
                    "timed calls of a graph before and after compiling, of which the faster stays; 0: the compiled one stays")

@@ -102,6 +102,17 @@ def total(counts: Iterable[Counts]) -> Counts:
     return result
 
 
+# Why calls run natively without an entry. Unit.natively counts them by these words, and reports say them.
+LIMITED = "past the recapture limit"
+DISABLED = "under CAPTURE_DISABLE"
+STANCE = "under a stance of torch.compiler"
+UNKNOWN_TENSORS = "on tensors of unknown classes"
+OTHER_CALL = "by another __call__ of the module's class"
+UNINITIALIZED = "to initialise a lazy module"
+FORKED = "in a process that was forked meanwhile"
+TRACED = "while a debugger or a coverage tool traced lines"
+
+
 @dataclass(frozen=True, slots=True)
 class Gone:
     """The record that is kept of a compiled function after its death. `breaks`: its breaks and those of its continuations."""
@@ -111,7 +122,7 @@ class Gone:
     start: float            # of its first capture
     captures: int
     raised: int
-    uncounted: int
+    natively: Mapping[str, int]         # calls without an entry, by the reason
     counts: Counts          # of its entries, and those of its continuations; with the native calls that had none
     breaks: tuple[BreakReport, ...]
     misses: tuple[Miss, ...]

@@ -19,6 +19,7 @@ from torch._C._dynamo import eval_frame
 
 from capture import _C, debug, stances
 from capture.blame import blame
+from capture.config import DISABLE
 from capture.entries import entry_modes, install, install_native
 from capture.errors import (
     REASONS,
@@ -34,7 +35,7 @@ from capture.errors import (
 )
 from capture.guards.explain import Mismatch
 from capture.guards.tree import GuardTree
-from capture.history import BreakReport, Times, labelled, miss_of
+from capture.history import DISABLED, FORKED, LIMITED, STANCE, UNINITIALIZED, UNKNOWN_TENSORS, BreakReport, Times, labelled, miss_of
 from capture.interp import lookasides, opcodes
 from capture.interp.breaks import (
     continuation_code,
@@ -98,13 +99,16 @@ def miss(unit: Unit, function: types.FunctionType, args: list[Any], tree: GuardT
     """Called when no entry of `tree` fits a call: captures the call, or returns that it shall run natively."""
     if is_capturing() and not unit.fullgraph and _thread.unit is unit:      # native code of a capture called back
         return _C.RUN_NATIVELY
-    if not all(map(is_plain, args)) or not stances.lets_capture(unit.name, lambda: tree.explain(function, args)):
-        unit.uncounted += 1
+    if not all(map(is_plain, args)):
+        unit.uncounted[UNKNOWN_TENSORS] += 1
+        return _C.RUN_NATIVELY
+    if not stances.lets_capture(unit.name, lambda: tree.explain(function, args)):
+        unit.uncounted[DISABLED if DISABLE else STANCE] += 1
         return _C.RUN_NATIVELY
     if len(unit.tree.entries) >= unit.limit:
         if not unit.limited:
             tell_limit(unit, tree.explain(function, args))
-        unit.uncounted += 1
+        unit.uncounted[LIMITED] += 1
         return _C.RUN_NATIVELY
     if tree.entries:
         note_miss(unit, tree.explain(function, args))
@@ -294,7 +298,7 @@ def conclude(unit: Unit, interp: Interpreter, outcome: Value | UserError, repeat
     """
     unit.raised += isinstance(outcome, UserError)
     if interp.dropped:
-        unit.uncounted += not isinstance(outcome, UserError)
+        unit.uncounted[FORKED] += not isinstance(outcome, UserError)
         return
     if isinstance(outcome, UserError):
         exception = outcome.exception
@@ -307,7 +311,7 @@ def conclude(unit: Unit, interp: Interpreter, outcome: Value | UserError, repeat
     assert interp.broken is not None
     reason, stack = interp.broken
     if unit.fullgraph and reason.reason.id == "uninitialized-tensor" and not isinstance(outcome, UserError):
-        unit.uncounted += 1         # they have been initialised by now
+        unit.uncounted[UNINITIALIZED] += 1      # they have been by now
         return
     report = BreakReport(reason.reason, reason.context, stack)
     if reason.reason.id != "raised":

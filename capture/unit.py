@@ -7,7 +7,7 @@ import sys
 import time
 import types
 import weakref
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,7 +19,7 @@ from capture.backends import registry
 from capture.config import FREE_SIZES, RECAPTURE_LIMIT
 from capture.errors import UserFrame
 from capture.guards.tree import GuardTree
-from capture.history import BreakReport, Counts, Gone, Miss, Times, total
+from capture.history import TRACED, BreakReport, Counts, Gone, Miss, Times, total
 from capture.interp.breaks import continuations
 from capture.interp.breaks.early_breaks import Retreats
 from capture.interp.recording.scalar_specialization import Numbers
@@ -79,7 +79,7 @@ class Unit:
     labels: Mapping[str, str] = field(default_factory=dict)             # of a continuation: what users know its parameters as
     shapes: Shapes = field(default_factory=Shapes)                      # … and which of its tensors have any
     raised: int = 0                     # captures that ended in the program's own exception: nothing of them is replayed
-    uncounted: int = 0                  # native calls: past the limit, on tensors that are not plain, by another `__call__` …
+    uncounted: Counter[str] = field(default_factory=Counter)            # native calls without an entry, by the reason
     limited: bool = False
     numbers: Numbers = field(default_factory=Numbers)       # which of those that enter operations change from call to call
     departed: Counts = field(default_factory=Counts)        # of the entries that are gone
@@ -118,12 +118,12 @@ class Unit:
     @property
     def counts(self) -> Counts:
         """Counts of all entries, present and past. Native calls include those without an entry."""
-        return total([self.alive, self.departed, Counts(native_calls=self.without_entry)])
+        return total([self.alive, self.departed, Counts(native_calls=self.natively.total())])
 
     @property
-    def without_entry(self) -> int:
-        """The number of native calls that no entry counts."""
-        return self.uncounted + self.compiled.traced
+    def natively(self) -> Counter[str]:
+        """The native calls that no entry counts, by the reason."""
+        return self.uncounted + Counter({TRACED: self.compiled.traced})
 
     @property
     def limit(self) -> int:
@@ -136,7 +136,7 @@ class Unit:
             family, code = self.family, self.function.__code__
             GONE.append(Gone(self.name, UserFrame.at(code, code.co_firstlineno), self.start,
                              sum(unit.captures for unit in family), sum(unit.raised for unit in family),
-                             sum(unit.without_entry for unit in family),
+                             sum((unit.natively for unit in family), Counter()),
                              total(unit.counts for unit in family),
                              tuple(report for unit in family for report in unit.breaks), tuple(self.misses)))
 
@@ -147,7 +147,8 @@ class Unit:
         self.resumptions.clear()
         self.bodies.clear()
         self.tree.clear()
-        self.captures = self.raised = self.uncounted = self.compiled.traced = 0
+        self.captures = self.raised = self.compiled.traced = 0
+        self.uncounted.clear()
         self.start = math.inf
         self.departed.clear()
         self.limited, self.numbers, self.retreats = False, Numbers(), Retreats()

@@ -40,7 +40,7 @@ def frame_of_gone(gone: Gone, start: float) -> Frame:
     """A compiled function that has died."""
     counts, place = gone.counts, place_of(gone.place)
     return Frame(name=gone.name, place=None if is_internal(place.file) else place, resumed=None, captures=gone.captures,
-                 hits=counts.hits, native_calls=counts.native_calls, raised=gone.raised, uncounted=gone.uncounted, entries=(),
+                 hits=counts.hits, native_calls=counts.native_calls, raised=gone.raised, **natively(gone.natively), entries=(),
                  breaks=tuple(map(break_of, gone.breaks)), bailouts=(),
                  recaptures=tuple(recapture_of(miss, start) for miss in gone.misses), continuations=(),
                  departed=Departed(counts.entries, counts.graphs, counts.operations))
@@ -52,12 +52,18 @@ def frame_of(unit: Unit, continuations: Iterable[Unit], start: float) -> Frame:
     return Frame(
         name=unit.name, place=place_of_unit(unit), resumed=None if unit.resumed is None else break_of(unit.resumed),
         captures=unit.captures, hits=counts.hits, native_calls=counts.native_calls, raised=unit.raised,
-        uncounted=unit.without_entry,
+        **natively(unit.natively),
         entries=tuple(entry_of(e, start, unit.labels) for e in sorted(unit.tree.entries, key=lambda e: -e.hits)),
         breaks=tuple(map(break_of, unit.breaks)), bailouts=tuple(map(break_of, unit.bailouts)),
         recaptures=tuple(recapture_of(miss, start) for miss in unit.misses),
         continuations=tuple(frame_of(other, (), start) for other in continuations),
         departed=Departed(past.entries, past.graphs, past.operations))
+
+
+def natively(counts: Mapping[str, int]) -> dict[str, Any]:
+    """The fields of a Frame on calls that ran natively without an entry."""
+    reasons = tuple(f"{count} {reason}" for reason, count in counts.items() if count)
+    return {"uncounted": sum(counts.values()), "native_reasons": reasons}
 
 
 def entry_of(entry: Any, start: float, labels: Mapping[str, str]) -> Entry:

@@ -52,9 +52,7 @@ def styled(lines: Iterable[Line]) -> Text:
 
 def uncounted(frame: Frame) -> str:
     """The sentence on calls that ran natively without an entry."""
-    return (f"{plural(frame.uncounted, 'call')} ran natively without an entry: past the recapture limit, under CAPTURE_DISABLE, on "
-            f"tensors of unknown classes, by another __call__ of the module's class, while a debugger or a coverage tool "
-            f"traced lines, to initialise a lazy module, or since the process was forked in their midst")
+    return f"{plural(frame.uncounted, 'call')} ran natively without an entry: {', '.join(frame.native_reasons)}"
 
 
 def plural(count: int, noun: str) -> str:
@@ -118,7 +116,7 @@ def _verdict(frame: Frame) -> Line:
         return "captured in part", "yellow"
     if frame.entries or frame.captures:
         return "captured", "green"
-    return ("not captured", "red") if frame.raised else ("not captured yet", "dim")
+    return ("not captured", "red") if frame.raised or frame.uncounted else ("not captured yet", "dim")
 
 
 def _head(frame: Frame) -> Line:

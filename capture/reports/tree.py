@@ -143,7 +143,7 @@ class Frame:
     """One compiled function or module, and the continuations of its calls after breaks, in the order of their first captures.
 
     raised: captures that ended in an exception of the program's own. native_calls: calls that ran natively, by an entry or without
-    (`uncounted`: see `text.uncounted`).
+    (`uncounted`, of which `native_reasons` tells why, with numbers).
     """
 
     name: str
@@ -154,6 +154,7 @@ class Frame:
     native_calls: int
     raised: int
     uncounted: int
+    native_reasons: tuple[str, ...]
     entries: tuple[Entry, ...]
     breaks: tuple[Break, ...]
     bailouts: tuple[Break, ...]

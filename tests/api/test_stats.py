@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 import capture
+from capture import config
 
 X = torch.ones(3)
 Program = Callable[[torch.Tensor], Any]
@@ -104,6 +105,22 @@ def test_an_exception_behind_a_break_counts_there() -> None:
 @pytest.mark.parametrize("fullgraph", [False, True])
 def test_the_call_that_initialises_a_lazy_module_counts(fullgraph: bool) -> None:
     assert counted(of(Lazy(), 1, fullgraph=fullgraph)) == 1
+
+
+def test_the_report_tells_why_calls_ran_natively() -> None:
+    def program(x: torch.Tensor, k: int) -> torch.Tensor:
+        return x.repeat(k)
+    compiled = capture.compile(program, backend="eager", dynamic=False, recompile_limit=1)
+    with config.DISABLE.set(1):
+        compiled(X, 1)
+        assert "program: not captured (" in str(capture.report(compiled))
+        assert "1 call ran natively without an entry: 1 under CAPTURE_DISABLE" in str(capture.report(compiled))
+    with pytest.warns(UserWarning, match="recompile_limit"):
+        for k in (1, 2, 3):
+            compiled(X, k)
+    assert "3 calls ran natively without an entry: 1 under CAPTURE_DISABLE, 2 past the recapture limit" in capture.explain(compiled)
+    frame, = capture.report(compiled).frames
+    assert (frame.uncounted, frame.native_reasons) == (3, ("1 under CAPTURE_DISABLE", "2 past the recapture limit"))
 
 
 def test_the_report_tells_and_reset_forgets() -> None:

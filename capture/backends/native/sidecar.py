@@ -19,7 +19,6 @@ from capture.backends.native.messages import Failure, signal_name
 
 COMPILE_JOB = "capture.backends.native.compiler:compile_job"       # what does a job, if nothing else is asked for
 IDLE = 120.0            # seconds after which a process without work is let go
-NICENESS = 5            # how far compiling stands back behind the program, from the first import on
 STOPPING = 3.0          # seconds that a process is given to end: longer than its keeper takes
 # How Python was told what decides which modules it finds, and what they mean. Not how it is to talk: what it says is kept in a log.
 OPTIONS = {"ignore_environment": "E", "isolated": "I", "safe_path": "P", "no_user_site": "s", "no_site": "S", "optimize": "O",
@@ -105,7 +104,7 @@ def command(compile_job: str) -> list[str]:
     for name, value in sys._xoptions.items():
         options += ["-X", name if value is True else f"{name}={value}"]
     path = [os.path.join(config.START, entry) for entry in sys.path if isinstance(entry, str)]
-    program = (f"import gc, os, sys; os.nice({NICENESS}); gc.disable(); sys.path[:] = {path!a}; "
+    program = (f"import gc, os, sys; os.nice({max(0, config.NICENESS.value)}); gc.disable(); sys.path[:] = {path!a}; "
                f"from capture.backends.native.keeper import become_two; become_two(); "
                f"from capture.backends.native.worker import main; main({compile_job!a})")
     return [sys.executable or "python3", *options, "-W", "ignore", "-c", program]

@@ -105,8 +105,15 @@ def test_one_process_does_job_after_job(pool: Pool) -> None:
 def test_the_process_stands_back_and_collects_garbage(pool: Pool) -> None:
     answer, = outcomes(pool, 1.0)
     process, = pool.processes
-    assert os.getpriority(os.PRIO_PROCESS, process.id) == min(19, os.getpriority(os.PRIO_PROCESS, 0) + sidecar.NICENESS)
+    assert os.getpriority(os.PRIO_PROCESS, process.id) == min(19, os.getpriority(os.PRIO_PROCESS, 0) + config.NICENESS.value)
     assert pickle.loads(answer)["collects"]
+
+
+@pytest.mark.parametrize("niceness, expected", [(0, 0), (11, 11), (-3, 0)])
+def test_how_far_it_stands_back_can_be_set(niceness: int, expected: int) -> None:
+    with config.NICENESS.set(niceness):
+        program = sidecar.command(FAKE)[-1]
+    assert f"os.nice({expected});" in program
 
 
 def test_the_process_is_in_the_programs_session_but_not_in_its_group(pool: Pool) -> None:
