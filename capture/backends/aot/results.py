@@ -28,9 +28,9 @@ from capture.backends.native.transport import NotPortable, encode_graph
 class Traced:
     """The graphs of one trace. `backward` is None when no gradient is asked for.
 
-    forward: placeholders are the inputs of the torch-level graph, all of them and in order; backward: `signature.saved`, then
-    `signature.tangents`. Every node's `meta["val"]` is a FakeTensor. Inputs are written to by `aten.copy_` in `forward`.
-    tail: as of `Split`. segments: backward graphs in place of `backward`, one for each of `signature.parts`, and
+    forward: placeholders are the inputs of the torch-level graph, all of them and in order, then `signature.casts`; backward:
+    `signature.saved`, then `signature.tangents`. Every node's `meta["val"]` is a FakeTensor. Inputs are written to by `aten.copy_`
+    in `forward`. tail: as of `Split`. segments: backward graphs in place of `backward`, one for each of `signature.parts`, and
     core: the torch-level graph that takes `signature.inner` as further inputs, where results are computed from other results.
     """
 
