@@ -181,7 +181,7 @@ def stats(compiled: Any) -> Stats:
     alive, counts = total(unit.alive for unit in family), total(unit.counts for unit in family)
     captured = [entry for unit in family for entry in unit.tree.entries if entry.payload.graph_module is not None]
     graphs = [entry.payload.tier for entry in captured if entry.payload.tier is not None]
-    tiers = [tier for graph in graphs for tier in (graph, *(tier for _, tier in graph.each()))]
+    tiers = [tier for graph in graphs for tier in graph.all()]
     return Stats(
         captures=sum(unit.captures for unit in family), hits=counts.hits, native_calls=counts.native_calls,
         raised=sum(unit.raised for unit in family), breaks=sum(len(unit.breaks) for unit in family),

@@ -7,7 +7,7 @@ import torch
 from torch import fx
 
 from capture import _C
-from capture.operators.properties import READERS
+from capture.operators.properties import READERS, REPEATABLE_READERS
 from capture.operators.schemas import name_of
 
 # What reads a number out of a tensor besides methods (`t.float()` and its like convert tensors), and what asks for its shape.
@@ -26,6 +26,13 @@ def asks_for_gradients(node: fx.Node) -> bool:
     one come to."""
     return (node.target is setattr or node.target == "requires_grad_" or getattr(node.target, "__name__", "") == "requires_grad_"
             or bool(node.kwargs.get("requires_grad")))
+
+
+def reads_number(node: fx.Node) -> bool:
+    """Whether a node reads what a tensor holds, or looks at it."""
+    if node.op == "call_function" and node.target in BUILTIN_READERS:
+        return True
+    return node.op in ("call_function", "call_method") and name_of(node.target) in (*REPEATABLE_READERS, ASKING)
 
 
 def obstacle(node: fx.Node) -> str | None:
@@ -77,8 +84,7 @@ def begin_recording(gm: fx.GraphModule) -> bool:
     return True
 
 
-def find_obstacle(gm: fx.GraphModule, elsewhere: bool = False) -> str | None:
-    """What a graph does, or one within it, that cannot be traced, or None. elsewhere: in another process than the program's."""
+def find_obstacle(gm: fx.GraphModule) -> str | None:
+    """What a graph does, or one within it, that cannot be traced, or None."""
     graphs = (module.graph for module in gm.modules() if isinstance(module, fx.GraphModule))
-    found = (obstacle(node) or elsewhere and program_code(node) or None for graph in graphs for node in graph.nodes)
-    return next(filter(None, found), None)
+    return next(filter(None, (obstacle(node) for graph in graphs for node in graph.nodes)), None)

@@ -1,22 +1,25 @@
 """Runs random programs of views and writes beside eager mode: `python -m tests.aliasing --seed 0 --count 10000 [--backend native]`.
 
 Prints each case that differs and the first step after which it does. `--backend`: `traced` (the graphs of the native backend, run
-by torch: fast), `native` or `eager`.
+by torch: fast), `native` or `eager`; `--cut`: operations drawn by lot count as such that cannot be compiled.
 """
 from __future__ import annotations
 
 import argparse
 import time
 import warnings
+from contextlib import nullcontext
+from random import Random
 
 import torch
 
 from capture import config
 from capture.errors import CaptureError
 from tests.aliasing.hooks import make_hooked, make_numbered
-from tests.aliasing.hunt import Traced, differences
+from tests.aliasing.hunt import CALLS, CUT, Traced, differences
 from tests.aliasing.programs import make
 from tests.aliasing.wide import make_wide
+from tests.backends.native.cuts import by_lot
 
 
 def main() -> int:
@@ -29,11 +32,12 @@ def main() -> int:
     parser.add_argument("--hooks", action="store_true", help="plans of hooks and gradients with regard to results (`hooks`)")
     parser.add_argument("--numbers", action="store_true",
                         help="numbers that change, gradients that are infinite, passes from some results (`hooks`)")
+    parser.add_argument("--cut", action="store_true", help="run graphs in pieces (not with --backend eager)")
     parser.add_argument("--show", action="store_true", help="print each case before it is run")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
-    traced, started, found, run = Traced(), time.monotonic(), [], 0
+    traced, started, found, run = Traced(Random(options.seed) if options.cut else None), time.monotonic(), [], 0
     arguments = {"traced": {"backend": traced}, "eager": {"backend": "eager"},
                  "native": {"backend": "native", "options": {"background": False}}}[options.backend]
     kind = make_wide if options.wide else make_hooked if options.hooks else make_numbered if options.numbers else make
@@ -45,7 +49,8 @@ def main() -> int:
             if options.show:
                 print(f"--- {seed}\n{case}", flush=True)
             try:
-                problems = differences(case, **arguments)
+                with by_lot(seed) if options.cut else nullcontext():
+                    problems = differences(case, CUT if options.cut else CALLS, **arguments)
             except CaptureError as error:
                 problems = [f"{type(error).__name__}: {error}"]
             run += 1

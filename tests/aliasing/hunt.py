@@ -4,6 +4,7 @@ from __future__ import annotations
 import operator
 import re
 from collections.abc import Callable, Iterator, Sequence
+from random import Random
 from typing import Any
 
 import torch
@@ -13,33 +14,42 @@ import capture
 from capture import _C
 from capture.backends.native import tiers
 from capture.backends.native.job import Modes
+from capture.backends.native.piecewise import Piecewise, apart, divisible
 from capture.backends.native.sampling import trace
 from capture.backends.native.signature import Unsupported
 from capture.backends.native.transport import NotPortable, decode_graph, encode_graph
-from capture.backends.traceable import find_obstacle
 from tests.aliasing.programs import Case, make_inputs, make_scope
+from tests.backends.native.cuts import drawn
 from tests.backends.native.traced import fx_callable
 
 EXPECTED = (RuntimeError, IndexError, TypeError, ValueError, AttributeError, NameError, AssertionError)     # what a plan may raise
 CHANGED = "one of the inputs of a compiled graph, needed to compute gradients of gradients, has been modified"    # eager goes on
-CALLS = 3           # the capture and hits
-SCALES = (1.5, -0.75, 0.25, 3.0)        # of each call
+CALLS = 3           # the capture and hits …
+NUMBERED = 4        # … where numbers change …
+CUT = 5             # … of graphs in pieces, which are compiled at their second calls
+SCALES = (1.5, -0.75, 0.25, 3.0, -1.25)        # of each call
 # That is read when the error is raised: others after a write, and the compiled graph's own for what code outside of it has saved.
 ORIGIN = re.compile(r", which is output \d+ of [\w:]+,")
 
 
 class Traced:
     """A backend: graphs traced as for kernels, but run by torch. graphs: how many it was given; compiled: how many it took;
-    numbers: how many of these take numbers."""
+    numbers: how many of these take numbers. cuts: where from to draw operations around which graphs are divided, if they are."""
 
     takes_numbers = True
 
-    def __init__(self) -> None:
+    def __init__(self, cuts: Random | None = None) -> None:
+        self.cuts = cuts
         self.graphs = self.compiled = self.numbers = 0
 
     def __call__(self, gm: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+        if self.cuts is not None and not apart(gm) and divisible(gm, nodes := drawn(gm, self.cuts)):
+            return Piecewise(gm, nodes, lambda piece, given: _C.Switch(self._traced(piece, given)))
+        return self._traced(gm, inputs)
+
+    def _traced(self, gm: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
         self.graphs += 1
-        if gm.meta["modes"] != _C.modes() or find_obstacle(gm, elsewhere=True) is not None:         # as `tiers` refuses it
+        if gm.meta.get("modes", _C.modes()) != _C.modes() or apart(gm):        # as `tiers` refuses it
             return gm.forward
         try:
             traced = trace(decode_graph(encode_graph(gm)), tiers.specs(gm, inputs), Modes.current())
@@ -50,13 +60,13 @@ class Traced:
         return fx_callable(gm, traced)
 
 
-def differences(case: Case, **compile: Any) -> list[str]:
+def differences(case: Case, calls: int = CALLS, **compile: Any) -> list[str]:
     """What differs between the worlds: nothing, or the first step after which something does."""
     theirs_scope, ours_scope = make_scope(case.module), make_scope(case.module)
     for scope in (theirs_scope, ours_scope):
         exec(case.source, scope)
     ours_scope["f"] = capture.compile(ours_scope["f"], **compile)
-    for call in range(len(SCALES) if case.numbered else CALLS):
+    for call in range(max(NUMBERED, calls) if case.numbered else calls):
         worlds = _run(case, theirs_scope, call), _run(case, ours_scope, call)
         for step, theirs, ours in zip(["call", *case.plan], *worlds, strict=False):
             found = [f"{key}: eager {value}, compiled {ours.get(key)}" for key, value in theirs.items()

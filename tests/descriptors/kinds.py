@@ -183,7 +183,7 @@ KINDS |= {
     "bound_method_of_c": lambda tag: tag.count,
     "method_wrapper": lambda tag: tag.__len__,
     "method_of_cython": lambda tag: numpy.random.mtrand.ranf,
-    "method_of_pybind": lambda tag: torch._C.Graph.__dict__["nodes"],
+    "method_of_pybind": lambda tag: torch._C.FunctionSchema.__dict__["is_backward_compatible_with"],
     "property_of_pybind": lambda tag: torch._C.FunctionSchema.__dict__["name"],
     "function_of_torch": lambda tag: torch.sin,
     "method_of_tensors": lambda tag: torch.Tensor.sin,

@@ -18,7 +18,7 @@ from torch._functorch import config as functorch_config
 from torch._subclasses.fake_tensor import DynamicOutputShapeException
 from torch.fx._lazy_graph_module import _use_lazy_graph_module
 
-from capture.backends.aot.aten import is_random
+from capture.backends.aot.aten import is_random, storage_of
 from capture.backends.aot.casts import cached, has_blocks
 from capture.backends.aot.expansion import run_expanded
 from capture.backends.aot.fakes import fake_inputs, tracing_modes
@@ -78,11 +78,12 @@ def trace(gm: fx.GraphModule, inputs: Sequence[torch.Tensor | TensorSpec], modes
             joint = Joint(kept, cached(specs, modes), len(further))
             joint.trace(parts.core, fake_inputs([*specs, *further]))
         except Unsupported as error:
-            raise Unsupported(without_nodes(error)) from None
+            raise Unsupported(without_nodes(error), error.place) from None
         except DynamicOutputShapeException as error:
-            raise Unsupported(f"the shape of the result of {error.func} depends on values") from error
+            raise Unsupported(f"the shape of the result of {error.func} depends on values", _place(error)) from error
         except Exception as error:      # whatever an operator of the program does on tensors without data
-            raise Unsupported(f"AOTAutograd cannot trace the graph: {type(error).__name__}: {without_nodes(error)}") from error
+            raise Unsupported(f"AOTAutograd cannot trace the graph: {type(error).__name__}: {without_nodes(error)}",
+                              _place(error)) from error
         _check(joint, specs)
         traced = finished(joint, eager, parts, saving, specs, modes, inner)
         if has_blocks(graph, specs, modes):
@@ -119,12 +120,19 @@ def _check_shapes(eager: Eager) -> None:
 def _check_inputs(eager: Eager, specs: Sequence[TensorSpec]) -> None:
     """Raises Unsupported if the graph changes the shape, strides, storage or autograd state of an input."""
     for fake, spec in zip(eager.inputs, specs, strict=True):
+        writer = eager.writers.get(storage_of(fake))
+        place = None if writer is None else writer.meta.get("place")
         if (fake.shape, fake.stride(), fake.storage_offset()) != (spec.shape, spec.stride, 0):
             raise Unsupported("the shape, strides or storage of an input are changed")
         if fake.requires_grad != spec.requires_grad:
-            raise Unsupported("the graph changes whether an input requires gradients")
+            raise Unsupported("the graph changes whether an input requires gradients", place)
         if fake.requires_grad and not spec.leaf and version(fake):
-            raise Unsupported("an input is written to that requires gradients and is no leaf")
+            raise Unsupported("an input is written to that requires gradients and is no leaf", place)
+
+
+def _place(error: Exception) -> int | None:
+    """The place of the node in whose run an exception was raised, if it was."""
+    return getattr(error, "place", None)
 
 
 def without_nodes(error: Exception) -> str:

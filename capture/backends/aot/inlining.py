@@ -34,8 +34,10 @@ def prepared(gm: fx.GraphModule) -> tuple[fx.GraphModule, list[int]]:
     return fx.GraphModule({}, graph), [distinct.index(node) for node in returned]
 
 
-def inline(graph: fx.Graph, gm: fx.GraphModule, arguments: Sequence[fx.Node], region: Region | None = None) -> Sequence[fx.Node]:
-    """Copies the nodes of `gm` to `graph` and returns its outputs there. region: the checkpoint that they are part of."""
+def inline(graph: fx.Graph, gm: fx.GraphModule, arguments: Sequence[fx.Node], region: Region | None = None,
+           place: int | None = None) -> Sequence[fx.Node]:
+    """Copies the nodes of `gm` to `graph` and returns its outputs there. region: the checkpoint that they are part of. place: of
+    the node which they stand for."""
     copies: dict[fx.Node, Any] = {}
     placeholders = iter(arguments)
     for node in gm.graph.nodes:
@@ -53,14 +55,14 @@ def inline(graph: fx.Graph, gm: fx.GraphModule, arguments: Sequence[fx.Node], re
             if node.kwargs.get("use_reentrant") is not False or node.kwargs.get("preserve_rng_state", True) is not True:
                 raise Unsupported("a checkpoint that is reentrant or does not preserve the random state")
             inner = Region(len(graph.nodes), tuple(arg for arg in own if isinstance(arg, fx.Node))) if region is None else region
-            copies[node] = inline(graph, body, (*bound, *own), inner)
+            copies[node] = inline(graph, body, (*bound, *own), inner, node.meta.get("place", place))
         elif node.target is operator.getitem and isinstance(copies[node.args[0]], tuple):
             copies[node] = copies[node.args[0]][node.args[1]]
         else:
             _check_portable(node)
             copies[node] = graph.node_copy(node, copies.__getitem__)
             copies[node].target = MEANT.get(node.target, node.target)
-            copies[node].meta = {"writes": node.meta.get("writes", ())}
+            copies[node].meta = {"writes": node.meta.get("writes", ()), "place": node.meta.get("place", place)}
             if region is not None:
                 copies[node].meta |= {"recompute": checkpoint.CheckpointPolicy.MUST_RECOMPUTE, "ac_graph_id": region.number,
                                       "region": region}

@@ -116,6 +116,13 @@ class _Run(fx.Interpreter):
         self.resized: set[int] = set()                      # tensors that have other numbers of elements by now
 
     def run_node(self, n: fx.Node) -> Any:
+        try:
+            return self._observed(n)
+        except Exception as error:
+            vars(error).setdefault("place", n.meta.get("place"))
+            raise
+
+    def _observed(self, n: fx.Node) -> Any:
         self.grad[n] = torch.is_grad_enabled()
         taken = _tensors([self.env[arg] for arg in n.all_input_nodes])
         region = n.meta.get("region")

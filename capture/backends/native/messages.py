@@ -22,11 +22,13 @@ LENGTH = struct.Struct("<Q")
 @dataclass(frozen=True, slots=True)
 class Failure:
     """Why there is no compiled code. `kind`: "unsupported" (the backend cannot do this), "toolchain" (the machine lacks what
-    it takes), "internal" (a bug of ours). `text`: one sentence; `details`: a traceback or log, for a report."""
+    it takes), "internal" (a bug of ours). `text`: one sentence; `details`: a traceback or log, for a report. `place`: if it is
+    one node of the graph that the backend cannot compile, which."""
 
     kind: str
     text: str
     details: str = ""
+    place: int | None = None
 
     @classmethod
     def of(cls, error: Exception) -> Failure:
@@ -38,7 +40,7 @@ class Failure:
         if isinstance(error, (OSError, MemoryError)):
             return cls("toolchain", f"{type(error).__name__}: {text}", details)
         if isinstance(error, BackendError):
-            return cls("unsupported", text)
+            return cls("unsupported", text, place=getattr(error, "place", None))
         return cls("internal", f"{type(error).__name__}: {text}", details)
 
 

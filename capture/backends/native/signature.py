@@ -21,7 +21,12 @@ from capture.errors import BackendError
 
 
 class Unsupported(BackendError):
-    """The graph does something that a compiled graph could not reproduce exactly; the message says what."""
+    """The graph does something that a compiled graph could not reproduce exactly; the message says what. place: of the one node
+    that does it, among those of the graph that was to be compiled."""
+
+    def __init__(self, message: str, place: int | None = None) -> None:
+        super().__init__(message)
+        self.place = place
 
 
 @dataclass(frozen=True, slots=True)

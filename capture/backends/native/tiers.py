@@ -1,8 +1,8 @@
 """The callable of a graph: at first torch's own operations, later the kernels, if they are ready and faster."""
 from __future__ import annotations
 
-import difflib
 import enum
+import functools
 import os
 import pickle
 import pkgutil
@@ -23,40 +23,11 @@ from capture.backends.native import disk_cache, numbers, sidecar, transport
 from capture.backends.native.by_size import BySize, free_places, graph_with_carriers, graph_with_constants, number_places
 from capture.backends.native.job import Job, Modes, TensorSpec
 from capture.backends.native.messages import Failure
+from capture.backends.native.options import Options
+from capture.backends.native.piecewise import Piecewise, apart, divisible
 from capture.backends.native.trial import Trial
-from capture.backends.traceable import find_obstacle
 from capture.config import DEBUG, STRICT, TRIAL_CALLS
-from capture.errors import ArgumentError, InternalError, described, note, warn
-
-OPTIONS = "background", "freezing"
-INDUCTORS = "it is one of torch.compile's: leave it out, or choose backend='inductor'"
-
-
-def is_of_torch(option: Any) -> bool:
-    """Whether torch.compile takes an option of this name with its backend inductor."""
-    from torch._inductor import config  # which takes seconds, and is asked only before an error
-    return option in ("guard_filter_fn", "use_aoti") or str(option).replace("-", "_") in config.get_config_copy()
-
-
-@dataclass(frozen=True, slots=True)
-class Options:
-    """What users can set. background: run the graph uncompiled until its kernels are ready; else the first hit waits for them.
-    freezing: without gradients, compute what depends on parameters and buffers alone once, and again when one of these changes."""
-
-    background: bool = True
-    freezing: bool = False
-
-    @classmethod
-    def parse(cls, options: Mapping[str, Any] | None) -> Options:
-        """Raises ArgumentError for an unknown option, or a value that is not True or False."""
-        for name, value in (options or {}).items():
-            if name not in OPTIONS:
-                close = difflib.get_close_matches(str(name), OPTIONS, n=1)
-                known = f"did you mean {close[0]!r}?" if close else "it has 'background' and 'freezing'"
-                raise ArgumentError(f"backend 'native' has no option {name!r}; " + (INDUCTORS if is_of_torch(name) else known))
-            if not isinstance(value, bool):
-                raise ArgumentError(f"option {name!r} must be True or False, got {described(value)}")
-        return cls(**(options or {}))
+from capture.errors import InternalError, note, warn
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +71,7 @@ class Loaded:
 MODULE_STATE = re.compile(r"\._(parameters|buffers)\['[^']*'\]$")        # the way from a module to its own tensors
 
 DEFAULT, COMPILER = Options(), Compiler()
+NOTHING: Mapping[Any, Any] = {}
 DEVICES = {"cpu"}       # where the compiler has kernels for
 PAUSE = 4               # calls for which compiled code that raised is left alone: its powers
 UNLOGGED = 2            # the debug level up to which the compiler keeps no log
@@ -113,6 +85,7 @@ class Stage(enum.Enum):
     TRIAL = "is compiled; the next calls are timed with and without the kernels"
     COMPILED = "runs compiled"
     BY_SIZE = "takes other sizes from call to call"
+    PIECES = "runs in pieces, which are compiled by themselves"
     SLOWER = "runs uncompiled: the kernels were measured to be slower"
     UNSUPPORTED = "runs uncompiled: it cannot be compiled"
     FAILED = "runs uncompiled: compiling failed"
@@ -122,7 +95,8 @@ class Tier:
     """How one graph is run, and why. `reason` explains the stage, `failure` is set when compiling failed, `summary` and
     `log` (see Loaded) when it did not."""
 
-    __slots__ = ("gm", "asynchronous", "stage", "reason", "failure", "summary", "log", "_switch", "__weakref__")
+    __slots__ = ("gm", "asynchronous", "stage", "reason", "failure", "summary", "log", "whole", "compile_piece", "_pieces",
+                 "_switch", "__weakref__")
 
     def __init__(self, gm: fx.GraphModule, stage: Stage, asynchronous: bool) -> None:
         self.gm = gm
@@ -130,6 +104,9 @@ class Tier:
         self.stage, self.reason = stage, ""
         self.failure: Failure | None = None
         self.summary = self.log = ""
+        self.whole: Callable[[], Tier | None] = weakref.ref(self)       # that of the graph which this one is for some sizes
+        self.compile_piece: Callable[[fx.GraphModule, Sequence[Any]], _C.Switch] = _C.Switch
+        self._pieces: Callable[[], Piecewise | None] = lambda: None
         self._switch: Callable[[], Any] = lambda: None
 
     def attach(self, target: Callable[..., Any]) -> _C.Switch:
@@ -144,13 +121,20 @@ class Tier:
         return (self.gm.forward if switch is None else switch.target)(*inputs)
 
     def each(self) -> list[tuple[str, Tier]]:
-        """The tiers of the graph for single sizes of its inputs; none where these do not change."""
-        return []
+        """The tiers of its pieces, if it runs in such, and what these are, in words."""
+        pieces = self._pieces()
+        return [] if pieces is None else [(f"piece {number}", piece.switch.tier) for number, piece in enumerate(pieces.pieces, 1)
+                                          if piece.switch is not None]
+
+    def all(self) -> list[Tier]:
+        """Itself, and the tiers of its pieces, and those of single sizes."""
+        return [self, *(inner for _, tier in self.each() for inner in tier.all())]
 
     def describe(self) -> str:
         """One line, or with a failure's details, or what CAPTURE_DEBUG asked for, more."""
         notes = "; ".join(filter(None, (self.summary, self.reason)))
         lines = [self.stage.value + (f" ({notes})" if notes else "")]
+        lines += [f"{what}: {tier.describe()}".replace("\n", "\n  ") for what, tier in self.each()]
         if self.failure is not None:
             lines.append(self.failure.details)
         return "\n".join(filter(None, (*lines, self.log)))
@@ -191,8 +175,29 @@ class Tier:
             if switch is not None and switch.target is unproven:
                 switch.target = unproven.compiled
 
+    def divide(self, is_apart: Callable[[fx.Node], bool], reason: str) -> bool:
+        """Has the graph run in pieces without the nodes of which that is so, if that can be. Whether nothing else remains to be
+        done."""
+        whole = self.whole()
+        if whole is None or whole.stage is Stage.PIECES:
+            return False
+        nodes = [node for node in whole.gm.graph.nodes if is_apart(node)]
+        if not nodes or not divisible(whole.gm, nodes):
+            return False
+        pieces = Piecewise(whole.gm, nodes, self.compile_piece)
+        pieces.give_up = lambda failure: whole.refuse(failure or Failure("unsupported", reason))
+        whole._pieces = weakref.ref(pieces)
+        with _changed:
+            whole._move(Stage.PIECES, pieces, reason)
+        return whole is self
+
     def refuse(self, failure: Failure) -> None:
-        """There is no compiled code, or none that works: tier 1 stays. In strict mode the next call raises a bug of ours."""
+        """There is no compiled code, or none that works: tier 1 stays, or the graph runs in pieces. In strict mode the next call
+        raises a bug of ours."""
+        if failure.place is not None:       # what calls the same would fail as well
+            failing = list(self.gm.graph.nodes)[failure.place]
+            if self.divide(lambda node: (node.op, node.target) == (failing.op, failing.target), failure.text):
+                return
         target: Callable[..., Any] = self.gm.forward
         if failure.kind != "unsupported":
             self.failure = failure
@@ -263,17 +268,21 @@ class SizesTier(Tier):
 
     __slots__ = ("by_size",)
 
-    def __init__(self, gm: fx.GraphModule, by_size: BySize) -> None:
+    def __init__(self, gm: fx.GraphModule) -> None:
         super().__init__(gm, Stage.BY_SIZE, False)
-        self.by_size = weakref.ref(by_size)
+        self.by_size: Callable[[], BySize | None] = lambda: None
 
-    def describe(self) -> str:
-        return "\n".join([super().describe(), *(f"for {sizes}: {tier.describe()}" for sizes, tier in self.each())])
+    def choose_by_size(self, by_size: BySize) -> None:
+        """Has it called from now on, unless it is known by now that the graph cannot be compiled whole."""
+        self.by_size = weakref.ref(by_size)
+        with _changed:
+            if self.stage is Stage.BY_SIZE:
+                self._move(Stage.BY_SIZE, by_size)
 
     def each(self) -> list[tuple[str, Tier]]:
         """For which sizes there are tiers, in words, and these."""
-        by_size = self.by_size()
-        return [] if by_size is None else [(sizes, switch.tier) for sizes, switch in by_size.switches()]
+        by_size = self.by_size() if self.stage is Stage.BY_SIZE else None
+        return super().each() if by_size is None else [(f"for {sizes}", switch.tier) for sizes, switch in by_size.switches()]
 
 
 class _Unproven:
@@ -423,30 +432,38 @@ def compile_graph(gm: fx.GraphModule, example_inputs: Sequence[Any], *, options:
     where it is a Python number that differs on each call.
     """
     places, sizes = free_places(gm), number_places(gm)
-    if not places and not sizes:
-        return _compiled(gm, example_inputs, options, compiler)
+    alone = apart(gm)
+    if alone or not places and not sizes:
+        return _compiled(gm, example_inputs, options, compiler, alone=alone)
 
     def general(inputs: Sequence[Any]) -> _C.Switch:
-        return _compiled(graph_with_carriers(gm, sizes), inputs, options, compiler, GeneralTier)
+        return _compiled(graph_with_carriers(gm, sizes), inputs, options, compiler, GeneralTier, tier)
 
     def single(inputs: Sequence[Any]) -> _C.Switch:
-        return _compiled(graph_with_constants(gm, sizes, inputs), inputs, options, compiler)
-    by_size = BySize(gm, places, sizes, general, single, example_inputs)
-    return SizesTier(gm, by_size).attach(by_size)
+        return _compiled(graph_with_constants(gm, sizes, inputs), inputs, options, compiler, Tier, tier)
+    tier = SizesTier(gm)
+    tier.compile_piece = functools.partial(compile_graph, options=options, compiler=compiler)
+    switch = tier.attach(gm.forward)
+    tier.choose_by_size(BySize(gm, places, sizes, general, single, example_inputs))
+    return switch
 
 
 def _compiled(gm: fx.GraphModule, example_inputs: Sequence[Any], options: Options, compiler: Compiler,
-              tier_of: type[Tier] = Tier) -> _C.Switch:
-    """The callable of a graph, for inputs of these sizes or, with a GeneralTier, of all sizes."""
+              tier_of: type[Tier] = Tier, whole: Tier | None = None, alone: Mapping[fx.Node, str] = NOTHING) -> _C.Switch:
+    """The callable of a graph, for inputs of these sizes or, with a GeneralTier, of all sizes. whole: the tier of a graph that this
+    one is for some sizes. alone: operations that cannot be compiled."""
     devices = {x.device.type for x in example_inputs if isinstance(x, torch.Tensor)} | gm.meta.get("devices", set())
     tier = tier_of(gm, Stage.COMPILING if options.background else Stage.WAITING, bool(devices - {"cpu"}))
+    tier.compile_piece = functools.partial(compile_graph, options=options, compiler=compiler)
+    tier.whole = weakref.ref(whole or tier)
     switch = tier.attach(gm.forward)
     if devices - DEVICES:
         tier.refuse(Failure("unsupported", f"there are no kernels for tensors on {', '.join(sorted(devices - DEVICES))}"))
         return switch
-    found = find_obstacle(gm, elsewhere=True)
-    if found is not None:
-        tier.refuse(Failure("unsupported", f"the graph {found}"))
+    if alone:
+        reason = "; ".join(dict.fromkeys(f"the graph {found}" for found in alone.values()))
+        if not tier.divide(alone.__contains__, reason):
+            tier.refuse(Failure("unsupported", reason))
         return switch
     try:
         job = Job(gm, specs(gm, example_inputs, tier_of is GeneralTier), Modes.current(), {"freezing": options.freezing})
@@ -456,7 +473,9 @@ def _compiled(gm: fx.GraphModule, example_inputs: Sequence[Any], options: Option
     try:
         compile = Compile(job, compiler)
     except transport.NotPortable as error:
-        tier.refuse(Failure("unsupported", f"it cannot be sent to the compiling process: {error}"))
+        reason = f"it cannot be sent to the compiling process: {error}"
+        if not tier.divide(lambda node: not transport.is_portable(node), reason):
+            tier.refuse(Failure("unsupported", reason))
         return switch
     loaded = compile.cached(gm)
     if loaded is not None:

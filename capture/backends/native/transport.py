@@ -40,12 +40,27 @@ def encode(job: Job) -> bytes:
 
 
 def decode(data: bytes) -> Job:
-    """The job that `encode` made bytes of. Raises ValueError when that was under another version of torch."""
+    """The job that `encode` made bytes of; its nodes know their places in the graph. Raises ValueError when that was under another
+    version of torch."""
     version, graph, inputs, modes, options = json.loads(data)
     if version != torch.__version__:
         raise ValueError(f"this job is for torch {version}, and this is torch {torch.__version__}")
-    return Job(_parsed_graph(graph), tuple(_parsed_record(TensorSpec, spec) for spec in inputs), _parsed_record(Modes, modes),
+    gm = _parsed_graph(graph)
+    for place, node in enumerate(gm.graph.nodes):
+        node.meta["place"] = place
+    return Job(gm, tuple(_parsed_record(TensorSpec, spec) for spec in inputs), _parsed_record(Modes, modes),
                dict(options))
+
+
+def is_portable(node: fx.Node) -> bool:
+    """Whether a node has a meaning in other processes, as far as it says itself what it calls, and with what."""
+    try:
+        if node.op == "call_function":
+            path_of(node.target)
+        fx.node.map_aggregate((node.args, node.kwargs), lambda value: isinstance(value, fx.Node) or _value({}, value))
+    except NotPortable:
+        return False
+    return True
 
 
 def encode_graph(gm: fx.GraphModule) -> bytes:

@@ -110,6 +110,7 @@ class FxRecorder(GraphBuilder):
         dynamic = self.resized or any(self.is_dynamic(t) for t in shaping)
         if depends and not self.pin(*constant_tensors.deciding(facts.name, args, tensors)):
             dynamic = True
+            node.meta["dynamic"] = facts.is_of_torch and not facts.parts        # of others the compiling process will tell
             if facts.plain not in RANKED:
                 self.sizes.fix(tensors)
         if dynamic and contains_tensor(result) and is_counted(facts, args, kwargs, tensors, self._maker(tensors)):
@@ -139,6 +140,7 @@ class FxRecorder(GraphBuilder):
         found = leaf_functions.obstacle(node.target, type(args[0].real) if args else None)
         if found is not None:
             node.meta["obstacle"] = found
+            node.meta["contained"] = node.target in leaf_functions.CONTAINED
 
     def uses(self, device: str) -> None:
         """Notes that the trace uses a device of this type: the current device of that type is guarded."""

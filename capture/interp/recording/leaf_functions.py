@@ -67,6 +67,8 @@ OBSTACLES: dict[Any, str] = {
 LEAVES: frozenset[Any] = frozenset({*WRAPPERS, *COPIES, *RANDOM_STATE, random.get_rng_state, torch.autograd.grad})
 # What leaves something behind when the graph raises after it.
 UNDONE = frozenset({*LEVELS, *KERNELS, *DEVICES.values()})
+# What does nothing to the operations around it.
+CONTAINED = frozenset({*RANDOM_STATE, *CONTROL_FLOW, random.get_rng_state})
 # What C knows of these objects that is the same on every call.
 FACTS = frozenset({"name", "device"})
 # … and what is told of them by models of its own.

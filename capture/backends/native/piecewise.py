@@ -1,0 +1,310 @@
+"""Graphs with operations that cannot be compiled: these run as they are, and each piece between two of them is compiled by itself.
+
+How a graph is divided is told by one run of it, operation by operation, which is a call of the program's like any other. What a
+piece takes from elsewhere in the graph is under no guard: it is compared, and sizes that changed are any from then on.
+"""
+from __future__ import annotations
+
+import operator
+import traceback
+from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import Any
+
+from torch import Tensor, fx
+
+from capture import _C
+from capture.backends.native.messages import Failure
+from capture.backends.traceable import asks_for_gradients, obstacle, program_code, reads_number
+from capture.operators.facts import facts_of
+
+LEAST_OPERATIONS = 2        # that make tensors, in a piece that is compiled
+MOST_COMPILED = 8           # times that a piece is, as more and more of its sizes change
+
+Compile = Callable[[fx.GraphModule, Sequence[Any]], _C.Switch]
+
+
+def apart(gm: fx.GraphModule) -> dict[fx.Node, str]:
+    """The operations of a graph of which it is known from the start that they cannot be compiled, each with what it does."""
+    found: dict[fx.Node, str] = {}
+    for node in gm.graph.nodes:
+        reason = next(filter(None, map(_reason, (node, *_within(gm, node)))), None)
+        if reason is not None:
+            found[node] = reason
+    return found
+
+
+def divisible(gm: fx.GraphModule, nodes: Collection[fx.Node]) -> bool:
+    """Whether what is around these operations is the same where they run by themselves: none of them leads torch to treat others in
+    another way, or looks at how they are made, and nothing gives a tensor itself another shape, memory or history."""
+    if "forward" in vars(gm) or not all(_is_contained(gm, node) for node in nodes):       # something is done around it
+        return False
+    on_tensors = [node for node in gm.graph.nodes if node.op in ("call_function", "call_method") and node.all_input_nodes]
+    return not any(asks_for_gradients(node) or facts_of(node.target).relays and not program_code(node) for node in on_tensors)
+
+
+def _is_contained(gm: fx.GraphModule, node: fx.Node) -> bool:
+    """Whether an operation does nothing but compute, draw, read and write."""
+    if node.op == "placeholder":
+        return "any_shape" in node.meta
+    if obstacle(node) is not None and not (node.meta.get("contained") or reads_number(node)):
+        return False
+    return all(_is_contained(gm, inner) for inner in _within(gm, node) if inner.op not in ("placeholder", "output"))
+
+
+def _within(gm: fx.GraphModule, node: fx.Node) -> Iterator[fx.Node]:
+    """The nodes of graphs that a node is given to call."""
+    for given in node.all_input_nodes:
+        if given.op == "get_attr" and isinstance(body := getattr(gm, str(given.target)), fx.GraphModule):
+            for inner in body.graph.nodes:
+                yield inner
+                yield from _within(body, inner)
+
+
+def _reason(node: fx.Node) -> str | None:
+    if node.meta.get("dynamic"):
+        return f"has a result whose shape depends on values ({getattr(node.target, '__name__', node.target)})"
+    return program_code(node) or obstacle(node)
+
+
+class Piecewise:
+    """The callable of such a graph. compile: makes the callable of a piece from inputs of it. `pieces`: in their order, once the
+    graph has been called; `give_up`: called if there are none, or with what went wrong."""
+
+    __slots__ = ("gm", "names", "compile", "pieces", "give_up", "_divided", "__weakref__")
+
+    def __init__(self, gm: fx.GraphModule, nodes: Collection[fx.Node], compile: Compile) -> None:
+        self.gm, self.names, self.compile = gm, frozenset(node.name for node in nodes), compile
+        self.pieces: list[Piece] = []
+        self.give_up: Callable[[Failure | None], None] = lambda failure: None
+        self._divided: Callable[..., Any] | None = None
+
+    def __call__(self, *inputs: Any) -> Any:
+        if self._divided is not None:
+            return self._divided(*inputs)
+        run = _Observed(self.gm)
+        outputs = run.run(*inputs)
+        try:
+            divided, self.pieces = _Division(self.gm, self.names | run.modal, run.kinds).result(self.compile)
+        except Exception as error:
+            self.give_up(Failure("internal", f"the graph cannot be divided: {type(error).__name__}: {error}",
+                                 "".join(traceback.format_exception(error))))
+        else:
+            self._divided = divided.forward
+            if not self.pieces:
+                self.give_up(None)
+        return outputs
+
+
+class _Observed(fx.Interpreter):
+    """A run of a graph. kinds: the type of what each node gives, by its name; modal: nodes that change torch's modes."""
+
+    def __init__(self, gm: fx.GraphModule) -> None:
+        super().__init__(gm)
+        self.extra_traceback = False        # errors are the program's own
+        self.kinds: dict[str, type] = {}
+        self.modal: set[str] = set()
+
+    def run_node(self, n: fx.Node) -> Any:
+        before = _C.modes()
+        value = super().run_node(n)
+        self.kinds[n.name] = type(value)
+        if _C.modes() != before:
+            self.modal.add(n.name)
+        return value
+
+
+class _Division:
+    """A graph in pieces. apart: the names of nodes that are in none. kinds: as of `_Observed`."""
+
+    def __init__(self, gm: fx.GraphModule, apart: Collection[str], kinds: dict[str, type]) -> None:
+        self.gm, self.kinds = gm, kinds
+        self.of: dict[fx.Node, int] = {}        # the piece that a node is in
+        self.sizes: set[fx.Node] = set()        # nodes of these that are computed outside of their piece as well
+        self._assign(apart)
+        self._find_sizes()
+        for members in self._pieces():
+            if sum(map(self._is_tensor, members)) < LEAST_OPERATIONS or not self._is_whole(members):
+                for node in members:
+                    del self.of[node]
+        self.sizes &= self.of.keys()
+
+    def _assign(self, apart: Collection[str]) -> None:
+        number, ended = 0, False
+        for node in self.gm.graph.nodes:
+            if node.op in ("placeholder", "get_attr", "output"):
+                continue
+            if node.target is operator.getitem and not self._is_tensor(node.args[0]):
+                if node.args[0] in self.of:         # items of a result are beside it, wherever they are picked
+                    self.of[node] = self.of[node.args[0]]
+            elif node.name in apart:
+                ended = True
+            else:
+                number, ended = number + ended, False
+                self.of[node] = number
+
+    def _find_sizes(self) -> None:
+        """A piece gives tensors alone: what is asked of their sizes is asked again where it is wanted elsewhere."""
+        for node in reversed(self.of):
+            if self.kinds[node.name] is int and any(
+                    self.of.get(user) != self.of[node] or user in self.sizes for user in node.users):
+                self.sizes.add(node)
+
+    def _pieces(self) -> list[list[fx.Node]]:
+        """The nodes of each piece."""
+        pieces: dict[int, list[fx.Node]] = {}
+        for node, number in self.of.items():
+            pieces.setdefault(number, []).append(node)
+        return list(pieces.values())
+
+    def _is_tensor(self, value: Any) -> bool:
+        return isinstance(value, fx.Node) and issubclass(self.kinds[value.name], Tensor)
+
+    def _taken(self, members: Sequence[fx.Node]) -> list[fx.Node]:
+        """What the nodes of a piece take from elsewhere."""
+        own = set(members)
+        return list(dict.fromkeys(source for node in members for source in node.all_input_nodes
+                                  if source not in own and source.op != "get_attr"))
+
+    def _given(self, members: Sequence[fx.Node]) -> list[fx.Node]:
+        """Which of the nodes of a piece are taken elsewhere."""
+        own = set(members)
+        return [node for node in members if node not in self.sizes and any(
+            user not in own or user in self.sizes for user in node.users)]
+
+    def _is_whole(self, members: Sequence[fx.Node]) -> bool:
+        """Whether a piece takes tensors and numbers, and gives tensors."""
+        taken = all(self._is_tensor(node) or self.kinds[node.name] in (int, float) for node in self._taken(members))
+        return taken and all(map(self._is_tensor, self._given(members)))
+
+    def result(self, compile: Compile) -> tuple[fx.GraphModule, list[Piece]]:
+        """The graph that calls the pieces, and these."""
+        graph = fx.Graph()
+        copies = {node: graph.node_copy(node) for node in self.gm.graph.find_nodes(op="placeholder")}
+        first = {members[0]: members for members in self._pieces()}
+        pieces: list[Piece] = []
+        for node in self.gm.graph.nodes:
+            if node in copies:
+                continue
+            if node in first:
+                members = first[node]
+                taken, given = self._taken(members), self._given(members)
+                pieces.append(Piece(self._graph(members, taken, given), len(pieces), self._unguarded(taken), compile))
+                call = graph.call_function(pieces[-1], tuple(copies[source] for source in taken))
+                copies |= {each: graph.call_function(operator.getitem, (call, place)) for place, each in enumerate(given)}
+            if node not in self.of or node in self.sizes:
+                copies[node] = graph.node_copy(node, copies.__getitem__)
+        return fx.GraphModule(self.gm, graph), pieces
+
+    def _unguarded(self, taken: Sequence[fx.Node]) -> list[int]:
+        """Which of the tensors that a piece takes no guard tells of: those that the graph makes, or may have written to."""
+        writes = any(node.meta.get("writes") for node in self.gm.graph.nodes)
+        return [place for place, node in enumerate(taken) if self._is_tensor(node) and (
+            writes or node.op != "placeholder" or "any_shape" in node.meta)]
+
+    def _graph(self, members: Sequence[fx.Node], taken: Sequence[fx.Node], given: Sequence[fx.Node]) -> fx.GraphModule:
+        graph = fx.Graph()
+        copies: dict[fx.Node, fx.Node] = {}
+        for source in taken:
+            copies[source] = graph.placeholder(source.name)
+            if source.op == "placeholder":
+                kept = source.meta.keys() - {"obstacle", "any_shape", "storage"}
+                copies[source].meta = {key: source.meta[key] for key in kept}
+            elif self.kinds[source.name] is int:
+                copies[source].meta = {"size": True}
+            elif self.kinds[source.name] is float:
+                copies[source].meta = {"number": float}
+        for node in members:
+            for source in node.all_input_nodes:
+                if source.op == "get_attr" and source not in copies:
+                    copies[source] = graph.node_copy(source)
+            copies[node] = graph.node_copy(node, copies.__getitem__)
+        graph.output(tuple(copies[node] for node in given))
+        gm = fx.GraphModule(self.gm, graph)
+        gm.meta = {key: self.gm.meta[key] for key in ("repeatable", "devices") if key in self.gm.meta}
+        return gm
+
+
+class Piece:
+    """The callable of a piece. unguarded: the places of inputs that are compared on each call. It is compiled at its second call,
+    when it is known which of their sizes change."""
+
+    __slots__ = ("__name__", "gm", "unguarded", "compile", "switch", "_numbers", "_samples", "_free", "_expected", "_storages",
+                 "_compiled")
+
+    def __init__(self, gm: fx.GraphModule, number: int, unguarded: Sequence[int], compile: Compile) -> None:
+        self.__name__ = f"piece_{number}"
+        self.gm, self.unguarded, self.compile = gm, tuple(unguarded), compile
+        self.switch: _C.Switch | None = None
+        placeholders = gm.graph.find_nodes(op="placeholder")
+        self._numbers = [(place, int if "size" in node.meta else node.meta["number"]) for place, node in enumerate(placeholders)
+                         if "size" in node.meta or "number" in node.meta]
+        self._samples: Sequence[_C.TensorProperties] | None = None
+        self._free: list[set[int]] = [set() for _ in unguarded]
+        self._expected: Sequence[_C.TensorProperties] = ()
+        self._storages: Sequence[Any] | None = [] if any(node.meta.get("writes") for node in gm.graph.nodes) else None
+        self._compiled = 0
+
+    def __call__(self, *inputs: Any) -> Any:
+        if self.switch is not None and self._is_as_expected(inputs):
+            return self.switch(*inputs)
+        return (self.switch if self._learns(inputs) else self.gm.forward)(*inputs)
+
+    def _is_as_expected(self, inputs: Sequence[Any]) -> bool:
+        for place, expected in zip(self.unguarded, self._expected, strict=True):
+            if not expected.matches(inputs[place]):
+                return False
+        for place, cls in self._numbers:
+            if type(inputs[place]) is not cls:
+                return False
+        return self._storages is None or self._storages == storages(inputs)
+
+    def _learns(self, inputs: Sequence[Any]) -> bool:
+        """Notes what the inputs are. Whether there is code for them now."""
+        if any(type(inputs[place]) is not cls for place, cls in self._numbers) or self._compiled == MOST_COMPILED:
+            return False
+        try:
+            found = [_C.tensor_properties(inputs[place]) for place in self.unguarded]
+        except TypeError:           # of a tensor that is not plain
+            return False
+        free = None if self._samples is None else self._free_with(self._samples, found)
+        if free is None:            # other tensors, not other sizes of the same
+            if self.switch is None:
+                self._samples = found
+            return False
+        if self.switch is not None and free == self._free:
+            return False            # other tensors share their memory
+        self._free, self._expected = free, [one.with_free(dims) if dims else one for one, dims in zip(found, free, strict=True)]
+        self.switch = self._made(inputs)
+        self._compiled += 1
+        return True
+
+    def _free_with(self, samples: Sequence[_C.TensorProperties], found: Sequence[_C.TensorProperties]) -> list[set[int]] | None:
+        """For each of the inputs the dimensions whose sizes change, these among them; None if more than sizes changes."""
+        free = []
+        for known, sample, now in zip(self._free, samples, found, strict=True):
+            if len(sample.shape) != len(now.shape):
+                return None
+            dims = known | {dim for dim, size in enumerate(now.shape) if size != sample.shape[dim]}
+            if sample.with_free(dims) != now.with_free(dims):
+                return None
+            free.append(dims)
+        return free
+
+    def _made(self, inputs: Sequence[Any]) -> _C.Switch:
+        """The callable for inputs like these."""
+        placeholders = self.gm.graph.find_nodes(op="placeholder")
+        for place, properties in zip(self.unguarded, self._expected, strict=True):
+            placeholders[place].meta["properties"] = properties
+        if self._storages is not None:
+            self._storages = storages(inputs)
+            for node, storage in zip(placeholders, self._storages, strict=True):
+                if storage is not None:
+                    node.meta["storage"] = storage
+        return self.compile(self.gm, inputs)
+
+
+def storages(inputs: Sequence[Any]) -> Sequence[Any]:
+    """Which tensors share their memory: the number of the storage of each, and its offset there in bytes."""
+    numbers: dict[int, int] = {}
+    return [(numbers.setdefault(x.untyped_storage()._cdata, len(numbers)), x.storage_offset() * x.element_size())
+            if isinstance(x, Tensor) else None for x in inputs]

@@ -1,0 +1,225 @@
+"""Graphs with operations that cannot be compiled: these run as they are, and the pieces between them are compiled."""
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import capture
+from capture.backends.native.tiers import Stage
+from tests import helpers
+from tests.backends.native import cuts, random_programs
+from tests.backends.native.end_to_end.engine import AT_ONCE, check, compile, no_trial, tiers  # noqa: F401
+from tests.helpers import call
+
+LIBRARY = torch.library.Library("piecewise_tests", "DEF")
+LIBRARY.define("waved(Tensor x) -> Tensor")
+LIBRARY.impl("waved", lambda x: x.sin() + 1, "CompositeExplicitAutograd")
+
+
+class Squared(torch.autograd.Function):
+    """An operation whose code only the program's own process knows."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        return x * x
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        x, = ctx.saved_tensors
+        return 2 * x * gradient
+
+
+def masked(x: Tensor) -> Any:
+    kept = (x * 2).tanh()[x > 0]
+    return (kept * 3 + 1).sigmoid().sum(), kept
+
+
+def selected(x: Tensor) -> Any:
+    places = (x.abs() + 0.5).round().nonzero()
+    return (places.float() * 0.5).exp(), places + 1
+
+
+def routed(x: Tensor) -> Any:
+    result = torch.zeros_like(x)
+    chosen = (x @ x.T).argmax(-1) % 2
+    for expert in range(2):
+        rows, = torch.where(chosen == expert)
+        result = result.index_add(0, rows, (x[rows] * (expert + 1)).tanh() * 2)
+    return (result + x).relu()
+
+
+def repeated(x: Tensor) -> Any:
+    times = (x[:, 0] > 0).long() + 1
+    return (torch.repeat_interleave(x, times, dim=0) * 2).sin() + 1
+
+
+def of_autograd(x: Tensor) -> Any:
+    return (Squared.apply((x * 2).tanh() + 1) * 0.5).sin().sum()
+
+
+def of_a_library(x: Tensor) -> Any:
+    return (torch.ops.piecewise_tests.waved((x * 2).tanh() + 1) * 3).sin() + x
+
+
+def grouped(x: Tensor) -> Any:
+    factors = (x[:, :4].T @ x[:, :4]).expand(2, 4, 4) * 2
+    return (torch._grouped_mm((x[:4, :4] * 2 + 1).expand(2, 4, 4), factors) * 2).tanh()
+
+
+def with_a_view_across(x: Tensor) -> Any:
+    made = x * 2 + 1
+    row = made[0]
+    squared = Squared.apply(x)
+    row.mul_(3)
+    return made, row, squared.sin() + made.sum()
+
+
+def with_writes_across(x: Tensor) -> Any:
+    made = (x * 2).tanh()
+    squared = Squared.apply(x * 1)
+    made = (made * 1).add_(squared).mul_(2)
+    squared.mul_(2)
+    return made, squared, (made + squared).exp()
+
+
+def drawing(x: Tensor) -> Any:
+    noise = torch.rand_like(x) * 2 - 1
+    kept = x[noise > 0]
+    return torch.nn.functional.dropout(kept * 2 + 1, 0.5).sum(), torch.rand(3) + noise.sum()
+
+
+def without_gradients(x: Tensor) -> Any:
+    made = (x * 2).tanh() + 1
+    with torch.no_grad():
+        size = (made * 2).tanh()[x > 0].mean() + 1
+    return (made * size).sin() * 2
+
+
+def under_autocast(x: Tensor) -> Any:
+    with torch.autocast("cpu", torch.bfloat16):
+        made = (x @ x.T).relu() + 1
+        kept = made[made > 1]
+        made = (x @ x.T) * 2
+    return made.float() + 1, kept.float().sum() * 2
+
+
+def gathering(x: Tensor) -> Any:
+    """In the manner of mixtures of experts: what all write to comes to require gradients by that."""
+    result = torch.zeros_like(x)
+    chosen = (x.detach() @ x.detach().T).argmax(-1) % 2
+    for expert in range(2):
+        rows, = torch.where(chosen == expert)
+        result.index_add_(0, rows, (x[rows] * (expert + 1)).tanh() * 2)
+    return (result + x).relu() * 2
+
+
+def with_lists(x: Tensor) -> Any:
+    first, second = (x * 2).tanh().chunk(2)
+    squared = Squared.apply(first)
+    return (squared + second).sin() * 2, torch.stack([squared, second]).sum(0)
+
+
+# How many pieces are compiled: without gradients, and with.
+PIECES: dict[Callable[..., Any], tuple[int, int]] = {
+    masked: (2, 2), selected: (2, 2), routed: (3, 3), repeated: (2, 2), of_autograd: (2, 2), of_a_library: (2, 2), grouped: (2, 2),
+    with_writes_across: (2, 3), drawing: (2, 2), without_gradients: (4, 4), under_autocast: (3, 3), with_lists: (2, 2),
+    gathering: (3, 4)}
+SIZED = [masked, selected, routed, repeated, grouped, drawing, without_gradients, under_autocast]     # captured for all sizes
+
+
+def tolerance(program: Callable[..., Any]) -> float:
+    return 0.1 if program is under_autocast else 2e-5
+
+
+def calls(rows: Callable[[int], int] = lambda number: 6, gradients: bool = False) -> list[Any]:
+    generator = torch.Generator().manual_seed(5)
+    return [call(torch.randn(rows(number), 6, generator=generator, requires_grad=gradients)) for number in range(7)]
+
+
+@pytest.mark.parametrize("program", PIECES)
+@pytest.mark.parametrize("gradients", [False, True])
+def test_what_is_between_is_compiled(program: Callable[..., Any], gradients: bool) -> None:
+    check(lambda: program, *calls(gradients=gradients), compiled=PIECES[program][gradients],
+          backward=gradients and program is not selected, tolerance=tolerance(program))
+
+
+@pytest.mark.parametrize("program", SIZED)
+@pytest.mark.parametrize("gradients", [False, True])
+def test_sizes_that_change(program: Callable[..., Any], gradients: bool) -> None:
+    """They come from outside as well as from values."""
+    stats = helpers.check(lambda: program, *calls(lambda number: 4 + number, gradients), captures=2,
+                          tolerance=tolerance(program), backward=gradients and program is not selected, **AT_ONCE)
+    assert stats.compiled >= 2, stats
+
+
+def test_a_piece_that_cannot_be_compiled_runs_as_it_is() -> None:
+    """Two of its inputs are one memory, and it writes to one of them."""
+    stats = helpers.check(lambda: with_a_view_across, *calls(), tolerance=2e-5, **AT_ONCE)
+    assert stats.compiled == 1 and stats.compile_errors == ["an input is written to that shares its memory with another one"]
+
+
+def test_what_a_piece_is_given_is_compared() -> None:
+    """An operation that no guard knows gives another dtype, another layout, or a tensor that requires gradients."""
+    kinds = [lambda x: x, lambda x: x, lambda x: x, lambda x: x.double(), lambda x: x.T, lambda x: x, lambda x: x[:2],
+             lambda x: x[:, :3], lambda x: x[:0], lambda x: x]
+
+    def make() -> Any:
+        state = {"calls": 0}
+
+        class Changing(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx: Any, x: Tensor) -> Tensor:
+                state["calls"] += 1
+                return kinds[state["calls"] - 1](x).clone()
+        return (lambda x: (Changing.apply(x * 2) * 3 + 1).sin()), None
+    helpers.check(make, *[call(torch.randn(4, 4)) for _ in kinds], captures=None, fullgraph=False, tolerance=2e-5, **AT_ONCE)
+
+
+def test_explain() -> None:
+    function = compile(of_autograd)
+    for _ in range(2):
+        function(torch.ones(3, 3))
+    reason = "the graph calls the autograd function Squared, which is Python code of the program's"
+    assert f"the graph runs in pieces, which are compiled by themselves ({reason})" in capture.explain(function)
+    for _ in range(2):
+        function(torch.ones(3, 3))
+    text = capture.explain(function)
+    assert "piece 1: runs compiled (1 kernel)" in text and "piece 2: runs compiled (" in text
+
+
+def test_operations_that_leave_nothing_between_them() -> None:
+    function = compile(lambda x: Squared.apply(Squared.apply(x)))
+    for _ in range(3):
+        function(torch.ones(3, 3))
+    error, = capture.stats(function).compile_errors
+    assert error == "the graph calls the autograd function Squared, which is Python code of the program's"
+
+
+@pytest.mark.parametrize("program", [lambda x: torch.func.vmap(lambda row: (row * 2).sin().sum())(x) * 2 + 1,
+                                     lambda x: ((y := (x * 2).tanh()).grad_fn is None, (y * 3 + 1).sin())])
+def test_where_what_is_around_would_be_another(program: Callable[..., Any]) -> None:
+    """What is within a transform, or looks at nodes of autograd, is not divided."""
+    function = capture.compile(program, **AT_ONCE)
+    x = torch.randn(4, 4, requires_grad=True)
+    for _ in range(4):
+        torch.testing.assert_close(function(x), program(x))
+    assert not any(tier.stage is Stage.PIECES for tier in tiers(function))
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_programs_divided_at_random(seed: int) -> None:
+    """As if operations drawn by lot could not be compiled."""
+    program = random_programs.draw(Random(seed), mutations=True)
+    with cuts.by_lot(seed):
+        function = capture.compile(program.function, **AT_ONCE)
+        for _ in range(5):
+            theirs, ours = copy.deepcopy(program.inputs), copy.deepcopy(program.inputs)
+            torch.testing.assert_close(function(*ours), program.function(*theirs), rtol=5e-2, atol=5e-2)
+            torch.testing.assert_close(ours, theirs, rtol=5e-2, atol=5e-2)
