@@ -6,13 +6,13 @@ import json
 import os
 import selectors
 import signal
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import IO
 
+from tests import forkserver
 from tests.cpython.differences import DIFFERENCES
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -22,6 +22,10 @@ MODULES = tuple("test_" + name for name in (
     "tuple iter listcomps genexps named_expressions unpack unpack_ex extcall keywordonlyarg positional_only_arg patma fstring "
     "format operator copy weakref heapq json decimal datetime re string typing types abc call raise yield_from").split())
 TEST_LIMIT = 300        # seconds for one test, by the mode that is slower
+ENVIRONMENT = {"PYTHONPATH": str(ROOT), "PYTHONHASHSEED": "0", "CAPTURE_STRICT": "1"}
+# What the processes that run tests have imported when they begin. Natively, nothing of torch's.
+IMPORTED = {"native": ("doctest", "unittest", "test.support")}
+INTERPRETER = ("torch", "capture.api", "tests.interp.worlds")
 
 
 @dataclass
@@ -76,17 +80,13 @@ def run_module(outcomes: Outcomes, only: Sequence[str] | None = None, without: S
 
 def _run_process(outcomes: Outcomes, selection: tuple[str, ...]) -> None:
     """Runs what has no outcome yet, in one process, for as long as that lives."""
-    command = [sys.executable, "-X", "faulthandler", "-m", "tests.cpython.worker", outcomes.module, outcomes.mode, *selection]
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "PYTHONHASHSEED": "0", "CAPTURE_STRICT": "1"}
+    command = ["-m", "tests.cpython.worker", outcomes.module, outcomes.mode, *selection]
     with (tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile() as errors,
-          _ended(subprocess.Popen(command, cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                                  stderr=errors, start_new_session=True)) as process,
-          selectors.DefaultSelector() as ready):
-        assert process.stdout is not None
-        ready.register(process.stdout, selectors.EVENT_READ)
+          _started(outcomes.mode, command, folder, errors) as (process, results), selectors.DefaultSelector() as ready):
+        ready.register(results, selectors.EVENT_READ)
         current, buffer = "", b""
         while timely := bool(ready.select(outcomes.limit)):
-            chunk = os.read(process.stdout.fileno(), 1 << 16)
+            chunk = os.read(results.fileno(), 1 << 16)
             if not chunk:
                 break
             *lines, buffer = (buffer + chunk).split(b"\n")
@@ -108,14 +108,19 @@ def _run_process(outcomes: Outcomes, selection: tuple[str, ...]) -> None:
 
 
 @contextlib.contextmanager
-def _ended(process: subprocess.Popen[bytes]) -> Iterator[subprocess.Popen[bytes]]:
-    """A process that does not outlive the block, however this ends, nor do those it has started."""
-    with process:
+def _started(mode: str, command: Sequence[str], folder: str, errors: IO[bytes]) -> Iterator[tuple[forkserver.Process, IO[bytes]]]:
+    """A process, and what it prints. It does not outlive the block, however this ends, nor do those it has started."""
+    server = forkserver.server(IMPORTED.get(mode, INTERPRETER), ("-X", "faulthandler"), **ENVIRONMENT)
+    reading, writing = os.pipe()
+    with open(reading, "rb", buffering=0) as results:
+        with open(writing, "wb", buffering=0) as output:
+            process = server.start(command, output, errors, folder, os.environ | ENVIRONMENT)
         try:
-            yield process
+            yield process, results
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,8 @@ import threading
 
 import pytest
 
+from tests import forkserver
+
 
 def run(program: str) -> subprocess.CompletedProcess:
     """A program in a process of its own."""
@@ -18,8 +20,8 @@ def run(program: str) -> subprocess.CompletedProcess:
                "def adding(k):\n    f = capture.compile(lambda x: x * 2 + k, backend=native)\n"
                "    f(X)\n    return f\n")
     settings = {"CAPTURE_CACHE": "0", "CAPTURE_TRIAL_CALLS": "0", "PYTHONPATH": os.pathsep.join(sys.path)}
-    return subprocess.run([sys.executable, "-X", "dev", "-c", prelude + textwrap.dedent(program)], capture_output=True, text=True,
-                          timeout=60, env=os.environ | settings)
+    server = forkserver.server(("torch",), ("-X", "dev", "-W", "default::UserWarning"))
+    return server.run(["-c", prelude + textwrap.dedent(program)], timeout=60, environment=os.environ | settings)
 
 
 @pytest.mark.parametrize("moment", ["", "time.sleep(3)"], ids=["at once", "while compiling"])

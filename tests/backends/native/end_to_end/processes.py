@@ -7,6 +7,8 @@ import sys
 import textwrap
 from pathlib import Path
 
+from tests import forkserver
+
 PRELUDE = """
 import os, sys, signal, threading, time, torch, capture
 from capture.backends.native import sidecar, tiers
@@ -42,8 +44,8 @@ def run(source: str, cache: Path, **environment: str) -> subprocess.CompletedPro
     settings = {"CAPTURE_STRICT": "0", "CAPTURE_TRIAL_CALLS": "0", "CAPTURE_CACHE_DIR": str(cache), "OMP_NUM_THREADS": "1",
                 "PYTHONPATH": os.pathsep.join(sys.path)}
     text = PRELUDE + textwrap.dedent(source)
-    return subprocess.run([sys.executable, "-X", "dev", "-W", "default::UserWarning", "-c", text], capture_output=True, text=True,
-                          timeout=120, env=os.environ | settings | environment)
+    server = forkserver.server(("torch",), ("-X", "dev", "-W", "default::UserWarning"))
+    return server.run(["-c", text], timeout=120, environment=os.environ | settings | environment)
 
 
 def output(*arguments: object, warnings: tuple[str, ...] = (), **options: object) -> list[str]:
