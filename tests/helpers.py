@@ -52,7 +52,14 @@ class Call:
     arguments: Callable[[Any], tuple[tuple, dict[str, Any]]]
 
 
-Step = Call | Callable[[Any], Any]  # a call, or a change of the state between calls
+@dataclass(frozen=True)
+class Captured:
+    """How often the program was captured by now, as one graph each time; all other calls were hits. Checked between calls."""
+
+    times: int
+
+
+Step = Call | Captured | Callable[[Any], Any]  # a call, a check, or a change of the state between calls
 
 
 def call(*args: Any, **kwargs: Any) -> Call:
@@ -81,8 +88,15 @@ def check(make: Callable[[], Any], *steps: Step, captures: int | None = 1, hits:
         compiled.append(capture.compile(program, fullgraph=fullgraph, backend=backend, **compile_arguments))
         return compiled[0]
 
-    eager = run(make, steps, backward=backward)
-    captured = run(make, steps, engine, backward=backward)
+    def counted(step: Step, number: int) -> Step:
+        def checked(state: Any) -> None:
+            found, calls = capture.stats(compiled[0]), sum(isinstance(before, Call) for before in steps[:number])
+            counts = found.captures, found.graphs, found.hits, found.bailouts
+            assert counts == (step.times, step.times, calls - step.times, 0), f"after {calls} calls: {found}"
+        return checked if isinstance(step, Captured) else step
+
+    eager = run(make, tuple(step for step in steps if not isinstance(step, Captured)), backward=backward)
+    captured = run(make, tuple(map(counted, steps, range(len(steps)))), engine, backward=backward)
     stats = capture.stats(compiled[0])
     problems = compare(eager, captured, tolerance)
     returned = sum(world.returned for world in eager)

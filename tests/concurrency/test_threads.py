@@ -309,17 +309,17 @@ def same(left: Any, right: Any) -> bool:
     return left == right
 
 
-@pytest.mark.parametrize(("aside", "often"), [(None, 0.0), (capture.reset, 0.02), (lambda: str(capture.report()), 0.01)],
-                         ids=["", "with resets", "with reports"])
-def test_captures_hits_breaks_and_modes_of_all_kinds(aside: Callable[[], object] | None, often: float) -> None:
-    """Threads call the same functions, and their own, on arguments that make new captures now and then. Each call is followed by
-    `aside` with the probability `often`."""
+@pytest.mark.parametrize(("aside", "often", "rounds"), [
+    (None, 0.0, 30), (capture.reset, 0.05, 20), (lambda: str(capture.report()), 0.03, 20)], ids=["", "with resets", "with reports"])
+def test_captures_hits_breaks_and_modes_of_all_kinds(aside: Callable[[], object] | None, often: float, rounds: int) -> None:
+    """Threads call the same functions, and their own, on arguments that make new captures now and then: most do, so that `rounds`
+    are few. Each call is followed by `aside` with the probability `often`; what a report takes grows with what was captured."""
     shared = [(program, capture.compile(program)) for program in programs(0)]
 
     def work(number: int) -> int:
         rng = random.Random(number)
         both = [*shared, *((program, capture.compile(program)) for program in programs(number))]
-        for k in range(ROUNDS):
+        for k in range(rounds):
             eager, compiled = rng.choice(both)
             x, factor, mode = (X + number).to(rng.choice([torch.float32, torch.float64])), rng.randrange(3), rng.choice(MODES)
             with mode():

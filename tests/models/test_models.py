@@ -17,12 +17,11 @@ from torch import nn
 from tests import helpers
 from tests.backends.native.end_to_end import engine
 from tests.backends.native.end_to_end.engine import no_trial  # noqa: F401
-from tests.helpers import Call
+from tests.helpers import Call, Captured, Step
 from tests.models.zoo import ZOO, Inputs
 
 CHECKS: dict[str, Callable[..., Any]] = {"eager": helpers.check, "native": engine.check}
 SMALL = ["dlrm", "gan", "diffusion"]            # quick to compile, with embeddings, batch normalisation, dropout and noise
-BOTH = [(name, backend) for backend in CHECKS for name in ZOO]
 ALL_AND_SMALL = [(name, "eager") for name in ZOO] + [(name, "native") for name in SMALL]
 
 
@@ -47,50 +46,40 @@ class Zoo:
         return Call(arguments)
 
 
-@pytest.mark.parametrize(("name", "backend"), BOTH)
-def test_eval(name: str, backend: str) -> None:
-    """One capture serves inputs and weights of all values."""
+@pytest.mark.parametrize("name", ZOO)
+def test_eval_and_changes(name: str) -> None:
+    """Uncompiled: one capture serves inputs and weights of all values, one more all shapes, and one another dtype; then submodules
+    are replaced. All of it on one model, of which each capture takes as long as many calls."""
+    zoo = Zoo(name, "eager")
+    with torch.no_grad():
+        zoo.check(*values(zoo), Captured(1), *shapes(zoo), Captured(2), *dtypes(zoo), Captured(3), *replacements(zoo),
+                  captures=None)
+
+
+@pytest.mark.parametrize("name", ZOO)
+def test_eval_native(name: str) -> None:
+    zoo = Zoo(name, "native")
+    with torch.no_grad():
+        zoo.check(*values(zoo), captures=1, graphs=1)
+
+
+def values(zoo: Zoo) -> list[Step]:
     def load(module: nn.Module) -> None:
         module.load_state_dict({k: v * 0.5 if v.is_floating_point() else v for k, v in module.state_dict().items()})
-    zoo = Zoo(name, backend)
-    with torch.no_grad():
-        zoo.check(zoo.call(), zoo.call(), scale(1.25), zoo.call(), load, zoo.call(), captures=1, graphs=1)
+    return [zoo.call(), zoo.call(), scale(1.25), zoo.call(), load, zoo.call()]
 
 
-@pytest.mark.parametrize(("name", "backend"), BOTH)
-def test_train(name: str, backend: str) -> None:
-    """The gradients of later calls are added to those of earlier ones."""
-    zoo = Zoo(name, backend, training=True)
-    tolerance = {"tolerance": 1e-4} if backend == "native" else {}
-    zoo.check(zoo.call(), zoo.call(), scale(0.5), zoo.call(), captures=1, graphs=1, backward=True, **tolerance)
+def shapes(zoo: Zoo) -> list[Step]:
+    return [zoo.call(3), zoo.call(2), zoo.call(3)]
 
 
-@pytest.mark.parametrize(("name", "backend"), ALL_AND_SMALL)
-def test_other_shapes(name: str, backend: str) -> None:
-    zoo = Zoo(name, backend)
-    with torch.no_grad():
-        zoo.check(zoo.call(2), zoo.call(3), zoo.call(2), zoo.call(3), captures=2)
+def dtypes(zoo: Zoo) -> list[Step]:
+    return [nn.Module.double, zoo.call(), zoo.call()]
 
 
-@pytest.mark.parametrize(("name", "backend"), ALL_AND_SMALL)
-def test_train_and_eval(name: str, backend: str) -> None:
-    """Each mode has an entry, whichever comes first."""
-    zoo = Zoo(name, backend, training=backend == "native")
-    change, back = (nn.Module.eval, nn.Module.train) if zoo.training else (nn.Module.train, nn.Module.eval)
-    zoo.check(zoo.call(), zoo.call(), change, zoo.call(), zoo.call(), back, zoo.call(), change, zoo.call(), captures=2,
-              backward=True)
-
-
-@pytest.mark.parametrize(("name", "backend"), ALL_AND_SMALL)
-def test_other_dtype(name: str, backend: str) -> None:
-    zoo = Zoo(name, backend)
-    with torch.no_grad():
-        zoo.check(zoo.call(), zoo.call(), nn.Module.double, zoo.call(), zoo.call(), captures=2)
-
-
-@pytest.mark.parametrize(("name", "backend"), ALL_AND_SMALL)
-def test_submodule_replaced(name: str, backend: str) -> None:
-    path = ZOO[name].replaceable
+def replacements(zoo: Zoo) -> list[Step]:
+    """A submodule by one of its class, and by one of another."""
+    path = zoo.entry.replaceable
 
     def same_class(module: nn.Module) -> None:
         replacement = copy.deepcopy(module.get_submodule(path))
@@ -99,9 +88,44 @@ def test_submodule_replaced(name: str, backend: str) -> None:
 
     def other_class(module: nn.Module) -> None:
         module.set_submodule(path, nn.Sequential(module.get_submodule(path), nn.Tanh()))
-    zoo = Zoo(name, backend)
+    return [same_class, zoo.call(), zoo.call(), other_class, zoo.call(), zoo.call()]
+
+
+@pytest.mark.parametrize("name", ZOO)
+def test_train_native(name: str) -> None:
+    """The gradients of later calls are added to those of earlier ones."""
+    zoo = Zoo(name, "native", training=True)
+    zoo.check(zoo.call(), zoo.call(), scale(0.5), zoo.call(), captures=1, graphs=1, backward=True, tolerance=1e-4)
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_other_shapes_native(name: str) -> None:
+    zoo = Zoo(name, "native")
     with torch.no_grad():
-        zoo.check(zoo.call(), zoo.call(), same_class, zoo.call(), zoo.call(), other_class, zoo.call(), zoo.call(), captures=None)
+        zoo.check(zoo.call(2), *shapes(zoo), captures=2)
+
+
+@pytest.mark.parametrize(("name", "backend"), ALL_AND_SMALL)
+def test_train_and_eval(name: str, backend: str) -> None:
+    """Each mode has an entry, whichever comes first. The gradients of later calls are added to those of earlier ones."""
+    zoo = Zoo(name, backend, training=backend == "native")
+    change, back = (nn.Module.eval, nn.Module.train) if zoo.training else (nn.Module.train, nn.Module.eval)
+    zoo.check(zoo.call(), zoo.call(), Captured(1), change, zoo.call(), zoo.call(), scale(0.5), zoo.call(), back, zoo.call(), change,
+              zoo.call(), captures=2, graphs=2, backward=True)
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_other_dtype_native(name: str) -> None:
+    zoo = Zoo(name, "native")
+    with torch.no_grad():
+        zoo.check(zoo.call(), zoo.call(), *dtypes(zoo), captures=2)
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_submodule_replaced_native(name: str) -> None:
+    zoo = Zoo(name, "native")
+    with torch.no_grad():
+        zoo.check(zoo.call(), zoo.call(), *replacements(zoo), captures=None)
 
 
 @pytest.mark.parametrize("name", SMALL)
