@@ -18,12 +18,12 @@ SOURCES := pyproject.toml setup.py $(shell find capture -name '*.c' -o -name '*.
 demo: $(VENV)/built
 	$(RUN) examples/train_gpt.py --compare
 
-# Two parts side by side, the two shorter ones behind them. Their many processes find capture compiled, also where Python is told to
-# write no bytecode.
+# Two parts side by side, the longest first, so that both processors are busy to the end. Their many processes find capture compiled,
+# also where Python is told to write no bytecode.
 OPINFO := tests/backends/native/test_opinfo.py
 test: $(VENV)/built
 	$(RUN) -m compileall -q capture
-	$(MAKE) --jobs=2 --output-sync=target test-capture test-backends test-operators test-models
+	$(MAKE) --jobs=2 --output-sync=target test-capture test-backends test-models test-operators
 
 test-capture: $(VENV)/built
 	CAPTURE_STRICT=1 $(RUN) -m pytest -q --ignore=tests/backends --ignore=tests/models
