@@ -249,20 +249,22 @@ def _single(position: int, nest: Nest) -> Group:
 def _match(first: Group, second: Group) -> tuple[Group, Group] | None:
     """Both groups with the loops that run along the same dimension of a shared buffer made the same variable."""
     shared = sorted(first.buffers & second.buffers, key=lambda name: (name not in first.written, name not in second.written, name))
-    best: tuple[Group, Group] | None = None
+    best: tuple[Group, Group, dict[Var, Var]] | None = None
+    most = -1
     for name in shared:
         for a in _along_most_loops_first(first, name):
             for b in _along_most_loops_first(second, name):
                 matched = _matched_by(first, second, a, b)
                 if matched is not None:
-                    common = matched[0].outer & matched[1].outer
-                    if best is None or len(common) > len(best[0].outer & best[1].outer):
-                        best = matched
-                    if len(common) == max(len(first.outer), len(second.outer)):
-                        return best
-    if best is None and not first.outer and not second.outer:
-        return first, second
-    return best
+                    left, right, names = matched
+                    common = len(left.outer & {names.get(v, v) for v in right.outer})
+                    if common > most:
+                        best, most = matched, common
+                    if common == max(len(first.outer), len(second.outer)):
+                        return _with_names(matched)
+    if best is None:
+        return None if first.outer or second.outer else (first, second)
+    return _with_names(best)
 
 
 def _along_most_loops_first(group: Group, name: str) -> list[Index]:
@@ -271,7 +273,13 @@ def _along_most_loops_first(group: Group, name: str) -> list[Index]:
     return sorted(every, key=lambda place: -len(place.variables()))
 
 
-def _matched_by(first: Group, second: Group, a: Index, b: Index) -> tuple[Group, Group] | None:
+def _with_names(matched: tuple[Group, Group, dict[Var, Var]]) -> tuple[Group, Group]:
+    first, second, names = matched
+    return first, _renamed(second, names)
+
+
+def _matched_by(first: Group, second: Group, a: Index, b: Index) -> tuple[Group, Group, dict[Var, Var]] | None:
+    """Both groups, with loops cut where they must be, and the names by which variables of the second one become the first one's."""
     left, right = linear_terms(a), linear_terms(b)
     if left is None or right is None:
         return None
@@ -281,17 +289,17 @@ def _matched_by(first: Group, second: Group, a: Index, b: Index) -> tuple[Group,
         if cuts is not None:
             if all(len(c) == 1 for side in cuts for c in side):
                 pairs = {other[2]: one[2] for one, other in zip(digits_left, digits_right)}
-                return first, _renamed(second, pairs)
+                return first, second, pairs
             new_first, variables_first = _cut(first, digits_left, cuts[0])
             new_second, variables_second = _cut(second, digits_right, cuts[1])
-            return new_first, _renamed(new_second, dict(zip(variables_second, variables_first)))
+            return new_first, new_second, dict(zip(variables_second, variables_first))
     pairs = {}
     for variable, stride in right.items():
         partners = [v for v, s in left.items()
                     if s == stride and index(v.extent) == index(variable.extent) and v not in pairs.values()]
         if len(partners) == 1:
             pairs[variable] = partners[0]
-    return (first, _renamed(second, pairs)) if pairs else None
+    return (first, second, pairs) if pairs else None
 
 
 def _digits(terms: dict[Var, Index]) -> list[tuple[int, int, Var]] | None:

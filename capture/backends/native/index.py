@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
+import operator
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -179,7 +180,7 @@ class Index:
                 _count(terms, monomial, coefficient)
                 continue
             changed = True
-            for part, by in product(map(index, factors)).terms.items():
+            for part, by in functools.reduce(operator.mul, map(index, factors)).terms.items():
                 _count(terms, part, by * coefficient)
         return _recombined(terms) if changed else self
 

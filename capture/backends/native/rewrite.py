@@ -67,11 +67,14 @@ class Rewriter:
         self.variables = variables
         self.load = load
         self._done: dict[Expr, Expr] = {}
+        self._indices: dict[Index, Index] = {}
 
     def index(self, old: Index) -> Index:
-        if not any(isinstance(atom, Value) or atom in self.variables for atom in old.atoms()):
-            return old
-        return old.substitute(self._atom)
+        new = self._indices.get(old)
+        if new is None:
+            changes = any(isinstance(atom, Value) or atom in self.variables for atom in old.atoms())
+            new = self._indices[old] = old.substitute(self._atom) if changes else old
+        return new
 
     def _atom(self, atom: Atom) -> Size | None:
         if isinstance(atom, Value):
