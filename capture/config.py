@@ -61,7 +61,9 @@ DEBUG_DIR = Flag("DEBUG_DIR", "", "folder for mock function, graph and guards of
                  folder=True)
 BACKEND = Flag("BACKEND", "native",
                "the backend of `capture.compile` where none is given: native, eager, or one of torch.compile's")
-RECAPTURE_LIMIT = Flag("RECAPTURE_LIMIT", 8, "entries per compiled function, 64 at most, after which a new variant runs natively")
+RECAPTURE_LIMIT = Flag("RECAPTURE_LIMIT", 8,
+                       "entries of a compiled function for calls of one kind (modes, types and structure of the arguments), and "
+                       "kinds, 64 entries at most in all, after which a new variant runs natively")
 FREE_SIZES = Flag("FREE_SIZES", 1, "1: a size that was seen to change is captured once more, for all sizes, as dynamic=True has it "
                                   "from the first capture on; 0: each size is captured by itself, unless dynamic=True")
 CACHE = Flag("CACHE", 1, "0: compiled graphs are neither read from nor written to disk")

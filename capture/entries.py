@@ -91,7 +91,7 @@ def insert(unit: Unit, interp: Interpreter, plan: mock.MockPlan, repeatable: boo
         function = code.function
     with times.measure("guards"):
         again = repeatable or plan.before is not None and recorder.mutations.can_take_back()
-        trace = Trace(gm, code, broken, operations, again, compiled, times)
+        trace = Trace(gm, code, broken, graph.context.kind, operations, again, compiled, times)
         entry = unit.tree.insert(collect(graph), code.lifted, function, trace, code.weakly_held())
     unit.captures += 1
     debug.captured(unit.name, entry)
@@ -103,7 +103,8 @@ def install_native(unit: Unit, interp: Interpreter, report: BreakReport, times: 
     if report.reason.id == "internal-fault":
         warn(f"calls of {unit.name} like this one run natively, after a fault of capture's own. Please report it: {report.context}")
     with times.measure("guards"):
-        unit.tree.insert(collect(interp.graph), [], None, Trace(broken=report, times=times))
+        unit.tree.insert(collect(interp.graph), [], None,
+                         Trace(broken=report, kind=interp.graph.context.kind, times=times))
 
 
 def entry_modes(graph: RefGraph) -> Any:

@@ -105,9 +105,11 @@ def miss(unit: Unit, function: types.FunctionType, args: list[Any], tree: GuardT
     if not stances.lets_capture(unit.name, lambda: tree.explain(function, args)):
         unit.uncounted[DISABLED if DISABLE else STANCE] += 1
         return _C.RUN_NATIVELY
-    if len(unit.tree.entries) >= unit.limit:
+    kind = _C.call_kind(args)
+    if unit.is_full(kind):
         if not unit.limited:
             tell_limit(unit, tree.explain(function, args))
+        unit.compiled._refuse(kind)
         unit.uncounted[LIMITED] += 1
         return _C.RUN_NATIVELY
     if tree.entries:
@@ -141,9 +143,9 @@ def tell_limit(unit: Unit, mismatches: list[Mismatch]) -> None:
     unit.misses.append(miss_of(mismatches, unit.labels, limited=True))
     cause = unit.misses[-1].causes[-1]
     where = "" if cause.place is None else f" ({cause.place})"
-    full = unit.limit == MOST_ENTRIES
+    full = MOST_ENTRIES in (unit.limit, len(unit.tree.entries))
     more = "; it can have no more" if full else ", or raise CAPTURE_RECAPTURE_LIMIT, or recompile_limit"
-    warn(f"{unit.name} has {len(unit.tree.entries)} entries; calls that none of them fits run natively. The last such call: "
+    warn(f"{unit.name} has {len(unit.tree.entries)} entries; calls like this one that none of them fits run natively: "
          f"{cause}{where}. Remedy: {remedy(cause)}{more}.")
 
 
@@ -197,7 +199,7 @@ def capture(unit: Unit, function: types.FunctionType, args: list[Any]) -> Value 
     Returns the outcome of the call or, if the trace was cut, a TailCall with what is left to do. Raises GraphBreakError under
     fullgraph, after the call has ended, and InternalError in strict mode.
     """
-    run = Run(unit)
+    run = Run(unit, _C.call_kind(args))
     graph = RefGraph(unit.shapes, run)
     recorder = FxRecorder(graph, unit.numbers, *((math.inf,) if unit.fullgraph else ()))
     interp = run.interp = Interpreter(graph, recorder, None if unit.fullgraph else unit.retreats)
@@ -240,8 +242,9 @@ def capture(unit: Unit, function: types.FunctionType, args: list[Any]) -> Value 
 class Run(Context):
     """The run of one call by `interp`, which is None before the call begins and after it has ended."""
 
-    def __init__(self, unit: Unit) -> None:
+    def __init__(self, unit: Unit, kind: int) -> None:
         self.unit = unit
+        self.kind = kind
         self.interp: Interpreter | None = None
         self.begun = False                          # the interpreter has got the arguments
 

@@ -19,7 +19,7 @@ from capture.backends import registry
 from capture.config import FREE_SIZES, RECAPTURE_LIMIT
 from capture.errors import UserFrame
 from capture.guards.tree import GuardTree
-from capture.history import TRACED, BreakReport, Counts, Gone, Miss, Times, total
+from capture.history import LIMITED, TRACED, BreakReport, Counts, Gone, Miss, Times, total
 from capture.interp.breaks import continuations
 from capture.interp.breaks.early_breaks import Retreats
 from capture.interp.recording.scalar_specialization import Numbers
@@ -38,6 +38,7 @@ class Trace:
     graph_module: torch.fx.GraphModule | None = None
     mock: pycode.PythonCode | None = None
     broken: BreakReport | None = None
+    kind: int = 0                   # of the call that was captured (`_C.call_kind`)
     operations: int = 0
     repeatable: bool = False        # the graph changes nothing, or its changes are undone if it fails
     compiled: Callable[..., Any] | None = None
@@ -123,13 +124,20 @@ class Unit:
     @property
     def natively(self) -> Counter[str]:
         """The native calls that no entry counts, by the reason."""
-        return self.uncounted + Counter({TRACED: self.compiled.traced})
+        return self.uncounted + Counter({TRACED: self.compiled.traced, LIMITED: self.compiled.refused})
 
     @property
     def limit(self) -> int:
-        """The number of entries after which calls run natively; of a continuation, for each entry of the function it continues."""
+        """The number of entries for calls of one kind after which these run natively, and that of kinds; of a continuation, for
+        each entry of the function it continues."""
         variants = 1 if self.parent is None else max(1, len(self.root.tree.entries))
         return min((self.most or RECAPTURE_LIMIT.value) * variants, MOST_ENTRIES)
+
+    def is_full(self, kind: int) -> bool:
+        """Whether there are too many entries to add one for a call of this kind. Those of other kinds are counted by themselves."""
+        kinds = [entry.payload.kind for entry in self.tree.entries]
+        limit = self.limit
+        return kinds.count(kind) >= limit or len(kinds) >= MOST_ENTRIES or kind not in kinds and len(set(kinds)) >= limit
 
     def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         if self.parent is None and self.start < math.inf and not is_finalizing():
@@ -147,7 +155,7 @@ class Unit:
         self.resumptions.clear()
         self.bodies.clear()
         self.tree.clear()
-        self.captures = self.raised = self.compiled.traced = 0
+        self.captures = self.raised = self.compiled.traced = self.compiled.refused = 0
         self.uncounted.clear()
         self.start = math.inf
         self.departed.clear()

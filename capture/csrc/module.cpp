@@ -3,6 +3,7 @@
 #include "frames/compiled_function.h"
 #include "executor/executor.h"
 #include "cpython/frame_view.h"
+#include "guards/call_kind.h"
 #include "guards/guard_tree.h"
 #include "objects/known_hash.h"
 #include "objects/look_ahead.h"
@@ -134,6 +135,7 @@ PyMODINIT_FUNC PyInit__C() {
     init_tensor_properties(module.get());
     init_code_cache(module.get());
     init_guard_tree(module.get());
+    init_call_kind(module.get());
     init_compiled_function(module.get());
     init_tail_call(module.get());
     init_resumption(module.get());

@@ -12,7 +12,12 @@ if TYPE_CHECKING:
 
 
 class Context:
-    """The interface, and its default: no program is running."""
+    """The interface, and its default: no program is running.
+
+    kind: the kind of the call that runs (`_C.call_kind`).
+    """
+
+    kind = 0
 
     def position(self) -> UserFrame | None:
         """The line that the program is executing."""

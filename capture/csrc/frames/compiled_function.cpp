@@ -13,6 +13,8 @@
 
 #include "frames/code_cache.h"
 #include "frames/frame_hook.h"
+#include "frames/full_kinds.h"
+#include "guards/call_kind.h"
 #include "guards/guard_tree.h"
 #include "guards/modes.h"
 #include "frames/resumption.h"
@@ -77,6 +79,8 @@ struct CompiledFunction {
   Trees* trees;
   uint64_t calls;  // that guards were evaluated for
   unsigned long long traced;  // calls that ran natively because lines are traced
+  unsigned long long refused;  // … because there are too many entries for their kind
+  FullKinds* full_kinds;
   // Of the calls of a compiled module, NULL else: `current(module)` is asked what to call in the place of the function, or None, whenever
   // the class of the module, or of what it stands for, has changed. The answer, or NULL, and the classes that it holds for.
   PyObject* current;
@@ -157,6 +161,11 @@ PyObject* call_on_error(CompiledFunction* self, PyObject* entry) {
   return nullptr;
 }
 
+// Whether a call that no entry fits runs natively because there are too many entries for calls like it.
+bool is_refused(CompiledFunction* self, PyObject* const* arguments, size_t count, const Modes& modes) {
+  return !self->full_kinds->empty() && stance_is_default() && self->full_kinds->has(call_kind(arguments, count, modes));
+}
+
 // How a call goes on once the guards were asked.
 enum class Way { Done, Miss, Native };
 
@@ -174,7 +183,11 @@ Outcome look_up(CompiledFunction* self, PyObject* function, PyCodeObject* code, 
     bool timed = is_timed(self->calls++);
     uint64_t start = timed ? now_ns() : 0;
     Match match = guard_tree_match(self->tree, function, arguments, count, modes.modes());
-    if (!match.entry) return {Way::Miss};
+    if (!match.entry) {
+      if (!is_refused(self, arguments, count, modes.modes())) return {Way::Miss};
+      self->refused++;
+      return {Way::Native};
+    }
     auto* entry = reinterpret_cast<EntryObject*>(match.entry.get());
     entry->hits++;
     if (entry->mock == Py_None) return {Way::Native};
@@ -309,6 +322,10 @@ PyObject* call_function(CompiledFunction* self, PyObject* const* args, size_t na
       outcome = look_up(self, self->function, code, args);
     }
     if (outcome.way == Way::Done) return follow(outcome.result);
+    if (outcome.way == Way::Native) {  // needs no frame of ours, either
+      Unwatched scope;
+      return PyObject_Vectorcall(self->function, args, nargsf, kwnames);
+    }
     known = outcome.way;
   }
   PyObject* result = nullptr;
@@ -388,6 +405,7 @@ PyObject* create(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
   if (object == nullptr) return nullptr;
   CompiledFunction* self = unpack(object);
   self->trees = new Trees;
+  self->full_kinds = new FullKinds;
   self->dict = Py_BuildValue("{sO}", "__wrapped__", function);
   self->vectorcall = call;
   self->function = Py_NewRef(function);
@@ -432,6 +450,7 @@ void dealloc(PyObject* object) {
   PyObject_GC_UnTrack(object);
   if (self->weakrefs != nullptr) PyObject_ClearWeakRefs(object);
   delete self->trees;
+  delete self->full_kinds;
   Py_CLEAR(self->function);
   Py_CLEAR(self->on_miss);
   Py_CLEAR(self->on_error);
@@ -450,7 +469,16 @@ PyObject* itself(PyObject* self, PyObject*) { return Py_NewRef(self); }
 
 PyObject* repr(PyObject* self) { return PyUnicode_FromFormat("<compiled %R>", unpack(self)->function); }
 
+PyObject* refuse(PyObject* self, PyObject* number) {
+  uint64_t kind = PyLong_AsUnsignedLongLong(number);
+  if (kind == static_cast<uint64_t>(-1) && PyErr_Occurred()) return nullptr;
+  unpack(self)->full_kinds->add(kind);
+  Py_RETURN_NONE;
+}
+
 PyMethodDef methods[] = {
+    {"_refuse", refuse, METH_O,
+     "_refuse(kind): calls of this `call_kind` that no entry fits run natively, until entries of any function come or go."},
     {"__copy__", itself, METH_NOARGS, "Itself, as of any function."},
     {"__deepcopy__", itself, METH_O, "Itself, as of any function."},
     {nullptr, nullptr, 0, nullptr},
@@ -461,6 +489,8 @@ PyMemberDef members[] = {
     {"tree", T_OBJECT, offsetof(CompiledFunction, tree), READONLY, "The guard tree of the function's current code."},
     {"traced", T_ULONGLONG, offsetof(CompiledFunction, traced), 0,
      "How many calls ran natively because a debugger or a tool that measures coverage was told of each line."},
+    {"refused", T_ULONGLONG, offsetof(CompiledFunction, refused), 0,
+     "How many calls ran natively because there are too many entries for calls of their kind."},
     {"on_miss", T_OBJECT, offsetof(CompiledFunction, on_miss), READONLY, "Called when no entry applies."},
     {"current", T_OBJECT, offsetof(CompiledFunction, current), 0,
      "Of a compiled module: `current(module)` says what to call instead of the function, or None; asked when a class has changed."},

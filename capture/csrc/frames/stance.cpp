@@ -14,11 +14,15 @@ PyObject* stance_name = nullptr;    // "_stance", its global: another object for
 PyObject* kind_name = nullptr;      // "stance", the attribute of that object which names it
 PyObject* latest = nullptr;         // the one that was looked at last …
 bool latest_is_eager = false;       // … and what it says
+bool latest_is_default = true;
 bool mocks_are_files = false;
 
 }  // namespace
 
-bool eager_is_forced() {
+namespace {
+
+// Looks at the stance, if it is another one than before. Whether there is any.
+bool look_at_stance() {
   if (owner_namespace == nullptr) {
     PyObject* owner = PyDict_GetItemWithError(PyImport_GetModuleDict(), owner_name);
     if (owner == nullptr || !PyModule_Check(owner)) return false;
@@ -29,11 +33,21 @@ bool eager_is_forced() {
   if (stance != latest) {
     Ref kind = Ref::steal(PyObject_GetAttr(stance, kind_name));
     if (!kind) PyErr_Clear();
-    latest_is_eager = kind && PyUnicode_Check(kind.get()) && PyUnicode_CompareWithASCIIString(kind.get(), "force_eager") == 0;
+    auto is = [&](const char* name) {
+      return kind && PyUnicode_Check(kind.get()) && PyUnicode_CompareWithASCIIString(kind.get(), name) == 0;
+    };
+    latest_is_eager = is("force_eager");
+    latest_is_default = is("default");
     Ref old = Ref::steal(std::exchange(latest, Py_NewRef(stance)));
   }
-  return latest_is_eager;
+  return true;
 }
+
+}  // namespace
+
+bool eager_is_forced() { return look_at_stance() && latest_is_eager; }
+
+bool stance_is_default() { return !look_at_stance() || latest_is_default; }
 
 bool program_is_traced() { return lines_are_traced() && !mocks_are_files; }
 

@@ -8,6 +8,9 @@ namespace capture {
 // Whether it asks that nothing compiled runs (`"force_eager"`).
 bool eager_is_forced();
 
+// Whether it is the default one, or there is none.
+bool stance_is_default();
+
 // Whether a debugger or a tool that measures coverage is at work, which shall see the program's own lines; not those of mock functions,
 // unless these are files, written to be stepped through.
 bool program_is_traced();

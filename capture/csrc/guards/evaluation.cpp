@@ -3,6 +3,7 @@
 #include <c10/util/SmallVector.h>
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstring>
 
@@ -75,8 +76,10 @@ Memory::Memory(const Program& program)
       watches(program.watch_owner.size() + kAhead + 1, unused()),
       tensors(program.tensor_owner.size()) {}
 
-PyObject* Evaluation::step(const Node& node) {
-  PyObject* base = node.base == kNone ? nullptr : memory_.values[node.base];
+// value_of: the value of another node.
+template <class ValueOf>
+PyObject* Evaluation::step(const Node& node, ValueOf value_of) {
+  PyObject* base = node.base == kNone ? nullptr : value_of(node.base);
   switch (node.step) {
     case Step::Local:
       return static_cast<size_t>(node.index) < arguments_.count ? arguments_.locals[node.index] : nullptr;
@@ -93,7 +96,7 @@ PyObject* Evaluation::step(const Node& node) {
   }
   c10::SmallVector<PyObject*, 8> operands;
   for (uint32_t i = node.operands_begin; i < node.operands_end; i++) {
-    operands.push_back(memory_.values[program_.operands[i]]);
+    operands.push_back(value_of(program_.operands[i]));
   }
   return computed_step(node.key, operands.data(), operands.size(), owned_);
 }
@@ -122,7 +125,7 @@ void Evaluation::mark_unreachable(uint32_t index, bool pinned) {
 void Evaluation::walk(uint32_t index, bool pinned) {
   const Node& node = program_.nodes[index];
   PyObject* before = memory_.values[index];
-  PyObject* value = step(node);
+  PyObject* value = step(node, [&](uint32_t other) { return memory_.values[other]; });
   if (value == nullptr) return mark_unreachable(index, pinned);
   memory_.values[index] = value;
   Watch* watch = memory_.watches.data() + node.watch_begin;
@@ -253,11 +256,17 @@ void Evaluation::verify(const Node& root) {
   }
 }
 
-uint64_t Evaluation::run(const Modes& modes) {
-  uint64_t applying = program_.all_entries;
+// The entries for these modes.
+uint64_t Evaluation::fitting(const Modes& modes) const {
+  uint64_t entries = program_.all_entries;
   for (const Relation& relation : program_.relations) {
-    if (relation.form == Form::Modes && !holds(relation, modes)) applying &= ~relation.entry;
+    if (relation.form == Form::Modes && !holds(relation, modes)) entries &= ~relation.entry;
   }
+  return entries;
+}
+
+uint64_t Evaluation::run(const Modes& modes) {
+  uint64_t applying = fitting(modes);
   for (size_t r = 0; r < program_.roots.size() && applying != 0; r++) {
     uint32_t root = program_.roots[r];
     const Node& node = program_.nodes[root];
@@ -282,6 +291,55 @@ uint64_t Evaluation::run(const Modes& modes) {
     }
   }
   return applying;
+}
+
+std::vector<uint32_t> Evaluation::witnesses(const Modes& modes) const {
+  std::vector<uint32_t> depth(program_.nodes.size());
+  std::array<uint32_t, kMaxEntries> best;
+  best.fill(kNone);
+  uint64_t left = fitting(modes), found = 0;
+  // The run has ended at the root by which the last entry was ruled out: what is known of those behind it is of an earlier one.
+  for (size_t r = 0; r < program_.roots.size() && (left & ~found) != 0; r++) {
+    uint32_t root = program_.roots[r];
+    for (uint32_t i = root; i < program_.nodes[root].end; i++) {
+      depth[i] = i == root ? 0 : depth[program_.nodes[i].base] + 1;
+      for (uint64_t failed = memory_.failed[i] & left; failed != 0; failed &= failed - 1) {
+        auto entry = static_cast<size_t>(__builtin_ctzll(failed));
+        if (best[entry] == kNone || depth[i] < depth[best[entry]]) best[entry] = i;
+        found |= uint64_t{1} << entry;
+      }
+    }
+  }
+  if ((left & ~found) != 0) return {};
+  std::vector<uint32_t> nodes;
+  for (; left != 0; left &= left - 1) nodes.push_back(best[static_cast<size_t>(__builtin_ctzll(left))]);
+  std::sort(nodes.begin(), nodes.end());
+  nodes.erase(std::unique(nodes.begin(), nodes.end()), nodes.end());
+  return nodes;
+}
+
+PyObject* Evaluation::follow(uint32_t index) {
+  const Node& node = program_.nodes[index];
+  PyObject* base = node.base == kNone ? nullptr : follow(node.base);
+  if (node.base != kNone && base == nullptr) return nullptr;
+  return step(node, [&](uint32_t other) { return other == node.base ? base : follow(other); });
+}
+
+bool Evaluation::are_ruled_out(const std::vector<uint32_t>& nodes, const Modes& modes) {
+  uint64_t left = fitting(modes);
+  for (size_t n = 0; n < nodes.size() && left != 0; n++) {
+    const Node& node = program_.nodes[nodes[n]];
+    PyObject* value = follow(nodes[n]);
+    if (value == nullptr) {
+      left &= ~node.required;
+      continue;
+    }
+    for (uint32_t i = node.checks_begin; i < node.checks_end; i++) {
+      const Check& check = program_.checks[i];
+      if ((check.entries & left) != 0 && !row_of(check).test(check, value)) left &= ~check.entries;
+    }
+  }
+  return left == 0;
 }
 
 void Evaluation::walk_all() {

@@ -56,6 +56,12 @@ class Evaluation {
   // The entries that apply, as a bit mask.
   uint64_t run(const Modes& modes);
 
+  // After a run that found none: the shortest paths by which each entry was ruled out; none if it takes more than a single path to tell.
+  std::vector<uint32_t> witnesses(const Modes& modes) const;
+
+  // Whether all entries are ruled out by the modes and these nodes, whose paths alone are followed. Leaves the memory as it is.
+  bool are_ruled_out(const std::vector<uint32_t>& nodes, const Modes& modes);
+
   // Walks everything, so that `memory.values` is complete.
   void walk_all();
 
@@ -68,7 +74,10 @@ class Evaluation {
  private:
   void walk(uint32_t index, bool pinned);
   void mark_unreachable(uint32_t index, bool pinned);
-  PyObject* step(const Node& node);
+  template <class ValueOf>
+  PyObject* step(const Node& node, ValueOf value_of);
+  PyObject* follow(uint32_t index);
+  uint64_t fitting(const Modes& modes) const;
   bool holds(const Watch& watch) const;
   void verify(const Node& root);
   uint32_t repair(uint32_t watch);

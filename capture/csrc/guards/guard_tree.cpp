@@ -63,11 +63,15 @@ class Tree {
   std::unique_ptr<Program> program_;  // nullptr: to be built
   std::vector<std::unique_ptr<Memory>> memories_;
   size_t last_memory_ = 0;
+  std::vector<uint32_t> witnesses_;  // nodes that ruled out all entries for the last call; none: an entry applied to it
   bool in_use_ = false;
   bool has_dead_ = false;  // some entry is not alive, and still here
 };
 
+uint64_t changes = 0;  // of the entries of all trees
+
 void Tree::add(EntryObject* entry, EntrySpec spec) {
+  changes++;
   if (entry->tree != nullptr) {
     PyErr_SetString(PyExc_ValueError, "the entry already is in a tree");
     throw PythonError{};
@@ -108,10 +112,12 @@ void Tree::order_by_hits() {
 // Removes dead entries, unless an evaluation is using them.
 void Tree::discard_dead() {
   if (in_use_ || !has_dead_) return;
+  changes++;
   has_dead_ = false;
   auto alive = [](const Row& row) { return row.object()->alive; };
   program_.reset();
   memories_.clear();
+  witnesses_.clear();
   std::vector<Row> dead;
   auto middle = std::stable_partition(rows_.begin(), rows_.end(), alive);
   std::move(middle, rows_.end(), std::back_inserter(dead));
@@ -131,6 +137,7 @@ void Tree::refresh() {
     }
     discard_dead();
     memories_.clear();
+    witnesses_.clear();
     last_memory_ = 0;
     std::vector<const EntrySpec*> specs;
     for (const Row& row : rows_) specs.push_back(&row.spec);
@@ -174,9 +181,15 @@ Match Tree::match(const Arguments& arguments, const Modes& modes) {
   Memory& memory = memory_for(arguments);
   Evaluation evaluation(*program_, memory, arguments);  // released after the match holds what it found
   InUse in_use(*this);
+  // A program that no entry fits mostly goes on like that, for the same reason: then it is not asked of all entries.
+  if (!witnesses_.empty() && evaluation.are_ruled_out(witnesses_, modes)) return match;
   try {
     uint64_t applying = evaluation.run(modes);
-    if (applying == 0) return match;
+    witnesses_.clear();
+    if (applying == 0) {
+      witnesses_ = evaluation.witnesses(modes);
+      return match;
+    }
     auto first = static_cast<size_t>(__builtin_ctzll(applying));
     const std::vector<uint32_t>& lifted = program_->lifted[first];
     if (!lifted.empty()) {
@@ -469,6 +482,8 @@ Match guard_tree_match(PyObject* tree, PyObject* function, PyObject* const* argu
                        const Modes& modes) {
   return tree_of(tree).match({function, arguments, count}, modes);
 }
+
+uint64_t guard_tree_changes() { return changes; }
 
 bool is_guard_tree(PyObject* object) { return PyObject_TypeCheck(object, tree_type); }
 

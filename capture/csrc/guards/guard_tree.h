@@ -31,6 +31,9 @@ struct Match {
 Match guard_tree_match(PyObject* tree, PyObject* function, PyObject* const* arguments, size_t count,
                        const Modes& modes);
 
+// How often entries were added to any tree, or removed. What was found of their number holds as long as this does.
+uint64_t guard_tree_changes();
+
 bool is_guard_tree(PyObject* object);
 
 void init_guard_tree(PyObject* module);
