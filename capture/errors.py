@@ -209,6 +209,11 @@ class GraphBreakError(CaptureError):
         super().__init__(f"[{reason.id}] {context}: {reason.explanation}.{where}\n  remedy: {reason.remedy}.")
 
 
+class ConstraintError(CaptureError, RuntimeError):
+    """A size that the program has marked (`torch._dynamo.mark_dynamic`) is out of the range that was named, or the program
+    fixes it. The message says where."""
+
+
 class RecaptureError(CaptureError, RuntimeError):
     """A call would be captured under `torch.compiler.set_stance("fail_on_recompile")`. The message says why no entry fits."""
 

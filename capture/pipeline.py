@@ -26,6 +26,7 @@ from capture.errors import (
     AssumptionFailed,
     Break,
     CheckFailed,
+    ConstraintError,
     GraphBreakError,
     InternalError,
     Reformed,
@@ -55,7 +56,7 @@ from capture.interp.dispatch import accessors, calls, debuggers
 from capture.interp.polyfills.stand_ins import turn_all
 from capture.interp.recording import recomputable_tensors, rollback, subclass_unwrapping
 from capture.interp.recording.fx_recorder import FxRecorder
-from capture.refgraph import memory
+from capture.refgraph import marks, memory
 from capture.refgraph.context import Context
 from capture.refgraph.effects import Position
 from capture.refgraph.graph import RefGraph
@@ -221,6 +222,8 @@ def capture(unit: Unit, function: types.FunctionType, args: list[Any]) -> Value 
             left = run_frame(interp, frame)
         if isinstance(left, Cut):           # outside of `except`: the exception being handled is the program's
             interp.left_by_cut()
+            if text := contradiction(unit, graph):      # the call is in the midst of what it does
+                warn(text)
             rest = interp.track(install_cut, unit, interp, left, recorder.mutations.is_harmless(), times)
             if rest is not None:
                 return rest
@@ -297,12 +300,15 @@ def finish(interp: Interpreter, cut: Cut) -> None:
 def conclude(unit: Unit, interp: Interpreter, outcome: Value | UserError, repeatable: bool, times: Times) -> None:
     """Installs an entry for calls like the one that has ended: its trace, or the reason for a native run.
 
-    Raises GraphBreakError under fullgraph: only now, so that no `with` or `finally` of the program is cut short.
+    Raises GraphBreakError under fullgraph, and ConstraintError: only now, so that no `with` or `finally` of the program is cut
+    short.
     """
     unit.raised += isinstance(outcome, UserError)
     if interp.dropped:
         unit.uncounted[FORKED] += not isinstance(outcome, UserError)
         return
+    if not isinstance(outcome, UserError) and (text := contradiction(unit, interp.graph)):
+        raise ConstraintError(text)
     if isinstance(outcome, UserError):
         exception = outcome.exception
         if interp.is_unrepeatable(exception) or not isinstance(exception, Exception) or unwind.is_asynchronous(exception):
@@ -324,6 +330,18 @@ def conclude(unit: Unit, interp: Interpreter, outcome: Value | UserError, repeat
     debug.broken(unit.name, report)
     if not interp.retreated:    # else the next call like this one is captured up to a place where the trace can be cut
         install_native(unit, interp, report, times)
+
+
+def contradiction(unit: Unit, graph: RefGraph) -> str:
+    """What the trace does to a size that the program says something else of, in a sentence; empty if it does nothing to any."""
+    found = marks.contradiction(graph.marks, graph.requirements)
+    if found is None:
+        return ""
+    source, what, key = found
+    tensor, dim = source.args  # type: ignore[attr-defined]
+    where = f" ({graph.places[key]})" if key in graph.places else ""
+    instead = "mark another range" if key is None else "use maybe_mark_dynamic, or change what depends on the size"
+    return f"{unit.name}: size {dim.value} of {labelled(tensor, unit.labels)} {what}{where}. Remedy: {instead}."
 
 
 def install_whole(unit: Unit, interp: Interpreter, outcome: Value, repeatable: bool, times: Times) -> Shadow:

@@ -3,10 +3,12 @@ from __future__ import annotations
 
 import _thread
 import decimal
+import operator
 import types
 import weakref
 from collections import OrderedDict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -29,6 +31,7 @@ from capture.refgraph.keys import (
     take_out,
 )
 from capture.refgraph.lookup import can_change_class, descriptor_of, instance_dict, methods_of, parts
+from capture.refgraph.marks import Mark, marks_of
 from capture.refgraph.memory import COMPARISONS, asking_nobody, is_address, is_handle, pin_tensor_class, storage_id
 from capture.refgraph.node import (
     ABSENT,
@@ -55,7 +58,7 @@ from capture.refgraph.records import content, has_content, require_decimal_rules
 from capture.refgraph.requirements import Key, agree, key_of
 from capture.refgraph.result_types import IN_PLACE, may_raise, may_vary, type_of
 from capture.refgraph.shapes import Shapes
-from capture.refgraph.sizes import Sizes, as_size, size_at
+from capture.refgraph.sizes import Size, Sizes, as_size, size_at
 from capture.refgraph.source import Attr, Computed, Constant, InstanceDict, Item, Literal, Source
 
 # Immutable, interned or never re-created: read from a path, these are pinned by identity at once. Their *attributes*
@@ -82,6 +85,7 @@ class RefGraph(Changes):
         # Of what was computed, by id: what, and in how many steps, each as often as it is written out: `x = x + x` doubles them.
         self.lengths: dict[int, tuple[Expr, int]] = {}
         self.risks: list[Expr] = []                 # arithmetic on what only a hit knows, and that may raise there
+        self.marks: dict[Source, tuple[Mark, int]] = {}     # what was said of sizes, and what they are
         self.placed: set[RefNode] = set()           # outside tensors of which it matters which share memory
         self.overriding = False                     # some object met has a say in what functions of torch do
         self.pinned_specials: dict[tuple[int, str], type] = {}  # special methods that classes are known to keep
@@ -253,9 +257,22 @@ class RefGraph(Changes):
                     node.state.sizes = tuple(
                         self.sizes.atom(size_at(source, dim), real.shape[dim]) if size < 0 else as_size(size)
                         for dim, size in enumerate(node.state.properties.shape))
+                if self.shapes.takes_sizes:
+                    self._heed_marks(source, real, node.state.sizes or ())
         elif node.state is None and is_handle(real):
             node.state = HandleState(None, None)
         return node
+
+    def _heed_marks(self, source: Source, tensor: torch.Tensor, sizes: Sequence[Size]) -> None:
+        """Guards the ranges that are marked of the sizes of a tensor, and notes what the program is not to contradict."""
+        for dim, mark in marks_of(tensor):
+            free = bool(sizes) and sizes[dim].constant is None
+            now = tensor.shape[dim]
+            self.marks[size_at(source, dim)] = mark if free else replace(mark, strict=False), now
+            if free and mark.least is not None and now >= mark.least:
+                self.sizes.decide(operator.ge, sizes[dim], mark.least)
+            if free and mark.most is not None and now <= mark.most:
+                self.sizes.decide(operator.le, sizes[dim], mark.most)
 
     def _at(self, real: Any, source: Source) -> RefNode:
         """The node of an object with identity that was found at `source`."""

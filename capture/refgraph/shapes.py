@@ -9,14 +9,12 @@ from typing import Any
 import torch
 
 from capture import _C
+from capture.refgraph import marks
 from capture.refgraph.memory import is_plain, storage_of
 from capture.refgraph.node import SCALARS, Build, DictState, Expr, FunctionState, ListState, RefNode, Shadow, TensorState
 from capture.refgraph.source import Attr, Function, InstanceDict, Item, Local, Source
 
 BUFFER = re.compile(r"\._buffers\['[^']*'\]$")
-# Where torch keeps what `mark_dynamic`, `maybe_mark_dynamic` and `mark_static` were told of a tensor.
-MARKS = "_dynamo_dynamic_indices", "_dynamo_weak_dynamic_indices", "_dynamo_unbacked_indices"
-STATIC = "_dynamo_static_indices"
 
 
 class Shapes:
@@ -55,8 +53,8 @@ class Shapes:
         return TensorState(None, properties, dynamic, storage_of(tensor))
 
     def free_dims(self, source: Source, tensor: torch.Tensor) -> list[int]:
-        """In which dimensions the tensor at a path was found to have other sizes, in this capture or an earlier one, or is marked
-        to (`torch._dynamo.mark_dynamic`). One that has a single element there now, or none, tells nothing of those that have more:
+        """In which dimensions the tensor at a path was found to have other sizes, in this capture or an earlier one, or is said to
+        (`refgraph/marks.py`). One that has a single element there now, or none, tells nothing of those that have more:
         eager mode treats it in ways of its own. Parameters and buffers have the sizes that they have."""
         if not self.takes_sizes or type(tensor) is not torch.Tensor or tensor.layout is not torch.strided or not tensor.dim():
             return []
@@ -68,9 +66,8 @@ class Shapes:
         if len(before) != len(now):
             return []
         free.update(dim for dim, (size, other) in enumerate(zip(before, now, strict=True)) if size != other or self.at_once)
-        marks = vars(tensor)
-        marked = {dim for name in MARKS for dim in marks.get(name, ())}
-        return sorted(dim for dim in (free | marked) - set(marks.get(STATIC, ())) if now[dim] > 1)
+        said = marks.varying(tensor) | marks.named(source, len(now))
+        return sorted(dim for dim in (free | said) - marks.static(tensor) if now[dim] > 1)
 
     def _depends_on_values(self, source: Source, tensor: torch.Tensor) -> bool:
         """Whether the shape of the tensor at a path is another one from call to call. (A number has but one.)"""
