@@ -11,6 +11,7 @@ from torch import fx
 from torch._ops import OpOverload
 from torch.multiprocessing.reductions import StorageWeakRef
 
+from capture.backends.native.nodes import insert_call
 from capture.operators.schemas import Overload, tags_of
 
 aten = torch.ops.aten
@@ -76,6 +77,16 @@ def cloned(forward: fx.GraphModule, node: fx.Node) -> fx.Node:
         copy = forward.graph.call_function(aten.clone.default, (node,))
     copy.meta["val"] = node.meta["val"].clone()
     return copy
+
+
+def steps(tensor: torch.Tensor) -> list[tuple[int, int]]:
+    """Sizes and strides of the dimensions that are more than one element."""
+    return [(size, stride) for size, stride in zip(tensor.shape, tensor.stride(), strict=True) if size > 1]
+
+
+def restrided(graph: fx.Graph, node: fx.Node, like: torch.Tensor) -> fx.Node:
+    """A tensor, at the end of a graph, with the strides of another one, which differ where sizes are 1 alone."""
+    return insert_call(graph.output_node(), aten.as_strided.default, node, tuple(like.shape), like.stride())
 
 
 def clean(gm: fx.GraphModule) -> None:

@@ -62,7 +62,8 @@ def inline(graph: fx.Graph, gm: fx.GraphModule, arguments: Sequence[fx.Node], re
             _check_portable(node)
             copies[node] = graph.node_copy(node, copies.__getitem__)
             copies[node].target = MEANT.get(node.target, node.target)
-            copies[node].meta = {"writes": node.meta.get("writes", ()), "place": node.meta.get("place", place)}
+            copies[node].meta = {name: node.meta.get(name, ()) for name in ("writes", "unit_strides")}
+            copies[node].meta["place"] = node.meta.get("place", place)
             if region is not None:
                 copies[node].meta |= {"recompute": checkpoint.CheckpointPolicy.MUST_RECOMPUTE, "ac_graph_id": region.number,
                                       "region": region}

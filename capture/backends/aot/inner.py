@@ -10,12 +10,13 @@ from typing import Any
 
 from torch import Tensor, fx
 
-from capture.backends.aot.aten import is_random, is_view, is_write, storage_of
+from capture.backends.aot.aten import is_random, is_view, is_write, restrided, steps, storage_of
 from capture.backends.aot.inlining import STANDS_FOR
 from capture.backends.aot.observed import Eager, below, edge, edges_below
 from capture.backends.aot.saving import origin
 from capture.backends.aot.tail import Split
 from capture.backends.native.job import Modes, TensorSpec
+from capture.backends.native.nodes import same
 from capture.backends.native.signature import Unsupported
 
 
@@ -144,8 +145,11 @@ def put_in(forward: fx.GraphModule, first: int, count: int) -> None:
     end.args = ((*end.args[0][:first], *end.args[0][first + count:]),)
     for stand_in, value in zip(stand_ins, values, strict=True):
         actual = _actual(graph, origin(value).args[0])
-        if actual.meta["val"].stride() != stand_in.meta["val"].stride():
+        found, wanted = actual.meta["val"], stand_in.meta["val"]
+        if steps(found) != steps(wanted):
             raise Unsupported("a result that others are computed from has other strides where it is traced")
+        if not same(found.stride(), wanted.stride()):
+            actual = restrided(graph, actual, wanted)
         stand_in.replace_all_uses_with(actual)
         graph.erase_node(stand_in)
     _order(graph)

@@ -21,8 +21,9 @@ from capture.backends.aot import casts
 from capture.backends.aot.aten import storage_of
 from capture.backends.aot.fakes import fake_inputs
 from capture.backends.native.job import Modes, TensorSpec
-from capture.backends.native.nodes import expected
+from capture.backends.native.nodes import expected, same
 from capture.backends.native.signature import Unsupported
+from capture.operators.unit_strides import with_unit_strides
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +140,7 @@ class _Run(fx.Interpreter):
         value = super().run_node(n)
         self.resized |= {id(tensor) for tensor, number in zip(taken, elements, strict=True) if tensor.numel() != number}
         self._count(n, before, value)
+        self._set_unit_strides(n, value)
         self.writers |= {storage_of(tensor): n for tensor in taken if version(tensor) != before[id(tensor)]}
         if region:
             self.regions.append(Recomputed(range(first, torch._C._autograd._get_sequence_nr()), own, given))
@@ -164,6 +166,17 @@ class _Run(fx.Interpreter):
                 raise Unsupported("a tensor is written to that overlaps itself in memory")
             if _meets_in_lists(n.args, tensor, self.env):
                 raise Unsupported("a tensor in a list is written to that overlaps others there")
+
+
+    def _set_unit_strides(self, n: fx.Node, made: Any) -> None:
+        """Has dimensions of size 1 lie where they lie in tensors with data."""
+        results = made if isinstance(made, (tuple, list)) else [made]
+        for place, below in n.meta.get("unit_strides", ()):
+            tensor = results[place]
+            strides = with_unit_strides(tensor.shape, tensor.stride(), below)
+            if not same(strides, tensor.stride()):
+                with torch._C._AutoDispatchBelowADInplaceOrView():
+                    tensor.as_strided_(tensor.shape, strides)
 
 
 def _tensors(value: Any) -> list[Tensor]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor, fx
 
-from capture.backends.aot.aten import aten, clean, cloned, is_view, outputs_of
+from capture.backends.aot.aten import aten, clean, cloned, is_view, outputs_of, restrided, steps
 from capture.backends.aot.casts import cut
 from capture.backends.aot.hanging import hanging_tail
 from capture.backends.aot.inner import Inner, replayable
@@ -20,6 +20,7 @@ from capture.backends.aot.segments import divide
 from capture.backends.aot.symbols import sizes_of
 from capture.backends.aot.tail import Split
 from capture.backends.native.job import Modes, TensorSpec
+from capture.backends.native.nodes import same
 from capture.backends.native.signature import Input, Result, Signature, Tangent, Unsupported
 from capture.backends.native.transport import NotPortable, encode_graph
 
@@ -55,13 +56,16 @@ def finished(joint: Joint, eager: Eager, parts: Split, saving: Saving, specs: Se
     written = {node.args[0]: node.args[1] for node in forward.graph.nodes if node.target is aten.copy_.default}
     tangents, values = joint.tangents, joint.values
     for value, tensor, after_writes in zip(values, parts.results, parts.after_writes, strict=True):
-        if after_writes and _steps(value.meta["val"]) != _steps(tensor):
+        if after_writes and steps(value.meta["val"]) != steps(tensor):
             raise Unsupported("a result has other strides where writes are traced as new tensors")
         if (value.meta["val"].is_neg(), value.meta["val"].is_conj()) != (tensor.is_neg(), tensor.is_conj()):
             raise Unsupported("a result is negated or conjugated where writes are traced as new tensors")
     if len(set(values)) < len(values):
         raise Unsupported("two results are one tensor")
     saved = _sink_views(joint.saved, backward) if backward else []
+    moved = {value: restrided(forward.graph, value, tensor) for value, tensor in zip(values, parts.results, strict=True)
+                 if not same(value.meta["val"].stride(), tensor.stride()) and steps(value.meta["val"]) == steps(tensor)}
+    tangents, values, saved = ([moved.get(node, node) for node in nodes] for nodes in (tangents, values, saved))
     drop_copies(forward, saved)
     copies = {node: cloned(forward, node) for node in written.keys() & set(saved)}
     saved = [copies.get(node, node) for node in saved]
@@ -126,11 +130,6 @@ def _divided(traced: Traced, split: Split, inner: Inner, named: Callable[[Input 
     tail, taken = hanging_tail(split, inner, parts, signature.inputs)
     signature = replace(signature, parts=parts, inner=tuple(map(_like, inner.tensors)), outputs=tuple(map(named, taken)))
     return Traced(traced.forward, None, signature, tail, tuple(segments), replayable(split.core, split.results))
-
-
-def _steps(tensor: Tensor) -> list[tuple[int, int]]:
-    """Sizes and strides of the dimensions that are more than one element."""
-    return [(size, stride) for size, stride in zip(tensor.shape, tensor.stride(), strict=True) if size > 1]
 
 
 def _matters(node: fx.Node, results: Sequence[fx.Node]) -> bool:

@@ -75,8 +75,8 @@ def decode_graph(data: bytes) -> fx.GraphModule:
 # --- graphs
 
 def _graph(gm: torch.nn.Module) -> list[Any]:
-    """[nodes, sub-graphs by name]; a node is [op, target, args, kwargs, writes, number], see `interp.writes.note_writes`
-    and `sampling.trace`."""
+    """[nodes, sub-graphs by name]; a node is [op, target, args, kwargs, writes, unit_strides, number], see
+    `interp.writes.note_writes` and `sampling.trace`."""
     if not isinstance(gm, fx.GraphModule):
         raise NotPortable(f"a {type(gm).__name__} is part of the graph")
     numbers: dict[fx.Node, int] = {}
@@ -96,7 +96,7 @@ def _graph(gm: torch.nn.Module) -> list[Any]:
         encode_value = functools.partial(_value, numbers)
         nodes.append([node.op, target, [encode_value(arg) for arg in node.args],
                       [[key, encode_value(arg)] for key, arg in node.kwargs.items()], node.meta.get("writes", ()),
-                      getattr(node.meta.get("number"), "__name__", None)])
+                      node.meta.get("unit_strides", ()), getattr(node.meta.get("number"), "__name__", None)])
         numbers[node] = len(numbers)
     return [nodes, children]
 
@@ -108,7 +108,7 @@ def _parsed_graph(data: list[Any]) -> fx.GraphModule:
         setattr(root, name, _parsed_graph(child))
     graph = fx.Graph()
     nodes: list[fx.Node] = []
-    for op, target, args, kwargs, writes, number in encoded:
+    for op, target, args, kwargs, writes, units, number in encoded:
         if op == "call_function":
             target = resolve(target)
         elif op == "placeholder":
@@ -117,7 +117,7 @@ def _parsed_graph(data: list[Any]) -> fx.GraphModule:
             target = "output"
         nodes.append(graph.create_node(op, target, tuple(_parsed_value(nodes, arg) for arg in args),
                                        {key: _parsed_value(nodes, arg) for key, arg in kwargs}))
-        nodes[-1].meta["writes"] = writes
+        nodes[-1].meta |= {"writes": writes, "unit_strides": units}
         if number is not None:
             nodes[-1].meta["number"] = {"int": int, "float": float}[number]
     return fx.GraphModule(root, graph, "CapturedGraph")

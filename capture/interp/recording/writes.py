@@ -12,6 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from capture.interp.core.frame import Value
 from capture.operators.facts import OpFacts
+from capture.operators.unit_strides import unit_strides
 from capture.refgraph.memory import storage_id, storage_of
 
 
@@ -26,7 +27,10 @@ def note_writes(node: fx.Node, made: Any, operands: Sequence[torch.Tensor], befo
                 now: dict[int, int | None], find: Callable[[Any], Any]) -> None:
     """Notes in `meta["writes"]` how often an operation has written to each of its operands, by their places among its input nodes,
     and to the new tensors that it returns (`linear` adds a bias to its product), as -1, -2 … Operators count otherwise, or compute
-    another tensor, where tensors have no data, so that backends could not tell. before, now: `versions_of` the operands."""
+    another tensor, where tensors have no data, so that backends could not tell. before, now: `versions_of` the operands.
+
+    Notes in `meta["unit_strides"]` where in the memory of new tensors, by their places among the results, dimensions of size 1 lie:
+    that is another thing there as well."""
     inputs, counts = node.all_input_nodes, {}
     for tensor in operands:
         then, current = before.get(id(tensor)), now[id(tensor)]
@@ -39,6 +43,11 @@ def note_writes(node: fx.Node, made: Any, operands: Sequence[torch.Tensor], befo
             counts[-place] = count
     if counts:
         node.meta["writes"] = tuple(counts.items())
+    with torch._C.DisableTorchFunction():
+        units = tuple((place, below) for place, tensor in enumerate(results) if isinstance(tensor, torch.Tensor)
+                      and (below := unit_strides(tensor)) and _memory(tensor) not in storages)
+    if units:
+        node.meta["unit_strides"] = units
 
 
 def _memory(tensor: torch.Tensor) -> int | None:

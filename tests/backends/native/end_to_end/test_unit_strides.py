@@ -1,0 +1,67 @@
+"""Strides of dimensions of size 1 are eager mode's on a hit, also where torch's kernels for tensors without data give others."""
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+import capture
+from tests.backends.native.end_to_end.engine import AT_ONCE, no_trial, runs_compiled  # noqa: F401
+
+Program = Callable[[Tensor], tuple[Any, ...]]
+WEIGHT = torch.randn(4, 3, 3, 3)
+
+
+def convolution(x: Tensor) -> tuple[Any, ...]:
+    image = torch.cat([x[:3, :3].flatten()] * 6).view(2, 3, 3, 3).to(memory_format=torch.channels_last)
+    y = F.conv2d(image.relu(), WEIGHT, stride=4, padding=1).relu()
+    return y, y.contiguous(), y * 2
+
+
+PROGRAMS: dict[str, Program] = {
+    "product": lambda x: (x[:1].t() * 1.5, x[None].mT[:, :, :1] * 2),
+    "foreach": lambda x: tuple(torch._foreach_add([x[:1].t(), x], 1)),
+    "log_softmax": lambda x: (x[None].swapaxes(0, 1).log_softmax(0),),
+    "inner result": lambda x: ((y := x[None].swapaxes(0, 1).log_softmax(0)), y.sin().sum(0), y * 2),
+    "views of a result": lambda x: ((y := x[:1].t() * 1.5).view(-1), y.t(), y[1:], y.detach(), y.unsqueeze(0)),
+    "saved result": lambda x: ((x[:1].t() * 1.5).exp(), (x[:1].t() * 2).tanh().t()),
+    "written to": lambda x: ((y := x[:1].t() * 1.5).mul_(2), y + 1),
+    "convolution": convolution,
+}
+
+
+def seen(results: tuple[Any, ...], x: Tensor) -> list[Any]:
+    found: list[Any] = [(t.detach().clone(), t.shape, t.stride(), t._is_view(), t._version,
+                         t._base is not None and t._base.stride()) for t in results]
+    if any(t.requires_grad for t in results):
+        found.append(torch.autograd.grad(sum((t * t).sum() for t in results), x)[0])
+    return found
+
+
+def check(program: Program, inputs: list[Tensor], **options: Any) -> Any:
+    compiled = capture.compile(program, **AT_ONCE, **options)
+    for x in inputs:
+        for ours, theirs in zip(seen(compiled(x), x), seen(program(x), x), strict=True):
+            if isinstance(ours, tuple):
+                assert ours[1:] == theirs[1:]
+                ours, theirs = ours[0], theirs[0]
+            torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-4)
+    return compiled
+
+
+@pytest.mark.parametrize("requires_grad", [False, True])
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_sizes_of_the_capture(name: str, requires_grad: bool) -> None:
+    x = torch.randn(4, 5, requires_grad=requires_grad)
+    assert runs_compiled(check(PROGRAMS[name], [x, x, x])) or (name == "foreach" and requires_grad)      # its nodes are not known
+
+
+@pytest.mark.parametrize("requires_grad", [False, True])
+@pytest.mark.parametrize("name", [name for name in PROGRAMS if name != "convolution"])
+def test_all_sizes(name: str, requires_grad: bool) -> None:
+    shapes = [(4, 5), (6, 7), (8, 3), (6, 7), (9, 9)]
+    check(PROGRAMS[name], [torch.randn(shape, requires_grad=requires_grad) for shape in shapes], dynamic=True)
