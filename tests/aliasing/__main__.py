@@ -6,9 +6,11 @@ by torch: fast), `native` or `eager`; `--cut`: operations drawn by lot count as 
 from __future__ import annotations
 
 import argparse
+import os
 import time
 import warnings
 from contextlib import nullcontext
+from dataclasses import replace
 from random import Random
 
 import torch
@@ -20,6 +22,8 @@ from tests.aliasing.hunt import CALLS, CUT, Traced, differences
 from tests.aliasing.programs import make
 from tests.aliasing.wide import make_wide
 from tests.backends.native.cuts import by_lot
+
+os.environ |= {"TENSORIFY_PYTHON_SCALARS": "0"}         # as in the compiling process
 
 
 def main() -> int:
@@ -33,6 +37,7 @@ def main() -> int:
     parser.add_argument("--numbers", action="store_true",
                         help="numbers that change, gradients that are infinite, passes from some results (`hooks`)")
     parser.add_argument("--cut", action="store_true", help="run graphs in pieces (not with --backend eager)")
+    parser.add_argument("--sizes", action="store_true", help="inputs whose sizes change from call to call")
     parser.add_argument("--show", action="store_true", help="print each case before it is run")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
@@ -45,7 +50,7 @@ def main() -> int:
         for seed in range(options.seed, options.seed + options.count):
             if time.monotonic() - started > options.seconds:
                 break
-            case = kind(seed)
+            case = replace(kind(seed), sized=options.sizes)
             if options.show:
                 print(f"--- {seed}\n{case}", flush=True)
             try:
@@ -57,7 +62,8 @@ def main() -> int:
             if problems:
                 found.append(seed)
                 print(f"--- {seed}\n{case}\n", *(f"{line}\n" for line in problems), flush=True)
-    graphs = f", {traced.compiled} of {traced.graphs} graphs traced, {traced.numbers} with numbers" if traced.graphs else ""
+    graphs = (f", {traced.compiled} of {traced.graphs} graphs traced, {traced.numbers} with numbers, {traced.sized} for all sizes"
+              if traced.graphs else "")
     print(f"{run} cases{graphs}; {len(found)} differ: {found}")
     return bool(found)
 

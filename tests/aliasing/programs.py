@@ -21,6 +21,7 @@ INPUTS = ("torch.randn(4, 4, requires_grad=True)", "torch.randn(4, 4, requires_g
           "torch.randn(4, 4, requires_grad=True) * 1", "(torch.randn(5, 4, requires_grad=True) * 1)[1:]", "torch.randn(5, 4)[:4]",
           "torch.randn(4, 4).t()", "torch.randn(2, 4, 4, requires_grad=True)[0]", "torch.nn.Parameter(torch.randn(4, 4))",
           "torch.randn(4, requires_grad=True)", "torch.randn(2, 4, 4, requires_grad=True)")
+SIZES = (4, 6, 8, 6)
 COMPUTED = ("{a} * 2", "{a} + 1", "{a}.exp()", "{a}.tanh()", "{a}.sigmoid()", "{a}.sin()", "{a}.relu()", "{a}.softmax(-1)",
             "{a} * {b}", "{a} + {b}", "{a} - {b}", "{a} @ {b}", "{a} @ {b}", "F.linear({a}, {b})",
             "F.linear({a}, {b}, {b}.detach()[0])",
@@ -109,12 +110,19 @@ def make_inputs(texts: tuple[str, ...], scope: dict[str, Any]) -> list[Any]:
 
 @dataclass(frozen=True)
 class Case:
-    """inputs: expressions. body: statements of the program, with its `return`. plan: statements after each call. module: `m`."""
+    """inputs: expressions. body: statements of the program, with its `return`. plan: statements after each call. module: `m`.
+    sized: the inputs' sizes change from call to call."""
 
     inputs: tuple[str, ...]
     body: tuple[str, ...]
     plan: tuple[str, ...]
     module: str = "None"
+    sized: bool = False
+
+    def inputs_of(self, call: int) -> tuple[str, ...]:
+        """The inputs of a call: with 6, 8, 6 in the places of 4, and one more in those of 5."""
+        sizes = {"4": str(SIZES[call]), "5": str(SIZES[call] + 1)} if self.sized else {}
+        return tuple(re.sub(r"\b[45]\b", lambda found: sizes.get(found[0], found[0]), text) for text in self.inputs)
 
     @property
     def numbered(self) -> bool:
@@ -129,6 +137,7 @@ class Case:
     def __str__(self) -> str:
         module = [f"m = {self.module}"] if self.module != "None" else []
         plan = map("    {}".format, self.plan)
+        module += [f"sizes: {', '.join(map(str, SIZES))}"] if self.sized else []
         return "\n".join([*module, f"inputs: {'; '.join(self.inputs)}", self.source, "after each call:", *plan])
 
 

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,6 +14,12 @@ from tests.aliasing.programs import Case, make
 from tests.aliasing.wide import make_wide
 
 BATCHES = 4
+pytestmark = pytest.mark.usefixtures("as_in_the_compiling_process")
+
+
+@pytest.fixture
+def as_in_the_compiling_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TENSORIFY_PYTHON_SCALARS", "0")
 
 
 def check(first: int, count: int, make: Callable[[int], Case] = make, **compile: Any) -> None:
@@ -47,6 +54,12 @@ def test_numbers_that_change() -> None:
     traced = Traced()
     check(0, 20, make_numbered, backend=traced)
     assert traced.numbers > 5
+
+
+def test_sizes_that_change() -> None:
+    traced = Traced()
+    check(0, 4, lambda seed: replace(make(seed), sized=True), backend=traced)
+    assert traced.sized > 2
 
 
 def test_kernels() -> None:

@@ -34,12 +34,42 @@ def specs(inputs: Sequence[Tensor]) -> list[TensorSpec]:
 
 def fx_forward(gm: fx.GraphModule) -> Callable[..., tuple[Tensor, ...]]:
     """A traced ATen graph, run by torch, as `make_callable` takes it."""
-    graph = WithNumbers(gm) if any("number" in node.meta for node in gm.graph.nodes) else gm
+    graph: Any = gm
+    if any(is_symbolic(node.meta.get("val")) for node in gm.graph.find_nodes(op="placeholder")):
+        graph = WithSizes(gm)
+    elif any("number" in node.meta for node in gm.graph.nodes):
+        graph = WithNumbers(gm)
 
     def run(*arguments: Tensor) -> tuple[Tensor, ...]:
         with torch.no_grad(), torch._C._DisableAutocast(), torch._C._AutoDispatchBelowADInplaceOrView():
             return graph.run(*arguments) if graph is not gm else gm.forward(*arguments)
     return run
+
+
+def is_symbolic(value: Any) -> bool:
+    """Whether what is known of an argument names a size that changes."""
+    sizes = value.shape if isinstance(value, Tensor) else [value]
+    return any(isinstance(size, torch.SymInt) for size in sizes)
+
+
+class WithSizes(WithNumbers):
+    """Runs a graph for all sizes, with those that its arguments have."""
+
+    def run(self, *arguments: Any, **options: Any) -> Any:
+        self.sizes: dict[Any, int] = {}
+        for node, argument in zip(self.module.graph.find_nodes(op="placeholder"), arguments, strict=True):
+            value = node.meta["val"]
+            known = zip(value.shape, argument.shape, strict=True) if isinstance(value, Tensor) else [(value, argument)]
+            self.sizes |= {size.node.expr: number for size, number in known
+                           if isinstance(size, torch.SymInt) and size.node.expr.is_symbol}
+        return super().run(*arguments, **options)
+
+    def map_nodes_to_values(self, args: Any, n: fx.Node) -> Any:
+        def value(one: Any) -> Any:
+            if isinstance(one, (torch.SymInt, torch.SymFloat)):
+                return (int if isinstance(one, torch.SymInt) else float)(one.node.expr.subs(self.sizes))
+            return self.env[one] if isinstance(one, fx.Node) else one
+        return fx.node.map_aggregate(args, value)
 
 
 def fx_backward(gm: fx.GraphModule) -> Callable[[list[Tensor], bool], tuple[Tensor, ...]]:
