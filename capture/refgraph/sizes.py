@@ -113,6 +113,8 @@ class Graph(Protocol):
 
     def hold(self, source: Source, kind: str, expected: Any) -> None: ...
 
+    def require(self, source: Source, kind: str, expected: Any) -> None: ...
+
 
 class Sizes:
     """The sizes that one trace knows of. It does not keep `graph`, whose part it is, alive."""
@@ -123,7 +125,8 @@ class Sizes:
         self._sources: list[Source] = []
         self._reals: list[int] = []
         self._equal: dict[int, Size] = {}       # atoms -> what a guard says that they are
-        self.values: dict[Source, Any] = {}     # other numbers that were calculated with
+        self._given: set[Source] = set()        # atoms that are other numbers than sizes: what is only calculated with
+        self.values: dict[Source, Any] = {}     # these numbers, and others that were calculated with
 
     def _hold(self, source: Source, expected: Any) -> None:
         """Guards the value at a path. Raises Break, see `RefGraph.hold`."""
@@ -146,6 +149,20 @@ class Sizes:
             self._sources.append(source)
             self._reals.append(real)
         return self.resolved(Size({(self._atoms[source],): 1}, real))
+
+    def free(self, source: Source, real: int) -> None:
+        """Treats an integer from outside as a size that changes."""
+        self._given.discard(source)
+        self.atom(source, real)
+
+    def _number(self, source: Source, real: int) -> Size:
+        """An integer from outside that sizes are calculated with."""
+        graph = self._graph()
+        assert graph is not None
+        graph.require(source, "TYPE", int)
+        if source not in self._atoms:
+            self._given.add(source)
+        return self.atom(source, real)
 
     def real(self, source: Source) -> int:
         """What the size at a path is now."""
@@ -222,7 +239,7 @@ class Sizes:
     def includes(self, source: Source) -> bool:
         """Whether what is at a path follows from sizes that change."""
         if source in self._atoms:
-            return self.resolved(Size({(self._atoms[source],): 1}, 0)).constant is None
+            return source not in self._given and self.resolved(Size({(self._atoms[source],): 1}, 0)).constant is None
         return isinstance(source, Computed) and not self._held(source) and any(map(self.includes, source.args))
 
     def of(self, shadow: Shadow, real: int) -> Size:
@@ -230,6 +247,7 @@ class Sizes:
         source = source_of(shadow)
         if source is None:
             raise ValueError("a number that only a hit knows")
+        self._note_values(shadow)
         return self._of(source, real)
 
     def _of(self, source: Source, real: int) -> Size:
@@ -244,7 +262,12 @@ class Sizes:
                     return self.resolved(made)
         if self._held(source):
             return as_size(real)
-        return self.atom(source, real)
+        return self.atom(source, real) if self._changes(source) else self._number(source, real)
+
+    def _changes(self, source: Source) -> bool:
+        """Whether a number is a size that changes, or was computed from such."""
+        return source in self._atoms and source not in self._given or isinstance(source, Computed) and (
+            source.op is _C.size or any(map(self._changes, source.args)))
 
     def _value(self, source: Source) -> int | None:
         """What the number at a path is now; None where it is not known."""
@@ -253,7 +276,8 @@ class Sizes:
         if source in self._atoms:
             return self._reals[self._atoms[source]]
         if not isinstance(source, Computed) or source.op not in ARITHMETIC:
-            return None
+            number = self.values.get(source)
+            return number if type(number) is int else None
         values = [self._value(arg) for arg in source.args]
         return None if None in values else source.op(*values)
 

@@ -100,6 +100,26 @@ def by_size(x: torch.Tensor) -> torch.Tensor:
     return x * x.shape[0] if len(x) > 4 else x / x.numel()
 
 
+class Heads(nn.Module):
+    """Sizes that are multiplied by a number of the module's, and taken apart again."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.heads, self.weight = 2, nn.Parameter(torch.randn(8, 8))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        b, t, _ = x.shape
+        apart = (x @ self.weight).reshape(b * self.heads, t, -1)
+        scores = torch.zeros(b * self.heads, 1, t).baddbmm(batch1=apart, batch2=apart.mT, beta=0.5, alpha=2.0)
+        return (scores.view(b, self.heads, t, t).softmax(-1).reshape(-1, t, t) @ apart).view(b, t, -1)
+
+
+def named(x: torch.Tensor, y: torch.Tensor) -> Any:
+    """Arguments by the names that torch gives them."""
+    return (torch.mm(input=x, mat2=y), torch.addmm(x[:, :1], mat1=x, mat2=y), x.mv(vec=y[:, 0]),
+            torch.swapaxes(x, axis0=0, axis1=1), x.split(split_size=x.shape[0] - 1, dim=0), torch.isin(elements=x, test_elements=y))
+
+
 def tensors(*shapes: tuple[int, ...]) -> tuple[torch.Tensor, ...]:
     """Tensors of these shapes, of values that depend on the shapes alone."""
     return tuple(torch.randn(shape, generator=torch.Generator().manual_seed(sum(shape)), requires_grad=True) for shape in shapes)
@@ -146,5 +166,16 @@ PROGRAMS: dict[str, tuple[Callable[[], Any], Inputs, int]] = {
     "padded": (lambda: padded, lambda b, t, n: ([*tensors((b, 2), (t, 2), (n, 2))],), 9),
     "numbers": (lambda: lambda x, n: (torch.zeros(n, 2) + x[:, :2].sum(), x.repeat(1, n), x[:, :n], [x] * 2, n + 1),
                 lambda b, t, n: (*tensors((b, 40)), n), 2),
+    "differences": (lambda: lambda x: (x.diff(), torch.diff(x, n=2, dim=0), x.diff(prepend=x[:, :1], append=x, dim=1)),
+                    lambda b, t, n: tensors((b + 1, t)), 2),
+    "strides": (lambda: lambda x: (x[::2], x[1::3, ::2] + 1, torch.arange(len(x), -1, -1.0), torch.arange(0, x.numel(), 3)),
+                lambda b, t, n: tensors((b, t)), 2),
+    "indexed by lists": (lambda: lambda x: (x[..., [1, 0]], x[:, [-1]], x[[0], :, None], x[:, 0, [1, 1], None], x[[[0, 1]], :, 1]),
+                         lambda b, t, n: tensors((b + 2, t + 1, n + 2)), 2),
+    "bags": (lambda: lambda x, y: (F.embedding_bag(x, y), F.embedding_bag(x[0], y, torch.tensor([0, 1]), mode="sum")),
+             lambda b, t, n: (whole(n + 1, max(b, 1), max(t, 2)), *tensors((n + 1, 3))), 2),
+    "counted": (lambda: lambda x: (torch.histc(x.detach(), bins=4, min=-1, max=1), x + 1), lambda b, t, n: tensors((b, t)), 2),
+    "heads": (Heads, lambda b, t, n: tensors((b, t, 8)), 2),
+    "named": (lambda: named, lambda b, t, n: tensors((b, t), (t, n)), 2),
     "noise": (lambda: lambda x: F.dropout(x, 0.5) + torch.rand(x.shape) + torch.randn_like(x), lambda b, t, n: tensors((b, t)), 2),
 }

@@ -372,7 +372,8 @@ def value_shadow(interp: Interpreter, call: Call, result: Any) -> Shadow:
         return scalar_tensors.read(interp, real, args)
     if scalar_tensors.is_decided(interp, real, args):
         return scalar_tensors.decide(interp, args[0], result)
-    known = replays.is_known(interp, args) and (type(result) is list or is_constant(result)) and recorder.pin(
+    known = replays.is_known(interp, args) and (type(result) is list or is_constant(result)) and not (
+        type(result) is bool and speculation.may_change_with_sizes(interp, args[0])) and recorder.pin(
         *tensors.tensors_in(args))
     if arrays.is_ndarray(result) and recorder.pin(*tensors.tensors_in(args)) | (
             recorder.arrays.lies_in(interp.graph, args[0].real) is not None):

@@ -47,7 +47,7 @@ def is_of_graph(interp: Interpreter, value: Value) -> bool:
     if isinstance(value.real, torch.Tensor):
         if type(value.real) not in PLAIN_TENSORS or in_python(value.real, "__bool__"):
             return False
-        if value.real.numel() != 1 or replays.is_known(interp, [value]):
+        if value.real.numel() != 1 or replays.is_known(interp, [value]) and not may_change_with_sizes(interp, value):
             return False
         return not (scalar_tensors.is_held(interp, operator.truth, [value])
                     or scalar_tensors.is_decided(interp, operator.truth, [value]))
@@ -62,6 +62,11 @@ def is_of_graph(interp: Interpreter, value: Value) -> bool:
         elif not isinstance(shadow, (Const, External)):
             return False
     return found and interp.graph.context.path_to(value.shadow) is None
+
+
+def may_change_with_sizes(interp: Interpreter, value: Value) -> bool:
+    """Whether a tensor holds what follows from sizes that change, and the trace may assume that it holds the same for others."""
+    return may_suppose(interp) and can_look_back(interp) and interp.recorder.rests_on_sizes(value.real)
 
 
 def is_comparison(shadow: Shadow | None) -> bool:

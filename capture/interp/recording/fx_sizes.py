@@ -38,9 +38,10 @@ class SizeNodes:
         if not self.graph.shapes.takes_sizes or shadow is None:
             return
         if isinstance(shadow, External):
-            if type(shadow.value) is int and recorder.varies(shadow.source, shadow.value):
+            sizes = self.graph.sizes
+            if type(shadow.value) is int and not sizes.is_free(shadow) and recorder.varies(shadow.source, shadow.value):
                 self.graph.require(shadow.source, "TYPE", int)
-                self.graph.sizes.atom(shadow.source, shadow.value)
+                sizes.free(shadow.source, shadow.value)
                 self._numbers.add(shadow.source)
             return
         parts = shadow.state.items if isinstance(shadow, RefNode) and isinstance(shadow.state, ListState) else shadow.parts

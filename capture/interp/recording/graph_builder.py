@@ -261,12 +261,7 @@ class GraphBuilder:
         """Whether tensors follow from constants, and from numbers and sizes from outside, which are then guarded by value."""
         if not all(constant_tensors.is_fixed(self.refs, tensor) for tensor in tensors):
             return False
-        nodes = [self.node(self.refs.find(tensor)) for tensor in tensors]  # type: ignore[arg-type]
-        seen = set(nodes)
-        for node in nodes:
-            fresh = [source for source in node.all_input_nodes if source not in seen]
-            seen.update(fresh)
-            nodes += fresh
+        seen = self._behind(tensors)
         numbers = zip(self.inputs.numbers, self.inputs.paths_of_numbers().items())
         needed = [(source, number.real) for number, (node, source) in numbers if node in seen]
         if not all(isinstance(source, Source) for source, _ in needed):       # what a call returned
@@ -274,6 +269,21 @@ class GraphBuilder:
         for source, real in (*needed, *self.sizes.read_in(seen)):
             self.refs.hold(source, "VALUE", real)  # type: ignore[arg-type]
         return True
+
+    def rests_on_sizes(self, tensor: torch.Tensor) -> bool:
+        """Whether what a tensor holds follows from constants and from sizes that change."""
+        return bool(self.refs.sizes) and constant_tensors.is_fixed(self.refs, tensor) and bool(
+            self.sizes.read_in(self._behind((tensor,))))
+
+    def _behind(self, tensors: Sequence[torch.Tensor]) -> set[fx.Node]:
+        """The nodes of tensors, and of all that they are computed from."""
+        nodes = [self.node(self.refs.find(tensor)) for tensor in tensors]  # type: ignore[arg-type]
+        seen = set(nodes)
+        for node in nodes:
+            fresh = [source for source in node.all_input_nodes if source not in seen]
+            seen.update(fresh)
+            nodes += fresh
+        return seen
 
     def stop_asking(self) -> None:
         """No `__torch_function__` of a class is called until `ask_again`."""

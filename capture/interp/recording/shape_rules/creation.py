@@ -4,7 +4,7 @@ from __future__ import annotations
 import operator
 
 from capture.interp.core.frame import Value
-from capture.interp.recording.shape_rules.shaper import Shape, Shaper, Unknown, rule
+from capture.interp.recording.shape_rules.shaper import Shape, Shaper, Unknown, nested, rule
 from capture.refgraph.sizes import as_size
 
 
@@ -38,13 +38,16 @@ def new_full(c: Shaper, input: Value, size: Value, fill_value: Value, **kwargs: 
 @rule("arange")
 def arange(c: Shaper, *bounds: Value, **kwargs: Value) -> Shape:
     given = [*bounds, *(kwargs[name] for name in ("start", "end", "step") if name in kwargs)]
-    if any(type(bound.real) is not int for bound in given) or "out" in kwargs or "start" in kwargs and "end" not in kwargs:
+    if any(type(bound.real) is not int for bound in given[:2]) or "out" in kwargs or "start" in kwargs and "end" not in kwargs:
         raise Unknown
     start, stop = (as_size(0), c.size(given[0])) if len(given) == 1 else (c.size(given[0]), c.size(given[1]))
-    if len(given) > 2 and c.fixed(given[2]) != 1:
+    step = c.fixed(given[2]) if len(given) > 2 else 1
+    if type(step) not in (int, float) or not float(step).is_integer():
         raise Unknown
+    if step < 0:
+        start, stop = -start, -stop
     c.sizes.decide(operator.le, start, stop)
-    return [stop - start]
+    return [c.sizes.quotient(stop - start + (abs(int(step)) - 1), as_size(abs(int(step))))]
 
 
 @rule("eye")
@@ -66,15 +69,3 @@ def linspace(c: Shaper, start: Value, end: Value, steps: Value, **kwargs: Value)
 def tensor(c: Shaper, data: Value, **kwargs: Value) -> Shape:
     """Of lists of numbers, which are as long as they are."""
     return nested(data.real)
-
-
-def nested(items: object) -> Shape:
-    """The sizes of a tensor that is made of these lists."""
-    if isinstance(items, (list, tuple)):
-        inner = {len(shape): shape for shape in map(nested, items)}
-        if len(inner) > 1:
-            raise Unknown
-        return [as_size(len(items)), *next(iter(inner.values()), [])]
-    if isinstance(items, (int, float, complex)):
-        return []
-    raise Unknown

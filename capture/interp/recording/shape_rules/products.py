@@ -10,7 +10,7 @@ from capture.interp.recording.shape_rules.shaper import Shape, Shaper, Unknown, 
 @rule("matmul", "mm", "bmm", "mv", "dot", total=True)
 def matmul(c: Shaper, input: Value, other: Value, **kwargs: Value) -> Shape:
     left, right = c.shape(input), c.shape(other)
-    if not left or not right or kwargs:
+    if not left or not right or kwargs.keys() - {"out_dtype"}:
         raise Unknown
     c.same(left[-1], right[-2] if len(right) > 1 else right[-1])
     rows, columns = left[-2:-1], right[-1:] if len(right) > 1 else []
@@ -34,6 +34,17 @@ def addmm(c: Shaper, input: Value, one: Value, other: Value, **kwargs: Value) ->
 @rule("addbmm")
 def addbmm(c: Shaper, input: Value, batch1: Value, batch2: Value, **kwargs: Value) -> Shape:
     return matmul(c, batch1, batch2)[1:]
+
+
+@rule("grouped_mm")
+def grouped_mm(c: Shaper, mat_a: Value, mat_b: Value, offs: Value | None = None, *args: Value, **kwargs: Value) -> Shape:
+    """Products of groups of rows, or of columns, with a matrix each."""
+    left, right = c.shape(mat_a), c.shape(mat_b)
+    if len(left) == len(right) == 3:
+        return matmul(c, mat_a, mat_b)
+    c.same(left[-1], right[-2])
+    groups = c.shape(offs) if len(left) == len(right) == 2 and offs is not None else []
+    return [*groups, left[-2], right[-1]]
 
 
 @rule("outer", "ger", total=True)

@@ -1,8 +1,11 @@
 """Sizes of results of reductions, sorting and searching."""
 from __future__ import annotations
 
+import operator
+
 from capture.interp.core.frame import Value
 from capture.interp.recording.shape_rules.shaper import Many, Shape, Shaper, Unknown, pointwise, rule
+from capture.interp.recording.shape_rules.views import joined
 from capture.refgraph.sizes import as_size
 
 
@@ -120,3 +123,21 @@ def multinomial(c: Shaper, input: Value, num_samples: Value, *args: Value, **kwa
 @rule("cummax", "cummin")
 def running(c: Shaper, input: Value, *args: Value, **kwargs: Value) -> Many:
     return Many([c.shape(input), c.shape(input)])
+
+
+@rule("histc")
+def histc(c: Shaper, input: Value, bins: Value | None = None, *args: Value, **kwargs: Value) -> Shape:
+    c.shape(input)
+    return [as_size(100) if bins is None else c.size(bins)]
+
+
+@rule("diff", total=True)
+def diff(c: Shaper, input: Value, n: Value | None = None, dim: Value | None = None, prepend: Value | None = None,
+         append: Value | None = None) -> Shape:
+    shape, times = c.shape(input), c.fixed(n, 1)
+    place = c.dim(dim, len(shape), -1)
+    for more in (prepend, append):
+        if more is not None and more.real is not None:
+            shape = joined([shape, c.shape(more)], place, c)
+    shape[place] = shape[place] - times if c.sizes.decide(operator.ge, shape[place], times) else as_size(0)
+    return shape

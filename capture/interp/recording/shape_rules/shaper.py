@@ -10,14 +10,14 @@ from __future__ import annotations
 import functools
 import inspect
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
 
 from capture.interp.core.frame import Value
 from capture.operators.facts import facts_of, named
-from capture.operators.schemas import aten_name
+from capture.operators.schemas import aten_name, overloads_named
 from capture.refgraph.graph import RefGraph
 from capture.refgraph.lookup import parts
 from capture.refgraph.node import Build, Const, ListState, RefNode, TensorState
@@ -170,11 +170,26 @@ def shapes_of(c: Shaper, target: Any, args: Sequence[Value], kwargs: dict[str, V
     found = rule_of(target) if facts_of(target).is_of_torch else None
     if found is None:
         raise Unknown
-    try:
-        bound = signature_of(found).bind(None, *args, **kwargs)
-    except TypeError:
-        raise Unknown from None
-    return found(c, *bound.args[1:], **bound.kwargs)
+    signature = signature_of(found)
+    for given, named_ones in ((args, kwargs), *by_position(target, args, kwargs)):
+        try:
+            bound = signature.bind(None, *given, **named_ones)
+        except TypeError:
+            continue
+        return found(c, *bound.args[1:], **bound.kwargs)
+    raise Unknown
+
+
+def by_position(target: Any, args: Sequence[Value], kwargs: dict[str, Value]) -> Iterator[tuple[list[Value], dict[str, Value]]]:
+    """The same arguments, of which those are given by position that an overload of the operator names otherwise than its rule."""
+    for overload in overloads_named(aten_name(target)) if kwargs else ():
+        names = [argument.name for argument in overload.schema.arguments if not argument.kwarg_only]
+        if names[:1] == ["self"]:
+            names[0] = "input"
+        given, rest = list(args), dict(kwargs)
+        while len(given) < len(names) and names[len(given)] in rest:
+            given.append(rest.pop(names[len(given)]))
+        yield given, rest
 
 
 def rule_of(target: Any) -> Rule | None:
@@ -200,6 +215,18 @@ def may_fail(target: Any, args: Sequence[Value]) -> bool:
 def signature_of(function: Rule) -> inspect.Signature:
     """The signature of a rule."""
     return inspect.signature(function)
+
+
+def nested(items: object) -> Shape:
+    """The sizes of a tensor that is made of these lists."""
+    if isinstance(items, (list, tuple)):
+        inner = {len(shape): shape for shape in map(nested, items)}
+        if len(inner) > 1:
+            raise Unknown
+        return [as_size(len(items)), *next(iter(inner.values()), [])]
+    if isinstance(items, (int, float, complex)):
+        return []
+    raise Unknown
 
 
 @rule("frexp", total=True)

@@ -5,9 +5,10 @@ import operator
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_leaves
 
 from capture.interp.core.frame import Value
-from capture.interp.recording.shape_rules.shaper import Many, Shape, Shaper, Unknown, rule
+from capture.interp.recording.shape_rules.shaper import Many, Shape, Shaper, Unknown, nested, rule
 from capture.operators.beyond_schemas import SHAPED_LIKE_FIRST
 from capture.refgraph.lookup import parts
 from capture.refgraph.node import Build, Const
@@ -366,6 +367,20 @@ def embedding(c: Shaper, input: Value, weight: Value, *args: Value, **kwargs: Va
     return [*c.shape(input), c.shape(weight)[1]]
 
 
+@rule("embedding_bag")
+def embedding_bag(c: Shaper, input: Value, weight: Value, offsets: Value | None = None, *args: Value,
+                  include_last_offset: Value | None = None, **kwargs: Value) -> Shape:
+    """Of torch.nn.functional."""
+    shape = c.shape(input)
+    if input.real.is_floating_point() or len(args) > 5:
+        raise Unknown
+    if len(shape) == 2:
+        return [shape[0], c.shape(weight)[1]]
+    if offsets is None or offsets.real is None:
+        raise Unknown
+    return [c.shape(offsets)[0] - int(bool(c.fixed(include_last_offset, False))), c.shape(weight)[1]]
+
+
 @rule("one_hot")
 def one_hot(c: Shaper, tensor: Value, num_classes: Value | None = None) -> Shape:
     if num_classes is None or num_classes.real == -1:
@@ -413,6 +428,7 @@ def getitem(c: Shaper, input: Value, index: Value) -> Shape:
     apart = False
     dim = 0
     for shadow, part in key:
+        before = len(gathered)
         if part is None:
             result.append(as_size(1))
         elif part is Ellipsis:
@@ -422,19 +438,18 @@ def getitem(c: Shaper, input: Value, index: Value) -> Shape:
         elif type(part) is slice:
             result.append(sliced(c, shadow, part, shape[dim]))
             dim += 1
-        elif type(part) is int:
-            if gathered:
-                raise Unknown
+        elif type(part) is int:         # which is taken before anything is gathered
             dim += 1
         elif isinstance(part, torch.Tensor) and not part.is_floating_point() and part.dtype not in (torch.bool, torch.uint8):
-            apart |= first is not None and len(result) != first
-            first = len(result) if first is None else first
             gathered.append(c.shape(Value(part, shadow)))
-            dim += 1
+        elif type(part) is list and not any(isinstance(item, bool) for item in tree_leaves(part)):
+            gathered.append(nested(part))
         else:
             raise Unknown
-    if any(type(part) is int for _, part in key) and gathered:
-        raise Unknown                   # an integer among tensors is one of them
+        if len(gathered) > before:
+            apart |= first is not None and len(result) != first
+            first = len(result) if first is None else first
+            dim += 1
     result += shape[dim:]
     if gathered:
         place = 0 if apart else first
@@ -451,11 +466,12 @@ def sliced(c: Shaper, shadow: Any, part: slice, size: Size) -> Size:
     else:
         raise Unknown
     step = c.fixed(bounds[2])
-    if step not in (None, 1) or any(bound.real is not None and type(bound.real) is not int for bound in bounds[:2]):
+    if any(number is not None and type(number) is not int for number in (step, bounds[0].real, bounds[1].real)):
         raise Unknown
     start = as_size(0) if bounds[0].real is None else within(c, c.size(bounds[0]), size)
     stop = size if bounds[1].real is None else within(c, c.size(bounds[1]), size)
-    return stop - start if c.sizes.decide(operator.le, start, stop) else as_size(0)
+    taken = stop - start if c.sizes.decide(operator.le, start, stop) else as_size(0)
+    return taken if step in (None, 1) else c.sizes.quotient(taken + (step - 1), as_size(step))
 
 
 def within(c: Shaper, bound: Size, size: Size) -> Size:
