@@ -99,9 +99,9 @@ def contradiction(marks: Mapping[Source, tuple[Mark, int]], requirements: Mappin
     strict = [source for source, (mark, _) in marks.items() if mark.strict]
     for key, (path, kind, expected) in requirements.items() if strict else ():
         if kind in ("VALUE", "TRUTH") and path is not None and fixes(path, expected):
-            source = next((source for source in strict if contains(path, source)), None)
-            if source is not None:
-                return source, f"was marked to vary, but the program needs it to be {marks[source][1]}", key
+            marked = next((source for source in strict if contains(path, source)), None)
+            if marked is not None:
+                return marked, f"was marked to vary, but the program needs it to be {marks[marked][1]}", key
     return None
 
 

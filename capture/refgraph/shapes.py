@@ -26,13 +26,14 @@ class Shapes:
     to be one, before any size was seen to change.
     """
 
-    __slots__ = ("known", "takes_sizes", "at_once", "_awaited", "_met", "_sizes", "_free")
+    __slots__ = ("known", "takes_sizes", "at_once", "_awaited", "_met", "_sizes", "_free", "_changed")
 
     def __init__(self, awaited: str | None = None) -> None:
         self.known: set[Source] = set()
         self.takes_sizes = self.at_once = False
         self._sizes: dict[str, torch.Size] = {}         # by path, as text: it is to hold nothing of the program alive
         self._free: dict[str, set[int]] = {}
+        self._changed: set[int] = set()                 # sizes that have become others, or that others have become
         self._awaited = awaited
         self._met: dict[Source, Any] = {}
 
@@ -61,11 +62,14 @@ class Shapes:
         path, now = str(source), tensor.shape
         if BUFFER.search(path):
             return []
-        before = self._sizes.setdefault(path, now)
-        free = self._free.setdefault(path, set())
+        if path not in self._sizes:             # what was made of inputs that have changed: the first keys of a cache
+            self._free[path] = {dim for dim, size in enumerate(now) if size in self._changed}
+        before, free = self._sizes.setdefault(path, now), self._free[path]
         if len(before) != len(now):
             return []
-        free.update(dim for dim, (size, other) in enumerate(zip(before, now, strict=True)) if size != other or self.at_once)
+        changed = [dim for dim, (size, other) in enumerate(zip(before, now, strict=True)) if size != other]
+        free.update(range(len(now)) if self.at_once else changed)
+        self._changed.update(size for dim in changed for size in (before[dim], now[dim]) if size > 1)
         said = marks.varying(tensor) | marks.named(source, len(now))
         return sorted(dim for dim in (free | said) - marks.static(tensor) if now[dim] > 1)
 

@@ -1,0 +1,64 @@
+"""`generate()` of `transformers` with prompts and results of all lengths: a few captures of the model, then hits alone, and eager
+mode's tokens."""
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+import transformers
+
+import capture
+from capture.config import FREE_SIZES, TRIAL_CALLS
+
+WIDTH = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4, "intermediate_size": 32, "num_key_value_heads": 2}
+TEXT = {"vocab_size": 99, "max_position_embeddings": 128, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
+LENGTHS = (5, 6), (9, 12), (7, 3), (6, 9)          # of prompts, and of what follows
+HOW: dict[str, dict[str, Any]] = {"greedy": {}, "sampling": {"do_sample": True}, "beams": {"num_beams": 3}}
+NATIVE: dict[str, Any] = {"backend": "native", "options": {"background": False}}
+
+
+@pytest.fixture(autouse=True)
+def free_sizes() -> Iterator[None]:
+    with FREE_SIZES.set(1), TRIAL_CALLS.set(0):
+        yield
+
+
+def gpt2() -> Any:
+    return transformers.GPT2LMHeadModel(transformers.GPT2Config(
+        vocab_size=99, n_positions=128, n_embd=32, n_layer=1, n_head=4, bos_token_id=1, eos_token_id=2, pad_token_id=0))
+
+
+def llama() -> Any:
+    return transformers.LlamaForCausalLM(transformers.LlamaConfig(**WIDTH, **TEXT))
+
+
+def t5() -> Any:
+    return transformers.T5ForConditionalGeneration(transformers.T5Config(
+        vocab_size=99, d_model=32, d_kv=8, d_ff=32, num_layers=1, num_decoder_layers=1, num_heads=4, decoder_start_token_id=0))
+
+
+def tokens(program: Any, prompt: torch.Tensor, count: int, **how: Any) -> torch.Tensor:
+    torch.manual_seed(1)
+    return program.generate(prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=count, min_new_tokens=count, **how)
+
+
+@pytest.mark.parametrize(("make", "how", "most", "options"), [
+    (gpt2, "greedy", 3, NATIVE), (llama, "sampling", 3, {"backend": "eager"}), (llama, "beams", 3, {"backend": "eager"}),
+    (t5, "greedy", 6, {"backend": "eager"})])
+def test_generate(make: Any, how: str, most: int, options: dict[str, Any]) -> None:
+    torch.manual_seed(0)
+    eager = make().eval()
+    model = copy.deepcopy(eager)
+    model.forward = capture.compile(model.forward, **options)
+    before = 0
+    for length, count in LENGTHS:
+        prompt = torch.randint(3, 99, (1, length))
+        assert torch.equal(tokens(eager, prompt, count, **HOW[how]), tokens(model, prompt, count, **HOW[how]))
+        stats = capture.stats(model.forward)
+        hits, before = stats.hits - before, stats.hits
+    assert stats.captures <= most and not stats.native_calls and not stats.breaks, stats.misses
+    assert hits == count                            # of the last one
+    assert options != NATIVE or stats.compiled == 2 and not stats.compile_errors       # the first prompt's never came again
