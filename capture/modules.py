@@ -10,7 +10,6 @@ import torch
 
 from capture import _C
 from capture.errors import ArgumentError
-from capture.history import OTHER_CALL
 from capture.refgraph.lookup import lookup_class
 from capture.unit import Unit
 
@@ -64,7 +63,7 @@ def compiled_class(cls: type, unit: Unit, rebuild: Callable[[torch.nn.Module], A
         CLASS.__set__(self, compiled_class(new, unit, rebuild))
 
     def inherited(self: Any, *args: Any, **kwargs: Any) -> Any:
-        unit.uncounted[OTHER_CALL] += 1
+        unit.note_other_call()
         return super(made, self).__call__(*args, **kwargs)  # type: ignore[arg-type]
 
     def current(self: Any) -> Any:

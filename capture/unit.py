@@ -126,6 +126,10 @@ class Unit:
         """The native calls that no entry counts, by the reason."""
         return self.uncounted + Counter({TRACED: self.compiled.traced, LIMITED: self.compiled.refused})
 
+    def note_other_call(self) -> None:
+        """A call of a module runs natively, because its class has got another `__call__`."""
+        self.uncounted[OTHER_CALL] += 1
+
     @property
     def limit(self) -> int:
         """The number of entries for calls of one kind after which these run natively, and that of kinds; of a continuation, for
