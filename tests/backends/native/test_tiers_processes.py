@@ -21,7 +21,7 @@ def run(program: str) -> subprocess.CompletedProcess:
                "    f(X)\n    return f\n")
     settings = {"CAPTURE_CACHE": "0", "CAPTURE_TRIAL_CALLS": "0", "PYTHONPATH": os.pathsep.join(sys.path)}
     server = forkserver.server(("torch",), ("-X", "dev", "-W", "default::UserWarning"))
-    return server.run(["-c", prelude + textwrap.dedent(program)], timeout=60, environment=os.environ | settings)
+    return server.run(["-c", prelude + textwrap.dedent(program)], timeout=120, environment=os.environ | settings)
 
 
 @pytest.mark.parametrize("moment", ["", "time.sleep(3)"], ids=["at once", "while compiling"])
