@@ -115,12 +115,15 @@ def miss(unit: Unit, function: types.FunctionType, args: list[Any], tree: GuardT
         return _C.RUN_NATIVELY
     if tree.entries:
         note_miss(unit, tree.explain(function, args))
+    if unit.start == math.inf:
+        unit.recall()
     outer = getattr(_thread, "unit", None), getattr(_thread, "interpreters", ())
     try:
         with progress.capturing(unit.name):
             outcome = capture(unit, function, args)
     finally:
         at_work(outer[0], tuple(interp for interp in outer[1] if not interp.dropped))
+    unit.remember()
     if isinstance(outcome, UserError):
         _C.reraise(outcome.exception)
     return outcome.real if isinstance(outcome, Value) else outcome

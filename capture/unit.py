@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from capture import _C
-from capture.backends import registry
+from capture.backends import registry, varying
 from capture.config import FREE_SIZES, RECAPTURE_LIMIT
 from capture.errors import UserFrame
 from capture.guards.tree import GuardTree
@@ -87,6 +87,7 @@ class Unit:
     start: float = math.inf             # of the first capture
     most: int | None = None             # entries of the function; None: as the flag says
     dynamic: bool | None = None         # whether a trace holds for all sizes; None: as FREE_SIZES says
+    learned: int = 0                    # how much of what varies in its calls is on disk
 
     def __post_init__(self) -> None:
         wanted = bool(FREE_SIZES) if self.dynamic is None else self.dynamic
@@ -142,6 +143,30 @@ class Unit:
         kinds = [entry.payload.kind for entry in self.tree.entries]
         limit = self.limit
         return kinds.count(kind) >= limit or len(kinds) >= MOST_ENTRIES or kind not in kinds and len(set(kinds)) >= limit
+
+    @property
+    def remembers(self) -> bool:
+        """Whether what varies is known from earlier processes, and kept for later ones."""
+        return self.shapes.takes_sizes and registry.keeps_on_disk(self.backend)
+
+    def recall(self) -> None:
+        """Takes over what earlier processes have found to vary, before the first capture."""
+        if self.remembers:
+            known = varying.recall(varying.key_of(self.function.__code__, self.name))
+            self.shapes.foresee(known.sizes)
+            self.numbers.varying |= known.numbers
+            self.learned = self._found
+
+    def remember(self) -> None:
+        """Keeps what has been found to vary, if that is more than before."""
+        if self.remembers and self._found > self.learned:
+            self.learned = self._found
+            varying.keep(varying.key_of(self.function.__code__, self.name),
+                         varying.Varying(self.shapes.changing, set(self.numbers.varying)))
+
+    @property
+    def _found(self) -> int:
+        return sum(map(len, self.shapes.changing.values())) + len(self.numbers.varying)
 
     def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         if self.parent is None and self.start < math.inf and not is_finalizing():

@@ -60,6 +60,11 @@ def takes_sizes(backend: Backend) -> bool:
     return is_own(backend) or getattr(backend, "takes_sizes", False)
 
 
+def keeps_on_disk(backend: Backend) -> bool:
+    """Whether it keeps what it compiles between processes, and with it what is known of the functions."""
+    return isinstance(backend, functools.partial) and backend.func is tiers.compile_graph
+
+
 def takes_assignments(backend: Backend) -> bool:
     """Whether a backend takes graphs that assign to attributes of tensors, or have them require gradients, as it may say by an
     attribute `takes_assignments`. AOTAutograd, on which many are built, loses that without a word."""

@@ -71,7 +71,17 @@ class Shapes:
         free.update(range(len(now)) if self.at_once else changed)
         self._changed.update(size for dim in changed for size in (before[dim], now[dim]) if size > 1)
         said = marks.varying(tensor) | marks.named(source, len(now))
-        return sorted(dim for dim in (free | said) - marks.static(tensor) if now[dim] > 1)
+        return sorted(dim for dim in (free | said) - marks.static(tensor) if dim < len(now) and now[dim] > 1)
+
+    @property
+    def changing(self) -> dict[str, set[int]]:
+        """The dimensions of tensors in which other sizes were found, by the text of their paths."""
+        return {path: set(dims) for path, dims in self._free.items() if dims and not self.at_once}
+
+    def foresee(self, changing: dict[str, set[int]]) -> None:
+        """Takes these dimensions to change before any change was seen."""
+        for path, dims in changing.items():
+            self._free.setdefault(path, set()).update(dims)
 
     def _depends_on_values(self, source: Source, tensor: torch.Tensor) -> bool:
         """Whether the shape of the tensor at a path is another one from call to call. (A number has but one.)"""

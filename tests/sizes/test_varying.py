@@ -1,0 +1,86 @@
+"""What was found to vary is known to the next process, whatever it finds on disk."""
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from capture.backends import varying
+
+PROGRAM = """
+import torch, torch._dynamo, capture
+from torch import nn
+torch.manual_seed(0)
+
+def program(x, factor, k):
+    return torch.relu(x @ x.mT) * factor + x.shape[0] + torch.arange(k).sum()
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 3)
+
+    def forward(self, x):
+        y = self.layer(x)
+        torch._dynamo.graph_break()
+        return y * 2 + y.shape[0]
+
+compiled, net = capture.compile(program, backend="native"), Net()
+module = capture.compile(net, backend="native")
+for n in (3, 4, 5, 2, 1):
+    x = torch.randn(n, 4)
+    assert torch.equal(compiled(x, n * 0.5, n), program(x, n * 0.5, n))
+    assert torch.allclose(module(x), net(x))
+print(capture.stats(compiled).captures, capture.stats(module).captures)
+"""
+
+
+def captures(folder: Path, **environment: str) -> list[int]:
+    environment = {**os.environ, "CAPTURE_CACHE_DIR": str(folder), **environment}
+    done = subprocess.run([sys.executable, "-W", "error::UserWarning", "-c", PROGRAM], env=environment, check=True, text=True,
+                          stdout=subprocess.PIPE)
+    return list(map(int, done.stdout.split()))
+
+
+def test_the_second_process_captures_for_all_sizes_at_once(tmp_path: Path) -> None:
+    first, second = [2, 3], [1, 2]
+    assert [captures(tmp_path / "cache") for _ in range(2)] == [first, second]
+    for entry in (tmp_path / "cache").iterdir():
+        entry.write_bytes(b"rubbish")
+    assert captures(tmp_path / "cache") == first
+    assert captures(tmp_path / "cache", CAPTURE_CACHE="0") == first
+
+
+def test_a_store_that_cannot_be_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from capture.config import CACHE_DIR
+    (file := tmp_path / "file").write_text("")
+    key = varying.key_of(captures.__code__, "f")
+    with CACHE_DIR.set(str(file / "cache")), pytest.warns(UserWarning, match="cannot be"):
+        assert not varying.recall(key)
+        varying.keep(key, varying.Varying({"x": {0}}, {"k"}))
+    with CACHE_DIR.set(str(tmp_path / "good")):
+        varying.keep(key, varying.Varying({"x": {0}}, {"k"}))
+        assert not varying.recall(key)                     # as it was when this process first asked
+        monkeypatch.setattr(varying, "_recalled", {})
+        assert varying.recall(key) == varying.Varying({"x": {0}}, {"k"})
+
+
+@pytest.mark.parametrize("data", [b"", b"[]", b"{}", b"\xff", b'{"sizes": 1, "numbers": []}',
+                                  b'{"sizes": {"x": 3}, "numbers": []}'])
+def test_what_is_no_record_says_nothing(data: bytes) -> None:
+    assert not varying.read(data)
+
+
+def test_code_is_told_by_what_it_does() -> None:
+    def key(text: str, name: str = "f") -> str:
+        scope: dict[str, Any] = {}
+        exec(text, scope)
+        return varying.key_of(scope["f"].__code__, name)
+    texts = ["def f(x): return x + 1", "def f(x): return x + 2", "def f(x): return x - 1", "def f(y): return y + 1",
+             "def f(x): return (lambda: x + 1)()", "def f(x): return (lambda: x + 2)()"]
+    keys = [*map(key, texts), key(texts[0], "g")]
+    assert len(set(keys)) == len(keys) and keys[:-1] == list(map(key, texts))
