@@ -231,3 +231,27 @@ def test_parameters_of_which_a_size_takes_a_part(freezing: bool) -> None:
     with torch.no_grad():
         stats = check(Part, *(call(torch.randn(n, 3)) for n in (4, 4, 7, 9)), captures=None, dynamic=True, **native)
     assert not stats.compile_errors
+
+
+def test_passes_from_some_of_several_results() -> None:
+    """Sizes of gradients are asked for where there are none, or where they lie in memory otherwise."""
+    weight = torch.randn(3, 4, requires_grad=True)
+
+    def program(x: torch.Tensor) -> Any:
+        hidden = torch.tanh(x @ weight)
+        return hidden, (hidden.exp() * 2).sin(), (hidden * hidden).sum()
+
+    def gradients(function: Any, n: int, which: int) -> Any:
+        generator = torch.Generator().manual_seed(n)
+        x, other = torch.randn(n, 3, generator=generator, requires_grad=True), torch.randn(n, 4, generator=generator)
+        one, two, three = function(x)
+        results, grads = [([one, three], [torch.ones(4, n).t(), torch.tensor(2.0)]), ([two], [other.t().contiguous().t()]),
+                          ([one, two, three], [other, other, torch.tensor(1.0)]), ([three], [torch.tensor(1.0)])][which]
+        return [one, two, three, *torch.autograd.grad(results, [x, weight], grads)]
+    with TRIAL_CALLS.set(0):
+        compiled = capture.compile(program, fullgraph=True, **{key: value for key, value in NATIVE.items() if key != "tolerance"})
+        for n in (2, 5, 3, 7, 1, 0, 7, 4):
+            for which in range(4):
+                for ours, eager in zip(gradients(compiled, n, which), gradients(program, n, which), strict=True):
+                    torch.testing.assert_close(ours, eager)
+    assert capture.stats(compiled).captures == 2

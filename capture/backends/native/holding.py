@@ -11,7 +11,7 @@ from torch import Tensor
 from capture import _C
 from capture.backends.native.kept import Kept, keeper, keeps_graph, picker, position, release, saved_tensor_hooks
 from capture.backends.native.replay import Memory
-from capture.backends.native.signature import Signature
+from capture.backends.native.signature import Signature, Tangent
 
 Gradients = tuple[Tensor | None, ...]
 
@@ -29,13 +29,13 @@ class Unwatched:
 
 class Holding:
     """What the calls of one node have in common. own: the signature of what that makes. frees: whether eager mode frees anything
-    there, without which there may be any number of passes."""
+    there, without which there may be any number of passes. joined: of what gradients other nodes hand over."""
 
-    def __init__(self, own: Signature, frees: bool = True) -> None:
+    def __init__(self, own: Signature, frees: bool = True, joined: Sequence[Tangent] = ()) -> None:
         self.differentiable, self.portions, self.frees = own.differentiable, own.portions, frees
         self.keep = keeper(own)
         self.save, self.saves = picker([position(own, name) for name in own.saved]), len(own.saved)
-        self.sizes_in = own.values if own.symbols else lambda tensors: {}
+        self.sizes_in = own.values_for_passes(joined)
 
     def hold(self, ctx: Any, frame: list[Any], tensors: tuple[Tensor, ...], memory: Memory) -> None:
         """Keeps what passes will need. tensors: inputs and results of the graph. frame: of which item 1 is for `tell`."""

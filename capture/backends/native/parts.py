@@ -66,7 +66,7 @@ def _of_part(signature: Signature, part: Part) -> Signature:
 def _node(signature: Signature, part: Part, backward: Backward, loose: bool, replay: Replay) -> Make:
     """Makes a part's results of a call, and what they are computed from."""
     own = signature.of(part)
-    holding = Holding(own, frees=bool(part.checks))
+    holding = Holding(own, frees=bool(part.checks), joined=part.joined)
     results = picker([position(signature, Result(result)) for result in part.results])
     count, saves, known = len(part.results), len(part.saved), signature.inputs
     inner = {place - known: edge for edge, (place, other) in enumerate(part.edges) if other < 0 and place >= known}

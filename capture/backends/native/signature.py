@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from capture.backends.native.extents import Condition, Values
-from capture.backends.native.index import Size, Symbol
+from capture.backends.native.index import Index, Size, Symbol
 from capture.backends.native.job import Modes
 from capture.backends.native.numbers import Domain
 from capture.errors import BackendError
@@ -165,9 +165,13 @@ class Signature:
     symbols: tuple[tuple[Symbol, int, int], ...] = ()
     conditions: tuple[Condition, ...] = ()
 
-    def values(self, tensors: Sequence[torch.Tensor]) -> Values:
-        """What symbols are in a call; tensors: its inputs, and others behind these."""
-        return {symbol: tensors[place].shape[dim] for symbol, place, dim in self.symbols}
+    def values_for_passes(self, joined: Sequence[Tangent] = ()) -> Callable[[Sequence[torch.Tensor]], Values]:
+        """A function that tells of a call's inputs, and of other tensors behind these, what those symbols are that a backward pass
+        asks for: they are in sizes of gradients. joined: what other nodes hand over."""
+        sizes = [size for like in (*self.tangents, *self.inner, *joined) for size in (*like.sizes, *like.strides)]
+        asked = {atom for size in sizes if isinstance(size, Index) for atom in size.atoms()}
+        needed = [(symbol, place, dim) for symbol, place, dim in self.symbols if symbol in asked]
+        return lambda tensors: {symbol: tensors[place].shape[dim] for symbol, place, dim in needed}
 
     def size_check(self) -> Callable[[Sequence[torch.Tensor]], bool]:
         """A function that tells whether the callables cover inputs: whether their sizes meet all conditions."""

@@ -242,6 +242,8 @@ class GeneralTier(Tier):
         switch = self._switch()
         if wait and switch is not None and isinstance(target := switch.target, _FirstHit):
             target.settle()
+        if switch is not None and isinstance(target := switch.target, _Fault):
+            target.tell()       # nothing calls it: what is for no sizes is not run
         if self.stage in (Stage.COMPILING, Stage.WAITING):
             return None
         return self.stage in (Stage.TRIAL, Stage.COMPILED) and self._check(inputs)
@@ -327,10 +329,13 @@ class _Fault:
         self.plain, self.error, self.tier = plain, error, tier
 
     def __call__(self, *inputs: Any) -> Any:
+        self.tell()
+        return self.plain(*inputs)
+
+    def tell(self) -> None:
         if self in _faults:
             _faults.remove(self)
             raise self.error
-        return self.plain(*inputs)
 
 
 class _FirstHit:

@@ -321,6 +321,21 @@ def test_in_strict_mode_wait_raises_what_is_a_bug(name: str) -> None:
     assert capture.wait()
 
 
+@pytest.mark.parametrize("backend", [native, at_once], ids=["background", "at once"])
+def test_in_strict_mode_the_next_call_raises_a_bug_of_code_for_all_sizes(backend: Callable) -> None:
+    number, text, _ = FAILURES["bug"]
+    function = capture.compile(lambda x: x + number, backend=backend, fullgraph=True, dynamic=True)
+    for size in (5, 7, 4, 3):
+        x = torch.ones(size)
+        if size == 7:
+            while tiers.pending():
+                time.sleep(0.01)
+            with pytest.raises(InternalError, match=text):
+                function(x)
+        assert torch.equal(function(x), x + number)
+    assert capture.wait()
+
+
 @pytest.mark.parametrize("name", ["bug", "bug in load"])
 @pytest.mark.parametrize("backend", [native, at_once], ids=["background", "at once"])
 def test_in_strict_mode_the_next_call_raises_what_is_a_bug(name: str, backend: Callable) -> None:
