@@ -250,7 +250,7 @@ def test_passes_from_some_of_several_results() -> None:
         return [one, two, three, *torch.autograd.grad(results, [x, weight], grads)]
     with TRIAL_CALLS.set(0):
         compiled = capture.compile(program, fullgraph=True, **{key: value for key, value in NATIVE.items() if key != "tolerance"})
-        for n in (2, 5, 3, 7, 1, 0, 7, 4):
+        for n in (2, 5, 3, 1, 0, 7):
             for which in range(4):
                 for ours, eager in zip(gradients(compiled, n, which), gradients(program, n, which), strict=True):
                     torch.testing.assert_close(ours, eager)
