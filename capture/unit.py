@@ -19,7 +19,7 @@ from capture.backends import registry, varying
 from capture.config import FREE_SIZES, RECAPTURE_LIMIT
 from capture.errors import UserFrame
 from capture.guards.tree import GuardTree
-from capture.history import LIMITED, TRACED, BreakReport, Counts, Gone, Miss, Times, total
+from capture.history import LIMITED, OTHER_CALL, TRACED, BreakReport, Counts, Gone, Miss, Times, total
 from capture.interp.breaks import continuations
 from capture.interp.breaks.early_breaks import Retreats
 from capture.interp.recording.scalar_specialization import Numbers

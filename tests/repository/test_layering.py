@@ -38,7 +38,7 @@ ALLOWED: dict[str, set[str]] = {  # part -> the parts which it may import, besid
     "entries": BASE | STAGES | {"history", "unit"},
     "reports": BASE | STAGES | {"history", "remedies", "unit"},
     "pipeline": BASE | STAGES | {"history", "remedies", "reports", "resumption", "stances", "unit", "entries"},
-    "modules": BASE | STAGES | {"history", "unit"},
+    "modules": BASE | STAGES | {"unit"},
     "api": BASE | STAGES | {"history", "unit", "pipeline", "modules", "reports"},
     "__init__": BASE | {"api", "backends", "extensions", "reports"},
     "watch": BASE | STAGES | {"unit", "pipeline"},
