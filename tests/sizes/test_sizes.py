@@ -57,6 +57,15 @@ def test_compiled_for_sizes_that_come_again(name: str) -> None:
     assert stats.captures <= most and stats.compiled >= (name != "in place"), (stats.misses, stats.compile_errors)
 
 
+def test_numbers_that_no_size_can_be() -> None:
+    """A slice may end anywhere, also where no int64 reaches."""
+    def run(x: torch.Tensor, n: int) -> torch.Tensor:
+        return x[:, :n] * 2
+    x = torch.randn(3, 40)
+    numbers = (3, 5, 7, 2**70, 2**63 - 1, 2**40, -1, 4, 2**70, 2**63 - 1, 2**40, -1, 2**70)
+    check(lambda: run, *(call(x, n) for n in numbers), captures=None, fullgraph=False, recompile_limit=60, **NATIVE)
+
+
 def test_a_cache_that_grows() -> None:
     def make() -> Any:
         return step, Cache()
